@@ -1,1 +1,1 @@
-"""Gradients: graph to graph, by the gradient function of each op; gradient checkpointing."""
+"""Automatic differentiation in reverse mode on the graph, and rematerialization."""

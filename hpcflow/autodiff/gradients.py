@@ -1,4 +1,7 @@
-"""Gradients: graph -> graph, by the rules in the op table, from the last operation to the first."""
+"""Reverse-mode automatic differentiation: adds gradient operations to the graph.
+
+It applies the gradient functions of the op registry from the last operation to the first.
+"""
 
 from __future__ import annotations
 
@@ -47,17 +50,18 @@ def gradients(
 ) -> list[Any]:
     """The derivative of the sum of `ys` by each of `xs`, as new operations of the graph.
 
-    `xs` are tensors or variables; a variable's gradient is that of its value, over all its reads.
-    `grad_ys` weighs the elements of `ys` (ones if None). `stop_gradients` are held constant.
+    `xs` are tensors or variables; a variable's gradient is that of its value, summed over all its
+    reads. `grad_ys` are the weights of the elements of `ys` (ones if None). `stop_gradients` are
+    held constant.
 
     Shapes:   as `xs`; None where no `ys` depends on it, or only through integers or operations
-              through which no gradient goes, as `py_func`, which is told once; or zeros with
-              `unconnected_gradients` "zero" (`hf.UnconnectedGradients`). IndexedSlices of a
+              without gradient, as `py_func`, which is logged once; or zeros with
+              `unconnected_gradients` "zero" (`hf.UnconnectedGradients`). IndexedSlices for a
               variable of which only rows are read (`gather`, `embedding_lookup`).
-    Gradient: of gradients too, where the rules are differentiable.
-    Errors:   GradientError names an op on the way that has no gradient, and says why.
+    Gradient: also of gradients, where the gradient functions are differentiable.
+    Errors:   GradientError names an op on the path that has no gradient, and says why.
 
-    The results follow the control dependencies in force; what computes them does not.
+    The results follow the control dependencies in force; the operations that compute them do not.
     """
     zero = unconnected(unconnected_gradients) == UnconnectedGradients.ZERO
     graph, found = get_default_graph(), free_gradients(ys, xs, grad_ys, name, stop_gradients)
@@ -67,14 +71,14 @@ def gradients(
 
 
 class UnconnectedGradients(enum.Enum):
-    """What the gradient by a tensor is on which nothing depends: None, or zeros."""
+    """The gradient by a tensor that no `ys` depends on: None, or zeros."""
 
     NONE = "none"
     ZERO = "zero"
 
 
 def unconnected(given: Any) -> UnconnectedGradients:
-    """The member that `given`, a member or its value, is."""
+    """The member for `given`, a member or its value."""
     try:
         return UnconnectedGradients(given)
     except ValueError:
@@ -101,7 +105,7 @@ def _in_scope(graph: Graph, g: Gradient | None) -> Gradient | None:
 def free_gradients(
     ys: Any, xs: Any, grad_ys: Any = None, name: str = "gradients", stop_gradients: Any = None
 ) -> list[Any]:
-    """As `gradients`, behind no control dependencies."""
+    """As `gradients`, without control dependencies."""
     targets = [convert_to_tensor(y) for y in _listed(ys)]
     sources = [_source(x) for x in _listed(xs)]
     stops = {_source(t) for t in _listed(stop_gradients)}
@@ -117,14 +121,14 @@ def free_gradients(
         return [_with_shape(_asked_for(found.total(x), x), x) for x in sources]
 
 
-OPERATORS["gradients"] = free_gradients  # those of functions need it
+OPERATORS["gradients"] = free_gradients  # gradients of function bodies call it
 
 
 @also_takes("colocate_gradients_with_ops", "gate_gradients", "aggregation_method")
 def hessians(ys: Any, xs: Any, name: str = "hessians") -> list[Tensor]:
     """The second derivatives of the sum of `ys` by the elements of each of `xs`.
 
-    Shapes:   x.shape + x.shape, which must be known; one gradient graph an element.
+    Shapes:   x.shape + x.shape, which must be known; one gradient graph for each element.
     Errors:   ShapeError for unknown sizes; GradientError as for `gradients`.
     """
     graph = get_default_graph()
@@ -155,7 +159,7 @@ def _listed(given: Any) -> list[Any]:
 
 
 def _source(x: Any) -> Tensor:
-    """A tensor itself; a variable's handle, through which all its reads go."""
+    """The tensor itself, or a variable's handle, which all reads of the variable take."""
     x = getattr(x, "handle", x)
     if not isinstance(x, Tensor):
         raise GradientError(f"{x!r} is not a tensor or a variable of the graph")
@@ -163,12 +167,12 @@ def _source(x: Any) -> Tensor:
 
 
 def _place(op: Operation) -> tuple[int, int]:
-    """Where it stands among the operations of all graphs: a body's follow those around it."""
+    """The order of an operation among those of all graphs: a body follows the graphs around it."""
     return depth(op.graph), op.index
 
 
 def _inputs(op: Operation) -> Sequence[Tensor]:
-    """What it takes: a capture takes the tensor outside that it stands for."""
+    """The inputs of an operation; that of a capture is the captured tensor of the outer graph."""
     if not op.inputs and op.outputs:
         outer = op.graph.origin(op.outputs[0])
         return op.inputs if outer is None else (outer,)
@@ -176,7 +180,7 @@ def _inputs(op: Operation) -> Sequence[Tensor]:
 
 
 def _carries(t: Tensor) -> bool:
-    """True if a gradient flows through `t`: floating point, a handle, or what a loop has kept."""
+    """True if a gradient flows through `t`: floats, handles, TensorArrays, loop histories."""
     return is_floating(t.dtype) or t.dtype in (resource, tensor_array, history)
 
 
@@ -220,7 +224,7 @@ def _reached_from(
 
 
 class _Contributions:
-    """What each tensor's consumers have sent back to it so far."""
+    """The gradients that the consumers of each tensor have contributed so far."""
 
     def __init__(self) -> None:
         self.parts: dict[Tensor, list[Gradient]] = {}
@@ -229,7 +233,10 @@ class _Contributions:
         self.parts.setdefault(t, []).append(g)
 
     def total(self, t: Tensor) -> Gradient | None:
-        """Their sum, made once, where the tensor is if one of them is there, too."""
+        """The sum of the contributions, created once.
+
+        It is placed on the device of the tensor if one contribution is there.
+        """
         parts = self.parts.get(t, [])
         if len(parts) > 1:
             places = {(g.op.device, g.op.colocate): g.op for g in reversed(parts)}
@@ -238,7 +245,7 @@ class _Contributions:
         return parts[0] if parts else None
 
     def whole(self, t: Tensor, why: str) -> Tensor | None:
-        """Their sum as a dense tensor, for what cannot use rows."""
+        """The sum as a dense tensor, for a gradient function that cannot take slices."""
         total = self.total(t)
         if isinstance(total, IndexedSlices):
             total = _dense(t, total, why)
@@ -260,7 +267,7 @@ def _sum(t: Tensor, parts: Sequence[Gradient], where: Operation) -> Gradient:
 
 
 def _dense(t: Tensor, rows: IndexedSlices, why: str) -> Tensor:
-    """The gradient of `t` made dense, which is told: it may be a large table."""
+    """The gradient of `t` made dense. This is logged, since it may be a large table."""
     name = t.op.inputs[0].op.name if t.op.type == "ReadVariable" else t.op.name
     say_once(
         f"the gradient of {name!r} {show(rows.shape)} (made at {t.op.line}) is rows; it is made "
@@ -271,7 +278,7 @@ def _dense(t: Tensor, rows: IndexedSlices, why: str) -> Tensor:
 
 
 def _asked_for(g: Gradient | None, x: Tensor) -> Gradient | None:
-    """Rows for variables and reads of them; the gradient of another tensor is a tensor."""
+    """IndexedSlices for variables and reads of them; a dense tensor otherwise."""
     if isinstance(g, IndexedSlices) and x.dtype != resource and x.op.type != "ReadVariable":
         with get_default_graph().beside(g.op):
             return g.dense()
@@ -285,7 +292,7 @@ def _backward(
     stops: set[Tensor],
     scope: str,
 ) -> None:
-    """Send the gradients of the outputs of `op` back to its inputs."""
+    """Propagate the gradients of the outputs of `op` to its inputs."""
     wanted = [t in reached for t in _inputs(op)]
     if not any(wanted):
         return
@@ -304,7 +311,7 @@ def _backward(
     if isinstance(rule, NoGrad):
         _without(op, rule, zip(_inputs(op), wanted, strict=True))
         return
-    graph = get_default_graph()  # inside a gradient function another one than that of `op`
+    graph = get_default_graph()  # not that of `op` inside a gradient function
     with graph.name_scope(f"{scope}{op.name}_grad/"), graph.beside(op):
         grads = rule(op, *outputs)
         if len(grads) != len(op.inputs):
@@ -322,9 +329,9 @@ def _backward(
 
 
 def _without(op: Operation, why: NoGrad, inputs: Iterable[tuple[Tensor, bool]]) -> None:
-    """No gradient goes to those of `inputs` that need one: an error, or told where they are floats.
+    """Raise for inputs that need a gradient but have none; with `none`, log floating ones.
 
-    A handle, as that of a queue, has no gradient that could be missed.
+    A handle, as that of a queue, has no gradient that could be missing.
     """
     needed = [t for t, is_needed in inputs if is_needed]
     if needed and not why.none:
@@ -339,7 +346,7 @@ def _without(op: Operation, why: NoGrad, inputs: Iterable[tuple[Tensor, bool]]) 
 
 
 def _with_shape(g: Gradient | None, x: Tensor) -> Gradient | None:
-    """`g` with what is known of the shape of `x`."""
+    """`g` with the known sizes of the shape of `x`."""
     if isinstance(g, Tensor) and x.dtype != resource and g.shape != x.shape:
         try:
             g.set_shape(x.shape)

@@ -1,4 +1,4 @@
-"""Recomputation: what a function made on the way is computed again for its gradient, not kept."""
+"""Rematerialization (activation checkpointing): the gradient recomputes intermediate values."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from hpcflow.ops.custom_ops import with_gradient
 
 
 def recompute(f: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator: memory for time. The gradient of `f(...)` computes `f` again.
+    """Decorator: trade computation for memory. The gradient of `f(...)` computes `f` again.
 
-    Between forward and backward only what enters `f` and its results are kept: arguments, other
-    tensors it uses, values of variables, and results of operations that are not repeatable (random
-    draws, so that the same are used twice). Use it for each block of a deep net.
+    Between forward and backward, only the inputs and results of `f` stay in memory: arguments,
+    other tensors it uses, values of variables, and results of operations that are not repeatable
+    (random draws, so that both passes use the same). Use it for each block of a deep net.
 
-    Shapes:   results and gradients are those of `f`, to the last bit.
+    Shapes:   results and gradients are bitwise those of `f`.
     """
 
     @functools.wraps(f)
@@ -41,7 +41,7 @@ def recompute(f: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Block:
-    """The repeatable operations made since `since` that lead to `outputs`, and what enters them."""
+    """The repeatable operations since `since` that `outputs` depend on, and their inputs."""
 
     def __init__(self, outputs: Sequence[Tensor], since: int) -> None:
         self.outputs = list(outputs)
@@ -60,8 +60,8 @@ class _Block:
         self.inputs = sorted(entering, key=lambda t: (t.op.index, t.index))
 
     def gradients(self, op: Operation, *grads: Any) -> list[Any]:
-        """The gradients of what enters, by operations that are made again behind `grads`."""
-        graph = get_default_graph()  # inside the gradient of a loop another one than forward's
+        """The gradients by the block's inputs, by operations recreated after `grads`."""
+        graph = get_default_graph()  # in the gradient of a loop, not the forward graph
         given = [graph.adopt(t) for t in op.inputs[len(self.outputs) :]]
         pairs = [
             (again, g)
@@ -76,9 +76,10 @@ class _Block:
         return [next(found) if is_floating(t.dtype) else None for t in given]
 
     def again(self, given: Sequence[Tensor], after: Sequence[Tensor]) -> list[Tensor]:
-        """The outputs once more, from `given`; nothing starts before all of `after` is there.
+        """The outputs recomputed from `given`; none starts before all of `after`.
 
-        The order also keeps them apart: nodes are merged only if they follow the same ones.
+        These control dependencies also prevent merging with the forward operations: nodes are
+        merged only if they have the same ones.
         """
         made = dict(zip(self.inputs, given, strict=True))
         graph = get_default_graph()

@@ -1,1 +1,1 @@
-"""Checkpoints: the state of a job as HDF5, written and read by all ranks."""
+"""Checkpoints: all ranks write and read the state of a job as HDF5."""

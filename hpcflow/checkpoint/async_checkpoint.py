@@ -1,7 +1,8 @@
-"""A save behind training: all ranks pin their parts at one step; the chief hears who has written.
+"""Asynchronous save: all ranks pin their rows at one step and write them while training continues.
 
-Nobody waits for it: ranks tell the chief by messages that are taken while they run their steps, a
-thread of the chief gives the checkpoint its name when all have, and the chief tells the others.
+No rank waits for the save. Each writer reports to the chief by a message, which the chief receives
+while it runs steps. After all reports, a thread of the chief publishes the checkpoint, and the
+chief sends the outcome to the other drivers.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from hpcflow.runtime.state.state_store import Store
 
 
 class Behind:
-    """A save that is written behind training, as a rank that runs the script sees it.
+    """An asynchronous save, as a driver (a rank that runs the script) sees it.
 
-    `ended` is called when its outcome is known, under the baton: with the facts of a checkpoint
-    that has its name ("path", and seconds since the versions were pinned: "durable", "verified",
-    "published"), or with an error, of any rank; the draft is removed then. `waits`, the same on
-    all, says whether training waits for it.
+    `ended` is called with the outcome, under the progress lock. On success the outcome is the facts
+    of the published checkpoint: "path", and the seconds from the pinning of the versions until
+    "durable", "verified" and "published". On failure it is the error of any rank, and the draft is
+    removed. `waits` says whether training waits for the save; it is the same on all ranks.
 
     Ranks: every rank that runs the script.
     """
@@ -39,16 +40,16 @@ class Behind:
         self.step = 0
         self._since = 0.0
         self._writers: set[int] = set()
-        self._rows: dict[int, Answer] = {}  # on the chief: what writers have told
+        self._rows: dict[int, Answer] = {}  # on the chief: the writers' reports, by rank
         self._all_told = threading.Event()
 
     def begin(self, store: Store, ask: Asked, mine: Any, keep: int) -> None:
-        """Agree on who writes what and keep it as it is.
+        """Agree on which rank writes which rows, and pin the values of these rows.
 
-        Returns when all ranks have whose variables the steps that follow may change.
+        Returns when all ranks with variables that the next steps may change have pinned them.
 
         Ranks:  every rank that runs the script, between steps.
-        Errors: CheckpointError on all of them; nothing has begun then.
+        Errors: CheckpointError on all of them; no save has begun then.
         """
         team = Team(self.context)
         self.context.saving = self
@@ -75,13 +76,13 @@ class Behind:
         if context.is_chief:
             in_thread(lambda: self._publish(told, ask, keep))
             self._look()
-        if context.roles.servers:  # nobody goes on before they have theirs
+        if context.roles.servers:  # no driver continues before all drivers' ranks have pinned
             team.decide({"value": 0}, lambda rows: 0)
 
     # -- on the chief
 
     def _look(self) -> None:
-        """Whether all writers have told, those apart who have died."""
+        """Set `_all_told` once every writer has reported; a dead writer counts as an error."""
         world = self.context.world
         for rank in self._writers.intersection(world.lost if world is not None else ()):
             self._rows.setdefault(rank, _died(rank))
@@ -89,7 +90,7 @@ class Behind:
             self._all_told.set()
 
     def _publish(self, told: dict[str, Any], ask: Asked, keep: int) -> None:
-        """In a thread: when all have written, the index and the names."""
+        """In a thread: wait for all writers, then write the index and publish the checkpoint."""
         self._all_told.wait()
         rows = list(self._rows.values())
         wrong = [row for row in rows if "error" in row]
@@ -118,10 +119,10 @@ class Behind:
                 control.post(rank, told)
         self._end(outcome)
 
-    # -- on all
+    # -- on all drivers
 
     def heard(self, told: dict[str, Any]) -> None:
-        """A writer tells the chief what it did, or the chief the others what came of it."""
+        """Handle a message: a writer's report to the chief, or the outcome from the chief."""
         if told["do"] == "ended":
             self._end(told["outcome"])
         else:
@@ -133,12 +134,12 @@ class Behind:
         self._ended(outcome)
 
     def poll(self) -> None:
-        """Between two steps: take what has come, if steps did not, which need not poll."""
+        """Between two steps: receive messages, since a step without waits does not poll."""
         self.context.engine.attend()
         self._look()
 
     def finish(self, late: float = math.inf) -> bool:
-        """Wait for its outcome, looking after messages meanwhile; False if the clock is `late`."""
+        """Wait for the outcome while making progress; False once the clock is past `late`."""
         behind = self
 
         class Outcome:

@@ -1,7 +1,7 @@
-"""Writer: this rank's part of a save, written by a thread while training goes on.
+"""Background writer: a thread writes this rank's part of a save while training continues.
 
-The thread makes no call of MPI. What it did comes back through the engine's inbox, so that whoever
-holds the baton lets go of the versions and tells the chief.
+The thread makes no MPI calls. It returns its result through the executor's inbox, so the holder of
+the progress lock unpins the versions and reports to the chief.
 """
 
 from __future__ import annotations
@@ -25,28 +25,30 @@ from hpcflow.runtime.hdf5_library import library
 from hpcflow.runtime.job.rank_context import Context
 from hpcflow.runtime.state.state_store import Store
 
-Answer = dict[str, Any]  # of `attempt`
-GIVE_WAY_S = 0.2  # at most so long a thread leaves the memory to the step that copies
-NICE = 5  # so much less than training does a thread that writes ask of the cores
+Answer = dict[str, Any]  # as `attempt` returns it
+GIVE_WAY_S = 0.2  # longest wait for a step that copies: both need the memory bandwidth
+NICE = 5  # niceness of a writing thread, below the threads of training
 
 
 class Writer:
-    """Keeps the slabs `duty` as they are now and writes them, digested, into a file of its own.
+    """Pins the current values of the slabs `duty` and writes them with digests to its own file.
 
-    Host memory is pinned, not copied; what is on another device is copied to the host now. The
-    thread begins when training has copied what it changes, if that is soon, or at once if training
-    waits (`told["waits"]`): both at a time would hold each other up at the memory.
+    Host memory is pinned and not copied. Rows on another device are copied to the host now. The
+    thread starts to write when training has copied all variables that it updates, after GIVE_WAY_S
+    at the latest, because both need the memory bandwidth. If training waits (`told["waits"]`), it
+    starts immediately.
 
-    The file is read back before the chief is told: of its record, and after how many seconds it was
-    on the disk and was found good. An error, also one of now, is told in its place.
+    The thread reads the file back and then reports to the chief: the file's record, and the seconds
+    until it was durable and until it was verified. An error, also one of the pinning, is reported
+    instead.
 
-    Made under the baton, between steps.
+    Constructed under the progress lock, between steps.
     """
 
     def __init__(
         self, context: Context, store: Store, told: dict[str, Any], duty: Sequence[Slab]
     ) -> None:
-        library()  # imported here: an h5py built with MPI calls it then
+        library()  # imported on this thread: an h5py built with MPI calls MPI when imported
         self._context, self._told, self._duty = context, told, duty
         self._since = time.perf_counter()
         self._kept: parallel_hdf5_write.Snapshot | None = None
@@ -102,10 +104,10 @@ class Writer:
 
 
 def in_thread(run: Callable[[], None]) -> None:
-    """Call `run` in a thread that leaves the cores to training where both want them."""
+    """Call `run` in a thread of lower priority than training."""
 
     def nicely() -> None:
-        if sys.platform == "linux":  # where it is of this thread alone
+        if sys.platform == "linux":  # there the priority belongs to a thread
             with contextlib.suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
         run()
@@ -114,7 +116,7 @@ def in_thread(run: Callable[[], None]) -> None:
 
 
 def done(context: Context, doing: str, run: Callable[[], Any]) -> Answer:
-    """What a thread did by `run()`, or its error, whatever it is."""
+    """The result of `run()` as `attempt` returns it; any Exception becomes a CheckpointError."""
 
     def safely() -> Any:
         try:
@@ -129,7 +131,7 @@ def done(context: Context, doing: str, run: Callable[[], Any]) -> Answer:
 
 
 def tell_chief(context: Context, answer: Answer) -> None:
-    """What came of this rank's part; the caller holds the baton."""
+    """Report the result of this rank's part to the chief; the caller holds the progress lock."""
     told = {"service": "checkpoint", "do": "written", "rank": context.rank, "answer": answer}
     if context.is_chief:
         assert context.saving is not None

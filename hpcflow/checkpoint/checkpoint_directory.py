@@ -1,4 +1,4 @@
-"""The folder of checkpoints: names, publishing by rename, which is newest, what is kept."""
+"""Checkpoint directory: names, publishing by rename, order by age, retention policy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DRAFT = re.compile(r"(step-\d+(\.h5)?|latest)\.tmp\Z")
 
 
 class Found(NamedTuple):
-    """A checkpoint in a folder; `facts` is None if `error` says why it cannot be read."""
+    """A checkpoint in a folder; if it cannot be read, `facts` is None and `error` says why."""
 
     path: Path  # the directory or the file
     facts: dict[str, Any] | None
@@ -44,14 +44,15 @@ def is_folder(path: Path) -> bool:
 
 
 def index_of(path: Path) -> Path:
-    """The file of a checkpoint that says what is in it; `path` itself may be a link."""
+    """The file that holds a checkpoint's index; `path` itself may be a link."""
     return path / INDEX if os.path.isdir(path) else Path(os.path.realpath(path))
 
 
 def find(folder: Path) -> list[Found]:
-    """The checkpoints of a folder, newest first; drafts are none.
+    """The checkpoints of a folder, newest first, without drafts.
 
-    The number of the save decides. One that cannot be read stands before those of its step or less.
+    The order is that of the saves' serial numbers. An unreadable checkpoint comes before the
+    readable ones of its step or an earlier step.
     """
     names = sorted(os.listdir(folder)) if folder.is_dir() else []
     found = [_entry(folder / name) for name in names if _NAME.match(name)]
@@ -66,7 +67,7 @@ def find(folder: Path) -> list[Found]:
 
 
 def _entry(path: Path) -> Found:
-    """A checkpoint of its folder: it is no link to one elsewhere."""
+    """The checkpoint at `path` in a folder; a symbolic link is an error."""
     if not path.is_symlink():
         return look(path)
     error = CheckpointCorruptError(
@@ -77,7 +78,7 @@ def _entry(path: Path) -> Found:
 
 
 def look(path: Path) -> Found:
-    """One checkpoint, by the user block of its index."""
+    """The checkpoint at `path`, from the user block of its index."""
     try:
         facts = header_digests.read(index_of(path))
         if facts.get("kind") not in ("index", "whole"):
@@ -88,7 +89,7 @@ def look(path: Path) -> Found:
 
 
 def draft(folder: Path, step: int, single: bool) -> Path:
-    """A fresh place to write the checkpoint of a step, made on disk if it is a directory."""
+    """A new path for the draft of a step's checkpoint; created if it is a directory."""
     if not folder.is_dir():
         folder.mkdir(parents=True, exist_ok=True)
         sync(folder.parent)
@@ -101,9 +102,10 @@ def draft(folder: Path, step: int, single: bool) -> Path:
 
 
 def publish(path: Path) -> Path:
-    """Give a finished draft its name, in place of another checkpoint of that step; its new path.
+    """Rename a finished draft to its final name and return that path.
 
-    At every moment a whole checkpoint of that step has a name that `find` knows, if there was one.
+    It replaces another checkpoint of the same step. If there was one, then at every moment a
+    complete checkpoint of that step has a name that `find` recognizes.
     """
     folder, final = path.parent, path.with_name(path.name.removesuffix(".tmp"))
     single = final.name.endswith(".h5")
@@ -123,7 +125,7 @@ def publish(path: Path) -> Path:
 
 
 def point(path: Path) -> None:
-    """Have `latest` of its folder name a checkpoint."""
+    """Write the checkpoint's name into the file `latest` of its folder."""
     folder, text = path.parent, path.name + "\n"
     pointer = folder / (LATEST + ".tmp")
     with contextlib.suppress(OSError):
@@ -138,10 +140,10 @@ def point(path: Path) -> None:
 
 
 def keep(folder: Path, count: int) -> None:
-    """Remove all but the newest `count` checkpoints; 0 keeps all. Those unreadable stay.
+    """Remove all but the newest `count` checkpoints; 0 keeps all. Unreadable ones are not removed.
 
-    So do those whose facts say `keep`, and the best ones, as the newest says which those are:
-    `keep_best` in its facts.
+    Checkpoints whose facts have `keep` also remain, and so do the best ones by the policy
+    `keep_best` in the facts of the newest checkpoint.
     """
     readable = [one for one in find(folder) if one.facts is not None]
     policy = (readable[0].facts or {}).get("keep_best") if readable else None
@@ -150,14 +152,14 @@ def keep(folder: Path, count: int) -> None:
     for one in [one for one in readable if one.path not in kept] if count else []:
         gone = one.path.with_name(one.path.name.removesuffix(".old") + ".tmp")
         remove(gone)
-        os.rename(one.path, gone)  # never seen half removed
+        os.rename(one.path, gone)  # so that no reader sees it half removed
         remove(gone)
 
 
 def best(found: Iterable[Found], monitor: str, mode: str, count: int) -> list[Found]:
-    """Those of `found` with the smallest ("min") or largest metric `monitor`, best first.
+    """The `count` checkpoints with the smallest ("min") or largest ("max") `monitor`, best first.
 
-    What has no such metric, or one that is no finite number, is not among them.
+    Checkpoints without this metric, or with a non-finite one (stored as None), are left out.
     """
 
     def value(one: Found) -> float | None:
@@ -170,7 +172,7 @@ def best(found: Iterable[Found], monitor: str, mode: str, count: int) -> list[Fo
 
 
 def sweep(folder: Path) -> None:
-    """Remove what an interrupted save left behind; what it had moved aside has its name again."""
+    """Remove the drafts of interrupted saves; rename `.old` back if its final name is missing."""
     for name in os.listdir(folder) if folder.is_dir() else []:
         path = folder / name
         with contextlib.suppress(OSError):
@@ -185,7 +187,7 @@ def sweep(folder: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or a directory, if it is there; of a link not what it leads to."""
+    """Remove a file or a directory if it exists; of a link, only the link."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -194,12 +196,12 @@ def remove(path: Path) -> None:
 
 
 def next_serial(folder: Path) -> int:
-    """A number that no earlier save of this folder had."""
+    """A serial number larger than that of every readable checkpoint in this folder."""
     return 1 + max((one.facts["serial"] for one in find(folder) if one.facts), default=0)
 
 
 def told(doing: str, run: Callable[[], Any]) -> Any:
-    """`run()`, errors of the system as CheckpointStorageError that says what to do."""
+    """`run()`; an OSError becomes a CheckpointStorageError with a hint for the user."""
     try:
         return run()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What a checkpoint holds and which rank writes which rows: pure functions of names and shapes."""
+"""Checkpoint layout: arrays, their HDF5 paths, and the split into rows; pure functions."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-WHOLE_BYTES = 64 << 10  # arrays up to this size are not cut
-ALIGN_BYTES = 1 << 20  # cuts of large arrays lie at multiples of it where rows allow: file stripes
-SLOTS = ".slots"  # the group of arrays whose names lie below another array's
-NUMBERED = ".numbered"  # that of arrays whose names are no paths
-GRAPH, STATE = ".graph", ".state"  # texts beside the arrays
+WHOLE_BYTES = 64 << 10  # arrays up to this size are not split
+ALIGN_BYTES = 1 << 20  # splits of large arrays are multiples of it if rows allow: file stripes
+SLOTS = ".slots"  # the group of arrays whose names are below another array's name
+NUMBERED = ".numbered"  # the group of arrays whose names are not valid HDF5 paths
+GRAPH, STATE = ".graph", ".state"  # text datasets beside the arrays
 RESERVED = (SLOTS, NUMBERED, GRAPH, STATE)
 
 
 class Array(NamedTuple):
-    """A variable as a whole; a scalar counts as one row."""
+    """A whole variable; a scalar counts as one row."""
 
     name: str
     dtype: str  # as np.dtype(...).str
@@ -26,7 +26,7 @@ class Array(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """What it is cut by: its first dimension."""
+        """The size of the first dimension, along which the array is split."""
         return self.shape[0] if self.shape else 1
 
     @property
@@ -49,17 +49,17 @@ class Slab(NamedTuple):
 
 
 def arrays_of(told: Mapping[str, Any]) -> dict[str, Array]:
-    """The "arrays" of which ranks tell each other, by name."""
+    """The entry "arrays" of a message, as name -> Array."""
     return {name: Array(name, dtype, tuple(shape)) for name, dtype, shape in told["arrays"]}
 
 
 def mine_of(own: Mapping[str, str], replica: int) -> dict[str, str]:
-    """Under which names a checkpoint has what is of one replica alone."""
+    """The names in the checkpoint of the variables that each replica has for itself."""
     return {variable: f"{name}/replica_{replica}" for variable, name in own.items()}
 
 
 def share(arrays: Sequence[Array], writers: int) -> list[list[Slab]]:
-    """The rows each of several writers of the same arrays writes: about as many bytes each."""
+    """The rows that each writer of the same arrays writes; shares have about equal bytes."""
     shares: list[list[Slab]] = [[] for _ in range(writers)]
     total = sum(array.nbytes for array in arrays)
     before = 0
@@ -77,7 +77,7 @@ def share(arrays: Sequence[Array], writers: int) -> list[list[Slab]]:
 
 
 def _cut(array: Array, before: int, total: int, writers: int) -> dict[int, tuple[int, int]]:
-    """The rows of `array` by writer, where `before` of the `total` bytes lie in front of it."""
+    """The rows of `array` by writer; `before` of the `total` bytes precede the array."""
     unit = ALIGN_BYTES // math.gcd(ALIGN_BYTES, array.row_bytes)  # rows between aligned cuts
     if unit * array.row_bytes * writers > array.nbytes:
         unit = 1
@@ -93,11 +93,11 @@ def _cut(array: Array, before: int, total: int, writers: int) -> dict[int, tuple
 
 
 def paths(names: Iterable[str]) -> dict[str, str]:
-    """Where in the file each array is: under its own name if it can be, else below a group of ours.
+    """The HDF5 path of each array: its name where possible, else a path in a reserved group.
 
-    HDF5 has either an array or a group at a place, so `w/Adam` cannot be below `w`: it is at
-    `.slots/w/Adam`, and what is below it too, one more `.slots` deep. Names that are no path of
-    HDF5, or one of our own, have a number.
+    HDF5 allows either a dataset or a group at a path, so `w/Adam` cannot be below the dataset `w`
+    and is stored at `.slots/w/Adam`. Each further dataset above it adds one more `.slots`. Names
+    that are not valid HDF5 paths, or whose first component is reserved, are stored by number.
     """
     known, found = set(names), {}
     odd = [name for name in sorted(known) if not _is_path(name)]

@@ -1,4 +1,4 @@
-"""A checkpoint that was written: check it, read any rows of it; without HDF5, by user blocks."""
+"""Checkpoint reader: checks a checkpoint and reads any rows, by user blocks and without HDF5."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hpcflow.errors import (
 
 
 class Duty(NamedTuple):
-    """One piece of a file that someone is to check, and the array it is of."""
+    """A piece of a file to check, and the array that it belongs to."""
 
     file: str
     piece: header_digests.Piece
@@ -27,16 +27,16 @@ class Duty(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """What is wrong: the name of the file, the arrays that it concerns, and the text for people."""
+    """A fault in a file: the file's name, the arrays affected, and the message for the user."""
 
     file: str
     arrays: tuple[str, ...]
     text: str
-    whole: bool = False  # the file is missing, cut off or another: its bytes say nothing more
+    whole: bool = False  # missing, truncated or foreign file: faults of its bytes add nothing
 
 
 class Saved:
-    """The checkpoint at `path`, a directory or a file; `facts` are what its index says."""
+    """The checkpoint at `path`, a directory or a file; `facts` are those of its index."""
 
     def __init__(self, path: Path, facts: dict[str, Any] | None = None) -> None:
         self.path = path
@@ -46,7 +46,7 @@ class Saved:
         self.arrays = {
             name: Array(name, dtype, tuple(shape)) for name, dtype, shape in self.facts["arrays"]
         }
-        # a file that stands alone may be given another name
+        # a single-file checkpoint may have been renamed
         own = {"file": self.index.name, "slabs": self.facts["slabs"], "rest": self.facts["rest"]}
         self.files: list[dict[str, Any]] = self.facts.get("files") or [own]
         self._records = {record["file"]: record for record in self.files}
@@ -54,7 +54,7 @@ class Saved:
         for record in self.files:
             for slab in record["slabs"]:
                 self._slabs.setdefault(slab["name"], []).append((slab, record["file"]))
-        self._owned: set[str] = set()  # files that `read_checked` has found to be the index's own
+        self._owned: set[str] = set()  # files that `read_checked` found to belong to the index
 
     def slabs_of(self, name: str) -> Sequence[tuple[dict[str, Any], str]]:
         """The slabs of an array, each with the name of its file."""
@@ -63,14 +63,14 @@ class Saved:
     # -- checking
 
     def problems(self, who: int = 0, of: int = 1) -> list[str]:
-        """What is wrong with the share `who` of `of` shares of the checkpoint; none if it is good.
+        """The faults in share `who` of `of` shares of the checkpoint, as texts; empty if none.
 
-        All shares together are every byte of every file.
+        All shares together cover every byte of every file.
         """
         return [fault.text for fault in self.faults(who, of)]
 
     def faults(self, who: int = 0, of: int = 1) -> list[Fault]:
-        """The same, by files and arrays."""
+        """The faults in share `who` of `of` shares, by file and arrays."""
         found = [
             fault for i, r in enumerate(self.files) if i % of == who for fault in self._owner(r)
         ]
@@ -107,13 +107,13 @@ class Saved:
         return Fault(file, self.arrays_in(file), text, whole=True)
 
     def arrays_in(self, file: str) -> tuple[str, ...]:
-        """The arrays of which a file has rows; of an index, all."""
+        """The arrays with rows in a file; for an index, all arrays."""
         if file == self.index.name:
             return tuple(sorted(self.arrays))
         return tuple(sorted({slab["name"] for slab in self._records[file]["slabs"]}))
 
     def _owner(self, record: Mapping[str, Any]) -> Iterator[Fault]:
-        """Whether a file is the one that the index means."""
+        """A fault unless the file is the one that the index records."""
         path = self.base / record["file"]
         if path == self.index:
             return
@@ -145,7 +145,7 @@ class Saved:
     def read_rows(self, name: str, start: int, stop: int, out: np.ndarray) -> None:
         """Fill `out`, C-contiguous, with rows `start` to `stop` of an array.
 
-        Errors: CheckpointError if no part has some of them.
+        Errors: CheckpointError if no part has some of these rows.
         """
         row = self.arrays[name].row_bytes
         self.read_bytes(name, start * row, stop * row, out)
@@ -153,7 +153,7 @@ class Saved:
     def read_bytes(self, name: str, start: int, stop: int, out: np.ndarray) -> None:
         """Fill `out`, C-contiguous, with bytes `start` to `stop` of an array.
 
-        Errors: CheckpointError if no part has some of them.
+        Errors: CheckpointError if no part has some of these bytes.
         """
         row = self.arrays[name].row_bytes
         data = out.reshape(-1).view(np.uint8).data
@@ -171,14 +171,14 @@ class Saved:
             raise CheckpointError(f"{self.path} has {done} of bytes {start} to {stop} of {name!r}")
 
     def read_checked(self, name: str, start: int, stop: int, out: np.ndarray) -> None:
-        """The same, when the digests of these bytes are right and their files are the index's own.
+        """`read_rows` after checking these rows' digests and that their files belong to the index.
 
-        Errors: CheckpointCorruptError naming what is not.
+        Errors: CheckpointCorruptError that names the faults.
         """
         row = self.arrays[name].row_bytes
         faults: list[Fault] = []
         for slab, file in self.slabs_of(name):
-            # from a place in the file to one in the array
+            # file offset -> byte of the array
             shift = slab["start"] * row - slab["offset"]
             duties = [
                 Duty(file, piece, name)
@@ -207,7 +207,7 @@ class Saved:
         return self.rows(name, 0, self.arrays[name].rows)
 
     def rows(self, name: str, start: int, stop: int) -> np.ndarray:
-        """Rows of an array; a scalar, which is one row, as it is."""
+        """Rows of an array; a scalar, which is one row, keeps its shape ()."""
         array = self.arrays[name]
         out = np.empty((stop - start, *array.shape[1:]) if array.shape else (), array.dtype)
         self.read_rows(name, start, stop, out)
@@ -216,9 +216,9 @@ class Saved:
     # -- comparing
 
     def check_fits(self, wanted: Sequence[Array], told: str, reshape: bool = False) -> None:
-        """Raise unless the checkpoint has every array `wanted`, of its shape and dtype.
+        """Raise unless the checkpoint has every array `wanted` with the same shape and dtype.
 
-        With `reshape` as many elements are enough.
+        With `reshape` the same dtype and number of elements are enough.
         Errors: CheckpointMismatchError with a diff.
         """
         rows = []

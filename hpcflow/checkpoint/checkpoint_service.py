@@ -1,4 +1,4 @@
-"""What each rank does by itself in a save or a load; served ranks do it when a driver calls."""
+"""Checkpoint service: one rank's work in a save or a load; a driver calls it on served ranks."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from hpcflow.runtime.state.state_store import Store
 def answer(
     context: Context, request: dict[str, Any], reply: Callable[[dict[str, Any]], None]
 ) -> None:
-    """Answer a driver's call: survey, write, begin to write, or load; errors go back.
+    """Answer a driver's request: survey, write, begin or load; an error is part of the reply.
 
-    Nobody waits for second buffers that are to be made.
+    The request "prepare" has no reply.
 
-    What is told of a save behind training, "written" and "ended", is for the driver that this is.
+    "written" and "ended" are messages about an asynchronous save, for a rank that is a driver.
     """
     if request["do"] in ("written", "ended"):
         assert context.saving is not None
@@ -45,18 +45,20 @@ def answer(
     }
     if request["do"] not in work:
         raise CommError(f"a checkpoint is not made by {request['do']!r}", rank=context.rank)
-    context.engine.settle()  # no update is half done
+    context.engine.settle()  # finish the updates in progress
     reply(attempt(context, work[request["do"]]))
 
 
 def survey(store: Store, wanted: Mapping[str, str]) -> dict[str, Any]:
-    """What this rank has of the variables `wanted`, and the random draws it has made."""
+    """This rank's variables among `wanted`, and the random draws that it has made."""
     draws = [[label, op, d.made] for (label, op), d in store.draws.items()]
     return {"held": parallel_hdf5_write.held(store, wanted), "draws": draws}
 
 
 def write(context: Context, store: Store, told: dict[str, Any]) -> list[dict[str, Any]]:
-    """Write the slabs `told["duty"]`; the record of this rank's file, or its slabs of the one."""
+    """Write the slabs `told["duty"]`; returns the record of this rank's file, or for the form
+    "parallel" its slabs of the shared file.
+    """
     arrays = arrays_of(told)
     duty = [Slab(*slab) for slab in told["duty"]]
     draft = Path(told["draft"])
@@ -80,13 +82,13 @@ def write(context: Context, store: Store, told: dict[str, Any]) -> list[dict[str
 
 
 def begin(context: Context, store: Store, told: dict[str, Any]) -> int:
-    """Keep the slabs `told["duty"]` as they are now; a thread writes them. Its bytes."""
+    """Pin the slabs `told["duty"]` and write them in a thread; returns their bytes."""
     writer = Writer(context, store, told, [Slab(*slab) for slab in told["duty"]])
     return writer.nbytes
 
 
 def writers(context: Context, ranks: Sequence[int]) -> Any:
-    """The communicator of the ranks that write one file; None if it is one rank alone."""
+    """The communicator of the ranks that write one file; None for a single rank."""
     if len(ranks) == 1:
         return None
     from hpcflow.comm.mpi_communicator import MpiCommunicator
@@ -96,7 +98,7 @@ def writers(context: Context, ranks: Sequence[int]) -> Any:
 
 
 def load(context: Context, store: Store, told: dict[str, Any]) -> int:
-    """Fill the variables `told["wanted"]` that this rank has, from the checkpoint; their bytes."""
+    """Fill this rank's variables of `told["wanted"]` from the checkpoint; returns their bytes."""
     saved = Saved(Path(told["path"]))
     if saved.facts["id"] != told["id"]:
         raise header_digests.foreign(saved.index, "it was replaced while it was being loaded")
@@ -119,10 +121,10 @@ def load(context: Context, store: Store, told: dict[str, Any]) -> int:
 
 
 def _fill(state: Any, saved: Saved, name: str) -> int:
-    """Read the rows of one variable here; another device's by way of a staging buffer."""
+    """Read the local rows of one variable; rows on a device go through a staging buffer."""
     target, (start, stop) = state.refill(), state.rows
     if isinstance(target, np.ndarray):
-        row = target.nbytes // max(stop - start, 1)  # the file may have rows of another size
+        row = target.nbytes // max(stop - start, 1)  # the checkpoint's rows may have another size
         saved.read_bytes(name, start * row, stop * row, target)
         return target.nbytes
     rows = target.reshape((stop - start, -1))
@@ -137,7 +139,7 @@ def _fill(state: Any, saved: Saved, name: str) -> int:
 
 
 def _fill_sum(state: Any, saved: Saved, names: Sequence[str]) -> int:
-    """Give a variable the sum of arrays of its shape."""
+    """Set a variable to the sum of arrays of its shape."""
     total = np.zeros(state.shape, state.dtype)
     for name in names:
         total += saved.read(name)

@@ -1,4 +1,4 @@
-"""Two checkpoints beside each other: arrays block by block, then what else they say."""
+"""Checkpoint comparison: arrays block by block, then the facts."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ HOW = ("form", "mode", "ranks", "servers", "replicas", "tasks_per_replica", "for
 
 
 class Difference(NamedTuple):
-    """How an array, or a fact, differs: `kind` is missing, dtype, shape, values, position or fact.
+    """How an array or a fact differs: `kind` is missing, dtype, shape, values, position or fact.
 
-    Of values: how many are `differing`, and the largest absolute and relative difference, nan where
-    one of two is no number; relative is |a - b| / max(|a|, |b|).
+    For values: `differing` counts them, `absolute` and `relative` are the largest differences, nan
+    where one of two is not a number. The relative difference is |a - b| / max(|a|, |b|).
     """
 
     name: str
@@ -32,10 +32,11 @@ class Difference(NamedTuple):
 
 
 def diff(a: Saved, b: Saved, rtol: float = 0.0, atol: float = 0.0) -> Iterator[Difference]:
-    """What differs between two checkpoints, arrays by name, then facts.
+    """The differences between two checkpoints: arrays by name, then facts.
 
-    With tolerances, values with |a - b| <= atol + rtol * max(|a|, |b|) are alike, without them
-    equal numbers, and nan and nan. How many ranks wrote it, and when, is no difference.
+    With tolerances, values with |a - b| <= atol + rtol * max(|a|, |b|) are equal. Without them only
+    equal numbers are, and nan equals nan. The number of ranks and the time of the save are not
+    compared.
     """
     for name in sorted({*a.arrays, *b.arrays}):
         one, other = a.arrays.get(name), b.arrays.get(name)
@@ -51,7 +52,7 @@ def diff(a: Saved, b: Saved, rtol: float = 0.0, atol: float = 0.0) -> Iterator[D
 
 
 def how(a: Saved, b: Saved) -> dict[str, tuple[Any, Any]]:
-    """In what the two jobs that saved them differ: name -> both."""
+    """The differences between the jobs that saved them: name -> both values."""
     both = {name: (a.facts.get(name), b.facts.get(name)) for name in HOW}
     return {name: pair for name, pair in both.items() if pair[0] != pair[1]}
 
@@ -67,7 +68,7 @@ def _values(a: Saved, b: Saved, array: Array, rtol: float, atol: float) -> Itera
         if x.tobytes() != y.tobytes():
             some = _compared(x.ravel(), y.ravel(), rtol, atol)
             count += some[0]
-            absolute = float(np.maximum(absolute, some[1]))  # a nan stays
+            absolute = float(np.maximum(absolute, some[1]))  # maximum propagates nan
             relative = float(np.maximum(relative, some[2]))
     if count:
         total = array.nbytes // np.dtype(array.dtype).itemsize
@@ -76,7 +77,7 @@ def _values(a: Saved, b: Saved, array: Array, rtol: float, atol: float) -> Itera
 
 
 def _compared(x: np.ndarray, y: np.ndarray, rtol: float, atol: float) -> tuple[int, float, float]:
-    """How many differ, and the largest absolute and relative difference."""
+    """The number of differing values, and the largest absolute and relative difference."""
     same = (x == y) | ((x != x) & (y != y))
     x, y = _wide(x[~same]), _wide(y[~same])
     with np.errstate(all="ignore"):
@@ -89,21 +90,21 @@ def _compared(x: np.ndarray, y: np.ndarray, rtol: float, atol: float) -> tuple[i
 
 
 def _wide(x: np.ndarray) -> np.ndarray:
-    """As floats whose differences do not overflow, and of integers of 64 bits are exact."""
+    """As long doubles: differences do not overflow, and 64-bit integers are exact."""
     return x.astype(np.clongdouble if kind_of(x.dtype) == "c" else np.longdouble)
 
 
 def blocks(array: Array) -> Iterator[tuple[int, int]]:
-    """Ranges of rows of about BLOCK_BYTES; none of an array without bytes."""
+    """Ranges of rows of about BLOCK_BYTES; none for an array without bytes."""
     step = max(BLOCK_BYTES // max(array.row_bytes, 1), 1)
     for start in range(0, array.rows if array.nbytes else 0, step):
         yield start, min(start + step, array.rows)
 
 
 def _facts(a: dict[str, Any], b: dict[str, Any]) -> Iterator[Difference]:
-    """Steps, samples, draws, the graph, and where each dataset stands.
+    """Differences in steps, samples, draws, the graph, and the positions of the datasets.
 
-    The seed of a job says nothing: what was drawn by it is in the variables.
+    The job's random seed is not compared: its effect is in the variables.
     """
     for name in sorted({*a, *b} - OWN - set(HOW) - {"position", "draws", "random_seed"}):
         if a.get(name) != b.get(name):

@@ -1,4 +1,4 @@
-"""HDF5 structure: datasets whose bytes are written elsewhere, and the master of virtual ones."""
+"""HDF5 datasets: allocated without data for writers to fill, and virtual ones for the index."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from hpcflow.errors import CheckpointError
 from hpcflow.graph.dtypes import bfloat16
 from hpcflow.runtime.hdf5_library import library
 
-MARGIN = 16 << 10  # of a file's size, for what HDF5 adds
-ALIGN_FROM, PAGE = 64 << 10, 4096  # large datasets begin at pages
-WAY_S = 50e-6  # between two datasets, of which one takes about a millisecond
+MARGIN = 16 << 10  # bytes that HDF5 may add to a file
+ALIGN_FROM, PAGE = 64 << 10, 4096  # datasets from this size on begin at pages
+WAY_S = 50e-6  # pause before a dataset, which takes about a millisecond to create
 
 
 class Place(NamedTuple):
-    """A dataset: its path in the file, dtype, shape, and the variable it is of."""
+    """A dataset: its path in the file, dtype, shape, and the name of its variable."""
 
     path: str
     dtype: str
@@ -35,7 +35,7 @@ class Place(NamedTuple):
 
 
 class Source(NamedTuple):
-    """Rows `start` to `stop` of a virtual dataset, in the file of a part beside it."""
+    """Rows `start` to `stop` of a virtual dataset, stored in the part `file` beside the index."""
 
     file: str
     start: int
@@ -44,9 +44,9 @@ class Source(NamedTuple):
 
 @contextlib.contextmanager
 def created(path: Path, block: int, align: int = PAGE) -> Iterator[Any]:
-    """A new HDF5 file behind a user block of `block` bytes, large datasets at multiples of `align`.
+    """A new HDF5 file after a user block of `block` bytes, large datasets at multiples of `align`.
 
-    Errors: OSError with the errno of the disk, where there is one.
+    Errors: OSError with the errno of the system if there is one, else CheckpointError.
     """
     h5py = library()
     with _told(path):
@@ -65,7 +65,7 @@ def created(path: Path, block: int, align: int = PAGE) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def joined(path: Path, comm: Any) -> Iterator[Any]:
-    """An HDF5 file that is there, open to be filled; by all ranks of a communicator, if given."""
+    """An existing HDF5 file, open for writing; by all ranks of a communicator, if given."""
     options: dict[str, Any] = {} if comm is None else {"driver": "mpio", "comm": comm.handle}
     name = path.name.removesuffix(".tmp")
     with _told(path):
@@ -80,9 +80,10 @@ def joined(path: Path, comm: Any) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _together(comm: Any, what: str) -> Iterator[None]:
-    """Inside, all ranks of `comm`, if given, make a call of HDF5 that needs all of them.
+    """A context in which all ranks of `comm`, if given, make a collective HDF5 call.
 
-    They wait for each other before it: in it the interpreter stands, with the watch for stalls.
+    A barrier precedes the call, because the call holds the interpreter and so stops the stall
+    watchdog.
     """
     if comm is None:
         yield
@@ -94,7 +95,7 @@ def _together(comm: Any, what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _told(path: Path) -> Iterator[None]:
-    """HDF5's errors as errors of checkpoints; those of the system stay as they are."""
+    """Raise HDF5's errors as CheckpointError; an OSError with an errno stays as it is."""
     try:
         yield
     except OSError as error:
@@ -114,16 +115,16 @@ def _failed(path: Path, error: Exception) -> CheckpointError:
 
 
 def give_way() -> None:
-    """Let other threads have the interpreter, which calls of HDF5 keep: training may go on."""
+    """Release the interpreter lock, which HDF5 calls hold, so that training threads can run."""
     time.sleep(WAY_S)
 
 
 def add(file: Any, place: Place) -> int | None:
-    """Make a dataset whose bytes are allocated but not written; where they are in the file.
+    """Create a dataset with allocated, unwritten bytes; returns their offset in the file.
 
-    None if it has no bytes.
+    The offset is None if the dataset has no bytes.
 
-    Errors: OSError where a file may not be so large (older HDF5 would crash when it closes it).
+    Errors: OSError beyond the file size limit (an older HDF5 would crash when it closes the file).
     """
     h5py = library()
     nbytes = on_disk(place.dtype).itemsize * math.prod(place.shape)
@@ -138,7 +139,7 @@ def add(file: Any, place: Place) -> int | None:
 
 
 def _made(file: Any, place: Place, plist: Any) -> Any:
-    """A dataset as `plist` says, in groups that are made too, with our attributes."""
+    """A dataset created with `plist`, with its missing groups and hpcflow's attributes."""
     h5py = library()
     give_way()
     links = h5py.h5p.create(h5py.h5p.LINK_CREATE)
@@ -156,12 +157,12 @@ def _made(file: Any, place: Place, plist: Any) -> Any:
 
 
 def on_disk(dtype: str) -> np.dtype:
-    """The type of a dataset: HDF5 has no bfloat16, its bits are kept as uint16."""
+    """The dtype of a dataset: HDF5 has no bfloat16, so its bits are stored as uint16."""
     return np.dtype("uint16" if dtype == "bfloat16" else dtype)
 
 
 def write_rows(file: Any, path: str, start: int, rows: np.ndarray) -> None:
-    """Write rows of a dataset, this rank alone (MPI-IO: independent)."""
+    """Write rows of a dataset, independently of other ranks (MPI-IO: independent)."""
     dataset = file[path]
     if rows.dtype == bfloat16:
         rows = rows.view(dataset.dtype)
@@ -172,7 +173,7 @@ def write_rows(file: Any, path: str, start: int, rows: np.ndarray) -> None:
 
 
 def describe(file: Any, facts: Mapping[str, Any], texts: Mapping[str, str]) -> None:
-    """Attributes of the file, and long texts as datasets."""
+    """Write `facts` as attributes of the file and `texts` as datasets."""
     for name, value in facts.items():
         file.attrs[name] = value
     for path, text in texts.items():
@@ -180,14 +181,14 @@ def describe(file: Any, facts: Mapping[str, Any], texts: Mapping[str, str]) -> N
 
 
 def as_bytes(text: str) -> np.ndarray:
-    """A text as a dataset has it, which is not empty."""
+    """A text as the bytes of a dataset, at least one byte."""
     return np.frombuffer(text.encode() or b" ", np.uint8)
 
 
 def add_virtual(file: Any, place: Place, sources: Sequence[Source]) -> None:
-    """A dataset that shows the rows in the files of parts, as one; unmapped floats read as NaN.
+    """Create a virtual dataset of the rows in the parts; unmapped floats read as NaN.
 
-    A scalar is a link to the part that has it.
+    A scalar is an external link to its part.
     """
     h5py = library()
     if not place.shape:
@@ -210,10 +211,10 @@ def add_virtual(file: Any, place: Place, sources: Sequence[Source]) -> None:
 
 
 def reserve(path: Path) -> None:
-    """Take the blocks of a file on the disk, where the file system can.
+    """Allocate the blocks of a file on the disk, if the file system can.
 
-    That it has no room is then said at once, and in so many words, as MPI-IO does not. The
-    standard library's posix_fallocate would write zeros where the file system cannot.
+    A full disk is then a clear error at once, which MPI-IO does not give. The standard library's
+    posix_fallocate would write zeros on a file system without fallocate.
     """
     fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
     if fallocate is None:
@@ -230,7 +231,7 @@ def reserve(path: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Bring a file or a directory to the disk."""
+    """fsync a file or a directory."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)

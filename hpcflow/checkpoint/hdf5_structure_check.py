@@ -1,4 +1,4 @@
-"""What HDF5 readers see of a checkpoint's files, beside what their user blocks say."""
+"""HDF5 structure check: compares what HDF5 readers see with the user blocks."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from hpcflow.runtime.hdf5_library import library
 
 
 def structure(saved: Saved, names: Sequence[str] = ()) -> Iterator[Fault]:
-    """Where what HDF5 would read is not what the user blocks say; the bytes are known to be good.
+    """Faults where HDF5 would read something else than the user blocks record.
 
-    Of the files `names`, by default of all. A restore does not ask HDF5, others do: no link and no
-    source leads out of the checkpoint.
+    The digests of the bytes have been checked before. The check covers the files `names`, by
+    default all. A restore does not use HDF5, but other readers do; so no link and no source may
+    lead out of the checkpoint.
     """
     parts = [r["file"] for r in saved.files if r["file"] != saved.index.name]
     for name in names or [saved.index.name, *parts]:
@@ -37,12 +38,12 @@ def check_written(
     attrs: Mapping[str, Any],
     texts: Mapping[str, str],
 ) -> None:
-    """Open a file of a draft again and compare all that HDF5 has written there with what it was
-    to write. The digests of these bytes do not tell: they are made of what stands in the file.
+    """Reopen a file of a draft and compare all that HDF5 has written with what it should contain.
 
-    `facts` are those of the index, as far as they concern this file.
+    The digests cannot find such a fault, because they are computed from the file. `facts` are those
+    of the index, as far as they concern this file.
 
-    Errors: CheckpointCorruptError if something is not there, or is something else.
+    Errors: CheckpointCorruptError if something is missing or different.
     """
     saved = Saved(path if facts["kind"] == "whole" else path.parent, dict(facts))
     found = [fault.text for fault in structure(saved, [path.name])]
@@ -56,7 +57,7 @@ def check_written(
 
 
 def _undescribed(path: Path, attrs: Mapping[str, Any], texts: Mapping[str, str]) -> Iterator[str]:
-    """What is wrong with the attributes of a file, and with its texts."""
+    """Faults of a file's attributes and texts."""
     try:
         with library().File(path, "r") as file:
             for name, value in attrs.items():
@@ -70,7 +71,7 @@ def _undescribed(path: Path, attrs: Mapping[str, Any], texts: Mapping[str, str])
 
 
 class _File:
-    """One file of a checkpoint beside what its user block says."""
+    """One file of a checkpoint and what its user block records."""
 
     def __init__(self, saved: Saved, name: str, file: Any) -> None:
         self.saved, self.name, self.file = saved, name, file
@@ -82,7 +83,7 @@ class _File:
         self.expected = {self.paths[array]: saved.arrays[array] for array in mine}
 
     def faults(self) -> Iterator[Fault]:
-        """What is wrong with it."""
+        """The faults of this file."""
         found = dict(self._walk(self.file, ""))
         for path, array in self.expected.items():
             hdf5_datasets.give_way()
@@ -95,7 +96,7 @@ class _File:
             yield Fault(self.name, (), text)
 
     def _walk(self, group: Any, above: str) -> Iterator[tuple[str, Any]]:
-        """Path -> link of everything that is no group, following hard links alone."""
+        """Path -> link of everything that is not a group; follows hard links only."""
         h5py = library()
         for name in group:
             link = group.get(name, getlink=True)
@@ -128,7 +129,7 @@ class _File:
         return wrong(array, dataset) or (None if named == array.name else f"HDF5 names it {named}")
 
     def _bytes(self, array: Array, dataset: Any) -> str | None:
-        """Whether HDF5 reads the bytes that have been checked."""
+        """An error unless HDF5 reads the bytes whose digests were checked."""
         plist = dataset.id.get_create_plist()
         if plist.get_layout() != library().h5d.CONTIGUOUS or plist.get_external_count():
             return "it is not in one piece in the file" if array.nbytes else None
@@ -146,7 +147,7 @@ class _File:
         return None
 
     def _sources(self, array: Array, dataset: Any) -> str | None:
-        """Whether a virtual dataset shows each part's rows, and nothing else."""
+        """An error unless a virtual dataset maps exactly the rows of each part."""
         sources = dataset.virtual_sources() if dataset.is_virtual else []
         count = len(self.saved.slabs_of(array.name))
         if len(sources) != count:
@@ -162,7 +163,7 @@ class _File:
         return None
 
     def _is_source(self, array: Array, start: int, stop: int, file: str, path: str) -> bool:
-        """Whether a part has these rows, and at this path."""
+        """Whether this part has these rows at this path."""
         return path.lstrip("/") == self.paths[array.name] and any(
             (named, slab["start"], slab["stop"]) == (file, start, stop)
             for slab, named in self.saved.slabs_of(array.name)

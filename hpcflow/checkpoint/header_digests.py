@@ -1,7 +1,7 @@
-"""The user block in front of each file: who it is and digests of every byte, without HDF5.
+"""User block of a checkpoint file: its facts and the digests of every byte, without HDF5.
 
 Layout: 8 bytes magic, 8 bytes size of the block, 8 bytes length of the text (little-endian), 32
-bytes BLAKE2b of the whole block with this field zero, the text (JSON), zeros. HDF5 begins after it.
+bytes BLAKE2b of the whole block with this field zero, the text (JSON), zeros. HDF5 data follows.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from hpcflow.errors import CheckpointCorruptError, CheckpointError
 
 MAGIC = b"HPCFCKP1"
 DIGEST_AT, TEXT_AT = 24, 56
-SMALLEST = 4096  # a user block is a power of two, at least 512
+SMALLEST = 4096  # HDF5: a user block's size is a power of two, at least 512
 LARGEST = 1 << 32
-PIECE_BYTES = 16 << 20  # written and digested at once: the staging buffer
-CHECK_BYTES = 1 << 20  # read and digested at once: so much stays in a core's cache
+PIECE_BYTES = 16 << 20  # largest piece with its own digest; the size of the staging buffer
+CHECK_BYTES = 1 << 20  # bytes read per call of a check, to fit a core's cache
 FORMAT_VERSION = 1
 
 
 class Piece(NamedTuple):
-    """Bytes of a file with their digest."""
+    """A range of bytes of a file with its CRC-32."""
 
     offset: int
     nbytes: int
@@ -38,7 +38,7 @@ class Piece(NamedTuple):
 
 
 def room(text_bytes: int) -> int:
-    """The size of a user block for so much text."""
+    """The size of a user block for `text_bytes` bytes of text."""
     size = SMALLEST
     while size < TEXT_AT + text_bytes:
         size *= 2
@@ -46,7 +46,7 @@ def room(text_bytes: int) -> int:
 
 
 def block(said: dict[str, Any], size: int) -> bytes:
-    """The user block of `size` bytes that says `said`."""
+    """A user block of `size` bytes with the facts `said`."""
     text = json.dumps(said, separators=(",", ":"), allow_nan=False).encode()
     if TEXT_AT + len(text) > size:
         raise CheckpointError(f"{len(text)} bytes of facts do not fit a user block of {size}")
@@ -60,9 +60,10 @@ def _digest(head: bytes, body: bytes | bytearray) -> bytes:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """What the user block of a file says.
+    """The facts in the user block of a file.
 
-    Errors: CheckpointCorruptError if it is no file of a checkpoint, damaged or truncated.
+    Errors: CheckpointCorruptError if it is missing, damaged, truncated or no checkpoint file;
+    CheckpointError if it cannot be read or has a newer format version.
     """
     try:
         with opened(path) as fd:
@@ -84,9 +85,9 @@ _HINT = "restore from another checkpoint; this file was cut off, changed or is n
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[int]:
-    """A file of a checkpoint, open to be read: itself, not what a link leads to, and no pipe.
+    """A checkpoint file, open for reading; links are not followed.
 
-    Errors: OSError; CheckpointCorruptError if it is no plain file.
+    Errors: OSError; CheckpointCorruptError if it is a link or not a regular file.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -139,7 +140,7 @@ def _read(path: Path, fd: int) -> dict[str, Any]:
 
 
 def write(path: Path, said: dict[str, Any], size: int) -> None:
-    """Write the user block of a finished file, then bring the file to the disk."""
+    """Write the user block of a finished file, then fsync the file."""
     fd = os.open(path, os.O_RDWR)
     try:
         write_all(fd, memoryview(block(said, size)), 0)
@@ -156,9 +157,10 @@ def write_all(fd: int, data: memoryview, offset: int) -> None:
 
 
 def send_off(fd: int, offset: int, nbytes: int) -> None:
-    """Have the system bring these bytes to the disk meanwhile; `fsync` then finds little left.
+    """Start the write-back of these bytes, so that a later `fsync` has little left to write.
 
-    Linux begins to write what is told to be needed no more; it stays in the cache while that lasts.
+    On Linux POSIX_FADV_DONTNEED starts the write-back of dirty pages, and these stay in the page
+    cache until they are written.
     """
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(fd, offset, nbytes, os.POSIX_FADV_DONTNEED)
@@ -173,7 +175,7 @@ def pieces_of(slab: Mapping[str, Any]) -> Iterator[Piece]:
 
 
 def forget(path: Path) -> None:
-    """Have the system keep nothing of a file that is on the disk: who reads it, reads the disk."""
+    """Drop a durable file from the page cache, so that the next read comes from the disk."""
     if hasattr(os, "posix_fadvise"):
         fd = os.open(path, os.O_RDONLY)
         try:
@@ -192,7 +194,7 @@ def read_all(fd: int, data: memoryview, offset: int, path: Path) -> None:
 
 
 def rest_pieces(path: Path, start: int, used: Sequence[tuple[int, int]]) -> list[Piece]:
-    """The bytes of a finished file from `start` on that no range of `used` covers, with digests."""
+    """The bytes from `start` to the end that no range of `used` covers, as pieces with CRC-32."""
     size = path.stat().st_size
     found: list[Piece] = []
     buffer = memoryview(bytearray(PIECE_BYTES))
@@ -211,7 +213,7 @@ def rest_pieces(path: Path, start: int, used: Sequence[tuple[int, int]]) -> list
 
 
 def damaged(path: Path, pieces: Sequence[Piece]) -> Iterator[int]:
-    """The numbers of the pieces of a file whose bytes are not as they were written."""
+    """The indices of the pieces whose bytes do not match their digest."""
     largest = max((piece.nbytes for piece in pieces), default=0)
     buffer = memoryview(bytearray(min(CHECK_BYTES, largest)))
     with opened(path) as fd:
@@ -226,5 +228,5 @@ def damaged(path: Path, pieces: Sequence[Piece]) -> Iterator[int]:
 
 
 def foreign(path: Path, said: str) -> CheckpointCorruptError:
-    """The error about a file that belongs to another checkpoint or place."""
+    """The error for a file that belongs to another checkpoint or place."""
     return CheckpointCorruptError(f"{path} does not belong to this checkpoint: {said}", hint=_HINT)

@@ -1,7 +1,7 @@
-"""What a user block may say: checked before anything is made, opened or read by it.
+"""Validation of a user block's facts, before anything is allocated, opened or read by them.
 
-A digest tells that a text is as it was written, not that it was written by us. So no name of a
-file leads out of the checkpoint, and no number asks for more memory than its files have bytes.
+A digest shows that a text is as it was written, not that hpcflow wrote it. So no file name may lead
+out of the checkpoint, and no number may ask for more memory than the files have bytes.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Any
 from hpcflow.graph.dtypes import NUMERIC, bool_, text_of
 
 DTYPES = {text_of(dtype): dtype for dtype in (*NUMERIC, bool_)}
-MOST = 1 << 62  # of bytes, rows and offsets
-MOST_DIMENSIONS = 32  # of HDF5 and of NumPy
+MOST = 1 << 62  # limit of bytes, rows and offsets
+MOST_DIMENSIONS = 32  # the limit of HDF5 and of NumPy
 COUNTS = ("serial", "step", "ranks", "servers", "replicas", "tasks_per_replica")
 
 
 class Wrong(Exception):
-    """What is wrong with the facts."""
+    """The reason why the facts are not valid."""
 
 
 def check(facts: Any, start: int) -> None:
-    """Raise Wrong unless `facts` are those of a file whose HDF5 begins at byte `start`."""
+    """Raise Wrong unless `facts` are valid for a file whose HDF5 data begins at byte `start`."""
     _need(isinstance(facts, dict), "they are no table")
     kind = facts.get("kind")
     _need(kind in ("part", "index", "whole"), f"their kind is {kind!r}")
@@ -44,7 +44,7 @@ def check(facts: Any, start: int) -> None:
 
 
 def plain_name(name: Any) -> bool:
-    """Whether it is the name of a file in the same directory, and leads nowhere else."""
+    """Whether `name` is the name of a file in the same directory, without path separators."""
     return isinstance(name, str) and name not in ("", ".", "..") and not {"/", "\\", "\0"} & {*name}
 
 
@@ -63,7 +63,7 @@ def _list(value: Any, what: str) -> Any:
 
 
 def _record(record: Any) -> None:
-    """What a file says of itself, and an index of each part."""
+    """Validate a file's record, as the file itself and the index have it."""
     _need(isinstance(record, dict), "a file's record is no table")
     name = record.get("file")
     _need(plain_name(name), f"{name!r} is no name of a file beside it")
@@ -88,7 +88,7 @@ def _piece(piece: Any, words: int) -> None:
 
 
 def _cover(record: Mapping[str, Any], start: int) -> None:
-    """Every byte of the file behind its user block has one digest."""
+    """Check that every byte of the file after its user block has exactly one digest."""
     ranges = [(s["offset"], s["offset"] + sum(n for n, _ in s["crcs"])) for s in record["slabs"]]
     ranges += [(offset, offset + nbytes) for offset, nbytes, _ in record["rest"]]
     for low, high in sorted(ranges):
@@ -98,7 +98,7 @@ def _cover(record: Mapping[str, Any], start: int) -> None:
 
 
 def _files(facts: Mapping[str, Any]) -> None:
-    """The parts of an index are files of this save, each named once."""
+    """Check that the parts of an index belong to its save and that each is listed once."""
     if facts["kind"] == "whole":
         _need("files" not in facts, "one file has no parts")
         return
@@ -114,7 +114,7 @@ def _files(facts: Mapping[str, Any]) -> None:
 
 
 def _arrays(facts: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
-    """Name -> rows and bytes of one, of each array."""
+    """Validate the arrays; returns name -> (number of rows, bytes of one row)."""
     found = {}
     for array in _list(facts.get("arrays"), "arrays"):
         _need(isinstance(array, list) and len(array) == 3, f"{array!r} is no array")
@@ -125,7 +125,7 @@ def _arrays(facts: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
             _count(size, f"a size of {name!r}")
         _need(len(shape) <= MOST_DIMENSIONS, f"{name!r} has {len(shape)} dimensions")
         row = DTYPES[dtype].itemsize * math.prod(shape[1:])
-        most = 16 * math.prod(size or 1 for size in shape)  # NumPy minds sizes beside a zero too
+        most = 16 * math.prod(size or 1 for size in shape)  # NumPy limits it even if a size is 0
         _need(most < MOST, f"{name!r} is of shape {shape}")
         found[name] = (shape[0] if shape else 1, row)
     paths = facts.get("paths")
@@ -137,7 +137,7 @@ def _arrays(facts: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
 
 
 def _rows(arrays: Mapping[str, tuple[int, int]], slabs: Sequence[Mapping[str, Any]]) -> None:
-    """Every row of every array is in one slab, of as many bytes as its rows have."""
+    """Check that every row of every array is in one slab, and that the slabs' bytes fit."""
     rows: dict[str, list[tuple[int, int]]] = {name: [] for name in arrays}
     for slab in slabs:
         name, start, stop = slab["name"], slab["start"], slab["stop"]
@@ -154,7 +154,7 @@ def _rows(arrays: Mapping[str, tuple[int, int]], slabs: Sequence[Mapping[str, An
 
 
 def _state(facts: Mapping[str, Any]) -> None:
-    """The draws of random operations, and the places in the datasets."""
+    """Validate the draws of random operations, the dataset positions and the metrics."""
     draws = facts.get("draws")
     _need(isinstance(draws, dict) and isinstance(draws.get("tasks"), dict), "draws is no table")
     assert isinstance(draws, dict)
@@ -182,7 +182,7 @@ def _is_policy(best: Any) -> bool:
 
 
 def _place(place: Mapping[str, Any]) -> None:
-    """Where a dataset stands."""
+    """Validate the position of a dataset."""
     for name in ("epoch", "taken", "batch"):
         _count(place.get(name, 0), name)
     _need("epoch" in place, "a position has no epoch")

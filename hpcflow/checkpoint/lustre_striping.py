@@ -1,4 +1,4 @@
-"""Striping on Lustre: a folder is striped before the first checkpoint is written into it."""
+"""Lustre striping: stripes a folder before its first checkpoint is written."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ STRIPE = "4m"
 
 @functools.cache
 def stripe(directory: Path) -> None:
-    """If `directory` is new and on Lustre, spread its files over all targets, and say so once.
+    """If `directory` is new or empty and on Lustre, stripe it over all targets, and log it once.
 
-    A folder that has files keeps the layout that its owner gave it.
+    A folder with files keeps its layout.
     """
     if file_system(directory) != "lustre" or (directory.is_dir() and any(directory.iterdir())):
         return
@@ -34,7 +34,7 @@ def stripe(directory: Path) -> None:
 
 
 def file_system(path: Path) -> str:
-    """The kind of file system that `path` is, or will be, on."""
+    """The type of the file system that contains `path`, which need not exist; "" if unknown."""
     real = os.path.realpath(path)
     best = ("", "")
     try:

@@ -1,4 +1,4 @@
-"""What this rank writes: its rows of the variables, straight from where they lie."""
+"""HDF5 writing: each rank writes its rows of the variables without a copy of host memory."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from hpcflow.graph.dtypes import text_of
 from hpcflow.runtime.device.device import Device
 from hpcflow.runtime.state.state_store import Store, VariableState
 
-Record = dict[str, Any]  # what the index says of a file: its slabs, where they are, their digests
+Record = dict[str, Any]  # the index's entry about a file: slabs, offsets, digests
 
 
 def held(store: Store, wanted: Mapping[str, str]) -> list[Record]:
-    """What this rank has of the variables `wanted` (variable -> name in the checkpoint).
+    """This rank's pieces of the variables `wanted` (variable -> name in the checkpoint).
 
-    The first copy of a slot that each piece has for itself stands for all.
+    Of a slot that each piece has for itself, the first copy represents all.
     """
     found = []
     for state in store.states.values():
@@ -44,7 +44,7 @@ def held(store: Store, wanted: Mapping[str, str]) -> list[Record]:
 
 
 class Version(NamedTuple):
-    """Rows of a variable, or all of them, as they are kept for a save."""
+    """A pinned or copied version of rows of a variable, for a save."""
 
     rows: tuple[int, int]
     array: Any
@@ -52,11 +52,11 @@ class Version(NamedTuple):
 
 
 class Snapshot:
-    """The values that some slabs have now, by slab: they stay as they are until `release`.
+    """The current values of some slabs, by slab; they do not change until `release`.
 
     Host memory is not copied: its version is pinned, so that an update goes to a second buffer.
-    Rows on another device are copied to host memory if so asked: who writes them later calls
-    nothing of that device.
+    With `to_host`, rows on another device are copied to host memory, so that writing them later
+    makes no calls of that device.
     """
 
     def __init__(
@@ -79,11 +79,11 @@ class Snapshot:
         return Version(state.rows, array, state.device)
 
     def is_current(self) -> bool:
-        """Whether an update of one of them is still to come, which copies it; from any thread."""
+        """Whether an update has yet to copy one of the pinned versions; callable in any thread."""
         return any(state.array is array for state, array in list(self._pins.values()))
 
     def release(self, slab: Slab | None = None) -> None:
-        """The values may change, of one slab or of all; the caller holds the baton."""
+        """Unpin one slab or all; the caller holds the progress lock."""
         for one in list(self.versions) if slab is None else [slab]:
             self.versions.pop(one, None)
             state, array = self._pins.pop(one, (None, None))
@@ -94,7 +94,7 @@ class Snapshot:
 def kept_for(
     store: Store, names: Mapping[str, str], duty: Sequence[Slab]
 ) -> Iterator[tuple[Slab, VariableState]]:
-    """Each slab with the state of which it is rows."""
+    """Each slab with the variable state that holds its rows."""
     wanted = {slab.name for slab in duty}
     held: dict[str, list[VariableState]] = {}
     for state in store.states.values():
@@ -105,7 +105,7 @@ def kept_for(
 
 
 def _copied(version: Version, slab: Slab, dtype: np.dtype) -> Version:
-    """The rows of a slab in host memory."""
+    """A copy of the rows of a slab in host memory."""
     host = None
     for row, rows in pieces(version, slab):
         if host is None:
@@ -115,9 +115,9 @@ def _copied(version: Version, slab: Slab, dtype: np.dtype) -> Version:
 
 
 def pieces(version: Version, slab: Slab) -> Iterator[tuple[int, np.ndarray]]:
-    """The rows of a slab as host bytes, at most a staging buffer at once, with the row each begins.
+    """The rows of a slab in host memory, as pairs of first row and rows.
 
-    Host memory is not copied.
+    A pair has at most the bytes of a staging buffer, or one row. Host memory is not copied.
     """
     (first, last), array = version.rows, version.array
     flat = array.reshape((last - first, -1))
@@ -136,9 +136,9 @@ def write_part(
     versions: Mapping[Slab, Version],
     done: Callable[[Slab], object] = lambda slab: None,
 ) -> Record:
-    """Write this rank's own file: a dataset for its rows of each variable; the record of it.
+    """Write this rank's own file, a dataset for its rows of each variable; returns its record.
 
-    `done` is called with each slab whose version is needed no more, before it is on the disk.
+    `done` is called with each slab when its version is no longer needed, before it is durable.
     """
     block = header_digests.room(text_bytes(arrays, duty))
     offsets: dict[str, int | None] = {}
@@ -170,7 +170,7 @@ def _write_slab(fd: int, offset: int, slab: Slab, version: Version) -> Record:
     crcs, at = [], offset
     for _, rows in pieces(version, slab):
         data = rows.reshape(-1).view(np.uint8).data
-        for low in range(0, len(data), header_digests.PIECE_BYTES):  # one row may be larger
+        for low in range(0, len(data), header_digests.PIECE_BYTES):  # one row may exceed a piece
             part = data[low : low + header_digests.PIECE_BYTES]
             crcs.append([len(part), zlib.crc32(part)])
             header_digests.write_all(fd, part, at)
@@ -180,9 +180,9 @@ def _write_slab(fd: int, offset: int, slab: Slab, version: Version) -> Record:
 
 
 def lay_out(path: Path, told: Record, arrays: Mapping[str, Array]) -> dict[str, int | None]:
-    """Make the one file of all writers, without their rows; where each array begins in it.
+    """Create the single file of all writers, without rows; returns the offset of each array.
 
-    Space is taken before anyone writes.
+    The file's blocks are allocated before any rank writes.
     """
     offsets = {}
     with hdf5_datasets.created(path, told["block"], told["align"]) as file:
@@ -203,9 +203,9 @@ def write_shared(
     versions: Mapping[Slab, Version],
     comm: Any,
 ) -> list[Record]:
-    """Write this rank's rows of the one file of all writers (the ranks of `comm`); its slabs.
+    """Write this rank's rows of the file that all ranks of `comm` write; returns its slabs.
 
-    Ranks: all writers open and close it together; each writes its rows independently.
+    Ranks: all writers open and close the file collectively; each writes its rows independently.
     """
     slabs = []
     with hdf5_datasets.joined(path, comm) as file:
@@ -233,9 +233,9 @@ def finish(
     block: int,
     more: Mapping[str, Any] | None = None,
 ) -> Record:
-    """Digest what no slab covers, write the user block, and bring the file to the disk.
+    """Digest the bytes that no slab covers, write the user block and fsync the file.
 
-    The record of the file; `more` stands in the user block alone.
+    Returns the record of the file; `more` is written to the user block only.
     """
     used = [(slab["offset"], slab["offset"] + sum(n for n, _ in slab["crcs"])) for slab in slabs]
     record = {
@@ -251,7 +251,7 @@ def finish(
 
 
 def check_part(path: Path, told: Record, record: Record) -> None:
-    """Open a finished part again: whether HDF5 shows in it what `told` and its `record` say.
+    """Reopen a finished part and check that HDF5 shows what `told` and `record` say.
 
     Errors: CheckpointCorruptError.
     """
@@ -260,7 +260,7 @@ def check_part(path: Path, told: Record, record: Record) -> None:
 
 
 def check(path: Path, record: Record) -> None:
-    """Read a finished file back, from the disk where the system lets go of what it keeps.
+    """Read a finished file back and check its digests, from the disk if the page cache drops it.
 
     Errors: CheckpointCorruptError if a byte is not as it was written.
     """
@@ -279,7 +279,7 @@ def check(path: Path, record: Record) -> None:
 
 
 def text_bytes(arrays: Mapping[str, Array], duty: Sequence[Slab]) -> int:
-    """At most so long is the text of the user block of a file with these slabs."""
+    """An upper bound on the text bytes in the user block of a file with these slabs."""
     count = 1024
     for slab in duty:
         array = arrays[slab.name]
@@ -289,5 +289,5 @@ def text_bytes(arrays: Mapping[str, Array], duty: Sequence[Slab]) -> int:
         count += (
             nbytes // max(header_digests.PIECE_BYTES - row, header_digests.PIECE_BYTES // 2) + 3
         ) * 32
-        count += 64  # what lies between this dataset and the next
+        count += 64  # the gap between this dataset and the next
     return count

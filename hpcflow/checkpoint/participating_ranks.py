@@ -1,4 +1,4 @@
-"""The ranks that run the script, when they save or load together; and those that they speak for."""
+"""The ranks of a save or a load: all drivers, which run the script, and the ranks they serve."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ _KINDS = {
 
 
 class Team:
-    """All ranks that run the script; each calls every method, in the same order.
+    """All ranks that run the script (drivers); each calls every method, in the same order.
 
-    It begins when the save that is written behind training, if there is one, is over.
+    The constructor waits for the end of an asynchronous save, if there is one.
     """
 
     def __init__(self, context: Context) -> None:
         self.context = context
         if context.saving is not None:
             context.saving.finish()
-        context.engine.with_baton(context.engine.settle, lambda: True)  # no update is half done
+        context.engine.with_baton(context.engine.settle, lambda: True)  # finish updates in progress
         drivers = context.drivers
         self._drivers = drivers if drivers is not None and drivers.size > 1 else None
         self.size = self._drivers.size if self._drivers else 1
         self.number = self._drivers.rank if self._drivers else 0
 
     def gather(self, mine: Any) -> list[Any] | None:
-        """Everyone's plain data, on the chief; None elsewhere."""
-        self.context.meet("saving or loading")  # also what one driver has begun is over then
+        """The data of all drivers (plain, JSON) on the chief; None elsewhere."""
+        self.context.meet("saving or loading")  # steps that one driver has begun are over then
         if self._drivers is None:
             return [mine]
         text, drivers = json.dumps(mine), self._drivers
@@ -47,7 +47,7 @@ class Team:
         return None if rows is None else [json.loads(row) for row in rows]
 
     def say(self, value: Any = None) -> Any:
-        """The chief's plain data, everywhere."""
+        """The chief's data (plain, JSON), on all drivers."""
         if self._drivers is None:
             return value
         text = json.dumps(value) if self.context.is_chief else None
@@ -55,9 +55,9 @@ class Team:
         return json.loads(self._calmly(lambda: drivers.broadcast_text(text)))
 
     def decide(self, mine: Any, chief: Callable[[list[Any]], Any]) -> Any:
-        """What the chief makes of everyone's data; an error of anyone is everyone's.
+        """The result of `chief` for the data of all drivers; an error of one is raised on all.
 
-        `mine` and what `chief` returns come from `attempt`, or are plain data without "error".
+        `mine` and what `chief` returns are results of `attempt`, or plain data without "error".
         """
         rows = self.gather(mine)
         if rows is None:
@@ -70,7 +70,7 @@ class Team:
         return answer["value"]
 
     def _calmly(self, run: Callable[[], Any]) -> Any:
-        """Call something that blocks while no other thread drives the engine."""
+        """Make a blocking call under the progress lock, so that no other thread makes progress."""
         box: list[Any] = []
         self.context.engine.with_baton(lambda: box.append(run()), lambda: True)
         return box[0]
@@ -78,9 +78,9 @@ class Team:
     def call(
         self, requests: Mapping[int, Mapping[str, Any]], store: Store
     ) -> Callable[[], dict[int, Any]]:
-        """Have served ranks do something with what they keep for the session that has `store`.
+        """Send requests to served ranks, about their state for the session that has `store`.
 
-        What is returned waits for their answers.
+        The returned function waits for the answers.
         """
         if not requests:
             return dict
@@ -91,7 +91,7 @@ class Team:
 
 
 def served_by(context: Context) -> list[int]:
-    """Whom this rank speaks for: its replica's other tasks, and on the chief the servers."""
+    """The ranks served by this driver: its replica's other tasks; on the chief also the servers."""
     ranks = context.roles.ranks_of(context.replica).values()
     return [
         rank
@@ -101,7 +101,7 @@ def served_by(context: Context) -> list[int]:
 
 
 def attempt(context: Context, run: Callable[[], Any]) -> dict[str, Any]:
-    """{"value": what `run()` returns}, or its error as plain data that `failure` makes one of."""
+    """{"value": `run()`}, or its error as plain data, which `failure` makes an exception."""
     try:
         return {"value": run()}
     except (HpcflowError, OSError) as error:
@@ -116,6 +116,6 @@ def attempt(context: Context, run: Callable[[], Any]) -> dict[str, Any]:
 
 
 def failure(answer: Mapping[str, Any]) -> CheckpointError:
-    """The error in an answer."""
+    """The exception for an answer with an error."""
     kind = _KINDS.get(answer["kind"], CheckpointError)
     return kind(answer["error"], op=answer["op"], rank=answer["rank"], hint=answer["hint"])

@@ -1,4 +1,4 @@
-"""A checkpoint as one file that asks for nothing of hpcflow: plain HDF5, or NumPy's npz."""
+"""Export of a checkpoint to one file readable without hpcflow: plain HDF5, or NumPy's npz."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ KEPT = ("step", "samples", "mode", "ranks", "saved", "id", "graph_digest")
 
 
 def write(saved: Saved, path: Path) -> int:
-    """Write the arrays of a checkpoint into one file, by the suffix of `path`; how many there are.
+    """Write the arrays of a checkpoint into one file; returns their number.
 
-    HDF5 has each at its path in the checkpoint, bfloat16 as uint16, and the facts as attributes. An
-    npz file has each under its name, bfloat16 as float32, which has the same values.
+    The suffix of `path` selects the format. HDF5 has each array at its path in the checkpoint,
+    bfloat16 as uint16, and the facts as attributes. An npz file has each under its name, bfloat16
+    as float32 with the same values.
 
-    Errors: CheckpointError for another suffix, or a name that no npz file may have; OSError. No
-    file of this name is there then that was not there before.
+    Errors: CheckpointError for another suffix, or for a name that an npz file cannot have; OSError.
+    After an error `path` is as it was before.
     """
     if path.suffix not in SUFFIXES:
         raise CheckpointError(f"{path} is no {', '.join(SUFFIXES)}", hint="give one of these")

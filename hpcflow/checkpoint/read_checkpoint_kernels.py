@@ -1,4 +1,4 @@
-"""The kernel of ReadCheckpoint: rows of an array of a checkpoint, as a value of the graph.
+"""Kernel of ReadCheckpoint: rows of an array of a checkpoint, as a value of the graph.
 
 Attributes: `path` of the checkpoint, its `id`, `array`, `start` (the first row), `dtype`, `shape`.
 """
@@ -37,7 +37,7 @@ def _read(xp: Any, node: Node) -> Callable[..., Any]:
 
 @functools.lru_cache(maxsize=4)
 def _opened(path: str, id: str) -> Saved:
-    """Errors: CheckpointCorruptError if another one is there now."""
+    """Errors: CheckpointCorruptError if another checkpoint has replaced it."""
     saved = Saved(Path(path))
     if saved.facts["id"] != id:
         raise header_digests.foreign(saved.index, "it was replaced since the graph was made")

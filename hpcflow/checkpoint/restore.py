@@ -1,4 +1,4 @@
-"""Loading: the newest good checkpoint, checked by all ranks; each reads the rows it hosts."""
+"""Restore: all ranks check the newest good checkpoint; each reads the rows that it hosts."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Facts = dict[str, Any]
 
 
 def newest_good(context: Context, directory: Path) -> Saved | None:
-    """The newest checkpoint of a folder whose every byte is as it was written; None if it has none.
+    """The newest checkpoint of a folder without a damaged byte; None if the folder has none.
 
-    Those that are not good are told of, by the names of their files.
+    Each bad checkpoint is logged with its faults.
 
     Ranks:  every rank that runs the script; each checks its share.
     Errors: CheckpointCorruptError if the folder has checkpoints but no good one.
@@ -63,10 +63,10 @@ def _message(one: checkpoint_directory.Found) -> str | None:
 
 
 def open_good(context: Context, path: Path) -> Saved:
-    """The one checkpoint at `path`: a step's directory or file.
+    """The checkpoint at `path`, a step's directory or file.
 
     Ranks:  every rank that runs the script; each checks its share.
-    Errors: CheckpointCorruptError naming the files that are not good.
+    Errors: CheckpointCorruptError that names the bad files.
     """
     team = Team(context)
     row = attempt(context, lambda: _readable(path).facts) if context.is_chief else None
@@ -85,7 +85,7 @@ def open_good(context: Context, path: Path) -> Saved:
 
 
 def _readable(path: Path) -> checkpoint_directory.Found:
-    """Errors: CheckpointError if there is nothing, or nothing readable."""
+    """Errors: CheckpointError if there is no checkpoint at `path`, or it is not readable."""
     if not os.path.exists(path):
         raise CheckpointError(
             f"there is no checkpoint {path}", hint="see what there is: hpcflow inspect DIR"
@@ -97,7 +97,7 @@ def _readable(path: Path) -> checkpoint_directory.Found:
 
 
 def _problems(team: Team, saved: Saved) -> list[str]:
-    """On the chief: what any rank found wrong."""
+    """On the chief: the faults that all ranks found; [] elsewhere."""
     mine = attempt(team.context, lambda: saved.problems(team.number, team.size))
     rows = team.gather(mine)
     if rows is None:
@@ -115,12 +115,13 @@ def load(
     own: Mapping[str, str] | None = None,
     reshape: bool = False,
 ) -> None:
-    """Give the variables `wanted` (variable -> name in the checkpoint) their saved values.
+    """Set the variables `wanted` (variable -> name in the checkpoint) to their saved values.
 
-    `arrays` are those variables by their names there; every rank reads what it hosts. Of those in
-    `own` each replica has its own: what the checkpoint has of all replicas is dealt out, and added
-    up where one gets several; one that gets none, zeros. With `reshape` those that replicas share
-    may have another shape of as many elements.
+    `arrays` are those variables by their names in the checkpoint; every rank reads the rows that it
+    hosts. Each replica has its own value of the variables in `own`. Their saved values are
+    distributed over the replicas: a replica that gets several values adds them, one that gets none
+    takes zeros. With `reshape`, variables that replicas share may have another shape with as many
+    elements.
 
     Ranks:  every rank that runs the script, between steps.
     Errors: CheckpointMismatchError with a diff; CheckpointError if a file cannot be read.
@@ -145,7 +146,7 @@ def load(
 
 
 def _dealt(context: Context, saved: Saved, own: Mapping[str, str]) -> dict[str, list[str]]:
-    """Variable -> the names in the checkpoint of what this replica adds up."""
+    """Variable -> the names in the checkpoint whose values this replica adds."""
     there = int(saved.facts["replicas"])
     mine = range(context.replica, there, context.roles.replicas)
     dealt = {v: [mine_of({v: name}, r)[v] for r in mine] for v, name in own.items()}
@@ -153,7 +154,7 @@ def _dealt(context: Context, saved: Saved, own: Mapping[str, str]) -> dict[str, 
 
 
 def draws_of(facts: Facts, context: Context, rank: int) -> list[Any]:
-    """The random draws that a rank had made; another number of ranks goes on behind all of them."""
+    """The random draws that a rank had made; in a job of another shape, the most of all ranks."""
     draws: Facts = facts["draws"]
     same = (facts["ranks"], facts["servers"], facts["tasks_per_replica"]) == (
         context.size,

@@ -1,4 +1,4 @@
-"""Which rows each rank writes of what it has: some of the replicas share what they all have."""
+"""Row partitioning: which rows each rank writes; some replicas divide what all of them have."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ def duty_of(
 ) -> list[Slab]:
     """The rows that `rank`, which has `found`, writes.
 
-    Servers write what they host, the `writers` among the replicas each a share of what all replicas
-    have. What a replica has for itself (named in `own`) is written whole, as in parameter-server
-    mode variables on workers: those of the replica that `leads`, the chief's.
+    Servers write what they host. Among the replicas, each rank of `writers` writes a share of what
+    all replicas have. The variables that each replica has for itself (named in `own`) are written
+    whole. In parameter-server mode, so are variables on workers, by the replica that `leads` (the
+    chief's).
     """
     some = [h for h in found if h["name"] not in own]
     shared: list[Slab] = []
@@ -42,7 +43,7 @@ def duty_of(
 def _shared(
     context: Context, rank: int, found: Sequence[Mapping[str, Any]], replica: int
 ) -> list[Slab]:
-    """The rows that `rank` of a replica writes of what the same task of all replicas has."""
+    """The rows that `rank` writes of the variables that its task has on all replicas."""
     arrays = [Array(h["name"], h["dtype"], tuple(h["shape"])) for h in found]
     roles, settings = context.roles, context.settings
     task = roles.workers.index(rank) % roles.tasks_per_replica
@@ -59,10 +60,10 @@ def _shared(
 def writers(
     hosts: Sequence[str], nbytes: int, part_bytes: int, per_node: float, first: int = 0
 ) -> list[int]:
-    """Which of the replicas, on `hosts`, write `nbytes` that all of them have; at least one.
+    """The replicas that write `nbytes`, which all replicas on `hosts` have; at least one.
 
-    Each writes `part_bytes` or more. They are spread evenly over the nodes, from the node `first`
-    on, and are at most `per_node` times as many as the nodes.
+    Each writes `part_bytes` or more. The writers are spread evenly over the nodes, beginning with
+    the node `first`, and are at most `per_node` times as many as the nodes.
     """
     most = max(1, int(per_node * len(set(hosts))))
     count = max(1, min(nbytes // part_bytes, most))
@@ -71,7 +72,7 @@ def writers(
 
 @functools.lru_cache(maxsize=8)
 def _by_turns(hosts: tuple[str, ...], per_node: int, first: int) -> list[int]:
-    """The replicas of each node in turn, from the node `first` on, and of a node so many."""
+    """The replicas in turn by node, beginning with node `first`; at most `per_node` of a node."""
     numbers = {host: i for i, host in enumerate(dict.fromkeys(hosts))}
     seen: collections.Counter[str] = collections.Counter()
     turns = []

@@ -1,4 +1,4 @@
-"""Saving: who has what, who writes which rows, writing aside, agreeing, publishing."""
+"""Checkpoint save: survey, assignment of rows to writers, writing to a draft, publishing."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Facts = dict[str, Any]
 
 
 class Asked(NamedTuple):
-    """What the caller wants saved, and where."""
+    """The variables and facts to save, and the folder."""
 
     directory: Path
     wanted: dict[str, str]
@@ -61,21 +61,21 @@ def asked(
 ) -> Asked:
     """The variables `wanted` (variable -> name in the checkpoint), to be saved into a folder.
 
-    `facts` makes of what everyone brings, on the chief, what else the checkpoint says: its "step"
-    at least. `texts`, called on the chief, go into the file as datasets. Of the variables in `own`
-    each replica has its own, by the names of `mine_of`.
+    `facts` runs on the chief. It computes further facts of the checkpoint, at least "step", from
+    the data of all drivers. `texts` runs on the chief; its texts become datasets of the file. Each
+    replica has its own value of the variables in `own`, saved under the names of `mine_of`.
     """
     alone = mine_of(own or {}, context.replica)
     return Asked(directory, {**wanted, **alone}, facts, texts, form, frozenset(alone.values()))
 
 
 def save(context: Context, store: Store, ask: Asked, mine: Any = None, keep: int = 5) -> Path:
-    """Write a checkpoint while all wait; its path. `mine` is for the facts.
+    """Write a checkpoint while all ranks wait; returns its path. `mine` is input to the facts.
 
-    `keep` checkpoints stay in the folder, 0 for all.
+    The folder keeps the newest `keep` checkpoints, 0 for all.
 
     Ranks:  every rank that runs the script, between steps, with the same arguments.
-    Errors: CheckpointError on all of them; what was there before is as it was.
+    Errors: CheckpointError on all of them; the folder's earlier checkpoints are unchanged.
     """
     team = Team(context)
     duties, told = plan(team, store, ask, mine)
@@ -101,15 +101,15 @@ def save(context: Context, store: Store, ask: Asked, mine: Any = None, keep: int
 
 
 def discard(told: Facts) -> None:
-    """On the chief: remove what was written of a save that failed."""
+    """On the chief: remove the draft of a save that failed."""
     with contextlib.suppress(OSError):
         checkpoint_directory.remove(Path(told["draft"]))
 
 
 def plan(team: Team, store: Store, ask: Asked, mine: Any) -> tuple[dict[int, list[Slab]], Facts]:
-    """Who of those this rank speaks for writes what, and what all writers are told.
+    """The slabs that this driver and its served ranks write, by rank; and the message to writers.
 
-    The place to write is there then.
+    The draft exists when this returns.
     """
     context = team.context
     request = {"do": "survey", "wanted": ask.wanted}
@@ -144,13 +144,13 @@ def _arrays(found: Mapping[int, Any]) -> list[Array]:
 
 
 def _form(context: Context, form: str) -> str:
-    """`parallel` where the ranks can write one HDF5 file together, else `sharded`."""
+    """`parallel` if the ranks can write one HDF5 file together, else `sharded`."""
     from hpcflow.runtime.hdf5_library import is_parallel
 
     if form not in FORMS:
         raise CheckpointError(f"form {form!r} is not one of {', '.join(FORMS)}")
     real = context.world is not None and type(context.world).__name__ == "MpiCommunicator"
-    # MPI makes no communicator for the file where a rank of the job has died
+    # MPI cannot create the file's communicator if a rank of the job has died
     can = is_parallel() and (context.size == 1 or real) and not context.lost
     if form == "parallel" and not can and context.size > 1:
         raise CheckpointError(
@@ -163,7 +163,7 @@ def _form(context: Context, form: str) -> str:
 
 
 def _told(context: Context, ask: Asked, rows: Sequence[Any]) -> Facts:
-    """On the chief: what all writers are told; the place to write is there then."""
+    """On the chief: the message to all writers; creates the draft."""
     arrays = {name: array for row in rows for name, array in arrays_of(row).items()}
     missing = sorted(set(ask.wanted.values()) - set(arrays))
     if missing:
@@ -206,7 +206,7 @@ def _told(context: Context, ask: Asked, rows: Sequence[Any]) -> Facts:
 
 
 def _front(told: Facts, arrays: Mapping[str, Array], slabs: Sequence[Slab]) -> Facts:
-    """Of the one file of all writers: the size of its user block, and where large arrays begin."""
+    """The size of the shared file's user block, and the alignment of its large arrays."""
     text = json.dumps([told["facts"], told["arrays"], told["paths"]])
     block = header_digests.room(parallel_hdf5_write.text_bytes(arrays, slabs) + len(text))
     if all(array.nbytes < ALIGN_BYTES for array in arrays.values()):
@@ -215,13 +215,13 @@ def _front(told: Facts, arrays: Mapping[str, Array], slabs: Sequence[Slab]) -> F
 
 
 def _texts(ask: Asked, told: Facts) -> dict[str, str]:
-    """The datasets beside the arrays."""
+    """The text datasets beside the arrays."""
     state = {name: told["facts"].get(name) for name in ("position", "draws")}
     return {**ask.texts(), STATE: json.dumps(state)}
 
 
 def _make(ask: Asked, told: Facts, arrays: Mapping[str, Array]) -> Facts:
-    """The place to write; the one file of all writers is there with its structure."""
+    """Create the draft, and in it a shared file's structure; returns its path and offsets."""
     is_single = told["form"] == "parallel"
     draft = checkpoint_directory.draft(ask.directory, told["step"], is_single).absolute()
     try:
@@ -238,7 +238,7 @@ def _make(ask: Asked, told: Facts, arrays: Mapping[str, Array]) -> Facts:
 
 
 def _check_cover(arrays: Mapping[str, Array], slabs: Sequence[Slab]) -> None:
-    """Every row of every array is written once: what the ranks hold and the graph agree."""
+    """Raise unless every row of every array is written once, so that ranks and graph agree."""
     rows: dict[str, list[tuple[int, int]]] = {name: [] for name in arrays}
     for slab in slabs:
         rows[slab.name].append((slab.start, slab.stop))
@@ -257,7 +257,7 @@ def _check_cover(arrays: Mapping[str, Array], slabs: Sequence[Slab]) -> None:
 
 
 def merged(rows: Sequence[Mapping[str, Any]]) -> Facts:
-    """Draws made by (fetches, op): the most of all ranks, and of a task where it has fewer."""
+    """Draws by (fetches, op): the most of all ranks, and each task's draws if it made fewer."""
     most: dict[tuple[str, str], int] = {}
     for row in rows:
         for draws in row.values():
@@ -273,7 +273,7 @@ def merged(rows: Sequence[Mapping[str, Any]]) -> Facts:
 
 
 def _attributes(told: Facts) -> Facts:
-    """What the HDF5 file itself says of the checkpoint, for readers that know nothing of us."""
+    """Attributes of the HDF5 file, for readers that know nothing of hpcflow."""
     facts = {name: v for name, v in told["facts"].items() if isinstance(v, (int, float, str))}
     named = {name: told[name] for name in ("id", "step")}
     return {"format_version": header_digests.FORMAT_VERSION, **named, **facts}
@@ -282,9 +282,9 @@ def _attributes(told: Facts) -> Facts:
 def finish(
     told: Facts, ask: Asked, keep: int, written: Sequence[Facts], checks: bool = False
 ) -> Path:
-    """On the chief, when all have written: the index or the user block, then the names; the path.
+    """On the chief, after all have written: write the index or the user block, publish; the path.
 
-    What HDF5 has written is looked at by HDF5 before it has its name, with `checks` all bytes of an
+    HDF5 reopens the file with the structure before it is published. With `checks` all bytes of an
     index are read back.
     """
     draft = Path(told["draft"])
@@ -322,9 +322,9 @@ def _write_index(
     arrays: Mapping[str, Array],
     records: Sequence[Any],
 ) -> Facts:
-    """The master: virtual datasets over the parts, with the parts' records in its user block.
+    """Write the index: virtual datasets over the parts, and the parts' records in its user block.
 
-    Its own record.
+    Returns the index's own record.
     """
     sources: dict[str, list[hdf5_datasets.Source]] = {name: [] for name in arrays}
     for record in records:

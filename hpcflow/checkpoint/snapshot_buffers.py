@@ -1,8 +1,8 @@
-"""Second buffers made ahead, before the first save behind training.
+"""Second buffers of variables, allocated before the first asynchronous save.
 
-The first update of a version that is kept goes to a second buffer. Memory that nobody has used yet
-comes page by page, each cleared by the system, which takes longer than to fill it: a thread asks
-for the pages while training goes on, so that no step waits for them.
+The first update of a pinned version goes to a second buffer. The system clears each page of new
+memory at its first use, which takes longer than to fill it. So a thread populates the pages while
+training continues, and no step waits for them.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from hpcflow.checkpoint.row_partitioning import duty_of
 from hpcflow.runtime.job.rank_context import Context
 from hpcflow.runtime.state.state_store import Store
 
-AT_ONCE = 2 << 20  # bytes for which the system is asked: others may need its lock meanwhile
-POPULATE_WRITE = 23  # of madvise, since Linux 5.14: gives pages and changes no byte
+AT_ONCE = 2 << 20  # bytes per madvise call, which holds a lock that other threads may need
+POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, since Linux 5.14: populates pages, changes no byte
 
 
 def prepare(
     context: Context, store: Store, wanted: Mapping[str, str], own: Mapping[str, str]
 ) -> None:
-    """Have this rank, and those it speaks for, make the second buffers of what they will write.
+    """Allocate the second buffers of what this rank and its served ranks will write.
 
-    `wanted` and `own` are variables -> names in the checkpoint, as for a save.
+    `wanted` and `own` are variables -> names in the checkpoint, as for a save. Served ranks do so
+    without a reply.
 
     Ranks: every rank that runs the script, each by itself, when its variables have values.
     """
@@ -55,7 +56,7 @@ def prepare(
 
 
 def prepare_here(context: Context, store: Store, told: Mapping[str, Any]) -> None:
-    """Make those of this rank; a thread sees to their pages. The caller holds the baton."""
+    """Reserve this rank's second buffers, populated by a thread; needs the progress lock."""
     wanted = told["wanted"]
     found = held(store, wanted)
     duty = duty_of(context, context.rank, found, told["own"], told["replica"], told["leads"])
@@ -67,10 +68,10 @@ def prepare_here(context: Context, store: Store, told: Mapping[str, Any]) -> Non
 
 
 def populate(buffers: Sequence[np.ndarray]) -> None:
-    """Have all pages of these arrays there, whoever uses them meanwhile; where Linux can."""
+    """Populate all pages of these arrays, which may be in use at the same time; on Linux only."""
     if sys.platform != "linux":
         return
-    advise = ctypes.CDLL(None).madvise  # the interpreter runs other threads meanwhile
+    advise = ctypes.CDLL(None).madvise  # ctypes releases the interpreter lock during the call
     advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     page = mmap.PAGESIZE
     for buffer in buffers:

@@ -1,4 +1,4 @@
-"""A checkpoint looked at in full: every byte, and what HDF5 readers would see of it."""
+"""Checkpoint verification: every byte, then the structure that HDF5 readers see."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hpcflow.errors import CheckpointError
 
 
 class Report(NamedTuple):
-    """What was found at `path`; it is good if there are no faults."""
+    """The faults found at `path`; the checkpoint is good if there are none."""
 
     path: Path
     facts: dict[str, Any] | None
@@ -22,7 +22,7 @@ class Report(NamedTuple):
 
 
 def candidates(path: Path) -> list[checkpoint_directory.Found]:
-    """The checkpoints that `path` may mean, newest first: itself, or those of the folder.
+    """The checkpoints at `path`, newest first: the one it names, or those of the folder.
 
     Errors: CheckpointError if there is none, or the folder cannot be read.
     """
@@ -45,7 +45,7 @@ def candidates(path: Path) -> list[checkpoint_directory.Found]:
 
 
 def verify(one: checkpoint_directory.Found, threads: int = 1) -> Report:
-    """Check every byte of a checkpoint, on so many threads, and then its structure as HDF5."""
+    """Check every byte of a checkpoint on `threads` threads, and then its HDF5 structure."""
     if one.facts is None:
         text = one.error.message if one.error else "it cannot be read"
         return Report(
@@ -57,6 +57,6 @@ def verify(one: checkpoint_directory.Found, threads: int = 1) -> Report:
         faults = list({fault.text: fault for some in shares for fault in some}.values())
     gone = {fault.file for fault in faults if fault.whole}
     faults = [fault for fault in faults if fault.whole or fault.file not in gone]
-    if not faults:  # HDF5 reads only what has been checked
+    if not faults:  # HDF5 opens only files whose bytes are good
         faults = list(structure(saved))
     return Report(one.path, one.facts, faults)

@@ -1,7 +1,8 @@
-"""Loops that are generated for what several operations compute element by element, or row by row.
+"""Kernel code generation: LLVM IR of elementwise and row-wise loops, for CPUs and GPUs.
 
-`formulas` says what an operation does to one element, by `words` of LLVM's intermediate language
-and the `functions` that it lacks, `expansions` what one does to rows. `loop` is what a kernel
-computes, as data; `nest` writes it. `updates` and `change` are the same for updates of variables.
-`machine` has the text compiled, `kept` keeps what was compiled, `call` is how Python calls it.
+`elementwise_formulas` and `optimizer_formulas` define operations on one element, with
+`llvm_builder` and `vector_math`; `row_op_decomposition` defines operations on rows. `fused_loop_ir`
+describes a fused kernel as data; `llvm_cpu_codegen` and `ptx_codegen` generate its LLVM IR, and
+`variable_update_codegen` that of variable updates. `llvm_cpu_compiler` and `ptx_compiler` compile
+it, `kernel_cache` caches the object code, `python_call_abi` is the calling convention.
 """

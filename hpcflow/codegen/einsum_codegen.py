@@ -1,7 +1,7 @@
-"""A kernel of the sum of products of two arrays, for those whose elements are used hardly twice.
+"""Code generator of einsums of two arrays that are bound by memory bandwidth.
 
-Such an einsum is no product of matrices, or one for each of a batch of vectors: reading the arrays
-is all that takes time, so the loops just go along memory.
+Such an einsum is no matrix product, or one with a vector for each of a batch: hardly any element is
+used twice. Reading the arrays takes all the time, so the loops follow the order of memory.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ OUT = ARRAYS[2]
 
 
 def innermost(terms: Sequence[str], out: str) -> str:
-    """The label of the inner loop: the last one of each array that has it; "" if none is."""
+    """The label of the inner loop: the last axis of each array that has it; "" if there is none."""
     arrays = [labels for labels in (out, *terms) if labels]
     lasts = [one[-1] for one in arrays]
     fit = [c for c in lasts if all(one[-1] == c for one in arrays if c in one)]
@@ -25,10 +25,11 @@ def innermost(terms: Sequence[str], out: str) -> str:
 
 
 def text(terms: Sequence[str], out: str, dtype: str) -> str:
-    """Called with two arrays and the result, in C order, whose axes have these labels.
+    """The LLVM IR of a kernel of two arrays and the result, in C order; the terms label their axes.
 
-    Loops over the labels of `out` are the outer ones, then come those that are summed over, in the
-    order of the terms; `innermost` is the inner one, which is there. It is cut along the first.
+    The outer loops are those over the labels of `out`, then those over the summed labels, in the
+    order of the terms. `innermost` is the inner loop; it must exist. Threads split the first outer
+    loop.
     """
     head = Blocks(ARRAYS)
     length = _lengths(head, (*terms, out))
@@ -43,7 +44,7 @@ def text(terms: Sequence[str], out: str, dtype: str) -> str:
 
 
 def _lengths(b: Blocks, axes: Sequence[str]) -> dict[str, Value]:
-    """How many elements there are along each label."""
+    """The size of each label."""
     found: dict[str, Value] = {}
     for name, labels in zip(ARRAYS, axes, strict=True):
         for axis, label in enumerate(labels):
@@ -52,7 +53,7 @@ def _lengths(b: Blocks, axes: Sequence[str]) -> dict[str, Value]:
 
 
 class _Writer(Blocks):
-    """`size` and `step` of a label: elements along it, and between neighbours of each array."""
+    """Writes the loops: `length` of a label, and its `step` (stride) in each array."""
 
     def __init__(self, terms: Sequence[str], out: str, dtype: str) -> None:
         super().__init__(ARRAYS)
@@ -69,14 +70,14 @@ class _Writer(Blocks):
                 behind = self.two("mul", behind, self.length[label])
 
     def ranged(self, labels: Sequence[str]) -> None:
-        """The range of the first of the outer labels; without one it is all or nothing."""
+        """The loop over a thread's range of the first outer label, one iteration without labels."""
         starts = {name: self.data(name) for name in ARRAYS}
         with self.loop(COUNT) as loop:
             i = self.two("add", BEGIN, loop.i)
             self.each(labels[1:], self.further(starts, labels[0], i) if labels else starts)
 
     def each(self, labels: Sequence[str], starts: dict[str, Value]) -> None:
-        """A loop for each of the outer labels; in them a row or a number of the result."""
+        """A loop for each outer label; inside, a row or one element of the result."""
         if labels:
             with self.loop(self.length[labels[0]]) as loop:
                 self.each(labels[1:], self.further(starts, labels[0], loop.i))
@@ -91,7 +92,7 @@ class _Writer(Blocks):
             self.row(starts, is_first=True)
 
     def further(self, starts: dict[str, Value], label: str, i: Value) -> dict[str, Value]:
-        """Where the arrays begin in round `i` of the loop over a label."""
+        """The base addresses of the arrays in iteration `i` of the loop over a label."""
         found = dict(starts)
         for name in ARRAYS:
             if label in self.axes[name]:
@@ -100,7 +101,7 @@ class _Writer(Blocks):
         return found
 
     def rows(self, summed: Sequence[str], starts: dict[str, Value]) -> None:
-        """Add rows of products to one of the result."""
+        """Add rows of products to a row of the result."""
         if not summed:
             self.row(starts)
             return
@@ -108,7 +109,7 @@ class _Writer(Blocks):
             self.rows(summed[1:], self.further(starts, summed[0], loop.i))
 
     def row(self, starts: dict[str, Value], is_first: bool = False) -> None:
-        """Add one row, or put it there."""
+        """Add one row of products to a row of the result, or store it with `is_first`."""
         same = self.unmoved(starts)
         with self.loop(self.length[self.inner], free=True) as loop:
             made = self.product(same, starts, loop.i, loop.tag)
@@ -118,7 +119,7 @@ class _Writer(Blocks):
             self.store(made, at, loop.tag)
 
     def total(self, summed: Sequence[str], starts: dict[str, Value], sum: Value) -> Value:
-        """The sum of products, in any order along the inner loop."""
+        """The sum of products; additions of the inner loop may be reordered."""
         label = summed[0] if summed else self.inner
         same = {} if summed else self.unmoved(starts)
         with self.loop(self.length[label], [sum], free=not summed) as loop:
@@ -131,14 +132,14 @@ class _Writer(Blocks):
         return loop.ends[0]
 
     def unmoved(self, starts: dict[str, Value]) -> dict[str, Value]:
-        """The factors that are the same in all rounds of the inner loop."""
+        """The factors that are invariant in the inner loop."""
         names = [name for name in ARRAYS[:2] if self.inner not in self.axes[name]]
         return {name: self.load(starts[name], self.of) for name in names}
 
     def product(
         self, same: dict[str, Value], starts: dict[str, Value], i: Value, tag: str
     ) -> Value:
-        """Of the elements of round `i`."""
+        """The product of the elements of iteration `i`."""
         x, y = (
             same.get(name) or self.load(self.place(starts[name], i, self.of), self.of, tag)
             for name in ARRAYS[:2]

@@ -1,4 +1,4 @@
-"""What an operation does to one element: op -> a function that writes it."""
+"""Elementwise formulas: op -> a function that writes the LLVM IR for one element."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import numpy as np
 from hpcflow.codegen import vector_math
 from hpcflow.codegen.llvm_builder import Lines, Value, number, type_of
 
-Formula = Callable[..., Any]  # (lines, *operands, **attributes); None: not written
-EXACT: dict[str, Formula] = {}  # of the bits that NumPy's have
-CLOSE: dict[str, Formula] = {}  # of 32 bits; a few units in the last place away
-LONG = frozenset({"Erf"})  # those of EXACT that are long
+Formula = Callable[..., Any]  # (lines, *operands, **attributes); None: types not supported
+EXACT: dict[str, Formula] = {}  # bitwise equal to NumPy
+CLOSE: dict[str, Formula] = {}  # of float32; within a few units in the last place of NumPy
+LONG = frozenset({"Erf"})  # the expensive formulas of EXACT
 
 
 def find(type: str, exact: bool) -> Formula | None:
-    """The formula of an operation, if it has one; with `exact` only one of NumPy's very bits."""
+    """The formula of an operation, if any; with `exact`, only if bitwise equal to NumPy."""
     return EXACT.get(type) or (None if exact else CLOSE.get(type))
 
 
 def formula(type: str, table: dict[str, Formula] = EXACT) -> Callable[[Formula], Formula]:
-    """Decorator: this is the formula of the operation."""
+    """Decorator: register the formula of an operation."""
 
     def add(write: Formula) -> Formula:
         table[type] = write
@@ -90,7 +90,7 @@ def _absolute(b: Lines, x: Value, **_: Any) -> Any:
 
 @formula("Sign")
 def _sign(b: Lines, x: Value, **_: Any) -> Value:
-    """Of NaN itself, of -0 0."""
+    """NaN of NaN, 0 of -0."""
     below = b.choose(b.compare("lt", x, zero(x)), number(-1, x.type), x)
     made = b.choose(b.compare("gt", x, zero(x)), one(x), below)
     return b.choose(b.compare("eq", x, zero(x)), zero(x), made)
@@ -143,7 +143,7 @@ def _is_finite(b: Lines, x: Value, **_: Any) -> Value:
 
 @formula("Maximum")
 def _larger(b: Lines, x: Value, y: Value, **_: Any) -> Value:
-    """NaN if one is, as NumPy has it."""
+    """NaN if one operand is NaN, as in NumPy."""
     above = b.compare("gt", x, y)
     if x.is_float:
         above = b.add(f"or i1 {above.text}, {b.is_nan(x).text}", "i1")
@@ -169,7 +169,7 @@ def _relu6(b: Lines, x: Value, **_: Any) -> Value:
 
 
 def _masked(b: Lines, g: Value, condition: Value) -> Any:
-    """A product with 0 or 1, which keeps what is not finite."""
+    """The product with a mask of 0 or 1, so that infinities and NaN propagate."""
     mask = b.convert(condition, g.type)
     return mask and b.two("mul", g, mask)
 
@@ -287,6 +287,6 @@ def _softplus(b: Lines, x: Value, **_: Any) -> Any:
 
 
 def written(b: Lines, type: str, given: list[Value], attrs: Mapping[str, Any], exact: bool) -> Any:
-    """The value that the operation makes of these, None if it has no formula for them."""
+    """Write the operation on these operands; its value, None if it has no formula for them."""
     write = find(type, exact)
     return write and write(b, *given, **attrs)

@@ -1,8 +1,7 @@
-"""What a kernel of fused operations computes, as data: see `codegen/llvm_cpu_codegen.py` for how it
-is written.
+"""Intermediate representation of fused kernels, from which `codegen/llvm_cpu_codegen.py` generates.
 
-A kernel goes over rows of `cols` elements each. A value has an element for each of them (FULL), one
-for each row (COLUMN), one for each place in a row (ROW), or one (ONE).
+A kernel loops over rows of `cols` elements. A value has an element for each of them (FULL), one for
+each row (COLUMN), one for each place in a row (ROW), or one (ONE).
 """
 
 from __future__ import annotations
@@ -10,25 +9,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-HEAD = object.__basicsize__  # bytes of what all Python objects begin with
-DATA, RANK, SIZES = HEAD, HEAD + 8, HEAD + 16  # fields of an array
+HEAD = object.__basicsize__  # bytes of the header of a Python object
+DATA, RANK, SIZES = HEAD, HEAD + 8, HEAD + 16  # byte offsets of fields of a NumPy array
 FULL, ROW, COLUMN, ONE, JOINED = "full", "row", "column", "one", "joined"
 Begins = tuple[int, tuple[tuple[int, int, int], ...]]
 
-SUM, MAX = "RowSum", "RowMax"  # steps that make one value of a row
-COLUMN_SUM = "ColumnSum"  # one that makes a row of all rows: only as a result
-JOIN = "Join"  # one that puts rows side by side in longer ones (JOINED): only as a result
-PLACE = "Place"  # the number of an element in its row; no inputs
+SUM, MAX = "RowSum", "RowMax"  # reductions of a row
+COLUMN_SUM = "ColumnSum"  # the sum of all rows; only as a result
+JOIN = "Join"  # concatenates rows to longer ones (JOINED); only as a result
+PLACE = "Place"  # the index of an element in its row; no inputs
 NUMBER = "Number"  # a constant: attributes `value` and `dtype`; no inputs
 OF_ROWS = (SUM, MAX)
 
 
 class Operand(NamedTuple):
-    """An array: its dtype, and which of its elements goes with row i, column j.
+    """An array: its dtype, and `way`, which of its elements belongs to row i, column j.
 
-    With a `limit` there is one for each row, from 0 up to that limit: a class. Where rows are not
-    one behind the other, `begins` is a number, and terms (a, b, c) of which i // a % b * c is added
-    to it (0 as b: i // a * c). There row i begins.
+    With a `limit` it has one class label per row, from 0 up to that limit. Where rows are not
+    consecutive, `begins` gives the offset of row i: a number plus, for each of its terms (a, b, c),
+    i // a % b * c (i // a * c if b is 0).
     """
 
     dtype: Any
@@ -38,7 +37,7 @@ class Operand(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One operation; its inputs are numbers of operands or, behind those, of earlier steps."""
+    """One operation; inputs are numbers of operands, then of earlier steps."""
 
     type: str
     inputs: tuple[int, ...]
@@ -47,10 +46,10 @@ class Step(NamedTuple):
 
 
 class Body(NamedTuple):
-    """What a kernel computes: `results` are the numbers of what it stores, in order.
+    """The computation of a kernel: `results` are the numbers of the values it stores, in order.
 
-    Rows have `cols` elements; 0: there is one row of all. Of arrays of which none has an element
-    for each, `size` tells how many there are.
+    Rows have `cols` elements; 0: one row has all elements. If no array is FULL, `size` is the
+    number of elements.
     """
 
     operands: tuple[Operand, ...]
@@ -60,21 +59,21 @@ class Body(NamedTuple):
     size: int = 0
 
     def way(self, value: int) -> str:
-        """Of which elements there is one of a value."""
+        """How a value maps to rows and columns."""
         count = len(self.operands)
         return self.operands[value].way if value < count else self.steps[value - count].way
 
     def step(self, value: int) -> Step | None:
-        """What makes a value; None if it is an operand."""
+        """The step that computes a value; None if it is an operand."""
         count = len(self.operands)
         return self.steps[value - count] if value >= count else None
 
 
 class Schedule:
-    """In which of the loops over a row each value is known first: a step of `OF_ROWS` ends one.
+    """Assigns each value to the first loop over a row that can compute it.
 
-    `kept` are values that a later loop takes from memory, where the first one puts them: those that
-    cost much to compute again.
+    A step of `OF_ROWS` ends a loop. `kept` are values that the first loop stores in memory for a
+    later one: those that are expensive to recompute.
     """
 
     def __init__(self, body: Body, costly: frozenset[str]) -> None:
@@ -90,7 +89,7 @@ class Schedule:
             self.used.append(self._used(k))
 
     def roots(self, loop: int) -> list[int]:
-        """Values that a loop stores, and steps that it makes of whole rows or columns."""
+        """The values that a loop stores, and the reductions that it computes."""
         found, count = [], len(self.body.operands)
         for value, step in enumerate(self.body.steps, count):
             if step.type in OF_ROWS or step.type == COLUMN_SUM:
@@ -102,18 +101,18 @@ class Schedule:
         return found + ([v for v in passed if self.body.way(v) == FULL] if loop == 0 else [])
 
     def sources(self, loop: int, value: int) -> tuple[int, ...]:
-        """What has to be known in a loop before a value is."""
+        """The values that a loop needs to compute a value."""
         step = self.body.step(value)
         if step is None or step.way == COLUMN or self.is_there(loop, value):
             return ()
         return step.inputs
 
     def is_there(self, loop: int, value: int) -> bool:
-        """Whether an earlier loop has put a value into memory."""
+        """Whether an earlier loop has stored a value in memory."""
         return self.loop[value] < loop and (value in self.kept or value in self.results)
 
     def _used(self, loop: int) -> set[int]:
-        """All values of elements that a loop needs, those first that others need."""
+        """The elementwise values that a loop needs."""
         found: set[int] = set()
         roots = self.roots(loop)
         stack = [i for v in roots for i in self._of_root(v)]
@@ -136,7 +135,7 @@ class Schedule:
         return (value,)
 
     def writable(self) -> list[int]:
-        """Operands of which no loop needs a row any more when its first result is stored."""
+        """The FULL operands that no loop reads after the first result is stored."""
         body = self.body
         if not body.results or body.way(body.results[0]) != FULL:
             return []

@@ -1,6 +1,6 @@
-"""Kernels in memory and on disk: what one rank has compiled, its node's others and later runs load.
+"""Kernel cache in memory and on disk: other ranks of the node and later runs load compiled kernels.
 
-A file holds the object code of the kernels that one plan needs.
+A file has the object code of the kernels of one plan.
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ from hpcflow.codegen.llvm_cpu_compiler import machine
 from hpcflow.platform import artifact_cache
 from hpcflow.platform.artifact_cache import Folder
 
-NAME = "@NAME"  # in a kernel's text, where the name of its function is to stand
+NAME = "@NAME"  # the placeholder of the function's name in the LLVM IR of a kernel
 
 
 class Maker(Protocol):
-    """What makes code of kernels' texts: `native.machine` for processors, `native.ptx` for GPUs."""
+    """A compiler of LLVM IR: `llvm_cpu_compiler.Machine` for CPUs, `ptx_compiler.Gpu` for GPUs."""
 
     identity: str
 
     def build(self, texts: Iterable[str]) -> bytes:
-        """The code of several modules together."""
+        """The object code of several modules linked together."""
 
     def load(self, code: bytes, names: Iterable[str]) -> None:
-        """Make the kernels of some code, which have these names, ready to be called."""
+        """Load object code, so that the kernels `names` in it can be called."""
 
 
-_lock = threading.Lock()  # one compiler, whatever threads ask for kernels
-_loaded: set[tuple[Any, str]] = set()  # for what, and names of functions
-compiled, loaded, seconds = 0, 0, 0.0  # kernels so far, and how long that has taken
-folder: Folder | None = None  # where files are; None: kernels are kept in memory alone
+_lock = threading.Lock()  # one thread at a time compiles
+_loaded: set[tuple[Any, str]] = set()  # (compiler, name of a function)
+compiled, loaded, seconds = 0, 0, 0.0  # kernels so far, and the time they have taken
+folder: Folder | None = None  # the directory of cache files; None: cache in memory only
 
 
 def name_of(text: str) -> str:
-    """The name of the function that a kernel's text makes."""
+    """The function name of a kernel, a hash of its LLVM IR."""
     return f"k{hashlib.sha256(text.encode()).hexdigest()[:24]}"
 
 
 def prepare(texts: Iterable[str], here: Maker | None = None) -> None:
-    """Have the kernels of these texts compiled or loaded, together those that are not.
+    """Compile or load the kernels of these texts; those missing are compiled together.
 
-    They are for this processor, or for the GPU `here`.
+    They are for this CPU, or for the GPU `here`.
     """
     global seconds
     with _lock:
@@ -62,40 +62,40 @@ def prepare(texts: Iterable[str], here: Maker | None = None) -> None:
 
 @functools.cache
 def builtin(text: str) -> Callable[..., Any]:
-    """The function of a kernel's text, called with the objects that the text tells."""
+    """The compiled function of a kernel's text, with the arguments its generator documents."""
     prepare([text])
     return machine().builtin(name_of(text))
 
 
 def on_gpu(cuda: Any, text: str, part: str = "") -> Callable[..., None]:
-    """The function of a kernel's text, or a part of it: `f(grid, block, arguments)`, by CuPy."""
+    """The GPU function of a kernel's text, with name suffix `part`: `f(grid, block, args)`."""
     here = ptx_compiler.gpu(cuda)
     prepare([text], here)
     return here.kernel(name_of(text), part)
 
 
 def loop_on_gpu(cuda: Any, text: str) -> Callable[..., None]:
-    """The function of an update's text: of 0, the number of elements, and arrays."""
+    """The GPU function of an update's text: call it with 0, the element count, arrays."""
     run = on_gpu(cuda, text)
     count = on_gpu(cuda, text, "_count") if f"{NAME}_count" in text else None
 
     def call(first: int, last: int, *arrays: Any) -> None:
         how, given = ptx_codegen.flat(last), (*arrays, last)
         run(how.grid, how.block, given)
-        if count is not None:  # behind all that have asked
+        if count is not None:  # after all threads have read the count
             count((1, 1), (1, 1), given)
 
     return call
 
 
 def use(path: str) -> None:
-    """Keep files in the folder `path`; by default in one of the user's folder of caches."""
+    """Cache files in the folder `path`; by default in the user's cache folder."""
     global folder
     folder = artifact_cache.own(artifact_cache.KERNELS, path)
 
 
 def _code(here: Maker, texts: dict[str, str]) -> bytes:
-    """The object code of kernels, by name: from its file, or compiled and put there."""
+    """The object code of kernels by name, from the cache file or compiled and cached."""
     global loaded
     if folder is None:
         return _built(here, texts)

@@ -1,4 +1,4 @@
-"""Lines of LLVM's intermediate representation, each naming a new value."""
+"""Builder of LLVM IR instructions, each of which names a new value."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-# NumPy's dtype -> type of a value; a boolean is a byte in memory
+# NumPy dtype -> LLVM type of a value; a boolean is a byte in memory
 TYPES = {"float32": "float", "float64": "double", "int32": "i32", "int64": "i64", "bool": "i1"}
 BYTES = {type: np.dtype(name).itemsize for name, type in TYPES.items()}  # bytes of an element
-LINE = 64  # bytes of memory that a processor moves at once
+LINE = 64  # bytes of a cache line
 MEMORY = {"float": "float", "double": "double", "i32": "i32", "i64": "i64", "i1": "i8"}
 
 
 @functools.cache
 def type_of(dtype: Any) -> str | None:
-    """The type of a value of a dtype; None if there is none."""
+    """The LLVM type of a value of a dtype; None if there is none."""
     return TYPES.get(np.dtype(dtype).name)
 
 
-FREE = ", !llvm.access.group !0"  # of what a round of a loop alone reads or writes: see `metadata`
+FREE = ", !llvm.access.group !0"  # tag of accesses without loop-carried dependence: see `metadata`
 
 
 class Value(NamedTuple):
@@ -45,9 +45,9 @@ def number(value: Any, type: str) -> Value:
 
 
 def metadata(loops: int, whole: bool = False) -> list[str]:
-    """What says that rounds of loops, !2 and those behind, may run side by side.
+    """LLVM metadata that says that the iterations of loops !2, !3, ... are independent.
 
-    `whole`: they stay loops, to become vectors; LLVM would write out all rounds of short ones.
+    `whole`: disable unrolling, so that short loops are vectorized; LLVM would unroll them fully.
     """
     lines = ["!0 = distinct !{}", '!1 = !{!"llvm.loop.parallel_accesses", !0}']
     told = "!1"
@@ -61,13 +61,13 @@ class Lines:
     """The lines of a function's body; `declared` are the intrinsics that it calls."""
 
     def __init__(self, letter: str = "v") -> None:
-        self.letter = letter  # what the names of its values begin with
+        self.letter = letter  # prefix of the names of its values
         self.lines: list[str] = []
         self.declared: set[str] = set()
         self.count = 0
 
     def add(self, text: str, type: str = "") -> Value:
-        """One line; with a type it names the value that is returned."""
+        """Append one line; with a type, it names the value that is returned."""
         if not type:
             self.lines.append(text)
             return Value("", "")
@@ -85,7 +85,7 @@ class Lines:
         return self.add(f"call {what}({', '.join(f'{v.type} {v.text}' for v in given)})", type)
 
     def is_nan(self, x: Value) -> Value:
-        """Whether a floating-point number is none."""
+        """Whether a floating-point number is NaN."""
         return self.add(f"fcmp uno {x.type} {x.text}, {x.text}", "i1")
 
     def two(self, name: str, x: Value, y: Value) -> Value:
@@ -94,7 +94,7 @@ class Lines:
         return self.add(f"{prefix}{name} {x.type} {x.text}, {y.text}", x.type)
 
     def compare(self, how: str, x: Value, y: Value) -> Value:
-        """ "eq", "ne", "lt", "le", "gt" or "ge", as of IEEE 754: nothing but `ne` holds of NaN."""
+        """Compare by "eq", "ne", "lt", "le", "gt" or "ge" of IEEE 754: only `ne` is true of NaN."""
         if x.is_float:
             word = f"fcmp {'une' if how == 'ne' else 'o' + how}"
         else:
@@ -106,7 +106,7 @@ class Lines:
         return self.add(f"select i1 {condition.text}, {x.type} {x.text}, {y.type} {y.text}", x.type)
 
     def convert(self, x: Value, type: str) -> Value | None:
-        """The same number in another type; None for floats in integers, which may not fit."""
+        """The same number in another type; None for floats to integers, which may overflow."""
         if x.type == type:
             return x
         if type == "i1":
@@ -129,17 +129,17 @@ class Lines:
         return (word and self.add(f"{word} {x.type} {x.text} to {type}", type)) or None
 
     def at(self, array: str, place: str, type: str) -> Value:
-        """Where an element of an array lies."""
+        """The address of an element of an array."""
         return self.add(f"getelementptr {MEMORY.get(type, type)}, ptr {array}, i64 {place}", "ptr")
 
     def load(self, at: Value, type: str, tag: str = "") -> Value:
-        """The value that lies there."""
+        """Load the value at an address."""
         memory = MEMORY.get(type, type)
         value = self.add(f"load {memory}, ptr {at.text}{tag}", memory)
         return self.add(f"icmp ne i8 {value.text}, 0", "i1") if type == "i1" else value
 
     def store(self, value: Value, at: Value, tag: str = "") -> None:
-        """Put a value there."""
+        """Store a value at an address."""
         if value.type == "i1":
             value = self.add(f"zext i1 {value.text} to i8", "i8")
         self.add(f"  store {value.type} {value.text}, ptr {at.text}{tag}")

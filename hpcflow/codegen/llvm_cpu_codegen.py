@@ -1,9 +1,8 @@
-"""The text of a kernel of fused operations: loops over the elements of a row, in one over rows.
+"""CPU code generator of fused kernels: loops over rows, and over the elements of a row.
 
-A kernel is called with NumPy arrays themselves, as Python objects, inputs first. Where an array's
-numbers lie, and its sizes, it reads from the fields that NumPy's headers define
-(`PyArrayObject_fields` of numpy/ndarraytypes.h), so a call hands over nothing else. It returns how
-many numbers are outside of the limits of their operands, if any are; then it does nothing else.
+A kernel is called with NumPy arrays as Python objects, inputs first. It reads their data pointers
+and sizes from the fields of `PyArrayObject_fields` (numpy/ndarraytypes.h), so a call passes nothing
+else. If operand values are outside of their limits, it returns their count and computes nothing.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ from hpcflow.codegen.fused_loop_ir import (
 from hpcflow.codegen.llvm_builder import BYTES, FREE, MEMORY, TYPES, Lines, Value, metadata, number
 from hpcflow.codegen.llvm_loops import Blocks, whole
 
-MOST_KEPT = 1 << 18  # bytes on the stack for values of a row that more than one loop needs
+MOST_KEPT = 1 << 18  # bytes of stack for values of a row that a later loop reads
 COSTLY = LONG | CLOSE.keys()
-SHORT = range(8, 97)  # elements of a row: vectors of them are 2 to 7 times as fast as single ones
-VECTOR = 16  # elements of 4 bytes, at most
-PLACES = {COLUMN: "%i", ONE: "0"}  # of what is taken outside the loops over a row
+SHORT = range(8, 97)  # row lengths at which vectorized loops are 2 to 7 times as fast as unrolled
+VECTOR = 16  # elements of 4 bytes in the widest vector register
+PLACES = {COLUMN: "%i", ONE: "0"}  # indices of operands read outside of the loops over a row
 
 
 def schedule(body: Body) -> Schedule:
@@ -47,18 +46,18 @@ def schedule(body: Body) -> Schedule:
 
 
 def writable(body: Body) -> list[int]:
-    """Operands in whose place the first result may be.
+    """Operands that the first result may overwrite in place.
 
-    None of rows that do not fill a vector: each is stored through a mask, after which reading the
-    next one waits until the store has reached the cache (3 to 10 times as slow).
+    None if rows do not fill a vector: each row is then written by a masked store, and the load of
+    the next row waits until that store has reached the cache (3 to 10 times as slow).
     """
     return [] if 0 < body.cols < VECTOR else schedule(body).writable()
 
 
 def text(body: Body, exact: bool) -> str | None:
-    """The kernel in LLVM's language, `@NAME` its function; None if an operation has no formula.
+    """The LLVM IR of the kernel, with the function `@NAME`; None if an operation has no formula.
 
-    Arrays lie in C order; a result has its elements, rows or columns as the way of its value says.
+    Arrays are in C order. The mapping of a result's value says if it has elements, rows or columns.
     """
     if not all(np.dtype(operand.dtype).name in TYPES for operand in body.operands):
         return None
@@ -67,23 +66,23 @@ def text(body: Body, exact: bool) -> str | None:
 
 
 class Writer:
-    """The lines of a kernel; what is around them, and how threads share rows, subclasses know."""
+    """Writes the loop bodies of a kernel; subclasses add loops and threads."""
 
     def __init__(self, body: Body, exact: bool, plan: Schedule) -> None:
         self.body, self.exact, self.plan = body, exact, plan
         loops = range(len(self.plan.used))
         self.entry = Lines("e")
-        self.heads = [Lines(f"h{k}.") for k in (*loops, len(loops))]  # the last behind all loops
+        self.heads = [Lines(f"h{k}.") for k in (*loops, len(loops))]  # the last is after all loops
         self.bodies = [Lines(f"v{k}.") for k in loops]
-        self.scalars: dict[int, Value] = {}  # values of which a row has one
-        self.begins: dict[int, Value] = {}  # of operands: where a row begins
+        self.scalars: dict[int, Value] = {}  # values of mapping COLUMN or ONE
+        self.begins: dict[int, Value] = {}  # operand -> offset of the row
         self.types: dict[int, str] = {}
         self.kept = 0  # bytes
 
-    # -- from values to lines
+    # -- code of values
 
     def write(self) -> bool:
-        """Fill the lines; False if an operation has no formula."""
+        """Write all lines; False if an operation has no formula, or too much stack is needed."""
         body, count = self.body, len(self.body.operands)
         for i, operand in enumerate(body.operands):
             type = TYPES[np.dtype(operand.dtype).name]
@@ -107,7 +106,7 @@ class Writer:
         return self.kept <= MOST_KEPT
 
     def beginning(self, lines: Lines, begins: Begins) -> Value:
-        """Where row %i begins in an array."""
+        """The offset of row %i in an array."""
         first, terms = begins
         found = number(first, "i64")
         for over, of, stride in terms:
@@ -120,7 +119,7 @@ class Writer:
         return found
 
     def scalar(self, k: int, value: int, step: Step) -> bool:
-        """A value of which a row, or the kernel, has one."""
+        """Write a value that is scalar in a row, or in the kernel."""
         lines = self.entry if step.way == ONE else self.heads[k]
         if step.type == NUMBER:
             type = TYPES[np.dtype(step.attrs["dtype"]).name]
@@ -133,7 +132,7 @@ class Writer:
         return made is not None
 
     def loop(self, k: int, lines: Lines) -> bool:
-        """One loop over the elements of a row."""
+        """Write the body of one loop over the elements of a row."""
         body, count = self.body, len(self.body.operands)
         places = {FULL: f"%n{k}", ROW: f"%j{k}"}
         known: dict[int, Value] = {}
@@ -179,7 +178,7 @@ class Writer:
         return True
 
     def join_rows(self, k: int, lines: Lines, value: int, parts: list[Value]) -> None:
-        """Store elements of rows that lie side by side."""
+        """Store elements of rows that are concatenated."""
         array, cols = f"%y{self.body.results.index(value)}", self.body.cols
         row = lines.two("mul", Value("%base", "i64"), number(len(parts), "i64"))
         for n, part in enumerate(parts):
@@ -188,13 +187,13 @@ class Writer:
             lines.store(part, lines.at(array, place, part.type), FREE)
 
     def memory(self, value: int) -> tuple[str, str]:
-        """Where an earlier loop has put a value, and how its elements lie there."""
+        """The array in which an earlier loop stored a value, and the mapping of its elements."""
         if value in self.plan.kept and value not in self.plan.results:
             return f"%kept{value}", ROW
         return f"%y{self.body.results.index(value)}", FULL
 
     def keep(self, lines: Lines, value: int, made: Value, place: str) -> None:
-        """Have a later loop find a value that is no result."""
+        """Store a value that is no result on the stack for a later loop."""
         if value in self.plan.results:
             return
         memory = MEMORY[made.type]
@@ -203,27 +202,27 @@ class Writer:
         lines.store(made, lines.at(f"%kept{value}", place, made.type), FREE)
 
     def column(self, lines: Lines, y: int, made: Value) -> None:
-        """Store a value of which a row has one."""
+        """Store a value that is scalar in a row."""
         raise NotImplementedError
 
     def reduced(self, k: int, lines: Lines, value: int, step: Step, x: Value) -> bool:
-        """Add an element to what a loop makes of a row, or of a column; False if that cannot be."""
+        """Add an element to the reduction of a row or a column; False if its type has none."""
         raise NotImplementedError
 
 
 class _Nest(Writer):
-    """The kernel of a processor: a thread goes over the rows of its range, one after the other."""
+    """The CPU kernel: a thread runs over the rows of its range in order."""
 
     def __init__(self, body: Body, exact: bool, plan: Schedule) -> None:
         super().__init__(body, exact, plan)
-        self.carried: list[list[str]] = [[] for _ in self.bodies]  # phis of what loops make of rows
+        self.carried: list[list[str]] = [[] for _ in self.bodies]  # phis of row reductions
 
     def column(self, lines: Lines, y: int, made: Value) -> None:
-        """Store a value of which a row has one."""
+        """Store a value that is scalar in a row."""
         lines.store(made, lines.at(f"%y{y}", "%i", made.type))
 
     def reduced(self, k: int, lines: Lines, value: int, step: Step, x: Value) -> bool:
-        """Add an element to what a loop makes of a row, or of a column."""
+        """Add an element to the reduction of a row or a column."""
         if not x.is_float:
             return False
         self.types[value] = x.type
@@ -243,10 +242,10 @@ class _Nest(Writer):
         self.scalars[value] = Value(f"{name}.next", x.type)
         return True
 
-    # -- the whole
+    # -- the function
 
     def text(self) -> str:
-        """The function, with what it calls."""
+        """The LLVM module."""
         cols, bytes = self.body.cols, self.places()[-1]
         head = Blocks()
         total = self.total(head)
@@ -265,7 +264,7 @@ class _Nest(Writer):
         )
 
     def total(self, head: Blocks) -> Value:
-        """How many elements there are."""
+        """The number of elements."""
         if self.body.size:
             return whole(self.body.size)
         ways = [o.way if o.begins is None else "" for o in self.body.operands]
@@ -276,7 +275,7 @@ class _Nest(Writer):
         return head.elements("%whole")
 
     def check(self, head: Blocks, rows: Value) -> None:
-        """Return if numbers of `rows` are outside of the limits of their operands."""
+        """Return to Python if values of `rows` are outside of the limits of their operands."""
         for i, operand in enumerate(self.body.operands):
             if operand.limit:
                 head.lines += python_call_abi.objects([f"%l{i}"], i)
@@ -289,7 +288,7 @@ class _Nest(Writer):
                 head.end_if(head.compare("ne", loop.ends[0], whole(0)), loop.ends[0])
 
     def range(self) -> list[str]:
-        """What is done with rows from %begin to %end; with those elements, if they are no rows."""
+        """The code for the rows from %begin to %end; without rows, for these elements."""
         arrays = [f"%x{i}" for i in range(len(self.body.operands))]
         arrays += [f"%y{k}" for k in range(len(self.body.results))]
         cols, named = self.body.cols, [f"{array}.of" for array in arrays]
@@ -319,25 +318,25 @@ class _Nest(Writer):
             "done:",
         ]
 
-    # -- sums of columns: a range has its own side by side
+    # -- column sums: each range has contiguous partial sums of its own
 
     def sums(self) -> list[int]:
-        """The results that are."""
+        """The results that are column sums."""
         steps = [self.body.step(value) for value in self.body.results]
         return [y for y, step in enumerate(steps) if step and step.type == COLUMN_SUM]
 
     def places(self) -> list[int]:
-        """Where each of them begins, in bytes, and where the last one ends."""
+        """The byte offset of the partial sums of each column sum, then their total size."""
         return list(
             accumulate((python_call_abi.lines(self.size(y)) for y in self.sums()), initial=0)
         )
 
     def size(self, y: int) -> int:
-        """The bytes of one of them."""
+        """The bytes of the partial sums of one column sum."""
         return self.body.cols * BYTES[self.types[self.body.results[y]]]
 
     def zeros(self) -> list[str]:
-        """Find the place of each, %s, and begin with zeros there."""
+        """Set %s to the partial sums of each column sum, and clear them."""
         found = ["  %own = icmp ne ptr %sums, null"] if self.sums() else []
         for y, place in zip(self.sums(), self.places(), strict=False):
             found += [
@@ -348,7 +347,7 @@ class _Nest(Writer):
         return found
 
     def join(self) -> list[str]:
-        """Add those of a range to the results."""
+        """Add the partial sums of a range to the results."""
         b = Blocks()
         for y, place in zip(self.sums(), self.places(), strict=False):
             of = self.types[self.body.results[y]]
@@ -361,7 +360,7 @@ class _Nest(Writer):
         return b.lines
 
     def nest(self, k: int) -> list[str]:
-        """The text of one loop over a row, and of what comes before it."""
+        """The code of one loop over a row, and the code before it."""
         return [
             f"head{k}:",
             *self.heads[k].lines,

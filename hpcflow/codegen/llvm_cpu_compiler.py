@@ -1,4 +1,4 @@
-"""Compile LLVM's text for this processor, by llvmlite."""
+"""LLVM JIT compiler for the CPU, by llvmlite."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hpcflow.platform.install_hints import install_hint
 
 
 def absent() -> str:
-    """Why nothing can be compiled here, "" if it can."""
+    """Why nothing can be compiled here; "" if it can."""
     if importlib.util.find_spec("llvmlite") is None:
         return f"llvmlite is not installed: {install_hint('fast')}"
     if object.__basicsize__ != 16 or sys.maxsize < 2**32:
@@ -24,12 +24,12 @@ def absent() -> str:
 
 
 def version() -> str:
-    """Which compiler makes code, and for which processor; it must not be absent."""
+    """The identity of the compiler and CPU; the compiler must not be absent."""
     return machine().identity
 
 
 class Machine:
-    """This processor, and the code that this process has loaded for it."""
+    """The compiler for this CPU, and the code that this process has loaded."""
 
     def __init__(self) -> None:
         import llvmlite
@@ -40,8 +40,8 @@ class Machine:
         self.llvm = llvm
         cpu, features = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
         triple = llvm.get_default_triple()
-        # `jit`: addresses of 64 bits. With those of 32 bits kernels read wrong constants, since the
-        # loader puts code and constants anywhere and does not notice what does not fit.
+        # `jit`: 64-bit addresses. With 32-bit addresses kernels read wrong constants: the loader
+        # puts code and constants anywhere and does not check for relocation overflow.
         self.target = llvm.Target.from_triple(triple).create_target_machine(
             cpu=cpu, features=features, opt=3, jit=True
         )
@@ -53,7 +53,7 @@ class Machine:
         self.identity = hashlib.sha256(made.encode()).hexdigest()
 
     def build(self, texts: Iterable[str]) -> bytes:
-        """The object code of several modules together."""
+        """The object code of several modules linked together."""
         joined = self.llvm.parse_assembly(thread_team.SHARED)
         for text in texts:
             module = self.llvm.parse_assembly(text)
@@ -66,12 +66,12 @@ class Machine:
         return bytes(self.target.emit_object(joined))
 
     def load(self, code: bytes, names: Iterable[str]) -> None:
-        """Make the functions of some object code ready to be called."""
+        """Load object code, so that its functions can be called."""
         self.engine.add_object_file(self.llvm.ObjectFileRef.from_data(code))
         self.engine.finalize_object()
 
     def builtin(self, name: str) -> Callable[..., Any]:
-        """The function `name` of what was loaded, called with Python objects."""
+        """The loaded function `name` as a Python built-in function."""
         return python_call_abi.function(self.engine.get_function_address(name), name)
 
 
@@ -79,7 +79,7 @@ _lock = threading.Lock()
 
 
 def machine() -> Machine:
-    """The one of this process, whatever threads ask for it first."""
+    """The compiler of this process; safe to call from any thread."""
     with _lock:
         return _made()
 

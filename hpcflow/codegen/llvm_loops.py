@@ -1,4 +1,4 @@
-"""Loops and branches of generated code, and how it reads the arrays that it is called with."""
+"""Builder of loops and branches in LLVM IR, and of accesses to NumPy arrays."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from hpcflow.codegen import python_call_abi
 from hpcflow.codegen.fused_loop_ir import DATA, RANK, SIZES
 from hpcflow.codegen.llvm_builder import Lines, Value, number
 
-BEGIN = Value("%begin", "i64")  # the range of a kernel that a function does
-COUNT = Value("%count", "i64")  # how many there are in it
+BEGIN = Value("%begin", "i64")  # the first index of a function's range
+COUNT = Value("%count", "i64")  # the length of the range
 
 
 def whole(value: int) -> Value:
-    """A constant of 64 bits."""
+    """A 64-bit integer constant."""
     return number(value, "i64")
 
 
 class Blocks(Lines):
-    """Lines of a function in blocks; the one that is being written is `here`.
+    """Basic blocks of a function; `here` is the label of the current one.
 
-    They begin with those that find `arrays`, which the function is called with. Groups of what may
-    be done in any order have numbers behind those of the function `before` in the module.
+    They begin with loads of the argument pointers `arrays`. Access groups of parallel loops are
+    numbered after those of `before`, another function of the module.
     """
 
     def __init__(self, arrays: Sequence[str] = (), before: Blocks | None = None) -> None:
@@ -32,12 +32,12 @@ class Blocks(Lines):
         self.lines += python_call_abi.objects(arrays)
 
     def begin(self, label: str) -> None:
-        """A block of that name."""
+        """Begin a block with that label."""
         self.lines.append(f"{label}:")
         self.here = label
 
     def labels(self, *names: str) -> list[str]:
-        """Names of new blocks."""
+        """New, unique labels."""
         self.blocks += 1
         return [f"{name}{self.blocks}" for name in names]
 
@@ -45,9 +45,9 @@ class Blocks(Lines):
     def loop(
         self, count: Value, carried: Sequence[Value] = (), free: bool = False
     ) -> Iterator[Loop]:
-        """The body is done `count` times; with `free` in any order, as what is in vectors.
+        """Run the body `count` times; with `free`, iterations are independent (vectorizable).
 
-        `carried` are values that each round hands on (`Loop.carry`) to the next.
+        `carried` are the initial values of loop-carried variables (`Loop.carried`, `Loop.next`).
         """
         head, tail, end = self.labels("head", "tail", "end")
         before = self.here
@@ -83,7 +83,7 @@ class Blocks(Lines):
 
     @contextlib.contextmanager
     def when(self, condition: Value) -> Iterator[None]:
-        """The body is done if the condition holds."""
+        """Run the body if the condition holds."""
         yes, after = self.labels("yes", "after")
         self.add(f"  br i1 {condition.text}, label %{yes}, label %{after}")
         self.begin(yes)
@@ -92,7 +92,7 @@ class Blocks(Lines):
         self.begin(after)
 
     def end_if(self, condition: Value, result: Value) -> None:
-        """Return a whole number to Python if the condition holds."""
+        """Return an integer to Python if the condition holds."""
         yes, after = self.labels("return", "after")
         self.add(f"  br i1 {condition.text}, label %{yes}, label %{after}")
         self.begin(yes)
@@ -103,22 +103,22 @@ class Blocks(Lines):
     # -- memory
 
     def place(self, base: Value, index: Value, type: str) -> Value:
-        """Where an element lies."""
+        """The address of an element."""
         return self.at(base.text, index.text, type)
 
     def prefetch(self, at: Value, write: bool) -> None:
-        """Have what lies there moved near."""
+        """Prefetch the memory at an address."""
         self.declared.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
         self.add(f"  call void @llvm.prefetch.p0(ptr {at.text}, i32 {int(write)}, i32 2, i32 1)")
 
-    # -- arrays of NumPy
+    # -- NumPy arrays
 
     def data(self, array: str) -> Value:
-        """Where an array's numbers begin."""
+        """The data pointer of an array."""
         return self.load(self.place(Value(array, "ptr"), whole(DATA), "i8"), "ptr")
 
     def sizes(self, array: str) -> tuple[Value, Value]:
-        """An array's rank, and where its sizes lie."""
+        """The rank of an array, and the address of its sizes."""
         where = Value(array, "ptr")
         rank = self.load(self.place(where, whole(RANK), "i8"), "i32")
         table = self.load(self.place(where, whole(SIZES), "i8"), "ptr")
@@ -139,7 +139,7 @@ class Blocks(Lines):
         return loop.ends[0]
 
     def metadata(self) -> list[str]:
-        """What the module says of loops that may be done in any order."""
+        """The metadata of the parallel loops of the module."""
         found = []
         for k in range(3, 3 * self.groups + 1, 3):
             found.append(f"!{k} = distinct !{{}}")
@@ -151,7 +151,7 @@ class Blocks(Lines):
 def module(
     head: Blocks, ranges: python_call_abi.Ranges, body: Blocks, join: Blocks | None = None
 ) -> str:
-    """The module of a kernel, as `call.text`; in the body %count tells how large its range is."""
+    """The module of a kernel, as `python_call_abi.text`; %count is the length of its range."""
     lines = ["  %count = sub i64 %end, %begin", *body.lines]
     declared = head.declared | body.declared
     return python_call_abi.text(
@@ -160,9 +160,13 @@ def module(
 
 
 class Loop:
-    """One that is being written."""
+    """A loop that is being written."""
 
     def __init__(self, i: Value, carried: list[Value], tag: str) -> None:
-        self.i, self.carried, self.tag = i, carried, tag  # the round, from 0; memory of any order
-        self.next: list[Value] = []  # what the round hands on
-        self.ends: list[Value] = []  # what the last one has handed on
+        self.i, self.carried, self.tag = (
+            i,
+            carried,
+            tag,
+        )  # index, carried, access tag
+        self.next: list[Value] = []  # the carried values of the next iteration
+        self.ends: list[Value] = []  # the carried values after the last iteration

@@ -1,10 +1,8 @@
-"""The text of kernels of max pooling over two axes, channels last, all sizes known.
+"""Code generator of max pooling over two axes, channels last, static shapes.
 
-Each window has some of the data in it. For an element that lies in the padding stands the nearest
-one of the data: it is of the same window, so the largest is the same, and so is the first that is
-as large. A kernel is called with NumPy arrays, as those of `codegen/llvm_cpu_codegen.py`; its
-arrays lie in C
-order.
+Each window overlaps the data. An index in the padding is clamped to the nearest element of the
+data: that element is in the same window, so the maximum and its first position are the same.
+Kernels are called with C-contiguous NumPy arrays, as those of `codegen/llvm_cpu_codegen.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from hpcflow.codegen.llvm_builder import FREE, metadata, number
 
 
 class Pool(NamedTuple):
-    """x is [batch, *space, channels], y, of an element for each window, [batch, *out, channels]."""
+    """x is [batch, *space, channels]; y has an element for each window: [batch, *out, channels]."""
 
     batch: int
     space: tuple[int, int]
@@ -25,17 +23,17 @@ class Pool(NamedTuple):
     out: tuple[int, int]
     window: tuple[int, int]
     strides: tuple[int, int]
-    before: tuple[int, int]  # padding in front of the data
+    before: tuple[int, int]  # padding before the data
 
     @property
     def pads(self) -> bool:
-        """Whether some windows reach out of the data."""
+        """Whether some windows overlap the padding."""
         sizes = zip(self.space, self.out, self.window, self.strides, strict=True)
         return any(self.before) or any((o - 1) * s + k > n for n, o, k, s in sizes)
 
     @property
     def apart(self) -> bool:
-        """Whether no two windows share an element."""
+        """Whether no two windows overlap."""
         return all(s >= k for s, k in zip(self.strides, self.window, strict=True))
 
     @property
@@ -56,7 +54,7 @@ ZERO, LOWEST = number(0.0, "float").text, number(float("-inf"), "float").text
 
 
 def largest(pool: Pool) -> str:
-    """x, then y = the largest element of each window, NaN if there is one."""
+    """The kernel of x and y: y = the maximum of each window, NaN if it has one."""
     body = []
     best = LOWEST
     for i, tap in enumerate(pool.taps):
@@ -73,10 +71,10 @@ def largest(pool: Pool) -> str:
 
 
 def gradient(pool: Pool, relu: bool = False, bias: bool = False) -> str:
-    """x, y, g, then what goes back: to the first of the elements that are their window's largest.
+    """The kernel of x, y, g and dx: g goes to the first maximum of each window.
 
-    With `relu`, x came out of one and the result is what goes back through that; with `bias`, then
-    also the sums of the result over all but the channels.
+    With `relu`, x is the output of a relu, and dx is the gradient by the input of the relu. With
+    `bias` a last output has the sums of dx over all axes but the channels.
     """
     body = _given_back(pool, relu, bias)
     before, behind = [], []
@@ -87,7 +85,7 @@ def gradient(pool: Pool, relu: bool = False, bias: bool = False) -> str:
             "  %ip = getelementptr float, ptr %d, i64 %image",
             f"  call void @llvm.memset.p0.i64(ptr %ip, i8 0, i64 {4 * size}, i1 false)",
         ]
-    if bias:  # sums of one sample each, so that rounding errors do not grow with the batch
+    if bias:  # sum each sample apart, so that rounding errors do not grow with the batch
         before.append(_clear("%sample", pool.channels))
         behind += _total("%total", "%sample", pool.channels)
     lines = _windows(pool, _channels(pool, body), before, behind)
@@ -99,10 +97,10 @@ def gradient(pool: Pool, relu: bool = False, bias: bool = False) -> str:
 
 
 def _given_back(pool: Pool, relu: bool, bias: bool) -> list[str]:
-    """What goes back of one window in one channel."""
+    """The gradient of one window in one channel."""
     body = [*_load("y1", "%y", "%to", 0), *_load("g0", "%g", "%to", 0)]
     mine = "%g0"
-    if relu:  # a product, which keeps what is not finite, as ReluGrad does
+    if relu:  # a product, so that infinities and NaN propagate, as in ReluGrad
         body.append(f"  %on = fcmp ogt float %y1, {ZERO}")
         body.append("  %mask = uitofp i1 %on to float")
         body.append("  %g1 = fmul float %g0, %mask")
@@ -139,7 +137,7 @@ def _given_back(pool: Pool, relu: bool, bias: bool) -> list[str]:
 def _function(
     pool: Pool, declared: list[str], names: list[str], lines: list[str], sums: int = 0
 ) -> str:
-    """The module; samples are cut into ranges, each with so many sums."""
+    """The module; threads split the samples, each range has `sums` partial sums."""
     arrays = [f"%{name}" for name in names]
     found = python_call_abi.objects([f"{array}.of" for array in arrays])
     found += [line for array in arrays for line in python_call_abi.numbers(array, f"{array}.of")]
@@ -159,7 +157,7 @@ def _load(name: str, array: str, at: str, offset: int) -> list[str]:
 
 
 def _place(pool: Pool, tap: tuple[int, int]) -> tuple[str, int]:
-    """Where the element of a window lies: so many behind that number."""
+    """The base value and the offset of the element `tap` of a window in x."""
     i, j = tap
     if pool.pads:
         return f"%tap{i}.{j}", 0
@@ -167,7 +165,7 @@ def _place(pool: Pool, tap: tuple[int, int]) -> tuple[str, int]:
 
 
 def _clamped(pool: Pool, axis: int, first: str, size: int) -> list[str]:
-    """The places of a window's elements along an axis, %rowI or %colJ, of `size` elements each."""
+    """The clamped offsets, %rowI or %colJ, of a window's elements along an axis."""
     lines, (name, last) = [], (("row", "col")[axis], pool.space[axis] - 1)
     for k in range(pool.window[axis]):
         v = f"%{name}{k}"
@@ -181,7 +179,7 @@ def _clamped(pool: Pool, axis: int, first: str, size: int) -> list[str]:
 
 
 def _address(name: str, array: str, at: str, offset: int) -> list[str]:
-    """Where the element of an array is that is `offset` behind `at`."""
+    """The address of the element of an array at `at` + `offset`."""
     return [
         f"  %i{name} = add nuw nsw i64 {at}, {offset}",
         f"  %{name} = getelementptr float, ptr {array}, i64 %i{name}",
@@ -191,7 +189,7 @@ def _address(name: str, array: str, at: str, offset: int) -> list[str]:
 def _loop(
     name: str, count: int | str, inside: list[str], hint: str = "", first: int | str = 0
 ) -> list[str]:
-    """`inside` for %name from `first` to `count`, which is more; it may hold other loops."""
+    """A loop with %name from `first` to `count`, at least once; `inside` may have other loops."""
     return [
         f"  br label %{name}.before",
         f"{name}.before:",
@@ -209,7 +207,7 @@ def _loop(
 
 
 def _channels(pool: Pool, body: list[str]) -> list[str]:
-    """A loop over the channels of a window: %from, or %tapI.J each, is in x, %to in y."""
+    """The loop over the channels of a window: %from, or each %tapI.J, in x; %to in y."""
     begin, before = ["  %to = add nuw nsw i64 %place, %c"], []
     if pool.pads:
         for i, j in pool.taps:
@@ -224,9 +222,9 @@ def _channels(pool: Pool, body: list[str]) -> list[str]:
 def _windows(
     pool: Pool, body: list[str], before: list[str] | None = None, behind: list[str] | None = None
 ) -> list[str]:
-    """A loop over samples %b, rows and columns: %window in x, %place in y begin a window's.
+    """The loops over samples, rows and columns; %window in x, %place in y begin a window.
 
-    With padding its elements are in rows %rowI and columns %colJ of the sample, %bx.
+    With padding, the elements of a window are in rows %rowI and columns %colJ of the sample at %bx.
     """
     (height, width), channels = pool.space, pool.channels
     down, right = pool.strides
@@ -272,7 +270,7 @@ def _clear(array: str, count: int) -> str:
 
 
 def _own_total(channels: int) -> list[str]:
-    """Where the sums of a range go, %total, with zeros there; %sample, room for those of one."""
+    """%total, for the sums of a range, set to 0; %sample, for the sums of one sample."""
     return [
         f"  %sample = alloca float, i64 {channels}, align 64",
         "  %first = icmp eq ptr %sums, null",
@@ -282,7 +280,7 @@ def _own_total(channels: int) -> list[str]:
 
 
 def _total(total: str, part: str, channels: int) -> list[str]:
-    """Add sums to the total."""
+    """Add partial sums to the total."""
     body = [
         *_load("part", part, "%k", 0),
         *_load("old", total, "%k", 0),

@@ -1,7 +1,7 @@
-"""What an update does to one element of its variables: op -> a function that writes it.
+"""Optimizer update formulas: op -> a function that writes the LLVM IR for one element.
 
-They compute the very bits of `hpcflow.ops.variables.variable_update_kernels`, which says what the
-formulas are.
+They are bitwise equal to `hpcflow.ops.variables.variable_update_kernels`, which defines the
+formulas.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from hpcflow.codegen.llvm_builder import Lines, Value, number
 # -> the variables' new values
 Change = Callable[[Lines, Lines, list[Value], list[Value], Mapping[str, Any]], list[Value]]
 UPDATES: dict[str, Change] = {}
-COUNTED = {"ApplyAdam": 3}  # op -> its variable of one element that counts updates
+COUNTED = {"ApplyAdam": 3}  # op -> the input that is its scalar variable that counts updates
 
 
 def change(type: str) -> Callable[[Change], Change]:
-    """Decorator: this is what the update does."""
+    """Decorator: register the formula of an update."""
 
     def add(write: Change) -> Change:
         UPDATES[type] = write
@@ -91,14 +91,14 @@ def _adam(
 
 
 def _exact(h: Lines, x: Value) -> Value:
-    """A scalar in 64 bits."""
+    """A scalar converted to 64 bits."""
     found = h.convert(x, "double")
     assert found is not None
     return found
 
 
 def _rounded(h: Lines, x: Value, type: str) -> Value:
-    """A scalar of 64 bits in a variable's type."""
+    """A 64-bit scalar converted to the type of a variable."""
     found = h.convert(x, type)
     assert found is not None
     return found

@@ -1,15 +1,16 @@
-"""The text of a kernel of fused operations for a GPU, and on which threads it runs.
+"""GPU code generator of fused kernels, and their launch configuration (blocks and threads).
 
-A kernel takes addresses of arrays, inputs first, then where its sums of columns go, then how many
-elements or rows there are. Threads of a block are so many across, which read memory together, and
-so many down. There are three forms:
+A kernel takes the addresses of arrays, inputs first, then those of the partial sums of columns,
+then the number of elements or rows. Threads of a block that are neighbours in x access consecutive
+memory. There are three forms:
 
-FLAT     nothing is summed: each thread takes every so-manieth element
-ROWS     values are made of whole rows: threads side by side have a row, and join what each made of
-         its elements by halves, in memory that the block shares
-COLUMNS  only columns are summed: a thread goes down its column, the block joins what they made
-Rows that are summed are cut into slices; `NAME_join` adds these up. Everything is added in an order
-that sizes alone determine, so a step gives the same bits each time.
+FLAT     no reduction: a grid-stride loop over elements
+ROWS     row reductions: the threads of one y have one row and reduce their partial values by a tree
+         in the shared memory of the block
+COLUMNS  column sums only: a thread runs down its column, the block reduces the partial values
+
+For column sums, rows are split into slices; `NAME_join` adds up the slices. Only sizes determine
+the order of additions, so a step gives the same bits each time.
 """
 
 from __future__ import annotations
@@ -38,23 +39,23 @@ from hpcflow.codegen.llvm_cpu_codegen import Writer
 from hpcflow.codegen.variable_update_codegen import Update
 
 THREADS = 256  # of a block, a power of two
-LINE = 32  # threads whose loads are one
-BLOCKS = 4096  # more threads than a GPU runs at once
-SLICES = 256  # that are summed apart, at most
+LINE = 32  # threads of a warp, whose loads are coalesced
+BLOCKS = 4096  # of a grid: more threads than a GPU runs at once
+SLICES = 256  # partial sums of a column, at most
 DEEP = 8  # rows of a slice that one thread adds up, at least
-MOST = 500  # arrays: CUDA takes 4 KiB of arguments
+MOST = 500  # arrays: CUDA allows 4 KiB of kernel arguments
 FLAT, ROWS, COLUMNS = "flat", "rows", "columns"
-SMALL = 1 << 31  # elements: fewer have numbers of 32 bits, which GPUs divide much faster
+SMALL = 1 << 31  # elements: fewer have 32-bit indices, which GPUs divide much faster
 BARRIER = "llvm.nvvm.barrier0"
 SPECIAL = "llvm.nvvm.read.ptx.sreg."
-REGISTERS = {  # numbers that tell a thread where it is
+REGISTERS = {  # special registers: thread and block indices
     **{"tx": "tid.x", "ty": "tid.y", "bx": "ctaid.x", "by": "ctaid.y"},
     **{"gx": "nctaid.x", "gy": "nctaid.y"},
 }
 DECLARED = {f"declare void @{BARRIER}()"}
 DECLARED |= {f"declare i32 @{SPECIAL}{register}()" for register in REGISTERS.values()}
 
-# x to the whole number n, not negative, by squares: GPUs have no other
+# x to the integer n >= 0 by repeated squaring: the NVPTX target has no pow
 POW = "@llvm.pow.f64"
 POW_DECLARED = f"declare double {POW}(double, double)"
 POWER = """define internal double @power(double %x, double %n) alwaysinline {
@@ -78,7 +79,7 @@ done:
 
 
 class Launch(NamedTuple):
-    """Blocks, threads of one, elements or rows; `slices` of rows are summed apart."""
+    """A launch configuration: grid, block, elements or rows; rows are summed in `slices` apart."""
 
     grid: tuple[int, int]
     block: tuple[int, int]
@@ -87,7 +88,7 @@ class Launch(NamedTuple):
 
 
 def form(body: Body) -> str:
-    """Which of the forms the kernel of a body has."""
+    """The form of the kernel of a body."""
     types = {step.type for step in body.steps}
     if types & {*OF_ROWS} or COLUMN in map(body.way, body.results):
         return ROWS
@@ -95,7 +96,7 @@ def form(body: Body) -> str:
 
 
 def launch(body: Body, size: int) -> Launch:
-    """On which threads a kernel runs whose domain has `size` elements."""
+    """The launch configuration of a kernel whose domain has `size` elements."""
     if form(body) == FLAT:
         return flat(size)
     block, rows = _block(body), size // body.cols
@@ -109,12 +110,12 @@ def launch(body: Body, size: int) -> Launch:
 
 
 def flat(size: int) -> Launch:
-    """On which threads a kernel runs that goes over `size` elements one by one."""
+    """The launch configuration of a grid-stride kernel over `size` elements."""
     return Launch((min(_over(size, THREADS), BLOCKS), 1), (THREADS, 1), size)
 
 
 def _block(body: Body) -> tuple[int, int]:
-    """Threads across, no more than twice a row's elements, and down."""
+    """Threads of a block in x, less than twice the elements of a row, and in y."""
     most = min(THREADS, LINE) if form(body) == COLUMNS else THREADS
     wide = min(most, 1 << (body.cols - 1).bit_length())
     return wide, THREADS // wide
@@ -125,31 +126,32 @@ def _over(count: int, by: int) -> int:
 
 
 def sums(body: Body) -> list[int]:
-    """The results that are sums of columns."""
+    """The results that are column sums."""
     steps = [body.step(value) for value in body.results]
     return [y for y, step in enumerate(steps) if step and step.type == COLUMN_SUM]
 
 
 def joining(cols: int, dtype: Any) -> Body:
-    """What adds up slices: sums of columns again."""
+    """The body of the kernel that adds up slices: column sums again."""
     return Body((Operand(dtype, FULL),), (Step(COLUMN_SUM, (0,), {}, ROW),), (1,), cols)
 
 
 def join(body: Body, slices: int) -> Launch:
-    """On which threads the slices of sums are added up."""
+    """The launch configuration of the kernel that adds up slices."""
     block = _block(joining(body.cols, None))
     return Launch((_over(body.cols, block[0]), 1), block, slices)
 
 
 def schedule(body: Body) -> Schedule:
-    """The loops of a kernel: what a later one needs it computes again, in registers."""
+    """The loops of a kernel; a later loop recomputes what it needs, in registers."""
     return Schedule(body, frozenset())
 
 
 def text(body: Body, small: bool) -> str | None:
-    """The module: `@NAME`, and `@NAME_join{y}` for result y, which is a sum of columns.
+    """The LLVM module: `@NAME`, and `@NAME_join{y}` for each result y that is a column sum.
 
-    None if an operation has no formula. Arrays lie in C order; `small`: of fewer than `SMALL`.
+    None if an operation has no formula. Arrays are in C order; `small`: fewer than `SMALL`
+    elements.
     """
     if not all(np.dtype(operand.dtype).name in TYPES for operand in body.operands):
         return None
@@ -170,9 +172,9 @@ def text(body: Body, small: bool) -> str | None:
 
 
 def update(of: Update) -> str | None:
-    """The module of an update: `@NAME`, which asks variables that count how far they are.
+    """The LLVM module of an update: `@NAME`, which reads the variables that count updates.
 
-    Behind it `@NAME_count`, if there are such, lets one thread make them go on.
+    If there are such variables, `@NAME_count` increments them in one thread afterwards.
     """
     made, names = (
         variable_update_codegen.lines(of, exact=False, counted=False),
@@ -198,7 +200,7 @@ def update(of: Update) -> str | None:
 
 
 def _begin(name: str, arrays: list[str]) -> Iterator[str]:
-    """The head of a kernel, and where a thread is."""
+    """The head of a kernel, and the indices of a thread."""
     given = "".join(f"ptr %{array}, " for array in arrays)
     yield f"define ptx_kernel void {name}({given}i64 %length) {{"
     for place, register in REGISTERS.items():
@@ -207,26 +209,26 @@ def _begin(name: str, arrays: list[str]) -> Iterator[str]:
 
 
 def _stride() -> Iterator[str]:
-    """The first element of a thread of a flat kernel, and how far the next one is."""
+    """The first element of a thread in a grid-stride loop, and the stride."""
     yield f"  %begin = mul i64 %bx, {THREADS}"
     yield "  %n.first = add i64 %begin, %tx"
     yield f"  %n.step = mul i64 %gx, {THREADS}"
 
 
 class _Grid(Writer):
-    """One function: the lines are those of a processor's kernel, the loops around them are not."""
+    """One GPU function: loop bodies as in the CPU kernel, with other loops around them."""
 
     def __init__(self, name: str, body: Body, small: bool) -> None:
         super().__init__(body, False, schedule(body))
         self.name, self.small, self.form = name, small, form(body)
         self.wide, self.down = _block(body) if self.form != FLAT else (THREADS, 1)
-        self.shared: set[str] = set()  # types of values that threads hand to each other
-        self.end = Lines("z")  # behind all loops
+        self.shared: set[str] = set()  # types of values in shared memory
+        self.end = Lines("z")  # after all loops
 
     # -- values of rows and columns
 
     def reduced(self, k: int, lines: Lines, value: int, step: Step, x: Value) -> bool:
-        """Add an element to what this thread makes of a row, or of a column."""
+        """Add an element to this thread's partial reduction of a row or a column."""
         if not x.is_float:
             return False
         self.types[value] = x.type
@@ -251,7 +253,7 @@ class _Grid(Writer):
         return True
 
     def joined(self, lines: Lines, step: Step, made: Value, many: int, lane: str) -> Value:
-        """What `many` threads have made, those of all numbers `lane`; each of them gets it."""
+        """Reduce the values of `many` threads along `lane` in shared memory; each gets it."""
         if many == 1:
             return made
         type, apart = made.type, 1 if lane == "tx" else self.wide
@@ -269,11 +271,11 @@ class _Grid(Writer):
             lines.add(f"  call void @{BARRIER}()")
             half //= 2
         found = lines.load(lines.at(room, f"%zero.{lane}", type), type)
-        lines.add(f"  call void @{BARRIER}()")  # before others use the room again
+        lines.add(f"  call void @{BARRIER}()")  # before the shared memory is reused
         return found
 
     def column(self, lines: Lines, y: int, made: Value) -> None:
-        """Store a value of which a row has one: one thread does it."""
+        """Store a value that is scalar in a row, in one thread."""
         self.only(lines, "%tells", made, f"%y{y}", "%i")
 
     def only(self, lines: Lines, condition: str, made: Value, array: str, place: str) -> None:
@@ -284,7 +286,7 @@ class _Grid(Writer):
 
     @contextlib.contextmanager
     def when(self, lines: Lines, condition: Value) -> Iterator[None]:
-        """What is done where a condition holds."""
+        """Run the body where a condition holds."""
         lines.count += 1
         name = f"{lines.letter}{lines.count}"
         lines.add(f"  br i1 {condition.text}, label %{name}.yes, label %{name}.after")
@@ -293,17 +295,17 @@ class _Grid(Writer):
         lines.add(f"  br label %{name}.after")
         lines.add(f"{name}.after:")
 
-    # -- the whole
+    # -- the function
 
     def head(self) -> set[str]:
-        """What stands in front of the function."""
+        """The declarations and shared memory of the function."""
         parts = [self.entry, *self.heads, *self.bodies, self.end]
         room = "{}_{} = internal addrspace(3) global [{} x {}] undef, align 16"
         rooms = {room.format(self.name, type, THREADS, type) for type in self.shared}
         return DECLARED.union(rooms, *(part.declared for part in parts))
 
     def function(self) -> Iterator[str]:
-        """Its lines."""
+        """The lines of the function."""
         arrays = [f"x{i}" for i in range(len(self.body.operands))]
         arrays += [f"y{y}" for y in range(len(self.body.results))]
         arrays += [f"s{y}" for y in sums(self.body)]
@@ -314,13 +316,13 @@ class _Grid(Writer):
         yield "}"
 
     def flat(self) -> Iterator[str]:
-        """Each thread takes every so-manieth element."""
+        """The grid-stride loop over elements."""
         kind, cols = "i32" if self.small else "i64", max(1, self.body.cols)
         yield from _stride()
         yield from _rounds("n", "%n.first", "%length", "%n.step", self.element(kind, cols))
 
     def element(self, kind: str, cols: int) -> Iterator[str]:
-        """One element, by its number; those of row and column follow."""
+        """The code of one element %n, with its row and column."""
         yield f"  %n.of = {'trunc i64 %n to i32' if kind == 'i32' else 'add i64 %n, 0'}"
         yield f"  %i.of = udiv {kind} %n.of, {cols}"
         yield f"  %j.of = urem {kind} %n.of, {cols}"
@@ -333,7 +335,7 @@ class _Grid(Writer):
         yield from self.bodies[0].lines
 
     def rows(self) -> Iterator[str]:
-        """A row for threads side by side; those without one wait where others join theirs."""
+        """The loop over rows, one for each y; threads without a row take part in barriers."""
         yield from self.lanes()
         yield f"  %first.row = mul i64 %bx, {self.down}"
         yield f"  %rows.apart = mul i64 %gx, {self.down}"
@@ -349,7 +351,7 @@ class _Grid(Writer):
         yield from _rounds("top", "%first.row", "%length", "%rows.apart", self.row())
 
     def row(self) -> Iterator[str]:
-        """One row, or none."""
+        """The code of one row, or of none."""
         yield "  %row = add i64 %top, %ty"
         yield "  %active = icmp slt i64 %row, %length"
         yield "  %i = select i1 %active, i64 %row, i64 %last"
@@ -364,7 +366,7 @@ class _Grid(Writer):
         yield from self.heads[-1].lines
 
     def columns(self) -> Iterator[str]:
-        """A column for each thread across, rows for those down."""
+        """A column for each thread in x; threads in y share its rows."""
         yield from self.lanes()
         yield f"  %left = mul i64 %bx, {self.wide}"
         yield "  %j0 = add i64 %left, %tx"
@@ -382,19 +384,19 @@ class _Grid(Writer):
         yield from self.end.lines
 
     def lanes(self) -> Iterator[str]:
-        """Where a thread's element lies in the memory of its block, and where the first ones do."""
+        """The slot of a thread in shared memory, and those of the first threads in x and y."""
         yield f"  %zero.tx = mul i64 %ty, {self.wide}"
         yield "  %zero.ty = add i64 %tx, 0"
         yield "  %here = add i64 %zero.tx, %tx"
 
 
 def _added(lines: Lines, step: Step, x: Value, y: Value) -> Value:
-    """Two values in one: their sum, or the larger."""
+    """The sum of two values, or their maximum."""
     return lines.call("maximum", x, y) if step.type == MAX else lines.two("add", x, y)
 
 
 def _rounds(name: str, first: str, end: str, step: str, body: Iterable[str]) -> Iterator[str]:
-    """A loop: %name goes from `first` to `end`, which it may not reach, by `step`."""
+    """A loop: %name goes from `first` in steps of `step` while it is less than `end`."""
     yield f"  br label %{name}.enter"
     yield f"{name}.enter:"
     yield f"  %{name}.some = icmp slt i64 {first}, {end}"

@@ -1,4 +1,4 @@
-"""Compile LLVM's text for a GPU, by llvmlite, and have CuPy load it: PTX, the assembler of GPUs."""
+"""PTX compiler for NVIDIA GPUs: llvmlite compiles LLVM IR to PTX, CuPy loads it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from typing import Any
 
 TRIPLE = "nvptx64-nvidia-cuda"
-KNOWN = (70, 75, 80, 86, 90)  # GPUs that code is made for; the driver compiles it for later ones
+KNOWN = (70, 75, 80, 86, 90)  # compute capabilities of targets; later GPUs run the last one's PTX
 
 
 @functools.cache
 def absent() -> str:
-    """Why nothing can be compiled for GPUs here, "" if it can; llvmlite must not be absent."""
+    """Why nothing can be compiled for GPUs here; "" if it can. llvmlite must not be absent."""
     try:
         _target(KNOWN[0])
     except RuntimeError as error:
@@ -38,7 +38,7 @@ def _target(number: int) -> Any:
 
 
 def assembled(texts: Iterable[str], number: int) -> bytes:
-    """The PTX of several modules together, for a GPU of this compute capability."""
+    """The PTX of several modules linked together, for a GPU of this compute capability."""
     import llvmlite.binding as llvm
 
     machine = _target(number)
@@ -54,7 +54,7 @@ def assembled(texts: Iterable[str], number: int) -> bytes:
 
 
 class Gpu:
-    """The current GPU, and the code that this process has loaded for it."""
+    """The compiler for the current GPU, and the code that this process has loaded."""
 
     def __init__(self, cuda: Any) -> None:
         import llvmlite
@@ -64,24 +64,24 @@ class Gpu:
         self.number = max(n for n in KNOWN if n <= found)
         made = repr((TRIPLE, self.number, llvmlite.__version__))
         self.identity = hashlib.sha256(made.encode()).hexdigest()
-        self.modules: dict[str, Any] = {}  # the name of a kernel -> the module that it is in
+        self.modules: dict[str, Any] = {}  # the name of a kernel -> the module that contains it
 
     def build(self, texts: Iterable[str]) -> bytes:
-        """The code of several modules together."""
+        """The PTX of several modules linked together."""
         return assembled(texts, self.number)
 
     def load(self, code: bytes, names: Iterable[str]) -> None:
-        """Make kernels of some code ready to be called."""
+        """Load PTX, so that the kernels `names` in it can be called."""
         module = self.cuda.function.Module()
         module.load(code)
         self.modules.update(dict.fromkeys(names, module))
 
     def kernel(self, name: str, part: str = "") -> Any:
-        """The function `name` of what was loaded, or a part of it: `f(grid, block, arguments)`."""
+        """The loaded function `name`, or its part: `f(grid, block, arguments)`."""
         return self.modules[name].get_function(name + part)
 
 
 @functools.cache
 def gpu(cuda: Any) -> Gpu:
-    """The one of this process, by CuPy's `cupy.cuda`."""
+    """The compiler of this process, by CuPy's `cupy.cuda`."""
     return Gpu(cuda)

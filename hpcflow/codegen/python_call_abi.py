@@ -1,7 +1,7 @@
-"""How Python calls a kernel: as a built-in function, whose arguments lie side by side in memory.
+"""Calling convention of kernels: built-in functions of Python with METH_FASTCALL.
 
-That is `METH_FASTCALL` of Python's C interface, `(self, arguments, how many)`. `self` is None, and
-is what is returned. A call takes 30 ns, where one by ctypes takes 400.
+`METH_FASTCALL` of Python's C API passes `(self, arguments, count)`, the arguments as an array of
+object pointers. `self` is None, and is returned. A call takes 30 ns; by ctypes it takes 400 ns.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ CALLED = {
     thread_team.DECLARED,
 }
 FASTCALL = 0x80
-GRAIN = 64  # elements: no two threads write to one line of memory
+GRAIN = 64  # elements: no two threads write to one cache line
 
 
 class Ranges(NamedTuple):
-    """How a kernel may be cut for several threads, in numbers or names of values.
+    """How a kernel may be split into ranges for several threads, in numbers or names of values.
 
-    It goes from `first` to `last`, in multiples of `grain`; `elements` tell how much it is in all.
-    Each range has `bytes` of sums of its own.
+    It goes from `first` to `last`, in multiples of `grain`; `elements` is the total amount of work.
+    Each range has `bytes` of partial sums of its own.
     """
 
     first: str
@@ -48,10 +48,10 @@ def text(
     metadata: Sequence[str],
     join: Sequence[str] = (),
 ) -> str:
-    """The module of a kernel: `head` is done once, then `body` for each of the ranges.
+    """The LLVM module of a kernel: `head` runs once, then `body` for each range.
 
-    The body does what goes from %begin to %end; its sums go to %sums, if that is not null, from
-    where `join` adds them to the kernel's outputs. All read the arguments from %args.
+    The body computes the range from %begin to %end. Its partial sums go to %sums, if that is not
+    null; `join` adds them from there to the kernel's outputs. All read the arguments from %args.
     """
     r, joins = ranges, "@NAME.join" if join else "null"
     cut = f"i64 {r.first}, i64 {r.last}, i64 {r.grain}, i64 {r.elements}, i64 {r.bytes}"
@@ -78,13 +78,13 @@ def text(
 
 
 def plain(value: Any) -> np.ndarray:
-    """An array whose elements lie in C order, as kernels take them."""
+    """The value as a C-contiguous, aligned array, as kernels require."""
     array = np.asarray(value)
     return array if array.flags.c_contiguous and array.flags.aligned else array.copy()
 
 
 def objects(names: Sequence[str], first: int = 0) -> list[str]:
-    """The arguments from `first` on, as pointers to objects with these names."""
+    """Load the arguments from `first` on as object pointers with these names."""
     found = []
     for i, name in enumerate(names, first):
         found.append(f"  {name}.at = getelementptr ptr, ptr %args, i64 {i}")
@@ -93,24 +93,24 @@ def objects(names: Sequence[str], first: int = 0) -> list[str]:
 
 
 def numbers(name: str, array: str) -> list[str]:
-    """Where the numbers of an array begin, with this name."""
+    """Load the data pointer of an array under this name."""
     found = f"  {name}.data = getelementptr i8, ptr {array}, i64 {DATA}"
     return [found, f"  {name} = load ptr, ptr {name}.data"]
 
 
 def lines(bytes: int) -> int:
-    """So many bytes in whole lines of memory."""
+    """`bytes` rounded up to whole cache lines."""
     return -(-bytes // LINE) * LINE
 
 
 def integer(name: str, argument: int) -> list[str]:
-    """An argument that is a whole number, with this name."""
+    """Load an integer argument under this name."""
     made = f"  {name} = call i64 @PyLong_AsSsize_t(ptr {name}.of)"
     return [*objects([f"{name}.of"], argument), made]
 
 
 class _Method(ctypes.Structure):
-    """`PyMethodDef` of Python's C interface."""
+    """`PyMethodDef` of Python's C API."""
 
     _fields_ = (
         ("name", ctypes.c_char_p),
@@ -120,11 +120,11 @@ class _Method(ctypes.Structure):
     )
 
 
-_methods: list[_Method] = []  # which Python takes to be there for ever
+_methods: list[_Method] = []  # Python requires that a PyMethodDef is never freed
 
 
 def function(address: int, name: str) -> Callable[..., Any]:
-    """The kernel at an address as a function of Python."""
+    """The kernel at an address as a Python function."""
     method = _Method(name.encode(), address, FASTCALL, None)
     _methods.append(method)
     make = ctypes.PYFUNCTYPE(

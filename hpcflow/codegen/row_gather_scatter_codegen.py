@@ -1,7 +1,7 @@
-"""Kernels of rows that an array of indices names: along one axis of an array, `table`.
+"""Code generator of gather and scatter kernels of rows, along one axis of an array, `table`.
 
-Each looks at all indices first, and returns how many are outside of the axis if any are; then it
-does nothing else. Rows are taken and changed one after the other, in the order of the indices.
+A kernel checks all indices first. If some are out of range, it returns their count and does nothing
+else. Rows are read and updated in the order of the indices.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from hpcflow.codegen.fused_loop_ir import ONE, Operand, Step
 from hpcflow.codegen.llvm_builder import BYTES, LINE, TYPES, Value
 from hpcflow.codegen.llvm_loops import BEGIN, COUNT, Blocks, module, whole
 
-AHEAD = 8  # rows that are fetched before their turn: memory answers late
-MOST_LINES = 16  # of a row that are; a processor guesses the others
-CHANGES = {  # name -> operation on an element and what is given for it; "": that replaces it
+AHEAD = 8  # rows of prefetch distance
+MOST_LINES = 16  # cache lines of a row to prefetch; the hardware prefetches the others
+CHANGES = {  # name -> operation on an element and its operand; "": the operand replaces it
     **{"Add": "Add", "Sub": "Sub", "Mul": "Mul", "Div": "RealDiv"},
     **{"Min": "Minimum", "Max": "Maximum", "Update": ""},
 }
-DTYPES = frozenset(TYPES) - {"bool"}  # of elements that are changed
+DTYPES = frozenset(TYPES) - {"bool"}  # of elements that can be updated
 INDICES = ("int32", "int64")
 
 
 def lines_of(nbytes: int) -> int:
-    """How many lines of memory of a row of so many bytes are fetched before its turn."""
+    """How many cache lines to prefetch of a row of `nbytes` bytes."""
     return min(MOST_LINES, -(-nbytes // LINE))
 
 
 def take(itemsize: int, index: str, axis: int, lines: int) -> str:
-    """Called with table, indices, out: out[..., i, ...] = table[..., indices[i], ...].
+    """The gather kernel of table, indices, out: out[..., i, ...] = table[..., indices[i], ...].
 
-    Elements have 1, 2, 4, 8 or 16 bytes. It is cut into ranges of the indices.
+    Elements have 1, 2, 4, 8 or 16 bytes. Threads split the indices.
     """
     of, units = f"i{8 * min(itemsize, 8)}", max(1, itemsize // 8)
     head = Blocks(TAKEN)
@@ -66,11 +66,10 @@ def change(
     scaled: bool = False,
     skips: bool = False,
 ) -> str:
-    """Called with table, indices, rows: those of the table are changed, as `CHANGES` says, by rows.
+    """The scatter kernel of table, indices, rows: updates rows of the table as `CHANGES[how]` says.
 
-    With `scaled` a fourth array has one number by which rows are multiplied before. With `skips`
-    negative indices are of no row. It is cut into ranges of the columns, since an index may come
-    twice.
+    With `scaled`, rows are multiplied by the scalar in a fourth array first. With `skips`, negative
+    indices are skipped. Threads split the columns, since an index may repeat.
     """
     of, arrays = TYPES[dtype], ("%table", "%indices", "%rows", *["%scale"] * scaled)
     head = Blocks(arrays)
@@ -97,10 +96,10 @@ def change(
 
 
 class Formula(NamedTuple):
-    """What becomes of rows of several tables of one shape, and of one dtype.
+    """The update of rows of several tables of one shape and dtype.
 
-    Values have numbers: those of the tables, then operands, then steps. `changes` says for each
-    table how it is changed, and by which value.
+    Values have numbers: those of the tables, then operands, then steps. `changes` has for each
+    table the kind of its update, and the number of the value.
     """
 
     dtype: Any
@@ -111,9 +110,9 @@ class Formula(NamedTuple):
 
 
 def formula(body: Formula, lines: int, exact: bool) -> str | None:
-    """Called with the tables, the indices and the operands; None if an operation has no formula.
+    """The kernel of tables, indices and operands; None if an operation has no formula.
 
-    No index comes twice: rows are read before any is changed, and it is cut into ranges of them.
+    Indices must be distinct: rows are read before any is updated, and threads split the indices.
     """
     of = TYPES[np.dtype(body.dtype).name]
     names = [f"%table{t}" for t in range(len(body.changes))]
@@ -155,10 +154,10 @@ def formula(body: Formula, lines: int, exact: bool) -> str | None:
 
 
 def group(index: str) -> str:
-    """Called with keys, found, inverse: a key is an index, and in its lower 32 bits its place.
+    """The kernel of keys, found, inverse: a key has an index, its lower 32 bits a position.
 
-    Keys are sorted, and equal indices are a group. found[g] becomes the index of group g,
-    inverse[place] the group of the index that stood there.
+    Keys are sorted; equal indices form a group. found[g] becomes the index of group g,
+    inverse[position] the group of the index at that position.
     """
     arrays = ("%keys", "%found", "%inverse")
     head = Blocks(arrays)
@@ -184,7 +183,7 @@ def group(index: str) -> str:
 
 
 class _Rows:
-    """Where the rows of the table begin, and those beside the indices."""
+    """Offsets of rows of the table, and of the rows that belong to the indices."""
 
     def __init__(
         self, b: Blocks, index: str, axis: int, units: int = 1, table: str = "%table"
@@ -195,16 +194,16 @@ class _Rows:
         self.width = b.two("mul", b.elements(table, axis + 1), whole(units))
 
     def index(self, i: Value) -> Value:
-        """One of the indices."""
+        """Index number i, in 64 bits."""
         found = self.b.load(self.b.place(self.indices, i, self.type), self.type)
         return found if self.type == "i64" else self.b.add(f"sext i32 {found.text} to i64", "i64")
 
     def named(self, outer: Value, i: Value) -> Value:
-        """Where the row begins that the index names."""
+        """The offset of the row of the table at index number i."""
         return self._start(outer, self.size, self.index(i))
 
     def given(self, outer: Value, i: Value) -> Value:
-        """Where the row begins that lies beside the index."""
+        """The offset of row i of the array that has a row for each index."""
         return self._start(outer, self.count, i)
 
     def _start(self, outer: Value, size: Value, row: Value) -> Value:
@@ -212,7 +211,7 @@ class _Rows:
         return b.two("mul", b.two("add", b.two("mul", outer, size), row), self.width)
 
     def checked(self, skips: bool = False, by_columns: bool = False) -> python_call_abi.Ranges:
-        """Return how many indices are outside, if any are; else how the kernel is cut."""
+        """Write code that returns the count of out-of-range indices; return the kernel's ranges."""
         b, word = self.b, "sge" if skips else "uge"
         with b.loop(self.count, [whole(0)], free=True) as loop:
             wrong = b.add(f"icmp {word} i64 {self.index(loop.i).text}, {self.size.text}", "i1")
@@ -235,7 +234,7 @@ class _Rows:
         write: bool,
         part: Value | None = None,
     ) -> None:
-        """Have the row moved near whose turn comes `AHEAD` rows later; of `part`, its columns."""
+        """Prefetch the row used `AHEAD` rows later; with `part`, only this thread's columns."""
         b = self.b
         last = b.two("sub", self.count, whole(1))
         later = b.two("add", i, whole(AHEAD))

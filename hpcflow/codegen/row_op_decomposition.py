@@ -1,7 +1,7 @@
-"""Operations over rows as steps of a kernel: sums and largest elements of rows, and what they need.
+"""Decomposition of row-wise operations (softmax, normalization, sums) into steps of a fused kernel.
 
-Sums are added up in another order than NumPy's, so all of them are a few units in the last place
-away, and none is used where every bit counts.
+Sums are in another order than NumPy's, so results differ by a few units in the last place. None of
+these operations is used in exact mode.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ INDEX = np.dtype("int64")
 
 
 class Steps:
-    """Steps that are added one by one; values are numbers, those of operands first."""
+    """A list of steps in the making; values are numbers, those of operands first."""
 
     def __init__(self, operands: tuple[Operand, ...], cols: int) -> None:
         self.operands, self.cols = operands, cols
@@ -39,11 +39,11 @@ class Steps:
         self.ways = [operand.way for operand in operands]
 
     def __call__(self, type: str, *inputs: int, way: str = "", **attrs: Any) -> int:
-        """Another step; its value."""
+        """Append a step; return its value."""
         return self.add(type, inputs, attrs, way or self._way(type, inputs))
 
     def add(self, type: str, inputs: Sequence[int], attrs: Mapping[str, Any], way: str) -> int:
-        """Another step, with the attributes of an operation; its value."""
+        """Append a step with the attributes of an operation; return its value."""
         self.steps.append(Step(type, tuple(inputs), attrs, way))
         self.ways.append(way)
         return len(self.ways) - 1
@@ -53,7 +53,7 @@ class Steps:
         return self(NUMBER, way=ONE, value=value, dtype=like)
 
     def body(self, results: tuple[int, ...]) -> Body:
-        """All of it; `results` are stored."""
+        """The finished body; `results` are stored."""
         return Body(self.operands, tuple(self.steps), results, self.cols)
 
     def _way(self, type: str, inputs: tuple[int, ...]) -> str:
@@ -73,7 +73,7 @@ EXPANSIONS: dict[str, Expansion] = {}
 
 
 def expansion(type: str) -> Callable[[Expansion], Expansion]:
-    """Decorator: this says what the operation does."""
+    """Decorator: register the decomposition of an operation."""
 
     def add(write: Expansion) -> Expansion:
         EXPANSIONS[type] = write
@@ -83,7 +83,7 @@ def expansion(type: str) -> Callable[[Expansion], Expansion]:
 
 
 def exponentials(s: Steps, x: int) -> tuple[int, int, int]:
-    """x minus the largest of its row, the exponentials of that, and their sum."""
+    """x minus the maximum of its row, the exponentials of that, and their sum."""
     shifted = s("Sub", x, s(MAX, x))
     powers = s("Exp", shifted)
     return shifted, powers, s(SUM, powers)
@@ -131,7 +131,7 @@ def _sparse_cross_entropy(
 ) -> tuple[int, ...]:
     shifted, powers, total = exponentials(s, logits)
     label = s("Cast", labels, dtype=INDEX)
-    if attrs.get("device") == "gpu":  # which nobody waits for: what is wrong gives NaN
+    if attrs.get("device") == "gpu":  # a GPU kernel cannot raise: a wrong label gives NaN
         within = s("GreaterEqual", label, s.number(0, INDEX))
         within = s("LogicalAnd", within, s("Less", label, s.number(s.cols, INDEX)))
         total = s("Select", within, total, s.number(np.nan, dtype))

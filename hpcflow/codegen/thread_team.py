@@ -1,10 +1,10 @@
-"""Large kernels run on several threads: how one is cut into ranges, and which threads those are.
+"""Thread team of kernels: splits a large kernel into ranges over the threads of OpenMP.
 
-A kernel is a function of a range of its rows, or of whatever it is cut into. The threads are those
-of an OpenMP library that other kernels of this process use, too, for two pools of threads, which
-look for work for a while before they rest, take each other's cores. Each has one range, so what
-a thread has in its cache the next kernel finds there. Only sums over the ranges, as of columns,
-depend on the number of threads: each thread makes its own, and they are added in order.
+A kernel is a function of a range of its rows, or of another index. The team uses the OpenMP library
+that other kernels of the process use: two thread pools would compete for the cores, since idle
+threads spin before they sleep. Each thread has one range, so the next kernel finds the thread's
+data in its cache. Only reductions over the ranges, as column sums, depend on the number of threads:
+each thread has partial sums, which are added in order.
 """
 
 from __future__ import annotations
@@ -16,38 +16,38 @@ from typing import Any
 
 from hpcflow.platform import cpu_threads
 
-MANY = 1 << 14  # elements: while so many are computed other threads may run Python
-FEW = 1 << 12  # elements: so few are not worth a thread
-MOST_SUMS = 1 << 20  # bytes on the stack for the sums of all threads but one
+MANY = 1 << 14  # elements from which on a kernel releases the GIL
+FEW = 1 << 12  # elements of a range, at least
+MOST_SUMS = 1 << 20  # bytes of stack for the partial sums of all threads but one
 
 
 class _Team(ctypes.Structure):
-    """What the kernels read: how many threads, and functions of OpenMP."""
+    """The global struct that kernels read: the number of threads, and functions of OpenMP."""
 
     _fields_ = (
         ("threads", ctypes.c_int64),
-        ("start", ctypes.c_void_p),  # on so many threads
-        ("count", ctypes.c_void_p),  # how many there are
-        ("number", ctypes.c_void_p),  # the one that asks
+        ("start", ctypes.c_void_p),  # GOMP_parallel
+        ("count", ctypes.c_void_p),  # omp_get_num_threads
+        ("number", ctypes.c_void_p),  # omp_get_thread_num
     )
 
 
 FUNCTIONS = ("GOMP_parallel", "omp_get_num_threads", "omp_get_thread_num")
 _team = _Team(1)
 NAME, ADDRESS = "hpcflow.team", ctypes.addressof(_team)
-_is_only = False  # pool of this process that has several threads
-_barred: set[str] = set()  # why large kernels run on one
+_is_only = False  # whether this is the only thread pool of the process with several threads
+_barred: set[str] = set()  # the reasons why kernels run on one thread
 
 
 def load() -> None:
-    """Use the OpenMP that oneDNN uses, too, if it is there and this rank has several threads."""
+    """Load the OpenMP library that oneDNN uses, if it exists and this rank has several threads."""
     if cpu_threads.chosen().threads > 1:
         with contextlib.suppress(OSError):
             use(ctypes.CDLL("libgomp.so.1"))
 
 
 def use(library: Any) -> None:
-    """Run large kernels on the threads of a library, if it has OpenMP's."""
+    """Run large kernels on the OpenMP threads of a library, if it has them."""
     if all(hasattr(library, name) for name in FUNCTIONS):
         for field, name in zip(("start", "count", "number"), FUNCTIONS, strict=True):
             setattr(_team, field, ctypes.cast(getattr(library, name), ctypes.c_void_p).value)
@@ -55,24 +55,24 @@ def use(library: Any) -> None:
 
 
 def size() -> int:
-    """On how many threads large kernels run."""
+    """The number of threads of large kernels."""
     return int(_team.threads)
 
 
 def resize(number: int) -> None:
-    """Run large kernels on so many threads from now on, if there may be several."""
+    """Set the number of threads of large kernels; 1 without OpenMP or where it is barred."""
     _team.threads = number if _team.start and not _barred else 1
 
 
 def beside_blas() -> None:
-    """Products are BLAS's: if that has threads of its own, kernels have one."""
+    """Use one thread for kernels if BLAS computes the matrix products with threads of its own."""
     if not _is_only:
         _barred.add("BLAS")
         resize(1)
 
 
 def alone() -> None:
-    """BLAS has one thread from now on."""
+    """Note that BLAS has one thread from now on: kernels may have several."""
     global _is_only
     _is_only = True
     _barred.discard("BLAS")
@@ -80,7 +80,7 @@ def alone() -> None:
 
 
 def _forked() -> None:
-    """A process that was forked has none of the library's threads, and the library knows not."""
+    """Use one thread in a forked child, which has no OpenMP threads of its own."""
     _barred.add("fork")
     resize(1)
 
@@ -88,7 +88,7 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
-JOB = (  # what the threads are told, 8 bytes each; thread 0 tells how many there are
+JOB = (  # the fields of a job, 8 bytes each; thread 0 stores the team size behind them
     ("range", "ptr"),
     ("args", "ptr"),
     ("first", "i64"),
@@ -100,7 +100,7 @@ JOB = (  # what the threads are told, 8 bytes each; thread 0 tells how many ther
 
 
 def _each(line: str) -> list[str]:
-    """A line for each of them, which is at %NAME.at."""
+    """The formatted line for each field of a job, with its address in %NAME.at."""
     found = []
     for k, (name, type) in enumerate(JOB):
         found.append(f"  %{name}.at = getelementptr i64, ptr %job, i64 {k}")
@@ -113,14 +113,14 @@ HEARD = _each("  %{name} = load {type}, ptr %{name}.at")
 
 
 def _of_team(name: str, place: int) -> list[str]:
-    """One of OpenMP's functions."""
+    """Load one of the OpenMP functions."""
     at = f"  %{name}.of = getelementptr ptr, ptr @{NAME}, i64 {place}"
     return [at, f"  %{name} = load ptr, ptr %{name}.of"]
 
 
-# `run` has %range done from %first to %last, in ranges of multiples of %grain if there are many
-# %elements. A range is also told where its sums go, of %bytes: null for the kernel's own outputs,
-# to which %join adds those of others.
+# `run` calls %range from %first to %last, with many %elements in parallel ranges of multiples of
+# %grain. A range also gets the address of its partial sums, of %bytes: null for the kernel's
+# outputs, to which %join adds the partial sums of the other ranges.
 RUN = [
     "define linkonce_odr hidden void @hpcflow.run(ptr %range, ptr %join, ptr %args, i64 %first, "
     "i64 %last, i64 %grain, i64 %elements, i64 %bytes) noinline {",
@@ -172,7 +172,7 @@ RUN = [
     "  ret void",
     "}",
 ]
-PART = [  # what each thread does
+PART = [  # the function of each thread
     "define linkonce_odr hidden void @hpcflow.part(ptr %job) noinline {",
     "entry:",
     *HEARD,

@@ -1,8 +1,8 @@
-"""The text of a kernel that updates variables: one loop over a range of their elements.
+"""Code generator of fused variable updates: one loop over a range of elements.
 
-It is called with the first element and the one behind the last, then for each variable the array
-to fill and the one that holds what it was (the same, if nobody else needs that), then operands,
-then outputs.
+A kernel is called with the first element of the range and its end; then, for each variable, the
+array to write and the array with the old value (the same array, if nothing else needs the old
+value); then operands; then outputs.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from hpcflow.codegen.optimizer_formulas import UPDATES
 
 
 class Target(NamedTuple):
-    """A variable. One that `counts` updates has one element, of 64 bits, for all others."""
+    """A variable. One that `counts` updates is a single 64-bit element."""
 
     dtype: Any
     counts: bool = False
 
 
 class Change(NamedTuple):
-    """An update of variables, the numbers `targets`, by values."""
+    """An update of the variables with the numbers `targets`."""
 
     type: str
     targets: tuple[int, ...]
@@ -37,7 +37,7 @@ class Change(NamedTuple):
 
 
 class Update(NamedTuple):
-    """What a kernel computes; values have the numbers of operands, and behind those of steps.
+    """The computation of a kernel; values are numbered, operands first, then steps.
 
     `results` are the numbers of the values that it stores, in order.
     """
@@ -49,7 +49,7 @@ class Update(NamedTuple):
 
 
 def text(update: Update, exact: bool) -> str | None:
-    """The kernel in LLVM's language, `@NAME` its function; None if an operation has no formula."""
+    """The LLVM module with the function `@NAME`; None if an operation has no formula."""
     written = lines(update, exact, counted=True)
     if written is None:
         return None
@@ -68,16 +68,16 @@ def text(update: Update, exact: bool) -> str | None:
 
 
 def arrays(update: Update) -> list[str]:
-    """The names of what a kernel is called with, behind numbers of elements."""
+    """The names of the array arguments of a kernel, which follow the range."""
     found = [f"{kind}{k}" for k in range(len(update.targets)) for kind in ("n", "o")]
     found += [f"x{i}" for i in range(len(update.operands))]
     return found + [f"y{i}" for i in range(len(update.results))]
 
 
 def lines(update: Update, exact: bool, counted: bool) -> tuple[Lines, Lines] | None:
-    """What is done before the loop, and for its element %j; None if an operation has no formula.
+    """The code before the loop, and its body for element %j; None if an operation has no formula.
 
-    `counted`: variables that count updates have gone on already.
+    `counted`: the variables that count updates have already been incremented.
     """
     dtypes = [*(t.dtype for t in update.targets), *(o.dtype for o in update.operands)]
     if not all(np.dtype(dtype).name in TYPES for dtype in dtypes):
@@ -106,7 +106,7 @@ def lines(update: Update, exact: bool, counted: bool) -> tuple[Lines, Lines] | N
     return head, body
 
 
-NOTHING = Value("", "")  # in place of a value of an update, which has none
+NOTHING = Value("", "")  # the value of an update step, which has none
 LOOP_BEGIN = [
     "  %some = icmp slt i64 %begin, %end",
     "  br i1 %some, label %loop, label %over",
@@ -122,7 +122,7 @@ LOOP_END = [
 
 
 def _addresses(arrays: Sequence[str], first: int) -> list[str]:
-    """Where the numbers of each array begin, arguments from `first` on."""
+    """Load the data pointers of arrays, arguments from `first` on."""
     found = python_call_abi.objects([f"%{name}.of" for name in arrays], first)
     for name in arrays:
         found += python_call_abi.numbers(f"%{name}", f"%{name}.of")
@@ -130,14 +130,14 @@ def _addresses(arrays: Sequence[str], first: int) -> list[str]:
 
 
 def times(update: Update) -> list[int]:
-    """How often each variable is updated."""
+    """The number of updates of each variable."""
     changes = [step for step in update.steps if isinstance(step, Change)]
     found = collections.Counter(k for change in changes for k in change.targets)
     return [found[k] for k in range(len(update.targets))]
 
 
 def _counting(update: Update) -> list[str]:
-    """%size; counts go on before the first range of elements."""
+    """%size, and the increment of counts in the first range of elements."""
     lines = Lines("c")
     lines.add("  %size = sub i64 %last, %first")
     lines.add("  %starts = icmp eq i64 %first, 0")
@@ -151,7 +151,7 @@ def _counting(update: Update) -> list[str]:
 
 
 def _variables(update: Update, h: Lines, b: Lines, counted: bool) -> list[Value]:
-    """What each variable is before the update."""
+    """The value of each variable before the update."""
     found = []
     for k, (target, many) in enumerate(zip(update.targets, times(update), strict=True)):
         if target.counts:
@@ -164,7 +164,7 @@ def _variables(update: Update, h: Lines, b: Lines, counted: bool) -> list[Value]
 
 
 def _operand(h: Lines, b: Lines, i: int, operand: Operand) -> Value:
-    """A scalar, which is read before the loop, or an element."""
+    """A scalar, loaded before the loop, or an element."""
     type = TYPES[np.dtype(operand.dtype).name]
     if operand.way == ONE:
         return h.load(h.at(f"%x{i}", "0", type), type)

@@ -1,8 +1,8 @@
-"""Exponentials, logarithms and powers of 32-bit floats as polynomials, which go well in vectors.
+"""Vectorizable exponentials, logarithms and powers of float32, by polynomials.
 
-Most after the Cephes library (S. L. Moshier, single precision): range reduction, then a minimax
-polynomial. Errors are at most a few units in the last place (tests/native). A product that is
-followed by a sum is one operation, `fma`, on any processor: all compute the same bits.
+Most are after the Cephes library (S. L. Moshier, single precision): range reduction, then a minimax
+polynomial. Errors are at most a few units in the last place (tests/native). A product followed by a
+sum is one `fma` on every processor: all compute the same bits.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ LOG = (
     *(-1.6668057665e-1, 2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1),
 )
 TANH = (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1)
-SMALL = 0.625  # below it tanh is a polynomial
-ONES = 20.0  # above half of it tanh is 1
+SMALL = 0.625  # tanh is a polynomial below
+ONES = 20.0  # tanh is 1 above half of it
 LEAST = 1.17549435e-38  # the smallest normal number
-OVER, UNDER = 88.7228394, -87.3365479  # exp is infinity above, and no normal number below
+OVER, UNDER = 88.7228394, -87.3365479  # exp is infinity above, and not normal below
 
 
 # x P(x x) / Q(x x) on [-4, 4], to 4 units in the last place (Eigen's)
@@ -34,23 +34,23 @@ ERF_BELOW = (
     *(-7.37332916720468e-03, -1.42647390514189e-02),
 )
 ERF_END = 4.0
-# the logarithm to base 2 of (1 + s) / (1 - s), by s, and 2 to the f: Taylor's, in 64 bits
+# Taylor coefficients of log2((1 + s) / (1 - s)) / s, by s^2, and of 2^f, in 64 bits
 LOG2 = tuple(2 / math.log(2) / k for k in range(11, 0, -2))
 EXP2 = tuple(math.log(2) ** k / math.factorial(k) for k in range(7, -1, -1))
 
 
 def f(value: float) -> Value:
-    """A constant of 32 bits."""
+    """A float32 constant."""
     return number(value, "float")
 
 
 def d(value: float) -> Value:
-    """A constant of 64 bits."""
+    """A float64 constant."""
     return number(value, "double")
 
 
 def polynomial(b: Lines, x: Value, coefficients: tuple[float, ...]) -> Value:
-    """By Horner's rule, the highest power first."""
+    """A polynomial by Horner's rule, the coefficient of the highest power first."""
     found = number(coefficients[0], x.type)
     for c in coefficients[1:]:
         found = b.call("fma", found, x, number(c, x.type))
@@ -58,7 +58,7 @@ def polynomial(b: Lines, x: Value, coefficients: tuple[float, ...]) -> Value:
 
 
 def _bounded(b: Lines, x: Value) -> Value:
-    """x where exp(x) is a normal number, else the last such."""
+    """x clamped to the range where exp(x) is a normal number."""
     return b.call("minnum", b.call("maxnum", x, f(UNDER)), f(OVER))
 
 
@@ -71,10 +71,10 @@ def _reduced(b: Lines, inside: Value) -> tuple[Value, Value, Value]:
 
 
 def exp(b: Lines, x: Value) -> Value:
-    """e to the x; 0 where that is no normal number, NaN of NaN."""
+    """e to the x; 0 where that is not a normal number, NaN of NaN."""
     n, r, p = _reduced(b, _bounded(b, x))
     near = b.call("fma", p, b.two("mul", r, r), b.two("add", r, f(1.0)))
-    # 2^n in two factors, since 2^128 is none
+    # 2^n in two factors, since 2^128 overflows
     whole = b.add(f"fptosi float {n.text} to i32", "i32")
     half = b.add(f"ashr i32 {whole.text}, 1", "i32")
     rest = b.two("sub", whole, half)
@@ -83,24 +83,24 @@ def exp(b: Lines, x: Value) -> Value:
 
 
 def expm1(b: Lines, x: Value) -> Value:
-    """e to the x, minus 1, near 0 too."""
+    """e to the x, minus 1, accurate near 0."""
     n, r, p = _reduced(b, _bounded(b, x))
     near = b.call("fma", p, b.two("mul", r, r), r)
     whole = b.add(f"fptosi float {n.text} to i32", "i32")
-    half = _power(b, b.two("sub", whole, number(1, "i32")))  # 2^n / 2, since 2^128 is none
+    half = _power(b, b.two("sub", whole, number(1, "i32")))  # 2^n / 2, since 2^128 overflows
     made = b.call("fma", half, near, b.two("sub", half, f(0.5)))
     return _ends(b, x, f(-1.0), b.two("add", made, made))
 
 
 def _ends(b: Lines, x: Value, least: Value, made: Value) -> Value:
-    """Exponentials with those of very small and large numbers, and of NaN."""
+    """Replace exponentials of very small and very large numbers, and of NaN."""
     made = b.choose(b.compare("lt", x, f(UNDER)), least, made)
     made = b.choose(b.compare("gt", x, f(OVER)), f(float("inf")), made)
     return b.choose(b.is_nan(x), x, made)
 
 
 def _power(b: Lines, n: Value) -> Value:
-    """2 to an integer, by its bits."""
+    """2 to an integer, by its bit pattern."""
     shifted = b.add(f"shl i32 {b.two('add', n, number(127, 'i32')).text}, 23", "i32")
     return b.add(f"bitcast i32 {shifted.text} to float", "float")
 
@@ -125,14 +125,14 @@ def log(b: Lines, x: Value) -> Value:
     y = b.call("fma", n, f(LN2_LOW), y)
     y = b.call("fma", square, f(-0.5), y)
     y = b.call("fma", n, f(LN2_HIGH), b.two("add", m, y))
-    # of infinity and NaN themselves
+    # infinity of infinity, NaN of NaN
     y = b.choose(b.compare("lt", x, f(float("inf"))), y, x)
     y = b.choose(b.compare("eq", x, f(0.0)), f(-float("inf")), y)
     return b.choose(b.compare("lt", x, f(0.0)), f(float("nan")), y)
 
 
 def log1p(b: Lines, x: Value) -> Value:
-    """log(1 + x): what 1 + x loses of x is a factor (W. Kahan)."""
+    """log(1 + x); the factor x / ((1 + x) - 1) corrects the rounding of 1 + x (W. Kahan)."""
     whole = b.two("add", x, f(1.0))
     lost = b.two("sub", whole, f(1.0))
     made = b.two("mul", log(b, whole), b.two("fdiv", x, lost))
@@ -141,7 +141,7 @@ def log1p(b: Lines, x: Value) -> Value:
 
 
 def tanh(b: Lines, x: Value) -> Value:
-    """1 - 2 / (exp(2x) + 1), a polynomial near 0."""
+    """1 - 2 / (exp(2x) + 1); a polynomial near 0."""
     square = b.two("mul", x, x)
     near = b.call("fma", b.two("mul", polynomial(b, square, TANH), square), x, x)
     size = b.call("fabs", x)
@@ -161,7 +161,7 @@ def sigmoid(b: Lines, x: Value) -> Value:
 
 
 def erf(b: Lines, x: Value) -> Value:
-    """The error function, to the bits of `ops/math/special_function_kernels.py`."""
+    """The error function, bitwise equal to `ops/math/special_function_kernels.py`."""
     x = b.choose(b.compare("lt", x, f(-ERF_END)), f(-ERF_END), x)
     x = b.choose(b.compare("gt", x, f(ERF_END)), f(ERF_END), x)
     square = b.two("mul", x, x)
@@ -174,7 +174,7 @@ def erf(b: Lines, x: Value) -> Value:
 
 
 def power(b: Lines, x: Value, y: Value) -> Value:
-    """x to the y, computed in 64 bits; what C99 says of zeros, infinities, NaN and signs."""
+    """x to the y, computed in 64 bits; zeros, infinities, NaN and signs as in C99."""
     size = b.call("fabs", x)
     made = _exp2(b, b.two("mul", _double(b, y), _log2(b, _double(b, size))))
     made = b.add(f"fptrunc double {made.text} to float", "float")
@@ -197,7 +197,7 @@ def _double(b: Lines, x: Value) -> Value:
 
 
 def _log2(b: Lines, x: Value) -> Value:
-    """The logarithm to base 2 of a number of 32 bits, not negative, given in 64."""
+    """The logarithm to base 2 of a non-negative float32, given as float64."""
     bits = b.add(f"bitcast double {x.text} to i64", "i64")
     # exponent and fraction so that the latter is in [sqrt(1/2), sqrt(2))
     shifted = b.two("sub", bits, number(0x3FE6A09E667F3BCD, "i64"))
@@ -213,7 +213,7 @@ def _log2(b: Lines, x: Value) -> Value:
 
 
 def _exp2(b: Lines, x: Value) -> Value:
-    """2 to the x in 64 bits, where that fits into 32."""
+    """2 to the x in float64, where the result fits float32."""
     x = b.call("minnum", b.call("maxnum", x, d(-200.0)), d(200.0))
     n = b.call("rint", x)
     whole = b.add(f"fptosi double {n.text} to i32", "i32")

@@ -1,1 +1,5 @@
-"""How bytes move between ranks. Imports only leaves (errors, settings, logs) and numpy."""
+"""Communication between ranks: MPI, NCCL, shared memory.
+
+Imports only modules without communication: errors, settings, platform, `graph/dtypes.py` and
+`monitoring/wait_ledger.py`.
+"""

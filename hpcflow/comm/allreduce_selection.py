@@ -1,4 +1,4 @@
-"""Which communicator sums over replicas: NCCL between GPUs, windows within a node, MPI else."""
+"""Allreduce selection: NCCL between GPUs, shared-memory windows within a node, MPI otherwise."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hpcflow.settings import Settings
 
 
 def choose(group: Communicator, settings: Settings, on_gpu: bool) -> Communicator:
-    """The communicator for sums over `group`; one line says what was chosen and why. Collective."""
+    """The communicator for allreduces over `group`; logs one line with the choice. Collective."""
     from hpcflow.comm.mpi_communicator import MpiCommunicator
 
     if not isinstance(group, MpiCommunicator) or group.size == 1:
@@ -36,9 +36,9 @@ def choose(group: Communicator, settings: Settings, on_gpu: bool) -> Communicato
 
 
 def without_nccl(group: Communicator, settings: Settings) -> Settings:
-    """The settings of a job whose workers run on unlike devices: their sums are made on the hosts.
+    """Settings of a job whose workers run on different device types: allreduce in host memory.
 
-    Errors: CommError if NCCL was asked for.
+    Errors: CommError if the setting `comm` is nccl.
     """
     if settings.comm == "nccl":
         raise CommError(

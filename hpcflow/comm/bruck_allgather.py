@@ -1,10 +1,10 @@
-"""All-gather whose number of messages grows with the logarithm of the number of ranks.
+"""Allgather by Bruck's algorithm, with a logarithmic number of messages.
 
 J. Bruck, C.-T. Ho, S. Kipnis, E. Upfal, D. Weathersby, *Efficient Algorithms for All-to-All
 Communications in Multiport Message-Passing Systems*, IEEE TPDS 8(11), 1997, section 4. A rank sends
-at most 2 ceil(log2 n) messages. Blocks may have different sizes. They are received where they
-belong in the result, so nothing is rotated: a message that would go round the end of the result is
-two. Each block comes to each rank once.
+at most 2 ceil(log2 n) messages. Blocks may have different sizes. Each block is received directly at
+its place in the result, so no final rotation is needed: a transfer that would wrap around the end
+of the result is two messages. Each rank receives each block once.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import numpy as np
 
 from hpcflow.comm.communicator import Request
 
-Start = Callable[[np.ndarray, int], Request]  # of a message: its bytes and the other rank
+Start = Callable[[np.ndarray, int], Request]  # starts a message (bytes, peer rank)
 
 
 def rounds(rank: int, size: int) -> Iterator[tuple[int, int, int]]:
     """(dest, source, count) of each round.
 
-    `rank` sends the `count` blocks from its own on to `dest`, and receives as many, from that of
-    `source` on. Blocks are numbered modulo `size`.
+    `rank` sends `count` blocks, starting with its own, to `dest`. It receives `count` blocks,
+    starting with the block of `source`, from `source`. Blocks are numbered modulo `size`.
     """
     distance = 1
     while distance < size:
@@ -32,16 +32,17 @@ def rounds(rank: int, size: int) -> Iterator[tuple[int, int, int]]:
 
 
 def runs(first: int, count: int, size: int) -> list[tuple[int, int]]:
-    """The blocks from `first` on as runs (begin, end) that do not go round the end."""
+    """The `count` blocks from `first` on, as (begin, end) ranges that do not wrap around."""
     end = first + count
     return [(first, end)] if end <= size else [(first, size), (0, end - size)]
 
 
 class AllGather:
-    """One all-gather into `result`, bytes of which block r begins at `starts[r]`.
+    """One allgather into `result`, a byte array in which block r begins at `starts[r]`.
 
-    `starts` has one more element, the end; the block of `rank` is there. `send` and `recv` start
-    messages. A round starts when the one before is over, in `test`.
+    `starts` has one more element, the end of `result`. The block of `rank` must already be in
+    place. `send` and `recv` start messages. `test` starts a round when the previous round has
+    completed.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class AllGather:
         self._left: list[Request] = []
 
     def test(self) -> bool:
-        """Whether all blocks are there and this rank's messages have left."""
+        """Whether all blocks have been received and this rank's sends have completed."""
         while True:
             self._left = [request for request in self._left if not request.test()]
             if self._left:
@@ -69,5 +70,5 @@ class AllGather:
     def _parts(self, first: int, count: int) -> Iterator[np.ndarray]:
         for begin, end in runs(first, count, len(self._starts) - 1):
             low, high = self._starts[begin], self._starts[end]
-            if low < high:  # the other end knows, too, which parts are empty
+            if low < high:  # no message for empty blocks: the peer knows the sizes
                 yield self._result[low:high]

@@ -1,4 +1,4 @@
-"""The Communicator contract: what the engine asks of MPI, shared windows, NCCL and the double."""
+"""The Communicator interface, implemented over MPI, shared windows, NCCL and threads (tests)."""
 
 from __future__ import annotations
 
@@ -9,102 +9,107 @@ from typing import Any, Protocol
 
 import numpy as np
 
-GATHER_TAGS = 1024  # of all_gathers in flight at once
+GATHER_TAGS = 1024  # limit of allgathers in flight
 
 
 class Request(Protocol):
-    """Something that finishes by itself; `test` makes progress and says whether it has."""
+    """A nonblocking operation; `test` makes progress and says whether it has completed."""
 
     def test(self) -> bool:
-        """True once finished, and ever after; never blocks longer than about 1 ms."""
+        """True once completed, and on every later call; blocks for at most about 1 ms."""
         ...
 
 
 class Channel(Request, Protocol):
     """A persistent send or receive of one fixed array; `start` it once per step, then `test`."""
 
-    source: int  # of a receive: who sent the last message (-1 before the first)
+    source: int  # of a receive: sender of the last message (-1 before the first)
     nbytes: int  # of a receive: the bytes of the last message
 
     def start(self) -> None:
-        """Begin the transfer; the array must not be touched until `test` says True."""
+        """Begin the transfer; the array must not be touched until `test` returns True."""
         ...
 
     def close(self) -> None:
-        """Cancel a receive in flight and let go of the array; for plans that are dropped."""
+        """Cancel a receive in flight and release the array; used when a plan is dropped."""
         ...
 
 
 class Watch(Protocol):
-    """Requests in flight of which those that are over are told of, so that nobody tests each.
+    """Completion queue of requests in flight, so that the caller need not test each request.
 
-    A request that has a method `watched_by(watch, token)` enters itself; the others are tested. One
-    that is told of is over, or has more to do: its `test` says so, and raises what it failed by.
+    A request with a method `watched_by(watch, token)` adds itself; other requests are tested. A
+    reported request has completed or can make progress: its `test` says which, and raises its
+    error.
     """
 
     def add(self, transfer: Any, token: Any) -> None:
-        """Tell of a transfer of this communicator that has begun."""
+        """Watch a transfer of this communicator that has been started."""
         ...
 
     def expect(self, source: int, tag: int, receive: Callable[[int], Any], token: Any) -> None:
-        """When a message waits, tell of the transfer that `receive(bytes)` begins."""
+        """When a matching message is available, start its receive by `receive(bytes)`; watch it."""
         ...
 
     def finished(self) -> collections.deque[Any]:
-        """Let messages move. The tokens of those that are over, each to be taken out once."""
+        """Make progress; returns the queue of tokens of completed requests.
+
+        The caller pops each token once.
+        """
         ...
 
     def tokens(self) -> list[Any]:
-        """Those of all that are not over, or were not taken out."""
+        """Tokens of all requests that have not completed, or were not popped."""
         ...
 
     def drop(self, gone: Callable[[Any], bool]) -> None:
-        """Forget the tokens for which `gone` is true."""
+        """Remove the tokens for which `gone` is true."""
         ...
 
     def __len__(self) -> int:
-        """How many tokens there are."""
+        """The number of tokens."""
         ...
 
 
 class Bucket(Protocol):
-    """A sum over ranks with storage of its own, made once and used every step.
+    """An allreduce (sum) with its own storage, allocated once and used every step.
 
-    Write this rank's addend to `input`, `start`, `test` until True, then read `output`, which holds
-    the sum until this rank starts the bucket again. From `start` on `input` is undefined; it may be
-    written anew once `test` said True and `output` was read. `output` may be shared between ranks
-    and is read-only to the caller; it may be the same memory as `input`. `start` is called in the
-    same order of buckets on every rank of the communicator.
+    Write this rank's addend to `input`, call `start`, call `test` until True, then read `output`,
+    which holds the sum until this rank starts the bucket again. After `start`, `input` is
+    undefined; it may be written again once `test` returned True and `output` was read. `output` is
+    read-only to the caller. It may be shared between ranks, and may be the same memory as `input`.
+    All ranks of the communicator start their buckets in the same order.
     """
 
     input: Any
     output: Any
 
     def start(self) -> None:
-        """This rank's addend is complete and its last reading of `output` is over."""
+        """Start the sum; this rank has written its addend and no longer reads the last `output`."""
         ...
 
     def test(self) -> bool:
-        """True once `output` holds the sum, and until the next `start`."""
+        """True once `output` holds the sum, until the next `start`."""
         ...
 
     def close(self) -> None:
-        """Let go of the storage; collective where it is shared; `input` and `output` are gone."""
+        """Free the storage; collective where it is shared. `input` and `output` become invalid."""
         ...
 
 
 class Traffic:
-    """Bytes and messages this rank has sent, counted where they leave; key: (destination, tag).
+    """Bytes and messages sent by this rank, by key (destination, tag).
 
-    Collectives count under the key ("collective", 0) with the bytes of their input. What `split`
-    makes counts into the same record, with destinations numbered as in the first communicator.
+    Collectives count under the key ("collective", 0) with the bytes of their input. Communicators
+    made by `split` count into the same record, with destinations numbered as in the first
+    communicator.
     """
 
     def __init__(self) -> None:
         self._sent: dict[tuple[int | str, int], list[int]] = {}
 
     def tally(self, key: tuple[int | str, int]) -> list[int]:
-        """[messages, bytes] of a key, for who counts there often."""
+        """[messages, bytes] of a key: a mutable counter for frequent senders."""
         return self._sent.setdefault(key, [0, 0])
 
     def add(self, key: tuple[int | str, int], nbytes: int) -> None:
@@ -130,13 +135,13 @@ class Traffic:
 
 
 class Communicator(abc.ABC):
-    """Ranks that can reach each other.
+    """A group of ranks with point-to-point and collective operations.
 
-    Arrays are C-contiguous and free of objects (zero-size ones always fit); anything else is a
-    CommError. Calls of one rank come from one thread at a time (the engine's baton);
-    implementations take no lock. Collectives and `bucket`/`split` are called by all ranks of the
-    communicator in one order. Point-to-point messages match by (peer, tag) in the order sent. ANY
-    (-1) as source receives from any rank. A zero-byte message is a message.
+    Arrays are C-contiguous and hold no Python objects (zero-size ones always fit); anything else is
+    a CommError. One thread at a time makes the calls of a rank (progress lock); implementations
+    take no lock. All ranks of the communicator call collectives, `bucket` and `split` in the same
+    order. Point-to-point messages match by (peer, tag) in the order sent. ANY (-1) as source
+    receives from any rank. A zero-byte message is a message.
     """
 
     ANY = -1
@@ -144,25 +149,25 @@ class Communicator(abc.ABC):
     size: int
     hosts: tuple[str, ...]  # host name of each rank
     traffic: Traffic
-    max_tag: int  # largest tag usable, at least 32767; GATHER_TAGS below it are all_gather's
-    tolerant = False  # the job survives a rank's death, which its messages meet as a DeathError
-    lost: tuple[int, ...] = ()  # ranks that have died, as far as this one knows
-    watch: Watch | None = None  # None: each request is to be tested
+    max_tag: int  # largest usable tag, at least 32767; all_gather uses the GATHER_TAGS below it
+    tolerant = False  # the job survives a rank's death, which raises DeathError
+    lost: tuple[int, ...] = ()  # dead ranks known to this rank
+    watch: Watch | None = None  # None: the caller tests each request
 
     @abc.abstractmethod
     def send(self, array: np.ndarray, dest: int, tag: int) -> Request:
-        """Start sending `array`; the caller keeps it unchanged until the request is done.
+        """Start sending `array`; the caller must not change it until the request has completed.
 
-        `recv` of the other side takes it; what a channel takes is sent by `send_to_channel`.
+        The receiver calls `recv`. To a receiving channel, send by `send_to_channel`.
         """
 
     def send_to_channel(self, array: np.ndarray, dest: int, tag: int) -> Request:
-        """`send` to a rank that receives it by a channel."""
+        """`send` to a rank that receives by a channel."""
         return self.send(array, dest, tag)
 
     @abc.abstractmethod
     def recv(self, array: np.ndarray, source: int, tag: int) -> Request:
-        """Start receiving into `array`; a message of another size is a CommError when tested."""
+        """Start receiving into `array`; `test` raises CommError if the message has another size."""
 
     @abc.abstractmethod
     def send_channel(self, array: np.ndarray, dest: int, tag: int) -> Channel:
@@ -172,32 +177,33 @@ class Communicator(abc.ABC):
     def recv_channel(
         self, array: np.ndarray, source: int, tag: int, short: bool = False
     ) -> Channel:
-        """A persistent receive into `array`; `source` may be ANY: then `.source` says who sent.
+        """A persistent receive into `array`; if `source` is ANY, `.source` is the last sender.
 
-        With `short` (and a source) a message may be shorter: `.nbytes` says how long it was.
+        With `short` (and a fixed source) a message may be shorter than `array`: `.nbytes` is its
+        size.
         """
 
     @abc.abstractmethod
     def probe(self, source: int, tag: int) -> tuple[int, int] | None:
-        """(source, bytes) of a message that waits to be received, or None; never blocks."""
+        """(source, bytes) of a message that can be received, or None; never blocks."""
 
     @abc.abstractmethod
     def bucket(self, count: int, dtype: np.dtype) -> Bucket:
-        """Storage for a sum of `count` elements over all ranks; collective."""
+        """Allocate storage for a sum of `count` elements over all ranks; collective."""
 
     @abc.abstractmethod
     def all_reduce(self, array: np.ndarray, op: str = "sum") -> Request:
-        """Combine `array` in place over all ranks ("sum", "max", "min"); for small things."""
+        """Allreduce `array` in place ("sum", "max", "min"); for small arrays."""
 
     @abc.abstractmethod
     def broadcast(self, array: np.ndarray, root: int) -> Request:
-        """Give every rank `root`'s array, in place."""
+        """Broadcast `root`'s array in place."""
 
     @abc.abstractmethod
     def all_gather(self, array: np.ndarray, out: np.ndarray, rows: Sequence[int]) -> Request:
-        """Give every rank the arrays of all ranks, one after the other in `out`.
+        """Concatenate the arrays of all ranks, in rank order, in `out` on every rank.
 
-        `rows[r]` is how many rows of `out` are rank r's; `array` has `rows[rank]`.
+        `rows[r]` is the number of rows of `out` from rank r; `array` has `rows[rank]` rows.
         """
 
     @abc.abstractmethod
@@ -206,23 +212,23 @@ class Communicator(abc.ABC):
 
     @abc.abstractmethod
     def gather_text(self, text: str, root: int = 0) -> list[str] | None:
-        """All ranks' strings on `root`, None elsewhere; blocks; for set-up and reports."""
+        """All ranks' strings on `root`, None elsewhere; blocks; for setup and reports."""
 
     @abc.abstractmethod
     def broadcast_text(self, text: str | None, root: int = 0) -> str:
-        """`root`'s string everywhere; blocks; for set-up and reports."""
+        """`root`'s string on every rank; blocks; for setup and reports."""
 
     def all_gather_text(self, text: str) -> list[str]:
-        """All ranks' strings, free of NUL, on every rank; blocks; for set-up and reports."""
+        """All ranks' strings, without NUL, on every rank; blocks; for setup and reports."""
         rows = self.gather_text(text)
         return self.broadcast_text(None if rows is None else "\0".join(rows)).split("\0")
 
     @abc.abstractmethod
     def split(self, ranks: Sequence[int]) -> Communicator | None:
-        """A communicator of `ranks`, numbered in that order; None on the others; all call."""
+        """A communicator of `ranks`, numbered in that order, or None on other ranks; collective."""
 
     def is_last(self) -> bool:
-        """Whether all others have died, or do within a moment."""
+        """Whether all other ranks have died, or die within a moment."""
         return self.size == 1
 
     @abc.abstractmethod
@@ -231,4 +237,4 @@ class Communicator(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Release what this communicator holds; collective where the implementation needs it."""
+        """Release the resources; collective where the implementation needs it."""

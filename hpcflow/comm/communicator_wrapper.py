@@ -1,4 +1,4 @@
-"""A communicator that differs from another in how buckets are summed, and in nothing else."""
+"""A communicator wrapper that replaces only the implementation of buckets."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from hpcflow.comm.communicator import Channel, Communicator, Request
 
 
 class Delegate(Communicator):
-    """Everything but `bucket`, `split` and `close` is what `inner` does.
+    """Forwards everything but `bucket`, `split` and `close` to `inner`.
 
-    `inner` stays its maker's to close, unless `split` made it.
+    The creator of `inner` closes it, unless `split` made it.
     """
 
     def __init__(self, inner: Communicator) -> None:
@@ -26,7 +26,7 @@ class Delegate(Communicator):
         return self.inner.send(array, dest, tag)
 
     def send_to_channel(self, array: np.ndarray, dest: int, tag: int) -> Request:
-        """`send` to a rank that receives it by a channel."""
+        """`send` to a rank that receives by a channel."""
         return self.inner.send_to_channel(array, dest, tag)
 
     def recv(self, array: np.ndarray, source: int, tag: int) -> Request:
@@ -44,7 +44,7 @@ class Delegate(Communicator):
         return self.inner.recv_channel(array, source, tag, short)
 
     def probe(self, source: int, tag: int) -> tuple[int, int] | None:
-        """(source, bytes) of a message that waits to be received, or None."""
+        """(source, bytes) of a message that can be received, or None."""
         return self.inner.probe(source, tag)
 
     def all_reduce(self, array: np.ndarray, op: str = "sum") -> Request:
@@ -52,11 +52,11 @@ class Delegate(Communicator):
         return self.inner.all_reduce(array, op)
 
     def broadcast(self, array: np.ndarray, root: int) -> Request:
-        """Give every rank `root`'s array, in place."""
+        """Broadcast `root`'s array in place."""
         return self.inner.broadcast(array, root)
 
     def all_gather(self, array: np.ndarray, out: np.ndarray, rows: Sequence[int]) -> Request:
-        """Give every rank the arrays of all ranks, one after the other in `out`."""
+        """Concatenate the arrays of all ranks, in rank order, in `out` on every rank."""
         return self.inner.all_gather(array, out, rows)
 
     def barrier(self) -> Request:
@@ -68,7 +68,7 @@ class Delegate(Communicator):
         return self.inner.gather_text(text, root)
 
     def broadcast_text(self, text: str | None, root: int = 0) -> str:
-        """`root`'s string everywhere."""
+        """`root`'s string on every rank."""
         return self.inner.broadcast_text(text, root)
 
     def split(self, ranks: Sequence[int]) -> Communicator | None:
@@ -81,7 +81,7 @@ class Delegate(Communicator):
         return part
 
     def over(self, part: Communicator, ranks: Sequence[int]) -> Delegate:
-        """This kind of communicator over a part of the ranks; collective over the part."""
+        """A communicator of this class over the subset `ranks`; collective over `part`."""
         raise NotImplementedError
 
     def abort(self, code: int) -> None:
@@ -89,6 +89,6 @@ class Delegate(Communicator):
         self.inner.abort(code)
 
     def close(self) -> None:
-        """Release what was made here; a subclass releases its own first."""
+        """Close `inner` if `split` made it; a subclass first releases its own resources."""
         if self._owns_inner:
             self.inner.close()

@@ -1,4 +1,4 @@
-"""The memory of an array as the transports want it: checked and flat."""
+"""Contiguous array buffers for the transports: checks and flat views."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hpcflow.graph.dtypes import bfloat16
 
 
 def as_bytes(array: np.ndarray, *, writable: bool = False) -> np.ndarray:
-    """The memory of `array` as flat bytes, not a copy; CommError where that cannot be."""
+    """A flat byte view of `array` without a copy; CommError if there is none."""
     if not isinstance(array, np.ndarray):
         raise CommError(f"a NumPy array is needed, not {type(array).__name__}")
     if array.dtype.hasobject:
@@ -29,13 +29,13 @@ def as_bytes(array: np.ndarray, *, writable: bool = False) -> np.ndarray:
 
 
 def flat(array: np.ndarray) -> np.ndarray:
-    """A one-dimensional view of a writable array that a collective combines in place."""
+    """A one-dimensional view of a writable array that a collective reduces in place."""
     as_bytes(array, writable=True)
     return array.reshape(-1)
 
 
 def check_rows(array: np.ndarray, out: np.ndarray, rows: Sequence[int], rank: int) -> None:
-    """CommError unless `out` has room for `rows` of all ranks and `array` holds those of `rank`."""
+    """CommError unless `out` holds the `rows` of all ranks and `array` holds those of `rank`."""
     alike = array.dtype == out.dtype and array.shape[1:] == out.shape[1:]
     if not alike or array.shape[:1] != (rows[rank],) or out.shape[:1] != (sum(rows),):
         raise CommError(
@@ -53,13 +53,13 @@ def read_only(array: np.ndarray) -> np.ndarray:
 
 
 def add_bfloat16(addend: Any, total: Any, kind: Any) -> None:
-    """MPI's form of an operation: numbers of bfloat16 in `total` plus those in `addend`."""
+    """An MPI reduction function: adds the bfloat16 values of `addend` to `total`."""
     into = np.frombuffer(total, bfloat16)
     np.add(np.frombuffer(addend, bfloat16), into, out=into)
 
 
 def share(count: int, parts: int, part: int, unit: int = 1) -> slice:
-    """Piece `part` of `parts` nearly equal ones of `count` elements, cut at multiples of `unit`."""
+    """Chunk `part` of `parts` nearly equal ones of `count` elements, cut at multiples of `unit`."""
     units = math.ceil(count / unit)
     low, high = units * part // parts, units * (part + 1) // parts
     return slice(min(low * unit, count), min(high * unit, count))

@@ -1,9 +1,10 @@
-"""Ranks that come together at one of them, so that the death of another ends nobody's wait.
+"""Fault-tolerant collectives: the other ranks complete them when a rank dies.
 
-A collective of MPI that a rank does not come to ends with an error on some of the others and well
-on the rest, so that they cannot go on together. Here messages go up a tree to one rank, the chair,
-and back (`fault_tolerant_tree.py`). After a death the chair exchanges messages with each other rank
-directly, and no two ranks receive different answers. The job cannot go on without the chair.
+When a rank dies, an MPI collective fails on some of the other ranks and succeeds on the rest, so
+the ranks cannot continue together. These collectives send messages up a tree to a root rank, the
+chair, and back (`fault_tolerant_tree.py`). After a death the root exchanges messages directly with
+each remaining rank, and all ranks receive the same answer. If the root dies, the job cannot
+continue.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from hpcflow.comm.polling_backoff import finish
 from hpcflow.errors import CommError, DeathError
 
 COMBINE = {"sum": np.add, "max": np.maximum, "min": np.minimum}
-LENGTH = 16  # bytes in front of a text: who tells it, its length
+LENGTH = 16  # bytes of the header of a text: its rank, its length
 
 
 class Chaired:
-    """Small collectives over the ranks `members` of `comm`, of which the first is the chair.
+    """Small collectives over the ranks `members` of `comm`; the first member is the root.
 
-    `tag` and the next two are its own. Every member that lives calls them, in one order; those that
-    have died before they came are left out. The names are those of `Communicator`. A round that is
-    waited for later keeps its place before those that are begun after it: members pass on what
-    others tell, so each round that has begun is to be tested until it is over; `beside` is a list
-    of what the caller tests whenever it waits.
+    It uses `tag` and the next two tags. Every live member calls the collectives in the same order;
+    members that died before their call are left out. The methods are named as in `Communicator`.
+    Collectives complete in the order in which they were started. Members forward messages for
+    others, so each started collective must be tested until it has completed; it is appended to
+    `beside`, a list of requests that the caller tests whenever it waits.
     """
 
     def __init__(
@@ -39,19 +40,19 @@ class Chaired:
         beside: list[Request] | None = None,
     ) -> None:
         self.comm, self._mail, self._beside = comm, Mail(comm, tag), beside
-        self._begun = 0  # rounds
-        self._last: _InTurn | None = None  # the round that was begun last
-        self.gone: set[int] = set()  # members that have died, as all members know
+        self._begun = 0  # collectives started
+        self._last: _InTurn | None = None  # the collective started last
+        self.gone: set[int] = set()  # dead members on which all members agree
         self._made: tuple[tuple[int, ...], frozenset[int], Tree] | None = None
         self.go_on(members)
 
     def go_on(self, members: Sequence[int]) -> None:
-        """From now on without the others, who have died; rounds that were begun end as they are."""
+        """Continue with the live `members`; collectives already started keep their old members."""
         self.members = tuple(members)
         self.size, self.rank = len(members), self.members.index(self.comm.rank)
 
     def _tree(self, members: tuple[int, ...]) -> Tree:
-        """The tree of those who live, as far as all members know."""
+        """The tree of the members that all members agree are live."""
         if self._made is None or self._made[0] is not members or self._made[1] != self.gone:
             ranks = tuple(rank for rank in members if rank not in self.gone)
             tree = Tree(ranks, ranks.index(self.comm.rank))
@@ -59,7 +60,7 @@ class Chaired:
         return self._made[2]
 
     def all_reduce(self, array: np.ndarray, op: str = "sum") -> Request:
-        """Combine `array` in place over the members ("sum", "max", "min")."""
+        """Allreduce `array` in place over the members ("sum", "max", "min")."""
         combine = COMBINE[op]
 
         def join(told: Sequence[bytes]) -> bytes:
@@ -74,7 +75,7 @@ class Chaired:
         return self._round(array.tobytes(), join, lambda total: total, put)
 
     def gather_text(self, text: str, root: int = 0) -> list[str] | None:
-        """The members' strings on the chair, None elsewhere; blocks."""
+        """The members' strings on the root, None elsewhere; blocks."""
         if root:
             raise CommError("only the chair gathers", rank=self.comm.rank)
         texts: dict[int, str] = {}
@@ -89,7 +90,7 @@ class Chaired:
         return None if self.rank else [texts[r] for r in self.members if r in texts]
 
     def broadcast_text(self, text: str | None, root: int = 0) -> str:
-        """The chair's string everywhere; blocks."""
+        """The root's string on every member; blocks."""
         if root:
             raise CommError("only the chair broadcasts", rank=self.comm.rank)
         box: list[str] = []
@@ -99,7 +100,7 @@ class Chaired:
         return box[0]
 
     def all_gather_text(self, text: str) -> list[str]:
-        """The members' strings, free of NUL, on every member; blocks."""
+        """The members' strings, without NUL characters, on every member; blocks."""
         rows = self.gather_text(text)
         return self.broadcast_text(None if rows is None else "\0".join(rows)).split("\0")
 
@@ -121,7 +122,7 @@ class Chaired:
 
 
 def _texts(told: bytes) -> dict[int, str]:
-    """Texts by the ranks that have told them."""
+    """The texts in a gathered message, by rank."""
     found, at = {}, 0
     while at < len(told):
         rank, length = np.frombuffer(told[at : at + LENGTH], np.int64).tolist()
@@ -131,7 +132,7 @@ def _texts(told: bytes) -> dict[int, str]:
 
 
 class _InTurn:
-    """A round that begins when the round before is over."""
+    """A collective that starts when the previous one has completed."""
 
     def __init__(
         self, group: Chaired, make: Callable[[], Chair | Member], before: _InTurn | None
@@ -141,14 +142,14 @@ class _InTurn:
         self._is_over = False
 
     def begin(self) -> None:
-        """Send what can be sent now; that the chair has died is met by who waits."""
+        """Send what can be sent now; a death of the root is raised by a later `test`."""
         try:
             self.test()
         except DeathError:
             pass
 
     def test(self) -> bool:
-        """Whether it is over, on this rank and on those for which it passes messages on."""
+        """Whether it has completed on this rank and on the ranks for which this rank forwards."""
         if self._is_over:
             return True
         if self._before is not None:

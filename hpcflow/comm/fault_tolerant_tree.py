@@ -1,21 +1,22 @@
-"""One round of ranks that come together: up a tree to the first of them, the chair, and back down.
+"""Fault-tolerant reduce and broadcast over a tree: one collective operation, called a round.
 
-While nobody dies each rank sends at most FANOUT + 2 messages, and the chair hears of FANOUT others:
+The first rank is the root (class `Chair`). Without a death each rank sends at most FANOUT + 2
+messages, and the root receives from FANOUT children:
 
-    UP       a rank has what all below it in the tree have told, joined
-    ANSWER   the chair has made something of it; down the tree
-    ACK      a rank and all below it have the answer
+    UP       to the parent: the combined input of a rank and its subtree
+    ANSWER   to the children: the result that the root has computed
+    ACK      to the parent: a rank and its subtree have the result
 
-Who meets a death, of its parent or of a child, tells the chair (BROKEN), which alone decides what
-follows, with a message to each:
+A rank that detects the death of its parent or of a child reports it to the root (BROKEN). The root
+alone decides how the round continues, and sends a message to each rank:
 
-    ASK, TELL  before it had heard of all: everyone who lives tells it alone what he has to tell
-    TOLD       the answer, which nobody passes on; then, too, when it lacks an ACK
+    ASK, TELL  if it had not received all inputs: each live rank sends its input to the root
+    TOLD       the result, which is not forwarded; also sent if an ACK is missing
 
-So all that live get the same answer: none is given before all of them have told, and the chair's
-round is not over before all of them have it. With TOLD the chair says who did not tell; the trees
-of later rounds are without them. Messages have the number of their round; those of rounds that are
-over, as of who told of a death after the answer, are dropped.
+All live ranks get the same result: the root computes it only after all of them have sent their
+input, and its round completes only after all of them have the result. TOLD also names the ranks
+that sent no input; the trees of later rounds leave them out. Messages carry the number of their
+round. Messages of completed rounds, such as a report of a death after the result, are dropped.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from hpcflow.comm.communicator import Communicator, Request
 from hpcflow.errors import DeathError
 
 FANOUT = 4
-TAGS = 3  # of a group: up the tree, down it and from the chair, to the chair alone
+TAGS = 3  # of a group: up the tree; down it and from the root; directly to the root
 UP, ANSWER, ACK, BROKEN, ASK, TELL, TOLD = range(7)
 HEAD = np.dtype(np.int64).itemsize * 2  # kind, number of the round
 
-Join = Callable[[Sequence[bytes]], bytes]  # what several have told, as one; in any grouping
-Settle = Callable[[bytes], bytes]  # on the chair: what comes of it
-Put = Callable[[bytes], None]  # takes that
+Join = Callable[[Sequence[bytes]], bytes]  # combines inputs; associative
+Settle = Callable[[bytes], bytes]  # on the root: combined input -> result
+Put = Callable[[bytes], None]  # takes the result
 
 
 class Told(NamedTuple):
@@ -48,7 +49,7 @@ class Told(NamedTuple):
 
 
 class _Message:
-    """Bytes that come from a rank, or from any, as many as they are."""
+    """Receives a message of unknown size from one rank, or from any."""
 
     def __init__(self, comm: Communicator, source: int, tag: int) -> None:
         self.comm, self.source, self.tag = comm, source, tag
@@ -56,7 +57,7 @@ class _Message:
         self._data = np.empty(0, np.uint8)
 
     def take(self) -> Told | None:
-        """The message, once it is there."""
+        """The message, once it has been received; None before."""
         if self._request is None:
             found = self.comm.probe(self.source, self.tag)
             if found is None:
@@ -71,29 +72,29 @@ class _Message:
 
 
 class Mail:
-    """The messages of a group of ranks, in the order of rounds."""
+    """The messages of a group of ranks, delivered by round."""
 
     def __init__(self, comm: Communicator, tag: int) -> None:
         self.comm, self._tag = comm, tag
         self._coming: dict[tuple[int, int], _Message] = {}
-        self._kept: dict[tuple[int, int], Told] = {}  # of a later round
+        self._kept: dict[tuple[int, int], Told] = {}  # messages of a later round
         self._direct: list[Told] = []
         self._leaving: list[Request] = []
 
     def send(self, rank: int, way: int, kind: int, number: int, data: bytes = b"") -> None:
-        """Send a message by one of the tags; nobody waits for it."""
+        """Start sending a message with tag offset `way`; `reap` completes it."""
         head = np.array([kind, number], np.int64).tobytes()
         message = np.frombuffer(head + data, np.uint8)
         self._leaving.append(self.comm.send(message, rank, self._tag + way))
 
     def reap(self) -> None:
-        """Let go of what has left, or was for one who has died."""
+        """Drop sends that have completed or whose receiver has died."""
         self._leaving = [request for request in self._leaving if not _is_over(request)]
 
     def take(self, source: int, way: int, number: int) -> Told | None:
-        """A message of `source` in round `number`, once; one of a later round waits for that.
+        """A message of `source` in round `number`, or None; messages of later rounds are held back.
 
-        Errors: DeathError if `source` has died and there is none.
+        Errors: DeathError if `source` has died and no message is left.
         """
         key = source, way
         while True:
@@ -109,7 +110,7 @@ class Mail:
                 return None
 
     def direct(self, number: int) -> list[Told]:
-        """On the chair: what ranks have told it alone in round `number`, each once."""
+        """On the root: messages sent directly to it in round `number`, each returned once."""
         while (told := self._receive(self.comm.ANY, TO_CHAIR)) is not None:
             self._direct.append(told)
         found = [told for told in self._direct if told.number == number]
@@ -143,35 +144,35 @@ def _is_over(request: Request) -> bool:
 
 
 class Tree(NamedTuple):
-    """The place of this rank among `ranks`, of which the first is the chair."""
+    """The position of this rank in the tree of `ranks`; the first rank is the root."""
 
     ranks: tuple[int, ...]
     place: int
 
     @property
     def parent(self) -> int:
-        """Of a member, to whom it tells."""
+        """The parent of a rank that is not the root."""
         return self.ranks[(self.place - 1) // FANOUT]
 
     @property
     def children(self) -> tuple[int, ...]:
-        """Who tell this rank."""
+        """The children of this rank."""
         first = FANOUT * self.place + 1
         return self.ranks[first : first + FANOUT]
 
 
 class Round:
-    """What chair and members have in common."""
+    """Common part of `Chair` and `Member`."""
 
     def __init__(self, mail: Mail, number: int, tree: Tree, mine: bytes, join: Join) -> None:
         self._mail, self._number, self._mine, self._join = mail, number, mine, join
         self._ranks, self._children = tree.ranks, tree.children
-        self._left = set(self._children)  # those from whom something is to come
+        self._left = set(self._children)  # children whose message is missing
         self._parts = [mine]
-        self.gone: set[int] = set()  # who did not tell, if that is known to all
+        self.gone: set[int] = set()  # ranks without an input, once all ranks know them
 
     def _all_came(self, kind: int) -> bool:
-        """Whether all children have sent theirs of this kind. Errors: DeathError."""
+        """Whether all children have sent a message of this kind. Errors: DeathError."""
         for child in sorted(self._left):
             told = self._mail.take(child, UPWARD, self._number)
             if told is None:
@@ -193,7 +194,7 @@ class Round:
 
 
 class Member(Round):
-    """A round of a member other than the chair."""
+    """A round on a rank other than the root."""
 
     def __init__(
         self, mail: Mail, number: int, tree: Tree, mine: bytes, join: Join, put: Put
@@ -203,9 +204,9 @@ class Member(Round):
         self._step: Callable[[], bool] = self._up
 
     def test(self) -> bool:
-        """Go on as far as messages are there; whether this rank and all below have the answer.
+        """Make progress; whether this rank and its subtree have the result.
 
-        Errors: DeathError if the chair has died.
+        Errors: DeathError if the root has died.
         """
         self._mail.reap()
         if self._step != self._over:
@@ -233,7 +234,7 @@ class Member(Round):
             self._step = self._over
 
     def _up(self) -> bool:
-        """Those below have to tell."""
+        """State: waits for the inputs of the children."""
         if not self._all_came(UP):
             return False
         self._send([self._parent], UPWARD, UP, self._join(self._parts))
@@ -241,7 +242,7 @@ class Member(Round):
         return self._step()
 
     def _down(self) -> bool:
-        """The answer has to come."""
+        """State: waits for the result."""
         if self._parent != self._chair:
             told = self._mail.take(self._parent, DOWN, self._number)
             if told is not None:
@@ -255,7 +256,7 @@ class Member(Round):
         self._step = self._down_again
 
     def _down_again(self) -> bool:
-        """Those below have to have the answer."""
+        """State: waits for the ACKs of the children."""
         if not self._all_came(ACK):
             return False
         self._send([self._parent], UPWARD, ACK)
@@ -263,7 +264,7 @@ class Member(Round):
         return True
 
     def _alone(self) -> bool:
-        """The tree is broken: the chair has to speak."""
+        """State: the tree is broken; waits for a direct message of the root."""
         return False
 
     def _over(self) -> bool:
@@ -271,7 +272,7 @@ class Member(Round):
 
 
 class Chair(Round):
-    """A round of the chair."""
+    """A round on the root."""
 
     def __init__(
         self,
@@ -289,12 +290,12 @@ class Chair(Round):
         self._step: Callable[[], bool] = self._up
 
     def test(self) -> bool:
-        """Go on as far as messages are there; whether all that live have the answer."""
+        """Make progress; whether all live ranks have the result."""
         self._mail.reap()
         return self._step()
 
     def _up(self) -> bool:
-        """All have to tell."""
+        """State: waits for the inputs of the children."""
         try:
             if not self._is_whole(UP):
                 return False
@@ -309,7 +310,7 @@ class Chair(Round):
         return self._step()
 
     def _down_again(self) -> bool:
-        """All have to have the answer."""
+        """State: waits for the ACKs of the children."""
         try:
             if not self._is_whole(ACK):
                 return False
@@ -319,16 +320,16 @@ class Chair(Round):
         return True
 
     def _is_whole(self, kind: int) -> bool:
-        """Whether all children have sent theirs of this kind.
+        """Whether all children have sent a message of this kind.
 
-        Errors: DeathError if one of them, or someone below, has died.
+        Errors: DeathError if a child, or a rank below it, has died.
         """
         if any(told.kind == BROKEN for told in self._mail.direct(self._number)):
             raise DeathError("a rank has died", rank=self._mail.comm.rank)
         return self._all_came(kind)
 
     def _asked(self) -> bool:
-        """All that live have to tell the chair alone."""
+        """State: waits for a direct message of each live rank."""
         for told in self._mail.direct(self._number):
             if told.kind == TELL:
                 self._heard[told.source] = told.data

@@ -1,4 +1,4 @@
-"""MPI as a Communicator; MPI is started when `world()` is first called."""
+"""The Communicator interface over MPI; the first call of `world()` initializes MPI."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from hpcflow.graph.dtypes import bfloat16
 from hpcflow.platform.rank_logging import logger
 
 COLLECTIVE = ("collective", 0)
-LARGEST_PIECE = 1 << 30  # elements in one call: MPI-3 counts are 32-bit integers
+LARGEST_PIECE = 1 << 30  # elements of one call: MPI-3 counts are 32-bit integers
 LET_OTHERS_DIE_S = 0.5
 UNIT = 1 << 20  # bytes in one unit of the datatype of larger messages
 
 
 @functools.cache
 def world() -> MpiCommunicator:
-    """All ranks of the job, on a communicator of our own; the first call is collective."""
+    """All ranks of the job, on a duplicate of MPI_COMM_WORLD; the first call is collective."""
     MPI = running()
     if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
         raise LaunchError(
@@ -57,7 +57,7 @@ def world() -> MpiCommunicator:
 
 
 class _MpiBucket:
-    """A sum by Iallreduce, out of place: measured twice as fast as in place."""
+    """A sum by MPI_Iallreduce, out of place: measured twice as fast as in place."""
 
     def __init__(self, comm: MpiCommunicator, count: int, dtype: np.dtype) -> None:
         self._comm = comm
@@ -81,7 +81,7 @@ class _MpiBucket:
 
 
 class MpiCommunicator(Communicator):
-    """The Communicator contract over an mpi4py communicator that is ours alone."""
+    """The Communicator interface over an mpi4py communicator that no other code uses."""
 
     def __init__(self, comm: Any, parent: MpiCommunicator | None = None) -> None:
         self._comm = comm
@@ -90,7 +90,7 @@ class MpiCommunicator(Communicator):
         self.live: set[Transfer] = set()
         self.channels: set[PersistentChannel] = set()
         self._children: list[MpiCommunicator] = []
-        self._buried: list[MpiCommunicator] = []  # had members that have died
+        self._buried: list[MpiCommunicator] = []  # replaced communicators, whose members died
         self._parent, self._closed = parent, False
         self._large: dict[int, Any] = {}
         self._gathers = 0
@@ -100,7 +100,7 @@ class MpiCommunicator(Communicator):
             self.traffic = Traffic()
             self._top: Sequence[int] = range(self.size)
             names = self.all_gather_text(running().Get_processor_name())
-            self.hosts = tuple(map(sys.intern, names))  # a text for each node, not each rank
+            self.hosts = tuple(map(sys.intern, names))  # one string per node, not per rank
         else:
             self.traffic, self.tolerant = parent.traffic, parent.tolerant
             ranks = comm.Get_group().Translate_ranks(None, parent._comm.Get_group())
@@ -121,7 +121,7 @@ class MpiCommunicator(Communicator):
         return Transfer(self, request, array, ("send", dest, tag))
 
     def send_to_channel(self, array: np.ndarray, dest: int, tag: int) -> Request:
-        """Start sending `array` to a rank that receives it by a channel."""
+        """Start sending `array` to a rank that receives by a channel."""
         if not self._in_pieces(array, dest):
             return self.send(array, dest, tag)
         self.traffic.add((self._top[dest], tag), array.nbytes)
@@ -154,7 +154,7 @@ class MpiCommunicator(Communicator):
         self, array: np.ndarray, source: int, tag: int, short: bool = False
     ) -> Channel:
         """A persistent receive into `array`."""
-        # one that is posted was seen to end without its message when another rank died
+        # a posted receive was seen to complete without its message when another rank died
         if source == self.ANY and (self.tolerant or misses_any_source()):
             return ProbedChannel(self, array, tag)
         data = as_bytes(array, writable=True)
@@ -174,17 +174,17 @@ class MpiCommunicator(Communicator):
         return PersistentChannel(self, request, array, label, running().Status(), short=short)
 
     def _in_pieces(self, array: np.ndarray, peer: int) -> bool:
-        """Whether a message by channels is cut: both ends say the same."""
+        """Whether a channel splits the message; sender and receiver compute the same value."""
         near = peer != self.ANY and self.hosts[peer] == self.hosts[self.rank]
         return near and array.nbytes >= 2 * PIECE_BYTES
 
     def probe(self, source: int, tag: int) -> tuple[int, int] | None:
-        """(source, bytes) of a message that waits to be received, or None."""
+        """(source, bytes) of a message that can be received, or None."""
         status = self._probe(source, tag)
         return None if status is None else (status.Get_source(), self.count_bytes(status))
 
     def probe_any(self) -> tuple[int, int, int] | None:
-        """(source, tag, bytes) of some message that waits to be received, or None."""
+        """(source, tag, bytes) of some message that can be received, or None."""
         status = self._probe(self.ANY, running().ANY_TAG)
         if status is None:
             return None
@@ -200,9 +200,9 @@ class MpiCommunicator(Communicator):
             raise self._failure(error, f"probe of rank {source}, tag {tag}") from error
 
     def met_death(self, error: RuntimeError) -> bool | None:
-        """Whether a request that raised `error` met a rank that has died; None if it goes on.
+        """Whether `error` of a request means that its peer has died; None if the request goes on.
 
-        Who has died then stands in `lost`; a job that is not to survive it does not ask.
+        The dead ranks are then in `lost`. In a job without `survive` it is always False.
         """
         MPI = running()
         kind = error.Get_error_class() if isinstance(error, MPI.Exception) else -1
@@ -212,7 +212,7 @@ class MpiCommunicator(Communicator):
         return True if kind == MPI.ERR_PROC_FAILED else None
 
     def see_deaths(self) -> None:
-        """Take note of who has died, and let receives from any rank go on."""
+        """Update `lost`, and let receives from any rank continue (acknowledge the failures)."""
         if self._parent is not None:
             self._parent.see_deaths()
         failed = self._comm.Get_failed()
@@ -224,16 +224,16 @@ class MpiCommunicator(Communicator):
         return kind(f"{what}: {error}", rank=self.rank)
 
     def count_bytes(self, status: Any) -> int:
-        """Bytes of the message of an MPI status, however many."""
+        """Bytes of the message of an MPI status, also above 2**31."""
         return int(status.Get_elements(running().BYTE))
 
     def bucket(self, count: int, dtype: np.dtype) -> Bucket:
-        """Plain memory, summed by MPI."""
+        """A bucket in private memory, summed by MPI."""
         type_of(np.dtype(dtype))
         return _MpiBucket(self, count, np.dtype(dtype))
 
     def all_reduce(self, array: np.ndarray, op: str = "sum") -> Request:
-        """Combine `array` in place over all ranks."""
+        """Allreduce `array` in place."""
         data = flat(array)
         self.traffic.add(COLLECTIVE, data.nbytes)
         return self.reduce_into(None, data, op)
@@ -241,7 +241,7 @@ class MpiCommunicator(Communicator):
     def reduce_into(
         self, addend: np.ndarray | None, result: np.ndarray, op: str = "sum"
     ) -> Request:
-        """Combine `addend` (None: `result` itself) of all ranks into `result`."""
+        """Allreduce `addend` (None: `result` itself) into `result`."""
         MPI, kind = running(), type_of(result.dtype)
         if op not in ("sum", "max", "min"):
             raise CommError(f"a reduction by {op!r} is not one of sum, max, min")
@@ -262,14 +262,14 @@ class MpiCommunicator(Communicator):
         return Several(requests)
 
     def _collective(self, what: str, start: Callable[[], Any], held: Any) -> Request:
-        """What `start` begins, which uses the memory `held`; it fails when it is tested."""
+        """The request made by `start`, which uses the memory `held`; `test` raises its error."""
         try:
             return Transfer(self, start(), held, (what, -1, -1))
         except RuntimeError as error:
             return Failed(self._failure(error, what))
 
     def broadcast(self, array: np.ndarray, root: int) -> Request:
-        """Give every rank `root`'s array, in place."""
+        """Broadcast `root`'s array in place."""
         spec = self._spec(array, writable=self.rank != root)
         if self.rank == root:
             self.traffic.add(COLLECTIVE, array.nbytes)
@@ -277,14 +277,14 @@ class MpiCommunicator(Communicator):
         return self._collective("broadcast", start, array)
 
     def all_gather(self, array: np.ndarray, out: np.ndarray, rows: Sequence[int]) -> Request:
-        """Give every rank the arrays of all ranks, one after the other in `out`."""
+        """Concatenate the arrays of all ranks, in rank order, in `out` on every rank."""
         check_rows(array, out, rows, self.rank)
         data, target = as_bytes(array), as_bytes(out, writable=True)
         self.traffic.add(COLLECTIVE, array.nbytes)
         row = target.size // max(out.shape[0], 1)
         starts = [0, *(np.cumsum(np.asarray(rows, np.int64)) * row).tolist()]
         target[starts[self.rank] : starts[self.rank + 1]] = data.reshape(-1)
-        tag = self.max_tag - 1 - self._gathers % GATHER_TAGS  # one order of calls on all ranks
+        tag = self.max_tag - 1 - self._gathers % GATHER_TAGS  # all ranks call in the same order
         self._gathers += 1
         return AllGather(
             self.rank,
@@ -304,7 +304,7 @@ class MpiCommunicator(Communicator):
         lengths = np.zeros(self.size, np.int64)
         lengths[self.rank] = data.size
         what = f"a text of {self.size} ranks"
-        finish(self.all_reduce(lengths), what=what)  # so no rank goes on before all have come
+        finish(self.all_reduce(lengths), what=what)  # no rank continues before all have called
         joined = np.empty(int(lengths.sum()) if self.rank == root else 0, np.uint8)
         target = [joined, lengths, running().BYTE] if self.rank == root else None
         request = self._comm.Igatherv([data, running().BYTE], target, root)
@@ -315,7 +315,7 @@ class MpiCommunicator(Communicator):
         return [piece.tobytes().decode() for piece in pieces]
 
     def broadcast_text(self, text: str | None, root: int = 0) -> str:
-        """`root`'s string everywhere."""
+        """`root`'s string on every rank."""
         data = np.frombuffer((text or "").encode(), np.uint8) if self.rank == root else None
         length = np.array([0 if data is None else data.size])
         what, peer = "what one rank decides", self._top[root]
@@ -342,10 +342,10 @@ class MpiCommunicator(Communicator):
         return child
 
     def without_lost(self) -> MpiCommunicator:
-        """A communicator of those that live, in their order; this one is of no use any more.
+        """A communicator of the live ranks, in their order; this one can no longer be used.
 
-        What is in flight on it is left as it is: MPI may still write into that memory, which is
-        therefore kept. Ranks: all that live; blocks until they have come.
+        Collective over the live ranks; blocks. Operations in flight on this communicator are left
+        as they are. MPI may still write into their memory, which is therefore kept allocated.
         """
         self._comm.Revoke()
         part = MpiCommunicator(self._comm.Shrink(), self._parent or self)
@@ -356,29 +356,29 @@ class MpiCommunicator(Communicator):
         return part
 
     def revoke(self) -> None:
-        """Let all calls of others fail that are on this communicator, or on one split from it."""
+        """Make the calls of other ranks fail that use this communicator or one split from it."""
         for comm in (self, *self._children):
             comm._comm.Revoke()
 
     def all_agree(self, yes: bool) -> bool:
-        """Whether all that live say yes and no other one has died: the same on all; blocks."""
+        """Whether all live ranks pass True and no new death was found; same on all; blocks."""
         try:
             return bool(self._comm.Agree(int(yes)))
-        except running().Exception:  # for a death, on all
+        except running().Exception:  # a rank has died; raised on all ranks
             return False
 
     @property
     def top_ranks(self) -> tuple[int, ...]:
-        """The rank in the communicator that this one was split from, and that from, of each."""
+        """Each rank's number in the first communicator, from which this one was split."""
         return tuple(self._top)
 
     @property
     def handle(self) -> Any:
-        """mpi4py's communicator, for a library that talks MPI itself."""
+        """The mpi4py communicator, for a library that calls MPI itself."""
         return self._comm
 
     def group_of(self, ranks: Sequence[int]) -> MpiCommunicator:
-        """A communicator of `ranks`, which alone call; it is kept: the same get the same one."""
+        """A communicator of `ranks`; only these ranks call it. Cached by the ranks."""
         key = tuple(ranks)
         if key not in self._groups:
             group = self._comm.Get_group().Incl(key)
@@ -404,16 +404,16 @@ class MpiCommunicator(Communicator):
         mpi_library.abort(code)
 
     def is_last(self) -> bool:
-        """Whether all others have died; who fails as this rank does may be about to."""
+        """Whether all other ranks have died; waits a moment, as they may be about to fail too."""
         late = time.monotonic() + LET_OTHERS_DIE_S
         while len(self.lost) < self.size - 1 and time.monotonic() < late:
             with contextlib.suppress(CommError):
-                self.probe(self.ANY, self.max_tag)  # MPI learns of deaths only where it is called
+                self.probe(self.ANY, self.max_tag)  # MPI detects deaths only inside its calls
             time.sleep(0.01)
         return len(self.lost) == self.size - 1
 
     def close(self) -> None:
-        """Cancel receives and let go of channels; what `split` made is freed by all its ranks."""
+        """Cancel receives and free channels; collective for communicators made by `split`."""
         if self._closed or running().Is_finalized():
             return
         self._release()
@@ -421,7 +421,7 @@ class MpiCommunicator(Communicator):
             self._comm.Free()
 
     def _release(self) -> None:
-        """The local part of `close`, so that a rank that exits cannot hang in MPI's finalize."""
+        """The local part of `close`, so that a rank that exits does not hang in MPI_Finalize."""
         if self._closed:
             return
         self._closed = True
@@ -446,12 +446,12 @@ class MpiCommunicator(Communicator):
         return int(running().ANY_SOURCE) if rank == self.ANY else rank
 
     def _spec(self, array: np.ndarray, writable: bool = False) -> list[Any]:
-        """How mpi4py is told of `array`: bytes, or one element of a type of that many bytes."""
+        """The mpi4py buffer of `array`: bytes, or one element of a datatype of that many bytes."""
         data, MPI = as_bytes(array, writable=writable), running()
         if data.size < 1 << 31:
             return [data, MPI.BYTE]
         kind = self._large.get(data.size)
-        if kind is None:  # MPI-3 has no larger counts, and mpi4py does not step in for all calls
+        if kind is None:  # MPI-3 counts are 32-bit; mpi4py does not split all calls
             units, rest = divmod(data.size, UNIT)
             unit = MPI.BYTE.Create_contiguous(UNIT)
             kind = MPI.Datatype.Create_struct([units, rest], [0, units * UNIT], [unit, MPI.BYTE])
@@ -461,10 +461,10 @@ class MpiCommunicator(Communicator):
 
 
 class Window:
-    """Memory of the ranks of `comm`, all on one node, that each of them maps; collective.
+    """A shared-memory window of the ranks of `comm`, all on one node; collective.
 
-    `segments[rank]` are that rank's `nbytes` as bytes. Writes are seen by others after `sync`, a
-    message, and their `sync`.
+    `segments[rank]` is the segment of that rank, `nbytes` bytes. A write is visible to another rank
+    after `sync`, a message, and the other rank's `sync`.
     """
 
     def __init__(self, comm: MpiCommunicator, nbytes: int) -> None:
@@ -477,11 +477,11 @@ class Window:
         self.segments = [np.frombuffer(memory, np.uint8) for memory in memories]
 
     def sync(self) -> None:
-        """Order this rank's reads and writes of the window before and after."""
+        """Memory barrier (MPI_Win_sync) between accesses to the window before and after."""
         self._window.Sync()
 
     def close(self) -> None:
-        """Unmap; collective; arrays over the segments must not be used any more."""
+        """Free the window; collective; arrays over the segments become invalid."""
         self.segments.clear()
         self._window.Unlock_all()
         self._window.Free()

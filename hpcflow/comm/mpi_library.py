@@ -1,4 +1,4 @@
-"""mpi4py and the MPI library that it finds: no other file imports it, and this one when asked."""
+"""Loads mpi4py and the MPI library, on demand; no other file imports mpi4py."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from hpcflow.graph.dtypes import bfloat16
 from hpcflow.platform.install_hints import install_hint
 from hpcflow.settings import Settings
 
-MOST_TRIED = 4  # files that an error names
+MOST_TRIED = 4  # library files named in an error
 
 
 @functools.cache
 def running() -> Any:
-    """mpi4py's MPI, initialized."""
+    """The mpi4py module `MPI`, with MPI initialized."""
     MPI = loaded()
     if not MPI.Is_initialized():
         MPI.Init_thread(MPI.THREAD_SERIALIZED)
@@ -31,24 +31,30 @@ def running() -> Any:
 
 
 def abort(code: int) -> None:
-    """End every rank of the job now; nothing where MPI has not started."""
+    """End every rank of the job now; does nothing unless MPI is running."""
     MPI = loaded()
     if MPI.Is_initialized() and not MPI.Is_finalized():
         MPI.COMM_WORLD.Abort(code)
 
 
-lost: Callable[[], Sequence[int]] = tuple  # the ranks that have died, as far as is known
+lost: Callable[[], Sequence[int]] = tuple  # dead ranks known to this rank
 
 
 def _finalize() -> None:
-    """End MPI in a job that survives deaths: after one, Open MPI 5 was seen to hang in it."""
+    """Finalize MPI in a job with `survive`, unless a rank has died.
+
+    After a death, Open MPI 5 was seen to hang in MPI_Finalize.
+    """
     if not lost() and not running().Is_finalized():
         running().Finalize()
 
 
 @functools.cache
 def loaded() -> Any:
-    """mpi4py's MPI as it was loaded: it can tell its version before it starts, which may abort."""
+    """The mpi4py module `MPI`, loaded but not initialized.
+
+    The library version can be read before initialization, which may abort.
+    """
     try:
         import mpi4py
     except ImportError as error:
@@ -57,11 +63,11 @@ def loaded() -> Any:
         ) from error
     mpi4py.rc.thread_level = "serialized"
     mpi4py.rc.initialize, mpi4py.rc.finalize = False, not Settings.from_environ().survive
-    # as launcher_detection.py does for the ranks it starts: without its hardware it prints errors
+    # as launcher_detection.py sets for the ranks it starts: without UCX hardware it prints errors
     os.environ.setdefault("OMPI_MCA_osc", "^ucx")
     try:
         from mpi4py import MPI
-    except (ImportError, RuntimeError) as error:  # by mpi4py for one MPI, for any MPI
+    except (ImportError, RuntimeError) as error:  # mpi4py built for one MPI; for any MPI
         tried = "; ".join(str(error).splitlines()[:MOST_TRIED])
         raise MissingPackageError(
             f"mpi4py finds no MPI: {tried}",
@@ -72,7 +78,7 @@ def loaded() -> Any:
 
 
 def thread_level() -> str:
-    """The thread level MPI gave: single, funneled, serialized or multiple."""
+    """The thread level that MPI provides: single, funneled, serialized or multiple."""
     MPI = running()
     names = ("single", "funneled", "serialized", "multiple")
     levels = [getattr(MPI, f"THREAD_{name.upper()}") for name in names]
@@ -85,23 +91,23 @@ def library_version() -> str:
 
 
 def build_facts() -> str:
-    """All that the MPI library tells of itself; MPI is not started for it."""
+    """The full version string of the MPI library; does not initialize MPI."""
     return str(loaded().Get_library_version())
 
 
 @functools.cache
 def misses_any_source() -> bool:
-    """Whether a posted receive from MPI_ANY_SOURCE may miss a message: MPICH over UCX.
+    """Whether a posted receive from MPI_ANY_SOURCE may miss a message: true for MPICH over UCX.
 
-    Seen with the wheels of MPICH 4.3.2, 5.0.0 and 5.0.2 between nodes; a probe finds the message.
+    Seen between nodes with the wheels of MPICH 4.3.2, 5.0.0 and 5.0.2; a probe finds the message.
     """
     told = build_facts()
     return "MPICH" in told and "ucx" in told
 
 
 def type_of(dtype: np.dtype) -> Any:
-    """MPI's type for numbers of `dtype`; CommError where they cannot be added up."""
-    if dtype == bfloat16:  # its bits, added by an operation of our own
+    """The MPI datatype of `dtype`; CommError if MPI cannot reduce it."""
+    if dtype == bfloat16:  # as raw bits; summed by bfloat16_sum()
         return running().UINT16_T
     try:
         return running().Datatype.fromcode(dtype.char)
@@ -111,5 +117,5 @@ def type_of(dtype: np.dtype) -> Any:
 
 @functools.cache
 def bfloat16_sum() -> Any:
-    """MPI's operation that adds numbers of bfloat16, each sum of two rounded."""
+    """The MPI reduction operation that sums bfloat16, rounding after each addition."""
     return running().Op.Create(add_bfloat16, commute=True)

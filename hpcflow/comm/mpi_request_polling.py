@@ -1,7 +1,7 @@
-"""Requests in flight, of which MPI is asked in one call which are over: the Watch of MPI.
+"""The completion queue (`Watch`) of MPI: tests all requests in flight by one MPI_Testsome.
 
-A server has some requests in flight for each of its workers. Testing each of them in Python, once
-for every message that has come, would cost it the square of their number.
+A server has some requests in flight for each of its workers. To test each of them in Python for
+every message would cost time quadratic in their number.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ from hpcflow.comm.mpi_library import running
 from hpcflow.comm.mpi_requests import Transfer
 from hpcflow.errors import DeathError
 
-AT_ONCE = 32  # messages that are looked for by their names in one call
+AT_ONCE = 32  # expected messages probed one by one in one call
 
 
 class Owner(Protocol):
     """The communicator."""
 
     def probe_any(self) -> tuple[int, int, int] | None:
-        """(source, tag, bytes) of a message that waits to be received, or None."""
+        """(source, tag, bytes) of a message that can be received, or None."""
         ...
 
     def probe(self, source: int, tag: int) -> tuple[int, int] | None:
-        """(source, bytes) of a message that waits to be received, or None."""
+        """(source, bytes) of a message that can be received, or None."""
         ...
 
 
 class MpiWatch:
-    """By `MPI_Testsome` over all requests in flight: one call tells all that are over."""
+    """Finds completed requests by `MPI_Testsome` over all requests in flight."""
 
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
-        self._requests: list[Any] = []  # mpi4py's, and beside each its transfer
+        self._requests: list[Any] = []  # mpi4py requests, parallel to _transfers
         self._transfers: list[Transfer] = []
-        # (source, tag) of a message -> how it is received, token
+        # (source, tag) of a message -> function that starts its receive, token
         self._expected: dict[tuple[int, int], tuple[Callable[[int], Transfer], Any]] = {}
-        self._statuses: list[Any] = []  # of those that are over; made by mpi4py
+        self._statuses: list[Any] = []  # of completed requests; filled by mpi4py
         self._done: collections.deque[Any] = collections.deque()
 
     def add(self, transfer: Transfer, token: Any) -> None:
-        """Tell of a transfer that has begun."""
+        """Watch a transfer that has been started."""
         if transfer.active:
             transfer.token = token
             self._requests.append(transfer.request)
@@ -52,11 +52,11 @@ class MpiWatch:
             self._done.append(token)
 
     def expect(self, source: int, tag: int, receive: Callable[[int], Transfer], token: Any) -> None:
-        """When a message waits, tell of the transfer that `receive(bytes)` begins."""
+        """When a matching message is available, start its receive by `receive(bytes)`; watch it."""
         self._expected[source, tag] = receive, token
 
     def finished(self) -> collections.deque[Any]:
-        """Let messages move; the tokens of those that are over."""
+        """Make progress; returns the queue of tokens of completed requests."""
         if self._expected:
             self._receive_expected()
         if self._requests:
@@ -75,13 +75,13 @@ class MpiWatch:
             transfer = transfers[place]
             done.append(transfer.token)
             transfer.end(status)
-        for place in sorted(places, reverse=True):  # the last one takes the place of each
+        for place in sorted(places, reverse=True):  # swap with the last, then pop
             last, its = requests.pop(), transfers.pop()
             if place < len(requests):
                 requests[place], transfers[place] = last, its
 
     def _look_at_each(self, error: RuntimeError) -> None:
-        """Testsome has met an error: find out who is over, and who by an error."""
+        """After a failed Testsome: find the completed requests and those that failed."""
         faults = {s.source: running().Exception(s.error) for s in self._statuses if s.error}
         whole = {(s.source, s.tag): s for s in self._statuses if not s.error}
         left: list[Transfer] = []
@@ -94,11 +94,12 @@ class MpiWatch:
         self._statuses = []
 
     def _receive_expected(self) -> None:
-        """Begin to receive the expected messages that are there.
+        """Start to receive expected messages that are available.
 
-        Behind a message that is for somebody else MPI does not show those that have come after it:
-        then some are looked for by their names, others the next time. One whose sender has died is
-        over: the next test of it raises the DeathError.
+        If the first available message is not an expected one, MPI_Iprobe does not show the messages
+        behind it. Then up to AT_ONCE expected messages are probed by (source, tag), the others in
+        later calls. An expected message whose sender has died counts as completed; the next test of
+        it raises the DeathError.
         """
         owner, expected = self._owner, self._expected
         while expected and (found := owner.probe_any()) is not None:
@@ -109,7 +110,7 @@ class MpiWatch:
             for key in list(itertools.islice(expected, AT_ONCE)):
                 try:
                     there = owner.probe(*key)
-                except DeathError:  # for who waits for it
+                except DeathError:  # raised by the next test of the expected message
                     self._done.append(expected.pop(key)[1])
                     continue
                 if there is not None:
@@ -123,12 +124,12 @@ class MpiWatch:
         self.add(receive(nbytes), token)
 
     def tokens(self) -> list[Any]:
-        """Those of all that were not taken out."""
+        """Tokens of all requests that were not popped."""
         waiting = [transfer.token for transfer in self._transfers]
         return [*self._done, *waiting, *(token for _, token in self._expected.values())]
 
     def drop(self, gone: Callable[[Any], bool]) -> None:
-        """Forget the tokens for which `gone` is true."""
+        """Remove the tokens for which `gone` is true."""
         self._transfers = [t for t in self._transfers if not gone(t.token)]
         self._requests = [transfer.request for transfer in self._transfers]
         self._expected = {k: one for k, one in self._expected.items() if not gone(one[1])}

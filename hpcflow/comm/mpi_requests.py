@@ -1,4 +1,4 @@
-"""What MpiCommunicator hands out: transfers in flight, persistent channels, several as one."""
+"""MPI requests and channels: nonblocking transfers, persistent channels, groups of requests."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from hpcflow.comm.mpi_library import running
 from hpcflow.comm.polling_backoff import finish
 from hpcflow.errors import CommError, DeathError, StallError
 
-PATIENCE_S = 1.0  # how long a close() lets sends finish
-PIECE_BYTES = 4 << 20  # of a large message within a node
+PATIENCE_S = 1.0  # longest wait of close() for sends
+PIECE_BYTES = 4 << 20  # chunk size of a large message within a node
 ANY = Communicator.ANY
 
 
 class Owner(Protocol):
-    """The communicator; it holds what is in flight, so that memory outlives the call."""
+    """The communicator; references transfers in flight, so that their memory stays valid."""
 
     rank: int
     traffic: Traffic
@@ -26,15 +26,15 @@ class Owner(Protocol):
     channels: set[PersistentChannel]
 
     def count_bytes(self, status: Any) -> int:
-        """Bytes of the message of an MPI status, however many."""
+        """Bytes of the message of an MPI status, also above 2**31."""
         ...
 
     def met_death(self, error: RuntimeError) -> bool | None:
-        """Whether a request that raised `error` met a rank that has died; None if it goes on."""
+        """Whether `error` means that the peer has died; None if the request goes on."""
         ...
 
     def probe(self, source: int, tag: int) -> tuple[int, int] | None:
-        """(source, bytes) of a message that waits to be received, or None."""
+        """(source, bytes) of a message that can be received, or None."""
         ...
 
     def recv(self, array: np.ndarray, source: int, tag: int) -> Request:
@@ -43,7 +43,7 @@ class Owner(Protocol):
 
 
 class Transfer:
-    """One nonblocking call; `label` is its kind, peer and tag, `status` marks a receive."""
+    """One nonblocking call; `label` is (kind, peer, tag); a receive has a `status`."""
 
     __slots__ = (
         *("_error", "_label", "_nbytes", "_owner", "_short", "_status"),
@@ -62,8 +62,8 @@ class Transfer:
         self.request, self.array, self.active, self.source = request, array, True, -1
         self.nbytes, self._short = 0, False
         self._nbytes = array.nbytes if status is not None else -1
-        self._error: CommError | None = None  # what it has failed by, to be raised once
-        self.token: Any = None  # whom its watch tells of it
+        self._error: CommError | None = None  # its failure, raised once by test
+        self.token: Any = None  # reported by its watch on completion
         self._hold()
 
     def _hold(self) -> None:
@@ -73,7 +73,7 @@ class Transfer:
         self._owner.live.discard(self)
 
     def test(self) -> bool:
-        """Whether it is done; a CommError says why it failed."""
+        """Whether it has completed; raises the CommError by which it failed."""
         if self.active:
             try:
                 if not self.request.Test(self._status):
@@ -89,7 +89,7 @@ class Transfer:
         return True
 
     def end(self, status: Any) -> None:
-        """MPI says that it is over; what is wrong with the message `test` will raise."""
+        """MPI has completed the request; `test` raises an error if the message has a wrong size."""
         self.active = False
         self._let_go()
         if self._status is not None:
@@ -101,9 +101,9 @@ class Transfer:
                     self._error = self.failed(why)
 
     def _fails(self, error: RuntimeError) -> bool:
-        """Whether it is over by `error`, which `test` will raise."""
+        """Whether `error` ends the request; `test` then raises it."""
         died = self._owner.met_death(error)
-        if died is None:  # a receive from any rank waits for the others
+        if died is None:  # a receive from any rank continues with the other ranks
             return False
         self.active = False
         self._let_go()
@@ -112,10 +112,11 @@ class Transfer:
         return True
 
     def look(self, whole: dict[tuple[int, int], Any], fault: Callable[[int], RuntimeError]) -> bool:
-        """Whether it is over, after a call for many requests that has failed for some of them.
+        """Whether it has completed, after a call over many requests failed for some of them.
 
-        MPI has no status left for those that were over then: `whole` has those of the messages that
-        have come, by (source, tag). Any other receive has met the fault of its peer.
+        MPI keeps no status of requests that completed in that call. `whole` has the statuses of the
+        messages received in it, by (source, tag). Any other completed receive failed by the fault
+        of its peer.
         """
         status = running().Status()
         try:
@@ -133,11 +134,11 @@ class Transfer:
         return True
 
     def watched_by(self, watch: Watch, token: Any) -> None:
-        """Have `watch` tell when it is over."""
+        """Add it to `watch`."""
         watch.add(self, token)
 
     def cancel(self) -> None:
-        """Give up a receive that no message has met; what cannot be cancelled has yet to finish."""
+        """Cancel a receive that no message has matched; other transfers have to complete."""
         if self.active and self._status is not None:
             self.request.Cancel()
             self._status = None
@@ -176,7 +177,7 @@ class PersistentChannel(Transfer):
     def _hold(self) -> None:
         self._owner.channels.add(self)
 
-    def _let_go(self) -> None:  # held until it is closed
+    def _let_go(self) -> None:  # the owner holds it until it is closed
         pass
 
     def start(self) -> None:
@@ -195,11 +196,11 @@ class PersistentChannel(Transfer):
 
     @property
     def size(self) -> int:
-        """Bytes of its array."""
+        """Bytes of the array."""
         return self._nbytes
 
     def close(self) -> None:
-        """Cancel a receive, wait a moment for a send, and free the request."""
+        """Cancel a receive, wait up to PATIENCE_S for a send, and free the request."""
         if self.request is None:
             return
         self.cancel()
@@ -213,11 +214,11 @@ class PersistentChannel(Transfer):
 
 
 class PiecedChannel:
-    """A large message within a node as several: a receive has one of them on its way at a time.
+    """A large message within a node, sent in chunks; a receive has one chunk in flight at a time.
 
-    Open MPI copies a message between processes of a node in one call of MPI_Test, however large it
-    is; a rank that receives it in pieces looks after its other messages in between. An empty first
-    piece is an empty message.
+    Open MPI copies a whole message between processes of a node in one call of MPI_Test, whatever
+    its size. With chunks, the receiver makes progress on its other messages in between. An empty
+    first chunk stands for an empty message.
     """
 
     def __init__(
@@ -240,7 +241,7 @@ class PiecedChannel:
             piece.start()
 
     def test(self) -> bool:
-        """Whether all pieces are done."""
+        """Whether all chunks are done."""
         pieces = self._pieces
         while self._at < len(pieces):
             piece = pieces[self._at]
@@ -258,24 +259,24 @@ class PiecedChannel:
         return True
 
     def watched_by(self, watch: Watch, token: Any) -> None:
-        """Have `watch` tell of the piece that is on its way; there may be more behind it."""
+        """Add the chunk in flight to `watch`; more chunks may follow it."""
         watch.add(self._pieces[min(self._at, len(self._pieces) - 1)], token)
 
     def close(self) -> None:
-        """Let go of all pieces."""
+        """Close the channels of all chunks."""
         for piece in self._pieces:
             piece.close()
 
 
 def pieces_of(array: np.ndarray) -> list[np.ndarray]:
-    """The bytes of an array, cut."""
+    """The byte array cut into chunks of PIECE_BYTES."""
     return [array[at : at + PIECE_BYTES] for at in range(0, array.nbytes, PIECE_BYTES)]
 
 
 class ProbedChannel:
-    """Receives from any rank: what a probe has found is received from its sender.
+    """A receive from any rank by probe: a probed message is received from its sender.
 
-    For an MPI whose receives from MPI_ANY_SOURCE miss messages that a probe sees.
+    For an MPI whose receives from MPI_ANY_SOURCE miss messages that a probe finds.
     """
 
     def __init__(self, owner: Owner, array: np.ndarray, tag: int) -> None:
@@ -284,7 +285,7 @@ class ProbedChannel:
         self._active, self.source, self.nbytes = False, ANY, array.nbytes
 
     def start(self) -> None:
-        """Begin to look for a message."""
+        """Start to probe for a message."""
         if self._active:
             raise CommError(
                 f"receive from rank any, tag {self._tag}: started again before it was done",
@@ -293,7 +294,7 @@ class ProbedChannel:
         self._active = True
 
     def test(self) -> bool:
-        """Whether a message has come; a CommError says why it could not be received."""
+        """Whether a message has been received; raises a CommError if the receive failed."""
         if not self._active:
             return True
         if self._receive is None:
@@ -305,21 +306,21 @@ class ProbedChannel:
         try:
             if not self._receive.test():
                 return False
-        except DeathError:  # its sender has died since
+        except DeathError:  # its sender has died after the probe
             self._receive = None
             return False
         self._receive, self._active = None, False
         return True
 
     def close(self) -> None:
-        """Stop looking; a message that has been found is received first."""
+        """Stop probing; a receive that has been started completes first."""
         if self._receive is not None:
             finish(self._receive, timeout=PATIENCE_S)
         self._receive, self._active = None, False
 
 
 class Failed:
-    """A transfer that could not even begin."""
+    """A transfer that failed when it was started."""
 
     active = False
 
@@ -327,22 +328,22 @@ class Failed:
         self._error = error
 
     def test(self) -> bool:
-        """Say so."""
+        """Raise its error."""
         raise self._error
 
     def watched_by(self, watch: Watch, token: Any) -> None:
-        """Have `watch` tell of it, at once."""
+        """Add it to `watch` as completed."""
         watch.add(self, token)
 
 
 class Several:
-    """Requests that count as one."""
+    """Several requests as one."""
 
     def __init__(self, requests: Iterable[Request]) -> None:
         self._left = list(requests)
 
     def test(self) -> bool:
-        """Whether all are done."""
+        """Whether all of them have completed."""
         while self._left and self._left[-1].test():
             self._left.pop()
         return not self._left

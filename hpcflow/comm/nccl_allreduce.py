@@ -1,6 +1,6 @@
-"""Buckets on GPUs, summed by NCCL; host arrays go by the communicator beneath.
+"""Allreduce between GPUs by NCCL; host arrays use the wrapped communicator.
 
-The only file that imports cupy.cuda.nccl. One rank drives one GPU, and no GPU has two ranks.
+The only file that imports cupy.cuda.nccl. Each rank drives one GPU, and no two ranks share one.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from hpcflow.platform.install_hints import install_hint
 from hpcflow.platform.rank_logging import logger, say_once, spans
 
 ID_BYTES = 128
-SET_UP_S = 300.0  # NCCL itself waits for ever for a rank that does not come
-ANSWER_S = 10.0  # and for so long more for what rank 0 says of it
-CLOSE_S = 10.0  # for sums on their way, at the end
-ABORT_S = 10.0  # NCCL's abort may hang too; then the job is ended without it
+SET_UP_S = 300.0  # NCCL itself waits without limit for a missing rank
+ANSWER_S = 10.0  # further wait for the answer of rank 0
+CLOSE_S = 10.0  # for sums in flight at close
+ABORT_S = 10.0  # NCCL's abort may hang too; then it is abandoned
 ROLL_TAG = 1
 DEBUG = "NCCL_DEBUG=INFO tells more"
 _open: weakref.WeakSet[NcclCommunicator] = weakref.WeakSet()
@@ -56,10 +56,10 @@ def _packages() -> tuple[Any, Any]:
 
 
 class NcclCommunicator(Delegate):
-    """The contract of `inner`, but buckets live on the GPU `device` (None: the current one).
+    """Wraps `inner`; buckets are on the GPU `device` (None: the current one).
 
-    Collective over `inner`. Two ranks on one GPU, or unlike versions of NCCL, are a DeviceError on
-    every rank. `packages` are cupy and its nccl module.
+    Collective over `inner`. Two ranks on one GPU, or different versions of NCCL, raise a
+    DeviceError on every rank. `packages` are cupy and its nccl module.
     """
 
     def __init__(
@@ -85,23 +85,23 @@ class NcclCommunicator(Delegate):
         _open.add(self)
 
     def bucket(self, count: int, dtype: np.dtype) -> Bucket:
-        """Device memory, summed in place by NCCL."""
+        """A bucket in device memory, summed in place by NCCL."""
         name = np.dtype(dtype).name
         if not hasattr(self.nccl, KINDS.get(name, "")):
             raise CommError(f"NCCL cannot add arrays of dtype {name}", rank=self.rank)
         return _NcclBucket(self, count, np.dtype(dtype))
 
     def over(self, part: Communicator, ranks: Sequence[int]) -> Delegate:
-        """NCCL over a part of the ranks, on the same GPU."""
+        """NCCL over a subset of the ranks, on the same GPU."""
         return NcclCommunicator(part, self.device, (self.cupy, self.nccl))
 
     def check(self) -> None:
-        """CommError once a rank or the network of NCCL has failed; the communicator is aborted."""
+        """CommError if a rank or NCCL's network has failed; aborts the NCCL communicator then."""
         if not self._failed:
             try:
                 self._poll_error()
                 return
-            except Exception as error:  # the class is defined in a package that may be absent
+            except Exception as error:  # the exception class is in a package that may be absent
                 self._failed = str(error)
                 self.abort_here()
         raise CommError(f"NCCL failed: {self._failed}", rank=self.rank, hint=DEBUG)
@@ -112,7 +112,7 @@ class NcclCommunicator(Delegate):
         self.inner.abort(code)
 
     def close(self) -> None:
-        """Destroy NCCL's communicator; collective. One whose sums do not end is aborted."""
+        """Destroy the NCCL communicator; collective. If its sums do not end, it is aborted."""
         if self.comm is not None and not self._failed:
             if self._is_quiet():
                 self.comm.destroy()
@@ -123,7 +123,7 @@ class NcclCommunicator(Delegate):
         super().close()
 
     def _is_quiet(self) -> bool:
-        """Whether all sums end within a while."""
+        """Whether all sums in flight end within CLOSE_S."""
         with self.cupy.cuda.Device(self.device):
             end = self.cupy.cuda.Event(disable_timing=True)
             end.record(self.stream)
@@ -135,9 +135,9 @@ class NcclCommunicator(Delegate):
         return True
 
     def _call_roll(self) -> None:
-        """Rank 0 hears from all, then tells all who have come: nobody waits longer than a while.
+        """Check with a timeout that all ranks are present: rank 0 collects messages and answers.
 
-        Errors: CommError, on each rank that has come, naming those that have not.
+        Errors: CommError, on each rank that is present, naming the missing ranks.
         """
         came = self._hear_all() if self.rank == 0 else self._answer_to_roll()
         if not came.all():
@@ -151,7 +151,10 @@ class NcclCommunicator(Delegate):
             )
 
     def _answer_to_roll(self) -> np.ndarray:
-        """For each rank whether it came in time, as rank 0 tells; or that rank 0 did not."""
+        """For each rank whether it is present, as rank 0 sends it.
+
+        Without an answer only rank 0 counts as missing.
+        """
         came = np.zeros(self.size, np.int8)
         word = self.inner.send(np.ones(1, np.int8), 0, ROLL_TAG)
         said = self.inner.recv(came, 0, ROLL_TAG)
@@ -162,7 +165,7 @@ class NcclCommunicator(Delegate):
         return came
 
     def _hear_all(self) -> np.ndarray:
-        """On rank 0: for each rank whether it came in time; those that came are told."""
+        """On rank 0: collect who is present, send the result to those ranks, and return it."""
         words = [np.zeros(1, np.int8) for _ in range(self.size)]
         left = {r: self.inner.recv(words[r], r, ROLL_TAG) for r in range(1, self.size)}
         late = time.monotonic() + SET_UP_S
@@ -171,12 +174,12 @@ class NcclCommunicator(Delegate):
             time.sleep(0.0005)
         came = np.array([rank not in left for rank in range(self.size)], np.int8)
         sends = [self.inner.send(came, int(r), ROLL_TAG) for r in np.flatnonzero(came) if r]
-        with contextlib.suppress(StallError):  # one that has gone meanwhile is missed later
+        with contextlib.suppress(StallError):  # a later step detects a rank that is gone
             finish(*sends, timeout=ANSWER_S, what="the start of NCCL")
         return came
 
     def _check_gpus(self) -> None:
-        """Every rank learns all GPUs and versions, so that all raise the same error, or none."""
+        """Allgather GPU ids and NCCL versions, so that all ranks raise the same error, or none."""
         uuid = self.cupy.cuda.runtime.getDeviceProperties(self.device)["uuid"]
         version = str(self.nccl.get_version())
         rows = [row.split() for row in self.inner.all_gather_text(f"{bytes(uuid).hex()} {version}")]
@@ -196,7 +199,7 @@ class NcclCommunicator(Delegate):
             raise DeviceError(f"the ranks have unlike versions of NCCL: {told}", rank=self.rank)
 
     def _connect(self) -> Any:
-        """NCCL's communicator; all ranks have come before any of them enters NCCL's own wait."""
+        """NCCL's communicator; a barrier ensures that all ranks enter NCCL's unbounded setup."""
         name = np.zeros(ID_BYTES, np.int8)
         if self.rank == 0:
             name[:] = self.nccl.get_unique_id()
@@ -226,7 +229,7 @@ class NcclCommunicator(Delegate):
         return box[0]
 
     def abort_here(self) -> None:
-        """End what this rank's GPU waits for in sums, which are lost; the other ranks' is not."""
+        """Abort this rank's sums in flight, which are lost; other ranks are not aborted."""
         comm, self.comm = self.comm, None
         self._failed = self._failed or "it was aborted"
         _open.discard(self)
@@ -238,17 +241,17 @@ class NcclCommunicator(Delegate):
 
 
 def abort_all() -> None:
-    """This process ends while others may not: let go of its GPU; from any thread."""
+    """Abort all NCCL communicators when this process ends but others may not; from any thread."""
     for communicator in list(_open):
         communicator.abort_here()
 
 
 def _unknown() -> None:
-    """A CuPy without ncclCommGetAsyncError."""
+    """Used with a CuPy that lacks ncclCommGetAsyncError."""
 
 
 class _NcclBucket:
-    """A sum in place in device memory, on the communicator's own stream."""
+    """A sum in place in device memory, on the communicator's own CUDA stream."""
 
     def __init__(self, comm: NcclCommunicator, count: int, dtype: np.dtype) -> None:
         self._comm, cuda = comm, comm.cupy.cuda
@@ -269,7 +272,7 @@ class _NcclBucket:
             return
         self._running = True
         with comm.cupy.cuda.Device(comm.device):
-            self._ready.record(comm.cupy.cuda.get_current_stream())  # the addend is complete there
+            self._ready.record(comm.cupy.cuda.get_current_stream())  # the stream of the addend
             comm.stream.wait_event(self._ready)
             pointer, total = array.data.ptr, comm.nccl.NCCL_SUM
             comm.comm.allReduce(pointer, pointer, array.size, self._kind, total, comm.stream.ptr)

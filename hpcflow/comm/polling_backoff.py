@@ -1,4 +1,4 @@
-"""How to wait without burning a core: spin first, then sleep a little longer each time."""
+"""Polling with back-off: spin first, then sleep, a little longer each time."""
 
 from __future__ import annotations
 
@@ -16,25 +16,24 @@ from hpcflow.comm.communicator import Communicator, Request
 from hpcflow.errors import StallError
 from hpcflow.monitoring.wait_ledger import ANY, CALL, REQUEST, Ledger
 
-SPIN_S = 0.025  # a dedicated core answers at once for this long
+SPIN_S = 0.025  # spin time on a dedicated core
 CROWDED_SPIN_S = 0.0005
 FIRST_SLEEP_S, LONGEST_SLEEP_S, GROWTH = 20e-6, 1e-3, 1.25
 PATIENCE_POLLS = 64  # empty polls before a wait is entered in the ledger
 MOST_CORES = 8192  # of a Linux kernel
-CORES_TAG = 0  # of messages before the job has others
-LAZY, LAZIEST_SLEEP_S = 0.01, 4e-3  # a long wait may become longer by this share, for a cheap poll
+CORES_TAG = 0  # used before the job has assigned tags
+LAZY, LAZIEST_SLEEP_S = 0.01, 4e-3  # longest sleep: this share of the time waited
 
-ledger: Ledger | None = None  # of this process, if it is a rank: there stand waits that last
+ledger: Ledger | None = None  # of this process, if it is a rank: records long waits
 
 
 class Backoff:
-    """The idle-wait policy: `wait` when nothing moved, `reset` when something did.
+    """The idle-wait policy: `wait` after a poll without progress, `reset` after progress.
 
-    On a core of its own it spins for 25 ms, then sleeps from 20 µs up to 1 ms, and after 0.1 s up
-    to a hundredth of the time waited, at most 4 ms. `crowded` says that ranks outnumber cores:
-    then it yields after each poll and sleeps after half a millisecond.
-    `wake` is set (Event) or notified (Condition) by another thread to end a sleep at once; the
-    waiter clears the event.
+    With a core per rank it spins for 25 ms, then sleeps from 20 µs up to 1 ms, and after 0.1 s up
+    to a hundredth of the time waited, at most 4 ms. `crowded` means that ranks outnumber cores: it
+    then yields after each poll and sleeps after half a millisecond. Another thread sets `wake`
+    (Event) or notifies it (Condition) to end a sleep at once; the waiter clears the event.
     """
 
     def __init__(
@@ -51,11 +50,11 @@ class Backoff:
         self._next = FIRST_SLEEP_S
 
     def reset(self) -> None:
-        """Something moved: the next wait spins again."""
+        """Progress was made: the next wait spins again."""
         self._polls = 0
 
     def wait(self) -> None:
-        """Nothing moved: give up a little time, more of it the longer this lasts."""
+        """No progress: yield or sleep, longer as the wait lasts longer."""
         polls = self._polls
         self._polls = polls + 1
         if not polls:
@@ -66,9 +65,9 @@ class Backoff:
             longest = max(LONGEST_SLEEP_S, min(LAZY * waited, LAZIEST_SLEEP_S))
             self._next = min(self._next * GROWTH, longest)
         elif not self._crowded:
-            # lets other threads have the GIL: 0.25 µs, where time.sleep(0) takes 70
+            # releases the GIL to other threads: 0.25 µs, where time.sleep(0) takes 70
             self._let_go(0)
-        else:  # who is waited for may need this very core
+        else:  # the awaited rank may need this core
             os.sched_yield()
 
 
@@ -90,9 +89,9 @@ def _sleeper(
 def finish(
     *requests: Request, timeout: float | None = None, what: str = "a request", peer: int = ANY
 ) -> None:
-    """Wait politely until all `requests` are done; StallError after `timeout` seconds.
+    """Wait with back-off until all `requests` are done; StallError after `timeout` seconds.
 
-    `what` is waited for, from rank `peer`: for the ledger.
+    `what` and `peer` describe the wait in the ledger: what is awaited, from which rank.
     """
     backoff, end = Backoff(crowded=True), time.monotonic() + (timeout or 0.0)
     left, polls = list(requests), 0
@@ -111,7 +110,9 @@ def finish(
 
 @contextlib.contextmanager
 def calling(what: str) -> Iterator[None]:
-    """Inside, this rank makes a call, named `what` on all ranks that make it together.
+    """Context manager around a blocking library call, entered in the ledger as `what`.
+
+    All ranks that make the call together use the same name.
 
     Errors: those of the call.
     """
@@ -125,9 +126,10 @@ def calling(what: str) -> Iterator[None]:
 
 
 def crowded_hosts(comm: Communicator) -> frozenset[str]:
-    """The hosts whose ranks have fewer cores together than they are; collective.
+    """The hosts on which ranks outnumber the cores that they may use together; collective.
 
-    The first rank of a host is told the others' cores; all learn one flag of each host.
+    The first rank of a host receives the CPU masks of the others; an allreduce shares one flag per
+    host.
     """
     hosts, host = list(dict.fromkeys(comm.hosts)), comm.hosts[comm.rank]
     first, *others = (rank for rank, other in enumerate(comm.hosts) if other == host)

@@ -1,23 +1,24 @@
-"""Buckets in memory that the ranks of a node share: each sums its share, MPI joins the nodes.
+"""Shared-memory allreduce: each rank of a node sums a share of the bucket; MPI combines the nodes.
 
-Within a node MPI's allreduce moves every byte several times; here a rank reads the addends where
-they were produced, adds its share of them tile by tile, and writes the sum once for all.
+Within a node MPI's allreduce copies every byte several times. Here a rank reads the addends where
+they were produced, adds its share of them tile by tile, and writes the sum once.
 
-No flag in the shared memory is ever polled: ranks meet by messages, with `Window.sync` before and
-after. A bucket's use goes
+Ranks do not poll flags in the shared memory: they synchronize by barriers of messages, with
+`Window.sync` before and after. One use of a bucket has these phases:
 
-    start   the rank's addend is in its own segment
-    meet    all addends are written, and all ranks have read the last sum
-    add     each rank adds its share; with several nodes, into its own segment first, and the ranks
-            of one lane (the same place on each node) combine that share by MPI into the output
-    meet    the whole sum is in the output
+    start    the rank's addend is in its own segment
+    barrier  all addends are written, and all ranks have read the last sum
+    add      each rank adds its share; with several nodes, into its own segment first, and the ranks
+             of one lane (the same local rank on each node) allreduce that share into the output
+    barrier  the whole sum is in the output
 
-Why nobody overwrites what another still reads: the output is written only between the two meetings
-of a use, and a rank comes to the first one only from `start`, after its last reading of the output
-(the contract of Bucket); so at the writing all have read. Another rank's segment is read only
-between the two meetings too; its owner may write it again after `test` said True, that is after the
-second meeting, to which every rank comes when it has added its share. In the lanes' case a rank
-writes its own segment between the meetings, but only its share, which no other rank reads.
+No rank overwrites data that another rank still reads. The output is written only between the two
+barriers of a use. A rank enters the first barrier after `start`, after its last reading of the
+output (the contract of Bucket), so at the time of writing all ranks have read it. Other ranks'
+segments too are read only between the two barriers. The owner may write its segment again after
+`test` returned True, that is after the second barrier, which every rank enters after adding its
+share. With lanes a rank writes its own segment between the barriers, but only its share, which no
+other rank reads.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ from hpcflow.comm.polling_backoff import finish
 from hpcflow.errors import CommError
 from hpcflow.platform.rank_logging import say_once
 
-TILE = 64 * 1024  # elements added at a time: what stays in a core's cache
-TURN_S = 0.5e-3  # work that one call of test() does
-SMALL_BYTES = 8 * 1024  # up to this MPI is as quick, and takes no mapping
+TILE = 64 * 1024  # elements added at a time: fits a core's cache
+TURN_S = 0.5e-3  # time of work in one call of test()
+SMALL_BYTES = 8 * 1024  # up to this size MPI is as fast and needs no mapping
 PAGE = 4096
 SHARED_MEMORY = "/dev/shm"
-SPARE = 0.95  # of the free shared memory is used at most
+SPARE = 0.95  # largest share of the free shared memory to use
 
 
 def free_bytes() -> int:
@@ -53,11 +54,11 @@ def free_bytes() -> int:
 
 
 class SharedCommunicator(Delegate):
-    """MPI, but buckets of ranks on one node are summed in a shared window.
+    """Wraps MPI; buckets of ranks on one node are summed in a shared window.
 
-    `node_of` says on which node a rank is, for tests of several nodes on one; it must not join
-    ranks that share no memory. Where the windows do not fit into free shared memory on some node
-    all ranks use MPI's bucket, and a line says so.
+    `node_of` maps a rank to a node, to test several nodes on one; it must not join ranks that share
+    no memory. If the windows do not fit into the free shared memory of some node, all ranks use
+    MPI's bucket, and one line is logged.
     """
 
     inner: MpiCommunicator
@@ -71,7 +72,7 @@ class SharedCommunicator(Delegate):
         self.node_count, self.lanes = len(sizes), min(sizes.values())
         self._worthwhile = max(sizes.values()) > 1
         self.local = _part(inner, numbers[nodes[inner.rank]])
-        self.local.traffic = Traffic()  # the messages of meetings are not the user's
+        self.local.traffic = Traffic()  # barrier messages are not counted as user traffic
         in_lane = self.node_count > 1 and self.local.rank < self.lanes
         self.lane = inner.split_by(self.local.rank if in_lane else -1, inner.rank)
         self._tags = itertools.count()
@@ -80,7 +81,7 @@ class SharedCommunicator(Delegate):
         self.to_reduce: collections.deque[_SharedBucket] = collections.deque()
 
     def bucket(self, count: int, dtype: np.dtype) -> Bucket:
-        """A sum in shared memory where that pays and fits, else MPI's; collective."""
+        """A bucket in shared memory if it is large enough and fits, else MPI's; collective."""
         dtype = np.dtype(dtype)
         nbytes = count * dtype.itemsize
         if not self._worthwhile or nbytes <= SMALL_BYTES:
@@ -101,13 +102,13 @@ class SharedCommunicator(Delegate):
         return self.buckets[-1]
 
     def over(self, part: Communicator, ranks: Sequence[int]) -> Delegate:
-        """Shared buckets over a part of the ranks."""
+        """Shared-memory buckets over a subset of the ranks."""
         assert isinstance(part, MpiCommunicator)
         node_of = self._node_of
         return SharedCommunicator(part, node_of and (lambda rank: node_of(ranks[rank])))
 
     def close(self) -> None:
-        """Free buckets and parts; collective."""
+        """Free the buckets and communicators; collective."""
         for bucket in list(self.buckets):
             bucket.close()
         self.local.close()
@@ -116,13 +117,13 @@ class SharedCommunicator(Delegate):
         super().close()
 
     def begin(self, bucket: _SharedBucket) -> None:
-        """Put a bucket among those that `advance` drives, in the order of starting."""
+        """Append a bucket to the started buckets, which `advance` drives."""
         self._active.append(bucket)
         if self.lane is not None:
             self.to_reduce.append(bucket)
 
     def advance(self) -> None:
-        """Drive all started buckets, the first started first, for about TURN_S of work."""
+        """Drive all started buckets in the order of starting, for about TURN_S of work."""
         end = time.perf_counter() + TURN_S
         for bucket in list(self._active):
             if bucket.advance(end):
@@ -130,10 +131,10 @@ class SharedCommunicator(Delegate):
 
 
 class _Meeting:
-    """A barrier of zero-byte messages in log2(n) rounds, apart from others by its tag.
+    """A dissemination barrier: zero-byte messages in log2(n) rounds, under its own tag.
 
-    Ranks finish the buckets they have started in any order, so MPI's own barriers, which match in
-    the order called, would mix them up.
+    Ranks finish started buckets in any order. MPI's barriers match in the order of calls, so they
+    would mix up buckets.
     """
 
     def __init__(self, comm: MpiCommunicator, tag: int) -> None:
@@ -148,7 +149,7 @@ class _Meeting:
         ]
 
     def meet(self) -> Iterator[None]:
-        """Yields until all ranks have come."""
+        """Yields until all ranks have entered the barrier."""
         for receive, send in self._rounds:
             receive.start()
             send.start()
@@ -162,7 +163,7 @@ class _Meeting:
 
 
 class _SharedBucket:
-    """A bucket in a shared window; the module's docstring says how ranks keep apart."""
+    """A bucket in a shared window; the module docstring describes its synchronization."""
 
     def __init__(self, comm: SharedCommunicator, count: int, dtype: np.dtype, tag: int) -> None:
         self._comm, local = comm, comm.local
@@ -173,15 +174,15 @@ class _SharedBucket:
         self._inputs = [segment[:nbytes].view(dtype) for segment in segments]
         self._sum = segments[0][padded : padded + nbytes].view(dtype)
         unit = max(1, PAGE // dtype.itemsize)
-        adds = local.rank < comm.lanes  # nodes of unequal size: as many add as the smallest has
+        adds = local.rank < comm.lanes  # on every node as many ranks add as the smallest node has
         self._share = share(count, comm.lanes, local.rank, unit) if adds else slice(0, 0)
         self._meeting = _Meeting(local, tag)
         self._steps: Iterator[None] | None = None
         self._end = 0.0
         self.input, self.output = self._inputs[local.rank], read_only(self._sum)
-        self.input[:] = 0  # touched by their writers, so that pages lie near them ...
+        self.input[:] = 0  # first touch by their writers, for NUMA locality ...
         self._sum[self._share] = 0
-        finish(local.barrier())  # ... and are counted before the next bucket asks what is free
+        finish(local.barrier())  # ... and before the next bucket reads the free memory
 
     def start(self) -> None:
         if self._steps is not None:
@@ -208,7 +209,7 @@ class _SharedBucket:
         self._window.close()
 
     def advance(self, end: float) -> bool:
-        """Go on until something must be waited for or the time is `end`; True when done."""
+        """Run until a wait or until the time `end`; True when done."""
         self._end = end
         steps = self._steps
         if steps is not None and next(steps, self) is self:
@@ -242,9 +243,10 @@ class _SharedBucket:
                 yield
 
     def _join_nodes(self, lane: MpiCommunicator) -> Iterator[None]:
-        """Combine this share over the nodes, in the order in which buckets were started.
+        """Allreduce this share over the nodes, in the order in which buckets were started.
 
-        Ranks get here in any order of buckets, but MPI matches collectives by the order of calls.
+        Ranks reach this point in any order of buckets, but MPI matches collectives by the order of
+        calls.
         """
         queue = self._comm.to_reduce
         while queue[0] is not self:

@@ -1,4 +1,4 @@
-"""Communicators between threads of one process: the double that tests and single ranks use."""
+"""Communicators between threads of one process, for tests and for single-rank runs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hpcflow.comm.contiguous_buffers import as_bytes, check_rows, flat, read_onl
 from hpcflow.comm.thread_mailbox import Delays, Group, Message, Round, Transfer, Watched
 from hpcflow.errors import CommError, StallError
 
-EAGER_BYTES = 4096  # larger messages are taken from the sender's array when they are received
-SET_UP_S = 60.0  # how long a blocking call waits for the other ranks
+EAGER_BYTES = 4096  # larger messages are copied from the sender's array at receive
+SET_UP_S = 60.0  # timeout of a blocking call
 COMBINE = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 COLLECTIVE = ("collective", 0)
 
@@ -25,7 +25,8 @@ def local_world(
     """`n` communicators, one for each of `n` threads.
 
     With a `seed` each message and collective arrives only after the receiver has polled up to
-    `max_delay` times; the number depends on nothing but seed, sender, tag and order of sending.
+    `max_delay` times. The number depends only on the seed, the sender, the tag and the order of
+    sending.
     """
     group = Group(n, Delays(seed, max_delay), eager_bytes)
     traffic = [Traffic() for _ in range(n)]
@@ -33,7 +34,7 @@ def local_world(
 
 
 class _Collective:
-    """One rank's view of a round: done some polls after the last rank has come."""
+    """One rank's request of a collective: done some polls after the last rank has called it."""
 
     def __init__(
         self, comm: LocalCommunicator, round_: Round, delay: int, take: Callable[[Any], None]
@@ -58,7 +59,7 @@ class _Collective:
 
 
 class _Channel:
-    """A persistent send or receive: the same call again and again."""
+    """A persistent send or receive."""
 
     def __init__(self, comm: LocalCommunicator, begin: Callable[[], Transfer]) -> None:
         self._comm, self._begin = comm, begin
@@ -94,7 +95,7 @@ class _Channel:
 
 
 class _LocalBucket:
-    """A sum whose output all ranks share, as they do in a shared window."""
+    """A bucket whose output all ranks share, as in a shared window."""
 
     def __init__(self, comm: LocalCommunicator, label: str, total: np.ndarray) -> None:
         self._comm, self._label, self._sum = comm, label, total
@@ -123,7 +124,7 @@ class _LocalBucket:
 
 
 class LocalCommunicator(Communicator):
-    """The Communicator contract between threads; every rank's calls come from one of them."""
+    """The Communicator interface between threads; one thread makes all calls of a rank."""
 
     max_tag = 32767
 
@@ -157,21 +158,21 @@ class LocalCommunicator(Communicator):
         return _Channel(self, lambda: self._recv(data, source, tag, short))
 
     def probe(self, source: int, tag: int) -> tuple[int, int] | None:
-        """(source, bytes) of a message that waits to be received, or None."""
+        """(source, bytes) of a message that can be received, or None."""
         self.poll()
         with self._group.lock:
             message = self._group.boxes[self.rank].probe(source, tag)
         return None if message is None else (message.source, message.data.nbytes)
 
     def bucket(self, count: int, dtype: np.dtype) -> Bucket:
-        """Storage for a sum of `count` elements over all ranks."""
+        """Allocate storage for a sum of `count` elements over all ranks."""
         number, kind = next(self._calls), np.dtype(dtype)
         label = f"makes a bucket of {count} {kind}"
         total = self._blocking(label, None, lambda _: np.zeros(count, kind))
         return _LocalBucket(self, f"sums bucket {number} of {count} {kind}", total)
 
     def all_reduce(self, array: np.ndarray, op: str = "sum") -> Request:
-        """Combine `array` in place over all ranks."""
+        """Allreduce `array` in place."""
         data = flat(array)
         if op not in COMBINE:
             raise CommError(f"a reduction by {op!r} is not one of {', '.join(COMBINE)}")
@@ -187,7 +188,7 @@ class LocalCommunicator(Communicator):
         return self._collective(label, data, combine, lambda total: np.copyto(data, total))
 
     def broadcast(self, array: np.ndarray, root: int) -> Request:
-        """Give every rank `root`'s array, in place."""
+        """Broadcast `root`'s array in place."""
         data = as_bytes(array, writable=self.rank != root)
         if self.rank == root:
             self.traffic.add(COLLECTIVE, array.nbytes)
@@ -200,7 +201,7 @@ class LocalCommunicator(Communicator):
         return self._collective(label, data, lambda arrays: arrays[root].copy(), take)
 
     def all_gather(self, array: np.ndarray, out: np.ndarray, rows: Sequence[int]) -> Request:
-        """Give every rank the arrays of all ranks, one after the other in `out`."""
+        """Concatenate the arrays of all ranks, in rank order, in `out` on every rank."""
         check_rows(array, out, rows, self.rank)
         data, target = as_bytes(array), as_bytes(out, writable=True)
         self.traffic.add(COLLECTIVE, array.nbytes)
@@ -221,7 +222,7 @@ class LocalCommunicator(Communicator):
         return rows if self.rank == root else None
 
     def broadcast_text(self, text: str | None, root: int = 0) -> str:
-        """`root`'s string everywhere."""
+        """`root`'s string on every rank."""
         return self._blocking(f"broadcasts text from rank {root}", text, lambda rows: rows[root])
 
     def split(self, ranks: Sequence[int]) -> LocalCommunicator | None:
@@ -247,7 +248,7 @@ class LocalCommunicator(Communicator):
         self._check()
 
     def close(self) -> None:
-        """Withdraw what this rank has asked for."""
+        """Withdraw this rank's posted receives."""
         with self._group.lock:
             self._group.boxes[self.rank].posted.clear()
 
@@ -261,7 +262,7 @@ class LocalCommunicator(Communicator):
             raise CommError(f"the job was aborted with code {self._group.aborted}", rank=self.rank)
 
     def poll(self) -> None:
-        """Let delayed messages come nearer; raise if the job was aborted."""
+        """Advance the delays of messages; raise if the job was aborted."""
         self._check()
         with self._group.lock:
             self._group.boxes[self.rank].poll()

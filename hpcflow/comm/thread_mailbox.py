@@ -1,4 +1,4 @@
-"""What threads of one process that play ranks share: mailboxes, rounds of collectives, delays."""
+"""Shared state of the thread communicator: mailboxes, collectives, injected delays."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ One = TypeVar("One")
 
 
 class Owner(Protocol):
-    """The communicator that a transfer belongs to."""
+    """The communicator of a transfer."""
 
     rank: int
 
     def poll(self) -> None:
-        """Let delayed messages come nearer; raise if the job was aborted."""
+        """Advance the delays of messages; raise if the job was aborted."""
         ...
 
 
 class Delays:
-    """How many polls each arrival takes: drawn by name, so that thread timing has no say."""
+    """The number of polls before each arrival, drawn by name, independent of thread timing."""
 
     def __init__(self, seed: int | None, most: int) -> None:
         self._seed, self._most = seed, most
 
     def draw(self, *name: object) -> int:
-        """Polls until the arrival of this name."""
+        """Polls before the arrival of this name."""
         if self._seed is None:
             return 0
         return random.Random(repr((self._seed, *name))).randint(0, self._most)
 
 
 class Transfer:
-    """One send or receive; the group completes it."""
+    """One send or receive; the `Group` completes it."""
 
     __slots__ = (
         *("data", "done", "error", "nbytes", "number", "owner", "peer", "short"),
@@ -56,17 +56,17 @@ class Transfer:
     ) -> None:
         self.owner, self.data, self.peer, self.tag, self.short = owner, data, peer, tag, short
         self.done, self.error, self.source, self.nbytes = False, "", -1, 0
-        self.number = 0  # its place among the receives of its rank
-        self.watch: Watched | None = None  # is told when it is over
+        self.number = 0  # its number among the receives of its rank
+        self.watch: Watched | None = None  # notified on completion
 
     def finish(self) -> None:
-        """It is over; the group's lock is held."""
+        """Mark it as completed; the caller holds the group's lock."""
         self.done = True
         if self.watch is not None:
             self.watch.over(self)
 
     def watched_by(self, watch: Watch, token: Any) -> None:
-        """Have `watch` tell when it is over."""
+        """Add it to `watch`."""
         watch.add(self, token)
 
     def test(self) -> bool:
@@ -79,7 +79,7 @@ class Transfer:
 
 
 class Watched:
-    """The double's `Watch`: who ends a transfer or sends a message notes it here.
+    """The thread communicator's `Watch`: completed transfers and sent messages are recorded here.
 
     All changes are made under the group's lock.
     """
@@ -89,11 +89,11 @@ class Watched:
         self._waiting: dict[Transfer, Any] = {}  # -> token
         self._expected: dict[Key, tuple[Callable[[int], Transfer], Any]] = {}
         self._done: collections.deque[Any] = collections.deque()
-        self._there: collections.deque[Key] = collections.deque()  # messages that are expected
+        self._there: collections.deque[Key] = collections.deque()  # arrived, expected
         box.arrives = self._arrives
 
     def add(self, transfer: Transfer, token: Any) -> None:
-        """Tell of a transfer."""
+        """Watch a transfer."""
         with self._lock:
             if transfer.done:
                 self._done.append(token)
@@ -101,7 +101,7 @@ class Watched:
                 self._waiting[transfer], transfer.watch = token, self
 
     def expect(self, source: int, tag: int, receive: Callable[[int], Transfer], token: Any) -> None:
-        """When a message waits, tell of the transfer that `receive(bytes)` begins."""
+        """When a matching message is available, start its receive by `receive(bytes)`; watch it."""
         with self._lock:
             self._expected[source, tag] = receive, token
             if self._box.probe(source, tag) is not None:
@@ -112,12 +112,12 @@ class Watched:
             self._there.append(key)
 
     def over(self, transfer: Transfer) -> None:
-        """A transfer is over."""
+        """Record that a transfer has completed."""
         if transfer in self._waiting:
             self._done.append(self._waiting.pop(transfer))
 
     def finished(self) -> collections.deque[Any]:
-        """Let messages move; the tokens of those that are over."""
+        """Make progress; returns the queue of tokens of completed transfers."""
         self._poll()
         while self._there:
             key = self._there.popleft()
@@ -128,13 +128,13 @@ class Watched:
         return self._done
 
     def tokens(self) -> list[Any]:
-        """Those of all that were not taken out."""
+        """Tokens of all transfers that were not popped."""
         with self._lock:
             expected = [token for _, token in self._expected.values()]
             return [*self._done, *self._waiting.values(), *expected]
 
     def drop(self, gone: Callable[[Any], bool]) -> None:
-        """Forget the tokens for which `gone` is true."""
+        """Remove the tokens for which `gone` is true."""
         with self._lock:
             self._waiting = {t: token for t, token in self._waiting.items() if not gone(token)}
             self._expected = {k: one for k, one in self._expected.items() if not gone(one[1])}
@@ -147,34 +147,34 @@ class Watched:
 
 
 class Message:
-    """A message on its way: a copy of its bytes, or the sender whose array still holds them."""
+    """A message in flight: a copy of its bytes, or the send whose array still holds them."""
 
     __slots__ = ("data", "number", "sender", "source", "tag")
 
     def __init__(self, source: int, tag: int, data: np.ndarray, sender: Transfer | None) -> None:
         self.source, self.tag, self.data, self.sender = source, tag, data, sender
-        self.number = 0  # its place among what has come to its rank
+        self.number = 0  # its number among the messages of its rank
 
 
 class Mailbox:
-    """What has been sent to one rank and what it has asked for; used under the group's lock.
+    """Messages and posted receives of one rank; used under the group's lock.
 
-    A message and a receive find each other in a time that does not depend on how many there are.
+    A message and a receive are matched in a time that does not depend on their number.
     """
 
     def __init__(self) -> None:
         self.polls = 0
-        self.posted: dict[Key, collections.deque[Transfer]] = {}  # those from any rank too
+        self.posted: dict[Key, collections.deque[Transfer]] = {}  # includes receives from any rank
         self.arrived: dict[Key, collections.deque[Message]] = {}
-        self.delayed: list[tuple[int, int, Message]] = []  # a heap: (poll it is due at, number, it)
+        self.delayed: list[tuple[int, int, Message]] = []  # a heap: (due poll, number, message)
         self.count: collections.Counter[Key] = collections.Counter()
-        self.arrives: Callable[[Key], None] = _unheard  # told of a message that nobody asked for
+        self.arrives: Callable[[Key], None] = _unheard  # called for a message without receive
         self._from_any: dict[int, collections.OrderedDict[int, Message]] = {}  # arrived, by tag
-        self._due: dict[Key, int] = {}  # when the last delayed message of its kind is
+        self._due: dict[Key, int] = {}  # poll at which the last delayed message is due
         self._numbers = itertools.count()
 
     def put(self, message: Message, delay: int) -> None:
-        """Take a message in; it overtakes none of the same sender and tag."""
+        """Deliver a message after `delay` polls, in order for each (sender, tag)."""
         key = message.source, message.tag
         due = max(self.polls + delay, self._due.get(key, 0))
         if due > self.polls:
@@ -184,7 +184,7 @@ class Mailbox:
             self._arrive(message)
 
     def post(self, receive: Transfer) -> None:
-        """Match a new receive with the first message that fits, or keep it."""
+        """Match a new receive with the first message that fits, or queue it."""
         message = self.probe(receive.peer, receive.tag)
         if message is None:
             receive.number = next(self._numbers)
@@ -195,20 +195,20 @@ class Mailbox:
         _deliver(message, receive)
 
     def withdraw(self, receive: Transfer) -> None:
-        """A receive is given up, if no message has met it."""
+        """Withdraw a receive that no message has matched."""
         line = self.posted.get((receive.peer, receive.tag))
         if line and receive in line:
             line.remove(receive)
 
     def probe(self, source: int, tag: int) -> Message | None:
-        """The first message that a receive would get."""
+        """The first message that a receive would match."""
         if source == ANY:
             return next(iter(self._from_any.get(tag, {}).values()), None)
         line = self.arrived.get((source, tag))
         return line[0] if line else None
 
     def poll(self) -> None:
-        """One more poll of the receiver: delayed messages may arrive."""
+        """Count one poll of the receiver; delayed messages that are due arrive."""
         self.polls += 1
         while self.delayed and self.delayed[0][0] <= self.polls:
             self._arrive(heapq.heappop(self.delayed)[2])
@@ -227,7 +227,7 @@ class Mailbox:
 
 
 def _unheard(key: Key) -> None:
-    """Nobody waits for it yet."""
+    """Default of `Mailbox.arrives`: does nothing."""
 
 
 def _line(lines: dict[Key, collections.deque[One]], key: Key) -> collections.deque[One]:
@@ -257,7 +257,7 @@ def _deliver(message: Message, receive: Transfer) -> None:
 
 
 class Round:
-    """One collective call: what each rank brought, and the result once all have come."""
+    """One collective call: the inputs by rank, and the result once all ranks have called it."""
 
     def __init__(self) -> None:
         self.brought: dict[int, tuple[str, Any]] = {}
@@ -267,7 +267,7 @@ class Round:
 
 
 class Group:
-    """What the ranks of one communicator share; `lock` guards all of it."""
+    """Shared state of the ranks of one communicator; `lock` guards all of it."""
 
     def __init__(self, size: int, delays: Delays, eager_bytes: int) -> None:
         self.size, self.delays, self.eager_bytes = size, delays, eager_bytes
@@ -279,7 +279,7 @@ class Group:
     def bring(
         self, key: object, rank: int, label: str, what: Any, combine: Callable[[list], Any]
     ) -> Round:
-        """Add one rank's part to a collective; the last to come combines all, in rank order."""
+        """Add one rank's input to a collective; the last call combines all inputs in rank order."""
         with self.lock:
             round_ = self.rounds[key]
             round_.brought[rank] = (label, what)

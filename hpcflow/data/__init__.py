@@ -1,4 +1,4 @@
-"""Samples for the ranks: every one once per epoch, the same joined batches on any number."""
+"""Input pipelines: every sample once per epoch, equal global batches on any number of ranks."""
 
 from hpcflow.platform.lazy_imports import later
 

@@ -1,4 +1,4 @@
-"""Where rows come from: arrays, objects with a length and items; see `h5` for HDF5 files."""
+"""Sources of rows: arrays, and objects with a length and items; HDF5 is in `hdf5_rows.py`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Shape = tuple[int, ...]
 class Source(Protocol):
     """Rows that can be read by number, in any order and from any thread.
 
-    `name` is what errors call it. `dtype` and `row_shape` are known after `open`.
+    Errors use `name`. `dtype` and `row_shape` are known after `open`.
     """
 
     name: str
@@ -23,15 +23,15 @@ class Source(Protocol):
     row_shape: Shape
 
     def open(self) -> None:
-        """Look at the data; called once or more before all else."""
+        """Inspect the data; called at least once before any other method."""
 
     def __len__(self) -> int: ...
 
     def rows(self, numbers: np.ndarray) -> np.ndarray:
-        """The rows of these numbers, in their order."""
+        """The rows with these numbers, in this order."""
 
     def close(self) -> None:
-        """Let go of files; `open` opens them again."""
+        """Release the files; `open` reopens them."""
 
 
 class InMemory:
@@ -41,11 +41,11 @@ class InMemory:
 
     def __init__(self, value: Any) -> None:
         self.array = np.asarray(value)
-        self.is_loose = not isinstance(value, np.ndarray)  # its dtype is none that a user chose
+        self.is_loose = not isinstance(value, np.ndarray)  # the user did not choose its dtype
         self.dtype, self.row_shape = self.array.dtype, self.array.shape[1:]
 
     def take(self, array: np.ndarray) -> None:
-        """Have these values instead, of another dtype."""
+        """Replace the values, which may change the dtype."""
         self.array, self.dtype = np.ascontiguousarray(array), array.dtype
 
     def __len__(self) -> int:
@@ -58,19 +58,19 @@ class InMemory:
         """Nothing to do."""
 
     def rows(self, numbers: np.ndarray) -> np.ndarray:
-        """A copy of these rows."""
+        """A copy of the rows with these numbers."""
         return self.array[numbers]
 
 
 class Items:
     """An object with `__len__` and `__getitem__` whose items are rows, or tuples of `fields` rows.
 
-    Items are asked for one by one, by the threads that read ahead.
+    The prefetch threads read the items one by one.
     """
 
     def __init__(self, items: Any, fields: int | None = None) -> None:
         self._items, self._fields = items, fields
-        self._last = threading.local()  # the fields of a sample are asked for one after the other
+        self._last = threading.local()  # the last samples: their fields are read one by one
 
     def fields(self) -> list[Field]:
         """A source for each field, or one for the items themselves."""
@@ -82,7 +82,7 @@ class Items:
     def item(self, number: int) -> tuple[np.ndarray, ...]:
         """One sample.
 
-        Errors: DataError naming it.
+        Errors: DataError that names it.
         """
         what = f"item {number} of {_told(self._items)}"
         try:
@@ -101,7 +101,7 @@ class Items:
         return tuple(np.asarray(field) for field in found)
 
     def columns(self, numbers: np.ndarray) -> list[np.ndarray]:
-        """The fields of these samples; remembered for the thread that asked."""
+        """The fields of these samples; cached until the same thread reads other samples."""
         last = getattr(self._last, "asked", None)
         if last is None or last[0] is not numbers:
             rows = [self.item(int(number)) for number in numbers]
@@ -130,7 +130,7 @@ class Field:
         return len(self._items)
 
     def open(self) -> None:
-        """Look at the first item."""
+        """Read dtype and shape from the first item."""
         if len(self):
             first = self._items.item(0)[self._number]
             self.dtype, self.row_shape = first.dtype, first.shape
@@ -138,17 +138,17 @@ class Field:
             self.dtype, self.row_shape = np.dtype(np.float32), ()
 
     def close(self) -> None:
-        """The object is the user's."""
+        """Does nothing: the object belongs to the user."""
 
     def rows(self, numbers: np.ndarray) -> np.ndarray:
-        """These rows, together."""
+        """The field's rows with these numbers, stacked."""
         if not len(numbers):
             return np.empty((0, *self.row_shape), self.dtype)
         return self._items.columns(numbers)[self._number]
 
 
 def sources_of(value: Any, fields: int | None) -> list[Source]:
-    """`value` as sources: one, or one for each of the `fields` of its items."""
+    """`value` as one source, or as one source for each of the `fields` of its items."""
     if fields is not None:
         return list(Items(value, fields).fields())
     if all(hasattr(value, name) for name in ("open", "rows", "close")):
@@ -158,7 +158,7 @@ def sources_of(value: Any, fields: int | None) -> list[Source]:
 
         return [hdf5(value.file.filename, value.name)]
     has_items = hasattr(value, "__getitem__") and hasattr(value, "__len__")
-    is_stored = hasattr(value, "chunks")  # Zarr and its like: arrays, but larger than memory
+    is_stored = hasattr(value, "chunks")  # arrays on disk as those of Zarr: larger than memory
     is_array = isinstance(value, (list, tuple)) or (hasattr(value, "__array__") and not is_stored)
     return [InMemory(value)] if is_array or not has_items else list(Items(value).fields())
 

@@ -1,4 +1,4 @@
-"""Batches: what every kind of dataset does between reading rows and feeding them."""
+"""Batches and their iteration: the base of all datasets, from read rows to feeds."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ Columns = Mapping[Tensor, np.ndarray]
 
 
 class Batch(dict[Tensor, np.ndarray]):
-    """One worker's share of a joined batch, ready as a feed_dict.
+    """One worker's share of a global batch, usable as a feed_dict.
 
-    `indices` are its samples and `size` is their number, `joined_size` that over all workers, of
-    which its first is number `offset`; `epoch`, and `step` within it, count from 0. `source` is the
-    dataset that dealt it.
+    `indices` are its samples and `size` is their number. `joined_size` is the size of the global
+    batch, in which its first sample has number `offset`. `epoch`, and `step` within it, count from
+    0. `source` is the dataset that it comes from.
     """
 
     def __init__(self, feeds: Columns, epoch: int, share: Share, source: Any = None) -> None:
@@ -45,9 +45,9 @@ class Batch(dict[Tensor, np.ndarray]):
         self._dealing = getattr(source, "dealing", 0)
 
     def renew(self) -> None:
-        """Be this worker's share of the same joined batch as it is dealt now.
+        """Replace this batch by this worker's current share of the same global batch.
 
-        It is another one if workers have died since. What else is fed with it stays.
+        The share changes when workers have died. Other feeds in it stay.
         """
         if self.source is None or self._dealing == self.source.dealing:
             return
@@ -62,50 +62,50 @@ class Batch(dict[Tensor, np.ndarray]):
         return made
 
     def copy(self) -> Batch:
-        """The same share, the same arrays."""
+        """The same share with the same arrays."""
         return copy.copy(self)
 
     def __deepcopy__(self, memo: Any) -> Batch:
-        """The same share of the same dataset, with arrays of its own."""
+        """The same share of the same dataset, with copies of the arrays."""
         return self | {key: array.copy() for key, array in self.items()}
 
 
 Map = Callable[[Batch], Columns]
-Stand = Place | None | Sequence[Place | None]  # of a worker; of the parts of what it left
-Held = Mapping[int, tuple[Line, Place]]  # a worker's lines by number, the places they go on behind
+Stand = Place | None | Sequence[Place | None]  # of a worker, or of each part of a dead one's share
+Held = Mapping[int, tuple[Line, Place]]  # a worker's lines by number, with their last places
 
 
 class Heirs(Protocol):
-    """What a training session knows of workers that have died (`train/dead_worker_data.py`)."""
+    """A training session's data about dead workers (`train/dead_worker_data.py`)."""
 
     def deaths(self, dataset: Any) -> int:
-        """How many count for the dealing of `dataset`."""
+        """The number of deaths that count for the sharding of `dataset`."""
         ...
 
     def lines(self, dataset: Any) -> Lines:
-        """Who draws what of it."""
+        """The assignment of lines of `dataset` to workers."""
         ...
 
     def inherits(self, dataset: Any, deaths: int, has_drawn: bool) -> bool:
-        """At the end of a worker's batches: whether to deal anew; when not, all are at theirs."""
+        """At the end of a worker's batches: whether to shard again; if False, all have ended."""
         ...
 
 
 class Feeding:
-    """A worker's place among the workers, and its batches: mapped, weighted, read ahead.
+    """A worker's batches: sharded, mapped, weighted, prefetched.
 
-    `input_wait_seconds` is how long whoever took batches has waited for them.
+    `input_wait_seconds` is the time that the consumer of batches has waited for them.
     """
 
-    readers = 1  # threads that read ahead
-    heirs: Heirs | None = None  # of the training session, where workers of servers may die
+    readers = 1  # prefetch threads
+    heirs: Heirs | None = None  # of the training session, with --survive and parameter servers
 
     def __init__(self, keys: Iterable[Any], batch: int, map: Map | None, context: Context) -> None:
         self.context, self.batch = context, batch
         self.replica, self.replicas = context.replica, context.roles.replicas
         self.input_wait_seconds = 0.0
         self._map = map
-        self._mapped_bytes = 0  # of a sample, when one has been mapped
+        self._mapped_bytes = 0  # bytes of a mapped sample; 0 before the first
         self._keys = list(keys)
         for key in self._keys:
             check_key(key)
@@ -115,46 +115,46 @@ class Feeding:
         self._balance: Balance | None = None
         self._numbered: dict[int, int] = {}  # epoch -> the number of its step 0, see `Balance`
         self._reading: weakref.WeakSet[Ahead[Any, Any]] = weakref.WeakSet()
-        self._finished: set[int] = set()  # lines that this worker drew when it last came to an end
-        self._last: Batch | None = None  # of those that were taken
-        self.dealing = 0  # how often the workers have become fewer
+        self._finished: set[int] = set()  # the lines of this worker when it last reached the end
+        self._last: Batch | None = None  # the last batch that was taken
+        self.dealing = 0  # number of times that the workers have become fewer
         context.followers.add(self)
         if context.world is not None:
             forbid_forks()
 
     @property
     def _is_synchronous(self) -> bool:
-        """Whether the workers' gradients are joined: a session may choose so after this is made.
+        """Whether the workers' gradients are combined; a session may choose this later.
 
-        They are also where all others have died, so that batches have what they had.
+        Also True after all other workers have died, so that batches keep the same feeds.
         """
         return self.context.cluster.joins or self.dealing > 0
 
     @property
     def balance(self) -> Balance | None:
-        """What deals by speed; None where it was not asked for, or workers are not in step."""
+        """The sharding by speed; None without `balance`, or if workers do not run equal steps."""
         return self._balance if self.context.cluster.in_step else None
 
     @property
     def keys(self) -> list[Any]:
-        """The placeholders that it deals for."""
+        """The placeholders that its batches feed."""
         return self._keys
 
     @property
     def shares(self) -> list[int]:
-        """How many samples of a full joined batch each worker gets."""
+        """The number of samples of a full global batch for each worker."""
         if self.balance is not None:
             return self.balance.shares
         return np.diff(cuts(self._full(), self.replicas)).tolist()
 
     def _full(self) -> int:
-        """The size of a joined batch that is not an epoch's last."""
+        """The size of a global batch that is not the last of an epoch."""
         return self.batch
 
     def _begin_balance(self, lead: int) -> None:
-        """From now on deal by speed; so many batches may be dealt ahead of those taken.
+        """Shard by speed from now on; at most `lead` batches are sharded ahead of those taken.
 
-        Errors: HpcflowError where that cannot be.
+        Errors: HpcflowError if that is not possible.
         """
         context = self.context
         if self._may_inherit:
@@ -177,7 +177,7 @@ class Feeding:
             self._balance = Balance(self.replicas, self._full(), lead, context.rank)
 
     def _numbers(self) -> Iterator[int]:
-        """The numbers of the batches that will be dealt: the same on all workers in step."""
+        """The numbers of the next batches; equal on all workers that run equal steps."""
         if self._balance is None:
             return itertools.count()
         cluster = self.context.cluster
@@ -195,7 +195,7 @@ class Feeding:
         return f"{samples}; a batch of {self._full():,} is {each} for {workers}"
 
     def _note_empty(self) -> None:
-        """Say once that some workers of a full batch have no rows."""
+        """Log once if a full batch has no rows for some workers."""
         if self._is_synchronous and min(self.shares) == 0 and self.context.is_chief:
             say_once(
                 f"a batch of {self._full():,} leaves {self.shares.count(0)} of {self.replicas} "
@@ -209,7 +209,7 @@ class Feeding:
         ahead: int,
         what: str,
     ) -> Iterator[Batch]:
-        """The batches of all portions, loaded by a thread if `ahead` are; waiting is counted."""
+        """The batches of all portions; with `ahead`, threads load them. Counts the wait time."""
         reader = Ahead(portions, load, ahead, self.readers) if ahead else None
         if reader is not None:
             self._reading.add(reader)
@@ -225,7 +225,7 @@ class Feeding:
                 if loaded is None:
                     return
                 loaded.reverse()
-                while loaded:  # let go of each as it is used up
+                while loaded:  # release each batch once it is consumed
                     if self.balance is not None:
                         self.balance.taken += 1
                     yield self._placed(loaded.pop())
@@ -235,28 +235,28 @@ class Feeding:
 
     @property
     def _may_inherit(self) -> bool:
-        """Whether workers of servers go on with the samples of those that die."""
+        """Whether workers take over the samples of dead ones: --survive with parameter servers."""
         return self.context.settings.survive and self.context.cluster.mode == "ps"
 
     def replicas_changed(self) -> None:
-        """Workers have died: from now on joined batches are dealt over the others."""
+        """Workers have died: from now on global batches are sharded over the other workers."""
         self.replica, self.replicas = self.context.replica, self.context.roles.replicas
         self.dealing += 1
-        if self._balance is not None:  # all begin anew with equal shares, which all know
+        if self._balance is not None:  # all workers restart with equal shares, without a message
             old = self._balance
             self._balance = Balance(self.replicas, old.batch, old.lead, self.context.rank)
             self._balance.taken = old.taken
 
     def deal_again(self, batch: Batch) -> Batch:
-        """This worker's share, as it is now, of the joined batch that `batch` is a share of."""
+        """This worker's current share of the global batch that contains `batch`."""
         raise NotImplementedError
 
     def _going_on(
         self, begin: Callable[[Place, Iterator[int]], Iterator[Batch]]
     ) -> Iterator[Batch]:
-        """The batches of `begin(...)` behind the last one taken, dealt anew if workers have died.
+        """The batches of `begin(...)` after the last one taken; sharded again after deaths.
 
-        `begin` is given (epoch, step) of that batch, and the numbers of all batches.
+        The arguments of `begin` are the (epoch, step) of that batch and the numbers of all batches.
         """
         last, is_over, start = (-1, -1), False, next(self._numbers())
         while not is_over:
@@ -272,17 +272,18 @@ class Feeding:
             batches.close()  # type: ignore[attr-defined]
 
     def _took(self, step: int) -> None:
-        """That batch is in use: those before it will not be dealt again."""
+        """Batch `step` is in use: earlier batches will not be sharded again."""
 
     def _inheriting(self, begin: Callable[[Held], Iterator[Batch]], first: int) -> Iterator[Batch]:
-        """The batches of `begin(...)` of this worker's lines from epoch `first` on.
+        """The batches of `begin(...)` for this worker's lines from epoch `first` on.
 
-        Lines that it inherits meanwhile join them; what others had done of these is left out.
+        Lines of dead workers that it takes over are added. Their batches that others have trained
+        are left out.
         """
         before, has_drawn = (first, -1), False
         last: dict[int, Place] = {}  # line -> place of the last batch taken
         while True:
-            heirs = self.heirs  # a session may begin after this was called
+            heirs = self.heirs  # a session may begin after this call
             deaths = heirs.deaths(self) if heirs is not None else 0
             lines = heirs.lines(self) if deaths and heirs is not None else Lines(self.replicas)
             held = lines.of(self.replica)
@@ -302,7 +303,7 @@ class Feeding:
             batches.close()  # type: ignore[attr-defined]
 
     def _placed(self, batch: Batch) -> Batch:
-        """The batch with the place of its samples, if a draw of the graph counts from it by now."""
+        """The batch, with the offset of its samples if a random op of the graph needs it by now."""
         if self._is_synchronous and self._keys:
             for offset in self._keys[0].graph.get_collection("replica_offset"):
                 batch[offset] = np.array(batch.offset, offset.dtype)
@@ -310,14 +311,14 @@ class Feeding:
         return batch
 
     def copied(self, feeds: Mapping[Any, Any]) -> Batch | None:
-        """The last batch with these feeds, if they have at least one of its arrays."""
+        """The last batch with `feeds`, if `feeds` has at least one of its arrays; else None."""
         last = self._last
         if last is None or not any(feeds.get(key) is array for key, array in last.items()):
             return None
         return last | feeds
 
     def check_unfed(self, feeds: Mapping[Any, Any]) -> None:
-        """Errors: DataError if feeds that are no batch give values to what this dataset deals."""
+        """Errors: DataError if `feeds`, which is no batch, feeds this dataset's placeholders."""
         fed = [key.name for key in self._keys if key in feeds]
         if fed and self._last is not None:
             raise DataError(
@@ -329,7 +330,7 @@ class Feeding:
             )
 
     def close(self) -> None:
-        """End the reading of batches that nobody will take; a later epoch reads anew."""
+        """Stop the prefetch threads; a later epoch starts new ones."""
         for reader in list(self._reading):
             reader.close()
 
@@ -351,7 +352,7 @@ class Feeding:
         return batch
 
     def _mapped(self, map: Map, batch: Batch) -> dict[Tensor, np.ndarray]:
-        """What the user's function makes of a batch, as its placeholders want it."""
+        """The result of the user's function on a batch, cast to its placeholders' dtypes."""
         where = f"map of epoch {batch.epoch}, step {batch.step}, {_samples(batch.indices)}"
         try:
             found = dict(map(batch))
@@ -380,7 +381,7 @@ class Feeding:
 
 
 def places(last: Sequence[Stand], before: Place) -> list[list[Place]]:
-    """The places of the parts of each worker's share; `before` where nothing was drawn."""
+    """The places of the parts of each worker's share; `before` for parts without a batch yet."""
     found = []
     for one in last:
         parts: Any = one if isinstance(one, list) else [one]
@@ -394,7 +395,7 @@ def _samples(indices: np.ndarray) -> str:
 
 
 def _share_of(graph: Graph) -> Tensor | None:
-    """The tensor to feed with this replica's fraction; None if no operation can depend on it."""
+    """The tensor fed with this replica's fraction; None if no operation can depend on it."""
     if graph.finalized and not graph.get_collection("replica_share"):
         return None
     with graph.as_default():

@@ -1,4 +1,4 @@
-"""Samples that can be read by number, dealt to the replicas as feeds of their placeholders."""
+"""Dataset of samples that are read by number, sharded over the workers as feeds."""
 
 from __future__ import annotations
 
@@ -38,36 +38,37 @@ from hpcflow.runtime.job.rank_context import Context
 from hpcflow.runtime.step.feed_and_fetch import cast
 
 MEMORY = 256 << 20
-STRETCH = 4 << 20  # bytes read at a time where blocks do not say
-FEW = 8  # batches read at a time where shares may change
-Dealt = tuple[int, Share]  # with the epoch
+STRETCH = 4 << 20  # bytes per read, unless blocks determine it
+FEW = 8  # largest number of batches per read if shares may change
+Dealt = tuple[int, Share]  # an epoch and a share of it
 
 
 class Dataset(Feeding):
-    """Samples dealt over the workers as feeds of placeholders.
+    """Samples sharded over the workers as feeds of placeholders.
 
     `data` maps placeholders to arrays, `hf.data.hdf5(...)`, or any object with `__len__` and
-    `__getitem__`; a tuple of placeholders to an object whose items are such tuples. `batch` is the
-    size of the joined batch over all workers; or give `batch_per_rank`, the size of each worker's
-    part. `seed` decides the order, another in each epoch and the same on any number of ranks:
-    `shuffle` mixes all (True), by `Blocks` for large files, or nothing (False).
+    `__getitem__`. It maps a tuple of placeholders to an object whose items are such tuples. `batch`
+    is the size of the global batch over all workers; `batch_per_rank` instead is the size of each
+    worker's share. `seed` determines the order, which differs between epochs and is the same on any
+    number of ranks. `shuffle` is True for all samples, `Blocks` for large files, or False.
 
-    `readers` threads read `read_ahead` stretches of batches ahead, 2 unless all is in memory, and
-    apply `map`, a function of a Batch that returns {placeholder: rows}. One keeps the order of
-    reads, as disks like it; more are for items and maps that wait or let go of Python's lock.
-    `memory` bounds the bytes held. `balance` deals a joined batch to synchronous workers by their
-    speed, which `TrainingSession.step` measures, in place of equally.
+    `readers` threads prefetch `read_ahead` portions of batches and apply `map`, a function of a
+    Batch that returns {placeholder: rows}. The default of `read_ahead` is 2 or `readers`, whichever
+    is larger, and 0 for data in memory without `map`. One reader keeps the order of reads, which
+    suits disks; more suit items and maps that wait or release the interpreter lock. `memory` limits
+    the bytes held. `balance` shards a global batch over synchronous workers by their speed, which
+    `TrainingSession.step` measures, instead of equally.
 
     Shapes: the data is [samples, ...], its rows as the placeholders' (after `map`, if given).
-    Ranks:  every sample is drawn once per epoch, by one of the workers; in collective mode all
-            take the same number of steps, some with no rows where samples are few.
-    Errors: ShapeError or DTypeError naming what does not fit; DataError for what cannot be read, or
-            that has fewer samples than there are workers, unless all is in memory.
+    Ranks:  one of the workers takes each sample, once per epoch; in collective mode all workers
+            take the same number of steps, some without rows if samples are few.
+    Errors: ShapeError or DTypeError that names what does not fit; DataError for data that cannot be
+            read, or that has fewer samples than there are workers, unless all is in memory.
 
-    Its static methods make TensorFlow 1's datasets, which deal nothing: see `hf.data.Pipeline`.
+    Its static methods make TensorFlow 1's datasets, which are not sharded: see `hf.data.Pipeline`.
 
-    A training session that keeps checkpoints saves its `position` and calls `restore`; `epoch` and
-    `epochs` then go on behind the last batch of a step that is in the checkpoint.
+    A training session with checkpoints saves its `position` and calls `restore`. `epoch` and
+    `epochs` then continue after the last batch whose step is in the checkpoint.
     """
 
     from_tensors = LaterFunction("hpcflow.data.dataset_sources", "from_tensors")
@@ -106,10 +107,10 @@ class Dataset(Feeding):
         needs = 0 if self._is_in_memory and map is None else max(2, self.readers)
         self.read_ahead = needs if read_ahead is None else int(read_ahead)
         self._row_bytes = sum(_bytes_of(k, s) for k, s in self._sources.items())
-        self._first = 0  # the epoch to go on with
-        self._left: dict[int, Ranges] = {}  # what is left of epochs that were interrupted
-        self._begun_with: dict[int, int] = {}  # the size of their joined batch when they began
-        self._most_together = sys.maxsize  # batches that are read at once
+        self._first = 0  # the epoch to continue with
+        self._left: dict[int, Ranges] = {}  # the remaining ranges of interrupted epochs
+        self._begun_with: dict[int, int] = {}  # the size of their global batch when they began
+        self._most_together = sys.maxsize  # limit of batches per read
         self._check()
         if balance:
             self._most_together = self._few_together()
@@ -127,7 +128,7 @@ class Dataset(Feeding):
             raise
 
     def _check(self) -> None:
-        if not self._is_in_memory:  # a few rows in memory are what was meant
+        if not self._is_in_memory:  # few rows in memory are taken as intended
             check_enough(self.samples, self.replicas, self.context.rank)
         self._check_sizes()
         self._note_empty()
@@ -154,35 +155,35 @@ class Dataset(Feeding):
 
     @property
     def steps_per_epoch(self) -> int:
-        """Joined batches in an epoch; the last one may be smaller."""
+        """Global batches in an epoch; the last one may be smaller."""
         return steps_per_epoch(self.samples, self.batch)
 
     def _full(self) -> int:
         return min(self.batch, self.samples)
 
     def describe(self) -> str:
-        """How the samples are dealt, in one line."""
+        """How the samples are sharded, in one line."""
         return self._told(f"{self.samples:,} samples in {self.steps_per_epoch:,} steps an epoch")
 
     def epoch(self, number: int) -> Iterator[Batch]:
         """This worker's batches of one epoch.
 
-        A synchronous worker gets one for every joined batch, an asynchronous one skips those in
-        which it has no samples. Arrays of a batch are parts of what was read: copy what you keep.
+        A synchronous worker gets a batch for every global batch; an asynchronous one skips those
+        without samples for it. The arrays are views of a larger read: copy what you keep.
         """
         return self._of([number])
 
     def epochs(self, count: int, first: int = 0) -> Iterator[Batch]:
-        """This worker's batches of `count` epochs, from number `first` on.
+        """This worker's batches of `count` epochs from number `first`.
 
-        After `restore` those that are left of them.
+        After `restore`, those that remain.
         """
         return self._of(range(max(first, self._first), first + count))
 
     # -- reading
 
     def _of(self, epochs: Sequence[int]) -> Iterator[Batch]:
-        self._open()  # again, if it was closed
+        self._open()  # reopens a closed dataset
         name = next(iter(self._sources.values())).name
 
         def begin(last: Place, numbers: Iterator[int]) -> Iterator[Batch]:
@@ -205,15 +206,15 @@ class Dataset(Feeding):
         return begin((-1, -1), self._numbers())
 
     def replicas_changed(self) -> None:
-        """Workers have died: the others read their shares of what follows.
+        """Workers have died: the others read their new shares from now on.
 
-        Errors: ShapeError if a placeholder has a size that their shares have not.
+        Errors: ShapeError if a placeholder's fixed size does not fit the new shares.
         """
         super().replicas_changed()
         self._check_sizes()
 
     def deal_again(self, batch: Batch) -> Batch:
-        """This worker's share, as it is now, of the joined batch that `batch` is a share of."""
+        """This worker's current share of the global batch that contains `batch`."""
         balance, cut = self.balance, None
         if balance is not None:
             begun = self._numbered[batch.epoch]
@@ -241,7 +242,7 @@ class Dataset(Feeding):
     def _deal(
         self, number: int, replica: int, cut: Cut | None = None, drawn: Order | None = None
     ) -> Iterator[Share]:
-        """The shares of any worker in an epoch, or in what is left of it."""
+        """The shares of a worker in an epoch, or in the remaining ranges of an epoch."""
         return deal(
             self.samples,
             self.batch,
@@ -257,7 +258,7 @@ class Dataset(Feeding):
         )
 
     def _dealt_lines(self, number: int, held: Held) -> Iterator[Dealt]:
-        """What the lines of this worker have in an epoch behind their places, step by step."""
+        """The shares of this worker's lines in an epoch after their places, step by step."""
         if all(place[0] > number for _, place in held.values()):
             return
         begun, left = self._begun_with.get(number, self.batch), self._left.get(number)
@@ -272,7 +273,7 @@ class Dataset(Feeding):
                     yield number, share._replace(line=name)
 
     def _few_together(self) -> int:
-        """The most batches to read at once, if what is read ahead is to be little."""
+        """The limit of batches per read with `balance`, for a short prefetch queue."""
         if self._is_in_memory and self._map is None:
             return 1
         share = max(1, self._row_bytes) * max(1, self._full() // self.replicas)
@@ -280,14 +281,14 @@ class Dataset(Feeding):
 
     @property
     def _held(self) -> int:
-        """Portions at once: those ahead, the one in use, the next one's rows, each read's own."""
+        """Portions held at once: the prefetched, the one in use, the next, and one per reader."""
         return self.read_ahead + self.readers + 2
 
     def _portion_bytes(self) -> int:
         return self.memory // self._held
 
     def _portions(self, dealt: Iterator[Dealt]) -> Iterator[list[Dealt]]:
-        """Batches that are read together: of one window of blocks, or as many bytes as are good."""
+        """Groups of batches to read at once: of one window of blocks, or of a suitable size."""
         window = self.shuffle.together if isinstance(self.shuffle, Blocks) else 0
         portion: list[Dealt] = []
         rows, most, last = 0, 0, None
@@ -299,7 +300,7 @@ class Dataset(Feeding):
             if portion and (is_full or place != last):
                 yield portion
                 portion, rows = [], 0
-            if not portion:  # what is mapped may have another size since
+            if not portion:  # the size of mapped rows may have changed
                 most, last = self._most_rows(bool(window)), place
             portion.append(one)
             rows += size
@@ -307,7 +308,7 @@ class Dataset(Feeding):
             yield portion
 
     def _most_rows(self, in_windows: bool) -> int:
-        """The rows of one portion: one batch alone if nothing is gained, or its size unknown."""
+        """The rows per portion; 0, so one batch, if more gain nothing or their size is unknown."""
         if self._map is None and self._is_in_memory:
             return 0
         if self._map is not None and not self._mapped_bytes:
@@ -317,7 +318,7 @@ class Dataset(Feeding):
         return most if in_windows else min(most, STRETCH // max(1, self._row_bytes))
 
     def _load(self, portion: list[Dealt]) -> list[Batch]:
-        """Read rows of several batches at once, then hand each its part, without a copy."""
+        """Read the rows of several batches at once; each batch gets a view of them."""
         numbers = np.concatenate([share.indices for _, share in portion])
         try:
             columns = {key: self._rows(key, numbers) for key in self._sources}
@@ -337,17 +338,17 @@ class Dataset(Feeding):
         return rows if self._map is not None else np.ascontiguousarray(cast(key, rows))
 
     def close(self) -> None:
-        """End what reads ahead and close the files; a later epoch opens them again."""
+        """Stop the prefetch threads and close the files; a later epoch reopens them."""
         super().close()
         _close(list(self._sources.values()))
 
     # -- the position
 
     def position(self, last: Sequence[Stand]) -> dict[str, Any]:
-        """Where the workers stand together, as plain data.
+        """The common position of the workers, as plain data.
 
-        `last` has the (epoch, step) of each worker's last batch, None if it has had none; of one
-        that has died a list of those of the parts of its share
+        `last` has the (epoch, step) of each worker's last batch, None before its first. For a dead
+        worker it has a list of those of the parts of its share
         (`runtime/failure/shard_reassignment.py`).
         """
         done = places(last, (self._first, -1))
@@ -370,10 +371,10 @@ class Dataset(Feeding):
         return found
 
     def _left_of(self, number: int, done: Sequence[Sequence[Place]]) -> list[list[int]]:
-        """The ranges left of an epoch when `done` are the last places of the workers."""
+        """The remaining ranges of an epoch when `done` are the workers' last places."""
         ranges = self._left.get(number, [[0, self.samples]])
         steps = steps_per_epoch(sum(b - a for a, b in ranges), self.batch)
-        first = max(self.steps_per_epoch - steps, 0)  # the number of the first step that is left
+        first = max(self.steps_per_epoch - steps, 0)  # the number of the first remaining step
         taken = [
             [
                 steps if epoch > number else max(step + 1 - first, 0) if epoch == number else 0
@@ -390,7 +391,7 @@ class Dataset(Feeding):
         )
 
     def restore(self, position: Mapping[str, Any]) -> None:
-        """Go on where `position` says; any number of workers may.
+        """Continue at `position`, on any number of workers.
 
         Errors: HpcflowError if it is a position in other data.
         """
@@ -408,7 +409,7 @@ class Dataset(Feeding):
 
 
 def _pairs(data: Mapping[Any, Any]) -> list[tuple[Tensor, Source]]:
-    """Each placeholder with its source; a tuple of placeholders takes the fields of items."""
+    """Each placeholder with its source; a tuple of placeholders maps to the fields of items."""
     found: list[tuple[Tensor, Source]] = []
     for key, value in data.items():
         keys = key if isinstance(key, tuple) else (key,)
@@ -421,7 +422,7 @@ def _pairs(data: Mapping[Any, Any]) -> list[tuple[Tensor, Source]]:
 
 
 def _bytes_of(key: Tensor, source: Source) -> int:
-    """Of a row, as read or as fed."""
+    """The bytes of a row in the larger of the source's and the placeholder's dtype."""
     width = max(source.dtype.itemsize, np.dtype(key.dtype).itemsize)
     return int(np.prod(source.row_shape)) * width
 

@@ -1,4 +1,4 @@
-"""Elements as the rows of one array, of equal shapes or filled up."""
+"""Batching of elements: rows of one array, of equal shapes or padded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hpcflow.graph.static_shape import Shape, as_shape, show
 
 
 def stacked(column: Sequence[np.ndarray], what: str) -> np.ndarray:
-    """Elements of equal shapes in one array; `what` they are is told if the shapes differ."""
+    """Elements of equal shapes as one array; the ShapeError otherwise names them as `what`."""
     shapes = {x.shape for x in column}
     if len(shapes) > 1:
         told = " and ".join(show(s) for s in sorted(shapes)[:2])
@@ -34,7 +34,7 @@ def padded(leaf: Leaf, given: Any) -> Shape:
 
 
 def paddings(structure: Any, leaves: Sequence[Leaf], given: Any) -> list[Any]:
-    """What each component is filled up with, by default 0 or an empty string."""
+    """The padding value of each component, by default 0 or an empty string."""
     if given is None:
         return [b"" if leaf.dtype == string else 0 for leaf in leaves]
     values = by_structure(structure, given)
@@ -45,7 +45,7 @@ def paddings(structure: Any, leaves: Sequence[Leaf], given: Any) -> list[Any]:
 
 
 def _number(given: Any) -> Any:
-    """A padding value, which may be a constant of the graph."""
+    """A padding value, also from a Const of the graph."""
     if not isinstance(given, Tensor):
         return given
     if given.op.type != "Const":
@@ -56,7 +56,7 @@ def _number(given: Any) -> Any:
 
 
 def padded_rows(column: Sequence[np.ndarray], shape: Any, fill: Any) -> np.ndarray:
-    """Elements in one array, filled up to a shape, or where it has None to the largest."""
+    """Elements as one array, padded to `shape`; None in it stands for the largest size."""
     if any(x.ndim != len(shape) for x in column):
         found = " and ".join(sorted({show(x.shape) for x in column}))
         raise ShapeError(f"elements of shapes {found} cannot be padded to {show(shape)}")

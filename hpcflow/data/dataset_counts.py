@@ -1,4 +1,4 @@
-"""Numbers that datasets are told: of Python, or tensors, which are computed when one begins."""
+"""Element counts of datasets: ints, or tensors that are evaluated when an iterator starts."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from hpcflow.graph.graph import Tensor, convert_to_tensor
 
 
 def whole(what: str, given: Any, least: int) -> int:
-    """`given`, a whole number.
+    """`given` as an int.
 
-    Errors: ShapeError if it is none, or below `least`.
+    Errors: ShapeError if it is not an integer, or below `least`.
     """
     if not isinstance(given, (int, np.integer)) or given < least:
         raise ShapeError(f"{what}({given!r}) of a dataset", hint=f"give {least} or more, as an int")
@@ -30,7 +30,7 @@ class Count:
     def __init__(self, what: str, given: Any, least: int) -> None:
         self._what, self._least = what, least
         self.known: int | None = None
-        self.needs: list[Tensor] = []  # the tensor, if it is one
+        self.needs: list[Tensor] = []  # the tensor, if the value is one
         if not isinstance(given, Tensor) and not hasattr(given, "as_tensor"):
             self.known = whole(what, given, least)
             return
@@ -48,7 +48,7 @@ class Count:
             self.needs = [tensor]
 
     def of(self, given: Given) -> int:
-        """The number."""
+        """The number; `given` has the values of tensors."""
         if self.known is not None:
             return self.known
         return whole(self._what, int(given[self.needs[0]]), self._least)

@@ -1,4 +1,4 @@
-"""Functions of tensors, run on one element of a dataset at a time, in a graph of their own."""
+"""Dataset functions: functions of tensors, traced to a graph and run on one element at a time."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from hpcflow.runtime.job.rank_context import Context
 from hpcflow.runtime.session.session import Session
 
 Element = tuple[np.ndarray, ...]  # the leaves of a structure
-Given = dict[Tensor, np.ndarray]  # values of tensors of the graph around
-Begin = Callable[[Given], Iterator[Element]]  # a round of the elements of a dataset
+Given = dict[Tensor, np.ndarray]  # values of tensors of the outer graph
+Begin = Callable[[Given], Iterator[Element]]  # starts one pass over the elements of a dataset
 
 
 class _Inner(Graph):
-    """The graph of a function: tensors from outside that it uses are fed to it, as captures."""
+    """The graph of a function; outer tensors that it uses are captures, fed to placeholders."""
 
     def __init__(self, outer: Graph) -> None:
         super().__init__(outer.seed)
@@ -33,7 +33,7 @@ class _Inner(Graph):
         self.captures: dict[Tensor, Tensor] = {}  # outer tensor -> its placeholder
 
     def adopt(self, t: Tensor) -> Tensor:
-        """The tensor of this graph that stands for `t`."""
+        """The tensor of this graph that represents `t`."""
         if t.graph is self:
             return t
         if t.graph is not self.outer.root and isinstance(self.outer, _Inner):
@@ -52,10 +52,10 @@ class _Inner(Graph):
 
 
 class _Function:
-    """A function of the elements of a dataset, called once: a graph of what it computes.
+    """A function of the elements of a dataset, traced once to a graph.
 
-    A tuple is given as several arguments. Tensors from outside have the value they had when the
-    iterator was initialized; random numbers are drawn anew for each element.
+    A tuple is passed as several arguments. Captured outer tensors have their values at the
+    initialization of the iterator. New random numbers are drawn for each element.
     """
 
     def __init__(self, function: Callable[..., Any], structure: Any, outer: Graph) -> None:
@@ -73,16 +73,16 @@ class _Function:
         self._session: Session | None = None
 
     def _traced(self, found: Any) -> list[Tensor]:
-        """The tensors to compute, of what the function gave."""
+        """The tensors to compute, from the function's result."""
         raise NotImplementedError
 
     @property
     def needs(self) -> list[Tensor]:
-        """The tensors from outside whose values it needs."""
+        """The outer tensors whose values it needs."""
         return [t for t, inner in self.graph.captures.items() if inner.op.type == "Placeholder"]
 
     def bound(self, given: Given) -> Callable[[Element], Element]:
-        """What computes the results, with the values of the tensors that it needs."""
+        """A function that computes the results of an element, with the captured values `given`."""
         if not self._results:
             return lambda element: ()
         if self._session is None:
@@ -99,7 +99,7 @@ class _Function:
 
 
 class Traced(_Function):
-    """A function that gives tensors; `structure` has their specs."""
+    """A function that returns tensors; `structure` has their specs."""
 
     def _traced(self, found: Any) -> list[Tensor]:
         found = tensors_of(tuple(found) if isinstance(found, list) else found)
@@ -109,7 +109,7 @@ class Traced(_Function):
 
 
 class TracedDataset(_Function):
-    """A function that gives a dataset; `structure` is that of its elements."""
+    """A function that returns a dataset; `structure` is that of its elements."""
 
     def _traced(self, found: Any) -> list[Tensor]:
         if not hasattr(found, "begin") or not hasattr(found, "structure"):
@@ -122,7 +122,7 @@ class TracedDataset(_Function):
         return [self.graph.adopt(t) for t in found.needs]
 
     def elements(self, given: Given) -> Callable[[Element], Iterator[Element]]:
-        """What gives the elements of the dataset of an element."""
+        """A function from an element to the elements of its dataset."""
         values, dataset = self.bound(given), self._dataset
         return lambda element: dataset.begin(dict(zip(dataset.needs, values(element), strict=True)))
 
@@ -133,7 +133,7 @@ def _alone_with(settings: Any) -> Context:
 
 
 def _alone() -> Context:
-    """This rank as a job of its own: functions of elements have no part in the steps of others."""
+    """A single-rank context: functions of elements take no part in the job's steps."""
     kept = dict(ps=0, tasks_per_replica=1, run_dir="", inject="", profile=False, tensorboard=False)
     return _alone_with(dataclasses.replace(current().settings, **kept))  # type: ignore[arg-type]
 
@@ -142,23 +142,23 @@ def _alone() -> Context:
 
 
 class Leaf:
-    """The dtype and static shape of one component: no tuple, for tuples are structures."""
+    """The dtype and static shape of one component; not a tuple, because tuples are structures."""
 
     def __init__(self, dtype: np.dtype, shape: Any) -> None:
         self.dtype, self.shape = dtype, shape
 
     @property
     def spec(self) -> Spec:
-        """Both."""
+        """The dtype and shape as a Spec."""
         return Spec(self.dtype, self.shape)
 
     def given(self, t: Tensor) -> Any:
-        """What a function of elements is given for the component `t`."""
+        """The argument of a function of elements for the component `t`."""
         return t
 
 
 class Rows(Leaf):
-    """A component that is a dataset: its elements are the rows of an array.
+    """A component that is a dataset whose elements are the rows of an array.
 
     `make(t)` is the dataset of the rows of a tensor.
     """
@@ -178,7 +178,7 @@ def leaves_of(structure: Any) -> list[Leaf]:
 
 
 def require_tensors(structure: Any, what: str) -> None:
-    """GraphError if components are datasets."""
+    """Raise GraphError if components are datasets."""
     if any(isinstance(leaf, Rows) for leaf in leaves_of(structure)):
         raise GraphError(
             f"{what} of windows, which are datasets",
@@ -188,7 +188,7 @@ def require_tensors(structure: Any, what: str) -> None:
 
 
 def by_structure(structure: Any, given: Any) -> list[Any]:
-    """What was given for each component: a shape is a leaf, though it is a list or a tuple."""
+    """The value in `given` for each component; a shape is a leaf, even as a list or a tuple."""
     if isinstance(structure, dict):
         if not isinstance(given, dict) or set(given) != set(structure):
             raise GraphError(f"{given!r} does not have the structure of an element")
@@ -201,12 +201,12 @@ def by_structure(structure: Any, given: Any) -> list[Any]:
 
 
 def packed(structure: Any, values: Sequence[Any]) -> Any:
-    """Values in place of the components of a structure."""
+    """The structure with `values` in place of its components."""
     return nested_structure.pack(structure, values)
 
 
 def tensors_of(given: Any) -> Any:
-    """A structure of tensors; a list is one tensor, as TensorFlow takes it."""
+    """`given` as a structure of tensors; a list is one tensor, as in TensorFlow."""
     if isinstance(given, dict):
         return type(given)((key, tensors_of(value)) for key, value in given.items())
     if isinstance(given, tuple):
@@ -218,7 +218,7 @@ def tensors_of(given: Any) -> Any:
 
 
 def require_scalar(traced: Traced, kind: str, what: str) -> None:
-    """DTypeError or ShapeError unless the function gives one scalar of a kind of dtype."""
+    """DTypeError or ShapeError unless the function returns one scalar with a dtype of `kind`."""
     found = leaves_of(traced.structure)
     if len(found) != 1 or found[0].dtype.kind not in kind:
         raise DTypeError(f"{what} does not give one value of kind {kind!r}")

@@ -1,4 +1,4 @@
-"""Elements of several iterators in turn, in the order of TensorFlow 1's `interleave`."""
+"""Interleaving of several iterators, in the order of TensorFlow 1's `interleave`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _END: Any = object()
 def interleaved(
     inputs: Iterator[Given], begin: Callable[[Given], Iterator[Made]], cycle: int, block: int
 ) -> Iterator[Made]:
-    """The elements of `begin(x)` of the inputs: `block` of each of `cycle` in turn.
+    """The elements of `begin(x)` of the inputs: `block` elements of each of `cycle` in turn.
 
-    The place of one that has ended stays empty until it is its turn again.
+    An iterator that has ended is replaced when it is next in turn.
     """
     places: list[Iterator[Made] | None] = [None] * cycle
     at, taken, has_more = 0, 0, True

@@ -39,7 +39,7 @@ from hpcflow.runtime.step.step_instance import Instance
 
 
 class Elements(Protocol):
-    """A dataset: the structure of an element, and where a round of them begins."""
+    """A dataset: the structure of an element, and the start of a pass over the elements."""
 
     structure: Any
     needs: list[Tensor]
@@ -47,10 +47,10 @@ class Elements(Protocol):
 
 
 class Iterator:
-    """Goes through a dataset: each run of what `get_next` gives takes one element.
+    """Iterates over a dataset: each run of the tensors of `get_next` takes one element.
 
-    State:  of the session, on the rank that runs the script; not in checkpoints.
-    Errors: OutOfRangeError, which ends the step alone, behind the last element; UninitializedError
+    State:  in the session, on the rank that runs the script; not in checkpoints.
+    Errors: OutOfRangeError after the last element, which ends only its step; UninitializedError
             before the initializer has run.
     """
 
@@ -62,7 +62,7 @@ class Iterator:
     def from_structure(
         output_types: Any, output_shapes: Any = None, shared_name: str | None = None
     ) -> Iterator:
-        """An iterator for any dataset of these dtypes and shapes, see `make_initializer`."""
+        """An iterator for any dataset of these dtypes and shapes; see `make_initializer`."""
         structure = _promised(output_types, output_shapes)
         return Iterator(_handle(None, shared_name), structure, None)
 
@@ -71,9 +71,9 @@ class Iterator:
     def from_string_handle(
         string_handle: Any, output_types: Any, output_shapes: Any = None
     ) -> Iterator:
-        """An iterator that goes on with the one whose `string_handle` is fed in each step.
+        """An iterator that takes elements from the one whose `string_handle` is fed in each step.
 
-        `string_handle` is a string scalar, mostly a placeholder. The iterators fed must have these
+        `string_handle` is a string scalar, usually a placeholder. The iterators fed must have these
         dtypes and shapes.
         """
         handle = convert_to_tensor(string_handle)
@@ -87,7 +87,7 @@ class Iterator:
 
     @property
     def initializer(self) -> Operation:
-        """The operation after which it begins; GraphError for one that needs none."""
+        """The operation that starts it; GraphError for an iterator without initializer."""
         if self._initializer is None:
             raise GraphError(
                 "this iterator has no initializer",
@@ -97,7 +97,7 @@ class Iterator:
         return self._initializer
 
     def make_initializer(self, dataset: Elements, name: str | None = None) -> Operation:
-        """An operation after which it goes through `dataset`, whose elements must fit."""
+        """An operation that starts an iteration over `dataset`, whose elements must fit."""
         if not hasattr(dataset, "structure") or not hasattr(dataset, "begin"):
             raise GraphError(
                 f"{dataset!r} is no dataset", hint="hf.data.Dataset.from_tensor_slices"
@@ -116,7 +116,7 @@ class Iterator:
         return packed(self._structure, made.outputs)
 
     def string_handle(self, name: str | None = None) -> Tensor:
-        """What a step feeds to an iterator that was made by `from_string_handle`, a string scalar.
+        """The string scalar to feed to an iterator made by `from_string_handle`.
 
         Run it in the session that feeds it.
         """
@@ -130,7 +130,7 @@ class Iterator:
         return {"component_types": tuple(types), "shapes": tuple(shapes)}
 
     def _used(self, type: str, attrs: dict[str, Any], name: str) -> Operation:
-        """An operation on its state, with what a dataset that is gone through once needs."""
+        """An operation on its state; its inputs include what a one-shot dataset needs."""
         once = self._handle.op.attrs["dataset"]
         graph = innermost(self._handle.graph)
         with graph.colocate_with(self._handle.op):
@@ -169,11 +169,11 @@ def get_output_classes(dataset_or_iterator: Any) -> Any:
 
 
 class _Feedable(Iterator):
-    """The iterator whose handle is fed; its own handle is that string."""
+    """An iterator whose handle is fed; its own handle is that string."""
 
     @property
     def initializer(self) -> Operation:
-        """GraphError: that of the iterator which is fed serves."""
+        """Errors: GraphError; run the initializer of the iterator that is fed."""
         raise GraphError(
             "an iterator that is fed by its handle has no initializer",
             op=self._handle.op.name,
@@ -181,11 +181,11 @@ class _Feedable(Iterator):
         )
 
     def make_initializer(self, dataset: Elements, name: str | None = None) -> Operation:
-        """GraphError: likewise."""
+        """Errors: GraphError, as `initializer`."""
         return self.initializer
 
     def string_handle(self, name: str | None = None) -> Tensor:
-        """What is fed."""
+        """The handle that is fed."""
         return identity(self._handle, name)
 
     def _used(self, type: str, attrs: dict[str, Any], name: str) -> Operation:
@@ -193,7 +193,7 @@ class _Feedable(Iterator):
 
 
 def _promised(output_types: Any, output_shapes: Any) -> Any:
-    """The structure of an element that has these dtypes and shapes."""
+    """The structure of an element with these dtypes and shapes."""
     types = nested_structure.flatten(nested_structure.mapped(as_dtype, output_types))
     shapes = (
         [None] * len(types) if output_shapes is None else by_structure(output_types, output_shapes)
@@ -205,7 +205,7 @@ def _promised(output_types: Any, output_shapes: Any) -> Any:
 
 
 def one_shot(dataset: Elements) -> Iterator:
-    """An iterator through it once."""
+    """An iterator over one pass of the dataset, without initializer."""
     require_tensors(dataset.structure, "an iterator")
     fed = [t for t in dataset.needs if t.op.type == "Placeholder"]
     if fed:
@@ -218,7 +218,7 @@ def one_shot(dataset: Elements) -> Iterator:
 
 
 def initializable(dataset: Elements, shared_name: str | None = None) -> Iterator:
-    """An iterator that begins, and begins again, when its `initializer` runs."""
+    """An iterator that starts, or restarts, when its `initializer` runs."""
     require_tensors(dataset.structure, "an iterator")
     handle = _handle(None, shared_name)
     return Iterator(handle, dataset.structure, _initializer(handle, dataset, None))
@@ -238,11 +238,11 @@ def _initializer(handle: Tensor, dataset: Elements, name: str | None) -> Operati
         return graph.create_op("MakeIterator", inputs, {"dataset": dataset}, name or "MakeIterator")
 
 
-# -- when it runs
+# -- at run time
 
 
 class _State:
-    """Where an iterator stands."""
+    """The state of an iterator."""
 
     def __init__(self, node: Node) -> None:
         self.once: Elements | None = node.attrs["dataset"]
@@ -251,18 +251,18 @@ class _State:
         self._lock = threading.Lock()
 
     def begin(self, dataset: Elements, values: Sequence[np.ndarray]) -> None:
-        """Go through `dataset`, with the values of the tensors that it needs."""
+        """Start a pass over `dataset`, with the values of the tensors that it needs."""
         given = {t: np.array(v) for t, v in zip(dataset.needs, values, strict=True)}
         with self._lock:
             self._elements = dataset.begin(given)
 
     def begin_once(self, values: Sequence[np.ndarray]) -> None:
-        """Begin, if it has not and needs no initializer."""
+        """Start a one-shot iterator if it has not started."""
         if self._elements is None and self.once is not None:
             self.begin(self.once, values)
 
     def next(self) -> list[np.ndarray]:
-        """The next element, in arrays of its own."""
+        """The next element, as new arrays."""
         if self._elements is None:
             raise UninitializedError(
                 f"the iterator {self.name!r} has not been initialized",
@@ -298,7 +298,7 @@ def _get_next(instance: Instance, node: Node, held: _State, *values: Any) -> Wai
 
 @waiting("IteratorGetNextOf")
 def _get_next_of(instance: Instance, node: Node, handle: Any) -> Wait:
-    """The next element of the iterator of this session whose handle is fed."""
+    """The next element of this session's iterator whose handle is fed."""
     name = np.asarray(handle, object).item()
     told = name.decode(errors="replace") if isinstance(name, bytes) else str(name)
     held = instance.compiled.store.known("Iterator", told)
@@ -313,7 +313,7 @@ def _get_next_of(instance: Instance, node: Node, handle: Any) -> Wait:
 
 
 def _given(instance: Instance, node: Node, held: _State) -> Wait:
-    """The next element, if it is as promised."""
+    """The next element, checked against the node's specs."""
     found = held.next()
     for x, spec in zip_longest(found, node.specs):
         try:

@@ -1,4 +1,4 @@
-"""`hf.data.Options`: TensorFlow's names, without an effect."""
+"""`hf.data.Options`: TensorFlow's option names, without effect."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PLAIN = ("autotune", "deterministic", "external_state_policy", "slack", "stats"
 
 
 class Options:
-    """What TensorFlow 1's `tf.data.Options` has; nothing of it changes what is computed."""
+    """The attributes of TensorFlow 1's `tf.data.Options`; none of them changes a result."""
 
     def __init__(self) -> None:
         for name in _GROUPS:

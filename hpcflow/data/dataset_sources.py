@@ -1,4 +1,4 @@
-"""Where elements of TensorFlow 1's datasets come from: arrays, tensors, functions, text files."""
+"""Sources of TensorFlow 1's datasets: arrays, tensors, generators, text files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def from_tensors(tensors: Any) -> Pipeline:
 
 
 def from_tensor_slices(tensors: Any) -> Pipeline:
-    """A dataset of the rows of `tensors`, a tensor, tuple or dict of as many rows each."""
+    """A dataset of the rows of `tensors`: a tensor, tuple or dict with equal numbers of rows."""
 
     def rows(arrays: Sequence[np.ndarray]) -> Iterable[Element]:
         counts = {len(a) for a in arrays}
@@ -68,7 +68,7 @@ def _of_arrays(
     shape_of: Callable[[Shape], Shape],
     kind: str,
 ) -> Pipeline:
-    """A dataset of arrays and of tensors of the graph, which are computed when it begins."""
+    """A dataset of arrays and of graph tensors, which are evaluated when an iterator starts."""
     given = _as_data(tensors)
     values = nested_structure.flatten(given)
     structure = packed(given, [Leaf(v.dtype, shape_of(v.shape)) for v in values])
@@ -80,7 +80,7 @@ def _of_arrays(
 
 
 def _as_data(given: Any) -> Any:
-    """Arrays and tensors in the structure of `given`; a list is one array."""
+    """`given` as a structure of arrays and tensors; a list is one array."""
     if isinstance(given, dict):
         return type(given)((key, _as_data(value)) for key, value in given.items())
     if isinstance(given, tuple):
@@ -92,7 +92,7 @@ def _as_data(given: Any) -> Any:
 
 
 def range_(*args: Any) -> Pipeline:
-    """The numbers of Python's `range(*args)`, int64 scalars; `args` may be tensors."""
+    """The numbers of Python's `range(*args)` as int64 scalars; `args` may be tensors."""
     bounds = [Count("range", a, -(2**63)) for a in args]
     if not 1 <= len(bounds) <= 3 or (len(bounds) == 3 and bounds[2].known == 0):
         raise ShapeError(f"Dataset.range{args} is no range", hint="give (stop) or (start, stop)")
@@ -105,7 +105,7 @@ def range_(*args: Any) -> Pipeline:
 
 
 def zip_(datasets: Any) -> Pipeline:
-    """Elements of several datasets together, a structure of them; it ends with the shortest."""
+    """Elements of several datasets as one structure; ends with the shortest dataset."""
     parts: list[Pipeline] = nested_structure.flatten(datasets)
     if not parts or not all(isinstance(part, Pipeline) for part in parts):
         raise GraphError("Dataset.zip() needs datasets, as a tuple or dict of them")
@@ -124,10 +124,11 @@ def from_generator(
     output_shapes: Any = None,
     args: Sequence[Any] = (),
 ) -> Pipeline:
-    """What `generator(*args)` gives, in the structure of `output_types`; called anew each time.
+    """The items of `generator(*args)`, with the structure of `output_types`.
 
-    `args` may be tensors; the generator is given arrays and NumPy's scalars.
-    Errors: DataError, when it runs, for an element of another structure, dtype or shape.
+    Each iteration calls the generator again. `args` may be tensors; the generator gets arrays and
+    NumPy scalars.
+    Errors: DataError at run time, for an element of another structure or shape.
     """
     if not callable(generator):
         raise GraphError(f"from_generator needs a function, not {generator!r}")
@@ -152,10 +153,10 @@ def from_generator(
 
 
 def list_files(file_pattern: Any, shuffle: bool | None = None, seed: int | None = None) -> Pipeline:
-    """The names of the files that match a pattern, or any of a vector of them: string scalars.
+    """The names of the files that match a pattern, or any of a vector of patterns: string scalars.
 
-    In random order, another one each time, unless `shuffle` is False; then sorted.
-    Errors: DataError, when it runs, if no file matches.
+    The order is random and differs between iterations; with `shuffle=False` it is sorted.
+    Errors: DataError at run time, if no file matches.
     """
     patterns = _of_arrays(file_pattern, lambda arrays: [tuple(arrays)], lambda shape: shape, "")
     if [leaf.dtype for leaf in leaves_of(patterns.structure)] != [string]:
@@ -175,7 +176,7 @@ def list_files(file_pattern: Any, shuffle: bool | None = None, seed: int | None 
 
 
 def _fitted(item: Any, types: Any, leaves: Sequence[Leaf]) -> Element:
-    """What a generator gave, as arrays that are as it promised."""
+    """An item of a generator as arrays with the promised dtypes and shapes."""
     values = [item] if not isinstance(types, (tuple, dict)) else _in_structure(item, types)
     made = []
     for value, leaf in zip(values, leaves, strict=True):
@@ -192,7 +193,7 @@ def _fitted(item: Any, types: Any, leaves: Sequence[Leaf]) -> Element:
 
 
 def _in_structure(item: Any, types: Any) -> list[Any]:
-    """The components of an item; what stands for a leaf may be a list of numbers."""
+    """The components of an item; a list of numbers may represent a leaf."""
     if isinstance(types, dict) and isinstance(item, dict) and set(types) == set(item):
         pairs = [(item[key], types[key]) for key in sorted(types)]
     elif isinstance(types, tuple) and isinstance(item, (tuple, list)) and len(item) == len(types):
@@ -212,11 +213,11 @@ def text_lines(
     buffer_size: int | None = None,
     num_parallel_reads: int | None = None,
 ) -> Pipeline:
-    """The lines of text files, without their ends, one after the other: string scalars.
+    """The lines of text files, without line ends, file after file: string scalars.
 
-    `compression_type` is "GZIP", "ZLIB" or "". Lines of `num_parallel_reads` files come in turn.
-    `buffer_size` changes nothing.
-    Errors: DataError, when it runs, for a file that cannot be read.
+    `compression_type` is "GZIP", "ZLIB" or "". With `num_parallel_reads`, the lines of so many
+    files are interleaved. `buffer_size` has no effect.
+    Errors: DataError at run time, for a file that cannot be read.
     """
     kind = compression_type or ""
     if kind not in ("", "GZIP", "ZLIB"):
@@ -246,7 +247,7 @@ def _lines(name: bytes, kind: str) -> Iterator[Element]:
 
 
 def _opened(name: bytes, kind: str) -> Any:
-    """A file, decompressed."""
+    """A file, open for reading its decompressed bytes."""
     if kind == "GZIP":
         import gzip
 

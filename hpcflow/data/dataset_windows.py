@@ -1,4 +1,4 @@
-"""Elements in groups: windows, which are datasets themselves, and one value of all."""
+"""Windows of elements, which are datasets, and the reduction of a dataset to one value."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ Change = Callable[[Iterator[Element]], Iterator[Element]]
 def windows_of(
     structure: Any, size: int, shift: int, stride: int, drop: bool, make: Callable[[Tensor], Any]
 ) -> tuple[Change, Any]:
-    """What makes windows of elements of this structure, and their structure.
+    """A function that makes windows of elements of `structure`, and the windows' structure.
 
-    `make` gives the dataset of the rows of a tensor.
+    `make` returns the dataset of the rows of a tensor.
     """
     require_tensors(structure, "window()")
     size, shift, stride = (whole("window", n, 1) for n in (size, shift, stride))
@@ -65,10 +65,10 @@ def _grouped(
 def reduced(
     structure: Any, initial_state: Any, function: Callable[[Any, Any], Any], graph: Graph
 ) -> tuple[Callable[[Iterator[Element], Given], Element], Any, list[Tensor]]:
-    """What makes one state of elements, the structure of the state, and the tensors it needs."""
+    """A function that folds elements to a state, the state's structure, and captured tensors."""
     first = Traced(lambda: initial_state, (), graph)
     state, before = first.structure, None
-    while before is None or _shapes(state) != before:  # shapes that change are not known
+    while before is None or _shapes(state) != before:  # relax the shapes to a fixed point
         before = _shapes(state)
         traced = Traced(function, (state, structure), graph)
         nested_structure.same(state, traced.structure, "the state before and behind reduce_func")

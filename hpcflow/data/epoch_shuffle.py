@@ -1,4 +1,4 @@
-"""The order in which an epoch draws its samples; of large data, made piece by piece."""
+"""Shuffle of an epoch: the order of the samples; for large data computed window by window."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import numpy as np
 
 from hpcflow.errors import HpcflowError
 
-Ranges = Sequence[Sequence[int]]  # [start, stop] in the order of an epoch, ascending
+Ranges = Sequence[Sequence[int]]  # [start, stop] of positions in an epoch's order, ascending
 
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
-    """Shuffle large data by blocks: `rows` in sequence are a block, `window` blocks are mixed.
+    """Shuffle large data by blocks of `rows` consecutive rows; `window` blocks are mixed at a time.
 
     The order of the blocks and that of the rows within a window are drawn from (seed, epoch). Each
-    joined batch has equally many rows of all blocks of a window, block by block: a worker then
-    reads its own blocks whole, if `window` is a multiple of the workers and divides the batch.
+    global batch has equally many rows of all blocks of a window, sorted by block. So a worker reads
+    whole blocks of its own, if `window` is a multiple of the workers and divides the batch.
     """
 
     rows: int = 1024
@@ -33,7 +33,7 @@ class Blocks:
 
     @property
     def together(self) -> int:
-        """Rows of a window."""
+        """The rows of a window."""
         return self.rows * self.window
 
 
@@ -41,7 +41,7 @@ Shuffle = bool | Blocks
 
 
 class Order(Protocol):
-    """The samples of an epoch in order: `order[a:b]` are those at these places."""
+    """The order of an epoch: `order[a:b]` are the samples at positions a to b."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, places: slice, /) -> np.ndarray: ...
@@ -62,9 +62,9 @@ class Stored:
 
 
 class Mixed:
-    """The order of `Blocks`: window after window; each joined batch has its rows block by block.
+    """The order of `Blocks`: window after window; rows within a global batch are sorted by block.
 
-    It depends on the size of the joined batch; an epoch begun with one keeps it to its end.
+    It depends on the global batch size; an epoch keeps the size that it began with.
     """
 
     def __init__(self, samples: int, seed: int, epoch: int, blocks: Blocks, batch: int) -> None:
@@ -74,11 +74,11 @@ class Mixed:
         self._sequence = self._random(0).permutation(count)
         ends = np.minimum((self._sequence + 1) * blocks.rows, samples)
         self._starts = np.concatenate([[0], np.cumsum(ends - self._sequence * blocks.rows)])
-        # A new cache for each order, so that those of past epochs are let go.
+        # Each order has a cache of its own, so that those of past epochs are freed.
         self._window = functools.lru_cache(maxsize=3)(self._drawn)
 
     def _random(self, stream: int) -> np.random.Generator:
-        """Counter-based: no window must be drawn to reach a later one."""
+        """A counter-based generator: a later window is drawn without the earlier ones."""
         counter = np.array([0, 0, 0, stream], np.uint64)
         return np.random.Generator(np.random.Philox(key=self._key, counter=counter))
 
@@ -94,16 +94,16 @@ class Mixed:
         return found[0] if len(found) == 1 else np.concatenate([np.arange(0), *found])
 
     def _begin(self, number: int) -> int:
-        """The first place of a window."""
+        """The first position of a window."""
         return int(self._starts[min(number * self._blocks.window, len(self._starts) - 1)])
 
     def _window_at(self, place: int) -> int:
-        """The window of a place; only the stored last block may be smaller than the others."""
+        """The window of a position; only the stored last block may be smaller than the others."""
         number = place // self._blocks.together
         return number + 1 if self._begin(number + 1) <= place else number
 
     def _drawn(self, number: int) -> np.ndarray:
-        """The samples of a window in order."""
+        """The samples of a window, in order."""
         random, rows = self._random(number + 1), self._blocks.rows
         blocks = self._sequence[number * self._blocks.window :][: self._blocks.window]
         sizes = np.minimum(rows, self._samples - blocks * rows)
@@ -111,13 +111,13 @@ class Mixed:
         if (sizes == rows).all():  # row j of each block, then row j + 1 of each
             samples = (mixed + blocks[:, None] * rows).T.ravel()
             which = np.tile(np.arange(len(blocks)), rows)
-        else:  # the same in proportion
+        else:  # interleave the blocks in proportion to their sizes
             kept = [mixed[i][mixed[i] < size] for i, size in enumerate(sizes)]
             when = np.concatenate([(np.arange(size) + 0.5) / size for size in sizes])
             places = np.argsort(when, kind="stable")
             samples = np.concatenate([k + b * rows for k, b in zip(kept, blocks, strict=True)])
             samples, which = samples[places], np.repeat(np.arange(len(blocks)), sizes)[places]
-        # Within a joined batch (its part in this window) by block: ranks then need few blocks.
+        # Sort by block within a global batch (its part in this window), so a rank reads few blocks.
         begin = self._begin(number)
         batch = np.arange(begin, begin + len(samples)) // self._batch - begin // self._batch
         key = batch * len(blocks) + which
@@ -126,7 +126,7 @@ class Mixed:
 
 
 class Left:
-    """The places of `order` that are left of an interrupted epoch, as an order."""
+    """The order of the remaining positions of `order` in an interrupted epoch."""
 
     def __init__(self, order: Order, ranges: Ranges) -> None:
         self._order, self._ranges = order, ranges
@@ -136,7 +136,7 @@ class Left:
         return self._length
 
     def place(self, number: int) -> int:
-        """The place in the whole order of what is here at `number`."""
+        """The position in the whole order of the sample with this number."""
         for a, b in self._ranges:
             if number < b - a:
                 return a + number
@@ -158,8 +158,8 @@ def order(samples: int, seed: int, epoch: int, shuffle: bool = True) -> np.ndarr
     """The samples in the order of one epoch."""
     if not shuffle:
         return np.arange(samples)
-    # Philox is counter-based: epochs are independent, and none must be drawn to reach a later one.
-    key = np.array([seed % 2**64, epoch], np.uint64)  # a list of large numbers loses digits
+    # Philox is counter-based: an epoch is drawn without the earlier ones.
+    key = np.array([seed % 2**64, epoch], np.uint64)  # a list would round large numbers
     return np.random.Generator(np.random.Philox(key=key)).permutation(samples)
 
 
@@ -171,7 +171,7 @@ def ordered(
     batch: int,
     left: Ranges | None = None,
 ) -> Order:
-    """The order of an epoch, or of what is `left` of it."""
+    """The order of an epoch, or of its remaining ranges `left`."""
     found: Order
     if isinstance(shuffle, Blocks):
         found = Mixed(samples, seed, epoch, shuffle, batch)
@@ -181,5 +181,5 @@ def ordered(
 
 
 def as_plain(shuffle: Shuffle) -> Any:
-    """`shuffle` as it stands in a checkpoint."""
+    """`shuffle` in the form of a checkpoint."""
     return dataclasses.asdict(shuffle) if isinstance(shuffle, Blocks) else bool(shuffle)

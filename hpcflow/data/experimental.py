@@ -8,7 +8,7 @@ from typing import Any
 from hpcflow.data.tf_data import Pipeline
 from hpcflow.platform.exception_translation import guard_module
 
-AUTOTUNE = -1  # of num_parallel_calls and of prefetch, which change nothing
+AUTOTUNE = -1  # for num_parallel_calls and prefetch, which have no effect
 
 Change = Callable[[Pipeline], Pipeline]
 
@@ -16,7 +16,7 @@ Change = Callable[[Pipeline], Pipeline]
 def shuffle_and_repeat(
     buffer_size: int, count: int | None = None, seed: int | None = None
 ) -> Change:
-    """For `apply`: `shuffle`, in another order each time, and `repeat`."""
+    """For `apply`: `shuffle`, in a new order each time, and `repeat`."""
     return lambda dataset: dataset.shuffle(buffer_size, seed).repeat(count)
 
 
@@ -27,7 +27,7 @@ def map_and_batch(
     drop_remainder: bool = False,
     num_parallel_calls: int | None = None,
 ) -> Change:
-    """For `apply`: `map`, and `batch`; the numbers of parallel ones change nothing."""
+    """For `apply`: `map` and `batch`; the arguments about parallel calls have no effect."""
     return lambda dataset: dataset.map(map_func).batch(batch_size, drop_remainder)
 
 

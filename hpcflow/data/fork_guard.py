@@ -1,4 +1,4 @@
-"""No forked workers once MPI has started: a copy of a rank shares its connections with it."""
+"""Fork guard: forbids forked workers after MPI_Init, since they would share its connections."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _is_forbidden = False
 
 
 def forbid_forks() -> None:
-    """From now on, multiprocessing that forks gets an error; other forks are left alone."""
+    """From now on a fork by multiprocessing raises an error; other forks are allowed."""
     global _is_forbidden
     if not _is_forbidden:
         _is_forbidden = True

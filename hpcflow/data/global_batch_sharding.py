@@ -1,10 +1,10 @@
-"""Who draws which sample when: a pure function, the same on every rank.
+"""Sharding of global batches over replicas: a pure function, equal on every rank.
 
-The order of an epoch depends on the seed and the epoch alone. Each joined batch is a run of that
-order, cut into one contiguous share per replica: as evenly as possible, or by speed (`balance`). So
-any number of replicas sees the joined batches of one, and every sample is drawn once per epoch over
-all of them. An epoch that was interrupted goes on with the ranges of its order that are left, dealt
-in the same way.
+The order of an epoch depends only on the seed and the epoch. Each global batch is a range of this
+order, split into one contiguous share per replica: as evenly as possible, or by speed (`balance`).
+So the global batches do not depend on the number of replicas, and one of the replicas takes each
+sample, once per epoch. An interrupted epoch continues with the remaining ranges of its order,
+sharded in the same way.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ import numpy as np
 
 from hpcflow.data.epoch_shuffle import Left, Order, Ranges, Shuffle, ordered
 
-Cut = Callable[[int, int], np.ndarray]  # of a batch's number and size: where it is cut
-DRAWN = 1 << 14  # samples of the order that are drawn at once where batches are smaller
+Cut = Callable[[int, int], np.ndarray]  # step and size of a batch -> its split points
+DRAWN = 1 << 14  # samples of the order that are drawn at once if batches are smaller
 
 
 class Share(NamedTuple):
-    """One replica's part of a joined batch."""
+    """One replica's share of a global batch."""
 
     step: int  # the batch's number in its epoch
-    indices: np.ndarray  # the samples of this replica; none if there are fewer than replicas
-    joined_size: int  # samples of the joined batch
-    place: int = 0  # of the joined batch in the order of the epoch
-    offset: int = 0  # of the first sample in the joined batch
-    line: int = 0  # of the worker's lines that it is of (`runtime/failure/shard_reassignment.py`)
+    indices: np.ndarray  # this replica's samples; empty if there are fewer samples than replicas
+    joined_size: int  # samples of the global batch
+    place: int = 0  # position of the global batch in the order of the epoch
+    offset: int = 0  # of the share's first sample in the global batch
+    line: int = 0  # number of the worker's line (`runtime/failure/shard_reassignment.py`)
 
 
 def cuts(size: int, replicas: int) -> np.ndarray:
-    """Where `size` samples are cut: replica r has those from cuts[r] to cuts[r + 1].
+    """The split points of `size` samples: replica r has cuts[r] to cuts[r + 1].
 
-    Counts differ by at most one, larger ones first.
+    Counts differ by at most one; the larger ones come first.
     """
     base, more = divmod(size, replicas)
     ranks = np.arange(replicas + 1)
@@ -42,7 +42,7 @@ def cuts(size: int, replicas: int) -> np.ndarray:
 
 
 def steps_per_epoch(samples: int, batch: int) -> int:
-    """Joined batches in an epoch; the last one may be smaller."""
+    """Global batches in an epoch; the last one may be smaller."""
     return -(-samples // batch)
 
 
@@ -59,12 +59,12 @@ def deal(
     cut: Cut | None = None,
     drawn: Order | None = None,
 ) -> Iterator[Share]:
-    """The shares of `replica` in the joined batches of one epoch, or of what is `left` of it.
+    """The shares of `replica` in the global batches of an epoch, or of its remaining ranges `left`.
 
-    Steps are numbered so that the last one has the number it has in a whole epoch. `begun_with` is
-    the size of the joined batch that an interrupted epoch began with. `cut` says where the batch of
-    a step is cut, if not evenly; it is asked once for each, in order. `drawn` is the order of what
-    is dealt, if it is known.
+    The last step has the number that it has in a whole epoch. `begun_with` is the global batch size
+    that an interrupted epoch began with. `cut` returns the split points of a step's batch, by
+    default even ones; it is called once per batch, in order. `drawn` is the order to shard, if
+    already known.
     """
     if drawn is None:
         drawn = ordered(samples, seed, epoch, shuffle, begun_with or batch, left)
@@ -78,7 +78,7 @@ def deal(
         if cut is not None:
             low, high = cut(first + step, size)[replica : replica + 2].tolist()
         else:
-            base, more = divmod(size, replicas)  # as `cuts` has it, faster
+            base, more = divmod(size, replicas)  # as in `cuts`, but faster
             low = replica * base + min(replica, more)
             high = low + base + (replica < more)
         if together < 2:
@@ -99,14 +99,14 @@ def left_after(
     cut: Cut | None = None,
     shift: int = 0,
 ) -> list[list[int]]:
-    """The ranges left of `left`, dealt in batches, after worker r has taken its first taken[r].
+    """The remaining ranges of `left`, sharded in batches, after worker r took its first taken[r].
 
-    These are several numbers where its share is in n pieces: that of batch s is of piece
-    (s + shift) % n. `cut` says where batch number s of them was cut, if not evenly.
+    taken[r] has n numbers if the share of worker r is in n pieces: its share of batch s belongs to
+    piece (s + shift) % n. `cut` returns the split points of batch s, by default even ones.
     """
     total = sum(b - a for a, b in left)
     fewest, most = min(map(min, taken)), max(map(max, taken))
-    open_: list[list[int]] = []  # in numbers of samples dealt
+    open_: list[list[int]] = []  # remaining ranges, as positions within `left`
     for step in range(fewest, min(most, steps_per_epoch(total, batch))):
         size = min(batch, total - step * batch)
         at = step * batch + (cuts(size, len(taken)) if cut is None else cut(step, size))
@@ -118,7 +118,7 @@ def left_after(
     open_.append([min(most * batch, total), total])
     found: list[list[int]] = []
     before = 0
-    for a, b in left:  # the same in the order of the epoch
+    for a, b in left:  # convert them to positions in the order of the epoch
         for low, high in open_:
             low, high = max(low - before, 0) + a, min(high - before, b - a) + a
             if low < high and found and found[-1][1] == low:

@@ -1,4 +1,4 @@
-"""Rows of a dataset in an HDF5 (or NetCDF-4) file, larger than memory."""
+"""HDF5 rows: reads rows of a dataset in an HDF5 or NetCDF-4 file that is larger than memory."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from hpcflow.platform.artifact_cache import path_of
 from hpcflow.platform.record_files import open_plain
 from hpcflow.runtime.hdf5_library import library
 
-BRIDGE = 64 << 10  # bytes between two wanted rows that are cheaper read than skipped
-PIECE = 4 << 20  # bytes read at once where rows must be picked from what is read
+BRIDGE = 64 << 10  # a gap of fewer bytes between two wanted rows is read, not skipped
+PIECE = 4 << 20  # bytes per read if only some of the rows read are wanted
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 FOREIGN = {
     b"CDF": "a NetCDF-3 file; convert it with: nccopy -k nc4 OLD NEW",
@@ -30,7 +30,7 @@ FOREIGN = {
 
 
 class Hdf5:
-    """Rows of one dataset of an HDF5 file; made by `hf.data.hdf5`."""
+    """Rows of one dataset of an HDF5 file; `hf.data.hdf5` creates it."""
 
     dtype: np.dtype
     row_shape: tuple[int, ...]
@@ -40,17 +40,17 @@ class Hdf5:
         self.name = f"{path}:{field}"
         self._lock = threading.RLock()
         self._buffers = Buffers()
-        self._readers, self._is_closing = 0, False  # a file is closed when nobody reads in it
+        self._readers, self._is_closing = 0, False  # the last reader closes the file
         self._file: Any = None
         self._data: Any = None
         self._raw: tuple[int, int] | None = None  # descriptor, offset of the first row
-        self._range = range(0)  # the rows of the file that are ours
+        self._range = range(0)  # the rows of the file that `part` selects
 
     def __len__(self) -> int:
         return len(self._range)
 
     def open(self) -> None:
-        """Open the file, this rank alone.
+        """Open the file on this rank, without other ranks.
 
         Errors: DataError with the path, if it is missing, foreign, truncated or lacks the dataset.
         """
@@ -102,7 +102,7 @@ class Hdf5:
         )
 
     def _check_parts(self, path: Path, data: Any) -> None:
-        """Of a virtual dataset: HDF5 reads what is missing as fill values, without an error."""
+        """Check a virtual dataset's files: HDF5 reads missing ones as fill values, silently."""
         for source in data.virtual_sources() if data.is_virtual else []:
             name = source.file_name
             if name != "." and "%" not in name and not (path.parent / name).exists():
@@ -113,9 +113,9 @@ class Hdf5:
                 )
 
     def _plain(self, path: Path) -> tuple[int, int] | None:
-        """Where the rows are, if they lie in the file as they will in memory.
+        """Descriptor and offset of the rows, if they lie in the file as they will in memory.
 
-        They are then read without HDF5: faster, without its global lock and without Python's.
+        They are then read without HDF5: faster, without its global lock and the interpreter lock.
         """
         h5py, data = library(), self._data
         plist = data.id.get_create_plist()
@@ -130,14 +130,14 @@ class Hdf5:
         if offset is None:
             return None
         handle = os.open(path, os.O_RDONLY)
-        if hasattr(os, "posix_fadvise"):  # the system then reads farther ahead
+        if hasattr(os, "posix_fadvise"):  # the system then reads further ahead
             os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_SEQUENTIAL)
         bytes_ = data.size * data.dtype.itemsize
         if os.fstat(handle).st_size < offset + bytes_:
             os.close(handle)
             raise self._error("ends before its last row", "the file was cut off: copy it again")
         self._raw = handle, offset
-        for row in (0, data.shape[0] - 1):  # as HDF5 reads them, or not at all
+        for row in (0, data.shape[0] - 1):  # read directly only if HDF5 reads the same bytes
             mine = np.empty((1, *self.row_shape), self.dtype)
             self._read_plain(mine, row)
             if mine.tobytes() != np.asarray(data[row : row + 1]).tobytes():
@@ -146,9 +146,9 @@ class Hdf5:
         return handle, offset
 
     def rows(self, numbers: np.ndarray) -> np.ndarray:
-        """These rows, in this order: neighbours are read together."""
+        """These rows, in this order; neighbours are read together."""
         with self._lock:
-            self.open()  # again, if it was closed
+            self.open()  # reopens a closed file
             self._readers += 1
         try:
             return self._rows(numbers)
@@ -171,7 +171,7 @@ class Hdf5:
         wanted = self._range.start + numbers * self._range.step
         if bool((np.diff(wanted) > 0).all()):
             for low, high, start, count in self._runs(wanted):
-                if count == high - low:  # straight to its place
+                if count == high - low:  # read in place
                     self._read(out[low:high], start)
                 else:
                     out[low:high] = self._rows_from(start, count)[wanted[low:high] - start]
@@ -200,9 +200,9 @@ class Hdf5:
         return got
 
     def _runs(self, rows: np.ndarray) -> Iterator[tuple[int, int, int, int]]:
-        """Ascending rows, cut where it is cheaper to skip than to read, and into pieces.
+        """Ascending rows, split into runs at large gaps and at PIECE bytes.
 
-        Where each begins and ends in `rows`, its first row, and how many rows it spans.
+        Each run has its begin and end in `rows`, its first row, and the number of rows it spans.
         """
         size = max(1, int(np.prod(self.row_shape)) * self.dtype.itemsize)
         cuts = (np.flatnonzero(np.diff(rows) > 1 + BRIDGE // size) + 1).tolist()
@@ -216,14 +216,14 @@ class Hdf5:
             yield low, high, start, last + 1 - start
 
     def _read(self, out: np.ndarray, start: int) -> None:
-        """Fill `out` with the rows of the file from `start` on."""
+        """Fill `out` with the rows of the file from `start`."""
         try:
             if self._raw is not None:
                 self._read_plain(out, start)
             elif self._data is None:
                 raise OSError("the file is closed")
             elif len(out) * (size := out[:1].nbytes) < 1 << 20 or not size:
-                out[...] = self._data[start : start + len(out)]  # read_direct is slow to start
+                out[...] = self._data[start : start + len(out)]  # read_direct has a high overhead
             else:
                 self._data.read_direct(out, np.s_[start : start + len(out)])
         except Exception as error:
@@ -248,7 +248,7 @@ class Hdf5:
         return DataError(f"{self.name}: {what}", hint=hint)
 
     def close(self) -> None:
-        """Close the file, or have it closed by the thread that still reads in it."""
+        """Close the file; if threads read it now, the last of them closes it."""
         with self._lock:
             self._is_closing = True
             self._close()
@@ -274,11 +274,11 @@ def hdf5(
 ) -> Hdf5:
     """The rows of the dataset `field` of an HDF5 or NetCDF-4 file, as data of `hf.data.Dataset`.
 
-    Values are those stored: NetCDF's scale_factor and fill values are not applied. `rows` takes a
-    part: `slice(0, 50_000)`, or `slice(0, None, 2)`, every second. With `cache` the file is first
-    copied to the node's own disk (HPCFLOW_CACHE_DIR, else TMPDIR), once a node.
+    Values are as stored: NetCDF's scale_factor and fill values are not applied. `rows` selects a
+    part: `slice(0, 50_000)`, or every second row, `slice(0, None, 2)`. With `cache` the file is
+    first copied to the node's own disk (HPCFLOW_CACHE_DIR, else TMPDIR), once per node.
 
-    Errors: DataError when the Dataset is made, with path, rank and what to do.
+    Errors: DataError when the Dataset is constructed, with path, rank and remedy.
     """
     if rows.step is not None and rows.step < 1:
         raise DataError(f"rows={rows}: the step is 1 or more", hint="shuffle=True mixes the order")
@@ -286,14 +286,14 @@ def hdf5(
 
 
 def opened(path: Path) -> Any:
-    """The HDF5 file, open to be read.
+    """The HDF5 file, open for reading.
 
-    Errors: DataError that tells a missing file from a foreign, a truncated and a forbidden one.
+    Errors: DataError that distinguishes a missing, foreign, truncated and unreadable file.
     """
     _readable(path)
     h5py = library()
     try:
-        with contextlib.suppress(TypeError, ValueError):  # HDF5 before 1.12 has no such locking
+        with contextlib.suppress(TypeError, ValueError):  # HDF5 before 1.12 lacks this locking
             return h5py.File(path, "r", locking="best-effort")
         return h5py.File(path, "r")
     except Exception as error:
@@ -306,7 +306,7 @@ def opened(path: Path) -> Any:
 
 
 def _readable(path: Path) -> None:
-    """Check that the file is there and not empty."""
+    """Raise DataError unless the file can be read and is not empty."""
     try:
         size = path.stat().st_size
         os.close(open_plain(path))
@@ -321,7 +321,7 @@ def _readable(path: Path) -> None:
 
 
 def _kind(path: Path) -> str:
-    """What a file that is not HDF5 may be."""
+    """A hint at the format of a file that HDF5 cannot open."""
     with path.open("rb") as file:
         first = file.read(8)
     for magic, what in FOREIGN.items():

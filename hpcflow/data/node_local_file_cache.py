@@ -1,4 +1,4 @@
-"""Copies of files on the node's own disk: one process of a node makes them, the others wait."""
+"""Node-local file cache: one process of a node copies a file to its disk, the others wait."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from hpcflow.platform import file_locks
 from hpcflow.platform.private_files import is_own_folder, make_folder
 from hpcflow.platform.rank_logging import logger, say_once
 
-SPARE = 64 << 20  # bytes of the disk that are left to others
+SPARE = 64 << 20  # bytes of the disk that stay free for others
 
 
 def folder() -> Path:
-    """Where copies are: HPCFLOW_CACHE_DIR, else a folder of this user's in TMPDIR.
+    """The cache folder: HPCFLOW_CACHE_DIR, else a folder of this user in TMPDIR.
 
-    Also a folder of this user's in HPCFLOW_CACHE_DIR, if others may write there.
+    If others may write to HPCFLOW_CACHE_DIR, it is a folder of this user in it.
     """
     given = os.environ.get("HPCFLOW_CACHE_DIR", "")
     base = Path(os.path.realpath(given or tempfile.gettempdir()))
@@ -29,10 +29,10 @@ def folder() -> Path:
 
 
 def local_copy(path: Path, check: Callable[[Path], None]) -> Path:
-    """A copy of the file on this node, made now if need be; `path` itself if there is no room.
+    """The path of a copy on this node, made now if needed; `path` itself if there is no space.
 
-    A file that changes has another copy. `check` raises if the original cannot be read.
-    Ranks: any may call it at any time; those of one node wait for the one who copies.
+    A changed file gets a new copy. `check` raises if the original cannot be read.
+    Ranks: any rank may call it at any time; ranks of one node wait for the one that copies.
     """
     check(path)
     try:
@@ -53,7 +53,7 @@ def local_copy(path: Path, check: Callable[[Path], None]) -> Path:
 
 
 def _own() -> Path:
-    """The folder, made if need be; OSError if someone else has put it there."""
+    """The cache folder, created if needed; OSError if it belongs to another user."""
     given = os.environ.get("HPCFLOW_CACHE_DIR")
     if given:
         Path(given).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -63,10 +63,10 @@ def _own() -> Path:
 
 
 def _is_whole(copy: Path, original: os.stat_result) -> bool:
-    """Whether the copy is there with all its bytes, which a node that lost its power may lack.
+    """Whether the copy exists with all its bytes, which may be missing after a power failure.
 
-    It has the original's time of change too, so a copy of another file, or one that was written to
-    later, is none. One that another user has put there is none: its name can be guessed.
+    It must have the original's modification time, so a copy of another file or a modified copy does
+    not count. A copy by another user does not count either, because its name can be guessed.
     """
     try:
         facts = copy.lstat()
@@ -74,12 +74,12 @@ def _is_whole(copy: Path, original: os.stat_result) -> bool:
         return False
     mine = stat.S_ISREG(facts.st_mode) and facts.st_uid == os.geteuid()
     changed = original.st_mtime_ns
-    of_this = facts.st_mtime_ns in (changed, changed - changed % 10**9)  # some disks keep seconds
+    of_this = facts.st_mtime_ns in (changed, changed - changed % 10**9)  # some disks store seconds
     return mine and of_this and facts.st_size == original.st_size
 
 
 def _failed(notes: int) -> float:
-    """When there was no room, in seconds since 1970; 0 if that is not written there."""
+    """The time of the last failed copy, in seconds since 1970; 0 if none is recorded."""
     try:
         return float(os.pread(notes, file_locks.NOTE_BYTES, 0).strip(b"\0") or 0)
     except ValueError:
@@ -87,9 +87,9 @@ def _failed(notes: int) -> float:
 
 
 def _fill(path: Path, copy: Path, notes: int, since: float) -> bool:
-    """Copy, aside and then by renaming; False if the disk has no room for it.
+    """Copy to a draft and rename it; False if the copy fails, as without space.
 
-    When it had none for the process before, those that have waited for it do not try again.
+    After a failure, the processes that were waiting for the lock do not try again.
     """
     if _failed(notes) >= since:
         return False
@@ -97,12 +97,12 @@ def _fill(path: Path, copy: Path, notes: int, since: float) -> bool:
     size = facts.st_size
     draft = copy.with_name(f".{copy.name}.{os.getpid()}")
     try:
-        for old in copy.parent.glob(f".{copy.name}.*"):  # of a process that died here
+        for old in copy.parent.glob(f".{copy.name}.*"):  # drafts of processes that died
             old.unlink()
         if free < size + SPARE:
             raise OSError(f"{free >> 20:,} MiB are free, it has {size >> 20:,} MiB")
         begun = time.monotonic()
-        os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))  # no one else's
+        os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))  # a file of our own
         shutil.copyfile(path, draft)
         os.utime(draft, ns=(facts.st_atime_ns, facts.st_mtime_ns))
         draft.replace(copy)

@@ -1,4 +1,4 @@
-"""Checks that data fits its placeholders, before the first step and with words for its owner."""
+"""Checks that data fits its placeholders, before the first step; errors name the data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hpcflow.runtime.step.feed_and_fetch import as_read, cast, castable
 
 
 def joined_batch(batch: int | None, per_rank: int | None, replicas: int) -> int:
-    """The size of the joined batch, of which one of both is given."""
+    """The size of the global batch, from either `batch` or `per_rank`."""
     if (batch is None) == (per_rank is None):
         raise HpcflowError(
             "a dataset takes either batch or batch_per_rank",
@@ -28,7 +28,7 @@ def joined_batch(batch: int | None, per_rank: int | None, replicas: int) -> int:
 
 
 def check_key(key: Any) -> None:
-    """Keys of data are placeholders."""
+    """Raise FeedError unless `key` is a tensor."""
     if not isinstance(key, Tensor):
         raise FeedError(
             f"{key!r} is not a tensor", hint="write Dataset({x: images, y: labels}, ...)"
@@ -40,7 +40,7 @@ def check_fits(
 ) -> None:
     """Check that values of this dtype and shape, one row a sample, can be fed to `key`.
 
-    Errors: DTypeError where feeds are not cast so, ShapeError; `what` names the values.
+    Errors: DTypeError if feeds are not cast this way, ShapeError; `what` names the values.
     """
     if not castable(dtype, key.dtype):
         raise DTypeError(
@@ -65,7 +65,7 @@ def check_fits(
 
 
 def fit(key: Tensor, source: Source) -> None:
-    """Check an open source; values that were no array are cast once, here."""
+    """Check an open source; values that were not NumPy arrays are cast here, once."""
     if isinstance(source, InMemory):
         if source.is_loose:
             source.take(cast(key, as_read(key, source.array)))
@@ -77,7 +77,7 @@ def fit(key: Tensor, source: Source) -> None:
 
 
 def common_length(lengths: Mapping[str, int]) -> int:
-    """The number of samples that all data has."""
+    """The number of samples, which must be equal for all data and not 0."""
     if not lengths or 0 in lengths.values():
         raise ShapeError("a dataset without samples", hint="give arrays with at least one row")
     if len(set(lengths.values())) > 1:
@@ -90,7 +90,7 @@ def common_length(lengths: Mapping[str, int]) -> int:
 
 
 def check_enough(samples: int, replicas: int, rank: int) -> None:
-    """Every worker must have samples in an epoch.
+    """Check that every worker has samples in an epoch.
 
     Errors: DataError.
     """
@@ -103,7 +103,7 @@ def check_enough(samples: int, replicas: int, rank: int) -> None:
 
 
 def check_fixed_sizes(keys: Iterable[Tensor], given: set[int]) -> None:
-    """A placeholder with a fixed number of rows must get as many in every batch."""
+    """Raise ShapeError if a placeholder with a fixed number of rows would get another number."""
     for key in keys:
         rows = key.shape[0] if key.shape else None
         if rows is not None and given != {rows}:
@@ -117,7 +117,7 @@ def check_fixed_sizes(keys: Iterable[Tensor], given: set[int]) -> None:
 
 
 def check_may_vary(keys: Iterable[Tensor]) -> None:
-    """Shares that follow the workers' speeds need placeholders of any number of rows."""
+    """Raise ShapeError for a placeholder with a fixed number of rows: shares by speed vary."""
     for key in keys:
         if key.shape and key.shape[0] is not None:
             raise ShapeError(

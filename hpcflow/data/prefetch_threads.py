@@ -1,4 +1,4 @@
-"""Threads that read ahead of who takes what they read, in order and within bounds."""
+"""Prefetch threads: compute results ahead of their consumer, in order and within a bound."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import Any, Generic, TypeVar
 
 from hpcflow.monitoring.wait_ledger import INSIDE, Ledger
 
-PATIENCE_S = 1.0  # a wait for input that is longer stands in the rank's ledger
-LEAVE_S = 1.0  # how long the end waits for threads that are still reading
+PATIENCE_S = 1.0  # a longer wait for input is entered in the wait ledger
+LEAVE_S = 1.0  # time that `close` waits for threads that are still reading
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 _all: weakref.WeakSet[Ahead[Any, Any]] = weakref.WeakSet()
 
 
 class Ahead(Generic[Task, Result]):
-    """The results of `run(task)` for each task in order, at most `ahead` of them beforehand.
+    """The results of `run(task)` for each task in order, at most `ahead` of them in advance.
 
-    `threads` threads compute them. What a task raises is raised where its result is taken; then,
-    and by `close`, the threads end. A thread that hangs in a read keeps nobody waiting.
+    `threads` threads compute them. An exception of a task is raised by the `take` of its result.
+    The threads end then, or after `close`. A thread that hangs in a read does not block `close`.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class Ahead(Generic[Task, Result]):
         self._changed = threading.Condition()
         self._results: dict[int, Result | BaseException] = {}
         self._given = self._taken = 0  # tasks begun, results taken
-        self._is_over = False  # no task is begun any more
+        self._is_over = False  # no further task is started
         names = [f"hpcflow-reader-{n}" for n in range(threads)]
         self._threads = [threading.Thread(target=self._work, name=n, daemon=True) for n in names]
         for thread in self._threads:
@@ -41,7 +41,7 @@ class Ahead(Generic[Task, Result]):
         _all.add(self)
 
     def take(self, ledger: Ledger | None = None, what: str = "input") -> Result | None:
-        """The next result; None after the last. A long wait is written into the ledger."""
+        """The next result; None after the last. A long wait is entered in the ledger."""
         with self._changed:
             if not self._changed.wait_for(self._is_ready, PATIENCE_S):
                 with _inside(ledger, what):
@@ -60,7 +60,7 @@ class Ahead(Generic[Task, Result]):
         return self._taken in self._results or (self._is_over and self._taken >= self._given)
 
     def close(self, patience: float = LEAVE_S) -> None:
-        """End the threads; those that do not come back from a read soon are left to it."""
+        """End the threads; those still reading after `patience` seconds are left running."""
         with self._changed:
             self._is_over = True
             self._given = self._taken
@@ -82,14 +82,14 @@ class Ahead(Generic[Task, Result]):
                 found = error
             del task, begun
             with self._changed:
-                if number < self._given:  # else it was closed meanwhile
+                if number < self._given:  # False if `close` was called during the task
                     self._results[number] = found
                     self._is_over |= isinstance(found, BaseException)
                 self._changed.notify_all()
-            del found  # so that it is held once, by who takes it
+            del found  # so that only the consumer holds a reference
 
     def _begin(self) -> tuple[int, Task] | None:
-        """The next task and its number, when there is room for its result; None at the end."""
+        """The next task and its number, once its result has space; None at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_over or self._given - self._taken < self._ahead)
             if self._is_over:
@@ -112,7 +112,7 @@ class Ahead(Generic[Task, Result]):
 
 @contextlib.contextmanager
 def _inside(ledger: Ledger | None, what: str) -> Iterator[None]:
-    """Tell other ranks, which may wait for this one, that it waits for input."""
+    """Enter the wait for input in the ledger, for other ranks that may wait for this one."""
     if ledger is None:
         yield
         return

@@ -1,4 +1,4 @@
-"""The elements of a queue in the graph, one by one: samples for a `Stream`."""
+"""The elements of a graph queue as an iterator, for the samples of a `Stream`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from hpcflow.errors import OutOfRangeError
 
 
 def dequeued(session: Any, element: Any) -> Iterator[Any]:
-    """What `session.run(element)` gives, `element` being what a queue's `dequeue` returned.
+    """The results of `session.run(element)`, where `element` is what a queue's `dequeue` returned.
 
     It waits for elements, and ends when the queue is closed and empty. A `Stream` takes it as its
-    `samples`, of several components as tuples: `hf.data.Stream((x, y), dequeued(session, ...))`.
+    `samples`, with several components as tuples: `hf.data.Stream((x, y), dequeued(session, ...))`.
     """
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Memory for rows that is used again: fresh pages cost more than reading into them."""
+"""Buffer pool for rows: reuses memory, because fresh pages cost more than reading into them."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ import threading
 import numpy as np
 
 GRAIN = 64 << 10
-_UNUSED = 2  # references to a buffer that only its pool knows: the list's and getrefcount's own
+_UNUSED = 2  # getrefcount of a buffer in use by no array: the list's reference and its own
 
 
 class Buffers:
-    """Arrays whose memory is given out again when no array refers to it any more.
+    """Arrays whose memory is reused when no array refers to it any more.
 
-    A view of an array refers to the memory below, so counting its references is enough.
+    A view of an array refers to its base, so a count of the base's references is enough.
     """
 
     def __init__(self) -> None:
         self._owners: list[np.ndarray] = []
         self._lock = threading.Lock()
-        # Without the interpreter's lock, references are not counted exactly.
+        # Reference counts are exact only with the interpreter lock (GIL).
         self._can_reuse = getattr(sys, "_is_gil_enabled", lambda: True)()
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        """An array with any content."""
+        """An uninitialized array."""
         size = int(np.prod(shape)) * dtype.itemsize
         if size < GRAIN or not self._can_reuse:
             return np.empty(shape, dtype)
@@ -38,12 +38,12 @@ class Buffers:
         fitting = [i for i in free if owners[i].nbytes >= size]
         if fitting:
             return owners[min(fitting, key=lambda i: owners[i].nbytes)]
-        if free:  # all too small: one of them makes room
+        if free:  # all are too small: drop one
             del owners[free[0]]
         owners.append(np.empty(-(-size // GRAIN) * GRAIN, np.uint8))
         return owners[-1]
 
     def clear(self) -> None:
-        """Let go of all memory; arrays that are in use keep theirs."""
+        """Release all memory; arrays in use keep theirs."""
         with self._lock:
             self._owners.clear()

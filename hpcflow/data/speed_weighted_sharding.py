@@ -1,8 +1,8 @@
-"""Shares of the joined batch by measured speed: who works slowly is dealt fewer samples.
+"""Sharding of global batches by measured speed: slow workers get fewer samples.
 
-The cuts of a batch are a function of its number and of decisions that all replicas have heard of,
-so all make the same. Workers read ahead, each as far as its threads are: new shares hold from a
-batch on that nobody can have been dealt yet, `lead` batches behind the last one that was taken.
+The split points of a batch are a function of its number and of decisions that all replicas receive,
+so they are equal on all. Workers prefetch by different amounts. So new shares apply from a batch on
+that no worker can have sharded yet, `lead` batches after the last one taken.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ import numpy as np
 from hpcflow.data.global_batch_sharding import cuts
 from hpcflow.errors import HpcflowError
 
-FINENESS = 16  # shares differ by this part of an equal one: few sizes, for which plans are made
-GAIN = 0.05  # shares are dealt anew where the slowest worker's time falls by this part;
-MUCH = 0.25  # by less than this the less often, the more often that was done:
-LONGEST_REST = 32  # a new size costs each worker a new plan
-MARGIN = 4  # batches that a worker may have taken more than the one who decides
-DAMPING = 0.5  # the weight of speeds that were known before
+FINENESS = 16  # shares change in steps of 1/16 of an equal one: few sizes, hence few plans
+GAIN = 0.05  # shares change if the slowest worker's time falls by at least this fraction;
+MUCH = 0.25  # below this fraction, each change doubles the pause before the next:
+LONGEST_REST = 32  # decisions; a new size costs each worker a new plan
+MARGIN = 4  # batches that a worker may have taken beyond those of the deciding one
+DAMPING = 0.5  # the weight of the earlier speeds
 
 
 def shares_by(speeds: Sequence[float], batch: int) -> np.ndarray:
-    """How many of `batch` samples each replica gets, in proportion to its speed (samples/s).
+    """The samples of each replica in a batch of `batch`, in proportion to its speed (samples/s).
 
-    Each gets one at least, if there are as many; the others in steps of 1 / FINENESS of an equal
-    share, the next always to who would be done with it first.
+    Each gets at least one, if there are enough. The others are assigned in steps of 1 / FINENESS of
+    an equal share, each step to the replica that would finish it first.
     """
     replicas = len(speeds)
     step = max(1, batch // (replicas * FINENESS))
@@ -42,7 +42,7 @@ def shares_by(speeds: Sequence[float], batch: int) -> np.ndarray:
         found[r] += min(step, more)
         more -= min(step, more)
         heapq.heappush(queue, ((found[r] + step) / speeds[r], r))
-    while more < 0:  # those who were given one in spite of their speed
+    while more < 0:  # the minimum of one sample has assigned too many
         r = max((r for r in range(replicas) if found[r] > 1), key=lambda r: found[r] / speeds[r])
         found[r] -= 1
         more += 1
@@ -50,41 +50,42 @@ def shares_by(speeds: Sequence[float], batch: int) -> np.ndarray:
 
 
 class Balance:
-    """The cuts of joined batches of `batch` samples over replicas, by number.
+    """The split points of global batches of `batch` samples over replicas, by batch number.
 
-    Batches are numbered in the order in which a worker takes them. `taken` are those that it has
-    taken, `dealt` those that were cut for it, at most `lead` more.
+    Batches are numbered in the order in which a worker takes them. `taken` counts those that the
+    worker has taken, `dealt` those that were split for it, at most `lead` more.
     """
 
     def __init__(self, replicas: int, batch: int, lead: int, rank: int) -> None:
         self.replicas, self.batch, self.lead, self.rank = replicas, batch, lead, rank
         self.taken = self.dealt = 0
-        # from which batch on, and where a full one is cut
+        # first batch of a change, and the split points of a full batch from there on
         self._changes: list[tuple[int, np.ndarray]] = [(0, cuts(batch, replicas))]
         self._speeds: np.ndarray | None = None
-        self._rest, self._left = 1, 0  # decisions to pass over after the next change, and now
+        self._rest, self._left = 1, 0  # decisions to skip after the next change, and now
 
     @property
     def shares(self) -> list[int]:
-        """How many samples of a full batch each replica gets, as decided last."""
+        """The samples of each replica in a full batch, by the last decision."""
         return np.diff(self._changes[-1][1]).tolist()
 
     def deal(self, number: int, size: int) -> np.ndarray:
-        """Cut batch `number`, of `size` samples; see `cuts`."""
+        """Split batch `number`, of `size` samples; see `cuts`."""
         self.dealt = max(self.dealt, number + 1)
         return self.cuts(number, size)
 
     def cuts(self, number: int, size: int) -> np.ndarray:
-        """Where batch `number`, of `size` samples, is cut; see `dealer.cuts`."""
+        """The split points of batch `number`, of `size` samples (`global_batch_sharding.cuts`)."""
         first, whole = next(one for one in reversed(self._changes) if one[0] <= number)
         if size == self.batch:
             return whole
         return whole * size // self.batch if first else cuts(size, self.replicas)
 
     def decide(self, speeds: Sequence[float]) -> tuple[int, list[int]] | None:
-        """From which batch on to deal by these speeds (samples/s), and the shares; for all.
+        """The first batch and the sizes of new shares by these speeds (samples/s), for all ranks.
 
-        None if shares are good enough. The caller is within MARGIN batches of all workers.
+        None if the current shares are good enough. The caller is within MARGIN batches of all
+        workers.
         """
         now = np.asarray(speeds, float)
         if self._speeds is not None:
@@ -100,9 +101,9 @@ class Balance:
         return self.taken + MARGIN + self.lead, wanted.tolist()
 
     def change(self, first: int, shares: Sequence[int]) -> None:
-        """From batch `first` on a full one is dealt in these shares: on all replicas.
+        """Use these shares of a full batch from batch `first` on; called on all replicas.
 
-        Errors: HpcflowError where batches were taken ahead of the steps.
+        Errors: HpcflowError if batches were taken ahead of the steps.
         """
         if self.dealt > first:
             raise HpcflowError(

@@ -1,4 +1,4 @@
-"""Samples that come one after the other: iterators and functions that make them."""
+"""Stream of samples from iterators or functions that make them, sharded over the workers."""
 
 from __future__ import annotations
 
@@ -19,20 +19,19 @@ from hpcflow.runtime.job.job_membership import current
 from hpcflow.runtime.job.rank_context import Context
 from hpcflow.runtime.step.feed_and_fetch import as_read, cast
 
-Part = tuple[int, Share, list[Any]]  # epoch, the samples' numbers, this worker's samples
+Part = tuple[int, Share, list[Any]]  # epoch, share, this worker's samples
 
 
 class Stream(Feeding):
-    """Samples of an iterator, dealt over the workers as feeds of placeholders.
+    """Samples of an iterator, sharded over the workers as feeds of placeholders.
 
-    `samples` is a function that makes the iterator of an epoch from its number; or an iterator,
-    which is one epoch. A sample has a value for each of `keys`, as a tuple, or is the value of a
-    single one. `batch`, `batch_per_rank`, `read_ahead` (batches), `map` and `balance` are as for
-    `Dataset`.
+    `samples` is a function from an epoch's number to its iterator, or an iterator, which is one
+    epoch. A sample has a value for each of `keys`, as a tuple, or is the value of a single key.
+    `batch`, `batch_per_rank`, `read_ahead` (batches), `map` and `balance` are as for `Dataset`.
 
-    Ranks:  all workers must iterate over the same samples; each keeps its own part of them.
-    Resume: a function's iterator is made again and run up to the position, which takes its time. An
-            iterator cannot be: then `restore` is an error, and its checkpoints say so.
+    Ranks:  all workers must iterate over the same samples; each uses only its own share.
+    Resume: a function's iterator is made again and advanced to the position, which takes time. An
+            iterator cannot: then `restore` raises an error, and its checkpoints record this.
     Errors: DTypeError or ShapeError for a sample that does not fit, DataError if it fails.
     """
 
@@ -57,10 +56,10 @@ class Stream(Feeding):
         self._once: Iterator[Any] | None = None
         if not callable(samples):
             self._once = iter(samples)
-        # joined batches of an iterator that may be dealt again, by step; its end is an empty one
+        # cached global batches of an iterator, by step, to shard again; an empty one is the end
         self._kept: dict[int, list[Any]] = {}
-        self._first = self._skip = 0  # the epoch to go on with, and its samples that were taken
-        self._skipped_batch = 1  # the last of them
+        self._first = self._skip = 0  # the epoch to continue with, and its samples already taken
+        self._skipped_batch = 1  # the batch size when the position was saved
         if per_epoch is not None:
             check_enough(per_epoch, self.replicas, self.context.rank)
         self._note_empty()
@@ -70,7 +69,7 @@ class Stream(Feeding):
 
     @property
     def steps_per_epoch(self) -> int:
-        """Joined batches in an epoch of `per_epoch` samples."""
+        """Global batches in an epoch of `per_epoch` samples."""
         if self.samples is None:
             raise HpcflowError(
                 "how long an epoch of this stream is is not known",
@@ -79,16 +78,16 @@ class Stream(Feeding):
         return -(-self.samples // self.batch)
 
     def describe(self) -> str:
-        """How the samples are dealt, in one line."""
+        """How the samples are sharded, in one line."""
         known = self.samples is not None
         return self._told(f"{self.samples:,} samples an epoch" if known else "a stream of samples")
 
     def epoch(self, number: int) -> Iterator[Batch]:
-        """This worker's batches of one epoch; of an iterator only the first."""
+        """This worker's batches of one epoch; an iterator has only epoch 0."""
         return self.epochs(1, number)
 
     def epochs(self, count: int, first: int = 0) -> Iterator[Batch]:
-        """This worker's batches of `count` epochs; after `restore` those that are left of them."""
+        """This worker's batches of `count` epochs; after `restore`, those that remain."""
         epochs = range(max(first, self._first), first + count)
 
         def begin(last: Place, numbers: Iterator[int]) -> Iterator[Batch]:
@@ -112,12 +111,12 @@ class Stream(Feeding):
         return self._together(batches) if self._is_synchronous else batches
 
     def deal_again(self, batch: Batch) -> Batch:
-        """This worker's share, as it is now, of the joined batch that `batch` is a share of.
+        """This worker's current share of the global batch that contains `batch`.
 
-        The epoch's iterator is made again and run up to it. Of one that cannot be made again the
-        samples of the last batches are kept.
+        The epoch's iterator is made again and advanced to the batch. If `samples` is an iterator,
+        the samples of its last batches are cached instead.
 
-        Errors: DataError for an older one.
+        Errors: DataError for a batch that is no longer cached.
         """
         skipped = self._skip // self.batch if batch.epoch == self._first else 0
         number = self._numbered.get(batch.epoch, 0) + skipped
@@ -134,11 +133,11 @@ class Stream(Feeding):
         return self._placed(self._load(mine)[0])
 
     def _took(self, step: int) -> None:
-        for old in [one for one in list(self._kept) if one < step - 1]:  # a thread adds to them
+        for old in [one for one in list(self._kept) if one < step - 1]:  # a thread may add entries
             del self._kept[old]
 
     def _together(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """The batches; at the end synchronous workers agree on how many samples there were."""
+        """The batches; at the end synchronous workers compare their numbers of samples."""
         total = 0
         for batch in batches:
             total += batch.joined_size
@@ -146,7 +145,7 @@ class Stream(Feeding):
         self.context.meet(f"the end of a stream after {total:,} samples")
 
     def _parts(self, epoch: int, numbers: Iterator[int]) -> Iterator[Part]:
-        """This worker's shares of an epoch's joined batches, with their samples."""
+        """This worker's shares of an epoch's global batches, with their samples."""
         balance, is_once = self.balance, self._once is not None
         begun = next(numbers) if is_once else 0
         for step, start, joined in self._joined(epoch):
@@ -161,7 +160,7 @@ class Stream(Feeding):
                 yield _part(epoch, step, start, joined, low, high)
 
     def _lines(self, epoch: int, held: Held) -> Iterator[Part]:
-        """The same of this worker's lines, behind their places."""
+        """The shares of this worker's lines after their places, with their samples."""
         for step, start, joined in self._joined(epoch):
             at = cuts(len(joined), self.replicas)
             for name, (line, last) in held.items():
@@ -171,7 +170,7 @@ class Stream(Feeding):
                     yield _part(epoch, step, start, joined, low, high, name)
 
     def _joined(self, epoch: int) -> Iterator[tuple[int, int, list[Any]]]:
-        """The joined batches of an epoch: step, number of the first sample, samples."""
+        """The global batches of an epoch: step, number of the first sample, samples."""
         samples = self._iterator(epoch)
         if self._once is not None and self.context.survival is not None:
             yield from self._joined_once(samples)
@@ -179,7 +178,7 @@ class Stream(Feeding):
         skipped = self._skip if epoch == self._first else 0
         if skipped:
             say_once(f"the stream is run up to its position: {skipped:,} samples are passed over")
-            # The last joined batch of an epoch may have been smaller.
+            # The last global batch of an epoch may have been smaller.
             if sum(1 for _ in islice(samples, skipped)) <= skipped - self._skipped_batch:
                 raise DataError(
                     f"epoch {epoch} of the stream ends before sample {skipped:,}, its position in "
@@ -194,7 +193,7 @@ class Stream(Feeding):
             start, step = start + len(joined), step + 1
 
     def _joined_once(self, samples: Iterator[Any]) -> Iterator[tuple[int, int, list[Any]]]:
-        """Those of an iterator from the oldest on that is kept, which may be dealt again."""
+        """The global batches of an iterator, beginning with the oldest cached one."""
         step = min(list(self._kept), default=0)
         while True:
             if step not in self._kept:
@@ -250,7 +249,7 @@ class Stream(Feeding):
 
     def _column(self, key: Tensor, values: list[Any]) -> np.ndarray:
         """The values of one placeholder, as rows."""
-        if not values:  # a joined batch with fewer samples than there are workers
+        if not values:  # a global batch with fewer samples than workers
             return np.empty((0, *(d or 0 for d in (key.shape or (0,))[1:])), key.dtype)
         if self._map is not None:
             return np.stack([np.asarray(value) for value in values])
@@ -261,10 +260,10 @@ class Stream(Feeding):
     # -- the position
 
     def position(self, last: Sequence[Stand]) -> dict[str, Any]:
-        """Where the workers stand together, as plain data; `last` as for `Dataset`.
+        """The common position of the workers, as plain data; `last` as for `Dataset`.
 
-        Asynchronous workers go on behind the last joined batch that all of them have had: samples
-        that faster ones had beyond it are used again.
+        Asynchronous workers continue after the last global batch that all of them have taken.
+        Samples that faster workers took after it are used again.
         """
         epoch, step = min(map(min, places(last, (self._first, -1))))
         skipped = self._skip if epoch == self._first else 0
@@ -275,9 +274,9 @@ class Stream(Feeding):
         return {"epoch": epoch, "taken": taken, "batch": self.batch, "left": {}, "resumes": resumes}
 
     def restore(self, position: dict[str, Any]) -> None:
-        """Go on where `position` says.
+        """Continue at `position`.
 
-        Errors: DataError for an iterator, which cannot.
+        Errors: DataError if `samples` is an iterator, which cannot resume.
         """
         taken = int(position.get("taken", 0))
         if self._once is not None and (taken or position["epoch"]):

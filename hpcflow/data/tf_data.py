@@ -1,7 +1,7 @@
-"""TensorFlow 1's datasets: elements from arrays, mixed, joined and computed, one after the other.
+"""TensorFlow 1's datasets: sources, transformations and iterators of elements.
 
-`hf.data.Dataset.from_tensor_slices(...)` and its siblings make one. Every rank that runs the script
-goes through all of its elements; `shard` leaves each its part.
+`hf.data.Dataset.from_tensor_slices(...)` and its siblings create one. Every rank that runs the
+script iterates over all of its elements; `shard` selects a part.
 """
 
 from __future__ import annotations
@@ -40,16 +40,17 @@ from hpcflow.platform.exception_translation import shown
 
 
 class Pipeline:
-    """Elements of one structure (tensors, tuples, dicts of them), each time from the beginning.
+    """A dataset of elements of one structure (tensors, tuples, dicts of them).
 
-    Every method gives another dataset; nothing is computed before an iterator asks for elements.
+    Every iteration starts from the beginning. Every method returns another dataset. Nothing is
+    computed before an iterator requests elements.
     """
 
     def __init__(
         self, structure: Any, begin: Begin, needs: Iterable[Tensor] = (), kind: str = ""
     ) -> None:
         self.structure, self.begin, self.kind = structure, begin, kind
-        self.needs = list(dict.fromkeys(needs))  # tensors of the graph of which it is made
+        self.needs = list(dict.fromkeys(needs))  # graph tensors that the elements depend on
         self._options = Options()
 
     def __repr__(self) -> str:
@@ -77,7 +78,7 @@ class Pipeline:
         change: Callable[[Iterator[Element]], Iterable[Element]],
         structure: Any = None,
     ) -> Pipeline:
-        """The dataset whose elements `change` makes of these."""
+        """The dataset whose elements are `change(elements)` of this one's."""
         structure = self.structure if structure is None else structure
         return Pipeline(structure, lambda g: iter(change(self.begin(g))), self.needs, kind)
 
@@ -88,7 +89,7 @@ class Pipeline:
         change: Callable[..., Iterable[Element]],
         structure: Any = None,
     ) -> Pipeline:
-        """As `then`, where `change` also needs numbers, which may be known when it begins."""
+        """Like `then`, but `change` also takes numbers, which may be evaluated at its start."""
         structure = self.structure if structure is None else structure
 
         def begin(given: Given) -> Iterator[Element]:
@@ -97,7 +98,7 @@ class Pipeline:
         needs = [t for count in counts for t in count.needs]
         return Pipeline(structure, begin, [*self.needs, *needs], kind)
 
-    # -- fewer, more, others
+    # -- selection and order
 
     def take(self, count: int) -> Pipeline:
         """The first `count` elements; -1 is all."""
@@ -108,7 +109,7 @@ class Pipeline:
         )
 
     def skip(self, count: int) -> Pipeline:
-        """Without the first `count` elements; -1 leaves none."""
+        """All but the first `count` elements; -1 skips all."""
         return self._counted(
             "skip",
             [Count("skip", count, -1)],
@@ -116,7 +117,7 @@ class Pipeline:
         )
 
     def shard(self, num_shards: int, index: int) -> Pipeline:
-        """Every `num_shards`-th element, from number `index` on: one part for each rank."""
+        """Every `num_shards`-th element from number `index`: one shard for each rank."""
 
         def change(elements: Iterator[Element], at: int, of: int) -> Iterator[Element]:
             if at >= of:
@@ -129,7 +130,7 @@ class Pipeline:
         return self._counted("shard", [at, of], change)
 
     def repeat(self, count: int | None = None) -> Pipeline:
-        """The elements `count` times, again and again if that is None or -1."""
+        """The elements `count` times; without end if it is None or -1."""
         times = Count("repeat", -1 if count is None else count, -1)
 
         def begin(given: Given) -> Iterator[Element]:
@@ -163,10 +164,10 @@ class Pipeline:
         seed: int | None = None,
         reshuffle_each_iteration: bool | None = None,
     ) -> Pipeline:
-        """In random order: each drawn among the next `buffer_size` elements.
+        """The elements in random order, each drawn from a buffer of `buffer_size` elements.
 
-        The order follows from the graph's seed and `seed`, the same on every rank; it is another
-        each time unless `reshuffle_each_iteration` is False.
+        The order depends on the graph's seed and `seed` and is the same on every rank. It differs
+        between iterations unless `reshuffle_each_iteration` is False.
         """
         key = [get_default_graph().seed or 0, 0 if seed is None else whole("seed", seed, 0) + 1]
         times = itertools.count() if reshuffle_each_iteration is not False else itertools.repeat(0)
@@ -184,7 +185,7 @@ class Pipeline:
         return self._counted("shuffle", [Count("shuffle", buffer_size, 1)], change)
 
     def cache(self, filename: str = "") -> Pipeline:
-        """The elements of the first time, which are kept in memory once all have been asked for."""
+        """The elements of the first complete iteration, cached in memory."""
         if filename:
             raise GraphError("cache() keeps elements in memory", hint="give no filename")
         kept: list[Element] = []
@@ -204,22 +205,22 @@ class Pipeline:
         return Pipeline(self.structure, begin, self.needs, "cache")
 
     def prefetch(self, buffer_size: int) -> Pipeline:
-        """The same elements; they are computed when they are asked for."""
+        """The same elements, without prefetching: they are computed on request."""
         return self._counted("prefetch", [Count("prefetch", buffer_size, -1)], lambda it, n: it)
 
     def apply(self, transformation_func: Callable[[Pipeline], Pipeline]) -> Pipeline:
-        """`transformation_func` of it."""
+        """`transformation_func` of this dataset."""
         made = transformation_func(self)
         if not isinstance(made, Pipeline):
             raise GraphError(f"apply() needs a function that gives a dataset, not {made!r}")
         return made
 
-    # -- joined
+    # -- batching
 
     def batch(self, batch_size: int, drop_remainder: bool = False) -> Pipeline:
-        """Several elements of equal shapes in one, along a new first axis.
+        """Several elements of equal shapes as one, along a new first axis.
 
-        The last one may have fewer, unless `drop_remainder`.
+        The last one may be smaller, unless `drop_remainder`.
         """
         return self._batched(batch_size, drop_remainder, None, None)
 
@@ -230,10 +231,10 @@ class Pipeline:
         padding_values: Any = None,
         drop_remainder: bool = False,
     ) -> Pipeline:
-        """As `batch` of elements whose sizes differ: they are padded with zeros, or other values.
+        """Like `batch`, for elements of different sizes: pads them with zeros or other values.
 
         `padded_shapes` has a shape for each component, by default its own; a size of None or -1 is
-        that of the largest element in a batch. `padding_values` has a value for each.
+        that of the largest element in a batch. `padding_values` has a value for each component.
         """
         leaves = leaves_of(self.structure)
         shapes: list[Any] = [leaf.shape for leaf in leaves]
@@ -270,14 +271,14 @@ class Pipeline:
 
         return self._counted("batch", [size], change, packed(self.structure, made))
 
-    # -- computed
+    # -- functions of elements
 
     def map(self, map_func: Callable[..., Any], num_parallel_calls: int | None = None) -> Pipeline:
-        """`map_func` of each element, a function of tensors that gives tensors.
+        """`map_func` of each element, a function from tensors to tensors.
 
-        A tuple is given as several arguments. It may use tensors and variables of the graph around:
-        their values are those when the iterator was initialized. `num_parallel_calls` is taken for
-        TensorFlow's sake: the order is that of the elements.
+        A tuple is passed as several arguments. The function may use tensors and variables of the
+        outer graph; their values are those at the initialization of the iterator.
+        `num_parallel_calls` has no effect: elements keep their order.
         """
         traced = Traced(map_func, self.structure, _root())
 
@@ -287,7 +288,7 @@ class Pipeline:
         return Pipeline(traced.structure, begin, [*self.needs, *traced.needs], "map")
 
     def filter(self, predicate: Callable[..., Any]) -> Pipeline:
-        """The elements of which `predicate`, a function of tensors, is true."""
+        """The elements for which `predicate`, a function of tensors, is true."""
         return self._chosen("filter", predicate, filter)
 
     def _chosen(
@@ -303,7 +304,7 @@ class Pipeline:
         return Pipeline(self.structure, begin, [*self.needs, *traced.needs], kind)
 
     def flat_map(self, map_func: Callable[..., Any]) -> Pipeline:
-        """The elements of the datasets that `map_func` makes of each element, one by one."""
+        """The elements of the datasets `map_func(element)`, one dataset after another."""
         return self._nested("flat_map", map_func, 1, 1)
 
     def interleave(
@@ -313,10 +314,10 @@ class Pipeline:
         block_length: int = 1,
         num_parallel_calls: int | None = None,
     ) -> Pipeline:
-        """The elements of the datasets that `map_func` makes of `cycle_length` elements in turn.
+        """The elements of the datasets `map_func(element)`, from `cycle_length` datasets in turn.
 
-        Of each `block_length` follow each other; one that is at its end is replaced when it is its
-        turn again. `cycle_length` is 10 by default. `num_parallel_calls` changes nothing.
+        Each turn takes `block_length` elements of one dataset. A dataset that has ended is replaced
+        at its next turn. `cycle_length` is 10 by default. `num_parallel_calls` has no effect.
         """
         cycle = whole("interleave", 10 if cycle_length in (None, -1) else cycle_length, 1)
         return self._nested("interleave", map_func, cycle, whole("interleave", block_length, 1))
@@ -330,7 +331,7 @@ class Pipeline:
         return Pipeline(traced.structure, begin, [*self.needs, *traced.needs], kind)
 
     def enumerate(self, start: int = 0) -> Pipeline:
-        """Each element with its number before it, from `start` on."""
+        """Pairs of a number and an element, with numbers from `start`."""
         first = whole("enumerate", start, -(2**63))
         made = (Leaf(int64, ()), self.structure)
 
@@ -340,7 +341,7 @@ class Pipeline:
         return self.then("enumerate", change, made)
 
     def unbatch(self) -> Pipeline:
-        """The rows of each element, one by one."""
+        """The rows of each element as elements."""
         require_tensors(self.structure, "unbatch()")
         leaves = leaves_of(self.structure)
         if any(leaf.shape == () for leaf in leaves):
@@ -360,19 +361,19 @@ class Pipeline:
     ) -> Pipeline:
         """Datasets of `size` elements each, every `stride`-th; the next begins `shift` later.
 
-        Windows go to functions, which are given a dataset for each component:
-        `dataset.window(3, 1).flat_map(lambda w: w.batch(3))`. The elements of one have equal
-        shapes. `shift` is `size` by default; the last windows are smaller, or are left out.
+        A function of a window gets a dataset for each component:
+        `dataset.window(3, 1).flat_map(lambda w: w.batch(3))`. The elements of a window have equal
+        shapes. `shift` is `size` by default. The last windows are smaller, or are dropped.
         """
         shift = size if shift is None else shift
         told = windows_of(self.structure, size, shift, stride, drop_remainder, _rows_of)
         return self.then("window", *told)
 
     def reduce(self, initial_state: Any, reduce_func: Callable[[Any, Any], Any]) -> Any:
-        """`reduce_func(state, element)` over all elements, from `initial_state` on: tensors.
+        """`reduce_func(state, element)` over all elements, starting at `initial_state`: tensors.
 
-        Each run goes through the dataset anew; of variables those values count that they had
-        before the first run. No placeholder may feed it.
+        Each run starts a new iteration. Variables have their values from before the first
+        run. Placeholders cannot feed it.
         """
         fold, state, needs = reduced(self.structure, initial_state, reduce_func, _root())
 
@@ -383,7 +384,7 @@ class Pipeline:
         return one_shot(whole_of.repeat()).get_next()
 
     def with_options(self, options: Options) -> Pipeline:
-        """The same: options of TensorFlow's runtime change nothing."""
+        """The same dataset: options of TensorFlow's runtime have no effect."""
         if not isinstance(options, Options):
             raise GraphError(f"with_options() takes hf.data.Options(), not {shown(options)}")
         made = Pipeline(self.structure, self.begin, self.needs, self.kind)
@@ -391,21 +392,21 @@ class Pipeline:
         return made
 
     def options(self) -> Options:
-        """Those that were given last to this dataset."""
+        """The options last set on this dataset."""
         return self._options
 
     def take_while(self, predicate: Callable[..., Any]) -> Pipeline:
-        """The elements before the first of which `predicate`, a function of tensors, is false."""
+        """The elements before the first for which `predicate`, a function of tensors, is false."""
         return self._chosen("take_while", predicate, itertools.takewhile)
 
     # -- iterators
 
     def make_one_shot_iterator(self) -> Any:
-        """An iterator through it once; it needs no initializer, and no placeholder may feed it."""
+        """An iterator over one pass; it has no initializer, and placeholders cannot feed it."""
         return one_shot(self)
 
     def make_initializable_iterator(self, shared_name: str | None = None) -> Any:
-        """An iterator that begins, and begins again, when its `initializer` runs."""
+        """An iterator that starts, or restarts, when its `initializer` runs."""
         return initializable(self, shared_name)
 
 

@@ -1,5 +1,6 @@
-"""What an installation would use and what is wrong with it: ranks look, rank 0 judges.
+"""Diagnosis of an installation: all ranks collect facts, rank 0 checks them.
 
-`look` gathers the facts of one rank, `links` times the network, `checks` judges the facts of all
-ranks without MPI, `page` prints the findings.
+`rank_inspection` collects the facts of one rank and `network_benchmark` times the network.
+`check_table` lists the checks, which run on the facts of all ranks without MPI. `findings_report`
+prints the findings.
 """

@@ -1,4 +1,4 @@
-"""The table of checks: each is a function from what all ranks found to findings, without MPI."""
+"""The table of checks; each is a function from the facts of all ranks to findings, without MPI."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CHECKS: tuple[tuple[str, Run], ...] = (
 
 
 def judge(job: Job) -> list[Finding]:
-    """All findings, in the table's order."""
+    """All findings, in the order of the table."""
     return [
         dataclasses.replace(finding, check=name) for name, run in CHECKS for finding in run(job)
     ]

@@ -1,4 +1,4 @@
-"""The findings as one page or as JSON, and the exit code they mean."""
+"""Report of the findings as text or JSON, and the exit code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MARKS = {OK: "ok   ", WARN: "warn ", ERROR: "ERROR"}
 
 
 def fold(findings: list[Finding]) -> list[tuple[Finding, list[str]]]:
-    """Findings that differ only in the node, once, with all their nodes."""
+    """Merge findings that differ only in the node; each has the list of its nodes."""
     rows: dict[tuple[str, str, str, str], list[str]] = {}
     for row in findings:
         rows.setdefault((row.check, row.level, row.what, row.fix), []).append(row.node)
@@ -20,7 +20,7 @@ def fold(findings: list[Finding]) -> list[tuple[Finding, list[str]]]:
 
 
 def as_text(job: Job, findings: list[Finding]) -> str:
-    """One row a finding, the line that would fix it below; the worst again at the end."""
+    """One row per finding, with its fix on the next line; the verdict at the end."""
     ranks, nodes = len(job.ranks), len(job.nodes)
     lines = [f"hpcflow doctor: {_count(ranks, 'rank')} on {_count(nodes, 'node')}"]
     wide = max((len(row.check) for row in findings), default=0)
@@ -33,7 +33,7 @@ def as_text(job: Job, findings: list[Finding]) -> str:
 
 
 def verdict(findings: list[Finding]) -> str:
-    """What it comes to, in one line that names the odd nodes."""
+    """A one-line summary that names the nodes with errors or warnings."""
     bad = {level: [f for f in findings if f.level == level] for level in (ERROR, WARN)}
     odd = dict.fromkeys(f.node for rows in bad.values() for f in rows if f.node)
     told = [_count(len(rows), word) for word, rows in
@@ -51,7 +51,7 @@ def _count(n: int, noun: str) -> str:
 
 
 def as_json(job: Job, findings: list[Finding]) -> str:
-    """Findings and facts, for programs; `format` changes when a field's meaning does."""
+    """Findings and facts as JSON; `format` changes when the meaning of a field does."""
     data = {
         "format": 1,
         "ok": exit_code(findings) == 0,
@@ -62,5 +62,5 @@ def as_json(job: Job, findings: list[Finding]) -> str:
 
 
 def exit_code(findings: list[Finding]) -> int:
-    """1 if a job could not run."""
+    """1 if a job could not run, else 0."""
     return int(any(row.level == ERROR for row in findings))

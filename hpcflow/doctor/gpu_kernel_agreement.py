@@ -1,4 +1,4 @@
-"""Do kernels of NVIDIA's libraries compute what the plain ones do? Each is run on small arrays."""
+"""GPU kernel check: compares kernels of NVIDIA's libraries with plain kernels on small arrays."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hpcflow.doctor.rank_facts import Agreement
 from hpcflow.kernels.kernel_registry import Kernel, Node, Wish, choose, find
 
 EPSILON = {"float32": 2**-23, "float64": 2**-52, "float16": 2**-10, "bfloat16": 2**-7}
-ROUNDINGS = 16  # of a dtype, by norm
+ROUNDINGS = 16  # tolerated relative error by norm, in units of the dtype's epsilon
 STRAIGHT = {"transpose_a": False, "transpose_b": False}
 TURNED = {"transpose_a": True, "transpose_b": True}
 SLIDING: dict[str, Any] = {"strides": (2, 2), "dilations": (1, 1), "padding": "SAME"}
@@ -34,7 +34,7 @@ CASES = {"cublaslt": PRODUCTS, "cudnn": CONVOLUTIONS}
 
 
 def agreements(xp: Any) -> list[Agreement]:
-    """What each library did on the current GPU; `xp` is CuPy."""
+    """The agreement of each library on the current GPU; `xp` is CuPy."""
     return [_agreement(xp, provider) for provider in CASES]
 
 
@@ -52,9 +52,9 @@ def _agreement(xp: Any, provider: str) -> Agreement:
                     found.refused[title] = refused[0][1]
                     continue
                 apart = _apart(_by_gpu(xp, kernel, node), _by_plain(node))
-                if not apart <= ROUNDINGS * epsilon:  # NaN is not
+                if not apart <= ROUNDINGS * epsilon:  # also true for NaN
                     found.wrong[title] = f"{apart:.1g} off"
-            except Exception as error:  # whatever it is, it belongs on the page
+            except Exception as error:  # every error belongs in the report
                 found.wrong[title] = f"{error.__class__.__name__}: {error}".splitlines()[0]
             found.run += 1
     return found
@@ -67,7 +67,7 @@ def _by_gpu(xp: Any, kernel: Kernel, node: Node) -> np.ndarray:
 
 
 def _by_plain(node: Node) -> np.ndarray:
-    """By NumPy, in float64."""
+    """The result of NumPy in float64."""
     inputs, outputs = ([x.astype(np.float64) for x in xs] for xs in (node.inputs, node.outputs))
     wide = Node(node.type, node.attrs, inputs, outputs)
     find(node.type, "cpu").make(np, wide)(*inputs, *outputs)

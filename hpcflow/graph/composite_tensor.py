@@ -1,4 +1,4 @@
-"""Values made of several tensors: rows of a tensor with their indices, sparse tensors."""
+"""Composite tensors: values made of several tensors, as IndexedSlices and SparseTensor."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from hpcflow.platform.exception_translation import guarded
 
 @guarded
 class Composite:
-    """Base of what stands for one value and is made of several tensors.
+    """Base of values that are made of several tensors.
 
-    A session fetches one as its `Value`, a named tuple of arrays in the order of `parts`, and takes
-    such a tuple where one is fed.
+    A session fetches one as its `Value`, a named tuple of arrays in the order of `parts`, and
+    accepts such a tuple as a feed.
     """
 
     Value: Any  # the named tuple of its arrays
 
     def parts(self) -> tuple[Tensor, ...]:
-        """The tensors it is made of."""
+        """The component tensors."""
         raise NotImplementedError
 
     def of(self, parts: Sequence[Tensor]) -> Any:
@@ -30,17 +30,17 @@ class Composite:
         raise NotImplementedError
 
     def invariants(self, told: tuple[Shape] | None) -> list[Shape]:
-        """The shapes that the parts keep in a loop; `told` has the invariant that was given."""
+        """The shapes of the parts that a loop keeps; `told` has the shape invariant of the user."""
         return [t.shape for t in self.parts()]
 
     @property
     def op(self) -> Operation:
-        """The operation that makes its first part."""
+        """The operation of its first part."""
         return self.parts()[0].op
 
     @property
     def graph(self) -> Graph:
-        """The graph it belongs to."""
+        """The graph that contains it."""
         return self.op.graph
 
     @property
@@ -53,10 +53,10 @@ class Composite:
 
 
 class WithValues(Composite):
-    """Base of composites with `values` at places that other tensors name."""
+    """Base of composites whose `values` are at positions that other tensors hold."""
 
     values: Tensor
 
     def map_values(self, function: Callable[[Tensor], Tensor]) -> Any:
-        """The same places with `function` of the values."""
+        """The same positions with `function(values)`."""
         return self.of([function(p) if p is self.values else p for p in self.parts()])

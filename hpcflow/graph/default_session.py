@@ -1,4 +1,4 @@
-"""The default session of each thread: what `Tensor.eval` and `Operation.run` run in."""
+"""The default session of each thread, used by `Tensor.eval` and `Operation.run`."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def _stack() -> list[Any]:
 
 
 def get_default_session() -> Any:
-    """The innermost session made default in this thread, None if there is none."""
+    """The innermost default session of this thread, None if there is none."""
     stack = _stack()
     return stack[-1] if stack else None
 
 
 @contextlib.contextmanager
 def as_default(session: Any) -> Iterator[Any]:
-    """Make `session` the default one in this thread; it may end before those made later."""
+    """Make `session` this thread's default; it may exit before sessions entered later."""
     stack = _stack()
     stack.append(session)
     try:
@@ -37,7 +37,7 @@ def as_default(session: Any) -> Iterator[Any]:
 
 
 def remove_last(stack: list[Any], item: Any) -> None:
-    """Take the topmost `item` itself out of a stack; one of another thread is not in it."""
+    """Remove the topmost `item` from a stack; it is not in the stack of another thread."""
     for i in reversed(range(len(stack))):
         if stack[i] is item:
             del stack[i]
@@ -45,9 +45,9 @@ def remove_last(stack: list[Any], item: Any) -> None:
 
 
 def chosen(session: Any, graph: object, what: str) -> Any:
-    """`session`, or the default one, to compute `what` of `graph` in.
+    """`session`, or the default one, to compute `what` of `graph`.
 
-    Errors: FetchError if there is none, or it is another graph's.
+    Errors: FetchError if there is none, or it is a session of another graph.
     """
     found = get_default_session() if session is None else session
     if found is None:

@@ -1,4 +1,4 @@
-"""Arguments by TensorFlow 1's other names: older spellings, and those that change nothing here."""
+"""Deprecated arguments of TensorFlow 1: older spellings, and arguments that have no effect here."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def also_named(**names: str) -> Callable[[F], F]:
-    """The function takes arguments by other names too: `other="its own"`.
+    """Decorator: the function also takes arguments by other names: `other="its own"`.
 
-    A None is not given where the function has a default.
-    Errors: TypeError for an argument that is given by both names.
+    None is not passed on if the parameter has a default. Errors: TypeError for an argument that is
+    given by both names.
     """
 
     def decorate(function: F) -> F:
@@ -35,7 +35,7 @@ def also_named(**names: str) -> Callable[[F], F]:
 
 
 def also_takes(*names: str) -> Callable[[F], F]:
-    """The function takes these arguments too; whatever they say, it does already."""
+    """Decorator: the function accepts these arguments and ignores them."""
 
     def decorate(function: F) -> F:
         signature = inspect.signature(function)
@@ -52,7 +52,7 @@ def also_takes(*names: str) -> Callable[[F], F]:
 
 
 def renamed(**names: str) -> Callable[[F], F]:
-    """The function's arguments are called otherwise: `its own="what it is called"`."""
+    """Decorator: the function's arguments have other names: `its own="public name"`."""
 
     def decorate(function: F) -> F:
         own = {new: old for old, new in names.items()}
@@ -75,7 +75,7 @@ def _put(function: Any, kwargs: dict[str, Any], name: str, value: Any, other: st
 
 
 def _told(call: Any, signature: inspect.Signature, more: list[str]) -> Any:
-    """`call`, which says of itself that it has the signature, and more arguments by name."""
+    """`call` with a signature that reports `signature` and the keyword arguments `more`."""
     old: Mapping[str, inspect.Parameter] = signature.parameters
     rest = [p for p in old.values() if p.kind is p.VAR_KEYWORD]
     added = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=None) for n in more]

@@ -1,4 +1,4 @@
-"""Names of devices: `/job:worker/task:3/gpu:0`, each part optional in a constraint."""
+"""Device names: `/job:worker/task:3/gpu:0`, each part optional in a constraint."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class DeviceName(NamedTuple):
     job: str | None = None
     task: int | None = None
     kind: str | None = None
-    index: int | None = None  # type: ignore[assignment]  # hides tuple.index, which nobody needs
+    index: int | None = None  # type: ignore[assignment]  # hides tuple.index
 
     def __str__(self) -> str:
         text = f"/job:{self.job}" if self.job is not None else ""
@@ -36,7 +36,7 @@ class DeviceName(NamedTuple):
         return str(self._replace(kind=None, index=None))
 
     def within(self, outer: DeviceName) -> DeviceName:
-        """This constraint inside the scope `outer`: its own parts win."""
+        """This constraint inside the scope `outer`: its own parts take precedence."""
         job, task = (self.job, self.task) if self.job is not None else (outer.job, self.task)
         if self.job is None and self.task is None:
             task = outer.task
@@ -51,13 +51,13 @@ class DeviceName(NamedTuple):
 
 
 def parse(text: str) -> DeviceName:
-    """Read a device name; TensorFlow's `/replica:0` and `/device:GPU:0` are accepted."""
+    """Parse a device name; TensorFlow's `/replica:0` and `/device:GPU:0` are accepted."""
     if not isinstance(text, str):
         raise PlacementError(f"{shown(text)} is not a device name", hint="give a text")
     return _parsed(text)
 
 
-@functools.lru_cache(maxsize=4096)  # plans ask for the same few names again and again
+@functools.lru_cache(maxsize=4096)  # plans parse the same few names many times
 def _parsed(text: str) -> DeviceName:
     found: dict[str, str] = {}
     at = 0

@@ -1,4 +1,4 @@
-"""TensorFlow 1's `DeviceSpec`: the parts of a device's name, which may be missing."""
+"""TensorFlow 1's `DeviceSpec`: the parts of a device name, each optional."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from hpcflow.graph.device_names import parse
 
 
 class DeviceSpec:
-    """A constraint on devices, part by part; `hf.device` takes it as it takes its text.
+    """A constraint on devices, part by part; `hf.device` accepts it or its string.
 
-    `replica` is taken for TensorFlow's sake: it is part of the text and says nothing.
+    `replica` is for compatibility with TensorFlow: it is in the string and has no effect.
     """
 
     def __init__(
@@ -25,15 +25,15 @@ class DeviceSpec:
         self.job, self.replica, self.task = job, _whole(replica), _whole(task)
         self.device_type = None if device_type is None else device_type.upper()
         self.device_index = _whole(device_index)
-        parse(self.to_string())  # says what is no name
+        parse(self.to_string())  # raises for an invalid name
 
     @staticmethod
     def from_string(spec: str) -> DeviceSpec:
-        """Of a text such as "/job:worker/task:1/device:GPU:0"; PlacementError for what is none."""
+        """Parse "/job:worker/task:1/device:GPU:0"; PlacementError if it is invalid."""
         return DeviceSpec().parse_from_string(spec)
 
     def parse_from_string(self, spec: str) -> DeviceSpec:
-        """Become what a text says."""
+        """Set the parts from a string."""
         if not isinstance(spec, str):
             raise PlacementError(f"{spec!r} is not the name of a device", hint="give a text")
         found = parse(spec)
@@ -44,13 +44,13 @@ class DeviceSpec:
         return self
 
     def merge_from(self, dev: DeviceSpec) -> None:
-        """Take the parts that `dev` has."""
+        """Take over the parts that `dev` has."""
         for part in ("job", "replica", "task", "device_type", "device_index"):
             if getattr(dev, part) is not None:
                 setattr(self, part, getattr(dev, part))
 
     def to_string(self) -> str:
-        """The text, "/job:worker/replica:0/task:1/device:GPU:0", without the parts that miss."""
+        """The string "/job:worker/replica:0/task:1/device:GPU:0", without missing parts."""
         parts = (("job", self.job), ("replica", self.replica), ("task", self.task))
         text = "".join(f"/{name}:{value}" for name, value in parts if value is not None)
         if self.device_type is not None:

@@ -27,9 +27,9 @@ complex128 = np.dtype("complex128")
 bool_ = np.dtype("bool")
 string = np.dtype("O")  # arrays of bytes objects; text is encoded as UTF-8
 resource = np.dtype("V1")  # a handle to mutable state; never moves between devices
-history = np.dtype("V3")  # what a loop keeps of its iterations; never leaves its task
-tensor_array = np.dtype("V5")  # a TensorArray: an array of tensors that one step makes
-# what is no array of numbers, by the names that messages give it
+history = np.dtype("V3")  # a loop's saved values of its iterations; never leaves its task
+tensor_array = np.dtype("V5")  # a TensorArray: an array of tensors that lives for one step
+# dtypes of values that are no arrays, with their names in messages
 OPAQUE = {resource: "resource", history: "history", tensor_array: "tensor_array"}
 
 NUMERIC = (
@@ -37,11 +37,11 @@ NUMERIC = (
     *(uint8, uint16, uint32, uint64, complex64, complex128),
 )
 
-_NAMES = {"string": string, "float": float32}  # what NumPy calls otherwise
+_NAMES = {"string": string, "float": float32}  # names with another meaning in NumPy
 
 
 def as_dtype(given: Any) -> np.dtype:
-    """A numpy dtype from a dtype, a name or a Python type; DTypeError if it is none of ours."""
+    """A numpy dtype from a dtype, a name or a Python type; DTypeError if it is not supported."""
     if given is float:
         return float32  # as TensorFlow; NumPy's is float64
     try:
@@ -60,32 +60,32 @@ def as_dtype(given: Any) -> np.dtype:
 
 
 def name_of(dtype: np.dtype) -> str:
-    """What messages call a dtype."""
+    """The name of a dtype in messages."""
     return "string" if dtype == string else OPAQUE.get(dtype, str(dtype))
 
 
 def kind_of(dtype: np.dtype) -> str:
-    """NumPy's letter for a kind of data, "f" also for bfloat16, which NumPy does not know."""
+    """NumPy's kind letter, "f" also for bfloat16, which is no NumPy type."""
     return "f" if dtype == bfloat16 else dtype.kind
 
 
 def is_floating(dtype: np.dtype) -> bool:
-    """True for real and complex floating types: those with gradients."""
+    """True for real and complex floating types, which have gradients."""
     return kind_of(dtype) in "fc"
 
 
 def is_half(dtype: np.dtype) -> bool:
-    """True for floats of 16 bits: they are stored so, and computed with as float32."""
+    """True for 16-bit floats: they are stored in 16 bits, and computed in float32."""
     return dtype in (float16, bfloat16)
 
 
 def text_of(dtype: np.dtype) -> str:
-    """A dtype as text that `as_dtype` reads again, on any machine."""
+    """A dtype as a string that `as_dtype` reads, on any machine."""
     return "bfloat16" if dtype == bfloat16 else dtype.str
 
 
 def limits(dtype: np.dtype) -> Any:
-    """The smallest and the largest number, as `.min` and `.max`."""
+    """The limits of a dtype, as `.min` and `.max`."""
     if kind_of(dtype) == "f":
         return ml_dtypes.finfo(dtype)
     return np.iinfo(dtype)
@@ -94,7 +94,7 @@ def limits(dtype: np.dtype) -> Any:
 def as_strings(value: Any) -> np.ndarray:
     """Text, bytes, or nested lists or arrays of them, as an array of bytes objects.
 
-    Errors: DTypeError if there is something else in it.
+    Errors: DTypeError if it contains anything else.
     """
     array = value if isinstance(value, np.ndarray) and value.dtype == string else None
     if array is None:
@@ -116,7 +116,7 @@ def as_strings(value: Any) -> np.ndarray:
 
 
 def plain_array(value: Any) -> np.ndarray:
-    """NumPy's array of a Python value; ShapeError if its rows are of unequal length."""
+    """A Python value as a NumPy array; ShapeError if its rows are of unequal length."""
     try:
         return np.asarray(value)
     except (ValueError, RecursionError):
@@ -124,7 +124,7 @@ def plain_array(value: Any) -> np.ndarray:
 
 
 def as_array(value: Any, dtype: np.dtype | None = None) -> np.ndarray:
-    """A constant's array: Python floats become float32, ints int32 (int64 if they need it)."""
+    """The array of a constant: Python floats become float32, ints int32 (int64 if needed)."""
     if value is None:
         raise ArgumentError("None is not a tensor", hint="a number, an array, a list or a tensor")
     if dtype is not None and as_dtype(dtype) == string:

@@ -1,7 +1,7 @@
-"""Graphs inside a graph: the bodies of loops and the branches of conditions.
+"""Function bodies: graphs inside a graph, for loops and branches of conditionals.
 
-A body grows like any graph. A tensor from outside that it uses becomes a parameter of it, a
-*capture*; the operation that owns the body takes the captured tensors as inputs.
+A body grows like any graph. A tensor of an outer graph that it uses becomes one of its parameters,
+a *capture*; the operation that owns the body takes the captured tensors as inputs.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ op(
 
 
 def last_name(op: Operation) -> str:
-    """The name of an operation without its scopes."""
+    """The name of an operation without its name scopes."""
     return op.name.rpartition("/")[2]
 
 
 class Body(Graph):
-    """A graph whose parameters the operation that runs it feeds; names are the outer graph's."""
+    """A graph whose parameters its operation feeds; its names are unique in the root graph."""
 
     def __init__(self, outer: Graph, name: str) -> None:
         super().__init__()
         self.outer = outer
-        self._collections = outer.root._collections  # what the program remembers
+        self._collections = outer.root._collections  # collections are those of the root graph
         self.captures: dict[Tensor, Tensor] = {}  # outer tensor -> its parameter
         self._origins: dict[Tensor, Tensor] = {}  # parameter -> outer tensor
         scope, around = self._scopes(), outer._scopes()
-        self.prefix = outer.unique_name(name) + "/"  # its own operations' names begin with it
+        self.prefix = outer.unique_name(name) + "/"  # of the names of its operations
         scope["name"] = self.prefix
         scope["device"], scope["colocate"] = list(around["device"]), list(around["colocate"])
 
     @property
     def root(self) -> Graph:
-        """The graph around all bodies: variables live there."""
+        """The outermost graph, which contains the variables."""
         return self.outer.root
 
     def parameter(self, spec: Spec, name: str) -> Tensor:
@@ -62,7 +62,7 @@ class Body(Graph):
             return self.create_op("Parameter", [], attrs, name).outputs[0]
 
     def adopt(self, t: Tensor) -> Tensor:
-        """The tensor of this graph that stands for `t`: itself, or its capture."""
+        """The tensor of this graph for `t`: `t` itself, or its capture."""
         if t.graph is self:
             return t
         if t.graph is not self.outer:
@@ -72,22 +72,22 @@ class Body(Graph):
         return self.captures[t]
 
     def capture(self, outer: Tensor, param: Tensor) -> None:
-        """Let `param` stand for `outer`: where that is constant, so is it."""
+        """Make `param` the capture of `outer`; it has the constant value of `outer`, if any."""
         self.captures[outer], self._origins[param] = param, outer
         param.know(outer.spec.value)
 
     def origin(self, t: Tensor) -> Tensor | None:
-        """The tensor outside that a parameter stands for; None if `t` is no capture."""
+        """The outer tensor of a capture; None if `t` is no capture."""
         return self._origins.get(t)
 
     @contextlib.contextmanager
     def inside(self) -> Iterator[None]:
-        """Make this the default graph, out of the scopes in force in it."""
+        """Make this the default graph, with only the scopes of the body itself."""
         with self.as_default(), self.name_scope(self.prefix), self.control_dependencies(None):
             yield
 
     def check_reachable(self, op: Operation) -> None:
-        """Errors: GraphError unless `op` is of this graph or of one around it."""
+        """Errors: GraphError unless `op` is of this graph or of an outer one."""
         if op.graph is not self:
             self.outer.check_reachable(op)
 
@@ -95,27 +95,27 @@ class Body(Graph):
         return name in self._by_name or name in self.outer
 
     def unique_name(self, name: str) -> str:
-        """A name that no operation of the whole program has."""
+        """A name that no operation of the root graph and its bodies has."""
         return self.root._unique(name, self._scopes()["name"])
 
     def get_operation_by_name(self, name: str) -> Operation:
-        """An operation of this graph or of those around it."""
+        """An operation of this graph or of an outer one."""
         found = self._by_name.get(name)
         return self.outer.get_operation_by_name(name) if found is None else found
 
 
 class Need(NamedTuple):
-    """What results of a function need: operations in it, with the outputs in use, and outside."""
+    """What results of a function depend on: operations and their used outputs, and outside."""
 
     inside: Mapping[Operation, set[int]]
-    outside: Sequence[Operation]  # that those inside follow
+    outside: Sequence[Operation]  # control inputs of the operations inside
 
 
 @dataclasses.dataclass(frozen=True)
 class Function:
-    """A body as a function: of parameters and captures, to results, after `targets` have run.
+    """A body as a function: from parameters and captures to results, after `targets` have run.
 
-    It stays as it is when its graph grows: gradients take further results from the same graph.
+    It does not change when its graph grows: gradients take further results from the same graph.
     """
 
     body: Body
@@ -129,7 +129,7 @@ class Function:
 
     @property
     def outer(self) -> tuple[Tensor, ...]:
-        """The captured tensors, as inputs of the operation that runs it."""
+        """The captured tensors, which are inputs of the operation that runs it."""
         return tuple(outer for outer, _ in self.captures)
 
     def but(self, **changes: Any) -> Function:
@@ -143,7 +143,7 @@ def closed(
     results: Sequence[Tensor],
     targets: Sequence[Operation] = (),
 ) -> Function:
-    """The function that `body` is now."""
+    """The function of the current state of `body`."""
     captures = tuple(body.captures.items())
     return Function(body, tuple(params), captures, tuple(results), tuple(targets))
 
@@ -155,7 +155,7 @@ def trace(
     build: Callable[..., Any],
     take: Callable[[Any], tuple[Sequence[Any], Sequence[Any]]],
 ) -> Function:
-    """Run `build(*parameters)` in a new body; `take` gives its results and what it must run."""
+    """Run `build(*parameters)` in a new body; `take` returns its results and its targets."""
     body = Body(outer, name)
     given = [body.parameter(spec, hint) for spec, hint in params]
     with body.as_default():
@@ -170,7 +170,7 @@ def trace(
 
 @contextlib.contextmanager
 def at_root(graph: Graph) -> Iterator[Graph]:
-    """Make the root graph of `graph` the default, out of all scopes: for what outlives a step."""
+    """Make the root graph of `graph` the default, without scopes: for what outlives a step."""
     root = graph.root
     with root.as_default(), root.control_dependencies(None):
         yield root
@@ -183,14 +183,14 @@ def innermost(root: Graph) -> Graph:
 
 
 def variable_of(handle: Tensor) -> Operation:
-    """The Variable operation behind a handle, or behind the parameter that stands for one."""
+    """The Variable operation of a handle, also of a capture of one."""
     while (outer := handle.graph.origin(handle)) is not None:
         handle = outer
     return handle.op
 
 
 def depth(graph: Graph) -> int:
-    """How many graphs are around it."""
+    """The number of graphs around `graph`."""
     count = 0
     while isinstance(graph, Body):
         graph, count = graph.outer, count + 1
@@ -204,17 +204,17 @@ def bodies(operation: Operation) -> Iterator[Function]:
             yield value
 
 
-# -- what results need: of a branch or loop only what the outputs in use need
+# -- dependencies of results: of a branch or loop, only those of the outputs in use
 
 
 def needed(
     wanted: Iterable[Tensor | Operation],
     there: Callable[[Tensor | Operation], bool] = lambda _: False,
 ) -> dict[Operation, set[int]]:
-    """The operations of one graph behind `wanted`, and which of their outputs are in use.
+    """The operations of one graph that `wanted` depend on, and which of their outputs are in use.
 
-    Whoever follows an operation, or fetches it, uses all its outputs. What is `there` needs nothing
-    and is left out.
+    A control dependency or a fetch of an operation uses all its outputs. Items for which `there` is
+    true are left out, and so are their dependencies.
     """
     used: dict[Operation, set[int]] = {}
     stack = list(wanted)
@@ -235,7 +235,7 @@ def needed(
 
 
 def inputs_of(op: Operation, used: Collection[int] | None = None) -> Sequence[Tensor]:
-    """The inputs that the outputs `used`, by default all, need."""
+    """The inputs that the outputs `used` (all by default) depend on."""
     if not lookup(op.type).owner:
         return op.inputs
     outside = [outer for f, results in functions_of(op, used) for outer in captured(f, results)]
@@ -246,14 +246,14 @@ def inputs_of(op: Operation, used: Collection[int] | None = None) -> Sequence[Te
 
 
 def control_of(op: Operation, used: Collection[int] | None = None) -> list[Operation]:
-    """The operations of its graph that it follows, itself or by what its functions need."""
+    """The control inputs of an operation and of its functions, as operations of its own graph."""
     return [c for c in dict.fromkeys(_followed(op, used)) if c.graph is op.graph]
 
 
 def functions_of(
     op: Operation, used: Collection[int] | None = None
 ) -> list[tuple[Function, Sequence[int]]]:
-    """The functions of a branch or loop, and which of their results the outputs `used` need."""
+    """The functions of a branch or loop, and the results that the outputs `used` depend on."""
     if op.type == "If":
         results = sorted(range(len(op.outputs)) if used is None else used)
         return [(op.attrs[side], results) for side in ("then", "else")]
@@ -261,7 +261,7 @@ def functions_of(
 
 
 def alive(op: Operation, used: Collection[int] | None = None) -> list[int]:
-    """The variables of a loop that matter: those of the outputs `used`, and what these need."""
+    """The live variables of a loop: those of the outputs `used`, and those that these depend on."""
     test, step = op.attrs["cond"], op.attrs["body"]
     found = set(range(len(op.outputs)) if used is None else used)
     found |= {i for i, p in enumerate(test.params) if p.op in _behind(test, [0])}
@@ -274,18 +274,18 @@ def alive(op: Operation, used: Collection[int] | None = None) -> list[int]:
 
 
 def captured(f: Function, results: Sequence[int]) -> list[Tensor]:
-    """The tensors from outside that these results, and what must run, depend on."""
+    """The outer tensors that these results, and the targets, depend on."""
     behind = _behind(f, results)
     return [outer for outer, param in f.captures if param.op in behind]
 
 
 def _behind(f: Function, results: Sequence[int]) -> Mapping[Operation, set[int]]:
-    """The operations in a function that these results, and what must run, depend on."""
+    """The operations in a function that these results, and the targets, depend on."""
     return _need(f, results).inside
 
 
 def _followed(op: Operation, used: Collection[int] | None) -> Iterator[Operation]:
-    """The operations that it follows, in its graph or around it."""
+    """The control inputs of an operation and of its functions, in its graph or an outer one."""
     yield from op.control_inputs
     if lookup(op.type).owner:
         for f, results in functions_of(op, used):
@@ -293,7 +293,7 @@ def _followed(op: Operation, used: Collection[int] | None) -> Iterator[Operation
 
 
 def _need(f: Function, results: Sequence[int]) -> Need:
-    """What results of a function need; it is found once, for a function stays as it is."""
+    """The dependencies of results of a function, cached: a function does not change."""
     key = tuple(results)
     if key not in f.needs:
         inside = needed([*(f.results[i] for i in key), *f.targets])

@@ -1,4 +1,4 @@
-"""The dataflow graph: operations joined by tensors; it grows and never changes."""
+"""The dataflow graph of operations and tensors; it only grows, operations never change."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ from hpcflow.graph.static_shape import Shape, Spec, narrowed, show
 from hpcflow.graph.tensor_shape import Sizes, TensorShape, plain
 from hpcflow.platform.exception_translation import guarded, shown, user_line
 
-OF_SHAPES = ("Shape", "Size", "Rank")  # operations whose value follows from static shapes alone
+OF_SHAPES = ("Shape", "Size", "Rank")  # operations whose value depends on static shapes only
 _NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\-/]*\Z")
 
 
 @guarded
 class Tensor(Operand["Tensor"]):
-    """One output of an operation: a value that exists when the graph runs."""
+    """An output of an operation: a value that exists when the graph runs."""
 
     __slots__ = ("_shape", "_spec", "assign", "dtype", "index", "name", "op")
 
-    assign: Callable[..., Any]  # of a part of a variable alone
+    assign: Callable[..., Any]  # only of a slice of a variable
 
     def __init__(self, op: Operation, index: int, spec: Spec) -> None:
         self.op, self.index, self.dtype = op, index, spec.dtype
         self._spec = Spec(spec.dtype, plain(spec.shape), spec.value)
-        self._shape: Sizes | None = None  # made when it is asked for
+        self._shape: Sizes | None = None  # created at first use
         self.name = f"{op.name}:{index}"
 
     @property
     def graph(self) -> Graph:
-        """The graph it belongs to."""
+        """The graph that contains it."""
         return self.op.graph
 
     @property
     def device(self) -> str:
-        """The device asked for its operation, "" if none was."""
+        """The requested device of its operation, "" if none."""
         return self.op.device
 
     @property
@@ -55,13 +55,13 @@ class Tensor(Operand["Tensor"]):
 
     @property
     def constant(self) -> np.ndarray | None:
-        """Its value if the graph tells it. Who asks builds on it: it cannot be fed from then on."""
+        """Its value if it is constant. The caller relies on it, so it cannot be fed any more."""
         if self._spec.value is not None:
             self.graph.bind(self)
         return self._spec.value
 
     def know(self, value: np.ndarray | None) -> None:
-        """Add its value, if the graph tells it."""
+        """Set its constant value, None if it has none."""
         self._spec = self._spec._replace(value=value)
 
     @property
@@ -79,15 +79,15 @@ class Tensor(Operand["Tensor"]):
         self._spec, self._shape = self._spec._replace(shape=plain(shape)), None
 
     def get_shape(self) -> TensorShape:
-        """Its static shape as TensorFlow 1 gives it: unknown sizes are `Dimension(None)`."""
+        """Its static shape as in TensorFlow 1: unknown sizes are `Dimension(None)`."""
         return TensorShape(self._spec.shape)
 
     def set_shape(self, shape: Any) -> None:
-        """Add what the caller knows of the static shape; ShapeError if it contradicts."""
+        """Refine its static shape; ShapeError if it contradicts what is known."""
         self.shape = narrowed(self._spec.shape, shape, self.op)
 
     def eval(self, feed_dict: Any = None, session: Any = None) -> Any:
-        """Its value, computed by `session`, by default the default one: `session.run(tensor)`."""
+        """Its value, computed by `session` or the default session: `session.run(tensor)`."""
         return default_session.chosen(session, self.graph, repr(self.name)).run(self, feed_dict)
 
     def consumers(self) -> list[Operation]:
@@ -120,7 +120,7 @@ def _check_shared_name(name: Any) -> None:
 
 
 class Attributes(dict[str, Any]):
-    """The attributes of an operation: plans are made from them, so they cannot be changed."""
+    """The attributes of an operation: immutable, since plans are built from them."""
 
     __slots__ = ("op",)
 
@@ -137,9 +137,9 @@ class Attributes(dict[str, Any]):
 
 @guarded
 class Operation:
-    """A node of the graph: an op of the table with its inputs, attributes and wishes.
+    """A node of the graph: an op of the registry, inputs, attributes, placement constraints.
 
-    It cannot be altered once it is made: GraphError.
+    It is immutable once it is created: GraphError.
     """
 
     __slots__ = (
@@ -151,9 +151,9 @@ class Operation:
         self.graph, self.name, self.type, self.inputs = graph, name, type, tuple(inputs)
         self.control_inputs: tuple[Operation, ...] = ()
         self.colocate: tuple[str, ...] = ()  # names of operations it shares a device with
-        self.device = ""  # the constraint asked for, printed form
+        self.device = ""  # the requested device constraint, as a string
         self.attrs: dict[str, Any] = {}
-        self.line = ""  # the user's line that made it: "model.py:31"
+        self.line = ""  # the user's line that created it: "model.py:31"
         self.outputs: tuple[Tensor, ...] = ()
         self.index = -1
 
@@ -163,16 +163,16 @@ class Operation:
         object.__setattr__(self, name, value)
 
     def run(self, feed_dict: Any = None, session: Any = None) -> None:
-        """Run it in `session`, by default the default one: `session.run(operation)`."""
+        """Run it in `session` or the default session: `session.run(operation)`."""
         default_session.chosen(session, self.graph, repr(self.name)).run(self, feed_dict)
 
     def colocation_groups(self) -> list[bytes]:
-        """Whom it shares a device with, as b"loc:@name"; itself, if nobody."""
+        """The operations it is colocated with, as b"loc:@name"; itself if there are none."""
         return [b"loc:@" + name.encode() for name in self.colocate or (self.name,)]
 
     @property
     def node_def(self) -> NodeDef:
-        """What it is, as plain data."""
+        """The operation as plain data."""
         return NodeDef.of(self)
 
     def __repr__(self) -> str:
@@ -190,26 +190,26 @@ def _altered(op: Operation, what: str) -> GraphError:
 
 @guarded
 class Graph:
-    """A dataflow graph. Adding is always legal until `finalize`; nothing is ever changed."""
+    """A dataflow graph. Operations can be added until `finalize`; none is ever changed."""
 
-    prefix = ""  # with which the names of its operations begin
+    prefix = ""  # of the names of its operations
 
     def __init__(self, seed: int | None = None) -> None:
-        self.seed = seed  # None if none was set; 0 is a seed as any other
+        self.seed = seed  # None if none was set; 0 is a valid seed
         self.finalized = False
         self._operations: list[Operation] = []
         self._by_name: dict[str, Operation] = {}
         self._used: dict[str, int] = {}
         self._collections: dict[Hashable, list[Any]] = {}
-        self.extensions: dict[Operation, Operation] = {}  # of loops: those that keep a history
-        self.bound: dict[Tensor, str] = {}  # constants that the graph was built on, and the line
+        self.extensions: dict[Operation, Operation] = {}  # loop -> the loop that saves a history
+        self.bound: dict[Tensor, str] = {}  # constants the graph depends on -> user's line
         self._lock = threading.RLock()
         self._scope = threading.local()
 
-    # -- what is in it
+    # -- contents
 
     def get_operations(self) -> list[Operation]:
-        """All operations in the order they were made."""
+        """All operations in creation order."""
         return list(self._operations)
 
     def __contains__(self, name: str) -> bool:
@@ -217,11 +217,11 @@ class Graph:
 
     @property
     def version(self) -> int:
-        """Number of operations made so far."""
+        """The number of operations created so far."""
         return len(self._operations)
 
     def get_operation_by_name(self, name: str) -> Operation:
-        """The operation called `name`; GraphError if there is none."""
+        """The operation `name`; GraphError if there is none."""
         if not isinstance(name, str):
             raise GraphError(f"{shown(name)} is not an operation's name", hint="give a text")
         try:
@@ -232,9 +232,9 @@ class Graph:
     def as_graph_element(
         self, obj: Any, allow_tensor: bool = True, allow_operation: bool = True
     ) -> Tensor | Operation:
-        """The tensor or operation that `obj` is, names, or stands for, as a variable for its value.
+        """The tensor or operation of `obj`: itself, by name, or the value of a variable.
 
-        Errors: GraphError for what is neither, or not of this graph.
+        Errors: GraphError for anything else, or if it is of another graph.
         """
         found: Any = obj
         if isinstance(obj, str):
@@ -251,7 +251,7 @@ class Graph:
         return found
 
     def get_tensor_by_name(self, name: str) -> Tensor:
-        """The tensor called `op:index`."""
+        """The tensor with the name `op:index`."""
         if not isinstance(name, str):
             raise GraphError(f"{shown(name)} is not a tensor's name", hint="give a text")
         op_name, colon, index = name.rpartition(":")
@@ -270,18 +270,18 @@ class Graph:
         return f"did you mean {', '.join(close)}?" if close else None
 
     def add_to_collection(self, name: Hashable, value: Any) -> None:
-        """Remember `value` under `name`, e.g. "trainable_variables"."""
+        """Add `value` to the collection `name`, e.g. "trainable_variables"."""
         self.get_collection_ref(name).append(value)
 
     def add_to_collections(self, names: Hashable | Iterable[Hashable], value: Any) -> None:
-        """Remember `value` under each of `names`, or under one name."""
+        """Add `value` to each of the collections `names`, or to one."""
         one = isinstance(names, (str, bytes)) or not isinstance(names, Iterable)
         several: Iterable[Hashable] = [names] if one else names  # type: ignore[list-item,assignment]
         for name in dict.fromkeys(several):
             self.add_to_collection(name, value)
 
     def get_collection(self, name: Hashable, scope: str | None = None) -> list[Any]:
-        """What was remembered under `name`; with `scope` what has a name that this re matches."""
+        """The items of a collection; with `scope`, those whose name matches this regex."""
         found = list(self._collections.get(name, ()))
         if scope is None:
             return found
@@ -289,23 +289,23 @@ class Graph:
         return [item for item in found if hasattr(item, "name") and pattern.match(item.name)]
 
     def get_collection_ref(self, name: Hashable) -> list[Any]:
-        """The list of what is remembered under `name` itself, not a copy."""
+        """The list of a collection itself, not a copy."""
         with self._lock:
             return self._collections.setdefault(name, [])
 
     def get_all_collection_keys(self) -> list[str]:
-        """The names under which something was remembered."""
+        """The names of the collections that are not empty."""
         return [name for name, held in self._collections.items() if held and isinstance(name, str)]
 
     def clear_collection(self, name: Hashable) -> None:
-        """Forget what was remembered under `name`."""
+        """Remove a collection."""
         self._collections.pop(name, None)
 
     def as_graph_def(self) -> dict[str, Any]:
-        """The graph as plain data, which JSON can hold, for `hf.import_graph_def`."""
+        """The graph as plain, JSON-serializable data, for `hf.import_graph_def`."""
         return OPERATORS["as_graph_def"](self)
 
-    # -- making operations
+    # -- creating operations
 
     def create_op(
         self,
@@ -314,7 +314,7 @@ class Graph:
         attrs: dict[str, Any] | None = None,
         name: str | None = None,
     ) -> Operation:
-        """Make an operation in the current scopes; its shapes and dtypes are checked now."""
+        """Create an operation in the current scopes; its shapes and dtypes are checked at once."""
         row = lookup(type)
         line = user_line()
         attrs = attrs or {}
@@ -334,23 +334,23 @@ class Graph:
             op.attrs, op.line = Attributes(op, attrs), line
             op.outputs = tuple(Tensor(op, i, spec) for i, spec in enumerate(specs))
             self._apply_scopes(op)
-            op.index = len(self._operations)  # from here on it cannot be altered
+            op.index = len(self._operations)  # from here on it is immutable
             self._operations.append(op)
             self._by_name[name] = op
         return op
 
     def adopt(self, t: Tensor) -> Tensor:
-        """The tensor of this graph that stands for `t`; GraphError if it is of another graph."""
+        """The tensor of this graph for `t`; GraphError if `t` is of another graph."""
         if t.op.graph is not self:
             raise GraphError(f"input {t.name!r} is of another graph")
         return t
 
     def origin(self, t: Tensor) -> Tensor | None:
-        """The tensor outside that a parameter of a body stands for; None if `t` is no capture."""
+        """The outer tensor of a capture; None if `t` is no capture."""
         return None
 
     def check_reachable(self, op: Operation) -> None:
-        """Errors: GraphError unless `op` is of this graph or of one around it."""
+        """Errors: GraphError unless `op` is of this graph or of an outer one."""
         if op.graph is not self:
             raise GraphError(
                 f"{op.name!r} is of another graph, or inside a loop or a branch",
@@ -360,7 +360,7 @@ class Graph:
             )
 
     def bind(self, t: Tensor) -> None:
-        """Remember that the graph was built on the value of `t`, and on those it comes from."""
+        """Record that the graph depends on the constant `t`, and on constants it comes from."""
         line, stack = "", [t]
         while stack:
             t = stack.pop()
@@ -375,7 +375,7 @@ class Graph:
 
     @property
     def root(self) -> Graph:
-        """The graph around this one: itself, unless it is the body of a loop or a branch."""
+        """The outermost graph: itself, unless it is the body of a loop or a branch."""
         return self
 
     def _check_open(self, type: str, line: str) -> None:
@@ -399,7 +399,7 @@ class Graph:
         op.device = str(self._device_for(op, scope["device"]))
 
     def _followed(self, before: Iterable[Operation]) -> tuple[Operation, ...]:
-        """The operations of this graph that one made now follows."""
+        """The control inputs, in this graph, of an operation that is created now."""
         before = tuple(before)
         for op in before:
             self.check_reachable(op)
@@ -407,7 +407,7 @@ class Graph:
 
     @staticmethod
     def _device_for(op: Operation, scopes: list[Any]) -> device_names.DeviceName:
-        """Inner scopes first: a function sees in `op.device` what they ask for."""
+        """Combine device scopes, inner first; `op.device` has them when a function is called."""
         wish = device_names.DeviceName()
         for given in reversed(scopes):
             if given is None:
@@ -419,7 +419,7 @@ class Graph:
         return wish
 
     def unique_name(self, name: str) -> str:
-        """`name` inside the current name scope, numbered if it is taken; a trailing / is exact."""
+        """`name` in the name scope, numbered if it is in use; a trailing / makes it exact."""
         return self._unique(name, self._scopes()["name"])
 
     def _unique(self, name: str, scope: str) -> str:
@@ -438,7 +438,7 @@ class Graph:
             return self.unique_name_exact(f"{name}_{taken}")
 
     def unique_name_exact(self, name: str) -> str:
-        """`name`, or the first of `name_1`, `name_2` ... that is free."""
+        """`name`, or the first of `name_1`, `name_2` ... that is not in use."""
         stem, n = name, 0
         while name in self._used:
             n += 1
@@ -466,13 +466,13 @@ class Graph:
 
     @property
     def scope_name(self) -> str:
-        """The name scope in force, with its last slash."""
+        """The current name scope, with its trailing slash."""
         found: str = self._scopes()["name"]
         return found
 
     @contextlib.contextmanager
     def name_scope(self, name: str | None) -> Iterator[str]:
-        """Names of operations made inside begin with `name/`; None goes back to the top."""
+        """Names of operations created inside begin with `name/`; None returns to the top level."""
         if not (name is None or isinstance(name, str)):
             raise GraphError(f"{shown(name)} cannot be the name of a scope", hint="give a text")
         if not name:
@@ -486,7 +486,7 @@ class Graph:
 
     @contextlib.contextmanager
     def control_dependencies(self, before: Iterable[Operation | Tensor] | None) -> Iterator[None]:
-        """Operations made inside run after `before`; None forgets the outer ones."""
+        """Operations created inside run after `before`; None clears the outer ones."""
         if before is None:
             with self._within("control", []):
                 yield
@@ -499,9 +499,9 @@ class Graph:
 
     @contextlib.contextmanager
     def device(self, name: str | Callable[[Operation], str] | None) -> Iterator[None]:
-        """Operations made inside run on a device that fits `name`; inner scopes win by part.
+        """Operations created inside run on a device that matches `name`; parts of inner scopes win.
 
-        A function is given each operation, whose `device` is what inner scopes ask for.
+        A function is called with each operation, whose `device` is the constraint of inner scopes.
         """
         if not (name is None or callable(name)):
             device_names.parse(name)
@@ -512,9 +512,9 @@ class Graph:
     def colocate_with(
         self, op: Operation | Tensor, ignore_existing: bool = False
     ) -> Iterator[None]:
-        """Operations made inside run where `op` runs, whatever device scope surrounds them.
+        """Operations created inside run where `op` runs; outer device scopes do not apply.
 
-        With `ignore_existing` the outer scopes of this kind do not bind them.
+        With `ignore_existing`, outer colocation scopes do not apply either.
         """
         outer = [] if ignore_existing else self._scopes()["colocate"]
         with (
@@ -525,7 +525,7 @@ class Graph:
 
     @contextlib.contextmanager
     def beside(self, op: Operation) -> Iterator[None]:
-        """Operations made inside have the wishes of `op` for a device, so that cuts follow."""
+        """Operations created inside have the placement constraints of `op`."""
         with contextlib.ExitStack() as stack:
             for name in op.colocate:
                 stack.enter_context(self.colocate_with(self.get_operation_by_name(name)))
@@ -535,7 +535,7 @@ class Graph:
 
     @property
     def is_ordering(self) -> bool:
-        """Whether control dependencies are in force: operations made now follow others."""
+        """Whether control dependencies are in force."""
         return any(self._scopes()["control"])
 
     def finalize(self) -> None:
@@ -544,7 +544,7 @@ class Graph:
 
     @contextlib.contextmanager
     def as_default(self) -> Iterator[Graph]:
-        """Make this the graph that new operations join, in this thread."""
+        """Make this the default graph of this thread, to which new operations are added."""
         _stack().append(self)
         try:
             yield self
@@ -563,13 +563,13 @@ def _stack() -> list[Graph]:
 
 
 def get_default_graph() -> Graph:
-    """The innermost graph made default in this thread, else the process's own."""
+    """The innermost default graph of this thread, else the global one of the process."""
     stack = _stack()
     return stack[-1] if stack else _global
 
 
 def reset_default_graph() -> None:
-    """Forget the process's default graph; not inside `Graph.as_default()`."""
+    """Replace the global default graph; not allowed inside `Graph.as_default()`."""
     global _global
     if _stack():
         raise GraphError("reset_default_graph() inside a graph's as_default() block")
@@ -595,7 +595,7 @@ def convert_to_tensor(
 ) -> Tensor:
     """`value` as a tensor: a tensor itself, a variable's value, else a constant.
 
-    A constant without `dtype` is of the `preferred_dtype`, also called `dtype_hint`, if it can be.
+    A constant without `dtype` has the `preferred_dtype`, also called `dtype_hint`, if it can.
     Errors: DTypeError if it is a tensor of another dtype than `dtype`.
     """
     if hasattr(value, "as_tensor"):

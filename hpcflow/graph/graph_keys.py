@@ -1,4 +1,4 @@
-"""Names of collections that libraries and their users agree on, TensorFlow 1's."""
+"""Standard names of graph collections, those of TensorFlow 1."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class GraphKeys:
     GLOBAL_VARIABLES = "variables"
     TRAINABLE_VARIABLES = "trainable_variables"
     LOCAL_VARIABLES = "local_variables"
-    SUMMED_VARIABLES = "summed_variables"  # local ones whose sum over replicas is state of the job
+    SUMMED_VARIABLES = "summed_variables"  # local, their sum over replicas is state of the job
     MODEL_VARIABLES = "model_variables"
     MOVING_AVERAGE_VARIABLES = "moving_average_variables"
     GLOBAL_STEP = "global_step"
@@ -33,7 +33,7 @@ class GraphKeys:
 
 
 class VariableSynchronization(enum.Enum):
-    """How the copies of a variable are kept equal; one that is joined on reads is not trained."""
+    """When the copies of a variable are synchronized; a variable with ON_READ is not trained."""
 
     AUTO = 0
     NONE = 1
@@ -42,7 +42,7 @@ class VariableSynchronization(enum.Enum):
 
 
 class VariableAggregation(enum.Enum):
-    """How updates of replicas join; replicas in step make equal updates, whatever it says."""
+    """How updates of replicas are aggregated; synchronous replicas make equal updates."""
 
     NONE = 0
     SUM = 1

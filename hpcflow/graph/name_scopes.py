@@ -1,4 +1,4 @@
-"""Scopes of the default graph, by TensorFlow 1's names."""
+"""Scope functions of the default graph, with TensorFlow 1's names."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from hpcflow.graph.graph import Graph, Operation, Tensor, get_default_graph
 def name_scope(
     name: str | None, default_name: str | None = None, values: Sequence[Any] = ()
 ) -> AbstractContextManager[str]:
-    """Names of operations made inside begin with `name/`; without a name `default_name/`.
+    """Names of operations created inside begin with `name/`; without a name, with `default_name/`.
 
-    The graph is that of the first tensor, operation or variable of `values`, by default the default
-    one, and is the default one inside.
+    The graph is that of the first tensor, operation or variable of `values`, else the default
+    graph. It is the default graph inside.
     """
     graphs = [v.graph for v in values if isinstance(getattr(v, "graph", None), Graph)]
     graph = graphs[0] if graphs else get_default_graph()
@@ -33,7 +33,7 @@ def _scope_in(graph: Graph, name: str | None) -> Iterator[str]:
 
 @contextmanager
 def reopened(graph: Graph) -> Iterator[None]:
-    """Inside, what a session itself needs of a variable may join a graph that is finalized."""
+    """Inside, a session may add operations that it needs for variables to a finalized graph."""
     root = graph.root
     before, root.finalized = root.finalized, False
     try:
@@ -46,10 +46,11 @@ def reopened(graph: Graph) -> Iterator[None]:
 def device(
     name: str | DeviceSpec | Callable[[Operation], str] | None,
 ) -> AbstractContextManager[None]:
-    """Operations made inside run on a device that fits `name`, e.g. "/job:ps" or "/cpu:0".
+    """Operations created inside run on a device that matches `name`, e.g. "/job:ps" or "/cpu:0".
 
-    A function says it of each operation, as `hf.train.replica_device_setter` makes one; it sees in
-    `op.device` what inner scopes ask for, which wins by part. None forgets the outer scopes.
+    A function returns the name for each operation, as that of `hf.train.replica_device_setter`; in
+    `op.device` it sees the constraint of inner scopes, whose parts win. None clears the outer
+    scopes.
     """
     if isinstance(name, DeviceSpec):
         name = name.to_string()
@@ -58,7 +59,7 @@ def device(
 
 @contextmanager
 def container(container_name: str) -> Iterator[str]:
-    """Takes the name of a container for TensorFlow's sake: state is named by its operation."""
+    """Accept the name of a container for compatibility: state is named by its operation."""
     if not isinstance(container_name, str):
         raise GraphError(f"{container_name!r} is not the name of a container", hint="give a text")
     yield container_name
@@ -68,36 +69,36 @@ def container(container_name: str) -> Iterator[str]:
 def control_dependencies(
     before: Iterable[Operation | Tensor] | None,
 ) -> AbstractContextManager[None]:
-    """Operations made inside run after `before`; None forgets the outer ones."""
+    """Operations created inside run after `before`; None clears the outer ones."""
     return get_default_graph().control_dependencies(before)
 
 
 def colocate_with(op: Any, ignore_existing: bool = False) -> AbstractContextManager[None]:
-    """Operations made inside run where `op` (an operation, tensor or variable) runs.
+    """Operations created inside run where `op` (an operation, tensor or variable) runs.
 
-    With `ignore_existing` the outer scopes of this kind do not bind them.
+    With `ignore_existing`, outer colocation scopes do not apply.
     """
     return get_default_graph().colocate_with(op, ignore_existing)
 
 
 def add_to_collection(name: str, value: Any) -> None:
-    """Remember `value` under `name` in the default graph."""
+    """Add `value` to the collection `name` of the default graph."""
     get_default_graph().add_to_collection(name, value)
 
 
 def add_to_collections(names: str | Iterable[str], value: Any) -> None:
-    """Remember `value` under each of `names` in the default graph."""
+    """Add `value` to each of the collections `names` of the default graph."""
     get_default_graph().add_to_collections(names, value)
 
 
 def get_collection(key: str, scope: str | None = None) -> list[Any]:
-    """What was remembered under `key` in the default graph, in that order.
+    """The items of the collection `key` of the default graph, in the order they were added.
 
-    With `scope`, a regular expression, only what has a name that begins with a match.
+    With `scope`, a regular expression, only items whose name begins with a match.
     """
     return get_default_graph().get_collection(key, scope)
 
 
 def get_collection_ref(key: str) -> list[Any]:
-    """The list itself of what is remembered under `key`: changing it changes the collection."""
+    """The list of the collection `key` itself: changing it changes the collection."""
     return get_default_graph().get_collection_ref(key)

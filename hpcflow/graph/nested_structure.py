@@ -1,4 +1,4 @@
-"""Structures of values: lists, tuples, named tuples and dicts of them, taken apart and rebuilt."""
+"""Nested structures: flatten and pack lists, tuples, named tuples and dicts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hpcflow.errors import GraphError
 
 
 def flatten(given: Any) -> list[Any]:
-    """The leaves of a structure, dicts by sorted key; a leaf is a structure of one."""
+    """The leaves of a structure, dicts by sorted key; a single value is its own leaf."""
     return list(_leaves(given))
 
 
@@ -25,7 +25,7 @@ def _leaves(given: Any) -> Iterator[Any]:
 
 
 def pack(like: Any, leaves: Sequence[Any]) -> Any:
-    """`leaves` in the structure of `like`."""
+    """`leaves` packed in the structure of `like`."""
     rest = iter(leaves)
     made = _packed(like, rest)
     if next(rest, None) is not None:
@@ -44,12 +44,12 @@ def _packed(like: Any, rest: Iterator[Any]) -> Any:
 
 
 def alike(a: Any, b: Any) -> bool:
-    """Whether two structures are the same, but for lists in place of tuples."""
+    """Whether two structures are the same, where lists equal tuples."""
     return bool(_outline(a) == _outline(b))
 
 
 def same(a: Any, b: Any, what: str) -> None:
-    """GraphError unless the two structures are alike."""
+    """Errors: GraphError unless the two structures are alike."""
     if not alike(a, b):
         raise GraphError(f"{what} have different structures: {_outline(a)} and {_outline(b)}")
 
@@ -63,7 +63,7 @@ def _outline(given: Any) -> Any:
 
 
 def mapped(function: Callable[..., Any], *structures: Any) -> Any:
-    """`function` of the corresponding leaves, in the structure of the first."""
+    """`function` of the corresponding leaves, in the structure of the first argument."""
     for other in structures[1:]:
         same(structures[0], other, "the arguments")
     columns = zip(*map(flatten, structures), strict=True)

@@ -1,4 +1,4 @@
-"""What an operation is, as plain data by the names of TensorFlow 1's message."""
+"""`NodeDef`: an operation as plain data, with the field names of TensorFlow 1's message."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 
 class NodeDef(NamedTuple):
-    """An operation: `op` is its type; `input` are "name", "name:1", or "^name" to wait for."""
+    """An operation: `op` is its type; `input` has "name", "name:1", "^name" (control)."""
 
     name: str = ""
     op: str = ""
@@ -18,7 +18,7 @@ class NodeDef(NamedTuple):
 
     @classmethod
     def of(cls, operation: Any) -> NodeDef:
-        """That of an operation of the graph."""
+        """The NodeDef of an operation of the graph."""
         inputs = [t.name.removesuffix(":0") for t in operation.inputs]
         inputs += [f"^{other.name}" for other in operation.control_inputs]
         attrs = dict(operation.attrs)

@@ -1,4 +1,4 @@
-"""The op table: one row an op, with its shape rule and its gradient side by side."""
+"""Op registry: one row an op, with its shape function and its gradient function."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from hpcflow.graph.static_shape import Spec, check_sizes, show
 from hpcflow.platform.exception_translation import ours, shown
 
 Infer = Callable[[Sequence[Spec], dict[str, Any]], Sequence[Spec]]
-Gradient = Callable[..., Sequence[Any]]  # of tensors, functions that make one, or None
+Gradient = Callable[..., Sequence[Any]]  # tensors, functions that return one, or None
 
 
 @dataclasses.dataclass(frozen=True)
 class NoGrad:
-    """In place of a gradient rule, or of the gradient of one input: why there is none.
+    """Why there is no gradient, in place of a gradient function or of one input's gradient.
 
-    Asking for it is a GradientError, or gives None if `none`, as in TensorFlow 1.
+    Using it is a GradientError, or gives None if `none`, as in TensorFlow 1.
     """
 
     reason: str
@@ -30,11 +30,12 @@ class NoGrad:
 
 @dataclasses.dataclass(frozen=True)
 class OpDef:
-    """One row of the op table.
+    """One row of the op registry.
 
-    `infer(inputs, attrs)` gives the outputs' specs or raises ShapeError/DTypeError.
-    `grad(op, *gradients_of_outputs)` gives the gradient of each input, None where it has none, or
-    why it cannot be given; a function of no arguments is called only if that gradient is needed.
+    `infer(inputs, attrs)` gives the specs of the outputs, or raises ShapeError or DTypeError.
+    `grad(op, *gradients_of_outputs)` gives the gradient of each input: a tensor, None if it has
+    none, a `NoGrad`, or a function of no arguments, which is called only if that gradient is
+    needed.
     """
 
     name: str
@@ -44,27 +45,27 @@ class OpDef:
     writes: tuple[int, ...] = ()  # inputs that are handles whose value is updated
     stateful: bool = False  # never folded, merged with an equal op, or assumed repeatable
     collective: bool = False  # every rank of its group runs it
-    waits: bool = False  # finishes later than it starts: what follows it is another strand
-    script: bool = False  # only ranks that run the script know what it does
-    patient: bool = False  # a wait for what other steps do, which may take as long as it likes
-    owner: bool = False  # runs functions, its attributes: it needs of its inputs what these use
+    waits: bool = False  # finishes later than it starts: what depends on it is in another segment
+    script: bool = False  # only ranks that run the script have its Python function
+    patient: bool = False  # a wait for other steps, without a time limit
+    owner: bool = False  # runs functions, its attributes: it depends only on the inputs these use
     device: str = ""  # the kind of device it runs on, if only one kind has a kernel: "cpu"
-    slices: bool = False  # its gradient rule takes IndexedSlices as they come, others dense tensors
-    by_rows: bool = False  # uses rows of a variable: inputs 1 are indices, its kernel checks sizes
+    slices: bool = False  # its gradient function accepts IndexedSlices; others get dense tensors
+    by_rows: bool = False  # uses rows of a variable: input 1 has indices, its kernel checks sizes
     doc: str = ""
 
     @property
     def pure(self) -> bool:
-        """True if equal inputs give equal outputs and nothing else happens."""
+        """True if equal inputs give equal outputs and there are no side effects."""
         return not (self.reads or self.writes or self.stateful or self.collective or self.waits)
 
 
-VOCABULARY = "hpcflow.ops.load_all_ops"  # the module that imports every family of ops
-OPS: dict[str, OpDef] = {}  # of the families that are imported
+VOCABULARY = "hpcflow.ops.load_all_ops"  # the module that imports all modules with ops
+OPS: dict[str, OpDef] = {}  # the ops of the modules imported so far
 
 
 def op(name: str, *, infer: Infer, grad: Gradient | NoGrad, **facts: Any) -> OpDef:
-    """Add a row to the op table."""
+    """Register an op."""
     if name in OPS:
         raise GraphError(f"op {name!r} is already in the table")
     OPS[name] = row = OpDef(name, _refusing(name, infer), grad, **facts)
@@ -72,9 +73,9 @@ def op(name: str, *, infer: Infer, grad: Gradient | NoGrad, **facts: Any) -> OpD
 
 
 def _refusing(name: str, infer: Infer) -> Infer:
-    """A shape rule that refuses sizes no tensor has, and whose raw Python errors are ShapeErrors.
+    """A shape function that also checks sizes, and raises ShapeError in place of raw Python errors.
 
-    What a user's rule raises passes.
+    Errors of a user's shape function pass unchanged.
     """
 
     @functools.wraps(infer)
@@ -105,6 +106,6 @@ def lookup(name: str) -> OpDef:
 
 
 def rows() -> dict[str, OpDef]:
-    """The whole op table, also families that nobody here has used yet."""
+    """The whole op registry, including modules that are not yet imported."""
     importlib.import_module(VOCABULARY)
     return OPS

@@ -1,4 +1,4 @@
-"""Python's operators: `a + b` of tensors and variables makes an operation."""
+"""Operator overloads: `a + b` of tensors and variables creates an operation."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 Result = TypeVar("Result")
-OPERATORS: dict[str, Callable[..., Any]] = {}  # filled by hpcflow.ops: how `a + b` makes an op
+OPERATORS: dict[str, Callable[..., Any]] = {}  # filled by hpcflow.ops: operator -> op function
 
 
 class Operand(Generic[Result]):
-    """What may stand beside an operator; `Result` is the class of tensors."""
+    """Base of operands of Python operators; `Result` is the class of tensors."""
 
-    __array_priority__ = 100  # NumPy lets us handle `array + tensor`
+    __array_priority__ = 100  # so that NumPy calls __radd__ for `array + tensor`
     __slots__ = ()
 
     def __add__(self, other: Any) -> Result:

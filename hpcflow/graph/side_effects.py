@@ -1,4 +1,4 @@
-"""What computing operations changes: whether it is a step of training."""
+"""Side effects of operations: whether running them is a training step."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from hpcflow.graph.op_registry import lookup
 
 
 def trains(wanted: Iterable[Tensor | Operation]) -> bool:
-    """Whether computing them changes a variable that replicas share, initial values apart."""
+    """Whether running them changes a variable that replicas share, other than by initial values."""
     return any(_changes_at_all(op) for op in _needed(_operations(wanted)))
 
 
 def learns(wanted: Iterable[Tensor | Operation]) -> bool:
-    """Whether it changes one by what it reads of one: what is assigned from feeds is restored."""
+    """Whether running them changes a variable by what it reads of a variable.
+
+    Assigning fed values does not count: it is a restore.
+    """
     for op in _needed(_operations(wanted)):
         if _changes_inside(op):
             return True
@@ -29,7 +32,7 @@ def _operations(wanted: Iterable[Tensor | Operation]) -> list[Operation]:
 
 
 def _needed(operations: Iterable[Operation]) -> Iterator[Operation]:
-    """They and all that runs for them."""
+    """The operations and all their dependencies."""
     left, seen = list(operations), set()
     while left:
         op = left.pop()

@@ -1,4 +1,4 @@
-"""Static shapes: a tuple of sizes, None where a size is unknown; None alone if even the rank is."""
+"""Static shapes: a tuple of sizes, None for an unknown size; None alone for an unknown rank."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hpcflow.errors import MALFORMED, ShapeError
 from hpcflow.platform.exception_translation import shown, user_line
 
 Shape: TypeAlias = "tuple[int | None, ...] | None"
-MOST_BYTES = 1 << 47  # that a process can address
+MOST_BYTES = 1 << 47  # the address space of a process
 
 
 class Spec(NamedTuple):
-    """What is known of a tensor before it is computed; `value` if it is a known constant."""
+    """The static dtype and shape of a tensor; `value` if it is a known constant."""
 
     dtype: np.dtype
     shape: Shape
@@ -28,12 +28,12 @@ class Spec(NamedTuple):
 
     @property
     def sized(self) -> bool:
-        """True if it is known how many bytes the value has: strings have their own lengths."""
+        """True if the size in bytes is known: not for strings, which have lengths of their own."""
         return is_known(self.shape) and self.dtype.kind != "O"
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the value; 0 where they are not known."""
+        """Bytes of the value; 0 if not known."""
         return self.dtype.itemsize * size_of(self.shape) if self.sized else 0
 
 
@@ -53,7 +53,7 @@ def as_shape(given: Any) -> Shape:
 
 
 def check_sizes(shape: Shape, itemsize: int = 1) -> None:
-    """ShapeError if a size is negative, or if the elements would fill more than any memory."""
+    """ShapeError if a size is negative, or if the elements would exceed the address space."""
     count = itemsize
     for d in shape or ():
         if d is not None:
@@ -65,7 +65,7 @@ def check_sizes(shape: Shape, itemsize: int = 1) -> None:
 
 
 def as_sizes(given: Any) -> tuple[int | None, ...]:
-    """Sizes as ints, None where one is None; ShapeError if `given` is no list of them."""
+    """Sizes as ints, None where one is None; ShapeError if `given` is no sequence of sizes."""
     try:
         if isinstance(given, (str, bytes)):
             raise TypeError("a text is no list")
@@ -89,14 +89,14 @@ def is_known(shape: Shape) -> bool:
 
 
 def known(shape: Shape) -> tuple[int, ...]:
-    """`shape` where every size is known; ShapeError otherwise."""
+    """`shape` if every size is known; ShapeError otherwise."""
     if shape is None or None in shape:
         raise ShapeError(f"shape {show(shape)} is not known")
     return shape  # type: ignore[return-value]
 
 
 def size_of(shape: Shape) -> int:
-    """Elements of a known shape."""
+    """The number of elements of a known shape."""
     assert shape is not None
     count = 1
     for d in shape:
@@ -106,13 +106,13 @@ def size_of(shape: Shape) -> int:
 
 
 def sizes_along(axis: int, shapes: Iterable[Shape]) -> tuple[int, ...] | None:
-    """The size of each shape along an axis that all have; None where one is not known."""
+    """The size of each shape along an axis; None if one is not known."""
     found = [None if shape is None else shape[axis] for shape in shapes]
     return None if None in found else tuple(found)  # type: ignore[arg-type]
 
 
 def merge(a: Shape, b: Shape) -> Shape:
-    """What two descriptions of one tensor say together; ShapeError if they contradict."""
+    """What two shapes of one tensor say together; ShapeError if they contradict."""
     if a is None or b is None:
         return b if a is None else a
     if len(a) != len(b):
@@ -121,7 +121,7 @@ def merge(a: Shape, b: Shape) -> Shape:
 
 
 def narrowed(known: Shape, given: Any, op: Any) -> Shape:
-    """A shape that `op` gave with what the user adds to it; ShapeError if it contradicts."""
+    """The known shape of `op` refined by the user's; ShapeError if they contradict."""
     told = as_shape(given)
     try:
         return merge(known, told)
@@ -135,7 +135,7 @@ def narrowed(known: Shape, given: Any, op: Any) -> Shape:
 
 
 def either(a: Shape, b: Shape) -> Shape:
-    """What is known of a value that has one of two shapes."""
+    """The most specific shape that covers both shapes."""
     if a is None or b is None or len(a) != len(b):
         return None
     return tuple(x if x == y else None for x, y in zip(a, b, strict=True))
@@ -148,7 +148,7 @@ def _merge_dim(x: int | None, y: int | None, a: Shape, b: Shape) -> int | None:
 
 
 def broadcast(shapes: Iterable[Shape]) -> Shape:
-    """The shape NumPy's broadcasting gives; ShapeError if the sizes do not fit."""
+    """The shape of NumPy broadcasting; ShapeError if the sizes do not match."""
     shapes = list(shapes)
     if any(s is None for s in shapes):
         return None
@@ -183,7 +183,7 @@ def normalize_axes(axis: int | Sequence[int] | None, rank: int) -> tuple[int, ..
 
 
 def show(shape: Shape) -> str:
-    """`[?, 784]`: a shape as messages print it."""
+    """A shape in the form of messages: `[?, 784]`."""
     if shape is None:
         return "[unknown rank]"
     return "[" + ", ".join("?" if d is None else str(d) for d in shape) + "]"

@@ -1,4 +1,4 @@
-"""Arrays of strings as bytes: the length of each, 8 bytes little-endian, then all of them."""
+"""Encoding of string arrays as bytes: all lengths, 8 bytes little-endian each, then all strings."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from hpcflow.graph.dtypes import as_strings, string
 
 
 def pack(array: np.ndarray) -> bytes:
-    """The elements of an array of strings, in order."""
+    """The encoded elements of an array of strings, in order."""
     flat = as_strings(array).reshape(-1).tolist()
     lengths = np.fromiter(map(len, flat), "<u8", len(flat))
     return b"".join([lengths.tobytes(), *flat])
 
 
 def unpack(data: bytes, shape: tuple[int, ...]) -> np.ndarray:
-    """The array of `shape` that `pack` was given; ValueError if the bytes are of no such array."""
+    """Decode an array of `shape`; ValueError if the bytes do not match the shape."""
     count = 1
     for d in shape:
         count *= d

@@ -1,7 +1,7 @@
-"""TensorFlow 1's `TensorShape` and `Dimension`, which are tuples and integers at the same time.
+"""TensorFlow 1's `TensorShape` and `Dimension`, which are also tuples and integers.
 
 `Tensor.shape` is a `Sizes`: a tuple in which an unknown size is None, with the methods of a
-TensorShape. `Tensor.get_shape()` is a `TensorShape`: there an unknown size is `Dimension(None)`.
+TensorShape. `Tensor.get_shape()` is a `TensorShape`, in which an unknown size is `Dimension(None)`.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 from hpcflow.errors import ShapeError
 from hpcflow.graph.static_shape import Shape, as_shape, merge, show, size_of
 
-MOST = 1 << 16  # axes that nobody has
+MOST = 1 << 16  # upper limit of a rank
 
 
 class Dimension(int):
-    """A size: an integer with a `value`. `Dimension(None)` is unknown, as is what it adds to."""
+    """A size: an integer with a `value`. `Dimension(None)` and arithmetic with it are unknown."""
 
     def __new__(cls, value: Any) -> Dimension:
-        """Of an integer, another Dimension, or None."""
+        """A Dimension of an integer, another Dimension, or None."""
         if isinstance(value, Dimension):
             return value
         made = as_shape([value])
@@ -40,7 +40,7 @@ class Dimension(int):
         self.merge_with(other)
 
     def merge_with(self, other: Any) -> Dimension:
-        """What the two say together; ShapeError if they differ."""
+        """The size that the two give together; ShapeError if they differ."""
         if not self.is_compatible_with(other):
             raise ShapeError(f"sizes {self.value} and {Dimension(other).value} do not agree")
         return Dimension(other) if self.value is None else self
@@ -80,7 +80,7 @@ class Dimension(int):
 
 
 class _Unknown(Dimension):
-    """`Dimension(None)`; as an integer it is -1, which says "unknown" where a shape is given."""
+    """`Dimension(None)`; as an integer it is -1, which means "unknown" in a given shape."""
 
     @property
     def value(self) -> None:
@@ -112,7 +112,7 @@ class _Unknown(Dimension):
 
 
 UNKNOWN = int.__new__(_Unknown, -1)
-_SIZES: dict[int, Dimension] = {}  # those met so far, up to a limit
+_SIZES: dict[int, Dimension] = {}  # cached dimensions, up to a limit
 
 
 def _sized(size: int | None) -> Dimension:
@@ -127,20 +127,20 @@ def _sized(size: int | None) -> Dimension:
 
 
 def _as_size(result: Any) -> Any:
-    """The result of arithmetic with a size: a size, unless it is no integer or negative."""
+    """The result of arithmetic with a size: a size, unless it is negative or no integer."""
     return _sized(result) if isinstance(result, int) and result >= 0 else result
 
 
 class TensorShape(tuple[Any, ...]):
     """A static shape: a tuple of `Dimension`s, or `TensorShape(None)` if the rank is not known.
 
-    Equal to a tuple or list of the same sizes, with None for those that are unknown.
+    It equals a tuple or list of the same sizes, with None for unknown sizes.
     """
 
     __slots__ = ()
 
     def __new__(cls, dims: Any) -> TensorShape:
-        """Of a list of sizes, another shape, or None."""
+        """A shape of a list of sizes, another shape, or None."""
         sizes = as_shape(dims)
         if sizes is None:
             return tuple.__new__(_UnknownRank)
@@ -179,15 +179,15 @@ class TensorShape(tuple[Any, ...]):
         return self.plain is not None and None not in self.plain
 
     def num_elements(self) -> int | None:
-        """How many elements such a tensor has, None if that is not known."""
+        """The number of elements of such a tensor, None if it is not known."""
         return size_of(self.plain) if self.is_fully_defined() else None
 
     def merge_with(self, other: Any) -> TensorShape:
-        """What the two say together; ShapeError if they contradict."""
+        """The shape that the two give together; ShapeError if they contradict."""
         return TensorShape(merge(self.plain, as_shape(other)))
 
     def concatenate(self, other: Any) -> TensorShape:
-        """The sizes of both, one after the other."""
+        """The sizes of both shapes, one after the other."""
         a, b = self.plain, as_shape(other)
         return TensorShape(None if a is None or b is None else (*a, *b))
 
@@ -210,7 +210,7 @@ class TensorShape(tuple[Any, ...]):
             raise ShapeError(f"shapes {show(a)} and {show(b)} have different ranks")
 
     def with_rank(self, rank: int) -> TensorShape:
-        """This shape, which has this rank; ShapeError if it has another."""
+        """This shape with this rank; ShapeError if it has another."""
         return self.merge_with([None] * _rank(rank))
 
     assert_has_rank = with_rank
@@ -250,7 +250,7 @@ class TensorShape(tuple[Any, ...]):
         return hash(self.plain)
 
     def __bool__(self) -> bool:
-        return True  # as TensorFlow's: also a scalar's
+        return True  # as in TensorFlow, also for a scalar
 
     def __repr__(self) -> str:
         return f"TensorShape({self.dims})"
@@ -310,7 +310,7 @@ class Sizes(TensorShape):
     __slots__ = ()
 
     def __new__(cls, sizes: tuple[int | None, ...]) -> Sizes:
-        """Of a tuple of integers and None, which its elements are; `shape[i]` is a Dimension."""
+        """A shape whose elements are integers and None; `shape[i]` is a Dimension."""
         return tuple.__new__(cls, sizes)
 
     @property
@@ -330,7 +330,7 @@ class Sizes(TensorShape):
         return tuple.__eq__(self, other)
 
     def __bool__(self) -> bool:
-        return len(self) > 0  # a tuple's
+        return len(self) > 0  # as a tuple
 
     __hash__ = tuple.__hash__
     __repr__ = tuple.__repr__
@@ -341,7 +341,7 @@ class Sizes(TensorShape):
 
 
 def plain(value: Any) -> Any:
-    """`value` with integers and tuples in place of dimensions and shapes, also inside of lists."""
+    """`value` with integers and tuples in place of dimensions and shapes, also in nested lists."""
     if isinstance(value, Dimension):
         return value.value
     if isinstance(value, TensorShape):

@@ -1,1 +1,1 @@
-"""HOW numbers are made: a table (op, device kind) -> kernel. Imports leaves, dtypes, numpy."""
+"""Kernels: the registry (op, device kind) -> kernel; kernels of libraries and generated code."""

@@ -1,7 +1,7 @@
-"""Matrix products by cuBLASLt, with a bias and a relu in the same pass.
+"""cuBLASLt matrix products, with a bias and relu epilogue.
 
-The one file that loads the library. CuPy's own cuBLAS refuses to be captured in a CUDA graph, and
-has no such products. The library thinks in columns: of arrays as they lie it computes c' = b' a'.
+No other file loads the library. CuPy's own cuBLAS calls cannot be captured in a CUDA graph, and
+have no epilogues. The library is column-major: of row-major arrays it computes c' = b' a'.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from hpcflow.kernels.cuda_provider import ALIGNED, Sizes
 from hpcflow.kernels.kernel_registry import Node, fast
 
 NAME = "cublaslt"
-TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}  # of elements
-FLOAT, DOUBLE, TF32 = 68, 70, 77  # what is computed in
+TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}  # element types
+FLOAT, DOUBLE, TF32 = 68, 70, 77  # compute types
 OF_A, OF_B, EPILOGUE, BIAS = 3, 4, 7, 8  # attributes of a product
 PLAIN, WITH_BIAS, WITH_BIAS_RELU = 1, 4, 6  # epilogues
 BATCH, STRIDE = 5, 6  # attributes of a layout
 WORKSPACE, REDUCTION, ALIGNMENTS = 1, 3, (5, 6, 7, 8)  # attributes of a preference
-IN_COMPUTE_TYPE = 2  # parts of a sum are kept in what is computed in, and added in one order
-MOST = 32 << 20  # bytes of scratch memory, as NVIDIA advises for Hopper
+IN_COMPUTE_TYPE = 2  # reduction scheme: partial sums in the compute type, added in a fixed order
+MOST = 32 << 20  # bytes of workspace, as NVIDIA advises for Hopper
 
 
 class _Algorithm(ctypes.Structure):
@@ -62,7 +62,7 @@ SIGNATURES = {
 
 
 def absent() -> str:
-    """Why the library cannot be used here, "" if it can."""
+    """Why the library cannot be used here; "" if it can."""
     why = cuda_provider.absent()
     return why or (
         "" if _loaded() is not None else f"libcublasLt is not found: {cuda_provider.INSTALL}"
@@ -70,7 +70,7 @@ def absent() -> str:
 
 
 def version() -> str:
-    """Which library it is, and for which GPU; it must not be absent."""
+    """The version of the library, and the GPU architecture; the library must not be absent."""
     return f"{library().cublasLtGetVersion()} {cuda_provider.processor()}"
 
 
@@ -91,7 +91,7 @@ def library() -> Any:
 
 
 def check(status: int, what: str) -> None:
-    """Raise KernelError unless `status`, what a function returned, is success."""
+    """Raise KernelError unless `status`, the result of a function, is success."""
     if status:
         told = library().cublasLtGetStatusString(status).decode()
         raise KernelError(f"cuBLASLt: {what}: {told}")
@@ -99,7 +99,7 @@ def check(status: int, what: str) -> None:
 
 @functools.cache
 def context() -> int:
-    """The library's handle of this rank's GPU; any thread may use it."""
+    """The library handle of this rank's GPU; any thread may use it."""
     made = c_void_p()
     check(library().cublasLtCreate(byref(made)), "start")
     assert made.value is not None
@@ -107,7 +107,7 @@ def context() -> int:
 
 
 class Handle:
-    """A descriptor of the library, destroyed with this one; `kind` names its type."""
+    """A descriptor of the library, destroyed with this object; `kind` names its type."""
 
     def __init__(self, kind: str, *arguments: Any) -> None:
         self.kind, made = kind, c_void_p()
@@ -115,7 +115,7 @@ class Handle:
         self.value, self.destroy = made.value, getattr(library(), f"cublasLt{kind}Destroy")
 
     def set(self, attribute: int, value: Any) -> None:
-        """Set an attribute to a number of ctypes."""
+        """Set an attribute to a ctypes number."""
         function = getattr(library(), f"cublasLt{self.kind}SetAttribute")
         size = ctypes.sizeof(value)
         check(function(self.value, attribute, byref(value), size), f"{self.kind} {attribute}")
@@ -126,7 +126,7 @@ class Handle:
 
 
 class Product(NamedTuple):
-    """c = a b, plus bias, then relu: the shapes of arrays, which of a and b are turned."""
+    """c = a b, plus bias, then relu: the shapes of arrays, and whether a and b are transposed."""
 
     dtype: str
     turns: tuple[bool, bool]
@@ -139,19 +139,19 @@ class Product(NamedTuple):
 
     @property
     def lead(self) -> tuple[int, int, int]:
-        """How many matrices a, b and c are."""
+        """The number of matrices in a, b and c."""
         a, b, c = (math.prod(shape[:-2]) for shape in (self.a, self.b, self.c))
         return a, b, c
 
     @property
     def joined(self) -> bool:
-        """Whether one b serves all of a: then the rows of a are of one matrix."""
+        """Whether one b serves all of a: the rows of all matrices of a then form one matrix."""
         a, b, c = self.lead
         return b == 1 and a == c and not self.turns[0]
 
 
 class Descriptors:
-    """What the library is told of a product: no GPU is needed to say it."""
+    """The library's descriptors of a product; creating them needs no GPU."""
 
     def __init__(self, of: Product, aligned: int, most: int) -> None:
         wide = of.dtype == "float64"
@@ -162,7 +162,7 @@ class Descriptors:
         ends = (WITH_BIAS_RELU if of.relu else WITH_BIAS) if of.bias else PLAIN
         self.product.set(EPILOGUE, c_int32(ends))
         if of.bias:
-            self.product.set(BIAS, c_void_p(aligned))  # any of this alignment, for the choice
+            self.product.set(BIAS, c_void_p(aligned))  # any address of this alignment
         self.a, self.b, self.c = map(_layout, (of,) * 3, (of.a, of.b, of.c))
         self.preference = Handle("MatmulPreference")
         self.preference.set(WORKSPACE, c_uint64(most))
@@ -172,7 +172,7 @@ class Descriptors:
 
 
 def _layout(of: Product, shape: Sizes) -> Handle:
-    """Rows in memory are columns to the library; of matrices used often the stride is 0."""
+    """The column-major layout of row-major matrices; a broadcast matrix has stride 0."""
     rows, columns = shape[-2:]
     own, count = math.prod(shape[:-2]), of.lead[2]
     if of.joined:
@@ -184,7 +184,7 @@ def _layout(of: Product, shape: Sizes) -> Handle:
 
 
 class Plan:
-    """A product and the algorithm that the library advises, for arrays that begin `aligned`."""
+    """A product and the algorithm that the library chooses for arrays of this alignment."""
 
     def __init__(self, of: Product, aligned: int = ALIGNED, most: int = MOST) -> None:
         self.descriptors = d = Descriptors(of, aligned, most)
@@ -202,7 +202,7 @@ class Plan:
         self.algorithm, self.bytes = found.algorithm, found.workspace
 
     def run(self, stream: int, room: int, a: int, b: int, c: int, bias: int = 0) -> None:
-        """Start the product of arrays at these addresses; `room` is that of the scratch memory."""
+        """Launch it on arrays at these addresses; `room` is the address of the workspace."""
         d = self.descriptors
         with self.lock:
             if self.of.bias:
@@ -216,21 +216,21 @@ class Plan:
 
     @functools.cached_property
     def keeps_nan(self) -> bool:
-        """Whether its relu is NaN where that is."""
+        """Whether the relu epilogue maps NaN to NaN."""
         of = self.of
         return cuda_provider.keeps_nan(of.dtype, (of.a, of.b, of.c), self.bytes, self.run)
 
 
 @functools.lru_cache(maxsize=4096)
 def planned(of: Product) -> Plan | str:
-    """The plan of a product, or why the library has none."""
+    """The plan of a product, or the reason why the library has none."""
     try:
         return Plan(of)
     except KernelError as error:
         return error.message
 
 
-# -- rows
+# -- kernels
 
 
 def _product(node: Node) -> Product:
@@ -266,7 +266,7 @@ def _row(type: str) -> None:
 
         @functools.cache
         def odd() -> Plan:
-            """For arrays that begin anywhere, as rows of others do; it needs no more memory."""
+            """The plan for arrays of any alignment, as slices; it needs no more workspace."""
             return Plan(of, np.dtype(node.inputs[0].dtype).itemsize, usual.bytes)
 
         def run(*arrays: Any, room: Any = ()) -> None:

@@ -1,6 +1,6 @@
-"""Plain kernels of which a CUDA graph can never hold what they launch, and why.
+"""CUDA graph restrictions: plain kernels that a CUDA graph can never capture, and why.
 
-Others may be refused for some of their nodes: that is found out when they are captured.
+Other kernels may be refused for some nodes; capture finds that out.
 tests/kernels/test_uncaptured.py tries all, on a double of CuPy.
 """
 

@@ -1,7 +1,7 @@
-"""What the providers of kernels for NVIDIA's GPUs share: CuPy, its stream, libraries beside it.
+"""Common parts of the CUDA kernel providers: CuPy, its stream, and the CUDA libraries.
 
-A kernel of theirs asks the library for an algorithm when it is made. A call of it only starts work
-on CuPy's current stream, in memory of the step, so that a CUDA graph can capture it.
+A kernel of these providers asks the library for an algorithm when it is created. A call only
+launches work on CuPy's current stream, in memory of the step, so that a CUDA graph can capture it.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from hpcflow.errors import KernelError
 from hpcflow.platform.install_hints import install_hint
 
 INSTALL = install_hint("cuda12", "cuda13")
-ALIGNED = 16  # bytes: where the libraries' vectors may begin
+ALIGNED = 16  # bytes: the alignment of vector loads of the libraries
 LOSES_NAN = "its relu was not seen to keep NaN"
 Sizes = tuple[int, ...]
 Plan = TypeVar("Plan")
 
 
 def cupy() -> Any:
-    """CuPy, which a rank that uses a GPU has imported; None on others."""
+    """CuPy if this rank uses a GPU and has imported it, else None."""
     return sys.modules.get("cupy")
 
 
 def absent() -> str:
-    """Why no GPU of NVIDIA's is used here, "" if one is."""
+    """Why this rank uses no NVIDIA GPU; "" if it does."""
     xp = cupy()
     return "" if xp is not None and xp.is_available() else "this rank uses no GPU"
 
 
 def load(name: str) -> Any:
-    """The shared library `name` of the CUDA that CuPy is for; None if it is not found.
+    """The shared library `name` of CuPy's CUDA version; None if it is not found.
 
-    It is looked for among the packages nvidia-*, then by the system's loader.
+    It is searched in the packages nvidia-*, then by the system's loader.
     """
     file = f"lib{name}.so.{cupy().cuda.runtime.runtimeGetVersion() // 1000}"
     spec = importlib.util.find_spec("nvidia")
@@ -56,7 +56,7 @@ def load(name: str) -> Any:
 
 
 def processor() -> str:
-    """Which GPU it is for which a library chooses: sm_90."""
+    """The architecture of the current GPU, as sm_90."""
     return f"sm_{cupy().cuda.Device().compute_capability}"
 
 
@@ -66,22 +66,22 @@ def stream(xp: Any) -> int:
 
 
 def dense(xp: Any, *arrays: Any) -> list[Any]:
-    """The arrays; a view in another order is copied, to memory of CuPy's pool."""
+    """The arrays; those that are not C-contiguous are copied to memory of CuPy's pool."""
     return [x if x.flags.c_contiguous else xp.ascontiguousarray(x) for x in arrays]
 
 
 def workspace(xp: Any, nbytes: int, room: Any) -> tuple[int, Any]:
-    """The address of `nbytes` bytes, and what holds them: `room`, or memory of CuPy's pool."""
+    """The address and the owner of `nbytes` bytes: `room`, or memory of CuPy's pool."""
     if nbytes and room is None:
         room = xp.empty(nbytes, "u1")
     return (room.data.ptr if nbytes else 0), room
 
 
 def keeps_nan(dtype: str, shapes: Sequence[Sizes], nbytes: int, run: Callable[..., None]) -> bool:
-    """Whether a bias of NaN comes out of `run` and its relu as NaN: NVIDIA does not say.
+    """Whether `run` with a bias of NaN and a relu gives NaN; NVIDIA does not document it.
 
-    `run` takes a stream, the address of scratch memory, and those of arrays of these shapes, the
-    last of which it writes, and of the bias.
+    `run` takes a stream, the address of the workspace, the addresses of arrays of these shapes, the
+    last of which it writes, and the address of the bias.
     """
     xp = cupy()
     try:
@@ -96,21 +96,21 @@ def keeps_nan(dtype: str, shapes: Sequence[Sizes], nbytes: int, run: Callable[..
 
 
 def refusal(plan: Any, relu: bool) -> str:
-    """Why what a library has planned does not serve: the reason in place of a plan, or its relu."""
+    """Why a plan does not serve: it is a reason itself, or its relu loses NaN; "" if it serves."""
     if isinstance(plan, str):
         return plan
     return "" if not relu or plan.keeps_nan else LOSES_NAN
 
 
 def there(plan: Plan | str) -> Plan:
-    """What a library has planned; KernelError if it is a reason why there is none."""
+    """The plan; KernelError if it is a reason why there is none."""
     if isinstance(plan, str):
         raise KernelError(plan)
     return plan
 
 
 def unfit(specs: Sequence[Any], dtypes: Any) -> str:
-    """Why arrays of these specs are for no library that takes `dtypes`, "" if they may be."""
+    """Why a library of these `dtypes` cannot take arrays of these specs; "" if it can."""
     dtype = specs[0].dtype.name
     if dtype not in dtypes:
         return f"its arrays are {dtype}"

@@ -1,8 +1,8 @@
-"""Convolutions by cuDNN, in all three directions, with a bias and a relu in the same pass.
+"""cuDNN convolutions: forward, input and filter gradients, with a bias and relu epilogue.
 
-The one file that imports the package `cudnn` (nvidia-cudnn-frontend). Images stay as they lie;
-filters, which lie as [*kernel, channels, filters], are brought in each call into the order that the
-library knows: filters first, their channels where the images have theirs.
+No other file imports the package `cudnn` (nvidia-cudnn-frontend). Images are not copied. Filters
+have the layout [*kernel, channels, filters]; each call copies them to the library's layout: filters
+first, channels where the images have them.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from hpcflow.kernels.onednn_convolution import (
 
 NAME = "cudnn"
 TYPES = {"float32": "FLOAT", "float64": "DOUBLE", "float16": "HALF", "bfloat16": "BFLOAT16"}
-MOST = 512 << 20  # bytes of scratch memory
-X, W, Y, BIAS = 1, 2, 3, 4  # names of arrays in a plan
-_own = threading.local()  # of each thread: its handle, and the stream that it runs on
+MOST = 512 << 20  # bytes of workspace
+X, W, Y, BIAS = 1, 2, 3, 4  # uids of arrays in a plan
+_own = threading.local()  # of each thread: its handle, and the handle's stream
 
 
 def absent() -> str:
-    """Why the library cannot be used here, "" if it can."""
+    """Why the library cannot be used here; "" if it can."""
     return cuda_provider.absent() or _loaded()[1]
 
 
 def version() -> str:
-    """Which library it is, and for which GPU; it must not be absent."""
+    """The version of the library, and the GPU architecture; the library must not be absent."""
     return f"{library().__version__} {library().backend_version()} {cuda_provider.processor()}"
 
 
@@ -48,7 +48,7 @@ def version() -> str:
 def _loaded() -> tuple[Any, str]:
     if importlib.util.find_spec("cudnn") is None:
         return None, f"nvidia-cudnn-frontend is not installed: {cuda_provider.INSTALL}"
-    if cuda_provider.load("cublasLt") is None:  # which the frontend ends the process without
+    if cuda_provider.load("cublasLt") is None:  # without it the frontend aborts the process
         return None, f"libcublasLt is not found: {cuda_provider.INSTALL}"
     try:
         import cudnn
@@ -65,7 +65,7 @@ def library() -> Any:
 
 
 def handle(stream: int) -> int:
-    """This thread's handle, which from now on runs on `stream`."""
+    """This thread's library handle, set to `stream`."""
     if not hasattr(_own, "handle"):
         _own.handle, _own.stream = library().create_handle(), None
     if _own.stream != stream:
@@ -75,7 +75,7 @@ def handle(stream: int) -> int:
 
 
 class Convolution(NamedTuple):
-    """A direction, `kind`, of y = x * w; the shapes are those of arrays as they lie."""
+    """The convolution y = x * w in the direction `kind`, with the arrays' shapes in memory."""
 
     kind: str
     dtype: str
@@ -89,20 +89,20 @@ class Convolution(NamedTuple):
 
     @property
     def order(self) -> tuple[int, ...]:
-        """The axes of the filters in the order that the library knows."""
+        """The axes of the filters in the library's order."""
         *kernel, channels, filters = range(len(self.w))
         return (filters, channels, *kernel) if self.of.first else (filters, *kernel, channels)
 
     @property
     def filters(self) -> Sizes:
-        """The shape of filters in that order."""
+        """The shape of the filters in the library's order."""
         return tuple(self.w[axis] for axis in self.order)
 
 
 def graph(conv: Convolution, **where: Any) -> Any:
-    """The library's graph of a convolution, with a plan; `where`: for which GPU.
+    """The library's graph of a convolution, with an execution plan; `where` selects the GPU.
 
-    Errors: KernelError, where it has no plan.
+    Errors: KernelError if it has no plan.
     """
     lib = library()
     kind = getattr(lib.data_type, TYPES[conv.dtype])
@@ -125,14 +125,14 @@ def graph(conv: Convolution, **where: Any) -> Any:
 
 
 def _unwanted(conv: Convolution) -> list[str]:
-    """Notes of plans that round otherwise than sums of 32 bits do, or in each run otherwise."""
+    """Notes of plans that are less accurate than float32 sums, or not deterministic."""
     strict = conv.dtype == "float32" and not conv.tf32
     always = ["NONDETERMINISTIC", "REDUCED_PRECISION_REDUCTION"]
     return [*always, "TENSOR_CORE", "DOWN_CONVERT_INPUTS"] if strict else always
 
 
 def _describe(made: Any, conv: Convolution, kind: Any) -> None:
-    """Say which arrays there are and what is computed of them."""
+    """Add the tensors and operations of a convolution to a graph."""
     of, count = conv.of, conv.w[-1]
     before, after = padding(of, conv.x, conv.w[:-2], conv.y)
     moves = {
@@ -164,7 +164,7 @@ def _describe(made: Any, conv: Convolution, kind: Any) -> None:
 
 
 def _lying(shape: Sizes, first: bool) -> dict[str, list[int]]:
-    """Sizes and strides of an array, channels second; of one spatial axis it makes two."""
+    """Sizes and strides of an array, channels second; one spatial axis becomes two."""
     sizes, strides = channels_second(shape, first)
     if len(sizes) == 3:
         sizes = (*sizes[:2], 1, sizes[2])
@@ -173,12 +173,12 @@ def _lying(shape: Sizes, first: bool) -> dict[str, list[int]]:
 
 
 def _two(numbers: Sizes, missing: int) -> list[int]:
-    """One number for each spatial axis, of which there are two at least."""
+    """One number for each spatial axis, padded to two axes."""
     return [missing, *numbers] if len(numbers) == 1 else list(numbers)
 
 
 class Plan:
-    """A convolution ready to run, and the scratch memory that it needs beside its filters'."""
+    """A convolution ready to run, and the workspace that it needs besides its filters."""
 
     def __init__(self, conv: Convolution) -> None:
         self.conv = conv
@@ -186,12 +186,12 @@ class Plan:
         self.bytes = int(self.graph.get_workspace_size())
 
     def run(self, stream: int, room: int, places: dict[int, int]) -> None:
-        """Start it on the arrays at these addresses; `room` is that of the scratch memory."""
+        """Launch it on arrays at these addresses; `room` is the address of the workspace."""
         self.graph.execute(places, room, handle=handle(stream))
 
     @functools.cached_property
     def keeps_nan(self) -> bool:
-        """Whether its relu is NaN where that is."""
+        """Whether the relu epilogue maps NaN to NaN."""
         conv = self.conv
 
         def run(stream: int, room: int, *places: int) -> None:
@@ -202,16 +202,16 @@ class Plan:
 
 @functools.lru_cache(maxsize=4096)
 def planned(conv: Convolution) -> Plan | str:
-    """The plan of a convolution, or why the library has none."""
+    """The plan of a convolution, or the reason why the library has none."""
     try:
         return Plan(conv)
     except KernelError as error:
         return error.message
 
 
-# -- rows
+# -- kernels
 
-ROLES = {  # which arrays a kernel is given, its output last
+ROLES = {  # the arrays of a kernel, its output last
     "Conv": (X, W, Y),
     "ConvInputGrad": (Y, W, X),
     "ConvFilterGrad": (X, Y, W),
@@ -245,13 +245,13 @@ def _plan(node: Node) -> Plan:
 
 
 def _scratch(node: Node) -> list[tuple[Any, Sizes]]:
-    """The filters in the library's order, then what the plan needs."""
+    """The filters in the library's layout, then the workspace of the plan."""
     nbytes, filters = _plan(node).bytes, _convolution(node).filters
     return [(node.inputs[0].dtype, filters), *([(np.uint8, (nbytes,))] if nbytes else [])]
 
 
 def _placed(xp: Any, x: Any) -> Any:
-    """The array, or a copy that lies as the library wants it."""
+    """The array, or a C-contiguous and aligned copy."""
     fits = x.flags.c_contiguous and x.data.ptr % ALIGNED == 0
     return x if fits else xp.array(x, order="C", copy=True)
 
@@ -262,10 +262,10 @@ def _row(type: str) -> None:
         plan, conv, roles = _plan(node), _convolution(node), ROLES[type]
 
         def run(*arrays: Any, room: Any = ()) -> None:
-            inputs = arrays[: len(roles) - 1]  # behind them there may be a shape
+            inputs = arrays[: len(roles) - 1]  # a shape may follow them
             given = dict(zip(roles, (*inputs, arrays[-1]), strict=True))
             inner = room[0] if room else xp.empty(conv.filters, given[W].dtype)
-            w, bits = (x.view(f"u{x.itemsize}") for x in (given[W], inner))  # whatever they mean
+            w, bits = (x.view(f"u{x.itemsize}") for x in (given[W], inner))  # as bits
             w = w.transpose(conv.order)
             if type != "ConvFilterGrad":
                 xp.copyto(bits, w)

@@ -1,4 +1,4 @@
-"""Floats of 16 bits: kernels get them as float32, and what they compute is rounded to 16 bits."""
+"""Half-precision wrappers: float16 and bfloat16 kernels compute in float32 and round."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Make = Callable[[Any, Any], Callable[..., Any]]
 
 
 def widened(form: str, make: Make) -> Make:
-    """`make` such that its kernel never sees floats of 16 bits."""
+    """`make` whose kernels get float32 in place of 16-bit floats."""
 
     def made(xp: Any, node: Any) -> Callable[..., Any]:
         if not any(is_half(s.dtype) for s in (*node.inputs, *node.outputs)):
@@ -23,7 +23,7 @@ def widened(form: str, make: Make) -> Make:
 
 
 def _wide_node(node: Any) -> Any:
-    """The node as if all its floats of 16 bits were float32."""
+    """The node with float32 in place of 16-bit floats."""
     attrs = dict(node.attrs)
     if "dtype" in attrs and is_half(attrs["dtype"]):
         attrs["dtype"] = float32
@@ -36,7 +36,7 @@ def _wide_spec(spec: Any) -> Any:
 
 
 def _wide(arrays: Sequence[Any], specs: Sequence[Any]) -> list[Any]:
-    """Copies in float32 of those that are stored in 16 bits."""
+    """The arrays, those of 16-bit floats as float32 copies."""
     pairs = zip(arrays, specs, strict=True)
     return [x.astype(float32) if is_half(s.dtype) else x for x, s in pairs]
 

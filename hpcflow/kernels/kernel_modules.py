@@ -1,12 +1,12 @@
-"""Which module has the kernels of which ops: a rank imports those that its plans name.
+"""Table of kernel modules by op: a rank imports only the modules of the ops of its plans.
 
-Of several modules with kernels of an op all are imported. tests/kernels/test_families.py compares
-this page with what the modules add to the table.
+If several modules have kernels of an op, all are imported. tests/kernels/test_families.py compares
+this table with the kernels that the modules register.
 """
 
 from __future__ import annotations
 
-PROVIDERS = {  # the better first -> the module whose `absent()` says why it cannot be used here
+PROVIDERS = {  # provider, the better first -> its module; `absent()` says why it is unavailable
     "llvm": "hpcflow.codegen.llvm_cpu_compiler",
     "onednn": "hpcflow.kernels.onednn_library",
     "cublaslt": "hpcflow.kernels.cublaslt_matmul",

@@ -1,7 +1,8 @@
-"""The kernel table: plain kernels that always serve, and faster ones by provider.
+"""Kernel registry: plain kernels that serve every node, and faster kernels by provider.
 
-A plain `xp` kernel serves NumPy and CuPy; a device's own plain kernel overrides it. Beside it there
-may be one from each *provider* (a library, generated code), which serves only where it says so.
+A plain `xp` kernel serves NumPy and CuPy; a plain kernel of one kind of device overrides it. Each
+*provider* (a library, or generated code) may add a kernel, which serves the nodes it does not
+refuse.
 """
 
 from __future__ import annotations
@@ -19,19 +20,20 @@ from hpcflow.kernels.half_precision import widened
 from hpcflow.kernels.kernel_modules import FAMILIES, PROVIDERS
 
 Form = Literal["ufunc", "out", "new", "view", "update"]
-# ufunc   f(*inputs, out=o), or f(*inputs) -> a new value: NumPy's convention, no wrapper between
+# ufunc   f(*inputs, out=o), or f(*inputs) -> a new value: a NumPy ufunc, without a wrapper
 # out     f(*inputs, *outs) writes all outputs: C-contiguous, of the inferred shapes and dtypes
 # new     f(*inputs) -> value (a tuple if several outputs); for data-dependent shapes
-# view    f(input) -> an alias of its first input; never copies unless it must (then a new value)
-# update  f(*arrays): arrays of the written handles (changed in place, in order), then the others
+# view    f(input) -> an alias of its first input; a new value only where it must copy
+# update  f(*arrays): arrays of the written handles (updated in place, in order), then the others
 
 
 @dataclasses.dataclass(frozen=True)
 class Node:
-    """What a kernel may know when it is made for one operation: attributes, dtypes and shapes.
+    """The facts of an operation that a kernel is created for: attributes, dtypes and shapes.
 
-    `inputs` and `outputs` have `.dtype` and `.shape` (None for unknown sizes), as graph.shape.Spec.
-    `tf32`: a GPU may round float32 before it multiplies (setting allow_tf32).
+    `inputs` and `outputs` have `.dtype` and `.shape` (None for unknown sizes), as
+    `graph.static_shape.Spec`. `tf32`: a GPU may round float32 before it multiplies (setting
+    allow_tf32).
     """
 
     type: str
@@ -59,15 +61,17 @@ class Kernel:
     """One row: `make(xp, node)` returns the function that computes the node, called as `form` says.
 
     `inplace` lists inputs whose memory output 0 may share (same shape and dtype, read elementwise
-    before written). `tiles`: `make` returns a `Tiled` where there are no floats of 16 bits.
-    `refuses(node)` says why the kernel of a provider does not serve a node, "" if it does; `exact`:
-    its results are those of the plain kernel, to the last bit. `scratch(node)`, asked where all
-    sizes are known, is dtype and shape of each array that it uses while it runs: the step hands
-    them over as `room=(...)`, of values that nobody needs; without, it makes them itself.
-    `uncaptured(node)` says why a CUDA graph cannot hold what the kernel launches, "" if it can:
-    it neither looks at values nor keeps anything on the host from call to call, but for an object
-    that draws random numbers: it counts them in `draws.made` and, while its `counter` is an array
-    (one uint64 on the device), reads there how many were made before.
+    before it is written). `tiles`: `make` returns a `Tiled`, unless there are 16-bit floats.
+
+    `refuses(node)` says why a provider's kernel does not serve a node, "" if it does. `exact`: its
+    results are bitwise equal to those of the plain kernel. `scratch(node)`, called only if all
+    sizes are known, gives dtype and shape of each workspace array: the step passes them as
+    `room=(...)`, with undefined contents; without `room` the kernel allocates them.
+
+    `uncaptured(node)` says why a CUDA graph cannot capture the kernel, "" if it can. A kernel that
+    can be captured neither reads values on the host nor keeps state there between calls. The
+    exception is a random generator object: it counts its draws in `draws.made` and, while its
+    `counter` is an array (one uint64 on the device), reads the number of earlier draws there.
     """
 
     form: Form
@@ -82,7 +86,7 @@ class Kernel:
 
 
 class Wish(NamedTuple):
-    """Which kernels a user wants: of these providers, the best first; the others as settings."""
+    """The kernels that a user wants: of `providers`, the best first; and settings."""
 
     providers: tuple[str, ...]
     exact: bool = False
@@ -90,36 +94,36 @@ class Wish(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The kernel that serves a node, and why those of better providers do not: (name, reason)."""
+    """The kernel that serves a node, and the better providers that refused: (name, reason)."""
 
     kernel: Kernel
     refused: tuple[tuple[str, str], ...] = ()
 
 
 class Tiled:
-    """An update that can stop between tiles: `tiles(*arrays)` yields there, a call does not."""
+    """An update that can pause: `tiles(*arrays)` yields between tiles, a call does not."""
 
     def __init__(self, tiles: Callable[..., Iterator[None]]) -> None:
         self.tiles = tiles
 
     def __call__(self, *arrays: Any) -> None:
-        """Do all tiles."""
+        """Run all tiles."""
         for _ in self.tiles(*arrays):
             pass
 
 
 _TABLE: dict[tuple[str, str], Kernel] = {}  # plain kernels
 _FAST: dict[tuple[str, str], dict[str, Kernel]] = {}  # (op, kind) -> provider -> kernel
-_HOMES: dict[str, list[str]] = {}  # op -> modules that have its kernels
+_HOMES: dict[str, list[str]] = {}  # op -> modules that register its kernels
 for _family, _ops in FAMILIES.items():
     for _op in _ops.split():
         _HOMES.setdefault(_op, []).append(f"hpcflow.{_family}")
-_OWN: set[tuple[str, str]] = set()  # ops with kernels of a user's, and for which kind of device
+_OWN: set[tuple[str, str]] = set()  # (op, device kind) of user-defined kernels
 ANY = "xp"  # the kind of device of kernels written against the array module `xp`
 
 
 def _load(type: str) -> None:
-    """Import what has kernels of an op."""
+    """Import the modules that register kernels of an op."""
     for module in _HOMES.get(type, ()):
         importlib.import_module(module)
 
@@ -128,19 +132,19 @@ def _absent(name: str) -> str:
     return importlib.import_module(PROVIDERS[name]).absent()
 
 
-# name -> why it is absent, "" if it is there
+# name -> why the provider is absent, "" if it is available
 _PROVIDERS: dict[str, Callable[[], str]] = {
     name: functools.partial(_absent, name) for name in PROVIDERS
 }
 
 
 def are_own(types: Iterable[str], kinds: Iterable[str]) -> bool:
-    """Whether a user has given kernels to some of these ops, on some of these kinds of devices."""
+    """Whether some of these ops have user-defined kernels on some of these kinds of devices."""
     return not _OWN.isdisjoint(product(types, (ANY, *kinds)))
 
 
 def versions(wanted: Wish) -> list[tuple[str, str]]:
-    """The providers that are wanted, each with which library it is, or why it is absent."""
+    """The wanted providers, each with its library's version, or why it is absent."""
     modules = {name: importlib.import_module(PROVIDERS[name]) for name in wanted.providers}
     return [(name, module.absent() or module.version()) for name, module in modules.items()]
 
@@ -160,15 +164,15 @@ def kernel(
 ]:
     """Decorator: `make(xp, node)` is the plain kernel of op `type` on devices of kind `on`.
 
-    Floats of 16 bits reach it as float32 and its results are rounded, so that sums have 32 bits.
-    Not so those of ufuncs, which do it themselves, and of a kernel that only `moves` elements.
-    Of a user's own kernel for GPUs, `captured` says that a CUDA graph may hold what it launches.
+    Inputs of 16-bit floats are converted to float32 and results are rounded, so that sums are in
+    float32. Exceptions are ufuncs, which do so themselves, and kernels that only `moves` elements.
+    `captured` says that a CUDA graph may capture a user-defined kernel for GPUs.
     """
 
     def add(make: Callable[[Any, Node], Callable[..., Any]]) -> Any:
         why = REASONS.get(type, "")
         if make.__module__ not in _HOMES.get(type, ()):
-            _load(type)  # what a user's own kernel replaces
+            _load(type)  # register first what a user-defined kernel replaces
             _OWN.add((type, on))
             why = "" if captured else "it is a kernel of one's own, not said to be captured=True"
         direct = moves or form in ("ufunc", "view")
@@ -195,9 +199,9 @@ def fast(
 ) -> Callable[
     [Callable[[Any, Node], Callable[..., Any]]], Callable[[Any, Node], Callable[..., Any]]
 ]:
-    """Decorator: `make(xp, node)` is the kernel of op `type` that `provider` has; see `Kernel`.
+    """Decorator: `make(xp, node)` is the kernel of `provider` for op `type`; see `Kernel`.
 
-    It serves nodes that it does not refuse, of any dtype that it does not refuse.
+    It serves the nodes, of any dtype, that it does not refuse.
     """
 
     def add(make: Callable[[Any, Node], Callable[..., Any]]) -> Any:
@@ -209,9 +213,9 @@ def fast(
 
 
 def wish(kernels: str = "auto", exact: bool = False, tf32: bool = False) -> Wish:
-    """What the settings of kernels ask for: `kernels` is "auto", "plain", or names and commas.
+    """The `Wish` of the settings; `kernels` is "auto", "plain", or names separated by commas.
 
-    Errors: HpcflowError if there is no such provider.
+    Errors: HpcflowError for an unknown provider.
     """
     if kernels in ("auto", PLAIN):
         return Wish(tuple(_PROVIDERS) if kernels == "auto" else (), exact, tf32)
@@ -226,7 +230,7 @@ def wish(kernels: str = "auto", exact: bool = False, tf32: bool = False) -> Wish
 
 
 def choose(node: Node, kind: str, wanted: Wish, xp: bool = True) -> Choice:
-    """The best kernel that serves `node` on a device of kind `kind`; with `xp` as of `find`."""
+    """The best kernel that serves `node` on a device of kind `kind`; `xp` as in `find`."""
     _load(node.type)
     refused: list[tuple[str, str]] = []
     rows = _FAST.get((node.type, kind), {})
@@ -244,7 +248,7 @@ def choose(node: Node, kind: str, wanted: Wish, xp: bool = True) -> Choice:
 
 
 def find(type: str, kind: str, xp: bool = True) -> Kernel:
-    """The plain kernel of `type` on a device of kind `kind`; with `xp`, the general one serves."""
+    """The plain kernel of `type` on a device of kind `kind`; with `xp`, else the `xp` kernel."""
     _load(type)
     row = _TABLE.get((type, kind)) or (_TABLE.get((type, ANY)) if xp else None)
     if row is None:

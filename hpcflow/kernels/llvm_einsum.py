@@ -1,4 +1,4 @@
-"""The generated kernel of einsums that BLAS has no product of matrices for."""
+"""Generated einsum kernels, for einsums that are no matrix product of BLAS."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _terms(node: Node) -> tuple[list[str], str]:
 
 
 def _refuses(node: Node) -> str:
-    """Why generated loops are not the better way for an einsum."""
+    """Why generated loops are not the better choice for an einsum."""
     shapes = [spec.shape for spec in (*node.inputs, *node.outputs)]
     if len(node.inputs) != 2:
         return f"an einsum of {len(node.inputs)} arrays"
@@ -33,7 +33,7 @@ def _refuses(node: Node) -> str:
 
 
 def _unlike(terms: Sequence[str], out: str, shapes: Sequence[Any]) -> str:
-    """Why loops over these labels would not do."""
+    """Why loops over these labels cannot be generated."""
     x, y = terms
     if len(set(x)) < len(x) or len(set(y)) < len(y) or (set(x) ^ set(y)) - set(out):
         return "an axis that is of one array alone is summed over"
@@ -44,7 +44,7 @@ def _unlike(terms: Sequence[str], out: str, shapes: Sequence[Any]) -> str:
 
 
 def _as_matrices(terms: Sequence[str], out: str, shapes: Sequence[Any]) -> str:
-    """Whether it is a product of matrices, which BLAS is good at."""
+    """A reason if the einsum is a matrix product, which BLAS computes faster."""
     x, y = terms
     size: dict[str, int] = {}
     for term, shape in zip(terms, shapes, strict=True):

@@ -1,4 +1,4 @@
-"""The kernels of `Fused`: several operations in one loop."""
+"""Generated kernels of `Fused` nodes: several operations in one loop, on CPUs and GPUs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _fused(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 def _slices(node: Node) -> Sequence[tuple[Any, tuple[int, ...]]]:
-    """Sums of columns, each of some of the rows, that are still to be added up."""
+    """The workspace of column sums: partial sums of slices of rows, still to be added up."""
     body, size = node.attrs["body"], node.attrs["size"]
     slices = ptx_codegen.launch(body, size).slices
     sums = ptx_codegen.sums(body) if slices > 1 else []
@@ -46,7 +46,10 @@ def _slices(node: Node) -> Sequence[tuple[Any, tuple[int, ...]]]:
 
 @fast("llvm", "Fused", "out", on="gpu", scratch=_slices)
 def _fused_on_gpu(xp: Any, node: Node) -> Callable[..., Any]:
-    """It allocates and copies nothing, and waits for nothing: a CUDA graph may hold it."""
+    """It does not synchronize; with `room` and contiguous inputs, it does not allocate.
+
+    So a CUDA graph can capture it.
+    """
     body, loose, text = node.attrs["body"], node.attrs["loose"], node.attrs["text"]
     how, sums, rooms = (
         ptx_codegen.launch(body, node.attrs["size"]),

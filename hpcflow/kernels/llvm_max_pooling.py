@@ -1,4 +1,4 @@
-"""Max pooling by generated loops: one pass over the data, in the order in which it lies."""
+"""Generated max pooling kernels: one pass over the data in memory order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hpcflow.codegen.python_call_abi import plain
 from hpcflow.kernels.kernel_registry import Node, fast
 from hpcflow.kernels.sliding_window_views import Windows
 
-MOST = 25  # elements of a window: the text has lines for each
+MOST = 25  # elements of a window: the generated code has lines for each
 
 
 def _pool(node: Node) -> max_pooling_codegen.Pool:

@@ -1,7 +1,7 @@
-"""Generated kernels of rows that indices name: taken, changed in place, added up.
+"""Generated gather and scatter kernels of rows: gather, in-place update, segment reduction.
 
-They do what the plain ones do, row by row in the order of the indices, to the last bit; only the
-sums of segments NumPy makes in another order.
+They are bitwise equal to the plain kernels, row by row in the order of the indices, except segment
+sums, which NumPy adds in another order.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from hpcflow.ops.variables.sparse_row_update_kernels import (
 
 
 def _moves(node: Node) -> str:
-    """Why rows of a table, the first input, are not taken by generated code."""
+    """Why generated code cannot gather rows of the table, the first input; "" if it can."""
     dtype, indices = node.outputs[0].dtype, node.inputs[1].dtype
     if dtype.hasobject or dtype.itemsize not in (1, 2, 4, 8, 16):
         return f"elements of {dtype}"
@@ -36,7 +36,7 @@ def _moves(node: Node) -> str:
 
 
 def _changes(node: Node, dtype: np.dtype) -> str:
-    """Why rows of that dtype are not changed by generated code."""
+    """Why generated code cannot update rows of that dtype; "" if it can."""
     indices = node.inputs[1].dtype
     if dtype.name not in row_gather_scatter_codegen.DTYPES:
         return f"elements of {dtype}"
@@ -44,12 +44,12 @@ def _changes(node: Node, dtype: np.dtype) -> str:
 
 
 def _lines(shape: tuple[int | None, ...], itemsize: int) -> int:
-    """Of a row of that shape; one of unknown size is taken for a short one."""
+    """The cache lines to prefetch of a row of that shape; of unknown size, those of a short one."""
     known = None not in shape
     return row_gather_scatter_codegen.lines_of(math.prod(shape) * itemsize) if known else 4  # type: ignore[arg-type]
 
 
-# -- taken
+# -- gather
 
 
 @fast("llvm", "ReadRows", "out", on="cpu", refuses=_moves, exact=True)
@@ -81,7 +81,7 @@ def _taker(node: Node, axis: int, row: tuple[int | None, ...], what: str) -> Cal
     return run
 
 
-# -- changed
+# -- scatter
 
 
 def _scatter(how: str) -> None:
@@ -106,7 +106,7 @@ def _scatter(how: str) -> None:
             given = plain(shaped(np, updates, indices.size, width, need))
             at, factor = plain(indices).reshape(-1), [plain(x) for x in scale]
             step = max(1, SCATTER_BLOCK // max(1, width))
-            if at.size > step:  # none is changed if the index of one is wrong
+            if at.size > step:  # no row is updated if any index is out of range
                 check_indices(np, at, var.shape[0], "scatter: index")
             for i in range(0, at.size, step):
                 if change(var, at[i : i + step], given[i : i + step], *factor):
@@ -120,7 +120,7 @@ for _how in ("Update", *UFUNCS):
     _scatter(_how)
 
 
-# -- added up
+# -- reductions
 
 
 def _no_grad(node: Node) -> str:
@@ -215,7 +215,7 @@ LOW = (1 << 32) - 1
 
 
 def sort_keys(indices: np.ndarray) -> np.ndarray | None:
-    """The indices and, in the lower 32 bits, their places, sorted; None if that takes more bits."""
+    """The sorted keys: index and, in the lower 32 bits, position; None if these need more bits."""
     if not indices.size or indices.size > LOW or indices.min() < 0 or indices.max() > LOW >> 1:
         return None
     keys = indices.astype(np.int64)

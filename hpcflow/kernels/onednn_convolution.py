@@ -1,8 +1,8 @@
-"""Convolutions by oneDNN, in all three directions: NHWC or NCHW, filters HWIO.
+"""oneDNN convolutions: forward, input and filter gradients; NHWC or NCHW, filters HWIO.
 
-Filters are brought into the layout that suits the primitive in each call, which costs a few percent
-of it. Of NHWC nothing else is copied; NCHW, for which the library has slow primitives only, is
-brought into blocks of channels and back.
+Each call reorders filters to the layout of the primitive, which costs a few percent of it. NHWC
+arrays are not copied. NCHW arrays, for which the library has only slow primitives, are reordered to
+blocked channels and back.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from hpcflow.kernels.kernel_registry import Node, fast, find
 from hpcflow.kernels.onednn_library import NAME, Handle, Place, Program, Programs, Step
 from hpcflow.kernels.sliding_window_views import Windows
 
-FORWARD, DIRECT = 64, 1  # a forward pass of training; the algorithm
-FEW = 5  # channels: blocks of sixteen of fewer are mostly empty, their gradient is slower than gemm
+FORWARD, DIRECT = 64, 1  # propagation kind: forward training; the algorithm
+FEW = 5  # channels: fewer leave blocks of sixteen mostly empty, and the gradient slower than gemm
 Sizes = tuple[int, ...]
 
 
 class Geometry(NamedTuple):
-    """A convolution, hashable: `padding` is SAME, VALID or pairs."""
+    """The hashable parameters of a convolution: `padding` is SAME, VALID or pairs."""
 
     strides: Sizes
     dilations: Sizes
@@ -36,9 +36,9 @@ class Geometry(NamedTuple):
 
 
 class Sliding:
-    """The descriptors of one convolution: x, w and y as they lie, and how windows move.
+    """The descriptors of one convolution: layouts of x, w and y in memory, and window parameters.
 
-    `inner` are those of x and y that the primitive has: any, where channels come first.
+    `inner` are the layouts of x and y in the primitive: any, where channels come first.
     """
 
     def __init__(self, of: Geometry, x: Sizes, w: Sizes, y: Sizes) -> None:
@@ -57,7 +57,7 @@ class Sliding:
         self.inner = tuple(map(onednn_library.free_layout, sizes)) if of.first else lying
 
     def forward(self, bias: Handle | None = None, relu: bool = False) -> Handle:
-        """The forward primitive's descriptor; the two others take it as a hint."""
+        """The forward primitive descriptor, which the backward ones take as a hint."""
         x, y = self.inner
         return onednn_library.create(
             "primitive_desc", "dnnl_convolution_forward_primitive_desc_create",
@@ -66,7 +66,7 @@ class Sliding:
         )  # fmt: skip
 
     def back_to_input(self) -> Handle:
-        """The descriptor of the gradient by the input."""
+        """The primitive descriptor of the input gradient."""
         x, y = (self.x, self.y) if self.few else self.inner
         return onednn_library.create(
             "primitive_desc", "dnnl_convolution_backward_data_primitive_desc_create",
@@ -75,7 +75,7 @@ class Sliding:
         )  # fmt: skip
 
     def back_to_filters(self) -> Handle:
-        """The descriptor of the gradient by the filters."""
+        """The primitive descriptor of the filter gradient."""
         x, y = self.inner
         return onednn_library.create(
             "primitive_desc", "dnnl_convolution_backward_weights_primitive_desc_create",
@@ -85,7 +85,7 @@ class Sliding:
 
 
 def padding(of: Any, x: Sizes, window: Sizes, y: Sizes) -> tuple[Sizes, Sizes]:
-    """Elements added before and after each spatial axis of x for these windows."""
+    """The padding before and after each spatial axis of x for these windows."""
     space, out = (s[2:] if of.first else s[1:-1] for s in (x, y))
     windows = Windows(of._asdict(), space, window, out)
     reach = zip(windows.reach, space, windows.before, strict=True)
@@ -110,7 +110,7 @@ def _filters_first(shape: Sizes, groups: int) -> tuple[Sizes, Sizes]:
 
 
 class _Lines:
-    """A program in the making: `primitive`, and reorders before and behind it."""
+    """Builder of a program: `primitive`, and reorders before and after it."""
 
     def __init__(self, primitive: Handle) -> None:
         self.primitive = primitive
@@ -120,14 +120,14 @@ class _Lines:
         self.behind: list[Step] = []
 
     def reads(self, argument: int, lying: Handle, what: int = 0) -> None:
-        """The next array given is read; `what` asks for the layout it has inside."""
+        """Add an input array; `what` queries the layout that the primitive wants."""
         given, inner = self._places(lying, what)
         if inner is not given:
             self.before.append(_copy(given, inner))
         self.memories[argument] = inner
 
     def writes(self, argument: int, lying: Handle, what: int) -> None:
-        """The next array given is written."""
+        """Add an output array."""
         given, inner = self._places(lying, what)
         if inner is not given:
             self.behind.append(_copy(inner, given))
@@ -140,7 +140,7 @@ class _Lines:
         return given, given if onednn_library.equal(wanted, lying) else Place(wanted)
 
     def program(self) -> Program:
-        """All lines, over the arrays in the order in which they were given."""
+        """The program over the arrays in the order in which they were added."""
         middle = Step(self.primitive, self.memories)
         return Program(self.given, [*self.before, middle, *self.behind])
 
@@ -153,7 +153,7 @@ def _copy(source: Place, dest: Place) -> Step:
 def forward(
     of: Geometry, x: Sizes, w: Sizes, y: Sizes, bias: bool = False, relu: bool = False
 ) -> Program:
-    """x, w, with `bias` one number a filter, then y = the convolution, plus bias, then relu."""
+    """The program of x, w, `bias` (one number a filter) if true, and y: convolution, bias, relu."""
     sliding = Sliding(of, x, w, y)
     each = onednn_library.strided(w[-1:], (1,)) if bias else None
     lines = _Lines(sliding.forward(each, relu))
@@ -170,7 +170,7 @@ def forward(
 
 
 def input_gradient(of: Geometry, y: Sizes, w: Sizes, x: Sizes) -> Program:
-    """g of y's shape, w, then the gradient by x."""
+    """The program of g of y's shape, w, and the gradient by x."""
     sliding = Sliding(of, x, w, y)
     lines = _Lines(sliding.back_to_input())
     lines.reads(onednn_library.DIFF_DST, sliding.y, onednn_library.OF_DIFF_DST)
@@ -180,7 +180,7 @@ def input_gradient(of: Geometry, y: Sizes, w: Sizes, x: Sizes) -> Program:
 
 
 def filter_gradient(of: Geometry, x: Sizes, y: Sizes, w: Sizes) -> Program:
-    """x, g of y's shape, then the gradient by w."""
+    """The program of x, g of y's shape, and the gradient by w."""
     sliding = Sliding(of, x, w, y)
     lines = _Lines(sliding.back_to_filters())
     lines.reads(onednn_library.SRC, sliding.x, onednn_library.OF_SRC)
@@ -189,22 +189,22 @@ def filter_gradient(of: Geometry, x: Sizes, y: Sizes, w: Sizes) -> Program:
     return lines.program()
 
 
-# -- rows
+# -- kernels
 
 
 def hashable(padding: Any) -> Any:
-    """The attribute `padding` of a row: SAME, VALID or a tuple of pairs."""
+    """The attribute `padding` of a node: SAME, VALID or a tuple of pairs."""
     return padding if isinstance(padding, str) else tuple(map(tuple, padding))
 
 
 def geometry(attrs: dict[str, Any]) -> Geometry:
-    """What the attributes of a row say."""
+    """The geometry in the attributes of a node."""
     steps = tuple(attrs["strides"]), tuple(attrs["dilations"])
     return Geometry(*steps, hashable(attrs["padding"]), bool(attrs["first"]), attrs["groups"])
 
 
 def unfit(specs: Sequence[Any], axes: int) -> str:
-    """Why arrays of these specs, with so many spatial axes, are not for oneDNN."""
+    """Why oneDNN cannot take arrays of these specs with so many spatial axes; "" if it can."""
     dtype = next((s.dtype for s in specs if s.dtype != np.float32), None)
     if dtype is not None:
         return f"its arrays are {dtype}, not float32"
@@ -215,7 +215,7 @@ def unfit(specs: Sequence[Any], axes: int) -> str:
 
 
 def ungrouped(of: Geometry) -> str:
-    """Why a convolution of so many groups is not for a library, "" if it is."""
+    """Why a library cannot compute a convolution of unknown groups; "" if they are known."""
     return "" if of.groups else "only the step tells its groups"
 
 
@@ -225,7 +225,7 @@ def sizes_known(specs: Sequence[Any]) -> bool:
 
 
 def no_fast_one(make: Callable[[], Handle]) -> str:
-    """Why the primitive whose descriptor `make` creates is not worth calling, "" if it is."""
+    """Why the primitive whose descriptor `make` creates is not used; "" if it is."""
     try:
         name = onednn_library.implementation(make())
     except KernelError as error:
@@ -246,7 +246,7 @@ def _refuses(kind: str) -> Callable[[Node], str]:
 
 @functools.lru_cache(maxsize=1024)
 def _slow(kind: str, of: Geometry, a: Sizes, b: Sizes, c: Sizes) -> str:
-    """Why these convolutions are better not made by oneDNN, asked of the library itself."""
+    """Why oneDNN is not used for these convolutions, as the library itself reports."""
     x, w, y = {"Conv": (a, b, c), "ConvInputGrad": (c, b, a), "ConvFilterGrad": (a, c, b)}[kind]
     if kind == "ConvInputGrad" and w[-2] == of.groups == 1:
         return "a gradient of a single channel is slower there"
@@ -260,7 +260,7 @@ def _slow(kind: str, of: Geometry, a: Sizes, b: Sizes, c: Sizes) -> str:
 
 
 def _scratch(program: Callable[..., Program]) -> Callable[[Node], Any]:
-    """The memory that the program of a node uses while it runs."""
+    """The workspace of the program of a node."""
 
     def scratch(node: Node) -> Any:
         shapes = (tuple(s.shape) for s in (*node.inputs[:2], node.outputs[0]))
@@ -270,17 +270,17 @@ def _scratch(program: Callable[..., Program]) -> Callable[[Node], Any]:
 
 
 def _is_spoiled(of: Geometry, filters: Any) -> bool:
-    """Whether what is not finite may meet padding, which the library leaves out or not.
+    """Whether infinities or NaN may meet padding, which the library skips or not.
 
-    The plain kernel takes it for zeros. `filters` may be the gradient by them, which is not finite
-    where that by the results is not.
+    The plain kernel multiplies padding as zeros. `filters` may be the filter gradient, which is not
+    finite where the gradient of the results is not.
     """
     pads = of.padding != "VALID" and any(size > 1 for size in filters.shape[:-2])
     return pads and not math.isfinite(np.add.reduce(filters, axis=None))
 
 
 def _row(kind: str, program: Callable[..., Program], watched: int | None = None) -> None:
-    """`watched` is the argument with the filters, or the gradient by them."""
+    """Register a kernel; `watched` is the argument with the filters, or with their gradient."""
 
     @fast(NAME, kind, "out", on="cpu", refuses=_refuses(kind), scratch=_scratch(program))
     def make(xp: Any, node: Node) -> Callable[..., Any]:

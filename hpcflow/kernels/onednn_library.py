@@ -1,8 +1,8 @@
-"""The oneDNN library by ctypes: descriptors, primitives, and programs of them that run on arrays.
+"""oneDNN bindings by ctypes: descriptors, primitives, and programs of primitives.
 
-The one file that loads the library. It is found beside this Python (the package onednn-cpu-gomp),
-or by the system's loader. All handles are freed with the Python objects that hold them. Any thread
-may create and run; a program is run by one thread at a time (`Programs` sees to it).
+No other file loads the library. It is searched beside this Python (the package onednn-cpu-gomp),
+then by the system's loader. Handles are freed with the Python objects that hold them. Any thread
+may create and run programs, but a program runs in one thread at a time (`kernel` sees to it).
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ NAME = "onednn"
 FILE = "libdnnl.so.3"
 STATUS = ("success", "out of memory", "invalid arguments", "unimplemented", "last impl reached",
           "runtime error", "not required")  # fmt: skip
-OPENMP, SEQUENTIAL = 2, 1  # what the library may run its threads by
+OPENMP, SEQUENTIAL = 2, 1  # CPU runtimes of the library that are supported
 MAX_DIMS, FLOAT, ANY_LAYOUT = 12, 3, 1
 # arguments of an execution
 SRC, DST, WEIGHTS, BIAS, WORKSPACE, SCRATCH = 1, 17, 33, 41, 64, 80
 DIFF_SRC, DIFF_DST, DIFF_WEIGHTS = 129, 145, 161
 POST_OP = 32768  # times the number of the operation that follows, from 1
-# what a primitive descriptor is asked for
+# queries of a primitive descriptor
 IMPLEMENTATION, OF_SRC, OF_DIFF_SRC, OF_WEIGHTS, OF_DIFF_WEIGHTS = 8, 129, 130, 131, 132
 OF_DST, OF_DIFF_DST, OF_WORKSPACE, OF_SCRATCH = 133, 134, 135, 136
 ALIGNED = 64  # bytes: a cache line
-MANY = 32  # kinds of programs of one kernel: of as many shapes
+MANY = 32  # cached programs of one kernel, one for each shape
 
 _lock = threading.Lock()
-_own = threading.local()  # of each thread: its scratch memory
+_own = threading.local()  # of each thread: its workspace and its number of OpenMP threads
 
 
 class _Version(ctypes.Structure):
@@ -71,7 +71,7 @@ def absent() -> str:
 
 
 def several() -> bool:
-    """Whether this rank has more than one thread: then they all are the library's."""
+    """Whether this rank has more than one thread: then only the library has a thread pool."""
     return cpu_threads.chosen().threads > 1
 
 
@@ -102,7 +102,7 @@ def _loaded() -> tuple[Any, str]:
 
 
 def version() -> str:
-    """Which library it is; it must not be absent."""
+    """The version of the library, which must not be absent."""
     found = library().dnnl_version().contents
     return f"{found.major}.{found.minor}.{found.patch} {found.hash.decode()}"
 
@@ -116,7 +116,7 @@ def library() -> Any:
 
 
 def check(status: int, what: str) -> None:
-    """Raise KernelError unless `status`, what a function returned, is success."""
+    """Raise KernelError unless `status`, the result of a function, is success."""
     if status:
         told = STATUS[status] if status < len(STATUS) else str(status)
         raise KernelError(f"oneDNN: {what}: {told}")
@@ -137,7 +137,7 @@ class Handle:
 
 
 def create(kind: str, function: str, *arguments: Any) -> Handle:
-    """What a function makes whose first argument is where its handle goes."""
+    """The handle that a function returns through its first argument."""
     return Handle(kind, _created(function, *arguments))
 
 
@@ -150,7 +150,7 @@ def _created(function: str, *arguments: Any) -> int:
 
 
 def engine() -> Any:
-    """The CPU, which what this thread makes runs on, by the threads of this rank."""
+    """The CPU engine; sets the number of OpenMP threads of this thread at its first call."""
     if not hasattr(_own, "threads"):
         _own.threads = cpu_threads.chosen().threads
         use_threads(_own.threads)
@@ -159,7 +159,7 @@ def engine() -> Any:
 
 @functools.cache
 def _cpu() -> Any:
-    """Once a process; never destroyed, for others may be destroyed after it."""
+    """The engine, one a process. It is never destroyed: others may be destroyed after it."""
     return ctypes.c_void_p(_created("dnnl_engine_create", 1, ctypes.c_size_t(0)))
 
 
@@ -167,18 +167,18 @@ def _cpu() -> Any:
 
 
 def dims(sizes: Sequence[int]) -> Any:
-    """Sizes as the library takes them."""
+    """Sizes as an array of the library."""
     return (ctypes.c_int64 * MAX_DIMS)(*sizes)
 
 
 def strided(sizes: Sequence[int], strides: Sequence[int]) -> Handle:
-    """A float32 array of these sizes, whose elements lie `strides` elements apart."""
+    """The descriptor of a float32 array of these sizes and strides, in elements."""
     function = "dnnl_memory_desc_create_with_strides"
     return create("memory_desc", function, len(sizes), dims(sizes), FLOAT, dims(strides))
 
 
 def free_layout(sizes: Sequence[int]) -> Handle:
-    """A float32 array of these sizes in whatever layout suits the primitive."""
+    """The descriptor of a float32 array of these sizes in the layout that the primitive chooses."""
     function = "dnnl_memory_desc_create_with_tag"
     return create("memory_desc", function, len(sizes), dims(sizes), FLOAT, ANY_LAYOUT)
 
@@ -189,7 +189,7 @@ def packed(sizes: Sequence[int]) -> tuple[int, ...]:
 
 
 def layout_of(primitive: Handle, what: int) -> Handle:
-    """The descriptor that a primitive descriptor has chosen for one of its arrays."""
+    """The memory descriptor that a primitive descriptor has chosen for one of its arguments."""
     found = library().dnnl_primitive_desc_query_md(primitive.value, what, 0)
     return create("memory_desc", "dnnl_memory_desc_clone", ctypes.c_void_p(found))
 
@@ -205,7 +205,7 @@ def equal(a: Handle, b: Handle) -> bool:
 
 
 def implementation(primitive: Handle) -> str:
-    """The name of what would run, as `brgconv:avx512_core`; `ref` is slow."""
+    """The name of the implementation, as `brgconv:avx512_core`; `ref` is slow."""
     name = ctypes.c_char_p()
     query = library().dnnl_primitive_desc_query
     status = query(ctypes.c_void_p(primitive.value), IMPLEMENTATION, 0, ctypes.byref(name))
@@ -215,10 +215,10 @@ def implementation(primitive: Handle) -> str:
 
 @functools.cache
 def attributes(relu: bool = False) -> Handle:
-    """Attributes of a primitive: its scratch memory is ours; with `relu` it ends in max(x, 0).
+    """Attributes of a primitive: a user-managed scratchpad; with `relu`, it ends in max(x, 0).
 
-    That is a product of what is negative with a weight that is 0, for the library's own relu makes
-    0 of NaN. This one makes NaN of -inf, where max(x, 0) is 0.
+    The relu is a prelu with a slope of 0, since the library's own relu maps NaN to 0. This one maps
+    -inf to NaN, where max(x, 0) is 0.
     """
     made = create("primitive_attr", "dnnl_primitive_attr_create")
     lib, value = library(), ctypes.c_void_p(made.value)
@@ -231,7 +231,7 @@ def attributes(relu: bool = False) -> Handle:
 
 
 def reorder(source: Handle, dest: Handle) -> Handle:
-    """The descriptor of the primitive that copies from one layout to another."""
+    """The primitive descriptor of a copy from one layout to another."""
     function = "dnnl_reorder_primitive_desc_create"
     return create("primitive_desc", function, source, engine(), dest, engine(), attributes())
 
@@ -240,14 +240,14 @@ def reorder(source: Handle, dest: Handle) -> Handle:
 
 
 class Step:
-    """One primitive of a program: which memory each of its arguments is."""
+    """One primitive of a program, with the memory of each of its arguments."""
 
     def __init__(self, primitive: Handle, memories: dict[int, Place]) -> None:
         self.primitive, self.memories = primitive, memories
 
 
 class Place:
-    """A memory of a program: an array that the caller gives, a value that is kept, or scratch."""
+    """A memory of a program: an array of the caller, a constant, or workspace."""
 
     def __init__(self, layout: Handle, kept: np.ndarray | None = None) -> None:
         address = kept.ctypes.data if kept is not None else None
@@ -255,10 +255,10 @@ class Place:
         function = "dnnl_memory_create"
         self.memory = create("memory", function, layout, engine(), ctypes.c_void_p(address))
         self.holds: Callable[[], Any] = _nothing  # the array that it points at
-        self.offset = 0  # bytes from where its array, or the scratch memory, begins
+        self.offset = 0  # bytes from the start of its array, or of the workspace
 
     def point(self, address: int) -> None:
-        """From now on the memory is there."""
+        """Set the address of the memory."""
         check(library().dnnl_memory_set_data_handle(self.memory.value, address), "set_data_handle")
 
 
@@ -272,9 +272,9 @@ def zero_slope(axes: int) -> Place:
 
 
 class Program:
-    """Primitives one after the other on the arrays `given`; what else they use is scratch.
+    """A sequence of primitives on the arrays `given`; its other memories are in the workspace.
 
-    They are made when it first runs: before, it tells how many `bytes` of scratch it needs.
+    Primitives are created at the first run; `bytes`, the size of the workspace, is known before.
     """
 
     def __init__(self, given: Sequence[Place], steps: Sequence[Step]) -> None:
@@ -288,12 +288,12 @@ class Program:
         for place in self.scratch:
             place.offset = self.bytes
             self.bytes += -(-nbytes(place.layout) // ALIGNED) * ALIGNED
-        self.room: Callable[[], Any] = _nothing  # where its scratch lies
+        self.room: Callable[[], Any] = _nothing  # the workspace that it points at
         self.execute = library().dnnl_primitive_execute
 
     @functools.cached_property
     def calls(self) -> list[tuple[Any, Any, int, Any, Any]]:
-        """The arguments of each execution, and what they point at."""
+        """The arguments of each execution, and the objects that they point at."""
         stream = create("stream", "dnnl_stream_create", engine(), ctypes.c_uint(1))
         return [self._call(step, stream) for step in self.steps]
 
@@ -307,9 +307,9 @@ class Program:
         return made.value, stream.value, len(arguments), ctypes.addressof(arguments), held
 
     def run(self, arrays: Sequence[np.ndarray], room: np.ndarray | None = None) -> None:
-        """Run on arrays of the layouts of the places given; `room` is scratch.
+        """Run on arrays of the layouts of `given`; `room` is the workspace.
 
-        Those that are not contiguous are copied first.
+        Arrays that are not contiguous are copied first.
         """
         copies = []
         for place, array in zip(self.given, arrays, strict=True):
@@ -334,7 +334,7 @@ class Program:
 
 
 def _scratch(size: int) -> np.ndarray:
-    """At least `size` bytes of this thread's own."""
+    """A workspace of at least `size` bytes, of this thread."""
     room = getattr(_own, "room", None)
     if room is None or room.nbytes < size:
         block = np.empty(size + ALIGNED, np.uint8)
@@ -344,10 +344,10 @@ def _scratch(size: int) -> np.ndarray:
 
 
 def use_threads(number: int) -> None:
-    """The primitives that this thread runs use so many threads.
+    """Set the number of threads of the primitives that this thread runs.
 
-    If they are several, BLAS has none beside them: threads of two pools, which look for work for a
-    while before they rest, take each other's cores.
+    If it is more than 1, BLAS is limited to one thread: idle threads of two pools spin before they
+    sleep, and so compete for the cores.
     """
     lib = library()
     if number > 1:
@@ -365,9 +365,10 @@ def _one_pool() -> None:
 
 
 def kernel(make: Callable[..., Program], *key: Hashable) -> Callable[..., None]:
-    """What runs `make(*key)` on arrays; threads do not share a program.
+    """The function that runs `make(*key)` on arrays; each concurrent call has a program of its own.
 
-    `room` is what `scratch` asked for; without it, scratch memory of the thread serves.
+    `room` is the workspace that `scratch` asks for; without it, the workspace of the thread is
+    used.
     """
     idle: list[Program] = []
 
@@ -383,7 +384,7 @@ def kernel(make: Callable[..., Program], *key: Hashable) -> Callable[..., None]:
 
 
 class Programs:
-    """Kernels by what they are made for, made when first asked for."""
+    """Kernels by key, created at first use."""
 
     def __init__(self, make: Callable[..., Program]) -> None:
         self.make = make
@@ -400,6 +401,6 @@ class Programs:
 
 @functools.lru_cache(maxsize=1024)
 def scratch(make: Callable[..., Program], *key: Hashable) -> list[tuple[Any, tuple[int, ...]]]:
-    """What `make(*key)` uses while it runs, as the rows of kernels tell it."""
+    """The workspace of `make(*key)` in the form of `Kernel.scratch`."""
     size = make(*key).bytes
     return [(np.uint8, (size,))] if size else []

@@ -1,10 +1,11 @@
-"""Matrix products by oneDNN, where they were measured to be faster than those of NumPy's BLAS.
+"""oneDNN matrix products, where they were measured to be faster than NumPy's BLAS.
 
-That is where the rows, or what is summed over, are few, and of two matrices also where they are
-many. As they lie they are an inner product of the library, which reads large weights faster than
-its product of matrices does; many rows of few columns are such a product, which does relu where a
-tile of the result is in registers. A tall matrix turned times another is the gradient of its
-weights. A rank with several threads has all large products here, so that one pool has all threads.
+That holds for few rows or a short inner dimension; of two matrices also for many. Without
+transposes, a product is an inner product primitive of the library, which reads large weights faster
+than its matmul primitive. Many rows of few columns use the matmul primitive, which applies the relu
+while a tile of the result is in registers. A transposed tall matrix times another is a weights
+gradient. On a rank with several threads oneDNN computes all large products, so that there is one
+thread pool.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from hpcflow.kernels.onednn_convolution import Sizes, sizes_known, unfit
 from hpcflow.kernels.onednn_library import NAME, Handle, Place, Program, Step
 
 INFERENCE = 96
-FEW = 256  # rows, columns, or products summed: with more NumPy may be as fast
-MANY_ROWS = 64  # with fewer, or more columns than `FEW`, an inner product is faster
-COLUMNS, WORK = 16, 1 << 20  # of columns, and of multiplications in all: with less NumPy is faster
+FEW = 256  # rows, columns, or inner dimension: with more NumPy may be as fast
+MANY_ROWS = 64  # with fewer, or more columns than `FEW`, the inner product primitive is faster
+COLUMNS, WORK = 16, 1 << 20  # least columns, and multiplications in all: below NumPy is faster
 
 
 def product(turn_a: bool, turn_b: bool, a: Sizes, b: Sizes, c: Sizes) -> Program:
-    """a, b, then c = a b; matrices that are to be turned lie with their axes swapped."""
+    """The program of a, b and c = a b; a matrix with `turn` is stored transposed."""
     if len(a) == 2 and not turn_a and not turn_b:
         return as_they_lie(a, b, c)
     if len(a) == 2 and _is_gradient(turn_a, turn_b, *c):
@@ -35,7 +36,7 @@ def product(turn_a: bool, turn_b: bool, a: Sizes, b: Sizes, c: Sizes) -> Program
 
 
 def _matrices(shape: Sizes, turned: bool) -> Handle:
-    """Matrices that lie in this shape, as they are used."""
+    """The descriptor of matrices of this shape in memory, transposed if `turned`."""
     sizes, strides = list(shape), list(onednn_library.packed(shape))
     if turned:
         for values in (sizes, strides):
@@ -44,7 +45,7 @@ def _matrices(shape: Sizes, turned: bool) -> Handle:
 
 
 def as_they_lie(a: Sizes, b: Sizes, c: Sizes, bias: bool = False, relu: bool = False) -> Program:
-    """a, b, with `bias` one number a column, then c = a b, plus bias, then relu."""
+    """The program of a, b, the bias (a number a column) if any, and c = relu(a b + bias)."""
     (rows, columns), (x, w, y) = c, (_matrices(shape, False) for shape in (a, b, c))
     if rows >= MANY_ROWS and columns <= FEW:
         each = onednn_library.strided((1, columns), (columns, 1)) if bias else None
@@ -60,7 +61,7 @@ def as_they_lie(a: Sizes, b: Sizes, c: Sizes, bias: bool = False, relu: bool = F
 
 
 def _product(x: Handle, w: Handle, y: Handle, each: Any = None, relu: bool = False) -> Program:
-    """The library's product of matrices."""
+    """The program of the matmul primitive."""
     primitive = onednn_library.create(
         "primitive_desc", "dnnl_matmul_primitive_desc_create",
         onednn_library.engine(),
@@ -70,7 +71,7 @@ def _product(x: Handle, w: Handle, y: Handle, each: Any = None, relu: bool = Fal
 
 
 def _program(primitive: Handle, x: Handle, w: Handle, y: Handle, each: Any, relu: bool) -> Program:
-    """x, w, what is added to `each` row if there is something, then y."""
+    """The program of x, w, the bias `each` if there is one, and y."""
     names = (
         onednn_library.SRC,
         onednn_library.WEIGHTS,
@@ -85,12 +86,12 @@ def _program(primitive: Handle, x: Handle, w: Handle, y: Handle, each: Any, relu
 
 
 def _is_gradient(turn_a: bool, turn_b: bool, rows: int, columns: int) -> bool:
-    """Whether a product is best computed as the gradient of weights [rows, columns]."""
+    """Whether a product is computed as the gradient of weights [rows, columns]."""
     return turn_a and not turn_b and rows <= 2 * columns
 
 
 def weights_gradient(a: Sizes, b: Sizes, c: Sizes) -> Program:
-    """a, b, then c = a' b: of an inner product of rows of a that gave rows of b."""
+    """The program of a, b and c = a' b, as the weights gradient of an inner product from a to b."""
     x, y = (onednn_library.strided(s, onednn_library.packed(s)) for s in (a, b))
     w = onednn_library.strided(c[::-1], (1, c[1]))
     forward = onednn_library.create(
@@ -108,7 +109,7 @@ def weights_gradient(a: Sizes, b: Sizes, c: Sizes) -> Program:
 
 
 def refuses(node: Node) -> str:
-    """Why a product is not for oneDNN: inputs 0 and 1 are the matrices."""
+    """Why oneDNN does not serve a product of inputs 0 and 1; "" if it does."""
     a, b, c = *node.inputs[:2], node.outputs[0]
     if why := unfit((a, b, c), 0):
         return why
@@ -118,7 +119,7 @@ def refuses(node: Node) -> str:
 
 
 def slow(turn_a: bool, turn_b: bool, a: Sizes, b: Sizes, c: Sizes) -> str:
-    """Why a product of arrays of these sizes is not faster than NumPy's, "" if it is."""
+    """Why a product of these sizes is not faster than NumPy's; "" if it is."""
     if a[:-2] != b[:-2]:
         return "its matrices are broadcast"
     *lead, rows, columns = c

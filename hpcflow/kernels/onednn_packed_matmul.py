@@ -1,7 +1,7 @@
-"""Products with weights that were packed before: by oneDNN in the layout it likes best.
+"""oneDNN matrix products with packed weights: the weights are in the layout the library prefers.
 
-Where oneDNN does not serve, weights are packed as they are. Both rows refuse alike, so that what
-the one makes is what the other takes.
+Where oneDNN does not serve, packing copies the weights unchanged. Both kernels refuse under the
+same conditions, so that the product gets the layout that the packing wrote.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _product(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 def _primitive(rows: int, w: Sizes, turned: bool) -> tuple[Handle, Handle, Handle, Handle]:
-    """The product of `rows` rows with w, or its transpose: of all, the rows, w, the result."""
+    """The primitive descriptor of `rows` rows times w or w', and the layouts of rows, w, result."""
     sizes, strides = (w[::-1], (1, w[1])) if turned else (w, (w[1], 1))
     left, made = (onednn_library.strided((rows, n), (n, 1)) for n in sizes)
     given = onednn_library.strided(sizes, strides)
@@ -46,7 +46,7 @@ def _primitive(rows: int, w: Sizes, turned: bool) -> tuple[Handle, Handle, Handl
 
 
 def pack(rows: int, w: Sizes, turned: bool) -> Program:
-    """w, then w packed."""
+    """The program of w and packed w."""
     primitive, _, given, _ = _primitive(rows, w, turned)
     layout = onednn_library.layout_of(primitive, onednn_library.OF_WEIGHTS)
     places = [Place(given), Place(layout)]
@@ -55,7 +55,7 @@ def pack(rows: int, w: Sizes, turned: bool) -> Program:
 
 
 def product(rows: int, w: Sizes, turned: bool) -> Program:
-    """Rows, w packed, then their product."""
+    """The program of rows, packed w, and their product."""
     primitive, left, _, made = _primitive(rows, w, turned)
     places = [
         Place(left),
@@ -79,7 +79,7 @@ def _refuses(node: Node) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def _unfit(rows: int, w: Sizes, turned: bool) -> str:
-    """Why weights of this shape are not packed for products of so many rows."""
+    """Why weights of this shape are not packed for products of so many rows; "" if they are."""
     if 0 in w or rows == 0:
         return "it is empty"
     try:

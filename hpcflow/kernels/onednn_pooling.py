@@ -1,7 +1,7 @@
-"""Pooling by oneDNN: the mean of windows, and the gradients of mean and largest.
+"""oneDNN pooling: average pooling, and the gradients of average and max pooling.
 
-Not the largest itself, in which oneDNN loses a NaN. Its gradient is found by pooling once more: the
-library then knows the first of the largest elements of each window.
+Not max pooling itself, in which oneDNN loses NaN. Its gradient runs the forward primitive again,
+whose workspace has the first maximum of each window.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LARGEST, MEAN_WITH_PADDING, MEAN = 0x1FF, 0x2FF, 0x3FF
 
 
 class Pooling(NamedTuple):
-    """A pooling, hashable: `kind` is the library's algorithm, `padding` SAME, VALID or pairs."""
+    """A pooling, hashable: `kind` is the algorithm, `padding` SAME, VALID or pairs."""
 
     kind: int
     window: Sizes
@@ -52,7 +52,7 @@ class Windowed:
         self.y = onednn_library.strided(*channels_second(y, of.first))
 
     def forward(self) -> Handle:
-        """The forward primitive's descriptor; the other takes it as a hint."""
+        """The forward primitive descriptor, which the backward one takes as a hint."""
         return onednn_library.create(
             "primitive_desc", "dnnl_pooling_forward_primitive_desc_create",
             onednn_library.engine(),
@@ -60,7 +60,7 @@ class Windowed:
         )  # fmt: skip
 
     def back(self, forward: Handle) -> Handle:
-        """The descriptor of the gradient."""
+        """The primitive descriptor of the gradient."""
         return onednn_library.create(
             "primitive_desc", "dnnl_pooling_backward_primitive_desc_create",
             onednn_library.engine(),
@@ -69,7 +69,7 @@ class Windowed:
 
 
 def mean(of: Pooling, x: Sizes, y: Sizes) -> Program:
-    """x, then y = the means."""
+    """The program of x and y = the means."""
     windowed = Windowed(of, x, y)
     given = [Place(windowed.x), Place(windowed.y)]
     memories = {onednn_library.SRC: given[0], onednn_library.DST: given[1]}
@@ -77,7 +77,7 @@ def mean(of: Pooling, x: Sizes, y: Sizes) -> Program:
 
 
 def mean_gradient(of: Pooling, y: Sizes, x: Sizes) -> Program:
-    """g of y's shape, then the gradient by x."""
+    """The program of g of y's shape and the gradient by x."""
     windowed = Windowed(of, x, y)
     given = [Place(windowed.y), Place(windowed.x)]
     memories = {onednn_library.DIFF_DST: given[0], onednn_library.DIFF_SRC: given[1]}
@@ -85,7 +85,7 @@ def mean_gradient(of: Pooling, y: Sizes, x: Sizes) -> Program:
 
 
 def largest_gradient(of: Pooling, x: Sizes, y: Sizes) -> Program:
-    """x, g of y's shape, then the gradient by x."""
+    """The program of x, g of y's shape and the gradient by x."""
     windowed = Windowed(of, x, y)
     forward = windowed.forward()
     given = [Place(windowed.x), Place(windowed.y), Place(windowed.x)]
@@ -106,7 +106,7 @@ def largest_gradient(of: Pooling, x: Sizes, y: Sizes) -> Program:
     return Program(given, [Step(forward, found), Step(windowed.back(forward), back)])
 
 
-# -- rows
+# -- kernels
 
 
 def _pooling(node: Node) -> Pooling:
@@ -143,7 +143,7 @@ def _slow(of: Pooling, x: Sizes, y: Sizes, gradient: bool) -> str:
 
 
 def _row(type: str, program: Callable[..., Program], given: Callable[[Any], Any]) -> None:
-    """The row of an op; `given` are those of its inputs and output that the program takes."""
+    """Register the kernel of an op; `given` selects the arrays that the program takes."""
 
     def scratch(node: Node) -> Any:
         a, b, *_ = given([*node.inputs, node.outputs[0]])
@@ -156,7 +156,7 @@ def _row(type: str, program: Callable[..., Program], given: Callable[[Any], Any]
 
         def run(*arrays: Any, room: Any = ()) -> None:
             if of.kind == LARGEST and np.isnan(np.add.reduce(arrays[1], axis=None)):
-                plain(*arrays)  # the library takes another element than NaN for the largest
+                plain(*arrays)  # the library does not take NaN as the maximum
                 return
             a, b, *more = given(arrays)
             programs.run((of, a.shape, b.shape), a, b, *more, room=room)

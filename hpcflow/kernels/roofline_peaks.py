@@ -1,6 +1,7 @@
-"""What this rank's machine can do at best, measured: products of matrices, and copies in memory.
+"""Roofline peaks of this rank's machine, measured: FLOP/s of matrix products, bytes/s of copies.
 
-The two lines of a roofline: a kernel is as fast as the machine allows when it has one of them.
+They are the two lines of a roofline: a kernel that reaches one of them is as fast as the machine
+allows.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from typing import Any
 
 import numpy as np
 
-LONG_ENOUGH_S = 20e-3  # of one product or copy, so that starting it does not count
+LONG_ENOUGH_S = 20e-3  # of one product, so that launch overhead does not count
 LARGEST = 8192  # rows of a matrix
 LEAST_ARRAY, MOST_ARRAY = 16 << 20, 256 << 20  # bytes
-CACHES = 4  # times the last-level cache: nothing of the arrays is left there at the next copy
+CACHES = 4  # times the last-level cache: the next copy finds nothing of the arrays in it
 DTYPES = ("float32", "float64")
 Product = Callable[[int, str], Callable[[], object]]  # of a size and dtype: one multiplication
 
 
 @dataclasses.dataclass(frozen=True)
 class Peaks:
-    """Operations a second in products of matrices, by dtype; bytes a second, reads and writes."""
+    """FLOP/s of matrix products by dtype; bytes/s, reads and writes."""
 
     flops: dict[str, float]
     nbytes: float
@@ -37,7 +38,7 @@ class Peaks:
     device: str = "cpu"
 
     def share(self, flops: float, nbytes: float, seconds: float, dtype: str) -> float:
-        """The part of the nearer peak that so much work in this time is."""
+        """The fraction of the nearer peak that this work in this time reaches."""
         peak = self.flops.get(dtype) or max(self.flops.values())  # 16 bits: computed as float32
         return max(flops / peak, nbytes / self.nbytes) / seconds if seconds > 0 else 0.0
 
@@ -59,10 +60,10 @@ def measure(
     sharing: int = 1,
     products: Sequence[Product] = (),
 ) -> Peaks:
-    """Measure for about `seconds`; `wait` returns when what `xp` has started is done.
+    """Measure for about `seconds`; `wait` blocks until the work that `xp` has launched is done.
 
     `sharing` processes measure at once on this node; `products` are other ways to multiply than
-    `xp.matmul`, each made for two matrices of a dtype and a size.
+    `xp.matmul`: each makes the multiplication of two matrices of a size and dtype.
     """
     each = seconds / (len(dtypes) + 1)
     ways = [_by_numpy(xp), *products]
@@ -74,7 +75,7 @@ def measure(
 
 
 def kept(file: Path, make: Callable[[], Peaks]) -> Peaks:
-    """The peaks in `file`; they are made and written there if they are not to be read."""
+    """The peaks cached in `file`; if it cannot be read, they are measured and written there."""
     with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
         found = Peaks(**json.loads(file.read_text()))
         if found.flops and min(found.nbytes, found.threads, *found.flops.values()) > 0:
@@ -88,7 +89,7 @@ def kept(file: Path, make: Callable[[], Peaks]) -> Peaks:
 
 
 def _products(way: Product, dtype: str, wait: Callable[[], object], seconds: float) -> float:
-    """Operations a second of products of square matrices, as large as need be to be timed."""
+    """FLOP/s of products of square matrices, large enough to be timed."""
     n, took, best = 128, 0.0, 0.0
     while took < LONG_ENOUGH_S and n < LARGEST:
         n *= 2
@@ -112,7 +113,7 @@ def _by_numpy(xp: Any) -> Product:
 def _copies(
     xp: Any, threads: int, wait: Callable[[], object], seconds: float, sharing: int
 ) -> float:
-    """Bytes a second, read and written, when a large array is copied by all threads."""
+    """Bytes/s, read and written, of copies of a large array by all threads."""
     size = min(max(LEAST_ARRAY, CACHES * last_cache() // sharing), MOST_ARRAY)
     source, target = xp.ones(size // 4, "float32"), xp.ones(size // 4, "float32")
     threads = threads if xp is np else 1
@@ -123,7 +124,7 @@ def _copies(
         def copy() -> None:
             if threads == 1:
                 xp.copyto(target, source)
-            else:  # NumPy lets go of the interpreter's lock while it copies
+            else:  # NumPy releases the GIL while it copies
                 list(pool.map(lambda piece: xp.copyto(*piece), pieces))
 
         until, took = time.perf_counter() + seconds, _fastest(copy, wait, 2)
@@ -144,7 +145,7 @@ def _fastest(run: Callable[[], object], wait: Callable[[], object], times: int) 
 
 
 def last_cache(folder: str = "/sys/devices/system/cpu/cpu0/cache") -> int:
-    """Bytes of the largest cache of a CPU; 0 where the system does not tell."""
+    """Bytes of the largest CPU cache; 0 where the system does not report it."""
     units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
     sizes = [0]
     for file in Path(folder).glob("index*/size"):

@@ -1,4 +1,4 @@
-"""Sliding windows over arrays of shape [batch, *space, channels]: padding, views, tiles."""
+"""Sliding windows over arrays of shape [batch, *space, channels]: padding, strided views, tiles."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-TILE_BYTES = 4 << 20  # copies of windows are made in pieces of about this size
+TILE_BYTES = 4 << 20  # about the size of the tiles in which windows are copied
 
 
 class Windows:
-    """Where the windows of one call lie: `out` positions of `kernel` elements along each axis."""
+    """The positions of the windows: `out` windows of `kernel` elements along each axis."""
 
     def __init__(
         self, attrs: dict[str, Any], space: Sequence[int], kernel: Sequence[int], out: Sequence[int]
@@ -31,17 +31,17 @@ class Windows:
 
     @property
     def positions(self) -> int:
-        """How many windows a sample has."""
+        """The number of windows of a sample."""
         return math.prod(self.out)
 
     @property
     def plain(self) -> bool:
-        """True if the windows are the elements themselves."""
+        """True if each window is one element, and all elements have one."""
         steps = (*self.kernel, *self.strides)
         return all(n == 1 for n in steps) and self.out == self.space and not any(self.before)
 
     def inside(self) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-        """Where the data lies in the padded array, and which part of the data is in it."""
+        """The slices of the padded array that hold data, and the slices of that data."""
         sizes = [
             max(0, min(n, r - b))
             for n, r, b in zip(self.space, self.reach, self.before, strict=True)
@@ -50,9 +50,9 @@ class Windows:
         return (slice(None), *there), (slice(None), *(slice(n) for n in sizes))
 
     def padded(self, xp: Any, x: Any, value: Any, dtype: Any, first: bool = False) -> Any:
-        """What the windows reach over: a view of `x` if it needs no padding, else a copy.
+        """The array that the windows cover: a view of `x` if it needs no padding, else a copy.
 
-        `first` lays the copy out with the channels before the spatial axes.
+        With `first` the copy has its channels before the spatial axes in memory.
         """
         there, here = self.inside()
         fits = all(r <= n for r, n in zip(self.reach, self.space, strict=True))
@@ -64,14 +64,14 @@ class Windows:
         return whole
 
     def empty(self, xp: Any, x: Any, dtype: Any, first: bool = False) -> Any:
-        """Room for the padded array of `x`."""
+        """An uninitialized padded array for `x`."""
         if first:
             room = xp.empty((x.shape[0], x.shape[-1], *self.reach), dtype)
             return channels_last(room, True)
         return xp.empty((x.shape[0], *self.reach, x.shape[-1]), dtype)
 
     def valid(self, xp: Any, tap: Sequence[int], rows: slice) -> Any:
-        """Where this element of the window lies in the data: [*out, 1]; None if everywhere."""
+        """Where this element of the windows is in the data: mask [*out, 1]; None: everywhere."""
         found = None
         for axis, where in enumerate(self.places(xp, tap, rows)):
             size = self.space[axis]
@@ -81,7 +81,7 @@ class Windows:
         return found
 
     def places(self, xp: Any, tap: Sequence[int], rows: slice) -> list[Any]:
-        """The index along each axis of this element of the windows, shaped to be broadcast."""
+        """The index along each axis of this element of the windows, shaped for broadcasting."""
         found = []
         rank = len(self.out)
         for axis, t in enumerate(tap):
@@ -93,7 +93,7 @@ class Windows:
         return found
 
     def counts(self, xp: Any, dtype: Any) -> Any:
-        """How many elements of each window lie in the data, at least 1: [*out, 1]."""
+        """The number of elements of each window that are in the data, at least 1: [*out, 1]."""
         total = xp.ones((1,) * (len(self.out) + 1), dtype)
         for axis, k in enumerate(self.kernel):
             starts = xp.arange(self.out[axis]) * self.strides[axis] - self.before[axis]
@@ -116,9 +116,9 @@ class Windows:
         )
 
     def taps(self, rows: slice | None = None) -> Iterator[tuple[tuple[int, ...], Any]]:
-        """Each element of the window, and where all windows have it in a padded array.
+        """Each element of the window, and the slices of a padded array that have it.
 
-        With `rows`, only the windows at those positions of the first axis.
+        The slices cover all windows, with `rows` those at these positions of the first axis.
         """
         steps = list(zip(self.out, self.strides, self.dilations, strict=True))
         for tap in itertools.product(*map(range, self.kernel)):
@@ -133,7 +133,7 @@ class Windows:
             yield tap, (slice(None), *where)
 
     def back(self, xp: Any, whole: Any, out: Any) -> None:
-        """Write the data's part of a padded array to `out`, 0 where no window reaches."""
+        """Copy the data part of a padded array to `out`; elements that no window covers are 0."""
         there, here = self.inside()
         if out[here].shape != out.shape:
             out.fill(0)
@@ -143,7 +143,7 @@ class Windows:
 def tiles(
     batch: int, rows: int, row_bytes: int, limit: int = TILE_BYTES
 ) -> Iterator[tuple[slice, slice]]:
-    """Parts of (batch, rows along the first spatial axis) of about `limit` bytes each."""
+    """Slices of (batch, rows along the first spatial axis) of about `limit` bytes each."""
     count = max(1, limit // max(1, row_bytes))
     if count >= rows:
         step = count // rows
@@ -156,10 +156,10 @@ def tiles(
 
 
 def channels_last(x: Any, first: bool) -> Any:
-    """A view of `x` with its channels behind the spatial axes."""
+    """A view of `x` with its channels after the spatial axes."""
     return x.transpose(0, *range(2, x.ndim), 1) if first else x
 
 
 def wide(dtype: Any) -> Any:
-    """The dtype that sums are made in: float32 for 16-bit floats."""
+    """The dtype of sums: float32 for 16-bit floats."""
     return "float32" if dtype.kind not in "iu" and dtype.itemsize == 2 else dtype

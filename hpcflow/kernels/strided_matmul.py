@@ -1,4 +1,4 @@
-"""Products of matrices that lie at any strides in their operands and in the result."""
+"""Strided matrix products: operands and result have any strides."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from hpcflow.kernels.onednn_convolution import no_fast_one, unfit
 from hpcflow.kernels.onednn_library import NAME, Handle, Place, Program, Step
 from hpcflow.kernels.onednn_matmul import slow
 
-Lay = tuple[int, tuple[int, ...], tuple[int, ...]]  # the first element, sizes, strides
+Lay = tuple[int, tuple[int, ...], tuple[int, ...]]  # offset, sizes, strides, in elements
 
 
 def view(xp: Any, x: Any, lay: Lay) -> Any:
-    """The elements of a C-contiguous array that lie so in it."""
+    """The view of a C-contiguous array with this layout."""
     start, sizes, strides = lay
     steps = [step * x.itemsize for step in strides]
     return xp.lib.stride_tricks.as_strided(x.reshape(-1)[start:], sizes, steps)
 
 
 def _begin(xp: Any, before: Any, out: Any) -> None:
-    """Have in the result what others have written of it, if it does not lie there."""
+    """Copy what earlier products have written of the result, if it is in other memory."""
     if not xp.may_share_memory(before, out):
         xp.copyto(out, before)
 
@@ -53,7 +53,7 @@ def _layouts(*lays: Lay) -> list[Handle]:
 
 
 def program(a: Lay, b: Lay, c: Lay) -> Program:
-    """The arrays in which a, b and c lie; c = a b."""
+    """The program of the arrays that contain a, b and c; c = a b."""
     layouts = _layouts(a, b, c)
     given = [Place(layout) for layout in layouts]
     for place, (start, *_) in zip(given, (a, b, c), strict=True):
@@ -63,7 +63,7 @@ def program(a: Lay, b: Lay, c: Lay) -> Program:
 
 
 def _refuses(node: Node) -> str:
-    """Why a product of matrices at strides is not for oneDNN."""
+    """Why oneDNN does not serve a strided matrix product; "" if it does."""
     sizes = [sizes for _, sizes, _ in node.attrs["lays"]]
     if why := unfit((*node.inputs[:2], node.outputs[0]), 0) or slow(False, False, *sizes):
         return why

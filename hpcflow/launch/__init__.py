@@ -1,1 +1,1 @@
-"""How ranks start: launcher detection, mpirun and its hosts, SLURM, time limits."""
+"""Launch of ranks: launcher detection, mpirun and its hosts, SLURM, time limits."""

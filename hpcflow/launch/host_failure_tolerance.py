@@ -1,11 +1,12 @@
-"""A job of several hosts, started by mpirun of Open MPI 5, of which one may die.
+"""Host failure tolerance: a job on several hosts, started by mpirun of Open MPI 5, survives a host.
 
-PRRTE, Open MPI's launcher, ends the job when the daemon of a host is lost, with exit code 0, which
-`hpcflow run` makes 86. With `--survive` mpirun runs under a *supervisor*, this process. Each rank
-keeps a *line* to it, which the kernel cuts when the rank ends, however it does; before that the
-rank tells its exit code. mpirun starts the daemons of other hosts through relays (`ssh_relay.py`),
-which hide a loss from it. It then waits for the lost ranks for ever: when all lines are cut the job
-is over, and it is ended.
+PRRTE, Open MPI's launcher, ends the job when the daemon of a host is lost. Its exit code is then 0,
+which `hpcflow run` changes to 86. With `--survive` mpirun runs under a *supervisor*, this process.
+Each rank holds a TCP connection to it (`Line`). The kernel closes the connection when the rank ends
+for any reason; before that the rank sends its exit code. mpirun starts the daemons of other hosts
+through relays (`ssh_relay.py`), which hide the loss of a host from it. mpirun then waits for the
+lost ranks without limit. When all connections are closed the job is over, and the supervisor ends
+mpirun.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ if TYPE_CHECKING:
     import subprocess
 
     from hpcflow.launch.mpirun_supervisor import Mpirun
-LET_DAEMONS_END_S = 2.0  # those of hosts that live
-OTHER_DESCRIPTORS = 64  # of the process that has a line to each rank
-MOST_LINE = 4096  # bytes of a line: a token, a word and a name
-SIOCGIFCONF = 0x8912  # Linux's question for its interfaces
-LOST = (  # what mpirun says then
+LET_DAEMONS_END_S = 2.0  # daemons of live hosts
+OTHER_DESCRIPTORS = 64  # of the supervisor, besides one connection per rank
+MOST_LINE = 4096  # bytes of a text line: token, word, name
+SIOCGIFCONF = 0x8912  # Linux ioctl: list the interfaces
+LOST = (  # messages of mpirun about a lost host
     b"lost communication with a remote daemon",
     b"daemon failed to report back",
     b"died unexpectedly",
@@ -47,9 +48,9 @@ LOST = (  # what mpirun says then
 
 AGENTS = ("PRTE_MCA_plm_ssh_agent", "OMPI_MCA_plm_ssh_agent", "OMPI_MCA_plm_rsh_agent")
 HOSTFILES = ("PRTE_MCA_prte_default_hostfile", "PBS_NODEFILE")
-# What makes Open MPI fit to lose a host: addresses of all ranks are known from the start (asking
-# for one later asks the dead daemon), ranks tell each other of deaths, all daemons speak with
-# mpirun, not through each other. Sums over hosts by `han` crash when a member has died.
+# Options with which Open MPI survives the loss of a host. All ranks' addresses are known from the
+# start, as a later request would go to the dead daemon. Ranks report deaths to each other. All
+# daemons connect to mpirun directly. The collectives of `han` crash when a member has died.
 OPTIONS = (
     *("--prtemca", "plm_ssh_no_tree_spawn", "1"),
     *("--mca", "mpi_add_procs_cutoff", "1000000", "--mca", "mpi_ft_propagator_with_rbcast", "1"),
@@ -58,9 +59,9 @@ OPTIONS = (
 
 
 def spread(start: Start, file: str) -> Start:
-    """The same start on the hosts of a hostfile.
+    """`start` with the hosts of a hostfile.
 
-    Errors: LaunchError if there is no such file, or the launcher takes none.
+    Errors: LaunchError if the file does not exist, or the launcher takes no hostfile.
     """
     if not os.path.isfile(file):
         raise LaunchError(
@@ -77,13 +78,13 @@ def spread(start: Start, file: str) -> Start:
 
 
 def are_several(start: Start, file: str | None) -> bool:
-    """Whether `start` is by mpirun of Open MPI 5 on hosts that a file names, or SLURM."""
+    """Whether `start` is mpirun of Open MPI 5 on several hosts, from a hostfile or SLURM."""
     named = file or any(start.env.get(name) for name in HOSTFILES) or by_slurm(start) > 1
     return bool(named) and start.why.startswith("mpirun of Open MPI") and has_ulfm(start)
 
 
 def by_slurm(start: Start) -> int:
-    """The number of nodes of the SLURM allocation that mpirun will use by itself; 0: none."""
+    """The number of nodes of the SLURM allocation that mpirun uses; 0 outside an allocation."""
     nodes = start.env.get("SLURM_JOB_NUM_NODES", "1") if "SLURM_JOB_ID" in start.env else "0"
     return int(nodes) if nodes.isdecimal() else 1
 
@@ -91,7 +92,7 @@ def by_slurm(start: Start) -> int:
 def watched(mpirun: Mpirun) -> int:
     """Wait for mpirun of Open MPI 5 on several hosts, and copy its stderr, a pipe, to ours.
 
-    Returns its exit code, but 86 where it has told of a lost host and means to end with 0.
+    Returns its exit code, or 86 if it has reported a lost host but exits with 0.
     """
     has_lost, said = False, b""
     assert mpirun.process.stderr is not None
@@ -103,9 +104,9 @@ def watched(mpirun: Mpirun) -> int:
 
 
 def supervised(start: Start, ranks: int, run: Callable[[Start], Mpirun]) -> int:
-    """`run` mpirun on hosts of which one may die; the exit code of the job, which goes on then.
+    """Start mpirun by `run` such that the job survives a host; returns the job's exit code.
 
-    SLURM's hosts it needs all, for there mpirun starts its daemons by srun.
+    With SLURM the job needs all hosts, because mpirun starts its daemons by srun there.
     """
     supervisor, env = Supervisor(ranks), dict(start.env)
     env[ssh_relay.SUPERVISOR] = supervisor.where
@@ -128,7 +129,7 @@ def supervised(start: Start, ranks: int, run: Callable[[Start], Mpirun]) -> int:
 
 
 class Supervisor:
-    """Counts the `ranks` that still run, and says what becomes of the job when a host is gone."""
+    """Counts the `ranks` that still run, and decides whether the job continues without a host."""
 
     def __init__(self, ranks: int) -> None:
         allow_descriptors(ranks)
@@ -139,14 +140,14 @@ class Supervisor:
         self.where = f"{','.join(addresses())}:{port}:{self._token}"
         self._ready = selectors.DefaultSelector()
         self._ready.register(self._listener, selectors.EVENT_READ)
-        self._names: dict[socket.socket, str] = {}  # of those that have said who they are
-        self._said: dict[socket.socket, bytes] = {}  # what they have said since
-        self._codes: dict[int, int] = {}  # rank -> the exit code that it told
-        self._come = 0  # ranks
-        self.lost: list[str] = []  # hosts
+        self._names: dict[socket.socket, str] = {}  # identified ranks
+        self._said: dict[socket.socket, bytes] = {}  # incomplete text line of each connection
+        self._codes: dict[int, int] = {}  # rank -> the exit code that it has sent
+        self._come = 0  # ranks that have connected
+        self.lost: list[str] = []  # lost hosts
 
     def run(self, mpirun: subprocess.Popen[bytes]) -> int:
-        """Until the job is over; its exit code."""
+        """Run until the job is over; its exit code."""
         while mpirun.poll() is None and not self.is_over:
             self.turn()
         mpirun.terminate()
@@ -159,14 +160,14 @@ class Supervisor:
         return self.code
 
     def close(self) -> None:
-        """Cut all lines."""
+        """Close all connections."""
         for one in (self._listener, *self._said):
             one.close()
         self._ready.close()
 
     @property
     def is_over(self) -> bool:
-        """Whether mpirun waits for the ranks of a lost host alone."""
+        """Whether mpirun waits only for ranks of a lost host."""
         return bool(self.lost) and not self._left
 
     @property
@@ -175,13 +176,16 @@ class Supervisor:
 
     @property
     def code(self) -> int:
-        """The job's exit code where mpirun's says nothing: the chief's; 86 if it has told none."""
+        """The job's exit code if mpirun's is not usable.
+
+        Rank 0's; if rank 0 sent none, the largest nonzero code of the others; else 86.
+        """
         if not self._come:
-            return 0  # no rank of ours: the script is no Python program that hpcflow runs
+            return 0  # no rank has connected: the program does not use hpcflow
         return self._codes.get(0, max(self._codes.values(), default=0) or ABORTED)
 
     def turn(self) -> None:
-        """Hear what is said now."""
+        """Process incoming connections and messages, for up to LOOK_S."""
         for key, _ in self._ready.select(ssh_relay.LOOK_S):
             one = key.fileobj
             assert isinstance(one, socket.socket)
@@ -209,9 +213,9 @@ class Supervisor:
             one.close()
 
     def _is_heard(self, one: socket.socket, line: bytes) -> bool:
-        """Whether whoever says `line` may say more."""
+        """Process a text line; False if the connection is to be closed."""
         words = line.decode(errors="replace").split()
-        if one in self._names:  # a rank that ends
+        if one in self._names:  # the exit code of a rank
             rank = int(self._names[one].split()[1])
             if words and words[0].isdecimal():
                 self._codes[rank] = int(words[0])
@@ -228,8 +232,8 @@ class Supervisor:
         return False
 
     def _holds(self, host: str) -> bool:
-        """Whether the job is to go on without `host`, whose daemon is gone."""
-        if not self._left:  # a daemon that ends when all is over
+        """Whether the job continues without `host`, whose daemon is lost."""
+        if not self._left:  # a daemon that ends after all ranks
             return False
         goes_on = self._come == self._ranks
         what = "the others go on if they can" if goes_on else "the job, which still starts, ends"
@@ -239,9 +243,9 @@ class Supervisor:
 
 
 def allow_descriptors(ranks: int) -> None:
-    """Let this process have a line of each rank: it is a descriptor, of which 1,024 are usual.
+    """Raise the limit of file descriptors (usually 1,024): one connection for each rank.
 
-    Errors: LaunchError if the system allows too few.
+    Errors: LaunchError if the hard limit is too low.
     """
     need = ranks + OTHER_DESCRIPTORS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -256,7 +260,7 @@ def allow_descriptors(ranks: int) -> None:
 
 
 def addresses() -> list[str]:
-    """This host's IPv4 addresses, those that only itself can reach last."""
+    """This host's IPv4 addresses, loopback addresses last."""
     import fcntl
 
     entry = struct.calcsize("16s16s8x")  # a name, an address
@@ -270,10 +274,10 @@ def addresses() -> list[str]:
 
 
 class Line:
-    """A rank's line to the supervisor; without one it does nothing.
+    """A rank's connection to the supervisor; without a supervisor it does nothing.
 
-    When it is cut from there the kernel ends the rank: one that mpirun has left behind would sleep
-    or compute on.
+    When the supervisor closes it, the kernel kills the rank: a rank that mpirun has left behind
+    would otherwise continue to sleep or compute.
     """
 
     def __init__(self, rank: int, environ: Mapping[str, str] = os.environ) -> None:
@@ -283,7 +287,7 @@ class Line:
         if self._connection is not None:
             os.register_at_fork(after_in_child=self._connection.close)
             self._is_to_kill(True)
-            atexit.register(self._end)  # behind all that is registered after it
+            atexit.register(self._end)  # runs after all handlers registered later
         elif where:
             print(
                 f"hpcflow: rank {rank} cannot reach {where.rpartition(':')[0]}, where the job "
@@ -292,7 +296,10 @@ class Line:
             )
 
     def _is_to_kill(self, cut: bool) -> None:
-        """Whether this process ends when the line is cut; it hears nothing else by it."""
+        """Set whether the kernel kills this process when the connection is closed.
+
+        It sends SIGKILL as the I/O signal (O_ASYNC, F_SETSIG): the supervisor sends no data here.
+        """
         import fcntl
 
         assert self._connection is not None

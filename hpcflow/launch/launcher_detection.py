@@ -1,4 +1,4 @@
-"""Which launcher started this process, as which rank of how many; and how to start n ranks."""
+"""Launcher detection: rank and size of this process; and the command that starts n ranks."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from hpcflow.errors import LaunchError
 from hpcflow.platform.install_hints import install_hint
 
 Environ = Mapping[str, str]
-Ask = Callable[[Sequence[str], Environ], str]  # a command line, its environment -> what it prints
-Which = Callable[[str, str], "str | None"]  # a program's name and a PATH -> its file
+Ask = Callable[[Sequence[str], Environ], str]  # command line, environment -> its output
+Which = Callable[[str, str], "str | None"]  # program name, PATH -> file
 
-# Step ids that SLURM keeps for itself (batch script, interactive and external step): not ranks.
+# Step ids that SLURM reserves (batch script, interactive and external step): not ranks.
 FIRST_RESERVED_STEP = 4_294_967_200
 
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
-    """This process's place among the ranks; the local numbers are None where nobody says."""
+    """This process's rank; the local numbers are None if the launcher does not provide them."""
 
     rank: int
     size: int
@@ -33,15 +33,16 @@ class Launch:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One launcher: the variables that carry its numbers, and what tells it from the others.
+    """One launcher: the variables that hold rank and size, and the conditions that identify it.
 
-    Any of `marks` must be set (none: no mark is needed), `when` must hold, and the rank and size in
-    `inner`, where set, must be this launcher's: else it is only the outer of two.
+    One of `marks` must be set (empty: no mark is needed), and `when` must be true. Rank and size in
+    the variables `inner`, if set, must equal this launcher's; otherwise it is the outer of two
+    launchers.
     """
 
     launcher: str
     rank: str
-    size: tuple[str, ...]  # the first that is set counts
+    size: tuple[str, ...]  # the first one set is used
     local_rank: str
     local_size: str | Callable[[Environ], int | None]
     marks: tuple[str, ...] = ()
@@ -51,22 +52,22 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """How to start ranks: a command line, its whole environment, and why it is this one."""
+    """How to start ranks: a command line, its whole environment, and the reason for this choice."""
 
     argv: list[str]
     env: dict[str, str]
     why: str
 
     def become(self) -> NoReturn:
-        """Replace this process by the launcher."""
+        """Replace this process by the launcher (execve)."""
         self.sweep(os.getpid())
         os.execve(self.argv[0], self.argv, self.env)
 
     def sweep(self, pid: int) -> None:
-        """Remove what a killed mpirun of Open MPI 5 has left: a folder named by its process number.
+        """Remove the folder that a killed mpirun of Open MPI 5 leaves, named by its PID.
 
-        A later one of that number would not start ("listener thread failed"). `pid` is ours, or of
-        an ended child: no other process can own the folder.
+        A later mpirun with the same PID would not start ("listener thread failed"). `pid` is this
+        process or an ended child, so no other process can own the folder.
         """
         import shutil
 
@@ -75,7 +76,7 @@ class Start:
 
 
 def _in_slurm_step(environ: Environ) -> bool:
-    """Inside a step that srun made: not in the batch script, not in salloc's own shell."""
+    """Inside a step created by srun: not in the batch script, not in salloc's shell."""
     step = environ.get("SLURM_STEP_ID", environ.get("SLURM_STEPID", ""))
     return step.isdecimal() and len(step) < 20 and int(step) < FIRST_RESERVED_STEP
 
@@ -87,7 +88,7 @@ def _slurm_rank(environ: Environ) -> bool:
 
 
 def _slurm_local_size(environ: Environ) -> int | None:
-    """This node's entry in `2(x3),1`; None where a heterogeneous step hides it."""
+    """This node's count in `2(x3),1`; None if it is incomplete, as in a heterogeneous step."""
     text = environ.get("SLURM_STEP_TASKS_PER_NODE", "")
     runs = re.findall(r"(\d{1,7})(?:\(x(\d{1,7})\))?", text)
     counts = [int(tasks) for tasks, times in runs for _ in range(int(times or 1))]
@@ -98,15 +99,15 @@ def _slurm_local_size(environ: Environ) -> int | None:
 
 
 def _flux_local_size(environ: Environ) -> int | None:
-    """Flux tells tasks and nodes only: the fullest node of an even deal."""
+    """Ranks of the fullest node of an even distribution: Flux gives only tasks and nodes."""
     tasks, nodes = environ.get("FLUX_JOB_SIZE", ""), environ.get("FLUX_JOB_NNODES", "")
     if not _is_number(tasks) or not _is_number(nodes) or int(nodes) == 0:
         return None
     return -(-int(tasks) // int(nodes))
 
 
-# The first row that fits counts, so an mpirun inside a SLURM step stands before SLURM. jsrun, Flux
-# and PALS fill in their MPI's variables too: they stand before it and hold only if it agrees.
+# The first matching row is used, so an mpirun inside a SLURM step precedes SLURM. jsrun, Flux and
+# PALS also set the variables of their MPI: they precede it and match only if it agrees.
 _PMI = ("PMI_RANK", "PMI_SIZE")
 _HYDRA = ("MPI_LOCALRANKID", "MPI_LOCALNRANKS")
 LAUNCHERS: tuple[Row, ...] = (
@@ -131,7 +132,7 @@ LAUNCHERS: tuple[Row, ...] = (
 )  # fmt: skip
 
 UNKNOWN_MPI = "MPI"
-# An MPI's name, the words by which its library or its mpirun says so, and what srun needs for it.
+# MPI name, pattern in the version text of its library or mpirun, its srun --mpi= plugin.
 MPIS: tuple[tuple[str, str, str], ...] = (
     ("Open MPI", r"Open MPI|OpenRTE|PRRTE|PRTE", "pmix"),
     ("Intel MPI", r"Intel\(R\) MPI", "pmi2"),
@@ -142,9 +143,9 @@ MPIS: tuple[tuple[str, str, str], ...] = (
 
 
 def detect(environ: Environ = os.environ) -> Launch | None:
-    """The launcher this process runs under and its place there; None if it was started alone.
+    """The launcher of this process and its rank; None if it was started without a launcher.
 
-    Errors: LaunchError for a rank whose launcher tells no size, or numbers that are none.
+    Errors: LaunchError for a rank without a size, or for malformed numbers.
     """
     for row in LAUNCHERS:
         launch = _read(row, environ)
@@ -203,11 +204,11 @@ def check_world(
     argv: Sequence[str] | None = None,
     libmpi: str | None = None,
 ) -> None:
-    """Compare MPI's size with the launcher's; a program started the wrong way runs n times alone.
+    """Compare MPI's size with the launcher's; on a mismatch n processes would run alone.
 
-    `library_version` is what MPI says of itself, `argv` this program's command line and `libmpi`
-    the file of the loaded library; both are found out where not given.
-    Errors: LaunchError with the command line that would have worked.
+    `library_version` is MPI's version string, `argv` this program's command line and `libmpi` the
+    file of the loaded library; the last two are determined if not given.
+    Errors: LaunchError with a command line that works.
     """
     if launch is None or launch.size == mpi_size:
         return
@@ -233,9 +234,9 @@ def check_library(
     argv: Sequence[str] | None = None,
     environ: Environ = os.environ,
 ) -> None:
-    """Before MPI starts: one MPI's library under another's launcher may abort with no useful word.
+    """Before MPI_Init: check that launcher and MPI library match, as MPI may abort without message.
 
-    Errors: LaunchError naming both; MPICH and those built on it go with each other's mpirun.
+    Errors: LaunchError naming both. MPICH and its derivatives work with each other's mpirun.
     """
     if launch is not None and launch.launcher == "srun":
         _check_plugin(launch, library_version, argv, environ)
@@ -257,7 +258,7 @@ def check_library(
 def _check_plugin(
     launch: Launch, library_version: str, argv: Sequence[str] | None, environ: Environ
 ) -> None:
-    """MPICH aborts when it starts if srun offers PMIx alone and it was built without."""
+    """LaunchError if srun offers only PMIx and MPICH was built without it: MPI_Init would abort."""
     name, srun_type = mpi_name(library_version)
     only_pmix = "PMIX_RANK" in environ and not {"PMI_FD", "PMI_RANK"} & set(environ)
     if name != "MPICH" or not only_pmix or "pmix" in library_version.lower():
@@ -274,9 +275,9 @@ def _check_plugin(
 def check_survive(
     launch: Launch | None, argv: Sequence[str] | None = None, environ: Environ = os.environ
 ) -> None:
-    """Before a rank of a job with `survive` starts MPI: its launcher must let the others live.
+    """Before MPI_Init with `survive`: check that the launcher keeps ranks alive after a death.
 
-    Errors: LaunchError with the way that works.
+    Errors: LaunchError with a command that works.
     """
     if launch is None or environ.get("OMPI_MCA_mpi_ft_enable") == "1":  # mpirun --with-ft ulfm
         return
@@ -296,12 +297,12 @@ def check_survive(
 
 
 def first_words(library_version: str) -> str:
-    """`Open MPI v5.0.11` of a paragraph of build facts, which may end in a NUL."""
+    """`Open MPI v5.0.11` from a version string of several lines, which may end in NUL."""
     return " ".join(re.split(r"[,\n\0]", library_version.strip())[0].split())
 
 
 def mpi_name(text: str) -> tuple[str, str]:
-    """The MPI that speaks in `text` and the `srun --mpi=` it needs; pmix where unknown."""
+    """The MPI named in `text` and its `srun --mpi=` plugin; pmix if unknown."""
     for name, words, srun_type in MPIS:
         if re.search(words, text, re.IGNORECASE):
             return name, srun_type
@@ -309,7 +310,7 @@ def mpi_name(text: str) -> tuple[str, str]:
 
 
 def _loaded_libmpi() -> str | None:
-    """The libmpi mapped into this process, where the system tells."""
+    """The libmpi mapped into this process, from /proc; None if unknown."""
     try:
         with open("/proc/self/maps") as maps:
             found = re.search(r"/\S*/libmpi(?:ch)?\.so\S*", maps.read())
@@ -319,7 +320,7 @@ def _loaded_libmpi() -> str | None:
 
 
 def _mpirun_of(libmpi: str | None, name: str) -> str:
-    """The mpirun that was installed with a library: in the `bin` of one of its parent folders."""
+    """The mpirun installed with a library: in `bin` of one of its parent folders."""
     suffix = {"Open MPI": ".openmpi", "MPICH": ".mpich"}.get(name, "")
     parent = os.path.dirname(libmpi or "")
     while parent not in ("", "/"):
@@ -341,23 +342,23 @@ def command(
     which: Which | None = None,
     ask: Ask | None = None,
 ) -> Start:
-    """How to start `n` ranks of `program` from a process that is no rank.
+    """How to start `n` ranks of `program` from a process that is not a rank.
 
-    `srun` in a SLURM allocation that has the MPI plug-in needed, unless not `by_srun`, else the
-    mpirun that belongs to the MPI that mpi4py will load. `cores` are those this process may use;
-    `which` and `ask` look for programs and run them.
-    Errors: LaunchError when there is nothing to start with.
+    srun in a SLURM allocation that has the MPI plugin needed, unless `by_srun` is False; else the
+    mpirun of the MPI that mpi4py will load. `cores` is the number of cores that this process may
+    use. `which` finds programs and `ask` runs them.
+    Errors: LaunchError if there is no launcher.
     """
     which, ask = which or _which, ask or _ask
     mpirun = _find_mpirun(environ, which)
     env = dict(environ)
     if mpirun is not None:
-        folder = os.path.dirname(mpirun)  # Intel's mpirun finds its other half on PATH only
+        folder = os.path.dirname(mpirun)  # Intel's mpirun finds its other programs only on PATH
         env["PATH"] = os.pathsep.join([folder, *environ.get("PATH", "").split(os.pathsep)])
     told = ask([mpirun, "--version"], env) if mpirun is not None else ""
     srun = which("srun", environ.get("PATH", os.defpath)) if "SLURM_JOB_ID" in environ else None
     refused = ""
-    # In an interactive step's shell a second srun would wait for cores which that step holds.
+    # In the shell of an interactive step, a second srun would wait for the cores of that step.
     if by_srun and srun is not None and not _in_slurm_step(environ):
         start, refused = _by_srun(srun, n, program, env, told, ask)
         if start is not None:
@@ -371,9 +372,9 @@ def command(
 
 
 def tolerant(start: Start) -> Start:
-    """The same start by a launcher that lets ranks live on when another has died.
+    """`start` with the launcher option that keeps ranks alive when another rank has died.
 
-    Errors: LaunchError if it has no such option.
+    Errors: LaunchError if the launcher has no such option.
     """
     if not start.why.startswith("mpirun of Open MPI") or not has_ulfm(start):
         raise LaunchError(
@@ -384,12 +385,12 @@ def tolerant(start: Start) -> Start:
 
 
 def has_ulfm(start: Start) -> bool:
-    """Not Open MPI before 5, which places ranks by other settings."""
+    """False for Open MPI before 5, recognized by its binding variables."""
     return not any(name.startswith("OMPI_MCA_hwloc") for name in start.env)
 
 
 def _find_mpirun(environ: Environ, which: Which) -> str | None:
-    """In the order in which mpi4py looks for its library: told, beside the Python, on PATH."""
+    """Searches as mpi4py does for its library: MPI4PY_LIBMPI, beside the Python, on PATH."""
     told = environ.get("MPI4PY_LIBMPI", "").split(os.pathsep)[0]
     places = [os.path.dirname(sys.executable), environ.get("PATH", os.defpath)]
     if os.path.isabs(told):
@@ -401,14 +402,14 @@ def _find_mpirun(environ: Environ, which: Which) -> str | None:
 def _by_srun(
     srun: str, n: int, program: Sequence[str], env: dict[str, str], told: str, ask: Ask
 ) -> tuple[Start | None, str]:
-    """srun's command line, or None and why SLURM cannot start this MPI."""
+    """srun's command line, or None and the reason why SLURM cannot start this MPI."""
     name, kind = mpi_name(told)
     argv = [srun, "-n", str(n), "--kill-on-bad-exit=1"]
     if name != UNKNOWN_MPI and "SLURM_MPI_TYPE" not in env:
         if not re.search(rf"\b{kind}\b", ask([srun, "--mpi=list"], env)):
             return None, f" (srun has no --mpi={kind}, which {name} needs)"
         argv.append(f"--mpi={kind}")
-    if "SLURM_CPUS_PER_TASK" in env:  # since SLURM 22.05 srun no longer takes sbatch's by itself
+    if "SLURM_CPUS_PER_TASK" in env:  # since SLURM 22.05 srun does not inherit sbatch's value
         argv.append(f"--cpus-per-task={env['SLURM_CPUS_PER_TASK']}")
     if name == "Open MPI":
         env = {**_open_mpi_env(told), **env}
@@ -424,28 +425,29 @@ def _by_mpirun(
     cores: int,
     refused: str,
 ) -> Start:
-    """mpirun's command line; Open MPI must be allowed what other MPIs do unasked."""
+    """mpirun's command line; Open MPI needs options for what other MPIs do by default."""
     name, _ = mpi_name(told)
     shared = f", {n} ranks on {cores} cores" if n > cores else ""
     argv = [mpirun, "-n", str(n)]
     if name == "Open MPI":
         more = _open_mpi_env(told) | _open_mpi_placing(told, n > cores or "SLURM_JOB_ID" in env)
         env = {**more, **env}
-        for key in sorted(env):  # ranks on other hosts get only what is named
+        for key in sorted(env):  # ranks on other hosts get only variables named by -x
             argv += ["-x", key] if key.startswith("HPCFLOW_") else []
     return Start([*argv, *program], env, f"mpirun of {name}{shared}{refused}")
 
 
 def _open_mpi_env(told: str) -> dict[str, str]:
-    """What serves hpcflow under any launcher: quiet windows, and the MPI-IO that is fast."""
+    """Variables under any launcher: windows without UCX error output, and the faster MPI-IO."""
     env = {"OMPI_MCA_osc": "^ucx"}
     return env if _is_version_4(told) else {**env, "OMPI_MCA_io": "romio341"}
 
 
 def _open_mpi_placing(told: str, crowded: bool) -> dict[str, str]:
-    """Permissions and binding for mpirun.
+    """Variables for mpirun: permission to run as root, binding, mapping.
 
-    By default it binds two ranks to one core each; unbound, hpcflow deals the cores to the ranks.
+    With two ranks, mpirun by default binds each to one core. Without binding, hpcflow assigns the
+    cores to the ranks.
     """
     env = {}
     if hasattr(os, "geteuid") and os.geteuid() == 0:
@@ -455,7 +457,7 @@ def _open_mpi_placing(told: str, crowded: bool) -> dict[str, str]:
         crowd = ("OMPI_MCA_rmaps_base_oversubscribe", "1")
     else:
         env["PRTE_MCA_hwloc_default_binding_policy"] = "none"
-        env["PRTE_MCA_rmaps_default_mapping_policy"] = "slot"  # neighbours share a node
+        env["PRTE_MCA_rmaps_default_mapping_policy"] = "slot"  # neighbouring ranks share a node
         crowd = ("PRTE_MCA_rmaps_default_mapping_policy", "slot:oversubscribe")
     return env | dict([crowd] if crowded else [])
 

@@ -1,11 +1,10 @@
-"""mpirun as a child of `hpcflow run`: a signal to stop lets all ranks save, a death is named.
+"""mpirun as a child of `hpcflow run`: on a stop signal all ranks save; a death is reported.
 
-mpirun answers SIGTERM and Ctrl-C by killing the ranks. Therefore it runs in a process group of its
-own, which a terminal does not signal. This process turns the first such signal into SIGUSR1, which
-mpirun passes on: all ranks save and stop. The second Ctrl-C ends them at once. A signal that comes
-before the ranks have joined the job ends them at once, too: there is nothing to save. SIGUSR1 is
-passed on, and again when they have joined. If this process is killed, the kernel sends SIGTERM to
-mpirun.
+mpirun handles SIGTERM and Ctrl-C by killing the ranks. Therefore it runs in its own process group,
+which a terminal does not signal. This process turns the first such signal into SIGUSR1, which
+mpirun forwards: all ranks save and stop. The second Ctrl-C ends them at once. A signal before the
+ranks have joined the job also ends them at once, as there is nothing to save. SIGUSR1 is forwarded,
+and again when the ranks have joined. If this process is killed, the kernel sends SIGTERM to mpirun.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ from typing import Any
 
 from hpcflow.launch.launcher_detection import Start
 
-STOPPING = ("SIGTERM", "SIGINT", "SIGHUP")  # what people, batch systems and terminals send
+STOPPING = ("SIGTERM", "SIGINT", "SIGHUP")  # sent by users, batch systems and terminals
 FORWARDED = ("SIGUSR1", "SIGUSR2", "SIGTSTP", "SIGCONT")
-LET_MPIRUN_END_S = 5.0  # the ranks, before it is killed itself
-LOOK_S = 0.5  # whether this process is in the foreground, and may read the terminal
+LET_MPIRUN_END_S = 5.0  # time for mpirun to end the ranks before it is killed
+LOOK_S = 0.5  # interval of checks for the foreground and of waits
 MOST = 1 << 16  # bytes read at once
 PR_SET_PDEATHSIG = 1  # Linux, <sys/prctl.h>
 
 
 class Mpirun:
-    """The running launcher of `start`; from now on this process acts on signals for it.
+    """The running launcher of `start`; from its creation this process handles signals for it.
 
     `joined()` says whether the ranks have joined the job.
     """
@@ -42,10 +41,10 @@ class Mpirun:
         self, start: Start, joined: Callable[[], bool] = lambda: True, **pipes: Any
     ) -> None:
         self._start, self._joined = start, joined
-        self.stopping = 0  # the first signal to stop
-        self._at_once = 0  # the exit code once the ranks were ended without a save
+        self.stopping = 0  # the first stop signal
+        self._at_once = 0  # exit code if the ranks were ended without a save
         numbers = {getattr(signal, name) for name in (*STOPPING, *FORWARDED)}
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)  # until they have handlers
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)  # until handlers are installed
         libc = ctypes.CDLL(None)
 
         def in_child() -> None:
@@ -55,7 +54,7 @@ class Mpirun:
             if hasattr(libc, "prctl"):
                 libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
-        by_hand = sys.stdin is not None and sys.stdin.isatty()  # a background group cannot read it
+        by_hand = sys.stdin is not None and sys.stdin.isatty()  # a background group cannot read
         if by_hand:
             pipes["stdin"] = subprocess.PIPE
         self.process = subprocess.Popen(start.argv, env=start.env, preexec_fn=in_child, **pipes)
@@ -70,7 +69,7 @@ class Mpirun:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def wait(self) -> int:
-        """Until it has ended; its exit code as a shell tells it."""
+        """Wait until it has ended; its exit code as a shell reports it."""
         code = self.process.wait()
         self._start.sweep(self.process.pid)
         if self._at_once:
@@ -96,7 +95,7 @@ class Mpirun:
             self.end_at_once(128 + number, "SIGINT again: all ranks end at once, unsaved")
 
     def end_at_once(self, code: int, why: str) -> None:
-        """End the ranks without a save; the exit code will be `code`."""
+        """End the ranks without a save; the exit code is `code`."""
         self._at_once = code
         _say(why)
         self._send(signal.SIGTERM)
@@ -107,7 +106,7 @@ class Mpirun:
     def _forward(self, number: int, frame: object) -> None:
         if number == signal.SIGUSR1:
             self.stopping = self.stopping or number
-            if not self._joined():  # mpirun loses signals for ranks that it still starts
+            if not self._joined():  # mpirun drops signals for ranks that are starting
                 threading.Thread(target=self._send_when_joined, args=(number,), daemon=True).start()
         self._send(number)
         if number == signal.SIGTSTP:
@@ -123,7 +122,7 @@ class Mpirun:
             self.process.send_signal(number)
 
     def _type(self) -> None:
-        """Pass on what is typed, as long as this process is in the foreground."""
+        """Forward terminal input while this process is in the foreground."""
         assert self.process.stdin is not None
         with contextlib.suppress(OSError):
             while self.process.poll() is None:

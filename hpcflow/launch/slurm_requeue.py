@@ -1,4 +1,4 @@
-"""What a job asks of SLURM: when it will be ended, and to be queued again."""
+"""SLURM queries by scontrol: the end time of a job, whether a job runs, requeue."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ import shutil
 import time
 from collections.abc import Mapping
 
-TEMPORARY_FAILURE = 75  # exit code, of sysexits.h: try again
-GONE = re.compile(r"Invalid job id|not found", re.IGNORECASE)  # said of a job or of a step
+TEMPORARY_FAILURE = 75  # exit code EX_TEMPFAIL of sysexits.h: try again
+GONE = re.compile(r"Invalid job id|not found", re.IGNORECASE)  # messages about a job or a step
 LIVE = {
     *("RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING"),
     *("CONFIGURING", "COMPLETING", "STAGE_OUT"),
-}  # states of jobs that have, or may have, processes
+}  # states of jobs that may have processes
 AGAIN = f"start again with resume=True (exit code {TEMPORARY_FAILURE})"
 
 
 def job_of(environ: Mapping[str, str] = os.environ) -> str | None:
-    """The number of the job that this process is in; of a heterogeneous one the first."""
+    """The id of this process's job; of a heterogeneous job, the id of the first component."""
     return environ.get("SLURM_HET_JOB_ID") or environ.get("SLURM_JOB_ID")
 
 
 def end_of_job(environ: Mapping[str, str] = os.environ) -> float | None:
-    """When SLURM will end this job, in seconds since 1970; None if nobody says.
+    """When SLURM ends this job, in seconds since 1970; None if unknown.
 
-    `SLURM_JOB_END_TIME`, and where that is not set, or is over since the limit was raised, what
-    `scontrol show job` says; of a heterogeneous job the first component that ends.
+    From `SLURM_JOB_END_TIME`. If that is not set, or is past because the limit was raised, from
+    `scontrol show job`; of a heterogeneous job the first component that ends.
     """
     told = environ.get("SLURM_JOB_END_TIME", "")
     if told.isdigit() and int(told) > time.time():
@@ -56,9 +56,9 @@ def runs(job: str, step: str | None = None) -> bool | None:
 
 
 def requeue(environ: Mapping[str, str] = os.environ) -> str:
-    """Ask SLURM to queue this job again; what came of it, for people.
+    """Ask SLURM to requeue this job; returns the outcome for the log.
 
-    A job that is already ending is left alone: cancelled by its owner, or requeued by SLURM.
+    A job that is already ending is not requeued: its owner has cancelled it, or SLURM requeues it.
     """
     job = job_of(environ)
     if job is None:
@@ -76,7 +76,7 @@ def requeue(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def scontrol(*words: str) -> tuple[int, str]:
-    """Its exit code and what it prints; times as they are by default, in this process's zone."""
+    """Exit code and output of scontrol; times in its default format and the local time zone."""
     environ = {**os.environ, "SLURM_TIME_FORMAT": "standard"}
     import subprocess
 

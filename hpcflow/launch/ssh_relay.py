@@ -1,11 +1,12 @@
-"""What mpirun of Open MPI calls in place of ssh when a job is to survive the loss of a host.
+"""ssh relay: mpirun of Open MPI calls it instead of ssh, so that a job survives the loss of a host.
 
     python ssh_relay.py HOST COMMAND...
 
-PRRTE, Open MPI's launcher, ends the job when its connection to the daemon of a host breaks, or the
-ssh that has started it fails. So the daemon is told a port of this process as mpirun's, and what
-both say passes through here. When the host's end breaks, mpirun's is held: mpirun sees a daemon
-that is silent. Runs on mpirun's host, one for each other host, by the standard library alone.
+PRRTE, Open MPI's launcher, ends the job when its connection to the daemon of a host breaks, or when
+the ssh that has started the daemon fails. So the daemon gets a port of this process as mpirun's,
+and this process forwards the traffic between them. When the connection to the host breaks, the one
+to mpirun stays open: mpirun sees a silent daemon. One relay runs on mpirun's host for each other
+host; it uses only the standard library.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ if TYPE_CHECKING:
     import subprocess
 
 SUPERVISOR, AGENT = "HPCFLOW_SUPERVISOR", "HPCFLOW_AGENT"  # addresses:port:token; ssh
-SILENCE_S = 30  # after which a host that confirms nothing is lost
+SILENCE_S = 30  # a host that acknowledges nothing for this long is lost
 LOOK_S = 0.2
-CALL_S = 10  # for the supervisor's answer
-MOST = 1 << 16  # bytes passed on at once
-HOLD = b"h"  # the supervisor's answer: the job goes on
+CALL_S = 10  # timeout of the supervisor's answer
+MOST = 1 << 16  # bytes forwarded at once
+HOLD = b"h"  # the supervisor's answer: the job continues
 
 
 def watched(connection: socket.socket) -> socket.socket:
-    """The same connection; it breaks when the other host has confirmed nothing for SILENCE_S."""
+    """The same connection, which now breaks after SILENCE_S without an acknowledgement."""
     third = SILENCE_S // 3
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (
@@ -46,7 +47,7 @@ def watched(connection: socket.socket) -> socket.socket:
 
 
 def call(where: str, line: str) -> socket.socket | None:
-    """A connection to the supervisor at `where`, which has heard `line`; None if none answers."""
+    """A connection to the supervisor at `where`, which has received `line`; None on failure."""
     addresses, port, token = where.split(":")
     for address in addresses.split(","):
         try:
@@ -65,19 +66,19 @@ def call(where: str, line: str) -> socket.socket | None:
 
 
 class Relay:
-    """Between mpirun, at `mpirun`, and the daemon of one host."""
+    """Forwards traffic between mpirun, at address `mpirun`, and the daemon of one host."""
 
     def __init__(self, mpirun: tuple[str, int]) -> None:
         self._mpirun = mpirun
         self._listener = socket.create_server(("0.0.0.0", 0))
         self.port = self._listener.getsockname()[1]
-        self._other: dict[socket.socket, socket.socket] = {}  # both ways
-        self._held: set[socket.socket] = set()  # mpirun's ends, of which the host's are gone
-        self._ups: set[socket.socket] = set()  # mpirun's ends
-        self.has_come = False  # the daemon, once
+        self._other: dict[socket.socket, socket.socket] = {}  # socket -> peer, both ways
+        self._held: set[socket.socket] = set()  # mpirun's sockets whose host socket is closed
+        self._ups: set[socket.socket] = set()  # mpirun's sockets
+        self.has_come = False  # whether the daemon has connected
 
     def turn(self) -> tuple[bool, socket.socket | None]:
-        """Pass on what has come; whether mpirun is still there, and an end that the host left."""
+        """Forward pending data; whether mpirun is connected, and a socket closed by the host."""
         ready, _, _ = select.select([self._listener, *self._held, *self._other], [], [], LOOK_S)
         for one in ready:
             if one is self._listener:
@@ -89,12 +90,12 @@ class Relay:
         return True, None
 
     def close(self) -> None:
-        """Let go of all ends."""
+        """Close all sockets."""
         for one in (self._listener, *self._held, *self._other):
             one.close()
 
     def hold(self, down: socket.socket) -> None:
-        """The host's end is gone; mpirun is not to know."""
+        """The connection to the host is closed; keep the one to mpirun open."""
         up = self._other.pop(down)
         del self._other[up]
         self._held.add(up)
@@ -108,7 +109,7 @@ class Relay:
         self.has_come = True
 
     def _pass_on(self, one: socket.socket) -> bool:
-        """From one end to the other; False if it has ended."""
+        """Forward data from one socket to its peer; False if the socket is closed."""
         try:
             data = one.recv(MOST)
         except OSError:
@@ -117,12 +118,12 @@ class Relay:
             try:
                 self._other[one].sendall(data)
             except OSError:
-                return one in self._ups  # the host does not hear: its own end will say so
+                return one in self._ups  # a lost host is detected by its own socket
         return bool(data)
 
 
 def mpirun_of(words: Sequence[str]) -> tuple[str, int]:
-    """mpirun's address and port in the command line that starts a daemon.
+    """mpirun's address and port, from the command line that starts a daemon.
 
     Errors: ValueError if there is none.
     """
@@ -133,20 +134,20 @@ def mpirun_of(words: Sequence[str]) -> tuple[str, int]:
 
 
 def through(port: int, words: Sequence[str]) -> list[str]:
-    """The command line that starts a daemon, with a relay's `port` as mpirun's."""
+    """The command line that starts a daemon, with the relay's `port` in place of mpirun's."""
     old = mpirun_of(words)[1]
     only_ipv4 = [re.sub(r";tcp6://[^;\"]*", "", word) for word in words]
     return [re.sub(rf"(;tcp://[^:\"]*):{old}\b", rf"\1:{port}", word) for word in only_ipv4]
 
 
 def host_of(words: Sequence[str]) -> str:
-    """The word before the command, which begins with settings or is the daemon."""
+    """The host: the word before the command, which begins with settings or is prted."""
     at = next(i for i, word in enumerate(words) if ";" in word or "prted" in word)
     return words[at - 1]
 
 
 def main(words: Sequence[str]) -> int:
-    """Start the daemon of a host, and stand between it and mpirun until one of them ends."""
+    """Start the daemon of a host, and relay between it and mpirun until one of them ends."""
     import subprocess
 
     relay = Relay(mpirun_of(words))
@@ -161,7 +162,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _stand(relay: Relay, host: str, child: subprocess.Popen[bytes]) -> int:
-    """Until mpirun or, unless it is to be survived, the host has ended."""
+    """Relay until mpirun has ended, or the host, unless the job survives it."""
     is_there, left = True, None
     while is_there:
         code = child.poll()

@@ -1,4 +1,4 @@
-"""How long a job may still run: by the setting `time_limit`, else as SLURM says."""
+"""Time limit of a job: from the setting `time_limit`, else from SLURM."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def left_s(settings: Settings) -> float:
-    """Seconds until this job is ended; infinite if nobody says."""
+    """Seconds until this job is ended; infinite if unknown."""
     if settings.time_limit:
         return seconds(settings.time_limit) - age_s()
     ends = slurm_requeue.end_of_job()
@@ -23,14 +23,14 @@ def left_s(settings: Settings) -> float:
 
 
 def age_s() -> float:
-    """Seconds since this process began, of which starting MPI on many ranks takes some."""
+    """Seconds since this process started, including the start of MPI."""
     with open("/proc/self/stat") as file:
         ticks = int(file.read().rpartition(")")[2].split()[19])
     return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
 
 
 def seconds(text: str) -> float:
-    """A time limit: `5400`, "90m", "2h", "1d", "1:30:00" or "2-12:00:00".
+    """Seconds of a time limit: `5400`, "90m", "2h", "1d", "1:30:00" or "2-12:00:00".
 
     Errors: HpcflowError for anything else.
     """
@@ -48,7 +48,7 @@ def seconds(text: str) -> float:
 
 
 def short(span_s: float) -> str:
-    """Seconds in two numbers at most: "0.8s", "12m", "1h 30m", "264d"."""
+    """Seconds as text of at most two units: "0.8s", "12m", "1h 30m", "264d"."""
     if span_s < 10:
         return f"{span_s:.2g}s"
     whole, units = round(span_s), (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
@@ -61,7 +61,7 @@ def short(span_s: float) -> str:
 
 
 def span(seconds: float) -> str:
-    """Seconds as people write them: 12 us."""
+    """Seconds as text with a unit: 12 us."""
     if abs(seconds) >= 1:
         return f"{seconds:.3g} s"
     return f"{seconds * 1e3:.3g} ms" if abs(seconds) >= 1e-3 else f"{seconds * 1e6:.3g} us"

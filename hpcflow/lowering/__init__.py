@@ -1,1 +1,4 @@
-"""One task's partition becomes Python code: segments between waits, buffers, fusion, the code."""
+"""Code generation: compiles the partition of one task to Python segments.
+
+Steps: operator fusion, the cut into segments between waits, buffer assignment, and the Python text.
+"""

@@ -1,7 +1,8 @@
-"""Where blocks lie in the arena of a device: two overlap only if one ends before the other begins.
+"""Arena allocation: the offset of each memory block in the arena of its device.
 
-The largest come first, each in the tightest gap that those before it have left, so the arena is
-seldom larger than the most that is alive at once.
+Two blocks overlap only if the lifetime of one ends before that of the other begins. Greedy by size:
+the largest block is placed first, each in the tightest gap that the blocks placed before leave. The
+arena is seldom larger than the peak of live memory.
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ import numpy as np
 from hpcflow.plan.ir.program import Ref
 
 ALIGNED = 64  # bytes: a cache line, which vector units load at once
-NEVER = 2**62  # the place behind a step
+NEVER = 2**62  # a position after the end of the step
 
 
 @dataclasses.dataclass(frozen=True)
 class Life:
-    """When memory of `nbytes` is in use: from place `start` of `strand` on.
+    """The lifetime of `nbytes` of memory, in use from position `start` of segment `strand` on.
 
-    `ends` has the last place of each strand that uses it; None if the step's end alone frees it.
+    `ends` maps each segment that uses the memory to the position of its last use. It is None if the
+    memory is in use until the end of the step.
     """
 
     nbytes: int
@@ -30,7 +32,7 @@ class Life:
     ends: Mapping[int, int] | None
 
     def then(self, ends: Mapping[int, int] | None) -> Life:
-        """With another value in the same memory behind the last one."""
+        """The lifetime extended to `ends`: another value reuses the memory after the last one."""
         if ends is None or self.ends is None:
             return dataclasses.replace(self, ends=None)
         return dataclasses.replace(self, ends={**self.ends, **ends})
@@ -38,19 +40,19 @@ class Life:
 
 @dataclasses.dataclass
 class Block:
-    """Memory on `device` for values of which each takes the place of the last; where it lies."""
+    """A memory block on `device`, used by `values` in turn, at arena offset `start`."""
 
     device: str
     life: Life
     values: list[Ref]
-    start: int = 0  # its first byte in the arena
+    start: int = 0  # byte offset in the arena
 
 
 def lay_out(lives: Sequence[Life], over: np.ndarray) -> tuple[list[int], int]:
-    """The first byte of each block, and the size of the arena.
+    """Return the byte offset of each block, and the size of the arena in bytes.
 
-    `over[i, j]` is the last place of strand j that is over when strand i begins (see
-    `hpcflow.lowering.segments_between_waits.over`).
+    `over[i, j]` is the position of the last node of segment j that has finished when segment i
+    begins (see `hpcflow.lowering.segments_between_waits.over`).
     """
     apart = _Conflicts(lives, over)
     starts = [0] * len(lives)
@@ -65,7 +67,7 @@ def lay_out(lives: Sequence[Life], over: np.ndarray) -> tuple[list[int], int]:
 
 
 def _tightest(taken: Sequence[tuple[int, int]], size: int) -> int:
-    """The start of the smallest gap between intervals, in their order, that has room for `size`."""
+    """The start of the smallest gap of at least `size` between sorted intervals, else their end."""
     best, least, end = -1, NEVER, 0
     for first, last in taken:
         if size <= first - end < least:
@@ -75,7 +77,7 @@ def _tightest(taken: Sequence[tuple[int, int]], size: int) -> int:
 
 
 class _Conflicts:
-    """Which blocks may be in use at one time."""
+    """Which blocks may be live at the same time."""
 
     def __init__(self, lives: Sequence[Life], over: np.ndarray) -> None:
         self.over = over
@@ -91,8 +93,8 @@ class _Conflicts:
         self.first = np.concatenate([[0], np.cumsum(counts)[:-1]]) if len(lives) else counts
 
     def of(self, i: int) -> np.ndarray:
-        """Which blocks may be in use while block `i` is."""
-        mine = self.over[self.strand[i]].copy()  # what is over when it begins, strand by strand
+        """A boolean mask of the blocks that may be live while block `i` is."""
+        mine = self.over[self.strand[i]].copy()  # per segment, what has finished by then
         mine[self.strand[i]] = self.start[i] - 1
         before = np.logical_and.reduceat(mine[self.where] >= self.last, self.first)
         after = np.ones(len(before), bool)

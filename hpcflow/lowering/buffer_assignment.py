@@ -1,4 +1,7 @@
-"""Where each value of a part lives: in a reused buffer, a bucket, a message's buffer, or fresh."""
+"""Buffer assignment: the memory of each value of a partition.
+
+A value lies in a reused arena block, a gradient bucket, a message buffer, or a fresh allocation.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ BUILT_IN = {"Const", "Feed", "NoOp", "ReadVariable", "Assign", "Send", "Recv", "
 
 @dataclasses.dataclass
 class Storage:
-    """The result of `assign`: an expression for every value, and what its names are bound to."""
+    """The result of `assign`: an expression for each value, and the bindings of its names."""
 
     part: Part
     number: dict[str, int]
@@ -30,8 +33,8 @@ class Storage:
     binds: dict[str, tuple] = dataclasses.field(default_factory=dict)
     blocks: list[Block] = dataclasses.field(default_factory=list)
     arenas: dict[str, int] = dataclasses.field(default_factory=dict)  # device -> bytes
-    fresh: set[Ref] = dataclasses.field(default_factory=set)  # allocated anew in every step
-    shared: set[str] = dataclasses.field(default_factory=set)  # names used over several strands
+    fresh: set[Ref] = dataclasses.field(default_factory=set)  # allocated in every step
+    shared: set[str] = dataclasses.field(default_factory=set)  # names used by several segments
     assigned: dict[str, list[str]] = dataclasses.field(
         default_factory=dict
     )  # node -> names it sets
@@ -40,26 +43,26 @@ class Storage:
     )  # read -> until "use" or "step"
     after: dict[str, list[str]] = dataclasses.field(default_factory=dict)  # node -> statements
 
-    # initial values that are to be variables -> who takes them
+    # initial values whose memory becomes that of a variable -> the Assign that adopts them
     owned: dict[Ref, str] = dataclasses.field(default_factory=dict)
-    boxes: list[str] = dataclasses.field(default_factory=list)  # names of the values of waits
+    boxes: list[str] = dataclasses.field(default_factory=list)  # names of the outputs of waits
     parcels: dict[str, int] = dataclasses.field(default_factory=dict)  # Parcel -> its block
     joins: dict[str, int] = dataclasses.field(default_factory=dict)  # Concat, Pack -> its block
     places: dict[str, list[tuple[Spec, int]]] = dataclasses.field(default_factory=dict)
 
     def variable(self, ref: Ref) -> str:
-        """The name bound to the variable, or other state, behind a handle."""
+        """The name bound to the variable, or other state, of a handle."""
         name = f"v{self.number[ref.node]}"
         self.binds[name] = ("var", ref.node)
         return name
 
     def variable_behind(self, ref: Ref) -> str:
-        """The variable whose memory a value is, "None" if it is nobody's."""
+        """The name of the variable whose memory a value is, "None" if it is of no variable."""
         node = self.part.nodes[ref.node]
         return self.variable(node.inputs[0]) if node.type == "ReadVariable" else "None"
 
     def fixed(self, ref: Ref) -> bool:
-        """True if the value always lies at one address of the instance, in a buffer of its own."""
+        """True if the value has a fixed address in the step instance, in a buffer of its own."""
         return self.binds.get(self.expr[ref], ("",))[0] in ("buffer", "recv", "viewof")
 
     def static(self, node: Node) -> bool:
@@ -67,7 +70,7 @@ class Storage:
         return all(is_known(spec.shape) for spec in node.specs)
 
     def parcel(self, node: Node) -> int:
-        """The block of a Parcel, which is its alone: values are written there before its turn."""
+        """The block of a Parcel, unshared: its inputs are written there before its turn."""
         if node.name not in self.parcels:
             self.parcels[node.name] = len(self.blocks)
             life = Life(node.specs[0].nbytes, 0, -1, None)
@@ -75,21 +78,21 @@ class Storage:
         return self.parcels[node.name]
 
     def slot(self, node: Node, index: int) -> str:
-        """The name of the place in a Parcel where its input `index` goes."""
+        """The name of the slot of input `index` in a Parcel."""
         name, (spec, start) = f"p{self.number[node.name]}_{index}", self._places(node)[index]
         block = self.parcel(node)
         self.binds[name] = ("buffer", node.device, block, spec.dtype, spec.shape, start)
         return name
 
     def joined(self, node: Node, index: int) -> str:
-        """The name of the place in a Concat or Pack where its input `index` goes."""
+        """The name of the slot of input `index` in a Concat or Pack."""
         name, (spec, start) = f"j{self.number[node.name]}_{index}", self._places(node)[index]
         block = self.joins[node.name]
         self.binds[name] = ("buffer", node.device, block, spec.dtype, spec.shape, start)
         return name
 
     def _places(self, node: Node) -> list[tuple[Spec, int]]:
-        """The inputs of a Parcel, Concat or Pack, each with the byte where it begins there."""
+        """The spec and the byte offset of each input of a Parcel, Concat or Pack."""
         if node.name not in self.places:
             specs = [self.part.spec(ref) for ref in node.inputs]
             if node.type == "Parcel":
@@ -100,7 +103,7 @@ class Storage:
         return self.places[node.name]
 
     def bucket_input(self, node: str, index: int) -> str:
-        """The name of the place in a bucket where input `index` of a collective goes."""
+        """The name of the slot of input `index` of a collective in its bucket."""
         return f"w{self.number[node]}_{index}"
 
 
@@ -110,15 +113,16 @@ def assign(
     info: Callable[[Node], Any],
     groups: Mapping[str, Group] | None = None,
 ) -> Storage:
-    """Decide where every value of `part` lives; `groups` are those of its nodes, if they have one.
+    """Assign memory to every value of `part`.
 
-    The scratch values of a group have one tile.
+    `groups` maps a node to its group, if it has one. The scratch values of a group have the size of
+    one tile.
     """
     return _Assigner(part, strands, info, groups or {}).run()
 
 
 def has_kernel(node: Node) -> bool:
-    """True if a kernel computes its outputs."""
+    """True if a kernel computes the outputs of the node."""
     made = node.type not in BUILT_IN and node.type not in FRAMES
     return made and not node.row.waits and not node.is_state
 
@@ -144,7 +148,7 @@ class _Assigner:
             if node.type in FRAMES
         }
         self.store = Storage(part, {name: i for i, name in enumerate(part.nodes)})
-        self.root: dict[Ref, Ref] = {}  # the value whose memory this one is
+        self.root: dict[Ref, Ref] = {}  # value -> the value whose memory it lies in
         self.block_of: dict[Ref, int] = {}
 
     def run(self) -> Storage:
@@ -160,7 +164,7 @@ class _Assigner:
         return self.store
 
     def lay_out(self) -> None:
-        """Give each block its place in the arena of its device."""
+        """Assign each block its offset in the arena of its device."""
         before = over(self.part, self.strands)
         for device in sorted({block.device for block in self.store.blocks}):
             blocks = [block for block in self.store.blocks if block.device == device]
@@ -170,7 +174,7 @@ class _Assigner:
             for block, start in zip(blocks, starts, strict=True):
                 block.start = start
 
-    # -- which memory a value is, and until when
+    # -- aliasing and lifetimes
 
     def find_roots(self, node: Node) -> None:
         for ref in (Ref(node.name, i) for i in range(len(node.specs))):
@@ -180,8 +184,9 @@ class _Assigner:
             self.root[Ref(node.name)] = self.root[node.inputs[0]]
 
     def find_initial(self, node: Node) -> None:
-        """An initial value that nobody else uses becomes the variable: it is made in memory of its
-        own, also by several operations, each in place of the last.
+        """Make an initial value that nothing else uses the memory of its variable.
+
+        It is computed in memory of its own. A chain of operations that make it run in place there.
         """
         if node.type != "Assign" or not node.attrs.get("initial"):
             return
@@ -202,7 +207,7 @@ class _Assigner:
             ref = sources[0] if sources and maker.inputs.count(sources[0]) == 1 else None
 
     def takes_last(self, node: Node, ref: Ref) -> bool:
-        """Whether others that use a value only give variables their initial values, by copies."""
+        """Whether all other users of a value only copy it as an initial value."""
         *others, last = self.users[ref]
         copies = (self.part.nodes[name] for name in others)
         return last == node.name and all(
@@ -211,9 +216,9 @@ class _Assigner:
         )
 
     def find_ends(self) -> dict[Ref, dict[int, int] | None]:
-        """For each root the last place in each strand where its memory is used.
+        """For each root, the position in each segment of the last use of its memory.
 
-        None: only the end of the step frees it.
+        None: the memory is in use until the end of the step.
         """
         found: dict[Ref, dict[int, int] | None] = {}
         for ref, root in self.root.items():
@@ -230,13 +235,13 @@ class _Assigner:
         return found
 
     def until(self, name: str, root: Ref) -> str:
-        """The node with whose end the use of a value by `name` ends: a group takes it till then."""
+        """The node after which `name` no longer uses a value: the last one of its group."""
         group = self.groups.get(name)
         return name if group is None or root in self.scratch else group.last
 
     @staticmethod
     def holds(node: Node) -> bool:
-        """True if the node goes on using its inputs after its turn."""
+        """True if the node uses its inputs after it has started: a send or a wait."""
         return node.type == "Send" or (node.row.waits and not node.row.collective)
 
     # -- placing
@@ -260,12 +265,12 @@ class _Assigner:
             self.bind(Ref(node.name), f"i{n}", ("recv", node.name))
         elif node.row.collective:
             for i in range(len(node.specs)):
-                box = "[0]" if node.type == "AllGather" else ""  # it comes in memory of its own
+                box = "[0]" if node.type == "AllGather" else ""  # allocated in every step
                 self.bind(Ref(node.name, i), f"o{n}_{i}{box}", ("bucket_out", node.name, i))
         elif node.type in ("ReadVariable", "Copy"):
             self.name(node, Ref(node.name))
             if node.type == "Copy" or self.fetched_from(node):
-                self.store.fresh.add(Ref(node.name))  # a fetched variable is copied when it is read
+                self.store.fresh.add(Ref(node.name))  # a fetched variable is copied at the read
             else:
                 self.pin(node)
         elif node.row.waits:
@@ -278,7 +283,7 @@ class _Assigner:
             self.place_computed(node)
 
     def place_awaited(self, node: Node, n: int) -> None:
-        """The values of a wait, or of a message of unknown size, are put in boxes when it ends."""
+        """Box the outputs of a wait or of a message of unknown size, set when it finishes."""
         for i in range(len(node.specs)):
             self.bind(Ref(node.name, i), f"i{n}_{i}[0]", ("box", node.name, i))
             self.store.boxes.append(f"i{n}_{i}[0]")
@@ -288,7 +293,7 @@ class _Assigner:
         self.store.binds[name.removesuffix("[0]")] = what
 
     def name(self, node: Node, ref: Ref) -> None:
-        """A Python name for a value that the strand's code assigns."""
+        """Bind a value to a Python name that the code of the segment assigns."""
         text = f"x{self.store.number[node.name]}" + (f"_{ref.index}" if ref.index else "")
         self.store.expr[ref] = text
         self.store.assigned.setdefault(node.name, []).append(text)
@@ -327,7 +332,7 @@ class _Assigner:
             self.place_scratch(node, info.scratch)
 
     def place_scratch(self, node: Node, specs: Sequence[Spec]) -> None:
-        """Memory that a kernel uses while it runs, and nobody else then."""
+        """Allocate the workspace of a kernel, which is live only while the kernel runs."""
         place = self.store.number[node.name]
         strand, buffers = self.home[node.name], []
         for spec in specs:
@@ -338,7 +343,7 @@ class _Assigner:
             self.store.binds[f"h{place}"] = ("room", node.name, tuple(buffers))
 
     def place_owned(self, node: Node, ref: Ref, info: Any) -> None:
-        """An initial value in memory of its own: that of an input that is one, else fresh."""
+        """Place an initial value in the memory of an input that is one, else in a new array."""
         sources = [node.inputs[i] for i in info.inplace[: len(node.inputs)]]
         owned = next((r for r in sources if r in self.store.owned), None)
         if owned is None:
@@ -357,7 +362,7 @@ class _Assigner:
             self.name(node, ref)
 
     def bucket_for(self, ref: Ref) -> tuple[str, int] | None:
-        """The collective that alone uses a value: it can be produced in the bucket itself."""
+        """The collective that is the only user of a value, which can be computed in its bucket."""
         names = self.users.get(ref, [])
         if len(names) != 1 or not self.part.nodes[names[0]].row.collective:
             return None
@@ -369,7 +374,7 @@ class _Assigner:
         return node.name, node.inputs.index(ref)
 
     def parcel_for(self, ref: Ref) -> tuple[Node, int] | None:
-        """The parcel a value travels in, if it can be produced there."""
+        """The Parcel that sends a value, if the value can be computed in it."""
         for name in self.users.get(ref, []):
             node = self.part.nodes[name]
             if node.type == "Parcel" and node.device == self.part.nodes[ref.node].device:
@@ -377,7 +382,7 @@ class _Assigner:
         return None
 
     def is_whole(self, node: Node) -> bool:
-        """Whether the one value of a node lies in a block of its own."""
+        """Whether the only output of a node has a block of its own."""
         ref, info = Ref(node.name), self.info(node)
         if info.form != "out" or not self.store.static(node) or not node.specs[0].sized:
             return False
@@ -385,7 +390,7 @@ class _Assigner:
         return not (elsewhere or self.bucket_for(ref) or self.parcel_for(ref))
 
     def fits_slot(self, ref: Ref, node: Node) -> bool:
-        """Whether a value can be produced where `node` joins it with others."""
+        """Whether a value can be computed in its slot of the joining `node`."""
         maker = self.part.nodes[ref.node]
         if not has_kernel(maker) or self.info(maker).form not in ("ufunc", "out"):
             return False
@@ -397,7 +402,7 @@ class _Assigner:
         return not (elsewhere or self.bucket_for(ref) or self.parcel_for(ref))
 
     def open_join(self, node: Node) -> None:
-        """Give a Concat or Pack its block, from the first value on that is produced in it."""
+        """Allocate the block of a Concat or Pack, live from the first value computed in it."""
         if node.name not in self.store.joins:
             ref, makers = Ref(node.name), [r.node for r in node.inputs if r in self.slots]
             start = min(self.begins(self.part.nodes[name], False) for name in makers)
@@ -427,14 +432,17 @@ class _Assigner:
         self.bind(ref, name, ("buffer", node.device, block, spec.dtype, spec.shape, 0))
 
     def begins(self, node: Node, tile: bool) -> int:
-        """The first place where a value of `node` is written: groups go over theirs many times."""
+        """The first position at which an output of `node` is written.
+
+        A group writes the outputs of all its nodes from its first node on.
+        """
         group = self.groups.get(node.name)
         return self.store.number[node.name if group is None or tile else group.nodes[0]]
 
     def inherited(self, node: Node, ref: Ref, info: Any) -> int | None:
-        """The block of an input that dies here and may be overwritten while it is read."""
+        """The block of an input that ends its life at `node` and can be overwritten in place."""
         if ref.index or size_of(node.specs[ref.index].shape) == 1:
-            return None  # NumPy is three times slower in place on a single element
+            return None  # NumPy in place on a single element is three times slower
         here = {self.home[node.name]: self.store.number[node.name]}
         for i in info.inplace[: len(node.inputs)]:
             source = node.inputs[i]
@@ -451,12 +459,12 @@ class _Assigner:
     # -- pins
 
     def pin(self, node: Node) -> None:
-        """Pin the version a read sees, unless no update can come before its last use."""
+        """Pin the version that a read returns, unless no update can precede its last use."""
         ref = Ref(node.name)
         text, var = self.store.expr[ref], self.store.variable(node.inputs[0])
         number = self.store.number
         uses = [u for r in self.views(ref) for u in self.users.get(r, [])]
-        mine = self.users.get(ref, [])  # a send of the read itself pins on its own
+        mine = self.users.get(ref, [])  # a Send of the read pins the version itself
         held = [self.part.nodes[u] for u in uses]
         held = [u for u in held if self.holds(u) and not (u.type == "Send" and u.name in mine)]
         if held or any(self.home[u] != self.home[node.name] for u in uses):
@@ -468,29 +476,29 @@ class _Assigner:
             overwritten = number[last] in writes and self.mixes(self.part.nodes[last], ref)
             if overwritten or any(w < number[last] for w in writes):
                 self.store.pinned[node.name] = "use"
-                self.store.shared.add(text)  # a step that fails before its last use ends the pin
+                self.store.shared.add(text)  # a step that fails before the last use unpins it
                 ends = [f"{var}.unpin({text})", f"{text} = None"]
                 self.store.after.setdefault(last, []).extend(ends)
 
     def mixes(self, update: Node, ref: Ref) -> bool:
-        """Whether an update may read elements of what was read, `ref`, that it has changed."""
+        """Whether an update may read elements of the read value `ref` after changing them."""
         if update.type in FRAMES or update.row.by_rows:
             return True
         return any(r != ref and self.root.get(r) == ref for r in update.inputs)
 
     def views(self, ref: Ref) -> list[Ref]:
-        """The values that lie in the memory of `ref`, itself among them."""
+        """The values that lie in the memory of `ref`, including `ref`."""
         return [r for r, root in self.root.items() if root == ref]
 
     def fetched_from(self, node: Node) -> bool:
-        """True if a read is fetched, or a view of it that an update would change first."""
+        """True if a read is fetched, or a view of it that a later update would change."""
         ref = Ref(node.name)
         if ref in self.fetched:
             return True
         return bool(self.later_writes(node) and not self.fetched.isdisjoint(self.views(ref)))
 
     def later_writes(self, read: Node) -> list[int]:
-        """The numbers of the updates of a variable behind a read of it."""
+        """The numbers of the updates of a variable that follow a read of it."""
         handle, number = read.inputs[0], self.store.number
         found = []
         for name in self.users.get(handle, []):

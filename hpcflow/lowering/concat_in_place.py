@@ -1,4 +1,4 @@
-"""Values that are joined along the first axis can be produced where they are joined."""
+"""Concat in place: values joined along the first axis are computed in the output of the join."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from hpcflow.plan.ir.program import Node, Part, Ref
 
 
 class Slot(NamedTuple):
-    """The place of input number `place` of a node that joins."""
+    """The place of input number `place` in the output of the joining node `node`."""
 
     node: str
     place: int
 
 
 def joins(node: Node) -> bool:
-    """Whether a node puts values of known sizes one behind the other."""
+    """Whether a node concatenates values of static shape along the first axis."""
     if node.type not in ("Concat", "Pack") or not is_known(node.specs[0].shape):
         return False
     return node.attrs["axis"] in (0, -len(node.specs[0].shape or ()))
@@ -26,11 +26,11 @@ def joins(node: Node) -> bool:
 def slots(
     part: Part, whole: Callable[[Node], bool], fits: Callable[[Ref, Node], bool]
 ) -> dict[Ref, Slot]:
-    """The values that are produced in their slot.
+    """The values that are computed in their slot.
 
-    `whole(node)` tells if a node that joins has a block of the arena of its own, `fits(ref, node)`
-    if a value can be produced in a slot of that node. Each value has one; a value that is itself
-    joined of such has none.
+    `whole(node)` is true if the output of a joining node has an arena block of its own. `fits(ref,
+    node)` is true if a value can be computed in a slot of `node`. Each value has at most one slot.
+    The output of a joining node has none.
     """
     found: dict[Ref, Slot] = {}
     for node in part.nodes.values():

@@ -1,4 +1,4 @@
-"""The text of a group of nodes that one generated loop computes, with the updates that end it."""
+"""Emits the call of a generated loop for a group of nodes and variable updates."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hpcflow.plan.ir.program import Node, Ref
 
 
 class UpdateLoop:
-    """Writes the calls of the loop of `group` by the generator of a part's code.
+    """Writes the calls of the generated loop of `group` into a partition's code.
 
-    With `yields` the strand stops after each tile. Else Ctrl-C waits for the end where updates are
-    large: none is left half done.
+    With `yields` the segment yields after each tile. Else a large update defers Ctrl-C until it has
+    ended: no update is left half done.
     """
 
     def __init__(self, writer: Any, group: Group, loop: Described, yields: bool) -> None:
@@ -22,10 +22,10 @@ class UpdateLoop:
         self.store, self.last = writer.store, group.last
         self.nodes: list[Node] = [writer.part.nodes[name] for name in group.nodes]
         self.large = group.size >= update_tiling.LARGE
-        self.begun: dict[str, int] = {}  # variable -> its updates, for those that are to be ended
+        self.begun: dict[str, int] = {}  # variable -> how many updates its `end` counts
 
     def write(self) -> None:
-        """Emit what comes before the loop, the loop, and the end of the updates."""
+        """Emit the code before the loop, the loop, and the end of the updates."""
         emit, last = self.writer.emit, self.last
         arrays = [array for handle in self.loop.handles for array in self.target(handle)]
         arrays += [self.operand(ref) for ref in self.loop.operands]
@@ -50,7 +50,7 @@ class UpdateLoop:
             self.end(2)
 
     def target(self, handle: Ref) -> tuple[str, str]:
-        """The array to fill of a variable, and the one that has what it was."""
+        """The names of the output array of a variable and of the array with its previous value."""
         variable = self.store.variable(handle)
         new, old = f"n{variable}", f"o{variable}"
         users = [n for n in self.nodes if handle in [n.inputs[i] for i in n.row.writes]]
@@ -68,19 +68,21 @@ class UpdateLoop:
         return new, old
 
     def is_torn(self) -> str:
-        """The condition that an end between the loop and those of the updates would be seen: what
-        is filled is not yet current."""
+        """The condition under which an interrupt before the end of updates leaves them torn.
+
+        An update is torn if its array is filled but not yet current.
+        """
         if any(node.type == "Assign" for node in self.nodes):
             return "True"
         return " or ".join(f"n{name} is not o{name}" for name in self.begun) or "False"
 
     def end(self, depth: int) -> None:
-        """Make current what was filled."""
+        """Make the filled arrays current."""
         for variable, updates in self.begun.items():
             self.writer.emit(f"{variable}.end(n{variable}, {updates})", self.last, depth)
 
     def operand(self, ref: Ref) -> str:
-        """An array of a value's elements in their order."""
+        """An array of a value's elements in C order."""
         text = self.store.expr[ref]
         if not is_loose(self.writer.part, ref, self.writer.info):
             return text

@@ -1,4 +1,4 @@
-"""What the generator is told and what it makes: facts of kernels and sends, the generated text."""
+"""Inputs and results of code generation: facts of kernels and sends, and the generated code."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ from hpcflow.plan.ir.program import Part
 
 @dataclasses.dataclass(frozen=True)
 class KernelInfo:
-    """What the generator must know of a node's kernel (see hpcflow.kernels.kernel_registry)."""
+    """What code generation needs of a node's kernel (see hpcflow.kernels.kernel_registry)."""
 
     form: str
     inplace: tuple[int, ...] = ()
-    scratch: tuple[Spec, ...] = ()  # memory that it uses while it runs
-    tiles: bool = False  # an update that can be done tile by tile, with something else in between
+    scratch: tuple[Spec, ...] = ()  # workspace of one call
+    tiles: bool = False  # an update that runs tile by tile and can yield between tiles
 
 
 @dataclasses.dataclass(frozen=True)
 class SendInfo:
-    """How a Send leaves: from a fixed buffer, copied, loose (from where it lies), or sized."""
+    """How a Send reads its value: "fixed" buffer, "copied", in place ("loose"), or "sized".
+
+    "sized" sends a value whose size is known only in the step.
+    """
 
     node: str
     how: str
@@ -31,12 +34,12 @@ class SendInfo:
 
 @dataclasses.dataclass(frozen=True)
 class Code:
-    """The generated text of a part and what its names are bound to.
+    """The generated source of a partition, and what its names are bound to.
 
-    A bind is a tuple: ("kernel", node), ("tiles", node), ("const", node),
-    ("buffer", device, block, dtype, shape, first byte), ("viewof", node, name), ("frame", node),
-    ("room", node, buffers), ("var", node of its handle), ("recv", node), ("stage", node),
-    ("box", node, index), ("bucket_in" | "bucket_out", node, index), ("hook", name).
+    A bind is a tuple: ("kernel", node), ("tiles", node), ("const", node), ("buffer", device, block,
+    dtype, shape, first byte), ("viewof", node, name), ("frame", node), ("room", node, buffers),
+    ("var", node of its handle), ("recv", node), ("stage", node), ("box", node, index), ("bucket_in"
+    | "bucket_out", node, index), ("hook", name).
     """
 
     source: str
@@ -45,10 +48,10 @@ class Code:
     arenas: dict[str, int]  # device -> bytes of one step instance
     strands: list[Strand]
     sends: list[SendInfo]
-    lines: list[str]  # the node behind each line of the source
-    simple: bool  # one strand, no messages: strand 0 returns the results itself
+    lines: list[str]  # the node that each line of the source computes
+    simple: bool  # one segment and no messages: segment 0 returns the results itself
     versions: frozenset[str] = frozenset()  # variables of which a step may hold a version
-    tiled: frozenset[int] = frozenset()  # strands that yield between the tiles of large updates
+    tiled: frozenset[int] = frozenset()  # segments that yield between the tiles of large updates
 
     @property
     def buffer_bytes(self) -> int:
@@ -58,7 +61,10 @@ class Code:
 
 @dataclasses.dataclass(frozen=True)
 class Generated:
-    """A part as it runs, its code, and those of its loops and branches: by node, then by place."""
+    """A partition as it runs, its code, and the code of its loops and branches.
+
+    `inner` maps the name of a control-flow node, then the name of a body, to the code of the body.
+    """
 
     part: Part
     code: Code

@@ -1,7 +1,7 @@
-"""Turn one task's part into straight-line Python: a function per strand, over preallocated buffers.
+"""Code generator: compiles a task's partition to Python source, one function per segment.
 
-The text names what it needs (kernels, buffers, variables, channels) and `Code.binds` says what each
-name is; the runtime binds them once per step instance, so a running step looks nothing up.
+The source names what it needs (kernels, buffers, variables, channels), and `Code.binds` says what
+each name stands for. The runtime binds the names once per step instance, so a step does no lookups.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from hpcflow.lowering.tiled_update_loop import TileLoop
 from hpcflow.lowering.update_tiling import Group, arranged
 from hpcflow.plan.ir.program import Node, Part, Ref
 
-POLL_EVERY_S = 200e-6  # MPI moves only when polled: this often, by predicted time
-COPIED_SEND_BYTES = 64 << 10  # larger values that have no fixed place are sent from where they lie
-LONG_S = 2e-3  # kernels predicted to take longer lend the baton to the helper thread
+POLL_EVERY_S = 200e-6  # predicted time between polls; MPI makes progress only when polled
+COPIED_SEND_BYTES = 64 << 10  # larger values without a fixed buffer are sent in place, uncopied
+LONG_S = 2e-3  # kernels predicted to take longer lend the progress lock to the helper thread
 KEYWORD_OUT = {"Maximum", "Minimum"}  # NumPy deprecates their positional `out`, at 2 us a call
 
 
@@ -33,10 +33,11 @@ def generate(
     kept: frozenset[str] = frozenset(),
     writes: Writer | None = None,
 ) -> Code:
-    """The code of `part`; `info` tells its kernels' forms, `seconds` predicts their times.
+    """Generate the code of `part`.
 
-    Feeds in `kept` are given away with the call: as results they are not copied. `writes` tells for
-    which updates loops are generated.
+    `info` gives the metadata of a node's kernel, `seconds` predicts its time. Feeds in `kept` are
+    not copied when they are returned as results. `writes` says for which nodes update loops are
+    generated.
     """
     return _Writer(part, info, seconds, check_numerics, kept, writes).write()
 
@@ -52,25 +53,25 @@ class _Writer:
         writes: Writer | None,
     ) -> None:
         self.info, self.seconds, self.kept = info, seconds, kept
-        # a replica whose share is empty has the mean of nothing, which is no number
+        # a replica with an empty shard computes the mean of no elements, which is NaN
         empty = any(0 in (part.nodes[feed].specs[0].shape or ()) for feed in part.feeds)
         self.check = check_numerics and not empty
         self.part, self.strands = part, cut(part)
         self.groups: dict[str, Group] = {}
-        if not check_numerics:  # which looks at all values
+        if not check_numerics:  # check_numerics needs each value in memory
             self.part, self.strands, self.groups = arranged(part, self.strands, info, writes)
-        # collectives of several plans may have one storage, which is theirs by turns; what a loop
-        # or branch that waits begins with runs inside the strand it stands in
+        # collectives of several plans may take turns with one storage; the first segment of a loop
+        # or branch that waits runs inside the segment that contains it
         nodes = part.nodes.values()
         self.yields = not any(n.row.collective or n.type.endswith("Across") for n in nodes)
         self.tiled: set[int] = set()
-        self.now = 0  # the strand that is being written
+        self.now = 0  # the segment that is being written
         self.store: Storage = assign(self.part, self.strands, info, self.groups)
         self.binds = self.store.binds
         self.sends: list[SendInfo] = []
         self.out: list[str] = []
         self.lines: list[str] = []
-        self.shared: set[str] = set()  # names that live between strands
+        self.shared: set[str] = set()  # names shared by segments
         self.simple = len(self.strands) == 1 and not any(
             n.type in ("Send", "Recv") or n.row.waits for n in part.nodes.values()
         )
@@ -93,7 +94,7 @@ class _Writer:
         return name
 
     def write(self) -> Code:
-        self.emit("", depth=0)  # line 1 becomes `def make(...)` once all names are known
+        self.emit("", depth=0)  # replaced by `def make(...)` once all names are known
         at = len(self.out)
         bodies = [self.strand(i, s) for i, s in enumerate(self.strands)]
         self.release()
@@ -116,7 +117,7 @@ class _Writer:
         )
 
     def versions(self) -> frozenset[str]:
-        """Variables of which a version is pinned, or sent from where it lies."""
+        """Variables of which a version is pinned, or sent in place."""
         loose = {s.node for s in self.sends if s.how == "loose"}
         reads = {*self.store.pinned, *(self.part.nodes[s].inputs[0].node for s in loose)}
         found = (self.part.nodes[name] for name in reads)
@@ -129,7 +130,7 @@ class _Writer:
         shared_before = self.store.shared
         mine: set[str] = set()
         self.now = index
-        if index == 0 and self.check and self.simple:  # the engine counts the steps of others
+        if index == 0 and self.check and self.simple:  # the executor counts other steps
             self.emit(f"{self.hook('tick')}()")
         for i, name in enumerate(feeds):
             held = f"g{i}"
@@ -158,7 +159,7 @@ class _Writer:
         return f"s{index}"
 
     def release(self) -> None:
-        """The last function: hands over the results, lets go of what the step held."""
+        """Emit the last function: it returns the results and releases what the step held."""
         self.emit("def release():", depth=1)
         at = len(self.out)
         results = [] if self.simple else [f"r{i}, " for i in range(len(self.part.fetches))]
@@ -191,10 +192,10 @@ class _Writer:
             self.emit(text, node.name)
 
     def group(self, group: Group) -> None:
-        """Nodes that are computed together, tile by tile."""
+        """Emit the nodes of a group as one loop."""
         seconds = sum(self.seconds(self.part.nodes[name]) for name in group.nodes)
         last = self.part.nodes[group.last]
-        yields = last.kind == "cpu" and self.may_yield(seconds)  # others are not waited for
+        yields = last.kind == "cpu" and self.may_yield(seconds)  # launches do not block
         long = not yields and self.is_long(last, seconds)
         if long:
             self.emit(f"{self.hook('lend')}()", group.last)
@@ -209,7 +210,7 @@ class _Writer:
                 self.emit(text, name)
 
     def may_yield(self, seconds: float) -> bool:
-        """Whether the strand yields between the tiles of what takes so long."""
+        """Whether the segment yields between the tiles of an update predicted to take `seconds`."""
         long = not self.simple and self.yields and seconds > LONG_S
         if long:
             self.tiled.add(self.now)
@@ -217,7 +218,7 @@ class _Writer:
         return long
 
     def nothing(self, node: Node) -> None:
-        """A node whose value is there without code: a constant, a feed, a handle, pure order."""
+        """A node that needs no code: a constant, a feed, a handle, a control dependency."""
 
     do_Const = do_Feed = do_NoOp = nothing
 
@@ -243,7 +244,7 @@ class _Writer:
         self.emit(f"{var}.assign({self.store.expr[node.inputs[1]]}{initial})", node.name)
 
     def fit(self, node: Node) -> None:
-        """Check operands of an update whose sizes only the step knows: NumPy would broadcast."""
+        """Check operands of an update whose sizes only the step knows: NumPy broadcasts."""
         if node.row.by_rows:
             return
         for i, ref in enumerate(node.inputs):
@@ -282,14 +283,14 @@ class _Writer:
         return name
 
     def do_Parcel(self, node: Node) -> None:
-        """Copy the values in that were not produced in it."""
+        """Copy in the values that were not computed in the Parcel."""
         for i, ref in enumerate(node.inputs):
             slot = self.store.slot(node, i)
             if self.store.expr[ref] != slot:
                 self.emit(f"{slot}[...] = {self.store.expr[ref]}", node.name)
 
     def join(self, node: Node) -> None:
-        """Copy the values in that were not produced where they are joined."""
+        """Copy in the values that were not computed in their slot."""
         for i, ref in enumerate(node.inputs):
             slot = self.store.joined(node, i)
             if self.store.expr[ref] != slot:
@@ -304,7 +305,7 @@ class _Writer:
         )
 
     def do_Loop(self, node: Node) -> None:
-        """A loop or branch that never waits: one call."""
+        """Emit a loop or branch that never waits as one call."""
         name = f"k{self.store.number[node.name]}"
         self.binds[name] = ("frame", node.name)
         outs = ", ".join(self.store.expr[Ref(node.name, i)] for i in range(len(node.specs)))
@@ -314,12 +315,12 @@ class _Writer:
     do_Branch = do_Loop
 
     def wait(self, node: Node) -> None:
-        """Start what finishes later: a collective, or what is told its inputs and fills boxes."""
+        """Start a node that finishes later: a collective, or a wait that fills boxes."""
         given = ""
         if node.row.collective:
             for i, ref in enumerate(node.inputs):
                 target = self.store.bucket_input(node.name, i)
-                if node.type == "AllGather":  # however many rows there are now
+                if node.type == "AllGather":  # the number of rows is known only in the step
                     self.binds[target] = ("bucket_in", node.name, i)
                     self.emit(f"{target}[0] = {self.store.expr[ref]}.copy()", node.name)
                     continue
@@ -331,7 +332,7 @@ class _Writer:
         self.emit(f"{self.hook('begin')}({node.name!r}{given})", node.name)
 
     def given(self, ref: Ref) -> str:
-        """An input of a wait: a value, or the state behind a handle."""
+        """An input of a wait: a value, or the state of a handle."""
         is_handle = self.part.nodes[ref.node].is_state
         return self.store.variable(ref) if is_handle else self.store.expr[ref]
 
@@ -355,17 +356,17 @@ class _Writer:
         self.poll(node)
 
     def is_long(self, node: Node, seconds: float) -> bool:
-        """Whether others may run while a kernel does; launches on a GPU end at once."""
+        """Whether the progress lock is lent during a kernel. Launches on a GPU return at once."""
         return not self.simple and node.kind != "gpu" and seconds > LONG_S
 
     @staticmethod
     def handles_first(node: Node, args: list[str]) -> str:
-        """The arguments of an update."""
+        """The arguments of an update: the variables it writes, then the others."""
         others = [i for i in range(len(args)) if i not in node.row.writes]
         return ", ".join(args[i] for i in (*node.row.writes, *others))
 
     def update_in_tiles(self, node: Node, name: str, args: list[str]) -> None:
-        """An update by a kernel that stops between its tiles."""
+        """Emit an update whose kernel yields between its tiles."""
         self.binds[name] = ("tiles", node.name)
         self.fit(node)
         for i in node.row.writes:
@@ -386,7 +387,7 @@ class _Writer:
         refs = [Ref(node.name, i) for i in range(len(node.specs))]
         outs = [self.store.expr[r] for r in refs]
         if info.form == "view" and outs[0] in self.store.binds:
-            return  # a view of a fixed buffer was made when the instance was bound
+            return  # a view of a fixed buffer is created when the instance is bound
         static = self.store.static(node)
         if info.form in ("ufunc", "out") and static:
             fresh = [r for r in refs if r in self.store.fresh]
@@ -410,7 +411,7 @@ class _Writer:
                     self.emit(f"{self.hook('check')}({text}, {node.name!r})", node.name)
 
     def keyword(self, node: Node) -> str:
-        """What stands in front of an output."""
+        """The prefix of an output argument: "out=" for ufuncs of `KEYWORD_OUT`, else ""."""
         named = node.type in KEYWORD_OUT and self.info(node).form == "ufunc"
         return "out=" if named else ""
 
@@ -420,7 +421,7 @@ class _Writer:
         return name
 
     def poll(self, node: Node) -> None:
-        if self.simple or node.kind == "gpu":  # launches end at once
+        if self.simple or node.kind == "gpu":  # launches return at once
             return
         self.since_poll += self.seconds(node)
         if self.since_poll >= POLL_EVERY_S:

@@ -1,4 +1,7 @@
-"""Cut a task's part into strands: straight-line pieces between waits, run when theirs are over."""
+"""Segments: cuts a task's partition into straight-line code between waits.
+
+A segment runs when the waits it depends on have finished. In the code a segment is a `Strand`.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,15 @@ import numpy as np
 
 from hpcflow.plan.ir.program import Node, Part, Ref
 
-ALL = 2**61  # the place behind all of a strand
+ALL = 2**61  # a position after the end of a segment
 
 
 @dataclasses.dataclass(frozen=True)
 class Strand:
-    """Nodes that no wait can come between, in the global order.
+    """A segment: nodes that no wait separates, in the global order.
 
-    It may run once the wait nodes `waits` are over and the strands `after` have run. Strand 0 waits
-    for nothing. `fetches` are the positions of the fetched values it hands to the user.
+    It may run once the wait nodes `waits` have finished and the segments `after` have run. Segment
+    0 waits for nothing. `fetches` are the positions of the fetched values that the segment returns.
     """
 
     nodes: tuple[str, ...]
@@ -27,15 +30,16 @@ class Strand:
 
 
 def cut(part: Part) -> list[Strand]:
-    """The strands of a part.
+    """The segments of a partition.
 
-    Two nodes share a strand exactly if they depend, however remotely, on the same waits: so none is
-    delayed by a wait that it does not need (the first law of DESIGN: order and deadlock).
+    Two nodes share a segment exactly if they depend, directly or indirectly, on the same waits. So
+    no node is delayed by a wait that it does not need (the first invariant of DESIGN: order and
+    deadlock).
     """
     masks = _waits_of(part)
     members: dict[int, list[str]] = {0: []}
     for name, node in part.nodes.items():
-        if not (node.type == "Recv"):  # a receive is posted when the step starts, by no strand
+        if not (node.type == "Recv"):  # receives are posted when the step starts, not by a segment
             members.setdefault(masks[name], []).append(name)
     handed: dict[int, list[int]] = {}
     for i, ref in enumerate(part.fetches):
@@ -50,7 +54,7 @@ def cut(part: Part) -> list[Strand]:
 
 
 def _waits_of(part: Part) -> dict[str, int]:
-    """For each node the set of waits that must be over before it can start, as a bit mask."""
+    """For each node, the set of waits that must finish before it can start, as a bit mask."""
     masks: dict[str, int] = {}
     bit: dict[str, int] = {}
     for name, node in part.nodes.items():
@@ -66,7 +70,7 @@ def _waits_of(part: Part) -> dict[str, int]:
 
 
 def _after(node: Node, masks: dict[str, int]) -> int:
-    """The waits behind the values of `node`: its own too, if it is one."""
+    """The waits that the values of `node` depend on, including the node itself if it is a wait."""
     return masks[f"{node.name} is over"] if node.row.waits else masks[node.name]
 
 
@@ -92,15 +96,15 @@ def _strand(
 
 
 def home(strands: list[Strand]) -> dict[str, int]:
-    """The number of the strand in which each node runs (or starts, if it is a wait)."""
+    """The number of the segment in which each node runs (or starts, if it is a wait)."""
     return {name: i for i, s in enumerate(strands) for name in s.nodes}
 
 
 def over(part: Part, strands: list[Strand]) -> np.ndarray:
-    """[i, j]: the number of the last node of strand j that is over when strand i begins.
+    """[i, j]: the number of the last node of segment j that has finished when segment i begins.
 
-    ALL if the whole strand is, -1 if maybe nothing. A wait that is over was begun where it stands;
-    not so a receive, which is posted before the step.
+    ALL if the whole segment has finished, -1 if possibly no node has. A wait that has finished was
+    started in its segment, except a receive, which is posted before the step.
     """
     number = {name: i for i, name in enumerate(part.nodes)}
     where = home(strands)
@@ -118,7 +122,7 @@ def over(part: Part, strands: list[Strand]) -> np.ndarray:
 
 
 def users(part: Part) -> dict[Ref, list[str]]:
-    """The nodes that take each value, in the global order."""
+    """The nodes that consume each value, in the global order."""
     found: dict[Ref, list[str]] = {}
     for node in part.nodes.values():
         for ref in node.inputs:

@@ -1,4 +1,4 @@
-"""How the elements of an array lie in the memory of another: from where on, and how far apart."""
+"""Strided layouts: offset, sizes and strides of an array that is a view of another."""
 
 from __future__ import annotations
 
@@ -13,44 +13,44 @@ from hpcflow.graph.static_shape import is_known, known
 from hpcflow.plan.ir.program import Node, Part, Ref
 from hpcflow.plan.ir.program_rewriting import SAME_ORDER
 
-# operations of which the outputs are their input, parts of it, or that in another order
+# operations whose outputs are views of their input: all of it, a slice, or permuted axes
 SEEN = frozenset((*SAME_ORDER, "Transpose", "Rows", "Split", "Unpack", "StridedSlice"))
 
 
 class Lay(NamedTuple):
-    """An array of `sizes`, whose elements begin at `start` and lie `strides` apart, in elements."""
+    """A layout: an array of `sizes` at offset `start` with `strides`, both in elements."""
 
     start: int
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
 
     def is_packed(self) -> bool:
-        """Whether the elements lie one behind the other in C order."""
+        """Whether the elements are contiguous in C order."""
         expected, pairs = packed(self.sizes), zip(self.sizes, self.strides, strict=True)
         return all(n == 1 or s == e for (n, s), e in zip(pairs, expected.strides, strict=True))
 
     def turned(self, perm: Sequence[int]) -> Lay:
-        """With the axes in the order of `perm`."""
+        """The layout with its axes permuted by `perm`."""
         sizes = tuple(self.sizes[i] for i in perm)
         return Lay(self.start, sizes, tuple(self.strides[i] for i in perm))
 
     def swapped(self) -> Lay:
-        """With the last two axes swapped."""
+        """The layout with the last two axes swapped."""
         return self.turned([*range(len(self.sizes) - 2), -1, -2])
 
     def part(self, axis: int, first: int, count: int) -> Lay:
-        """`count` places of an axis from `first` on."""
+        """The slice of `count` indices of an axis from `first` on."""
         sizes = (*self.sizes[:axis], count, *self.sizes[axis + 1 :])
         return Lay(self.start + first * self.strides[axis], sizes, self.strides)
 
     def at(self, axis: int, place: int) -> Lay:
-        """One place of an axis, without the axis."""
+        """The slice at one index of an axis, without the axis."""
         one = self.part(axis, place, 1)
         return one.turned([i for i in range(len(self.sizes)) if i != axis])
 
     def reshaped(self, shape: Sequence[int]) -> Lay | None:
-        """The elements in another shape; None if no strides say where they lie then."""
-        runs: list[tuple[int, int]] = []  # how many elements lie alike, and how far apart
+        """The layout of the elements in another shape; None if no strides describe it."""
+        runs: list[tuple[int, int]] = []  # merged axes: (size, stride)
         for n, stride in zip(self.sizes, self.strides, strict=True):
             if n == 1:
                 continue
@@ -72,14 +72,14 @@ class Lay(NamedTuple):
         return Lay(self.start, tuple(shape), tuple(reversed(strides)))
 
     def broadcast(self, shape: Sequence[int]) -> Lay:
-        """With the elements repeated to this shape, as of arithmetic."""
+        """The layout with the elements broadcast to `shape`."""
         more = len(shape) - len(self.sizes)
         sizes, strides = (1,) * more + self.sizes, (0,) * more + self.strides
         spread = (s if n == m else 0 for n, m, s in zip(sizes, shape, strides, strict=True))
         return Lay(self.start, tuple(shape), tuple(spread))
 
     def run(self) -> int:
-        """How many elements at the end lie side by side."""
+        """The number of trailing elements that are contiguous in memory."""
         count = 1
         for n, stride in zip(reversed(self.sizes), reversed(self.strides), strict=True):
             if n > 1 and stride != count:
@@ -88,9 +88,9 @@ class Lay(NamedTuple):
         return count
 
     def by_rows(self, cols: int) -> tuple[str, Begins | None] | None:
-        """How the elements go with rows of `cols`, and where rows begin if the way says not where.
+        """How the elements map to rows of `cols`, and the row offsets where that is not enough.
 
-        None: a row is not of elements side by side, nor of one.
+        None: a row is neither contiguous nor a single repeated element.
         """
         axis, count = len(self.sizes), 1
         while axis and count < cols:
@@ -117,7 +117,7 @@ class Lay(NamedTuple):
         return FULL if along else COLUMN, (self.start, tuple(terms))
 
     def picked(self, key: Sequence[tuple[Any, ...]]) -> Lay | None:
-        """What a key of `StridedSlice` picks, if it is of numbers and runs forward."""
+        """The layout that a `StridedSlice` key selects; None unless it is static, of step 1."""
         places = sum(part[0] in ("at", "slice") for part in key)
         lay, axis = self, 0
         for kind, *told in key or (("rest",),):
@@ -136,13 +136,13 @@ class Lay(NamedTuple):
 
 
 def packed(shape: Sequence[int]) -> Lay:
-    """An array of this shape in C order."""
+    """The layout of an array of this shape in C order."""
     sizes = tuple(shape)
     return Lay(0, sizes, tuple(math.prod(sizes[i + 1 :]) for i in range(len(sizes))))
 
 
 def seen(part: Part, ref: Ref, device: str, types: Set[str] = SEEN) -> tuple[Ref, Lay]:
-    """What a value on a device is part of, by operations of `types`, and how it lies there."""
+    """The array that a value is a view of by operations of `types`, and its layout there."""
     chain, node = [ref], part.nodes[ref.node]
     while node.type in types and not node.control and node.device == device:
         plain = len(node.inputs) == 1 or node.type in SAME_ORDER
@@ -154,20 +154,20 @@ def seen(part: Part, ref: Ref, device: str, types: Set[str] = SEEN) -> tuple[Ref
     lay = packed(known(part.spec(root).shape))
     for ref in reversed(chain):
         made = through(part.nodes[ref.node], ref.index, lay)
-        if made is None:  # no strides say how it lies there
+        if made is None:  # no strides describe it
             root, made = ref, packed(known(part.spec(ref).shape))
         lay = made
     return root, lay
 
 
 def axes_of(node: Node) -> list[int]:
-    """The axes of its input in the order in which a Transpose has them."""
+    """The permutation of a Transpose: the input axis of each output axis."""
     rank, perm = len(known(node.specs[0].shape)), node.attrs["perm"]
     return [axis % rank for axis in (reversed(range(rank)) if perm is None else perm)]
 
 
 def through(node: Node, index: int, lay: Lay) -> Lay | None:
-    """How output `index` of a node lies where its input lies so."""
+    """The layout of output `index` of a node whose input has the layout `lay`."""
     shape, attrs = known(node.specs[index].shape), node.attrs
     if node.type == "Transpose":
         return lay.turned(axes_of(node))
@@ -185,7 +185,10 @@ def through(node: Node, index: int, lay: Lay) -> Lay | None:
 
 
 def without_unused(part: Part, had: Set[str]) -> Part:
-    """The part without rearranged values that nobody takes any more; `had` are those that were."""
+    """The partition without rearranging nodes that have lost their last user.
+
+    `had` are the nodes that had users before.
+    """
     nodes = dict(part.nodes)
     uses = Counter(ref.node for node in nodes.values() for ref in node.inputs)
     uses.update(ref.node for ref in part.fetches)

@@ -1,4 +1,4 @@
-"""The text of a group of nodes that are computed tile by tile: one loop over flat slices."""
+"""Emits the tiled loop of a group of nodes: one loop over slices of flat arrays."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from hpcflow.plan.ir.program import Node, Ref
 
 
 class TileLoop:
-    """Writes the loop of `group` by the generator of a part's code.
+    """Writes the loop of `group` into a partition's code.
 
-    Before the loop values and variables are made flat (`a...`), in it their tiles have names
-    (`t...`). With `yields` the strand stops after each tile; else Ctrl-C waits for the last one:
-    no update is left half done.
+    Before the loop, values and variables are flattened (`a...`); in the loop, their tiles have
+    names (`t...`). With `yields` the segment yields after each tile. Else Ctrl-C is deferred until
+    the last tile: no update is left half done.
     """
 
     def __init__(self, writer: Any, group: Group, yields: bool) -> None:
         self.writer, self.group, self.yields = writer, group, yields
         self.nodes = [writer.part.nodes[name] for name in group.nodes]
-        self.tile: dict[Ref, str] = {}  # what a value is called in the loop
-        self.flat: dict[str, str] = {}  # the tiles of which whole array a name stands for
-        self.scratch: list[tuple[str, str]] = []  # those that lie in a buffer of one tile
+        self.tile: dict[Ref, str] = {}  # value -> the name of its tile
+        self.flat: dict[str, str] = {}  # name of a tile -> the flat array it is sliced from
+        self.scratch: list[tuple[str, str]] = []  # (tile, buffer) of values of one tile
         self.targets: dict[str, str] = {}  # variable -> the name of its tile
-        self.kept: dict[str, str] = {}  # variable -> the version to copy first, if it is pinned
+        self.kept: dict[str, str] = {}  # variable -> its pinned version, copied before the update
 
     def write(self) -> None:
-        """Emit what comes before the loop, the loop, and the end of the updates."""
+        """Emit the code before the loop, the loop, and the end of the updates."""
         emit, last = self.writer.emit, self.group.last
         self.name_values()
         self.begin_updates()
@@ -47,8 +47,9 @@ class TileLoop:
     def loop(self, depth: int) -> None:
         """Emit the loop itself.
 
-        What a pinned version has goes to its second buffer just before the update of that tile:
-        what is copied, of however many variables, is in the cache still when it is changed.
+        A tile of a pinned version is copied to the variable's second buffer right before the update
+        of that tile. The copy is then still in the cache when the update changes it, for any number
+        of variables.
         """
         emit, last, size = self.writer.emit, self.group.last, self.group.size
         emit(f"for i in range(0, {size}, {update_tiling.TILE}):", last, depth)
@@ -70,7 +71,7 @@ class TileLoop:
             emit("yield", last, depth + 1)
 
     def name_values(self) -> None:
-        """Names for the tiles of all values that are not scalars."""
+        """Name the tiles of all values that are not scalars."""
         emit, store = self.writer.emit, self.writer.store
         made = [Ref(n.name) for n in self.nodes if n.type not in TILED]
         for ref in (*made, *(r for n in self.nodes for r in self.operands(n))):
@@ -84,7 +85,7 @@ class TileLoop:
                 emit(f"{self.flat[name]} = {store.expr[ref]}.reshape(-1)", ref.node)
 
     def begin_updates(self) -> None:
-        """Ask the variables what to fill, and what is to be copied there first."""
+        """Get from each variable the array to fill, and the version to copy there first."""
         for node in self.nodes:
             variable = self.variable(node)
             if not variable or variable in self.targets:
@@ -100,7 +101,7 @@ class TileLoop:
                 self.writer.emit(f"if {old} is not None: {old} = {old}.reshape(-1)", node.name)
 
     def end_updates(self, depth: int) -> None:
-        """Make current what was filled."""
+        """Make the filled arrays current."""
         for variable in self.targets:
             nodes = [n.name for n in self.nodes if self.variable(n) == variable]
             self.writer.emit(f"{variable}.end(n{variable}, {len(nodes)})", nodes[-1], depth)
@@ -110,11 +111,11 @@ class TileLoop:
         return self.writer.store.variable(node.inputs[0]) if node.type in TILED else ""
 
     def operands(self, node: Node) -> list[Ref]:
-        """The values that a node takes."""
+        """The operands of a node without the handles it updates."""
         return [ref for i, ref in enumerate(node.inputs) if i not in node.row.writes]
 
     def computed(self, node: Node) -> str:
-        """One node on one tile."""
+        """The code of one node on one tile."""
         args = [self.tile.get(r) or self.writer.store.expr[r] for r in self.operands(node)]
         if node.type == "Assign":
             return f"{self.targets[self.variable(node)]}[...] = {args[0]}"

@@ -1,8 +1,8 @@
-"""Updates of large variables in tiles: what a formula computes for a tile stays in the cache.
+"""Loop tiling of large variable updates: the temporaries of a tile stay in the cache.
 
-Element by element, a formula and the updates that end it need no other order than their own: all
-its operations on one tile come before any of the next. So its temporaries are of the size of a
-tile, and between two tiles a server may look after others.
+An elementwise formula and the updates that end it need only their own order: all operations run on
+one tile before any runs on the next. So the temporaries have the size of a tile, and a server can
+do other work between two tiles.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from hpcflow.plan.ir.control_flow_nodes import FRAMES
 from hpcflow.plan.ir.program import Node, Part, Ref
 from hpcflow.plan.ir.program_rewriting import SAME_ORDER, topological
 
-TILE = 32 << 10  # elements: those of a formula's values together fit a core's L2 cache
-LARGE = 4 * TILE  # elements: smaller values are in the cache as they are
-LOOSE_VIEWS = {"Reshape", "Rows"}  # as loose as what they show
-TILED = {"Assign", "AssignAdd", "AssignSub"}  # the updates that can be computed in tiles
+TILE = 32 << 10  # elements: the tiles of all values of a formula fit the L2 cache of a core
+LARGE = 4 * TILE  # elements: smaller values stay in the cache without tiling
+LOOSE_VIEWS = {"Reshape", "Rows"}  # views, as loose as their input
+TILED = {"Assign", "AssignAdd", "AssignSub"}  # updates that can be computed in tiles
 
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Nodes of one strand that are computed tile by tile, in their order; all of `size` elements.
+    """Nodes of one segment that are computed tile by tile; all have `size` elements.
 
-    `scratch` are values that nobody else uses: they have the size of a tile. If there is a `loop`,
-    it is generated, and they are nowhere.
+    The nodes run in their order. `scratch` are values that only the group uses: they have the size
+    of a tile. With a `loop`, the loop is generated, and they have no memory.
     """
 
     nodes: tuple[str, ...]
@@ -46,7 +46,7 @@ class Group:
 
     @property
     def last(self) -> str:
-        """The node whose end is the group's."""
+        """The node at which the code of the group is emitted."""
         return self.nodes[-1]
 
 
@@ -57,11 +57,11 @@ def arranged(
     writes: Writer | None = None,
     alone: frozenset[str] = frozenset(),
 ) -> tuple[Part, list[Strand], dict[str, Group]]:
-    """The part and its strands with the nodes of each group side by side; the group of each node.
+    """The partition and its segments with contiguous groups, and the group of each node.
 
-    Only the order within strands changes, and only of nodes that do not depend on each other.
-    `writes` tells what loops can be generated for, None if they cannot be; updates that are `alone`
-    are in no group.
+    Only the order within segments changes, and only of nodes that do not depend on each other.
+    `writes` says for which nodes loops can be generated, None if for none. Updates in `alone` are
+    in no group.
     """
     chosen = grouped(part, strands, info, writes, alone)
     if not chosen:
@@ -96,7 +96,7 @@ def arranged(
 
 
 def _group(part: Part, names: list[str], writes: Writer | None) -> Group:
-    """What the group of these nodes is."""
+    """The group of the nodes `names`."""
     nodes = [part.nodes[name] for name in names]
     mine, taken = set(names), users(part)
     made = [Ref(node.name, i) for node in nodes for i in range(len(node.specs))]
@@ -115,10 +115,10 @@ def grouped(
     writes: Writer | None,
     alone: frozenset[str] = frozenset(),
 ) -> dict[str, tuple[Any, ...]]:
-    """The nodes that are computed in loops, with what all of a group have in common.
+    """The nodes that are computed in loops, each with the key that all nodes of its group share.
 
-    They are updates, and what is computed element by element for them: by generated loops, and in
-    tiles where variables are large.
+    They are updates and the elementwise nodes they depend on. Loops are generated where possible;
+    else large variables are updated in tiles.
     """
     where = home(strands)
     chosen: dict[str, tuple[Any, ...]] = {}
@@ -130,7 +130,7 @@ def grouped(
     for name in reversed(part.nodes):
         node = part.nodes[name]
         if node.type not in UPDATES or node.attrs.get("initial") or name in alone or not fits(node):
-            continue  # an initial value is made in the variable's own memory
+            continue  # an initial value is computed in the memory of the variable
         alike = (shape_of(node), node.device, where[name])
         wanted = [name]
         while wanted:
@@ -145,7 +145,7 @@ def grouped(
 
 
 def _fits(part: Part, node: Node, info: Callable[[Node], Any], written: bool) -> bool:
-    """Whether a node can be computed in a group: operands are scalars, or of its own shape.
+    """Whether a node can be in a group: its operands are scalars, or have its own shape.
 
     `written`: a loop can be generated for it.
     """
@@ -161,7 +161,7 @@ def _fits(part: Part, node: Node, info: Callable[[Node], Any], written: bool) ->
         form = info(node).form
         if form not in ("ufunc", "out") or len(node.specs) != 1 or not node.specs[0].sized:
             return False
-        if Ref(node.name) in part.fetches:  # has memory of its own, made in each step
+        if Ref(node.name) in part.fetches:  # allocated in every step
             return False
     for i, ref in enumerate(node.inputs):
         if i in node.row.writes:
@@ -175,7 +175,7 @@ def _fits(part: Part, node: Node, info: Callable[[Node], Any], written: bool) ->
 
 
 def _in_order(part: Part, ref: Ref, info: Callable[[Node], Any]) -> bool:
-    """Whether a value's elements lie in the order of its indices, or in memory of their own."""
+    """Whether a value is in C order, or in memory of its own."""
     node = part.nodes[ref.node]
     while node.type in SAME_ORDER and info(node).form == "view":
         node = part.nodes[node.inputs[0].node]
@@ -186,7 +186,7 @@ def _in_order(part: Part, ref: Ref, info: Callable[[Node], Any]) -> bool:
 
 
 def is_loose(part: Part, ref: Ref, info: Callable[[Node], Any]) -> bool:
-    """Whether a value may be no array, or none whose elements lie in their order."""
+    """Whether a value may be no array, or not C-contiguous."""
     node = part.nodes[ref.node]
     while node.type in LOOSE_VIEWS and ref not in part.fetches:
         ref = node.inputs[0]

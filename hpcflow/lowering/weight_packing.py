@@ -1,7 +1,7 @@
-"""Weights that are used many times in a step are brought once into the order products read them in.
+"""Weight packing: reorders weights once for the many matrix products of a step that use them.
 
-A product of a few rows reads all its weights, and else brings them into that order by itself.
-Those of a loop, which it reads in each iteration, are packed in front of it.
+A product of a few rows reads all its weights, and would else reorder them in each call. Weights
+that are invariant in a loop are packed before it.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from hpcflow.graph.static_shape import Spec, is_known
 from hpcflow.lowering.segments_between_waits import cut, home
 from hpcflow.plan.ir.program import Node, Part, Ref
 
-MANY = 8  # products: packing costs about as much as one of them
+MANY = 8  # products: packing costs about as much as one product
 FEW_ROWS = 128
 
 IsFast = Callable[[Node, list[Spec]], bool]
 
 
 def pack_weights(part: Part, is_fast: IsFast) -> Part:
-    """The part with `Packed` weights for products of one strand, or of a loop, that share them.
+    """The partition with `Packed` weights for products of a segment or loop that share them.
 
-    `is_fast(node, specs)` tells if a provider serves a node with such inputs.
+    `is_fast(node, specs)` is true if a provider serves a node with inputs of these specs.
     """
     groups = [nodes for nodes in _groups(part).values() if len(nodes) >= MANY]
     found = _packed(part, groups, is_fast)
@@ -41,14 +41,14 @@ def pack_weights(part: Part, is_fast: IsFast) -> Part:
 
 
 class _Packed(NamedTuple):
-    """Nodes that pack weights, by the first product that takes them, and all such products."""
+    """Packing nodes by the first product that uses them, and all products that use them."""
 
     weights: dict[str, Node]
     products: dict[str, Node]
 
 
 def _packed(part: Part, groups: Iterable[list[Node]], is_fast: IsFast) -> _Packed:
-    """Those of groups of products with the same weights."""
+    """Pack the weights of each group of products that share them."""
     found = _Packed({}, {})
     for nodes in groups:
         first = nodes[0]
@@ -67,9 +67,9 @@ def _packed(part: Part, groups: Iterable[list[Node]], is_fast: IsFast) -> _Packe
 
 
 def _for_loop(loop: Node, is_fast: IsFast) -> tuple[list[Node], Node]:
-    """Nodes in front of a loop that pack what is the same in all iterations, and the loop then."""
+    """The nodes that pack loop-invariant weights, and the loop that takes them."""
     body: Part = loop.attrs["body"]
-    begin = loop.attrs["empty"]  # of its slots are no inputs
+    begin = loop.attrs["empty"]  # the number of slots that are no inputs
     outside = {
         Ref(feed): loop.inputs[slot - begin]
         for feed, slot in zip(body.feeds, loop.attrs["body_feeds"], strict=True)
@@ -93,7 +93,7 @@ def _for_loop(loop: Node, is_fast: IsFast) -> tuple[list[Node], Node]:
 
 
 def _feed(packed: Node) -> Node:
-    """What stands in a loop for weights that are packed in front of it."""
+    """The feed of packed weights in the body of a loop."""
     (spec,) = packed.specs
     attrs = {"dtype": spec.dtype, "shape": spec.shape}
     return packed.but(type="Feed", inputs=(), attrs=attrs)
@@ -105,7 +105,7 @@ def _attrs(part: Part, node: Node) -> dict[str, object]:
 
 
 def _groups(part: Part) -> dict[Hashable, list[Node]]:
-    """Products of a few rows by their weights, how they use them, and where and when."""
+    """Products of a few rows by their weights, how they use them, device and segment."""
     where, found = home(cut(part)), dict[Hashable, list[Node]]()
     for node in part.nodes.values():
         if node.type != "MatMul" or node.attrs["transpose_a"] or node.control:

@@ -1,1 +1,1 @@
-"""Who waits for whom, who has died: ledgers, watchdog, failure detector, `failure.json`."""
+"""Monitoring of ranks: wait ledgers, stall watchdog, failure detector, `failure.json`."""

@@ -1,9 +1,10 @@
-"""What the ranks of other nodes do: each node writes its ledgers down when one of them is in want.
+"""Wait ledgers of other nodes: each node publishes its ledgers when a rank of any node may stall.
 
-Through a folder in the run directory, which all nodes see, for no message can be relied on while
-ranks hang. As long as nobody waits for long the folder does not exist, and one rank of each node
-looks for it now and then. Where the run directory is each node's own, other nodes stay unknown.
-A job that ends in order removes its folder, a later one those of jobs that failed.
+The ledgers are exchanged through a folder in the run directory, which all nodes share, because
+messages are unreliable while ranks hang. The folder does not exist as long as no rank waits for
+long; one rank of each node polls for it. If the run directory is local to each node, other nodes
+stay unknown. A job that ends in order removes its folder, and a later job removes the folders of
+failed jobs.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from hpcflow.monitoring.wait_ledger import (
 from hpcflow.platform.private_files import is_own_folder, make_folder
 
 WANTED = "wanted"
-FRESH_S = 30.0  # a wish, or what a node wrote, is heeded for so long: clocks differ
+FRESH_S = 30.0  # validity of a request or a node's file, generous as clocks differ
 
 
 class Nodes:
-    """This node among those of a job, whose ledgers are in `directory` on each of them."""
+    """This node among the nodes of a job; each has its ledgers in the local `directory`."""
 
     def __init__(self, directory: pathlib.Path, run_dir: pathlib.Path, host: str) -> None:
         self._directory, self._host = directory, host
@@ -38,8 +39,8 @@ class Nodes:
         self.folder = run_dir / f".{directory.name}"
 
     def want(self) -> None:
-        """Somebody here may stall: have all nodes tell what their ranks do, for a while."""
-        with contextlib.suppress(OSError):  # a full disk, another's folder: others stay unknown
+        """A rank here may stall: ask all nodes to publish their ledgers, for FRESH_S."""
+        with contextlib.suppress(OSError):  # full disk or foreign folder: other nodes stay unknown
             make_folder(self.folder)
             (self.folder / WANTED).touch()
 
@@ -49,7 +50,7 @@ class Nodes:
         return is_own_folder(self.folder) and is_younger(self.folder / WANTED, FRESH_S)
 
     def tell(self) -> None:
-        """Write down what the ranks of this node do."""
+        """Publish the ledgers of this node."""
         records = [raw(path) for path in sorted(self._directory.glob("rank-*"))]
         whole = [record for record in records if record is not None]
         told = b"".join(self._copy(record) for record in whole)
@@ -63,7 +64,7 @@ class Nodes:
         return for_others(record, process_state(pid), self._files.moved(pid))
 
     def others(self) -> list[Entry]:
-        """The ranks of the other nodes, as these have written them down."""
+        """The published records of the ranks of other nodes."""
         found: list[Entry] = []
         if not is_own_folder(self.folder):
             return found
@@ -77,17 +78,17 @@ class Nodes:
         return found
 
     def close(self) -> None:
-        """Remove the folder: the job ends in order."""
+        """Remove the folder when the job ends in order."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def sweep(run_dir: pathlib.Path) -> None:
-    """Remove the folders of jobs that died: those in which nobody has written for long.
+    """Remove the folders of dead jobs: those without a write for DEAD_S.
 
-    A job that lives, and has had nothing to write, makes its own again when it needs it.
+    A live job that had nothing to write creates its folder again when it needs it.
     """
     for folder in run_dir.glob(f".{PREFIX}*"):
-        with contextlib.suppress(OSError):  # another job was first
+        with contextlib.suppress(OSError):  # another job has removed it
             written = (folder, *folder.iterdir()) if is_own_folder(folder) else ()
             if written and not any(is_younger(path, DEAD_S) for path in written):
                 shutil.rmtree(folder, ignore_errors=True)

@@ -1,7 +1,7 @@
-"""Who of this node's ranks has died without a word, seen by the kernel's own notice of it.
+"""Failure detector: detects ranks of this node that die without reporting, by pidfd and epoll.
 
-A launcher names a process at best. Here the ledgers say which rank that was, what it did, and the
-file `next` beside them what to do. Ranks of other nodes are watched by the ranks there.
+A launcher names at most a process. The ledgers say which rank it was and what it did; the file
+`next` beside them says what the user can do. Ranks of other nodes are watched by ranks there.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any
 from hpcflow.monitoring.failure_json import now
 from hpcflow.monitoring.wait_ledger import Entry, read_all, read_one
 
-LOOK_S = 0.5  # for ranks that have opened their ledger since
-LET_SIGNAL_COME_S = 0.05  # who dies of a signal that all were sent is no news
-NEXT = "next"  # beside the ledgers: a line for the checkpoint, then what can be done
-DIED = "died"  # beside the ledgers: a rank has told of a death
+LOOK_S = 0.5  # between two scans for new ledgers
+LET_SIGNAL_COME_S = 0.05  # a death by a signal sent to all ranks is not reported
+NEXT = "next"  # beside the ledgers: a line for the checkpoint, then the advice
+DIED = "died"  # beside the ledgers: a rank has reported a death
 GONE = "is gone without a word (killed, out of memory, or crashed outside Python)"
 UNSAVED = (
     "start it again; nothing was saved: TrainingSession(checkpoints=DIR, resume=True) lets the "
@@ -30,9 +30,9 @@ UNSAVED = (
 
 
 class Deaths:
-    """Calls `tell` with the ranks of this node that have died, from a thread of its own.
+    """Calls `tell` with the dead ranks of this node, from its own thread.
 
-    A rank that has left in order, or has said why it ends, is none of them.
+    A rank that has left in order, or has reported why it ends, does not count as dead.
     """
 
     def __init__(
@@ -65,18 +65,17 @@ class Deaths:
 
 
 class Watched:
-    """The processes of the ranks of a node, each by a descriptor that tells when it has ended."""
+    """The processes of the ranks of a node, each by a pidfd that becomes readable when it ends."""
 
     def __init__(self, directory: pathlib.Path, host: str, rank: int = -1) -> None:
         self.directory, self._host, self._rank = directory, host, rank
-        self.epoll = select.epoll()  # which tells first of the one that has ended first
+        self.epoll = select.epoll()  # reports processes in the order in which they end
         self._ranks: dict[int, pathlib.Path] = {}  # descriptor -> ledger
         self._known: set[pathlib.Path] = set()
-        self.ranks: dict[int, Entry] = {}  # process -> its record as it was at first; all hosts
+        self.ranks: dict[int, Entry] = {}  # process -> its first record; all hosts
 
     def wait(self, seconds: float) -> list[pathlib.Path] | None:
-        """The ledgers of those that end within so many seconds, in the order of their ends; None if
-        told to stop."""
+        """Ledgers of the ranks that end within `seconds`, in order; None if asked to stop."""
         self._look()
         gone = []
         for descriptor, _ in self.epoll.poll(seconds):
@@ -88,12 +87,12 @@ class Watched:
         return gone
 
     def some_left(self) -> bool:
-        """Whether one of the ranks has left the job in order: its ledger is gone."""
+        """Whether a rank has left the job in order: its ledger was removed."""
         return sum(1 for _ in self.directory.glob("rank-*")) < len(self._known)
 
     @property
     def left(self) -> int:
-        """How many are there still."""
+        """The number of watched ranks that still run."""
         return len(self._ranks)
 
     def _look(self) -> None:
@@ -107,13 +106,13 @@ class Watched:
             self.ranks[entry.pid] = entry
             if entry.host != self._host or entry.rank == self._rank:
                 continue
-            with contextlib.suppress(OSError):  # of another container, or ended in this moment
+            with contextlib.suppress(OSError):  # in another container, or just ended
                 descriptor = os.pidfd_open(entry.pid)
                 self._ranks[descriptor] = path
                 self.epoll.register(descriptor, select.EPOLLIN)
 
     def close(self) -> None:
-        """Let go of the descriptors."""
+        """Close the descriptors."""
         for descriptor in self._ranks:
             os.close(descriptor)
         self._ranks.clear()
@@ -121,8 +120,10 @@ class Watched:
 
 
 def what_next(directory: pathlib.Path) -> tuple[str, str | None]:
-    """What the ranks of this node have said that could be done if the job ends now, and the
-    checkpoint from which it could go on, if they know one."""
+    """The advice for the user if the job ends now, and the checkpoint to resume from, or None.
+
+    The ranks of this node write them by `say_next`.
+    """
     try:
         checkpoint, _, text = (directory / NEXT).read_text().partition("\n")
     except OSError:
@@ -131,7 +132,7 @@ def what_next(directory: pathlib.Path) -> tuple[str, str | None]:
 
 
 def say_next(directory: pathlib.Path, text: str, checkpoint: str = "") -> None:
-    """Write down what could be done if the job ends now, and from which checkpoint."""
+    """Write the advice for the user if the job ends now, and the checkpoint to resume from."""
     draft = directory / f".{NEXT}-{os.getpid()}"
     with contextlib.suppress(OSError):  # a full disk must not end the job
         draft.write_text(f"{checkpoint}\n{text}")
@@ -139,7 +140,7 @@ def say_next(directory: pathlib.Path, text: str, checkpoint: str = "") -> None:
 
 
 def facts_of(dead: Sequence[Entry], directory: pathlib.Path, cause: str = GONE) -> dict[str, Any]:
-    """What `failure.json` says of a death; its `message` is for people."""
+    """The content of `failure.json` for a death; `message` is for users."""
     entry = dead[0]
     rows = [row for one in dead for row in _rows(one, cause)]
     hint, checkpoint = what_next(directory)
@@ -165,8 +166,11 @@ def facts_of(dead: Sequence[Entry], directory: pathlib.Path, cause: str = GONE) 
 def facts_outside(
     rank: int, pid: int, cause: str, what: str, entry: Entry | None = None
 ) -> dict[str, Any]:
-    """The same of a rank of this node that has died or hangs, as `what` says, before it has joined
-    the job, when it has no task yet, or when others have left it; `entry` is its record then."""
+    """The content of `failure.json` for a rank of this node that is not a member of the job.
+
+    It has died or hangs, as `what` says, before it joined the job, when it has no task yet, or
+    while other ranks leave it; then `entry` is its record.
+    """
     host, why = os.uname().nodename, f"process {pid} {cause}"
     name, hint = f"rank {rank} on {host}", "the same command starts it again"
     task, step = (entry.task, entry.trained) if entry is not None else (None, 0)
@@ -179,14 +183,14 @@ def facts_outside(
 
 
 def _trained(entry: Entry, directory: pathlib.Path) -> int:
-    """The steps that a rank had trained; a server's are the most of the workers on its node."""
+    """The training steps of a rank; of a server, the most of the workers on its node."""
     if not entry.is_server:
         return entry.trained
     return max((other.trained for other in read_all(directory)), default=0)
 
 
 def _rows(entry: Entry, cause: str) -> list[str]:
-    """What has died, and what it was."""
+    """Lines of the message: which rank has died, and its role."""
     was = "a server: the variables that it held are lost"
     if "/job:ps" not in entry.task:
         was = "a worker"

@@ -1,4 +1,4 @@
-"""`failure.json`: what the rank that failed first says of it. One for a run, whoever else fails."""
+"""`failure.json`: the report of the first failure of a run; later failures are not recorded."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from hpcflow.errors import LaunchError
 from hpcflow.monitoring import run_directory_lock
 
 NAME, EARLIER = "failure.json", "failure.earlier.json"
-REPLACED = ("manifest.json", "result.json")  # by the training session; a folder there stays
+REPLACED = ("manifest.json", "result.json")  # replaced by the training session, unless folders
 
 
 def now() -> str:
-    """The time, as failures are dated."""
+    """The current local time in ISO format, for failure reports."""
     return datetime.datetime.now().astimezone().isoformat(timespec="milliseconds")
 
 
 def write(folder: Path, facts: dict[str, Any]) -> bool:
-    """Write `failure.json` in `folder`, as a whole, unless there is one; whether it is the first.
+    """Write `failure.json` in `folder` atomically unless it exists; whether it is the first.
 
-    True too where it cannot be written: nobody has told of a failure then.
+    True also if it cannot be written: then no failure has been recorded.
     """
     path = folder / NAME
     draft = folder / f".{NAME}.{os.uname().nodename}.{os.getpid()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         draft.unlink(missing_ok=True)
-        with draft.open("x") as file:  # follows no link
+        with draft.open("x") as file:  # does not follow links
             file.write(json.dumps(facts, indent=1) + "\n")
-    except OSError:  # a full disk: stderr has it
+    except OSError:  # full disk; stderr has the report
         return True
     try:
         os.link(draft, path)
@@ -48,7 +48,7 @@ def write(folder: Path, facts: dict[str, Any]) -> bool:
 
 
 def _without_links(draft: Path, path: Path) -> bool:
-    """The same on file systems that have none: for a moment the file may be empty."""
+    """`write` on file systems without hard links: for a moment the file may be empty."""
     try:
         with path.open("x") as file:
             file.write(draft.read_text())
@@ -60,11 +60,11 @@ def _without_links(draft: Path, path: Path) -> bool:
 
 
 def prepare(run_dir: str) -> None:
-    """A run begins: make and claim its directory; an earlier run's failure gets another name.
+    """Create and claim the run directory of a new run; rename an earlier `failure.json`.
 
-    Nothing where the run directory has no name: no failure is written there.
-    Errors: LaunchError if another job uses it, or no file can be made in it: results would be lost
-            at the end.
+    Does nothing if `run_dir` is empty: then no `failure.json` is written.
+    Errors: LaunchError if another job uses it, or no file can be created in it, since results would
+            be lost at the end.
     """
     if not run_dir:
         return

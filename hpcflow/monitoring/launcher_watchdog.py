@@ -1,7 +1,7 @@
-"""Sees, beside a launcher, which of its ranks on this node dies first, or hangs while it starts.
+"""Launcher watchdog: detects which rank of this node dies first, or hangs at startup or shutdown.
 
-For launchers that kill all ranks before one of them could speak, and for ranks that have not joined
-the job: no other rank knows of those.
+It runs beside the launcher. It is for launchers that kill all ranks before one of them can report,
+and for ranks that have not joined the job, which the other ranks do not know.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ from hpcflow.monitoring.stall_watchdog import Times
 from hpcflow.monitoring.startup_processes import Starting
 from hpcflow.monitoring.wait_ledger import Entry, of_process, of_user, read_all, read_one
 
-FIND_S = 0.05  # between two looks at ranks that start
+FIND_S = 0.05  # between two scans of starting ranks
 
 
 class Witness:
     """Watches the ranks that this process, or a child, starts on this node, from a thread.
 
-    It looks for their processes, and for their ledgers in `base`. `give_up` is called with the text
-    of a report when a rank that has not joined the job has hung for `times.abort_s`.
+    It searches for their processes, and for their ledgers in `base`. It calls `give_up` with the
+    text of a report when a rank that has not joined the job, or does not leave it, has hung for
+    `times.abort_s`.
     """
 
     def __init__(self, base: str, times: Times) -> None:
@@ -42,10 +43,10 @@ class Witness:
         self._over = threading.Event()
         self._directory: pathlib.Path | None = None
         self._dead: list[Entry] = []
-        self._early: list[tuple[int, int]] = []  # rank and process of those without a ledger
-        self._hung: dict[str, Any] = {}  # what failure.json says of one
+        self._early: list[tuple[int, int]] = []  # rank and process of dead ranks without a ledger
+        self._hung: dict[str, Any] = {}  # failure.json of a hung rank
         self._reported = False
-        self._checkpoint: str | None = None  # the newest, also when the ranks have left
+        self._checkpoint: str | None = None  # the newest, kept after the ranks have left
         self._thread = threading.Thread(target=self._watch, name="hpcflow-witness", daemon=True)
         self._thread.start()
 
@@ -54,15 +55,17 @@ class Witness:
         return self._directory is not None
 
     def tell(self, run_dir: str, code: int) -> bool:
-        """The job has failed with `code`: name the rank that was at fault, in `failure.json` too,
-        if no rank has done so. Whether there is one."""
+        """The job failed with exit code `code`: report the rank at fault; whether there is one.
+
+        The report goes to stderr and to `failure.json`, unless a rank has already reported it.
+        """
         self._over.set()
         self._thread.join()
         facts, is_told = self._hung, bool(self._hung)
         if self._dead and self._directory is not None:
             facts = facts_of(self._dead, self._directory)
             is_told = (self._directory / DIED).exists()
-        elif self._early and code > 128:  # else it has ended by itself, and told why
+        elif self._early and code > 128:  # else it ended by itself and reported why
             cause = f"was killed by {_signal_name(code - 128)}"
             facts = facts_outside(*self._early[0], cause, "has died before it had joined")
         if facts and not is_told:
@@ -101,7 +104,7 @@ class Witness:
             self._dead = [] if told else dead
 
     def _look_for_ledgers(self) -> None:
-        """Of ranks that have died: one may have come just before the end."""
+        """Search for ledgers of dead ranks: one may have been created just before the death."""
         found = [one for _, pid in self._early if (one := of_process(self._base, pid)) is not None]
         if found:
             self._early = []
@@ -109,8 +112,10 @@ class Witness:
             self._dead = [entry for entry, _ in found if not entry.ending]
 
     def _look_for_hangs(self, ranks: Starting, joined: Watched | None = None) -> None:
-        """Report a rank that hangs, once; at last give up. Those that had `joined` are at their
-        end."""
+        """Report a hung rank once; at the abort limit give up.
+
+        If `joined` is given, the `ranks` have joined the job before and are shutting down.
+        """
         for since, limit in ((self._times.stall_s, False), (self._times.abort_s, True)):
             found = (
                 ranks.hung(since, stopped_alone=joined is not None)
@@ -140,7 +145,7 @@ def _signal_name(number: int) -> str:
 
 
 def _ledgers_of(launcher: int, base: pathlib.Path) -> Watched | None:
-    """The ledgers of the job of a launcher on this node, None as long as there are none."""
+    """The ledgers of a launcher's job on this node; None if there are none yet."""
     for directory in of_user(base):
         entry = next(iter(read_all(directory)), None)
         if entry is not None and launcher in _ancestors(entry.pid):
@@ -149,7 +154,7 @@ def _ledgers_of(launcher: int, base: pathlib.Path) -> Watched | None:
 
 
 def _ancestors(pid: int) -> list[int]:
-    """The processes from the parent of `pid` up."""
+    """The ancestors of process `pid`, parent first."""
     found: list[int] = []
     try:
         while pid > 1:

@@ -1,8 +1,9 @@
-"""One job at a time in a folder: `.running.json` in it says which, as long as that one lives.
+"""Run directory lock: one job at a time uses a folder; the lock file is `.running.json`.
 
-For run directories and folders of checkpoints, which two jobs would spoil for each other. The
-process that uses a folder touches the file now and then. Whether its writer lives tell, as far as
-they can be asked: this host's processes, SLURM, and at last how long ago it was touched.
+For run directories and checkpoint folders, which two jobs must not share. The file describes the
+process that uses the folder, which touches the file every TOUCH_S. Whether that process is alive is
+decided by the processes of this host, by SLURM, and last by the age of the file, each where it is
+known.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ from hpcflow.platform.record_files import open_plain
 from hpcflow.platform.terminal_escaping import one_line
 
 NAME = ".running.json"
-RUN_DIR, CHECKPOINTS = "the run directory", "the folder of checkpoints"  # for people
+RUN_DIR, CHECKPOINTS = "the run directory", "the folder of checkpoints"  # for messages
 TOUCH_S = 30.0
 MOST_BYTES = 1 << 16  # of the file
 MOST_PID = 1 << 22  # Linux
-ATTEMPTS = 5  # to take the place of one that is dead, of which others may be quicker
-_held: dict[str, int] = {}  # folder -> how often this process has claimed it
-_made: set[str] = set()  # those that were not there
+ATTEMPTS = 5  # to replace the lock of a dead job, as other jobs may do the same
+_held: dict[str, int] = {}  # folder -> number of claims of this process
+_made: set[str] = set()  # folders that this process has created
 _lock = threading.Lock()
-_over = threading.Event()  # nothing is held, so nothing is to be touched
+_over = threading.Event()  # nothing is held: the touching thread ends
 
 
 def claim(folder: Path, what: str) -> None:
-    """This process uses a folder, `what` for people, until `release` or its end.
+    """Lock a folder, called `what` in messages, until `release` or the end of this process.
 
     Errors: LaunchError that names the job which uses it; OSError if it cannot be written.
     """
@@ -55,7 +56,7 @@ def claim(folder: Path, what: str) -> None:
 
 
 def release(folder: Path) -> None:
-    """Undo one `claim`. A folder that was not there before, and is empty, is removed again."""
+    """Undo one `claim`. A folder that `claim` created is removed if it is empty."""
     key = os.path.realpath(folder)
     with _lock:
         if key not in _held:
@@ -69,10 +70,10 @@ def release(folder: Path) -> None:
 
 
 def refuse(folder: Path, what: str) -> None:
-    """LaunchError if another job uses the folder; it is not claimed, and need not be there."""
+    """LaunchError if another job uses the folder; does not claim it, and it need not exist."""
     try:
         found = _read(folder / NAME)
-    except OSError:  # whoever claims it says so
+    except OSError:  # reported by the next claim
         return
     if found is not None and os.path.realpath(folder) not in _held:
         who = found[0]
@@ -90,7 +91,7 @@ def is_free(folder: Path) -> bool:
 
 
 def me(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """What this process writes of itself."""
+    """The content of the lock file for this process."""
     pid = os.getpid()
     return {
         "job": slurm_requeue.job_of(environ),
@@ -99,7 +100,7 @@ def me(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
         "cluster": environ.get("SLURM_CLUSTER_NAME"),
         "host": os.uname().nodename,
         "boot": _first_line("/proc/sys/kernel/random/boot_id"),
-        "processes": _link("/proc/self/ns/pid"),  # a container has its own
+        "processes": _link("/proc/self/ns/pid"),  # the PID namespace; a container has its own
         "pid": pid,
         "begun": _begun(pid),
         "since": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
@@ -107,7 +108,7 @@ def me(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
 
 
 def describe(who: Mapping[str, Any]) -> str:
-    """A job for people, by what it has written."""
+    """Description of a job for messages, from its lock file."""
     job = f"SLURM job {who['job']}, " if who.get("job") else ""
     place = f"process {who.get('pid', '?')} on {who.get('host', 'an unknown host')}"
     return one_line(f"{job}{place}, since {who.get('since', 'an unknown time')}")
@@ -120,14 +121,14 @@ def _take(folder: Path, what: str) -> None:
     mark, mine = folder / NAME, me()
     draft = folder / f"{NAME}.{mine['host']}.{mine['pid']}"
     draft.unlink(missing_ok=True)
-    with draft.open("x") as file:  # follows no link
+    with draft.open("x") as file:  # does not follow links
         file.write(json.dumps(mine, indent=1) + "\n")
     try:
         for _ in range(ATTEMPTS):
             if _put(draft, mark):
                 return
             found = _theirs(mark, what)
-            if found is None:  # let go of just now
+            if found is None:  # just released
                 continue
             who, text = found
             if _lives(who, mine, mark, draft):
@@ -139,7 +140,7 @@ def _take(folder: Path, what: str) -> None:
 
 
 def _theirs(mark: Path, what: str) -> tuple[dict[str, Any], str] | None:
-    """What `_read` says. Errors: LaunchError if something else is in the file's place."""
+    """`_read`, with a LaunchError if the lock file cannot be read."""
     try:
         return _read(mark)
     except OSError as error:
@@ -151,12 +152,12 @@ def _theirs(mark: Path, what: str) -> tuple[dict[str, Any], str] | None:
 
 
 def _put(draft: Path, mark: Path) -> bool:
-    """Whether there was none."""
+    """Create the lock file atomically; False if it exists."""
     try:
         os.link(draft, mark)
     except FileExistsError:
         return False
-    except OSError:  # a file system without links
+    except OSError:  # a file system without hard links
         try:
             with mark.open("x") as file:
                 file.write(draft.read_text())
@@ -166,7 +167,7 @@ def _put(draft: Path, mark: Path) -> bool:
 
 
 def _put_away(mark: Path, text: str) -> None:
-    """Remove the file of a job that is dead, unless another one's has taken its place meanwhile."""
+    """Remove the lock file of a dead job, unless another job has replaced it meanwhile."""
     away = mark.with_name(f"{NAME}.{os.uname().nodename}.{os.getpid()}.old")
     with contextlib.suppress(FileNotFoundError):
         os.rename(mark, away)
@@ -177,9 +178,9 @@ def _put_away(mark: Path, text: str) -> None:
 
 
 def _read(mark: Path) -> tuple[dict[str, Any], str] | None:
-    """What is in the file, and its text; None if there is none. Nonsense says nothing.
+    """The content of the lock file, and its text; None if there is none; {} if malformed.
 
-    Errors: OSError if it cannot be read, or is no plain file.
+    Errors: OSError if it cannot be read, or is not a regular file.
     """
     try:
         with open(open_plain(mark), "rb") as file:
@@ -200,11 +201,11 @@ def _used(folder: Path, what: str, who: Mapping[str, Any]) -> LaunchError:
     )
 
 
-# -- whether its writer lives
+# -- whether its writer is alive
 
 
 def _lives(who: Mapping[str, Any], mine: Mapping[str, Any], mark: Path, draft: Path | None) -> bool:
-    """Whether the writer of `mark`, not this process, lives; `draft` was written just now."""
+    """Whether the writer of `mark`, not this process, is alive; `draft` was written just now."""
     here = ("boot", "processes") if mine["boot"] else ("host", "boot")
     if all(who.get(name) == mine[name] for name in here):
         return who.get("pid") != mine["pid"] and _runs(who.get("pid"), who.get("begun"))
@@ -218,7 +219,7 @@ def _lives(who: Mapping[str, Any], mine: Mapping[str, Any], mark: Path, draft: P
 
 
 def _runs(pid: Any, begun: Any) -> bool:
-    """Whether a process of this host is the one that began then."""
+    """Whether process `pid` of this host is alive and started at `begun`."""
     if (
         not isinstance(pid, int)
         or not 0 < pid <= MOST_PID
@@ -231,17 +232,17 @@ def _runs(pid: Any, begun: Any) -> bool:
 
 
 def _silent_s(mark: Path, draft: Path | None) -> float:
-    """Since it was touched, by the clock of the file system where that is known."""
+    """Seconds since the file was touched, by the file system's clock if `draft` is given."""
     try:
         touched = mark.stat().st_mtime
         now = draft.stat().st_mtime if draft is not None else datetime.datetime.now().timestamp()
-    except OSError:  # it was let go of
+    except OSError:  # just released
         return DEAD_S
     return now - touched
 
 
 def _begun(pid: int) -> int | None:
-    """When a process began, in ticks since the host did; None where nobody says."""
+    """The start time of a process, in clock ticks since boot; None if unknown."""
     line = _first_line(f"/proc/{pid}/stat")
     return int(line.rpartition(")")[2].split()[19]) if line else None
 
@@ -291,4 +292,4 @@ def _let_all_go() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_held.clear)  # the child uses no folder
+    os.register_at_fork(after_in_child=_held.clear)  # a forked child holds no folder

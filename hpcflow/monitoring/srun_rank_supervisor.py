@@ -1,9 +1,9 @@
 """The parent process of a rank under srun: it reports a death that the rank cannot report.
 
-srun kills all tasks of a step as soon as one has died, so no other rank has the time to say which
-one that was. Therefore the task of SLURM is this process, and the rank is its child. The parent
-passes signals on and waits. If the rank is killed, the parent names it on stderr and in
-`failure.json` before SLURM learns of the death.
+srun kills all tasks of a step as soon as one has died, so no other rank has time to report it.
+Therefore the task of SLURM is this process, and the rank is its child. The parent forwards signals
+and waits. If the rank is killed, the parent names it on stderr and in `failure.json` before SLURM
+learns of the death.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from hpcflow.launch.launcher_detection import Launch
 from hpcflow.monitoring import failure_detector, failure_json
 from hpcflow.monitoring.wait_ledger import base, first, of_process
 
-LAUNCHERS = ("srun",)  # which end all tasks before another rank can speak
+LAUNCHERS = ("srun",)  # they end all tasks before another rank can report
 FORWARDED = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT")
-# Seconds for which Open MPI holds back an abort: a rank that has lost a connection must not end the
-# step before the parent of the dead one has spoken.
+# Seconds by which Open MPI delays an abort: a rank that has lost a connection must not end the step
+# before the parent of the dead rank has reported.
 DELAY = ("OMPI_MCA_mpi_abort_delay", "1")
 DIED_EARLY = "has died before it had joined"
-MOST = 4  # file descriptors that a message of the child brings
+MOST = 4  # file descriptors in one message of the child
 PR_SET_PDEATHSIG = 1  # Linux, <sys/prctl.h>
-_to_parent: list[socket.socket] = []  # of a child that has not shared its connection yet
+_to_parent: list[socket.socket] = []  # in a child that has not shared its connection yet
 
 
 def become_child(place: Launch, run_dir: str) -> None:
-    """Fork: returns in the child, which is to be the rank; the parent ends with its exit code.
+    """Fork: returns in the child, which becomes the rank; the parent exits with its exit code.
 
-    To be called before a thread is started and MPI is loaded. Where the launcher of `place` lets
-    the other ranks speak, nothing happens.
+    Must be called before a thread is started or MPI is loaded. Does nothing if the launcher of
+    `place` lets the other ranks report.
     """
     if place.launcher not in LAUNCHERS or not hasattr(os, "pidfd_open"):
         return
@@ -68,9 +68,9 @@ def become_child(place: Launch, run_dir: str) -> None:
 
 
 def share_connection() -> None:
-    """Give the parent the connection to SLURM's PMIx server, so that it outlives this process.
+    """Pass the connection to SLURM's PMIx server to the parent, so that it outlives this process.
 
-    The server ends the step when the connection closes. To be called after the start of MPI.
+    The server ends the step when the connection closes. Must be called after MPI_Init.
     """
     names = sorted(name for name in os.environ if name.startswith("PMIX_SERVER_URI"))
     port = os.environ[names[0]].rpartition(":")[2] if names else ""
@@ -83,7 +83,7 @@ def share_connection() -> None:
 
 
 def _port_of_peer(descriptor: int) -> str:
-    """The port to which a TCP connection goes. Errors: OSError where it is none."""
+    """The peer port of a TCP connection, "" for other sockets. Errors: OSError for a non-socket."""
     connection = socket.socket(fileno=descriptor)
     try:
         internet = connection.family in (socket.AF_INET, socket.AF_INET6)
@@ -93,7 +93,7 @@ def _port_of_peer(descriptor: int) -> str:
 
 
 def _forward_signals(child: int, numbers: set[int]) -> set[int]:
-    """Pass each signal on to the child; the set in which those received are noted."""
+    """Forward each signal to the child; returns the set of signals received so far."""
     received: set[int] = set()
 
     def forward(number: int, frame: FrameType | None) -> None:
@@ -107,20 +107,20 @@ def _forward_signals(child: int, numbers: set[int]) -> set[int]:
 
 
 def _wait(child: int, connection: socket.socket) -> None:
-    """Until the child has ended, whose process is not reaped, so that its number stays its own."""
+    """Wait until the child has ended. It is not reaped, so that its PID is not reused."""
     ended, poll = os.pidfd_open(child), select.poll()
     poll.register(ended, select.POLLIN)
     poll.register(connection, select.POLLIN)
     while all(descriptor != ended for descriptor, _ in poll.poll()):
         data = socket.recv_fds(connection, 16, MOST)[
             0
-        ]  # what comes is kept until this process ends
+        ]  # descriptors stay open until this process ends
         if not data:
             poll.unregister(connection)
 
 
 def _end(child: int, received: set[int], place: Launch, run_dir: str) -> int:
-    """The exit code of this task; reports how the child has died if a signal has killed it."""
+    """The exit code of this task; reports the death of the child if a signal has killed it."""
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code >= 0:
         return code
@@ -138,7 +138,7 @@ def _end(child: int, received: set[int], place: Launch, run_dir: str) -> int:
 
 
 def _report(facts: dict[str, Any], is_first: bool, run_dir: str) -> None:
-    """Write `failure.json`; say it on stderr if nobody has told of a failure before."""
+    """Write `failure.json`; also report on stderr if this is the first report."""
     if run_dir:
         is_first = failure_json.write(pathlib.Path(run_dir), facts)
     if is_first:

@@ -1,6 +1,6 @@
-"""Where a process is: the line of its main thread, and what the kernel tells of one that is silent.
+"""Stack dumps: the line of the main thread, and /proc facts about a process that does not respond.
 
-A process tells its own line; of another one /proc is all that can be read.
+A process reports its own line. About other processes only /proc can be read.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import time
 from pathlib import Path
 from types import FrameType
 
-OPS = "__ops__"  # in the globals of generated code: the operation of each of its lines
+OPS = "__ops__"  # global of generated code: the operation of each line
 PACKAGE = str(Path(__file__).resolve().parents[1])
 OTHERS = (PACKAGE, *{p for p in map(os.path.dirname, (os.__file__, threading.__file__)) if p})
-LEAST_BYTES = 1 << 20  # between two looks; less is no saving or loading
-STOPPED, DEBUGGED, DEAD = "T", "t", "ZX?"  # letters of process_state
+LEAST_BYTES = 1 << 20  # between two samples; less is not saving or loading
+STOPPED, DEBUGGED, DEAD = "T", "t", "ZX?"  # values of process_state
 
 
 def main_op() -> str:
-    """The operation of a step that the main thread runs; "" where it runs none."""
+    """The operation of a step that the main thread runs; "" if it runs none."""
     frame = _main_frame()
     while frame is not None:
         names = frame.f_globals.get(OPS, ())
-        at = (frame.f_lineno or 0) - 1  # between two lines a running frame has none
+        at = (frame.f_lineno or 0) - 1  # f_lineno is None between two lines
         if 0 <= at < len(names) and names[at]:
             return names[at]
         frame = frame.f_back
@@ -34,9 +34,10 @@ def main_op() -> str:
 
 
 def main_line() -> str:
-    """Where the main thread is: `train.py:21 in load`, and behind `>` the operation, or our line.
+    """Position of the main thread: `train.py:21 in load > INNER`.
 
-    The first is the user's own innermost line, if one is running.
+    The first part is the innermost line of user code, if there is one; INNER is the operation that
+    runs, or the innermost line.
     """
     frame = theirs = _main_frame()
     if frame is None:
@@ -55,7 +56,7 @@ def _main_frame() -> FrameType | None:
 
 
 def raised_at(error: BaseException) -> str:
-    """The user's own innermost line in the traceback of an error; "" if there is none."""
+    """The innermost line of user code in the traceback of an error; "" if there is none."""
     found, trace = "", error.__traceback__
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
@@ -66,7 +67,7 @@ def raised_at(error: BaseException) -> str:
 
 
 def _is_ours(frame: FrameType) -> bool:
-    """Whether it is a frame of hpcflow, of generated code or of an installed library."""
+    """Whether the frame belongs to hpcflow, generated code or an installed library."""
     file = frame.f_code.co_filename
     return file.startswith((*OTHERS, "<")) and not file.startswith("<stdin")
 
@@ -85,9 +86,9 @@ def own_stacks() -> str:
 
 
 def process_state(pid: int) -> str:
-    """The letter by which Linux tells the state of a process here: R, S, D, T ...; ? if unknown.
+    """The state letter of a local process in /proc (R, S, D, T ...); ? if unknown.
 
-    `t` is one that a debugger holds, or follows.
+    `t` is a process that a debugger has stopped or traces.
     """
     try:
         with open(f"/proc/{pid}/stat") as file:
@@ -104,7 +105,7 @@ def _tracer(pid: int) -> int:
 
 
 def bytes_moved(pid: int) -> int:
-    """What a process here has read and written by system calls, in bytes; 0 if unknown."""
+    """Bytes that a local process has read and written by system calls; 0 if unknown."""
     try:
         with open(f"/proc/{pid}/io") as file:
             rows = dict(line.split(": ") for line in file.read().splitlines())
@@ -114,17 +115,17 @@ def bytes_moved(pid: int) -> int:
 
 
 class Files:
-    """When processes of this node were last seen to read or write files, as when they save.
+    """When processes of this node last read or wrote files, as when they save a checkpoint.
 
-    Their own interpreters need not run. A process that hangs moves next to nothing between two
-    looks; messages over TCP may count as well.
+    Their interpreters need not run. A hung process moves almost no bytes between two samples;
+    messages over TCP may count as well.
     """
 
     def __init__(self) -> None:
-        self._seen: dict[int, tuple[int, float]] = {}  # process: its bytes, and when it moved some
+        self._seen: dict[int, tuple[int, float]] = {}  # process -> its bytes, time of the last I/O
 
     def moved(self, pid: int) -> float:
-        """Wall clock; 0 if it was not seen to."""
+        """Time of the last I/O seen, wall clock; 0 if none."""
         now = bytes_moved(pid)
         before, when = self._seen.get(pid, (now, 0.0))
         if now - before >= LEAST_BYTES:
@@ -134,7 +135,7 @@ class Files:
 
 
 def why_silent(pid: int, letter: str) -> str:
-    """Why an interpreter does not run, by the state of its process."""
+    """Why an interpreter does not run, from the state of its process."""
     if letter in DEAD:
         return f"process {pid} is dead"
     if letter == STOPPED:

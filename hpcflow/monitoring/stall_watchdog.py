@@ -1,9 +1,9 @@
-"""A thread that reads the ledgers, reports a wait that lasts too long, and at last ends the job.
+"""Stall watchdog: a thread that reads the ledgers, reports a stalled wait, and ends the job.
 
-It makes no MPI call, so it works while the engine hangs in one. While another thread keeps the GIL
-no Python runs at all; for that case faulthandler's own thread is armed anew at every tick, the
-stacks it leaves are taken into the report of whoever waits for this rank, and a rank of the node
-that does run speaks for one that waits so.
+It makes no MPI call, so it works while the executor hangs in one. While another thread holds the
+GIL, no Python code runs. For that case each tick re-arms faulthandler's own thread, which dumps the
+stacks to a file. The report of a rank that waits for this one includes that file. If the rank whose
+GIL is held waits itself, another rank of the node reports for it.
 """
 
 from __future__ import annotations
@@ -34,39 +34,39 @@ from hpcflow.monitoring.wait_ledger import Entry, Ledger, is_younger, read_all
 from hpcflow.platform.rank_logging import fold, logger
 
 TICK_S = 1.0
-TICKS = 8  # at least, in the time after which a stall is reported
+TICKS = 8  # minimum number of ticks within stall_s
 SILENT_TICKS = 5
-LOOKS = 4  # for ranks that cannot speak for themselves, in that time
+LOOKS = 4  # scans for ranks that cannot report for themselves, within stall_s
 
 
 @dataclasses.dataclass(frozen=True)
 class Times:
-    """How long a wait may last before it is reported, before the job ends, and between looks."""
+    """Limits of a wait, in seconds: until it is reported, until the job ends; check intervals."""
 
     stall_s: float
     abort_s: float
 
     @property
     def tick_s(self) -> float:
-        """Between two looks at this rank's own wait."""
+        """Interval between two checks of this rank's own wait."""
         return max(0.01, min(TICK_S, self.stall_s / TICKS))
 
     @property
     def silent_s(self) -> float:
-        """Without a heartbeat for so long an interpreter does not run."""
+        """An interpreter without a heartbeat for this long does not run."""
         return max(SILENT_TICKS * self.tick_s, 0.5)
 
 
 class Watchdog:
     """Reports stalls of this rank: `stall-STEP.txt` in `run_dir` and one line in the log.
 
-    A wait whose chain, those that the rank waits for and so on, has not moved for `stall_s` is
-    reported; after `stall_abort_s` `abort` is called with the StallError, from the watchdog's
-    thread. `size` is the number of ranks of the job. `moves(seconds)` says whether a step of this
-    rank ends within so long; where others may wait for it, it is asked. `nodes` is needed where
-    there are several, and this rank tells what those of its node do if `leads`. `steps()` is how
-    many steps this rank has trained. `watch_gil` uses faulthandler.dump_traceback_later, of which a
-    process has only one.
+    A wait is reported when its chain (the ranks that this rank waits for, those that they wait for,
+    and so on) has not moved for `stall_s`. After `stall_abort_s`, `abort` is called with the
+    StallError, from the watchdog's thread. `size` is the number of ranks of the job.
+    `moves(seconds)` says whether a step of this rank ends within that time; it is called while
+    other ranks may wait for this one. `nodes` is needed if there are several nodes; this rank
+    publishes the ledgers of its node if `leads`. `steps()` is the number of training steps of this
+    rank. `watch_gil` uses faulthandler.dump_traceback_later, of which a process has only one.
     """
 
     def __init__(
@@ -86,10 +86,10 @@ class Watchdog:
         self._ledger, self._size, self._run_dir = ledger, size, pathlib.Path(run_dir)
         self._times, self._abort, self._moves = times, abort, moves
         self._nodes, self._leads, self._steps = nodes, leads, steps
-        self._mark = ledger.directory / "report"  # of a stall that lasts: its path
-        self._watched = ledger.directory / "watched"  # fresh: ranks here see whether they move
-        self._suspected: dict[int, tuple[float, float]] = {}  # rank -> its wait, the first look
-        self._told: dict[int, tuple[float, pathlib.Path]] = {}  # rank -> its wait and the report
+        self._mark = ledger.directory / "report"  # path of the current report
+        self._watched = ledger.directory / "watched"  # if fresh, ranks here check whether they move
+        self._suspected: dict[int, tuple[float, float]] = {}  # rank -> its wait, first check
+        self._told: dict[int, tuple[float, pathlib.Path]] = {}  # rank -> its wait, report
         self._files = Files()
         self._looked, self._failed = 0.0, False
         self._stop = threading.Event()
@@ -113,13 +113,13 @@ class Watchdog:
         while not self._pause():
             try:
                 self.tick()
-            except Exception:  # a fault of ours must not end the watch, as it would in silence
+            except Exception:  # a bug must not end the watchdog silently
                 if not self._failed:
                     logger.exception("the watch for stalls failed, and goes on")
                 self._failed = True
 
     def tick(self) -> None:
-        """One look, and a sign that this rank's interpreter runs; its thread does it by itself."""
+        """One check and one heartbeat of this rank; the thread calls it periodically."""
         if self._stacks is not None:
             faulthandler.dump_traceback_later(self._times.stall_s, file=self._stacks)
         self._ledger.beat(main_line(), self._steps())
@@ -127,11 +127,11 @@ class Watchdog:
         try:
             self._answer()
             self._look()
-        except OSError as error:  # a full disk must not end the watch
+        except OSError as error:  # a full disk must not end the watchdog
             logger.error("the stall report cannot be written: %s", error)
 
     def _pause(self) -> bool:
-        """Until the next tick; True at the end. Here it is seen whether this rank moves."""
+        """Wait until the next tick; True at the end. Also checks whether this rank moves."""
         tick_s = self._times.tick_s
         if self._moves is None or not is_younger(self._watched, self._times.stall_s):
             return self._stop.wait(tick_s)
@@ -141,7 +141,7 @@ class Watchdog:
         return self._stop.wait(max(0.0, until - time.monotonic()))
 
     def _answer(self) -> None:
-        """Somebody waits for this rank: say where it is, and add its stacks to the report."""
+        """If another rank has asked: log where this rank is, and add its stacks to the report."""
         mark = asked_path(self._ledger.directory, self._ledger.rank)
         if not mark.exists():
             return
@@ -151,7 +151,7 @@ class Watchdog:
         logger.error("others wait for this rank, which is at %s", main_line())
 
     def _look(self) -> None:
-        """At this rank's own wait; now and then at those of ranks that cannot speak."""
+        """Check this rank's own wait, and less often those of ranks that cannot report."""
         now, mine = time.time(), self._ledger.read()
         if mine is not None and mine.may_stall and now - mine.since >= self._times.stall_s / 2:
             self._suspect(mine, now)
@@ -166,7 +166,7 @@ class Watchdog:
                 self._suspect(entry, now)
 
     def _suspect(self, mine: Entry, now: float) -> None:
-        """A wait is long: see whether those waited for move, report it, end the job."""
+        """A wait is long: check whether the awaited ranks move; report it; end the job."""
         self._watched.touch()
         entries = read_all(self._ledger.directory)
         if self._nodes is not None:
@@ -180,7 +180,7 @@ class Watchdog:
         self._suspected[mine.rank] = mine.since, first_look
         still = now - self._moved(mine, entries)
         if still < self._times.stall_s or now - first_look < self._times.stall_s / 2:
-            return  # in this time others see whether they move, and other nodes tell of theirs
+            return  # until then others check whether they move, and nodes publish ledgers
         told, path = self._told.get(mine.rank, (0.0, self._run_dir))
         if told != mine.since:
             path = self._report(mine, entries)
@@ -191,13 +191,13 @@ class Watchdog:
             self._abort(self._error(mine, entries, path))
 
     def _moved(self, mine: Entry, entries: Sequence[Entry]) -> float:
-        """When `mine`, or one for whom it waits, was last seen to move; wall clock."""
+        """When `mine`, or a rank in its wait chain, last moved; wall clock."""
         behind = chain(mine, entries)
         here = [self._files.moved(entry.pid) for entry in behind if entry.host == mine.host]
         return max([mine.since, *here, *(entry.moved for entry in behind)])
 
     def _report(self, mine: Entry, entries: Sequence[Entry]) -> pathlib.Path:
-        """Write the report of a wait, or add to the one that a rank of this node has begun."""
+        """Write the report of a wait, or append to the current report of this node."""
         path, is_first = self._claim(mine)
         error = self._error(mine, entries, path)
         parts = [f"StallError: {error}\n"]
@@ -223,7 +223,7 @@ class Watchdog:
         )
 
     def _table(self, mine: Entry, entries: Sequence[Entry]) -> Iterator[str]:
-        """What all ranks do, as far as known, and the stacks that silent ones here have left."""
+        """The states of all known ranks, and the faulthandler stacks of silent local ranks."""
         now, silent_s = time.time(), self._times.silent_s
         yield "\nranks\n"
         for entry in entries:
@@ -235,7 +235,7 @@ class Watchdog:
                 yield _left_stacks(entry, self._ledger.directory)
 
     def _claim(self, mine: Entry) -> tuple[pathlib.Path, bool]:
-        """The report, one for all waits of this node that stall at a time; whether it is new."""
+        """The report shared by all waits of this node that stall at a time; whether it is new."""
         path, mark = self._run_dir / f"stall-{max(mine.step, 0)}.txt", self._mark
         if not is_younger(mark, self._times.stall_s):
             mark.unlink(missing_ok=True)
@@ -243,7 +243,7 @@ class Watchdog:
         draft = mark.with_name(f".report-{self._ledger.rank}")
         draft.write_text(str(path.absolute()))
         try:
-            os.link(draft, mark)  # with its content, once
+            os.link(draft, mark)  # atomic, with its content
             return path, True
         except FileExistsError:
             return pathlib.Path(mark.read_text()), False
@@ -252,7 +252,7 @@ class Watchdog:
 
 
 def stacks_path(directory: pathlib.Path, rank: int) -> pathlib.Path:
-    """Where faulthandler writes the stacks of a rank whose GIL is held."""
+    """The file to which faulthandler writes the stacks of a rank whose GIL is held."""
     return directory / f"stacks-{rank:06d}"
 
 
@@ -262,7 +262,7 @@ def asked_path(directory: pathlib.Path, rank: int) -> pathlib.Path:
 
 
 def ask(directory: pathlib.Path, rank: int, path: pathlib.Path) -> None:
-    """Have a rank of this node add its stacks to a report."""
+    """Ask a rank of this node to add its stacks to a report."""
     mark = asked_path(directory, rank)
     draft = mark.with_name(f".{mark.name}")
     draft.write_text(str(path.absolute()))
@@ -270,7 +270,7 @@ def ask(directory: pathlib.Path, rank: int, path: pathlib.Path) -> None:
 
 
 def append(path: pathlib.Path, text: str) -> None:
-    """Add to a report in one write, so that parts of several ranks do not mingle."""
+    """Append to a report in one write, so that texts of several ranks do not interleave."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
     try:
         os.write(descriptor, text.encode())
@@ -279,7 +279,10 @@ def append(path: pathlib.Path, text: str) -> None:
 
 
 def _is_mute(entry: Entry, now: float, silent_s: float) -> bool:
-    """Whether it waits, but cannot say so: its interpreter does not run, though it could."""
+    """Whether it waits but cannot report: its interpreter does not run.
+
+    Its process is neither stopped nor dead.
+    """
     return (
         entry.may_stall
         and is_silent(entry, now, silent_s)
@@ -288,7 +291,7 @@ def _is_mute(entry: Entry, now: float, silent_s: float) -> bool:
 
 
 def _stacks_of(rank: int, host: str) -> str:
-    """The stacks of this process, with a head."""
+    """The stacks of this process, with a heading."""
     return f"\nstacks of rank {rank} on {host}, process {os.getpid()}\n{own_stacks()}"
 
 

@@ -1,7 +1,7 @@
-"""The ranks that a launcher has started on this node, before they join the job, or at its end.
+"""Rank processes of this node before they join the job, and at its end.
 
-A rank without a ledger is unknown to the other ranks. The process that runs the launcher finds
-such ranks among the children of its own, by the launcher's variables in their environment.
+A rank without a ledger is unknown to the other ranks. The process that runs the launcher finds such
+ranks among its descendants, by the launcher's variables in their environment.
 """
 
 from __future__ import annotations
@@ -17,25 +17,28 @@ from hpcflow.errors import LaunchError
 from hpcflow.launch import launcher_detection
 from hpcflow.monitoring.stack_dump import STOPPED, bytes_moved, process_state
 
-LOOK_S = 0.5  # between two looks at how far ranks are
+LOOK_S = 0.5  # between two samples of the ranks' progress
 
 
 class Starting:
-    """Ranks of this node that descend from this process and that do not watch over each other:
-    those that have not joined the job yet, or, made at its end, those that are left."""
+    """Descendant processes that are ranks of this node and that no other rank watches.
+
+    These are the ranks that have not joined the job yet, or, if created at its end, the ranks that
+    are left.
+    """
 
     def __init__(self) -> None:
-        self._epoll = select.epoll()  # which tells first of the one that has ended first
+        self._epoll = select.epoll()  # reports processes in the order in which they end
         self._watched: dict[int, tuple[int, int]] = {}  # descriptor -> rank, process
         self._known: set[int] = set()
-        self._expected: int | None = None  # on this node, where the launcher tells
-        self._is_whole = False  # this node has all ranks
-        self._moved: dict[int, tuple[int, int]] = {}  # process: how far it has come
-        self._idle: dict[int, float] = {}  # process: seconds without a movement
+        self._expected: int | None = None  # ranks on this node, if the launcher says
+        self._is_whole = False  # all ranks are on this node
+        self._moved: dict[int, tuple[int, int]] = {}  # process -> CPU ticks and bytes of I/O
+        self._idle: dict[int, float] = {}  # process -> seconds without progress
         self._looked = 0.0
 
     def wait(self, seconds: float) -> list[tuple[int, int]]:
-        """Rank and process of those that end within so many seconds, in the order of their ends."""
+        """(rank, pid) of the ranks that end within `seconds`, in the order of their ends."""
         self._look()
         gone = []
         for descriptor, _ in self._epoll.poll(seconds):
@@ -44,9 +47,10 @@ class Starting:
         return gone
 
     def hung(self, seconds: float, stopped_alone: bool = False) -> list[tuple[int, int, str]]:
-        """Rank, process and why of those that hang for so long: that are stopped, or, where this
-        node has all ranks and not `stopped_alone`, sleep while no other one moves. Who waits for a
-        slow rank does not hang.
+        """(rank, pid, reason) of the ranks that hang for `seconds`.
+
+        A rank hangs if it is stopped. If all ranks are on this node and `stopped_alone` is False,
+        ranks also hang when all of them sleep. A rank that waits for a slow rank does not hang.
         """
         self._look_for_movement()
         found = [
@@ -61,8 +65,10 @@ class Starting:
         return [(rank, pid, _why(pid, letter)) for rank, pid, letter in stopped or found]
 
     def _look_for_movement(self) -> None:
-        """Add to the idle time of ranks: at most twice that between two looks, for where this
-        process does not run the ranks may not either."""
+        """Update the idle times, by at most 2 * LOOK_S a sample.
+
+        If this process did not run for longer, the ranks may not have run either.
+        """
         now = time.monotonic()
         elapsed = min(now - self._looked, 2 * LOOK_S)
         if elapsed < LOOK_S:
@@ -75,14 +81,14 @@ class Starting:
             self._moved[pid] = moved
 
     def joined(self, processes: Container[int]) -> bool:
-        """Those have joined: they are watched no more. Whether all ranks have."""
+        """`processes` have joined: stop watching them. Whether all ranks have joined."""
         for descriptor, (_, pid) in list(self._watched.items()):
             if pid in processes:
                 self._drop(descriptor)
         return len(self._known) == self._expected and not self._watched
 
     def close(self) -> None:
-        """Let go of the descriptors."""
+        """Close the descriptors."""
         for descriptor in list(self._watched):
             self._drop(descriptor)
         self._epoll.close()
@@ -98,7 +104,7 @@ class Starting:
         for place, pid in _ranks_below(os.getpid()):
             if pid in self._known:
                 continue
-            with contextlib.suppress(OSError):  # it has ended in this moment
+            with contextlib.suppress(OSError):  # it has just ended
                 descriptor = os.pidfd_open(pid)
                 self._watched[descriptor] = place.rank, pid
                 self._epoll.register(descriptor, select.EPOLLIN)
@@ -108,7 +114,7 @@ class Starting:
 
 
 def _why(pid: int, letter: str) -> str:
-    """Why a rank that starts does not move."""
+    """Why a starting rank makes no progress."""
     if letter == STOPPED:
         return f"is stopped (T; kill -CONT {pid} lets it go on)"
     if letter == "D":
@@ -117,7 +123,7 @@ def _why(pid: int, letter: str) -> str:
 
 
 def _cpu_ticks(pid: int) -> int:
-    """What a process has computed; 0 if unknown."""
+    """CPU time of a process in clock ticks; 0 if unknown."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -126,7 +132,7 @@ def _cpu_ticks(pid: int) -> int:
 
 
 def _ranks_below(pid: int) -> Iterator[tuple[launcher_detection.Launch, int]]:
-    """The ranks among the descendants of a process: not what ranks have started themselves."""
+    """The ranks among the descendants of a process, without the descendants of ranks."""
     for child in _children(pid):
         place = _place(child)
         if place is not None:
@@ -144,7 +150,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _place(pid: int) -> launcher_detection.Launch | None:
-    """The rank that a process is by its environment; None if it is none."""
+    """The rank of a process, from its environment; None if it is not a rank."""
     try:
         words = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
         return launcher_detection.detect(dict(word.split("=", 1) for word in words if "=" in word))

@@ -1,4 +1,4 @@
-"""Who waits for whom, told from the records of the ranks: the words of a stall report."""
+"""Wait-for report: which rank waits for which, from the ranks' records; text of a stall report."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from collections.abc import Iterable, Sequence
 from hpcflow.monitoring.stack_dump import DEBUGGED, STOPPED, process_state, why_silent
 from hpcflow.monitoring.wait_ledger import ANY, INSIDE, OWN, Entry
 
-SILENT_S = 5.0  # a heartbeat older than this is told
-MOST_NAMED = 8  # ranks named one by one in a message
+SILENT_S = 5.0  # an older heartbeat is reported
+MOST_NAMED = 8  # ranks listed individually in a message
 
 
 def missing_in(mine: Entry, entries: Iterable[Entry]) -> list[Entry]:
-    """Those of `entries` for whom the rank of `mine` waits.
+    """The `entries` of the ranks that the rank of `mine` waits for.
 
-    Where it waits for all, these are the ranks of its place in their replicas that are not there.
+    If it waits for all ranks, these are the ranks of the same task in their replicas that do not
+    wait in the same operation and step.
     """
     others = [entry for entry in entries if entry.rank != mine.rank]
     if mine.peer != ANY:
@@ -26,7 +27,7 @@ def missing_in(mine: Entry, entries: Iterable[Entry]) -> list[Entry]:
 
 
 def behind(mine: Entry, entries: Sequence[Entry]) -> list[Entry]:
-    """Those for whom the ranks wait that `mine` waits for, and so on."""
+    """The ranks that the awaited ranks of `mine` wait for, transitively."""
     left = missing_in(mine, entries)
     known = {mine.rank, *(entry.rank for entry in left)}
     found = []
@@ -41,7 +42,7 @@ def behind(mine: Entry, entries: Sequence[Entry]) -> list[Entry]:
 
 
 def ring(mine: Entry, entries: Sequence[Entry]) -> list[int]:
-    """The ranks that wait for each other, if whom `mine` waits for and so on leads to a ring."""
+    """The cycle of ranks that the wait of `mine` leads to; empty if there is none."""
     known, path, entry = {e.rank: e for e in entries}, [mine.rank], mine
     while entry.waits and entry.peer in known:
         if entry.peer in path:
@@ -52,29 +53,29 @@ def ring(mine: Entry, entries: Sequence[Entry]) -> list[int]:
 
 
 def chain(mine: Entry, entries: Sequence[Entry]) -> list[Entry]:
-    """All for whom `mine` waits, at once or in the end."""
+    """All ranks that `mine` waits for, directly or transitively."""
     return [*missing_in(mine, entries), *behind(mine, entries)]
 
 
 def is_debugged(mine: Entry, entries: Sequence[Entry]) -> bool:
-    """Whether a debugger follows the rank or one for whom it waits: those may take their time."""
+    """Whether a debugger traces the rank or one in its wait chain; then a wait is no stall."""
     return any(letter_of(entry) == DEBUGGED for entry in [mine, *chain(mine, entries)])
 
 
 def letter_of(entry: Entry) -> str:
-    """The state of the rank's process, as its own node sees it."""
+    """The state letter of the rank's process, as seen on its own node."""
     return entry.process or process_state(entry.pid)
 
 
 def is_silent(entry: Entry, now: float, silent_s: float = SILENT_S) -> bool:
-    """Whether its interpreter does not run: stopped, dead, or in a call that keeps the GIL."""
+    """Whether its interpreter does not run: stopped, dead, or in a call that holds the GIL."""
     return now - entry.heartbeat > silent_s or letter_of(entry) in (STOPPED, DEBUGGED)
 
 
 def describe_stall(
     mine: Entry, entries: Sequence[Entry], size: int, path: object, silent_s: float = SILENT_S
 ) -> str:
-    """The short message: what has waited how long for whom, what those do, where more is."""
+    """The short message: the wait, its duration, states of the awaited ranks, the report file."""
     now = time.time()
     missing = missing_in(mine, entries)
     rows = [f"{mine.where} has waited {now - mine.since:.0f} s for {_whom(mine, missing, size)}"]
@@ -107,7 +108,7 @@ def _whom(mine: Entry, missing: Sequence[Entry], size: int) -> str:
 
 
 def state(entry: Entry, now: float, silent_s: float = SILENT_S) -> str:
-    """Where a rank is and what it does."""
+    """Host, task and state of a rank."""
     waited = f"since {now - entry.since:.0f} s"
     if entry.since and entry.kind == INSIDE:
         what = f"is inside '{entry.op}' {waited}"

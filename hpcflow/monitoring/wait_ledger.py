@@ -1,4 +1,4 @@
-"""What each rank waits for, in small files that every rank of the node maps and may read.
+"""Wait ledger: what each rank waits for, in small files that every rank of the node can map.
 
 One file per rank, `rank-NNNNNN`, of RECORD_BYTES in native byte order:
 
@@ -6,20 +6,20 @@ One file per rank, `rank-NNNNNN`, of RECORD_BYTES in native byte order:
     8    8  rank
     16   8  pid
     24   8  step
-    32   8  peer        the rank waited for, -1 any or all, -2 state of its own
-    40   8  since       wall-clock seconds as a float; 0: waits for nothing
+    32   8  peer        the rank waited for; -1 any or all; -2 another step of this rank
+    40   8  since       start of the wait, wall-clock seconds as a float; 0: no wait
     48   8  heartbeat   wall-clock seconds; when the rank's interpreter was last seen to run
-    56   8  ending      1 once the rank has said why it ends
-    64   8  moved       wall-clock seconds; when its program was last seen to move, if one looked
-    72   8  place       number of the task in its replica, -1 of servers: like ones meet
-    80   8  lines       odd while `line` is being written, by another thread than the rest
-    88   8  process     the letter of /proc, in copies for other nodes
+    56   8  ending      1 once the rank has reported why it ends
+    64   8  moved       wall-clock seconds; when its program was last seen to move, if checked
+    72   8  place       task index in its replica, equal in ranks of one collective; -1: server
+    80   8  lines       odd while another thread writes `line`
+    88   8  process     state letter of /proc, in copies for other nodes
     96  16  kind        Recv, AllReduce, request, call, queue, inside ...
-    112 144 op          name of the operation, and the user's line, cut to fit
+    112 144 op          name of the operation, newline, the user's line, truncated
     256 64  host
-    320 64  task        /job:worker/task:3, as users count
-    384 256 line        where the main thread was at the last heartbeat, cut in front to fit
-    640  8  trained     steps of training that the rank had made at the last heartbeat
+    320 64  task        /job:worker/task:3, in the user's numbering
+    384 256 line        position of the main thread at the last heartbeat; start truncated
+    640  8  trained     training steps of the rank at the last heartbeat
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ from hpcflow.errors import CommError
 from hpcflow.platform.private_files import is_own_folder
 
 RECORD_BYTES = 648
-ANY, OWN = -1, -2  # for whom a wait is, if for no one rank: any or all, a step of this very rank
-INSIDE = "inside"  # the kind of a rank that is busy in an op, a host function say: never a stall
-REQUEST = "request"  # of a wait that belongs to no step
-CALL = "call"  # of one inside a call of a library, which cannot be polled
-PATIENT = "queue"  # of one that waits for what other steps do, as long as it takes: never a stall
+ANY, OWN = -1, -2  # values of peer: any or all ranks; a step of this rank
+INSIDE = "inside"  # kind: busy inside an op, such as a host function; never a stall
+REQUEST = "request"  # kind: a wait outside steps
+CALL = "call"  # kind: inside a library call that cannot be polled
+PATIENT = "queue"  # kind: waits for other steps without limit; never a stall
 _RECORD = struct.Struct("=QqqqqddqdqQ8s16s144s64s64s256sq")
 _PROCESS, _KIND, _OP, _LINE = slice(88, 96), slice(96, 112), slice(112, 256), slice(384, 640)
-_SEQUENCE, _STEP, _PEER = 0, 3, 4  # as eight-byte words
+_SEQUENCE, _STEP, _PEER = 0, 3, 4  # indices of eight-byte words
 _SINCE, _HEARTBEAT, _ENDING, _MOVED, _LINES, _TRAINED = 5, 6, 7, 8, 10, 80
-PREFIX = "hpcflow-ledger-"  # of the names of directories
-DEAD_S = 300.0  # a job with no heartbeat for so long may be dead
-ATTEMPTS = 100  # readings of a record that is being written
+PREFIX = "hpcflow-ledger-"  # of directory names
+DEAD_S = 300.0  # a job without a heartbeat for this long may be dead
+ATTEMPTS = 100  # reads of a record that is being written
 
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One rank's record, as read."""
+    """A decoded record of one rank."""
 
     rank: int
     pid: int
@@ -63,49 +63,49 @@ class Entry:
     op: str
     kind: str
     peer: int
-    since: float  # wall clock; 0 where the rank waits for nothing
+    since: float  # wall clock; 0: no wait
     heartbeat: float
-    ending: bool = False  # it has said why it ends
+    ending: bool = False  # it has reported why it ends
     moved: float = 0.0
     place: int = 0
-    process: str = ""  # "": ask /proc
+    process: str = ""  # state letter; "": read /proc
     task: str = ""
-    line: str = ""  # where its main thread was at the last heartbeat
-    made: str = ""  # the user's line that made the operation
+    line: str = ""  # position of its main thread at the last heartbeat
+    made: str = ""  # the user's line that created the operation
     trained: int = 0  # steps, at the last heartbeat
 
     @property
     def name(self) -> str:
-        """`rank 3 (/job:ps/task:0)`, as reports call it."""
+        """`rank 3 (/job:ps/task:0)`, as in reports."""
         return f"rank {self.rank} ({self.task})" if self.task else f"rank {self.rank}"
 
     @property
     def may_stall(self) -> bool:
-        """Whether it is a wait that should end soon."""
+        """Whether it waits, and the wait should end soon."""
         return self.waits and self.kind != PATIENT
 
     @property
     def is_server(self) -> bool:
-        """Whether it hosts variables for all."""
+        """Whether it is a parameter server."""
         return self.place < 0
 
     @property
     def where(self) -> str:
-        """What it waits in: `AllReduce 'grads' (made at train.py:9) at step 7`."""
+        """The operation that it waits in: `AllReduce 'grads' (made at train.py:9) at step 7`."""
         made = f" (made at {self.made})" if self.made else ""
         step = f" at step {self.step}" if self.step > 0 else ""
         return f"{self.kind} '{self.op}'{made}{step}"
 
     @property
     def waits(self) -> bool:
-        """Whether the rank waits for others; being busy inside an op is no wait."""
+        """Whether the rank waits; being busy inside an op is not a wait."""
         return self.since > 0 and self.kind != INSIDE
 
 
 class Ledger:
-    """This rank's record; `enter` when a wait's first poll failed, `leave` when it is over.
+    """This rank's record; `enter` when a wait's first poll failed, `leave` when the wait ends.
 
-    `directory` belongs to this run alone, and is best in memory (/dev/shm or a local disk).
+    `directory` belongs to this run alone, preferably in memory (/dev/shm) or on a local disk.
     """
 
     def __init__(
@@ -142,8 +142,10 @@ class Ledger:
     def enter(
         self, step: int, op: str, peer: int = -1, kind: str = "recv", since: float = 0.0
     ) -> None:
-        """Write down that this rank waits for `peer` in `op`, behind which a new line may tell
-        where it was made; since now if not `since`."""
+        """Record that this rank waits for `peer` in `op` since `since` (0: now).
+
+        `op` may have a second line: the user's line that created the operation.
+        """
         names, words, times = self._names, self._words, self._times
         if op not in names or kind not in names:
             names.setdefault(op, op.encode()[:144].ljust(144, b"\0"))
@@ -156,30 +158,32 @@ class Ledger:
         words[_SEQUENCE] += 1
 
     def leave(self) -> None:
-        """The wait is over."""
+        """Record the end of the wait."""
         self._words[_SEQUENCE] += 1
         self._times[_SINCE] = 0.0
         self._words[_SEQUENCE] += 1
 
     def beat(self, line: str = "", trained: int = 0) -> None:
-        """The interpreter runs, the main thread at `line`, after so many steps of training; called
-        by the watchdog alone, so that one that does not run is seen, with the line at which it last
-        did."""
+        """Record a heartbeat: the interpreter runs, the main thread is at `line`.
+
+        `trained` is the number of training steps. Only the watchdog calls it, so the heartbeat and
+        the line stay as they were when the interpreter stops running.
+        """
         self._words[_LINES] += 1
         self._memory[_LINE] = line.encode(errors="replace")[-256:].ljust(256, b"\0")
         self._times[_HEARTBEAT], self._words[_TRAINED] = time.time(), trained
         self._words[_LINES] += 1
 
     def moves(self) -> None:
-        """The program of this rank is seen to move."""
+        """Record that the program of this rank moves."""
         self._times[_MOVED] = time.time()
 
     def ends(self) -> None:
-        """This rank has said why it ends: its death is no news."""
+        """Record that this rank has reported why it ends: its death is not reported."""
         self._words[_ENDING] = 1
 
     def read(self) -> Entry | None:
-        """This rank's own record; None in the rare case that each reading met a writer."""
+        """This rank's own record; None in the rare case that every read met a writer."""
         record = _whole(self._memory)
         return decode(record) if record is not None else None
 
@@ -194,19 +198,19 @@ class Ledger:
 
 
 def read_all(directory: str | os.PathLike[str]) -> list[Entry]:
-    """The records of all ranks in `directory`, by rank; those that cannot be read are left out."""
+    """The records of all ranks in `directory`, by rank, without those that cannot be read."""
     paths = sorted(pathlib.Path(directory).glob("rank-*"))
     return [entry for path in paths if (entry := read_one(path)) is not None]
 
 
 def read_one(path: pathlib.Path) -> Entry | None:
-    """The record in a file; None if it is gone, or not yet written."""
+    """The record in a file; None if it is missing or not yet written."""
     record = raw(path)
     return decode(record) if record is not None else None
 
 
 def raw(path: pathlib.Path) -> bytes | None:
-    """The bytes of the record in a file, as a whole; None if it is gone, or not yet written."""
+    """The bytes of the record in a file, read consistently; None if missing or not yet written."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -221,12 +225,12 @@ def raw(path: pathlib.Path) -> bytes | None:
 
 
 def of_user(base: str | os.PathLike[str]) -> list[pathlib.Path]:
-    """The folders of ledgers in `base` that are this user's: what others put there is not read."""
+    """The ledger directories in `base` that belong to this user; those of others are not read."""
     return [path for path in pathlib.Path(base).glob(PREFIX + "*") if is_own_folder(path)]
 
 
 def of_process(base: str | os.PathLike[str], pid: int) -> tuple[Entry, pathlib.Path] | None:
-    """The record of a process of this user and host, and its folder; None if there is none."""
+    """The record of a process of this user and host, and its directory; None if there is none."""
     for directory in of_user(base):
         for entry in read_all(directory):
             if entry.pid == pid:
@@ -235,7 +239,7 @@ def of_process(base: str | os.PathLike[str], pid: int) -> tuple[Entry, pathlib.P
 
 
 def for_others(record: bytes, letter: str, moved: float) -> bytes:
-    """A copy of a record for other nodes, where /proc does not tell of its process."""
+    """A copy of a record for other nodes, which cannot read /proc of its process."""
     copy = bytearray(record)
     copy[_PROCESS] = letter.encode().ljust(8, b"\0")
     (before,) = struct.unpack_from("=d", record, 8 * _MOVED)
@@ -244,18 +248,18 @@ def for_others(record: bytes, letter: str, moved: float) -> bytes:
 
 
 def first(mark: pathlib.Path) -> bool:
-    """Whether this rank is the first to make `mark`, as all of a node tend to do at once."""
+    """Whether this rank is the first to create `mark`; all ranks of a node tend to try at once."""
     try:
         mark.touch(exist_ok=False)
     except FileExistsError:
         return False
-    except OSError:  # a full disk: everyone speaks
+    except OSError:  # full disk: every rank reports
         return True
     return True
 
 
 def is_younger(mark: pathlib.Path, seconds: float) -> bool:
-    """Whether a file was written within the last `seconds`; False if there is none."""
+    """Whether a file was written within the last `seconds`; False if it does not exist."""
     try:
         return time.time() - os.stat(mark).st_mtime < seconds
     except OSError:
@@ -269,19 +273,19 @@ def remove(directory: pathlib.Path) -> None:
 
 
 def base() -> str:
-    """The folder of the ledgers of all jobs, best in memory."""
+    """The folder of the ledger directories of all jobs, in memory if possible."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
 
 
 def sweep(base: str | os.PathLike[str], host: str) -> None:
     """Remove from `base` the ledgers of jobs on `host` that died without closing them.
 
-    Dead is whose processes are gone and whose heartbeats are old: neither alone tells, as process
-    numbers are used again and another container's are not seen.
+    A job is dead if its processes do not exist and its heartbeats are old. Neither alone is enough:
+    PIDs are reused, and processes of another container are not visible.
     """
     old = time.time() - DEAD_S
     for directory in of_user(base):
-        with contextlib.suppress(OSError):  # another rank was first
+        with contextlib.suppress(OSError):  # another rank has removed it
             left = read_all(directory)
             dead = all(e.host == host and e.heartbeat < old and not alive(e.pid) for e in left)
             if dead and directory.stat().st_mtime < old:
@@ -289,7 +293,7 @@ def sweep(base: str | os.PathLike[str], host: str) -> None:
 
 
 def alive(pid: int) -> bool:
-    """Whether there is such a process here, of whatever user."""
+    """Whether process `pid` exists on this host, of any user."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -300,7 +304,7 @@ def alive(pid: int) -> bool:
 
 
 def _whole(memory: memoryview | mmap.mmap) -> bytes | None:
-    """The record, or None where every reading met a writer."""
+    """The record, or None if every read met a writer."""
     for _ in range(ATTEMPTS):
         data = bytes(memory[:RECORD_BYTES])
         before, again = _sequences(data), _sequences(memory)
@@ -316,7 +320,7 @@ def _sequences(memory: bytes | memoryview | mmap.mmap) -> tuple[int, int]:
 
 
 def decode(record: bytes) -> Entry:
-    """The entry that a record holds."""
+    """The entry encoded in a record."""
     fields = _RECORD.unpack(record)
     _, rank, pid, step, peer, since, heartbeat, ending, moved, place, _ = fields[:11]
     process, kind, op, host, task, line = (

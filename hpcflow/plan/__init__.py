@@ -1,1 +1,4 @@
-"""WHERE and WHEN: pure functions from the graph to what each task runs. No MPI, no GPU, no file."""
+"""Planner: pure functions that turn a graph into one partition per task. No MPI, no GPU.
+
+The only file access is in `serialization.plan_cache_key.sources`.
+"""

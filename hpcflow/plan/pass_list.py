@@ -1,4 +1,4 @@
-"""From a graph and what is asked of it to a plan: all passes in their order."""
+"""Pass list: the passes that turn a graph and its fetches into a plan, in their order."""
 
 from __future__ import annotations
 
@@ -46,9 +46,10 @@ def make_plan(
     evaluate: Evaluate | None = None,
     done: Container[Operation] = (),
 ) -> Plan:
-    """The plan of one step of `replica`: `feeds` (with the shapes of the fed arrays) to `fetches`.
+    """Return the plan of one step of `replica`, from `feeds` to `fetches`.
 
-    Operations that are `done` ran in an earlier part of the step and do not run again.
+    `feeds` hold the shapes of the fed arrays. Operations in `done` ran in an earlier part of the
+    step (partial run) and do not run again.
     Errors: FeedError, FetchError, ShapeError, PlacementError, VerifyError.
     """
     program = prune(graph, fetches, feeds, done)
@@ -63,10 +64,11 @@ def plan_of(
     replica: int = 0,
     evaluate: Evaluate | None = None,
 ) -> Plan:
-    """The plan of a program, the part of `graph` that a step needs.
+    """Return the plan of `program`, the subgraph of `graph` that a step needs.
 
-    `evaluate(node, arrays)` computes a pure node, for constant folding; without it nothing folds.
-    The caller verifies it (`hpcflow.plan.verification.plan_verifier`) before it runs.
+    `evaluate(node, arrays)` computes a pure node for constant folding. Without it no node is
+    folded. The caller verifies the plan (`hpcflow.plan.verification.plan_verifier`) before the plan
+    runs.
     Errors: ShapeError, PlacementError, VerifyError.
     """
     homes = assign_variables(graph, cluster, settings)
@@ -87,7 +89,7 @@ def plan_of(
 
 
 class _Planner:
-    """The passes, and what they know of the plan that they make."""
+    """Runs the passes and holds their common arguments."""
 
     def __init__(
         self,
@@ -105,7 +107,10 @@ class _Planner:
         self.run = passes(settings.verify_passes)
 
     def lowered(self, program: Program, inside: bool = False) -> Program:
-        """The program of one replica, simplified; `inside` a loop or branch of another program."""
+        """Return the simplified program of one replica.
+
+        `inside` is true for the program of a loop or branch.
+        """
         run, settings, homes = self.run, self.settings, self.homes
         if inside and self.cluster.joins:
             refuse_sums(program)
@@ -121,7 +126,7 @@ class _Planner:
         return run(sums_behind_loops, program) if joins and not settings.exact else program
 
     def cut(self, program: Program, cluster: Cluster) -> Plan:
-        """The program placed over the tasks of `cluster` and cut at their borders."""
+        """Place `program` on the tasks of `cluster` and partition it."""
         run, settings = self.run, self.settings
         program = run(calls_in_threads, program)
         program, why = run(place, program, self.graph, cluster, self.homes)

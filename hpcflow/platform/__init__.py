@@ -1,1 +1,1 @@
-"""What every package may use: logging, threads, locks, caches, lazy imports, terminal text."""
+"""Utilities for all packages: logging, threads, locks, caches, lazy imports, terminal text."""

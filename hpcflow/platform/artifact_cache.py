@@ -1,8 +1,8 @@
-"""Folders in which one rank keeps what it has made for its node's others and for later runs.
+"""Artifact cache: folders of compiled plans and kernels, shared by ranks and later runs.
 
-A file holds bytes behind a digest of its name and these bytes, so one that was cut short, changed,
-or given another file's name is made anew. Some of it is code that will run, so a folder has to be
-the user's own, and writable by nobody else.
+A file starts with a digest of its name and content. A file that was truncated, changed or renamed
+fails the check and is rebuilt. Some cached files are code that will run, so a cache folder must
+belong to the user and must not be writable by others.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from hpcflow.platform.private_files import fault
 from hpcflow.platform.rank_logging import logger
 
 DIGEST = hashlib.sha256().digest_size
-MOST_FILES = 2048  # in a folder; the oldest are removed
-NAME = re.compile("[0-9a-f]{64}")  # of a file, without its ending
+MOST_FILES = 2048  # limit in a folder; the oldest are removed
+NAME = re.compile("[0-9a-f]{64}")  # file name without extension
 
 
 def path_of(given: Any, what: str) -> Path:
-    """An argument that is a path; ArgumentError, which calls it `what`, for anything else."""
+    """The argument `given` as a path; ArgumentError, naming it `what`, if it is not a path."""
     if not isinstance(given, (str, os.PathLike)):
         raise ArgumentError(f"{what} is a path, not {shown(given)}", line=user_line())
     return Path(given)
 
 
 class Kind(NamedTuple):
-    """What a folder keeps, the ending of its files, and what in the environment names it."""
+    """What a folder caches, the file extension, and the environment variable that names it."""
 
     what: str
     ending: str
@@ -46,7 +46,7 @@ KERNELS = Kind("kernels", ".o", "HPCFLOW_KERNEL_CACHE")
 
 
 class Kept(NamedTuple):
-    """A file of a folder, and when it was made, in seconds since 1970."""
+    """A cached file, and its modification time in seconds since 1970."""
 
     path: Path
     nbytes: int
@@ -54,13 +54,13 @@ class Kept(NamedTuple):
 
 
 class Folder:
-    """The files of one ending in a folder."""
+    """The cached files with one extension in a folder."""
 
     def __init__(self, place: Path, ending: str) -> None:
         self.place, self.ending = place, ending
 
     def read(self, name: str) -> bytes | None:
-        """What a file holds; None if it is not there, not whole, or was written by another name."""
+        """The content of a file; None if it is missing or its digest does not match."""
         try:
             data = self.file(name).read_bytes()
         except OSError:
@@ -69,7 +69,7 @@ class Folder:
         return held if self._digest(name, held) == digest else None
 
     def write(self, name: str, held: bytes) -> None:
-        """Put a file there as a whole; one that cannot be written is done without."""
+        """Write a file atomically; a write error is ignored."""
         with contextlib.suppress(OSError):
             with tempfile.NamedTemporaryFile(dir=self.place, delete=False) as file:
                 try:
@@ -84,26 +84,26 @@ class Folder:
                     old.path.unlink()
 
     def files(self) -> list[Kept]:
-        """What is kept, the oldest first."""
+        """The cached files, oldest first."""
         found = []
         for path in self._paths():
-            with contextlib.suppress(OSError):  # another process has removed it
+            with contextlib.suppress(OSError):  # removed by another process
                 found.append(self._kept(path))
         return sorted(found, key=lambda one: one.made)
 
     def find(self, name: str) -> Kept | None:
-        """The file that is called `name`, if it is there."""
+        """The file called `name`, or None."""
         try:
             return self._kept(self.file(name))
         except OSError:
             return None
 
     def turn(self, of: str) -> contextlib.AbstractContextManager[None]:
-        """One process of a node at a time makes what is called `of` and is to be kept here."""
+        """Lock: one process of a node at a time builds the artifact `of` of this cache."""
         return file_locks.turn(of, self.place)
 
     def _digest(self, name: str, held: bytes) -> bytes:
-        """The first bytes of the file that is called `name` and holds `held`."""
+        """The digest of a file called `name` with the content `held`."""
         return hashlib.sha256(f"{name}{self.ending}\n".encode() + held).digest()
 
     @staticmethod
@@ -112,18 +112,18 @@ class Folder:
         return Kept(path, stat.st_size, stat.st_mtime)
 
     def _paths(self) -> list[Path]:
-        """All files of ours; others that are in the folder are not."""
+        """Files with names of the cache; other files in the folder are ignored."""
         return [path for path in self.place.glob(f"*{self.ending}") if NAME.fullmatch(path.stem)]
 
     def file(self, name: str) -> Path:
-        """Where the file that is called `name` is, if it is there."""
+        """The path of the file called `name`, which may not exist."""
         return self.place / f"{name}{self.ending}"
 
 
 def place(kind: Kind, path: str = "") -> Folder | None:
-    """The folder `path`, by default the one that the environment names, which may not be there.
+    """The cache folder `path`, or that of the environment variable; it may not exist.
 
-    Without either it is one in the user's folder of caches. None if it is "none".
+    The default is in the user's cache directory. None if it is "none".
     """
     path = path or os.environ.get(kind.setting, "")
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
@@ -132,9 +132,9 @@ def place(kind: Kind, path: str = "") -> Folder | None:
 
 
 def own(kind: Kind, path: str = "") -> Folder | None:
-    """The same folder, made if need be.
+    """The folder of `place`, created if missing.
 
-    None also if it is not the user's own, which one line says.
+    None, with a warning, also if it is not the user's own or cannot be created.
     """
     folder = place(kind, path)
     if folder is None:

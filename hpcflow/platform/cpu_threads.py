@@ -1,4 +1,4 @@
-"""BLAS and OpenMP threads per rank: the cores this rank owns, set before numpy loads."""
+"""CPU threads per rank: sizes the BLAS and OpenMP pools by the rank's cores, before numpy loads."""
 
 from __future__ import annotations
 
@@ -11,34 +11,36 @@ from collections.abc import Mapping, MutableMapping
 from hpcflow.errors import HpcflowError
 from hpcflow.launch import launcher_detection
 
-# Every pool a kernel may run on; all get the same number, for two pools of two sizes fight.
+# Every thread pool that a kernel may use; all get the same size, as pools of different sizes
+# compete for cores.
 VARIABLES = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
     "MKL_NUM_THREADS",
     "NUMBA_NUM_THREADS",
 )
-# How often a thread of libgomp's pool looks for work before it sleeps. libgomp's own default,
-# 300,000 times, takes milliseconds of a core from other processes, and from the thread that it
-# waits for: benchmarks/busy_neighbour.py, docs/speed.md.
+# Polls for work of a thread of libgomp's pool before it sleeps. libgomp's default, 300,000, takes
+# milliseconds of a core from other processes, and from the thread that libgomp waits for:
+# benchmarks/busy_neighbour.py, docs/speed.md.
 SPIN_COUNT = 3_000
-# "number variable variable ...", as chosen here: programs we start inherit them, not as the user's.
+# "number variable variable ...", as chosen here: child processes inherit these variables, and must
+# not take them for the user's.
 CHOSEN = "_HPCFLOW_THREADS"
 
 
 @dataclasses.dataclass(frozen=True)
 class Cores:
-    """What this process may run on: CPUs of its mask, of its job on this node, of the node."""
+    """Number of CPUs: in this process's mask, of its job on this node, and of the node."""
 
     mask: int
     owned: int
     node: int
-    siblings: int = 1  # CPUs of one core that are in the mask (2 with hyper-threads)
+    siblings: int = 1  # CPUs of one core in the mask (2 with hyper-threading)
 
 
 @dataclasses.dataclass(frozen=True)
 class Threads:
-    """How many threads this rank's pools have, of how many cores, why, and what looks wrong."""
+    """Pool size of this rank, its number of cores, the reason, and a warning."""
 
     threads: int
     cores: int
@@ -47,9 +49,9 @@ class Threads:
 
 
 def set_up(environ: MutableMapping[str, str] = os.environ, cores: Cores | None = None) -> Threads:
-    """Choose the number of threads and how they wait; set the variables that the user has not set.
+    """Choose the number of threads and their spin count; set the variables not set by the user.
 
-    `HPCFLOW_THREADS` counts first, then the user's own `OMP_NUM_THREADS` and its like, then the
+    Precedence: `HPCFLOW_THREADS`, then the user's `OMP_NUM_THREADS` and similar variables, then the
     rank's share of the cores. Call it before numpy is imported: pools are sized when they load.
     """
     cores = cores or find_cores(environ)
@@ -58,7 +60,7 @@ def set_up(environ: MutableMapping[str, str] = os.environ, cores: Cores | None =
     number, *names = environ.get(CHOSEN, "0").split()
     ours = dict.fromkeys(names, number)
     users = {v: environ[v] for v in VARIABLES if v in environ and environ[v] != ours.get(v)}
-    # Masks that together exceed the job's CPUs overlap: so many ranks share each CPU.
+    # Masks that together exceed the job's CPUs overlap: `sharing` ranks share each CPU.
     sharing = max(1, -(-cores.mask * local_size // cores.owned))
     share = max(1, cores.mask // cores.siblings // sharing)
     if environ.get("HPCFLOW_THREADS", "0") != "0":
@@ -80,29 +82,30 @@ def set_up(environ: MutableMapping[str, str] = os.environ, cores: Cores | None =
 
 @functools.cache
 def chosen() -> Threads:
-    """What `import hpcflow` chose for this process, before numpy was there."""
+    """The threads that `import hpcflow` chose for this process, before numpy was imported."""
     return set_up()
 
 
 def shares(ranks: int) -> list[int]:
-    """How many threads each of so many ranks may have, if they share the cores of this process.
+    """Possible thread counts of each of `ranks` ranks that share this process's cores.
 
-    Ranks of other nodes do not, so it may be any of these; the most first.
+    Largest first. Ranks on other nodes do not share these cores, so a rank may have any of these
+    counts.
     """
     here = chosen()
-    if here.threads != here.cores:  # the user's word
+    if here.threads != here.cores:  # set by the user
         return [here.threads]
     return sorted({max(1, here.cores // n) for n in range(1, ranks + 1)}, reverse=True)
 
 
 def find_cores(environ: Mapping[str, str] = os.environ) -> Cores:
-    """Read the mask, the control group and SLURM's share: a few system calls, no subprocess."""
+    """Read the CPU mask, the control group and SLURM's count: a few system calls, no subprocess."""
     node = os.cpu_count() or 1
     mask = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(node))
     shares = [_cpus_of_group(), environ.get("SLURM_CPUS_ON_NODE", "")]
     owned = min([node, *(int(share) for share in shares if share.isdigit() and share != "0")])
     count = min(len(mask), owned)
-    # Where SLURM's count has cut the mask it may count cores, so its CPUs are not halved again.
+    # If SLURM's count limits the mask it may already count cores: do not divide by siblings.
     return Cores(count, owned, node, _siblings(mask) if count == len(mask) else 1)
 
 
@@ -114,7 +117,7 @@ def _reason(cores: Cores, sharing: int) -> str:
 
 
 def _narrow(cores: Cores, environ: Mapping[str, str]) -> str | None:
-    """A one-core mask that no one asked for, on a node that has more."""
+    """Warning about a one-core mask on a node with more CPUs, unless the user asked for it."""
     place = launcher_detection.detect(environ)
     ranks = (place.local_size if place is not None else None) or 1
     if cores.node <= ranks or environ.get("SLURM_CPUS_PER_TASK") == "1":
@@ -131,7 +134,7 @@ def _narrow(cores: Cores, environ: Mapping[str, str]) -> str | None:
 
 
 def _late(threads: int, cores: Cores) -> str | None:
-    """NumPy's pool is already there, with the size it takes by itself."""
+    """Warning if numpy was imported before: its pool keeps the default size."""
     if "numpy" not in sys.modules or threads == cores.mask:
         return None
     return (
@@ -149,7 +152,7 @@ def _number(name: str, text: str) -> int:
 
 
 def _cpus_of_group() -> str:
-    """CPUs of this process's control group (a container's, a batch job's), "" where not told."""
+    """Number of CPUs of this process's control group (container, batch job); "" if unknown."""
     for line in _read("/proc/self/cgroup").splitlines():
         number, kinds, path = line.split(":", 2)
         if number == "0":
@@ -167,14 +170,14 @@ def _cpus_of_group() -> str:
 
 
 def _siblings(mask: set[int]) -> int:
-    """How many CPUs of the mask share the first one's core: one core stands for all."""
+    """How many CPUs of the mask share the core of the mask's first CPU; assumed for all cores."""
     first = min(mask)
     text = _read(f"/sys/devices/system/cpu/cpu{first}/topology/thread_siblings_list")
     return max(1, len(_cpus(text) & mask))
 
 
 def _cpus(text: str) -> set[int]:
-    """The set that `0-3,8` means."""
+    """The CPU set of a list such as `0-3,8`."""
     spans = [span.partition("-") for span in text.split(",") if span]
     return {cpu for low, _, high in spans for cpu in range(int(low), int(high or low) + 1)}
 

@@ -1,9 +1,9 @@
-"""What public names raise: hpcflow's own errors, whatever their arguments are.
+"""Exception translation: public functions raise only hpcflow's errors for bad arguments.
 
-Functions and classes are made to keep that promise where they are made public, and classes of
-which the user has objects without naming them, where they are defined.
-Three kinds of errors pass as they are: hpcflow's own, the TypeError of a call that does not fit the
-signature, and what the caller's own functions raise.
+Functions and classes are wrapped where they are made public. Classes whose objects users get
+without naming the class are wrapped where they are defined. Three kinds of errors pass unchanged:
+hpcflow's own, the TypeError of a call that does not fit the signature, and errors raised by the
+caller's own functions.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from hpcflow.errors import MALFORMED, ArgumentError, GraphError, HpcflowError, O
 Thing = TypeVar("Thing")
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-# What hpcflow calls: an error out of these is its own.
+# Libraries that hpcflow calls: their errors are translated.
 _LIBRARIES = sys.stdlib_module_names | {"cupy", "google", "h5py", "llvmlite", "ml_dtypes"}
 _LIBRARIES |= {"mpi4py", "numpy", "onnx"}
-_CO_GENERATOR = 0x20  # `inspect` has it, which takes long to import
+_CO_GENERATOR = 0x20  # inspect.CO_GENERATOR; importing `inspect` is slow
 _OPERATORS = (
     *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor"),
     *("lt", "le", "gt", "ge", "neg", "abs", "invert", "getitem", "init", "call"),
@@ -35,19 +35,19 @@ _SHORT = reprlib.Repr()
 _SHORT.maxother = _SHORT.maxstring = 80
 _SPECIAL = {f"__{name}__" for o in _OPERATORS for name in (o, f"r{o}")}
 _LEFT_OUT = {
-    "Session.run",  # a step may take a microsecond: what it calls makes the errors
-    "Coordinator.request_stop",  # these raise an error that the user has handed in
+    "Session.run",  # a step may take a microsecond: the functions it calls translate errors
+    "Coordinator.request_stop",  # these raise an error that the user has passed in
     "Coordinator.raise_requested_exception",
     "Coordinator.join",
-    "TestCase",  # the errors of these tell of the user's assertions
+    "TestCase",  # these raise the errors of the user's assertions
     "Assertions",
 }
 
 
 def guarded(thing: Thing) -> Thing:
-    """A function that does as `thing`, always the same one; of a class the class itself.
+    """`thing` with exception translation: a wrapper for a function, cached; a class itself.
 
-    Of a class, and of those of ours that it extends, the public methods and operators are guarded.
+    Of a class and its hpcflow base classes, the public methods and operators are wrapped.
     """
     made: Any = thing
     if isinstance(thing, (types.FunctionType, types.MethodType)):
@@ -60,7 +60,7 @@ def guarded(thing: Thing) -> Thing:
 
 
 def guard_module(names: MutableMapping[str, Any], public: Iterable[str]) -> None:
-    """Guard what a module makes public; `names` are its globals."""
+    """Wrap the public names of a module; `names` are its globals."""
     for name in public:
         names[name] = guarded(names[name])
 
@@ -85,7 +85,7 @@ def _guarded_function(function: types.FunctionType | types.MethodType) -> Any:
         except MALFORMED as error:
             inner = sys._getframe(1).f_code.co_filename.startswith(_PACKAGE)
             if inner or not _misfits(error):
-                raise  # to who was called from outside
+                raise  # called inside hpcflow, or the caller's own error
             raise _refusal(function, args, kwargs, error) from error
 
     call._guards = True  # type: ignore[attr-defined]
@@ -93,7 +93,7 @@ def _guarded_function(function: types.FunctionType | types.MethodType) -> Any:
 
 
 def _guarded_manager(function: Callable[..., Any]) -> Any:
-    """A function that `contextlib.contextmanager` made: entering is guarded, what is inside not."""
+    """Wraps a `contextlib.contextmanager` function; errors of the body are not translated."""
 
     @functools.wraps(function)
     @contextlib.contextmanager
@@ -125,15 +125,15 @@ def _guard_methods(cls: type) -> None:
 
 
 def _misfits(error: BaseException) -> bool:
-    """True if a call fits the signature, and hpcflow or a library that it called raised."""
+    """Whether the call fits the signature, and hpcflow or a library that it called raised."""
     here = error.__traceback__
     return here is not None and here.tb_next is not None and ours(error)
 
 
 def ours(error: BaseException) -> bool:
-    """True if an error was raised by hpcflow, or by a library that it called.
+    """Whether an error was raised by hpcflow, or by a library that it called.
 
-    It is not if it was raised by a function of the user's that hpcflow called.
+    False if it was raised by a user's function that hpcflow called.
     """
     at, mine = error.__traceback__, True
     while at is not None:
@@ -149,7 +149,7 @@ def ours(error: BaseException) -> bool:
 def _refusal(
     function: Callable[..., Any], args: Any, kwargs: dict[str, Any], error: Exception
 ) -> HpcflowError:
-    """The error to raise in place of a raw one."""
+    """The hpcflow error to raise instead of `error`."""
     given = [shown(a) for a in args] + [f"{key}={shown(v)}" for key, v in kwargs.items()]
     name = _public_name(function, args)
     told = f"{name}({', '.join(given)}): {type(error).__name__}: {error}"
@@ -160,7 +160,10 @@ def _refusal(
 
 
 def _public_name(function: Callable[..., Any], args: Any) -> str:
-    """What the caller calls it; a method by the class of the object, which may inherit it."""
+    """The public name of the function.
+
+    The class of a method is that of the object, which may inherit the method.
+    """
     owner, _, name = function.__qualname__.rpartition(".")
     classes = [cls.__name__ for cls in type(args[0]).__mro__] if args else []
     if owner in classes and not classes[0].startswith("_"):
@@ -169,7 +172,7 @@ def _public_name(function: Callable[..., Any], args: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """What a message says of an argument, which may be large, or endless, or not to be printed."""
+    """Short text of an argument for a message; works for large, endless or unprintable values."""
     return _SHORT.repr(value)
 
 

@@ -1,4 +1,4 @@
-"""Faults that a run is to suffer as a rehearsal, as `--inject` and `HPCFLOW_INJECT` name them."""
+"""Fault specification: parses the faults to inject, from `--inject` and `HPCFLOW_INJECT`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ SEPARATOR = ";"
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """One fault: what happens, to whom and when.
+    """One injected fault: its kind, rank and time.
 
-    `rank` is None for all ranks; `step` counts the training steps of that rank alone, from 1, and
-    `save` the checkpoints in which it writes; 0 is no moment: from the beginning on.
+    `rank` None means all ranks. `step` counts the training steps of that rank from 1, `save` the
+    checkpoints that it writes; 0 means from the start.
     """
 
     kind: str
@@ -34,9 +34,9 @@ class Fault:
 
 class _Kind(NamedTuple):
     usage: str
-    takes: tuple[str, ...]  # of `name=value` behind the colon
-    needs: str  # which of them, or which moment, it cannot do without
-    moments: tuple[str, ...]  # of those behind the @
+    takes: tuple[str, ...]  # names of `name=value` after the colon
+    needs: str  # required names
+    moments: tuple[str, ...]  # names allowed after the @
 
 
 _AT_STEP = (("rank",), "rank step", ("step",))
@@ -53,9 +53,9 @@ USAGES = tuple(kind.usage for kind in KINDS.values())
 
 
 def parse(text: str) -> tuple[Fault, ...]:
-    """The faults of a text, separated by semicolons.
+    """The faults in a text, separated by semicolons.
 
-    Errors: LaunchError with what is wrong, at which character, and what would do.
+    Errors: LaunchError with the problem, its character position, and the correct usage.
     """
     found, at = [], 0
     for one in text.split(SEPARATOR):
@@ -66,7 +66,7 @@ def parse(text: str) -> tuple[Fault, ...]:
 
 
 def check(text: str, ranks: int) -> tuple[Fault, ...]:
-    """The faults of a text, each of a rank that there is.
+    """The faults in a text, each of an existing rank.
 
     Errors: LaunchError.
     """
@@ -81,7 +81,7 @@ def check(text: str, ranks: int) -> tuple[Fault, ...]:
 
 
 class _Parser:
-    """Reads one fault, which begins at character `start` of `whole`."""
+    """Parses one fault, which begins at character `start` of `whole`."""
 
     def __init__(self, whole: str, text: str, start: int) -> None:
         self.whole = whole
@@ -90,7 +90,7 @@ class _Parser:
         self.usage = ""
 
     def fault(self) -> Fault:
-        """What the text says."""
+        """The parsed fault."""
         head, _, moment = self.text.partition("@")
         name, _, rest = head.partition(":")
         if name not in KINDS:
@@ -109,7 +109,7 @@ class _Parser:
         return self._made(name, {field: value for field, (value, _) in given.items()}, given)
 
     def _fields(self, text: str, at: int, known: tuple[str, ...]) -> dict[str, tuple[str, int]]:
-        """name -> its value and where that begins."""
+        """name -> its value and the value's position."""
         found: dict[str, tuple[str, int]] = {}
         for word in text.split(",") if text else ():
             name, equals, value = word.partition("=")
@@ -148,7 +148,7 @@ class _Parser:
         return float(text)
 
     def _wrong(self, what: str, at: int, hint: str = "") -> LaunchError:
-        """The error about what stands at character `at` of this fault."""
+        """The error for character `at` of this fault."""
         place = self.start + at
         return LaunchError(
             f"cannot inject {self.whole!r}: {what}, at character {place + 1}\n"

@@ -1,8 +1,8 @@
-"""Locks of a node: one process does what takes long, the others wait and find it done.
+"""File locks of a node: one process does a long task, the others wait and use its result.
 
-A lock is flock(2) on a file in a folder that nobody else may write into, so no other user can hold
-it, and the kernel frees it when its process ends. Its holder writes into it who it is, so that a
-wait that takes long can say for whom.
+A lock is flock(2) on a file in a folder that only this user can write, so no other user can hold
+it. The kernel releases it when its process ends. The holder writes its identity into the file, so
+that a process that waits for long can report it.
 """
 
 from __future__ import annotations
@@ -21,29 +21,30 @@ from hpcflow.platform.private_files import opened
 from hpcflow.platform.rank_logging import logger, say_once
 from hpcflow.platform.terminal_escaping import one_line
 
-SAY_S = 1.0  # of waiting, then a line says for whom
-PATIENCE_S = 60.0  # to wait for what each could make by itself; a warning for all else
+SAY_S = 1.0  # of waiting, then a line names the holder
+PATIENCE_S = 60.0  # longest wait in `turn`; in `alone`, time until a warning
 POLL_S, POLL_LATE_S = 0.01, 0.1
-NOTE_BYTES = 32  # at the beginning of a lock's file, for whoever guards something by it
-MOST_BYTES = 400  # of what a holder says of itself
-_in_vain: dict[Path, str] = {}  # locks that were waited for in vain, and who held them
+NOTE_BYTES = 32  # at the start of a lock file, for the user of the lock
+MOST_BYTES = 400  # of the holder's identity
+_in_vain: dict[Path, str] = {}  # locks whose wait timed out, and their holders
 
 
 def folder() -> Path:
-    """Where the locks of this user are on this node.
+    """The folder of this user's locks on this node.
 
-    Errors: FileNotFoundError where there is no folder for temporary files.
+    Errors: FileNotFoundError if there is no folder for temporary files.
     """
     return Path(tempfile.gettempdir()) / f"hpcflow-locks-{os.geteuid()}"
 
 
 @contextlib.contextmanager
 def turn(of: str, instead: Path) -> Iterator[None]:
-    """One process of a node at a time makes what is called `of`; the others wait, then look again.
+    """One process of a node at a time makes the result called `of`; the others wait.
 
-    After PATIENCE_S each goes on by itself. The lock is a file of the node, so that nodes do not
-    ask a file system they share for it; where it cannot be had, as another user has taken its
-    place, it is in `instead`, a folder of this user's, one for each node.
+    After the wait the caller checks for the result again. After PATIENCE_S a process continues
+    without the lock. The lock file is local to the node, so that nodes do not contend on a shared
+    file system. If it cannot be used, for example because another user owns its name, the lock file
+    is in `instead`, a folder of this user's, one file for each node.
     """
     with contextlib.ExitStack() as stack:
         other = f".{of}-{os.uname().nodename}.lock"
@@ -55,10 +56,10 @@ def turn(of: str, instead: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def alone(path: Path, what: str) -> Iterator[int]:
-    """Only one process of the node is inside, which does `what`; the others wait until it has.
+    """Mutual exclusion: only one process of the node runs the body, which does `what`.
 
-    The folder of `path` is this user's own. Gives the lock's file, whose first NOTE_BYTES are free
-    for notes.
+    The folder of `path` must be this user's own. Yields the descriptor of the lock file, whose
+    first NOTE_BYTES are free for notes.
 
     Errors: OSError for a folder or file that is not this user's own, or cannot be locked.
     """
@@ -70,9 +71,9 @@ def alone(path: Path, what: str) -> Iterator[int]:
 def _takes(
     stack: contextlib.ExitStack, of: str, path_of: Callable[[], Path], otherwise: str
 ) -> bool:
-    """Whether there is such a lock: this process has taken it, or waited for it.
+    """Whether the lock file can be used: this process has locked it, or its wait timed out.
 
-    If there is none, say why, and what is done otherwise.
+    If not, log the reason and the alternative `otherwise`.
     """
     try:
         path = path_of()
@@ -85,9 +86,9 @@ def _takes(
 
 
 def _wait(file: int, path: Path, what: str, ends: bool = False) -> None:
-    """Take the lock, and write down who has it; go on without it after PATIENCE_S if it `ends`.
+    """Take the lock and write the holder's identity; with `ends`, give up after PATIENCE_S.
 
-    Nobody waits twice in vain for one holder.
+    A process does not wait again for a holder for which a wait timed out.
 
     Errors: OSError if the file cannot be locked.
     """
@@ -121,17 +122,17 @@ def _try(file: int) -> bool:
 
 
 def _sign(file: int) -> None:
-    """Write into the lock which process has it."""
+    """Write this process's identity into the lock file."""
     command = " ".join(sys.orig_argv)
     since = time.strftime("%Y-%m-%d %H:%M:%S")
     who = f"process {os.getpid()} on {os.uname().nodename} (since {since}: {command})"
-    with contextlib.suppress(OSError):  # a full disk: others wait for they know not whom
+    with contextlib.suppress(OSError):  # a full disk: the holder stays unknown
         os.ftruncate(file, NOTE_BYTES)
         os.lseek(file, NOTE_BYTES, os.SEEK_SET)
         os.write(file, who.encode("utf-8", "backslashreplace")[:MOST_BYTES])
 
 
 def _holder(file: int) -> str:
-    """Which process has the lock, as it says; whoever signs is this user."""
+    """The identity in the lock file; only this user can write it."""
     said = os.pread(file, MOST_BYTES, NOTE_BYTES).decode("utf-8", "replace")
     return one_line(said) or "a process that has not said which"

@@ -1,11 +1,11 @@
-"""Which commit a script was run from, and what had been changed since."""
+"""Git state of a run: the commit of the script's repository, and changed files."""
 
 from __future__ import annotations
 
 import shutil
 from typing import Any
 
-MOST_FILES = 50  # changed files that are named
+MOST_FILES = 50  # limit of listed changed files
 
 
 def git_state(folder: str) -> dict[str, Any] | None:

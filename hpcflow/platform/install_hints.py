@@ -1,7 +1,7 @@
-"""The name under which a package index has hpcflow, and the lines that install parts of it.
+"""Install hints: the distribution name of hpcflow, and pip commands for its extras.
 
 `hpcflow` on the package index is another project. The module and the command are named `hpcflow` in
-both, so an environment holds one of the two.
+both, so only one of them can be installed in an environment.
 """
 
 from __future__ import annotations
@@ -11,6 +11,6 @@ OTHER = "hpcflow"  # the distribution of the other project, which would overwrit
 
 
 def install_hint(extra: str, *others: str) -> str:
-    """The command that installs an extra of pyproject.toml; `others` do on other machines."""
+    """The command that installs an extra of pyproject.toml; `others` are alternative extras."""
     either = "".join(f" or [{other}]" for other in others)
     return f"pip install '{DISTRIBUTION}[{extra}]'{either}"

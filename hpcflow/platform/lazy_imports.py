@@ -1,4 +1,4 @@
-"""Modules whose names are imported when they are first used: a rank opens no file without need."""
+"""Lazy imports: names of a module that are imported at first use, so a rank opens fewer files."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 from hpcflow.platform.exception_translation import guarded
 
-HOMES: dict[str, dict[str, tuple[str, str]]] = {}  # module -> name -> its module, its name there
+HOMES: dict[str, dict[str, tuple[str, str]]] = {}  # module -> name -> (home module, name there)
 
 
 class LaterFunction:
-    """A static method that is a function of another module, imported when it is first used."""
+    """A static method that is a function of another module, imported at first use."""
 
     def __init__(self, module: str, name: str) -> None:
         self.module, self.name = module, name
@@ -25,10 +25,10 @@ class LaterFunction:
 def later(
     module: str, homes: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """`__getattr__, __dir__, __all__` of `module`, which has names of other modules.
+    """`__getattr__, __dir__, __all__` of `module`, which re-exports names of other modules lazily.
 
-    `homes` are these modules and the names: "a b", or "a=b" for what is called `b` there; under ""
-    are modules of hpcflow, "b" or "b=a.b". `tools/stubs.py` tells type checkers.
+    `homes` maps a home module to its names: "a b", or "a=b" for what is called `b` there. Under ""
+    are modules of hpcflow, "b" or "b=a.b". `tools/stubs.py` writes the stubs for type checkers.
     """
     mine = HOMES[module] = {}
     for home, names in homes.items():

@@ -1,6 +1,6 @@
-"""Folders and files of this user's alone, under names that other users of the node can guess.
+"""Private folders and files of this user, under names that other users of the node can guess.
 
-In a folder for temporary files anyone may put a folder, a link or a pipe where ours is to be.
+In a folder for temporary files any user may create a folder, link or pipe under the expected name.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def is_own_folder(path: str | os.PathLike[str]) -> bool:
-    """Whether it is a folder, no link, that this user made and nobody else may write into."""
+    """Whether it is a folder, not a link, of this user, and not writable by others."""
     try:
         return not fault(os.lstat(path))
     except OSError:
@@ -22,7 +22,7 @@ def is_own_folder(path: str | os.PathLike[str]) -> bool:
 
 
 def fault(facts: os.stat_result) -> str:
-    """Why a folder is not this user's alone to write into; "" if it is."""
+    """Why a folder is not this user's own or is writable by others; "" if it is private."""
     if stat.S_ISLNK(facts.st_mode):
         return "it is a link"
     if not stat.S_ISDIR(facts.st_mode):
@@ -33,9 +33,9 @@ def fault(facts: os.stat_result) -> str:
 
 
 def make_folder(path: str | os.PathLike[str]) -> None:
-    """Make a folder for this user alone, if it is not there.
+    """Create a folder with mode 0700 if it does not exist.
 
-    Errors: OSError that says why the one that is there, or could not be made, will not do.
+    Errors: OSError if it cannot be created, or an existing one is not private.
     """
     with contextlib.suppress(FileExistsError):
         os.makedirs(path, mode=0o700)
@@ -46,11 +46,12 @@ def make_folder(path: str | os.PathLike[str]) -> None:
 
 @contextlib.contextmanager
 def opened(folder: str | os.PathLike[str], name: str) -> Iterator[int]:
-    """A file of an own folder to read and write, made with mode 0600 if it is not there.
+    """Open a file of a private folder for reading and writing; created with mode 0600.
 
-    The folder is held while its file is opened: one that is put in its place is not looked at.
+    The file is opened relative to a descriptor of the folder, so replacing the folder meanwhile has
+    no effect.
 
-    Errors: OSError for a folder or file that is another's, a link, or no plain file.
+    Errors: OSError for a folder or file that is another user's, a link, or not a regular file.
     """
     path = os.path.join(folder, name)
     make_folder(folder)

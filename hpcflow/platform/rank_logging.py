@@ -1,11 +1,12 @@
-"""One logger: rank 0 and the chief speak at info, all ranks from warning on, equal lines folded.
+"""Rank logging: one logger; rank 0 and the chief log from info on, other ranks from warning on.
 
-What several ranks warn of within a moment the first of them prints at once, and a while later how
-often it was said and by whom; for this they write to files that all of a node see (`share`), and
-one of each node to files in the run directory. No message is sent.
+Equal lines are folded into one with a count. If several ranks log the same warning, the first
+prints it at once; later one line gives the count and the ranks. For this, ranks append to files
+that all ranks of a node share (`share`), and one rank of each node to files in the run directory.
+No message is sent.
 
-Each rank keeps its last lines of any level; they are written to `rank-N.log` in the run directory
-if it fails, and all of them if the setting `log_files` asks for it.
+Each rank keeps its last lines of all levels. If the rank fails, they are written to `rank-N.log` in
+the run directory. With the setting `log_files` all lines are written there.
 """
 
 from __future__ import annotations
@@ -24,33 +25,34 @@ from hpcflow.errors import LaunchError
 from hpcflow.platform.private_files import is_own_folder, make_folder
 
 logger = logging.getLogger("hpcflow")
-KEPT = 200  # lines of a rank that are written if it fails
+KEPT = 200  # last lines of a rank, written if it fails
 FOLD_S = 10.0  # an equal line within this time is counted instead of printed
-LET_NODES_TELL_S = 3.0  # the first one of a node, to the first one of all
-MOST_WARNINGS = 100  # different ones that a rank remembers for the job's result
+LET_NODES_TELL_S = 3.0  # time for the first rank of each node to report to the first of all
+MOST_WARNINGS = 100  # distinct warnings that a rank keeps for the job's result
 _said: set[str] = set()
-_saying = threading.Lock()  # `_said` is being looked at
+_saying = threading.Lock()  # guards `_said`
 _kept: Kept | None = None
 _where: tuple[int, str] = (0, "")  # rank and run directory
-_prefix = ""  # of what a rank says for itself, where there are several
+_prefix = ""  # of a rank's own output, if there are several ranks
 
 
 class Board:
-    """Who of a node's ranks has said a line: a file for it in `folder`, which the first of them
-    makes and the others add to. Boards of several nodes have one `above` them, on which the first
-    of each node speaks for all of it.
+    """Deduplicates lines of the ranks of a node: one file per line in `folder`.
 
-    Errors of files are no reason to be silent: a rank that cannot write prints, also where the
+    The first rank that logs a line creates the file, the others append to it. With several nodes
+    there is a board `above`, on which the first rank of each node reports for its node.
+
+    File errors do not suppress output: a rank that cannot write prints the line itself, also if the
     folder is not this user's own.
     """
 
     def __init__(self, folder: str, rank: int, above: Board | None = None) -> None:
         self._folder, self._rank, self._above = folder, rank, above
-        self._due: dict[str, float] = {}  # lines that this rank was the first to say, when to tell
+        self._due: dict[str, float] = {}  # lines first logged by this rank -> time of the count
 
     def is_first(self, line: str, now: float) -> bool:
-        """This rank says `line`, for the first time in a while: whether it has to print it."""
-        for _ in range(2):  # the file may be taken away in between
+        """This rank logs `line`, for the first time in FOLD_S: whether it must print it."""
+        for _ in range(2):  # the file may be removed in between
             if self.more(line, 1):
                 return False
             if self._claims(line, now + FOLD_S):
@@ -60,11 +62,11 @@ class Board:
         return True
 
     def more(self, line: str, count: int) -> bool:
-        """This rank has said it so many times more; False if nobody counts them any longer."""
+        """Add `count` repetitions by this rank; False if the line is no longer counted."""
         return self._add(line, f"{self._rank} {count}\n")
 
     def told(self, now: float) -> Iterator[tuple[str, int, list[int]]]:
-        """Lines whose time has come: how often they were said, and by whom."""
+        """Lines that are due: (line, count, ranks)."""
         for line in [line for line, due in self._due.items() if due <= now]:
             del self._due[line]
             text = self._take(line)
@@ -77,7 +79,7 @@ class Board:
             yield from self._above.told(now)
 
     def _claims(self, line: str, due: float) -> bool:
-        """Whether nobody was first before this rank."""
+        """Whether this rank is the first for this line."""
         try:
             make_folder(self._folder)
             os.close(os.open(self._path(line), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
@@ -94,7 +96,7 @@ class Board:
         return os.path.join(self._folder, name)
 
     def _add(self, line: str, text: str) -> bool:
-        """Append to a file that is there, in one write."""
+        """Append to an existing file in one write."""
         if not is_own_folder(self._folder):
             return False
         try:
@@ -109,7 +111,7 @@ class Board:
             os.close(descriptor)
 
     def _take(self, line: str) -> str:
-        """What is in a file, which is gone then: who says it later is the first again."""
+        """Remove a file and return its content; the next rank that logs the line is first again."""
         path = self._path(line)
         mine = f"{path}.{self._rank}"
         try:
@@ -125,17 +127,17 @@ class Board:
 class Folding(logging.StreamHandler):
     """Prints a line at once; its repetitions within `FOLD_S` follow as one line with their count.
 
-    They are printed when the next line comes after that time, by `fold`, or at the end. Warnings
-    that are on the `board` are printed by one rank, with the counts of all.
+    The count is printed by the next line after that time, by `fold`, or at the end. A warning on
+    the `board` is printed by one rank, with the count of all ranks.
     """
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
         self.board: Board | None = None
-        self._held: dict[str, tuple[float, int, str]] = {}  # line: when printed, how often since
+        self._held: dict[str, tuple[float, int, str]] = {}  # line -> (printed at, repeats, words)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print or count."""
+        """Print the line or count it."""
         now, line = time.monotonic(), self.format(record)
         self._let_go(now - FOLD_S)
         since, more, words = self._held.get(line, (now, -1, record.getMessage()))
@@ -147,7 +149,10 @@ class Folding(logging.StreamHandler):
             super().emit(record)
 
     def fold(self, at_once: bool = False, tells: bool = True) -> None:
-        """Print what is due, or all that is held back; without `tells` give it to the board."""
+        """Print the counts that are due, or all of them with `at_once`.
+
+        Without `tells`, pass them to the board instead of printing.
+        """
         self.acquire()
         try:
             self._let_go(float("inf") if at_once else time.monotonic() - FOLD_S, tells)
@@ -170,13 +175,13 @@ class Folding(logging.StreamHandler):
         self.stream.flush()
 
     def close(self) -> None:
-        """Print the counts that are held back."""
+        """Print all pending counts."""
         self.fold(at_once=True)
         super().close()
 
 
 class Kept(logging.Handler):
-    """The last lines of a rank, and how often it said each warning."""
+    """The last lines of a rank, and the count of each warning."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -185,7 +190,7 @@ class Kept(logging.Handler):
         self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep the line; of warnings the words too, without the time."""
+        """Keep the line; of a warning, also count its message."""
         self.lines.append(self.format(record))
         words = record.getMessage()
         if record.levelno >= logging.WARNING and (
@@ -195,7 +200,7 @@ class Kept(logging.Handler):
 
 
 def set_up(rank: int, size: int, run_dir: str = "", log_files: bool = False) -> None:
-    """Print to stderr with the rank in front where there are several; safe to call twice."""
+    """Log to stderr, with the rank as prefix if there are several; can be called again."""
     global _kept, _where, _prefix
     for old in list(logger.handlers):
         logger.removeHandler(old)
@@ -224,14 +229,16 @@ def set_up(rank: int, size: int, run_dir: str = "", log_files: bool = False) -> 
 
 
 def speak() -> None:
-    """This rank is the chief, which speaks for the job: print from info on, whatever its number."""
+    """This rank is the chief: print from level info on."""
     for handler in _folding():
         handler.setLevel(logging.INFO)
 
 
 def share(folder: str | None, above: str | None = None) -> None:
-    """From now on equal warnings of the ranks that share `folder`, in memory, are told once; where
-    they are on several nodes, of all that share the folder `above`. None: each tells its own."""
+    """Fold equal warnings of all ranks that share `folder`, which should be in memory.
+
+    On several nodes, also of all ranks that share the folder `above`. None: each rank on its own.
+    """
     rank, _ = _where
     board = None
     if folder is not None:
@@ -246,19 +253,19 @@ def _folding() -> list[Folding]:
 
 
 def fold() -> None:
-    """Print the counts of what was said a while ago; by a thread that looks now and then."""
+    """Print the counts that are due; called periodically by a thread."""
     for handler in _folding():
         handler.fold()
 
 
 def hand_over() -> None:
-    """The ranks are about to meet for the last time: what this one has counted, others may tell."""
+    """Pass this rank's counts to other ranks, before the last synchronization of the ranks."""
     for handler in _folding():
         handler.fold(at_once=True, tells=False)
 
 
 def say_once(line: str, level: int = logging.INFO) -> None:
-    """Log a line the first time it is said: a choice made for the user is told, once."""
+    """Log a line the first time only; for choices made for the user."""
     with _saying:
         is_new = line not in _said
         _said.add(line)
@@ -267,13 +274,16 @@ def say_once(line: str, level: int = logging.INFO) -> None:
 
 
 def show(text: str) -> None:
-    """Print on stderr what the program itself asked this rank to print, each time."""
+    """Print `text` on stderr every time: output that the program requested."""
     sys.stderr.write(f"{_prefix}{text}\n")
     sys.stderr.flush()
 
 
 def on_failure(text: str) -> None:
-    """This rank ends by `text`: write its last lines to `rank-N.log` of a named run directory."""
+    """This rank fails with `text`: write its last lines to `rank-N.log`.
+
+    Prints pending counts first. Without a run directory no file is written.
+    """
     for handler in _folding():
         handler.close()
     rank, run_dir = _where
@@ -285,17 +295,17 @@ def on_failure(text: str) -> None:
         os.makedirs(run_dir, exist_ok=True)
         with open(os.path.join(run_dir, f"rank-{rank}.log"), "a", encoding="utf-8") as file:
             file.write("\n".join(lines).rstrip("\n") + "\n")
-    except OSError as error:  # what failed first is on stderr already
+    except OSError as error:  # the first failure is on stderr already
         sys.stderr.write(f"hpcflow: rank-{rank}.log cannot be written: {error}\n")
 
 
 def warned() -> dict[str, int]:
-    """This rank's warnings and how often it said each."""
+    """This rank's warnings and their counts."""
     return dict(_kept.warnings) if _kept is not None else {}
 
 
 def together(told: Sequence[Mapping[str, int]]) -> dict[str, str]:
-    """The warnings of all ranks, rank 0 first: each once, with `x 1,022, ranks 0-3, 17`."""
+    """The warnings of all ranks, rank 0 first: each with its count, `x 1,022, ranks 0-3, 17`."""
     ranks: dict[str, list[int]] = {}
     counts: collections.Counter[str] = collections.Counter()
     for rank, warnings in enumerate(told):
@@ -306,13 +316,13 @@ def together(told: Sequence[Mapping[str, int]]) -> dict[str, str]:
 
 
 def spans(ranks: Iterable[int]) -> str:
-    """`rank 3` or `ranks 0-3, 17` of rising numbers."""
+    """Text `rank 3` or `ranks 0-3, 17` of increasing numbers."""
     words = numbers(ranks)
     return f"rank {words}" if words.isdigit() else f"ranks {words}"
 
 
 def numbers(rising: Iterable[int]) -> str:
-    """`0-3, 17` of rising numbers."""
+    """Text `0-3, 17` of increasing numbers."""
     runs: list[list[int]] = []
     for number in rising:
         if runs and runs[-1][1] == number - 1:

@@ -1,6 +1,6 @@
-"""Records that may be damaged, or another's: read as a whole, or an error that says why not.
+"""Record files that may be damaged or foreign: read completely, or an error with the reason.
 
-A pipe is not waited for, and a length that is no record's is not read into memory.
+Reading does not block on a pipe, and does not read more than a size limit into memory.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ MOST_BYTES = 64 << 20
 
 
 def open_plain(path: str | os.PathLike[str]) -> int:
-    """A descriptor of a plain file, or of the one that a link leads to, to be read.
+    """A read descriptor of a regular file; follows links.
 
-    Errors: OSError, also for a pipe, a device or a folder, none of which is opened for long.
+    Errors: OSError, also for a pipe, a device or a folder.
     """
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     mode = os.fstat(file).st_mode
@@ -31,10 +31,10 @@ def open_plain(path: str | os.PathLike[str]) -> int:
 
 
 def read_text(path: Path, most: int = MOST_BYTES) -> str | None:
-    """What a file of text holds; None if there is none.
+    """The content of a text file; None if it does not exist.
 
-    Errors: HpcflowError naming the file if it cannot be read, is no plain file, has more than
-    `most` bytes, or is no UTF-8.
+    Errors: HpcflowError naming the file if it cannot be read, is not a regular file, has more than
+            `most` bytes, or is not UTF-8.
     """
     try:
         with open(open_plain(path), "rb") as file:
@@ -52,9 +52,9 @@ def read_text(path: Path, most: int = MOST_BYTES) -> str | None:
 
 
 def read_table(path: Path) -> dict[str, Any] | None:
-    """What a JSON file says, by names; None if there is none.
+    """The object in a JSON file; None if the file does not exist.
 
-    Errors: HpcflowError naming the file if it cannot be read, or is no JSON of an object.
+    Errors: HpcflowError naming the file if it cannot be read, or is not a JSON object.
     """
     text = read_text(path)
     if text is None:
@@ -70,5 +70,5 @@ def read_table(path: Path) -> dict[str, Any] | None:
 
 
 def unreadable(path: str | os.PathLike[str], why: str) -> HpcflowError:
-    """The error about a file that is not what it should be."""
+    """The error about a file that cannot be read or decoded."""
     return HpcflowError(f"{os.fspath(path)} cannot be read: {why}")

@@ -1,4 +1,4 @@
-"""Which terminal someone watches: the stream's own, or that of the launcher which forwards it."""
+"""Terminal detection: the terminal that the user sees, the stream's own or the launcher's."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import os
 from pathlib import Path
 from typing import TextIO
 
-# Open MPI's; they give ranks pseudo-terminals of their own, also where they write to a log
+# of Open MPI: they give ranks their own pseudo-terminals, even when they write to a log
 FORWARDERS = ("mpirun", "mpiexec", "prterun", "orterun", "prted", "orted")
 
 
 def watched(stream: TextIO) -> TextIO | None:
-    """Where a bar can be drawn so that it is seen as it moves; None in a job's log.
+    """The stream on which a progress bar can be drawn; None in a job's log.
 
-    Open MPI passes on whole lines only, so that a bar on a rank's terminal would first be seen at
-    its end. It is drawn on the launcher's terminal, if the launcher is on this node and has one.
+    Open MPI forwards whole lines only, so a bar on a rank's terminal would appear only at its end.
+    It is drawn on the launcher's terminal, if the launcher is on this node and has one.
     """
     if not stream.isatty():
         return None
@@ -26,7 +26,7 @@ def watched(stream: TextIO) -> TextIO | None:
 
 
 def _launcher(mine: int) -> int | None:
-    """The launcher that made the terminal `mine`: the first ancestor that writes elsewhere."""
+    """The launcher that made the terminal `mine`: the first ancestor with another stdout."""
     process = os.getppid()
     while process > 0:
         if os.stat(f"/proc/{process}/fd/1").st_rdev != mine:
@@ -37,7 +37,7 @@ def _launcher(mine: int) -> int | None:
 
 
 def _parent(process: int) -> int:
-    """The parent's number; the name in front of it may hold spaces and brackets."""
+    """The parent's PID; the process name before it may hold spaces and brackets."""
     return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
 
 

@@ -1,1 +1,1 @@
-"""Parameter servers: the rules by which they join the gradients of their workers."""
+"""Parameter servers: synchronization rules for the gradients of the workers."""

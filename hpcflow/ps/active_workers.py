@@ -1,7 +1,8 @@
-"""Who is there, and who is slowest: kept with each change, so that no rule looks at all workers.
+"""Active workers and the slowest worker, updated incrementally.
 
-A job may have thousands of workers, and a rule is asked some times in each step of each. Each call
-here takes a time that does not depend on the number of workers, taken over a round.
+A job may have thousands of workers, and each step of each worker queries the rule several times.
+The amortized cost of a call here, over a synchronous update, is independent of the number of
+workers.
 """
 
 from __future__ import annotations
@@ -9,21 +10,21 @@ from __future__ import annotations
 import collections
 from collections.abc import Callable
 
-NAMED = 4  # of those whom others wait for: three stand in a report, the fourth says "and more"
+NAMED = 4  # workers returned by `First.of`: a report names three, the fourth stands for "..."
 
 
 class Present:
-    """Who is not at a meeting: those that have gone to the fewest. Never nobody."""
+    """The active workers: those that have arrived at the fewest barriers. Never empty."""
 
     def __init__(self, workers: int) -> None:
         self.active = set(range(workers))
-        self.times = [0] * workers  # how often each has gone to a meeting
-        self._ahead: dict[int, set[int]] = {}  # how often -> who of the others has
+        self.times = [0] * workers  # number of barriers at which each worker has arrived
+        self._ahead: dict[int, set[int]] = {}  # number of barriers -> inactive workers
 
     def go(self, worker: int, times: int) -> bool:
-        """A worker has gone to its meeting number `times`; whether it was the last one to come.
+        """Record that a worker arrives at its barrier number `times`; True if it is the last.
 
-        If it was, all who were at that meeting are active again.
+        All workers at that barrier then become active again.
         """
         before, self.times[worker] = self.times[worker], times
         if worker in self.active:
@@ -44,15 +45,15 @@ class Present:
 
 
 class Clocks:
-    """Steps that each worker has done since all were together, and the least of the active's."""
+    """Steps of each worker since the last barrier, and the minimum over the active workers."""
 
     def __init__(self, workers: int) -> None:
         self.of = [0] * workers
         self.least = 0
-        self._at = collections.Counter({0: workers})  # clock -> how many active workers have it
+        self._at = collections.Counter({0: workers})  # clock -> number of active workers
 
     def tick(self, worker: int, is_active: bool) -> bool:
-        """A worker has done a step; whether the least has risen."""
+        """Record a step of a worker; True if the minimum has risen."""
         clock = self.of[worker]
         self.of[worker] = clock + 1
         if not is_active:
@@ -61,11 +62,11 @@ class Clocks:
         return self._drop(clock)
 
     def leave(self, worker: int) -> bool:
-        """A worker is active no more, but another one is; whether the least has risen."""
+        """Make a worker inactive while another is still active; True if the minimum has risen."""
         return self._drop(self.of[worker])
 
     def restart(self, active: int) -> None:
-        """All have been together: so many go on, from zero."""
+        """Reset all clocks to zero after a barrier; `active` workers continue."""
         self.of = [0] * len(self.of)
         self.least = 0
         self._at = collections.Counter({0: active})
@@ -75,25 +76,25 @@ class Clocks:
         at[clock] -= 1
         if not at[clock]:
             del at[clock]
-            while self.least not in at:  # no further, in all, than the slowest takes steps
+            while self.least not in at:  # amortized: one iteration per step of the slowest worker
                 self.least += 1
         return self.least > before
 
 
 class First:
-    """The first few workers with a property that each loses once, until it begins `anew`."""
+    """The first few workers with a property that each can only lose, until `anew` is called."""
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
         self.anew()
 
     def anew(self) -> None:
-        """Any worker may have the property again."""
+        """Reset: any worker may have the property again."""
         self._found: list[int] = []
         self._next = 0
 
     def of(self, has: Callable[[int], bool]) -> list[int]:
-        """The `NAMED` first of them, in order; fewer if there are no more."""
+        """The first `NAMED` workers with the property, in order, or fewer."""
         self._found = [worker for worker in self._found if has(worker)]
         while len(self._found) < NAMED and self._next < self._workers:
             if has(self._next):

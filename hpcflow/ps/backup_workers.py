@@ -1,4 +1,4 @@
-"""Backup workers: each update takes the first gradients that arrive and drops the late ones."""
+"""Backup workers: each update uses the first gradients that arrive and drops the late ones."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from hpcflow.ps.sync_rule import Rule, require_whole
 
 @dataclasses.dataclass(frozen=True)
 class Backup(Rule):
-    """Each update is by the first gradients that come, all but `extra` of the workers' (4.4).
+    """Synchronous updates that use the first `workers - extra` gradients.
 
-    The gradients that come later are dropped, so that up to `extra` slow workers delay nobody.
+    Later gradients are dropped, so up to `extra` slow workers delay no update.
     Source: Abadi et al., TensorFlow (OSDI'16), section 4.4; Chen et al., Revisiting Distributed
     Synchronous SGD (2016).
     """
@@ -27,11 +27,11 @@ class Backup(Rule):
         return f"backup:{self.extra}"
 
     def needed(self, workers: int) -> int:
-        """How many gradients make an update."""
+        """The number of gradients in an update."""
         return workers - self.extra
 
     def check(self, workers: int) -> None:
-        """HpcflowError if nobody would be left."""
+        """Raise HpcflowError if `extra` is not less than the number of workers."""
         if self.extra >= workers:
             raise HpcflowError(
                 f"sync={self}: {self.extra} backup workers of {workers} leave no gradient to use",

@@ -1,4 +1,4 @@
-"""Bounded staleness: asynchronous updates, but no worker runs far ahead of the slowest one."""
+"""Bounded staleness (stale synchronous parallel): a limit on how far workers run ahead."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hpcflow.ps.sync_rule import Rule, require_whole
 
 @dataclasses.dataclass(frozen=True)
 class Stale(Rule):
-    """As Async, but no worker runs more than `bound` steps ahead of the slowest.
+    """Asynchronous updates; no worker runs more than `bound` steps ahead of the slowest worker.
 
     Source: Ho et al., More Effective Distributed ML via a Stale Synchronous Parallel Parameter
     Server (2013).
@@ -25,5 +25,5 @@ class Stale(Rule):
 
     @property
     def max_steps_ahead(self) -> int:
-        """How many steps a worker may be ahead of the slowest when it begins one."""
+        """The number of steps a worker may be ahead of the slowest when it begins a step."""
         return self.bound

@@ -1,8 +1,8 @@
-"""Who may begin a step, whose gradients count: the rules as a state machine that never blocks.
+"""Synchronization coordinator: runs a synchronization rule as a non-blocking state machine.
 
-Each server has `Rounds`. On server 0 it is the coordinator too, the one place that decides, so that
-all servers and variables take the gradients of the same workers. Whoever has to wait leaves a
-function that is called when the time has come.
+It decides which workers may begin a step and whose gradients an update uses. Each server has a
+`Rounds`. That of server 0 is also the coordinator, which alone decides, so that all servers and
+variables use the gradients of the same workers. A request that has to wait registers a callback.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from hpcflow.ps.active_workers import Clocks, First, Present
 from hpcflow.ps.sync_rule import Rule
 
 Go = Callable[[], None]
-# A worker whose time has not come: its place in the order in which they go, the worker, the channel
-# of the step that it will begin (None: it will leave), and whom to tell.
+# A waiting worker: its position in the order of release, the worker, the channel of the step that
+# it will begin (None: it arrives at a barrier), and the callback.
 Waiter = tuple[int, int, str | None, Callable[..., None]]
-LEAVES = 1 << 62  # who leaves goes after all who begin
+LEAVES = 1 << 62  # workers that arrive at a barrier are released after those that begin a step
 
 
 @dataclasses.dataclass
 class Contribution:
-    """What one worker hands over for one sum: its arrays stay its own until they are released."""
+    """A worker's input to one sum. The worker must not reuse the arrays before `release`."""
 
     version: int
     arrays: tuple[Any, ...]
@@ -36,52 +36,52 @@ class Contribution:
 
 
 class Channel:
-    """Updates that are made together, and the gradients for them.
+    """Updates that are applied together, and the gradients for them.
 
-    `version` counts how often they have been made. Gradients are of the version that their worker
-    had; those of an older one than this are late.
+    `version` counts the applied updates. Gradients carry the version that their worker read; those
+    of an older version are late.
     """
 
     def __init__(self, workers: int) -> None:
         self.version = 0
         self.contributed = [-1] * workers  # the newest version with gradients of each worker
-        self.ready: list[tuple[int, float]] = []  # (worker, share) of this version, as they came
+        self.ready: list[tuple[int, float]] = []  # (worker, share) of this version, by arrival
         self.there: set[int] = set()  # the workers in `ready`
-        self.here = 0  # how many of them are active
-        self.owing = First(workers)  # those that are active and not there
-        self.picked = False  # the round of this version is under way
-        self.closing = False  # nobody else will give gradients of this version
-        self.picker: Callable[[np.ndarray], None] | None = None  # waits for enough of them
-        self.held: dict[str, dict[int, Contribution]] = {}  # sum -> worker -> what it gave
-        self.sums: dict[str, np.ndarray] = {}  # memory of the sums
-        self.wanted: dict[str, list[Callable[..., None]]] = {}  # sum -> who else wants its value
-        self.ends: list[tuple[int, Go]] = []  # (version, who waits until it is over)
-        self.waiters: list[Waiter] = []  # who may go on behind this round at the earliest
+        self.here = 0  # the number of active workers in `there`
+        self.owing = First(workers)  # active workers that are not in `there`
+        self.picked = False  # the update of this version is in progress
+        self.closing = False  # no other worker will contribute to this version
+        self.picker: Callable[[np.ndarray], None] | None = None  # waits for enough gradients
+        self.held: dict[str, dict[int, Contribution]] = {}  # sum -> worker -> contribution
+        self.sums: dict[str, np.ndarray] = {}  # buffers of the sums
+        self.wanted: dict[str, list[Callable[..., None]]] = {}  # sum -> callbacks for its value
+        self.ends: list[tuple[int, Go]] = []  # (version, callback at the end of its update)
+        self.waiters: list[Waiter] = []  # workers to check again after this update
 
 
 class Rounds:
-    """The rounds of one server, and on server 0 the clocks of all workers.
+    """The synchronous updates of one server, and on server 0 the clocks of all workers.
 
-    Nothing here looks at all workers, or at all that wait, for the sake of one of them.
+    No request of one worker scans all workers or all waiters.
     """
 
     def __init__(self, rule: Rule, workers: int) -> None:
         self.rule, self.workers = rule, workers
         self.channels: dict[str, Channel] = {}
         self.used, self.late, self.dropped = [0] * workers, [0] * workers, [0] * workers
-        self.lead = 0  # the most steps that a worker was ahead of the slowest when it began one
-        self.ranks = [-1] * workers  # of the workers that have begun a step
-        self.repeated: set[str] = set()  # names of the updates whose rounds the servers have
+        self.lead = 0  # the maximum steps a worker was ahead of the slowest when it began one
+        self.ranks = [-1] * workers  # worker -> rank; -1 before its first step
+        self.repeated: set[str] = set()  # names of the updates whose plans the servers repeat
         self._bound = rule.max_steps_ahead
         self._needed = rule.needed(workers)
         self._present, self._clocks = Present(workers), Clocks(workers)
         self._slowest = First(workers)
-        self._waiters: dict[Callable[..., None], Waiter] = {}  # by whom to call
-        self._ahead: dict[int, list[Waiter]] = {}  # clock -> who had it when it had to wait
+        self._waiters: dict[Callable[..., None], Waiter] = {}  # by callback
+        self._ahead: dict[int, list[Waiter]] = {}  # clock -> workers that wait with this clock
         self._numbers = itertools.count()
 
     def channel(self, name: str) -> Channel:
-        """The updates of this name."""
+        """The channel of this name, created on first use."""
         found = self.channels.get(name)
         if found is None:
             found = self.channels[name] = Channel(self.workers)
@@ -99,11 +99,14 @@ class Rounds:
             self._keep(worker, channel, go, where)
 
     def withdraw(self, go: Callable[..., None]) -> None:
-        """The step that waited with `go` will not be."""
+        """Withdraw the request of the callback `go`."""
         self._waiters.pop(go, None)
 
     def ready(self, worker: int, channel: str, version: int, share: float) -> None:
-        """All gradients of a worker's step are on the servers; `share` of the joined batch."""
+        """All gradients of a worker's step are on the servers; late ones are counted and dropped.
+
+        `share` is the fraction of the global batch that the step used.
+        """
         found = self.channel(channel)
         found.contributed[worker] = max(version, found.contributed[worker])
         if version < found.version or found.picked:
@@ -117,20 +120,20 @@ class Rounds:
         self._pick(found)
 
     def pick(self, channel: str, go: Callable[[np.ndarray], None]) -> None:
-        """Call `go(factors)` when a round may be made; a factor for each worker, 0: not used."""
+        """Call `go(factors)` when an update may start; a factor for each worker, 0: not used."""
         found = self.channel(channel)
         found.picker = go
         self._pick(found)
 
     def tick(self, worker: int) -> None:
-        """A step of a worker is applied."""
+        """Count a step of a worker, which has been applied."""
         if self._clocks.tick(worker, worker in self._present.active):
             self._slower()
 
     def step_aside(self, worker: int, go: Go) -> None:
-        """A worker goes where all meet: nobody waits for it until they all have come.
+        """A worker arrives at a barrier: others do not wait for it until all have arrived.
 
-        `go` is called when all that it gave is in the variables, or dropped.
+        `go` is called when all its gradients are applied or dropped.
         """
         self._go_aside(worker, self._present.times[worker] + 1)
         where = self._wait_for(worker, True)
@@ -141,7 +144,7 @@ class Rounds:
 
     def _go_aside(self, worker: int, times: int) -> None:
         was_active = worker in self._present.active
-        if self._present.go(worker, times):  # the last one: nobody is left to wait for
+        if self._present.go(worker, times):  # the last worker has arrived
             self._meet()
         elif was_active:
             for channel in self.channels.values():
@@ -152,7 +155,7 @@ class Rounds:
             self._pick(channel)
 
     def _meet(self) -> None:
-        """All have been together, and go on from there."""
+        """All workers have arrived at the barrier: restart the clocks."""
         active = self._present.active
         self._clocks.restart(len(active))
         for channel in self.channels.values():
@@ -163,16 +166,19 @@ class Rounds:
         self._let_go_at(list(self._ahead))
 
     def lose(self, worker: int) -> None:
-        """A worker has died: as one that has gone to a meeting, and to all that will ever be.
+        """A worker has died: treat it as arrived at this and at all later barriers.
 
-        What it gave, complete on all servers, counts; the rest is never picked.
+        Its gradients that are complete on all servers are used; others are never picked.
         """
         for go in [go for _, one, _, go in self._waiters.values() if one == worker]:
             self.withdraw(go)
         self._go_aside(worker, sys.maxsize)
 
     def missing(self) -> tuple[str, int] | None:
-        """What workers wait for here, and the rank of the first who is to bring it."""
+        """What workers wait for here, as text, and the rank of the first worker that delays them.
+
+        None if no worker waits for another.
+        """
         slow = self._who_is_slow() if self._bound is not None else self._who_owes()
         if not slow:
             return None
@@ -180,14 +186,14 @@ class Rounds:
         return f"what worker {names} is to bring", self.ranks[slow[0]]
 
     def _who_is_slow(self) -> list[int]:
-        """The first of those for whom others wait who may not begin a step."""
+        """The first of the slowest workers, if others wait for them to begin a step."""
         if not self._waiters:
             return []
         active, clocks = self._present.active, self._clocks
         return self._slowest.of(lambda w: w in active and clocks.of[w] == clocks.least)
 
     def _who_owes(self) -> list[int]:
-        """The first who have not given their gradients to a round that has some."""
+        """The first workers whose gradients are missing in an update that has some."""
         found: set[int] = set()
         for channel in self.channels.values():
             if channel.ready and not channel.picked:
@@ -197,11 +203,11 @@ class Rounds:
     def _owes(self, channel: Channel, worker: int) -> bool:
         return worker in self._present.active and worker not in channel.there
 
-    # -- who waits
+    # -- waiting workers
 
     def _wait_for(self, worker: int, leaves: bool) -> list[Waiter] | None:
-        """Where a worker is to wait before it begins a step, or leaves; None if it need not."""
-        if self._bound is None or leaves:  # a round has what it gave, or is under way
+        """The list in which a worker waits to begin a step or to pass a barrier; None: no wait."""
+        if self._bound is None or leaves:  # an update is in progress or has its gradients
             for channel in self.channels.values():
                 if channel.picked or channel.contributed[worker] >= channel.version:
                     return channel.waiters
@@ -222,18 +228,18 @@ class Rounds:
         where.append(waiter)
 
     def _slower(self) -> None:
-        """Others are the slowest now: let go of those that are no longer too far ahead."""
+        """The minimum clock has changed: release the workers that are no longer too far ahead."""
         self._slowest.anew()
         if self._bound is not None and self._ahead:
             most = self._clocks.least + self._bound
             self._let_go_at([clock for clock in self._ahead if clock <= most])
 
     def _let_go_at(self, clocks: list[int]) -> None:
-        """Let go of those that had to wait with these clocks."""
+        """Check the workers that wait with these clocks."""
         self._let_go([waiter for clock in clocks for waiter in self._ahead.pop(clock)])
 
     def _let_go(self, waiters: list[Waiter]) -> None:
-        """Let go of those whose time has come; the others wait for something else."""
+        """Release the waiters that need not wait any more; append the others to their next list."""
         known, wait_for = self._waiters, self._wait_for
         for waiter in sorted(waiters):
             _, worker, channel, go = waiter
@@ -250,7 +256,7 @@ class Rounds:
                 go(self.channels[channel].version)
 
     def _pick(self, channel: Channel) -> None:
-        """Begin a round if enough gradients are there, or those of all who are not elsewhere."""
+        """Start an update if enough gradients have arrived, or those of all active workers."""
         if channel.picker is None or channel.picked or not channel.ready:
             return
         needed, active = self._needed, len(self._present.active)
@@ -274,18 +280,18 @@ class Rounds:
     # -- every server
 
     def add(self, channel: str, name: str, worker: int, given: Contribution) -> None:
-        """Hold what a worker gives for a sum until its round; what is late is let go at once."""
+        """Hold a contribution to a sum until its update; a late one is released at once."""
         found = self.channel(channel)
         if given.version < found.version:
             given.release()
             return
         held = found.held.setdefault(name, {})
         before, held[worker] = held.get(worker), given
-        if before is not None:  # its step had failed before all gradients had come
+        if before is not None:  # of a step that failed before all its gradients arrived
             before.release()
 
     def total(self, channel: str, name: str, how: str, factors: np.ndarray) -> tuple[Any, ...]:
-        """The sum of what the picked workers gave, in their order; theirs is let go."""
+        """The sum of the picked workers' contributions, by worker number; releases these."""
         found = self.channel(channel)
         held = found.held[name]
         given = [held.pop(int(worker)) for worker in np.flatnonzero(factors)]
@@ -297,11 +303,11 @@ class Rounds:
         return values
 
     def want(self, channel: str, name: str, tell: Callable[..., None]) -> None:
-        """Call `tell(*values)` with the next sum."""
+        """Call `tell(*values)` with a copy of the next sum."""
         self.channel(channel).wanted.setdefault(name, []).append(tell)
 
     def after(self, channel: str, version: int, go: Go) -> None:
-        """Call `go` when the round of a version is over here."""
+        """Call `go` when the update of a version has ended on this server."""
         found = self.channel(channel)
         if version < found.version:
             go()
@@ -309,7 +315,7 @@ class Rounds:
             found.ends.append((version, go))
 
     def end(self, channel: str) -> None:
-        """All updates of a round are made: the next version begins."""
+        """All updates of this version are applied: begin the next version."""
         found = self.channel(channel)
         found.version += 1
         found.picked = False
@@ -324,7 +330,7 @@ class Rounds:
         self._let_go(waiters)
 
     def report(self) -> dict[str, Any]:
-        """What the coordinator has counted, by worker."""
+        """The counts of the coordinator, by worker."""
         found: dict[str, Any] = {"rule": str(self.rule)}
         if self._bound is not None:
             return {**found, "lead": self.lead}
@@ -334,7 +340,7 @@ class Rounds:
 def _sum(
     channel: Channel, name: str, given: Sequence[tuple[np.ndarray, ...]], factor: float
 ) -> tuple[np.ndarray, ...]:
-    """Their sum, from left to right, times the factor."""
+    """The sum of the contributions, from left to right, times the factor."""
     first = given[0][0]
     out = channel.sums.get(name)
     if out is None or out.shape != first.shape:
@@ -353,7 +359,7 @@ def _sum(
 def _rows(
     channel: Channel, name: str, given: Sequence[tuple[np.ndarray, ...]], factor: float
 ) -> tuple[np.ndarray, ...]:
-    """The rows of all, one after the other, times the factor; and their indices."""
+    """The concatenated rows of all contributions, times the factor, and their indices."""
     values = np.concatenate([rows for rows, _ in given])
     if factor != 1:
         np.multiply(values, values.dtype.type(factor), out=values)
@@ -363,7 +369,7 @@ def _rows(
 def _first(
     channel: Channel, name: str, given: Sequence[tuple[np.ndarray, ...]], factor: float
 ) -> tuple[np.ndarray, ...]:
-    """The value of the first worker that is picked."""
+    """The value of the first picked worker."""
     return (np.array(given[0][0]),)
 
 

@@ -1,4 +1,4 @@
-"""The operations of rounds, on the state machine of their server."""
+"""Execution of the synchronization ops (`Round*`, `ClockTick`) on the coordinator of a server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _rounds(node: Node) -> Rounds:
 
 
 class Told:
-    """A wait that is told when it is over: nobody polls it."""
+    """A wait that a callback completes; it is not polled."""
 
     told = True
 
@@ -32,7 +32,7 @@ class Told:
         self.then: Callable[[], None] | None = None
 
     def go(self, *values: Any) -> None:
-        """It is over, with these values."""
+        """Complete the wait with these values."""
         if self.over:
             return
         self.instance.put(self.node.name, *values)
@@ -41,11 +41,11 @@ class Told:
             self.then()
 
     def test(self) -> bool:
-        """Whether it is over."""
+        """Whether the wait is complete."""
         return self.over
 
     def cancel(self) -> None:
-        """Wait no more."""
+        """Cancel the wait."""
         self.over = True
         if self.then is not None:
             self.instance.link.engine.inbox.append(self.then)
@@ -53,7 +53,7 @@ class Told:
 
 @waiting("RoundBegin")
 class _Begin(Told):
-    """Until the worker may begin its step; its version."""
+    """Wait until the worker may begin its step; the value is the version."""
 
     def __init__(self, instance: Instance, node: Node, rounds: Rounds) -> None:
         super().__init__(instance, node)
@@ -63,18 +63,18 @@ class _Begin(Told):
         rounds.begin(instance.link.replica, node.attrs["channel"], self.version)
 
     def version(self, number: int) -> None:
-        """It may."""
+        """Let the worker begin with this version."""
         self.go(np.asarray(number, np.int64))
 
     def cancel(self) -> None:
-        """The step failed elsewhere."""
+        """Withdraw the request; the step failed on another rank."""
         self.rounds.withdraw(self.version)
         super().cancel()
 
 
 @waiting("RoundAdd")
 def _add(instance: Instance, node: Node, rounds: Rounds, version: Any, *values: Any) -> Wait:
-    """Over at once; the instance keeps its buffers until the values have been used."""
+    """Complete at once; the instance keeps its buffers until the values are released."""
     engine = instance.link.engine
     instance.left += 1
 

@@ -1,4 +1,4 @@
-"""The synchronization rules that `sync=` names, and the two that need no file of their own."""
+"""Synchronization rules `async` and `all`, and the parser of the option `sync=`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hpcflow.ps.sync_rule import Rule
 
 @dataclasses.dataclass(frozen=True)
 class Async(Rule):
-    """Each worker updates the variables with its own gradients when it has them."""
+    """Asynchronous updates: each worker applies its own gradients as soon as it has them."""
 
     def __str__(self) -> str:
         return "async"
@@ -20,7 +20,10 @@ class Async(Rule):
 
 @dataclasses.dataclass(frozen=True)
 class All(Rule):
-    """Each update is by the gradients of all workers, from the same values: the global batch's."""
+    """Synchronous updates: each uses the gradients of all workers, that is of the global batch.
+
+    All workers compute them from the same values of the variables.
+    """
 
     joins = True
 
@@ -28,12 +31,12 @@ class All(Rule):
         return "all"
 
     def needed(self, workers: int) -> int:
-        """How many gradients make an update."""
+        """The number of gradients in an update."""
         return workers
 
 
 def rule(given: str | Rule) -> Rule:
-    """The rule that a user names: "async", "all", "backup:K", "stale:S", or itself.
+    """Parse a rule: "async", "all", "backup:K" or "stale:S"; a `Rule` is returned as it is.
 
     Errors: HpcflowError listing the rules.
     """

@@ -1,4 +1,4 @@
-"""What a server does when a worker calls: "rounds"."""
+"""Service "rounds": requests of workers to the synchronization coordinator of a server."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from hpcflow.ps.sync_coordinator import Rounds
 
 
 def answer(context: Any, request: dict[str, Any], reply: Callable[[dict[str, Any]], None]) -> None:
-    """Answer a worker: one that asks whether it is to bring a round, or that goes where all meet.
+    """Answer a request of a worker.
 
-    This one hears when all that it gave is in the variables.
+    With `updates` in the request: whether it is the first request for the updates of this name;
+    that worker then registers their plan. Otherwise the worker arrives at a barrier; the reply is
+    sent when all its gradients are applied or dropped.
     """
     device = next(iter(context.devices.values()))
     rounds: Rounds = context.store.find(Node("rounds", "Rounds", attrs=request["attrs"]), device)

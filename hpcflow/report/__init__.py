@@ -1,1 +1,1 @@
-"""What runs have done, read from their directories: `runs`, and shown: `text`, `picture`."""
+"""Reports on runs: `run_summary` reads run directories; `run_tables`, `scaling_plots` show them."""

@@ -1,4 +1,4 @@
-"""What a run was started with and what its script has said of it, for comparing runs."""
+"""Run comparison: the options that a run was started with and the results of its script."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from hpcflow.platform.terminal_escaping import one_line
 from hpcflow.report.run_directory_reader import Facts
 from hpcflow.train.job_result import FIELDS
 
-LONGEST = 40  # letters of a value
+LONGEST = 40  # characters of a value
 OWN = ("run_dir",)  # settings that always differ
-GIVEN = "yes"  # an option without a value
-ARGUMENTS = "arguments"  # words of the script that belong to no option
+GIVEN = "yes"  # shown for an option without a value
+ARGUMENTS = "arguments"  # positional arguments of the script
 _NUMBER = re.compile(r"-\.?\d")
 
 
 def options(manifest: Facts) -> dict[str, str]:
-    """The script's options and arguments, the settings, the versions and the commit, by name."""
+    """The script's options and arguments, the settings, versions and the commit, by name."""
     found = script_options(_words(manifest))
     settings = manifest.get("settings", {}, {})
     found |= {name: value for name, value in settings.items() if name not in OWN}
@@ -32,7 +32,7 @@ def options(manifest: Facts) -> dict[str, str]:
 
 
 def script_options(words: Sequence[str]) -> dict[str, str]:
-    """The options of a command line; what stands behind one, up to the next, is its value."""
+    """The options of a command line; the words after an option, up to the next, are its value."""
     found: dict[str, list[str]] = {}
     name = ARGUMENTS
     for word in words:
@@ -46,7 +46,7 @@ def script_options(words: Sequence[str]) -> dict[str, str]:
 
 
 def _words(manifest: Facts) -> list[str]:
-    """The command line behind the script."""
+    """The words of the command line after the script."""
     command: list[str] = manifest.get("command", [str], [])
     name = os.path.basename(manifest.get("script", str, ""))
     at = next((i for i, word in enumerate(command) if name and os.path.basename(word) == name), -1)
@@ -55,20 +55,21 @@ def _words(manifest: Facts) -> list[str]:
 
 
 def said(result: Facts) -> dict[str, str]:
-    """What the script has given to `result`, e.g. accuracy, by name."""
+    """The values that the script has added to `result`, such as accuracy, by name."""
     found = {name: value for name, value in result.said.items() if name not in FIELDS}
     return {one_line(name): value_text(value) for name, value in found.items()}
 
 
 def all_names(values: Sequence[Mapping[str, str]]) -> list[str]:
-    """The names that some run has."""
+    """The names that occur in at least one run."""
     return list(dict.fromkeys(name for one in values for name in one))
 
 
 def differing(all_options: Sequence[Mapping[str, str]]) -> list[str]:
-    """The names of options that not all runs have alike.
+    """The names of options that differ between runs.
 
-    Of settings and versions those that have one are compared: a rank alone needs no MPI.
+    A setting or version is compared only between the runs that have one: a single rank needs no
+    MPI.
     """
     found = []
     for name in all_names(all_options):
@@ -81,7 +82,7 @@ def differing(all_options: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def value_text(value: Any) -> str:
-    """A value on one line, cut where it is long."""
+    """A value on one line, truncated if it is long."""
     if isinstance(value, (list, dict)):
         return f"{len(value):,} values"
     text = f"{value:.6g}" if isinstance(value, float) else one_line(str(value))

@@ -1,5 +1,6 @@
-"""The files of a run directory, which may be damaged, cut short or another's: what they say is used
-as far as it is of the kind that a run writes, and what is not is told.
+"""Run directory reader: validates files that may be damaged, truncated or of another program.
+
+Values of the type that a run writes are used; others are reported as faults.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from hpcflow.platform.record_files import read_table
 from hpcflow.platform.terminal_escaping import one_line
 from hpcflow.train.run_records import COLUMNS, read_rows
 
-MOST = 10**18  # of counts, seconds and rates: above, a file is damaged
-SHORTEST_S = 0.01  # a rate over less is noise: the last step of a run may follow at once
+MOST = 10**18  # limit of counts, seconds and rates: larger ones mean a damaged file
+SHORTEST_S = 0.01  # a rate over a shorter time is noise: a run's last step may follow at once
 
 
 class Facts:
-    """What a JSON file says, by names; `faults` has a line about what it should not say."""
+    """The values of a JSON file, by name; a line is appended to `faults` for each invalid one."""
 
     def __init__(self, path: Path | None, faults: list[str]) -> None:
         self._path, self._faults = path, faults
@@ -33,11 +34,11 @@ class Facts:
 
     @classmethod
     def none(cls) -> Facts:
-        """Of no file: it says nothing."""
+        """Facts without a file; all values are missing."""
         return cls(None, [])
 
     def get(self, name: str, shape: Any, other: Any) -> Any:
-        """What it says of `name`; `other` if that is nothing, or not of this shape."""
+        """The value of `name`; `other` if it is missing or does not fit `shape`."""
         value = self.said.get(name)
         if value is None:
             return other
@@ -47,21 +48,21 @@ class Facts:
         return value
 
     def count(self, name: str) -> int:
-        """A number of things, 0 if it is not said."""
+        """A count, 0 if missing."""
         return int(self.get(name, int, 0))
 
     def number(self, name: str) -> float:
-        """A measure, 0 if it is not said."""
+        """A measured number, 0 if missing."""
         return float(self.get(name, float, 0.0))
 
     def text(self, name: str) -> str:
-        """A text on one line, "" if it is not said."""
+        """A text on one line, "" if missing."""
         return one_line(self.get(name, str, ""))
 
 
 def fits(value: Any, shape: Any) -> bool:
-    """Whether a value is of a shape: `int`, `float` (both from 0 on), `str`, `[shape]`, or of a
-    table `{name: shape}`, which may have more names."""
+    """Whether a value fits `shape`: `int`, `float` (both from 0 on), `str`, `[shape]`, or a table
+    `{name: shape}`, which may have more names."""
     if shape in (int, float):
         return type(value) in (int, shape) and 0 <= value <= MOST
     if isinstance(shape, list):
@@ -72,10 +73,10 @@ def fits(value: Any, shape: Any) -> bool:
 
 
 def rows_of(path: Path, faults: list[str]) -> list[dict[str, float]]:
-    """The rows of metrics.csv as numbers, none if there is no such file.
+    """The rows of metrics.csv as numbers; [] if there is no such file.
 
-    Steps that a resumed run did again are those of the last time. The names of what was measured
-    are on one line.
+    If a resumed run repeated steps, the last repetition counts. The names of metrics are converted
+    to one line.
     """
     try:
         found = read_rows(path)
@@ -97,13 +98,13 @@ def rows_of(path: Path, faults: list[str]) -> list[dict[str, float]]:
         if kept and 0 <= row.get("seconds", 0) - kept[-1].get("seconds", 0) < SHORTEST_S:
             row.pop("samples_per_second", None)
         kept.append(row)
-    if bad > 1:  # one is the last, cut short when the run was killed
+    if bad > 1:  # one may be the last row, truncated when the run was killed
         faults.append(f"{path}: {bad:,} of {len(found):,} rows are no numbers")
     return kept
 
 
 def _numbers(words: Mapping[str, str]) -> dict[str, float] | None:
-    """A row as numbers; None if one is none, or no time or count where there must be one."""
+    """A row as numbers; None if a value is no number or not a valid time or count."""
     try:
         row = {one_line(name): float(text) for name, text in words.items() if text != ""}
     except ValueError:
@@ -113,5 +114,5 @@ def _numbers(words: Mapping[str, str]) -> dict[str, float] | None:
 
 
 def mean(values: list[float]) -> float | None:
-    """The mean of what was measured; None of nothing."""
+    """The mean of the values; None if there are none."""
     return math.fsum(values) / len(values) if values else None

@@ -1,4 +1,4 @@
-"""What became of a run: whether it goes on, has ended as it should, was stopped, or has died."""
+"""Outcome of a run: running, finished, ended, stopped, cancelled, died, failed or stalled."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from hpcflow.report.run_directory_reader import Facts
 
 UNREADABLE, RUNNING, FINISHED, ENDED = "unreadable", "running", "finished", "ended"
 STOPPED, CANCELLED, DIED, FAILED, STALLED = "stopped", "cancelled", "died", "failed", "stalled"
-KINDS = {"death": DIED, "stall": STALLED}  # of failure.json; any other is an error
+KINDS = {"death": DIED, "stall": STALLED}  # "kind" of failure.json; others mean FAILED
 BY_SOMEBODY = ("SIGTERM", "SIGINT", "SIGHUP", "KeyboardInterrupt")  # scancel, kill, Ctrl-C
 STOP = {"by": str, "step": int}
 
 
 def of(folder: Path, manifest: Facts, failure: Facts, result: Facts) -> tuple[str, str]:
-    """One of the words above, and a line for people that says more, "" if nothing is known."""
+    """The outcome, one of the words above, and a line with details, "" if nothing is known."""
     if not run_directory_lock.is_free(folder):
         return RUNNING, ""
     if failure.is_there:

@@ -1,4 +1,4 @@
-"""Runs as their directories tell them, and which of them make a scaling curve."""
+"""Run summary: loads runs from their directories and groups them to scaling curves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hpcflow.report.run_directory_reader import Facts, mean, rows_of
 from hpcflow.train.run_records import COLUMNS, MANIFEST, METRICS
 
 RESULT = "result.json"
-SERVERS = "/job:ps/"  # the names of their tasks begin so
+SERVERS = "/job:ps/"  # prefix of the servers' task names
 SLOW = {"worker": int, "rank": int, "host": str, "factor": float}
 WAYS = {"received": int, "sent": int}
 TRAFFIC = {"servers": [{"task": str, "predicted": WAYS, "measured": WAYS}]}
@@ -25,33 +25,33 @@ TRAFFIC = {"servers": [{"task": str, "predicted": WAYS, "measured": WAYS}]}
 
 @dataclasses.dataclass
 class Run:
-    """One run; what its files do not tell is empty or 0."""
+    """One run; values that its files lack are empty or 0."""
 
     name: str
     mode: str = ""
     script: str = ""
     ranks: int = 0
-    servers: int = 0  # of the ranks
+    servers: int = 0  # included in ranks
     nodes: int = 0
     replicas: int = 0
-    batch: int = 0  # joined
-    rate: float = 0.0  # samples a second, all workers together
+    batch: int = 0  # the global batch
+    rate: float = 0.0  # samples/s of all workers together
     seconds: float = 0.0
-    input_wait: float | None = None  # seconds of those, the mean of the workers
-    waited: float | None = None  # the same for other ranks, in steps
+    input_wait: float | None = None  # seconds of waiting for input, mean of the workers
+    waited: float | None = None  # seconds of waiting for other ranks in steps, mean of the workers
     stragglers: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     steps: int = 0
-    state: str = run_outcome.UNREADABLE  # what became of it: a word of run_outcome.py
-    ended: str = ""  # the same in a line, where more is known
+    state: str = run_outcome.UNREADABLE  # a word of run_outcome.py
+    ended: str = ""  # details of the state in one line, if known
     options: dict[str, str] = dataclasses.field(default_factory=dict)  # it was started with
-    results: dict[str, str] = dataclasses.field(default_factory=dict)  # that its script gave
-    traffic: dict[str, Any] = dataclasses.field(default_factory=dict)  # of servers, in a step
+    results: dict[str, str] = dataclasses.field(default_factory=dict)  # of its script
+    traffic: dict[str, Any] = dataclasses.field(default_factory=dict)  # of servers, per step
     rows: list[dict[str, float]] = dataclasses.field(default_factory=list)
-    faults: list[str] = dataclasses.field(default_factory=list)  # what cannot be read, and why
+    faults: list[str] = dataclasses.field(default_factory=list)  # unreadable files and values
 
     @property
     def is_readable(self) -> bool:
-        """Whether some file says what it is."""
+        """Whether at least one file describes the run."""
         return bool(self.rows or self.mode or self.ranks or self.script)
 
     @property
@@ -61,7 +61,7 @@ class Run:
 
     @property
     def values(self) -> list[str]:
-        """The names of what was measured, e.g. loss."""
+        """The names of the metrics, such as loss."""
         return list(dict.fromkeys(n for row in self.rows for n in row if n not in COLUMNS))
 
     @property
@@ -70,15 +70,15 @@ class Run:
         return max(0.0, self.seconds - (self.input_wait or 0.0) - (self.waited or 0.0))
 
     def curve(self, x: str, y: str) -> tuple[list[float], list[float]]:
-        """Two columns, where both are there."""
+        """Two columns, of the rows that have both."""
         pairs = [(row[x], row[y]) for row in self.rows if x in row and y in row]
         return [a for a, _ in pairs], [b for _, b in pairs]
 
 
 def load(paths: Sequence[str]) -> list[Run]:
-    """The runs in these folders (or of these result.json), named by what differs in their paths.
+    """The runs in these folders (or of these result.json), named by the differing path parts.
 
-    What of a folder cannot be read is among the faults of its run.
+    Errors of reading a folder are among the faults of its run.
     """
     folders = [Path(path) for path in paths]
     folders = [path.parent if os.path.isfile(path) else path for path in folders]
@@ -93,11 +93,11 @@ def _load(folder: Path, name: str) -> Run:
     manifest, failure = (Facts(folder / file, faults) for file in (MANIFEST, FAILURE))
     result = Facts(folder / RESULT, faults)
     if manifest.is_there and not manifest.get("finished", bool, False):
-        result = Facts.none()  # an earlier run's
+        result = Facts.none()  # it belongs to an earlier run
     rows = rows_of(folder / METRICS, faults)
     if not (result.is_there or manifest.is_there or rows):
         if not run_directory_lock.is_free(folder):
-            return Run(name, state=run_outcome.RUNNING)  # it has just begun
+            return Run(name, state=run_outcome.RUNNING)  # it has only just started
         none = f"no run in {folder}: neither {RESULT} nor {MANIFEST} nor {METRICS}"
         return Run(name, faults=faults or [none])
     rates = [row["samples_per_second"] for row in rows if "samples_per_second" in row]
@@ -135,7 +135,7 @@ def _load(folder: Path, name: str) -> Run:
 
 @dataclasses.dataclass
 class Point:
-    """One number of workers: samples a second, against the fewest workers."""
+    """A number of workers: samples/s, speedup and efficiency relative to the fewest workers."""
 
     workers: int
     rate: float
@@ -146,7 +146,7 @@ class Point:
 
 @dataclasses.dataclass
 class Scaling:
-    """Runs that differ in their workers alone: the joined batch is alike, or that of a worker."""
+    """Runs that differ only in their workers: strong has equal global batches, weak per worker."""
 
     kind: str  # strong or weak
     what: str
@@ -154,7 +154,7 @@ class Scaling:
 
 
 def scalings(runs: Sequence[Run]) -> list[Scaling]:
-    """The curves among `runs`: those with two or more numbers of workers."""
+    """The scaling curves among `runs`: those with at least two numbers of workers."""
     keys: dict[str, Callable[[Run], float]] = {
         "strong": lambda run: run.batch,
         "weak": lambda run: run.batch / run.replicas,
@@ -165,7 +165,7 @@ def scalings(runs: Sequence[Run]) -> list[Scaling]:
         for script, mode, size in dict.fromkeys((r.script, _mode(r), batch(r)) for r in usable):
             alike = [run for run in usable if run.script == script and batch(run) == size]
             if mode == "" and any(map(_mode, alike)):
-                continue  # a single rank is the beginning of the other modes' curves
+                continue  # a single rank is a point of the other modes' curves
             mine = [run for run in alike if _mode(run) == mode]
             if all(run.workers > 1 for run in mine):
                 mine += [run for run in alike if _mode(run) == ""]
@@ -178,7 +178,7 @@ def scalings(runs: Sequence[Run]) -> list[Scaling]:
 
 
 def _mode(run: Run) -> str:
-    """How it trained; "" for one rank, which is the same in every mode."""
+    """The mode of training; "" for one rank, which is the same in every mode."""
     return run.mode if run.ranks > 1 else ""
 
 

@@ -1,4 +1,4 @@
-"""Runs as tables of text."""
+"""Run tables: runs as text."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ MOST_NAMES = 12  # columns of a table of names
 
 
 def as_text(runs: Sequence[Run], curves: Sequence[Scaling]) -> str:
-    """A row for each run, how those ended that did not finish, what differs between runs, what
-    their scripts said, who was slow, what servers moved, then the scaling curves."""
+    """A row for each run, details of the outcomes, faults, differing options, results, traffic of
+    servers, stragglers, then the scaling curves."""
     parts = [table(_HEAD, [_row(run) for run in runs])]
     ended = [f"{run.name}: {run.ended}" for run in runs if run.ended]
     if ended:
@@ -73,7 +73,7 @@ def _row(run: Run) -> list[str]:
 def _by_name(
     title: str, runs: Sequence[Run], values: Sequence[Mapping[str, str]], names: list[str]
 ) -> list[str]:
-    """A table with a row for each run and a column for each name; none without names."""
+    """A table with a row for each run and a column for each name; [] without names."""
     shown, more = names[:MOST_NAMES], len(names) - MOST_NAMES
     if not names:
         return []
@@ -86,7 +86,7 @@ def _by_name(
 
 
 def _traffic(run: Run) -> str:
-    """Bytes of a step by server, as its plan predicted and as they were counted."""
+    """Bytes per step by server, predicted by the plan and measured."""
     rows = [
         [
             one_line(row["task"]),
@@ -102,14 +102,14 @@ _HOW = ("predicted", "measured")
 
 
 def _waited(run: Run, waited: float | None) -> str:
-    """`0.31 s (4%)`: waiting for data, or for other ranks, of the time before."""
+    """Waiting time and its share of the run, as `0.31 s (4%)`."""
     if waited is None or not run.seconds:
         return "-"
     return f"{duration(waited)} ({waited / run.seconds:.0%})"
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
-    """Columns as wide as they need; the first is text, numbers stand right."""
+    """A table with minimal column widths; text is left-aligned, numbers right-aligned."""
     lines = [head, *rows]
     wide = [max(len(line[i]) for line in lines) for i in range(len(head))]
     left = {0, *(i for i in range(len(head)) if head[i] in ("mode", "state"))}
@@ -121,7 +121,7 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
 
 def duration(seconds: float) -> str:
-    """`12.3 s`, `4:05 min`, `3:20 h`."""
+    """A time as `12.3 s`, `4:05 min` or `3:20 h`."""
     if seconds < 100:
         return f"{seconds:.3g} s"
     minutes, rest = divmod(round(seconds), 60)

@@ -1,4 +1,4 @@
-"""Runs as a picture: loss and throughput of each, and the scaling of all. By matplotlib."""
+"""Plots of runs: metrics, throughput and waits of each, and the scaling curves, by matplotlib."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from hpcflow.errors import MissingPackageError
 from hpcflow.platform.install_hints import install_hint
 from hpcflow.report.run_summary import Run, Scaling
 
-# Okabe and Ito's colours, which the colour-blind can tell apart.
+# The colour-blind safe palette of Okabe and Ito.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#999999")
 MARKS = "osD^vP"
 GREY = "#666666"
 MOST_NAMED = 12  # runs in a legend
-LONGEST = 60  # letters of a name
-MOST, NAN = 1e100, float("nan")  # above, values are left out as infinity is: squares overflow
-SMOOTHED = 200  # points from which on a curve is drawn smoothed, over its own points in pale
-UNITS = ((7200, 3600, "h"), (120, 60, "min"), (0, 1, "s"))  # from, length, name
+LONGEST = 60  # characters of a name
+MOST, NAN = 1e100, float("nan")  # larger values are left out like infinity: squares overflow
+SMOOTHED = 200  # from this number of points on a curve is smoothed, over its pale raw points
+UNITS = ((7200, 3600, "h"), (120, 60, "min"), (0, 1, "s"))  # minimum and length in s, name
 STYLE: Any = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -35,14 +35,14 @@ STYLE: Any = {
     "legend.frameon": False,
     "legend.fontsize": 8,
     "lines.linewidth": 1.6,
-    "text.parse_math": False,  # names of runs and metrics are no formulas
+    "text.parse_math": False,  # names of runs and metrics are not formulas
 }
 
 
 def draw(runs: Sequence[Run], curves: Sequence[Scaling], path: Path) -> None:
-    """Write a PNG with as many panels as there is to show.
+    """Write a PNG with a panel for each kind of data that the runs have.
 
-    Errors: MissingPackageError naming the extra where matplotlib is not installed.
+    Errors: MissingPackageError that names the extra if matplotlib is not installed.
     """
     try:
         import matplotlib
@@ -62,7 +62,7 @@ def draw(runs: Sequence[Run], curves: Sequence[Scaling], path: Path) -> None:
     wide = min(2, max(1, len(panels)))
     high = -(-len(panels) // wide) or 1
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph")  # a letter that the font lacks is a box
+        warnings.filterwarnings("ignore", "Glyph")  # matplotlib draws a missing glyph as a box
         figure = Figure(figsize=(5.2 * wide, 3.5 * high), dpi=150, layout="constrained")
         grid = list(figure.subplots(high, wide, squeeze=False).flat)
         for axes, (kind, name) in zip(grid, panels, strict=False):
@@ -108,12 +108,12 @@ def _rates(axes: Any, runs: Sequence[Run]) -> None:
 
 
 def _unit(longest: float) -> tuple[float, str]:
-    """The unit for times of up to `longest` seconds: its length and name."""
+    """Length in seconds and name of the unit for times up to `longest` seconds."""
     return next((length, name) for least, length, name in UNITS if longest >= least)
 
 
 def _waits(axes: Any, runs: Sequence[Run]) -> None:
-    """A bar for each run: waiting apart from all else, the mean of its workers."""
+    """A bar for each run: work, input wait and rank wait, as means of its workers."""
     runs = runs[:MOST_NAMED]
     unit, name = _unit(max(run.seconds for run in runs))
     rows, busy = range(len(runs)), [run.busy / unit for run in runs]
@@ -178,7 +178,7 @@ def _line(axes: Any, x: list[float], y: list[float], color: str, label: str) -> 
 
 
 def smooth(values: Sequence[float], over: int) -> list[float]:
-    """A running mean that forgets with a length of `over` values, without bias at the start."""
+    """An exponential moving average with a length of `over` values, unbiased at the start."""
     keep, total, weight, found = 1 - 1 / max(over, 1), 0.0, 0.0, []
     for value in values:
         total, weight = keep * total + value, keep * weight + 1
@@ -187,7 +187,7 @@ def smooth(values: Sequence[float], over: int) -> list[float]:
 
 
 def _label(name: str) -> str:
-    """A name as it fits a picture; matplotlib leaves out what begins with an underscore."""
+    """A name shortened for a plot; matplotlib hides labels that begin with an underscore."""
     short = name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
     return f" {short}" if short.startswith("_") else short
 

@@ -1,1 +1,1 @@
-"""Steps that run: the engine, sessions, roles of ranks, state held between steps."""
+"""Runtime: executor, sessions, ranks and their roles, state between steps, failures, profiles."""

@@ -1,4 +1,4 @@
-"""The only file that imports h5py, and not before `library()` is called."""
+"""Lazy import of h5py: the only file that imports it, when `library()` is first called."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from hpcflow.errors import MissingPackageError
 def library() -> Any:
     """The module h5py.
 
-    Where MPI is in use, it was loaded before: an h5py built with MPI then takes the same libmpi.
+    If MPI is in use, its library is loaded first, so that an h5py built with MPI uses the same
+    libmpi.
+    Errors: MissingPackageError if h5py cannot be imported.
     """
     if "mpi4py" in sys.modules:
         from hpcflow.comm import mpi_library
@@ -27,11 +29,11 @@ def library() -> Any:
         ) from error
     from hpcflow.runtime.job import job_membership
 
-    # h5py ends HDF5 at the end of the program: a save may still need it
+    # h5py closes HDF5 at exit, when a save may still need it: leave the job before that
     job_membership.leave_first()
     return h5py
 
 
 def is_parallel() -> bool:
-    """Whether several ranks can write one file together."""
+    """Whether h5py is built with MPI, so that several ranks can write one file together."""
     return bool(library().get_config().mpi)

@@ -1,1 +1,4 @@
-"""Several nodes of a strand become one kernel: a generated loop, an epilogue, a tile at a time."""
+"""Operator fusion: several nodes of a segment become one kernel.
+
+A fused kernel is a generated loop, a library kernel with an epilogue, or a loop over tiles.
+"""

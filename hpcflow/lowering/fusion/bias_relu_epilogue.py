@@ -1,6 +1,6 @@
-"""A bias and a relu behind a product or a convolution become a part of it, if a kernel does that.
+"""Epilogue fusion: a matrix product or convolution takes over the bias and relu after it.
 
-The result is then written once, instead of once a node.
+Only where a kernel serves the fused node. The result is then written once, instead of once a node.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from hpcflow.lowering.segments_between_waits import Strand, home, users
 from hpcflow.plan.ir.program import Node, Part, Ref
 from hpcflow.plan.ir.program_rewriting import exchange
 
-ENDED = {"MatMul": "MatMulBias", "Conv": "ConvBias"}  # what becomes what
+ENDED = {"MatMul": "MatMulBias", "Conv": "ConvBias"}  # op -> the op with an epilogue
 
 Serves = Callable[[Node, list[Spec]], bool]
 
 
 def with_epilogues(part: Part, strands: list[Strand], serves: Serves) -> Part:
-    """The part with a node in place of each product or convolution, its bias and its relu.
+    """The partition with one node in place of each product or convolution, its bias and its relu.
 
-    Only where nobody else uses what is between them, all are of one strand and one device, and
-    `serves` says that a kernel better than the plain one computes the new node, given the specs of
-    its inputs. Rounding may change.
+    Only where no other node uses the values between them, all are of one segment and one device,
+    and `serves` says that a kernel better than the plain one computes the new node, given the specs
+    of its inputs. Rounding may change.
     """
     taken, where = users(part), home(strands)
     controlled = {c for node in part.nodes.values() for c in node.control}
@@ -75,7 +75,7 @@ def _other(node: Node, before: Node) -> Ref:
 
 
 def _joined(chain: list[Node]) -> Iterator[tuple[Node, list[Node]]]:
-    """The node that does what the chain does, and the chain; then the same without the relu."""
+    """The node that computes the chain, and those it replaces; then without the relu."""
     first = chain[0]
     for length in range(len(chain), 1, -1):
         replaced = chain[:length]

@@ -1,10 +1,10 @@
-"""Operations that compute element by element, or row by row, become one.
+"""Fusion of elementwise and row-wise operations into one node `Fused`.
 
-Nodes of one segment with one iteration space (`iteration_space.py`: so many elements, in rows) are
-put side by side where nothing depends on their order (`fusion_clustering.py`). Those of them that
-have values in common become one node `Fused`. Its attribute `body` says what it computes, `text`
-is the LLVM code that `codegen/llvm_cpu_codegen.py` writes, `names` and `types` are those of its
-operations in the graph.
+Nodes of one segment with one iteration space (`iteration_space.py`: a number of elements, in rows)
+are made contiguous where nothing depends on their order (`fusion_clustering.py`). Those that share
+values become one node `Fused`. Its attribute `body` says what it computes, `text` is the LLVM IR
+that `codegen/llvm_cpu_codegen.py` generates, `names` and `types` are those of its operations in the
+graph.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ from hpcflow.platform import cpu_threads
 
 Infos = Callable[[Part], Callable[[Node], Any]]
 MOST = 400  # operations of one kernel: compiling more takes long
-# faster by one loop even if nothing is beside them
+# operations that are faster as a generated loop even alone
 ALONE = frozenset({*elementwise_formulas.LONG, *elementwise_formulas.CLOSE, *EXPANSIONS}) - {
     *("Sum", "SumToShape", "Mean", "SumGrad", "MeanGrad", "BroadcastTo", "Pow")
 }
-SUMS = frozenset(("Sum", "SumToShape", "Mean"))  # so are these, if they are of many elements,
-COPIES = SEEN - {"Rows", "Identity"}  # a view, and what may be part of a kernel itself
-MOST_AROUND = 4  # times what is read: a value of which a window is read lives as long as that
-SHORTEST = 16  # elements of a row of a window that is read where it lies
-LARGE = 1 << 15  # so many, and all other operations where a kernel runs on several threads
+SUMS = frozenset(("Sum", "SumToShape", "Mean"))  # faster alone for `LARGE` elements (`is_kernel`)
+COPIES = SEEN - {"Rows", "Identity"}  # Rows is a view, Identity can be fused
+MOST_AROUND = 4  # a window of at least 1/4 of its array is read in place; the array stays live
+SHORTEST = 16  # elements of a row of a window that is read in place
+LARGE = 1 << 15  # elements: with several threads any operation is faster alone from here on
 
 
 def fuse(
     part: Part, strands: list[Strand], infos: Infos, exact: bool, kinds: Collection[str] = ("cpu",)
 ) -> Part:
-    """The part with its elementwise nodes fused; with `exact` only what changes no bit.
+    """The partition with its elementwise nodes fused; with `exact` only where no bit changes.
 
-    `infos(part)` tells of a node of that part which form its kernel has, `kinds` on which kinds of
-    devices there are kernels of several operations.
+    `infos(part)` gives a function from a node of that partition to the form of its kernel. `kinds`
+    are the kinds of devices for which fused kernels can be generated.
     """
     found = _Finder(part, strands, infos, exact, kinds)
     if not found.readings:
@@ -87,7 +87,7 @@ def fuse(
 
 
 class _Finder:
-    """What may be fused with what."""
+    """Decides which nodes may be fused."""
 
     def __init__(
         self,
@@ -107,11 +107,11 @@ class _Finder:
                 reading = read(part, node, exact)
                 if reading is not None:
                     self.readings[name] = reading
-        self.settled: dict[str, Reading] = {}  # in the domain where a node is put
+        self.settled: dict[str, Reading] = {}  # node -> its reading in the domain it was put in
         self.domains: dict[str, Domain] = {}
 
     def put(self, items: Items, node: Node) -> None:
-        """Put a node with others of its domain, or with those whose rows it tells something of."""
+        """Put a node with others of its domain, or with nodes that compute row values it uses."""
         reading = self.readings.get(node.name)
         if reading is None:
             items.add(node)
@@ -130,7 +130,7 @@ class _Finder:
         return Domain(reading.size, reading.cols, node.device, self.home[node.name])
 
     def _with_others(self, node: Node, reading: Reading) -> Iterator[tuple[Reading, Domain]]:
-        """The node among those that make values of rows which it takes."""
+        """Readings of the node in the domains of the nodes that compute its COLUMN inputs."""
         for ref in node.inputs:
             if ref.node in self.settled and self._way(ref) == COLUMN:
                 domain, (cols,) = self.domains[ref.node], self.settled[ref.node].cols
@@ -139,16 +139,16 @@ class _Finder:
                         yield choice, domain._replace(cols=choice.cols)
 
     def _way(self, ref: Ref) -> str:
-        """How a value lies in the domain where its node is put."""
+        """How a value maps to the domain that its node was put in."""
         return self.settled[ref.node].outputs[ref.index] if ref.node in self.settled else ""
 
     def _behind(self, node: Node, reading: Reading) -> list[str]:
-        """Nodes whose values this one takes in another way than they are made."""
+        """Nodes whose values this node reads in another mapping than their own."""
         pairs = zip(node.inputs, reading.inputs, strict=True)
         return [r.node for r, way in pairs if way != IGNORED and self._way(r) not in ("", way)]
 
     def groups(self, item: Item) -> Iterator[list[str]]:
-        """The nodes of an item, side by side: those together that one kernel can make."""
+        """The nodes of an item in groups, each of which one kernel can compute."""
         if item.first:
             yield item.first
         if item.key is None:
@@ -158,7 +158,7 @@ class _Finder:
             yield from in_sequence(self.part, list(_connected(self.part, item.nodes[i : i + MOST])))
 
     def remade(self, groups: list[list[str]]) -> list[list[str]]:
-        """The groups of a strand, those to be kernels with what they compute again."""
+        """The groups of a segment; those that become kernels get the nodes that they recompute."""
         places = [k for k, names in enumerate(groups) if self.is_kernel(names)]
         part, new = recompute.remade(self.part, [groups[k] for k in places], self.settled)
         if part is not self.part:
@@ -167,22 +167,25 @@ class _Finder:
         return [made.get(k, names) for k, names in enumerate(groups)]
 
     def is_kernel(self, names: list[str]) -> bool:
-        """Whether nodes that belong together are worth a kernel."""
+        """Whether a connected group of nodes is worth a kernel."""
         if not self.settled.keys() >= set(names):
             return False
         type, size = self.part.nodes[names[0]].type, self.settled[names[0]].size
         if len(names) > 1 or type in ALONE:
             return True
         if type in SUMS and self.settled[names[0]].cols == (size,):
-            return True  # of few elements, all of them, as a loss: NumPy takes ten times as long
+            return True  # a full sum of few elements, as a loss: ten times faster than NumPy
         return size >= LARGE and (type in SUMS or cpu_threads.chosen().threads > 1)
 
     def nodes(self, names: list[str]) -> list[Made]:
-        """The node that does what these do; several if its kernel were too large, none if slow."""
+        """The node that replaces these.
+
+        Several nodes if its kernel were too large, none if a kernel would not be faster.
+        """
         if not self.is_kernel(names):
             return []
         if not any(FULL in self.settled[n].outputs + self.settled[n].inputs for n in names):
-            for name in names:  # they tell something of rows that are elsewhere
+            for name in names:  # no value is FULL in the larger domain: use their own
                 self.settled[name] = self.readings[name]
         made = self.node(names)
         if made is not None:
@@ -190,13 +193,13 @@ class _Finder:
         return [one for name in names if (one := self.node([name])) is not None]
 
     def node(self, names: list[str]) -> Made | None:
-        """The node that does what these do, they, and where their values are then."""
+        """The fused node, the nodes that it replaces, and the new references of their values."""
         nodes, mine = [self.part.nodes[name] for name in names], set(names)
         cols, on_gpu = self.length(names), nodes[0].kind == "gpu"
         given = {node.name: list(self.given(node, cols)) for node in nodes}
         outside = dict.fromkeys(g for of in given.values() for g in of if g.ref.node not in mine)
         if any(g.operand.limit for of in given.values() for g in of if g not in outside):
-            return None  # labels that nobody could check
+            return None  # labels that are computed in the kernel cannot be checked before it runs
         taken = {g: i for i, g in enumerate(outside)}
         steps = Steps(tuple(g.operand for g in taken), cols)
         value: dict[Ref, int] = {}
@@ -206,7 +209,7 @@ class _Finder:
             made = steps_of(steps, node, reading, operands)
             value.update({Ref(node.name, i): made[i] for i in range(len(made))})
         kept = [ref for ref in value if self.leaves(ref, mine)]
-        kept.sort(key=lambda ref: self._way(ref) != FULL)  # the first may be in place of an operand
+        kept.sort(key=lambda ref: self._way(ref) != FULL)  # the first may overwrite an operand
         size = max(self.settled[name].size for name in names)
         body = steps.body(tuple(value[ref] for ref in kept))
         if all(way != FULL for way in map(self._way, kept)):
@@ -243,11 +246,15 @@ class _Finder:
         return Made(fused, names, {ref: Ref(last.name, k) for k, ref in enumerate(kept)})
 
     def length(self, names: list[str]) -> int:
-        """Of the rows of a kernel, 0 if it has none: that of a window if any length will do."""
+        """The row length of a kernel, 0 if it has no rows.
+
+        If any length will do, it is the shortest contiguous run of the windows that the kernel
+        reads.
+        """
         cols: Lengths | None = ()
         for name in names:
             cols = None if cols is None else common(cols, self.settled[name].cols)
-        assert cols is not None  # they are of one domain
+        assert cols is not None  # the nodes are of one domain
         if cols:
             return cols[0]
         mine, runs = set(names), [0]
@@ -259,7 +266,7 @@ class _Finder:
         return min((run for run in runs if run >= SHORTEST), default=0)
 
     def seen(self, ref: Ref, node: Node) -> tuple[Ref, Lay]:
-        """What a value is a window of, or has in another order, and its lay there."""
+        """The value of which `ref` is a window or a permutation, and its layout there."""
         root, lay = seen(self.part, ref, node.device, COPIES)
         if (
             node.kind != "cpu"
@@ -271,7 +278,7 @@ class _Finder:
         return root, lay
 
     def given(self, node: Node, cols: int) -> Iterator[Given]:
-        """What a node takes, with rows of that length."""
+        """The inputs of a node as operands of a kernel with rows of length `cols`."""
         reading = self.settled[node.name]
         checks = node.type == "SparseSoftmaxCrossEntropy" and node.kind != "gpu"
         for i, (ref, (way, begins)) in enumerate(zip(node.inputs, reading.ways(cols), strict=True)):
@@ -289,7 +296,7 @@ class _Finder:
             yield Given(root, Operand(dtype, way, limit, begins))
 
     def leaves(self, ref: Ref, mine: set[str]) -> bool:
-        """Whether somebody else needs a value, or nobody any of its node, which is still to run."""
+        """Whether a value must be stored: used outside the kernel, or of a node without users."""
         outputs = (Ref(ref.node, i) for i in range(len(self.part.nodes[ref.node].specs)))
         if not any(self.users.get(one) for one in outputs):
             return True
@@ -297,14 +304,14 @@ class _Finder:
 
 
 class Given(NamedTuple):
-    """A value that a kernel takes, or makes for itself, and how."""
+    """A value that a kernel reads or computes, as an operand."""
 
     ref: Ref
     operand: Operand
 
 
 class Made(NamedTuple):
-    """A node in place of others, and where the values of those are then."""
+    """A fused node, the names of the nodes it replaces, and the new references of their values."""
 
     node: Node
     names: list[str]
@@ -312,7 +319,7 @@ class Made(NamedTuple):
 
 
 def _connected(part: Part, names: Sequence[str]) -> Iterator[list[str]]:
-    """The names in groups, each of nodes that values lead from one to the other."""
+    """The names in groups of nodes connected by values."""
 
     def values(name: str) -> Iterator[Ref]:
         yield from (Ref(name, i) for i in range(len(part.nodes[name].specs)))

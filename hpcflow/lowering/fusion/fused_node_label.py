@@ -1,4 +1,4 @@
-"""What a node `Fused` holds, for people: its operations, their common scope, its elements."""
+"""Labels of `Fused` nodes for reports: operations, common name scope, elements."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ LISTED = 6
 
 
 def types(node: Node) -> tuple[str, ...]:
-    """The types of the operations that a node does, in their order."""
+    """The types of the operations that a node computes, in order."""
     if node.type != "Fused":
         return (node.type,)
     return tuple(node.attrs["types"])
 
 
 def names(node: Node) -> tuple[str, ...]:
-    """The names that the operations of a node have in the graph."""
+    """The graph names of the operations of a node."""
     return tuple(node.attrs["names"]) if node.type == "Fused" else (node.name,)
 
 
 def label(node: Node) -> str:
-    """`Fused: Add, Mul x2, Tanh`; of other nodes their type."""
+    """`Fused: Add, Mul x2, Tanh`; the type of a node that is not fused."""
     if node.type != "Fused":
         return node.type
     counts = Counter(types(node))
@@ -34,7 +34,7 @@ def label(node: Node) -> str:
 
 
 def scope(of: Sequence[str]) -> str:
-    """What names have in common: `layer/...`; of few without a common scope they themselves."""
+    """The common name scope of names, `layer/...`; without one, the first few names themselves."""
     parts = [name.split("/") for name in of]
     common: list[str] = []
     for column in zip(*(part[:-1] for part in parts), strict=False):
@@ -50,7 +50,7 @@ def scope(of: Sequence[str]) -> str:
 
 
 def elements(node: Node) -> int | None:
-    """How many elements each operation computes; None if only the step knows."""
+    """The number of elements that each operation computes; None if only the step knows."""
     if node.type == "Fused":
         return int(node.attrs["size"])
     shape = node.specs[0].shape

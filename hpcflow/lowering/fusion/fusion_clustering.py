@@ -1,4 +1,7 @@
-"""Nodes of a strand that are alike are put side by side, where nothing depends on their order."""
+"""Fusion clustering: reorders a segment so that nodes with one key are contiguous.
+
+Only nodes that do not depend on each other change places.
+"""
 
 from __future__ import annotations
 
@@ -10,27 +13,28 @@ from typing import Any
 from hpcflow.plan.ir.control_flow_nodes import FRAMES
 from hpcflow.plan.ir.program import Node, Part
 
-Key = Any  # what nodes that go together have in common
+Key = Any  # nodes with joinable keys may be in one item
 
 
 def same(a: Key, b: Key) -> Key | None:
-    """The key of nodes with either of two, None if they do not go together."""
+    """The joint key of nodes with these two keys; None if they cannot be in one item."""
     return a if a == b else None
 
 
 class Items:
-    """The nodes of a strand as they come, except that those alike go where the first of them is.
+    """The nodes of a segment in their order, but nodes with joinable keys move to one item.
 
-    Place 2i is in front of item i, where scalars are computed that a group needs, 2i + 1 in it.
+    Position 2i is in front of item i, where scalars that a group needs are computed; 2i + 1 is in
+    it.
     """
 
     def __init__(self, part: Part, joined: Callable[[Key, Key], Key | None] = same) -> None:
         self.part, self.joined = part, joined
         self.items: list[Item] = []
         self.place: dict[str, int] = {}
-        self.written: dict[str, int] = {}  # handle -> place of its last update
-        self.touched: dict[str, int] = {}  # handle -> place of its last use
-        self.floor = 0  # place of the last node that nothing passes
+        self.written: dict[str, int] = {}  # handle -> position of its last update
+        self.touched: dict[str, int] = {}  # handle -> position of its last use
+        self.floor = 0  # position of the last node that no other node may cross
 
     def names(self) -> Iterable[str]:
         """All nodes in their new order."""
@@ -41,11 +45,12 @@ class Items:
     def add(
         self, node: Node, keys: Sequence[Key] = (), closes: bool = False, behind: Sequence[str] = ()
     ) -> Key | None:
-        """Put a node where it may stand: with others of one of `keys`, the first that is there.
+        """Add a node to an existing item with a key joinable to one of `keys`, else to a new item.
 
-        That key is returned. The values of a node that `closes` are there when its item is over, as
-        those of the nodes `behind` have to be for this one; it goes to the first such item, which
-        may make what it sums up, all others to the last.
+        Return the key that was used. `keys` are tried in order. The values of a node that `closes`
+        are available only after its item, and so are the values of the nodes `behind` for this
+        node. A node that `closes` goes to the first item possible, which may compute what it sums;
+        others go to the last.
         """
         after = self._after(node, behind)
         writes, uses = self._handles(node)
@@ -60,17 +65,17 @@ class Items:
         return key
 
     def reaches(self, node: Node, key: Key, behind: Sequence[str] = ()) -> bool:
-        """Whether there is an item of `key` that a node can still be put in."""
+        """Whether an item with a key joinable to `key` exists that a node can still be added to."""
         later = self.items[self._after(node, behind) // 2 :]
         return any(i.key is not None and self.joined(i.key, key) is not None for i in later)
 
     def _handles(self, node: Node) -> tuple[set[str], set[str]]:
-        """Of the state that a node writes, and of all that it uses."""
+        """The handles of state that a node writes, and those of all state that it uses."""
         writes = {node.inputs[i].node for i in node.row.writes}
         return writes, {ref.node for ref in node.inputs if self.part.nodes[ref.node].is_state}
 
     def _after(self, node: Node, behind: Sequence[str]) -> int:
-        """The first place where a node may stand."""
+        """The first position that a node may have."""
         writes, uses = self._handles(node)
         return max(
             [
@@ -105,12 +110,12 @@ class Items:
 
     @staticmethod
     def _stays(node: Node) -> bool:
-        """Whether all that came before it stays there, and all that follows it too."""
+        """Whether no other node may be moved across this node."""
         acts = node.row.waits or node.row.stateful or node.type in FRAMES or node.type == "Send"
         return acts and not node.is_state
 
     def _is_light(self, node: Node) -> bool:
-        """Whether it may as well come earlier: a scalar, a read, an update of a scalar."""
+        """Whether a node may be moved ahead of an item: a scalar, a read, an update of a scalar."""
         if self._stays(node) or node.type == "Copy":
             return False
         scalar = all(spec.shape == () for spec in node.specs)
@@ -120,10 +125,10 @@ class Items:
 
 
 def in_sequence(part: Part, groups: Sequence[list[str]]) -> list[list[str]]:
-    """Groups of nodes so that each follows those it depends on, by values or by order alone.
+    """The groups in a topological order of their values and control dependencies.
 
-    Where groups depend on each other in a cycle, all are cut between the nodes that are on it. The
-    names of each group are in an order that respects their edges.
+    Groups that depend on each other in a cycle are split between the nodes on it. The names of each
+    group are in an order that respects their edges.
     """
     owner = {name: k for k, names in enumerate(groups) for name in names}
     before = {name: [b for b in part.nodes[name].before() if b in owner] for name in owner}
@@ -148,7 +153,7 @@ def in_sequence(part: Part, groups: Sequence[list[str]]) -> list[list[str]]:
 
 @dataclasses.dataclass
 class Item:
-    """One node, or a group of nodes alike in `key`, with what must come first."""
+    """One node, or a group of nodes with one `key`; the nodes `first` run before them."""
 
     first: list[str]
     nodes: list[str]
@@ -156,7 +161,7 @@ class Item:
 
 
 def clusters(names: Sequence[str], marks: Callable[[str], Iterable[Any]]) -> Iterator[list[str]]:
-    """The names in groups, each of those that marks lead from one to the other."""
+    """Partition names into connected components: two names are connected if they share a mark."""
     group = {name: {name} for name in names}
     owner: dict[Any, str] = {}
     for name in names:

@@ -1,7 +1,7 @@
-"""Over what a node computes: rows of so many elements each, and how its values lie in them.
+"""Iteration space of a node: rows of a number of elements, and how its values map to them.
 
-Often rows may be of several lengths: a mask of [t, t] that is added to [b, h, t, t] goes with rows
-of t * t, and also with rows of t, each of which then has one of t rows of the mask.
+Often several row lengths are possible. A mask of [t, t] that is added to [b, h, t, t] maps to rows
+of t * t, and also to rows of t: each of these then has one of the t rows of the mask.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from hpcflow.lowering.strided_layout import Lay, packed
 from hpcflow.plan.ir.attribute_values import Same
 from hpcflow.plan.ir.program import Node, Part, shape_is_told
 
-FEW = 1 << 12  # elements of a sum of all: of more NumPy's is as fast, and nearer
-LONGEST = 1 << 15  # elements of a row that is summed: some of its values are kept on the stack
-IGNORED = ""  # the way of an input that tells a shape only
-REPEATED = "repeated"  # of one whose way depends on how long rows are
-Lengths = tuple[int, ...]  # that rows may have, the longest first; () if any will do
+FEW = 1 << 12  # elements of a full sum: NumPy sums more as fast, and more accurately
+LONGEST = 1 << 15  # elements of a row that is summed: some of its values are on the stack
+IGNORED = ""  # the mapping of an input of which only the shape is used
+REPEATED = "repeated"  # of an input whose mapping depends on the row length
+Lengths = tuple[int, ...]  # possible row lengths, the longest first; () if any will do
 
 
 def common(a: Lengths, b: Lengths) -> Lengths | None:
-    """The lengths that are both among these and those; None if there is none."""
+    """The row lengths in both `a` and `b`; None if there is none."""
     if not (a and b):
         return a or b
     return tuple(cols for cols in a if cols in b) or None
 
 
 class Domain(NamedTuple):
-    """`size` elements in rows of one of the lengths `cols`."""
+    """An iteration space of `size` elements in rows of one of the lengths `cols`."""
 
     size: int
     cols: Lengths
@@ -43,7 +43,7 @@ class Domain(NamedTuple):
     strand: int
 
     def joined(self, other: Domain) -> Domain | None:
-        """The one domain of what is computed over either, if there is one."""
+        """The domain of nodes of either domain; None if the two have none in common."""
         if self._replace(cols=()) != other._replace(cols=()):
             return None
         cols = common(self.cols, other.cols)
@@ -51,9 +51,9 @@ class Domain(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """A node as part of a kernel: how its inputs and outputs lie in the rows of a domain.
+    """A node as part of a kernel: how its inputs and outputs map to the rows of a domain.
 
-    `lays` are of the inputs that are repeated.
+    `lays` are the layouts of the inputs that are REPEATED.
     """
 
     size: int
@@ -64,14 +64,14 @@ class Reading(NamedTuple):
     lays: tuple[Lay | None, ...] = ()
 
     def by_rows(self, cols: int) -> Reading | None:
-        """The same over the rows of a larger domain, a value a row; None if that cannot be."""
+        """The node with one value a row of a larger domain; None if that is impossible."""
         if self.cols or not set(self.inputs) <= {FULL, ONE} or self.outputs != (FULL,):
             return None
         inputs = tuple(COLUMN if way == FULL else way for way in self.inputs)
         return Reading(self.size * cols, (cols,), inputs, (COLUMN,), self.attrs)
 
     def ways(self, cols: int) -> tuple[tuple[str, Begins | None], ...]:
-        """How inputs go with rows of that length, and where rows begin in them."""
+        """How inputs map to rows of that length, and where rows begin in them."""
         lays = self.lays or (None,) * len(self.inputs)
         pairs = zip(self.inputs, lays, strict=True)
         found = [(way, None) if lay is None else lay.by_rows(cols) for way, lay in pairs]
@@ -79,7 +79,7 @@ class Reading(NamedTuple):
         return tuple(way for way in found if way is not None)
 
     def in_order(self) -> Reading | None:
-        """The same over rows that all arrays have one behind the other; None if none are so."""
+        """The same node over rows that are consecutive in all arrays; None if there are none."""
         if JOINED in self.outputs:
             return None
         if REPEATED not in self.inputs:
@@ -88,7 +88,7 @@ class Reading(NamedTuple):
         return self._replace(cols=tuple(cols)) if cols else None
 
     def with_rows(self, cols: int) -> Reading | None:
-        """The same over rows of one length; None if that is none of its."""
+        """The same node over rows of one length; None if it is not one of its lengths."""
         if cols not in self.cols:
             return None
         inputs = tuple(REPEATED if begins else way for way, begins in self.ways(cols))
@@ -96,9 +96,9 @@ class Reading(NamedTuple):
 
 
 def read(part: Part, node: Node, exact: bool) -> Reading | None:
-    """How `node` can be part of a kernel; None if it cannot, or would not be `exact`.
+    """How `node` can be part of a kernel; None if it cannot, or not `exact`.
 
-    Kernels of GPUs read and write rows one behind the other.
+    GPU kernels read and write rows that are consecutive in memory.
     """
     found = _read(part, node, exact)
     return found if found is None or node.kind == "cpu" else found.in_order()
@@ -132,14 +132,14 @@ def _read(part: Part, node: Node, exact: bool) -> Reading | None:
 
 @functools.lru_cache(4096)
 def _made(type: str, given: tuple[str, ...], attrs: Same, exact: bool) -> str | None:
-    """The type of what an operation makes of values of these types; None if it has no formula."""
+    """The result type of an operation for operands of these types; None if it has no formula."""
     values = [Value(f"%x{i}", of) for i, of in enumerate(given)]
     value = elementwise_formulas.written(Lines(), type, values, attrs.value, exact)
     return value and value.type
 
 
 def steps_of(steps: Steps, node: Node, reading: Reading, inputs: Sequence[int]) -> tuple[int, ...]:
-    """Add what a node does to the steps of a kernel; the values of its outputs."""
+    """Add the computation of a node to the steps of a kernel; return the values of its outputs."""
     if node.type == "Concat":
         return (steps.add(JOIN, inputs, {}, JOINED),)
     if node.type in EXPANSIONS:
@@ -149,9 +149,9 @@ def steps_of(steps: Steps, node: Node, reading: Reading, inputs: Sequence[int]) 
 
 
 def way_of(shape: Sequence[int], whole: Sequence[int]) -> tuple[str, Lengths, Lay | None]:
-    """How an operand's elements go with those of `whole`, in rows of what lengths, and their lay.
+    """How an operand of `shape` maps to the elements of `whole`: mapping, row lengths, and layout.
 
-    There is a lay if the way depends on the length.
+    There is a layout if the mapping depends on the row length.
     """
     shape, whole = tuple(shape), tuple(whole)
     if shape == whole:
@@ -182,7 +182,7 @@ def _by_elements(node: Node, shapes: list[tuple], made: tuple) -> Reading | None
 
 
 def _side_by_side(node: Node, shapes: list[tuple], made: tuple) -> Reading | None:
-    """Arrays of one shape joined along another axis than the first."""
+    """The reading of a Concat of arrays of one shape along another axis than the first."""
     axis = node.attrs["axis"] % len(made)
     if len(set(shapes)) > 1 or len(shapes) < 2 or size_of(made[:axis]) == 1:
         return None
@@ -218,7 +218,7 @@ def _over_rows(node: Node, shapes: list[tuple], made: list[tuple]) -> Reading | 
 
 
 def _summed(node: Node, shapes: list[tuple], made: tuple) -> Reading | None:
-    """Sums over the last axes, or over the first."""
+    """The reading of a sum over the last axes, or over the first."""
     x = shapes[0]
     if node.type == "SumToShape":
         kept = (1,) * (len(x) - len(made)) + made
@@ -239,7 +239,7 @@ def _summed(node: Node, shapes: list[tuple], made: tuple) -> Reading | None:
 
 
 def _spread(node: Node, g: tuple, made: tuple) -> Reading | None:
-    """What is the same for all elements of some axes."""
+    """The reading of a broadcast along some axes."""
     if node.type != "BroadcastTo":
         axes = normalize_axes(node.attrs["axis"], len(made))
         g = tuple(1 if i in axes else n for i, n in enumerate(made))

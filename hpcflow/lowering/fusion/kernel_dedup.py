@@ -1,4 +1,7 @@
-"""Texts of kernels, each written once: of the steps of a net unrolled over time most are alike."""
+"""Kernel deduplication: the source of equal kernels is generated once.
+
+In a network unrolled over time, the kernels of most time steps are equal.
+"""
 
 from __future__ import annotations
 
@@ -10,33 +13,33 @@ from hpcflow.codegen.fused_loop_ir import Body
 from hpcflow.codegen.variable_update_codegen import Update
 from hpcflow.plan.ir.attribute_values import Same
 
-KEPT = 1024  # texts
+KEPT = 1024  # cached sources
 
 
 class Written(NamedTuple):
-    """A kernel's text, and the operands in whose place its first result may be."""
+    """A kernel's source, and the operands that its first result may overwrite in place."""
 
     text: str
     inplace: tuple[int, ...]
 
 
 def kernel(body: Body, exact: bool) -> Written | None:
-    """The kernel of a body; None if an operation has no formula."""
+    """The CPU kernel of a body; None if an operation has no formula."""
     return _kernel(Same(body), exact)
 
 
 def on_gpu(body: Body, size: int) -> Written | None:
-    """The kernel of a body whose domain has `size` elements, for GPUs."""
+    """The GPU kernel of a body over `size` elements; None if an operation has no formula."""
     return _on_gpu(Same(body), size < ptx_codegen.SMALL)
 
 
 def update(of: Update, exact: bool) -> str | None:
-    """The text of an update; None if an operation has no formula."""
+    """The source of an update loop; None if an operation has no formula."""
     return _update(Same(of), exact)
 
 
 def update_on_gpu(of: Update) -> str | None:
-    """The text of an update for GPUs."""
+    """The source of an update loop for GPUs; None if an operation has no formula."""
     return _update_on_gpu(Same(of))
 
 

@@ -1,4 +1,4 @@
-"""Nodes that one kernel computes together become one node, if such a kernel serves them."""
+"""Library fusion passes: nodes that one library kernel computes together become one node."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hpcflow.plan.ir.program import Part
 
 
 def combined(part: Part, serves: Serves) -> Part:
-    """The part as it is compiled where `serves` says which nodes have a better than plain kernel.
+    """The partition with library kernels fused where `serves` finds a better kernel.
 
     Rounding may change.
     """

@@ -1,7 +1,7 @@
-"""The gradients of max pooling, of the relu before it and of the bias before that become one.
+"""Fuses the gradients of max pooling, of the relu before it and of the bias before the relu.
 
-The way back is then gone over once: a result that is as large as the input of the pooling is
-neither masked nor summed in passes of their own.
+The backward pass then goes over memory once: the gradient, which is as large as the input of the
+pooling, is neither masked nor summed in a pass of its own.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from hpcflow.plan.ir.program_rewriting import exchange
 
 
 def with_pool_gradients(part: Part, strands: list[Strand], serves: Serves) -> Part:
-    """The part with a MaxPoolReluGrad in place of a MaxPoolGrad, its ReluGrad and the sum of that.
+    """The partition with a MaxPoolReluGrad for a MaxPoolGrad, its ReluGrad and its bias sum.
 
-    Only where nobody else uses what is between the first two, all are of one strand and one device,
-    and `serves` says that a kernel better than the plain one computes the new node.
+    Only where no other node uses the value between the first two, all are of one segment and one
+    device, and `serves` says that a kernel better than the plain one computes the new node.
     """
     taken, where = users(part), home(strands)
     fixed = {c for node in part.nodes.values() for c in node.control}
     fixed |= {ref.node for ref in part.fetches}
     made: dict[str, Node] = {}
-    values: dict[Ref, Ref] = {}  # of nodes that are gone
+    values: dict[Ref, Ref] = {}  # value of a replaced node -> its new value
     for first in part.nodes.values():
         names = taken.get(Ref(first.name), [])
         if first.type != "MaxPoolGrad" or first.attrs["first"] or len(names) != 1:

@@ -1,9 +1,9 @@
-"""What one kernel would hand to a later one is computed there again, where that moves less memory.
+"""Recomputation in fused kernels: a kernel recomputes values instead of loading them from memory.
 
-The gradient of a formula needs what the formula has computed on the way. Large values are written
-to memory and read again, while those that they were made of are there already: a kernel then
-computes them anew from these, in registers (Chen et al. 2016, "Training Deep Nets with Sublinear
-Memory Cost", has the same for whole layers).
+The gradient of a formula needs intermediate values of the formula. Large ones are written to memory
+and read again, while their operands are read anyway: a kernel then recomputes them from these, in
+registers, where that moves less memory (Chen et al. 2016, "Training Deep Nets with Sublinear Memory
+Cost", does the same for whole layers).
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from hpcflow.lowering.segments_between_waits import users
 from hpcflow.plan.ir.program import Node, Part, Ref
 from hpcflow.plan.ir.program_rewriting import unused
 
-LARGE = 1 << 20  # bytes of a value: smaller ones are in the cache still when they are needed
-MOST = 16  # operations that are done again for each value
+LARGE = 1 << 20  # bytes of a value: smaller ones are still in the cache when they are read
+MOST = 16  # operations that are recomputed for each value
 
 
 def remade(
     part: Part, groups: Sequence[list[str]], readings: dict[str, Reading]
 ) -> tuple[Part, list[list[str]]]:
-    """The part and its groups, kernels to be, with nodes that compute again what others have.
+    """The partition and its groups, each a future kernel, with copies of the nodes to recompute.
 
-    `readings` tell of each node how its values lie; those of new nodes are added.
+    `readings` says of each node how its values are laid out; entries of new nodes are added to it.
     """
     work = _Work(part, [list(names) for names in groups], readings)
     for k in range(len(groups)):
@@ -45,7 +45,7 @@ class _Work:
         self.users = users(part)
 
     def operands(self, k: int) -> list[Ref]:
-        """The values of elements that a group takes from others."""
+        """The FULL values that a group takes from other nodes."""
         found: dict[Ref, None] = {}
         for name in self.groups[k]:
             node, ways = self.part.nodes[name], self.readings[name].inputs
@@ -55,7 +55,7 @@ class _Work:
         return list(found)
 
     def remake(self, source: int, dest: int) -> None:
-        """Have `dest` compute what it takes from `source`, if that moves less."""
+        """Recompute in `dest` what it takes from `source`, if that moves less memory."""
         operands = self.operands(dest)
         wanted = [ref for ref in operands if self.is_only_for(ref, source, dest)]
         made: dict[str, None] = {}
@@ -73,7 +73,7 @@ class _Work:
             self.copy([n for n in self.groups[source] if n in made], given, dest)
 
     def is_only_for(self, ref: Ref, source: int, dest: int) -> bool:
-        """Whether a large value of one group is needed by no more than another."""
+        """Whether a large value of group `source` is used by `source` and `dest` alone."""
         node = self.part.nodes[ref.node]
         spec = node.specs[ref.index]
         if self.owner.get(ref.node) != source or ref in self.part.fetches or not spec.known:
@@ -85,9 +85,9 @@ class _Work:
     def formula(
         self, ref: Ref, source: int, dest: int, wanted: set[Ref]
     ) -> tuple[list[str], set[Ref]] | None:
-        """The nodes that make a value of `source`, and the values of elements they begin with.
+        """The nodes of `source` that compute a value, and the FULL values they start from.
 
-        None if there is one among them that cannot be done again.
+        None if one of them cannot be recomputed.
         """
         nodes: dict[str, None] = {}
         leaves: set[Ref] = set()
@@ -108,7 +108,7 @@ class _Work:
                     if other.node not in nodes:
                         stack.append(other)
                 elif self.part.nodes[other.node].type == "ReadVariable":
-                    return None  # it may have changed
+                    return None  # the variable may have changed
                 else:
                     leaves.add(other)
         return list(nodes), leaves
@@ -123,12 +123,12 @@ class _Work:
         return cols is not None and len(sizes) == 1 == len(devices)
 
     def is_hidden(self, ref: Ref, source: int) -> bool:
-        """Whether a value never leaves the group that makes it."""
+        """Whether a value is used only inside the group that computes it."""
         names = self.users.get(ref, ())
         return ref not in self.part.fetches and all(self.owner.get(n) == source for n in names)
 
     def copy(self, names: Sequence[str], given: Sequence[Ref], dest: int) -> None:
-        """Put copies of nodes in front of a group, which takes the values `given` from them."""
+        """Put copies of nodes into group `dest`, which takes the values `given` from them."""
         nodes = dict(self.part.nodes)
         new = {name: unused(f"{name}/again", nodes) for name in names}
         for name in names:

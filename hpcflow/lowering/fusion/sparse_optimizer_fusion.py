@@ -1,9 +1,9 @@
-"""An optimizer's formula over the rows that a gradient has becomes one loop over them.
+"""Fusion of sparse optimizer updates: the formula over the rows of a gradient becomes one loop.
 
-What the graph says is: read some rows of a variable and of its slots, compute with them, put other
-rows in their place. Where no row is named twice, and all else is computed element by element, one
-node `UpdateRows1`, `UpdateRows2`, ... (by its number of tables) does that in place, row by row. Its
-attribute `text` says how, as `hpcflow.codegen.row_gather_scatter_codegen` writes it.
+In the graph, an update reads rows of a variable and of its slots, computes with them, and writes
+new rows. If no row index repeats, and all else is elementwise, one node `UpdateRows1`,
+`UpdateRows2`, ... (the number of its tables) does that in place, row by row. Its attribute `text`
+is the LLVM IR from `hpcflow.codegen.row_gather_scatter_codegen`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PREFIX = "Scatter"
 
 
 def fuse_rows(part: Part, exact: bool) -> Part:
-    """The part with one node for the formula of each variable; with `exact` of the same bits."""
+    """The partition with one node a sparse update of a variable; with `exact`, bitwise equal."""
     groups: dict[tuple[Any, ...], list[Node]] = {}
     for node in part.nodes.values():
         if _is_change(node):
@@ -39,7 +39,7 @@ def fuse_rows(part: Part, exact: bool) -> Part:
 
 
 def _is_change(node: Node) -> bool:
-    """Whether rows are changed of which none is named twice, by a formula that may be fused."""
+    """Whether a node updates rows with distinct indices by an operation that can be fused."""
     if not node.type.startswith(PREFIX) or not node.attrs.get("distinct") or len(node.inputs) != 3:
         return False
     return (
@@ -49,7 +49,7 @@ def _is_change(node: Node) -> bool:
 
 
 class _Group:
-    """The changes of several tables by the same indices, and what they alone need."""
+    """The row updates of several tables by the same indices, and the nodes that only these need."""
 
     def __init__(self, part: Part, changes: list[Node], exact: bool) -> None:
         self.part, self.changes, self.exact = part, changes, exact
@@ -59,7 +59,7 @@ class _Group:
         self.mine = {node.name for node in changes} | self.alone()
 
     def made(self) -> Part | None:
-        """The part with one node in place of them; None if that would not be the same."""
+        """The partition with one node in place of the group; None if the result could differ."""
         index = self.part.spec(self.indices).dtype.name
         steps = [n for n in self.part.nodes.values() if n.name in self.mine and self.is_step(n)]
         if not steps or len(set(self.handles)) < len(self.handles) or not self.in_order():
@@ -71,10 +71,10 @@ class _Group:
         node = self.node(steps, index)
         return None if node is None else self.replaced(node)
 
-    # -- what belongs to it
+    # -- members
 
     def alone(self) -> set[str]:
-        """What only these changes need, of what can be done row by row."""
+        """The row-wise nodes whose values only these updates use."""
         found: set[str] = set()
         stack = [node.inputs[2].node for node in self.changes]
         while stack:
@@ -95,7 +95,7 @@ class _Group:
             found -= outer
 
     def is_read(self, node: Node) -> bool:
-        """Whether a node reads these rows of one of the tables."""
+        """Whether a node reads the rows of the group from one of its tables."""
         return (
             node.type == "ReadRows"
             and node.inputs[1] == self.indices
@@ -103,14 +103,14 @@ class _Group:
         )
 
     def is_step(self, node: Node) -> bool:
-        """Whether a node computes rows element by element."""
+        """Whether a node computes rows elementwise."""
         if elementwise_formulas.find(node.type, self.exact) is None or len(node.specs) != 1:
             return False
         ways = [self.way(ref) for ref in node.inputs]
         return self.way(Ref(node.name)) == FULL and None not in ways and FULL in ways
 
     def way(self, ref: Ref) -> str | None:
-        """How elements of a value go with those of the rows; None if in no way."""
+        """How a value maps to the elements of the rows; None if it does not."""
         spec = self.part.spec(ref)
         if spec.dtype.name not in TYPES:
             return None
@@ -119,10 +119,10 @@ class _Group:
         alike = spec.shape is not None and len(spec.shape) == 1 + len(self.row)
         return FULL if alike and tuple(spec.shape[1:]) == self.row else None  # type: ignore[index]
 
-    # -- whether and how it is done at once
+    # -- legality and construction
 
     def in_order(self) -> bool:
-        """Whether nobody else comes in between: the tables change where the last of them does."""
+        """Whether no other node intervenes when all tables change at the last of the updates."""
         names = list(self.part.nodes)
         at = {name: i for i, name in enumerate(names)}
         end = max(at[node.name] for node in self.changes)
@@ -130,7 +130,7 @@ class _Group:
             for node in self.part.nodes.values():
                 if handle not in node.inputs or node.name == change.name:
                     continue
-                if node.type in FRAMES:  # which may change it
+                if node.type in FRAMES:  # its body may change the table
                     return False
                 if node.name in self.mine:
                     if at[node.name] > at[change.name]:
@@ -144,7 +144,7 @@ class _Group:
         return True
 
     def node(self, steps: list[Node], index: str) -> Node | None:
-        """The node that does all."""
+        """The fused node; None if an operation has no formula."""
         number: dict[Ref, int] = {}
         for node in (self.part.nodes[name] for name in self.mine):
             if self.is_read(node):
@@ -185,7 +185,7 @@ class _Group:
         )
 
     def replaced(self, made: Node) -> Part | None:
-        """The part with the node in place of these, in an order that respects its edges."""
+        """The partition with `made` in place of the group; None if that makes a cycle."""
         place = {name: i for i, name in enumerate(self.part.nodes)}
         nodes: dict[str, Node] = {}
         for name, node in self.part.nodes.items():
@@ -194,13 +194,13 @@ class _Group:
             elif name not in self.mine:
                 control = [new for c in node.control for new in self.instead(c, made)]
                 nodes[name] = node.but(control=tuple(dict.fromkeys(control)))
-        if behind_cycles(nodes):  # something in between waits for a part of it
+        if behind_cycles(nodes):  # another node depends on a part of the group, and the rest on it
             return None
         order = topological(nodes, place.__getitem__)
         return dataclasses.replace(self.part, nodes={name: nodes[name] for name in order})
 
     def instead(self, name: str, made: Node) -> Iterator[str]:
-        """What to wait for in place of a node: the update, or what a value was computed from."""
+        """The control inputs for a node: the update, or what its value depended on."""
         changes = {change.name for change in self.changes}
         stack, seen = [name], set[str]()
         while stack:

@@ -1,8 +1,8 @@
-"""Updates of rows without copies of what is given for them.
+"""Sparse updates without copies of their operands: scale and concatenated pieces are fused in.
 
-A number that all rows are multiplied by becomes an input of the update. Rows that several reads of
-a table gave, joined one after the other, are given piece by piece: as they are applied one after
-the other too, the table becomes the same, to the last bit.
+A scalar by which all rows are multiplied becomes an input of the update. Rows that are a Concat of
+several gradients become one update for each piece: the pieces are applied in order, so the table is
+the same to the last bit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hpcflow.plan.ir.program_rewriting import SAME_ORDER, unused
 
 
 def without_copies(part: Part) -> Part:
-    """The part with updates of rows that take scales and pieces."""
+    """The partition with sparse updates that take a scale and separate pieces."""
     rewriter = _Rewriter(part)
     nodes = {new.name: new for node in part.nodes.values() for new in rewriter.instead(node)}
     if not rewriter.taken:
@@ -31,7 +31,7 @@ def without_copies(part: Part) -> Part:
 
 
 class _Rewriter:
-    """`taken` are the nodes that updates no longer need."""
+    """Rewrites sparse updates; `taken` are the nodes that they no longer use."""
 
     def __init__(self, part: Part) -> None:
         self.part, self.users, self.taken = part, users(part), set[str]()
@@ -40,16 +40,16 @@ class _Rewriter:
         self.names = set(part.nodes)
 
     def instead(self, node: Node) -> Iterator[Node]:
-        """What does the same as a node."""
+        """The nodes that replace a node."""
         if node.type.startswith("Scatter") and node.row.by_rows:
             yield from self.pieces(*self.scaled(node))
         else:
             yield node
 
     def scaled(self, node: Node) -> tuple[Node, Node]:
-        """The update with the number as an input that its rows are multiplied by.
+        """The update with the scalar factor as an input, and the node that used the rows.
 
-        And the node that alone takes these rows in the part as it was.
+        That node is the only user of the rows in the original partition.
         """
         product = self.only_for(node.inputs[2], node, "Mul")
         if product is None or len(node.inputs) > 3:
@@ -67,7 +67,7 @@ class _Rewriter:
         return node, node
 
     def pieces(self, node: Node, user: Node) -> Iterator[Node]:
-        """An update for each piece of its rows, in their order; the last has its name."""
+        """One update for each piece of the rows, in order; the last has the node's name."""
         handle, indices, values, *scale = node.inputs
         whole, places = self.joined(values, user), self.joined(indices, None)
         if whole is None or places is None or not self.fit(whole, places):
@@ -83,13 +83,13 @@ class _Rewriter:
             before = {name: None, **before}
 
     def name(self, stem: str) -> str:
-        """A name for a new node."""
+        """An unused name for a new node."""
         name = unused(stem, self.names)
         self.names.add(name)
         return name
 
     def joined(self, ref: Ref, user: Node | None) -> Node | None:
-        """The node that joins a value along its first axis, for this user alone if one is given."""
+        """The Concat along the first axis of a value; with `user`, only if it is its only user."""
         node = self.only_for(ref, user, "Concat") if user else self.part.nodes[ref.node]
         shape = self.part.spec(ref).shape
         if node is None or node.type != "Concat" or shape is None:
@@ -97,7 +97,7 @@ class _Rewriter:
         return node if node.attrs["axis"] % len(shape) == 0 else None
 
     def fit(self, whole: Node, places: Node) -> bool:
-        """Whether each piece of the rows has its own piece of the indices."""
+        """Whether each piece of the rows has a matching piece of the indices."""
         if len(whole.inputs) != len(places.inputs) or not all(map(self.is_computed, whole.inputs)):
             return False
         for rows, at in zip(whole.inputs, places.inputs, strict=True):
@@ -109,13 +109,13 @@ class _Rewriter:
         return True
 
     def only_for(self, ref: Ref, user: Node, type: str) -> Node | None:
-        """The node of that type that makes a value for this user alone, on its device."""
+        """The node of that type that computes a value only for `user`, on the device of `user`."""
         node = self.part.nodes[ref.node]
         alone = self.users[ref] == [user.name] and ref.node not in self.ordered
         return node if node.type == type and alone and node.device == user.device else None
 
     def is_computed(self, ref: Ref) -> bool:
-        """Whether a value has memory of its own: no variable, which the update might change."""
+        """Whether a value has memory of its own, unlike a read, which the update may change."""
         node = self.part.nodes[ref.node]
         while node.type in SAME_ORDER:
             node = self.part.nodes[node.inputs[0].node]

@@ -1,7 +1,7 @@
-"""What is computed element by element, and then split, is split before it is computed.
+"""Split hoisting: a Split of an elementwise result moves before the elementwise nodes.
 
-The gates of a recurrent cell are columns of one product to which a bias is added. As parts, they
-are computed by the loop that goes on with them, which reads each where it lies in the product.
+The gates of a recurrent cell are columns of one matrix product plus a bias. After the pass, each
+gate is computed in the loop that uses it, which reads its columns of the product in place.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from hpcflow.plan.ir.program_rewriting import unused
 
 
 def split_first(part: Part, exact: bool) -> Part:
-    """The part with no values that are computed element by element to be split by nodes that do so.
+    """The partition with Splits moved before the elementwise nodes that compute their input.
 
-    Only on CPUs, and where nodes of the same kind go on with all parts: loops are generated for
-    them, with `exact` such as change no bit.
+    Only on CPUs, and where elementwise nodes use all outputs of the Split, so that loops are
+    generated for them. With `exact` only elementwise formulas that change no bit count.
     """
     if not any(node.type == "Split" for node in part.nodes.values()):
         return part
@@ -32,15 +32,15 @@ class _Rewriter:
         self.users, self.home = users(part), home(cut(part))
         self.followed = {c for node in part.nodes.values() for c in node.control}
         self.fetched = set(part.fetches)
-        self.instead: dict[str, list[Node]] = {}  # of a node
-        self.behind: dict[str, list[Node]] = {}  # parts of its values
-        self.parts: dict[tuple[Ref, int, int], list[Ref]] = {}  # that others take, too
+        self.instead: dict[str, list[Node]] = {}  # node -> the nodes that replace it
+        self.behind: dict[str, list[Node]] = {}  # node -> new nodes after it that split its values
+        self.parts: dict[tuple[Ref, int, int], list[Ref]] = {}  # (value, axis, count) -> its parts
         self.values: dict[Ref, Ref] = {}
         self.names = set(part.nodes)
         self.position = {name: i for i, name in enumerate(part.nodes)}
 
     def run(self) -> Part:
-        """All of them."""
+        """Rewrite all Splits."""
         for node in self.part.nodes.values():
             if node.type == "Split" and self.goes_on(node):
                 ref, shape = node.inputs[0], known(node.specs[0].shape)
@@ -58,7 +58,7 @@ class _Rewriter:
         return dataclasses.replace(self.part, nodes=nodes)
 
     def goes_on(self, split: Node) -> bool:
-        """Whether the parts are known, alike, and computed with where they are made."""
+        """Whether a Split has equal outputs with only elementwise users in its segment."""
         shapes = [spec.shape for spec in split.specs]
         if len(split.inputs) > 1 or len(set(shapes)) > 1 or not self.is_plain(split):
             return False
@@ -70,7 +70,7 @@ class _Rewriter:
         )
 
     def is_plain(self, node: Node) -> bool:
-        """Whether it stands in no order but that of its values, which are known and not fetched."""
+        """Whether a node has no control edges, static shapes, and no fetched output, on a CPU."""
         refs = [Ref(node.name, i) for i in range(len(node.specs))]
         shapes = [spec.shape for spec in (*node.specs, *map(self.part.spec, node.inputs))]
         if node.control or node.name in self.followed or node.kind != "cpu":
@@ -81,7 +81,7 @@ class _Rewriter:
         return elementwise_formulas.find(node.type, self.exact) is not None
 
     def moves(self, ref: Ref, taker: Node) -> bool:
-        """Whether a value is computed element by element, where its parts are needed alone."""
+        """Whether a value is elementwise, with `taker` as its only user, in its segment."""
         node = self.part.nodes[ref.node]
         if not self.is_elementwise(node) or not self.is_plain(node):
             return False
@@ -89,7 +89,7 @@ class _Rewriter:
         return here and set(self.users[ref]) == {taker.name}
 
     def chain(self, ref: Ref, axis: int) -> list[str]:
-        """The nodes that are computed in parts for a value, in their order."""
+        """The nodes to compute in parts for a value, in topological order."""
         found, stack = {ref.node: None}, [ref.node]
         while stack:
             node = self.part.nodes[stack.pop()]
@@ -100,12 +100,12 @@ class _Rewriter:
         return sorted(found, key=self.position.__getitem__)
 
     def has_parts(self, ref: Ref, axis: int) -> bool:
-        """Whether a value is not the same for all parts along an axis, counted from the end."""
+        """Whether a value is not broadcast along an axis, which is counted from the end."""
         shape = known(self.part.spec(ref).shape)
         return -axis <= len(shape) and shape[axis] != 1
 
     def compute(self, name: str, axis: int, count: int) -> None:
-        """Have a node's value computed in parts."""
+        """Replace a node by one node for each part."""
         node, ref = self.part.nodes[name], Ref(name)
         given = [self.parts_of(one, axis, count) for one in node.inputs]
         spec = self.part_spec(ref, axis, count)
@@ -117,7 +117,7 @@ class _Rewriter:
         self.parts[ref, axis, count] = [Ref(name) for name in names]
 
     def parts_of(self, ref: Ref, axis: int, count: int) -> list[Ref]:
-        """The parts of what is taken by a node that is computed in parts."""
+        """The parts of an input of a node that is computed in parts."""
         if not self.has_parts(ref, axis):
             return [ref] * count
         key = (ref, axis, count)
@@ -126,7 +126,7 @@ class _Rewriter:
         return self.parts[key]
 
     def taken(self, ref: Ref, axis: int, count: int) -> list[Ref]:
-        """The parts of a value that is there as a whole: views of it along the first axis."""
+        """The parts of a value that is computed whole: views if the axis is the first."""
         node, spec = self.part.nodes[ref.node], self.part_spec(ref, axis, count)
         n = known(spec.shape)[axis]
         made = node.but(inputs=(ref,), control=(), specs=(spec,))
@@ -141,13 +141,13 @@ class _Rewriter:
         return [Ref(one.name, i) for one in new for i in range(len(one.specs))]
 
     def name(self, whole: str) -> str:
-        """A name for a part of what that node makes."""
+        """An unused name for a part of the node `whole`."""
         name = unused(f"{whole}/part", self.names)
         self.names.add(name)
         return name
 
     def part_spec(self, ref: Ref, axis: int, count: int) -> Spec:
-        """Of one of several parts of a value."""
+        """The spec of one of `count` parts of a value."""
         spec = self.part.spec(ref)
         shape = list(known(spec.shape))
         shape[axis] //= count

@@ -1,7 +1,7 @@
-"""Products of matrices read their operands where they lie, and write where their result is to lie.
+"""Strided matrix products: products read transposed or sliced operands and write results in place.
 
-Between the heads of attention and what they are parts of stand Transposes, Splits and Concats that
-copy. A product that takes matrices at any strides needs none of them.
+In attention, Transposes, Splits and Concats between the heads and the whole arrays copy. A product
+that takes matrices at any strides needs none of these copies.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from hpcflow.plan.ir.program import Node, Part, Ref
 from hpcflow.plan.ir.program_rewriting import SAME_ORDER, exchange
 
 JOINS = frozenset(("Concat", "Pack"))
-REARRANGED = JOINS | SAME_ORDER | {"Transpose"}  # what may be done to a product's result
+REARRANGED = JOINS | SAME_ORDER | {"Transpose"}  # nodes that may rearrange a product's result
 
 Serves = Callable[[Node, list[Spec]], bool]
 
 
 def with_strides(part: Part, serves: Serves) -> Part:
-    """The part with `StridedMatMul` for products of batches of matrices that others rearrange.
+    """The partition with `StridedMatMul` for products of batches of matrices that others rearrange.
 
     Only where `serves` says that a kernel better than the plain one computes the new node, given
     the specs of its inputs. Rounding may change.
@@ -35,11 +35,11 @@ def with_strides(part: Part, serves: Serves) -> Part:
 
 
 class Way(NamedTuple):
-    """How a product's result comes to lie in another value, by nodes that nobody else needs."""
+    """The nodes that only rearrange a product's result, and its layout in their output."""
 
-    lay: Lay | None  # of its matrices; None: they lie in no such way
-    nodes: tuple[Node, ...]  # the last has the value
-    join: Node | None = None  # that makes the value of several, this one being one
+    lay: Lay | None  # of the matrices of the result; None: no strides describe it
+    nodes: tuple[Node, ...]  # the last one has the rearranged value
+    join: Node | None = None  # the node that concatenates the result with others
 
 
 class _Rewriter:
@@ -53,7 +53,7 @@ class _Rewriter:
         self.gone: dict[str, str] = {}
 
     def run(self) -> Part:
-        """All products, those first that are joined to one array."""
+        """Rewrite all products; products that are joined in one array first."""
         products = [n for n in self.part.nodes.values() if self.is_product(n)]
         ways = {n.name: self.way(n) for n in products}
         joined: dict[str, list[Node]] = {}
@@ -69,7 +69,7 @@ class _Rewriter:
         return self.done() if self.new else self.part
 
     def is_product(self, node: Node) -> bool:
-        """Whether it is a product of batches of matrices, of known sizes, on a CPU."""
+        """Whether a node is a batched matrix product of static shape on a CPU."""
         if node.type not in ("MatMul", "Einsum") or "/cpu:" not in node.device:
             return False
         shapes = [spec.shape for spec in (*map(self.part.spec, node.inputs), *node.specs)]
@@ -77,10 +77,10 @@ class _Rewriter:
             return False
         return node.type == "MatMul" or _is_matrices(node, [known(s) for s in shapes])
 
-    # -- where operands lie
+    # -- layouts of operands
 
     def operand(self, node: Node, i: int) -> tuple[Ref, Lay | None]:
-        """The value that a product reads, and how its matrices lie there."""
+        """The value that a product reads as operand `i`, and the layout of its matrices in it."""
         ref = node.inputs[i]
         root, lay = seen(self.part, ref, node.device)
         made = _matrices(node, i, lay)
@@ -88,10 +88,10 @@ class _Rewriter:
             return ref, _matrices(node, i, packed(known(self.part.spec(ref).shape)))
         return root, made
 
-    # -- where results are to lie
+    # -- layouts of results
 
     def way(self, node: Node, join: bool = True) -> Way:
-        """How far a product's result is only rearranged."""
+        """The longest chain of nodes after a product that only rearrange its result."""
         nodes = [node]
         while (after := self.only_user(nodes[-1], node)) is not None:
             if after.type not in JOINS:
@@ -110,20 +110,20 @@ class _Rewriter:
         return Way(self.back(packed(known(node.specs[0].shape)), nodes), (node,))
 
     def back(self, lay: Lay | None, nodes: Sequence[Node]) -> Lay | None:
-        """How the matrices of a product lie where the value of the last node is to lie so."""
+        """The layout of a product's matrices where the last node's output has the layout `lay`."""
         first = _back(lay, nodes, self.part)
         made = None if first is None else _matrices(nodes[0], 2, first)
         return made if made is not None and 1 in made.strides[-2:] else None
 
     def only_user(self, node: Node, product: Node) -> Node | None:
-        """The node that alone takes a value, to rearrange it or to join it, beside the product."""
+        """The only user of a value, if it rearranges or joins it on the product's device."""
         names = self.users.get(Ref(node.name), [])
         if len(names) != 1 or Ref(node.name) in self.fetched:
             return None
         after = self.part.nodes[names[0]]
         if after.type not in REARRANGED:
             return None
-        if after.type not in JOINS and after.inputs[0] != Ref(node.name):  # it is a shape
+        if after.type not in JOINS and after.inputs[0] != Ref(node.name):  # a shape input
             return None
         if after.control or after.name in self.followed or after.device != product.device:
             return None
@@ -135,11 +135,11 @@ class _Rewriter:
     # -- new nodes
 
     def made(self, node: Node, way: Way, whole: Node, into: Sequence[Ref] = ()) -> Node | None:
-        """The product that writes its part of the value of `whole`; None if nobody serves it."""
+        """The product that writes into the value of `whole`; None if no kernel serves it."""
         (a, lay_a), (b, lay_b), lay = self.operand(node, 0), self.operand(node, 1), way.lay
         if lay_a is None or lay_b is None or lay is None:
             return None
-        if lay.strides[-1] != 1:  # of columns side by side: the transposed product
+        if lay.strides[-1] != 1:  # column-major: compute the transposed product
             (a, lay_a), (b, lay_b), lay = (b, lay_b.swapped()), (a, lay_a.swapped()), lay.swapped()
         lays = tuple(map(tuple, (lay_a, lay_b, lay)))
         attrs = {"lays": lays, "shape": whole.specs[0].shape, "inplace": (2,) if into else ()}
@@ -149,7 +149,7 @@ class _Rewriter:
         return made if self.serves(made, specs) else None
 
     def alone(self, node: Node, way: Way) -> None:
-        """A product that reads and writes by strides, if that spares a copy."""
+        """Make a product strided if that saves a copy."""
         reads = any(self.operand(node, i)[0] != node.inputs[i] for i in (0, 1))
         if not reads and len(way.nodes) == 1 and node.type == "MatMul":
             return
@@ -157,7 +157,7 @@ class _Rewriter:
             self.put([made], way.nodes[1:])
 
     def join(self, products: list[Node], ways: dict[str, Way]) -> bool:
-        """Products one after the other, each of which writes its part of what all are joined to."""
+        """Make products run one after the other, each writing its slice of their joined array."""
         join = ways[products[0].name].join
         assert join is not None
         new: list[Node] = []
@@ -172,20 +172,20 @@ class _Rewriter:
         return True
 
     def put(self, new: Sequence[Node], gone: Sequence[Node]) -> None:
-        """New nodes by their names; the last of them has the value of the last one that is gone."""
+        """Register new nodes; the last one computes the value of the last node of `gone`."""
         self.new.update({node.name: node for node in new})
         if gone:
             self.values[Ref(gone[-1].name)] = Ref(new[-1].name)
         self.gone.update({node.name: new[-1].name for node in gone})
 
     def done(self) -> Part:
-        """The new part, without the nodes whose values were needed by products alone."""
+        """The new partition, without the nodes that only the products used."""
         part = exchange(self.part, self.new, self.values, self.gone)
         return without_unused(part, {ref.node for ref in self.users})
 
 
 def _labels(node: Node) -> tuple[list[str], list[str]]:
-    """The terms of an Einsum, the result's last; its labels: joint, of rows, inner, of columns."""
+    """The terms of an Einsum, the result last; its labels: of batch, rows, contraction, columns."""
     left, _, out = node.attrs["equation"].partition("->")
     terms = [*left.split(","), out]
     a, b = terms[:2]
@@ -196,7 +196,7 @@ def _labels(node: Node) -> tuple[list[str], list[str]]:
 
 
 def _is_matrices(node: Node, shapes: Sequence[tuple[int, ...]]) -> bool:
-    """Whether an Einsum is a product of batches of matrices."""
+    """Whether an Einsum is a batched matrix product."""
     if len(shapes) != 3 or "." in node.attrs["equation"]:
         return False
     terms, (joint, rows, inner, columns) = _labels(node)
@@ -206,11 +206,11 @@ def _is_matrices(node: Node, shapes: Sequence[tuple[int, ...]]) -> bool:
     if any(sorted(t) != sorted(w) for t, w in zip(terms, wanted, strict=True)):
         return False
     pairs = zip("".join(terms), (n for shape in shapes for n in shape), strict=True)
-    return len(set(pairs)) == len(set("".join(terms)))  # none is broadcast
+    return len(set(pairs)) == len(set("".join(terms)))  # no label is broadcast
 
 
 def _matrices(node: Node, i: int, lay: Lay) -> Lay | None:
-    """How the matrices lie of operand `i` of a product, or of its result, which is number 2."""
+    """The layout of the matrices of operand `i` of a product; 2 is its result."""
     if node.type == "MatMul":
         turned = i < 2 and node.attrs["transpose_b" if i else "transpose_a"]
         return lay.swapped() if turned else lay
@@ -223,7 +223,7 @@ def _matrices(node: Node, i: int, lay: Lay) -> Lay | None:
 
 
 def _back(lay: Lay | None, nodes: Sequence[Node], part: Part) -> Lay | None:
-    """How the value of the first node lies where that of the last is to lie so."""
+    """The layout of the first node's value, where that of the last node is `lay`."""
     for node in reversed(nodes[1:]):
         if lay is None:
             return None
@@ -236,7 +236,7 @@ def _back(lay: Lay | None, nodes: Sequence[Node], part: Part) -> Lay | None:
 
 
 def _place(join: Node, node: Node, part: Part) -> Lay | None:
-    """How a value lies in what it is joined to; None along the first axis (concat_in_place)."""
+    """The layout of a value in its join; None along the first axis (concat_in_place)."""
     lay = packed(known(join.specs[0].shape))
     axis, index = join.attrs["axis"] % len(lay.sizes), join.inputs.index(Ref(node.name))
     if not axis:

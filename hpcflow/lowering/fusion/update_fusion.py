@@ -1,4 +1,4 @@
-"""Updates in generated loops: what a loop computes, and which nodes are in one together."""
+"""Fusion of variable updates into generated loops: what a loop computes, and which nodes it has."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from hpcflow.plan.ir.program import Node, Part, Ref
 
 
 class Described(NamedTuple):
-    """A loop, and what it is given: handles of variables, operands, results, in its order."""
+    """A loop and its arguments in order: handles of variables, operands, results."""
 
     update: Update
-    text: str | None  # None: an operation has no formula
+    text: str | None  # LLVM IR; None: an operation has no formula
     handles: tuple[Ref, ...]
     operands: tuple[Ref, ...]
     results: tuple[Ref, ...]
 
 
 def shape_of(node: Node) -> Any:
-    """The shape of what a node computes or updates."""
+    """The shape of the value that a node computes, or of the variable that it updates."""
     return tuple(node.attrs["shape"]) if node.type in UPDATES else node.specs[0].shape
 
 
 class Writer:
-    """Tells of nodes whether a loop over all elements can be generated.
+    """Tells whether a loop over all elements can be generated for a node.
 
-    By what their types are, and for devices of these `kinds`.
+    It depends on the type of the node, and on its device: one of `kinds`.
     """
 
     def __init__(self, exact: bool, kinds: Collection[str]) -> None:
@@ -42,7 +42,7 @@ class Writer:
         self._known: dict[str, bool] = {}
 
     def __call__(self, part: Part, node: Node) -> bool:
-        """Whether it can for this node."""
+        """Whether a loop can be generated for this node."""
         if node.name not in self._known:
             self._known[node.name] = self._writes(part, node)
         return self._known[node.name]
@@ -62,7 +62,7 @@ class Writer:
 
 
 def described(part: Part, nodes: Sequence[Node], results: Sequence[Ref], exact: bool) -> Described:
-    """The loop of nodes of one shape, which makes the values `results` for others."""
+    """The loop of nodes of one shape; `results` are its values that other nodes use."""
     mine = {node.name for node in nodes}
     targets: dict[Ref, Target] = {}
     operands: dict[Ref, Operand] = {}
@@ -101,7 +101,7 @@ def described(part: Part, nodes: Sequence[Node], results: Sequence[Ref], exact: 
 
 
 def apart(part: Part, names: Sequence[str]) -> Iterator[list[str]]:
-    """Nodes of one shape in groups that share no element and need no order between them."""
+    """Groups of nodes of one shape that share no elements and need no order between them."""
     inside = set(names)
 
     def shared(name: str) -> Iterator[Any]:

@@ -1,1 +1,1 @@
-"""Rewrites by the rules of matrices: the same values from fewer copies and larger products."""
+"""Algebraic simplification: larger matrix products, fewer copies, the same values."""

@@ -1,4 +1,4 @@
-"""All rewrites by the rules of matrices, in their order."""
+"""Algebraic simplification passes, in their order."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from hpcflow.plan.ir.program_rewriting import live
 
 
 def by_algebra(program: Program, exact: bool) -> Program:
-    """The same values from fewer products and copies; with `exact` only what changes no bit.
+    """Return the same values from fewer products and copies; `exact` allows no bit to change.
 
-    For programs of one task: no other waits for what is put off, nor is sent more.
+    Valid only for programs of one task: no other task waits for a delayed value or receives more
+    data.
     """
     program = live(merge_equal(reshapes_first(row_views(program))))
     if exact:

@@ -1,4 +1,4 @@
-"""In which order values are joined by rows, so that most of them lie so already."""
+"""Concat order: the order in which values are concatenated, so that most are contiguous."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from hpcflow.plan.ir.program import Program, Ref
 
 
 def in_order(program: Program, columns: Sequence[Sequence[Ref]]) -> list[int]:
-    """An order for the values of all columns alike, as their places in it now.
+    """Return one permutation for the values of all columns.
 
-    That in which those of a column are rows of one array, or are joined by somebody; without any,
-    that in which those of the first column are made.
+    It is the order in which the values of a column are rows of one array, or the order of an
+    existing Concat or Pack of them. Without either, it is the creation order of the first column.
     """
     for column in columns:
         found = _as_rows(program, column) or _as_joined(program, column)

@@ -1,8 +1,8 @@
-"""What a loop adds up of products is one product behind it: the gradients of its weights.
+"""Loop accumulation hoisting: a sum of products in a loop becomes one product behind it.
 
-The backward loop of a recurrent net adds X_t^T G_t of each step t to the gradient of the weights,
-where the forward loop has kept X_t. Its rows and those of G_t are put on a list instead, and behind
-the loop one product of all rows is the sum.
+The backward loop of a recurrent network adds X_t^T G_t at each step t to the gradient of the
+weights, and the forward loop saves X_t. This pass pushes the rows of X_t and G_t on a list instead,
+and computes one product of all rows behind the loop.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from hpcflow.plan.ir.program_rewriting import live, sorted_program, substitute
 
 
 def sums_behind_loops(program: Program) -> Program:
-    """One product behind each loop for each sum of products in it.
+    """Compute one product behind each loop for each sum of products in it.
 
-    The rounding of sums changes. While the loop runs the list holds X_t, which were kept anyway,
-    and G_t: so many numbers more as all steps together have in the results of their products.
+    The rounding of sums changes. During the loop the list holds X_t, which is saved anyway, and
+    G_t: as many extra elements as the G_t of all steps have.
     """
     for name in list(program.nodes):
         node = program.nodes.get(name)
@@ -39,7 +39,7 @@ class _Sum(NamedTuple):
 
 
 def _sums(loop: Node) -> list[_Sum]:
-    """The variables that are sums of products of rows which were kept, and nothing else."""
+    """Return the loop variables that only accumulate products of saved rows."""
     body, used = loop.attrs["body"], takers(loop.attrs["body"])
     anchors, found = followed(body), []
     for feed, slot in zip(body.feeds, loop.attrs["body_feeds"], strict=True):
@@ -63,7 +63,7 @@ def _sums(loop: Node) -> list[_Sum]:
 
 
 def _is_moved(body: Program, product: Node) -> bool:
-    """Whether to put off X^T G: X was kept on the device, and copies are less than sums."""
+    """Return whether to hoist X^T G: X is saved on the device, and copies cost less than sums."""
     if not product.attrs["transpose_a"] or product.attrs["transpose_b"] or product.control:
         return False
     kept = body.nodes[product.inputs[0].node]
@@ -77,7 +77,7 @@ def _is_moved(body: Program, product: Node) -> bool:
 
 
 def _behind(program: Program, name: str, found: _Sum) -> Program:
-    """The program with a list of operands in place of a sum, and their product behind the loop."""
+    """Return the program with a list of operands in the loop and their product behind the loop."""
     loop, product = program.nodes[name], found.product
     draft, like = Draft(program), product.but(name=name)
     begin = draft.add(like, "ListEmpty", [], "rows")
@@ -111,7 +111,7 @@ def _behind(program: Program, name: str, found: _Sum) -> Program:
 
 
 def _kept(body: Program, found: _Sum) -> Program:
-    """The body with the operands of the product on a list."""
+    """Return the body with the operands of the product pushed on a list."""
     draft, feed = Draft(body), body.nodes[found.feed]
     attrs = {"dtype": LIST.dtype, "shape": LIST.shape}
     draft.nodes[feed.name] = feed.but(attrs=attrs, specs=(LIST,))

@@ -1,8 +1,9 @@
-"""Products of matrices that share an operand become one product of more rows.
+"""MatMul batching: products with a common right operand become one product of more rows.
 
 A network that is unrolled over time multiplies the same weights by a few rows at each step. Where
-the rows of several steps are there at once, one product of all is several times as fast. Part of
-the columns of a product may be: of `[x, h] W` the `x` of all steps are known ahead, `h` is not.
+the rows of several steps are available at once, one product of all rows is several times as fast.
+Sometimes this holds for some columns only: of `[x, h] W`, the `x` of all steps are known in
+advance, `h` is not.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from hpcflow.plan.algebra.concat_order import in_order
 from hpcflow.plan.ir.program import Node, Program, Ref
 from hpcflow.plan.ir.program_builder import Draft, followed, joined_columns, takers, wish
 
-FEW_ROWS = 512  # products of more are near the peak as they are
+FEW_ROWS = 512  # products of more rows are near peak speed already
 PLAIN = {"transpose_a": False, "transpose_b": False}
 
 
 def batch_products(program: Program) -> Program:
-    """One product in place of several with one right operand that do not wait for each other.
+    """Replace independent products with a common right operand by one product.
 
     The rounding of sums may change.
     """
@@ -39,7 +40,7 @@ def batch_products(program: Program) -> Program:
 
 
 def _groups(program: Program) -> dict[Hashable, list[str]]:
-    """The products of few rows by right operand and place."""
+    """Return the products of few rows, grouped by right operand and placement."""
     anchors, found = followed(program), dict[Hashable, list[str]]()
     for node in program.nodes.values():
         if node.type != "MatMul" or node.name in anchors or node.attrs["transpose_a"]:
@@ -52,20 +53,23 @@ def _groups(program: Program) -> dict[Hashable, list[str]]:
     return {key: names for key, names in found.items() if len(names) > 1}
 
 
-# -- products that do not wait for each other
+# -- independent products
 
 
 def _levels(program: Program, names: Sequence[str]) -> list[int]:
-    """How many of the others each waits for, one after the other; those of a level for none."""
+    """Return the length of the longest chain of group members that ends at each member.
+
+    Members of one level are independent.
+    """
     members, depth = set(names), dict[str, int]()
-    for node in program.nodes.values():  # in an order that respects the edges
+    for node in program.nodes.values():  # in topological order
         deep = max((depth[b] for b in node.before()), default=0)
         depth[node.name] = deep + (node.name in members)
     return [depth[name] for name in names]
 
 
 def _batched(program: Program, names: Sequence[str]) -> Program:
-    """One product for each level."""
+    """Return the program with one product for each level."""
     by_level: dict[int, list[str]] = {}
     for name, level in zip(names, _levels(program, names), strict=True):
         by_level.setdefault(level, []).append(name)
@@ -95,14 +99,14 @@ def _as_one(program: Program, names: Sequence[str]) -> Program:
 
 
 class _Parts(NamedTuple):
-    """How wide the parts of a group of products are, and how one of them is made of parts."""
+    """Widths of the parts of a group of products, and the builder of one product's parts."""
 
     widths: tuple[int, ...]
     make: Callable[[Draft, Node, Sequence[Ref]], list[Ref]]
 
 
 def _in_parts(program: Program, names: Sequence[str]) -> tuple[Program, list[list[str]]]:
-    """The program with each of these products made in parts, and the names of each part's."""
+    """Return the program with each product computed in parts, and the names for each part."""
     nodes = [program.nodes[name] for name in names]
     parts = _of_joined(program, nodes) or _of_split(program, nodes)
     if parts is None:
@@ -113,7 +117,7 @@ def _in_parts(program: Program, names: Sequence[str]) -> tuple[Program, list[lis
         for a, w in zip(starts, parts.widths, strict=True)
     ]
     made = [parts.make(draft, node, rights) for node in nodes]
-    cut = draft.done()  # without parts that nobody needs
+    cut = draft.done()  # without dead parts
     there = [
         [ref.node for ref in part if ref.node in cut.nodes] for part in zip(*made, strict=True)
     ]
@@ -121,7 +125,7 @@ def _in_parts(program: Program, names: Sequence[str]) -> tuple[Program, list[lis
 
 
 def _of_joined(program: Program, nodes: Sequence[Node]) -> _Parts | None:
-    """Products of values joined by columns are sums of products of these."""
+    """Split products of column-concatenated values into sums of products of these values."""
     lefts = [program.nodes[n.inputs[0].node] for n in nodes]
     if any(n.attrs["transpose_b"] for n in nodes):
         return None
@@ -146,7 +150,10 @@ def _of_joined(program: Program, nodes: Sequence[Node]) -> _Parts | None:
 
 
 def _of_split(program: Program, nodes: Sequence[Node]) -> _Parts | None:
-    """Products with transposed weights that are split by columns are products with rows of them."""
+    """Split products with transposed weights by the columns of their Split.
+
+    Each part multiplies with rows of the weights.
+    """
     used, splits = takers(program), dict[str, Node]()
     for node in nodes:
         names = used.get(Ref(node.name), [])

@@ -1,4 +1,4 @@
-"""Arrays joined by rows of which one holds part of the other: one array, and rows of it."""
+"""Overlapping Concat sharing: two overlapping Concats become rows of one array."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from hpcflow.plan.ir.program_builder import Draft, followed, wish
 
 
 def share_windows(program: Program) -> Program:
-    """One Concat in place of two along the first axis where one goes on where the other ends.
+    """Replace two Concats along axis 0 by one if the first ends with what the second begins.
 
-    So the states of a recurrent network before each step and after each lie in one array.
+    The states of a recurrent network before each step and after each step then lie in one array.
     """
     while (pair := _pair(program)) is not None:
         program = _shared(program, *pair)
@@ -20,7 +20,7 @@ def share_windows(program: Program) -> Program:
 
 
 def _pair(program: Program) -> tuple[Node, Node, int] | None:
-    """Two nodes, and how many inputs the first has before those that the second begins with."""
+    """Return two Concats and the index in the first where the inputs of the second begin."""
     anchors = followed(program)
     found = [
         n
@@ -42,7 +42,10 @@ def _pair(program: Program) -> tuple[Node, Node, int] | None:
 
 
 def _begins(a: Sequence[Ref], b: Sequence[Ref]) -> int | None:
-    """Where in `a` its end, or all of `b`, begins that is the beginning of `b`."""
+    """Return the index in `a` from which `a` and `b` agree to the end of one of them.
+
+    None if the overlap is not more than half of the shorter one.
+    """
     if len(set(a)) < len(a) or len(set(b)) < len(b) or b[0] not in a:
         return None
     at = a.index(b[0])
@@ -51,7 +54,7 @@ def _begins(a: Sequence[Ref], b: Sequence[Ref]) -> int | None:
 
 
 def _apart(program: Program, a: Node, b: Node) -> bool:
-    """Whether one waits for the other, so that they cannot be made at once."""
+    """Return whether one node depends on the other, so that they cannot be computed at once."""
     reached = {a.name: {a.name}, b.name: {b.name}}
     for name, seen in reached.items():
         for node in program.nodes.values():

@@ -1,8 +1,8 @@
-"""Sums and what is spread as the loop beside them can do them, without arrays in between.
+"""Reduction reshaping: sums and broadcasts that a fused elementwise loop can compute.
 
-What is computed element by element is one loop, over rows (`hpcflow.lowering.fusion`): it can end
-in a
-sum of each row or of each column, and take a number for all elements.
+Elementwise operations are fused to one loop over rows (`hpcflow.lowering.fusion`). The loop can end
+in a sum of each row or of each column, and can take a scalar for all elements, without arrays in
+between.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from hpcflow.plan.algebra.reshape_hoisting import BY_ELEMENT
 from hpcflow.plan.ir.program import Node, Program, Ref
 from hpcflow.plan.ir.program_builder import Draft, followed
 
-LARGE = 1 << 12  # elements: it is not worth while for fewer
-TWO = frozenset("Add Maximum Minimum Mul RealDiv Sub".split())  # operands, that are broadcast
+LARGE = 1 << 12  # minimum of elements for a rewrite
+TWO = frozenset("Add Maximum Minimum Mul RealDiv Sub".split())  # ops of two operands that broadcast
 
 
 def loop_ends(program: Program) -> Program:
-    """The same values from sums in front of Reshapes, or of rows first, and numbers as they are.
+    """Sum in front of Reshapes, or by rows first, and use scalars without broadcasting them.
 
-    Sums may be added up in another order.
+    The order of additions may change.
     """
     anchors, draft = followed(program), Draft(program)
     for node in program.nodes.values():
@@ -34,7 +34,7 @@ def loop_ends(program: Program) -> Program:
 
 
 def _axes(draft: Draft, node: Node) -> tuple[int, ...]:
-    """The axes that a node sums over; none if it sums nothing large."""
+    """Return the axes that a node sums over; empty if it sums nothing large."""
     if node.type not in ("Sum", "Mean"):
         return ()
     spec = draft.spec(node.inputs[0])
@@ -44,7 +44,7 @@ def _axes(draft: Draft, node: Node) -> tuple[int, ...]:
 
 
 def _by_columns(draft: Draft, node: Node) -> Ref | None:
-    """The sum over the first axes of what is reshaped, in place of that over those that it has."""
+    """Sum over the first axes of the input of a Reshape, instead of its output."""
     source, axes = draft.nodes[node.inputs[0].node], _axes(draft, node)
     if not axes or axes != tuple(range(len(axes))):
         return None
@@ -58,7 +58,7 @@ def _by_columns(draft: Draft, node: Node) -> Ref | None:
 
 
 def _by_rows(draft: Draft, node: Node) -> Ref | None:
-    """The sum, or mean, of those of rows, in place of that of all."""
+    """Replace a sum or mean over all axes by the sum or mean of those of rows."""
     shape = draft.spec(node.inputs[0]).shape
     if draft.nodes[node.inputs[0].node].type not in BY_ELEMENT or shape is None or len(shape) < 2:
         return None
@@ -71,7 +71,7 @@ def _by_rows(draft: Draft, node: Node) -> Ref | None:
 
 
 def _of_number(draft: Draft, node: Node) -> Ref | None:
-    """An operation of an array and a number, in place of one of an array and a number spread."""
+    """Replace the broadcast scalar operand of an elementwise operation by the scalar."""
     if node.type not in TWO or size_of(node.specs[0].shape) < LARGE:
         return None
     shape = node.specs[0].shape
@@ -84,7 +84,7 @@ def _of_number(draft: Draft, node: Node) -> Ref | None:
 
 
 def _number(draft: Draft, spread: Node, like: Node) -> Ref | None:
-    """The number that all elements of a node are; None if they are not all alike."""
+    """Return the scalar that all elements of a node equal; None if there is none."""
     if spread.type not in ("SumGrad", "MeanGrad") or spread.control or not spread.specs[0].known:
         return None
     ref = spread.inputs[0]

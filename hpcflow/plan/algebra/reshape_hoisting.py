@@ -1,7 +1,7 @@
-"""Reshapes move up, through what is computed element by element, to what makes its operands.
+"""Reshape hoisting: Reshapes move up through elementwise operations to their operands.
 
-There they are views of what was made, and what is computed element by element has one shape from
-beginning to end, so that one loop can do it.
+There they are views. The elementwise operations then have one shape from beginning to end, so that
+one loop can compute them.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from hpcflow.graph.static_shape import is_known, known, size_of
 from hpcflow.plan.ir.program import Node, Program, Ref
 from hpcflow.plan.ir.program_builder import Draft, followed, takers
 
-# operations of which the shape is that of their operands, broadcast
+# ops whose output has the broadcast shape of their operands
 BY_ELEMENT = frozenset({*elementwise_formulas.EXACT, *elementwise_formulas.CLOSE}) - {"Identity"}
 
 
 def reshapes_first(program: Program) -> Program:
-    """The same values, to the last bit, with Reshapes in front of elementwise operations."""
+    """Move Reshapes in front of elementwise operations; values are equal to the last bit."""
     while True:
         moved = _moved(program)
         if moved is program:
@@ -25,7 +25,7 @@ def reshapes_first(program: Program) -> Program:
 
 
 def _moved(program: Program) -> Program:
-    """With all Reshapes one operation further up that may go there."""
+    """Move every Reshape up by one operation where possible."""
     anchors, used, draft = followed(program), takers(program), Draft(program)
     for node in program.nodes.values():
         if node.type != "Reshape" or node.name in anchors or not is_known(node.specs[0].shape):
@@ -36,7 +36,7 @@ def _moved(program: Program) -> Program:
         if used[Ref(source.name)] != [node.name] or not is_known(source.specs[0].shape):
             continue
         takes = [program.nodes[name].type for name in used.get(Ref(node.name), []) if name]
-        if BY_ELEMENT.isdisjoint(takes):  # it ends what is computed element by element
+        if BY_ELEMENT.isdisjoint(takes):  # no elementwise consumer
             continue
         made = _above(draft, node, source)
         if made is not None:
@@ -45,7 +45,7 @@ def _moved(program: Program) -> Program:
 
 
 def _above(draft: Draft, reshape: Node, source: Node) -> Ref | None:
-    """The operation on reshaped operands; None if one of them is broadcast in another way."""
+    """Return the operation on reshaped operands; None if an operand would broadcast differently."""
     whole, new = known(source.specs[0].shape), known(reshape.specs[0].shape)
     if source.type == "BiasAdd" and (len(new) < 2 or whole[-1] != new[-1]):
         return None
@@ -65,7 +65,10 @@ def _above(draft: Draft, reshape: Node, source: Node) -> Ref | None:
 def _target(
     shape: tuple[int, ...], whole: tuple[int, ...], new: tuple[int, ...]
 ) -> tuple[int, ...] | None:
-    """The shape of an operand of `shape` when the result has shape `new` in place of `whole`."""
+    """Return the operand's shape when the result has shape `new` in place of `whole`.
+
+    None if the operand would broadcast differently.
+    """
     if shape == whole:
         return new
     if size_of(shape) == 1 and len(shape) <= len(new):

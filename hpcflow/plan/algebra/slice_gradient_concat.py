@@ -1,6 +1,6 @@
-"""The sum of the gradients of slices that together are all rows is these gradients, joined.
+"""Slice gradient concat: the sum of slice gradients that cover all rows becomes a Concat.
 
-Each of them is as large as what was sliced, with zeros around it.
+Each gradient of a slice is as large as the sliced value and zero outside the slice.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from hpcflow.plan.ir.program_builder import Draft, followed, takers
 
 
 def join_slices(program: Program) -> Program:
-    """A Concat in place of the sum of gradients of slices by rows that lie side by side.
+    """Replace the sum of gradients of adjacent row slices by a Concat.
 
-    Only a zero may have another sign.
+    Values are equal except for the sign of zeros.
     """
     anchors, used, draft = followed(program), takers(program), Draft(program)
     for node in program.nodes.values():
@@ -40,7 +40,10 @@ def join_slices(program: Program) -> Program:
 
 
 def _slice(program: Program, ref: Ref) -> tuple[int, int, Ref] | None:
-    """Of which rows a value is the gradient, and it; None if it is no gradient of a slice."""
+    """Return (start, stop, ref) of the rows that a value is the gradient of.
+
+    None if it is not the gradient of a slice of rows.
+    """
     node: Node = program.nodes[ref.node]
     if node.type != "StridedSliceGrad" or node.control or not sized(program, node):
         return None

@@ -1,4 +1,4 @@
-"""Rows of an array as views: taken apart along the first axis, and put together again."""
+"""Split and Concat to views: rows along the first axis become views instead of copies."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ class Span(NamedTuple):
 
 
 def row_views(program: Program) -> Program:
-    """The same values: what is cut along the first axis is not copied, nor what is joined again.
+    """Replace copies of rows by views, with the same values.
 
-    Unpack and Split along axis 0 become `Rows`; Concat and Pack of neighbouring rows become what
-    these are rows of.
+    Unpack and Split along axis 0 become `Rows`. A Concat or Pack of neighbouring rows becomes the
+    value that the rows are views of, or its `Rows`.
     """
     return joined(taken_apart(sliced(program)))
 
 
 def sliced(program: Program) -> Program:
-    """`Rows` in place of slices that take whole rows in their order, by the same names."""
+    """Replace slices of consecutive whole rows by `Rows` of the same names."""
     nodes = dict(program.nodes)
     for name, node in program.nodes.items():
         if node.type == "StridedSlice" and not node.control and sized(program, node):
@@ -43,7 +43,7 @@ def sliced(program: Program) -> Program:
 
 
 def taken_apart(program: Program) -> Program:
-    """`Rows` in place of Unpack and Split along the first axis."""
+    """Replace Unpack and Split along the first axis by `Rows`."""
     draft = Draft(program)
     for node in program.nodes.values():
         if node.type not in ("Unpack", "Split") or node.control or not _first_axis(node, program):
@@ -60,7 +60,7 @@ def taken_apart(program: Program) -> Program:
 
 
 def sized(program: Program, node: Node) -> bool:
-    """Whether a node and its inputs have known sizes and elements of plain numbers."""
+    """Return whether a node and its inputs have known sizes and numeric dtypes."""
     return _sized([*node.specs, *map(program.spec, node.inputs)])
 
 
@@ -69,9 +69,9 @@ def _sized(specs: Sequence[Spec]) -> bool:
 
 
 def sliced_rows(node: Node, shape: Shape) -> tuple[int, int] | None:
-    """The first row and the one behind the last that a slice takes of `shape`, whole and in order.
+    """Return (start, stop) of the rows that a slice takes of `shape`.
 
-    None if it takes others, or none.
+    None if it takes no rows, or not consecutive whole rows.
     """
     (kind, *limits), *more = node.attrs["key"] or (("rest",),)
     if kind != "slice" or len(node.inputs) > 1 or not shape or 0 in known(shape):
@@ -83,7 +83,7 @@ def sliced_rows(node: Node, shape: Shape) -> tuple[int, int] | None:
 
 
 def _first_axis(node: Node, program: Program) -> bool:
-    """Whether a node cuts, or joins, values of known sizes along their first axis."""
+    """Return whether a node splits or concatenates values of known sizes along axis 0."""
     specs = [*node.specs, *(program.spec(r) for r in node.inputs[: _values(node)])]
     if not _sized(specs):
         return False
@@ -93,12 +93,12 @@ def _first_axis(node: Node, program: Program) -> bool:
 
 
 def _values(node: Node) -> int:
-    """How many of its inputs are values that are cut or joined."""
+    """Return how many inputs of a node are split or concatenated."""
     return 1 if node.type in ("Unpack", "Split") else len(node.inputs)
 
 
 def joined(program: Program) -> Program:
-    """The value itself, or its `Rows`, in place of a Concat or Pack of neighbouring rows of it."""
+    """Replace a Concat or Pack of neighbouring rows of a value by the value or its `Rows`."""
     draft = Draft(program)
     for node in program.nodes.values():
         if node.type not in ("Concat", "Pack") or node.control or not _first_axis(node, program):
@@ -115,7 +115,10 @@ def joined(program: Program) -> Program:
 
 
 def _part(draft: Draft, node: Node, part: Span) -> Ref | None:
-    """A view of a span in the shape of `node`; None if it begins within a row of that shape."""
+    """Return a view of a span in the shape of `node`.
+
+    None if the span begins within a row of that shape.
+    """
     shape, whole, ref = node.specs[0].shape, draft.spec(part.root).shape, part.root
     assert shape is not None
     row, size = math.prod(shape[1:]), size_of(whole)  # type: ignore[arg-type]
@@ -130,7 +133,7 @@ def _part(draft: Draft, node: Node, part: Span) -> Ref | None:
 
 
 def span(program: Program, ref: Ref) -> Span:
-    """What a value of a known size is elements of, looking through views."""
+    """Return the span of elements that a value of known size is, looking through views."""
     start, size = 0, size_of(program.spec(ref).shape)
     while True:
         node = program.nodes[ref.node]

@@ -1,7 +1,7 @@
-"""Sums of products are products of longer rows: the gradients of weights that are used often.
+"""Sum of MatMuls: a sum of products becomes one product over a longer inner dimension.
 
 The gradient of weights that a network uses at each step of a sequence is the sum over the steps of
-x^T g. That is one product of all rows of x with all rows of g.
+x^T g. This sum is one product of all rows of x with all rows of g.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SUMS = ("Add", "AddN")
 
 
 def sum_products(program: Program) -> Program:
-    """One product, or one sum over rows, in place of the sum of several.
+    """Replace the sum of several products, or of row sums, by one product or row sum.
 
     The rounding of sums may change.
     """
@@ -58,7 +58,7 @@ def _summed(program: Program, total: Node) -> Program:
 
 
 def _kind(program: Program, node: Node) -> Hashable | None:
-    """What all have in common that may become one; None if a node is no such."""
+    """Return a key that is equal for nodes that can be merged; None for other nodes."""
     if node.type == "MatMul":
         shapes = [program.spec(r).shape for r in node.inputs]
         if not all(is_known(s) and len(known(s)) == 2 and size_of(s) for s in shapes):
@@ -66,7 +66,7 @@ def _kind(program: Program, node: Node) -> Hashable | None:
         if not node.attrs["transpose_a"] or node.attrs["transpose_b"]:
             return None
         (n, rows), (_, columns) = map(known, shapes)
-        # all operands may have to be copied once: no more than adding the products would cost
+        # copying all operands once must not cost more than adding the products
         return "MatMul" if n * (rows + columns) <= 2 * rows * columns else None
     if node.type == "Sum" and node.attrs["axis"] in ((0,), 0) and not node.attrs["keepdims"]:
         shape = program.spec(node.inputs[0]).shape
@@ -75,7 +75,7 @@ def _kind(program: Program, node: Node) -> Hashable | None:
 
 
 def _product(draft: Draft, nodes: Sequence[Node]) -> Ref:
-    """The sum of the products a^T b: of all rows of a, and all of b."""
+    """Return the sum of the products a^T b, as a product of all rows of a and b."""
     lefts = [draft.program.nodes[n.inputs[0].node] for n in nodes]
     right = _rows(draft, nodes, [n.inputs[1] for n in nodes], "right")
     widths = {joined_columns(draft.program, left) for left in lefts}

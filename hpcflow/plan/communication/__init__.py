@@ -1,1 +1,1 @@
-"""Where values cross tasks: buckets, messages, Send and Recv, control-flow frames, step order."""
+"""Communication passes: bucketing, coalescing, Send/Recv insertion, step order, commit."""

@@ -1,9 +1,9 @@
-"""A joint step that is made by all replicas or by none: state changes behind one last sum.
+"""Atomic step commit: all replicas apply a joint step or none does, by one last allreduce.
 
-For jobs that go on when a replica has died (`runtime/failure/replica_loss_recovery.py`). The last
-sum, of one number, is
-started by a replica when it has all other sums of the step. So if it is over anywhere, everyone who
-lives has all that its updates need; and where it is over nowhere, no variable has changed.
+For jobs that continue after the loss of a replica (`runtime/failure/replica_loss_recovery.py`). A
+replica starts the last allreduce, of one number, when it has the results of all other collectives
+of the step. If it completes on any replica, every surviving replica has all inputs of its updates.
+If it completes on none, no variable has changed.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ COMMIT = "replicas/commit"
 
 
 def commit(program: Program) -> Program:
-    """`program`, its collectives numbered, with `COMMIT` behind them and before all updates.
+    """Return `program`, its collectives numbered, with `COMMIT` behind them and before all updates.
 
-    As it was if it has no collectives, or one that needs an update of this very step.
+    The program is returned unchanged if it has no collectives, or if a collective depends on an
+    update of the same step.
     """
     collectives = [node for node in program.nodes.values() if node.row.collective]
     updates = [node for node in program.nodes.values() if changes_state(node)]
@@ -53,12 +54,12 @@ def commit(program: Program) -> Program:
 
 
 def changes_state(node: Node) -> bool:
-    """Whether a node updates a variable, itself or in a loop or branch that it holds."""
+    """Return whether a node, or a loop or branch that it holds, updates a variable."""
     return any(n.row.writes for n in whole(node))
 
 
 def _behind(nodes: Mapping[str, Node], names: set[str]) -> set[str]:
-    """What `names` need, however remotely."""
+    """Return all direct and indirect predecessors of `names`."""
     found: set[str] = set()
     stack = [before for name in names for before in nodes[name].before()]
     while stack:

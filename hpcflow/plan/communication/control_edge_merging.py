@@ -1,4 +1,4 @@
-"""Fewer tokens: what waits for several nodes of another task waits for one that joins them."""
+"""Control edge merging: fewer tokens, by one NoOp that joins nodes of another task."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from hpcflow.plan.ir.program import Node, Program
 
 
 def join(program: Program, driver: str) -> Program:
-    """A NoOp on each task whose several nodes are waited for together elsewhere.
+    """Add a NoOp on each task with several nodes that another task waits for together.
 
-    So the end of a hundred updates on one server reaches the driver in one message.
+    The end of a hundred updates on one server thus reaches the driver in one message.
     """
     task = {name: task_of(node.device) for name, node in program.nodes.items()}
     nodes: dict[str, Node] = {}

@@ -1,4 +1,4 @@
-"""Merge the sums over replicas into buckets, and give collectives their one order."""
+"""Gradient bucketing: merges allreduces into buckets and gives collectives one order."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Key = tuple[str, str, int]  # device, dtype, depth
 
 
 def bucket(program: Program, settings: Settings) -> Program:
-    """AllReduce nodes merged to about `bucket_bytes`, each collective with its `sequence`.
+    """Merge AllReduce nodes to about `bucket_bytes` and give each collective its `sequence`.
 
-    Merged are sums of one device, dtype and depth (number of collectives before them, so no cycle
-    can arise), in the order in which the graph makes their inputs. All this is a function of the
-    graph, so every replica makes the same buckets whatever it is fed. Without `overlap` one bucket
-    holds all that may be merged.
+    A bucket holds allreduces of one device, dtype and depth (the number of collectives before them,
+    so that no cycle can arise), in the order in which the graph creates their inputs. The result
+    depends only on the graph, so every replica builds the same buckets for any feeds. Without
+    `overlap`, one bucket holds all allreduces that can be merged.
     """
     program = _where_they_run(program, settings)
     sums = [n for n in program.nodes.values() if n.type == "AllReduce"]
@@ -37,7 +37,7 @@ def bucket(program: Program, settings: Settings) -> Program:
 
 
 def _where_they_run(program: Program, settings: Settings) -> Program:
-    """Collectives on their task's CPU, but for sums on GPUs that NCCL makes there."""
+    """Place collectives on their task's CPU, except allreduces on GPUs that NCCL runs."""
     nodes = dict(program.nodes)
     for node in nodes.values():
         device = parse(node.device)
@@ -52,7 +52,7 @@ def _groups(sums: list[Node], program: Program, settings: Settings) -> Iterable[
     filled: dict[Key, int] = {}
     for node in sorted(sums, key=lambda n: (n.attrs["depth"], n.attrs["available"], n.name)):
         size = node.attrs["static"]
-        if size < 0:  # its size depends on feeds: it shares a bucket with nobody
+        if size < 0:  # its size depends on feeds: it gets a bucket of its own
             yield [node]
             continue
         key = (node.device, program.spec(node.inputs[0]).dtype.str, node.attrs["depth"])

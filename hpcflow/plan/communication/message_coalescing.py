@@ -1,8 +1,9 @@
-"""Small values that leave one strand for one task travel together: one message, a parcel.
+"""Message coalescing: small values from one segment to one task share a message (parcel).
 
-`Parcel` lays values one after the other in bytes, which cross the border as one value; there each
-is a view of what came, `FromParcel`. A large value keeps a message of its own, from and into its
-final buffers. As both are ordinary nodes, the cut and all laws of messages hold for them.
+A `Parcel` node concatenates the bytes of the values, which cross to the other task as one value.
+There, a `FromParcel` node makes each value a view of the received bytes. A large value keeps its
+own message, from and into its final buffers. Both types are ordinary nodes, so partitioning and all
+invariants of messages apply to them.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ from hpcflow.plan.distribution.device_placement import short
 from hpcflow.plan.ir.control_flow_nodes import FRAMES
 from hpcflow.plan.ir.program import Node, Program, Ref
 
-SMALL_BYTES = 64 << 10  # a larger value travels alone
-PARCEL_BYTES = 1 << 20  # a parcel that has as many is full
-WORTH_S = 20e-6  # what a message costs, roughly: to save one, no more work than this may wait
-UNKNOWN_S = 1.0  # what loops and waits may take
+SMALL_BYTES = 64 << 10  # a larger value gets its own message
+PARCEL_BYTES = 1 << 20  # capacity of a parcel
+WORTH_S = 20e-6  # rough cost of a message; at most this much work is delayed to save one
+UNKNOWN_S = 1.0  # assumed seconds of a loop, branch or wait
 
 Given = Mapping[str, "str | None"]
 Results = list[tuple[str, Ref]]
 
 
 def pack_step(program: Program, driver: str) -> Program:
-    """The program of a step with parcels in place of small values that cross together."""
+    """Return the program of a step with parcels in place of small values that cross together."""
     results = [(driver, ref) for ref in program.fetches]
     packer = _Packer(program, results, {}, driver)
     program, results = packer.run()
@@ -44,29 +45,33 @@ def pack_step(program: Program, driver: str) -> Program:
 
 
 def pack(program: Program, results: Results, given: Given) -> tuple[Program, Results]:
-    """The same of a program in a loop or a branch; see `partition.Cutter` for what is given."""
+    """Coalesce the messages of a program in a loop or branch.
+
+    `given` maps feeds to tasks as in `send_recv_insertion.tasks`.
+    """
     return _Packer(program, results, given).run()
 
 
 @dataclasses.dataclass
 class _Parcel:
-    """What crosses together: values, and ends of nodes (tokens)."""
+    """Values, and ends of nodes (tokens), that cross together."""
 
     source: str
     dest: str
-    bit: int  # of the one wait that its arrival is
-    leaves: float = math.inf  # when it must, in predicted seconds of its strand
+    bit: int  # the bit of its arrival in sets of waits
+    leaves: float = math.inf  # latest time to send it, in predicted seconds of its segment
     items: list[Crossing] = dataclasses.field(default_factory=list)
     nbytes: int = 0
 
 
 class _Packer:
-    """Walks the nodes in their order and puts each small crossing in the parcel that fits.
+    """Visits the nodes in order and adds each small crossing to a parcel.
 
-    Values may share a parcel if they depend on the same waits of their task, as nodes share a
-    strand (see `strands.cut`): so none waits for a message that it does not need, and no circle of
-    messages can arise. A parcel leaves with the last of its values. Before that a value waits only
-    if little work lies between, or if little work waits for it, such as the update of a bias.
+    Values can share a parcel if they depend on the same waits of their task; nodes share a segment
+    by the same rule (see `segments_between_waits`). No value then waits for a message that it does
+    not need, and no cycle of messages can arise. A parcel is sent with the last of its values.
+    Until then a value waits only if little work lies between, or if little work depends on it, such
+    as the update of a bias.
     """
 
     def __init__(
@@ -76,19 +81,19 @@ class _Packer:
         self.task = tasks(program, given)
         ends = [(driver, target) for target in program.targets] if driver else []
         self.crossings = crossings(program, self.task, results, ends)
-        self.users: dict[str, dict[str, list[Node]]] = {}  # node -> by task, who needs it
+        self.users: dict[str, dict[str, list[Node]]] = {}  # node -> task -> nodes that need it
         for node in program.nodes.values():
             for before in dict.fromkeys(node.before()):
                 there = self.users.setdefault(before, {})
                 there.setdefault(self.task[node.name], []).append(node)
-        self.first = {  # (node, task) -> the first that crosses to it there
+        self.first = {  # (node, task) -> its first crossing to the task
             (c.node, c.dest): c for found in self.crossings.values() for c in reversed(found)
         }
         self.seconds: dict[str, float] = {}
-        self.over: dict[str, int] = {}  # node -> the waits of its task behind its values
-        self.arrival: dict[Crossing, int] = {}  # what crosses -> the bit of its wait at `dest`
-        self.bits: dict[str, int] = {}  # task -> waits so far
-        self.clock: dict[tuple[str, int], float] = {}  # strand -> predicted seconds so far
+        self.over: dict[str, int] = {}  # node -> the waits of its task that its values depend on
+        self.arrival: dict[Crossing, int] = {}  # crossing -> the bit of its wait at `dest`
+        self.bits: dict[str, int] = {}  # task -> number of its last wait
+        self.clock: dict[tuple[str, int], float] = {}  # segment -> predicted seconds so far
         self.open: dict[tuple[str, str, int], _Parcel] = {}
         self.parcels: list[_Parcel] = []
 
@@ -99,7 +104,7 @@ class _Packer:
         self.parcels = [parcel for parcel in self.parcels if len(parcel.items) > 1]
         return _Rewriter(self).run() if self.parcels else (self.program, self.results)
 
-    # -- what may travel together
+    # -- which crossings can share a parcel
 
     def _visit(self, node: Node) -> None:
         task = self.task[node.name]
@@ -114,7 +119,7 @@ class _Packer:
             self._take(crossing, node, waits, now)
 
     def _before(self, node: Node, task: str) -> Iterator[int]:
-        """The waits behind each thing that a node needs."""
+        """Yield the set of waits behind each input and control input of a node."""
         for ref in node.inputs:
             if self.task.get(ref.node, task) != task:
                 yield self.arrival[Crossing(ref.node, ref.index, task)]
@@ -158,7 +163,7 @@ class _Packer:
         self.arrival[crossing] = parcel.bit
 
     def _is_patient(self, crossing: Crossing) -> bool:
-        """True if all that follows from the arrival takes less time than a message costs."""
+        """Return whether all work that depends on the arrival costs less than a message."""
         stack = self.takers(crossing)
         seen, left = {node.name for node in stack}, WORTH_S
         while stack and left >= 0:
@@ -171,7 +176,7 @@ class _Packer:
         return left >= 0
 
     def takers(self, crossing: Crossing) -> list[Node]:
-        """The nodes of the other task that take a value, or follow an end."""
+        """Return the nodes of the other task that take a value or follow an end."""
         found = self.users.get(crossing.node, {}).get(crossing.dest, [])
         if crossing.index is None:
             return list(found)
@@ -179,14 +184,14 @@ class _Packer:
 
 
 class _Rewriter:
-    """Puts the parcels in: their nodes behind their last values, and what comes out of them."""
+    """Inserts the Parcel nodes behind their last values, and the FromParcel nodes."""
 
     def __init__(self, packer: _Packer) -> None:
         self.packer, self.program, self.task = packer, packer.program, packer.task
-        self.values: dict[tuple[Ref, str], Ref] = {}  # (value, task) -> what stands for it there
-        self.ends: dict[tuple[str, str], str] = {}  # (node, task) -> what comes after its end there
+        self.values: dict[tuple[Ref, str], Ref] = {}  # (value, task) -> its replacement on the task
+        self.ends: dict[tuple[str, str], str] = {}  # (node, task) -> the node after its end
         self.taken = set(self.program.nodes)
-        self.behind: dict[str, list[Node]] = {}  # node -> the nodes put behind it
+        self.behind: dict[str, list[Node]] = {}  # node -> nodes inserted behind it
         for parcel in packer.parcels:
             self.behind.setdefault(parcel.items[-1].node, []).extend(self._nodes(parcel))
 
@@ -206,7 +211,7 @@ class _Rewriter:
         tokens = [item.node for item in parcel.items if item.index is None]
         name = f"{first.name}/parcel_to_{short(parcel.dest)}"
         device = f"{parcel.source}/{MESSAGES}"
-        if not values:  # ends alone: a node that joins them, whose end is told
+        if not values:  # only tokens: a NoOp joins them, and its end is sent
             joined = Node(self._name(name), "NoOp", (), tuple(tokens), {}, (), device)
             self.ends.update({(token, parcel.dest): joined.name for token in tokens})
             return [joined.but(line=first.line)]
@@ -223,7 +228,7 @@ class _Rewriter:
         return found
 
     def _out(self, item: Crossing, ref: Ref, start: int, whole: Node) -> Node:
-        """A value out of a parcel, on the device where it is first used."""
+        """Return the FromParcel node of a value, on the device of its first use."""
         spec, takers = self.program.spec(ref), self.packer.takers(item)
         device = takers[0].device if takers else f"{item.dest}/{MESSAGES}"
         name = self._name(f"{ref.node}/{ref.index}_on_{short(item.dest)}")

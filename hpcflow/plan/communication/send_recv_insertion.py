@@ -1,4 +1,7 @@
-"""Cut the ordered program by task: Send and Recv where values cross, tokens where order does."""
+"""Send/Recv insertion: partitions the ordered program by task.
+
+Send and Recv carry values between tasks; tokens carry order only.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +16,21 @@ from hpcflow.graph.static_shape import Spec
 from hpcflow.plan.distribution.device_placement import host_device, short
 from hpcflow.plan.ir.program import Cluster, Edge, Node, Part, Plan, Program, Ref
 
-MESSAGES = "cpu:0"  # MPI is given host memory: few builds take GPU pointers
+MESSAGES = "cpu:0"  # MPI sends host memory: few builds accept GPU pointers
 TOKEN = Spec(np.dtype("uint8"), (0,))
 
 
 @functools.lru_cache(maxsize=4096)
 def task_of(device: str) -> str:
-    """`/job:ps/task:0` of `/job:ps/task:0/cpu:0`."""
+    """Return the task of a device: `/job:ps/task:0` of `/job:ps/task:0/cpu:0`."""
     return parse(device).host
 
 
 def tasks(program: Program, given: Mapping[str, str | None] | None = None) -> dict[str, str]:
-    """Where each node runs; the feeds `given` to a task are there, those given to None left out."""
+    """Return the task of each node.
+
+    `given` maps feeds to tasks; a feed mapped to None, which exists on every task, is left out.
+    """
     found: dict[str, str | None] = {n.name: task_of(n.device) for n in program.nodes.values()}
     found.update(given or {})
     return {name: task for name, task in found.items() if task is not None}
@@ -33,13 +39,14 @@ def tasks(program: Program, given: Mapping[str, str | None] | None = None) -> di
 def partition(
     program: Program, cluster: Cluster, why: Mapping[str, str], inside: Sequence[Edge] = ()
 ) -> Plan:
-    """The plan of an ordered, placed program; `inside` are the edges in its loops and branches.
+    """Return the plan of an ordered, placed program.
 
-    A value crosses a border once, sent as soon as it exists and received right before its first
-    use; messages begin and end in host memory. Between devices of one task it is copied once. A
-    control edge that crosses is a token unless a value of the same node crosses anyway. The driver
-    receives what is fetched, and a token from every target elsewhere: the step is over when all
-    nodes of the driver's part have run.
+    `inside` are the edges in its loops and branches. A value crosses to a task once: it is sent as
+    soon as it exists and received right before its first use. Messages begin and end in host
+    memory. Between devices of one task a value is copied once. A control edge to another task is a
+    token unless a value of the same node crosses anyway. The driver receives the fetches and a
+    token from every target on another task, so the step is over when all nodes of the driver's
+    partition have run.
     """
     return Cutter(program, cluster, first=len(inside)).plan(dict(why), inside)
 
@@ -59,10 +66,11 @@ def crossings(
     results: Iterable[tuple[str, Ref]],
     ends: Iterable[tuple[str, str]] = (),
 ) -> dict[str, list[Crossing]]:
-    """What must cross from each node: values first, its end where no value of it goes.
+    """Return the crossings of each node: values, and its end to tasks that no value of it reaches.
 
-    `task` says where each node runs; one that it leaves out is everywhere. `results` are the values
-    that each task takes besides, `ends` (task, node) what it waits for besides.
+    `task` maps nodes to tasks; a node that it lacks exists on every task. `results` are (task,
+    value) pairs that tasks take in addition, `ends` (task, node) pairs that they wait for in
+    addition. Values come first.
     """
     values: dict[Crossing, None] = {}
     tokens: dict[Crossing, None] = {}
@@ -84,11 +92,11 @@ def crossings(
 
 
 class Cutter:
-    """Cuts one program: that of a step, or one that a loop or a branch runs.
+    """Partitions one program: that of a step, or that of a loop or branch.
 
-    A step's feeds and results are the driver's. In a frame each feed in `feeds` is of one task, or
-    of all (None), `results` tells which task takes which value, `devices` the device of the frame
-    on each task, and `frame` the loop or branch. Channels are numbered from `first`.
+    In a step the driver has the feeds and results. In a frame, `feeds` maps each feed to one task
+    or to all (None), `results` are (task, value) pairs, `devices` maps a task to the device of the
+    frame, and `frame` names the loop or branch. Channels are numbered from `first`.
     """
 
     def __init__(
@@ -118,7 +126,7 @@ class Cutter:
         self.crossings = crossings(program, self.task, self.results, ends)
 
     def plan(self, why: dict[str, str], inside: Sequence[Edge]) -> Plan:
-        """The plan of a step."""
+        """Return the plan of a step."""
         fetches = self._cut()[self.driver]
         for target in self.program.targets:
             if self.task[target] != self.driver:
@@ -135,7 +143,7 @@ class Cutter:
         return Plan(parts, edges, self.driver, self.cluster, why)
 
     def parts_of_frame(self) -> dict[str, Part]:
-        """The parts of a program in a frame, by task."""
+        """Return the partitions of a program in a frame, by task."""
         fetches = self._cut()
         return {
             task: Part(
@@ -148,7 +156,7 @@ class Cutter:
         }
 
     def _cut(self) -> dict[str, list[Ref]]:
-        """Emit all nodes; the values that each task takes as results."""
+        """Emit all nodes and return the results of each task."""
         for node in self.program.nodes.values():
             if node.name not in self.task:
                 continue
@@ -165,10 +173,10 @@ class Cutter:
             fetches[task].append(self._value(ref, self.devices[task]))
         return fetches
 
-    # -- where a value or an end is to be had
+    # -- values and ends of nodes on a task
 
     def _value(self, ref: Ref, device: str) -> Ref:
-        """The value on `device`: itself, received, or copied."""
+        """Return the value on `device`: local, received or copied."""
         task, local = task_of(device), ref
         if ref.node not in self.task:
             self._given(ref.node, task)
@@ -187,7 +195,7 @@ class Cutter:
         return self.copies[local, device]
 
     def _given(self, name: str, task: str) -> None:
-        """A feed that every task may have, in the part of this one."""
+        """Add a feed that exists on every task to the partition of this task."""
         if name not in self.parts[task]:
             node = self.program.nodes[name]
             device = self.devices[task]
@@ -203,7 +211,7 @@ class Cutter:
         return tuple(found)
 
     def _end_of(self, before: str, task: str) -> str:
-        """The receive in `task` that comes after the node `before` has run."""
+        """Return the Recv in `task` that follows the end of the node `before`."""
         crossing = next(c for c in self.crossings[before] if c.dest == task)
         return self._receive(crossing).node
 

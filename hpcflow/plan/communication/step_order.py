@@ -1,4 +1,4 @@
-"""One global order of the step; every task's order is a restriction of it."""
+"""Step order: one global order of the nodes; each task runs a subsequence of it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from hpcflow.plan.ir.program_rewriting import topological
 
 
 def order(program: Program) -> Program:
-    """The nodes in the order of the step: as the graph was made, collectives as early as they can.
+    """Return the nodes in step order: creation order, with collectives as early as possible.
 
-    Collectives keep the order of their `sequence`. Sends are put right behind what they send when
-    the program is cut. Errors: VerifyError if the nodes depend on each other in a circle.
+    Collectives keep the order of their `sequence`. Partitioning later inserts each Send right
+    behind the node whose value it sends.
+    Errors: VerifyError if nodes depend on each other in a cycle.
     """
     position = {name: i for i, name in enumerate(program.nodes)}
     collectives = [n for n in program.nodes.values() if n.row.collective]

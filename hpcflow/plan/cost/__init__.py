@@ -1,1 +1,1 @@
-"""What a plan costs: FLOPs, bytes, messages, memory."""
+"""Cost model of a plan: FLOPs, bytes, messages and memory."""

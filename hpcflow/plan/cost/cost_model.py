@@ -1,4 +1,4 @@
-"""What a plan costs, predicted: bytes and messages a step, seconds a node."""
+"""Cost model: predicted bytes and messages per step, and seconds per node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hpcflow.plan.cost.message_overhead import HEADER_BYTES
 from hpcflow.plan.cost.op_flops_and_bytes import work
 from hpcflow.plan.ir.program import Node, Part, Plan
 
-FLOPS = 2e10  # of one core, roughly: predictions only decide how often to poll
+FLOPS = 2e10  # per second on one core, roughly: predictions only decide how often to poll
 BYTES = 1e10  # read or written per second
 STARTS = 1e-6  # seconds to start a kernel
 MOVES_NOTHING = ("Feed", "Variable", "Const", "ReadVariable", "Recv", "NoOp", "Send", "FromParcel")
@@ -19,7 +19,7 @@ MOVES_NOTHING = ("Feed", "Variable", "Const", "ReadVariable", "Recv", "NoOp", "S
 
 @dataclasses.dataclass(frozen=True)
 class Traffic:
-    """Messages from one task to another in a step; `headers` of them only start it."""
+    """Messages from one task to another in a step; `headers` of them only start the step."""
 
     source: str
     dest: str
@@ -29,11 +29,11 @@ class Traffic:
 
 
 def traffic(plan: Plan) -> list[Traffic]:
-    """Point-to-point messages of one step, by (source, destination), the driver's first.
+    """Return the point-to-point messages of a step by (source, destination), the driver's first.
 
     Each edge is one message; a token has no bytes. The driver starts each other task of the plan
-    with one header of `HEADER_BYTES`. What crosses inside a loop or a branch is not counted: how
-    often that is, values decide.
+    with one header of `HEADER_BYTES`. Edges inside a loop or branch are not counted, because values
+    decide how often they run.
     """
     found: dict[tuple[str, str], list[int]] = {}
     for task in plan.parts:
@@ -47,7 +47,10 @@ def traffic(plan: Plan) -> list[Traffic]:
 
 
 def collective_bytes(part: Part) -> dict[str, int]:
-    """Bytes of the input of each collective of a part, in their order, as communicators count."""
+    """Return the input bytes of each collective of a partition, in order.
+
+    Communicators count the same bytes.
+    """
     return {
         node.name: sum(spec.nbytes for spec in node.specs)
         for node in part.nodes.values()
@@ -56,12 +59,12 @@ def collective_bytes(part: Part) -> dict[str, int]:
 
 
 def given_specs(node: Node, part: Part) -> list[Spec]:
-    """What is known of the inputs of a node."""
+    """Return the specs of the inputs of a node."""
     return [part.spec(ref) for ref in node.inputs]
 
 
 def flops(node: Node, inputs: Sequence[Spec]) -> int:
-    """Arithmetic operations of a node, of unknown sizes roughly."""
+    """Return the FLOPs of a node, an estimate if sizes are unknown."""
     known = [spec for spec in (*inputs, *node.specs) if spec.known]
     if node.type in MOVES_NOTHING or not known:
         return 0
@@ -73,7 +76,7 @@ def flops(node: Node, inputs: Sequence[Spec]) -> int:
 
 
 def seconds(node: Node, inputs: Sequence[Spec]) -> float:
-    """A rough prediction of the time a node takes on one core."""
+    """Return a rough estimate of the time of a node on one core."""
     if node.type in MOVES_NOTHING:
         return 0.0
     moved = sum(spec.nbytes for spec in (*inputs, *node.specs))
@@ -81,5 +84,5 @@ def seconds(node: Node, inputs: Sequence[Spec]) -> float:
 
 
 def seconds_in(part: Part) -> Callable[[Node], float]:
-    """`seconds` for the nodes of one part."""
+    """Return `seconds` for the nodes of one partition."""
     return lambda node: seconds(node, given_specs(node, part))

@@ -1,4 +1,4 @@
-"""The memory each rank of a plan needs, known before it runs: by the code that places values."""
+"""Memory estimate: bytes per rank, predicted before the run by the code that allocates buffers."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ Made = Callable[[Part], tuple[Part, Callable[[Node], KernelInfo], Writer | None]
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """Bytes on one rank; `total` is what it holds while the steps of the plan go on.
+    """Bytes on one rank; `total` is held while the steps of the plan run.
 
-    Apart from these are `versions`, the second buffers that updates of variables may need while
-    readers hold a version, `results`, which are the caller's own, and `unsized` values, of which
-    only the step tells how large they are.
+    Not in `total` are `versions`, the second buffers that updates of variables may need while
+    readers hold a version; `results`, which belong to the caller; and `unsized`, the number of
+    values whose sizes are known only at run time.
     """
 
     task: str
-    sizes: Mapping[str, int]  # of the variables
+    sizes: Mapping[str, int]  # variable -> bytes
     constants: int = 0
-    buffers: int = 0  # the arenas of all steps that are in flight at once
-    messages: int = 0  # where values come and go, of these steps
-    sums: int = 0  # what collectives add, and the sums
-    steps: int = 1  # in flight at once: on a server one of each worker
+    buffers: int = 0  # the arenas of all steps in flight
+    messages: int = 0  # receive and send buffers of these steps
+    sums: int = 0  # inputs and outputs of collectives
+    steps: int = 1  # number in flight: on a server one per replica
     versions: int = 0
     results: int = 0
     unsized: int = 0
@@ -50,14 +50,18 @@ class Memory:
 
 
 def plainly(part: Part) -> tuple[Part, Callable[[Node], KernelInfo], None]:
-    """Of kernels that write all outputs to other memory than their inputs: what is always right."""
+    """Return the partition with kernels that share no memory between outputs and inputs.
+
+    This assumption is always valid.
+    """
     return part, lambda node: KernelInfo("out"), None
 
 
 def predict(plan: Plan, made: Made = plainly) -> dict[str, Memory]:
-    """The memory of each task of a plan.
+    """Return the memory of each task of a plan.
 
-    `made(part)` is what runs, its kernels' forms, and what tells of generated updates.
+    `made(part)` returns the partition that runs, the KernelInfo of its nodes, and the writer of
+    generated updates.
     """
     return {task: _part(part, made, _steps(plan, task)) for task, part in plan.parts.items()}
 
@@ -70,15 +74,15 @@ def _part(part: Part, made: Made, steps: int) -> Memory:
 
 
 def _steps(plan: Plan, task: str) -> int:
-    """A server has a part in the step of each worker, which may all come at once."""
+    """Return how many steps can be in flight on a task: on a server one per replica, else one."""
     by_workers = parse(plan.driver).job != "ps"
     return plan.cluster.replicas if by_workers and parse(task).job == "ps" else 1
 
 
 def of_code(part: Part, code: Code, steps: int, insides: Iterable[Memory]) -> Memory:
-    """The memory of one task whose part has this code and is run by `steps` steps at once.
+    """Return the memory of a task whose partition has this code, with `steps` steps in flight.
 
-    `insides` is that of its loops and branches.
+    `insides` is the memory of its loops and branches.
     """
     sizes = variables(part)
     made = Memory(
@@ -99,26 +103,26 @@ def of_code(part: Part, code: Code, steps: int, insides: Iterable[Memory]) -> Me
 
 
 def constants(part: Part, code: Code) -> dict[str, int]:
-    """Bytes of each constant that the code of a part uses."""
+    """Return the bytes of each constant that the code of a partition uses."""
     names = dict.fromkeys(what[1] for what in code.binds.values() if what[0] == "const")
     return {name: part.nodes[name].specs[0].nbytes for name in names}
 
 
 def variables(part: Part) -> dict[str, int]:
-    """Bytes of each variable of a part, or piece of one, those that its loops use among them."""
+    """Return the bytes of each variable, or piece of one, in a partition and its loops."""
     nodes = (n for n in (*part.nodes.values(), *within(part.nodes)) if n.type == "Variable")
     return {n.name: Spec(n.attrs["dtype"], tuple(n.attrs["shape"])).nbytes for n in nodes}
 
 
 def _with(outer: Memory, inside: Memory) -> Memory:
-    """With what a loop or branch needs; its variables are among those of the whole."""
+    """Add the memory of a loop or branch; its variables are counted in `outer`."""
     names = ("constants", "buffers", "messages", "unsized")
     changes = {name: getattr(outer, name) + getattr(inside, name) for name in names}
     return dataclasses.replace(outer, **changes)
 
 
 def _message(part: Part, what: tuple) -> int:
-    """Bytes of a buffer where a value comes, or from where it goes."""
+    """Return the bytes of a receive buffer or send staging buffer."""
     if what[0] == "recv":
         return part.nodes[what[1]].specs[0].nbytes
     if what[0] == "stage" and (inputs := part.nodes[what[1]].inputs):
@@ -127,7 +131,7 @@ def _message(part: Part, what: tuple) -> int:
 
 
 def sum_bytes(node: Node) -> int:
-    """Bytes of the storage of a collective, 0 of others; GPUs add in place."""
+    """Return the buffer bytes of a collective, 0 for other nodes; GPUs reduce in place."""
     if not node.row.collective or node.type == "AllGather":
         return 0
     places = 2 if node.type == "AllReduce" and "/gpu:" not in node.device else 1
@@ -135,5 +139,5 @@ def sum_bytes(node: Node) -> int:
 
 
 def _unsized(node: Node) -> int:
-    """How many values of a node have sizes that only the step tells."""
+    """Return how many outputs of a node have sizes known only at run time."""
     return sum(spec.dtype not in OPAQUE and not is_known(spec.shape) for spec in node.specs)

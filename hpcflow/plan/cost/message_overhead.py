@@ -1,3 +1,3 @@
-"""What the engine adds to a plan's own messages, so that costs count every byte."""
+"""Message overhead: bytes that the executor adds to the messages of a plan."""
 
-HEADER_BYTES = 64  # the message that starts a step, from the driver to each other task of the plan
+HEADER_BYTES = 64  # the message by which the driver starts a step on each other task of the plan

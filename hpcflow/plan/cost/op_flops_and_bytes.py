@@ -1,18 +1,18 @@
-"""What a node computes and moves, by formula: one table of floating-point operations and bytes.
+"""FLOPs and bytes of a node: one table of formulas by op type.
 
-One addition, multiplication, comparison, root or exponential of an element counts one operation; a
-product of complex numbers is not told apart. Sources, by the letters at the rows:
+One addition, multiplication, comparison, root or exponential of an element counts as one operation.
+Complex products are counted like real ones. The letters at the rows name the sources:
 
 G  Golub and Van Loan, Matrix Computations, 4th edition: 1.1.15 (products), 3.2 and 3.3 (LU,
    triangular systems), 4.2 (Cholesky), 5.2 (QR), 8.3 and 8.6 (eigenvalues, singular values).
 F  benchFFT's convention for a transform of n complex numbers: 5 n log2 n, of real ones half.
-D  Direct convolution: a product and a sum for each element of a window that is no padding, whatever
-   way it is computed (Dumoulin and Visin, A guide to convolution arithmetic, 2016).
+D  Direct convolution: a multiplication and an addition for each window element that is not
+   padding, for any algorithm (Dumoulin and Visin, A guide to convolution arithmetic, 2016).
 K  The formula in the comment of the op's own kernel, operation by operation.
 
-Bytes are those that must move at least: each input read once, each output written once, of large
-tables the rows that are used, of what is updated in place a read and a write. Work is None where
-only the step knows the sizes.
+Bytes are the minimum that must move: each input is read once and each output written once. For
+large tables only the used rows count. An update in place counts as a read and a write. Work is None
+where sizes are known only at run time.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from hpcflow.plan.ir.program import Node, Part
 
 
 class Work(NamedTuple):
-    """Floating-point operations, and bytes that are read or written."""
+    """FLOPs, and bytes that are read or written."""
 
     flops: int
     nbytes: int
@@ -49,13 +49,13 @@ class Work(NamedTuple):
 
 Count = Callable[[Node, Sequence[Spec]], float]
 
-# Neither computed nor moved: aliases, handles, order, messages (which are counted where they go).
+# No FLOPs and no bytes: aliases, handles, order, messages (counted as traffic).
 NOTHING = frozenset(
     "AroundAxis Branch BranchAcross CheckSizes Const DotAxes EnsureShape ExpandDims Feed "
     "FromParcel Identity JoinedShapes Loop LoopAcross NoOp PlaceholderWithDefault Rank "
     "ReadVariable Recv ReducedAxes Reshape Send Shape Size Squeeze StopGradient Variable".split()
 )
-# Elements are moved, none is computed.
+# Bytes, but no FLOPs.
 MOVES = frozenset(
     "Assign BroadcastTo Cast Concat Copy DynamicPartition DynamicStitch Fill Gather GatherNd "
     "JoinRows OneHot OnesLike Pack Pad Parcel PieceRows Range ReadRows Reverse ReverseSequence "
@@ -63,12 +63,15 @@ MOVES = frozenset(
     "StridedSlice StridedSliceGrad TensorScatterUpdate Tile Transpose TransposeTold Unpack "
     "Where ZerosLike".split()
 )
-# Of the first input only what comes out is read.
+# Reads only as many bytes of the first input as it outputs.
 PICKS = frozenset("Gather GatherNd ReadRows Slice StridedSlice".split())
 
 
 def work(node: Node, inputs: Sequence[Spec]) -> Work | None:
-    """What `node` does with `inputs`; a handle among them has the spec of its variable."""
+    """Return the work of `node` on `inputs`; a handle has the spec of its variable.
+
+    None if a size is unknown, or if the table does not cover this form of the op.
+    """
     if node.type in NOTHING:
         return Work(0, 0)
     if not all(spec.known for spec in (*inputs, *node.specs) if spec.dtype not in OPAQUE):
@@ -76,11 +79,11 @@ def work(node: Node, inputs: Sequence[Spec]) -> Work | None:
     try:
         return Work(round(_flops(node, inputs)), _moved(node, inputs))
     except (IndexError, KeyError):
-        return None  # a form of the op that its row does not know
+        return None  # a form of the op that the table does not cover
 
 
 def given(node: Node, part: Part) -> list[Spec]:
-    """The inputs of a node; of a handle the variable behind it."""
+    """Return the specs of the inputs of a node; for a handle the spec of its variable."""
     specs = []
     for ref in node.inputs:
         source = part.nodes[ref.node]
@@ -92,7 +95,7 @@ def given(node: Node, part: Part) -> list[Spec]:
 
 
 class Product(NamedTuple):
-    """So many products of matrices, [rows, summed] by [summed, columns]."""
+    """Matrix products, each of [rows, summed] by [summed, columns]."""
 
     products: int
     rows: int
@@ -101,9 +104,9 @@ class Product(NamedTuple):
 
 
 def product(node: Node, inputs: Sequence[Spec]) -> Product | None:
-    """What a product of matrices is, and a convolution, as that of its windows with its filters.
+    """Return the size of a matrix product, or of a convolution as windows times filters.
 
-    None for what is neither, and where only the step knows the sizes.
+    None for other nodes and where sizes are known only at run time.
     """
     if not all(spec.known for spec in (*inputs, *node.specs)):
         return None
@@ -132,7 +135,7 @@ def _flops(node: Node, inputs: Sequence[Spec]) -> float:
         return FLOPS[node.type](node, inputs)
     if node.row.by_rows and node.row.writes:
         return _size(inputs[2])
-    # one for each element: elementwise ops write the most of them, reductions read them
+    # one per element of the largest value: the output of elementwise ops, the input of reductions
     sizes = [_size(spec) for spec in (*inputs, *node.specs) if spec.dtype not in OPAQUE]
     return max(sizes, default=0)
 
@@ -142,7 +145,7 @@ def _moved(node: Node, inputs: Sequence[Spec]) -> int:
         indices, updates = inputs[1], inputs[2]  # rows are read, changed and written
         old = 0 if node.type.endswith("Update") else updates.nbytes
         return indices.nbytes + old + 2 * updates.nbytes
-    if node.type == "StridedMatMul":  # of parts of arrays
+    if node.type == "StridedMatMul":  # reads and writes parts of arrays
         return sum(size_of(sizes) for _, sizes, _ in node.attrs["lays"]) * inputs[0].dtype.itemsize
     outputs = sum(spec.nbytes for spec in node.specs)
     if node.type in PICKS:
@@ -152,7 +155,7 @@ def _moved(node: Node, inputs: Sequence[Spec]) -> int:
     return outputs + written + (read - written if node.type == "Assign" else read)
 
 
-# -- counts for the table
+# -- FLOP counts of the table
 
 
 def _size(spec: Spec) -> int:
@@ -172,7 +175,7 @@ def _product(node: Node, inputs: Sequence[Spec]) -> float:
 
 
 def _product_of(node: Node) -> tuple[Any, ...]:
-    """The sizes of the matrices that products make."""
+    """Return the output shape of a matrix product."""
     if node.type == "StridedMatMul":
         return tuple(node.attrs["lays"][2][1])
     assert node.specs[0].shape is not None
@@ -193,7 +196,10 @@ def _sparse_product(node: Node, inputs: Sequence[Spec]) -> float:
 
 
 def _convolution(x: int, filters: int, y: int) -> Count:
-    """Where images, filters and results are among inputs and outputs; all directions are alike."""
+    """Count a convolution; `x`, `filters` and `y` index inputs followed by outputs.
+
+    The forward op and both gradients have the same count.
+    """
 
     def count(node: Node, inputs: Sequence[Spec]) -> float:
         values, attrs = (*inputs, *node.specs), node.attrs
@@ -216,13 +222,13 @@ def _convolution(x: int, filters: int, y: int) -> Count:
 
 
 def _inside(n: int, outs: int, stride: int, before: int) -> int:
-    """How many of `outs` windows have an element of one place, and no padding, there."""
+    """Return how many of `outs` windows have an element, not padding, at one filter tap."""
     first, last = -(-before // stride), (n - 1 + before) // stride
     return max(0, min(last, outs - 1) - max(first, 0) + 1)
 
 
 def _windows(pooled: int) -> Count:
-    """An operation for each element of each window; `pooled` is the value with one for each."""
+    """Count one operation per window element; the `pooled` value has one element per window."""
 
     def count(node: Node, inputs: Sequence[Spec]) -> float:
         return math.prod(node.attrs["window"]) * _size((*inputs, *node.specs)[pooled])
@@ -244,7 +250,7 @@ def _einsum(node: Node, inputs: Sequence[Spec]) -> float:
 
 
 def _transform(each: float, whole: int) -> Count:
-    """Of the last `rank` axes of the complete value: input 0, or output -1."""
+    """Count an FFT over the last `rank` axes of `whole`: 0 for input 0, -1 for output -1."""
 
     def count(node: Node, inputs: Sequence[Spec]) -> float:
         spec = (*inputs, *node.specs)[whole]
@@ -256,7 +262,10 @@ def _transform(each: float, whole: int) -> Count:
 
 
 def _matrix(count: Callable[[int, int, int], float], index: int = 0) -> Count:
-    """`count(m, n, k)` for each matrix [m, n] of input `index`, beside k columns of input 1."""
+    """Sum `count(m, n, k)` over the matrices [m, n] of input `index`.
+
+    k is the number of columns of the last input.
+    """
 
     def every(node: Node, inputs: Sequence[Spec]) -> float:
         shape, last = inputs[index].shape, inputs[-1].shape
@@ -268,7 +277,7 @@ def _matrix(count: Callable[[int, int, int], float], index: int = 0) -> Count:
 
 
 def _of_body(node: Node, inputs: Sequence[Spec]) -> float:
-    """What the operations of a node `Fused` compute: a sum of rows or columns an addition each."""
+    """Count the operations of a `Fused` node; a row or column sum is one addition per element."""
     body, size = node.attrs["body"], node.attrs["size"]
     sizes = {FULL: size, ROW: size, COLUMN: size // (body.cols or size), ONE: 1, JOINED: size}
     values, count = [*inputs], 0.0
@@ -304,12 +313,12 @@ FLOPS: dict[str, Count] = {
     "Fused": _of_body,
     "MatMul": _product,  # G: 2 m n k
     "SparseTensorDenseMatMul": _sparse_product,  # G: 2 for each entry and column
-    "Einsum": _einsum,  # G: a product and a sum for each combination of labels
-    "MatMulBias": _product,  # and its bias, which is little beside it
+    "Einsum": _einsum,  # G: a multiplication and an addition per combination of labels
+    "MatMulBias": _product,  # the bias is negligible
     "PackedMatMul": _product,
     "StridedMatMul": _product,
     "ConvBias": _convolution(0, 1, -1),
-    "Conv": _convolution(0, 1, -1),  # D, all three directions alike
+    "Conv": _convolution(0, 1, -1),  # D, same count for forward and gradients
     "ConvInputGrad": _convolution(-1, 1, 0),
     "ConvFilterGrad": _convolution(0, -1, 1),
     "MaxPool": _windows(-1),  # D
@@ -324,13 +333,13 @@ FLOPS: dict[str, Count] = {
     "SoftmaxGrad": _of_output(4),  # K: y (g - sum(g y))
     "LogSoftmaxGrad": _of_output(4),  # K: g - exp(y) sum(g)
     "SoftmaxCrossEntropy": _of_input(9),  # K: a softmax, the sum of labels, loss 2, gradient 1
-    "SparseSoftmaxCrossEntropy": _of_input(5),  # K: a softmax; the rest is by rows
+    "SparseSoftmaxCrossEntropy": _of_input(5),  # K: a softmax; the rest is per row
     "LogSumExp": _of_input(4),  # K: maximum, difference, exponential, sum
     "L2Loss": _of_input(2),  # K: squares and their sum
     "Normalize": _of_output(5),  # K: sum, difference, square, sum, scale
     "NormalizeGrad": _of_output(7),  # K: r (g - mean(g) - y mean(g y))
     "AddN": lambda node, inputs: (len(inputs) - 1) * _size(node.specs[0]),  # K
-    "GatherGrad": _of_input(1),  # K: a sum for each element of a row
+    "GatherGrad": _of_input(1),  # K: an addition per element of a row
     "SigmoidGrad": _of_output(3),  # K: g y (1 - y)
     "TanhGrad": _of_output(3),  # K: g (1 - y y)
     "ApplyGradientDescent": _of_input(2),  # K: var -= lr g
@@ -350,5 +359,5 @@ FLOPS: dict[str, Count] = {
     "SelfAdjointEig": _eigen,
 }
 
-# Where filters and results of convolutions are among inputs and outputs.
+# Indices of filters and results of convolutions in inputs followed by outputs.
 FILTERS = {"Conv": (1, -1), "ConvBias": (1, -1), "ConvInputGrad": (1, 0), "ConvFilterGrad": (-1, 1)}

@@ -1,4 +1,4 @@
-"""What each server sends and receives in a step, and of which variable."""
+"""Server traffic: what each server sends and receives in a step, by variable."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from hpcflow.plan.ir.program import Edge, Message, Node, Part, Plan, Ref, Share
 from hpcflow.plan.listing.plan_text import as_table, nbytes
 
 SENT, RECEIVED = "sent", "received"
-HANDS_OVER = "RoundAdd"  # a gradient to a round of the servers; its attr `sum` is of a variable
+HANDS_OVER = "RoundAdd"  # sends a gradient to a synchronous update; its attr `sum` names a variable
 
 
 def messages(plan: Plan, homes: Mapping[str, Home]) -> tuple[Message, ...]:
-    """The messages of one step that begin or end on a server, headers of steps apart.
+    """Return the messages of one step to or from servers, without the headers of steps.
 
-    What crosses inside a loop or a branch is not among them: how often that is, values decide.
+    Edges inside a loop or branch are left out, because values decide how often they run.
     """
     sides = {task: _Side(p, homes) for task, p in plan.parts.items() if parse(task).job == "ps"}
     found = []
@@ -29,7 +29,7 @@ def messages(plan: Plan, homes: Mapping[str, Home]) -> tuple[Message, ...]:
 
 
 def trains(plan: Plan) -> bool:
-    """Whether a step of it changes variables, initial values apart, or hands gradients over."""
+    """Return whether a step changes variables or sends gradients; initial values do not count."""
     return any(
         (node.row.writes and not node.attrs.get("initial")) or node.type == HANDS_OVER
         for part in plan.parts.values()
@@ -38,7 +38,7 @@ def trains(plan: Plan) -> bool:
 
 
 class _Side:
-    """The part of a server, to be asked which variable a message is of."""
+    """The partition of a server, with lookups of the variable that a message belongs to."""
 
     def __init__(self, part: Part, homes: Mapping[str, Home]) -> None:
         self.part, self.homes = part, homes
@@ -54,7 +54,7 @@ class _Side:
                 self.users.setdefault(before, []).append(node)
 
     def shares(self, edge: Edge, way: str) -> list[Share]:
-        """The shares of the variables in the messages of an edge."""
+        """Return the shares of the variables in the message of an edge."""
         end = self.ends.get(edge.channel)
         if end is None:
             return []
@@ -63,11 +63,11 @@ class _Side:
         if not values:
             return [Share(self.server, way, self._nearest(end, way), known)]
         found = [Share(self.server, way, self._nearest(n, way), size) for n, size in values]
-        gaps = known - sum(size for _, size in values)  # where values are aligned
+        gaps = known - sum(size for _, size in values)  # padding for alignment
         return [found[0]._replace(nbytes=found[0].nbytes + gaps), *found[1:]]
 
     def _values(self, end: Node, way: str) -> list[tuple[Node, int]]:
-        """The values in a parcel, each by a node that it comes from or goes to, and its bytes."""
+        """Return (node, bytes) of each value in a parcel; the node produces or takes it."""
         nodes = self.part.nodes
         if way == RECEIVED:
             outs = [n for n in self.users.get(end.name, ()) if n.type == "FromParcel"]
@@ -78,7 +78,7 @@ class _Side:
         return [(nodes[r.node], nodes[r.node].specs[r.index].nbytes) for r in parcel.inputs]
 
     def _nearest(self, node: Node, way: str) -> str:
-        """The variable that what is sent comes from, or what is received goes to."""
+        """Return the variable nearest to a node: before a sent value, after a received one."""
         step: Callable[[Node], Iterable[Node]] = self._before if way == SENT else self._after
         seen, layer = {node.name}, [node]
         while layer:
@@ -97,7 +97,7 @@ class _Side:
         return self.users.get(node.name, ())
 
     def _variable(self, node: Node) -> str:
-        """The variable, or the owner of the slot, that a node uses first."""
+        """Return the variable, or the owner of the slot, that a node uses first."""
         name = str(node.attrs["sum"]) if node.type == HANDS_OVER else ""
         while name:
             name = name.rpartition("/")[0]
@@ -114,7 +114,7 @@ class _Side:
 
 
 def as_text(plan: Plan, held: Sequence[int], by: str) -> str:
-    """A table of what each server holds and moves in one step of a worker.
+    """Return a table of what each server holds and transfers in one step of a worker.
 
     `held` are bytes by server, `by` says how variables were placed.
     """

@@ -1,1 +1,1 @@
-"""Which task and device has what: replicas, placement, variable sharding, parameter servers."""
+"""Distribution passes: replicas, placement, variable sharding, parameter servers, frames."""

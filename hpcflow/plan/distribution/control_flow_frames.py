@@ -1,8 +1,8 @@
-"""Cut loops and branches by task: each task gets a frame with its parts of the programs.
+"""Control-flow frames: partitions loops and branches, one frame per task.
 
-The frames of one loop run in step without meeting: each runs its own iterations, their messages
-keep them in order, and the predicate travels to all of them. A loop variable lives where the body
-makes it; what a program uses from outside is given to each task that uses it, once.
+The frames of one loop run without a barrier: each runs its own iterations, messages keep them in
+order, and every frame receives the predicate. A loop variable is on the task where the body
+computes it. A captured value is an input once on each task that uses it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hpcflow.plan.ir.program_rewriting import sorted_program, substitute
 
 
 def split(program: Program, cluster: Cluster) -> tuple[Program, list[Edge]]:
-    """`program` with a frame for each task in place of a loop or branch, and the edges inside."""
+    """Return `program` with one frame per task for each loop or branch, and the inner edges."""
     edges: list[Edge] = []
     return _split(program, cluster, edges), edges
 
@@ -45,7 +45,7 @@ def _split(program: Program, cluster: Cluster, edges: list[Edge]) -> Program:
     if not followers:
         return made
     nodes = {n.name: n.but(control=_all(n.control, followers)) for n in made.nodes.values()}
-    ends = [name for names in followers.values() for name in names]  # the step waits for all
+    ends = [name for names in followers.values() for name in names]  # the step waits for all frames
     targets = dict.fromkeys((*_all(made.targets, followers), *ends))
     return sorted_program(made.but(nodes=nodes, targets=tuple(targets)))
 
@@ -55,7 +55,7 @@ def _all(names: Sequence[str], followers: Mapping[str, tuple[str, ...]]) -> tupl
 
 
 class _Frames:
-    """The frames of one node."""
+    """Builds the frames of one loop or branch."""
 
     def __init__(self, node: Node, program: Program, cluster: Cluster, edges: list[Edge]) -> None:
         self.node, self.program, self.cluster, self.edges = node, program, cluster, edges
@@ -67,7 +67,11 @@ class _Frames:
         self.device = {task: self._device(task) for task in self.tasks}
 
     def _homes(self) -> list[str]:
-        """The task where each output lives: that of a list, or where the programs make it."""
+        """Return the task of each output.
+
+        A tensor list has its task in the attr `homes`; other outputs are on the task that computes
+        them.
+        """
         fetched = [p.fetches for k, p in self.programs.items() if k != "cond"]
         lists: dict[int, str] = self.node.attrs.get("homes", {})
         found: list[str | None] = []
@@ -92,7 +96,7 @@ class _Frames:
         return list(found) or [mine]
 
     def _device(self, task: str) -> str:
-        """The device of most of what runs there: inputs are brought to it."""
+        """Return the device of most nodes of the frame on a task; inputs are copied to it."""
         devices = Counter(
             n.device
             for p in self.programs.values()
@@ -104,10 +108,10 @@ class _Frames:
         names = self.cluster.server_devices if "/job:ps" in task else self.cluster.devices
         return f"{task}/{names[0]}"
 
-    # -- making them
+    # -- building frames
 
     def make(self) -> tuple[list[Node], dict[Ref, Ref]]:
-        """The frames, and which of their outputs stand for those of the node."""
+        """Return the frames, and the map from outputs of the node to outputs of frames."""
         parts = {key: self._cut(key, program) for key, program in self.programs.items()}
         values: dict[Ref, Ref] = {}
         frames = []

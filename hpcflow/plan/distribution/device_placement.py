@@ -1,4 +1,4 @@
-"""Give every node its device: what the user asked, else beside its state, else the driver."""
+"""Device placement: the requested device, else the device of the state, else the driver."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from hpcflow.plan.ir.control_flow_nodes import inner, mapped
 from hpcflow.plan.ir.program import Cluster, Node, Program, Ref
 from hpcflow.plan.ir.union_find import Sets
 
-DRIVER = "/job:worker/task:0"  # of each replica: it runs the script
-DEFAULT = "default: the driver"  # why a node stands where nobody wants it elsewhere
+DRIVER = "/job:worker/task:0"  # of each replica; runs the script
+DEFAULT = "default: the driver"  # the reason without any constraint
 
 
 @dataclasses.dataclass(frozen=True)
 class _Bound:
-    """A constraint and who brought it."""
+    """A device constraint, with the node and line that set it."""
 
     wish: DeviceName
     node: str
@@ -31,7 +31,7 @@ class _Bound:
 
 
 def host_device(cluster: Cluster) -> str:
-    """The driver's device for fed and fetched values: its CPU if it has one."""
+    """Return the driver's device for feeds and fetches: its CPU if it has one."""
     lead = parse(cluster.lead)
     devices = cluster.server_devices if lead.job == "ps" else cluster.devices
     cpus = [d for d in devices if d.startswith("cpu")]
@@ -41,9 +41,9 @@ def host_device(cluster: Cluster) -> str:
 def place(
     program: Program, graph: Graph, cluster: Cluster, homes: Mapping[str, Home]
 ) -> tuple[Program, dict[str, str]]:
-    """The program with full device names, and why each node stands where it does.
+    """Return the program with full device names, and the reason for each node's device.
 
-    Errors: PlacementError naming the operations whose constraints contradict or cannot be met.
+    Errors: PlacementError naming the operations whose constraints conflict or cannot be met.
     """
     why: dict[str, str] = {}
 
@@ -61,7 +61,10 @@ def _placed(
     homes: Mapping[str, Home],
     why: dict[str, str],
 ) -> Program:
-    """The program with full device names, but for what its nodes hold; `why` is added to."""
+    """Place the nodes of one program, without those in its loops and branches.
+
+    Reasons are added to `why`.
+    """
     groups = _Groups(program, graph)
     bounds: dict[str, list[_Bound]] = {}
     for name in groups.members():
@@ -80,9 +83,10 @@ def _placed(
 
 
 class _Groups(Sets[str]):
-    """Sets of operations that share a device: by colocation, through handles, sums at their input.
+    """Sets of operations on one device: colocated, or connected by handles or collectives.
 
-    Operations that the step does not run still bind those colocated with them.
+    An AllReduce or AllGather without constraints is placed with its input. Operations that the step
+    does not run still constrain the operations colocated with them.
     """
 
     def __init__(self, program: Program, graph: Graph) -> None:
@@ -110,7 +114,7 @@ def _mates(node: Node, program: Program) -> list[str]:
 
 
 def _made_here(program: Program, homes: Mapping[str, Home]) -> Program:
-    """Sums of equal rows beside what makes the rows, not beside the variable: fewer are sent."""
+    """Colocate SumEqualRows with its input, not with the variable, so that fewer rows are sent."""
     nodes = {
         node.name: node.but(colocate=(node.inputs[0].node,))
         for node in program.nodes.values()
@@ -142,13 +146,19 @@ def _bounds(name: str, program: Program, graph: Graph, homes: Mapping[str, Home]
 
 
 def _only_kind(node: Node, program: Program) -> str:
-    """The kind of device that alone can run a node, "" if any may: strings stay on CPUs."""
+    """Return the only kind of device that can run a node, or "".
+
+    Strings stay on CPUs.
+    """
     specs = (*node.specs, *(program.spec(ref) for ref in node.inputs))
     return "cpu" if any(s.dtype == string for s in specs) else node.row.device
 
 
 def _check_script(node: Node, why: str) -> None:
-    """What only the script knows, a Python function, must be where the script runs."""
+    """Check that an operation with a Python function is placed on the driver.
+
+    Errors: PlacementError if it is elsewhere.
+    """
     if node.row.script and parse(node.device).host != DRIVER:
         raise PlacementError(
             f"{node.name!r} ({node.type}) would run on {node.device} ({why}), which does not run "
@@ -184,7 +194,7 @@ def _choose(bounds: list[_Bound], cluster: Cluster) -> DeviceName:
 
 
 def _wishes(merged: DeviceName, cluster: Cluster) -> list[DeviceName]:
-    """What may serve a constraint, the best first."""
+    """Return the devices that satisfy a constraint, best first."""
     found, any_index = [merged], merged._replace(index=None)
     if merged.kind == "cpu" and (merged.index or 0) < cluster.cpus:
         found.append(any_index)
@@ -194,14 +204,18 @@ def _wishes(merged: DeviceName, cluster: Cluster) -> list[DeviceName]:
 
 
 def _who(bounds: list[_Bound], field: str) -> _Bound:
-    """The constraint that names this part of a device."""
+    """Return the first constraint that sets this field of a device name."""
     return next(b for b in bounds if getattr(b.wish, field) is not None)
 
 
 def _merge(
     merged: DeviceName, bound: _Bound, before: list[_Bound], soft: bool = False
 ) -> DeviceName:
-    """Both constraints. With `soft` devices of two kinds are a CPU, of two numbers the first."""
+    """Return both constraints merged.
+
+    With `soft`, conflicting kinds become a CPU, and of conflicting indices the first is used.
+    Errors: PlacementError if the constraints conflict.
+    """
     wish = bound.wish
     if wish.job is None and wish.task is not None:
         wish = wish._replace(job="worker")
@@ -260,7 +274,7 @@ def _why(node: Node, bounds: list[_Bound]) -> str:
 
 
 def _spread(wished: Program, placed: Program, why: dict[str, str], cluster: Cluster) -> Program:
-    """The placed program, and those that its nodes hold, with copies of what is free."""
+    """Return the placed program and its inner programs, with free nodes copied to their users."""
     nodes = {}
     for name, node in placed.nodes.items():
         asked = dict(inner(wished.nodes[name]))
@@ -270,9 +284,10 @@ def _spread(wished: Program, placed: Program, why: dict[str, str], cluster: Clus
 
 
 class _Spread:
-    """A copy of what needs no input on every device that uses it, instead of sending it.
+    """Duplicates free nodes (pure, without inputs) on every device that uses them.
 
-    Only a device scope holds it in place: colocation is meant for state and what changes it.
+    This avoids sending their values. Only a device scope pins such a node: colocation is meant for
+    state and its updates.
     """
 
     def __init__(self, wished: Program, placed: Program, why: dict[str, str]) -> None:
@@ -286,7 +301,7 @@ class _Spread:
         self.taken = set(placed.nodes)
 
     def run(self, host: str) -> Program:
-        """The program with copies; fetched ones are on `host`."""
+        """Return the program with the copies; fetched ones are on `host`."""
         placed = self.placed
         fetches = tuple(self._on(ref, host) for ref in placed.fetches)
         for target in placed.targets:
@@ -303,7 +318,7 @@ class _Spread:
         return node.but(inputs=inputs, control=tuple(c for c in node.control if c not in self.made))
 
     def _on(self, ref: Ref, device: str) -> Ref:
-        """The value on `device`, by a copy of its node if it is free."""
+        """Return the value on `device`, by a copy of its node if that is free."""
         if ref.node not in self.made:
             return ref
         if (ref.node, device) not in self.copies:
@@ -324,7 +339,7 @@ class _Spread:
 
 
 def short(device: str) -> str:
-    """`ps_0_cpu_0` of `/job:ps/task:0/cpu:0`: a device as part of a name."""
+    """Return a device as part of a name: `ps_0_cpu_0` of `/job:ps/task:0/cpu:0`."""
     found = parse(device)
     parts = [found.job, found.task, found.kind, found.index]
     return "_".join(str(p) for p in parts if p is not None)

@@ -1,4 +1,4 @@
-"""Initial values are made where the variable lives: of a piece on a server only its rows."""
+"""Initial value sharding: each server computes initial values for its own rows only."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from hpcflow.plan.ir.program import Node, Program, Ref
 from hpcflow.plan.ir.program_rewriting import constant, infer
 from hpcflow.platform.rank_logging import say_once
 
-DRAWS = frozenset(  # every element is found by its place alone: rows can be drawn by themselves
+DRAWS = frozenset(  # counter-based random ops: rows can be drawn separately
     "RandomUniform RandomNormal TruncatedNormal RandomUniformInt RandomGamma RandomPoisson".split()
 )
 ELEMENTWISE = frozenset(
     "Abs Add Cast Div Exp Identity Log Maximum Minimum Mul Neg Pow RealDiv Reciprocal Sigmoid Sign "
     "Sqrt Square Sub Tanh".split()
 )
-READS = frozenset({"ReadCheckpoint"})  # stay as they are, and any rows can be read
-FEW = 64  # nodes that make an initial value; more are left where they are
+READS = frozenset({"ReadCheckpoint"})  # immutable, and any rows can be read
+FEW = 64  # maximum of nodes in an initializer that moves
 
 
 def is_initial(node: Node) -> bool:
-    """Whether a node gives a variable its initial value."""
+    """Return whether a node assigns a variable its initial value."""
     return node.type == "Assign" and bool(node.attrs.get("initial"))
 
 
 def beside_variables(program: Program, homes: Mapping[str, Home]) -> Program:
-    """What makes the initial values of whole variables on servers, on their servers.
+    """Move the initializers of variables that are whole on a server to that server.
 
-    It is moved there if it needs nothing but itself: no feed, no other variable. What others use
-    too is made once more: draws of one key are the same everywhere.
+    An initializer moves if it depends on no feed and no other variable. Nodes with other consumers
+    are duplicated, because random draws with one key are the same everywhere.
     """
     users: dict[str, set[str]] = {}
     for node in program.nodes.values():
@@ -63,7 +63,10 @@ def _renamed(refs: Sequence[Ref], names: Mapping[str, str]) -> tuple[Ref, ...]:
 
 
 def makers(program: Program, value: Ref) -> list[str]:
-    """The nodes that make `value`, in their order; none if it depends on more than themselves."""
+    """Return the nodes that compute `value`, in order.
+
+    The list is empty if the value depends on anything that cannot be computed again elsewhere.
+    """
     found: dict[str, None] = {}
     stack = [value.node]
     while stack:
@@ -85,9 +88,9 @@ def in_pieces(
     parts: Sequence[str],
     add: Callable[[Node], Ref],
 ) -> list[Ref] | None:
-    """The initial value that `node` assigns, made apart for each of `pieces` beside its part.
+    """Return the initial value that `node` assigns, computed separately beside each piece.
 
-    None, told in one line, if its rows cannot be made by themselves: then it is made as a whole.
+    None if rows cannot be computed separately; a log line says so, and the value is computed whole.
     """
     value = node.inputs[1]
     if makers(program, value) and program.spec(value).shape:
@@ -109,11 +112,11 @@ def in_pieces(
 
 
 class _Whole(Exception):
-    """A value whose rows cannot be made by themselves."""
+    """Raised for a value whose rows cannot be computed separately."""
 
 
 class _Rows:
-    """Makes the rows of values that belong to one piece."""
+    """Builds the nodes that compute the rows of one piece."""
 
     def __init__(
         self, program: Program, piece: Piece, part: str, add: Callable[[Node], Ref]
@@ -123,7 +126,7 @@ class _Rows:
         self.specs: dict[Ref, Spec] = {}
 
     def of(self, value: Ref) -> Ref:
-        """The rows of a value that is as long as the variable."""
+        """Return the rows of a value that has as many rows as the variable."""
         spec = self.program.spec(value)
         self.rank, self.size = len(spec.shape or ()), (spec.shape or (None,))[0]
         return self._rows(value)
@@ -144,7 +147,10 @@ class _Rows:
         return len(shape) == self.rank and shape[0] == self.size
 
     def _whole(self, ref: Ref) -> Ref:
-        """A value that all rows use: made once more, unless all rows are needed to make it."""
+        """Return a value that all rows use, computed again for this piece.
+
+        Errors: _Whole if the value itself has all rows of the variable.
+        """
         if self._is_long(ref):
             raise _Whole(f"{ref.node!r} is needed as a whole")
         return self._rows(ref)

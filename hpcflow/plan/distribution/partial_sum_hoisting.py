@@ -1,4 +1,4 @@
-"""Sums of values of several devices: what lies on one is added up there, and sent as one value."""
+"""Partial sums: terms on one device are added there, and only the sum is sent."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hpcflow.plan.ir.program_rewriting import unused
 
 
 def add_where_made(program: Program) -> Program:
-    """The placed program with an AddN on each device that has several terms of one elsewhere.
+    """Add an AddN on each device that has several terms of an AddN elsewhere.
 
     The rounding of sums may change.
     """
@@ -20,11 +20,11 @@ def add_where_made(program: Program) -> Program:
 
 
 def _in_parts(program: Program, total: Node) -> list[Node]:
-    """The partial sums, and the total of them."""
+    """Return the partial sums and their total."""
     groups: dict[str, list[Ref]] = {}
     for ref in total.inputs:
         made = program.nodes[ref.node]
-        everywhere = made.type == "Feed"  # of a loop, which each task has
+        everywhere = made.type == "Feed"  # a feed of a loop is present on each task
         groups.setdefault(total.device if everywhere else made.device, []).append(ref)
     parts, terms = list[Node](), list[Ref]()
     for device, refs in groups.items():

@@ -1,4 +1,7 @@
-"""Second pass: what the ops about replicas mean in this mode, for this replica."""
+"""Replica lowering: replaces replica ops by what they mean in this mode, for this replica.
+
+This is the second pass.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,8 @@ from hpcflow.plan.ir.program_rewriting import (
 )
 
 LOWERED = {"ReplicaSum": "AllReduce", "ReplicaGather": "AllGather"}
-APART = 1 << 32  # samples between replicas whose batches are not dealt
-UNKNOWN = -1  # bytes of a sum whose size the graph alone does not tell
+APART = 1 << 32  # sample offset between replicas whose batches are not sharded
+UNKNOWN = -1  # bytes of a sum of unknown static shape
 
 
 def replicate(
@@ -36,20 +39,21 @@ def replicate(
 ) -> Program:
     """Lower ReplicaSum, ReplicaShare, ReplicaOffset and initializers for `cluster.mode`.
 
-    all:         a replica's samples are APART from the last one's, unless its offset is fed.
-    single, ps:  a sum over replicas is the value itself, the share is 1.
-    collective:  it is an AllReduce (of rows an AllGather), the share 1 / replicas; initial values
-                 come from replica 0. One with a `wire` is an AllReduce of that dtype between Casts.
-    but in ps:   rows are not added up where that is optional.
-    ps:          replica 0 initializes the variables in `served`, those on servers; the others wait
-                 until it has. Where the rule joins gradients (`cluster.sync`) sums are left for
-                 `hpcflow.plan.distribution.sync_program_split`, the share is 1 / replicas.
-                 Variables that are not `served`
-                 are trained as in collective mode: each replica has its own, all stay the same.
+    - all modes: sample offsets of consecutive replicas differ by APART, unless the offset is fed.
+    - single: a sum over replicas is its input, and the share is 1.
+    - collective: a sum is an AllReduce (of rows an AllGather), the share is 1 / replicas, and
+      initial values are broadcast from replica 0. A sum with a `wire` is an AllReduce of that dtype
+      between Casts.
+    - single and collective: an optional sum of equal rows (SumEqualRows) is dropped.
+    - ps: sums are as in single mode, except that a rule which joins gradients (`cluster.sync`)
+      leaves them to `hpcflow.plan.distribution.sync_program_split`, with the share 1 / replicas.
+      Replica 0 initializes the variables in `served`, which are on servers; the other replicas wait
+      for it. Variables not in `served` are trained as in collective mode: each replica has an equal
+      copy.
 
-    An AllReduce carries, until it is bucketed, attrs `depth` (collectives before it), `available`
-    (the place of its input in the graph) and `static` (bytes by the graph's own shapes): what
-    orders collectives must not depend on feeds.
+    Until bucketing, an AllReduce has the attrs `depth` (number of collectives before it),
+    `available` (position of its input in the graph) and `static` (bytes by the static shapes),
+    because the order of collectives must not depend on feeds.
     """
     collective = cluster.mode == "collective"
     share = 1 / cluster.replicas if cluster.joins else 1.0
@@ -72,7 +76,7 @@ def replicate(
 
 
 def as_planned(program: Program, cluster: Cluster, replica: int) -> int:
-    """The lowest number of a replica whose plan is the same, though it feeds other samples."""
+    """Return the lowest replica number with the same plan, apart from its samples."""
     nodes = chain(program.nodes.values(), within(program.nodes))
     if any(node.type == "ReplicaOffset" for node in nodes):
         return replica
@@ -80,12 +84,12 @@ def as_planned(program: Program, cluster: Cluster, replica: int) -> int:
 
 
 def _equal_rows_first(program: Program) -> Program:
-    """Rows of one index are added up before they are sent to the servers that join them."""
+    """Add up rows of equal index before they are sent to the servers."""
 
     def rule(node: Node) -> list[Node]:
         if node.type != "ReplicaGather":
             return [node]
-        if program.nodes[node.inputs[1].node].type in ("SumEqualRows", "TopK"):  # no index twice
+        if program.nodes[node.inputs[1].node].type in ("SumEqualRows", "TopK"):  # distinct already
             return [node]
         name, given = f"{node.name}/distinct", [program.spec(ref) for ref in node.inputs]
         specs = infer("SumEqualRows", given, {}, op=name, line=node.line)
@@ -98,7 +102,10 @@ def _equal_rows_first(program: Program) -> Program:
 def _own_variables(
     program: Program, graph: Graph, cluster: Cluster, served: Container[str]
 ) -> Program:
-    """Sums and initial values of the variables that each replica has itself, beside servers."""
+    """Lower sums and initial values of variables that are on workers in ps mode.
+
+    Errors: PlacementError if the replicas would not stay equal.
+    """
     sums = [n for n in program.nodes.values() if n.type in LOWERED and _is_own(n, graph, served)]
     if sums and not cluster.in_step:
         raise PlacementError(
@@ -114,14 +121,14 @@ def _own_variables(
 
 
 def _is_own(node: Node, graph: Graph, served: Container[str]) -> bool:
-    """Whether a sum is for a variable that is on the workers, the same on all."""
+    """Return whether a sum is for a variable that is on the workers, equal on all of them."""
     mates = [graph.get_operation_by_name(name) for name in node.colocate]
     variables = [op for op in mates if op.type == "Variable"]
     return any(op.name not in served and not op.attrs.get("local") for op in variables)
 
 
 def _without_sums_of_rows(program: Program) -> Program:
-    """Without those that only make messages to servers shorter."""
+    """Drop optional SumEqualRows, which only shorten messages to servers."""
     values = {
         Ref(node.name, i): node.inputs[i]
         for node in program.nodes.values()
@@ -132,7 +139,11 @@ def _without_sums_of_rows(program: Program) -> Program:
 
 
 def refuse_sums(program: Program) -> None:
-    """GraphError for what needs all replicas inside a loop or a branch: not all might run it."""
+    """Check that no collective operation is inside a loop or branch.
+
+    Replicas may not all run it there.
+    Errors: GraphError if there is one.
+    """
     for node in program.nodes.values():
         if node.type in LOWERED or is_initial(node):
             raise GraphError(
@@ -145,13 +156,13 @@ def refuse_sums(program: Program) -> None:
 
 
 def _mapped(program: Program, rule: Callable[[Node], list[Node]]) -> Program:
-    """Each node replaced by what `rule` makes of it (its own name last)."""
+    """Replace each node by the nodes that `rule` returns; the last keeps its name."""
     nodes = {new.name: new for node in program.nodes.values() for new in rule(node)}
     return program.but(nodes=nodes)
 
 
 def _scalars(program: Program, values: Mapping[str, float]) -> Program:
-    """Constants in place of the ops of the types in `values`."""
+    """Replace ops of the types in `values` by constants."""
 
     def rule(node: Node) -> list[Node]:
         if node.type not in values:
@@ -172,7 +183,7 @@ def _from_root(program: Program, served: Container[str] = ()) -> Program:
         if not is_initial(node) or node.inputs[0].node in served:
             return [node]
         handle, value = node.inputs
-        if program.nodes[handle.node].attrs.get("local"):  # each replica's own
+        if program.nodes[handle.node].attrs.get("local"):  # local to each replica
             return [node]
         spec = program.spec(value)
         root = Node(
@@ -190,13 +201,13 @@ def _from_root(program: Program, served: Container[str] = ()) -> Program:
 
 
 def _narrowed(node: Node, wire: np.dtype, program: Program) -> list[Node]:
-    """The AllReduce `node` in the dtype `wire`, and under its name that sum in its own dtype."""
+    """Return the AllReduce `node` in the dtype `wire`, cast back under the name of `node`."""
     spec, narrow = node.specs[0], (Spec(wire, node.specs[0].shape),)
     cast = node.but(type="Cast", control=())
     before = program.nodes[node.inputs[0].node]
     made: list[Node] = []
     if before.type == "Cast" and program.spec(before.inputs[0]).dtype == wire:
-        given = before.inputs[0]  # it has just been widened
+        given = before.inputs[0]  # undo the widening cast
     else:
         given = Ref(f"{node.name}/narrow")
         made = [cast.but(name=given.node, attrs={"dtype": wire}, specs=narrow)]
@@ -205,7 +216,7 @@ def _narrowed(node: Node, wire: np.dtype, program: Program) -> list[Node]:
 
 
 def _all_reduces(program: Program, graph: Graph, only: Container[str] | None = None) -> Program:
-    """Collectives in place of all sums, or `only` of those named."""
+    """Replace all sums, or those named in `only`, by collectives."""
     place = {name: i for i, name in enumerate(program.nodes)}
     depth: dict[str, int] = {}
 

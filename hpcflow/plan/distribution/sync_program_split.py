@@ -1,15 +1,20 @@
-"""Synchronous training with parameter servers: a step of a worker, and a round of the servers.
+"""Synchronous training with parameter servers: splits a worker's step from the update.
 
-The graph says "sum over replicas" (`ReplicaSum`). Where a rule joins the workers' gradients
-(`sync="all"`, `Backup`), the program of a step is split there. A worker's step begins when server
-0, the *coordinator*, says what version of the variables it is of (`RoundBegin`), and ends with the
-gradients on the servers that hold their variables (`RoundAdd`), which the coordinator is told
-(`RoundReady`). All that follows the sums and changes state is a *round*: a program of its own,
-which server 0 drives again and again. It picks the workers whose gradients count (`RoundPick`),
-each server adds up theirs (`RoundSum`), updates its variables and says so (`RoundEnd`).
+The graph has a sum over replicas (`ReplicaSum`). Where the synchronization rule joins the workers'
+gradients (`sync="all"`, `Backup`), the program of a step is split at these sums.
 
-Where a rule only bounds how far workers may run apart (`Stale`) updates stay in the worker's step,
-which waits for the slowest before it begins, and tells the coordinator when it is applied.
+A worker's step begins when server 0, the *coordinator*, sends the version of the variables
+(`RoundBegin`). It ends when the gradients are on the servers of their variables (`RoundAdd`) and
+the coordinator is notified (`RoundReady`).
+
+All nodes behind the sums that change state form a synchronous update (`round` in the code): a
+separate program, which server 0 drives repeatedly. It picks the workers whose gradients count
+(`RoundPick`). Each server sums their gradients (`RoundSum`), updates its variables and reports the
+end (`RoundEnd`).
+
+Where a rule only bounds the staleness (`Stale`), updates stay in the worker's step. Before it
+begins, the step waits until the slowest worker is within the bound. It notifies the coordinator
+when its updates are applied.
 """
 
 from __future__ import annotations
@@ -31,21 +36,21 @@ from hpcflow.plan.ir.control_flow_nodes import FRAMES, within
 from hpcflow.plan.ir.program import Cluster, Node, Program, Ref
 from hpcflow.plan.ir.program_rewriting import infer, live, substitute
 
-COORDINATOR = "/job:ps/task:0"  # decides for all servers; drives the rounds
-CLOCK = "clock"  # the channel of steps that are counted only
-BEFORE_ALL = ("WaitInitialized", "IsVariableInitialized")  # whoever asks has begun no step
+COORDINATOR = "/job:ps/task:0"  # decides for all servers; drives the updates
+CLOCK = "clock"  # channel name of steps that are only counted
+BEFORE_ALL = ("WaitInitialized", "IsVariableInitialized")  # these run before the step begins
 BEGIN, READY, PICK = "_rounds/begin", "_rounds/ready", "_rounds/pick"
 
 
 def split(
     program: Program, cluster: Cluster, homes: Mapping[str, Home], share: str | None, trains: bool
 ) -> tuple[Program, Program | None, str]:
-    """The program of a worker's step, of the round behind it, and the name of the updates.
+    """Return the program of a worker's step, the program of the update and the name of the update.
 
-    There is no round if nothing is summed. `share` is the node with the fraction of the joined
-    batch, if there is one; `trains` says that gradients were summed before the rule made each
-    worker's its own.
-    Errors: GraphError for a sum that needs another one.
+    The update is None if nothing is summed. `share` names the node with the worker's fraction of
+    the global batch, if there is one. `trains` is true if the graph sums gradients, even if the
+    rule made each worker's sum its own gradient.
+    Errors: GraphError for a sum that depends on another one.
     """
     splitter = _Splitter(program, cluster, homes)
     if cluster.sync.max_steps_ahead is not None:
@@ -59,7 +64,7 @@ def split(
 
 
 def attrs_of(cluster: Cluster) -> dict[str, Any]:
-    """The attributes of the state that all rounds of a rule share on a server."""
+    """Return the attributes of the state that all updates of a rule share on a server."""
     text = str(cluster.sync)
     return {"rule": text, "workers": cluster.replicas, "shared_name": f"rounds {text}"}
 
@@ -75,17 +80,17 @@ class _Splitter:
         self.sums = [n for n in program.nodes.values() if n.type in LOWERED]
         self.behind = self._behind()
         acts = [n for n in program.nodes.values() if n.name in self.behind and _acts(n)]
-        self.acts = [n for n in acts if self._is_on_server(n)]  # what a round does
-        self.own = [n.name for n in acts if not self._is_on_server(n)]  # what each worker does
-        self.handed: dict[Ref, None] = {}  # values of the workers that the round uses
-        self.handles: dict[str, Node] = {}  # task -> the handle of its rounds
+        self.acts = [n for n in acts if self._is_on_server(n)]  # part of the update
+        self.own = [n.name for n in acts if not self._is_on_server(n)]  # part of each worker's step
+        self.handed: dict[Ref, None] = {}  # worker values that the update uses
+        self.handles: dict[str, Node] = {}  # task -> handle of its update state
         self._copied: dict[str, bool] = {}
         self.channel = ""
 
-    # -- what is where
+    # -- tasks of nodes
 
     def _behind(self) -> set[str]:
-        """What follows a sum, the sums too."""
+        """Return the sums and all nodes that depend on one."""
         found = {n.name for n in self.sums}
         for node in self.program.nodes.values():
             if any(before in found for before in node.before()):
@@ -101,7 +106,7 @@ class _Splitter:
         return found
 
     def _is_on_server(self, node: Node) -> bool:
-        """Whether all state that a node uses is on servers."""
+        """Return whether all state that a node uses is on servers."""
         handles = [r.node for r in node.inputs if self.program.spec(r).dtype == resource]
         return all(
             name in self.served or parse(self.program.nodes[name].device).job == "ps"
@@ -109,7 +114,10 @@ class _Splitter:
         )
 
     def _server(self, node: Node) -> str:
-        """The task of what a node updates, or stands beside; the coordinator by default."""
+        """Return the task of the variable that a node uses or is colocated with.
+
+        The default is the coordinator.
+        """
         for name in (*(ref.node for ref in node.inputs), *node.colocate):
             if name in self.served:
                 return self.served[name]
@@ -131,7 +139,7 @@ class _Splitter:
         attrs: dict[str, Any],
         control: tuple[str, ...] = (),
     ) -> Node:
-        """A node of ours at the line of the first sum; its specs as its row says, of no inputs."""
+        """Return a new node at the line of the first sum, with specs inferred without inputs."""
         line = self.sums[0].line if self.sums else ""
         attrs = {"channel": self.channel, **attrs}
         specs = infer(type, [], attrs, op=name, line=line)
@@ -143,7 +151,10 @@ class _Splitter:
     # -- a worker's step
 
     def _held(self, node: Node) -> Node:
-        """What uses variables of servers comes after the beginning."""
+        """Return the node; if it uses variables on servers, it follows RoundBegin.
+
+        Initial values and tests or waits for initialization do not.
+        """
         uses = any(ref.node in self.served for ref in node.inputs)
         if (
             not uses
@@ -154,7 +165,7 @@ class _Splitter:
         return node.but(control=(*node.control, BEGIN))
 
     def gated(self, channel: str) -> Program:
-        """The program, each use of a server's variable after the coordinator's word."""
+        """Return the program with every use of a server variable after RoundBegin."""
         self.channel = channel
         nodes = {node.name: self._held(node) for node in self.program.nodes.values()}
         if all(nodes[name] is node for name, node in self.program.nodes.items()):
@@ -162,7 +173,7 @@ class _Splitter:
         return self._with([self._begin()], nodes, self.program.targets)
 
     def clocked(self) -> Program:
-        """The same, and the coordinator is told when all updates are applied."""
+        """Return the gated program with a ClockTick when all updates are applied."""
         program = self.gated(CLOCK)
         ends = tuple(
             n.name
@@ -175,13 +186,13 @@ class _Splitter:
         return self._with(begin, {**program.nodes, tick.name: tick}, (*program.targets, tick.name))
 
     def step(self, share: str | None) -> Program:
-        """The program up to the sums, whose values are handed over, and what is fetched of them."""
+        """Return the program of a worker's step: up to RoundAdd, and the fetches behind it."""
         nodes: dict[str, Node] = {}
         overs: dict[str, Node] = {}
         instead: dict[str, tuple[str, ...]] = {}
         begin = self._begin()
         made = {n.name for n in self.acts}
-        held: list[str] = []  # read before the round of this step is made, whoever needs it
+        held: list[str] = []  # must run before the update of this step
         for node in self.program.nodes.values():
             if node.type in LOWERED:
                 inputs = (self._handle(self._server(node)), Ref(BEGIN))
@@ -211,7 +222,7 @@ class _Splitter:
         return live(substitute(whole, {}, instead))
 
     def _ends(self) -> list[str]:
-        """The targets that are not behind a sum, and what changes state before others that are."""
+        """Return the targets before the sums, and state changes that later targets depend on."""
         found: dict[str, None] = {}
         seen: set[str] = set()
         stack = list(self.program.targets)
@@ -227,7 +238,7 @@ class _Splitter:
         return list(found)
 
     def _over(self, task: str, overs: dict[str, Node]) -> str:
-        """The node on `task` that waits for the end of the round there."""
+        """Return the node on `task` that waits for the end of the update there."""
         if task not in overs:
             name = f"_rounds/over_on_{parse(task).task}"
             inputs = (self._handle(task), Ref(BEGIN))
@@ -251,14 +262,14 @@ class _Splitter:
                 )
 
     def _with(self, first: list[Node], nodes: dict[str, Node], targets: Any) -> Program:
-        """A program of `nodes` behind the handles and the nodes in `first`."""
+        """Return a program of `nodes` after the handles and the nodes in `first`."""
         ours = {n.name: n for n in (*self.handles.values(), *first)}
         return self.program.but(nodes={**ours, **nodes}, targets=tuple(dict.fromkeys(targets)))
 
-    # -- the round
+    # -- the synchronous update
 
     def round(self) -> Program:
-        """What follows the sums and changes state, on the servers."""
+        """Return the program of the update: state changes behind the sums, on servers."""
         needed = self._needed()
         names = [n.name for n in (*self.sums, *self.acts)] + [str(ref) for ref in self.handed]
         self.channel = f"{names[0]}#{zlib.crc32(chr(0).join(names).encode()):08x}"
@@ -294,7 +305,10 @@ class _Splitter:
         return made.but(line=line or made.line)
 
     def _needed(self) -> set[str]:
-        """What the updates need that is made anew in the round; what is handed over is noted."""
+        """Return the nodes that the update computes itself.
+
+        Values that workers send to it are added to `handed`.
+        """
         needed: set[str] = set()
         stack = [n.name for n in self.acts]
         while stack:
@@ -312,7 +326,7 @@ class _Splitter:
         return needed
 
     def _can_copy(self, name: str) -> bool:
-        """Whether the round may compute a node that stands before the sums once more."""
+        """Return whether the update can recompute a node that precedes the sums."""
         if name not in self._copied:
             node = self.program.nodes[name]
             reads = all(node.inputs[i].node in self.served for i in node.row.reads)
@@ -322,7 +336,7 @@ class _Splitter:
         return self._copied[name]
 
     def _moved(self, node: Node, handed: Mapping[Ref, Ref], needed: set[str]) -> Node:
-        """A node as it stands in the round: no task of a worker is there."""
+        """Return a node for the program of the update, without worker devices."""
         inputs = tuple(handed.get(ref, ref) for ref in node.inputs)
         sums = {n.name for n in self.sums}
         control = tuple(c for c in node.control if c in needed or c in sums)
@@ -333,14 +347,14 @@ class _Splitter:
 
 
 def _task(node: Node, homes: Mapping[str, Home]) -> str | None:
-    """The server of a variable, or of a part of one; None if it is on a worker."""
+    """Return the server of a variable, or of a piece of one; None if it is on a worker."""
     wish = homes[node.name].pieces[0].device if node.name in homes else node.device
     found = parse(wish)
     return found.host if found.job == "ps" else None
 
 
 def _acts(node: Node) -> bool:
-    """Whether a node changes something: what is pure, or only reads, may run as often as wanted."""
+    """Return whether a node changes state; pure nodes and reads can run any number of times."""
     if node.type in FRAMES:
         return any(_acts(inner) for inner in within({node.name: node}))
     row, passes = node.row, node.is_state or node.type in (*LOWERED, "NoOp")

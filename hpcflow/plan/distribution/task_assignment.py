@@ -1,4 +1,4 @@
-"""Which rank is which task: servers spread over the nodes, workers in rank order."""
+"""Task assignment: which rank is which task; servers spread over nodes, workers in rank order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Roles:
 
     @property
     def replicas(self) -> int:
-        """How many drivers there are."""
+        """The number of drivers."""
         return len(self.workers) // self.tasks_per_replica
 
     @property
@@ -28,7 +28,7 @@ class Roles:
         return self.workers[:: self.tasks_per_replica]
 
     def ranks_of(self, replica: int) -> dict[str, int]:
-        """The rank of each task in the plans of one replica."""
+        """Return the rank of each task in the plans of one replica."""
         first = replica * self.tasks_per_replica
         mine = self.workers[first : first + self.tasks_per_replica]
         ranks = {f"/job:worker/task:{k}": rank for k, rank in enumerate(mine)}
@@ -36,28 +36,29 @@ class Roles:
         return ranks
 
     def task_of(self, rank: int) -> tuple[str, int]:
-        """(task, replica) of a rank; worker tasks are numbered within their replica."""
+        """Return (task, replica) of a rank; worker tasks are numbered within their replica."""
         if rank in self.servers:
             return f"/job:ps/task:{self.servers.index(rank)}", 0
         replica, k = divmod(self.workers.index(rank), self.tasks_per_replica)
         return f"/job:worker/task:{k}", replica
 
     def peers_of(self, k: int) -> tuple[int, ...]:
-        """The ranks that run task k of each replica: they sum gradients with each other."""
+        """Return the ranks that run task k of each replica; they allreduce gradients."""
         return self.workers[k :: self.tasks_per_replica]
 
     def cluster(self, devices: Sequence[str] = ("cpu:0",)) -> Cluster:
-        """The same as plans need it."""
+        """Return these roles as a Cluster."""
         return Cluster(len(self.workers), len(self.servers), self.tasks_per_replica, tuple(devices))
 
 
 def assign(
     hosts: Sequence[str], ps: int, tasks_per_replica: int = 1, chosen: Sequence[int] = ()
 ) -> Roles:
-    """Roles for ranks on `hosts`: the `chosen` ranks serve, or `ps` ranks.
+    """Return roles for ranks on `hosts`, with the `chosen` ranks or `ps` ranks as servers.
 
-    Those `ps` are the last ranks of as many different nodes as possible.
-    Errors: LaunchError if no worker is left, replicas would be uneven or `ps` is not who is chosen.
+    The `ps` ranks are the last ranks of as many different nodes as possible.
+    Errors: LaunchError if no worker is left, replicas would be uneven or `ps` differs from
+    `chosen`.
     """
     size = len(hosts)
     if chosen and ps not in (0, len(chosen)):
@@ -82,7 +83,7 @@ def assign(
 
 
 def _spread(hosts: Sequence[str], ps: int) -> list[int]:
-    """`ps` ranks, the last of their nodes, spread over the nodes; never rank 0."""
+    """Return `ps` ranks, the last of their nodes, spread over the nodes; never rank 0."""
     nodes: dict[str, list[int]] = {}
     for rank, host in enumerate(hosts):
         nodes.setdefault(host, []).append(rank)

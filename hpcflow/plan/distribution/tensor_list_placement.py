@@ -1,7 +1,8 @@
-"""Lists of tensors stay on one device: what makes one, changes it and takes from it, in any body.
+"""Tensor list placement: all nodes that use one list of tensors are on one device.
 
-TensorArrays, and what loops and branches keep for their gradients, live in Python and cannot be
-sent. They go through loops and branches as variables, and the gradient of one is another.
+TensorArrays, and the values that loops and branches save for their gradients, are Python objects
+and cannot be sent. They pass through loops and branches as loop variables, and the gradient of a
+list is another list.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from hpcflow.plan.ir.control_flow_nodes import FRAMES, inner
 from hpcflow.plan.ir.program import Node, Program, Ref
 from hpcflow.plan.ir.union_find import Sets
 
-Path = tuple[str, ...]  # to a program: a frame and which of its programs, for each level
+Path = tuple[str, ...]  # path to a program: a frame and the key of its program, for each level
 
 
 class Value(NamedTuple):
@@ -26,10 +27,10 @@ class Value(NamedTuple):
 
 
 def together(program: Program, why: dict[str, str], default: str) -> Program:
-    """The placed program with all that uses a list on the device that was asked for first.
+    """Place all users of a list on one device: that of the first user with a constraint.
 
-    `why` says of each node why it stands where it does; `default` is no wish. Loops and branches
-    get an attribute `homes`: on which task those of their outputs are that are lists.
+    `why` maps nodes to the reasons for their devices; `default` is the reason without a constraint.
+    Loops and branches get an attribute `homes`: output index -> task, for outputs that are lists.
     """
     lists: Sets[Value] = Sets()
     users: list[tuple[Value, Node]] = []
@@ -55,7 +56,7 @@ def together(program: Program, why: dict[str, str], default: str) -> Program:
 
 
 def _walk(program: Program, path: Path) -> Iterator[tuple[Path, Program, Node]]:
-    """All nodes in their order, those in frames behind the frame, with the programs they are of."""
+    """Yield (path, program, node) for all nodes in order; nodes of a frame follow the frame."""
     for node in program.nodes.values():
         yield path, program, node
         for key, inside in inner(node):
@@ -64,7 +65,7 @@ def _walk(program: Program, path: Path) -> Iterator[tuple[Path, Program, Node]]:
 
 
 def _one(path: Path, program: Program, node: Node) -> Iterator[Sequence[Value]]:
-    """The lists that a node takes or makes; those together that must be on one device."""
+    """Yield groups of lists at a node; the lists of a group must be on one device."""
     if node.type not in FRAMES:
         values = [Value(path, ref) for ref in (*node.inputs, *_outputs(node))]
         found = [v for v in values if _is_list(program, v.ref)]

@@ -1,4 +1,4 @@
-"""What a variable costs the server that holds it, predicted from how the graph trains it."""
+"""Variable cost: predicted load of a variable on its server, from its use in training."""
 
 from __future__ import annotations
 
@@ -12,48 +12,48 @@ from hpcflow.graph.op_registry import lookup
 from hpcflow.graph.static_shape import size_of
 from hpcflow.plan.ir.program import Cluster
 
-ROWS = 1024  # rows that a step names, where the graph does not tell
+ROWS = 1024  # assumed rows per step, if the graph does not determine them
 ID_BYTES = 8
-MESSAGE_BYTES = 8 << 10  # what moves in the time that a message takes beside its bytes
-HELD = 1 / 16  # of a byte that is moved in each step: what a byte that is only held counts
+MESSAGE_BYTES = 8 << 10  # bytes that move in the latency of one message
+HELD = 1 / 16  # weight of a byte that is held, relative to a byte that moves in each step
 
 
 @dataclasses.dataclass(frozen=True)
 class Load:
-    """What one step of a worker moves of a variable; `is_whole` if all of it, not only rows."""
+    """The traffic of a variable in one step of a worker; `is_whole` if it moves all rows."""
 
     nbytes: int = 0
     messages: int = 0
     is_whole: bool = False
 
     def weight(self, held: int, share: float = 1.0) -> float:
-        """What a server has of it that is given this share of it: in bytes, for comparing."""
+        """Return the load of a server with this share of the variable, in comparable bytes."""
         moved = self.nbytes + HELD * held
         return share * moved + MESSAGE_BYTES * self.messages
 
 
 def bytes_of(op: Operation, rows: int | None = None) -> int:
-    """The bytes of a variable, or of some of its rows."""
+    """Return the bytes of a variable, or of some of its rows."""
     shape = op.attrs["shape"]
     shape = shape if rows is None else (rows, *shape[1:])
     return op.attrs["dtype"].itemsize * size_of(shape)
 
 
 def handles_of(op: Operation) -> list[str]:
-    """The variables that an op uses, in creation order."""
+    """Return the variables that an op uses, in creation order."""
     if lookup(op.type).owner:
-        return []  # what its functions use has its own operations there
+        return []  # the operations in its functions count by themselves
     handles = (variable_of(t) for t in op.inputs if t.dtype == resource)
     found = {variable.name: variable.index for variable in handles}
     return sorted(found, key=found.__getitem__)
 
 
 def loads_of(graph: Graph, cluster: Cluster) -> dict[str, Load]:
-    """The load of each variable that training uses: as measured if it was, else as predicted.
+    """Return the load of each variable used in training, measured if available, else predicted.
 
-    Only what an update depends on counts, not reads for evaluation or initial values. A value moves
-    where it is read whole by what does not live beside the variable; so does the gradient of one
-    that is updated whole. Of a variable of which only rows are used rows move.
+    Only nodes that an update depends on count, not reads for evaluation and not initial values. A
+    variable moves whole if an op that is not colocated with it reads it whole. The gradient moves
+    whole if the variable is updated whole. If only rows of a variable are used, rows move.
     """
     operations = list(all_operations(graph))
     trained = _trained(operations)
@@ -77,7 +77,10 @@ def loads_of(graph: Graph, cluster: Cluster) -> dict[str, Load]:
 
 
 def _trained(operations: Iterable[Operation]) -> list[Operation]:
-    """Updates, initial values apart, and what they depend on; all that loops and branches do."""
+    """Return updates and what they depend on, without initial values.
+
+    All operations in loops and branches are included.
+    """
     stack, inside = [], []
     for op in operations:
         if isinstance(op.graph, Body):
@@ -104,18 +107,18 @@ def _users(operations: Iterable[Operation]) -> dict[Operation, list[Operation]]:
 def _uses(
     op: Operation, variable: str, users: Mapping[Operation, list[Operation]]
 ) -> Iterable[tuple[str, int]]:
-    """(what moves for one use of a variable, how many rows): "read", "pick", "change", "set"."""
+    """Yield (kind, rows) for one use: kind is "read", "pick", "change" or "set"."""
     row = lookup(op.type)
     if op.type in ("ReadVariable", "ReadRows"):
         if all(variable in user.colocate for user in users.get(op, ())):
-            return  # what an optimizer reads stays on the server
+            return  # reads of an optimizer stay on the server
         yield ("pick", _rows(op)) if row.by_rows else ("read", 0)
     elif row.writes and not op.attrs.get("initial"):
         yield ("change", _rows(op)) if row.by_rows else ("set", 0)
 
 
 def _rows(op: Operation) -> int:
-    """How many rows an op names, 0 if the graph does not tell."""
+    """Return how many rows an op names, 0 if the graph does not determine it."""
     shape = op.inputs[1].shape
     return size_of(shape) if shape is not None and None not in shape else 0
 
@@ -125,6 +128,6 @@ def _load(op: Operation, uses: Mapping[str, int]) -> Load:
     if not by_rows or "read" in uses:
         ways = ("read" in uses) + bool({"set", "change"} & set(uses))
         return Load(ways * bytes_of(op), ways, ways > 0)
-    told = max(uses[what] for what in by_rows) or ROWS  # rows are named as they were read
+    told = max(uses[what] for what in by_rows) or ROWS  # an update names the rows that were read
     rows = min(told, op.attrs["shape"][0])
     return Load((bytes_of(op, rows) + ID_BYTES * rows) * len(by_rows), 2 * len(by_rows))

@@ -1,4 +1,4 @@
-"""Which server holds which variable, or which rows of it, in parameter-server mode."""
+"""Variable placement: which server holds which variable, or which of its rows, in ps mode."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hpcflow.plan.distribution.variable_cost import Load, bytes_of, handles_of, 
 from hpcflow.plan.ir.program import Cluster
 from hpcflow.settings import Settings
 
-LEAST = 16  # what moves whole is cut over all servers, but into no pieces below shard_bytes / LEAST
+LEAST = 16  # a variable that moves whole is sharded into pieces of at least shard_bytes / LEAST
 _lock = threading.Lock()
 _dealt: weakref.WeakKeyDictionary[Graph, dict[Any, Dealt]] = weakref.WeakKeyDictionary()
 
@@ -37,10 +37,10 @@ class Piece:
 
 @dataclasses.dataclass(frozen=True)
 class Home:
-    """Where a variable lives: one piece if it is whole.
+    """The placement of a variable; a whole variable has one piece.
 
-    A slot (momentum, ...) lives where its `owner` does, cut in the same rows; one that is not of
-    the owner's shape (a count of steps) is `copied`: each piece of the owner has its own.
+    A slot (momentum, ...) is placed with its `owner`, sharded by the same rows. A slot of another
+    shape than the owner (a step count) is `copied`: each piece of the owner has its own copy.
     """
 
     pieces: tuple[Piece, ...]
@@ -49,7 +49,7 @@ class Home:
 
     @property
     def whole(self) -> bool:
-        """True if each piece holds all of the variable."""
+        """True if each piece holds the whole variable."""
         return self.copied or len(self.pieces) == 1
 
 
@@ -62,14 +62,13 @@ class Dealt:
 
 
 def assign_variables(graph: Graph, cluster: Cluster, settings: Settings) -> dict[str, Home]:
-    """A home on the servers for every variable that is shared and not asked to be elsewhere.
+    """Return a home on the servers for every shared variable not requested elsewhere.
 
-    Variables are dealt in creation order, each to the server that has the least to do: bytes moved
-    in a step as predicted (`plan/distribution/variable_cost.py`) or measured, messages, and bytes
-    held, slots with them.
-    Those larger than `shard_bytes` are cut by rows: tables into pieces of about that size, what
-    moves whole over all servers. The homes do not depend on what a step runs, and where a variable
-    has been dealt once it stays, whatever is added to the graph.
+    Variables are assigned in creation order, each to the least loaded server. The load counts bytes
+    moved in a step, predicted (`plan/distribution/variable_cost.py`) or measured, messages, and
+    bytes held, slots included. Variables larger than `shard_bytes` are sharded by rows: tables into
+    pieces of about that size, variables that move whole over all servers. The homes do not depend
+    on what a step runs. An assigned variable keeps its home when the graph grows.
     """
     if cluster.mode != "ps":
         return {}
@@ -84,7 +83,7 @@ def assign_variables(graph: Graph, cluster: Cluster, settings: Settings) -> dict
 
 
 def held_bytes(graph: Graph, homes: Mapping[str, Home], servers: int) -> list[int]:
-    """The bytes of variables that each server holds."""
+    """Return the bytes of variables that each server holds."""
     held = [0] * servers
     for name, home in homes.items():
         op = graph.get_operation_by_name(name)
@@ -96,7 +95,7 @@ def held_bytes(graph: Graph, homes: Mapping[str, Home], servers: int) -> list[in
 
 
 class _Dealer:
-    """Deals the variables that have no home yet."""
+    """Assigns the variables that have no home yet."""
 
     def __init__(
         self, graph: Graph, cluster: Cluster, settings: Settings, homes: Mapping[str, Home]
@@ -108,14 +107,14 @@ class _Dealer:
         self.tables = _tables(graph) if settings.dense == "replicas" else None
         self.loads = loads_of(graph, cluster)
         self.homes: dict[str, Home] = {}
-        self.beside: dict[str, int] = {}  # owner -> bytes of the slots that will come with it
+        self.beside: dict[str, int] = {}  # owner -> bytes of its slots without a home
         for op in self.variables:
             owner = self.owners.get(op.name)
             if owner is not None and op.name not in homes:
                 self.beside[owner] = self.beside.get(owner, 0) + bytes_of(op)
 
     def run(self) -> dict[str, Home]:
-        """Where each variable lives."""
+        """Return the home of each variable."""
         for op in self.variables:
             owner = self.owners.get(op.name)
             if op.name in self.before:
@@ -126,7 +125,7 @@ class _Dealer:
                 self.homes[op.name] = _beside(
                     op, self.graph.get_operation_by_name(owner), home, is_slot
                 )
-                if owner in self.before:  # else it is counted with its owner
+                if owner in self.before:  # else its bytes count with the owner
                     self._put(op, self.homes[op.name], bytes_of(op))
             elif owner is None and _is_served(op, parse(op.device), self.tables):
                 self._put(op, self._deal(op, parse(op.device)), self._held(op))
@@ -139,7 +138,7 @@ class _Dealer:
         least = sorted(range(len(self.work)), key=lambda s: (self.work[s], s))
         rows = op.attrs["shape"][0] if op.attrs["shape"] else 1
         count = min(len(least), rows, self._pieces(op))
-        if wish.task is not None:  # out of range is for the placing pass to tell
+        if wish.task is not None:  # the placement pass reports one out of range
             least, count = [wish.task], 1
         each, more = divmod(rows, max(count, 1))
         cuts = [each * i + min(i, more) for i in range(max(count, 1) + 1)]  # the first are longer
@@ -147,7 +146,7 @@ class _Dealer:
         return Home(tuple(pieces), op.name)
 
     def _pieces(self, op: Operation) -> int:
-        """Into how many pieces a variable is cut if there are as many servers."""
+        """Return the number of pieces of a variable, if there are as many servers."""
         size, most = bytes_of(op), self.settings.shard_bytes
         if size <= most:
             return 1
@@ -156,11 +155,11 @@ class _Dealer:
         return -(-size // most)
 
     def _put(self, op: Operation, home: Home, held: int) -> None:
-        """Count what the servers of a home have to do for it."""
+        """Record a home and add its load to its servers."""
         self.homes[op.name] = home
         load = self.loads.get(op.name, Load())
         if home.owner != op.name:
-            load = Load()  # an update of a slot moves nothing of its own
+            load = Load()  # an update of a slot moves no bytes
         rows = max(1, home.pieces[-1].stop)
         for piece in home.pieces:
             share = 1.0 if home.whole else (piece.stop - piece.start) / rows
@@ -169,9 +168,9 @@ class _Dealer:
 
 
 def _is_served(op: Operation, wish: DeviceName, tables: set[str] | None) -> bool:
-    """Whether a variable lives on a server: one local to its replica does only if asked to.
+    """Return whether a variable is on a server; a local one is only if requested.
 
-    With `tables` only these do, unless it is asked for.
+    With `tables`, only these variables are on servers, and others only if requested.
     """
     if wish.job is None and wish.task is None:
         return not op.attrs.get("local") and (tables is None or op.name in tables)
@@ -179,13 +178,13 @@ def _is_served(op: Operation, wish: DeviceName, tables: set[str] | None) -> bool
 
 
 def _tables(graph: Graph) -> set[str]:
-    """The variables of which some operation uses rows."""
+    """Return the variables of which an operation uses rows."""
     rows = (op for op in all_operations(graph) if lookup(op.type).by_rows)
     return {variable_of(op.inputs[0]).name for op in rows}
 
 
 def _owners(graph: Graph) -> dict[str, str]:
-    """The variable that each follows: by colocation, or as the later one in a common update."""
+    """Map each slot to its owner: by colocation, or the first variable in a common update."""
     owners: dict[str, str] = {}
     for op in all_operations(graph):
         if op.type == "Variable":
@@ -199,7 +198,7 @@ def _owners(graph: Graph) -> dict[str, str]:
 
 
 def _slots(graph: Graph) -> set[str]:
-    """Variables that some update changes together with an earlier one, or beside another one."""
+    """Return the variables updated together with an earlier one, or colocated with another one."""
     found, variables = set(), {op.name for op in graph.get_operations() if op.type == "Variable"}
     for op in all_operations(graph):
         first, *others = handles_of(op) or [""]
@@ -210,7 +209,11 @@ def _slots(graph: Graph) -> set[str]:
 
 
 def _beside(op: Operation, owner: Operation, home: Home, is_slot: bool) -> Home:
-    """Cut as its owner if of its shape, else copied to each piece if they are updated together."""
+    """Return the home of a variable beside its owner.
+
+    It is sharded like the owner if the shapes agree. Else a slot is copied to each piece, and
+    another variable is whole beside the first piece.
+    """
     if op.attrs["shape"] == owner.attrs["shape"]:
         return home
     if is_slot:

@@ -1,4 +1,7 @@
-"""Cut large variables by rows over the servers, with their reads, updates and slots."""
+"""Variable sharding: shards large variables by rows over servers, with reads and updates.
+
+Slots are sharded like their variables.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +22,18 @@ CUTS = (
     "ReadRows",
     "WaitInitialized",
     "IsVariableInitialized",
-)  # besides all ops that write
+)  # and all ops that write
 WHOLE_ONLY = "ScatterNd"  # ops that name elements, not rows
-ELEMENTWISE = frozenset(  # what formulas of optimizers are made of
+ELEMENTWISE = frozenset(  # the ops of optimizer formulas
     "Abs Add AddN Cast Div Equal Exp Greater GreaterEqual Identity IsFinite Less LessEqual Log "
     "LogicalAnd Maximum Minimum Mul Neg Pow RealDiv Reciprocal ReplicaSum Rsqrt Select Sign Sqrt "
     "Square Sub".split()
 )
-COPIES, ROWS = "copies", "rows"  # one scalar each, or its rows; else indices: those picked
+COPIES, ROWS = "copies", "rows"  # a copy each, or its rows; a Ref: the rows picked by these indices
 
 
 class Cut(NamedTuple):
-    """A value in pieces, each where a piece of the variable is; `space` says what pieces hold."""
+    """A value in pieces, each beside a piece of the variable; `space` says what pieces hold."""
 
     parts: tuple[Ref, ...]
     pieces: tuple[Piece, ...]
@@ -38,13 +41,14 @@ class Cut(NamedTuple):
 
 
 def shard(program: Program, homes: Mapping[str, Home]) -> Program:
-    """Each variable of several pieces as Variable nodes `name/part_i`, on their servers.
+    """Replace each variable of several pieces by Variable nodes `name/part_i` on their servers.
 
-    A part has attrs `piece` (its rows) and `whole` (the shape of the variable); a slot of another
-    shape than its owner's is copied to every part and has `copy` (its number, of how many). A read
-    becomes the parts' reads and a Concat; an update one of each part, fed rows of its values.
-    What is computed element by element beside such a variable, as by optimizers, is computed for
-    each part on its server: only gradients go there, and nothing comes between read and update.
+    A part has attrs `piece` (its rows) and `whole` (the shape of the variable). A slot of another
+    shape than its owner is copied to every part and has the attr `copy` (its number, of how many).
+    A read becomes the reads of the parts and a Concat. An update becomes one update per part, with
+    the rows of its values. Elementwise ops colocated with such a variable, as in optimizers, run
+    for each part on its server, so only gradients are sent there, and no message lies between read
+    and update.
     """
     cut = {
         name: home for name, home in homes.items() if len(home.pieces) > 1 and name in program.nodes
@@ -53,10 +57,10 @@ def shard(program: Program, homes: Mapping[str, Home]) -> Program:
 
 
 class Pick(NamedTuple):
-    """What belongs to one piece, of rows with indices: these counted from its first, and more."""
+    """The rows that belong to one piece; `indices` count from the first row of the piece."""
 
     indices: Ref
-    places: Ref  # among all rows
+    places: Ref  # positions among all rows
     rows: Ref
 
 
@@ -64,11 +68,11 @@ class _Sharder:
     def __init__(self, program: Program, cut: Mapping[str, Home]) -> None:
         self.program, self.cut = program, cut
         self.nodes: dict[str, Node] = {}
-        self.order: dict[str, tuple[str, ...]] = {}  # whom to follow instead of a cut node
+        self.order: dict[str, tuple[str, ...]] = {}  # sharded node -> nodes to follow instead
         self.rows: dict[tuple[Ref, Piece], Ref] = {}
         self.values: dict[Ref, Cut] = {}
-        self.picks: dict[tuple[Ref, ...], tuple[Pick, ...]] = {}  # indices(, values) -> of pieces
-        self.gathered: dict[tuple[Ref, ...], list[str]] = {}  # values, indices -> those of pieces
+        self.picks: dict[tuple[Ref, ...], tuple[Pick, ...]] = {}  # indices(, values) -> picks
+        self.gathered: dict[tuple[Ref, ...], list[str]] = {}  # values, indices -> nodes of pieces
 
     def run(self) -> Program:
         for node in self.program.nodes.values():
@@ -85,7 +89,7 @@ class _Sharder:
                     hint='put the variable on one server with hf.device("/job:ps/task:0"), '
                     "or raise HPCFLOW_SHARD_BYTES",
                 )
-            elif node.type == "IsVariableInitialized":  # the pieces get their values together
+            elif node.type == "IsVariableInitialized":  # the pieces are initialized together
                 first = Ref(_part(handles[0], 0))
                 self._add(node.but(inputs=(first,), colocate=()))
             elif node.type == "ReadVariable":
@@ -160,14 +164,14 @@ class _Sharder:
         self.order[node.name] = tuple(parts)
 
     def _initial(self, node: Node, home: Home) -> list[Ref] | None:
-        """The initial value that a node assigns, in pieces made where they belong, if it can be."""
+        """Return the initial value in pieces computed on their servers, None if not possible."""
         if not is_initial(node) or home.copied:
             return None
         beside = [_part(node.inputs[0].node, i) for i in range(len(home.pieces))]
         return in_pieces(self.program, node, home.pieces, beside, self._add)
 
     def _read_rows(self, node: Node, home: Home) -> None:
-        """Each server reads the rows that it has; they are put in the order asked for."""
+        """Read the rows on the servers that hold them, and join them in requested order."""
         handle, indices = node.inputs
         picks = self._picked(node, home, (indices,))
         parts = []
@@ -179,7 +183,7 @@ class _Sharder:
         self.order[node.name] = tuple(ref.node for ref in parts)
 
     def _join(self, node: Node, cut: Cut) -> None:
-        """The whole value under the name of `node`, for those who need it; else it is dropped."""
+        """Add the whole value under the name of `node`; it is dropped later if unused."""
         self.values[Ref(node.name)] = cut
         type, inputs, attrs = "JoinRows", cut.parts, {}
         if cut.space == COPIES:
@@ -193,7 +197,7 @@ class _Sharder:
         self._add(Node(node.name, type, inputs, (), attrs, specs, line=node.line))
 
     def _update_rows(self, node: Node, home: Home) -> None:
-        """Each server is sent the indices and values of its own rows."""
+        """Send each server the indices and values of its own rows."""
         handle, indices, values = node.inputs
         cut, whole = self.values.get(values), self.program.spec(values).shape == ()
         there = cut is not None and (cut.pieces, cut.space) == (home.pieces, indices)
@@ -207,7 +211,7 @@ class _Sharder:
         self.order[node.name] = tuple(parts)
 
     def _picked(self, node: Node, home: Home, inputs: tuple[Ref, ...]) -> tuple[Pick, ...]:
-        """What belongs to each piece of indices and values of rows."""
+        """Return the cached picks of indices and values for each piece."""
         if inputs not in self.picks:
             self.picks[inputs] = self._picks(node, home, inputs)
         return self.picks[inputs]
@@ -215,7 +219,7 @@ class _Sharder:
     def _picks(
         self, node: Node, home: Home, inputs: tuple[Ref, ...], width: int = 1
     ) -> tuple[Pick, ...]:
-        """The same, picked by new nodes, of indices that count `width` to a row."""
+        """Return new picks for each piece; `width` indices count as one row."""
         picks = []
         specs = [self._spec(ref) for ref in inputs]
         for piece in home.pieces:
@@ -227,10 +231,10 @@ class _Sharder:
             picks.append(Pick(Ref(name, 0), Ref(name, 1), Ref(name, 2)))
         return tuple(picks)
 
-    # -- what is computed beside a cut variable
+    # -- nodes beside a sharded variable
 
     def _beside(self, node: Node) -> None:
-        """A node that uses no cut variable: computed in pieces if that can be, else anywhere."""
+        """Add a node that uses no sharded variable, in pieces if possible."""
         owner = next((c for c in node.colocate if c in self.cut and not self.cut[c].copied), None)
         if owner is not None and node.type == "AddEntries" and self._entries(node, owner):
             return
@@ -245,10 +249,10 @@ class _Sharder:
             self._send_rows(node, owner)
 
     def _send_rows(self, node: Node, owner: str) -> None:
-        """The rows of a gradient, each on the server that has the row of the variable."""
+        """Send the rows of a gradient to the servers that hold the variable's rows."""
         home, indices = self.cut[owner], Ref(node.name, 1)
         picks = self._picked(node, home, (indices, Ref(node.name, 0)))
-        if node.inputs in self.gathered:  # they are there already, of all replicas
+        if node.inputs in self.gathered:  # rows of all replicas are on the servers already
             made = []
             for i, name in enumerate(self.gathered[node.inputs]):
                 mate = node.but(colocate=(_part(owner, i),))
@@ -262,7 +266,7 @@ class _Sharder:
         self.values[Ref(node.name, 0)] = Cut(parts, home.pieces, indices)
 
     def _gather_pieces(self, node: Node, owner: str) -> None:
-        """The rows of all replicas, gathered on the server of each piece by itself."""
+        """Gather the rows of all replicas on the server of each piece separately."""
         values, indices = node.inputs
         home, parts = self.cut[owner], []
         for i, pick in enumerate(self._picks(node, home, (indices, values))):
@@ -272,7 +276,7 @@ class _Sharder:
         self.gathered[Ref(node.name, 0), Ref(node.name, 1)] = parts
 
     def _entries(self, node: Node, owner: str) -> bool:
-        """Each server is sent the entries of its own piece; False if they are not like `owner`."""
+        """Send each server the entries of its piece; False if shapes differ from `owner`."""
         home, shape = self.cut[owner], tuple(node.attrs["shape"])
         if shape != tuple(self.program.nodes[owner].attrs["shape"]):
             return False
@@ -281,7 +285,7 @@ class _Sharder:
         return True
 
     def _rows_made_whole(self, node: Node, owner: str) -> bool:
-        """Each server makes its piece of what some rows are; False if that is not like `owner`."""
+        """Densify row gradients per piece; False if not shaped like `owner`."""
         shape = tuple(self.program.nodes[owner].attrs["shape"])
         if len(node.inputs) != 2 or node.attrs["axis"] != 0 or node.attrs["shape"] != shape:
             return False
@@ -291,7 +295,7 @@ class _Sharder:
         return True
 
     def _made_there(self, node: Node, owner: str, given: list[tuple[Ref, Ref]]) -> None:
-        """A value like `owner`, a piece on each server from what it is given there."""
+        """Add a value like `owner`, computed in pieces on each server from `given`."""
         home, parts = self.cut[owner], []
         for i, inputs in enumerate(given):
             mate = node.but(colocate=(_part(owner, i),))
@@ -301,7 +305,7 @@ class _Sharder:
         self.order[node.name] = tuple(ref.node for ref in parts)
 
     def _in_pieces(self, node: Node, owner: str) -> bool:
-        """Compute a node for each piece of `owner`; False if its inputs do not fit them."""
+        """Compute a node for each piece of `owner`; False if its inputs do not fit."""
         home, shape = self.cut[owner], tuple(self.program.nodes[owner].attrs["shape"])
         cuts = [self.values[ref] for ref in node.inputs if ref in self.values]
         if any(cut.pieces != home.pieces for cut in cuts):
@@ -327,7 +331,7 @@ class _Sharder:
         return True
 
     def _piece_of(self, ref: Ref, home: Home, i: int) -> Ref:
-        """What piece `i` needs of a value."""
+        """Return the part of a value that piece `i` needs."""
         cut = self.values.get(ref)
         if cut is not None and cut.pieces == home.pieces:
             return cut.parts[i]
@@ -345,7 +349,10 @@ class _Sharder:
     def _cut_node(
         self, node: Node, home: Home, i: int, attrs: dict[str, Any], inputs: tuple[Ref, ...]
     ) -> Node:
-        """The node of piece `i`; it follows of what is computed in pieces that of this piece."""
+        """Return the node of piece `i`.
+
+        Of a control input that is computed in pieces, it follows the same piece.
+        """
         given = [self.nodes[ref.node].specs[ref.index] for ref in inputs]
         specs = infer(node.type, given, attrs, op=node.name, line=node.line)
         control: dict[str, None] = {}
@@ -364,7 +371,7 @@ class _Sharder:
         )
 
     def _rows(self, ref: Ref, home: Home, piece: Piece) -> Ref:
-        """The rows of a value that belong to a piece; scalars serve all pieces."""
+        """Return the rows of a value that belong to a piece; a scalar serves all pieces."""
         shape = self.program.spec(ref).shape
         if not shape or home.copied:
             return ref
@@ -393,7 +400,7 @@ def _part(name: str, i: int) -> str:
 
 
 def _followed(program: Program, reads: set[str], order: Mapping[str, tuple[str, ...]]) -> Program:
-    """Who follows a cut read follows the parts' reads, not the Concat of their values."""
+    """Make successors of a sharded read follow the reads of the parts, not the Concat."""
     nodes = {
         node.name: node.but(
             control=tuple(

@@ -1,1 +1,1 @@
-"""From the graph to the program that the fetches need: pruning, captures, simplification."""
+"""Frontend passes: pruning to the fetches, capture hoisting, simplification."""

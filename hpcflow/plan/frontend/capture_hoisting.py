@@ -1,8 +1,8 @@
-"""What bodies use from outside: reads of variables move out of loops and branches, constants in.
+"""Capture hoisting: variable reads move out of loops and branches, constants move in.
 
-A read sees the updates that it follows and no others of its step. So it may move to where it
-follows the same updates: in front of a loop that does not update its variable. There it is made
-once, wherever the variable lives, and equal reads are one.
+A read sees the updates that it follows and no other updates of its step. It can therefore move to
+any point where it follows the same updates, such as in front of a loop that does not update its
+variable. There it runs once, on the device of the variable, and equal reads are merged.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from hpcflow.plan.ir.program import Node, Program, Ref
 from hpcflow.plan.ir.program_rewriting import substitute
 from hpcflow.plan.verification.effect_verifier import used_state
 
-CONSTANT_BYTES = 1 << 16  # a larger constant is given to a body as any other value
+CONSTANT_BYTES = 1 << 16  # a body captures a larger constant like any other value
 
 
 def reads_outside(program: Program) -> Program:
-    """The program with reads of variables in front of loops and branches.
+    """Move reads of variables in front of loops and branches.
 
-    A read stays in a body that updates its variable, or tests whether it has a value, behind
-    control inputs that order it, and where such an update or test comes before the loop. A read for
-    the gradient of a body (`EARLY`) goes where the body's own reads went. A read of what was just
-    updated goes if nobody takes the value.
+    A read stays in its body in these cases: the body updates the variable or tests whether it is
+    initialized; the read has control inputs; such an update or test precedes the loop. A read for
+    the gradient of a body (`EARLY`) moves to the place of the body's own reads. A read that follows
+    an update of its variable is removed if its value is unused.
     """
     program = mapped(program, reads_outside)
     program = _without_unused(program)
@@ -45,7 +45,7 @@ def reads_outside(program: Program) -> Program:
 
 
 def constants_inside(program: Program) -> Program:
-    """The program with small constants in the bodies that use them, where they can be folded."""
+    """Copy small constants into the bodies that capture them, where they can be folded."""
     nodes = {}
     for node in program.nodes.values():
         if node.type in FRAMES:
@@ -76,15 +76,15 @@ def _without_unused(program: Program) -> Program:
 
 
 class _Changes:
-    """Which variables may change, in the order of a program, before a node runs.
+    """Tracks which variables may have changed before each node of a program.
 
-    A set of variables is an integer with one bit for each: every node has one.
+    A set of variables is an integer with one bit for each variable, because every node has a set.
     """
 
     def __init__(self, program: Program) -> None:
-        self._bits: dict[str, int] = {}  # of variables
-        self._found: dict[str, int] = {}  # variables updated, or tested for a value, until a node
-        self._waits: set[str] = set()  # nodes behind what other steps do
+        self._bits: dict[str, int] = {}  # variable -> its bit
+        self._found: dict[str, int] = {}  # node -> variables updated or tested so far
+        self._waits: set[str] = set()  # nodes that follow a wait, a collective or a script call
         for node in program.nodes.values():
             before = node.before()
             found = self._set_of(_touched(node))
@@ -102,21 +102,24 @@ class _Changes:
         return found
 
     def before(self, node: Node, variable: str = "") -> bool:
-        """Whether a read of the variable, by default that of a read, may not run before `node`."""
+        """Return whether a read of the variable must not move before `node`.
+
+        The default variable is the one that `node` reads.
+        """
         if not self._waits.isdisjoint(node.control):
-            return True  # other steps may change it meanwhile
+            return True  # other steps may change the variable during the wait
         bit = self._bits.get(variable or node.inputs[0].node, 0)
         return any(bit & self._found[name] for name in node.before())
 
 
 def _touched(node: Node) -> set[str]:
-    """The variables that a node, or what it holds, updates or tests for a value."""
+    """Return the variables that a node or its bodies update or test for initialization."""
     tests = (one for one in whole(node) if one.type == "IsVariableInitialized")
     return used_state(node)[1] | {one.inputs[0].node for one in tests}
 
 
 def _without_reads(frame: Node, changes: _Changes, front: dict[str, Node]) -> Node:
-    """The loop or branch with reads that may be outside; they are added to `front`."""
+    """Return the loop or branch without the reads that can move; add these to `front`."""
     mine, asked = _touched(frame), frame
     for key, body in inner(frame):
         moved: dict[str, Node] = {}
@@ -132,7 +135,7 @@ def _without_reads(frame: Node, changes: _Changes, front: dict[str, Node]) -> No
 
 
 def _fed(frame: Node, key: str, moved: dict[str, Node]) -> Node:
-    """The loop or branch with values from outside in place of the nodes of these names in it."""
+    """Return the loop or branch with captures in place of the named nodes of its body."""
     body = frame.attrs[key]
     inputs, slots = list(frame.inputs), list(frame.attrs[f"{key}_feeds"])
     nodes, values, gone = {}, {}, {}
@@ -152,12 +155,12 @@ def _fed(frame: Node, key: str, moved: dict[str, Node]) -> Node:
 
 
 def _first(frame: Node) -> int:
-    """The place among the inputs of what is fed as slot 0, if that is from outside."""
+    """Return the input index of a captured slot minus the slot number."""
     return -frame.attrs["empty"] if frame.type == "Loop" else 1
 
 
 def _outside(frame: Node, slot: int) -> Ref | None:
-    """The value from outside that is fed as this slot; None for a variable of the loop."""
+    """Return the captured value that is fed as this slot; None for a loop variable."""
     if frame.type == "Loop" and slot < len(frame.attrs["made"]):
         return None
     return frame.inputs[slot + _first(frame)]

@@ -1,4 +1,4 @@
-"""Common subexpression elimination: one node for pure nodes, and reads, that compute the same."""
+"""Common subexpression elimination: merges equal pure nodes and equal variable reads."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from hpcflow.plan.ir.program_rewriting import substitute
 
 
 def merge_equal(program: Program) -> Program:
-    """One node for all pure ones, and reads of one variable, of the same type, inputs and order.
+    """Merge pure nodes, and reads of one variable, of equal type, inputs and control inputs.
 
-    Reads may be merged because they have the same control inputs: what comes between them in the
-    graph comes before neither.
+    Two reads with the same control inputs see the same updates, so they can be merged.
     """
     values: dict[Ref, Ref] = {}
     order: dict[str, tuple[str, ...]] = {}
@@ -40,7 +39,7 @@ def merge_equal(program: Program) -> Program:
 
 
 def _key(node: Node, values: dict[Ref, Ref], order: dict[str, tuple[str, ...]]) -> Hashable:
-    """What equal nodes have in common, but for attributes: few have so much."""
+    """Return what equal nodes have in common, without attributes; few nodes share a key."""
     inputs = tuple([values.get(ref, ref) for ref in node.inputs])
     control = frozenset([order.get(c, (c,))[0] for c in node.control])
     return node.type, inputs, control, node.device, frozenset(node.colocate)
@@ -52,7 +51,7 @@ def _attrs(node: Node) -> Hashable:
 
 def _attr(value: Any) -> Hashable:
     if isinstance(value, np.ndarray) and value.nbytes > FOLDED_BYTES:
-        return "array", id(value)  # reading it all would cost more than a second copy
+        return "array", id(value)  # hashing a large array would cost more than a second copy
     return canonical(value)
 
 

@@ -1,4 +1,4 @@
-"""Constant folding: pure nodes whose values are known when the plan is made become constants."""
+"""Constant folding: pure nodes whose values are known at planning time become constants."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from hpcflow.plan.ir.program import Node, Program, Ref
 from hpcflow.plan.ir.program_rewriting import constant, substitute
 
 Evaluate = Callable[[Node, Sequence[Any]], Sequence[Any]]
-FOLDED_BYTES = 1 << 16  # a folded constant is kept in the plan: no more than this
-MADE_BYTES = 1 << 10  # what has no inputs (Fill) is cheap to make: only small ones are kept
+FOLDED_BYTES = 1 << 16  # upper bound, because the plan stores a folded constant
+MADE_BYTES = 1 << 10  # upper bound for nodes without inputs (Fill), which are cheap to compute
 
 
 def known_values(program: Program) -> Program:
-    """Constants in place of nodes whose value the shapes already told.
+    """Replace nodes whose values follow from static shapes with constants.
 
-    Not behind an update or a collective: nobody else may need it, and what shapes are known differs
-    from run to run and from replica to replica.
+    Nodes that depend on an update or a collective stay: the collective or update may have no other
+    consumer, and the known shapes differ between runs and between replicas.
     """
     kept = _anchors(program) | _behind_effects(program)
     nodes = dict(program.nodes)
@@ -33,7 +33,7 @@ def known_values(program: Program) -> Program:
 
 
 def fold(program: Program, evaluate: Evaluate, floats: bool = True) -> Program:
-    """Constants in place of pure nodes that have only constants as inputs, if they are small."""
+    """Replace small pure nodes whose inputs are all constants with constants."""
     anchors = _anchors(program)
     known: dict[Ref, np.ndarray] = {}
     nodes: dict[str, Node] = {}
@@ -57,12 +57,12 @@ def fold(program: Program, evaluate: Evaluate, floats: bool = True) -> Program:
 
 
 def _anchors(program: Program) -> set[str]:
-    """Nodes that others follow by name: their order counts, not only their value."""
+    """Return the nodes that are control inputs or targets: they also carry order."""
     return {*program.targets, *(c for node in program.nodes.values() for c in node.control)}
 
 
 def _behind_effects(program: Program) -> set[str]:
-    """Updates and collectives, and all nodes that follow one, however remotely."""
+    """Return the updates and collectives, and all nodes that depend on one."""
     found: set[str] = set()
     for node in program.nodes.values():
         acts = any(n.row.writes or n.row.collective for n in whole(node))

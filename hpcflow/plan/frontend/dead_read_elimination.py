@@ -1,4 +1,4 @@
-"""Dead read elimination: reads of variables whose values nobody uses any longer go."""
+"""Dead read elimination: removes variable reads whose values became unused."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from hpcflow.plan.ir.program_rewriting import substitute
 
 
 def used_reads(program: Program) -> list[str]:
-    """The reads of which a value is used or fetched."""
+    """Return the reads whose values are used or fetched."""
     return [name for name in _used(program) if _only_reads(program.nodes[name])]
 
 
 def drop_reads(program: Program, names: Iterable[str]) -> Program:
-    """Without those reads among `names` whose value nobody uses any longer.
+    """Remove the reads in `names` whose values are no longer used.
 
-    Updates follow a read so that it sees the value before them. What followed such a read follows
-    what the read followed, but for pure nodes and for what is there before the step.
+    An update has a control edge from each read that must see the value before the update. The
+    successors of a removed read follow its predecessors instead. Pure predecessors are replaced by
+    their own predecessors. Feeds and variables exist before the step and are left out.
     """
     used = _used(program) | set(program.targets)
     gone = {name for name in names if name in program.nodes and name not in used}
@@ -27,7 +28,7 @@ def drop_reads(program: Program, names: Iterable[str]) -> Program:
 
 
 def _used(program: Program) -> set[str]:
-    """The nodes of which a value is used or fetched."""
+    """Return the nodes with an output that is used or fetched."""
     refs = (ref for node in program.nodes.values() for ref in node.inputs)
     return {ref.node for ref in (*refs, *program.fetches)}
 
@@ -38,7 +39,7 @@ def _only_reads(node: Node) -> bool:
 
 
 def _acting(program: Program, names: Iterable[str]) -> Iterator[str]:
-    """The named nodes, in place of pure ones those that they follow."""
+    """Yield the named nodes; a pure node is replaced by the nodes that it follows."""
     stack, seen = list(names), set(names)
     while stack:
         node = program.nodes[stack.pop()]

@@ -1,4 +1,7 @@
-"""First pass: the part of the graph that the fetches need, with feeds in place of what is fed."""
+"""Graph pruning: the subgraph that the fetches need, with Feed nodes for fed tensors.
+
+This is the first pass.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from hpcflow.plan.ir.control_flow_nodes import Framer
 from hpcflow.plan.ir.program import Node, Program, Ref
 from hpcflow.plan.ir.program_rewriting import infer
 
-# a Feed takes over their name and order
+# a Feed takes over the name of such an operation and replaces it in control edges
 STANDS_FOR_ITS_FEED = ("Placeholder", "ReplicaShare", "ReplicaOffset")
 
 
@@ -32,10 +35,10 @@ def prune(
     feeds: Mapping[Tensor, Spec],
     done: Container[Operation] = (),
 ) -> Program:
-    """What computing `fetches` needs when `feeds` are given, in creation order.
+    """Return the subgraph that `fetches` need when `feeds` are given, in creation order.
 
-    Every feed has its node, used or not. Shapes are inferred anew from those of the fed arrays.
-    Operations that are `done` do not run again, and nothing waits for them.
+    Every feed has a node, used or not. Shapes are inferred again from the shapes of the fed arrays.
+    Operations in `done` do not run again, and no node waits for them.
     Errors: FeedError (missing, unknown, wrong dtype or shape), FetchError, ShapeError.
     """
     for fetch in fetches:
@@ -102,7 +105,7 @@ def _check_not_bound(tensor: Tensor) -> None:
 def _with_all_reads(
     graph: Graph, names: Mapping[tuple[Operation, int], str]
 ) -> dict[tuple[Operation, int], str]:
-    """The feeds, those of a variable's value in place of all reads of the variable."""
+    """Return `names`; a fed read of a variable also feeds all other reads of it."""
     fed = {op.inputs[0]: name for (op, _), name in names.items() if op.type == "ReadVariable"}
     found = dict(names)
     for op in graph.get_operations() if fed else ():
@@ -126,7 +129,7 @@ def _check_bodies(needed: Sequence[Operation], feeds: Iterable[Tensor]) -> None:
 
 
 def _feed_name(graph: Graph, tensor: Tensor) -> str:
-    """The op's own name if the feed replaces it for good, else a name beside it."""
+    """Return the op's own name if a feed always replaces it, else a new name from it."""
     if tensor.op.type in STANDS_FOR_ITS_FEED:
         return tensor.op.name
     name = f"{tensor.op.name}/feed_{tensor.index}"
@@ -137,7 +140,7 @@ def _feed_name(graph: Graph, tensor: Tensor) -> str:
 
 
 class _Builder:
-    """Makes the program of what `fetches` need; `names` are the feeds that replace tensors."""
+    """Builds the program that `fetches` need; `names` maps fed tensors to Feed nodes."""
 
     def __init__(
         self,
@@ -148,13 +151,13 @@ class _Builder:
     ) -> None:
         self.graph, self.fetches, self.names, self.done = graph, fetches, names, done
         self.nodes: dict[str, Node] = {}
-        self.outputs: dict[Operation, list[int]] = {}  # of a frame: which of the owner's it has
+        self.outputs: dict[Operation, list[int]] = {}  # owner -> outputs of its frame
         self.used, self.instead = self._needs()
         ops = sorted(self.used.keys() - self.instead.keys(), key=lambda op: op.index)
         self.needed = _ordered(ops, self._before, self.instead)
 
     def program(self, feeds: Mapping[str, tuple[Tensor, Spec]]) -> Program:
-        """The program, with a node for every feed, used or not."""
+        """Return the program, with a node for every feed, used or not."""
         place: dict[str, Any] = {}
         for name, (tensor, spec) in feeds.items():
             self.nodes[name] = _feed_node(tensor, spec, name)
@@ -172,14 +175,14 @@ class _Builder:
         )
 
     def _position(self, op: Operation) -> int:
-        """Where it stands: an extension where the operation stood that it replaces."""
+        """Return the creation index; an extension has that of the replaced operation."""
         return min((o.index for o, new in self.instead.items() if new is op), default=op.index)
 
     def _final(self, op: Operation) -> Operation:
         return self.instead.get(op, op)
 
     def ref(self, t: Tensor) -> Ref:
-        """The value that stands for a tensor."""
+        """Return the reference to the value of a tensor."""
         feed = self.names.get((t.op, t.index))
         if feed is not None:
             return Ref(feed)
@@ -189,12 +192,12 @@ class _Builder:
         return Ref(op.name, self.outputs[op].index(t.index) if op in self.outputs else t.index)
 
     def spec(self, t: Tensor) -> Spec:
-        """What is known of it in this step."""
+        """Return the spec of a tensor in this step."""
         ref = self.ref(t)
         return self.nodes[ref.node].specs[ref.index]
 
     def _variable(self, handle: Tensor) -> str:
-        """The node, here too, of the variable whose handle a function was given."""
+        """Return the node name of the variable behind a handle; add the node if needed."""
         op = variable_of(handle)
         if op.name not in self.nodes:
             self.nodes[op.name] = self._node(op)
@@ -204,7 +207,10 @@ class _Builder:
         return op.type in STANDS_FOR_ITS_FEED and (op, 0) in self.names
 
     def _needs(self) -> tuple[dict[Operation, set[int]], dict[Operation, Operation]]:
-        """What must run with which outputs in use, and the extensions that run instead."""
+        """Return the needed operations with their used outputs, and the extensions.
+
+        An extension runs instead of the operation that it extends.
+        """
         wanted: list[Tensor | Operation] = list(self.fetches)
         while True:
             used = needed(wanted, self._there)
@@ -225,7 +231,7 @@ class _Builder:
         return used, instead
 
     def _there(self, item: Tensor | Operation) -> bool:
-        """Whether a value is fed, or an operation has run already."""
+        """Return whether a value is fed, or an operation has already run."""
         if isinstance(item, Tensor) and (item.op, item.index) in self.names:
             return True
         op = item if isinstance(item, Operation) else item.op
@@ -244,7 +250,7 @@ class _Builder:
             self.nodes.setdefault(op.name, self._node(op))
 
     def _control(self, op: Operation) -> tuple[str, ...]:
-        """The nodes that it follows; what is fed, and parameters, are there already."""
+        """Return the control inputs, without feeds, parameters and finished operations."""
         waited = [
             c
             for c in control_of(op, self.used.get(op))
@@ -272,7 +278,10 @@ class _Builder:
 def _program(
     function: Function, specs: Mapping[Tensor, Spec], results: Sequence[Tensor]
 ) -> Program:
-    """The program of a function, for parameters of these specs; only those needed are fed."""
+    """Return the program of a function for parameters with these specs.
+
+    Only parameters that the results need are fed.
+    """
     names = {(p.op, 0): p.op.name for p in specs}
     builder = _Builder(function.body, [*results, *function.targets], names)
     taken = {t for op in builder.needed for t in inputs_of(op, builder.used[op])}
@@ -281,7 +290,10 @@ def _program(
 
 
 def _superseded(there: Collection[Operation]) -> dict[Operation, Operation]:
-    """Owners of functions of which an extension is needed too: that runs instead."""
+    """Map owners of functions to the latest extension that is needed too.
+
+    The extension runs instead of the owner.
+    """
     found = {}
     for op in there:
         newer, best = op, None
@@ -298,7 +310,10 @@ def _ordered(
     before: Callable[[Operation], Iterable[Operation]],
     instead: Mapping[Operation, Operation],
 ) -> list[Operation]:
-    """The operations so that each follows what it needs; as made, where there are no extensions."""
+    """Return the operations in topological order.
+
+    Without extensions this is the creation order.
+    """
     if not instead:
         return list(needed)
     there = set(needed)

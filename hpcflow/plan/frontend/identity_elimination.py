@@ -1,23 +1,29 @@
-"""Identity elimination: nodes whose outputs are their inputs go, and so do NoOps."""
+"""Identity elimination: removes NoOps and nodes whose outputs equal their inputs."""
 
 from __future__ import annotations
 
 from hpcflow.plan.ir.program import Node, Program, shape_is_told
 from hpcflow.plan.ir.program_rewriting import bypass, substitute
 
-NOOP_EDGES = 256  # a NoOp is dropped unless that makes more control edges than this
+NOOP_EDGES = 256  # a NoOp stays if its removal would add more control edges than this
 ALWAYS_SAME = ("Identity", "IdentityN", "StopGradient", "PlaceholderWithDefault")
 SAME_IF_SPECS_ARE = ("Reshape", "SumToShape", "BroadcastTo", "Squeeze", "Cast")
 
 
 def drop_identities(program: Program) -> Program:
-    """Without nodes whose outputs are their inputs; those with wishes or control inputs stay."""
+    """Remove nodes whose outputs equal their inputs.
+
+    A node with a device, a colocation or control inputs stays.
+    """
     program = without_rules(program)
     return bypass(program, [n.name for n in program.nodes.values() if _is_identity(n, program)])
 
 
 def without_rules(program: Program) -> Program:
-    """Gradients are made: what has one of its own is a plain identity, which any rank may run."""
+    """Replace CustomGradient with IdentityN, which any rank can run.
+
+    The gradients exist already, so the custom gradient function is not needed any more.
+    """
     nodes = {
         n.name: n.but(type="IdentityN", inputs=n.inputs[: n.attrs["outputs"]], attrs={})
         for n in program.nodes.values()
@@ -38,7 +44,10 @@ def _is_identity(node: Node, program: Program) -> bool:
 
 
 def drop_noops(program: Program) -> Program:
-    """Without NoOps: what follows one follows what it follows. Those with a wish stay."""
+    """Remove NoOps: their successors follow their predecessors.
+
+    A NoOp with a device or a colocation stays.
+    """
     followers = dict.fromkeys(program.nodes, 0)
     for node in program.nodes.values():
         for before in node.control:

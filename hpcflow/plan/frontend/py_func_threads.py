@@ -1,4 +1,7 @@
-"""Calls of Python functions that no edge orders run in threads, for one may need another."""
+"""Threads for Python functions: `PyFunc` calls without a mutual order run in threads.
+
+One of them may wait for another.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from hpcflow.plan.verification.effect_verifier import Order
 
 
 def calls_in_threads(program: Program) -> Program:
-    """The program with `PyFuncThread` in place of `PyFunc` where two of them are in no order."""
+    """Replace `PyFunc` with `PyFuncThread` where no path orders two calls."""
     program = mapped(program, calls_in_threads)
     names = [n.name for n in program.nodes.values() if any(m.type == "PyFunc" for m in whole(n))]
     if len(names) < 2:
@@ -19,7 +22,7 @@ def calls_in_threads(program: Program) -> Program:
 
 
 def _threaded(node: Node) -> Node:
-    """The call in a thread; a loop or branch with all calls in it in threads."""
+    """Return the call as `PyFuncThread`; in a loop or branch replace all calls."""
     if node.type == "PyFunc":
         return node.but(type="PyFuncThread")
     inside = {key: _all_threaded(body) for key, body in inner(node)}

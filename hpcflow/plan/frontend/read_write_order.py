@@ -1,9 +1,9 @@
-"""The order of reads and updates that no edge of the graph orders: the read comes first.
+"""Read/write order: where no edge orders a read and an update, the read comes first.
 
-So a read sees the updates that it follows and no others of its step. A read that follows nothing
-stands before the update in the order of the step. One that follows something may have to wait for
-another task, so the update follows it by a control input. One behind a queue sees what is there
-when it runs: the update may be what the queue waits for.
+A read therefore sees the updates that it follows and no other updates of its step. A read without
+predecessors precedes the update in the step order. A read with predecessors may have to wait for
+another task, so the update gets a control input from it. A read behind a queue gets no such edge,
+because the queue may wait for the update; it sees the value at the time it runs.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Pair = tuple[str, str]  # names of nodes: the first runs before the second
 
 
 def with_reads_first(nodes: Mapping[str, Node], priority: Callable[[str], Any]) -> dict[str, Node]:
-    """The nodes so that each follows what it needs, and updates follow reads.
+    """Return the nodes in topological order, with updates behind unordered reads.
 
-    Of the nodes that are ready the lowest `priority` comes first. A branch or loop that updates a
-    variable counts as an update of it. Where the pairs contradict each other (two variables, each
-    read behind an update of the other), pairs of earlier reads count.
+    Among ready nodes the lowest `priority` comes first. A branch or loop that updates a variable
+    counts as an update of it. If the (read, update) pairs form a cycle (two variables, each read
+    after an update of the other), the pairs of earlier reads take precedence.
     """
     order = topological(nodes, priority)
     pairs = list(_pairs(nodes, order))
@@ -46,7 +46,7 @@ def with_reads_first(nodes: Mapping[str, Node], priority: Callable[[str], Any]) 
 
 
 def _behind_waits(nodes: Mapping[str, Node], order: Iterable[str]) -> set[str]:
-    """The nodes that wait for what others do, for a queue for example, and those that follow."""
+    """Return the nodes that wait for other steps, as at a queue, and their successors."""
     found: set[str] = set()
     for name in order:
         node = nodes[name]
@@ -56,12 +56,15 @@ def _behind_waits(nodes: Mapping[str, Node], order: Iterable[str]) -> set[str]:
 
 
 def _may_wait(nodes: Mapping[str, Node], read: str) -> bool:
-    """Whether a read follows anything but its variable."""
+    """Return whether a read has a predecessor other than its variable."""
     return any(nodes[b].type != "Variable" for b in nodes[read].before())
 
 
 def _pairs(nodes: Mapping[str, Node], order: list[str]) -> Iterator[Pair]:
-    """All pairs of a read and an update that it does not follow; none if `order` is enough."""
+    """Yield all (read, update) pairs where the read does not follow the update.
+
+    Nothing is yielded if `order` already satisfies all pairs.
+    """
     reads: dict[str, list[str]] = collections.defaultdict(list)
     writes: dict[str, list[str]] = collections.defaultdict(list)
     for name in order:
@@ -77,7 +80,7 @@ def _pairs(nodes: Mapping[str, Node], order: list[str]) -> Iterator[Pair]:
     ):
         return
     bits = {w: 1 << i for i, w in enumerate(dict.fromkeys(w for s in both for w in writes[s]))}
-    follows: dict[str, int] = {}  # of each node: the updates that it follows
+    follows: dict[str, int] = {}  # node -> bit set of the updates that it follows
     for name in order:
         follows[name] = 0
         for b in nodes[name].before():
@@ -90,7 +93,7 @@ def _pairs(nodes: Mapping[str, Node], order: list[str]) -> Iterator[Pair]:
 
 
 def _without_cycles(nodes: Mapping[str, Node], pairs: Iterable[Pair]) -> list[Pair]:
-    """The pairs but for those that close a cycle with the nodes' edges and the pairs before."""
+    """Return the pairs that close no cycle with the edges and the pairs before them."""
     after: dict[str, set[str]] = collections.defaultdict(set)
     for node in nodes.values():
         for before in node.before():

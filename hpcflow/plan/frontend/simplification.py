@@ -1,4 +1,4 @@
-"""The passes that leave fewer nodes for the same values and effects, in their order."""
+"""Graph simplification: the list of passes that remove redundant nodes, in order."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from hpcflow.plan.ir.program_rewriting import live
 def simplify(
     program: Program, evaluate: Evaluate | None = None, fold_floats: bool = True
 ) -> Program:
-    """The same values and effects from fewer nodes.
+    """Return a program with fewer nodes and the same values and effects.
 
-    `evaluate` computes pure nodes of constants; `fold_floats=False` leaves floats to the device
-    that would have computed them, to the last bit.
+    `evaluate` computes pure nodes of constants. With `fold_floats=False` floats are not folded, so
+    that the device computes them, bit for bit.
     """
     reads = used_reads(program)
     program = drop_identities(program)

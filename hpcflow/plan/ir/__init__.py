@@ -1,1 +1,1 @@
-"""The program as plain data, and the helpers by which passes rewrite it."""
+"""Intermediate representation: the program as plain data, and helpers to rewrite it."""

@@ -1,4 +1,4 @@
-"""Attributes as plain values that can be compared and hashed."""
+"""Canonical attribute values: plain values that can be compared and hashed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hpcflow.graph.string_encoding import pack
 
 
 def canonical(value: Any) -> Hashable:
-    """A hashable form of an attribute: equal exactly if type and content are.
+    """Return a hashable form of an attribute: equal exactly if type and content are equal.
 
-    Arrays are digested. Whatever is not plain data (a function, say) equals only itself.
+    Arrays are digested. A value that is not plain data, such as a function, equals only itself.
     """
     kind = type(value)
     if kind is tuple:
@@ -38,7 +38,7 @@ def canonical(value: Any) -> Hashable:
 
 
 class Same:
-    """A value that can be hashed: equal where all in it is of the same type and content."""
+    """A hashable wrapper: equal if all contents are equal in type and value."""
 
     __slots__ = ("key", "value")
 
@@ -53,7 +53,7 @@ class Same:
 
 
 def digest_array(array: np.ndarray) -> tuple[str, tuple[int, ...], str]:
-    """dtype, shape and a digest of the elements."""
+    """Return the dtype, the shape and a digest of the elements."""
     data = pack(array) if array.dtype == string else np.ascontiguousarray(array).tobytes()
     digest = hashlib.blake2b(data, digest_size=16)
     return text_of(array.dtype), array.shape, digest.hexdigest()

@@ -1,10 +1,10 @@
-"""Loops and branches of the graph as nodes that hold programs.
+"""Control-flow nodes: loops and branches of the graph as nodes that hold programs.
 
 A *Loop* node has attrs `cond` and `body` (programs), a *Branch* node `then` and `else`. Its slots
-are the loop's variables, then what the programs use from outside; `cond_feeds` and the like tell
-which slot each feed of a program is. The inputs of a Loop are its slots without the last `empty`
-variables, which begin as empty lists; those of a Branch are the predicate and the slots. `made`
-tells dtypes and shapes of the outputs.
+are the loop variables, followed by the captures of the programs. `cond_feeds`, `body_feeds`,
+`then_feeds` and `else_feeds` give the slot of each feed of a program. The inputs of a Loop are its
+slots without the last `empty` loop variables, which begin as empty lists. The inputs of a Branch
+are the predicate and the slots. `made` holds dtypes and shapes of the outputs.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from hpcflow.graph.graph import Operation, Tensor
 from hpcflow.graph.static_shape import Spec, either, merge
 from hpcflow.plan.ir.program import Node, Part, Program, Ref
 
-FRAMES = ("Loop", "Branch", "LoopAcross", "BranchAcross")  # of programs or parts, in the plan
+FRAMES = ("Loop", "Branch", "LoopAcross", "BranchAcross")  # nodes with inner programs
 PROGRAMS = ("cond", "body", "then", "else")
 
 
 def inner(node: Node) -> Iterator[tuple[str, Program | Part]]:
-    """The programs, or after cutting the parts, that a node holds."""
+    """Yield the programs that a node holds with their keys; after partitioning, the partitions."""
     if node.type in FRAMES:
         for key in PROGRAMS:
             if key in node.attrs:
@@ -31,7 +31,7 @@ def inner(node: Node) -> Iterator[tuple[str, Program | Part]]:
 
 
 def mapped(program: Program, change: Callable[[Program], Program]) -> Program:
-    """`program` with `change` made to the programs that its nodes hold."""
+    """Return `program` with `change` applied to the programs that its nodes hold."""
     nodes = {
         name: node.but(attrs={**node.attrs, **{k: change(p) for k, p in inner(node)}})  # type: ignore[arg-type]
         if node.type in FRAMES
@@ -42,13 +42,13 @@ def mapped(program: Program, change: Callable[[Program], Program]) -> Program:
 
 
 def whole(node: Node) -> Iterator[Node]:
-    """A node and all nodes in the programs that it holds, however deep."""
+    """Yield a node and all nodes in the programs that it holds, at any depth."""
     yield node
     yield from within({node.name: node})
 
 
 def within(nodes: Mapping[str, Node]) -> Iterator[Node]:
-    """All nodes in the programs that `nodes` hold, however deep."""
+    """Yield all nodes in the programs that `nodes` hold, at any depth."""
     for node in nodes.values():
         for _, program in inner(node):
             yield from program.nodes.values()
@@ -63,16 +63,16 @@ Build = Callable[[Function, Mapping[Tensor, Spec], Sequence[Tensor]], Program]
 
 @dataclasses.dataclass
 class Framed:
-    """A node made of an If or While, and which outputs of that it has."""
+    """A node built from an If or While, and the indices of the outputs that it has."""
 
     node: Node
     outputs: list[int]
 
 
 class Framer:
-    """Makes Loop and Branch nodes; `build` makes a program of a function.
+    """Builds Loop and Branch nodes; `build` builds the program of a function.
 
-    `spec` and `ref` tell of tensors outside, which are there already.
+    `spec` and `ref` give the spec and the reference of an outer tensor.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Framer:
         self.build, self.spec, self.ref = build, spec, ref
 
     def frame(self, op: Operation, used: set[int], control: tuple[str, ...]) -> Framed:
-        """The node for `op`, of whose outputs only `used` are needed."""
+        """Return the node for `op`, with only the outputs in `used`."""
         made = self._loop(op, used) if op.type == "While" else self._branch(op, used)
         kind, inputs, attrs, outputs = made
         specs = tuple(Spec(dtype, shape) for dtype, shape in attrs["made"])
@@ -100,7 +100,7 @@ class Framer:
         for i, init in inits.items():
             specs[i] = Spec(init.dtype, merge(self.spec(init).shape, step.params[i].shape))
         results = [step.results[i] for i in living]
-        while True:  # sizes that change from iteration to iteration become unknown
+        while True:  # repeat: a size that changes between iterations becomes unknown
             known = {step.params[i]: s for i, s in specs.items()}
             body = self.build(step, {**known, **_captured(step, given)}, results)
             ends = [body.spec(ref) for ref in body.fetches]
@@ -156,7 +156,10 @@ class Framer:
     def _outside(
         self, built: Sequence[tuple[Function, Program]], slots: dict[Tensor, int], first: int
     ) -> list[Tensor]:
-        """The outer tensors that programs are fed, each once; their parameters' slots are added."""
+        """Return the outer tensors that the programs capture, each once.
+
+        The slots of their parameters are added to `slots`.
+        """
         found: dict[Tensor, int] = {}
         for f, program in built:
             for outer, param in f.captures:

@@ -1,4 +1,4 @@
-"""The plan's form of the graph: plain data that passes rewrite and ranks exchange."""
+"""Program IR: the plan's form of the graph, plain data that passes rewrite and ranks exchange."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hpcflow.ps.sync_rules import All, Async
 
 
 class Ref(NamedTuple):
-    """Output `index` of the node called `node`."""
+    """Output `index` of the node named `node`."""
 
     node: str
     index: int = 0  # type: ignore[assignment]  # hides tuple.index, which nobody needs
@@ -26,21 +26,21 @@ class Ref(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Node:
-    """One operation of a step, with what the plan has decided about it."""
+    """One operation of a step, with the decisions of the plan about it."""
 
     name: str
     type: str
     inputs: tuple[Ref, ...] = ()
     control: tuple[str, ...] = ()
     attrs: dict[str, Any] = dataclasses.field(default_factory=dict)
-    specs: tuple[Spec, ...] = ()  # of its outputs, as far as this step's feeds tell
-    device: str = ""  # the constraint asked for; after placing, the full name of its device
+    specs: tuple[Spec, ...] = ()  # of its outputs, as far as known from this step's feeds
+    device: str = ""  # the requested constraint; after placement, the full device name
     colocate: tuple[str, ...] = ()
-    line: str = ""  # the user's line that made it
+    line: str = ""  # the user's source line that created it
 
     @property
     def row(self) -> OpDef:
-        """Its row of the op table."""
+        """The op registry entry of its type."""
         return lookup(self.type)
 
     @property
@@ -50,23 +50,23 @@ class Node:
 
     @property
     def is_state(self) -> bool:
-        """True if it makes a handle: of a variable, or of other state that outlives the step."""
+        """True if its output is a handle of a variable or of other state that outlives the step."""
         return bool(self.specs) and self.specs[0].dtype == resource
 
     def before(self) -> list[str]:
-        """Names of the nodes it must follow."""
+        """Return the names of its predecessors, by inputs and control inputs."""
         return [*[node for node, _ in self.inputs], *self.control]
 
     def but(self, **changes: Any) -> Node:
-        """A copy with fields changed."""
+        """Return a copy with fields changed."""
         if not changes.keys() <= self.__dict__.keys():
             raise TypeError(f"a node has not all of the fields {', '.join(changes)}")
-        made = object.__new__(Node)  # nodes are copied often: a tenth of the time of `replace`
+        made = object.__new__(Node)  # nodes are copied often: 10x as fast as `replace`
         made.__dict__.update(self.__dict__, **changes)
         return made
 
     def taking(self, values: Mapping[Ref, Ref]) -> Node:
-        """The node with other values in place of those in `values`."""
+        """Return the node with its inputs replaced as `values` maps them."""
         if values.keys().isdisjoint(self.inputs):
             return self
         return self.but(inputs=tuple(values.get(ref, ref) for ref in self.inputs))
@@ -74,10 +74,10 @@ class Node:
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """The part of a graph that one step needs: nodes in an order that respects their edges.
+    """The subgraph that one step needs: nodes in topological order.
 
-    A fed tensor is a node of type "Feed" (one output, its spec that of the fed array) in place of
-    the operation that would have made it. `targets` are fetched operations, as node names.
+    A fed tensor is a node of type "Feed" in place of the operation that computes it. The node has
+    one output, with the spec of the fed array. `targets` are the node names of fetched operations.
     """
 
     nodes: dict[str, Node]
@@ -86,11 +86,11 @@ class Program:
     targets: tuple[str, ...] = ()
 
     def but(self, **changes: Any) -> Program:
-        """A copy with fields changed."""
+        """Return a copy with fields changed."""
         return dataclasses.replace(self, **changes)
 
     def spec(self, ref: Ref) -> Spec:
-        """What is known of a value."""
+        """Return the spec of a value."""
         return self.nodes[ref.node].specs[ref.index]
 
 
@@ -98,8 +98,8 @@ class Program:
 class Cluster:
     """The ranks a plan is made for, as tasks of jobs.
 
-    A replica is `tasks_per_replica` worker tasks of which task 0 drives; in plans, worker tasks are
-    numbered within their replica (`/job:worker/task:k`), so one plan serves every replica.
+    A replica has `tasks_per_replica` worker tasks; task 0 is its driver. Plans number worker tasks
+    within their replica (`/job:worker/task:k`), so one plan serves every replica.
     """
 
     workers: int = 1
@@ -109,11 +109,11 @@ class Cluster:
     server_devices: tuple[str, ...] = ("cpu:0",)
     sync: Rule = dataclasses.field(
         default_factory=Async
-    )  # how the workers of parameter servers keep step
+    )  # synchronization rule of parameter servers
     lead: str = "/job:worker/task:0"  # the task that drives the step
     measured: tuple[tuple[str, int, int], ...] = ()  # variable, bytes and messages of a step
-    soft: bool = False  # what asks for a device that its task lacks runs on another one of it
-    cpus: int = 1  # names cpu:0, cpu:1 ... of a task's CPU, which is one device
+    soft: bool = False  # soft placement: a node whose device its task lacks runs on another device
+    cpus: int = 1  # number of names cpu:0, cpu:1 ... that all mean the one CPU device of a task
 
     def __post_init__(self) -> None:
         if self.workers < 1 or self.workers % self.tasks_per_replica:
@@ -124,26 +124,26 @@ class Cluster:
 
     @property
     def replicas(self) -> int:
-        """How many copies of the script run."""
+        """The number of replicas; each runs a copy of the script."""
         return self.workers // self.tasks_per_replica
 
     @property
     def mode(self) -> str:
-        """ "ps" with servers, "collective" with several replicas, else "single"."""
+        """The mode: "ps" with servers, "collective" with several replicas, else "single"."""
         return "ps" if self.servers else ("collective" if self.replicas > 1 else "single")
 
     @property
     def joins(self) -> bool:
-        """Whether the gradients of several replicas are joined to one update."""
+        """Whether the gradients of several replicas are combined into one update."""
         return self.mode == "collective" or (self.mode == "ps" and self.sync.joins)
 
     @property
     def in_step(self) -> bool:
-        """Whether every replica has a part in every update, so that all take the same steps."""
+        """Whether every replica takes part in every update, so that all take the same steps."""
         return self.mode != "ps" or isinstance(self.sync, All)
 
     def tasks(self) -> list[str]:
-        """The tasks one replica's step may use, its driver first."""
+        """Return the tasks that one replica's step may use, `lead` first."""
         found = [f"/job:worker/task:{k}" for k in range(self.tasks_per_replica)]
         found += [f"/job:ps/task:{s}" for s in range(self.servers)]
         return [self.lead, *(task for task in found if task != self.lead)]
@@ -151,24 +151,25 @@ class Cluster:
 
 @dataclasses.dataclass(frozen=True)
 class Edge:
-    """A value that crosses from one task to another, once per step; `token` carries order only.
+    """A value sent from one task to another once per step; a `token` carries order only.
 
-    In a loop or branch, `frame`, it crosses as often as that runs.
+    In a loop or branch, named `frame`, it is sent each time that the frame runs it.
     """
 
     channel: int
     source: str  # task
     dest: str
-    ref: Ref  # the value, or the node whose end the token tells
+    ref: Ref  # the value, or the node whose end the token signals
     spec: Spec
     token: bool = False
     frame: str = ""
 
 
 class Share(NamedTuple):
-    """What one variable has of a message: `nbytes`, 0 as far as only the step knows.
+    """The bytes of one variable in a message; 0 for values of unknown size.
 
-    `way` is "sent" or "received" by `server`; `variable` is "" where the message is of none.
+    `way` is "sent" or "received" by `server`. `variable` is "" if the message belongs to no
+    variable.
     """
 
     server: int
@@ -179,7 +180,7 @@ class Share(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Message:
-    """An edge to or from a server, and whose bytes cross it."""
+    """An edge to or from a server, with the bytes of each variable in it."""
 
     channel: int
     source: str  # task
@@ -189,18 +190,19 @@ class Message:
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """What one task runs in each step: its nodes, Send and Recv included, in the global order.
+    """A partition: the nodes that one task runs in each step, Send and Recv included.
 
-    Send has attrs channel, dest (task) and token; Recv channel, source, dtype, shape and token.
+    The nodes stand in the global order. Send has attrs channel, dest (task) and token; Recv has
+    channel, source, dtype, shape and token.
     """
 
     task: str
     nodes: dict[str, Node]
-    feeds: tuple[str, ...] = ()  # only the driver's part has feeds and fetches
+    feeds: tuple[str, ...] = ()  # only the driver's partition has feeds and fetches
     fetches: tuple[Ref, ...] = ()
 
     def spec(self, ref: Ref) -> Spec:
-        """What is known of a value."""
+        """Return the spec of a value."""
         return self.nodes[ref.node].specs[ref.index]
 
 
@@ -212,25 +214,28 @@ class Plan:
     edges: tuple[Edge, ...]
     driver: str
     cluster: Cluster
-    why: dict[str, str] = dataclasses.field(default_factory=dict)  # node -> why its device
-    round: Plan | None = None  # what the servers do by themselves with the gradients of this step
-    updates: str = ""  # the name of the updates that `round` makes
-    messages: tuple[Message, ...] = ()  # to and from servers, of a plan that trains
+    why: dict[str, str] = dataclasses.field(default_factory=dict)  # node -> reason for its device
+    round: Plan | None = None  # the synchronous update that servers run on this step's gradients
+    updates: str = ""  # the name of the updates of `round`
+    messages: tuple[Message, ...] = ()  # to and from servers, if the plan trains
 
     @property
     def updates_servers(self) -> bool:
-        """Whether a step changes what servers hold, by itself or by the round behind it."""
+        """Whether a step, or the synchronous update after it, changes server variables."""
         parts = (p for p in self.parts.values() if p.task.startswith("/job:ps"))
         return self.round is not None or any(n.row.writes for p in parts for n in p.nodes.values())
 
     @property
     def collectives(self) -> list[str]:
-        """Names of the collective nodes, in the order every rank issues them."""
+        """Names of the collective nodes, in the order in which every rank issues them."""
         return [n.name for p in self.parts.values() for n in p.nodes.values() if n.row.collective]
 
 
 def shape_is_told(node: Node, spec: Callable[[Ref], Spec]) -> bool:
-    """True if the step tells a shape, which the kernel compares with what is known of it."""
+    """Return whether a target shape is a runtime value.
+
+    The kernel compares it with the static shape.
+    """
     if node.type not in ("Reshape", "BroadcastTo"):
         return False
     return any(spec(ref).value is None for ref in node.inputs[1:])

@@ -1,4 +1,4 @@
-"""A program while a rewrite adds nodes to it and puts values in place of others."""
+"""Program builder: adds nodes to a program and replaces values, for rewrites."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hpcflow.plan.ir.program_rewriting import infer, live, sorted_program, subst
 
 
 class Draft:
-    """New nodes, and which of the old values they stand for."""
+    """New nodes, and the old values that they replace."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -19,7 +19,7 @@ class Draft:
         self.values: dict[Ref, Ref] = {}
 
     def add(self, like: Node, type: str, inputs: Sequence[Ref], word: str, **attrs: Any) -> Ref:
-        """The first output of a new node that is placed as `like` and named after it."""
+        """Add a node placed like `like` and named after it; return its first output."""
         name = base = f"{like.name}/{word}"
         number = 1
         while name in self.nodes:
@@ -33,15 +33,15 @@ class Draft:
         return Ref(name)
 
     def spec(self, ref: Ref) -> Any:
-        """What is known of a value, old or new."""
+        """Return the spec of an old or new value."""
         return self.nodes[ref.node].specs[ref.index]
 
     def put(self, new: Ref, old: Ref) -> None:
-        """Whoever takes the value `old` takes `new` from now on."""
+        """Replace the value `old` with `new` in all its consumers."""
         self.values[old] = new
 
     def done(self) -> Program:
-        """The program with the new nodes, without those that nobody needs any more."""
+        """Return the program with the new nodes, without dead nodes."""
         if not self.values:
             return self.program
         changed = substitute(self.program.but(nodes=self.nodes), self.values)
@@ -49,14 +49,14 @@ class Draft:
 
 
 def followed(program: Program) -> set[str]:
-    """Nodes whose end others wait for, and those that wait for others' ends: they stay."""
+    """Return the nodes at either end of a control edge, and the targets; rewrites keep them."""
     waiting = (n.name for n in program.nodes.values() if n.control)
     before = (c for n in program.nodes.values() for c in n.control)
     return {*program.targets, *waiting, *before}
 
 
 def takers(program: Program) -> dict[Ref, list[str]]:
-    """The nodes that take each value, once per input; "" for each time that it is fetched."""
+    """Return the consumers of each value, once per input; "" for each fetch of it."""
     found: dict[Ref, list[str]] = {}
     for node in program.nodes.values():
         for ref in node.inputs:
@@ -67,9 +67,9 @@ def takers(program: Program) -> dict[Ref, list[str]]:
 
 
 def joined_columns(program: Program, node: Node) -> tuple[int, ...] | None:
-    """How wide the matrices of known sizes are that a node joins by columns, and does nothing else.
+    """Return the widths of the matrices that a node concatenates by columns.
 
-    None if it does not.
+    None if the node is not such a Concat, has control inputs, or if a size is unknown.
     """
     if node.type != "Concat" or node.control or node.attrs["axis"] not in (1, -1):
         return None
@@ -80,5 +80,5 @@ def joined_columns(program: Program, node: Node) -> tuple[int, ...] | None:
 
 
 def wish(node: Node) -> tuple[str, frozenset[str]]:
-    """Where a node is asked to be; nodes that are joined have the same."""
+    """Return the requested placement of a node; merged nodes must have the same."""
     return node.device, frozenset(node.colocate)

@@ -1,4 +1,4 @@
-"""Small steps that the passes share: walking, renaming and dropping nodes of a program."""
+"""Program rewriting: helpers of the passes that walk, rename and drop nodes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from hpcflow.graph.static_shape import Spec
 from hpcflow.plan.ir.control_flow_nodes import FRAMES
 from hpcflow.plan.ir.program import Node, Part, Program, Ref
 
-# operations of which the elements lie as those of their input
+# operations that keep the element order of their input
 SAME_ORDER = frozenset(("Reshape", "ExpandDims", "Squeeze", "Identity", "StopGradient"))
 
 
 def infer(
     type: str, inputs: list[Spec], attrs: dict[str, Any], *, op: str, line: str
 ) -> tuple[Spec, ...]:
-    """What the op table says of the outputs; an error names `op` and `line`."""
+    """Return the output specs by the op registry; errors name `op` and `line`."""
     try:
         return tuple(lookup(type).infer(inputs, attrs))
     except HpcflowError as error:
@@ -32,9 +32,9 @@ def infer(
 
 
 def inferred_again(old: Program, new: Program) -> Program:
-    """The new program with the sizes that follow where a node has other inputs than in the old."""
+    """Return `new`, with specs inferred again where inputs differ from `old`."""
     nodes: dict[str, Node] = {}
-    told: set[str] = set()  # whose sizes were less well known
+    told: set[str] = set()  # nodes whose specs changed
     for node in new.nodes.values():
         before = old.nodes.get(node.name, node)
         if node.specs and node.type not in FRAMES:
@@ -49,7 +49,7 @@ def inferred_again(old: Program, new: Program) -> Program:
 
 
 def constant(node: Node, value: np.ndarray) -> Node:
-    """A Const in place of `node`, whose only output is known to be `value`."""
+    """Return a Const in place of `node`, whose only output has the known value `value`."""
     attrs = {"value": value}
     specs = infer("Const", [], attrs, op=node.name, line=node.line)
     return node.but(type="Const", inputs=(), attrs=attrs, specs=specs)
@@ -60,7 +60,7 @@ def substitute(
     values: Mapping[Ref, Ref],
     order: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Program:
-    """Use other values for those in `values`, follow other nodes for those in `order`.
+    """Replace the values in `values`, and the control inputs in `order`.
 
     Chains of replacements are followed to their end. The nodes named in `order` are dropped.
     """
@@ -76,16 +76,16 @@ def substitute(
 
 
 def unused(stem: str, names: Container[str]) -> str:
-    """`stem` and the first number from 1 on that makes it none of the names."""
+    """Return `stem` with the lowest number from 1 on that is not in `names`."""
     return next(name for k in count(1) if (name := f"{stem}{k}") not in names)
 
 
 def exchange(
     part: Part, made: Mapping[str, Node], values: Mapping[Ref, Ref], gone: Mapping[str, str]
 ) -> Part:
-    """The part with nodes in place of those of their names, and without those that are `gone`.
+    """Return the partition with nodes replaced by those in `made`, without those in `gone`.
 
-    `values` says where values are then, `gone` whom to follow in place of a node.
+    `values` maps replaced values, and `gone` maps a dropped node to the node to follow instead.
     """
     nodes = {}
     for name, old in part.nodes.items():
@@ -99,10 +99,10 @@ def exchange(
 
 
 def bypass(program: Program, names: Iterable[str]) -> Program:
-    """Without the named nodes, each output of which is one input: their users take the inputs.
+    """Drop the named nodes, whose outputs are their inputs; consumers take the inputs.
 
-    Whoever took the value of a node with control inputs follows these now; if it was fetched, they
-    become targets.
+    A consumer of a dropped node follows that node's control inputs. If the value was fetched, these
+    control inputs become targets.
     """
     gone = {name: program.nodes[name] for name in names}
     follow: dict[str, tuple[str, ...]] = {}
@@ -117,7 +117,7 @@ def bypass(program: Program, names: Iterable[str]) -> Program:
     values = {
         Ref(name, i): node.inputs[i] for name, node in gone.items() for i in range(len(node.specs))
     }
-    fed = {node.name for node in program.nodes.values() if node.type == "Feed"}  # there already
+    fed = {node.name for node in program.nodes.values() if node.type == "Feed"}  # no need to wait
     order = {name: tuple(b for b in n.before() if b not in fed) for name, n in gone.items()}
     ends = [c for ref in program.fetches if ref.node in gone for c in gone[ref.node].control]
     targets = tuple(dict.fromkeys((*program.targets, *ends)))
@@ -125,7 +125,7 @@ def bypass(program: Program, names: Iterable[str]) -> Program:
 
 
 def final(ref: Ref, values: Mapping[Ref, Ref]) -> Ref:
-    """The end of a chain of replacements."""
+    """Return the end of a chain of replacements."""
     while ref in values:
         ref = values[ref]
     return ref
@@ -153,7 +153,7 @@ def _renamed(node: Node, values: Mapping[Ref, Ref], order: Mapping[str, tuple[st
 
 
 def live(program: Program) -> Program:
-    """Only the feeds and what the fetches and targets need."""
+    """Remove dead nodes: keep the feeds and what fetches and targets need."""
     needed = set(program.feeds)
     stack = [ref.node for ref in program.fetches] + list(program.targets)
     while stack:
@@ -171,10 +171,10 @@ def topological(
     priority: Callable[[str], Any],
     extra: Iterable[tuple[str, str]] = (),
 ) -> list[str]:
-    """Names so that each follows what it needs, of the ready ones the lowest `priority` first.
+    """Return the names in topological order, of the ready ones the lowest `priority` first.
 
-    `extra` are further (before, after) pairs. Errors: VerifyError if nodes depend on each other in
-    a cycle.
+    `extra` are further (before, after) pairs.
+    Errors: VerifyError if nodes depend on each other in a cycle.
     """
     order, waiting = _as_ready(nodes, priority, extra)
     if waiting:
@@ -186,7 +186,7 @@ def topological(
 
 
 def behind_cycles(nodes: Mapping[str, Node], extra: Iterable[tuple[str, str]] = ()) -> list[str]:
-    """Names of the nodes on a cycle and of those that follow one; `extra` as of `topological`."""
+    """Return the nodes on a cycle and their successors; `extra` as in `topological`."""
     return _as_ready(nodes, lambda _: 0, extra)[1]
 
 
@@ -195,7 +195,7 @@ def _as_ready(
     priority: Callable[[str], Any],
     extra: Iterable[tuple[str, str]],
 ) -> tuple[list[str], list[str]]:
-    """The names in order as they get ready, and those that never do."""
+    """Return the names in the order in which they become ready, and those that never do."""
     waiting: dict[str, int] = {}
     followers: dict[str, list[str]] = {name: [] for name in nodes}
     pairs = [(before, node.name) for node in nodes.values() for before in set(node.before())]
@@ -216,7 +216,7 @@ def _as_ready(
 
 
 def sorted_program(program: Program) -> Program:
-    """The same nodes in an order that respects their edges, otherwise as they stood."""
+    """Return the nodes in topological order, stable with respect to their old order."""
     seen: set[str] = set()
     for name, node in program.nodes.items():
         if not seen.issuperset(node.before()):

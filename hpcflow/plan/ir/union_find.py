@@ -1,4 +1,4 @@
-"""Sets of what belongs together, grown by joining two at a time (union-find)."""
+"""Union-find: disjoint sets that grow by joining two at a time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 class Sets(Generic[T]):
-    """Each member is in one set, at first in a set of its own."""
+    """Disjoint sets; each member starts in a set of its own."""
 
     def __init__(self) -> None:
         self._parent: dict[T, T] = {}
@@ -18,20 +18,20 @@ class Sets(Generic[T]):
         return member in self._parent
 
     def add(self, member: T) -> None:
-        """Make sure that it is a member."""
+        """Add a member if it is not one yet."""
         self._parent.setdefault(member, member)
 
     def members(self) -> list[T]:
-        """All members, in the order in which they came."""
+        """Return all members in insertion order."""
         return list(self._parent)
 
     def find(self, member: T) -> T:
-        """The member that stands for its set."""
+        """Return the representative of the member's set."""
         while self._parent[member] != member:
             self._parent[member] = self._parent[self._parent[member]]
             member = self._parent[member]
         return member
 
     def join(self, a: T, b: T) -> None:
-        """Make one set of those of two members."""
+        """Join the sets of two members."""
         self._parent[self.find(a)] = self.find(b)

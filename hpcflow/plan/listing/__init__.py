@@ -1,1 +1,1 @@
-"""A plan as text, JSON and diagrams."""
+"""Plan listings: text, JSON data and diagrams."""

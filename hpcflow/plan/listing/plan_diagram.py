@@ -1,4 +1,4 @@
-"""The cut as a picture: Graphviz and Mermaid text, tasks as boxes, crossing values as edges."""
+"""Plan diagram: Graphviz and Mermaid text, with tasks as boxes and crossing values as edges."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hpcflow.plan.cost.memory_estimate import variables
 from hpcflow.plan.ir.program import Node, Plan
 from hpcflow.plan.listing.plan_text import copies, nbytes
 
-DRAWN_OPS = 400  # a plan with more is drawn as its tasks alone
+DRAWN_OPS = 400  # a plan with more is drawn as tasks only
 DRAWN_TASKS = 32
 NOT_DRAWN = ("Send", "Recv", "Const")
 
@@ -19,7 +19,7 @@ class _Arrow(NamedTuple):
     source: str
     dest: str
     label: str = ""
-    order: bool = False  # no value, only an order
+    order: bool = False  # a control edge
 
 
 class _Box(NamedTuple):
@@ -28,7 +28,7 @@ class _Box(NamedTuple):
 
 
 def as_dot(plan: Plan) -> str:
-    """Graphviz text: `dot -Tsvg`."""
+    """Return Graphviz text, for `dot -Tsvg`."""
     boxes, arrows = _drawing(plan)
     lines = ["digraph plan {", "  rankdir=LR; node [shape=box, fontsize=10]; compound=true;"]
     for i, box in enumerate(boxes):
@@ -44,7 +44,7 @@ def as_dot(plan: Plan) -> str:
 
 
 def as_mermaid(plan: Plan) -> str:
-    """Mermaid text, as Markdown viewers draw it."""
+    """Return Mermaid text, which Markdown viewers draw."""
     boxes, arrows = _drawing(plan)
     lines = ["flowchart LR"]
     for i, box in enumerate(boxes):
@@ -89,7 +89,7 @@ def _title(plan: Plan, task: str) -> str:
 
 
 def _arrows(plan: Plan, number: dict[tuple[str, str], str]) -> Iterator[_Arrow]:
-    """Edges between drawn nodes; through a Recv they come from the node at the other side."""
+    """Yield the edges between drawn nodes; an edge from a Recv starts at the sending node."""
     edges = {edge.channel: edge for edge in plan.edges}
     for task, part in plan.parts.items():
         for node in part.nodes.values():

@@ -1,4 +1,4 @@
-"""A plan for people and programs: a text table, and plain data for JSON (docs/plan-format.md)."""
+"""Plan listing: a text table, and plain data for JSON (docs/plan-format.md)."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from hpcflow.plan.ir.program import Edge, Node, Part, Plan
 from hpcflow.plan.verification.plan_verifier import unproved
 
 FORMAT = "hpcflow-plan-1"
-MEMORY = ("variables", "constants", "buffers", "messages", "sums")  # which together are the total
-LISTED = 12  # values and reasons that the text lists before it says how many more there are
+MEMORY = ("variables", "constants", "buffers", "messages", "sums")  # these add up to the total
+LISTED = 12  # maximum of values and reasons in the text; of the rest it shows the number
 
 
 # -- plain data
 
 
 def as_data(plan: Plan, made: Made = plainly) -> dict[str, Any]:
-    """The plan and its costs as lists, dicts, strings and numbers.
+    """Return the plan and its costs as lists, dicts, strings and numbers.
 
-    `made(part)` tells what runs and the forms of its kernels: how much memory it needs.
+    `made(part)` is used to predict memory, see `memory_estimate.predict`.
     """
     cluster = plan.cluster
     driver, rows = plan.parts[plan.driver], cost_model.traffic(plan)
@@ -52,7 +52,7 @@ def as_data(plan: Plan, made: Made = plainly) -> dict[str, Any]:
 
 
 def _idle(plan: Plan) -> list[str]:
-    """Tasks that have no part; workers have none in what servers do by themselves."""
+    """Return the tasks without a partition; none in a plan that a server drives."""
     if plan.cluster.lead.startswith("/job:ps"):
         return []
     return [task for task in plan.cluster.tasks() if task not in plan.parts]
@@ -103,7 +103,7 @@ def _node(node: Node, plan: Plan) -> dict[str, Any]:
 
 
 def copies(plan: Plan, task: str) -> int:
-    """How many ranks run the part of `task`: every replica has its workers, all share servers."""
+    """Return how many ranks run the partition of `task`: 1 on a server, else one per replica."""
     return 1 if parse(task).job == "ps" else plan.cluster.replicas
 
 
@@ -157,7 +157,7 @@ def _collectives(plan: Plan) -> list[dict[str, Any]]:
 
 
 def as_text(plan: Plan, made: Made = plainly) -> str:
-    """The plan as a table: tasks, memory, edges, collectives, reasons, what is unproved."""
+    """Return the plan as text: tasks, memory, edges, collectives, reasons, unproved properties."""
     data = as_data(plan, made)
     head = (
         f"plan: mode {data['mode']}{_kept_by(plan)}, {data['ranks']} ranks ="
@@ -175,12 +175,12 @@ def as_text(plan: Plan, made: Made = plainly) -> str:
 
 
 def _kept_by(plan: Plan) -> str:
-    """How the workers of servers keep step."""
+    """Return the synchronization rule of parameter servers as text."""
     return f", sync={plan.cluster.sync}" if plan.cluster.mode == "ps" else ""
 
 
 def nbytes(count: int | None) -> str:
-    """`1.5 MB`: bytes as people read them; exact below 10,000."""
+    """Format bytes for people, such as `1.5 MB`; exact below 10,000."""
     if count is None:
         return "?"
     if count < 10_000:
@@ -197,7 +197,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def as_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns under their headers, as wide as they need."""
+    """Format rows as columns under their headers."""
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
     lines = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -207,7 +207,7 @@ def as_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _folded(rows: Sequence[tuple[str, tuple[str, ...]]]) -> list[tuple[str, int, tuple[str, ...]]]:
-    """Neighbouring tasks of one job with equal facts as one: `/job:worker/task:1..4091`, 4091."""
+    """Merge neighbouring tasks of one job with equal facts: `/job:worker/task:1..4091`, 4091."""
     out: list[tuple[str, str, int, tuple[str, ...]]] = []
     for task, facts in rows:
         if out and out[-1][3] == facts and parse(out[-1][1]).job == parse(task).job:
@@ -252,7 +252,7 @@ def _tasks_text(data: dict[str, Any]) -> str:
 
 
 def _memory_text(data: dict[str, Any]) -> str:
-    """What of a rank's memory is what, and what comes beside it."""
+    """Format the memory of a rank by kind."""
     rows = [
         (task["task"], tuple(nbytes(task["memory"][name]) for name in (*MEMORY, "versions")))
         for task in data["tasks"]
@@ -265,7 +265,7 @@ def _memory_text(data: dict[str, Any]) -> str:
 
 
 def _traffic_text(data: dict[str, Any]) -> str:
-    """One row a pair of tasks; many alike are folded by the far task."""
+    """Format one row per pair of tasks; equal rows are folded by the far task."""
     groups: dict[tuple[bool, str], list[tuple[str, tuple[str, ...]]]] = {}
     for row in data["traffic"]:
         out = row["source"] == data["driver"]

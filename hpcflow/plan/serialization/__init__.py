@@ -1,1 +1,1 @@
-"""Plans and partitions as bytes, and the keys of the plan cache."""
+"""Serialization of plans and partitions, and the keys of the plan cache."""

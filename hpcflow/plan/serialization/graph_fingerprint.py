@@ -1,4 +1,4 @@
-"""Digests of a graph, so that ranks can tell whether they built the same one."""
+"""Graph fingerprint: digests by which ranks check that they built the same graph."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hpcflow.plan.ir.attribute_values import canonical
 
 
 class OpDigest(NamedTuple):
-    """What ranks compare of one operation, and what a message says of it."""
+    """The digest of one operation, and the facts that messages show."""
 
     name: str
     type: str
@@ -22,15 +22,16 @@ class OpDigest(NamedTuple):
 
 
 def op_digests(graph: Graph) -> list[OpDigest]:
-    """One digest an operation, in creation order: type, attributes, constants, inputs, wishes.
+    """Return one digest per operation, in creation order.
 
-    The user's line is shown but not compared: paths may differ from node to node.
+    It covers the type, attributes, constants, inputs and placement constraints. The user's line is
+    shown but not compared, because paths may differ between nodes.
     """
     return [OpDigest(op.name, op.type, op.line, _digest(op)) for op in all_operations(graph)]
 
 
 def fingerprint(graph: Graph) -> str:
-    """One digest of the whole graph."""
+    """Return one digest of the whole graph."""
     whole = hashlib.blake2b(digest_size=16)
     for one in op_digests(graph):
         whole.update(one.digest.encode())
@@ -38,7 +39,7 @@ def fingerprint(graph: Graph) -> str:
 
 
 def first_difference(mine: Sequence[OpDigest], theirs: Sequence[OpDigest]) -> str | None:
-    """What differs first between two ranks' graphs, in words with both lines; None if nothing."""
+    """Describe the first difference of two ranks' graphs, with both lines; or None."""
     for i, (a, b) in enumerate(zip(mine, theirs, strict=False)):
         if a.digest != b.digest:
             if (a.name, a.type) == (b.name, b.type):
@@ -73,9 +74,10 @@ def _digest(op: Operation) -> str:
 
 
 def _same_everywhere(attrs: dict[str, object]) -> dict[str, object]:
-    """Attributes without addresses: a function counts by its name, which all ranks share.
+    """Return the attributes without addresses: a function is replaced by its name.
 
-    A function of the graph counts by its results' names: its operations are digested themselves.
+    All ranks share the name. A function of the graph is replaced by the names of its results,
+    because its operations have digests themselves.
     """
     attrs = {
         k: tuple(t.name for t in v.results) if isinstance(v, Function) else v

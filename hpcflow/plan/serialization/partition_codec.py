@@ -1,7 +1,7 @@
-"""A part as bytes and back: plain data that is checked on arrival; never source, never pickle.
+"""Partition codec: a partition as bytes and back, checked on arrival; no source, no pickle.
 
-Layout: 8 bytes magic, 8 bytes length of the header (little-endian), the header as JSON, then the
-arrays of attributes, each at a multiple of 64 bytes after the header.
+Layout: 8 bytes magic, 8 bytes header length (little-endian), the header as JSON, then the arrays of
+attributes, each at a multiple of 64 bytes from the start of the message.
 """
 
 from __future__ import annotations
@@ -22,11 +22,14 @@ from hpcflow.plan.verification.plan_verifier import verify_part
 MAGIC = b"HPCFPRT1"
 ALIGN = 64
 RULE = "plan-format"
-GENERATED = ("Fused", "UpdateRows")  # nodes of which an attribute is the text of a kernel
+GENERATED = ("Fused", "UpdateRows")  # nodes with kernel source in an attribute
 
 
 def encode(part: Part) -> bytes:
-    """The part as bytes, the same for equal parts; VerifyError if an attribute is no plain data."""
+    """Return the partition as bytes, equal for equal partitions.
+
+    Errors: VerifyError if an attribute is not plain data.
+    """
     blobs: list[bytes] = []
     header = _part_out(part, blobs)
     text = json.dumps(header, separators=(",", ":"), allow_nan=False).encode()
@@ -35,9 +38,10 @@ def encode(part: Part) -> bytes:
 
 
 def decode(data: bytes) -> Part:
-    """The part in `data`, its arrays read-only views of it.
+    """Return the partition in `data`; its arrays are read-only views of `data`.
 
-    Errors: VerifyError (plan-format) if the bytes are malformed, or the rule that the part breaks.
+    Errors: VerifyError (plan-format) if the bytes are malformed, or the rule that the partition
+    breaks.
     """
     try:
         part = _part_in(data)
@@ -60,7 +64,7 @@ def _padded(chunk: bytes) -> bytes:
     return chunk + bytes(-len(chunk) % ALIGN)
 
 
-# -- out
+# -- encoding
 
 
 def _part_out(part: Part, blobs: list[bytes]) -> dict[str, Any]:
@@ -93,7 +97,7 @@ def _node_out(node: Node, blobs: list[bytes]) -> dict[str, Any]:
 
 
 def _value_out(value: Any, blobs: list[bytes]) -> Any:
-    """None, bool, int, str as themselves; everything else as [kind, ...]."""
+    """Encode a value: None, bool, int and str as themselves, everything else as [kind, ...]."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, bytes):
@@ -121,7 +125,7 @@ def _value_out(value: Any, blobs: list[bytes]) -> Any:
     raise TypeError(f"{type(value).__name__} {value!r} is not plain data")
 
 
-# -- in
+# -- decoding
 
 
 def _part_in(data: bytes) -> Part:
@@ -154,7 +158,7 @@ def _read_part(reader: _Blobs, header: Any) -> Part:
 
 
 class _Blobs:
-    """Takes the arrays behind the header, one after the other."""
+    """Reads the arrays behind the header in order."""
 
     def __init__(self, data: bytes, at: int) -> None:
         self.data, self.at = data, at + -at % ALIGN

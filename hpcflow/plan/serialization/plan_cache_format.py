@@ -1,7 +1,7 @@
-"""Plans as bytes for a folder of the user's own: what all passes have made, and a part's code.
+"""Plan cache format: plans and generated code as bytes, for a folder of the user's own.
 
-JSON, compressed: numbers, texts and lists, of which records are made anew; nothing in it names a
-function. A part from another rank comes another way, which checks it
+The format is compressed JSON: numbers, texts and lists, from which records are rebuilt. No entry
+names a function. A partition from another rank uses another format, which checks it
 (`hpcflow.plan.serialization.partition_codec`).
 """
 
@@ -25,8 +25,8 @@ from hpcflow.lowering.kernel_metadata import Code, Generated, SendInfo
 from hpcflow.lowering.segments_between_waits import Strand
 from hpcflow.plan.ir.program import Cluster, Edge, Message, Node, Part, Plan, Program, Ref, Share
 
-SPEED = 1  # of the compression: the fastest
-PLAIN = (type(None), bool, int, str)  # as they are in JSON
+SPEED = 1  # zlib compression level: the fastest
+PLAIN = (type(None), bool, int, str)  # encoded as themselves
 RECORDS = (
     *(Node, Part, Program, Edge, Share, Message, Block, Life, Strand, SendInfo, Code, Generated),
     *(Body, Operand, Step, Formula),
@@ -34,28 +34,28 @@ RECORDS = (
 
 
 def to_bytes(plan: Plan, mine: Generated) -> bytes:
-    """A plan of which `mine` is the driver's part.
+    """Encode a plan; `mine` is the generated code of the driver's partition.
 
-    Errors: TypeError if something in it is no plain data.
+    Errors: TypeError if the plan contains a value that is not plain data.
     """
     data = [data_of(mine), _plan_out(plan, without=plan.driver)]
     return zlib.compress(json.dumps(data, separators=(",", ":")).encode(), SPEED)
 
 
 def from_bytes(data: bytes, cluster: Cluster) -> tuple[Plan, Generated]:
-    """The plan that was made for `cluster`, and the code of its driver's part, which runs."""
+    """Return the plan, made for `cluster`, and the generated code of its driver's partition."""
     mine, plan = json.loads(zlib.decompress(data))
     generated = value_of(mine)
     return _plan_in(plan, cluster, {generated.part.task: generated.part}), generated
 
 
 def code_to_bytes(mine: Generated) -> bytes:
-    """The code of a part. Errors: TypeError if something in it is no plain data."""
+    """Encode the code of a partition. Errors: TypeError if a value is not plain data."""
     return zlib.compress(json.dumps(data_of(mine), separators=(",", ":")).encode(), SPEED)
 
 
 def code_from_bytes(data: bytes) -> Generated:
-    """The code in `data`."""
+    """Return the code in `data`."""
     return value_of(json.loads(zlib.decompress(data)))
 
 
@@ -79,9 +79,9 @@ def _plan_in(data: list[Any], cluster: Cluster, mine: Mapping[str, Part]) -> Pla
 
 
 def data_of(value: Any) -> Any:
-    """A value as JSON has it: what is not of the `PLAIN` types is [kind, ...].
+    """Encode a value for JSON: a value that is not of a `PLAIN` type becomes [kind, ...].
 
-    Errors: TypeError if it is no plain data.
+    Errors: TypeError if it is not plain data.
     """
     kind = type(value)
     if kind in PLAIN:
@@ -99,14 +99,14 @@ def data_of(value: Any) -> Any:
 
 
 def value_of(data: Any) -> Any:
-    """The value that `data_of` has made this of."""
+    """Return the value that `data_of` encoded."""
     if data.__class__ is not list:
         return data
     return _READERS[data[0]](data)
 
 
 def _values(data: list[Any]) -> list[Any]:
-    """The values behind the kind at the head of a list."""
+    """Decode the values after the kind at the head of a list."""
     return [_READERS[one[0]](one) if one.__class__ is list else one for one in data[1:]]
 
 
@@ -151,7 +151,7 @@ def _map_in(data: list[Any]) -> dict[Any, Any]:
 
 
 def _record(cls: Any) -> None:
-    """A NamedTuple or dataclass is written as its fields in their order."""
+    """Register a NamedTuple or dataclass, encoded as its fields in order."""
     name = cls.__name__
     if issubclass(cls, tuple):
         _WRITERS[cls] = lambda value: [name, *map(data_of, value)]

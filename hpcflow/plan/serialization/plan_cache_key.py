@@ -1,4 +1,4 @@
-"""The name of a plan among those that are kept: a digest of all that it follows from."""
+"""Plan cache key: a digest of all inputs that a plan depends on."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from hpcflow.plan.ir.program import Cluster, Node, Program
 from hpcflow.plan.serialization.plan_cache_format import data_of
 from hpcflow.settings import Settings
 
-LEAST_NODES = 32  # smaller plans are made as fast as they are loaded
-MOST_BYTES = 1 << 16  # of constants, such as initial values of variables: files are small
-PACKED = "sources.sha256"  # in a pack of hpcflow's modules: a digest of what it is made of
-APART = {  # settings that no plan follows from: where things are written, how ranks wait and end
+LEAST_NODES = 32  # a smaller plan is computed as fast as it is loaded
+MOST_BYTES = 1 << 16  # limit for constants, such as initial values, to keep files small
+PACKED = "sources.sha256"  # file in a pack of hpcflow's modules: the digest of their sources
+APART = {  # settings that no plan depends on: output paths, how ranks wait and end
     *("run_dir", "log_files", "tensorboard", "trace", "kernel_cache", "plan_cache"),
     *("stall_s", "stall_abort_s", "crowded", "mtbf_h", "time_limit", "max_restarts", "requeue"),
     *("checkpoints", "stop_at", "save", "placement", "memory_limit", "profile"),
@@ -42,14 +42,14 @@ def key(
     replica: int,
     about: Callable[[], Any],
 ) -> str | None:
-    """What the plan of `program` is called; None if it is not worth keeping, or cannot be.
+    """Return the cache key of the plan of `program`; None if it is too small or not cacheable.
 
-    `about()` is what else it follows from: devices, libraries, versions. Its `repr` counts, and it
-    is asked only if need be.
+    `about()` returns the other inputs of the plan: devices, libraries, versions. Its `repr` is
+    hashed. It is called only if needed.
     """
     nodes = [*program.nodes.values(), *within(program.nodes)]
     if len(nodes) < LEAST_NODES or any(node.row.script for node in nodes):
-        return None  # what an operation of the user's does may have changed
+        return None  # the user's Python function may have changed
     if sum(map(_bytes, nodes)) > MOST_BYTES:
         return None
     share = [t.op.name for t in graph.get_collection("replica_share")]
@@ -62,24 +62,24 @@ def key(
     ]
     try:
         data = [data_of(program), share, list(_beside(program, graph)), repr(facts)]
-    except TypeError:  # a function of the user's, or texts
+    except TypeError:  # a function of the user, or strings
         return None
     return hashlib.sha256(json.dumps(data).encode()).hexdigest()
 
 
 def chosen(settings: Settings) -> dict[str, Any]:
-    """The settings that plans may follow from."""
+    """Return the settings that plans may depend on."""
     names = [field.name for field in dataclasses.fields(settings) if field.name not in APART]
     return {name: getattr(settings, name) for name in names}
 
 
 def _bytes(node: Node) -> int:
-    """Bytes of its constants."""
+    """Return the bytes of a node's constants."""
     return sum(value.nbytes for value in node.attrs.values() if isinstance(value, np.ndarray))
 
 
 def _beside(program: Program, graph: Graph) -> Iterator[list[Any]]:
-    """What passes ask the graph itself: of the nodes, and of those whose devices they share."""
+    """Yield what passes read from the graph: the nodes and those colocated with them."""
     stack, seen = [*program.nodes], set(program.nodes)
     while stack:
         name = stack.pop()
@@ -95,23 +95,26 @@ def _beside(program: Program, graph: Graph) -> Iterator[list[Any]]:
 
 @functools.cache
 def sources() -> str:
-    """Tells one state of hpcflow's own files from others.
+    """Return a string that identifies the state of hpcflow's own files.
 
-    A pack says it itself; of an installed one the first file does, which is as old as the others.
-    In a checkout, where files are edited, all of them count.
+    A pack contains this string. For an installed package the stat of the first file counts, because
+    all files have the same age. In a checkout, where files are edited, all files count.
     """
     top = Path(__file__).parents[2]
     if (top / PACKED).exists():
         return (top / PACKED).read_text()
     is_checkout = (top.parent / "pyproject.toml").exists()
     found = _stats(str(top)) if is_checkout else [(str(top), (top / "__init__.py").stat())]
-    skip = len(str(top))  # a copy elsewhere is the same
+    skip = len(str(top))  # a copy at another path is equal
     facts = sorted((path[skip:], stat.st_size, stat.st_mtime_ns) for path, stat in found)
     return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 
 def _stats(folder: str) -> Iterator[tuple[str, os.stat_result]]:
-    """All of Python's files below a folder: a few hundred, before each first step."""
+    """Yield path and stat of all Python files below a folder.
+
+    This is a few hundred files, before each first step.
+    """
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.endswith(".py"):

@@ -1,1 +1,1 @@
-"""Checks that a pass or a whole plan loses no effect and cannot deadlock."""
+"""Verifiers: passes preserve effects, plans do not deadlock; the summed-loss warning."""

@@ -1,9 +1,9 @@
-"""A check behind each pass: no update, wait, fetch or order between effects is lost.
+"""Effect verifier: checks after each pass that no update, wait, fetch or effect order is lost.
 
-The setting `verify_passes` turns it on. An *effect* is a node that updates state, waits for what
-others do, calls the user's function, or runs for nothing but what it does (Assert). Two effects
-are in order if one follows the other by values or control inputs; a pass must keep that for all
-that use the same state, and a read must see the same updates as before.
+The setting `verify_passes` enables it. An *effect* is a node that updates state, waits for other
+steps or tasks, calls a Python function of the user, or has a side effect and no output (Assert).
+Two effects are ordered if one follows the other by values or control inputs. A pass must preserve
+that order for all effects on the same state, and a read must see the same updates as before.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Nodes = Mapping[str, Node]
 
 
 def passes(verify: bool) -> Callable[..., Any]:
-    """`run(function, program, *more)`: the result of a pass, checked against what it was given."""
+    """Return `run(function, program, *more)`: runs a pass and, with `verify`, checks its result."""
 
     def run(function: Callable[..., Any], program: Program | Part, *more: Any) -> Any:
         result = function(program, *more)
@@ -32,7 +32,10 @@ def passes(verify: bool) -> Callable[..., Any]:
 
 
 def check(name: str, old: Program | Part, new: Program | Part) -> None:
-    """Errors: VerifyError if the pass `name` made `new` of `old` and lost an effect or an order."""
+    """Check that the pass `name` turned `old` into `new` without losing an effect or an order.
+
+    Errors: VerifyError if it did lose one.
+    """
     if len(old.fetches) != len(new.fetches):
         raise VerifyError(
             "effects-kept", f"{name} made {len(new.fetches)} of {len(old.fetches)} fetches"
@@ -71,7 +74,10 @@ def _check_nodes(name: str, old: Nodes, new: Nodes) -> None:
 
 
 def used_state(node: Node) -> tuple[set[str], set[str]]:
-    """The state that a node uses, and that it updates; of a loop or branch also what is in it."""
+    """Return the state that a node uses and the state that it updates.
+
+    For a loop or branch this includes the state of its bodies.
+    """
     nodes = list(whole(node))
     used = {n.inputs[i].node for n in nodes for i in (*n.row.reads, *n.row.writes)}
     return used, {n.inputs[i].node for n in nodes for i in n.row.writes}
@@ -86,7 +92,7 @@ def _acts(node: Node) -> bool:
 
 
 def _where(node: Node, new: Nodes) -> list[str]:
-    """The nodes that do what a node did: itself, what holds it, or its pieces."""
+    """Return the nodes of `new` with the effect of `node`: itself, a holder, or its pieces."""
     if node.name in new:
         return [node.name]
     held = [n.name for n in new.values() if node.name in n.attrs.get("names", ())]
@@ -95,13 +101,17 @@ def _where(node: Node, new: Nodes) -> list[str]:
 
 
 def _share(a: Node, b: Node) -> bool:
-    """Whether one of two nodes updates what the other uses."""
+    """Return whether one of two nodes updates state that the other uses."""
     (used_a, written_a), (used_b, written_b) = used_state(a), used_state(b)
     return not (used_a.isdisjoint(written_b) and used_b.isdisjoint(written_a))
 
 
 def _conflicts(effects: list[Node]) -> Iterable[tuple[Node, Node]]:
-    """Pairs of effects of which one updates what the other uses, or that both wait or print."""
+    """Yield pairs of effects that must keep their order.
+
+    One of the two updates what the other uses, or neither of them updates state (they wait or
+    print).
+    """
     for i, a in enumerate(effects):
         for b in effects[:i]:
             if _share(a, b) or not (a.row.writes or b.row.writes):
@@ -109,7 +119,7 @@ def _conflicts(effects: list[Node]) -> Iterable[tuple[Node, Node]]:
 
 
 class Order:
-    """Which of the marked nodes each node follows."""
+    """Records for each node which of the marked nodes it follows."""
 
     def __init__(self, nodes: Nodes, marked: Iterable[str]) -> None:
         self.bit = {name: 1 << i for i, name in enumerate(marked)}
@@ -128,7 +138,7 @@ class Order:
             self.masks[name] = mask
 
     def __call__(self, before: str, after: str) -> bool:
-        """Whether the second node follows the first, a marked one, however remotely."""
+        """Return whether `after` follows the marked node `before`, directly or indirectly."""
         return bool(self.masks[after] & self.bit[before])
 
 

@@ -1,4 +1,4 @@
-"""Prove that a plan computes what it says and hangs nobody, or name the broken rule."""
+"""Plan verifier: proves that a plan is consistent and free of deadlock, or names the rule."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ At = tuple[str, str]  # task, node
 
 
 def verify(plan: Plan) -> None:
-    """Check every rule that one plan can break; see docs/plan-format.md for the list.
+    """Check every rule that a single plan can break; docs/plan-format.md lists the rules.
 
     Errors: VerifyError with `rule`, naming node and task.
     """
@@ -33,7 +33,10 @@ def verify(plan: Plan) -> None:
 
 
 def verify_replicas(plans: Sequence[Plan]) -> None:
-    """Check that the same task of every replica runs the same collectives in the same order."""
+    """Check that each task runs the same collectives in the same order on all replicas.
+
+    Errors: VerifyError (same-collectives).
+    """
     first, *others = (_collective_calls(plan) for plan in plans)
     for number, calls in enumerate(others, 1):
         for task in dict.fromkeys((*first, *calls)):
@@ -53,11 +56,11 @@ def _fail(rule: str, node: Node, task: str, message: str) -> VerifyError:
     return VerifyError(rule, f"{node.name!r} on {task}: {message}", op=node.name, line=node.line)
 
 
-# -- rules of one part
+# -- rules of one partition
 
 
 def verify_part(part: Part) -> None:
-    """The rules that one task's part can break by itself."""
+    """Check the rules that involve the partition of one task only."""
     seen: dict[str, Node] = {}
     for name, node in part.nodes.items():
         if name != node.name:
@@ -76,7 +79,7 @@ def verify_part(part: Part) -> None:
 
 
 def _check_frame(node: Node, task: str) -> None:
-    """The parts inside a loop or a branch: each by itself, and fed from slots that are there."""
+    """Check the partitions in a loop or branch, and that their feeds are valid slots."""
     if node.type not in FRAMES:
         return
     loop = node.type.startswith("Loop")
@@ -147,18 +150,18 @@ def _check_shapes(node: Node, seen: Mapping[str, Node], task: str) -> None:
         for a, b in zip(found, node.specs, strict=False):
             merge(a.shape, b.shape)
             fits = fits and a.dtype == b.dtype
-    except Exception as error:  # attributes may have come as bytes: whatever is wrong, refuse
+    except Exception as error:  # the attributes may be untrusted bytes: reject any error
         raise _fail("shape-rule", node, task, str(error)) from None
     if not fits:
         said = ", ".join(f"{s.dtype} {show(s.shape)}" for s in found)
         raise _fail("shape-rule", node, task, f"its op makes ({said})")
 
 
-# -- rules between parts
+# -- rules between partitions
 
 
 def _of_type(plan: Plan, type: str) -> Iterable[tuple[str, Node]]:
-    """Those of the parts and of the loops and branches in them."""
+    """Yield the (task, node) pairs of a type, loops and branches included."""
     for task, part in plan.parts.items():
         for node in (*part.nodes.values(), *within(part.nodes)):
             if node.type == type:
@@ -278,7 +281,7 @@ def _check_collectives(plan: Plan) -> None:
 
 
 def _collective_calls(plan: Plan) -> dict[str, list[str]]:
-    """The collectives of each task in words: what must be equal on all replicas."""
+    """Return the collectives of each task as text, which must be equal on all replicas."""
     found: dict[str, list[str]] = {}
     for task, part in plan.parts.items():
         for node in part.nodes.values():
@@ -289,11 +292,11 @@ def _collective_calls(plan: Plan) -> dict[str, list[str]]:
     return found
 
 
-# -- order over all parts
+# -- order over all partitions
 
 
 def _pairs(plan: Plan) -> list[tuple[At, At]]:
-    """(before, after) for every Send and its Recv, those inside of frames left out."""
+    """Return (before, after) for every Send and its Recv, except those in frames."""
     sends, receives = _by_channel(plan, "Send"), _by_channel(plan, "Recv")
     pairs = [(sends[c], receives[c]) for c in sends]
     return [
@@ -304,7 +307,7 @@ def _pairs(plan: Plan) -> list[tuple[At, At]]:
 
 
 def _check_acyclic(plan: Plan) -> None:
-    """Every task's order, together with Send before Recv, must be part of one order."""
+    """Check that all task orders and the Send-before-Recv pairs have a common order."""
     names: dict[str, Node] = {}
     extra: list[tuple[str, str]] = []
     for task, part in plan.parts.items():
@@ -324,7 +327,7 @@ def _check_acyclic(plan: Plan) -> None:
 
 
 def _check_reaches_driver(plan: Plan) -> None:
-    """When the driver's part has run, everything has."""
+    """Check that every node has run when the driver's partition has run."""
     before: dict[At, list[At]] = {}
     for after_this, then in _pairs(plan):
         before.setdefault(then, []).append(after_this)
@@ -343,11 +346,11 @@ def _check_reaches_driver(plan: Plan) -> None:
                 raise _fail("reaches-driver", node, task, "the driver would not wait for its end")
 
 
-# -- what is not an error, but not proved either
+# -- properties that are not proved, but are no error
 
 
 def unproved(plan: Plan) -> list[str]:
-    """What these rules leave open, in words: unknown sizes, unordered uses of one variable."""
+    """Return what the rules do not prove, as text: unknown sizes, unordered uses of a variable."""
     found = [
         f"the size of {edge.ref} from {edge.source} to {edge.dest} is not known"
         for edge in plan.edges
@@ -365,7 +368,7 @@ def unproved(plan: Plan) -> list[str]:
 
 
 def _unordered(plan: Plan) -> list[str]:
-    """Pairs of an update and another use of one variable that nothing puts in order."""
+    """Return the unordered pairs of an update and another use of one variable, as text."""
     uses: dict[tuple[str, Ref], list[tuple[str, bool]]] = {}
     for task, part in plan.parts.items():
         for node in part.nodes.values():
@@ -388,7 +391,7 @@ def _unordered(plan: Plan) -> list[str]:
 
 
 class _Reach:
-    """Which of some marked nodes each node depends on, over all tasks."""
+    """Records for each node, over all tasks, which of the marked nodes it depends on."""
 
     def __init__(self, plan: Plan, marked: set[At]) -> None:
         self.bit = {at: 1 << i for i, at in enumerate(sorted(marked))}

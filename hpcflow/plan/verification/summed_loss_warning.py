@@ -1,7 +1,7 @@
-"""Losses that sum over the batch, which replicas train otherwise than one rank does.
+"""Summed-loss warning: losses that sum over the batch train differently on replicas.
 
-Replicas add up their gradients, each by its fraction of the samples, so a loss has to be a mean:
-with a sum over the samples the gradient of N replicas is 1/N of that of one rank.
+Replicas add up their gradients, each weighted by its fraction of the samples, so a loss has to be a
+mean. With a sum over the samples, the gradient of N replicas is 1/N of that of one rank.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from hpcflow.graph.graph import Graph, Operation, Tensor
 from hpcflow.graph.static_shape import normalize_axes
 
-MINIMIZED = "minimized_losses"  # the collection of all losses whose gradients replicas join
+MINIMIZED = "minimized_losses"  # collection of all losses whose gradients replicas sum
 SOURCES = {"Placeholder", "PlaceholderWithDefault", "QueueDequeueMany", "QueueDequeueUpTo"}
 REDUCTIONS = {"Sum", "Mean", "Prod", "Max", "Min", "Any", "All", "LogSumExp"}
 SUMS = {"Sum", "L2Loss"}
@@ -24,7 +24,7 @@ COPIES = {"Cast", "Identity"}
 
 
 def told(graph: Graph, replicas: int) -> list[str]:
-    """A warning for each loss of the graph that sums over the samples of a batch."""
+    """Return a warning for each loss of the graph that sums over the samples of a batch."""
     return [
         f"the loss {loss.name!r} ({loss.op.line}) sums over the samples of a batch, by "
         f"{total.name!r} ({total.line}): {replicas} replicas add up their gradients as a mean, so "
@@ -37,11 +37,11 @@ def told(graph: Graph, replicas: int) -> list[str]:
 
 
 def sums(loss: Tensor, graph: Graph) -> Iterator[Operation]:
-    """The operations by which `loss` is a sum over a batch that no size of the batch divides."""
+    """Yield the operations by which `loss` is a sum over a batch, not divided by the batch size."""
     found = _Batch(loss, graph)
-    if loss in found.axes:  # not a scalar: its elements are added up
+    if loss in found.axes:  # not a scalar: differentiation sums its elements
         yield loss.op
-    # what its terms are divided by, and the operation that adds them up over the batch
+    # (term, its divisors, the operation that sums it over the batch)
     left: list[tuple[Tensor, tuple[float, ...], Operation | None]] = [(loss, (), None)]
     seen = set()
     while left:
@@ -61,17 +61,17 @@ def sums(loss: Tensor, graph: Graph) -> Iterator[Operation]:
 
 
 class _Batch:
-    """What is known of the batch in the operations behind a loss."""
+    """Batch axes and batch sizes among the operations that a loss depends on."""
 
     def __init__(self, loss: Tensor, graph: Graph) -> None:
         self.dealt = {key: each for each in graph.get_collection("datasets") for key in each.keys}
-        self.axes: dict[Tensor, int] = {}  # tensor -> its axis of samples
-        self.counts: set[Operation] = set()  # what follows from the number of samples alone
+        self.axes: dict[Tensor, int] = {}  # tensor -> its sample axis
+        self.counts: set[Operation] = set()  # operations that depend only on the number of samples
         for op in _behind(loss):
             self._look(op)
 
     def _look(self, op: Operation) -> None:
-        """Where the samples are in the outputs of `op`; those of its inputs are known."""
+        """Record the sample axes of the outputs of `op`; those of its inputs are known."""
         given = [t for t in op.inputs if t in self.axes]
         if op.type in ("Shape", "Size"):
             counts = bool(given)
@@ -86,7 +86,7 @@ class _Batch:
                 self.axes[out] = axis
 
     def _axis(self, op: Operation, out: Tensor, given: list[Tensor]) -> int | None:
-        """The axis of samples of an output, if it has one and the shape tells which."""
+        """Return the sample axis of an output; None without one or if the shape is ambiguous."""
         if not out.shape:
             return None
         if op.type in SOURCES:
@@ -95,7 +95,7 @@ class _Batch:
         if not given:
             return None
         rank = len(out.shape)
-        before = min(given, key=lambda t: abs(len(t.shape or ()) - rank))  # broadcast: the largest
+        before = min(given, key=lambda t: abs(len(t.shape or ()) - rank))  # broadcast
         axis, sizes = self.axes[before], before.shape or ()
         if op.type == "Transpose":
             perm = op.attrs["perm"] or range(rank)[::-1]
@@ -108,13 +108,13 @@ class _Batch:
         return axis if kept and (axis == 0 or rank == len(sizes)) else None
 
     def is_reduced(self, op: Operation) -> bool:
-        """Whether a reduction is over the samples."""
+        """Return whether a reduction is over the sample axis."""
         return self.axes.get(op.inputs[0]) in _reduced(op)
 
     def scaled(
         self, op: Operation, divisors: tuple[float, ...]
     ) -> Iterator[tuple[Tensor, tuple[float, ...]]]:
-        """The factors of a product or quotient that may be sums, with what they are divided by."""
+        """Yield the factors of a product or quotient that may be sums, with their divisors."""
         first, second = op.inputs
         pairs = [(first, second)] if op.type in DIVIDED else [(first, second), (second, first)]
         for factor, other in pairs:
@@ -126,7 +126,7 @@ class _Batch:
             yield factor, divisors if number is None else (*divisors, number)
 
     def is_batch_size(self, divisors: Iterable[float], summed: Tensor) -> bool:
-        """Whether a constant is the number of samples of `summed`, times other sizes or not."""
+        """Return whether a divisor is a multiple of the number of samples of `summed`."""
         assert summed.shape is not None
         known = {summed.shape[self.axes[summed]]}
         for dataset in set(self.dealt.values()):
@@ -137,14 +137,14 @@ class _Batch:
 
 
 def _reduced(op: Operation) -> tuple[int, ...]:
-    """The axes that a reduction takes away; none where only the step tells."""
+    """Return the axes that a reduction removes; empty if they are known only at run time."""
     if len(op.inputs) > 1 or op.inputs[0].shape is None:
         return ()
     return normalize_axes(op.attrs.get("axis"), len(op.inputs[0].shape))
 
 
 def _behind(loss: Tensor) -> list[Operation]:
-    """The operations that a loss is computed from, those that others need first."""
+    """Return the operations that a loss depends on, in creation order."""
     ops: set[Operation] = set()
     left = [loss.op]
     while left:
@@ -157,7 +157,7 @@ def _behind(loss: Tensor) -> list[Operation]:
 
 
 def _number(tensor: Tensor) -> float | None:
-    """The value of a scalar constant; None of anything else."""
+    """Return the value of a scalar constant; None for anything else."""
     while tensor.op.type in COPIES:
         tensor = tensor.op.inputs[0]
     value = tensor.op.attrs.get("value") if tensor.op.type == "Const" else None

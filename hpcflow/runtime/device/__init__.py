@@ -1,1 +1,1 @@
-"""A device: its kernels, memory, arenas and CUDA graphs."""
+"""Devices: kernels, memory, arenas and CUDA graphs of one device."""

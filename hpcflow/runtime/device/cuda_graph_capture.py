@@ -1,10 +1,13 @@
-"""Steps on a GPU as CUDA graphs: what a region of generated code launches is captured and replayed.
+"""CUDA graph capture: a region of generated code is captured once and replayed in later steps.
 
-A graph has the addresses and numbers of its capture. Buffers of a step stay where they are; that
-variables do is looked at before each launch, and a graph of others is dropped. Numbers that change
-from step to step, feeds and how many random draws were made, come by one copy into one of two
-blocks of the GPU, each with a graph of its own, so that a step's copy may go beside the last one's
-kernels. Graphs are launched on the current stream, in order with all that is launched one by one.
+A CUDA graph contains the addresses and the scalar values of its capture. The buffers of a step keep
+their addresses. The addresses of variables are checked before each launch; if one has changed, the
+graph is dropped.
+
+Values that change from step to step (feeds, and the draw counts of random ops) are copied in one
+transfer into one of two GPU blocks. Each block has its own graph, so the copy for one step can
+overlap the kernels of the previous step. Graphs are launched on the current stream, in order with
+kernels that are launched individually.
 """
 
 from __future__ import annotations
@@ -28,36 +31,36 @@ from hpcflow.runtime.device.device import Device
 from hpcflow.runtime.step.step_deadline import Watched
 from hpcflow.runtime.step.step_instance import Compiled, Instance
 
-WARM_UP = 2  # calls of a region before it is captured: its kernels are compiled, their plans made
-MOST_MOVES = 8  # of its variables, after which a region is not captured again
+WARM_UP = 2  # calls of a region before its capture, in which its kernels are compiled
+MOST_MOVES = 8  # changes of variable addresses after which a region is not captured again
 Run = Callable[..., tuple[Any, ...]]
 
 
 class Graphs:
-    """The graphs of one rank: its streams, and what is told of them at the end."""
+    """The CUDA graphs of one rank: its streams, and the statistics for its report."""
 
     def __init__(self, device: Device, rank: int) -> None:
         self.device, self.rank = device, rank
         self.capturing = device.xp.cuda.Stream(non_blocking=True)
         self.copying = device.xp.cuda.Stream(non_blocking=True)
-        self.plans: dict[str, dict[str, Any]] = {}  # what is fetched -> what is told
+        self.plans: dict[str, dict[str, Any]] = {}  # label (the fetches) -> statistics
 
     def adopt(self, compiled: Compiled) -> None:
-        """Have the regions of `compiled` captured; loops and branches inside run as they are."""
+        """Capture the regions of `compiled`; the loops and branches in it run without graphs."""
         if not compiled.initializes:
             compiled.watch = _Part(self, compiled).watch
 
     def report(self) -> dict[str, Any]:
-        """Of each plan its regions, the kernels in them and on the GPU, graphs and refusals."""
+        """For each plan: regions, their kernels, all kernels on the GPU, graphs and refusals."""
         return {label: told for label, told in self.plans.items() if told["kernels_on_gpu"]}
 
 
 class _Part:
-    """One compiled part, and what it has been found that graphs cannot hold."""
+    """One compiled partition, and the nodes that CUDA graphs cannot hold."""
 
     def __init__(self, graphs: Graphs, compiled: Compiled) -> None:
         self.graphs, self.compiled, self.device = graphs, compiled, graphs.device
-        self.refused: dict[str, str] = {}  # node -> why
+        self.refused: dict[str, str] = {}  # node -> reason
         self.first = frozenset(compiled.code.strands[0].nodes)
         binds = compiled.code.binds.values()
         self.kernels = frozenset(what[1] for what in binds if what[0] == "kernel")
@@ -65,15 +68,18 @@ class _Part:
         self.cut = self._cut()
 
     def watch(self, instance: Instance, names: list[Any]) -> tuple[Any, Any]:
-        """The strands of an instance; one that looks at the clock all the time has no graphs."""
+        """The segments and the `release` function of an instance, with regions.
+
+        A `Watched` instance checks its deadline before each kernel and has no graphs.
+        """
         if isinstance(instance, Watched):
             return instance.strands, instance.release
         instance.graphs = strands = _Strands(self, names)
         runs = tuple(functools.partial(strands.run, i) for i in range(len(instance.strands)))
-        return runs, lambda: strands.release()  # of the strands that there are then
+        return runs, lambda: strands.release()  # late binding: the current segments
 
     def refuse(self, nodes: Sequence[str], why: str) -> None:
-        """Leave nodes out of regions from the next step on, and say so."""
+        """Exclude nodes from regions from the next step on, and log the reason."""
         self.refused |= dict.fromkeys(nodes, why)
         self.cut = self._cut()
         logger.info("no CUDA graph of %s: %s", self.compiled.label, why)
@@ -96,10 +102,10 @@ class _Part:
         return cut
 
     def _why(self, node: Node) -> str:
-        """Why a graph cannot hold the kernel of a node."""
+        """Why a CUDA graph cannot hold the kernel of a node; "" if it can."""
         if node.name in self.refused:
             return self.refused[node.name]
-        if node.name not in self.kernels:  # it has none, or is part of a loop, which is ours
+        if node.name not in self.kernels:  # no kernel, or in a generated loop: can be captured
             return ""
         if "key" in node.attrs and node.name not in self.first:
             return "its draws are not those of the beginning of a step"
@@ -107,7 +113,7 @@ class _Part:
 
 
 class _Strands:
-    """The strands of one instance, with regions."""
+    """The segments of one instance, with regions."""
 
     def __init__(self, part: _Part, names: list[Any]) -> None:
         self.part, self.names = part, names
@@ -129,23 +135,23 @@ class _Strands:
         self.strands, self.release = cut.make(*self.names, *objects)
 
     def run(self, number: int, *feeds: Any) -> Any:
-        """Run a strand; before the first one what was refused since leaves its region."""
+        """Run a segment; before segment 0, rebuild the regions if nodes have been refused since."""
         if not number and self.cut is not self.part.cut:
             self.part.device.finish()
             self._make()
         return self.strands[number](*feeds)
 
     def close(self) -> None:
-        """Let go of graphs and blocks, when the GPU is done with them."""
+        """Release graphs and blocks after the GPU has finished with them."""
         self.part.device.finish()
         del self.inputs, self.regions, self.names, self.strands, self.release
 
 
 class Inputs:
-    """What the host gives a step: feeds, and of each op that draws how many draws were made.
+    """The values that the host passes to a step: feeds, and the draw count of each random op.
 
-    All lie in one block of pinned memory, which the copying stream brings to the GPU. There are two
-    such blocks, of the host and of the GPU, that take turns.
+    They lie in one block of pinned memory, which is copied to the GPU on the copying stream. The
+    blocks are double-buffered, on the host and on the GPU.
     """
 
     def __init__(self, device: Device, stream: Any, specs: list[Spec], drawing: list[Any]) -> None:
@@ -159,10 +165,10 @@ class Inputs:
         self.blocks = both if sizes else []
 
     def __call__(self, *feeds: Any) -> tuple[Any, ...]:
-        """The feeds of a step on the GPU, for what the current stream does from now on."""
-        if not self.blocks:  # none of what draws is in a region
+        """Copy the feeds of a step; the GPU arrays, valid for later work on the current stream."""
+        if not self.blocks:  # no random op is in a region
             return ()
-        self.blocks[self.turn].used.record()  # behind all that the last step has launched
+        self.blocks[self.turn].used.record()  # after all work that the last step has launched
         self.turn ^= 1
         block = self.blocks[self.turn]
         block.copied.synchronize()
@@ -177,12 +183,12 @@ class Inputs:
         return block.arrays[: len(feeds)]
 
     def counter(self, kernel: Any) -> Any:
-        """Where a kernel reads the number of draws in this step."""
+        """The GPU array from which a kernel reads its draw count in this step."""
         return self.blocks[self.turn].arrays[self.places[id(kernel)]]
 
 
 class _Block:
-    """One block of pinned memory and one of the GPU, with events for who comes next."""
+    """One block of pinned memory and one GPU block, with the events that order their use."""
 
     def __init__(self, device: Device, specs: list[Spec], starts: list[int]) -> None:
         shape, dtype = (starts[-1],), np.dtype(np.uint8)
@@ -195,14 +201,14 @@ class _Block:
 
 
 class Outputs:
-    """Copies to the host that are waited for together, in pinned memory of the caller's own."""
+    """Copies to the host that are synchronized together, into new pinned memory for the caller."""
 
     def __init__(self, device: Device, specs: list[Spec]) -> None:
         self.device, self.specs = device, [(known(s.shape), s.dtype) for s in specs]
         self.copied = device.xp.cuda.Event(disable_timing=True)
 
     def __call__(self, *arrays: Any) -> list[np.ndarray]:
-        """The values of `arrays`."""
+        """The values of `arrays` on the host."""
         hosts = [self.device.host_empty(*spec) for spec in self.specs]
         for array, host in zip(arrays, hosts, strict=True):
             array.get(out=host, blocking=False)
@@ -212,7 +218,7 @@ class Outputs:
 
 
 class _Region:
-    """What stands for a region in the code of one instance."""
+    """Replaces a region in the code of one instance: it runs, captures or replays the region."""
 
     def __init__(self, strands: _Strands, region: Region) -> None:
         shared = strands.part.compiled.shared
@@ -223,13 +229,13 @@ class _Region:
         self.drawing = [kernel for kernel in kernels if hasattr(kernel, "counter")]
         self.fed = [place is not None for place in region.given]
         self.turns = any(self.fed) or bool(self.drawing)
-        self.pool = self.part.device.xp.cuda.MemoryPool()  # of temporary values of its graphs
+        self.pool = self.part.device.xp.cuda.MemoryPool()  # for temporary values of its graphs
         self.pool.set_limit(size=self.part.device.held.limit)
-        self.graphs: dict[int, _Graph] = {}  # by whose turn it is
+        self.graphs: dict[int, _Graph] = {}  # by block index
         self.plain = self.moves = 0
 
     def __call__(self, run: Run, *given: Any) -> tuple[Any, ...]:
-        """What `run(*given)` does and gives."""
+        """The effects and results of `run(*given)`."""
         turn = self.strands.inputs.turn if self.turns else 0
         graph = self.graphs.get(turn)
         if graph is not None:
@@ -242,12 +248,12 @@ class _Region:
         return self._captured(turn, run, given)
 
     def _is_still(self) -> bool:
-        """Whether all variables have values, and updates change those in place."""
+        """Whether all variables have values, and updates change the written ones in place."""
         read = all(state.array is not None for state in self.read)
         return read and all(state.stays(state.array) for state in self.written)
 
     def _moved(self) -> None:
-        """A variable lies elsewhere now."""
+        """The address of a variable has changed: drop the graphs."""
         self.part.device.finish()
         self.graphs.clear()
         self.plain, self.moves = 0, self.moves + 1
@@ -255,7 +261,7 @@ class _Region:
             self.part.refuse(self.nodes, "its variables have other memory again and again")
 
     def _captured(self, turn: int, run: Run, given: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Capture what `run` launches, and launch it."""
+        """Capture what `run` launches, and launch the graph."""
         counts = [(state, "updates", state.updates) for state in self.written]
         counts += [(kernel.draws, "made", kernel.draws.made) for kernel in self.drawing]
         found: _Graph | None = None
@@ -288,7 +294,7 @@ class _Region:
         with contextlib.ExitStack() as stack:
             stack.enter_context(device.xp.cuda.using_allocator(self.pool.malloc))
             stack.enter_context(stream)
-            if gc.isenabled():  # what is collected might call CUDA
+            if gc.isenabled():  # a finalizer might call CUDA
                 gc.disable()
                 stack.callback(gc.enable)
             kept = [
@@ -301,7 +307,7 @@ class _Region:
             try:
                 made = run(*kept)
             except BaseException:
-                with contextlib.suppress(Exception):  # it says again that the capture is no good
+                with contextlib.suppress(Exception):  # it repeats that the capture is invalid
                     stream.end_capture()
                 raise
             finally:
@@ -318,7 +324,7 @@ class _Region:
 
 
 class _Graph:
-    """A graph, and what has to be as it was when it was captured."""
+    """A CUDA graph, and the state that must be unchanged since its capture."""
 
     def __init__(
         self, graph: Any, read: list[Any], written: list[Any], moving: list[Any], made: Any
@@ -326,17 +332,17 @@ class _Graph:
         self.graph, self.moving, self.made = graph, moving, made
         self.read = [(state, state.array) for state in read]
         self.written = [(state, state.array) for state in written]
-        self.counts: list[tuple[Any, str, int]] = []  # what a step adds to counters of the host
+        self.counts: list[tuple[Any, str, int]] = []  # increments of host counters by one step
 
     def holds(self) -> bool:
-        """Whether the variables lie where they did, and updates may change them there."""
+        """Whether the variables have the same arrays as at capture, and can be updated in place."""
         for state, array in self.read:
             if state.array is not array:
                 return False
         return all(state.stays(array) for state, array in self.written)
 
     def launch(self, given: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Do what was captured, with values of now."""
+        """Replay the capture with the current values."""
         for place, array in self.moving:
             array[...] = given[place]
         self.graph.launch()

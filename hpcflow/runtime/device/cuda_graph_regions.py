@@ -1,8 +1,8 @@
-"""Generated code with regions: runs of statements that launch work on a GPU and do nothing else.
+"""CUDA graph regions: runs of statements in generated code that only launch work on a GPU.
 
-A region becomes a function of its own, which an object calls in place of the statements: it may run
-them, or launch a CUDA graph of what they launched. Feeds come to the GPU together, in front of all
-else, and values that follow each other to the host go together. Lines keep their numbers.
+Each region becomes a function of its own. An object is called in place of its statements; it runs
+them, or launches a CUDA graph of what they launched. The feeds are copied to the GPU together,
+before everything else. Consecutive copies to the host become one. Line numbers do not change.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 from hpcflow.lowering.kernel_metadata import Code
 from hpcflow.plan.ir.program import Node, Part
 
-LEAST = 2  # kernels of a region: one costs as much as a graph of it
+LEAST = 2  # least kernels of a region: launching a graph costs as much as one kernel
 PLACES = frozenset(
     "kernel loop plain const buffer room viewof var empty bucket_in bucket_out".split()
 )
 CALLED = frozenset("kernel loop empty".split())
-AROUND = frozenset("hold let_go".split())  # hooks around updates: Ctrl-C waits for their end
+AROUND = frozenset("hold let_go".split())  # hooks around updates: they defer SIGINT (Ctrl-C)
 JOINS = frozenset("Concat Pack Parcel AllReduce".split())
 STATES = frozenset("read write assign begin end".split())
 INPUTS, OUTPUTS, REGION = "_inputs", "_outputs", "_region"
@@ -28,11 +28,13 @@ INPUTS, OUTPUTS, REGION = "_inputs", "_outputs", "_region"
 
 @dataclasses.dataclass
 class Region:
-    """One run of statements: its nodes, kernels and variables, and which of what it is given are
-    feeds, as those stand in `Cut.feeds`."""
+    """One run of statements: its nodes, kernels and variables.
+
+    `given` says for each argument of the region its index in `Cut.feeds`; None if it is no feed.
+    """
 
     nodes: list[str]
-    kernels: list[str]  # names of the code that are bound to them
+    kernels: list[str]  # names in the code that are bound to them
     read: list[str]  # names of variables
     written: list[str]
     given: list[int | None]
@@ -40,19 +42,25 @@ class Region:
 
 @dataclasses.dataclass
 class Cut:
-    """The code of a part with its regions. `make` takes what the code is bound to and then, by
-    `names`, what stands for inputs, outputs and regions."""
+    """The code of a partition with its regions.
+
+    `make` takes the values that the code is bound to, then the objects for inputs, outputs and
+    regions in the order of `names`.
+    """
 
     make: Callable[..., Any]
     regions: list[Region]
-    feeds: list[Node]  # copies of feeds to the GPU, in the order in which `_inputs` is given them
-    outputs: list[list[Node]]  # copies to the host that are one
+    feeds: list[Node]  # copies of feeds to the GPU, in the order of the arguments of `_inputs`
+    outputs: list[list[Node]]  # copies to the host that are made together
     names: list[str]
 
 
 class Cutter:
-    """Cuts the code of one part; `why(node)` says what keeps the kernel of a node out of regions,
-    `on(node)` whether the node is on the GPU."""
+    """Cuts the code of one partition into regions.
+
+    `why(node)` is the reason against capturing the kernel of a node, "" if there is none.
+    `on(node)` is whether the node is on the GPU.
+    """
 
     def __init__(
         self, code: Code, part: Part, why: Callable[[Node], str], on: Callable[[Node], bool]
@@ -60,7 +68,7 @@ class Cutter:
         self.code, self.part, self.why, self.on = code, part, why, on
 
     def cut(self, file: str) -> Cut:
-        """The code with regions, compiled as of `file`."""
+        """The code with regions, compiled with file name `file`."""
         tree = ast.parse(self.code.source)
         make = tree.body[0]
         assert isinstance(make, ast.FunctionDef)
@@ -83,7 +91,7 @@ class Cutter:
         return Cut(scope["make"], self.regions, self.feeds, self.outputs, names)
 
     def _strand(self, strand: ast.FunctionDef) -> Iterator[ast.stmt]:
-        """Cut a strand in place; the functions of its regions."""
+        """Cut a segment in place; yields the functions of its regions."""
         first = strand.name == "s0"
         old = strand.body
         fed = [s for s in old if first and self._is_feed(s)]
@@ -118,7 +126,7 @@ class Cutter:
             end += 1
         return body[at:end]
 
-    # -- what a statement is
+    # -- classification of statements
 
     def _node(self, statement: ast.stmt) -> Node | None:
         return self.part.nodes.get(self.code.lines[statement.lineno - 1])
@@ -132,7 +140,7 @@ class Cutter:
         return self.code.binds.get(name, ("",))[0]
 
     def _copy(self, statement: ast.stmt) -> Node | None:
-        """The node of a statement that copies between devices a value of known size."""
+        """The node of a statement that copies a value of known size between devices."""
         call, node = self._call(statement), self._node(statement)
         if node is None or call is None or not isinstance(call.func, ast.Name):
             return None
@@ -158,7 +166,7 @@ class Cutter:
                     yield part.func.id
 
     def _holds(self, statement: ast.stmt) -> bool:
-        """Whether a graph can hold what a statement does."""
+        """Whether a CUDA graph can hold what a statement does."""
         if isinstance(statement, (ast.If, ast.Try)):  # around an update of many elements
             if isinstance(statement, ast.If) and any(map(_is_call, ast.walk(statement.test))):
                 return False
@@ -189,10 +197,10 @@ class Cutter:
             return False
         return self.code.binds.get(call.func.id, ("", ""))[:2] in {("hook", h) for h in AROUND}
 
-    # -- what takes the place of statements
+    # -- replacements of statements
 
     def _draws(self, strand: int) -> Iterator[str]:
-        """The names of nodes of a strand that may draw random numbers: they have a key."""
+        """The names of the nodes of a segment that may draw random numbers: they have a key."""
         for name in self.code.strands[strand].nodes:
             if "key" in self.part.nodes[name].attrs:
                 yield name
@@ -222,7 +230,7 @@ class Cutter:
     def _region(
         self, run: list[ast.stmt], later: set[str], fed: list[ast.stmt]
     ) -> tuple[ast.stmt, ast.stmt]:
-        """The function of a region, and the call of what stands for it."""
+        """The function of a region, and the call that replaces its statements."""
         number = len(self.regions)
         assigned: set[str] = set()
         given: dict[str, None] = {}
@@ -248,7 +256,7 @@ class Cutter:
         return function, _parsed(f"{left}{REGION}{number}({args})", run[0].lineno)
 
     def _states(self, run: list[ast.stmt]) -> tuple[list[str], list[str]]:
-        """The variables that statements read, and those that they write."""
+        """The variables that the statements only read, and those that they write."""
         read: set[str] = set()
         written: set[str] = set()
         for part in (p for statement in run for p in ast.walk(statement)):
@@ -262,7 +270,7 @@ def _is_call(part: ast.AST) -> bool:
 
 
 def _loaded(statements: list[ast.stmt]) -> set[str]:
-    """The names that statements use."""
+    """The names that the statements load."""
     parts = (part for statement in statements for part in ast.walk(statement))
     return {p.id for p in parts if isinstance(p, ast.Name) and isinstance(p.ctx, ast.Load)}
 
@@ -276,7 +284,7 @@ def _stored(statement: ast.stmt) -> set[str]:
 
 
 def _parsed(text: str, line: int, inside: bool = False) -> ast.stmt:
-    """A statement that stands on line `line`; `inside` a function."""
+    """A statement parsed from `text`, at line `line`; `inside` a function."""
     tree = ast.parse(f"def f():\n {text}" if inside else text).body[0]
     new = tree.body[0] if inside and isinstance(tree, ast.FunctionDef) else tree
     for part in ast.walk(new):

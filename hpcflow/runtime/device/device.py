@@ -1,4 +1,4 @@
-"""A device is one object with three duties: run a kernel, allocate, transfer."""
+"""The device abstraction: one object that selects and builds kernels, allocates, and transfers."""
 
 from __future__ import annotations
 
@@ -33,21 +33,24 @@ from hpcflow.runtime.device.size_class_allocator import LEAST, Pool
 from hpcflow.runtime.job import service_registry
 
 PAGE = 4096  # bytes
-PRODUCTS = frozenset(  # that plain kernels have computed by BLAS
+PRODUCTS = frozenset(  # ops whose plain kernels use BLAS
     ("MatMul", "PackedMatMul", "Einsum", "Conv", "ConvInputGrad", "ConvFilterGrad")
 )
 
 
 class _Room(np.ndarray):
-    """Memory of an array; views of that array hold the array, since this is of another type."""
+    """Backing memory of an array.
+
+    It is a type of its own, so that views of the array keep the array as their base.
+    """
 
 
 class Device:
     """A NumPy device; subclasses override what differs. `kind` is the first part of `cpu:0`."""
 
     kind = "cpu"
-    xp: Any = np  # the array module of general kernels; None: only the device's own kernels serve
-    captures = False  # what it is told to do can be captured as CUDA graphs
+    xp: Any = np  # the array module of plain kernels; None: only the device's own kernels
+    captures = False  # whether its work can be captured as CUDA graphs
 
     def __init__(self, index: int = 0) -> None:
         self.index = index
@@ -56,29 +59,32 @@ class Device:
         self.held = Held(f"{self.kind}:{index}")
 
     def choose(self, node: Node, inputs: list[Any]) -> Choice:
-        """The kernel that will run `node`, whose inputs have the specs `inputs`."""
+        """The kernel that runs `node`, whose inputs have the specs `inputs`."""
         service_registry.load_kernel(node.type)
         return choose(_known(node, inputs, self.wish), self.kind, self.wish, self.xp is not None)
 
     def is_fast(self, node: Node, inputs: list[Any]) -> bool:
-        """Whether a provider's kernel, not a plain one, will run `node`."""
+        """Whether a provider's kernel, not a plain one, runs `node`."""
         return self.choose(node, inputs).kernel.provider != PLAIN
 
     def provider(self, choice: Choice) -> str:
-        """Who provides a kernel: a plain one is of the array module, or this device's own."""
+        """The provider of a kernel; of a plain kernel, the array module or the device kind."""
         name = choice.kernel.provider
         plain = self.kind if self.xp is None else self.xp.__name__
         return plain if name == PLAIN else name
 
     def info(self, node: Node, inputs: list[Any]) -> KernelInfo:
-        """The calling form of the kernel that will run `node`."""
+        """The calling convention of the kernel that runs `node`."""
         row = self.choose(node, inputs).kernel
         tiles = row.tiles and self.kind == "cpu" and not is_half(node.attrs["dtype"])
         inplace = node.attrs.get("inplace", row.inplace)
         return KernelInfo(row.form, inplace, _scratch(row, _known(node, inputs, self.wish)), tiles)
 
     def kernel(self, node: Node, inputs: list[Any]) -> Callable[..., Any]:
-        """The function that computes `node`, whose inputs have the specs `inputs`."""
+        """The function that computes `node`, whose inputs have the specs `inputs`.
+
+        Errors: KernelError if the attributes or inputs are malformed.
+        """
         row = self.choose(node, inputs).kernel
         if row.provider == PLAIN and node.type in PRODUCTS:
             thread_team.beside_blas()
@@ -91,24 +97,24 @@ class Device:
             raise KernelError(told, op=node.name, line=node.line) from error
 
     def uncaptured(self, node: Node, inputs: list[Any]) -> str:
-        """Why a CUDA graph cannot hold the kernel that will run `node`, "" if it can."""
+        """Why a CUDA graph cannot hold the kernel that runs `node`; "" if it can."""
         return self.choose(node, inputs).kernel.uncaptured(_known(node, inputs, self.wish))
 
     @property
     def maker(self) -> Maker:
-        """What compiles the loops that are generated for it."""
+        """The compiler of the loops that are generated for this device."""
         return machine()
 
     def makes_loops(self) -> bool:
-        """Whether loops are generated for it; with `exact` only such as change no bit."""
+        """Whether loops are generated for it; with `exact` only loops that are bitwise exact."""
         return self.kind == "cpu" and not absent()
 
     def loop(self, text: str) -> Callable[..., None]:
-        """The function of a generated update: of its first element, the last, and arrays."""
+        """The function of a generated update; it takes the first element, the last, and arrays."""
         return kernel_cache.builtin(text)
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
-        """An uninitialized array; a large one begins where a cache line does."""
+        """An uninitialized array; one of a page or more is aligned to `ALIGNED` bytes."""
         nbytes = math.prod(shape) * dtype.itemsize
         if nbytes < PAGE or dtype.hasobject:
             return np.empty(shape, dtype)
@@ -116,17 +122,17 @@ class Device:
         return np.ndarray(shape, dtype, room, -room.ctypes.data % ALIGNED)
 
     def limit(self, nbytes: int) -> None:
-        """Hold no more than `nbytes`; 0: as much as there is."""
+        """Set the limit of held memory to `nbytes`; 0: no limit."""
         self.held.limit = nbytes
 
     def reserved(self) -> int:
-        """Bytes of the device that its allocator has, used or not; 0 where it has none."""
+        """Bytes of device memory that its allocator has reserved, used or not; 0 if none."""
         return 0
 
     def hold(self, what: str, shape: tuple[int, ...], dtype: np.dtype) -> Any:
-        """An uninitialized array for longer than a step, counted among what is held.
+        """An uninitialized array that outlives a step; it counts as held memory.
 
-        Errors: MemoryError if there is not so much memory, or it is above the limit.
+        Errors: MemoryError if there is not enough memory, or the limit would be exceeded.
         """
         nbytes = math.prod(shape) * dtype.itemsize
         self.held.ask(what, nbytes)
@@ -135,13 +141,13 @@ class Device:
         return array
 
     def take(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
-        """An uninitialized array for a value of a step whose size only the step tells."""
+        """An uninitialized array for a value of a step whose size is known only at run time."""
         if self.xp is not np or math.prod(shape) * dtype.itemsize < LEAST:
             return self.allocate(shape, dtype)
         return self.pool.take(shape, dtype)
 
     def arena(self, nbytes: int) -> Any:
-        """Bytes for the buffers of a step, which begin at multiples of `ALIGNED` in them."""
+        """An arena for the buffers of a step; it starts at a multiple of `ALIGNED`."""
         room = self.hold("buffers", (nbytes + ALIGNED,), np.dtype(np.uint8))
         if not isinstance(room, np.ndarray):
             return room
@@ -149,7 +155,7 @@ class Device:
         return room[start : start + nbytes]
 
     def host_empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        """Uninitialized host memory for messages, of the kind this device copies fastest."""
+        """Uninitialized host memory for messages, of the kind that this device copies fastest."""
         return np.empty(shape, dtype)
 
     def to_host(self, array: Any) -> np.ndarray:
@@ -157,30 +163,30 @@ class Device:
         return array
 
     def from_host(self, array: np.ndarray) -> Any:
-        """A NumPy array as one of this device."""
+        """A NumPy array as an array of this device."""
         return array
 
     def lent(self, array: Any, holder: Any) -> Any:
-        """The memory of `array` as another array; it and all made of it keep `holder` alive."""
+        """An alias of the memory of `array`; it and all views of it keep `holder` alive."""
         holder.__array_interface__ = array.__array_interface__
         return np.asarray(holder).view(array.dtype)
 
     def computes(self) -> bool:
-        """True while kernels that were started are at work beside the host."""
+        """Whether kernels that were launched are still running asynchronously."""
         return False
 
     def finish(self) -> None:
-        """Wait for kernels that were started."""
+        """Wait for the kernels that were launched."""
 
     def trim(self) -> None:
-        """Give memory that is free back to the system."""
+        """Return free memory to the system."""
         self.pool.clear()
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc only
         if trim is not None:
             trim(0)
 
     def view(self, block: Any, shape: tuple[int, ...], dtype: np.dtype, start: int = 0) -> Any:
-        """An array in a block of bytes made by `allocate`, from byte `start` on."""
+        """An array in a block of bytes from `allocate`, starting at byte `start`."""
         count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         return block[start : start + count].view(dtype).reshape(shape)
 
@@ -190,7 +196,10 @@ def _known(node: Node, inputs: list[Any], wanted: Wish) -> KernelNode:
 
 
 def _scratch(row: Kernel, node: KernelNode) -> tuple[Spec, ...]:
-    """The scratch memory of a kernel whose sizes are known; plain ones of 16-bit floats make it."""
+    """The scratch memory of a kernel, if its sizes are known.
+
+    Plain kernels of 16-bit floats allocate their own: the result is empty for them.
+    """
     specs = (*node.inputs, *node.outputs)
     widened = row.provider == PLAIN and any(is_half(spec.dtype) for spec in specs)
     if widened or not all(is_known(spec.shape) for spec in specs):
@@ -220,16 +229,16 @@ class GpuDevice(Device):
 
     @property
     def maker(self) -> Maker:
-        """What compiles the loops that are generated for it."""
+        """The compiler of the loops that are generated for this device."""
         return ptx_compiler.gpu(self.xp.cuda)
 
     def makes_loops(self) -> bool:
-        """Whether loops are generated for it: they may round otherwise than CuPy does."""
+        """Whether loops are generated for it; not with `exact`, as they may round unlike CuPy."""
         why = absent() or ptx_compiler.absent() or ptx_compiler.too_old(self.xp.cuda)
         return not (self.wish.exact or why)
 
     def loop(self, text: str) -> Callable[..., None]:
-        """The function of a generated update: of its first element, the last, and arrays."""
+        """The function of a generated update; it takes the first element, the last, and arrays."""
         return kernel_cache.loop_on_gpu(self.xp.cuda, text)
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
@@ -237,16 +246,19 @@ class GpuDevice(Device):
         return self.xp.empty(shape, dtype)
 
     def limit(self, nbytes: int) -> None:
-        """Hold no more than `nbytes`, temporary values of kernels, not of graphs, included."""
+        """Set the limit of held memory to `nbytes`.
+
+        It includes temporary values of kernels, but not those of CUDA graphs.
+        """
         super().limit(nbytes)
         self.xp.get_default_memory_pool().set_limit(size=nbytes)
 
     def reserved(self) -> int:
-        """Bytes that CuPy's pool has taken: it grows as needed and keeps what it has."""
+        """Bytes that CuPy's memory pool has reserved; it grows on demand and does not shrink."""
         return int(self.xp.get_default_memory_pool().total_bytes())
 
     def host_empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        """Pinned host memory: the GPU copies it without a detour."""
+        """Pinned host memory, which the GPU copies without an intermediate buffer."""
         import cupyx
 
         return cupyx.empty_pinned(shape, dtype)
@@ -262,29 +274,29 @@ class GpuDevice(Device):
         return self.xp.asarray(array)
 
     def lent(self, array: Any, holder: Any) -> Any:
-        """The memory of `array` as another array; it and all made of it keep `holder` alive."""
+        """An alias of the memory of `array`; it and all views of it keep `holder` alive."""
         cuda = self.xp.cuda
         memory = cuda.UnownedMemory(array.data.ptr, array.nbytes, holder, self.index)
         return self.xp.ndarray(array.shape, array.dtype, cuda.MemoryPointer(memory, 0))
 
     def computes(self) -> bool:
-        """True while kernels that were started are at work beside the host."""
+        """Whether kernels that were launched are still running asynchronously."""
         return not self.xp.cuda.get_current_stream().done
 
     def trim(self) -> None:
-        """Give memory that is free back to the GPU and to the system."""
+        """Return free memory to the GPU and to the system."""
         self.xp.get_default_memory_pool().free_all_blocks()
         self.xp.get_default_pinned_memory_pool().free_all_blocks()
 
     def finish(self) -> None:
-        """Wait for kernels that were started."""
+        """Wait for the kernels that were launched."""
         self.xp.cuda.get_current_stream().synchronize()
 
 
 def device_of(node: Node, task: str, devices: Mapping[str, Device]) -> Device:
-    """The device that a node of `task` runs on, among its devices.
+    """The device of `task` that a node runs on.
 
-    Errors: KernelError if it has none of that name.
+    Errors: KernelError if the task has no device of that name.
     """
     name = node.device.removeprefix(task + "/")
     if name not in devices:
@@ -301,7 +313,10 @@ def register_device(kind: str, factory: Callable[[int], Device]) -> None:
 
 
 def make(name: str) -> Device:
-    """The device called `cpu:0`."""
+    """The device of a name such as `cpu:0`.
+
+    Errors: DeviceError if its kind is not registered.
+    """
     kind, _, index = name.partition(":")
     if kind not in _FACTORIES:
         raise DeviceError(
@@ -312,10 +327,10 @@ def make(name: str) -> Device:
 
 
 def names(server: bool, index: int) -> list[str]:
-    """The devices of a rank, its default first: a worker has the GPU of its number on the node.
+    """The devices of a rank, its default first; a worker has the GPU of its index on the node.
 
-    Servers, and ranks without CuPy, never touch a GPU.
-    Errors: DeviceError if the node has GPUs but fewer than workers.
+    Servers, and ranks without CuPy, have no GPU. Errors: DeviceError if the node has several GPUs
+    but fewer than workers.
     """
     others = [f"{kind}:0" for kind in _FACTORIES if kind not in ("cpu", "gpu")]
     if server or importlib.util.find_spec("cupy") is None:

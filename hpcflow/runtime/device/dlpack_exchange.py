@@ -1,4 +1,4 @@
-"""Arrays of other libraries as feeds, and variables as theirs, by DLPack: no byte is copied."""
+"""DLPack exchange without copies: arrays of other libraries as feeds, variables as their arrays."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from hpcflow.graph.dtypes import bfloat16, name_of
 from hpcflow.graph.graph import Tensor
 from hpcflow.runtime.state.state_store import VariableState
 
-_UINT, _BFLOAT = 1, 4  # codes of DLPack's kinds of numbers
-_CODE = 20  # where that lies in its DLTensor: behind address, device and number of dimensions
-HOSTS = (1, 3, 11, 13)  # kDLCPU, and memory that a CPU reads too: of CUDA and ROCm, managed
+_UINT, _BFLOAT = 1, 4  # type codes of DLPack (DLDataTypeCode)
+_CODE = 20  # byte offset of the type code in a DLTensor, after data, device and ndim
+# device types whose memory a CPU reads: kDLCPU, kDLCUDAHost, kDLROCMHost, kDLCUDAManaged
+HOSTS = (1, 3, 11, 13)
 
 
 def hands_over(value: Any) -> bool:
-    """Whether `value` is an array of another library that gives its memory by DLPack."""
+    """Whether `value` is an array of another library that exports its memory by DLPack."""
     return hasattr(type(value), "__dlpack__") and not isinstance(value, (np.ndarray, np.generic))
 
 
 def taken(tensor: Tensor, value: Any) -> np.ndarray:
     """The memory of `value`, an array of another library, as a feed of `tensor`.
 
-    Errors: FeedError, with that library's reason, if it does not give it.
+    Errors: FeedError, with that library's reason, if the memory is not exported to the host.
     """
     try:
         kind, index = value.__dlpack_device__()
@@ -46,7 +47,7 @@ def taken(tensor: Tensor, value: Any) -> np.ndarray:
 
 
 def _by_dlpack(tensor: Tensor, value: Any) -> np.ndarray:
-    """Its memory, of bfloat16 too, which NumPy's DLPack does not know."""
+    """The memory of `value`; bfloat16 too, which NumPy's DLPack import does not support."""
     if tensor.dtype != bfloat16:
         return np.from_dlpack(value)
     found = np.from_dlpack(_Bits(value))
@@ -54,13 +55,13 @@ def _by_dlpack(tensor: Tensor, value: Any) -> np.ndarray:
 
 
 class _Bits:
-    """An array that tells NumPy of the bits of its bfloat16 numbers only."""
+    """Exports a bfloat16 array to NumPy as uint16."""
 
     def __init__(self, value: Any) -> None:
         self._value, self.__dlpack_device__ = value, value.__dlpack_device__
 
     def __dlpack__(self, **options: Any) -> Any:
-        capsule = self._value.__dlpack__()  # without options: a capsule of the oldest kind
+        capsule = self._value.__dlpack__()  # without options: an unversioned capsule
         find = ctypes.pythonapi.PyCapsule_GetPointer
         find.restype, find.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
         code = ctypes.c_uint8.from_address(find(capsule, b"dltensor") + _CODE)
@@ -70,16 +71,16 @@ class _Bits:
 
 
 class Holder:
-    """Stands for all who see the memory of one version of a variable: their arrays keep it."""
+    """Represents all external arrays that alias one version of a variable; they keep it alive."""
 
 
 def shared(state: VariableState) -> Any:
-    """The current version of a variable, as an array that other libraries take by DLPack.
+    """The current version of a variable, as an array that other libraries import by DLPack.
 
-    The version stays as it is while someone holds that array: an update goes into a second buffer.
-    The caller holds the baton.
+    The version stays unchanged while a reference to that array exists: updates go into a second
+    buffer. The caller holds the progress lock.
     """
     array, holder = state.pin(), Holder()
-    # garbage is let go of at any moment, in any thread: the state looks for it between its updates
+    # a finalizer runs at any moment, in any thread: the state drains `let_go` between its updates
     weakref.finalize(holder, state.let_go.append, array).atexit = False
     return state.device.lent(array, holder)

@@ -1,4 +1,4 @@
-"""What a device holds for longer than a step: counted as it is given out, and limited."""
+"""Device memory accounting: memory that outlives a step is counted by purpose, and limited."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from hpcflow.plan.listing.plan_text import nbytes as shown
 
 
 class Held:
-    """Bytes of a device by what they are for, from when they are asked for until nobody uses them.
+    """Held bytes of a device by purpose, each counted until its owner is garbage-collected.
 
-    `peak` is the most there was at once; `limit` the most there may be, 0 for any.
+    `peak` is the maximum of the total, `limit` its upper bound; 0: no bound.
     """
 
     def __init__(self, name: str) -> None:
         self.name, self.limit = name, 0
         self.now: collections.Counter[str] = collections.Counter()
         self.peak = 0
-        self.most: dict[str, int] = {}  # what there was at the peak
+        self.most: dict[str, int] = {}  # held bytes by purpose at the peak
         self._owners: dict[int, weakref.ref[Any]] = {}
-        self._lock = threading.RLock()  # an owner may go while this thread has it
+        # reentrant: an owner may be collected while this thread holds the lock
+        self._lock = threading.RLock()
 
     @property
     def total(self) -> int:
@@ -32,7 +33,7 @@ class Held:
         return sum(self.now.values())
 
     def ask(self, what: str, nbytes: int) -> None:
-        """MemoryError if so many bytes more would be above the limit."""
+        """Errors: MemoryError if `nbytes` more would exceed the limit."""
         if self.limit and self.total + nbytes > self.limit:
             parts = ", ".join(f"{shown(n)} of {kind}" for kind, n in self.now.most_common() if n)
             raise MemoryError(
@@ -41,7 +42,10 @@ class Held:
             )
 
     def keep(self, what: str, owner: Any, nbytes: int) -> None:
-        """Count `nbytes` for as long as `owner` lives, once for each owner."""
+        """Count `nbytes` for the lifetime of `owner`, once for each owner.
+
+        Errors: MemoryError if they exceed the limit.
+        """
         with self._lock:
             if id(owner) in self._owners:
                 return
@@ -60,30 +64,33 @@ class Held:
 
 
 class Expected:
-    """What a rank was to need at once, as predicted for each of its plans before it ran."""
+    """The memory that a rank needs at once, as predicted for each of its plans before it runs."""
 
     def __init__(self) -> None:
         self._lasting: dict[str, int] = {}
         self._rest = Held("plans")
 
     def plan(self, memory: Memory, constants: Mapping[str, int]) -> None:
-        """Variables are of all plans together; so are constants, which the graph keeps."""
+        """Add a plan: variables and constants are shared by all plans, and counted once."""
         self._lasting.update({**constants, **memory.sizes})
 
     def step(self, owner: Any, nbytes: int, sums: Iterable[tuple[Any, int]] = ()) -> None:
-        """It has buffers for one step more, and storage of sums, which plans may share."""
+        """Add the buffers of a step instance and the storage of its collectives.
+
+        Plans may share the storage.
+        """
         self._rest.keep("steps", owner, nbytes)
         for storage, nbytes in sums:
             self._rest.keep("sums", storage, nbytes)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all variables and constants, and of all plans when they needed most."""
+        """Bytes of all variables and constants, and the peak of the plans' buffers."""
         return sum(self._lasting.values()) + self._rest.peak
 
 
 def report(devices: Iterable[Any], expected: Expected) -> dict[str, Any]:
-    """The most that each device of a rank held, with what for, beside what was expected."""
+    """The peak memory of each device of a rank by purpose, beside the predicted memory."""
     most = collections.Counter[str]()
     for device in devices:
         most.update(device.held.most)

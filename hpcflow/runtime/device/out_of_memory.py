@@ -1,4 +1,4 @@
-"""The error of a step for which there is not enough memory: what is large, and what to do."""
+"""Out-of-memory errors: the error of a step lists the largest tensors and suggests remedies."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ HINT = (
     "take smaller batches, compute blocks again in the backward pass (hf.recompute), or share the "
     "variables out over more servers (--ps); `hpcflow plan` tells how much each rank needs"
 )
-HELD_ELSEWHERE = {"Variable", "ReadVariable", "Feed"}  # variables are listed as such
+HELD_ELSEWHERE = {"Variable", "ReadVariable", "Feed"}  # variables are listed separately
 
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Tensor:
-    """What lies in memory: a value of a step, or a variable."""
+    """A tensor in memory: a value of a step, or a variable."""
 
     nbytes: int
     type: str
@@ -37,7 +37,7 @@ class Tensor:
 def exhausted(
     compiled: Any, error: MemoryError, node: Node | None, rank: int | None
 ) -> OutOfMemoryError:
-    """The error of a part that ran out of memory, at `node` or before it began.
+    """The error of a partition that ran out of memory, at `node` or before it began.
 
     `compiled` is its `hpcflow.runtime.step.step_instance.Compiled`.
     """
@@ -59,7 +59,7 @@ def exhausted(
 
 
 def _values(part: Part) -> Iterator[Tensor]:
-    """The values of a part of which the sizes are known, those of its loops included."""
+    """The values of known size of a partition, its loops and branches included."""
     for node in part.nodes.values():
         for _, inside in inner(node):
             assert isinstance(inside, Part)

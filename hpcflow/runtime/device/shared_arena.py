@@ -1,7 +1,8 @@
-"""Arenas that several plans have their buffers in, one after the other.
+"""Shared arenas: buffers of several plans in the same memory, used one after the other.
 
-Steps that run in one go share one, for one of them runs at a time. Of steps that wait several may
-be in flight: each has an arena to itself from its begin to its end, when its messages have left.
+Steps of a single segment share one arena, because only one of them runs at a time. Several steps
+that wait may be in flight: each has an arena for itself from its begin until its messages have been
+sent.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from hpcflow.runtime.step.step_instance import Compiled, Instance, Take
 
 
 class Owner(Protocol):
-    """The rank whose memory it is."""
+    """The rank that owns the memory."""
 
     devices: dict[str, Device]
     expected: Expected
@@ -30,7 +31,7 @@ class Owner(Protocol):
 
 
 class _Room:
-    """The arenas there are, by device; `take` gives them out from their first byte on."""
+    """The current arenas, by device; `taker` allocates from them sequentially."""
 
     def __init__(self, arenas: dict[str, tuple[Device, Any]]) -> None:
         self.arenas = arenas
@@ -48,20 +49,21 @@ class _Room:
 
 
 class SharedArena:
-    """As large as the plan needs that needs most. All calls are made under the rank's baton."""
+    """Arenas as large as the largest plan needs. All calls hold the rank's progress lock."""
 
     def __init__(self, owner: Owner) -> None:
         self._devices, self._expected, self._rank = owner.devices, owner.expected, owner.rank
         self._sizes: dict[str, int] = {}
         self._room = _Room({})
-        self.tenants: weakref.WeakSet[Any] = weakref.WeakSet()  # who has buffers here
+        self.tenants: weakref.WeakSet[Any] = weakref.WeakSet()  # users with buffers here
 
     def lend(self, compiled: Compiled) -> Take:
-        """What gives one instance of a plan its memory, part after part.
+        """An allocator for the memory of one instance of a plan, partition by partition.
 
-        Where that is more than there is, the arenas are made anew, and all `tenants` that had the
-        old ones `unbind`: before they run next, they ask again.
-        Errors: OutOfMemoryError; there are no arenas then.
+        If the plan needs more than the arenas have, they are reallocated. All `tenants` of the old
+        ones `unbind`, and call `lend` again before their next run.
+
+        Errors: OutOfMemoryError; no arenas are left then.
         """
         needed = compiled.arenas
         if any(size > self._sizes.get(device, -1) for device, size in needed.items()):
@@ -73,7 +75,7 @@ class SharedArena:
 
     @property
     def nbytes(self) -> int:
-        """How large the arenas are, of all devices together."""
+        """Size of the arenas of all devices together."""
         return sum(self._sizes.values())
 
     def _grow(self, needed: Mapping[str, int]) -> None:
@@ -89,7 +91,7 @@ class SharedArena:
         return device, device.arena(size)
 
     def close(self) -> None:
-        """Let go of the arenas; no tenant runs."""
+        """Release the arenas; no tenant runs."""
         for tenant in self.tenants:
             tenant.unbind()
         self.tenants.clear()
@@ -97,16 +99,17 @@ class SharedArena:
 
 
 class Lane(SharedArena):
-    """One for instances of which one is in flight at a time."""
+    """An arena for instances of which at most one is in flight."""
 
     busy = False
 
 
 class Lanes:
-    """The arenas of steps that wait. All calls but `leave` are made under the rank's baton.
+    """The arenas of steps that wait. All calls but `leave` hold the rank's progress lock.
 
-    An instance stays in the lane where it was first. If that is busy when it begins, it moves to a
-    new one: so instances that meet come apart once and for all, and none ever waits for another.
+    An instance stays in its first lane. If that lane is busy when a step begins, the instance moves
+    to a new one. Instances that once collided are therefore separated for good, and none waits for
+    another.
     """
 
     def __init__(self, owner: Owner) -> None:
@@ -116,9 +119,9 @@ class Lanes:
     def enter(
         self, compiled: Compiled, last: Instance | None, make: Callable[[Take | None], Instance]
     ) -> Instance:
-        """What a step of `compiled` may run in now: `last`, or what `make` makes in its place.
+        """The instance that a step of `compiled` may run in: `last`, or a new one from `make`.
 
-        Nothing else uses its buffers until it leaves. Errors: OutOfMemoryError.
+        Its buffers are exclusive until it leaves. Errors: OutOfMemoryError.
         """
         if not any(compiled.arenas.values()):
             return last or make(None)
@@ -136,23 +139,25 @@ class Lanes:
         return last
 
     def _fitting(self, compiled: Compiled) -> Lane | None:
-        """The largest lane that is free, but none with an instance of the same plan: where there
-        are several, they are in flight together."""
+        """The largest free lane without an instance of the same plan.
+
+        If a plan has several instances, they are in flight together and must not share a lane.
+        """
         lanes = (lane for lane in self._lanes if not lane.busy)
         alone = [one for one in lanes if all(t.compiled is not compiled for t in one.tenants)]
         return max(alone, key=lambda lane: lane.nbytes, default=None)
 
     def leave(self, instance: Instance) -> None:
-        """Its step has ended: others may have the memory of its buffers."""
+        """The step of `instance` has ended: others may use the memory of its buffers."""
         if instance.lane is not None:
             instance.lane.busy = False
 
     def lose(self, instance: Instance) -> None:
-        """Its step never ends: nobody else has the memory of its buffers any more."""
+        """The step of `instance` never ends: the memory of its buffers is not reused."""
         self._lanes = [lane for lane in self._lanes if lane is not instance.lane]
 
     def trim(self) -> None:
-        """Let go of lanes in which no instance has buffers."""
+        """Release lanes in which no instance has buffers."""
         self._lanes = [
             lane for lane in self._lanes if lane.busy or any(t.is_bound for t in lane.tenants)
         ]

@@ -1,4 +1,7 @@
-"""Memory for values whose sizes only a step tells: by size class, used again when nobody has it."""
+"""Size-class allocator: memory for values whose sizes are known only at run time.
+
+Blocks are reused once no array refers to them.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-LEAST = 1 << 20  # bytes: smaller ones NumPy's own allocator has at hand, without new pages
+LEAST = 1 << 20  # bytes: NumPy's own allocator serves smaller ones without new pages
 STEPS = 4  # size classes from one power of two to the next
 
 
 class Pool:
-    """Blocks of one device; a block is free when no array, nor view of one, lies in it any more.
+    """Blocks of one device; a block is free when no array, nor view of one, refers to it.
 
-    `hold(what, shape, dtype)` makes a block, `view(block, shape, dtype)` an array in it.
+    `hold(what, shape, dtype)` allocates a block, `view(block, shape, dtype)` is an array in it.
     """
 
     def __init__(self, hold: Callable[..., Any], view: Callable[..., Any]) -> None:
@@ -26,7 +29,10 @@ class Pool:
         self._lock = threading.Lock()
 
     def take(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
-        """An uninitialized array."""
+        """An uninitialized array.
+
+        Errors: MemoryError.
+        """
         size = size_class(math.prod(shape) * dtype.itemsize)
         with self._lock:
             block = _unused(self._blocks.get(size, []), NOBODY)
@@ -36,7 +42,7 @@ class Pool:
             return self._view(block, shape, dtype)
 
     def _made(self, size: int) -> Any:
-        """A new block; where there is no more memory, those that nobody has make room."""
+        """A new block; if memory is exhausted, the pool first drops its blocks."""
         what = "values sized by a step", (size,), np.dtype(np.uint8)
         try:
             return self._hold(*what)
@@ -45,24 +51,24 @@ class Pool:
             return self._hold(*what)
 
     def clear(self) -> None:
-        """Let go of all blocks; those in use last as long as the arrays in them."""
+        """Drop all blocks; those in use live as long as the arrays in them."""
         with self._lock:
             self._blocks.clear()
 
 
 def _unused(blocks: list[Any], references: int) -> Any:
-    """The first with no more than these references; None if all have more."""
+    """The first block with at most `references` references; None if all have more."""
     for block in blocks:
         if sys.getrefcount(block) <= references:
             return block
     return None
 
 
-# to a block that only its list has, as Python counts them there
+# the reference count of a block that only its list refers to, as CPython counts it there
 NOBODY = next(n for n in range(1, 9) if _unused([np.empty(0)], n) is not None)
 
 
 def size_class(nbytes: int) -> int:
-    """The least of the sizes that has room for so many bytes; at most a quarter of it is lost."""
+    """The smallest size class of at least `nbytes`; at most a quarter of it is wasted."""
     unit = max(1, (1 << max(0, nbytes - 1).bit_length()) // (2 * STEPS))
     return -(-nbytes // unit) * unit

@@ -1,1 +1,1 @@
-"""The executor of one rank: it polls waits and runs the segments that they release."""
+"""The executor of one rank: it polls the waits and runs the segments that become ready."""

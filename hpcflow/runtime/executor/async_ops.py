@@ -1,9 +1,9 @@
-"""Waits that are neither messages nor collectives: what a waiting node starts, by its type.
+"""Asynchronous ops: waits of a step that are neither messages nor collectives, by op type.
 
-A row with `waits=True` starts in its strand and ends later; what follows it is another strand. The
-generated code calls `begin(name, *inputs)`: inputs are values, which stay as they are until the
-wait is over, and in place of a handle the state behind it. A wait with outputs puts them in the
-boxes of its step instance before it says that it is over.
+An op with `waits=True` starts in its segment and ends later; the nodes after it are in another
+segment. The generated code calls `begin(name, *inputs)`. The inputs are values, which stay
+unchanged until the wait is over, and state objects in place of handles. A wait with outputs stores
+them in the boxes of its step instance before it reports its end.
 """
 
 from __future__ import annotations
@@ -19,29 +19,32 @@ from hpcflow.runtime.step.step_instance import Instance
 
 
 class Wait(Protocol):
-    """What a waiting node has started.
+    """The pending operation that a waiting node has started.
 
-    One whose attribute `told` is true is not polled: it calls its `then` when it is over.
+    If its attribute `told` is true, it is not polled: it calls its `then` when it is over.
     """
 
     def test(self) -> bool:
-        """True once it is over and `instance.put` has its values; never blocks.
+        """True once it is over and `instance.put` has received its values; never blocks.
 
-        An HpcflowError says that it failed, which ends the step.
+        An HpcflowError means that it has failed; it fails the step.
         """
         ...
 
     def cancel(self) -> None:
-        """The step has failed elsewhere: let go of what is waited for; `test` now says True."""
+        """The step has failed elsewhere: release what the wait holds.
+
+        `test` returns True from now on.
+        """
         ...
 
 
-Start = Callable[..., Wait]  # of the instance, the node and its inputs
+Start = Callable[..., Wait]  # (instance, node, *inputs) -> wait
 _STARTS: dict[str, Start] = {}
 
 
 def waiting(type: str) -> Callable[[Start], Start]:
-    """Decorator: `start(instance, node, *inputs)` begins a wait of op `type`."""
+    """Decorator: `start(instance, node, *inputs)` starts the wait of op `type`."""
 
     def add(start: Start) -> Start:
         _STARTS[type] = start
@@ -51,13 +54,13 @@ def waiting(type: str) -> Callable[[Start], Start]:
 
 
 def start_wait(instance: Instance, node: Node, inputs: tuple[Any, ...]) -> Wait:
-    """Begin the wait of `node`, in the strand where it stands."""
+    """Start the wait of `node`, in the segment of the node."""
     return _STARTS[node.type](instance, node, *inputs)
 
 
 @waiting("WaitInitialized")
 class _Initialized:
-    """Over when the chief has given a variable its value."""
+    """Over once the chief has initialized a variable."""
 
     def __init__(self, instance: Instance, node: Node, variable: Any) -> None:
         self.variable, self.cancelled = variable, False
@@ -80,7 +83,7 @@ def _count_up_to(instance: Instance, node: Node, variable: Any) -> Wait:
 
 
 class Over:
-    """A wait that is over at once: what must be asked of state when its turn comes."""
+    """A wait that is over at once: an op that reads state at its place in the order of effects."""
 
     def __init__(self, instance: Instance, node: Node, *values: Any) -> None:
         instance.put(node.name, *values)
@@ -90,4 +93,4 @@ class Over:
         return True
 
     def cancel(self) -> None:
-        """Nothing is left to cancel."""
+        """Does nothing."""

@@ -1,4 +1,4 @@
-"""The engine of one rank: it holds the steps in flight, polls their waits, runs their strands."""
+"""The executor of one rank: it polls the waits of the steps in flight and runs ready segments."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from hpcflow.runtime.executor.wait_timestamps import Ages, Waiting
 from hpcflow.runtime.step.cooperative_scheduling import Going, Slices, Touched
 from hpcflow.runtime.step.step_instance import Instance
 
-_ASKED = (KeyboardInterrupt, SystemExit)  # a step ended by these is in order
+_ASKED = (KeyboardInterrupt, SystemExit)  # exceptions after which a step still ends in order
 
 
 class Turns:
-    """Collectives start in step order on every rank: one that is ready early waits for its turn."""
+    """Orders collectives: they start in step order on every rank; early ones wait."""
 
     def __init__(self) -> None:
         self._queue: collections.deque[tuple[Instance, str]] = collections.deque()
         self._ready: set[tuple[int, str]] = set()
 
     def expect(self, instance: Instance, names: list[str]) -> None:
-        """A step has begun that will start the collectives `names`, in that order."""
+        """A step begins that will start the collectives `names`, in that order."""
         self._queue.extend((instance, name) for name in names)
 
     def ready(self, instance: Instance, name: str) -> list[tuple[Instance, str]]:
-        """The inputs of a collective are there: those that may start now, in order."""
+        """The inputs of a collective are available; the collectives to start now, in order."""
         self._ready.add((id(instance), name))
         return self._starting()
 
@@ -46,9 +46,9 @@ class Turns:
         return starting
 
     def withdraw(self, instance: Instance) -> list[tuple[Instance, str]] | None:
-        """A step will start no collective: those of others that may start now.
+        """A step will start no collectives; those of other steps that may start now.
 
-        None if it has started some, which other ranks rely on.
+        None if the step has already started some, which other ranks depend on.
         """
         others = [turn for turn in self._queue if turn[0] is not instance]
         if len(self._queue) - len(others) < len(instance.ends.collectives):
@@ -59,10 +59,10 @@ class Turns:
 
 
 class Engine(Baton):
-    """Drives steps. Whoever holds the baton makes all MPI calls and runs all strands of this rank.
+    """Runs steps; the holder of the progress lock makes all MPI calls and runs all segments.
 
-    A thread that finds the baton taken leaves its step in the inbox: the holder begins it between
-    its own strands, and its owner takes the baton over when the holder leaves.
+    A thread that finds the lock taken puts its step into the inbox. The holder begins the step
+    between its own segments; the owner of the step takes the lock when the holder releases it.
     """
 
     def __init__(self, comm: Communicator | None = None, crowded: bool = False) -> None:
@@ -70,39 +70,39 @@ class Engine(Baton):
         self.comm = comm
         self.backoff = Backoff(crowded=crowded, wake=self.wake)
         self.ready: collections.deque[tuple] = collections.deque()  # arguments of `run_strand`
-        self.watch = comm.watch if comm is not None else None  # tells which requests are over
-        self.polled: list[Waiting] = []  # what it cannot tell of, and must be tested
-        self.beside: list[Request] = []  # tested with each poll, though no step waits for them
-        self.calls: collections.deque[Any] = collections.deque()  # functions in threads
+        self.watch = comm.watch if comm is not None else None  # reports completed requests
+        self.polled: list[Waiting] = []  # waits that cannot be watched, and must be tested
+        self.beside: list[Request] = []  # tested in each poll, though no step waits for them
+        self.calls: collections.deque[Any] = collections.deque()  # Python functions in threads
         self.turns = Turns()
-        # steps in flight that sum over replicas, where these go on without one that dies
+        # steps in flight with collectives, if replicas recover from the loss of one (shrink)
         self.joint: list[Instance] | None = None
-        self.sums_rest = False  # a replica has died: no sum is begun or looked at
-        self.stopped: list[Waiting] = []  # those that were in flight
-        self.sums_lost: BaseException | None = None  # by what the order of sums came to be unknown
+        self.sums_rest = False  # a replica has died: no collective is started or tested
+        self.stopped: list[Waiting] = []  # collectives that were in flight
+        self.sums_lost: BaseException | None = None  # why the order of collectives is lost
         self.slices = Slices()
         self.helper = Helper(self.poll)
-        self.control: Callable[[], bool] = _nothing_came  # looks for messages of other ranks
-        self.goes_on: Callable[[], bool] = _nothing_came  # without those who have died
-        self.meeting: Callable[[], object] = _nothing_came  # told when a collective starts
-        self.blame: Callable[[], tuple[str, int] | None] = _nobody  # for whom patient waits are
+        self.control: Callable[[], bool] = _nothing_came  # handles control messages
+        self.goes_on: Callable[[], bool] = _nothing_came  # whether the job survives a dead rank
+        self.meeting: Callable[[], object] = _nothing_came  # called when a collective starts
+        self.blame: Callable[[], tuple[str, int] | None] = _nobody  # what ends patient waits
         self.ledger: Ledger | None = None
         self.entered = False
         self.ages = Ages()
         self.quiet = 0
-        self.waited = 0.0  # seconds in which steps were in flight and nothing was ready to run
-        self._since = 0.0  # when the wait of now began; 0: none
-        self.computes: Callable[[], bool] = _nothing_came  # a device still works for this rank
+        self.waited = 0.0  # seconds with steps in flight and nothing ready to run
+        self._since = 0.0  # start of the current wait; 0: none
+        self.computes: Callable[[], bool] = _nothing_came  # whether a device runs kernels
 
     # -- steps
 
     def start(self, instance: Instance, step: int, feeds: tuple = ()) -> None:
-        """Begin a step on an idle instance: receives are posted, strand 0 runs."""
+        """Begin a step on an idle instance: post its receives and run segment 0."""
         self.open(instance, step)
         self.run_strand(instance, 0, feeds)
 
     def open(self, instance: Instance, step: int) -> None:
-        """Post the receives of a step whose first strand, 0, has yet to run."""
+        """Post the receives of a step without running segment 0."""
         instance.begin(step)
         ends = instance.ends
         if ends.collectives:
@@ -113,16 +113,16 @@ class Engine(Baton):
         ends.post()
 
     def give_up(self, instance: Instance, error: BaseException) -> None:
-        """Fail a step, also one that has been opened only."""
+        """Fail a step, also one that has only been opened."""
         self.fail(instance, error)
         if instance.left and not instance.started:
             self.run_strand(instance, 0)
 
     def run_strand(self, instance: Instance, index: int, feeds: tuple = ()) -> None:
-        """Run one strand to its end and let go of those that waited for it.
+        """Run one segment and mark the segments that depended on it as ready.
 
-        One that stops between tiles only begins: `run_slice` goes on with it. One that uses a
-        variable that is being updated is put off.
+        A segment with tiled updates only begins here; `run_slice` continues it. A segment that uses
+        a variable with an update in progress is deferred.
         """
         instance.started = instance.started or not index
         if instance.error is not None:
@@ -144,8 +144,10 @@ class Engine(Baton):
             self.over(instance, index)
 
     def run_slice(self) -> None:
-        """Some tiles of the strand whose turn it is; an update that has begun is done to its end,
-        also if its step fails meanwhile."""
+        """Run some tiles of the first segment in the queue of tiled updates.
+
+        An update that has begun runs to its end, even if its step fails meanwhile.
+        """
         interrupt = self.slices.interrupt
         interrupt.hold()
         try:
@@ -168,12 +170,15 @@ class Engine(Baton):
             self.over(instance, index)
 
     def settle(self, touched: Touched | None = None) -> None:
-        """Finish the updates that are on their way, or those that clash with `touched`."""
+        """Finish the tiled updates in progress; with `touched`, until none conflicts with it."""
         while self.slices.going and (touched is None or self.slices.clash(touched)):
             self.run_slice()
 
     def _strand_failed(self, instance: Instance, index: int, error: BaseException) -> None:
-        """Its step fails; Ctrl-C is raised: the step is lost, the engine is not."""
+        """Fail the step of a segment that raised; re-raise KeyboardInterrupt and SystemExit.
+
+        The executor stays usable.
+        """
         self.helper.back()
         if isinstance(error, Exception):
             told = instance.compiled.explain(error, self.rank)
@@ -187,12 +192,12 @@ class Engine(Baton):
         raise error
 
     def fail(self, instance: Instance, error: BaseException) -> None:
-        """A step in flight cannot end well: what it waits for is cancelled, the rest is skipped.
+        """Fail a step in flight: its waits are cancelled and its remaining segments are skipped.
 
-        It still takes all messages it was to be sent and sends all it was to send, empty where
-        their values are missing, so that the same instance serves the next step. That cannot be
-        where only a part of its collectives runs, where a loop or a branch lies over several
-        tasks, or where messages fail: the instance is `torn`.
+        The step still receives all its messages and sends all its messages, empty where values are
+        missing, so that the next step can use the same instance. This is impossible if only some of
+        its collectives have started, if a loop or branch spans several tasks, or if communication
+        fails: the instance is then `torn`.
         """
         if instance.error is not None or not instance.left:
             return
@@ -215,7 +220,7 @@ class Engine(Baton):
         instance.failed(instance)
 
     def skip(self, instance: Instance, index: int) -> None:
-        """In place of a strand of a failed step: what was to be sent is sent empty."""
+        """Replace a segment of a failed step: send its messages empty, and end its waits."""
         if instance.torn:
             return
         for name in instance.code.strands[index].nodes:
@@ -228,7 +233,7 @@ class Engine(Baton):
         self.over(instance, index)
 
     def start_collectives(self, starting: list[tuple[Instance, str]]) -> None:
-        """Start those whose turn it is."""
+        """Start the collectives whose turn it is."""
         for instance, name in starting:
             if self.sums_rest:
                 return
@@ -239,13 +244,19 @@ class Engine(Baton):
             self.await_(bucket, instance, name)
 
     def rest_sums(self) -> None:
-        """A replica has died: sums stay as they are, also in memory, which MPI may still fill."""
+        """A replica has died: stop starting and polling collectives.
+
+        Their requests and buffers are retained, because MPI may still write to the buffers.
+        """
         self.sums_rest = True
         self.stopped += [wait for wait in self.polled if _is_sum(wait)]
         self.polled[:] = [wait for wait in self.polled if not _is_sum(wait)]
 
     def forget_sums(self) -> list[Any]:
-        """The steps that sum are given up: sums are those of other replicas now; the old ones."""
+        """Abandon all joint steps after the set of replicas has changed.
+
+        Returns the old requests and instances, which own buffers that MPI may still use.
+        """
         joint = self.joint or []
         for instance in joint:
             if not instance.finished or instance.torn:
@@ -256,7 +267,7 @@ class Engine(Baton):
         return old
 
     def over(self, instance: Instance, what: Any) -> None:
-        """A strand or a wait is over; None for a send, which nothing waits for."""
+        """A segment or a wait has ended; `what` is None for a send, which nothing depends on."""
         instance.left -= 1
         if what is not None:
             for follower in instance.compiled.followers.get(what, ()):
@@ -269,22 +280,22 @@ class Engine(Baton):
                 self.tell_waiters()
 
     def told(self, instance: Instance, name: str) -> None:
-        """A wait says by itself that it is over."""
+        """Callback of a wait that is not polled: it has ended."""
         if not instance.torn:
             self.over(instance, name)
 
     @property
     def waits(self) -> list[Waiting]:
-        """All that is waited for."""
+        """All pending waits."""
         return [*self.polled, *(self.watch.tokens() if self.watch is not None else ())]
 
     @property
     def is_waiting(self) -> bool:
-        """Whether anything is waited for."""
+        """Whether there are pending waits."""
         return bool(self.polled) or bool(self.watch)
 
     def await_(self, request: Request, instance: Instance | None, what: Any) -> None:
-        """Wait for a request; when it is over, so is `what` of `instance`."""
+        """Wait for a request; when it completes, `what` of `instance` is over."""
         if self.watch is not None:
             watched_by = getattr(request, "watched_by", None)
             if watched_by is not None:
@@ -293,10 +304,10 @@ class Engine(Baton):
         self.polled.append((request, instance, what))
 
     def poll(self) -> bool:
-        """Look once at everything in flight; True if anything moved. Runs no strand.
+        """Test everything in flight once; True if anything progressed. Runs no segment.
 
-        Of the requests that are watched only those are looked at that are over, so a message costs
-        the same however many others are waited for.
+        Of the watched requests only the completed ones are tested, so the cost of a message does
+        not depend on the number of pending waits.
         """
         moved = False
         if self.watch is not None:
@@ -306,9 +317,9 @@ class Engine(Baton):
                 wait = finished.popleft()
                 try:
                     if not self._is_over(wait):
-                        self.await_(*wait)  # there is more of it
+                        self.await_(*wait)  # the request has a further phase
                 except BaseException:
-                    self.polled.append(wait)  # as if it had been looked at and not taken out
+                    self.polled.append(wait)  # restore the wait, so that it is not lost
                     raise
         polled, i = self.polled, 0
         while i < len(polled):
@@ -323,7 +334,7 @@ class Engine(Baton):
         return self.control() or moved
 
     def _is_over(self, wait: Waiting) -> bool:
-        """Whether a wait is over; what waits for it is told."""
+        """Test a wait; if it is over, update its step."""
         request, instance, what = wait
         try:
             if not request.test():
@@ -338,16 +349,16 @@ class Engine(Baton):
         return True
 
     def _is_over_by(self, error: HpcflowError, wait: Waiting) -> bool:
-        """Whether who waits is to be told that it is over, by an error: its step then fails."""
+        """Handle an error of a wait; True if the wait is over by it, and its step fails."""
         _, instance, what = wait
         if isinstance(error, DeathError):
             if not self.goes_on():
-                self.control()  # says who has died, and what to do
+                self.control()  # handles the death: which rank, and what follows
                 raise error
-            if _is_sum(wait):  # what comes of it is not for this rank alone to say
+            if _is_sum(wait):  # the replicas decide together what becomes of it
                 self.stopped.append(wait)
                 return False
-            if instance is not None:  # until `abandon`
+            if instance is not None:  # until `abandon` is called
                 instance.error, instance.torn = instance.error or error, True
             return True
         if instance is None or what is None:
@@ -359,7 +370,7 @@ class Engine(Baton):
         return True
 
     def attend(self) -> None:
-        """Take what has come and what was handed over, unless another thread drives and does it."""
+        """Poll once and empty the inbox, unless another thread holds the progress lock."""
         if self.baton.acquire(blocking=False):
             self._lead(self._attend, lambda: True)
 
@@ -368,9 +379,10 @@ class Engine(Baton):
         self._empty_inbox()
 
     def abandon(self, instance: Instance) -> None:
-        """The rank that drives a step has died: nothing of it is waited for any more.
+        """Drop all waits of a step whose driver has died.
 
-        What ranks that live still send it comes into its own buffers, which nobody uses again.
+        Surviving ranks may still send messages of the step: they arrive in its own buffers, which
+        are not reused.
         """
         instance.error, instance.torn = instance.error or DeathError("its driver has died"), True
         for wait in instance.waiting.values():
@@ -384,20 +396,20 @@ class Engine(Baton):
         ready = [one for one in self.ready if one[0] is not instance]
         self.ready.clear()
         self.ready.extend(ready)
-        instance.done = _unheard  # what the rounds still use of it is let go later
+        instance.done = _unheard  # synchronous updates release later what they still use
         instance.release()
 
-    # -- the baton
+    # -- progress
 
     def drive(self, finished: Callable[[], bool], rests: bool = False) -> None:
-        """Make progress until `finished()`; the caller holds the baton.
+        """Make progress until `finished()`; the caller holds the progress lock.
 
-        With `rests` only until nothing but what other threads begin can move anything.
+        With `rests`, return as soon as only other threads of this rank can cause progress.
         """
         self.context.run(self.progress, finished, rests)
 
     def progress(self, finished: Callable[[], bool], rests: bool = False) -> None:
-        """What `drive` does, inside the engine's context."""
+        """`drive`, inside the executor's context."""
         ready = self.ready
         self._since = 0.0
         while not finished():
@@ -428,7 +440,7 @@ class Engine(Baton):
             self._moved()
 
     def _others_must_move(self) -> bool:
-        """All that is waited for is state of this rank: no message needs to be polled for."""
+        """Whether all pending waits are for state of this rank, so that no message is due."""
         if self.ready or self.inbox or self.slices.going or self.watch or not self.polled:
             return False
         if not all(getattr(request, "local", False) for request, _, _ in self.polled):
@@ -438,7 +450,7 @@ class Engine(Baton):
         return True
 
     def _count_wait(self) -> None:
-        """The rank has something to run again."""
+        """The rank has work again: add the time since the wait began to `waited`."""
         self.waited += time.perf_counter() - self._since
         self._since = 0.0
 
@@ -454,7 +466,7 @@ class Engine(Baton):
 
     def _idle(self) -> None:
         self.quiet += 1
-        if self.computes():  # its own work: the wait begins when that ends
+        if self.computes():  # the rank's own kernels still run: the wait begins after them
             self._since = 0.0
         elif not self._since and self.is_waiting:
             self._since = time.perf_counter()
@@ -466,7 +478,7 @@ class Engine(Baton):
             self.backoff.wait()
 
     def _enter(self) -> None:
-        """Write into the ledger what is waited for, that a report can name it."""
+        """Write the current wait into the wait ledger, for stall reports."""
         if self.ledger is None:
             return
         count = len(self.polled) + (len(self.watch) if self.watch is not None else 0)
@@ -478,7 +490,9 @@ class Engine(Baton):
     def finish(self, request: Request, what: str, source: int = -1) -> None:
         """Wait for one request that belongs to no step, making progress on everything else.
 
-        `source` is the rank that it waits for, if there is one.
+        `source` is the awaited rank, -1 if there is none.
+
+        Errors: DeathError if a rank has died on which the request depends.
         """
         box: list[DeathError | None] = []
 
@@ -490,7 +504,7 @@ class Engine(Baton):
                     if not request.test():
                         return False
                     box.append(None)
-                except DeathError as error:  # is for who asked
+                except DeathError as error:  # raised in the thread that called `finish`
                     box.append(error)
                 return True
 
@@ -500,7 +514,7 @@ class Engine(Baton):
 
 
 def _is_over(request: Request) -> bool:
-    """Whether it need not be tested beside the steps; what it fails by is for who waits for it."""
+    """Whether a request needs no more tests; a DeathError is left to the code that waits."""
     try:
         return request.test()
     except DeathError:
@@ -513,7 +527,7 @@ def _is_sum(wait: tuple[Request, Instance | None, Any]) -> bool:
 
 
 def _unheard(instance: Instance) -> None:
-    """An abandoned step has no end."""
+    """`done` of an abandoned step: does nothing."""
 
 
 def _nothing_came() -> bool:

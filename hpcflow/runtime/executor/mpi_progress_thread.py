@@ -1,4 +1,4 @@
-"""A second thread that keeps messages moving while the first sits in a long kernel."""
+"""MPI progress thread: it polls messages while the main thread runs a long kernel."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from collections.abc import Callable
 
 import numpy as np
 
-POLL_S = 200e-6  # how often it polls; MPI moves large messages piece by piece, a piece a poll
+POLL_S = 200e-6  # polling interval; MPI moves large messages in pieces, one a poll
 
 
 class Helper:
-    """Polls while the holder of the baton lends it: around kernels that run long without the GIL.
+    """Polls while it holds the progress lock on loan, around long kernels that release the GIL.
 
-    Measured: a 100 MB send over TCP arrives only when the sender's 500 ms of kernels end, 40-78 ms
-    after its start with a helper. Handing over costs about 30 us, so only long kernels lend.
+    Measured: a 100 MB send over TCP arrives only after the sender's 500 ms of kernels without a
+    helper, and 40-78 ms after its start with one. Lending costs about 30 us, so only long kernels
+    lend.
     """
 
     def __init__(self, poll: Callable[[], bool]) -> None:
         self._poll = poll
-        self._lock = threading.Lock()  # held by whoever may make MPI calls
+        self._lock = threading.Lock()  # held by the thread that may make MPI calls
         self._lock.acquire()
-        self._lent = self._out = False  # may it poll; has the baton not been taken back
+        self._lent = self._out = False  # whether it may poll; whether the lock is still lent
         self._wake = threading.Event()
         self._error: Exception | None = None
         self._context = contextvars.copy_context()
@@ -40,7 +41,7 @@ class Helper:
         self._wake.set()
 
     def take(self) -> None:
-        """The kernel has ended; raises what went wrong meanwhile."""
+        """The kernel has ended; raises the error that the helper met meanwhile."""
         self._lent = False
         self._lock.acquire()
         self._out = False
@@ -49,7 +50,7 @@ class Helper:
             raise error
 
     def back(self) -> None:
-        """A strand has failed: take the baton back if its kernel had lent it."""
+        """A segment has failed: take the progress lock back if the segment had lent it."""
         if self._out:
             self._error = None
             self.take()
@@ -67,6 +68,6 @@ class Helper:
     def _once(self) -> None:
         try:
             self._context.run(self._poll)
-        except Exception as error:  # the step's own thread raises it
+        except Exception as error:  # raised in the thread of the step
             self._error = error
             self._lent = False

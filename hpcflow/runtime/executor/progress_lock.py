@@ -1,7 +1,8 @@
-"""The baton: one thread at a time makes all MPI calls of a rank and runs its strands.
+"""The progress lock (`baton`): one thread at a time makes MPI calls and runs segments of a rank.
 
-Who finds it taken leaves its step in the inbox and waits until the step is over, or the baton free.
-Who waits only for what other threads do gives it back and rests.
+A thread that finds the lock taken puts its step into the inbox and waits until the step is over or
+the lock is free. A thread that waits only for actions of other threads releases the lock and
+sleeps.
 """
 
 from __future__ import annotations
@@ -19,31 +20,31 @@ import numpy as np
 
 from hpcflow.errors import CommError
 
-SHELL = "<hpcflow shell>"  # the file of the generated shells of small steps
-LOOK_S = 0.02  # a thread whose step another one drives looks this often, if it is not told
-REST_S = 0.05  # a thread that rests looks this often
+SHELL = "<hpcflow shell>"  # file name of the generated runners of small steps
+LOOK_S = 0.02  # polling interval of a thread that waits for the lock, besides notifications
+REST_S = 0.05  # polling interval of a resting thread
 
 
 class Baton:
-    """Who drives the engine; `drive` makes progress."""
+    """The progress lock of an executor, which implements `drive`."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
         self.baton = threading.Lock()
-        self.wake = threading.Event()  # ends the sleep of who has the baton
+        self.wake = threading.Event()  # ends the backoff sleep of the lock holder
         self.freed = threading.Condition()
         self.inbox: collections.deque[Callable[[], None]] = collections.deque()
-        self.waiters = 0  # threads that wait for the baton, or for who has it
-        self.served = 0  # waits for state of this rank that have come to their end
-        # NumPy's error state lives in the context: inside ours, infinities come as IEEE says, and
-        # the user's own setting outside is not touched
+        self.waiters = 0  # threads that wait for the lock, or for its holder
+        self.served = 0  # number of ended waits for state of this rank
+        # NumPy's error state is a context variable: in this context, infinities follow IEEE 754;
+        # the user's setting outside is unchanged
         self.context = contextvars.copy_context()
         self.context.run(np.seterr, all="ignore")
 
     def drive(self, finished: Callable[[], bool], rests: bool = False) -> None:
-        """Make progress until `finished()`; the caller holds the baton.
+        """Make progress until `finished()`; the caller holds the progress lock.
 
-        With `rests` only until nothing but what other threads begin can move anything.
+        With `rests`, return as soon as only other threads of this rank can cause progress.
         """
         raise NotImplementedError
 
@@ -54,10 +55,13 @@ class Baton:
         rests: bool = False,
         late: Callable[[], bool] | None = None,
     ) -> None:
-        """Run `begin` under the baton and make progress until `finished()`, from any thread.
+        """Run `begin` under the progress lock and make progress until `finished()`; any thread.
 
-        With `rests` the thread gives up the baton and sleeps while only others can move anything.
-        If it is `late()` before the thread that drives has come to `begin`, that never runs.
+        With `rests` the thread releases the lock and sleeps while only other threads can cause
+        progress. If `late()` is true before the holder of the lock has run `begin`, `begin` never
+        runs.
+
+        Errors: CommError if this thread already holds the lock, as in a signal handler.
         """
         seen = self.served
         if self.baton.acquire(blocking=False):
@@ -84,7 +88,7 @@ class Baton:
             self.tell_waiters()
 
     def _rest(self, seen: int, finished: Callable[[], bool]) -> int:
-        """Sleep while no more than `seen` was served, then lead again; what had been served."""
+        """Sleep until `served` differs from `seen`, then make progress again; the new `served`."""
         with self.freed:
             self.freed.wait_for(lambda: self.served != seen or finished(), REST_S)
         seen = self.served
@@ -108,7 +112,7 @@ class Baton:
         rests: bool,
         late: Callable[[], bool] | None,
     ) -> None:
-        """Hand the step to the holder of the baton; take the baton when it is free."""
+        """Hand the step to the holder of the progress lock; take the lock when it is free."""
         if _already_inside():
             raise CommError(
                 "Session.run was called inside another run of the same thread",
@@ -126,13 +130,13 @@ class Baton:
                     ended = functools.partial(begun.ended, finished)
                     self._lead(self._empty_inbox, ended, rests)
                     break
-        except BaseException:  # Ctrl-C: nobody waits for what has not begun
+        except BaseException:  # Ctrl-C: no thread waits for the step any more
             begun.drop()
             raise
         begun.check()
 
     def _kept_waiting(self, begun: _Handed, finished: Callable[[], bool]) -> bool:
-        """Wait until there is something to see; False once the step is over."""
+        """Wait for a notification; False once the step is over."""
         with self.freed:
             if begun.ended(finished):
                 return False
@@ -141,12 +145,15 @@ class Baton:
         return not begun.ended(finished)
 
     def hand_over(self, call: Callable[[], None]) -> None:
-        """Have `call` made under the baton by whoever drives, between strands; from any thread."""
+        """Have the holder of the progress lock call `call` between segments; from any thread.
+
+        If no thread holds the lock, `call` stays in the inbox until one does.
+        """
         self.inbox.append(call)
         self.wake.set()
 
     def _empty_inbox(self) -> None:
-        """Begin all that was handed over; what stays there would never leave if nobody drove."""
+        """Call everything in the inbox; a call left there would wait for the next lock holder."""
         inbox = self.inbox
         while inbox:
             inbox.popleft()()
@@ -154,15 +161,15 @@ class Baton:
                 self.tell_waiters()
 
     def tell_waiters(self) -> None:
-        """A step is over, or the baton is free: threads that wait for either look again."""
+        """A step is over, or the progress lock is free: wake the waiting threads."""
         if self.waiters:
             with self.freed:
                 self.freed.notify_all()
 
     def sees_an_end(self, seconds: float) -> bool:
-        """Whether a step of this rank ends within so long; for a thread that runs none.
+        """Whether a step of this rank ends within `seconds`; for a thread that runs no steps.
 
-        It is told as one that waits for the baton, so that steps need not be counted.
+        It is notified like a thread that waits for the lock, so steps need no counter.
         """
         self.waiters += 1
         try:
@@ -172,48 +179,48 @@ class Baton:
             self.waiters -= 1
 
     def serve(self) -> None:
-        """Something that steps of this rank wait for has come: whoever rests looks again."""
+        """State that steps of this rank wait for has changed: wake the resting threads."""
         self.served += 1
         with self.freed:
             self.freed.notify_all()
 
 
 class _Handed:
-    """The beginning of a step that another thread may run; keeps its error for who asked."""
+    """The `begin` function of a step, run by any thread; its error is stored for the caller."""
 
     def __init__(self, begin: Callable[[], None]) -> None:
         self._begin, self._over = begin, False
         self._error: BaseException | None = None
-        self._claim = threading.Lock()  # taken by who begins it, or drops it
+        self._claim = threading.Lock()  # taken by the thread that begins it, or drops it
 
     def drop(self) -> bool:
-        """Nobody waits for it any more: it never begins; False if it has begun."""
+        """Prevent the step from beginning; False if it has begun."""
         return self._claim.acquire(blocking=False)
 
     def __call__(self) -> None:
         try:
             if self._claim.acquire(blocking=False):
                 self._begin()
-        except Exception as error:  # belongs to the thread that asked
+        except Exception as error:  # raised in the calling thread
             self._error = error
-        except BaseException as error:  # Ctrl-C met whoever drives
+        except BaseException as error:  # Ctrl-C interrupted the lock holder
             self._error = error
             raise
         finally:
             self._over = True
 
     def ended(self, finished: Callable[[], bool]) -> bool:
-        """True once the step has begun and is finished, or could not begin."""
+        """True once the step has begun and is finished, or has failed to begin."""
         return self._error is not None or (self._over and finished())
 
     def check(self) -> None:
-        """Raise the error of the beginning in the thread that asked."""
+        """Raise the error of `begin` in the calling thread."""
         if self._error is not None:
             raise self._error
 
 
 def _already_inside() -> bool:
-    """Whether this thread holds the baton already, as in a signal handler that runs a step."""
+    """Whether this thread already holds the progress lock: a signal handler may run a step."""
     runs, frame = 0, cast("FrameType | None", sys._getframe(3))
     while frame is not None:
         code = frame.f_code

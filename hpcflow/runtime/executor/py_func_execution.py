@@ -1,4 +1,7 @@
-"""Python functions of the graph that run in threads, for one may need another (`plan.calls`)."""
+"""Execution of Python functions in threads, where calls may depend on each other.
+
+The pass `hpcflow.plan.frontend.py_func_threads` selects these calls.
+"""
 
 from __future__ import annotations
 
@@ -13,31 +16,31 @@ from hpcflow.plan.ir.program import Node
 from hpcflow.runtime.executor.async_ops import Wait, waiting
 from hpcflow.runtime.step.step_instance import Instance
 
-ALONE_S = 0.1  # a function that takes longer does not keep the next one waiting
+ALONE_S = 0.1  # seconds: after this time the next function may begin
 
 
 class Call:
-    """A call as a wait of a step.
+    """A call of a Python function, as a wait of a step.
 
-    Calls begin in the order in which steps came to them, each when the one before is over or has
-    taken `ALONE_S`: quick functions do not run beside each other.
+    Calls begin in the order of their creation. Each begins when the previous one has ended or has
+    run for `ALONE_S`, so short functions do not run concurrently.
     """
 
-    local = True  # it ends by what this rank does, not by a message
+    local = True  # it ends by an event of this rank, not by a message
 
     def __init__(self, instance: Instance, node: Node, inputs: tuple[Any, ...]) -> None:
         self.instance, self.node = instance, node
         self.began, self.over, self.cancelled = 0.0, False, False
         self._error: BaseException | None = None
         self._values: tuple[Any, ...] = ()
-        self._inputs = [np.array(x) for x in inputs]  # a step that fails ends before the function
+        self._inputs = [np.array(x) for x in inputs]  # copies: the step may end first
         self._engine = instance.link.engine
         self._before = self._engine.calls[-1] if self._engine.calls else None
         self._engine.calls.append(self)
         self._begin_in_turn()
 
     def test(self) -> bool:
-        """True once the function has returned; raises what it raised."""
+        """True once the function has returned; raises its error."""
         if self.cancelled:
             return True
         if not self.over:
@@ -50,7 +53,7 @@ class Call:
         return True
 
     def cancel(self) -> None:
-        """One that has begun goes on, and nobody takes its results."""
+        """A function that has begun runs on; its results are discarded."""
         self.cancelled = True
         if not self.began:
             self._end()
@@ -67,7 +70,7 @@ class Call:
         threading.Thread(target=context.run, args=(self._run, run), name=name, daemon=True).start()
 
     def is_long(self) -> bool:
-        """Whether it has begun, and takes longer than others wait for it."""
+        """Whether it has run for longer than `ALONE_S`."""
         return bool(self.began) and time.monotonic() - self.began > ALONE_S
 
     def _run(self, function: Any) -> None:

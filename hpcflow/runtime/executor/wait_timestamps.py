@@ -1,4 +1,4 @@
-"""What the waits of an engine are called in the ledger, and since when each of them lasts."""
+"""Wait timestamps: the ledger entries of an executor's waits, and the start time of each."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from hpcflow.monitoring.wait_ledger import ANY, OWN, PATIENT, REQUEST
 from hpcflow.runtime.step.step_instance import Instance
 
 Waiting = tuple[Request, "Instance | None", Any]  # as in Engine.waits
-Blamed = tuple[str, int] | None  # what patient waits are for, and the rank that is to end them
-FEW = 64  # waits that are looked at in each pause
-LOOK_S = 0.5  # between two looks at the waits of a rank that others keep busy
+Blamed = tuple[str, int] | None  # what patient waits are for, and the rank that can end them
+FEW = 64  # most waits that are sampled in every pause
+LOOK_S = 0.5  # seconds between two samples of the waits of a busy rank
 
 
 def told_of(request: Request, instance: Instance | None, what: Any) -> tuple[int, str, int, str]:
-    """Step, operation with the user's line, rank waited for and kind, as `Ledger.enter` takes them.
+    """Step, operation with the user's line, awaited rank and kind, in the order of `Ledger.enter`.
 
-    `what` is None for a message of a step that has yet to leave.
+    `what` is None for a pending send.
     """
     if instance is None:
         return 0, str(what), getattr(request, "peer", ANY), REQUEST
@@ -34,7 +34,11 @@ def told_of(request: Request, instance: Instance | None, what: Any) -> tuple[int
 
 
 def _sent(request: Request, instance: Instance) -> tuple[int, str, int, str]:
-    """Of a send: one that is made anew for each step is known by its step alone."""
+    """The entry of a send.
+
+    The node is known for persistent channels only, not for requests that are created anew in each
+    step.
+    """
     for channel, (dest, _), info in zip(
         instance.ends.sends, instance.ends.address, instance.code.sends, strict=True
     ):
@@ -45,25 +49,26 @@ def _sent(request: Request, instance: Instance) -> tuple[int, str, int, str]:
 
 
 class Ages:
-    """Since when each wait lasts, about: a busy rank begins a new one all the time.
+    """Approximate start times of waits.
 
-    Looked at now and then only, so that a wait costs nothing: it is as old as its first sight.
+    Waits are sampled only now and then, so that a wait costs nothing: its start is its first
+    sample.
     """
 
     def __init__(self) -> None:
         self._first: dict[tuple[int, int], tuple[Request, float]] = {}
         self._looked = 0.0
         self._asked = 0.0
-        self._last: tuple[Waiting, int, float] | None = None  # the oldest, its step, since when
+        self._last: tuple[Waiting, int, float] | None = None  # the longest wait, step, start
 
     def entry(
         self, count: int, waits: Callable[[], list[Waiting]], blame: Callable[[], Blamed]
     ) -> tuple[Any, ...] | None:
-        """What the ledger is told of `count` waits, as `Ledger.enter` takes it; None: nothing.
+        """The arguments of `Ledger.enter` for `count` waits; None: no entry.
 
-        It is the wait that lasts longest; a patient one comes last, as that of who is to end it.
-        Many waits are not looked at in each pause between two messages: then it is the oldest of
-        the last look, if its step is still in flight.
+        It is the longest wait. Patient waits are reported only if there are no others; the entry
+        then names the rank from `blame`. With more than `FEW` waits, not every pause samples them:
+        in between, the entry is the longest of the last sample, if its step is still in flight.
         """
         if not count:
             return self._patient([], blame())
@@ -95,7 +100,7 @@ class Ages:
         return (*told_of(*waits[0])[:3], PATIENT) if waits else None
 
     def oldest(self, waits: Sequence[Waiting]) -> tuple[Waiting, float]:
-        """The wait that lasts longest, and since when (wall clock); 0 if that is now."""
+        """The longest wait, and its start (wall clock); 0 if it has just started."""
         now = time.time()
         if now - self._looked >= LOOK_S:
             self._looked = now
@@ -111,5 +116,8 @@ class Ages:
 
 
 def _key(wait: Waiting) -> tuple[int, int]:
-    """A request is held while it is known, so its number is its own; channels serve many steps."""
+    """The key of a wait: the request's id and its step, because channels serve many steps.
+
+    A known request is referenced, so its id is unique.
+    """
     return id(wait[0]), wait[1].step if wait[1] is not None else 0

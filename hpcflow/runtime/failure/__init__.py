@@ -1,1 +1,1 @@
-"""What happens when a step, a rank or a replica fails, and how failures are injected."""
+"""Failures of steps, ranks and replicas: abort, recovery, data reassignment, fault injection."""

@@ -1,7 +1,7 @@
-"""The end of a rank that failed: its traceback first, then the end of the whole job.
+"""Abort on error: a rank that fails prints its traceback and aborts the job.
 
-Ranks of a node that fail in the same way say so once: the first prints, the others sign its note
-beside the ledgers.
+Ranks of a node that fail with the same error print it once: the first prints, the others sign its
+note, a file beside the wait ledgers.
 """
 
 from __future__ import annotations
@@ -30,34 +30,34 @@ from hpcflow.platform import rank_logging
 from hpcflow.runtime.job.rank_role import Rank
 from hpcflow.settings import Settings
 
-LET_FIRST_END_S = 0.5  # rank 0, where the others fail as it does at the start
-LET_OTHERS_SIGN_S = 0.1  # who fails in the same way does so at about the same time
-LET_LAUNCHER_READ_S = 0.1  # MPICH's drops what it has not yet read of a rank that aborts the job
-LET_DEATH_BE_SEEN_S = 0.2  # by the kernel's notice, after a message has failed by it
-LET_LAUNCHER_END_S = 2.0  # the job of a rank that has died, before the others do it
-LET_REBUILD_S = 60.0  # replicas get ready without one that has died; then MPI hangs in it
-LET_ENGINE_END_S = 3.0  # the job by MPI, before this process just ends
-TOLD_S = 1.0  # a rank whose note is not printed by then has died
+LET_FIRST_END_S = 0.5  # at the start, other ranks let rank 0 print first
+LET_OTHERS_SIGN_S = 0.1  # for ranks that fail with the same error at about the same time
+LET_LAUNCHER_READ_S = 0.1  # MPICH's launcher drops unread output of a rank that aborts the job
+LET_DEATH_BE_SEEN_S = 0.2  # after a failed message, until the kernel's notice of the death
+LET_LAUNCHER_END_S = 2.0  # for the launcher to end the job of a dead rank, before other ranks do
+LET_REBUILD_S = 60.0  # for the replicas to recover from a death; after that MPI hangs
+LET_ENGINE_END_S = 3.0  # for the executor to abort by MPI, before this process exits
+TOLD_S = 1.0  # a first rank that has not printed after this time is taken for dead
 _TOLD = "told"
 _RANK = re.compile(r"^(\s*rank +)\d+$", re.MULTILINE)  # the only line in which equal errors differ
 
 
 class Note:
-    """Who of a node's ranks failed by the same `text`: a file in `folder` that they sign."""
+    """The ranks of a node that failed with the same `text`: a file in `folder` that they sign."""
 
     def __init__(self, folder: Path, text: str, rank: int) -> None:
         number = zlib.crc32(_RANK.sub(r"\1", text).encode())
         self._path, self._rank = folder / f"failed-{number:08x}", rank
-        self.waited = False  # in vain for the first one to print
+        self.waited = False  # timed out waiting for the first rank to print
 
     def is_first(self) -> bool:
-        """True of the rank that has to print; False once another one has printed."""
+        """True if this rank has to print; otherwise False, once another rank has printed."""
         try:
             os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
             return True
         except FileExistsError:
             self._add(str(self._rank))
-        except OSError:  # no such folder, a full one: everyone prints
+        except OSError:  # no such folder, or the disk is full: every rank prints
             return True
         late = time.monotonic() + TOLD_S
         while time.monotonic() < late:
@@ -68,7 +68,7 @@ class Note:
         return True
 
     def told(self) -> None:
-        """The first one has printed."""
+        """Record that the first rank has printed."""
         self._add(_TOLD)
 
     def others(self) -> list[int]:
@@ -77,7 +77,7 @@ class Note:
 
     def _add(self, line: str) -> None:
         try:
-            with open(self._path, "a") as file:  # so short a line is added whole
+            with open(self._path, "a") as file:  # an append this short is atomic
                 file.write(f"{line}\n")
         except OSError:
             pass
@@ -92,9 +92,9 @@ class Note:
 def on_error(
     here: Rank, hook: Callable[..., Any], kind: type, error: BaseException, trace: Any
 ) -> None:
-    """Print the traceback, then end the whole job: a rank alone would leave the others waiting.
+    """The excepthook: print the traceback, then abort the job; other ranks would wait for this one.
 
-    Of several ranks that fail the first has the word, in `failure.json` too; others say one line.
+    The first rank that fails prints in full and writes `failure.json`; others print one line.
     """
     text = "".join(traceback.format_exception(kind, error, trace))
     if here.size == 1:
@@ -126,10 +126,10 @@ def on_error(
 def ends_all(
     rank: int, size: int, settings: Settings, abort: Callable[[int], None]
 ) -> Iterator[None]:
-    """Whatever is raised inside, Ctrl-C too, ends the job by `abort`: before excepthook and
-    watchdog stand the others would wait.
+    """Call `abort` on any exception raised inside, Ctrl-C included.
 
-    The first to print is the one that fails alone, or rank 0: it writes `failure.json` too.
+    It covers the start of the job, before excepthook and watchdog are installed. Ranks other than 0
+    wait a moment, so that rank 0 prints first and writes `failure.json` if all fail.
     """
     try:
         yield
@@ -171,12 +171,12 @@ def _facts_of_start(rank: int, error: BaseException, text: str) -> dict[str, Any
 
 
 def _end_tolerant(here: Rank, world: Communicator) -> None:
-    """End this rank where deaths are borne, so that the others see it, and the launcher's code.
+    """End this rank of a job with `survive`, so that other ranks and the launcher notice.
 
-    Open MPI's others may hear nothing of an abort or an exit, only of a signal; its launcher gives
-    0 unless some rank exits with another code.
+    Ranks of Open MPI may not detect an abort or an exit of this one, only its death by a signal.
+    The launcher exits with 0 unless some rank exits with another code.
     """
-    over = any(not here.is_spare(rank) for rank in world.lost)  # all see that by themselves
+    over = any(not here.is_spare(rank) for rank in world.lost)  # all ranks detect that
     if over or (not here.is_spare(here.rank) and world.is_last()):
         sys.stdout.flush()
         os._exit(ABORTED)
@@ -184,12 +184,12 @@ def _end_tolerant(here: Rank, world: Communicator) -> None:
 
 
 def _tell(here: Rank, error: BaseException, text: str) -> None:
-    """The traceback of the first rank that fails; one line of others, none of those like it."""
+    """Print the traceback on the first rank that fails, and one line on ranks with other errors."""
     ledger = here.engine.ledger
     note = Note(ledger.directory, text, here.rank) if ledger is not None else None
     prints = note is None or note.is_first()
     if prints and (is_first_to_fail(here, error, text) or (note is not None and note.waited)):
-        for line in text.splitlines():  # of a rank each, for those of others may come between
+        for line in text.splitlines():  # with a prefix each: lines of other ranks may interleave
             _say(here, line)
         spare = here.is_spare(here.rank)
         what = "ends alone" if spare else f"ends the job of {here.size} ranks"
@@ -205,14 +205,14 @@ def _tell(here: Rank, error: BaseException, text: str) -> None:
 
 
 def _release_gpus() -> None:
-    """What GPUs wait for in sums ends, so that no process stays behind and keeps one."""
+    """Abort NCCL operations, so that no process hangs and keeps its GPU."""
     nccl = sys.modules.get("hpcflow.comm.nccl_allreduce")
     if nccl is not None:
         nccl.abort_all()
 
 
 def _say(here: Rank, text: str) -> None:
-    """Print with the rank in front."""
+    """Print to stderr, prefixed by the rank."""
     sys.stderr.write(f"[rank {here.rank} on {here.hosts[here.rank]}] {text}\n")
     sys.stderr.flush()
 
@@ -222,7 +222,10 @@ def _one_line(error: BaseException) -> str:
 
 
 def _await_death(here: Rank) -> None:
-    """A message failed, perhaps as its other end is dead: then that is the first failure."""
+    """After a failed message, wait briefly for the notice that its peer has died.
+
+    The death is then reported as the first failure.
+    """
     ledger, late = here.engine.ledger, time.monotonic() + LET_DEATH_BE_SEEN_S
     while ledger is not None and time.monotonic() < late:
         if (ledger.directory / DIED).exists():
@@ -231,8 +234,11 @@ def _await_death(here: Rank) -> None:
 
 
 def is_first_to_fail(here: Rank, error: BaseException, text: str) -> bool:
-    """Whether no rank has failed before, of the job where its run directory is named, else of this
-    node; writes `failure.json` there."""
+    """Write `failure.json`; True if no rank has failed before.
+
+    It is in the run directory, for all ranks of the job; without one in the folder of wait ledgers,
+    for those of this node.
+    """
     return _write(here, facts_of(here, error, text))
 
 
@@ -246,10 +252,10 @@ def _write(here: Rank, facts: dict[str, Any]) -> bool:
 
 
 def facts_of(here: Rank, error: BaseException, text: str) -> dict[str, Any]:
-    """What `failure.json` says of an error; `text` is its traceback.
+    """The contents of `failure.json` for an error; `text` is its traceback.
 
-    `rank` is where it came up, `told_by` whose program it ended; `line` is the user's own line of
-    the traceback, `made_at` that which made the operation.
+    `rank` is where the error occurred, `told_by` the rank that reports it; `line` is the user's
+    line in the traceback, `made_at` the line that created the operation.
     """
     kinds = {StallError: "stall", DeathError: "death"}
     rank = getattr(error, "died", None)
@@ -280,15 +286,17 @@ def facts_of(here: Rank, error: BaseException, text: str) -> dict[str, Any]:
 
 
 def _newest(here: Rank) -> str:
-    """The newest checkpoint of which a rank of this node knows: the chief's news may be on their
-    way to this one."""
+    """The newest checkpoint known to a rank of this node.
+
+    The chief's message about it may not have reached this rank yet.
+    """
     ledger = here.engine.ledger
     told = what_next(ledger.directory)[1] if ledger is not None else None
     return told or here.checkpoint
 
 
 def on_stall(here: Rank, error: StallError) -> None:
-    """End this process, and by it the job: called by the watchdog, which may make no MPI call."""
+    """End this process, and thereby the job. Called by the watchdog, which may not call MPI."""
     ledger = here.engine.ledger
     if ledger is not None:
         ledger.ends()
@@ -302,10 +310,10 @@ def on_stall(here: Rank, error: StallError) -> None:
 
 
 def on_death(here: Rank, dead: Sequence[Entry]) -> None:
-    """Ranks of this node have died: say so, and end the job if its launcher does not.
+    """Report ranks of this node that have died, and end the job if the launcher does not.
 
-    Called by a thread that may make no MPI call. Nothing is said of those whom a signal to all
-    ranks has ended.
+    Called by a thread that may not call MPI. It does nothing after a stop request, and where the
+    job survives the deaths.
     """
     ledger, engine = here.engine.ledger, here.engine
     if ledger is None or here.stop.number:
@@ -324,7 +332,7 @@ def on_death(here: Rank, dead: Sequence[Entry]) -> None:
         def fail() -> bool:
             raise DeathError(text, rank=here.rank)
 
-        engine.control = fail  # called by whoever waits, who may end the job by MPI
+        engine.control = fail  # raises in the thread that waits, which may abort by MPI
         time.sleep(LET_ENGINE_END_S)
         os._exit(ABORTED)
 
@@ -334,7 +342,7 @@ def on_death(here: Rank, dead: Sequence[Entry]) -> None:
 
 
 def _hangs(here: Rank) -> bool:
-    """Whether MPI hangs where replicas get ready to sum: one more death may do that."""
+    """Whether MPI hangs while replicas rebuild their allreduces, as after one more death."""
     late = time.monotonic() + LET_REBUILD_S
     while here.rebuilding and time.monotonic() < late:
         time.sleep(LET_OTHERS_SIGN_S)
@@ -342,9 +350,10 @@ def _hangs(here: Rank) -> bool:
 
 
 def on_loss(here: Rank, rank: int) -> None:
-    """MPI says that `rank` has died: the others go on if they can, as the chief tells.
+    """Handle the death of `rank`, reported by MPI: the job continues if it can.
 
-    Errors: DeathError if they cannot.
+    State that tracks workers is notified, and the chief logs a warning.
+    Errors: DeathError if the job cannot continue.
     """
     task, host = here.names[rank], here.hosts[rank]
     name = f"rank {rank} ({task}) on {host}"
@@ -359,7 +368,7 @@ def on_loss(here: Rank, rank: int) -> None:
         raise error
     here.lost.append({"rank": rank, "task": task, "host": host})
     for state, _ in list(here.store.others.values()):
-        if hasattr(state, "lose"):  # it counts on the workers
+        if hasattr(state, "lose"):  # state that tracks workers
             state.lose(here.roles.drivers.index(rank))
     if here.is_chief:
         left = len(here.spares) + 1 - len(here.lost)

@@ -1,4 +1,7 @@
-"""What needs all replicas fails where one has ended, or waits for them all elsewhere."""
+"""Collective guard: a collective fails, instead of hanging, if a replica cannot take part.
+
+A replica cannot take part after its program has ended, or while it waits at a barrier.
+"""
 
 from __future__ import annotations
 
@@ -10,23 +13,24 @@ from hpcflow.errors import LonelyCollectiveError
 
 
 class Company:
-    """What this rank does that needs all replicas, and what others say of where they are."""
+    """The collectives of this rank, and the positions that other replicas have reported."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
-        self._needed: tuple[str, str] | None = None  # what now needs all: op, user's line
-        self._soon: tuple[str, str] | None = None  # what will
-        self.together = 0  # things done so far that need all replicas
-        self._closed_by = -1  # a replica that has ended its program,
-        self._closed_after = sys.maxsize  # having done as many of these
-        self.met = 0  # meetings of all replicas that are over
-        self._waits, self._waits_after = "", sys.maxsize  # of one who waits at the next
+        self._needed: tuple[str, str] | None = None  # the collective in progress: op, user's line
+        self._soon: tuple[str, str] | None = None  # the next collective
+        self.together = 0  # number of collectives begun
+        self._closed_by = -1  # rank of a replica whose program has ended
+        self._closed_after = sys.maxsize  # the number of its collectives
+        self.met = 0  # number of completed barriers
+        # a replica that waits at the next barrier, and the number of its collectives
+        self._waits, self._waits_after = "", sys.maxsize
 
     @contextlib.contextmanager
     def needed(self, op: str, line: str, later: bool = False) -> Iterator[None]:
-        """Inside, all replicas are needed: a replica that has ended is an error.
+        """Guard a collective of operation `op`: inside, it is an error if a replica has ended.
 
-        With `later` only from `come_together` on: what is waited for first may end the step.
+        With `later` the collective begins at `come_together`: an earlier wait may end the step.
         Errors: LonelyCollectiveError naming `op`.
         """
         self._soon = (op, line)
@@ -36,38 +40,41 @@ class Company:
             yield
         except BaseException:
             if self._needed is not None:
-                self.together -= 1  # others may wait for this rank's part of it
+                self.together -= 1  # other ranks may still wait for this rank in it
             raise
         finally:
             self._soon = self._needed = None
 
     def come_together(self) -> None:
-        """A step starts what needs all replicas."""
+        """The step begins its collective. Errors: LonelyCollectiveError."""
         if self._soon is not None and self._needed is None:
             self._needed = self._soon
             self.together += 1
             self._check()
 
     def closes(self, rank: int, together: int) -> None:
-        """`rank` ends its program, having done so many things that need all replicas."""
+        """`rank` ends its program after `together` collectives. Errors: LonelyCollectiveError."""
         self._closed_by, self._closed_after = rank, together
         self._check()
 
     def meets(self, rank: int, what: str, number: int, together: int) -> None:
-        """`rank` has come to meeting `number` of all replicas, for `what`."""
-        if number == self.met:  # else it is over
+        """`rank` waits at barrier `number`, whose purpose is `what`, after `together` collectives.
+
+        Errors: LonelyCollectiveError.
+        """
+        if number == self.met:  # else that barrier is over
             self._waits, self._waits_after = f"{rank} came to {what}", together
             self._check()
 
     def over(self) -> None:
-        """A meeting of all replicas is over."""
+        """A barrier is complete."""
         self.met += 1
         self._waits_after = sys.maxsize
 
     def _check(self) -> None:
-        """Raise LonelyCollectiveError if a replica has ended without what now needs all.
+        """Raise LonelyCollectiveError if a replica cannot take part in the collective in progress.
 
-        Or if it waits for all of them elsewhere: to save, or with no steps left.
+        Its program has ended, or it waits at a barrier: to save, or with no steps left.
         """
         if self._needed is None or self.together <= min(self._closed_after, self._waits_after):
             return

@@ -1,16 +1,16 @@
-"""What the chief decides when a replica has died: a state machine that never blocks.
+"""Commit decision after the death of a replica: the chief's non-blocking state machine.
 
-A replica's *place* is the number of joint steps that it has made, and whether it has voted for the
-next one: started its last sum (`plan/communication/atomic_step_commit.py`), which it does when it
-has all others. Once it
-has seen the death it makes no step and votes for none by itself, so a place that it has told holds
-until the chief says otherwise:
+A replica's *place* is the number of joint steps that it has committed, and whether it has voted for
+the next one. It votes by starting the last allreduce of the step, after all others are complete
+(`plan/communication/atomic_step_commit.py`). Once it has detected the death, it neither commits nor
+votes by itself, so a reported place holds until the verdict of the chief:
 
-    COMMIT  make the step that you have voted for: someone has made it, or all have voted
-    SHRINK  all stand at the same step, which nobody has made or will: make it without the dead
+    COMMIT  commit the step that you have voted for: a replica has committed it, or all have voted
+    SHRINK  all are at the same step, which no replica has or will commit: run it without the dead
 
-Who has made a step was in its last sum, so everyone had voted for it then. Hence replicas are never
-more than one step apart, and who is behind has voted: it has all the sums and needs nobody.
+A replica that has committed a step completed its last allreduce, so all had voted for it. Hence
+replicas are never more than one step apart, and a replica that is behind has voted: it has all sums
+and can commit alone.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ COMMIT, SHRINK = 1, 2
 
 
 class Verdicts:
-    """The places of the replicas that live, as far as they have told them."""
+    """The places that live replicas have reported."""
 
     def __init__(self) -> None:
         self._places: dict[int, tuple[int, bool]] = {}
 
     def hear(self, rank: int, steps: int, voted: bool) -> None:
-        """`rank` has made `steps` joint steps, and has voted for the next one or not."""
+        """`rank` has committed `steps` joint steps; `voted`: it has voted for the next one."""
         self._places[rank] = (steps, voted)
 
     def decide(self, living: Collection[int]) -> dict[int, int]:
-        """What to say to whom now; nothing while some of the `living` have not told their place.
+        """The verdicts by rank; none until all of the `living` have reported their places.
 
-        Errors: ValueError if the places cannot be: the replicas' variables would differ.
+        Errors: ValueError if the places are inconsistent: the variables of replicas would differ.
         """
         places = {rank: self._places[rank] for rank in living if rank in self._places}
         if len(places) < len(living):
@@ -47,5 +47,5 @@ class Verdicts:
         if not have_all or max(steps for steps, _ in places.values()) > fewest + 1:
             raise ValueError(f"replicas stand at {sorted(places.items())}")
         for rank in behind:
-            del self._places[rank]  # it tells its next one
+            del self._places[rank]  # it will report its next place
         return dict.fromkeys(behind, COMMIT)

@@ -1,7 +1,7 @@
-"""How far the workers of parameter servers have come in their data: the first server knows.
+"""Data progress of the workers of parameter servers, recorded on the first server.
 
-It outlives them. Who has died, in which order and how far each had come, it says once and for all,
-so that those who live deal what is left alike.
+The server outlives the workers. It fixes which workers have died, in which order and after which
+batches, so that all live workers reassign the remaining data alike.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import collections
 from collections.abc import Callable, Iterable
 from typing import Any
 
-Told = tuple[int, int, int, int]  # dataset, line, epoch, step: of a batch that is trained
+Told = tuple[int, int, int, int]  # dataset, line, epoch, step of a trained batch
 
 
 class Progress:
-    """What workers have told, by training session and rank."""
+    """The last trained batches, by training session and rank."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[int, int], dict[tuple[int, int], Told]] = collections.defaultdict(
@@ -23,11 +23,11 @@ class Progress:
         self._losses: dict[int, list[dict[str, Any]]] = collections.defaultdict(list)
 
     def hear(self, session: int, rank: int, told: Told) -> None:
-        """`rank` has trained a batch."""
+        """Record that `rank` has trained a batch."""
         self._last[session, rank][told[:2]] = told
 
     def losses(self, session: int, lost: Iterable[int]) -> list[dict[str, Any]]:
-        """Those who have died and what they had told until this was asked of each."""
+        """The dead ranks, in a fixed order, each with its last batches when first asked for."""
         found = self._losses[session]
         known = {one["rank"] for one in found}
         for rank in sorted(set(lost) - known):
@@ -36,5 +36,5 @@ class Progress:
 
 
 def answer(context: Any, request: dict[str, Any], reply: Callable[[dict[str, Any]], None]) -> None:
-    """Answer a worker that knows of deaths."""
+    """Service "losses": answer a worker that has detected deaths."""
     reply({"losses": context.control.progress.losses(request["session"], request["lost"])})

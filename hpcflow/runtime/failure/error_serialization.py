@@ -1,4 +1,4 @@
-"""Errors as plain data: what a rank tells the driver of a step that failed on it."""
+"""Error serialization: a rank sends the error of a failed step to its driver as JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FACTS = ("op", "line", "rank", "hint")
 
 
 def encode(error: BaseException) -> bytes:
-    """Its kind, message and facts."""
+    """Serialize the class name, message and facts of an error."""
     facts: dict[str, Any] = {"kind": type(error).__name__, "message": str(error)}
     if isinstance(error, HpcflowError):
         facts |= {"message": error.message} | {name: getattr(error, name) for name in FACTS}
@@ -20,12 +20,12 @@ def encode(error: BaseException) -> bytes:
 
 
 def decode(data: bytes) -> HpcflowError:
-    """The error again; one of a kind that is not hpcflow's is a KernelError."""
+    """Deserialize an error; an error of a class outside hpcflow becomes a KernelError."""
     facts = json.loads(data)
     kind = getattr(errors, str(facts["kind"]), None)
     if not (isinstance(kind, type) and issubclass(kind, HpcflowError)):
         kind = KernelError
-    found: HpcflowError = kind.__new__(kind)  # some are made of more than a message
+    found: HpcflowError = kind.__new__(kind)  # some constructors take more than a message
     HpcflowError.__init__(found, str(facts["message"]), **{name: facts.get(name) for name in FACTS})
     if isinstance(found, VerifyError):
         found.rule = found.message.partition(":")[0]

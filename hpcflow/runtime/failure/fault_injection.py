@@ -1,8 +1,8 @@
-"""A rehearsal of failures: this rank suffers the faults that the setting `inject` names.
+"""Fault injection: this rank simulates the faults that the setting `inject` names.
 
-Without it nothing here runs, and a step is as fast as if this did not exist. A step is one of this
-rank's own: of a plan that changes variables, initial values apart; on a server an update of its
-variables. It is counted, and a fault comes, where its first strand begins.
+Without the setting nothing here runs, and steps have no overhead. Training steps of this rank are
+counted: those of plans that change variables, other than by initialization; on a server those that
+update its variables. A step is counted, and its fault injected, where its first segment begins.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from hpcflow.runtime.job.rank_role import Rank
 from hpcflow.runtime.step.step_instance import Compiled, Instance
 
 SIGNALS = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "stop": signal.SIGSTOP}
-DRAFT = re.compile(r"/step-\d+(\.h5)?\.tmp(?=/|\Z)")  # where checkpoints are written
+DRAFT = re.compile(r"/step-\d+(\.h5)?\.tmp(?=/|\Z)")  # temporary path of a checkpoint
 
 
 def install(here: Rank) -> None:
-    """Have this rank suffer what the setting names; rank 0 says so.
+    """Install this rank's faults of the setting `inject`; rank 0 logs all of them.
 
-    Errors: LaunchError for a rank that there is not.
+    Errors: LaunchError for a rank that does not exist.
     """
     found = fault_specification.check(here.settings.inject, here.size)
     mine = [fault for fault in found if fault.rank in (None, here.rank)]
@@ -50,16 +50,16 @@ def install(here: Rank) -> None:
 
 
 class Rehearsal:
-    """The faults of one rank, and how many training steps it has begun."""
+    """The faults of one rank, and the number of training steps that it has begun."""
 
     def __init__(self, here: Rank, mine: Sequence[Fault]) -> None:
         self.here, self.engine = here, here.engine
         self.steps = 0
-        self.left = list(mine)  # those that have not come yet
+        self.left = list(mine)  # faults that have not been injected yet
         self._slow = [fault for fault in mine if fault.kind == "slow"]
         self._nans = [fault for fault in mine if fault.kind == "nan"]
-        self._told: set[str] = set()  # fetches in which an operation is not
-        self._since, self._waited = 0.0, 0.0  # this rank's clock and waiting at the last step
+        self._told: set[str] = set()  # plans already reported to lack the operation of a fault
+        self._since, self._waited = 0.0, 0.0  # clock and waiting time at the last step, seconds
         here.rehearse = self.compiled
         if self._slow and not here.is_driver:
             self._run, self._slice = self.engine.run_strand, self.engine.run_slice
@@ -71,7 +71,7 @@ class Rehearsal:
         atexit.register(self.end)
 
     def compiled(self, made: Compiled) -> None:
-        """A part that trains counts its steps."""
+        """Instrument a compiled partition that trains: inject its NaNs and count its steps."""
         if made.trains and not (self.here.is_server and not _updates(made)):
             for fault in self._nans:
                 self._poison(made, fault)
@@ -92,7 +92,7 @@ class Rehearsal:
         compiled.make = counted
 
     def begin(self) -> None:
-        """A training step of this rank begins: what is to come with it comes."""
+        """A training step of this rank begins: inject its faults."""
         self.steps += 1
         if self._slow and self.here.is_driver:
             self._drag_step()
@@ -105,13 +105,13 @@ class Rehearsal:
                 stall()
 
     def comes(self, fault: Fault) -> None:
-        """Say that a fault comes now."""
+        """Log that a fault is injected now."""
         self.left.remove(fault)
         rank, step = self.here.rank, self.steps
         logger.warning("injected on rank %d at its step %d: %s", rank, step, fault)
 
     def end(self) -> None:
-        """The program ends: say what of this rank's faults did not come."""
+        """At exit: warn of this rank's faults that were not injected."""
         for fault in self.left:
             logger.warning(
                 "%s did not come: rank %d has begun %d training steps",
@@ -130,7 +130,7 @@ class Rehearsal:
         return found
 
     def _drag_step(self) -> None:
-        """Sleep in proportion to the work since the last step began: all but the waiting."""
+        """Sleep in proportion to the work since the last step began, waiting time excluded."""
         waited = self.engine.waited
         if self._since:
             work = time.perf_counter() - self._since - (waited - self._waited)
@@ -138,13 +138,13 @@ class Rehearsal:
         self._since, self._waited = time.perf_counter(), waited
 
     def run_strand(self, instance: Instance, index: int, feeds: tuple = ()) -> None:
-        """The engine's, on a rank that serves, slowly."""
+        """Slowed-down `Engine.run_strand`, on a rank that serves."""
         start = time.perf_counter()
         self._run(instance, index, feeds)
         time.sleep((time.perf_counter() - start) * (self._factor() - 1))
 
     def run_slice(self) -> None:
-        """The engine's, likewise."""
+        """Slowed-down `Engine.run_slice`."""
         start = time.perf_counter()
         self._slice()
         time.sleep((time.perf_counter() - start) * (self._factor() - 1))
@@ -152,7 +152,10 @@ class Rehearsal:
     # -- NaN
 
     def _poison(self, compiled: Compiled, fault: Fault) -> None:
-        """Wrap the kernel of the operation of `fault` in a part, or in its loops and branches."""
+        """Wrap the kernel of the operation of `fault` in a partition, its loops and branches.
+
+        Errors: HpcflowError if the operation computes no floats.
+        """
         found = [(one, one.part.nodes[fault.op]) for one in _all(compiled) if _has(one, fault.op)]
         for one, node in found:
             names = [name for name, what in one.code.binds.items() if what[1:2] == (node.name,)]
@@ -193,13 +196,13 @@ class Rehearsal:
 
 
 def stall() -> None:
-    """Do nothing any more, as a rank that hangs; its process lives."""
+    """Hang forever; the process stays alive."""
     while True:
         time.sleep(1)
 
 
 def _all(compiled: Compiled) -> Iterator[Compiled]:
-    """A part, and those inside its loops and branches."""
+    """A compiled partition, and those of its loops and branches."""
     yield compiled
     for parts in compiled.inner.values():
         for one in parts.values():
@@ -211,7 +214,7 @@ def _has(compiled: Compiled, op: str) -> bool:
 
 
 def _updates(compiled: Compiled) -> bool:
-    """Whether a step of this part changes variables."""
+    """Whether a step of this partition changes variables, other than by initialization."""
 
     def changes(node: Node) -> bool:
         return bool(node.row.writes) and not node.attrs.get("initial")
@@ -222,10 +225,10 @@ def _updates(compiled: Compiled) -> bool:
 def poisoned(
     run: Callable[..., Any], specs: Sequence[Spec], filled: int, due: Callable[[], bool]
 ) -> Callable[..., Any]:
-    """The kernel `run` with NaN for its floats whenever `due()`.
+    """Wrap the kernel `run`: its floating-point results are NaN whenever `due()`.
 
-    Its last `filled` arguments are what it fills; what it returns may be one of its arguments, or
-    new.
+    The last `filled` arguments are its output buffers. Its result may be one of its arguments or a
+    new array.
     """
 
     def call(*args: Any, **named: Any) -> Any:
@@ -247,7 +250,7 @@ def poisoned(
 
 
 def _not_a_number(value: Any, spec: Spec) -> Any:
-    """NaN in the shape of `value`, if those are floats."""
+    """An array of NaN like `value`; `value` itself if it is not floating-point."""
     if not is_floating(spec.dtype):
         return value
     if isinstance(value, np.generic):
@@ -258,19 +261,19 @@ def _not_a_number(value: Any, spec: Spec) -> Any:
 
 
 class Disk:
-    """A disk that is full where checkpoints are written: `os.pwrite` has no space left there.
+    """Simulates a full disk for checkpoints: `os.pwrite` to them raises ENOSPC, in any thread.
 
-    In whatever thread. What HDF5 itself writes, the structure of a file, it still can.
+    HDF5's own writes, of the structure of a file, still succeed.
     """
 
     def __init__(self, rehearsal: Rehearsal, full: Sequence[Fault]) -> None:
         self._rehearsal, self._full = rehearsal, full
-        self._drafts: list[tuple[str, int]] = []  # written into by this rank, each save's own
+        self._drafts: list[tuple[str, int]] = []  # checkpoints written by this rank, by save
         self._pwrite = os.pwrite
         os.pwrite = self.pwrite
 
     def pwrite(self, fd: int, data: Any, offset: int, /) -> int:
-        """The system's, but for checkpoints when the time has come."""
+        """`os.pwrite`; OSError for a checkpoint on which a fault is due."""
         draft = _draft_of(fd)
         if draft is not None and self._is_full(draft):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), draft[0])
@@ -289,7 +292,7 @@ class Disk:
 
 
 def _draft_of(fd: int) -> tuple[str, int] | None:
-    """The checkpoint that a file is of while it is written: its place and number on the disk."""
+    """The path and inode of the temporary checkpoint to which a file belongs; None: none."""
     with contextlib.suppress(OSError):
         path = os.readlink(f"/proc/self/fd/{fd}")
         found = DRAFT.search(path)

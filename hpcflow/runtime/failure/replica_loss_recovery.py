@@ -1,12 +1,12 @@
-"""Replicas that sum among themselves go on without one that has died.
+"""Replica loss recovery (shrink): synchronous replicas continue without one that has died.
 
-Who sees the death (each replica does, by a message or a sum that meets it, or by MPI's notice) lets
-all sums rest and tells the chief its place; the chief's verdicts
-(`runtime/failure/commit_decision.py`) bring all
-to one step, whose beginning each has in its variables. There they make a communicator without the
-dead, by MPI's Revoke and Shrink, and anew what depends on who they are: roles, sums, plans, the
-dealing of samples. Then they run that step again, on its joined batch dealt anew. No variable is
-copied or rolled back. The chief's own death ends the job.
+Each replica detects the death by a failed message or allreduce, or by MPI's notification. It then
+suspends all allreduces and reports its place to the chief. The chief's verdicts
+(`runtime/failure/commit_decision.py`) bring all replicas to the beginning of the same step. They
+create a communicator without the dead rank, by MPI's Revoke and Shrink, and rebuild what depends on
+the replicas: roles, allreduces, plans, the sharding of data. They run the step again, on its global
+batch sharded anew. No variable is copied or rolled back. The death of the chief ends the job. A
+*joint step* is a step with collectives over the replicas.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ Made = TypeVar("Made")
 
 
 class Interrupted(HpcflowError):
-    """A joint step was not made, on any replica, because one has died: the others make it again."""
+    """No replica committed a joint step, because one has died: the others run it again."""
 
 
 def bear(here: Rank, world: Communicator) -> None:
-    """Be ready to go on without workers that die; before sums are made ready.
+    """Prepare the job to continue without workers that die; called before `join_sums`.
 
-    Errors: LaunchError where the others could not go on.
+    Errors: LaunchError where the job could not continue.
     """
     if here.is_spread:
         raise LaunchError(
@@ -61,9 +61,9 @@ def bear(here: Rank, world: Communicator) -> None:
 
 
 class Survival:
-    """This replica's part in going on; `base` is the communicator of all, made by MPI alone.
+    """Recovery on this replica; `base` is the MPI communicator of all replicas.
 
-    Errors: LaunchError for sums that cannot be begun anew.
+    Errors: LaunchError if the allreduces use NCCL, which cannot be rebuilt.
     """
 
     def __init__(
@@ -76,28 +76,28 @@ class Survival:
                 hint="set HPCFLOW_COMM=shared (sums on the hosts), or leave out --survive",
             )
         self._here, self._engine, self._join_sums = here, here.engine, join_sums
-        self.tell: Callable[[int, Any], None] | None = None  # another rank, by a header
+        self.tell: Callable[[int, Any], None] | None = None  # sends a header to a rank
         self._engine.joint = []
-        self._base: Any = base  # an MpiCommunicator: no other is tolerant
+        self._base: Any = base  # an MpiCommunicator: no other is fault tolerant
         self._verdicts = Verdicts()  # on the chief
-        self.round = 0  # how often the replicas have become fewer
-        self._steps = 0  # joint steps that this replica has made
-        self.broken = False  # one has died since
-        self.due = False  # all stand at the same step, and begin anew with it
-        self._failure: Exception | None = None  # the last one in making sums ready
-        self._kept: list[Any] = []  # memory that MPI may still write to
+        self.round = 0  # number of recoveries
+        self._steps = 0  # joint steps that this replica has committed
+        self.broken = False  # a replica has died since the last recovery
+        self.due = False  # all are at the same step, and run it again after the recovery
+        self._failure: Exception | None = None  # the last error in rebuilding the allreduces
+        self._kept: list[Any] = []  # keeps memory alive that MPI may still write to
 
     # -- before the verdict
 
     def lose(self, rank: int) -> None:
-        """`rank` has died: from now on nothing is summed, and the chief knows this one's place.
+        """`rank` has died: suspend all allreduces and report this replica's place to the chief.
 
-        Errors: DeathError where the step in flight cannot be made again.
+        Errors: DeathError if the step in flight cannot be run again.
         """
         if rank not in self._here.roles.drivers:
-            return  # it had died before the others went on
+            return  # a previous recovery has removed it
         if self.broken:
-            self._decide()  # perhaps it was the last that the chief waited for
+            self._decide()  # the chief may have waited for its place only
             return
         self.broken = True
         self._engine.rest_sums()
@@ -115,7 +115,7 @@ class Survival:
             self._tell(flight is not None and flight.voted)
 
     def _vote_rests(self, flight: Instance) -> bool:
-        """Whether the last sum of a step was not over when all had to rest."""
+        """Whether the last allreduce of a step was in progress when all were suspended."""
         return any(one is flight and what == VOTE for _, one, what in self._engine.stopped)
 
     def _flight(self) -> Instance | None:
@@ -130,7 +130,7 @@ class Survival:
         return flights[0] if flights else None
 
     def made(self, instance: Instance) -> None:
-        """A joint step is over; one that failed on this replica has not been made."""
+        """A joint step has ended; it is committed unless it failed on this replica."""
         if instance.error is not None:
             return
         self._steps += 1
@@ -138,7 +138,7 @@ class Survival:
             self._tell(voted=False)
 
     def check(self) -> None:
-        """Before a joint step. Errors: Interrupted if the replicas begin anew with it."""
+        """Called before a joint step. Errors: Interrupted if the replicas have to recover first."""
         if self.due:
             raise Interrupted("a replica has died")
 
@@ -153,7 +153,7 @@ class Survival:
     # -- the verdict
 
     def hear(self, rank: int, round: int, steps: int, voted: bool) -> None:
-        """On the chief: the place of `rank`."""
+        """On the chief: record the place of `rank`, and decide if possible."""
         if round == self.round:
             self._verdicts.hear(rank, steps, voted)
             self._decide()
@@ -174,7 +174,7 @@ class Survival:
                 self.tell(rank, header(VERDICT, self.round, verdict))
 
     def obey(self, verdict: int, round: int) -> None:
-        """The chief has decided."""
+        """Apply the chief's verdict: commit the step in flight, or interrupt it."""
         if round != self.round:
             return
         flight = self._flight()
@@ -190,7 +190,7 @@ class Survival:
 
     @property
     def is_short(self) -> bool:
-        """Whether one of those who are to sum has died, as far as this rank knows."""
+        """Whether this rank has detected the death of a replica that it has not recovered from."""
         return not set(self._here.roles.drivers).isdisjoint(self._lost)
 
     @property
@@ -198,9 +198,9 @@ class Survival:
         return self._engine.comm.lost if self._engine.comm is not None else ()
 
     def mend(self) -> bool:
-        """Go on without those who have died, if one of the others knows of any; whether it does.
+        """Recover if any replica has detected a death; whether one has.
 
-        Ranks: all that live, each between the same two joint steps.
+        Ranks: all live replicas, each between the same two joint steps.
         """
         here, short = self._here, np.array([self.is_short], np.int64)
         assert here.drivers is not None
@@ -210,10 +210,10 @@ class Survival:
         return bool(short[0])
 
     def go_on(self) -> None:
-        """Begin anew with those who live.
+        """Recover: rebuild the communicator and the allreduces with the live replicas.
 
-        Ranks:  all of them, each where it was to make the same joint step.
-        Errors: CommError if sums cannot be made ready, and nobody has died since.
+        Ranks:  all live replicas, each before the same joint step.
+        Errors: CommError if the allreduces cannot be rebuilt although no further replica has died.
         """
         here = self._here
         self._here.rebuilding = True
@@ -229,16 +229,16 @@ class Survival:
             )
 
     def make(self, storage: Callable[[], Made]) -> Made:
-        """What `storage` makes for sums: on all that live, or on none.
+        """The storage for allreduces that `storage` creates, on all live replicas or on none.
 
-        Errors: Interrupted on all if it could not be made on one, as where another has died.
+        Errors: Interrupted on all if it failed on one, for instance because another has died.
         """
         self._here.rebuilding = True
         try:
             made, error = storage(), None
         except (CommError, RuntimeError) as raised:
             made, error = None, raised
-            self._base.revoke()  # who waits for this rank need not
+            self._base.revoke()  # releases the ranks that wait for this one
         agreed = self._base.all_agree(error is None)
         self._here.rebuilding = False
         if made is None or not agreed:
@@ -251,12 +251,12 @@ class Survival:
             pass
 
     def _is_rebuilt(self) -> bool:
-        """Begin anew with those who live; False on all of them if one more has died meanwhile."""
+        """Rebuild with the live replicas; False on all of them if one more has died meanwhile."""
         here = self._here
         self._kept += [here.group, self._engine.forget_sums()]
         self._base = self._base.without_lost()
         workers = self._base.top_ranks
-        if len(workers) == len(here.roles.workers):  # it fails for another reason
+        if len(workers) == len(here.roles.workers):  # no further death: another error
             raise CommError(
                 f"sums over replicas cannot be made ready: {self._failure}", rank=here.rank
             ) from self._failure
@@ -278,7 +278,7 @@ class Survival:
 
 
 def snapshot(draws: Mapping[Any, Any]) -> Callable[[], None]:
-    """A function that lets random operations draw again what they draw from now on."""
+    """A function that resets the random operations to their state at this call."""
     made = [(one, one.made) for one in draws.values()]
 
     def restore() -> None:

@@ -1,9 +1,9 @@
-"""Which samples are whose to draw where workers of parameter servers have died.
+"""Shard reassignment: live workers train what is left of the shards of dead ones (PS mode).
 
-Such a worker draws its share of each joined batch at its own pace. What one draws in the order of
-epochs and steps is a *line*: the share of one worker, or, when that has died, a part of what it
-had left: its share of every so-manieth batch. Whoever knows of the same deaths in the same order
-knows who draws what.
+Each worker draws its share of each global batch at its own pace. A *line* is a sequence of shares,
+in the order of epochs and steps: the share of one worker in each global batch or, after its death,
+in every n-th of the remaining ones. The assignment of lines is a function of the deaths and their
+order, so all workers compute the same one.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ Place = tuple[int, int]  # of a batch: epoch and step
 
 
 class Line(NamedTuple):
-    """The share of `worker` in the joined batches of which one in `every` is its own."""
+    """The share of `worker` in one of `every` global batches, selected by `rest`."""
 
     worker: int
     every: int = 1
     rest: int = 0
 
     def has(self, epoch: int, step: int) -> bool:
-        """Whether that batch is one of them."""
+        """Whether the global batch of this epoch and step is one of them."""
         return (epoch + step) % self.every == self.rest
 
 
 class Loss(NamedTuple):
-    """A worker that has died, and the place of the last batch that it had trained of its lines."""
+    """A worker that has died, and the place of the last trained batch of each of its lines."""
 
     worker: int
     places: Mapping[int, Place]  # by the numbers of its lines
 
 
 class Lines:
-    """The lines of one dataset over `workers`, of whom those of `losses` have died."""
+    """The lines of one dataset over `workers`, after the deaths in `losses`."""
 
     def __init__(self, workers: int, losses: Iterable[Loss] = ()) -> None:
         self._workers = workers
         self._living = list(range(workers))
         self._holders = {Line(worker): worker for worker in self._living}
-        self.places: dict[Line, Place] = {}  # behind which lines of the dead go on
+        self.places: dict[Line, Place] = {}  # lines of the dead -> last trained batch
         for loss in losses:
             self._lose(loss)
 
@@ -57,7 +57,7 @@ class Lines:
                     self.places[piece] = place
 
     def _pieces(self, line: Line) -> list[Line]:
-        """A whole share goes to all who live, a part of one to one of them."""
+        """Split a whole share among all live workers; a piece of a share is not split again."""
         count = len(self._living)
         return [line] if line.every > 1 else [Line(line.worker, count, i) for i in range(count)]
 
@@ -66,7 +66,7 @@ class Lines:
         return sum((Fraction(1, line.every) for line in held), Fraction())
 
     def of(self, worker: int) -> dict[int, Line]:
-        """The lines of a worker by their numbers, which stay; its own share is number 0."""
+        """The lines of a worker by their numbers, which never change; its own share is number 0."""
         held = sorted(line for line, holder in self._holders.items() if holder == worker)
         return dict(sorted((self._number(line, worker), line) for line in held))
 
@@ -75,9 +75,9 @@ class Lines:
         return 0 if is_own else 1 + line.worker + self._workers * line.rest
 
     def together(self, told: Mapping[int, Mapping[int, Place]]) -> list[Sequence[Place | None]]:
-        """Where each worker's share stands, by `rest` where it is in pieces.
+        """The last trained batches of each worker's share; of its pieces by `rest` if it is split.
 
-        `told` has the places of the last batches of those who live, by worker and line.
+        `told` has the places of the last batches of live workers, by worker and line number.
         """
         places = dict(self.places)
         for worker, some in told.items():

@@ -1,1 +1,1 @@
-"""A rank in its job: joining, its role, control messages, services, agreement, stopping."""
+"""Ranks of a job: joining, roles, control messages, services, collective agreement, stopping."""

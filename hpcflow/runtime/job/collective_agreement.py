@@ -1,4 +1,4 @@
-"""Replicas agree before they sum: the same graph, and everyone at the same plan."""
+"""Collective agreement: replicas check that they run the same plan of the same graph."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from hpcflow.runtime.session.session_seed import Seed
 def agree(context: Context, graph: Graph, wanted: Sequence[Tensor | Operation], seed: Seed) -> None:
     """Check that all drivers are about to register the same plan with collectives.
 
-    Their sessions draw by one `seed` from then on: that of the rank that has had the most sessions.
+    Afterwards their sessions use one `seed`: that of the rank with the most sessions.
 
     Ranks:  every driver, in the same order of plans.
-    Errors: LonelyCollectiveError if they ask for different fetches, GraphMismatchError naming the
-    first operation that differs if their graphs do; Interrupted, on all, if one knows of a death.
+    Errors: LonelyCollectiveError if their fetches differ; GraphMismatchError naming the first
+    operation that differs if their graphs do; Interrupted, on all, if one has detected a death.
     """
     drivers = context.drivers
     if drivers is None or drivers.size == 1:
@@ -54,9 +54,9 @@ def agree(context: Context, graph: Graph, wanted: Sequence[Tensor | Operation], 
 
 
 def _same_everywhere(context: Context, number: int, first: Tensor | Operation, seed: Seed) -> bool:
-    """Whether all drivers brought the same number: the largest is the smallest.
+    """Whether `number` is the same on all drivers: its maximum is its minimum.
 
-    `seed` is that of the last session of all.
+    Sets `seed` to the highest session number of all drivers.
     """
     assert context.drivers is not None and context.control is not None
     short = context.survival is not None and context.survival.is_short
@@ -71,7 +71,7 @@ def _same_everywhere(context: Context, number: int, first: Tensor | Operation, s
 
 
 def _needed(graph: Graph, wanted: Sequence[Tensor | Operation]) -> list[OpDigest]:
-    """Digests of the operations behind what is fetched: other parts of the graph may differ."""
+    """Digests of the operations that the fetches need; the rest of the graph may differ."""
     left = [w if isinstance(w, Operation) else w.op for w in wanted]
     names: set[str] = set()
     while left:
@@ -83,7 +83,7 @@ def _needed(graph: Graph, wanted: Sequence[Tensor | Operation]) -> list[OpDigest
 
 
 def _compare(texts: Sequence[str]) -> dict[str, object]:
-    """What is wrong: someone fetches something else, or has built another graph."""
+    """Whether the fetches differ (`lonely`, with a `message`) or only the graphs do."""
     first_fetches, _ = json.loads(texts[0])
     for replica, text in enumerate(texts):
         fetches, _ = json.loads(text)
@@ -97,7 +97,7 @@ def _compare(texts: Sequence[str]) -> dict[str, object]:
 
 
 def _difference(texts: Sequence[str]) -> str:
-    """The first operation that differs between replica 0 and another, in words."""
+    """The first operation that differs between replica 0 and another replica, as a message."""
     first = [OpDigest(*row) for row in json.loads(texts[0])]
     for replica, text in enumerate(texts):
         found = first_difference(first, [OpDigest(*row) for row in json.loads(text)])

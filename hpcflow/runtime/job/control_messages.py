@@ -1,4 +1,4 @@
-"""Messages between ranks beside the data: register a plan, run or cancel a step, call."""
+"""Control messages between ranks: register a plan, run or cancel a step, call a service."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ class Driven(Protocol):
 
     @property
     def in_flight(self) -> bool:
-        """True while a step of it has not ended."""
+        """True while a step of the plan is in flight."""
         ...
 
     def cancel(self, why: str) -> None:
-        """End what is in flight with a CancelledError, and begin nothing more."""
+        """End the steps in flight with a CancelledError, and begin no more."""
         ...
 
     def failed_elsewhere(self, slot: int, step: int, error: HpcflowError) -> None:
@@ -77,12 +77,12 @@ class Driven(Protocol):
         ...
 
 
-MOST_BYTES = 1 << 40  # of a body
-HEADERS_EACH = 8  # that may come from one rank before others things than headers have their turn
+MOST_BYTES = 1 << 40  # limit of a body
+HEADERS_EACH = 8  # limit of headers handled in one `listen`, per rank of the job
 
 
 class Heard(NamedTuple):
-    """A header that has come, and its body."""
+    """A received header and its body."""
 
     source: int
     plan: int
@@ -93,7 +93,7 @@ class Heard(NamedTuple):
 
 
 class Control:
-    """This rank's ear for headers, and its mouth."""
+    """Receives and sends the control messages of this rank."""
 
     def __init__(
         self,
@@ -108,18 +108,19 @@ class Control:
         assert engine.comm is not None
         self.engine, self.comm = engine, engine.comm
         self.compile_part, self.report, self.group = compile_part, report, group
-        self.answer: Callable[[dict[str, Any], Reply], None] = _no_service  # to a driver's call
-        self.notes: list[int] = []  # numbers that other drivers left here
-        # training session -> what other drivers said of their pace: rank, and the words of PACE
+        self.answer: Callable[[dict[str, Any], Reply], None] = _no_service  # serves calls
+        self.notes: list[int] = []  # numbers sent by other drivers
+        # training session -> received PACE messages: rank, and the words of PACE
         self.paces: dict[int, Queue] = collections.defaultdict(collections.deque)
-        self.shares: dict[int, Queue] = collections.defaultdict(collections.deque)  # by the chief
-        self.sessions = 0  # that tell each other
+        # training session -> requests of the service "shares", sent by the chief
+        self.shares: dict[int, Queue] = collections.defaultdict(collections.deque)
+        self.sessions = 0  # training sessions that exchange paces
         self.stop = stop
         self.served: dict[tuple[int, int], Served] = {}
-        # what this rank drives, by number: told when one of their steps failed elsewhere
+        # plans that this rank drives, by number: FAILED messages are delivered to them
         self.driven: weakref.WeakValueDictionary[int, Driven] = weakref.WeakValueDictionary()
-        self.early: dict[tuple[int, int], tuple[int, int]] = {}  # plan not here yet -> slot, step
-        self.repeated: list[Repeated] = []  # plans that this rank drives by itself
+        self.early: dict[tuple[int, int], tuple[int, int]] = {}  # unregistered plan -> slot, step
+        self.repeated: list[Repeated] = []  # server-driven plans that this rank drives
         self.following: set[tuple[int, int]] = set()  # those that another server drives
         self.compiled: weakref.WeakValueDictionary[tuple[int, bytes], Compiled] = (
             weakref.WeakValueDictionary()
@@ -128,21 +129,21 @@ class Control:
         self.sums: dict[tuple[int, int], Sums] = {}
         self.declared, self.hosted = Declared(), Hosted()
         self.counts, self.lanes = counts, lanes
-        self.progress = Progress()  # of the workers in their data, on the first server
-        self.ended: set[int] = set()  # drivers that need this rank no more
-        self.survival: Survival | None = None  # of replicas that go on without the dead
-        self.lose: Callable[[int], None] = _needs_it  # told of a rank that has died
-        self.lost: tuple[int, ...] = ()  # those of which it was told
+        self.progress = Progress()  # data progress of the workers, on the first server
+        self.ended: set[int] = set()  # drivers that have left or died
+        self.survival: Survival | None = None  # replica loss recovery
+        self.lose: Callable[[int], None] = _needs_it  # called with each rank that has died
+        self.lost: tuple[int, ...] = ()  # the ranks that have died, as far as handled here
         self.company = Company(self.comm.rank)
         self._acts = self._by_kind()
         self._header = np.zeros(WORDS, np.int64)
         self._channel = self.comm.recv_channel(self._header, Communicator.ANY, HEADER_TAG)
         self._channel.start()
-        self._most = HEADERS_EACH * self.comm.size  # headers that are taken in one go
+        self._most = HEADERS_EACH * self.comm.size
         engine.control, engine.meeting = self.listen, self.company.come_together
 
     def _by_kind(self) -> dict[int, Callable[[Heard], Any]]:
-        """What to do at a header of each kind, but STEP."""
+        """The handlers of headers by kind, except STEP."""
         return {
             BYE: lambda heard: self.ended.add(heard.source),
             CALL: lambda heard: self._ask_here(heard, functools.partial(self._reply, heard.source)),
@@ -167,9 +168,9 @@ class Control:
         }
 
     def listen(self) -> bool:
-        """Take the headers that have come; True if there was one.
+        """Handle the headers that have arrived, up to a limit; True if there was one.
 
-        All that are there, each rank's in the order in which it sent them.
+        Headers of one rank are handled in the order in which it sent them.
         """
         if self.stop.tells:
             self.stop.pass_on(lambda rank, number: self.tell(rank, header(STOP, step=number)))
@@ -185,7 +186,10 @@ class Control:
         return taken > 0
 
     def _hear(self, source: int) -> None:
-        """Act as the header says that has come, and get ready for the next one."""
+        """Handle the received header; start receiving the next one.
+
+        Errors: CommError for an unknown kind or a malformed message.
+        """
         kind, plan, slot, step, body, *more = self._header.tolist()
         try:
             text = self._body(source, body) if body else b""
@@ -206,14 +210,14 @@ class Control:
             ) from error
 
     def _step(self, driver: int, plan: int, slot: int, step: int) -> None:
-        """A step begins."""
+        """STEP: schedule a step of a registered plan. Errors: CommError if it is not registered."""
         served = self.served.get((driver, plan))
         if served is None:
             raise CommError(f"rank {driver} runs plan {plan}, which it never registered")
         self.engine.inbox.append(functools.partial(served.step, self.engine, slot, step))
 
     def _round(self, heard: Heard) -> None:
-        """A step begins of a plan that a server repeats, and that another rank may yet register."""
+        """ROUND: begin a step of a server-driven plan, which may not be registered here yet."""
         driver, plan, slot, step, *_ = heard
         if (driver, plan) in self.served:
             self._step(driver, plan, slot, step)
@@ -242,7 +246,7 @@ class Control:
             driven.failed_elsewhere(heard.slot, heard.step, error_serialization.decode(heard.text))
 
     def _ask_here(self, heard: Heard, reply: Reply) -> None:
-        # not inside a strand that polls, where state may be half updated
+        # deferred by the inbox: a segment that polls may call this with state half updated
         self.engine.inbox.append(functools.partial(self.answer, json.loads(heard.text), reply))
 
     def _meeting(self, heard: Heard) -> None:
@@ -265,7 +269,7 @@ class Control:
         self.paces[session].append((source, plan, slot, step, samples, dataset))
 
     def _let_go(self) -> None:
-        """Ranks have died: what they drove here ends."""
+        """Handle the ranks that have died: abandon the plans that they drove here."""
         gone = [rank for rank in self.comm.lost if rank not in self.lost]
         self.lost = self.comm.lost
         for rank in gone:
@@ -287,7 +291,7 @@ class Control:
         facts, rest = json.loads(text[8 : 8 + size]), text[8 + size :]
         session = facts["session"]
         compiled = self.compiled.get((session, rest))
-        if compiled is None:  # of a server replicas with equal parts share one compilation
+        if compiled is None:  # on a server, replicas with equal partitions share one compilation
             about = {"label": facts["fetches"], "driver": source, "session": session}
             about |= {name: facts.get(name) for name in ("trains", "seed")}
             compiled = self.compile_part(rest, **about)
@@ -308,14 +312,14 @@ class Control:
             compiled, link, functools.partial(self._tell_driver, driver, plan), self.lanes
         )
         self.served[driver, plan] = served
-        if driver != source:  # a server repeats it
+        if driver != source:  # a server-driven plan
             served.patient = True
             self.following.add((driver, plan))
             if (driver, plan) in self.early:
                 self._step(driver, plan, *self.early.pop((driver, plan)))
 
     def _tell_driver(self, driver: int, plan: int, instance: Instance) -> None:
-        """A step failed here; of what failed elsewhere the driver hears from there."""
+        """Report a step that failed here to its driver; other ranks report their own failures."""
         error = instance.error
         if error is not None and not isinstance(error, Lost):
             body = error_serialization.encode(error)
@@ -327,17 +331,17 @@ class Control:
         for message in (size, text):
             self.engine.await_(self.comm.send(message, source, REPLY_TAG), None, "reply")
 
-    # -- what a driver says
+    # -- messages of a driver
 
     def tell(self, rank: int, message: np.ndarray, body: bytes = b"") -> None:
-        """Send a header, and a body after it; the caller holds the baton."""
+        """Send a header, followed by a body; the caller holds the progress lock."""
         self.engine.await_(self.comm.send(message, rank, HEADER_TAG), None, "header")
         if body:
             data = np.frombuffer(body, np.uint8)
             self.engine.await_(self.comm.send(data, rank, BODY_TAG), None, "body")
 
     def register(self, rank: int, plan: int, part: Any, facts: dict[str, Any]) -> None:
-        """Give `rank` its part of plan number `plan`."""
+        """Send `rank` its partition of plan number `plan`."""
         from hpcflow.plan.serialization import partition_codec
 
         head = json.dumps(facts).encode()
@@ -345,20 +349,20 @@ class Control:
         self.tell(rank, header(REGISTER, plan, body=len(body)), body)
 
     def declare(self, server: int, parts: Iterable[Any]) -> None:
-        """Say what `parts` need of servers; `server` is the first of these."""
+        """Send what the partitions `parts` need of servers to `server`, the first of them."""
         body = self.declared.new(parts)
         if body:
             self.tell(server, header(DECLARE, body=len(body)), body)
 
     def cancel_driven(self) -> None:
-        """The program ends: steps that other threads still wait for end on all their ranks."""
+        """At exit: cancel the steps that other threads still wait for, on all their ranks."""
         driven = [step for step in self.driven.values() if step.in_flight]
         for step in list(self.driven.values()):
             step.cancel("the program has ended")
         self.engine.with_baton(lambda: None, lambda: not any(step.in_flight for step in driven))
 
     def rest(self) -> None:
-        """End the plans that this rank repeats, and wait for the end of those that others do."""
+        """End the server-driven plans of this rank, and wait for the end of those it follows."""
         for plan in self.repeated:
             self.engine.with_baton(plan.end, lambda: True)
         self.engine.with_baton(
@@ -366,26 +370,25 @@ class Control:
         )
 
     def note(self, rank: int, number: int) -> None:
-        """Leave a number in the `notes` of another driver."""
+        """Append a number to the `notes` of another driver."""
         self.engine.with_baton(lambda: self.tell(rank, header(NOTE, step=number)), lambda: True)
 
     def post(self, rank: int, request: Mapping[str, Any]) -> None:
-        """Have a rank do something, without an answer; the caller holds the baton."""
+        """Call a service of a rank without an answer; the caller holds the progress lock."""
         body = json.dumps(request).encode()
         self.tell(rank, header(POST, body=len(body)), body)
 
     def ask_report(self, rank: int) -> dict[str, Any]:
-        """The report of a served rank; waits for it."""
+        """Request the report of a served rank and wait for it."""
         return self._ask({rank: (header(REPORT), b"")})()[rank]
 
     def call(
         self, requests: Mapping[int, Mapping[str, Any]]
     ) -> Callable[[], dict[int, dict[str, Any]]]:
-        """Ask served ranks, all at once, to do something; the result waits for their answers.
+        """Call services of served ranks concurrently; the returned function waits for the answers.
 
-        A request is plain data; its "service" says who answers (`runtime/job/service_registry.py`).
-        The answers
-        of those who die without whom the job goes on are missing.
+        A request is plain data; its "service" names one of `runtime/job/service_registry.py`.
+        If the job continues without a rank that dies, the answer of that rank is missing.
         """
         bodies = {rank: json.dumps(request).encode() for rank, request in requests.items()}
         return self._ask({rank: (header(CALL, body=len(b)), b) for rank, b in bodies.items()})
@@ -432,7 +435,7 @@ def _nothing_came() -> bool:
 
 
 def _keeps_nothing(driver: int, session: int) -> None:
-    """What a session keeps on a rank that serves none."""
+    """Default of `close_store`: no session holds state here."""
 
 
 def _needs_it(rank: int) -> None:
@@ -440,7 +443,7 @@ def _needs_it(rank: int) -> None:
 
 
 def _unanswered(answer: dict[str, Any]) -> None:
-    """Nobody waits for it."""
+    """Discard the answer of a POST."""
 
 
 def _no_service(request: dict[str, Any], reply: Reply) -> None:

@@ -1,4 +1,4 @@
-"""This process in its job: joined once, in force for what it runs, served or left at the end."""
+"""Job membership: joins this process to its job, and sets the context of the current thread."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _override = threading.local()
 
 
 def current(**given: object) -> Context:
-    """The context in force: the one of `use`, else this process's own, joined now if need be.
+    """The current context: that of `use`, else this process's own; joins the job if necessary.
 
     It joins with the settings `given`. A rank that does not run the script serves here until the
-    job ends, then exits.
+    job ends, then raises SystemExit.
     """
     made = getattr(_override, "context", None)
     if made is not None:
@@ -43,7 +43,7 @@ def current(**given: object) -> Context:
 
 @contextlib.contextmanager
 def use(context: Context) -> Iterator[Context]:
-    """Make `context` the one in force in this thread: for tests and planning."""
+    """Make `context` the current one of this thread: for tests and planning."""
     before = getattr(_override, "context", None)
     _override.context = context
     try:
@@ -54,10 +54,11 @@ def use(context: Context) -> Iterator[Context]:
 
 @contextlib.contextmanager
 def planning(ranks: int, settings: Settings, on_plan: OnPlan) -> Iterator[Context]:
-    """Inside, a script is the driver of replica 0 of `ranks` ranks that do not exist.
+    """Inside, a script is the driver of replica 0 in a simulated job of `ranks` ranks.
 
-    Each step is planned and handed to `on_plan`, none runs: fetches are zeros of the right shape.
-    The first plan that updates state, initialization apart, ends the script by `Planned`.
+    Each step is planned and passed to `on_plan`, but does not run: fetches are zeros of the right
+    shape. The first plan that updates state, other than initialization, ends the script by
+    `Planned`.
     """
     alone = dataclasses.replace(
         settings, ps=0, tasks_per_replica=1, sync="", inject="", profile=False
@@ -76,18 +77,18 @@ def planning(ranks: int, settings: Settings, on_plan: OnPlan) -> Iterator[Contex
 
 
 class Planned(BaseException):
-    """Ends a script that was only to be planned; not an Exception, so that no script keeps it."""
+    """Ends a script that is only planned; no Exception, so that `except Exception` passes it on."""
 
 
 def joined() -> bool:
-    """Whether a context is in force, or this process has joined its job."""
+    """Whether this thread has a context, or this process has joined its job."""
     return getattr(_override, "context", None) is not None or _current is not None
 
 
 def enter(**given: object) -> Context:
-    """Join the job as a rank, once; without a launcher MPI is not touched.
+    """Join the job as a rank, once; without a launcher MPI is not used.
 
-    Settings are those of the environment and, if it joins now, those `given`.
+    The settings are those of the environment and, on the first call, those `given`.
     Errors: LaunchError if launcher and MPI disagree on the number of ranks.
     """
     global _current
@@ -106,7 +107,7 @@ def enter(**given: object) -> Context:
 
 
 def leave_first() -> None:
-    """At the end of the program leave the job before the libraries loaded until now end."""
+    """At exit, leave the job before the exit handlers of the libraries loaded so far run."""
     if _current is not None:
         atexit.unregister(_current.leave)
         atexit.register(_current.leave)
@@ -132,7 +133,7 @@ def _join(settings: Settings, place: launcher_detection.Launch) -> Context:
         context = Context(settings, world, world.hosts[world.rank] in crowded)
         context.crowded = crowded
         if context.is_chief:
-            rank_logging.speak()  # where others serve, it need not be rank 0
+            rank_logging.speak()  # rank 0 may be a server
         context.watch()
         table = context.table()
         if context.rank == 0 and context.size > 1:
@@ -142,7 +143,7 @@ def _join(settings: Settings, place: launcher_detection.Launch) -> Context:
 
 
 def serve() -> None:
-    """What a rank that does not run the script does: serve until the job ends."""
+    """Serve until the job ends: the main loop of a rank that does not run the script."""
     context = enter()
     try:
         context.serve()
@@ -154,7 +155,7 @@ def serve() -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where a replica stands among the replicas: what dealing data needs."""
+    """The position of a replica among the replicas, which sharding of data needs."""
 
     replica: int
     replicas: int
@@ -162,6 +163,6 @@ class Place:
 
 
 def place() -> Place:
-    """This replica's number, how many there are, and whether it speaks for the job."""
+    """This replica's number, the number of replicas, and whether this rank is the chief."""
     context = current()
     return Place(context.replica, context.roles.replicas, context.is_chief)

@@ -1,6 +1,6 @@
-"""Headers: small messages of one fixed layout, by which ranks tell each other what to do.
+"""Headers of control messages: fixed layout, kinds and MPI tags.
 
-A header is eight int64 [kind, plan, slot, step, bytes of the body, ...] on one tag; a body, if any,
+A header is eight int64 [kind, plan, slot, step, bytes of the body, ...] on one tag. A body, if any,
 follows on another tag as plain bytes.
 """
 
@@ -15,18 +15,18 @@ from hpcflow.comm.communicator import Channel, Communicator
 from hpcflow.plan.cost.message_overhead import HEADER_BYTES
 
 HEADER_TAG, BODY_TAG, REPLY_TAG, FIRST_DATA_TAG = 1, 2, 3, 16
-DRIVERS_TAG, MEETINGS_TAG = 10, 13  # of drivers that come together at one; the next two, too
+DRIVERS_TAG, MEETINGS_TAG = 10, 13  # collectives of drivers by messages; each uses three tags
 REGISTER, STEP, REPORT, BYE, CLOSING, STOP = 1, 2, 3, 4, 5, 6
-CALL, NOTE, MEETING = 7, 8, 9  # have a service done, remember a number, wait for the others
-FAILED, CANCEL = 10, 11  # of a step: to its driver that it failed here, by the driver to end it
+CALL, NOTE, MEETING = 7, 8, 9  # call a service, send a number, wait at a barrier
+FAILED, CANCEL = 10, 11  # a step failed here (to its driver); cancel a step (by its driver)
 PACE = 12  # to the chief: steps, ns of own work and of waiting in each, samples / 1000, dataset
 DECLARE = 13  # what a driver's plans need of servers, to the first of them
-POST = 16  # as CALL, but nobody waits for an answer
-ROUND, REST = 14, 15  # by a server: a step of a plan that it repeats begins; there will be no more
-PLACE, VERDICT = 17, 18  # of replicas, one of which has died: to the chief, and by it
+POST = 16  # as CALL, without an answer
+ROUND, REST = 14, 15  # by a server: a step of a server-driven plan begins; no more will follow
+PLACE, VERDICT = 17, 18  # replica loss recovery: to the chief, by the chief
 TRAINED = 19  # to the first server: session, dataset, step, epoch, line
-FORGET = 20  # a plan that its driver will run no more
-CLOSED = 21  # a session of the driver, with what it has kept here
+FORGET = 20  # the driver will not run this plan again
+CLOSED = 21  # the driver closed a session: free its state
 WORDS = HEADER_BYTES // 8
 
 
@@ -36,7 +36,10 @@ def header(kind: int, plan: int = 0, slot: int = 0, step: int = 0, body: int = 0
 
 
 class Starts:
-    """The messages that start the steps of one instance on other ranks; only a number changes."""
+    """Persistent messages that start the steps of one instance on other ranks.
+
+    Only the step number changes.
+    """
 
     def __init__(
         self, comm: Communicator, kind: int, plan: int, slot: int, peers: Sequence[int]
@@ -53,11 +56,11 @@ class Starts:
             channel.start()
 
     def close(self) -> None:
-        """Free the channels, on none of which anything is on its way."""
+        """Free the channels; no message may be in flight on them."""
         for channel, _ in self._all:
             channel.close()
         self._all = []
 
     def unsent(self) -> Iterator[Channel]:
-        """Those that have not left yet."""
+        """The channels whose message has not been sent yet."""
         return (channel for channel, _ in self._all if not channel.test())

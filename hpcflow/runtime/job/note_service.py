@@ -1,4 +1,7 @@
-"""What drivers leave with each other, answered when it has arrived: numbers, and shares."""
+"""Services "note" and "shares": messages between drivers that are acknowledged on arrival.
+
+A note is a number; shares are the workers' shares of the global batch.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Any
 
 
 def answer(context: Any, request: dict[str, Any], reply: Callable[[dict[str, Any]], None]) -> None:
-    """Keep what was told; from now on this rank's next step sees it."""
+    """Store the request, so that this rank's next step sees it, and reply."""
     if request["service"] == "shares":
         context.control.shares[request["session"]].append(request)
     else:

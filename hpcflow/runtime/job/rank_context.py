@@ -1,4 +1,4 @@
-"""What this rank does in its job: steps are made, ranks meet, are served, report and leave."""
+"""Rank context: compiles steps and runs barriers, serving, reports and shutdown of a rank."""
 
 from __future__ import annotations
 
@@ -43,23 +43,23 @@ if TYPE_CHECKING:
     from hpcflow.runtime.profile.profiler import Profile
 
 
-OnPlan = Callable[[Plan, Callable[[], Outlook]], None]  # told of a plan, and of its file
+OnPlan = Callable[[Plan, Callable[[], Outlook]], None]  # of a plan and its entry in the plan cache
 
 
 class Unfinished(Protocol):
-    """What goes on behind the steps of this rank."""
+    """Background work of this rank, such as an asynchronous save."""
 
     def finish(self) -> bool:
         """Wait for its end."""
         ...
 
     def heard(self, told: dict[str, Any]) -> None:
-        """Another rank tells of it; under the baton."""
+        """Handle a message of another rank about it; called with the progress lock held."""
         ...
 
 
 class Context(Rank):
-    """This rank as it runs its part of the job: steps, meetings of the ranks, reports, the end."""
+    """The context of this rank: plans and steps, barriers of the drivers, reports, shutdown."""
 
     def __init__(
         self, settings: Settings, world: Communicator | None = None, crowded: bool = False
@@ -67,15 +67,15 @@ class Context(Rank):
         kernel_cache.use(settings.kernel_cache)
         super().__init__(settings, world, crowded)
         self.expected, self.counts, self.plans = Expected(), Counts(), Plans(self)
-        self.survival: Survival | None = None  # of replicas that go on without the dead
+        self.survival: Survival | None = None  # replica loss recovery
         self.control: Control | None = None
         self.watching: Watching | None = None
         self.on_plan: OnPlan | None = None  # planning: called instead of running
-        self.ahead: set[Any] = set()  # steps whose values were pulled ahead
-        self.repeated: set[str] = set()  # names of the updates whose rounds the servers have
-        self.saving: Unfinished | None = None  # the last save behind training that this rank began
+        self.ahead: set[Any] = set()  # steps with prefetched values
+        self.repeated: set[str] = set()  # names of the updates whose plans the servers repeat
+        self.saving: Unfinished | None = None  # the last asynchronous save of this rank
         self.profile: Profile | None = None
-        self.graphs: Graphs | None = None  # what its GPU replays
+        self.graphs: Graphs | None = None  # CUDA graphs
         self._plans = 0
         self._tag = 0
         self._left = False
@@ -84,7 +84,7 @@ class Context(Rank):
             self._join(world)
 
     def _install(self) -> None:
-        """What the settings ask of the steps: to be told of, to go wrong, to be replayed."""
+        """Install fault injection, trace, profile and CUDA graphs as the settings ask."""
         if self.settings.inject:
             from hpcflow.runtime.failure import fault_injection
 
@@ -105,7 +105,7 @@ class Context(Rank):
                     self.graphs = Graphs(device, self.rank)
 
     def _join(self, world: Communicator) -> None:
-        # apart from the sums: a driver that waits here must not meet another's collective
+        # communicators of their own: a driver that waits here must not match a collective of a step
         if self.settings.survive:
             self.names = tuple(self.task_name(rank) for rank in range(self.size))
             replica_loss_recovery.bear(self, world)
@@ -134,13 +134,13 @@ class Context(Rank):
             self.survival.lose(rank)
 
     def join_sums(self, group: Communicator) -> None:
-        """Sum from now on over the replicas' ranks in `group`, if this mode sums. All call it."""
+        """Use `group` for the allreduces of this mode, if it has any. All its ranks call it."""
         self.group = self._summing(group) if self.replicas_sum else group
         if self.control is not None:
             self.control.group = self.group
 
     def _summing(self, group: Communicator) -> Communicator:
-        """The communicator that sums over replicas, as the setting `comm` and the machine say."""
+        """The communicator for allreduces, selected by the setting `comm` and the machine."""
         from hpcflow.comm.allreduce_selection import choose, without_nccl
 
         on_gpu = self.on_gpu
@@ -148,12 +148,12 @@ class Context(Rank):
         both = np.array([kind, -kind], np.int64)
         finish(group.all_reduce(both, "max"), what="on what devices the others run")
         if both[0] != -both[1]:
-            # also for plans: all must sum on their hosts
+            # the plans, too, must sum on the hosts: the kinds of device differ
             self.settings, on_gpu = without_nccl(group, self.settings), False
         return choose(group, self.settings, on_gpu)
 
     def watch(self) -> None:
-        """Open this rank's ledger of waits and the watchdog that reads it. All ranks call it."""
+        """Open this rank's wait ledger and start its monitoring. All ranks call it."""
         self.watching = Watching(self)
 
     # -- making steps
@@ -167,11 +167,11 @@ class Context(Rank):
         trains: bool = False,
         seed: Sequence[int] | None = None,
     ) -> Compiled:
-        """A part that this rank runs, ready, with variables in `store`, for rank `driver`.
+        """Make a partition ready to run on this rank, with variables in `store`, for `driver`.
 
-        Parts of one `label` (what is fetched) draw from one series of random numbers each. `trains`
-        says that a step of its plan changes variables, initial values apart. `seed` is that of the
-        driver's session, by default that of `store`.
+        A random op continues one sequence of draws in all partitions of one `label` (the fetches).
+        `trains` is True if a step of the plan changes variables, other than by initialization.
+        `seed` is that of the driver's session, by default that of `store`.
         """
         store = self.store if store is None else store
         store.driver = driver
@@ -189,7 +189,7 @@ class Context(Rank):
         return compiled
 
     def _serve(self, data: bytes, driver: int, session: int, **about: Any) -> Compiled:
-        """The part that a session of rank `driver` has sent, made ready."""
+        """Make a partition ready that a session of rank `driver` has sent."""
         from hpcflow.plan.serialization import partition_codec
 
         made = self.plans.code(partition_codec.decode(data), data)
@@ -207,12 +207,12 @@ class Context(Rank):
         self._tag += need
         return self._plans, first
 
-    # -- together
+    # -- collectives of the drivers
 
     def meet(self, what: str) -> None:
-        """Wait until every rank that runs the script is here, for the same thing `what`.
+        """Barrier of all drivers; `what` names its purpose.
 
-        Errors: LonelyCollectiveError on all of them if one came for something else.
+        Errors: LonelyCollectiveError on all of them if the purposes differ.
         """
         meetings = self.meetings
         self.discard_ahead()
@@ -238,19 +238,22 @@ class Context(Rank):
         )
 
     def mend(self) -> bool:
-        """Go on without replicas that have died; whether any had.
+        """Recover from the death of replicas, if any has died; whether one had.
 
-        Ranks: all that run the script, each between the same two joint steps.
+        Ranks: all drivers, each between the same two joint steps.
         """
         return self.survival is not None and self.survival.mend()
 
     def discard_ahead(self, but: Any = None) -> None:
-        """Let go of what steps, other than `but`, have pulled ahead: it is about to change."""
+        """Discard the prefetched values of steps other than `but`: they are about to change."""
         for step in [step for step in self.ahead if step is not but]:
             step.discard()
 
     def _step_aside(self) -> None:
-        """Until all have met no round waits for this worker; what it gave has had its own."""
+        """PS mode: leave the synchronous updates until the barrier.
+
+        Returns when all gradients of this worker are applied or dropped.
+        """
         sync = self.cluster.sync
         if self.control is None or self.cluster.mode != "ps" or isinstance(sync, Async):
             return
@@ -258,13 +261,13 @@ class Context(Rank):
         self.control.call({self.roles.servers[0]: request})()
 
     def barrier(self) -> None:
-        """Wait until every rank that runs the script is here."""
+        """Barrier of all drivers."""
         self.meet("waiting for each other")
 
     def report(self) -> dict[str, Any]:
-        """What this rank did: updates applied, bytes and messages sent, by whom."""
+        """The report of this rank: updates, bytes and messages sent, compile time, memory."""
         traffic = self.world.traffic if self.world else None
-        if self.profile is not None:  # who asks has come to the end
+        if self.profile is not None:  # a report is requested at the end of the job
             self.profile.finish()
         return {
             "rank": self.rank,
@@ -286,7 +289,7 @@ class Context(Rank):
     def reports(self, mine: dict[str, Any] | None = None) -> list[dict[str, Any]] | None:
         """The reports of all ranks, on the chief; None elsewhere. All drivers call it.
 
-        `mine` is added to this driver's own.
+        `mine` is merged into this driver's report.
         """
         import json
 
@@ -307,11 +310,14 @@ class Context(Rank):
         return sorted((r for text in texts for r in json.loads(text)), key=lambda r: r["rank"])
 
     def _served(self) -> list[int]:
-        """The ranks that have parts of this driver's steps."""
+        """The ranks that run partitions of this driver's steps."""
         return [r for r in self.roles.ranks_of(self.replica).values() if r != self.rank]
 
     def table(self) -> str:
-        """rank -> host -> task -> device -> cores; a line for neighbours that differ in no more."""
+        """The table of ranks, hosts, tasks, devices and cores; ranks that are alike share a line.
+
+        Collective over all ranks; logs their warnings about cores.
+        """
         chosen = cpu_threads.chosen()
         own = f"{', '.join(self.devices)}  threads {chosen.threads} ({chosen.why}), "
         told = [f"{own}cores {chosen.cores}\n{chosen.warning or ''}"]
@@ -335,7 +341,7 @@ class Context(Rank):
     # -- the end
 
     def leave(self) -> None:
-        """End this rank's part in the job: drivers wait for each other and release the served."""
+        """Leave the job, once: drivers wait for each other and release the ranks they use."""
         if self._left:
             return
         if self.saving is not None:
@@ -365,7 +371,7 @@ class Context(Rank):
         self.world.close()
 
     def _meet_last(self) -> None:
-        """All drivers end here; if one is elsewhere the job cannot end well, and must not hang."""
+        """The last barrier of the drivers; on an error it aborts the job, which must not hang."""
         try:
             self.meet("the end of the program")
         except HpcflowError as error:
@@ -375,7 +381,10 @@ class Context(Rank):
             raise
 
     def _say_alone(self, kind: int, what: str = "") -> None:
-        """Tell the next driver, so that one who still waits in a collective learns why."""
+        """Notify the next driver, so that one that still waits in a collective fails with a reason.
+
+        It does nothing where replicas do not sum.
+        """
         drivers, control = self.roles.drivers, self.control
         if len(drivers) > 1 and self.replicas_sum and control is not None:
             body = what.encode()
@@ -392,7 +401,7 @@ class Context(Rank):
         )
 
     def serve(self) -> None:
-        """Run the steps that drivers ask for until all of them have left."""
+        """Run the steps that drivers request until all of them have left."""
         assert self.control is not None
         control = self.control
         expected = self.roles.replicas if self.is_server else 1

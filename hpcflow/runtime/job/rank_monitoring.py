@@ -1,4 +1,4 @@
-"""Watching over waits and deaths: a ledger of each rank, and threads that read all of them."""
+"""Monitoring of a rank: its wait ledger, the stall watchdog and the failure detector."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from hpcflow.runtime.job.rank_role import Rank
 
 
 class Watching:
-    """The ledger of `rank`, the watchdog, and who waits for the deaths of its node's ranks.
+    """The ledger of `rank`, its watchdog, and the failure detector of its node's ranks.
 
-    Ranks: all make it together.
+    Ranks: all construct it collectively.
     """
 
     def __init__(self, rank: Rank) -> None:
@@ -48,7 +48,7 @@ class Watching:
             )
 
     def end(self) -> None:
-        """Close the ledger, and watch no more."""
+        """Stop the threads and close the ledger."""
         if self.deaths is not None:
             self.deaths.stop()
         self.watchdog.stop()
@@ -59,7 +59,7 @@ class Watching:
 
 
 def _ledger(rank: Rank) -> Ledger:
-    """A new ledger, in the folder of this job; collective."""
+    """A new ledger in the folder of this job; collective over all ranks."""
     assert rank.world is not None
     token = rank.world.broadcast_text(os.urandom(16).hex())
     host = rank.hosts[rank.rank]

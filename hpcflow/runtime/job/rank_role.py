@@ -1,4 +1,4 @@
-"""This rank among the ranks of its job: its role, its devices, its engine, and who has died."""
+"""Rank: the role of this process in its job, its devices and executor, and the lost ranks."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from hpcflow.settings import Settings, as_bytes, new_seed
 
 
 class Follower(Protocol):
-    """What depends on how many replicas there are."""
+    """An object that depends on the number of replicas."""
 
     def replicas_changed(self) -> None:
-        """There are fewer: `Rank.roles` says who."""
+        """Called when replicas have been lost; `Rank.roles` has the rest."""
         ...
 
 
 class Rank:
-    """This rank among the ranks of the job."""
+    """The identity, role and resources of this rank."""
 
     def __init__(
         self, settings: Settings, world: Communicator | None = None, crowded: bool = False
@@ -55,9 +55,9 @@ class Rank:
         self.roles: Roles = assign(self.hosts, settings.ps, settings.tasks_per_replica, serving)
         self.task, self.replica = self.roles.task_of(self.rank)
         self._sessions = itertools.count()
-        self._hosted: dict[tuple[int, int], Store] = {}  # (driver, number of its session)
+        self._hosted: dict[tuple[int, int], Store] = {}  # by (driver, number of its session)
         self.stores: weakref.WeakSet[Store] = weakref.WeakSet()
-        self.store = self.new_store()  # what this rank hosts for the steps of others
+        self.store = self.new_store()  # state that this rank hosts for the steps of others
         self.devices = {
             name: device.make(name) for name in device.names(self.is_server, self._index_on_node())
         }
@@ -69,24 +69,24 @@ class Rank:
             self.cluster = dataclasses.replace(self.cluster, measured=measured(settings, world))
         self.keep_step_as_set()
         self.engine = Engine(world, crowded)
-        if len(self.devices) > 1:  # not the CPU alone, whose kernels end where they are called
+        if len(self.devices) > 1:  # a GPU: kernels of the CPU are synchronous
             self.engine.computes = self._computes
         self.stop = Stop(self.rank, self.roles, self.cluster.mode == "collective")
         self.group: Communicator | None = None  # the replicas' ranks with this rank's task number
         self.drivers: Communicator | Chaired | None = None  # the ranks that run the script
-        self.meetings: Communicator | Chaired | None = None  # they too, for `Context.meet` alone
-        self.followers: weakref.WeakSet[Follower] = weakref.WeakSet()  # of how many replicas live
-        self.crowded: frozenset[str] = frozenset()  # hosts whose ranks outnumber their cores
-        self.spares: frozenset[int] = frozenset()  # ranks without which the job goes on
-        self.lost: list[dict[str, Any]] = []  # those that have died: rank, task, host
-        self.names: tuple[str, ...] = ()  # of all ranks when the job began
-        self.rebuilding = False  # sums, with calls of MPI that another death may leave hanging
-        self.checkpoint = ""  # the newest
-        self.steps: Callable[[], int | None] = _nobody_counts  # of training, for reports
-        self.rehearse: Callable[[Compiled], None] | None = None  # failures, in a part's steps
+        self.meetings: Communicator | Chaired | None = None  # the same ranks, for `Context.meet`
+        self.followers: weakref.WeakSet[Follower] = weakref.WeakSet()  # notified of lost replicas
+        self.crowded: frozenset[str] = frozenset()  # hosts with more ranks than cores
+        self.spares: frozenset[int] = frozenset()  # ranks whose death the job may survive
+        self.lost: list[dict[str, Any]] = []  # ranks that have died: rank, task, host
+        self.names: tuple[str, ...] = ()  # task names of all ranks at the start of the job
+        self.rebuilding = False  # allreduces, by MPI calls that another death may leave hanging
+        self.checkpoint = ""  # path of the newest checkpoint
+        self.steps: Callable[[], int | None] = _nobody_counts  # training steps, for reports
+        self.rehearse: Callable[[Compiled], None] | None = None  # injects faults in a partition
 
     def task_name(self, rank: int) -> str:
-        """`/job:worker/task:3` as users count: workers over all replicas."""
+        """The task of a rank for users, as `/job:worker/task:3`: numbered over all replicas."""
         task, replica = self.roles.task_of(rank)
         name = parse(task)
         if name.job == "ps":
@@ -105,7 +105,7 @@ class Rank:
 
     @property
     def is_chief(self) -> bool:
-        """True on the one rank that speaks for the job."""
+        """True on the first driver, which logs and saves for the job."""
         return self.rank == self.roles.drivers[0]
 
     @property
@@ -114,7 +114,7 @@ class Rank:
         return self.settings.tasks_per_replica > 1
 
     def _index_on_node(self) -> int:
-        """The number of this worker among the workers of its node."""
+        """The index of this worker among the workers of its node; 0 on a server."""
         here = [r for r in self.roles.workers if self.hosts[r] == self.hosts[self.rank]]
         return here.index(self.rank) if self.rank in here else 0
 
@@ -123,23 +123,23 @@ class Rank:
 
     @property
     def replicas_sum(self) -> bool:
-        """Whether replicas sum among themselves."""
+        """Whether replicas allreduce gradients among themselves."""
         return self.cluster.mode == "collective" or self.settings.dense == "replicas"
 
     @property
     def on_gpu(self) -> bool:
-        """Whether it is a worker whose first device is a GPU."""
+        """Whether this rank is a worker whose first device is a GPU."""
         return not self.is_server and self.cluster.devices[0].startswith("gpu")
 
     @property
     def devices_sum(self) -> bool:
-        """Whether this replica's sums are made on its GPU."""
+        """Whether the allreduces of this replica run on its GPU, by NCCL."""
         return self.on_gpu and self.replicas_sum and self.settings.comm in ("auto", "nccl")
 
     def is_spare(self, rank: int) -> bool:
-        """Whether the job goes on if `rank` dies: a worker other than the chief, if so asked.
+        """Whether the job continues if `rank` dies: a worker other than the chief, with `survive`.
 
-        By the rule `Backup` as many may die as it does without.
+        With backup workers at most `Backup.extra` workers may die.
         """
         if rank not in self.spares:
             return False
@@ -147,15 +147,15 @@ class Rank:
         return not isinstance(rule, Backup) or len(lost) <= rule.extra
 
     def say_next(self, text: str, checkpoint: str = "") -> None:
-        """What to do if a rank fails from now on, and from which checkpoint, for the report."""
+        """Record, for failure reports, the advice `text` and the newest checkpoint."""
         self.checkpoint = checkpoint
         if self.engine.ledger is not None:
             say_next(self.engine.ledger.directory, text, checkpoint)
 
     def keep_step_as_set(self) -> None:
-        """Keep step by the setting `sync`; the job's servers are known.
+        """Use the synchronization rule of the setting `sync`; requires `roles`.
 
-        Errors: those of `keep_step`; HpcflowError where nobody would follow the rule.
+        Errors: those of `keep_step`; HpcflowError if the job has no servers.
         """
         sync = self.settings.sync
         if sync and not self.roles.servers:
@@ -169,10 +169,10 @@ class Rank:
         self.keep_step(sync_rules.rule(sync or "async"))
 
     def keep_step(self, rule: Rule) -> None:
-        """From now on the workers of parameter servers keep step as `rule` says.
+        """Set the synchronization rule of the workers of parameter servers.
 
-        Ranks:  all that run the script, before the first step that the rule is for.
-        Errors: HpcflowError if there are too few workers, or no servers where it needs them.
+        Ranks:  all drivers, before the first step that uses the rule.
+        Errors: HpcflowError if the rule needs more workers, or servers where there are none.
         """
         if self.cluster.mode == "ps":
             rule.check(self.roles.replicas)
@@ -185,14 +185,14 @@ class Rank:
         self.cluster = dataclasses.replace(self.cluster, sync=rule)
 
     def new_store(self) -> Store:
-        """A place for variables: each session has its own, as its graph's names are its own."""
+        """A new store of variables: one for each session, as names are unique only in a graph."""
         number = next(self._sessions)
         store = Store(Seed(self.seed, number), number)
         self.stores.add(store)
         return store
 
     def store_for(self, driver: int, number: int) -> Store:
-        """Where a session of rank `driver` keeps what lives here; servers keep one for all."""
+        """The store of a session of rank `driver` on this rank; servers have one for all."""
         if self.is_server:
             return self.store
         if (driver, number) not in self._hosted:
@@ -200,7 +200,7 @@ class Rank:
         return self._hosted[driver, number]
 
     def close_store(self, driver: int, number: int) -> None:
-        """The session was closed: let go of what it has kept here. Servers keep it."""
+        """Close the store of a session that was closed; on servers it does nothing."""
         if (driver, number) in self._hosted:
             self._hosted[driver, number].close()
 
@@ -210,9 +210,9 @@ def _nobody_counts() -> None:
 
 
 def _told(settings: Settings, world: Communicator | None) -> tuple[list[int], int]:
-    """The ranks that were started with the setting `serve`, and the first rank's seed; collective.
+    """The ranks that were started with the setting `serve`, and the seed; collective.
 
-    It is the setting, or drawn anew.
+    The seed is that of rank 0: the setting `random_seed`, or a new one.
     """
     seed = new_seed() if settings.random_seed < 0 else settings.random_seed
     serves = np.array([settings.serve], np.int32)

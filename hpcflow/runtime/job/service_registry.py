@@ -1,8 +1,8 @@
-"""What ranks need of the rooms above the runtime, by name.
+"""Service registry: lazy import, by name, of services, kernels and state types of higher packages.
 
-The runtime knows no room that stands on it. A served rank runs no script that would import one, so
-the name in a call, or the type of a state, is looked up here and its module imported then; other
-names are refused.
+The runtime imports no package that depends on it, and a served rank runs no script that would
+import one. The name in a call, or the type of a state or op, is looked up here and its module
+imported on demand. Calls with other names fail.
 """
 
 from __future__ import annotations
@@ -24,14 +24,17 @@ SERVICES = {  # modules with answer(context, request, reply)
 KERNELS = {
     "ReadCheckpoint": "hpcflow.checkpoint.read_checkpoint_kernels"
 }  # modules with the kernel of an op
-STATES = {  # modules that say what state of a type is, and its waits
+STATES = {  # modules that define a type of state and its waiting ops
     "Iterator": "hpcflow.data.dataset_iterator",
     "Rounds": "hpcflow.ps.sync_op_execution",
 }
 
 
 def answer(context: Any, request: dict[str, Any], reply: Reply) -> None:
-    """Have the service that `request` names call `reply` with its answer, in plain data."""
+    """Call the service that `request` names; it calls `reply` with its answer, plain data.
+
+    Errors: CommError for an unknown service or a malformed request.
+    """
     name = request.get("service", "") if isinstance(request, dict) else ""
     if not isinstance(name, str) or name not in SERVICES:
         raise CommError(f"there is no service {name!r}", rank=context.rank)
@@ -48,12 +51,12 @@ def answer(context: Any, request: dict[str, Any], reply: Reply) -> None:
 
 
 def load(type: str) -> None:
-    """Import what says what state of a type is."""
+    """Import the module that defines a type of state, if it is listed here."""
     if type in STATES:
         importlib.import_module(STATES[type])
 
 
 def load_kernel(type: str) -> None:
-    """Import the kernel of an op that is not of the room of kernels."""
+    """Import the kernel of an op that is defined outside the package `kernels`."""
     if type in KERNELS:
         importlib.import_module(KERNELS[type])

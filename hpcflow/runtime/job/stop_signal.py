@@ -1,4 +1,4 @@
-"""A wish to stop early reaches every rank: a signal to any one of them is enough."""
+"""Stop requests: a signal received by any rank is passed on to all ranks of the job."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 from hpcflow.plan.distribution.task_assignment import Roles
 
-SIGNALS = (signal.SIGUSR1, signal.SIGTERM)  # what batch systems send before they end a job
-# Wishes to stop that are no signals: larger numbers than any.
+SIGNALS = (signal.SIGUSR1, signal.SIGTERM)  # sent by batch systems before they end a job
+# Stop requests other than signals; the numbers are larger than any signal's.
 TIME, STEP, RESTARTS, LOSS = 1001, 1002, 1003, 1004
 _REASONS = {
     TIME: "the end of the job's time",
@@ -22,33 +22,33 @@ _REASONS = {
 
 
 def reason(number: int) -> str:
-    """A wish to stop, for people."""
+    """The name of a stop request, for messages."""
     return _REASONS.get(number) or signal.Signals(number).name
 
 
 class Stop:
-    """What this rank knows of a wish to stop, and whom it tells.
+    """The stop request that this rank has received, and the ranks to which it passes it on.
 
-    A signal only sets `number`. The engine, when it next looks for messages, tells those who decide
-    (`listeners`); a driver acts on it at the edge of a step.
+    The signal handler only sets `number`. The executor passes it on when it next polls for
+    messages; a driver acts on it between steps.
     """
 
     def __init__(self, rank: int, roles: Roles, is_collective: bool) -> None:
-        self.number = 0  # the signal or another wish to stop, 0 if nobody has one
-        self.heeded = False  # this rank will act on it
-        self.tells = False  # there is something to pass on
+        self.number = 0  # the signal or other stop request; 0: none
+        self.heeded = False  # this rank acts on stop requests
+        self.tells = False  # the request has to be passed on
         self._rank = rank
         self._to = _whom(rank, roles, is_collective)
         self._before: dict[int, Any] = {}
 
     def note(self, number: int, frame: FrameType | None = None) -> None:
-        """The handler of signals: remember the first."""
+        """The signal handler: record the first request."""
         if not self.number:
             self.number = int(number)
             self.tells = bool(self._to)
 
     def heed(self) -> None:
-        """From now on this rank acts on a wish to stop; signals that have a handler keep it."""
+        """Act on stop requests from now on; signals that already have a handler keep it."""
         if self.heeded:
             return
         self.heeded = True
@@ -58,14 +58,14 @@ class Stop:
                     self._before[number] = signal.signal(number, self.note)
 
     def unheed(self) -> None:
-        """Signals do again what they did before."""
+        """Restore the previous signal handlers."""
         self.heeded = False
         while self._before and threading.current_thread() is threading.main_thread():
             number, handler = self._before.popitem()
             signal.signal(number, handler)
 
     def leave(self) -> None:
-        """The program ends in good order: no signal shall change its exit code any more.
+        """Ignore the signals from now on: the program ends normally and must keep its exit code.
 
         The first rank that ends makes `srun --kill-on-bad-exit` end the others.
         """
@@ -74,23 +74,25 @@ class Stop:
         self._before.clear()
 
     def told(self, number: int) -> None:
-        """Another rank had a signal; if this rank does not heed it, it does here what it does."""
+        """Handle a request of another rank; a signal that is not heeded here is raised."""
         if self.heeded or number in _REASONS:
             self.note(number)
         else:
             signal.raise_signal(number)
 
     def pass_on(self, tell: Callable[[int, int], None]) -> None:
-        """Call `tell(rank, number)` for those whom this rank tells, once."""
+        """Call `tell(rank, number)`, once, for each rank to which this rank passes requests on."""
         self.tells = False
         for rank in self._to:
             tell(rank, self.number)
 
 
 def _whom(rank: int, roles: Roles, is_collective: bool) -> list[int]:
-    """Served ranks tell their driver, asynchronous drivers the chief, and the chief tells them.
+    """The ranks to which `rank` passes stop requests on.
 
-    Synchronous drivers need no messages: they agree in step (hpcflow/train/preemption.py).
+    Servers notify the chief, other served ranks their driver, asynchronous drivers the chief, and
+    the chief all drivers. Synchronous drivers send no messages: they agree at a step
+    (hpcflow/train/preemption.py).
     """
     drivers = roles.drivers
     if rank in roles.servers:

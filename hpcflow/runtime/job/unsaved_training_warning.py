@@ -1,4 +1,4 @@
-"""A job with a time limit whose training nobody saves is told before its first step."""
+"""Warning, before the first step, that a job with a time limit does not save its training."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _told: weakref.WeakSet[Context] = weakref.WeakSet()
 
 
 def tell(context: Context, why: str) -> None:
-    """Say on the chief, once, that the job has a time limit, and `why` its training is lost."""
+    """Warn on the chief, once, of the time left to the job and `why` its training is lost."""
     if not why or not context.is_chief or context in _told:
         return
     _told.add(context)

@@ -1,1 +1,1 @@
-"""Where the time of a step goes: profiler, trace, counters."""
+"""Profiling of steps: profiler, Chrome trace, step stats, counters of variable traffic."""

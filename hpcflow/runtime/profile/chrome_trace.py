@@ -1,7 +1,7 @@
-"""What ran and what was waited for, and when: a file per rank for Perfetto or chrome://tracing.
+"""Chrome trace of segments and waits: a file per rank for Perfetto or chrome://tracing.
 
-Written where the setting `trace` names a file (`HPCFLOW_TRACE=FILE`); without it nothing here runs,
-and the engine is as fast as if this did not exist.
+It is written if the setting `trace` names a file (`HPCFLOW_TRACE=FILE`). Without the setting
+nothing here runs, and the executor has no overhead.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from hpcflow.runtime.step.step_instance import Instance
 
 
 def install(engine: Engine, file: str) -> None:
-    """Record what `engine` does from now on; `FILE.RANK.json` is written at the end.
+    """Record what `engine` does from now on; `FILE.RANK.json` is written at exit.
 
-    Strands are complete events (`ph: X`), waits are asynchronous ones (`b` and `e`): a collective's
-    begins when its sum is started and ends when a poll finds it done. Times are the host's clock.
+    Segments are complete events (`ph: X`), waits are asynchronous ones (`b` and `e`): the wait of a
+    collective begins at its start and ends when a poll finds it complete. Times are of the host's
+    clock.
     """
     record = _Record(engine, file)
     engine.run_strand = record.run_strand  # type: ignore[method-assign]
@@ -41,14 +42,14 @@ class _Record:
         self._waits = 0
 
     def run_strand(self, instance: Instance, index: int, feeds: tuple = ()) -> None:
-        """The engine's, between two looks at the clock."""
+        """`Engine.run_strand`, timed."""
         start = time.time_ns()
         self._run(instance, index, feeds)
         took = time.time_ns() - start
         self.events.append(("X", "strand", f"strand {index}", instance.step, start, took))
 
     def run_slice(self) -> None:
-        """The engine's, likewise: a strand that stops between tiles has an event for each turn."""
+        """`Engine.run_slice`, timed: a segment that yields between tiles has an event per turn."""
         going, start = self._going[0], time.time_ns()
         self._slice()
         took = time.time_ns() - start
@@ -56,14 +57,14 @@ class _Record:
         self.events.append(("X", "strand", *about))
 
     def await_(self, request: Request, instance: Instance | None, what: Any) -> None:
-        """The engine's, with a request that tells when it is over."""
+        """`Engine.await_` with a request that records its end."""
         self._waits += 1
         step = instance.step if instance is not None else 0
         watched = Watched(self.events, request, str(what or "send"), step, self._waits)
         self._await(watched, instance, what)
 
     def write(self) -> None:
-        """Write the file, whole or not at all."""
+        """Write the file atomically."""
         with open(self.path + ".part", "w") as out:
             json.dump({"traceEvents": [self._event(*event) for event in self.events]}, out)
         os.replace(self.path + ".part", self.path)
@@ -75,7 +76,7 @@ class _Record:
 
 
 class Watched:
-    """A request that records its start, here, and its end; else it is as it was."""
+    """Proxy of a request that records its start, on construction, and its end."""
 
     def __init__(self, events: list, request: Request, name: str, step: int, number: int) -> None:
         self._events, self._request = events, request
@@ -86,7 +87,7 @@ class Watched:
         return getattr(self._request, name)
 
     def test(self) -> bool:
-        """That of the request."""
+        """Test the request; record its end."""
         done = self._request.test()
         if done:
             self._note("e")

@@ -1,4 +1,4 @@
-"""What a profile saw of some steps: events, and what they are about."""
+"""Profile events: the recorded window of steps, and the code places that events refer to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from hpcflow.runtime.step.step_instance import Compiled
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """What an event is about: a line of a part's code, or with no kind but "strand" a strand."""
+    """What an event refers to: a line of a partition's generated code, or a segment.
+
+    For a segment `strand` is its index and `kind` is "strand", or "turn" for its turns after the
+    first.
+    """
 
     compiled: Compiled
     kind: str
@@ -21,14 +25,17 @@ class Place:
 
 @dataclasses.dataclass
 class Window:
-    """What was seen between two beginnings of steps, in nanoseconds of one clock."""
+    """The events recorded between the beginnings of two steps, in nanoseconds of one clock.
+
+    `label` and `trains` describe the plan whose steps are counted.
+    """
 
     label: str
     trains: bool
     start: int
     end: int = 0
-    steps: int = -1  # that have ended; -1: the last one to warm up runs, timed for practice
-    offset: int = 0  # what the host's clock, time.time_ns, is ahead of it
+    steps: int = -1  # number of ended steps; -1: the last warm-up step, which runs the timed code
+    offset: int = 0  # time.time_ns minus the clock of the window
     places: list[Place] = dataclasses.field(default_factory=list)
     made: dict[Compiled, tuple[Callable[..., Any], list[int]]] = dataclasses.field(
         default_factory=dict
@@ -40,7 +47,7 @@ class Window:
     is_full: bool = False
 
     def restart(self, now: int) -> None:
-        """What has been seen does not count."""
+        """Discard the events so far: the window starts now."""
         self.start, self.steps, self.is_full = now, 0, False
         for seen in (self.events, self.steps_seen, self.idle, self.waits):
             seen.clear()

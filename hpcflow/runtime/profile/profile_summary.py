@@ -1,4 +1,4 @@
-"""From what a profile saw to what people ask: seconds by kind and by operation, and a trace."""
+"""Profile summary: computes seconds by kind and by operation, and a trace, from recorded events."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from hpcflow.runtime.profile.profile_events import Place, Window
 from hpcflow.runtime.step.step_instance import Compiled
 
 FORMAT = "hpcflow-profile-1"
-MESSAGES = ("Send", "Parcel")  # nodes that fill what is sent; collectives too
+MESSAGES = ("Send", "Parcel")  # nodes whose time counts as "messages", besides collectives
 PYTHON = ("strand", "turn", "frame", "python")
 Span = tuple[int, int]
 
 
 def seconds(window: Window) -> dict[str, float]:
-    """The window's time by kind, in seconds; the kinds share it without rest or overlap.
+    """The window's time by kind, in seconds; the kinds are disjoint and add up to the window.
 
-    kernels, messages (copies into them, their starts, polls), results (copies for who fetched
-    them), python (between the statements of the generated code), engine (a step is in flight, no
-    code of it runs), waiting (for other ranks or state, within a step and between steps), and
-    outside (the script: feeding, reading data, whatever it does between steps).
+    kernels; messages (copies into them, their starts, polls); results (copies of fetched values);
+    python (between the statements of the generated code); engine (a step is in flight, but none of
+    its code runs); waiting (for other ranks or state, within a step), and the same between steps;
+    outside (the script: feeding, reading data, other work between steps).
     """
     events = clipped(window)
     own = self_times(events)
@@ -52,7 +52,7 @@ def seconds(window: Window) -> dict[str, float]:
 
 
 def rows(window: Window, peaks: dict[str, Peaks]) -> list[dict[str, Any]]:
-    """A row for each operation and what it did, the one that took longest first."""
+    """A row for each operation and kind of time, sorted by descending time."""
     events = clipped(window)
     runs = _runs(window, events)
     spent, each = Counter[tuple[int, str, str]](), dict[int, Compiled]()
@@ -82,7 +82,7 @@ def rows(window: Window, peaks: dict[str, Peaks]) -> list[dict[str, Any]]:
 
 
 def by_type(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of kernels summed by the type of their operation, the longest first."""
+    """The rows of kernels summed by the type of operation, sorted by descending time."""
     sums: dict[str, dict[str, Any]] = {}
     for row in found:
         if row["kind"] != "kernels":
@@ -102,12 +102,15 @@ def by_type(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def at_peak(found: Sequence[dict[str, Any]]) -> float:
-    """Seconds that the operations would take if each had what the machine has at best."""
+    """Seconds that the operations would take at the machine's peak (roofline)."""
     return sum((row["peak_share"] or 0.0) * row["seconds"] for row in found)
 
 
 def waits(window: Window) -> list[dict[str, Any]]:
-    """What was waited for while nothing else could run; waits that overlap count each."""
+    """The waits by name, with their time while nothing else could run.
+
+    Each of several overlapping waits counts the full time.
+    """
     idle = union(_within(window, window.idle))
     begun: dict[int, tuple[str, int]] = {}
     found: dict[str, list[float]] = {}
@@ -167,7 +170,7 @@ def _rate(amount: float | None, spent: float) -> float | None:
 
 
 def _runs(window: Window, events: Sequence[tuple[int, int, int]]) -> Counter[tuple[int, str]]:
-    """How often each operation ran: as often as its strand."""
+    """How often each operation ran: as often as its segment."""
     strands = Counter(n for n, _, _ in events if window.places[n].kind == "strand")
     found = Counter[tuple[int, str]]()
     for number, count in strands.items():
@@ -190,7 +193,7 @@ def _kind(place: Place) -> str:
 
 
 def clipped(window: Window) -> list[tuple[int, int, int]]:
-    """The events of the window, those that lie inside others behind them."""
+    """The events clipped to the window, in order of start; nested events follow their parents."""
     inside = [
         (number, start, min(end, window.end))
         for number, start, end in window.events
@@ -201,7 +204,7 @@ def clipped(window: Window) -> list[tuple[int, int, int]]:
 
 
 def self_times(events: Sequence[tuple[int, int, int]]) -> list[int]:
-    """What each event took without those inside it."""
+    """The self time of each event: its duration without that of nested events."""
     own = [end - start for _, start, end in events]
     stack: list[int] = []
     for i, (_, start, end) in enumerate(events):
@@ -214,7 +217,7 @@ def self_times(events: Sequence[tuple[int, int, int]]) -> list[int]:
 
 
 def union(spans: Iterable[Span]) -> list[Span]:
-    """The same time without overlaps, in order."""
+    """The union of spans: disjoint, in order."""
     out: list[Span] = []
     for start, end in sorted(spans):
         if out and start <= out[-1][1]:
@@ -225,7 +228,7 @@ def union(spans: Iterable[Span]) -> list[Span]:
 
 
 def without(spans: Sequence[Span], others: Sequence[Span]) -> list[Span]:
-    """What of `spans` is in none of `others`; both are unions."""
+    """The difference `spans` minus `others`; both are disjoint and in order."""
     out: list[Span] = []
     j = 0
     for start, end in spans:
@@ -257,7 +260,7 @@ def _length(spans: Iterable[Span]) -> int:
 
 
 def as_data(window: Window, facts: dict[str, Any], peaks: dict[str, Peaks]) -> dict[str, Any]:
-    """Everything about one rank, as docs/profiling.md describes it."""
+    """The profile of one rank as plain data, in the format of docs/profiling.md."""
     found = rows(window, peaks)
     return {
         "format": FORMAT,
@@ -277,7 +280,7 @@ def as_data(window: Window, facts: dict[str, Any], peaks: dict[str, Peaks]) -> d
 
 
 def as_trace(window: Window, facts: dict[str, Any]) -> list[dict[str, Any]]:
-    """Events for Perfetto: steps and waits above, strands and operations nested below."""
+    """Chrome trace events: asynchronous ones for steps and waits, nested ones for code."""
     rank = facts["rank"]
     about = {"ph": "M", "pid": rank, "tid": 0, "ts": 0}
     title = f"rank {rank} {facts['task']} on {facts['host']}"
@@ -313,7 +316,7 @@ def as_trace(window: Window, facts: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def written(path: Path, data: Any) -> None:
-    """A file of JSON, whole or not at all."""
+    """Write a JSON file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.part")
     draft.write_text(json.dumps(data))

@@ -1,4 +1,4 @@
-"""A profile for people: where the step's time goes, by kind, by type of operation, by operation."""
+"""Profile tables as text: time by kind, by type of operation and by operation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SAID = {
 
 
 def as_text(first: dict[str, Any]) -> str:
-    """The tables of a rank."""
+    """The tables of the profile of one rank."""
     each = first["wall_seconds"] / first["steps"]
     head = f"profile of {_who(first)}: {first['steps']} steps of {first['plan']}, {_ms(each)} each"
     if not first["complete"]:
@@ -104,7 +104,7 @@ def _step(spent: float, one: dict[str, Any]) -> str:
 
 
 def of_ranks(ranks: Sequence[dict[str, Any]]) -> str:
-    """A line for each rank."""
+    """A table with a line for each rank."""
     rows = []
     for one in ranks:
         by = one["seconds"]

@@ -1,9 +1,9 @@
-"""Where the time of some steps goes, at this rank: by statement of the generated code.
+"""Profiler: measures the time of each statement of the generated code, in some steps of this rank.
 
-With the setting `profile` each step instance has its code twice, plain and timed. A training plan
-runs a few steps to warm up, then those between its next `STEPS` + 1 beginnings run the timed code,
-also of other plans that run meanwhile; after that all is plain again, and a thread writes what was
-found to the run directory. A program that ends before has what it made.
+With the setting `profile` each step instance has two versions of its code, plain and timed. A
+training plan runs a few warm-up steps. In its next `STEPS` steps, all plans run the timed code.
+Then all run the plain code again, and a thread writes the profile to the run directory. A program
+that ends earlier writes the steps recorded so far.
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ from hpcflow.runtime.profile.profile_events import Place, Window
 from hpcflow.runtime.profile.timed_code import timed
 from hpcflow.runtime.step.step_instance import Compiled, Instance
 
-SKIPPED, STEPS = 5, 30  # to warm up, and profiled
-OTHERS = 20  # steps of a plan that does not train, before it is taken for what the program does
-MOST_EVENTS = 200_000  # kept at a rank; more end the profile early
-ONE_WAIT_NS = 20_000  # between two polls of one wait
-MOST_RANKS = 64  # of a job are profiled, evenly spread
+SKIPPED, STEPS = 5, 30  # warm-up steps, profiled steps
+OTHERS = 20  # steps of a plan that does not train, before it is profiled instead
+MOST_EVENTS = 200_000  # limit of a rank; more end the profile early
+ONE_WAIT_NS = 20_000  # polls at most this far apart belong to one wait
+MOST_RANKS = 64  # limit of profiled ranks, which are evenly spread
 
 
 class _Idle:
-    """Notes in a window from when to when nothing runs."""
+    """Records in a window the spans in which nothing runs."""
 
     def __init__(self, window: Window) -> None:
         self._window, self._from, self._to = window, 0, 0
 
     def note(self, start: int) -> None:
-        """Nothing has run from `start` to now."""
+        """Record that nothing has run from `start` to now."""
         if start - self._to > ONE_WAIT_NS:
             self.end()
             self._from = start
         self._to = time.perf_counter_ns()
 
     def end(self) -> None:
-        """No more is noted."""
+        """Record the current span."""
         self._window.idle.append((self._from, self._to))
 
 
 def _replaced(changes: Sequence[tuple[Any, str, Any]]) -> Callable[[], None]:
-    """Give objects other attributes; what is returned gives them back their own."""
+    """Replace attributes of objects; the returned function restores them."""
     before = [(of, name, vars(of).get(name)) for of, name, _ in changes]
     for of, name, new in changes:
         setattr(of, name, new)
@@ -71,14 +71,14 @@ def _replaced(changes: Sequence[tuple[Any, str, Any]]) -> Callable[[], None]:
 
 
 def install(context: Any) -> Profile | None:
-    """The profile of this rank, if it is one of those that have one."""
+    """The profile of this rank; None if the rank is not profiled (`MOST_RANKS`)."""
     if context.rank % -(-context.size // MOST_RANKS):
         return None
     return Profile(context)
 
 
 class Profile:
-    """Counts steps, opens the window and closes it."""
+    """The profile of a rank: counts steps, opens and closes the window, writes the files."""
 
     def __init__(self, context: Any) -> None:
         self.context = context
@@ -97,7 +97,7 @@ class Profile:
 
     @property
     def folder(self) -> Path:
-        """Where this rank's files are written."""
+        """The directory of the profile files."""
         return Path(self.context.settings.run_dir) / "profile"
 
     def _measured(self) -> dict[str, Peaks]:
@@ -122,7 +122,7 @@ class Profile:
     # -- instances
 
     def adopt(self, compiled: Compiled, top: bool = True) -> None:
-        """Have the instances of `compiled`, loops and branches inside included, watched."""
+        """Profile the instances of `compiled`, including its loops and branches."""
         compiled.watch = functools.partial(self._watch, top)
         for parts in compiled.inner.values():
             for inside in parts.values():
@@ -136,13 +136,13 @@ class Profile:
     # -- the window
 
     def begins(self, compiled: Compiled) -> None:
-        """A step of a plan begins here."""
+        """Count a step of a plan that begins; open or close the window if it is due."""
         label, trains = compiled.label, compiled.trains
         count = self._runs[label] = self._runs.get(label, 0) + 1
         window = self.window
         if self.is_open and window is not None:
             if label == window.label and window.trains == trains:
-                if window.steps < 0:  # the rehearsal is over: all has been made that runs timed
+                if window.steps < 0:  # warm-up is over: the timed code exists now
                     window.restart(self.clock())
                     return
                 window.steps += 1
@@ -160,7 +160,7 @@ class Profile:
         self._hook(window)
 
     def _hook(self, window: Window) -> None:
-        """Note what the engine waits for, and when: looking for messages is waiting too."""
+        """Record the waits of the executor; polling for messages counts as waiting."""
         engine = self.context.engine
         await_, poll, count_wait = engine.await_, engine.poll, engine._count_wait
         nap = engine.backoff.wait
@@ -168,7 +168,7 @@ class Profile:
         numbers = iter(range(1, 1 << 62))
 
         def polled() -> bool:
-            if not self.is_open:  # code that was bound in the window keeps it
+            if not self.is_open:  # code bound while the window was open keeps this function
                 return bool(poll())
             start = time.perf_counter_ns()
             moved = bool(poll())
@@ -199,7 +199,7 @@ class Profile:
         self._undo = [idle.end, _replaced(changes)]
 
     def close(self, end: int = 0) -> None:
-        """The window ends, now or at `end`: then the plain code runs, and a thread writes."""
+        """Close the window, now or at `end`: return to the plain code, write files by a thread."""
         window = self.window
         assert window is not None
         self.is_open, window.end = False, end or time.perf_counter_ns()
@@ -217,7 +217,7 @@ class Profile:
         self._undo = []
 
     def finish(self) -> None:
-        """What was found is written: no more comes."""
+        """Close an open window and wait until the profile is written. Warns if there is none."""
         window = self.window
         if self.is_open and window is not None and window.steps < 0:
             self._unhook()
@@ -228,13 +228,13 @@ class Profile:
                 SKIPPED, OTHERS,
             )  # fmt: skip
         if self.is_open and window is not None:
-            window.steps += 1  # the last one has ended, though no other has begun
+            window.steps += 1  # the last step has ended; steps are counted when the next begins
             self.close(max([end for _, _, end in window.events], default=0))
         self._settle()
         self._is_over = True
 
     def _settle(self) -> None:
-        """Wait for the thread that writes."""
+        """Wait for the writing thread."""
         if self._writing is not None:
             self._writing.join()
             self._writing = None
@@ -257,13 +257,13 @@ class Profile:
             logger.info("%s\n%s/ has it", profile_text.as_text(data), self.folder)
 
     def ask(self, ranks: Sequence[int]) -> None:
-        """Have served ranks write theirs."""
+        """Make served ranks write their profiles, by requesting their reports."""
         for rank in ranks:
             if rank not in self.context.world.lost:
                 self.context.control.ask_report(rank)
 
     def tell(self) -> None:
-        """On the chief, once all have written theirs: join the tables; one line a rank is said."""
+        """On the chief, once all have written: merge the profiles, log a line for each rank."""
         context = self.context
         if not context.is_chief:
             return
@@ -281,7 +281,7 @@ class Profile:
 
 
 def _product(device: Any, n: int, dtype: str) -> Callable[[], object]:
-    """A product of matrices by the kernel that the device would choose for it."""
+    """A function that multiplies n x n matrices by the kernel that the device selects."""
     spec = Spec(np.dtype(dtype), (n, n))
     attrs = {"transpose_a": False, "transpose_b": False}
     node = Node("peak", "MatMul", attrs=attrs, specs=(spec,))
@@ -293,7 +293,7 @@ def _product(device: Any, n: int, dtype: str) -> Callable[[], object]:
 
 
 def when_done(devices: list[Any]) -> int:
-    """The clock, once what was given to the devices is done."""
+    """The clock in nanoseconds, after the devices have completed their work."""
     for device in devices:
         device.finish()
     return time.perf_counter_ns()
@@ -302,7 +302,7 @@ def when_done(devices: list[Any]) -> int:
 def _made(
     window: Window, compiled: Compiled, clock: Callable[[], int]
 ) -> tuple[Callable[..., Any], list[int]]:
-    """The timed code of a part, and the places of its strands."""
+    """The timed code of a partition, and the places of its segments."""
     places, add, code = window.places, window.events.append, compiled.code
 
     def place(line: int, kind: str) -> int:
@@ -322,15 +322,15 @@ def _made(
 
 
 class _Both:
-    """The plain and the timed code of an instance; which of them runs is chosen step by step."""
+    """The plain and the timed code of an instance; each step runs one of them."""
 
     def __init__(self, profile: Profile, instance: Instance, names: list[Any], top: bool) -> None:
         self.profile, self.instance, self.names, self.top = profile, instance, names, top
         self.plain = instance.strands, instance.release
-        self.window: Window | None = None  # of the step that runs; None: it runs plain
+        self.window: Window | None = None  # of the current step; None: it runs the plain code
         self.timed: tuple[Any, Any] = ((), None)
-        self.made: Window | None = None  # the window that `timed` notes in
-        self.places: list[int] = []  # of the strands, and behind each that of its further turns
+        self.made: Window | None = None  # the window in which `timed` records
+        self.places: list[int] = []  # of the segments; place + 1 is that of a segment's later turns
         self.began = 0
         if not instance.code.simple:
             begin = instance.begin
@@ -342,7 +342,7 @@ class _Both:
             instance.begin = begin_watched  # type: ignore[method-assign]
 
     def choose(self) -> None:
-        """A step begins."""
+        """Choose the code of a step that begins."""
         profile = self.profile
         if self.top:
             profile.begins(self.instance.compiled)
@@ -361,7 +361,7 @@ class _Both:
         self.timed, self.made = make(*self.names), window
 
     def run(self, index: int, *feeds: Any) -> Any:
-        """The strand `index`."""
+        """Run the segment `index`."""
         if self.instance.code.simple:
             self.choose()
         window = self.window
@@ -393,7 +393,7 @@ class _Both:
             yield
 
     def release(self) -> Any:
-        """Hand over the results of the step."""
+        """Return the results of the step, and record its span."""
         window, release = self.window, (self.plain if self.window is None else self.timed)[1]
         if window is not None and self.top and self.began and not self.instance.code.simple:
             end = time.perf_counter_ns()

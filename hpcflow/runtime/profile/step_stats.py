@@ -1,6 +1,6 @@
-"""When each operation of a traced step ran: what fills `RunMetadata.step_stats`.
+"""Step stats: the times of the operations of a traced step, for `RunMetadata.step_stats`.
 
-A traced step has code of its own, in which each statement looks at a clock.
+A traced step has its own version of the generated code, in which each statement is timed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hpcflow.runtime.step.step_instance import Compiled, Instance
 
 
 class Trace:
-    """What the steps of one plan note on this rank."""
+    """The events of traced steps of one plan on this rank."""
 
     def __init__(self, context: Context) -> None:
         others = [d for d in context.devices.values() if d.kind != "cpu"]
@@ -35,7 +35,7 @@ class Trace:
         self._offset = time.time_ns() - time.perf_counter_ns()
 
     def adopt(self, compiled: Compiled) -> None:
-        """Have the instances of `compiled`, loops and branches inside included, timed."""
+        """Time the instances of `compiled`, including its loops and branches."""
         compiled.watch = functools.partial(self._watch, compiled)
         for parts in compiled.inner.values():
             for inside in parts.values():
@@ -55,11 +55,11 @@ class Trace:
         return timed(code, compiled.file, {OPS: code.lines}, self._clock, note, place)(*names)
 
     def begin(self) -> None:
-        """Forget what was noted before."""
+        """Discard the events so far."""
         self._events.clear()
 
     def stats(self) -> StepStats:
-        """What has been noted."""
+        """The recorded events as StepStats."""
         found: dict[str, DeviceStepStats] = {}
         for number, start, end, thread in self._calls():
             node = self._nodes[number]
@@ -70,7 +70,7 @@ class Trace:
         return StepStats(dev_stats=list(found.values()))
 
     def _calls(self) -> list[tuple[int, int, int, int]]:
-        """The events; what one operation does in statements behind each other is one."""
+        """The events; those of consecutive statements of one operation are merged."""
         made: list[tuple[int, int, int, int]] = []
         for event in list(self._events):
             if made and made[-1][0] < event[0] and made[-1][3] == event[3]:

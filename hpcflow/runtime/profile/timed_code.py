@@ -1,6 +1,6 @@
-"""A second version of a part's generated code, in which each statement that works looks at a clock.
+"""Timed code: rewrites the generated code of a partition so that each working statement is timed.
 
-Lines keep their numbers, so that errors in it name their operation as ever.
+Line numbers do not change, so errors still name their operation.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from typing import Any
 from hpcflow.lowering.kernel_metadata import Code
 
 CLOCK, NOTE, PULLED = "_clock", "_note", "_pulled"
-_alone = threading.Lock()  # CPython 3.11 has one depth of trees for all threads that make some
-Note = Callable[[int, int], None]  # of a place and the clock at its start
+_alone = threading.Lock()  # CPython 3.11 shares the AST recursion depth between threads
+Note = Callable[[int, int], None]  # (place, clock at its start)
 MESSAGES = frozenset("send send_sized send_loose begin poll lend take".split())
 
 
 def timed(code: Code, file: str, scope: dict[str, Any], clock: Callable[[], int], note: Note,
           place: Callable[[int, str], int]) -> Callable[..., Any]:  # fmt: skip
-    """The function `make` of `code`, whose strands call `note(place, start)` after each statement.
+    """The function `make` of `code`; its segments call `note(place, start)` after each statement.
 
-    `place(line, kind)` is a number for a line: "op", "messages", "results", "frame" (a loop or
-    branch whose own statements are noted too) or "python".
+    `place(line, kind)` returns the number of a place. Kinds: "op", "messages", "results", "frame"
+    (a loop or branch, whose own statements are timed too), "python".
     """
 
     def pulled(number: int, tiles: Iterator[None]) -> Iterator[None]:
-        """What yields between tiles: each turn is noted, what runs in between is not."""
+        """Time each turn of an iterator that yields between tiles; not what runs in between."""
         while True:
             start = clock()
             try:
@@ -101,7 +101,7 @@ class _Rewriting:
 
 
 def _works(node: ast.AST) -> bool:
-    """Whether something is called or written into an array; names and slices cost nothing."""
+    """Whether a statement calls a function or writes into an array; others cost no time."""
     if isinstance(node, ast.Expr) and isinstance(node.value, (ast.Yield, ast.Constant)):
         return False
     for part in ast.walk(node):
@@ -118,7 +118,7 @@ def _calls(node: ast.expr, name: str) -> bool:
 
 
 def _parsed(text: str, at: ast.stmt) -> ast.stmt:
-    """A statement that stands on the line of `at`."""
+    """Parse a statement, with the line number of `at`."""
     new = ast.parse(text).body[0]
     for part in ast.walk(new):
         if "lineno" in part._attributes:

@@ -1,4 +1,7 @@
-"""Bytes and messages of variables, from what left by each channel: counted at the end, for free."""
+"""Variable traffic counters: bytes and messages of each variable, from the traffic of channels.
+
+They are computed at the end of the job; steps have no overhead.
+"""
 
 from __future__ import annotations
 
@@ -19,43 +22,43 @@ Measured = tuple[tuple[str, int, int], ...]  # (variable, bytes, messages) of a 
 
 
 class Sender(NamedTuple):
-    """What one rank sends in the steps of one plan, and how their messages are numbered."""
+    """The messages that one rank sends in the steps of one plan, and the layout of their tags."""
 
     tag: int
     channels: int
     instances: int
-    sends: list[tuple[int, int, list[Share]]]  # (channel, rank, whose bytes are in it)
+    sends: list[tuple[int, int, list[Share]]]  # (channel, rank, bytes of each variable)
 
     def moved(
         self, traffic: Traffic, channel: int, dest: int, shares: Sequence[Share]
     ) -> tuple[int, int]:
-        """Bytes and messages that left by a channel, without those of steps that were given up."""
+        """Bytes and messages sent by a channel, without empty messages of cancelled steps."""
         tags = [self.tag + slot * self.channels + channel for slot in range(self.instances)]
         nbytes = sum(traffic.bytes[dest, tag] for tag in tags)
         count = sum(traffic.messages[dest, tag] for tag in tags)
-        least = sum(share.nbytes for share in shares)  # that one is empty
+        least = sum(share.nbytes for share in shares)  # bytes of a message that is not empty
         return nbytes, min(count, nbytes // least) if least else count
 
     def steps(self, traffic: Traffic) -> int:
-        """How often the plan ran."""
+        """The number of steps of the plan."""
         return max((self.moved(traffic, *send)[1] for send in self.sends), default=0)
 
 
 def sends_of(plan: Plan, task: str, ranks: Mapping[str, int]) -> list[Any]:
-    """What the rank that is `task` sends to servers, or as one, in a step: as plain data."""
+    """The messages of a step that `task` sends, to servers or as a server: as plain data."""
     return [[m.channel, ranks[m.dest], m.shares] for m in plan.messages if m.source == task]
 
 
 class Counts:
-    """The plans that train, of which this rank runs a part, and what it sends in them."""
+    """Counts what this rank sends in the steps of training plans."""
 
     def __init__(self) -> None:
         self._senders: list[Sender] = []
         self._driven: list[tuple[Sender, Sequence[Message]]] = []
-        self.told = False  # what is predicted, by the chief
+        self.told = False  # the chief has logged the predicted traffic
 
     def serve(self, facts: Mapping[str, Any]) -> None:
-        """Count what this rank sends in steps of a plan, by the facts it was registered with."""
+        """Count what this rank sends in the steps of a plan that was registered with `facts`."""
         sends = [(c, dest, [Share(*s) for s in shares]) for c, dest, shares in facts["sends"]]
         if sends:
             self._senders.append(Sender(facts["tag"], facts["channels"], facts["instances"], sends))
@@ -68,7 +71,7 @@ class Counts:
             self._driven.append((self._senders[-1], plan.messages))
 
     def report(self, traffic: Traffic | None) -> dict[str, Any]:
-        """Of steps that train: how many this rank drove, what it sent, what was predicted."""
+        """Of training steps: the number this rank drove, its traffic, the predicted traffic."""
         if traffic is None or not self._senders:
             return {}
         steps = [(one.steps(traffic), messages) for one, messages in self._driven]
@@ -80,14 +83,14 @@ class Counts:
 
 
 def _sent(traffic: Traffic, senders: Iterable[Sender]) -> Rows:
-    """What this rank sent, by server, way and variable."""
+    """The traffic of this rank by server, direction and variable."""
     found: dict[tuple[Any, ...], list[float]] = collections.defaultdict(lambda: [0, 0.0])
     for one in senders:
         for channel, dest, shares in one.sends:
             nbytes, count = one.moved(traffic, channel, dest, shares)
             for way in dict.fromkeys(s.way for s in shares):
                 mine = [s for s in shares if s.way == way]
-                rest = nbytes - count * sum(s.nbytes for s in mine)  # what only the step knew
+                rest = nbytes - count * sum(s.nbytes for s in mine)  # of dynamic sizes
                 for share in mine:
                     row = found[share.server, way, share.variable]
                     row[0] += count * share.nbytes + rest
@@ -97,7 +100,7 @@ def _sent(traffic: Traffic, senders: Iterable[Sender]) -> Rows:
 
 
 def _predicted(steps: Sequence[tuple[int, Sequence[Message]]]) -> Rows:
-    """What a step moves, the mean of plans of which each ran so often."""
+    """The predicted bytes of a step: the mean over plans, weighted by their numbers of steps."""
     total = sum(count for count, _ in steps) or 1
     found: dict[tuple[Any, ...], float] = collections.defaultdict(float)
     for count, messages in steps:
@@ -107,7 +110,7 @@ def _predicted(steps: Sequence[tuple[int, Sequence[Message]]]) -> Rows:
 
 
 def summary(reports: Sequence[dict[str, Any]], servers: int) -> dict[str, Any] | None:
-    """Bytes of a step of one worker, by server and by variable; None if no step moved any."""
+    """Bytes per step of one worker, by server and by variable; None without servers or steps."""
     steps = sum(r.get("trained", 0) for r in reports)
     if not (servers and steps):
         return None
@@ -144,9 +147,10 @@ def summary(reports: Sequence[dict[str, Any]], servers: int) -> dict[str, Any] |
 
 
 def measured(settings: Settings, world: Communicator | None) -> Measured:
-    """What the run that the setting `placement` names measured: the chief reads it for all ranks.
+    """The variable traffic of the run that the setting `placement` names; collective.
 
-    Errors: HpcflowError on all ranks if the file cannot be read or tells nothing of variables.
+    Rank 0 reads the file and broadcasts it.
+    Errors: HpcflowError on all ranks if the file cannot be read or has no variable traffic.
     """
     if not settings.placement:
         return ()
@@ -161,7 +165,7 @@ def measured(settings: Settings, world: Communicator | None) -> Measured:
 
 
 def _read(path: str) -> str:
-    """Rows of a result.json as JSON; a text alone says what is wrong with it."""
+    """Rows of a result.json as JSON; instead a JSON string with the error, if there is one."""
     try:
         found = read_table(Path(path))
         if found is None:

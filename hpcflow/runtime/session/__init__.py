@@ -1,1 +1,1 @@
-"""Sessions: configuration, running fetches, closing."""
+"""Sessions: configuration, running fetches with feeds, deadlines, closing."""

@@ -1,7 +1,6 @@
-"""TensorFlow 1's messages that configure sessions and runs, as plain classes.
+"""ConfigProto, RunOptions, RunMetadata and related TensorFlow 1 messages, as plain classes.
 
-What of a `ConfigProto` has a meaning here is told in docs/tf1.md; the other fields are kept as they
-were set and change nothing.
+docs/tf1.md lists the fields that have an effect. The other fields keep their values and have none.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from hpcflow.platform.exception_translation import shown, user_line
 
 
 class Message:
-    """Fields with defaults, set by keyword or later.
+    """Base class: fields with defaults, set by keyword or by assignment.
 
-    Errors: ArgumentError for a field that there is not, or a value of another kind.
+    Errors: ArgumentError for an unknown field or a value of another type.
     """
 
-    _fields: ClassVar[dict[str, Any]] = {}  # name -> its default, a kind of message, list or dict
+    _fields: ClassVar[dict[str, Any]] = {}  # name -> default value, or type: Message, list, dict
 
     def __init__(self, **fields: Any) -> None:
         for name, default in self._fields.items():
@@ -39,7 +38,7 @@ class Message:
         vars(self)[name] = _fitting(self, name, self._fields[name], value)
 
     def CopyFrom(self, other: Message) -> None:
-        """Take over all fields of `other`, a message of the same kind."""
+        """Copy all fields of `other`, a message of the same class."""
         if type(other) is not type(self):
             kind = type(self).__name__
             raise ArgumentError(
@@ -57,7 +56,7 @@ class Message:
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and vars(self) == vars(other)
 
-    __hash__ = None  # type: ignore[assignment]  # it changes
+    __hash__ = None  # type: ignore[assignment]  # mutable
 
     def __repr__(self) -> str:
         told = [f"{name}={vars(self)[name]!r}" for name in self._fields if self.HasField(name)]
@@ -75,7 +74,7 @@ def _unknown(message: Message, name: str) -> ArgumentError:
 
 
 def _fitting(message: Message, name: str, default: Any, value: Any) -> Any:
-    """`value` as a field with this default holds it."""
+    """`value` converted to the type of the field. Errors: ArgumentError for another type."""
     if isinstance(default, type):
         if issubclass(default, Message) and isinstance(value, default):
             return copy.deepcopy(value)
@@ -102,7 +101,7 @@ def _fitting(message: Message, name: str, default: Any, value: Any) -> Any:
 
 
 class OptimizerOptions(Message):
-    """How TensorFlow rewrites graphs; no field has an effect here."""
+    """TensorFlow's graph optimizations; no field has an effect here."""
 
     L1, L0 = 0, -1
     DEFAULT, OFF, ON_1, ON_2 = 0, -1, 1, 2
@@ -118,7 +117,7 @@ class OptimizerOptions(Message):
 
 
 class RewriterConfig(Message):
-    """Which rewriters of graphs TensorFlow turns on; no field has an effect here."""
+    """TensorFlow's Grappler rewriters; no field has an effect here."""
 
     DEFAULT, ON, OFF, AGGRESSIVE = 0, 1, 2, 3
     _fields: ClassVar[dict[str, Any]] = {
@@ -144,7 +143,7 @@ class RewriterConfig(Message):
 
 
 class GraphOptions(Message):
-    """How TensorFlow makes graphs ready to run; no field has an effect here."""
+    """TensorFlow's graph options; no field has an effect here."""
 
     _fields: ClassVar[dict[str, Any]] = {
         "enable_recv_scheduling": False,
@@ -160,7 +159,7 @@ class GraphOptions(Message):
 
 
 class GPUOptions(Message):
-    """How TensorFlow takes a GPU's memory; no field has an effect here."""
+    """TensorFlow's GPU memory options; no field has an effect here."""
 
     _fields: ClassVar[dict[str, Any]] = {
         "per_process_gpu_memory_fraction": 0.0,
@@ -175,13 +174,14 @@ class GPUOptions(Message):
 
 
 class ConfigProto(Message):
-    """What a session is told: `hf.Session(config=hf.ConfigProto(allow_soft_placement=True))`.
+    """Options of a session: `hf.Session(config=hf.ConfigProto(allow_soft_placement=True))`.
 
-    `allow_soft_placement` lets what asks for a device that its task lacks run on another one;
-    `log_device_placement` logs where each operation of a plan stands; `operation_timeout_in_ms` is
-    the deadline of each run that has none of its own (docs/deadlines.md); `device_count` with no
-    GPU keeps a job of one rank off its GPUs, with several CPUs their names stand for the one there
-    is. The other fields change nothing.
+    `allow_soft_placement`: an operation whose task lacks the requested device runs on another one.
+    `log_device_placement`: log the device of each operation of a plan.
+    `operation_timeout_in_ms`: the deadline of each run without its own (docs/deadlines.md).
+    `device_count`: without GPUs, a job of one rank does not use its GPUs; with several CPUs, their
+    names are aliases of the one CPU device.
+    The other fields have no effect, but for warnings.
     """
 
     _fields: ClassVar[dict[str, Any]] = {
@@ -202,7 +202,7 @@ class ConfigProto(Message):
 
 
 class RunOptions(Message):
-    """What one run is told: `session.run(y, options=hf.RunOptions(timeout_in_ms=500))`."""
+    """Options of one run: `session.run(y, options=hf.RunOptions(timeout_in_ms=500))`."""
 
     NO_TRACE, SOFTWARE_TRACE, HARDWARE_TRACE, FULL_TRACE = range(4)
     _fields: ClassVar[dict[str, Any]] = {
@@ -215,7 +215,7 @@ class RunOptions(Message):
 
 
 class NodeExecStats(Message):
-    """When an operation ran: microseconds and nanoseconds, the ends from its start."""
+    """The times of an operation in microseconds and nanoseconds; ends are relative to the start."""
 
     _fields: ClassVar[dict[str, Any]] = {
         "node_name": "",
@@ -237,18 +237,18 @@ class NodeExecStats(Message):
 
 
 class DeviceStepStats(Message):
-    """What ran on a device."""
+    """The operations that ran on a device."""
 
     _fields: ClassVar[dict[str, Any]] = {"device": "", "node_stats": list}
 
 
 class StepStats(Message):
-    """What ran on each device."""
+    """The operations that ran, by device."""
 
     _fields: ClassVar[dict[str, Any]] = {"dev_stats": list}
 
 
 class RunMetadata(Message):
-    """What a run tells of itself: `step_stats`, if it was traced."""
+    """Output of a run: `step_stats`, if it was traced."""
 
     _fields: ClassVar[dict[str, Any]] = {"step_stats": StepStats, "partition_graphs": list}

@@ -1,4 +1,4 @@
-"""Session: run any part of a graph, by feeds and fetches, on as many ranks as it spans."""
+"""Session: runs a graph by feeds and fetches, on one or several ranks."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ _collecting = threading.Lock()
 
 
 class Found(NamedTuple):
-    """A step, how its values are given back, the keys that its feeds have, and the feeds."""
+    """A step, the function that rebuilds the fetch structure, and its feeds.
+
+    `fed` has the keys of the feed_dict by tensor.
+    """
 
     step: Step
     rebuild: Callable[..., Any]
@@ -58,7 +61,7 @@ class Found(NamedTuple):
 
 
 class Timed(NamedTuple):
-    """A step that has run within a deadline, and what takes its feeds out of a feed_dict."""
+    """A step that runs with deadlines; `gather` gets its feeds from a feed_dict, or None."""
 
     step: Step
     rebuild: Callable[..., Any]
@@ -66,13 +69,13 @@ class Timed(NamedTuple):
 
 
 class Session:
-    """Runs operations of a graph; within `with session:` it and its graph are the default ones.
+    """Runs operations of a graph; in `with session:` the session and its graph are the defaults.
 
-    `target` is that of a `hf.train.Server`, by default this rank; `graph` may stand in its place.
-    What of a `config` has an effect is told at `hf.ConfigProto`.
+    `target` is that of a `hf.train.Server`, by default this rank; a graph may be given in its
+    place. `hf.ConfigProto` lists the fields of `config` that have an effect.
 
-    Ranks: every rank that runs the script has one of its own; in collective mode all run the same
-    steps in the same order.
+    Ranks: each driver has its own session; in collective mode all run the same steps in the same
+    order.
     """
 
     def __init__(
@@ -96,13 +99,13 @@ class Session:
         self.store = self.context.new_store()  # variables that live on this rank
         self._arena = SharedArena(self.context)
         self._lanes = Lanes(self.context)
-        self._runners: dict[Any, Runner] = {}  # fetches -> the runner used last
-        self._timed: dict[Any, Timed] = {}  # fetches -> the step used last within a deadline
+        self._runners: dict[Any, Runner] = {}  # fetches -> the last runner
+        self._timed: dict[Any, Timed] = {}  # fetches -> the last step with a deadline
         self._families: dict[Any, Family] = {}  # (fetches, fed tensors) -> their plans
         self._growth = Growth()
         self._lock = threading.Lock()
         self._closed = False
-        self._fewer = False  # replicas than when it was made
+        self._fewer = False  # replicas have been lost since the session was created
         self.context.followers.add(self)
         self._entered: list[contextlib.ExitStack] = []
 
@@ -117,11 +120,11 @@ class Session:
     ) -> Any:
         """Compute `fetches`, a tensor, operation, variable, or lists, tuples and dicts of them.
 
-        A step that is not done `deadline` seconds after the call is given up, and others can
-        follow; docs/deadlines.md tells how exact that is, and of steps that none can follow.
-        `options.timeout_in_ms` says it, too. With `options.trace_level` `run_metadata.step_stats`
-        is filled with when each operation ran on this rank.
-        Shapes: feeds as their placeholders allow; results are NumPy arrays of the caller's own,
+        A step that is not complete `deadline` seconds after the call is cancelled; later steps can
+        run. docs/deadlines.md states the precision, and the steps after which none can run.
+        `options.timeout_in_ms` sets the deadline, too. With `options.trace_level` set,
+        `run_metadata.step_stats` receives the times of the operations on this rank.
+        Shapes: feeds as their placeholders allow; results are NumPy arrays owned by the caller,
         None for an operation.
         Errors: FeedError, FetchError, UninitializedError, KernelError, each with op, line, rank;
         DeadlineExceededError.
@@ -140,7 +143,7 @@ class Session:
                 )
         try:
             runner = self._runners[fetches if fetches.__class__ is Tensor else _name(fetches)]
-        except (KeyError, TypeError, ValueError):  # the last two of what has no hash
+        except (KeyError, TypeError, ValueError):  # the last two: fetches are not hashable
             runner = functools.partial(self._find, fetches)
         if self._fewer:
             renew(feed_dict)
@@ -151,7 +154,7 @@ class Session:
             return self.run(fetches, feed_dict)
 
     def plan(self, fetches: Any, feed_dict: Feeds | None = None) -> Plan:
-        """The plan that `run` with these fetches and feeds would follow; nothing runs."""
+        """The plan that `run` would execute for these fetches and feeds; nothing runs."""
         wanted: list[Tensor | Operation] = []
         structure(self.graph, fetches, wanted)
         feeds = {self._fed(key): value for key, value in by_tensor(feed_dict or {}).items()}
@@ -165,9 +168,9 @@ class Session:
         *,
         deadline: float | None = None,
     ) -> Callable[..., Any]:
-        """A function that computes `fetches` and takes the values of `feed_list` in that order.
+        """A function of the values of `feed_list`, in that order, that computes `fetches`.
 
-        `deadline` holds for each call, as that of `run`.
+        `deadline` applies to each call, as in `run`.
         """
         structure(self.graph, fetches, [])
         fed = [self._fed(key) for key in feed_list or ()]
@@ -195,17 +198,17 @@ class Session:
         return call
 
     def partial_run_setup(self, fetches: Any, feeds: Sequence[Any] | None = None) -> PartialRun:
-        """A step whose feeds come bit by bit: what `partial_run` may fetch, and be fed, in all."""
+        """A step for `partial_run` with all its fetches and feeds, which may be fed in portions."""
         wanted: list[Tensor | Operation] = []
         structure(self.graph, fetches, wanted)
         return PartialRun(wanted, [self._fed(key) for key in feeds or ()])
 
     def partial_run(self, handle: PartialRun, fetches: Any, feed_dict: Feeds | None = None) -> Any:
-        """Compute `fetches` of the step `handle` that all feeds given so far are enough for.
+        """Compute `fetches` of the step `handle` from all feeds given so far.
 
-        Each operation of the step runs once at most: what later fetches need of it is kept. A
+        Each operation of the step runs at most once; values that later fetches need are kept. A
         variable is read when the first fetch that needs it is computed.
-        Errors: FeedError, FetchError for what was not set up, came before, or lacks a feed.
+        Errors: FeedError, FetchError if it was not set up, is repeated, or lacks a feed.
         """
         wanted: list[Tensor | Operation] = []
         rebuild = structure(self.graph, fetches, wanted)
@@ -219,7 +222,10 @@ class Session:
         return rebuild(handle.end(part, values, wanted))
 
     def share(self, variable: Any) -> Any:
-        """The memory of a variable that lives on this rank; see `Variable.dlpack`."""
+        """Export the memory of a variable that is on this rank; see `Variable.dlpack`.
+
+        Errors: FetchError if the variable is not initialized or on another rank.
+        """
         state, found = self.store.states.get(variable.op.name), []
         if state is None:
             raise FetchError(
@@ -238,18 +244,18 @@ class Session:
         return found[0]
 
     def list_devices(self) -> list[DeviceAttributes]:
-        """The devices of all tasks that a step of this rank may use, servers' too."""
+        """The devices of all tasks that a step of this rank may use, including servers'."""
         return attributes(self.context.cluster)
 
     def as_default(self) -> contextlib.AbstractContextManager[Session]:
-        """Inside, `Tensor.eval` and `Operation.run` use this session; it is not closed after."""
+        """Inside, `Tensor.eval` and `Operation.run` use this session; exit does not close it."""
         return default_session.as_default(self)
 
     def close(self) -> None:
-        """End being the default, give back variables, buffers, channels; docs/sharing.md says what.
+        """Stop being the default session; free variables, buffers, channels (docs/sharing.md).
 
-        Variables on servers, and storage of sums, stay until the job ends. Steps that other threads
-        wait for end with CancelledError.
+        Variables on servers and the storage of allreduces stay until the job ends. Steps that other
+        threads wait for end with CancelledError.
         """
         while self._entered:
             self._entered.pop().close()
@@ -265,7 +271,7 @@ class Session:
         self._families.clear()
 
     def __enter__(self: S) -> S:
-        """Make it and its graph the default ones until it is closed."""
+        """Make the session and its graph the defaults until it is closed."""
         stack = contextlib.ExitStack()
         stack.enter_context(self.graph.as_default())
         stack.enter_context(self.as_default())
@@ -275,15 +281,15 @@ class Session:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    # -- fewer replicas
+    # -- replica loss recovery
 
     def _go_on(self) -> None:
-        """A replica has died in a joint step: make ready to make it again without it."""
+        """A replica has died in a joint step: recover, so that the step can run again."""
         assert self.context.survival is not None
         self.context.survival.go_on()
 
     def replicas_changed(self) -> None:
-        """A replica has died: plans are made anew, for as many as there are."""
+        """A replica has died: drop all plans, which depend on the number of replicas."""
         self._fewer = True
         self._lanes = Lanes(self.context)
         self._runners.clear()
@@ -293,7 +299,7 @@ class Session:
     # -- finding the step of a run
 
     def _find(self, fetches: Any, feed_dict: Feeds, name: Any = None) -> Any:
-        """Run for the first time, or with feeds of other shapes than the last time."""
+        """Run the first time, or with feeds of other shapes than the last time."""
         if has_composites(feed_dict):
             return self.run(fetches, by_tensor(feed_dict))
         step, rebuild, fed, arrays = self._found(fetches, feed_dict)
@@ -308,18 +314,18 @@ class Session:
         if step.once:
             self._forget(step, found)
             del step
-            with _collecting:  # where another thread collects, it does nothing
-                gc.collect()  # a step and its strands know each other
+            with _collecting:  # gc.collect() returns at once while another thread collects
+                gc.collect()  # a step and its segments are a reference cycle
         return values
 
     def _forget(self, step: Step, name: Any) -> None:
-        """Let go of a step that will hardly run again; if it does it is made again."""
+        """Drop a step that is unlikely to run again; if it does, it is compiled again."""
         with self._lock:
             self._families = {k: f for k, f in self._families.items() if not f.has(step)}
             self._runners = {k: runner for k, runner in self._runners.items() if k != name}
 
     def _found(self, fetches: Any, feed_dict: Feeds, traced: bool = False) -> Found:
-        """The step for fetches and feeds, made if need be."""
+        """The step for fetches and feeds, compiled on first use."""
         wanted: list[Tensor | Operation] = []
         rebuild = structure(self.graph, fetches, wanted)
         fed = {self._fed(key): key for key in feed_dict}
@@ -335,7 +341,7 @@ class Session:
         name: Any = None,
         traced: RunMetadata | None = None,
     ) -> Any:
-        """Run, but not beyond the deadline; fill `traced`."""
+        """Run with a deadline, or traced into `traced`, or both."""
         if self._fewer:
             renew(feed_dict)
         try:
@@ -352,7 +358,7 @@ class Session:
     def _gathered(
         self, fetches: Any, feed_dict: Feeds, name: Any
     ) -> tuple[Timed, list[np.ndarray]]:
-        """The step of fetches that run within deadlines, and its feeds."""
+        """The step of fetches that run with deadlines, and its feeds."""
         name = _name(fetches) if name is None else name
         try:
             timed = self._timed.get(name)
@@ -368,9 +374,9 @@ class Session:
         return timed, arrays
 
     def prepare(self, fetches: Any) -> None:
-        """Make the plan of `fetches` and give each rank its part; nothing runs.
+        """Plan `fetches` and register the partitions on their ranks; nothing runs.
 
-        Every rank then has a place for the variables that it hosts.
+        Each rank then has the state objects of the variables that it hosts.
         """
         wanted: list[Tensor | Operation] = []
         structure(self.graph, fetches, wanted)
@@ -387,7 +393,10 @@ class Session:
         done: frozenset[Operation] = frozenset(),
         traced: bool = False,
     ) -> Step:
-        """The step that computes `wanted` from feeds of the shapes of `arrays`, made if need be."""
+        """The step that computes `wanted` from feeds of the shapes of `arrays`.
+
+        It is compiled on first use. Errors: FetchError if the session is closed.
+        """
         if self._closed:
             raise FetchError("the session is closed", hint="make a new hf.Session()")
         with self._lock:
@@ -402,7 +411,7 @@ class Session:
 
     def _fed(self, key: Any) -> Tensor:
         tensor = self.graph.get_tensor_by_name(key) if isinstance(key, str) else key
-        if hasattr(tensor, "fetched"):  # a variable: all reads of it
+        if hasattr(tensor, "fetched"):  # a variable: feeds all its reads
             tensor = tensor.fetched
         if not isinstance(tensor, Tensor) or tensor.graph is not self.graph:
             raise FeedError(
@@ -427,7 +436,7 @@ class Session:
 
     @property
     def _cluster(self) -> Cluster:
-        """The ranks that its plans are made for, as its config says."""
+        """The cluster for which plans are made, as the session's config modifies it."""
         return session_options.cluster(self._config, self.context.cluster)
 
     def _look(
@@ -436,18 +445,18 @@ class Session:
         specs: dict[Tensor, Spec],
         done: frozenset[Operation],
     ) -> tuple[Plan, Callable[[], Outlook]]:
-        """A plan that does not run, and what tells of it in the folder of plans."""
+        """A plan that does not run, and a function that looks it up in the plan cache."""
         folds = functools.partial(evaluate, self.context)
         with self._rank_told():
             return self.context.plans.look(self.graph, wanted, specs, done, folds, self._cluster)
 
     def _why_unsaved(self) -> str:
-        """Why nobody saves what its steps train; "" if somebody does."""
+        """The warning that this session does not save what it trains; "" if it does."""
         return unsaved_training_warning.PLAIN
 
     @contextlib.contextmanager
     def _rank_told(self) -> Iterator[None]:
-        """Errors inside say on which rank they are."""
+        """Set the rank of HpcflowErrors raised inside."""
         try:
             yield
         except HpcflowError as error:
@@ -485,7 +494,7 @@ class Session:
 
 
 class InteractiveSession(Session):
-    """A session that is the thread's default one, with its graph, until it is closed."""
+    """A session that is the thread's default, with its graph, until it is closed."""
 
     def __init__(
         self,
@@ -498,11 +507,11 @@ class InteractiveSession(Session):
 
 
 def _nothing(feed_dict: Feeds) -> None:
-    """Feeds that are all looked at each time."""
+    """The `gather` of a step without one: its feeds are looked up in each run."""
 
 
 def _name(fetches: Any) -> Any:
-    """What the runner of these fetches is kept by: also their kind, for equal tuples may differ."""
+    """The key of the runner of these fetches; with their type, as equal tuples may differ in it."""
     kind = fetches.__class__
     if kind is list:
         return tuple(fetches)
@@ -510,6 +519,6 @@ def _name(fetches: Any) -> Any:
 
 
 def renew(feeds: Any) -> None:
-    """Deal a batch of `hf.data` anew if there were more replicas when it was dealt."""
+    """Shard a batch of `hf.data` again if replicas have been lost since it was sharded."""
     if hasattr(feeds, "renew"):
         feeds.renew()

@@ -1,4 +1,4 @@
-"""What a session gives back when it is closed: buffers, channels, variables, free memory."""
+"""Closing a session: frees its buffers, channels, variables and unused device memory."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from hpcflow.runtime.state.state_store import Store
     from hpcflow.runtime.step.planned_step import Step
 
-ENDING_S = 1.0  # how long steps in flight, which have been cancelled, may take to end
+ENDING_S = 1.0  # limit for cancelled steps in flight to end
 
 
 def give_back(context: Context, steps: Sequence[Step], store: Store, arena: SharedArena) -> None:
-    """Let go of all that `steps` hold, here and on other ranks, and of the variables in `store`.
+    """Free what `steps` hold, here and on other ranks, and the variables in `store`.
 
-    Where messages fail, as in a job that ends by an error, the rest goes with the process.
+    If messages fail, as in a job that ends by an error, the rest is freed with the process.
     """
     engine, late = context.engine, time.monotonic() + ENDING_S
 

@@ -1,4 +1,4 @@
-"""What the config of a session and the options of a run mean here."""
+"""Session options: interpretation of ConfigProto and RunOptions."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from hpcflow.runtime.step.step_deadline import Deadline
 
 
 def checked(config: ConfigProto | None, context: Context) -> ConfigProto:
-    """`config`, by default an empty one; what is asked for and not done is said, once.
+    """Check `config`, by default an empty one; warn once of thread and GPU options without effect.
 
-    Errors: GraphError for what is no ConfigProto.
+    Errors: GraphError if it is no ConfigProto.
     """
     if config is None:
         return ConfigProto()
@@ -53,13 +53,13 @@ def _without_gpus(config: ConfigProto) -> bool:
 
 
 def limit(config: ConfigProto) -> float | None:
-    """The seconds that each run of a session may take."""
+    """The deadline of each run of a session in seconds; None: no deadline."""
     ms = config.operation_timeout_in_ms
     return ms / 1000 if ms > 0 else None
 
 
 def cluster(config: ConfigProto, found: Cluster) -> Cluster:
-    """The ranks that a session's plans are made for, of those `found`."""
+    """The cluster `found` with the devices and placement options of a session's config."""
     counts = {str(kind).upper(): n for kind, n in config.device_count.items()}
     devices = found.devices
     if _without_gpus(config) and found.mode == "single":
@@ -76,11 +76,11 @@ def asked(
     deadline: float | None,
     limit_s: float | None,
 ) -> tuple[Deadline | None, bool]:
-    """Until when a run has to be done, and whether it is traced into `metadata`.
+    """The deadline of a run, and whether it is traced into `metadata`.
 
-    `deadline` is given beside the options, `limit_s` is the session's; the first that there is
-    counts. A trace that nobody is told of is none.
-    Errors: GraphError for options or metadata that are none.
+    The deadline is `deadline`, else that of `options`, else `limit_s`, the session's; in seconds. A
+    run without `metadata` is not traced.
+    Errors: GraphError for options or metadata of another type.
     """
     if options is not None:
         _check("options", options, RunOptions)
@@ -94,7 +94,7 @@ def asked(
 
 
 def joined(options: RunOptions | None, more: RunOptions) -> RunOptions:
-    """What both ask for: the higher trace level, the longer timeout."""
+    """Merge two options: the higher trace level, the longer timeout."""
     _check("options", more, RunOptions)
     if options is None:
         return more
@@ -104,7 +104,7 @@ def joined(options: RunOptions | None, more: RunOptions) -> RunOptions:
 
 
 def tell_places(plan: Plan) -> None:
-    """Log where each operation of a plan stands."""
+    """Log the device of each operation of a plan."""
     rows = [
         f"{node.name}: ({node.type}): {node.device}"
         for part in plan.parts.values()

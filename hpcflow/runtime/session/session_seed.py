@@ -1,4 +1,4 @@
-"""Seed: what the draws of a session follow from where neither their op nor its graph has one."""
+"""Session seed: the seed of random ops that have none of their own nor of their graph."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 
 class Seed:
-    """A number of the job, and which of its sessions it is.
+    """The seed of the job and the number of the session.
 
-    All ranks of a session have the same. Results tell the number, checkpoints keep both.
+    It is the same on all ranks of a session. result.json has the job's seed, checkpoints have both.
     """
 
     __slots__ = ("job", "mask", "session")
@@ -19,12 +19,12 @@ class Seed:
         self.set(job, session)
 
     def set(self, job: int, session: int) -> None:
-        """Be another one."""
+        """Set the seed in place."""
         self.job, self.session = job, session
         digest = hashlib.blake2b(f"{job}:{session}".encode(), digest_size=16).digest()
-        self.mask = int.from_bytes(digest, "little")  # of keys, which have as many bits
+        self.mask = int.from_bytes(digest, "little")  # 128 bits, as keys
 
     def key(self, attrs: Mapping[str, Any]) -> int:
-        """The key of an op's draws in this session."""
+        """The random key of an op in this session."""
         key: int = attrs["key"]
         return key ^ self.mask if attrs.get("unseeded") else key

@@ -1,4 +1,4 @@
-"""What TensorFlow 1 calls a target: the task that a session belongs to, as a text."""
+"""Session target, as in TensorFlow 1: names the task that a session belongs to."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from hpcflow.runtime.job.rank_context import Context
 
 
 class Target(str):
-    """The text `mpi://worker/3` that knows the context of its task."""
+    """A string such as `mpi://worker/3`, with the context of its task."""
 
     context: Context
 
     def __new__(cls, text: str, context: Context) -> Target:
-        """`text`, for the task of `context`."""
+        """The target `text` for the task of `context`."""
         made = super().__new__(cls, text)
         made.context = context
         return made
 
 
 def context_of(target: str | None) -> Context:
-    """The context of a server's target; without one that in force.
+    """The context of a server's target; the current context if `target` is None or empty.
 
-    Errors: LaunchError for any other text.
+    Errors: LaunchError for any other string.
     """
     if not target:
         return current()

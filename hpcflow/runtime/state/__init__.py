@@ -1,1 +1,1 @@
-"""State between steps: variables, queues, readers, accumulators."""
+"""State that persists between steps: variables, queues, readers, accumulators."""

@@ -1,6 +1,7 @@
-"""Accumulators of gradients: stale ones are dropped, who takes waits for as many as wanted.
+"""Conditional accumulators of gradients: stale gradients are dropped; a take waits for a count.
 
-As queues (`runtime/state/queue_backpressure.py`) they never block: a take is an attempt in a line.
+Like queues (`runtime/state/queue_backpressure.py`) they never block: a take is an attempt in a
+FIFO.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from hpcflow.runtime.step.step_instance import Instance
 
 
 class Accumulator:
-    """The sum of gradients and their number since the last take, and the step they are of."""
+    """The sum and the number of gradients since the last take, and their step."""
 
     def __init__(self, node: Node) -> None:
         self.name = node.attrs["shared_name"] or node.name
@@ -31,7 +32,7 @@ class Accumulator:
         self._takes: collections.deque[Attempt] = collections.deque()
 
     def apply(self, step: int, *gradient: np.ndarray) -> None:
-        """Add a gradient computed from the variables of step `step`; drop it if that is old."""
+        """Add a gradient computed from the variables of step `step`; drop it if it is stale."""
         if step < self.step:
             return
         self.add(*gradient)
@@ -39,14 +40,14 @@ class Accumulator:
         self._serve()
 
     def take(self, required: int) -> Attempt:
-        """Take the sum, or mean, of all once there are `required`; then begin the next step."""
+        """Take the sum, or mean, once there are `required` gradients; then begin the next step."""
         attempt = Attempt(self, (), required, False)
         self._takes.append(attempt)
         self._serve()
         return attempt
 
     def withdraw(self, attempt: Attempt) -> None:
-        """Let an attempt leave its line."""
+        """Remove an attempt from its FIFO."""
         self._takes.remove(attempt)
         attempt.end(CancelledError(f"the wait for accumulator {self.name!r} was cancelled"))
 
@@ -63,12 +64,12 @@ class Accumulator:
         raise NotImplementedError
 
     def total(self) -> tuple[np.ndarray, ...]:
-        """The result of a take, after which the sum is empty."""
+        """The result of a take; it empties the sum."""
         raise NotImplementedError
 
 
 class DenseAccumulator(Accumulator):
-    """Of gradients of one shape."""
+    """An accumulator of dense gradients of one shape."""
 
     def __init__(self, node: Node) -> None:
         super().__init__(node)
@@ -99,14 +100,14 @@ class DenseAccumulator(Accumulator):
 
 
 class SparseAccumulator(Accumulator):
-    """Of gradients that are rows; the mean of a row is over the gradients that have it."""
+    """An accumulator of sparse gradients; the mean of a row counts the gradients that have it."""
 
     def __init__(self, node: Node) -> None:
         super().__init__(node)
         self._rows: list[tuple[np.ndarray, np.ndarray]] = []
 
     def add(self, *gradient: np.ndarray) -> None:
-        """Add the rows `values` numbered by `indices`."""
+        """Add the rows `values` with the row numbers `indices`."""
         indices, values = gradient
         merge(values.shape, None if self.shape is None else (None, *self.shape[1:]))
         if len(indices) != len(values):
@@ -118,7 +119,7 @@ class SparseAccumulator(Accumulator):
         self._rows.append(_summed(np.array(indices), np.array(values))[:2])
 
     def total(self) -> tuple[np.ndarray, ...]:
-        """Row numbers in order, their sums or means, and the shape of the whole."""
+        """Row numbers in order, their sums or means, and the dense shape."""
         indices, values, counts = _summed(
             np.concatenate([i for i, _ in self._rows]), np.concatenate([v for _, v in self._rows])
         )
@@ -134,7 +135,7 @@ class SparseAccumulator(Accumulator):
 
 
 def _summed(indices: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Distinct indices in order, the sums of their rows, and how many each had."""
+    """Distinct indices in order, the sums of their rows, and the count of each."""
     order = np.argsort(indices, kind="stable")
     found, first, counts = np.unique(indices[order], return_index=True, return_counts=True)
     sums = np.add.reduceat(values[order], first, 0) if found.size else values[:0]

@@ -1,9 +1,9 @@
-"""Queues between steps: who waits to put elements in, who waits to take them, in what order.
+"""Queues with back-pressure: FIFO lines of pending enqueues and dequeues, served in order.
 
 A queue serves its enqueues one after the other and its dequeues one after the other, each as far as
-room and elements reach. An *attempt* is a request in one of these lines; it is over when it is
-`done`, with an `error` where it failed. Nothing here blocks: whoever made an attempt looks at it.
-An element is a tuple of arrays, one a component.
+capacity and elements allow. An *attempt* is a request in one of these lines. It is over when it is
+`done`; it has an `error` if it failed. Nothing here blocks: the caller polls its attempt. An
+element is a tuple of arrays, one for each component.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Element = tuple[Any, ...]
 class Kept(Protocol):
     """The elements of a queue, in its order."""
 
-    sorts: bool  # one that comes later may go out before one that has been taken
+    sorts: bool  # whether a later element may overtake one that a pending dequeue has taken
 
     def __len__(self) -> int: ...
 
@@ -31,10 +31,10 @@ class Kept(Protocol):
         """Add one."""
 
     def take(self) -> Element:
-        """Take out the one whose turn it is."""
+        """Remove and return the next one."""
 
     def restore(self, elements: list[Element]) -> None:
-        """Put back what was taken last, in the order in which it was taken."""
+        """Put back the elements that were taken last, in the order in which they were taken."""
 
 
 class FifoOrder:
@@ -53,16 +53,16 @@ class FifoOrder:
         self._elements.append(element)
 
     def take(self) -> Element:
-        """The oldest."""
+        """Remove and return the oldest."""
         return self._elements.popleft()
 
     def restore(self, elements: list[Element]) -> None:
-        """Before all others."""
+        """Put them back before all others."""
         self._elements.extendleft(reversed(elements))
 
 
 class RandomOrder:
-    """Any of them with equal chance, drawn by a generator of its own."""
+    """Uniformly random order, drawn by a generator of its own."""
 
     sorts = False
 
@@ -78,75 +78,78 @@ class RandomOrder:
         self._elements.append(element)
 
     def take(self) -> Element:
-        """One drawn at random; the last takes its place."""
+        """Remove and return a random one; the last one takes its place."""
         at, elements = int(self._draws.integers(len(self._elements))), self._elements
         elements[at], elements[-1] = elements[-1], elements[at]
         return elements.pop()
 
     def restore(self, elements: list[Element]) -> None:
-        """Among the others."""
+        """Put them back."""
         self._elements += elements
 
 
 class PriorityOrder:
-    """The smallest first component first; of equal ones the oldest."""
+    """The smallest first component first; among equals the oldest."""
 
     sorts = True
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Element]] = []
-        self._first = self._last = 0  # the places of the oldest and the newest
+        self._first = self._last = 0  # sequence numbers of the oldest and the newest
 
     def __len__(self) -> int:
         return len(self._heap)
 
     def put(self, element: Element) -> None:
-        """Add one behind those of its priority."""
+        """Add one behind those of equal priority."""
         self._last += 1
         heapq.heappush(self._heap, (int(element[0]), self._last, element))
 
     def take(self) -> Element:
-        """The smallest."""
+        """Remove and return the one of the smallest priority."""
         return heapq.heappop(self._heap)[2]
 
     def restore(self, elements: list[Element]) -> None:
-        """Before those of their priorities."""
+        """Put them back before those of equal priority."""
         self._first -= len(elements)
         for i, element in enumerate(elements, self._first):
             heapq.heappush(self._heap, (int(element[0]), i, element))
 
 
 class Owner(Protocol):
-    """What has the line."""
+    """The queue or accumulator that an attempt belongs to."""
 
     def withdraw(self, attempt: Attempt) -> None:
-        """Let an attempt leave its line."""
+        """Remove an attempt from its line."""
 
 
 class Attempt:
-    """A request in a line: `left` elements to put or to take; `elements` are those put or taken."""
+    """A pending request: `left` elements to put or take; `elements` are those to put, or taken."""
 
     def __init__(self, queue: Owner, elements: Iterable[Element], left: int, some: bool) -> None:
         self.queue, self.left, self.some = queue, left, some
         self.elements = collections.deque(elements)
-        self.closes = False  # in the line of enqueues: from its turn on the queue is closed
+        self.closes = False  # among enqueues: at its turn the queue is closed
         self.done = False
         self.error: HpcflowError | None = None
         self.tell: Callable[[], object] = _nobody  # called when it is over
 
     def end(self, error: HpcflowError | None = None) -> None:
-        """It is over."""
+        """Mark it as done, and call `tell`."""
         self.done, self.error = True, error
         self.tell()
 
     def cancel(self) -> None:
-        """Leave the line; what was taken goes back, what was put stays."""
+        """Leave the line; taken elements are put back, enqueued ones stay."""
         if not self.done:
             self.queue.withdraw(self)
 
 
 class Queue:
-    """The state of one queue; `capacity` below 0 is none, `at_least` stay in until it closes."""
+    """The state of one queue.
+
+    A `capacity` below 0 is unbounded. `at_least` elements stay in the queue until it is closed.
+    """
 
     def __init__(
         self, kind: str, name: str, kept: Kept, capacity: int = -1, at_least: int = 0
@@ -161,9 +164,9 @@ class Queue:
         return len(self.kept)
 
     def enqueue(self, elements: list[Element]) -> Attempt:
-        """Put `elements`, one after the other as there is room.
+        """Put `elements` one after the other, as capacity allows.
 
-        Fails with CancelledError if its turn comes when the queue is closed.
+        The attempt fails with CancelledError if the queue is closed at its turn.
         """
         attempt = Attempt(self, elements, len(elements), False)
         self._enqueues.append(attempt)
@@ -171,9 +174,10 @@ class Queue:
         return attempt
 
     def dequeue(self, count: int = 1, some: bool = False) -> Attempt:
-        """Take `count` elements; of a closed queue with `some` also fewer, but not none.
+        """Take `count` elements; with `some`, a closed queue may give fewer, but at least one.
 
-        Fails with OutOfRangeError if the queue is closed and has too few: they stay in it.
+        The attempt fails with OutOfRangeError if the queue is closed and has too few: they stay in
+        it.
         """
         attempt = Attempt(self, (), count, some)
         self._dequeues.append(attempt)
@@ -181,9 +185,9 @@ class Queue:
         return attempt
 
     def close(self, cancel: bool = False) -> Attempt:
-        """No more elements come, once those are in that wait already; with `cancel` at once.
+        """Close the queue after the pending enqueues; with `cancel` at once.
 
-        Enqueues behind it, with `cancel` all that wait, fail with CancelledError.
+        Later enqueues, and with `cancel` all pending ones, fail with CancelledError.
         """
         attempt = Attempt(self, (), 0, False)
         attempt.closes = True
@@ -197,7 +201,7 @@ class Queue:
         return attempt
 
     def withdraw(self, attempt: Attempt) -> None:
-        """Let an attempt leave its line."""
+        """Remove an attempt from its line; it fails with CancelledError."""
         if attempt in self._dequeues:
             self._dequeues.remove(attempt)
             self.kept.restore(list(attempt.elements))
@@ -212,12 +216,12 @@ class Queue:
     # -- serving
 
     def _serve(self) -> None:
-        """Go on with both lines until neither can."""
+        """Serve both lines until neither can progress."""
         while self._put_some() or self._take_some():
             pass
 
     def _put_some(self) -> bool:
-        """Serve enqueues; True if one ended or an element came in."""
+        """Serve enqueues; True if one ended or an element was added."""
         moved = False
         while self._enqueues:
             first = self._enqueues[0]
@@ -235,13 +239,13 @@ class Queue:
         return moved
 
     def _refuse(self) -> None:
-        """All enqueues fail; another wish to close is met."""
+        """Fail all pending enqueues; a pending close succeeds."""
         while self._enqueues:
             attempt = self._enqueues.popleft()
             attempt.end(None if attempt.closes else CancelledError(f"{self} is closed"))
 
     def _take_some(self) -> bool:
-        """Serve dequeues; True if one ended or an element went out."""
+        """Serve dequeues; True if one ended or an element was removed."""
         moved = False
         while self._dequeues:
             first = self._dequeues[0]
@@ -257,9 +261,9 @@ class Queue:
         return moved
 
     def _give(self, attempt: Attempt) -> bool:
-        """Take elements for a dequeue as far as they reach; True if there was one more."""
+        """Take available elements for a dequeue; True if it has more than before."""
         before = attempt.left
-        if self.kept.sorts:  # those taken earlier compete with those that came since
+        if self.kept.sorts:  # elements taken earlier compete with newer ones
             self.kept.restore(list(attempt.elements))
             attempt.left += len(attempt.elements)
             attempt.elements.clear()
@@ -279,7 +283,7 @@ class Queue:
 
 
 def _nobody() -> None:
-    """Who is told where nobody waits."""
+    """Default of `Attempt.tell`: does nothing."""
 
 
 ORDERS: dict[str, Callable[[dict[str, Any]], Kept]] = {

@@ -1,4 +1,4 @@
-"""What the operations on a queue start: attempts of it, and their elements as arrays."""
+"""Execution of queue ops: they create attempts, and convert elements to arrays."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ for _type in ORDERS:
 
 
 def _chosen(node: Node, inputs: Sequence[Any]) -> tuple[Queue, Sequence[Any]]:
-    """The queue that is meant, of several the one an index says, and the other inputs."""
+    """The queue of an op, selected by an index input if there are several; and the other inputs."""
     count = node.attrs["queues"]
     if count == 1:
         return inputs[0], inputs[1:]
@@ -40,9 +40,9 @@ def _chosen(node: Node, inputs: Sequence[Any]) -> tuple[Queue, Sequence[Any]]:
 
 
 class Attempted:
-    """An attempt as a wait of a step; `kind` says how its elements become arrays."""
+    """An attempt as a wait of a step; `kind` selects how its elements become arrays."""
 
-    local = True  # it ends by what steps of this rank do, not by a message
+    local = True  # it ends by steps of this rank, not by a message
 
     def __init__(self, instance: Instance, node: Node, attempt: Attempt, kind: str = "") -> None:
         self.instance, self.node, self.attempt, self.kind = instance, node, attempt, kind
@@ -50,7 +50,7 @@ class Attempted:
         attempt.tell = instance.link.engine.serve
 
     def test(self) -> bool:
-        """True once the attempt is over; raises what it failed by."""
+        """True once the attempt is over; raises its error."""
         if self.cancelled:
             return True
         if not self.attempt.done:
@@ -65,7 +65,7 @@ class Attempted:
         return True
 
     def cancel(self) -> None:
-        """Leave the line."""
+        """Cancel the attempt."""
         self.cancelled = True
         self.attempt.cancel()
 
@@ -93,7 +93,10 @@ def _enqueue_many(instance: Instance, node: Node, *inputs: Any) -> Wait:
 
 
 def _kept(part: Any, shape: Shape) -> np.ndarray:
-    """A copy of an input, which has to fit."""
+    """A copy of an input.
+
+    Errors: ShapeError if its shape does not fit.
+    """
     try:
         merge(part.shape, shape)
     except ShapeError:
@@ -127,7 +130,7 @@ def _take(instance: Instance, node: Node, inputs: Sequence[Any], some: bool) -> 
 
 
 def _joined(node: Node, elements: list[Element]) -> list[np.ndarray]:
-    """Each component of all elements in one array, the smaller ones padded with zeros or ""."""
+    """Each component of all elements stacked in one array, smaller ones padded with zeros or ""."""
     columns = []
     for i, spec in enumerate(node.specs):
         assert spec.shape is not None

@@ -1,4 +1,4 @@
-"""What operations on a reader start: records of files whose names come out of a queue."""
+"""Readers: ops that read records of files, whose names are dequeued from a queue."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hpcflow.runtime.state.queue_backpressure import Attempt, Queue
 from hpcflow.runtime.state.state_store import state
 from hpcflow.runtime.step.step_instance import Instance
 
-Record = tuple[bytes, bytes]  # what it is called, its content
+Record = tuple[bytes, bytes]  # key, value
 
 
 def _lines(name: bytes, attrs: dict[str, Any]) -> Iterator[Record]:
@@ -55,21 +55,24 @@ KINDS: dict[str, Callable[[bytes, dict[str, Any]], Iterator[Record]]] = {
 
 
 class Reader:
-    """Where a reader stands; it never blocks, and serves reads in the order in which they came."""
+    """The position of a reader; it never blocks, and serves reads in FIFO order."""
 
     def __init__(self, node: Node) -> None:
         self.attrs, self.line = node.attrs, collections.deque[_Read]()
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew, with the next file."""
+        """Reset the counts and continue with the next file."""
         self.counts = {"records": 0, "files": 0}
         self._file: Iterator[Record] | None = None
         self._name = b""
-        self._asked: Attempt | None = None  # for the name of the next file
+        self._asked: Attempt | None = None  # the pending dequeue of the next file name
 
     def take(self, queue: Queue, most: int, wake: Callable[[], object]) -> list[Record]:
-        """The next records of one file; none if a name must be waited for."""
+        """The next records, of one file; none while the name of the next file is pending.
+
+        Errors: OutOfRangeError and others of the queue; DataError if a file cannot be read.
+        """
         while True:
             if self._file is None and not self._opened(queue, wake):
                 return []
@@ -109,7 +112,7 @@ class Reader:
         return found
 
     def left(self) -> None:
-        """A read was given up: a name that nobody waits for stays in the queue."""
+        """A read was cancelled: a file name that no read waits for stays in the queue."""
         if not self.line and self._asked is not None:
             self._asked.cancel()
             self._asked = None
@@ -119,9 +122,9 @@ state("Reader")(Reader)
 
 
 class _Read:
-    """A read in the line of its reader."""
+    """A read in the queue of its reader."""
 
-    local = True  # it ends by what steps of this rank do, not by a message
+    local = True  # it ends by steps of this rank, not by a message
 
     def __init__(self, instance: Instance, node: Node, reader: Reader, queue: Queue, most: int):
         self.instance, self.node, self.reader, self.queue = instance, node, reader, queue
@@ -129,7 +132,10 @@ class _Read:
         reader.line.append(self)
 
     def test(self) -> bool:
-        """True once it has records; raises why there are none."""
+        """True once it has records.
+
+        Errors: as `Reader.take`.
+        """
         if self.cancelled:
             return True
         if self.reader.line[0] is not self:
@@ -151,7 +157,7 @@ class _Read:
         return True
 
     def cancel(self) -> None:
-        """Leave the line."""
+        """Leave the reader's queue."""
         self.cancelled = True
         if self in self.reader.line:
             self.reader.line.remove(self)

@@ -1,4 +1,4 @@
-"""Mutable state held between steps: versioned variables and the store that owns them."""
+"""The state store: versioned variables and other state that persists between steps."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 class VariableState:
-    """One variable, or one piece of a variable that is cut over servers.
+    """One variable, or one shard of a variable that is sharded over servers.
 
-    A reader that outlives straight-line code pins the version it saw; an update writes in place
-    when nothing is pinned, else into a second buffer that becomes current. So nobody sees half an
-    update, and nothing is copied while readers and writers alternate.
+    A reader that outlives its segment pins the version it has read. An update writes in place if no
+    version is pinned, else into a second buffer that becomes current. So no reader sees a partial
+    update, and nothing is copied while reads and updates alternate.
     """
 
     __slots__ = (
@@ -54,22 +54,25 @@ class VariableState:
     def __init__(self, node: Node, device: Device) -> None:
         self.name, self.line, self.device = node.name, node.line, device
         self.dtype, self.shape = np.dtype(node.attrs["dtype"]), tuple(node.attrs["shape"])
-        self.copied: tuple[int, int] | None = node.attrs.get("copy")  # which copy, of how many
+        self.copied: tuple[int, int] | None = node.attrs.get("copy")  # index, number of copies
         self.whole: tuple[int, ...] = tuple(node.attrs.get("whole", self.shape))
         self.rows: tuple[int, int] = node.attrs.get("piece") or (0, (*self.whole, 1)[0])
         is_part = "copy" in node.attrs or "whole" in node.attrs
         self.variable = node.name.rpartition("/part_")[0] if is_part else node.name
         self.array: Any = None  # the current version; None until initialized
-        self.driver = -1  # the rank in whose graph it was met first, if that is known
-        self.pins = 0  # readers of the current version
-        self.old: dict[int, list[Any]] = {}  # id of an older version -> [array, its readers]
-        self.spare: Any = None  # a buffer nobody uses
-        # versions whose pins ended outside of steps, at any moment, and have yet to be unpinned
+        self.driver = -1  # the rank whose graph had it first, if known
+        self.pins = 0  # pins of the current version
+        self.old: dict[int, list[Any]] = {}  # id of an older version -> [array, its pins]
+        self.spare: Any = None  # an unused buffer
+        # versions whose pins ended outside steps, at any moment, and have not been unpinned yet
         self.let_go: collections.deque[Any] = collections.deque()
-        self.updates = 0  # updates applied since it was made, initialization not counted
+        self.updates = 0  # updates applied, initialization not counted
 
     def read(self) -> Any:
-        """The current version, good until straight-line code ends."""
+        """The current version, valid until the segment ends.
+
+        Errors: UninitializedError.
+        """
         if self.array is None:
             raise UninitializedError(
                 f"variable {self.name!r} has no value yet",
@@ -80,20 +83,23 @@ class VariableState:
         return self.array
 
     def pin(self) -> Any:
-        """The current version, kept unchanged until `unpin`."""
+        """The current version, unchanged until `unpin`.
+
+        Errors: UninitializedError.
+        """
         array = self.read()
         self.pins += 1
         return array
 
     def reserve(self) -> Any:
-        """The second buffer if nobody uses one, made now; None if one is in use."""
+        """Allocate and return the second buffer; None if any version is pinned."""
         if self._pinned() or self.old:
             return None
         self.spare = self._spare_buffer()
         return self.spare
 
     def unpin(self, array: Any) -> None:
-        """End one pin of the version `array`."""
+        """End one pin of version `array`; an old version without pins becomes the spare buffer."""
         if array is self.array:
             self.pins -= 1
             return
@@ -101,10 +107,10 @@ class VariableState:
         held[1] -= 1
         if not held[1]:
             found = self.old.pop(id(array))[0]
-            self.spare = None if self.array is None else found  # None: closed
+            self.spare = None if self.array is None else found  # None: the variable is closed
 
     def write(self) -> Any:
-        """The array an update changes in place: the current one, or its copy if it is pinned."""
+        """The array that an update changes in place: the current one, or a copy if it is pinned."""
         current = self.read()
         self.updates += 1
         if not self.pins or not self._pinned():
@@ -114,7 +120,7 @@ class VariableState:
         return fresh
 
     def stays(self, array: Any) -> bool:
-        """Whether `array` is the current version, and an update would change it in place."""
+        """Whether `array` is the current version and an update would change it in place."""
         return self.array is array and array is not None and not (self.pins and self._pinned())
 
     def assign(self, value: Any, initial: bool = False) -> None:
@@ -125,7 +131,7 @@ class VariableState:
         target[...] = value
 
     def adopt(self, value: Any) -> None:
-        """Give it the initial value `value`, an array that is nobody else's: it is not copied."""
+        """Set the initial value to `value`, an array with no other users; it is not copied."""
         if self.array is None:
             nbytes = math.prod(self.shape) * self.dtype.itemsize
             self.device.held.keep("variables", value, nbytes)
@@ -134,10 +140,11 @@ class VariableState:
             self.assign(value, initial=True)
 
     def begin(self, whole: bool) -> tuple[Any, Any]:
-        """For an update in tiles: the array to fill, and the one to copy there first.
+        """Begin a tiled update; returns the array to fill, and the array to copy into it first.
 
-        That is None if all is new (`whole`) or nothing pins the current version. Until `end` nobody
-        else may use the variable, and nobody sees what is filled of a second buffer.
+        The latter is None if all elements are overwritten (`whole`) or no reader pins the current
+        version. Until `end`, no other code may use the variable, and a second buffer is not
+        visible.
         """
         current = self.array if whole else self.read()
         if current is not None and not self._pinned():
@@ -145,13 +152,13 @@ class VariableState:
         return self._spare_buffer(), None if whole else current
 
     def end(self, filled: Any, updates: int) -> None:
-        """An update in tiles is over: what was to be filled is the current version."""
+        """A tiled update is over: the filled array becomes the current version."""
         self.updates += updates
         if filled is not self.array:
             self._install(filled)
 
     def renew(self) -> Iterator[None]:
-        """Make the current version one that nothing pins, by a copy in tiles."""
+        """Make the current version an unpinned one, by a tiled copy."""
         target, source = self.begin(whole=False)
         if source is None:
             return
@@ -163,31 +170,31 @@ class VariableState:
         self.end(target, 0)
 
     def refill(self) -> Any:
-        """The array, to be overwritten entirely as by an initial value, while no step runs."""
+        """The array, to be overwritten entirely with an initial value while no step runs."""
         return self._second() if self.array is None or self._pinned() else self.array
 
     def fit(self, value: Any) -> None:
-        """ShapeError if an update would not give each element its own operand."""
+        """Errors: ShapeError if an update does not have exactly one operand for each element."""
         if value.shape != self.shape:
             raise ShapeError(
                 f"variable {self.name!r} is {list(self.shape)}; the update is {list(value.shape)}"
             )
 
     def close(self) -> None:
-        """Let go of its memory; versions that are pinned live as long as their readers."""
+        """Release its memory; pinned versions live until their readers end."""
         self._pinned()
         if self.pins:
             self.old[id(self.array)] = [self.array, self.pins]
         self.array, self.spare, self.pins = None, None, 0
 
     def _pinned(self) -> int:
-        """Readers of the current version, without those who have let go of it since."""
+        """The number of pins of the current version, after pins that ended outside steps."""
         while self.let_go:
             self.unpin(self.let_go.popleft())
         return self.pins
 
     def _second(self) -> Any:
-        """A buffer that becomes current; the version before it stays for its readers."""
+        """A buffer that becomes the current version; pinned versions stay valid."""
         fresh = self._spare_buffer()
         self._install(fresh)
         return fresh
@@ -203,20 +210,20 @@ class VariableState:
         if self.pins:
             self.old[id(self.array)] = [self.array, self.pins]
             self.pins = 0
-        else:  # its last reader went while the update was done
+        else:  # its last reader ended during the update
             self.spare = self.array
         self.array = fresh
 
 
 Make = Callable[[Node], Any]
 _KINDS: dict[str, Make] = {}
-_NAMED_AS: dict[str, str] = {}  # op type -> whose names it shares, by default its own
+_NAMED_AS: dict[str, str] = {}  # op type -> its namespace, by default its own
 
 
 def state(type: str, named_as: str = "") -> Callable[[Make], Make]:
-    """Decorator: `make(node)` makes what a handle of op `type` stands for, if not a variable.
+    """Decorator: `make(node)` builds the state of a handle op `type` that is no variable.
 
-    Types that are `named_as` one thing cannot have one name.
+    Types with the same `named_as` share one namespace.
     """
 
     def add(make: Make) -> Make:
@@ -227,7 +234,7 @@ def state(type: str, named_as: str = "") -> Callable[[Make], Make]:
 
 
 def _differing(first: Node, node: Node) -> str:
-    """In what two nodes that share a name differ, "" if in nothing."""
+    """The difference between two nodes that share a name; "" if there is none."""
     if first.type != node.type:
         return f"it is a {first.type}"
     names = sorted({*first.attrs, *node.attrs})
@@ -238,25 +245,25 @@ def _differing(first: Node, node: Node) -> str:
 
 
 class Store:
-    """What lives on this rank between steps: variables by name, other state by kind and name.
+    """The state of this rank between steps: variables by name, other state by type and name.
 
-    Each session has one here, of the `number` of it, and one on each other rank of its replica.
-    Servers have one for all.
-    Other state is that of a node, or of all nodes with one attribute `shared_name`.
+    Each session has a store on its driver, with the session's `number`, and one on each other rank
+    of its replica. Servers have one store for all sessions. Other state belongs to a node, or to
+    all nodes with the same attribute `shared_name`.
     """
 
     def __init__(self, seed: Seed | None = None, number: int = 0) -> None:
         self.number = number
-        self.seed = seed or Seed()  # of what is drawn without one
+        self.seed = seed or Seed()  # seed of random ops without a seed
         self.states: dict[str, VariableState] = {}
-        self.others: dict[tuple[str, str], tuple[Any, Node]] = {}  # and the node that made it
+        self.others: dict[tuple[str, str], tuple[Any, Node]] = {}  # (state, node that created it)
         self.driver = -1  # the rank whose plan is being compiled
         self.draws: dict[tuple[str, str], Draws] = {}  # (fetches, random op) -> draws made
 
     def find(self, node: Node, device: Device) -> Any:
-        """What the handle that `node` makes stands for, made at first use.
+        """The state of the handle node `node`, created on first use.
 
-        Errors: HpcflowError if another graph's of that name is another thing.
+        Errors: HpcflowError if state of that name exists with another type or other attributes.
         """
         if node.type not in _KINDS:
             service_registry.load(node.type)
@@ -279,13 +286,13 @@ class Store:
         return found
 
     def known(self, type: str, name: str) -> Any:
-        """State of a type that steps have used already, None if there is none of this name."""
+        """Existing state of a type; None if there is none of this name."""
         return self.others.get((_NAMED_AS.get(type, type), name), (None, None))[0]
 
     def get(self, node: Node, device: Device) -> VariableState:
-        """The state behind a Variable node, made at first use.
+        """The state of a Variable node, created on first use.
 
-        Errors: ShapeError if another graph's variable of that name has another shape or dtype,
+        Errors: ShapeError if a variable of that name has another shape or dtype in another graph,
         GraphMismatchError if that graph is another rank's.
         """
         state = self.states.get(node.name)
@@ -311,17 +318,17 @@ class Store:
         return state
 
     def close(self) -> None:
-        """Let go of all memory; what has been counted stays."""
+        """Release all memory; the update counts stay."""
         for variable in self.states.values():
             variable.close()
         self.others.clear()
         self.draws.clear()
 
     def reports(self) -> dict[str, Any]:
-        """What other state has to tell, by its name."""
+        """The reports of other state, by name."""
         found = ((key[1], other) for key, (other, _) in self.others.items())
         return {name: other.report() for name, other in found if hasattr(other, "report")}
 
     def updates(self) -> dict[str, int]:
-        """Updates applied to each variable."""
+        """The number of updates applied to each variable."""
         return {name: state.updates for name, state in self.states.items()}

@@ -1,8 +1,9 @@
-"""What drivers say that servers hold for them: two graphs that differ there are refused by name.
+"""Variable declarations: drivers declare their server variables; mismatched graphs are rejected.
 
-Asynchronous replicas may run different fetches at different times, so they never meet to compare
-their graphs. But a variable of both must be one: of one shape, on one server. Each driver declares
-the variables of its plans to the first server, before the first step that uses them.
+Asynchronous replicas may run different fetches at different times, so they have no common point to
+compare their graphs. A variable of two replicas must nevertheless be the same: one shape, on one
+server. Each driver declares the variables of its plans to the first server, before the first step
+that uses them.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from hpcflow.plan.ir.program import Node, Part
 
 
 class Held(NamedTuple):
-    """A variable, a piece of one, or other state, as one driver's plan has it."""
+    """A variable, a shard of one, or other state, as declared by one driver's plan."""
 
     name: str
-    variable: str  # the whole of which it is a piece
-    turn: int  # how many other things the driver had before under that name
+    variable: str  # the variable of which it is a shard
+    turn: int  # how many other declarations the driver had under that name before
     what: str  # its type, dtype and shape
     task: str
-    rows: tuple[int, ...]  # of a piece: first and last
+    rows: tuple[int, ...]  # of a shard: first and last
     line: str  # the user's line
 
 
 def what_of(node: Node) -> str:
-    """What a node stands for: `variable float32[3, 4]`, or the type and attributes of others."""
+    """A description of a node's state: `variable float32[3, 4]`, or its type and attributes."""
     attrs = node.attrs
     if node.type == "Variable":
         return f"variable {attrs['dtype']}{show(attrs.get('whole', attrs['shape']))}"
@@ -38,13 +39,13 @@ def what_of(node: Node) -> str:
 
 
 class Declared:
-    """What this driver has declared; `new` is what has yet to be."""
+    """What this driver has declared; `new` returns what remains to be declared."""
 
     def __init__(self) -> None:
         self._turns: dict[str, list[dict[str, Held]]] = {}
 
     def new(self, parts: Iterable[Part]) -> bytes:
-        """The state on servers that `parts` use and no plan before did, for `Hosted.add`."""
+        """The server state that `parts` use and no earlier plan did, encoded for `Hosted.add`."""
         rows = []
         for part in parts:
             if not part.task.startswith("/job:ps"):
@@ -70,25 +71,25 @@ class Declared:
 
 
 class _Thing(NamedTuple):
-    """What drivers have declared under one name; of two of them, for all others have the same."""
+    """The declarations of one name; of at most two drivers, because all others are equal."""
 
-    by_name: dict[str, dict[int, Held]]  # its pieces, or itself -> driver -> as that one has it
-    first: dict[int, Held]  # driver -> the first piece that it declared
+    by_name: dict[str, dict[int, Held]]  # name of a shard or of the whole -> driver -> declaration
+    first: dict[int, Held]  # driver -> the first shard that it declared
 
 
 class Hosted:
-    """What all drivers have declared, on the first server.
+    """The declarations of all drivers, on the first server.
 
-    A declaration is compared with that of one other driver, however many there are.
+    A declaration is compared with that of one other driver, regardless of their number.
     """
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, int], _Thing] = {}
 
     def add(self, driver: int, body: bytes) -> None:
-        """Take what rank `driver` declares.
+        """Add the declarations of rank `driver`.
 
-        Errors: GraphMismatchError if another driver has another thing of that name.
+        Errors: GraphMismatchError if they conflict with another driver's.
         """
         for row in json.loads(body):
             held = Held(*row)
@@ -105,7 +106,7 @@ class Hosted:
 
 
 def compare(a: Held, driver_a: int, b: Held, driver_b: int) -> None:
-    """GraphMismatchError unless both can be the same thing."""
+    """Errors: GraphMismatchError unless both declarations can be the same state."""
     if driver_b < driver_a:
         a, driver_a, b, driver_b = b, driver_b, a, driver_a
     if a.what != b.what:
@@ -126,7 +127,7 @@ def _place(held: Held) -> str:
 
 
 def differ(name: str, *graphs: tuple[int, Any, str], why: str = "") -> None:
-    """Raise a GraphMismatchError; each of `graphs` is a rank, what it has, and the user's line."""
+    """Raise a GraphMismatchError; each of `graphs` is a rank, its declaration, the user's line."""
     each = ", but ".join(f"{what} on rank {rank} (made at {line})" for rank, what, line in graphs)
     raise GraphMismatchError(
         f"{why}{name!r} is {each}",

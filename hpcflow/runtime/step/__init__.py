@@ -1,1 +1,1 @@
-"""One step: feeds, the compiled partition and its instances, messages, fetches, the plan cache."""
+"""Step execution: feeds, compiled partitions, step instances, messages, fetches, plan cache."""

@@ -1,8 +1,8 @@
-"""Running loops and branches: in line as one call, or across waits as steps within the step.
+"""Control-flow execution: loops and branches run inline as one call, or across waits as substeps.
 
-A frame on one task that never waits is one function of its inputs, made of the code of its parts.
-One that waits, for other tasks or for state, is a wait of the step it stands in: its iterations
-are instances of their own, which the engine drives like any.
+A frame on one task that never waits is one function of its inputs, composed of the code of its
+partitions. A frame that waits, for other tasks or for state, is a wait of the enclosing step: each
+iteration runs as an instance of its own, which the executor drives like any other.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Run = Callable[..., Any]
 
 
 class Held:
-    """The instances of the parts of a frame, of one step instance."""
+    """The instances of a frame's partitions, for one step instance."""
 
     def __init__(self, instance: Instance, node: Node) -> None:
         self.node = node
@@ -37,13 +37,13 @@ class Held:
         self.own = [_kept if s.dtype in OPAQUE else _copier(device) for s in node.specs]
 
     def slots(self, inputs: Sequence[Any]) -> list[Any]:
-        """The variables, each an array of the loop's own, and what is used from outside."""
+        """The loop variables, each in an array of the loop's own, followed by the captures."""
         begin = self.variables - self.empty
         inits = [own(x) for own, x in zip(self.own, inputs[:begin], strict=False)]
         return [*inits, *([] for _ in range(self.empty)), *inputs[begin:]]
 
     def explain(self, error: BaseException, rank: int) -> BaseException:
-        """The error, with the operation inside where it happened."""
+        """`error` with the operation in the frame that raised it."""
         for compiled in self.compiled.values():
             error = compiled.explain(error, rank)
         return error
@@ -58,11 +58,11 @@ def _copier(device: Any) -> Callable[[Any], Any]:
     return xp.array if xp is not None else lambda value: value
 
 
-# -- in line
+# -- inline
 
 
 def inline(instance: Instance, node: Node) -> Run:
-    """The function that a frame which never waits is."""
+    """The function of a frame that never waits."""
     held = Held(instance, node)
     run = _branch(held) if node.type == "Branch" else _loop(held, instance)
     rank = instance.link.engine.rank
@@ -102,12 +102,12 @@ def run(*inputs):
 
 
 def _loop(held: Held, instance: Instance) -> Run:
-    """A loop around the code of condition and body, written for its variables."""
+    """A loop over the code of condition and body, generated for its variables."""
     outside = len(held.node.inputs) + held.empty
     names = [f"v{i}" for i in range(outside)]
     variables = names[: held.variables]
     polls = "", "pass"
-    if not instance.code.simple:  # a step that sends or waits: messages move in the loop too
+    if not instance.code.simple:  # a step with messages or waits: the loop polls them
         body = held.compiled["body"]
         seconds = sum(map(seconds_in(body.part), body.part.nodes.values()))
         if seconds:
@@ -129,7 +129,7 @@ def _loop(held: Held, instance: Instance) -> Run:
         "poll": instance.link.engine.poll,
     }
     exec(compile(source, "<hpcflow loop>", "exec"), scope)
-    # popped: if they knew each other, nothing would go before it is collected
+    # popped: a reference cycle with its globals would delay their release to a collection
     run: Run = scope.pop("run")
     return run
 
@@ -139,7 +139,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _target(names: Sequence[str]) -> str:
-    """Names as a part's code gives their values: one alone is not in a tuple."""
+    """The names as an assignment target for a partition's results; one alone is no tuple."""
     return names[0] if len(names) == 1 else _listed(names)
 
 
@@ -147,7 +147,7 @@ def _target(names: Sequence[str]) -> str:
 
 
 class _Across:
-    """A frame whose parts wait: it starts them one after the other, and is over with the last."""
+    """A frame that waits: it runs its partitions one after the other, and is over with the last."""
 
     def __init__(self, instance: Instance, node: Node) -> None:
         if node.name not in instance.frames:
@@ -162,7 +162,7 @@ class _Across:
         return self.over and (self.running is None or self.running.finished)
 
     def cancel(self) -> None:
-        """The step fails: so does what runs of it in here."""
+        """The step fails: fail the running partition too."""
         self.over = True
         if self.running is not None and self.outer.error is not None:
             self.engine.fail(self.running, self.outer.error)
@@ -170,7 +170,7 @@ class _Across:
     def start(
         self, key: str, slots: Sequence[Any], then: Callable[[tuple[Any, ...]], None]
     ) -> None:
-        """Run a part on values of `slots`; `then` takes its results."""
+        """Run a partition with values of `slots`; `then` is called with its results."""
         part = self.held.parts[key]
         feeds = tuple(slots[i] for i in self.held.feeds[key])
         if part.code.simple:
@@ -190,7 +190,7 @@ class _Across:
         self.engine.start(part, self.outer.step, feeds)
 
     def fail(self, error: BaseException) -> None:
-        """What runs in here failed, and so the step."""
+        """The frame has failed: fail the step."""
         self.over = True
         self.engine.fail(self.outer, error)
 
@@ -207,7 +207,7 @@ class _Across:
             then(values)
 
     def end(self, values: Sequence[Any]) -> None:
-        """Hand over the outputs."""
+        """Store the outputs; the frame is over."""
         self.outer.put(self.node.name, *values)
         self.over = True
 
@@ -228,7 +228,7 @@ class _LoopAcross(_Across):
         self.test_it()
 
     def test_it(self, _: tuple[Any, ...] = ()) -> None:
-        """Whether there is one more iteration; a loop, that short iterations nest no calls."""
+        """Evaluate the condition; iterative, so that short iterations do not nest calls."""
         self.again = True
         while self.again:
             self.again = False

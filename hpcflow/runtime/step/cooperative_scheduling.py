@@ -1,9 +1,12 @@
-"""Strands that stop between the tiles of large updates, and who is put off until they are over.
+"""Cooperative scheduling: large updates yield between tiles; conflicting segments are deferred.
 
-Such a strand keeps its variables to itself: those it updates are used by no other, those it only
-reads are updated by no other. What would clash is put off, and all that would clash with what is
-put off: so strands that use one variable run in the order in which they came. A strand holds its
-variables from its first tile to its end and waits for nothing in between: nobody waits in a circle.
+A segment with tiled updates holds its variables: no other segment uses those that it updates, or
+updates those that it reads. A conflicting segment is deferred, and so is every segment that
+conflicts with a deferred one. Thus segments that use the same variable run in their order of
+arrival.
+
+A segment holds its variables from its first tile to its end and waits for nothing in between, so no
+deadlock can occur.
 """
 
 from __future__ import annotations
@@ -15,23 +18,23 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-SLICE_S = 250e-6  # how long tiles are computed before others are looked after
+SLICE_S = 250e-6  # seconds of tiles before other work is polled
 
 
 class Touched(NamedTuple):
-    """The variables that a strand reads, and those that it updates."""
+    """The variables that a segment reads, and those that it updates."""
 
     reads: frozenset[Any]
     writes: frozenset[Any]
 
     def clashes(self, other: Touched) -> bool:
-        """Whether the two must not run at one time."""
+        """Whether the two segments must not run concurrently."""
         mine, its = self.writes, other.writes
         return not (mine.isdisjoint(other.reads | its) and its.isdisjoint(self.reads))
 
 
 class Going(NamedTuple):
-    """A strand that has begun and yields between tiles."""
+    """A segment that has begun and yields between tiles."""
 
     instance: Any
     strand: int
@@ -40,7 +43,7 @@ class Going(NamedTuple):
 
 
 class Slices:
-    """The strands that are on their way; they take turns of about `SLICE_S` seconds."""
+    """Tiled segments in progress, scheduled round-robin in slices of about `SLICE_S` seconds."""
 
     def __init__(self) -> None:
         self.going: collections.deque[Going] = collections.deque()
@@ -49,22 +52,22 @@ class Slices:
         self.interrupt = Interrupt()
 
     def clash(self, touched: Touched) -> bool:
-        """Whether a strand that is on its way keeps one that uses these variables from running."""
+        """Whether a segment in progress conflicts with one that uses these variables."""
         return any(going.touched.clashes(touched) for going in self.going)
 
     def puts_off(self, touched: Touched, strand: tuple) -> bool:
-        """Put `strand`, arguments of `run_strand`, off if it must not run yet."""
+        """Defer `strand`, arguments of `run_strand`, on a conflict; whether it was deferred."""
         late = self.clash(touched) or any(t.clashes(touched) for t, _ in self.put_off)
         if late:
             self.put_off.append((touched, strand))
         return late
 
     def due(self) -> bool:
-        """Whether others had their share of the time."""
+        """Whether other work has had its share of the time."""
         return time.perf_counter() - self.ended > SLICE_S
 
     def advance(self) -> bool:
-        """Tiles of the first strand for the time of a slice; True at its end, else it goes last."""
+        """Run tiles of the first segment for one slice; True at its end, else rotate it back."""
         tiles, until = self.going[0].tiles, time.perf_counter() + SLICE_S
         try:
             for _ in tiles:
@@ -76,21 +79,21 @@ class Slices:
             self.ended = time.perf_counter()
 
     def end(self, going: Going) -> list[tuple]:
-        """A strand is over: those that were put off, in their order."""
+        """A segment is over; the deferred segments, in their order."""
         self.going.remove(going)
         late, self.put_off = [strand for _, strand in self.put_off], []
         return late
 
 
 class Interrupt:
-    """Ctrl-C waits for the end of a tile's turn: no update is left half done."""
+    """Defers SIGINT (Ctrl-C) to the end of a slice, so that no update is left incomplete."""
 
     def __init__(self) -> None:
         self._handler: Any = None
         self._seen: list[tuple[int, Any]] = []
 
     def hold(self) -> None:
-        """From now on it waits; nothing happens in another thread than the main one."""
+        """Defer SIGINT from now on; does nothing outside the main thread."""
         if threading.current_thread() is threading.main_thread() and self._handler is None:
             handler = signal.getsignal(signal.SIGINT)
             if callable(handler):
@@ -98,7 +101,7 @@ class Interrupt:
                 signal.signal(signal.SIGINT, lambda *seen: self._seen.append(seen))
 
     def let_go(self) -> None:
-        """It is handled now, if it came."""
+        """Restore the handler, and call it if SIGINT came."""
         handler, seen = self._handler, self._seen
         if handler is None or threading.current_thread() is not threading.main_thread():
             return

@@ -1,4 +1,4 @@
-"""A step that waits: for other ranks' parts, for collectives, for state; and how it fails."""
+"""Distributed steps: steps that wait for other ranks, collectives or state; and their failures."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from hpcflow.runtime.step.step_channels import Link, Lost, Sums
 from hpcflow.runtime.step.step_deadline import NOT_BEGUN, Deadline, kept_by
 from hpcflow.runtime.step.step_instance import Compiled, Instance, Take
 
-LATE_S = 0.05  # how long a run waits beyond its deadline for the end of its step on all its ranks
-REPEATED = 1 << 32  # numbers of plans that a server repeats are apart from those that it is told
-ENDING_S = 10.0  # how long a step that was interrupted may take to end on all its ranks
+LATE_S = 0.05  # how long a run waits after its deadline for the end of its step on all ranks
+REPEATED = 1 << 32  # offset of the numbers of plans that a server repeats
+ENDING_S = 10.0  # how long an interrupted step may take to end on all its ranks
 
 
 class SpanningStep(Step):
-    """A step that waits: for other ranks' parts, for collectives, for state."""
+    """A step that waits for partitions on other ranks, for collectives, or for state."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class SpanningStep(Step):
         lanes: Lanes,
     ) -> None:
         super().__init__(context, compiled, tensors)
-        # instances that may be in flight at once; collectives have one storage, so one step
+        # most instances in flight; collectives have one storage, so one instance
         self.limit = limit = context.settings.max_in_flight if sums is None else 1
         ranks = context.roles.ranks_of(context.replica)
         self.peers = [ranks[task] for task in plan.parts if task != plan.driver]
@@ -57,17 +57,17 @@ class SpanningStep(Step):
         self.survival = context.survival if sums is not None else None
         self.link = Link(context.engine, ranks, tag, len(plan.edges), sums, context.replica)
         self.instances: list[Instance] = []
-        self.starts: list[Starts] = []  # of each instance, for the peers
+        self.starts: list[Starts] = []  # start messages of each instance
         self.free: list[Instance] = []
-        self.late: list[Instance] = []  # of steps that missed their deadline and have yet to end
-        self.returned = threading.Condition()  # an instance is free again, or the step broken
-        self.wanting = 0  # threads that wait for that
+        self.late: list[Instance] = []  # instances of late steps that have not ended
+        self.returned = threading.Condition()  # an instance is free, or the step is broken
+        self.wanting = 0  # threads that wait for `returned`
         self.ordinal = 0
-        self.ahead: Instance | None = None  # a step that has begun on the peers, but not here
+        self.ahead: Instance | None = None  # instance of a prefetched step, begun on the peers only
         self.updates = plan.updates_servers
         self.prefetches = self.updates and _may_prefetch(context, plan)
         self.broken: BaseException | None = None
-        self.closed = ""  # why no step begins any more
+        self.closed = ""  # why no step can begin
         self.patient = any(n.row.patient for p in plan.parts.values() for n in p.nodes.values())
         self.company: Callable[[], Any] = contextlib.nullcontext
         if plan.collectives and context.control is not None:
@@ -86,18 +86,20 @@ class SpanningStep(Step):
             register(context, plan, self.number, tag, facts)
 
     def run(self, *arrays: np.ndarray) -> list[Any]:
-        """Start the step on all its ranks and make progress until this one's part is over.
+        """Start the step on all its ranks and make progress until this rank's partition is over.
 
-        Errors: what failed on any of the ranks; the next step can follow, unless the step was torn.
-        Interrupted if a replica has died and the others are to make this step anew.
+        Errors: what failed on any of the ranks; the next step can follow unless the step was torn.
+        Interrupted if a replica has died and the others have to repeat this step.
         """
         return self._run(arrays, None)
 
     def run_within(self, deadline: Deadline, *arrays: np.ndarray) -> list[Any]:
-        """The same, but for a DeadlineExceededError if it is late.
+        """`run` with a deadline.
 
-        The step is given up then on all its ranks. Where it sums over replicas, which may make it
-        all the same, no step that does can follow.
+        A late step is cancelled on all its ranks. If it has collectives, other replicas may
+        complete it; then no step with collectives can follow.
+
+        Errors: DeadlineExceededError if the deadline is missed.
         """
         return self._run(arrays, deadline)
 
@@ -116,7 +118,7 @@ class SpanningStep(Step):
         try:
             with self.company():
                 engine.with_baton(begin, over, self.patient, late)
-                while not mine:  # other threads have all instances, and drive them
+                while not mine:  # other threads use all instances
                     self._wait_for_one(deadline)
                     engine.with_baton(begin, over, self.patient, late)
                 if deadline is not None and not mine[0].finished:
@@ -142,10 +144,10 @@ class SpanningStep(Step):
             engine.with_baton(self._prefetch, lambda: True)
         return list(values)
 
-    # -- the next step's values, pulled ahead
+    # -- prefetch of the next step's values
 
     def _prefetch(self) -> None:
-        """Begin the next step on the other ranks, which send what it reads."""
+        """Begin the next step on the other ranks, which send the values that it reads."""
         if self.ahead is not None or self.closed or self.broken is not None:
             return
         instance = self._take()
@@ -156,7 +158,7 @@ class SpanningStep(Step):
         self._open(instance)
 
     def _open(self, instance: Instance) -> None:
-        """Start a step on the other ranks, and receive what they send."""
+        """Start a step on the other ranks and post its receives."""
         self.ordinal += 1
         starts = self.starts[instance.slot]
         starts.send(self.ordinal)
@@ -166,17 +168,17 @@ class SpanningStep(Step):
             self.engine.await_(channel, instance, None)
 
     def discard(self) -> None:
-        """What was pulled ahead may be old now: the step that began is ended on all its ranks."""
+        """Discard prefetched values, which may be stale: end the begun step on all its ranks."""
         instance, self.ahead = self.ahead, None
         self.context.ahead.discard(self)
         if instance is not None and not self._ended(instance, CancelledError("pulled in vain")):
             raise CommError("values that were pulled ahead are not let go", rank=self.engine.rank)
 
     def _begin(self, mine: list[Instance], arrays: tuple[np.ndarray, ...]) -> None:
-        """Start a step on an instance that is free, if there is one, and put that in `mine`."""
+        """Start a step on a free instance and append that to `mine`; nothing if none is free."""
         self._check_open()
         instance, self.ahead = self.ahead, None
-        if instance is not None:  # its step has begun elsewhere
+        if instance is not None:  # a prefetched step has begun on the peers
             self.context.ahead.discard(self)
             mine.append(instance)
         else:
@@ -190,16 +192,16 @@ class SpanningStep(Step):
             instance.patient = threading.current_thread() is not threading.main_thread()
         self.engine.run_strand(instance, 0, arrays)
 
-    # -- a step that fails
+    # -- failed steps
 
     def _ended(self, instance: Instance, error: BaseException) -> bool:
-        """Bring a failed or interrupted step to its end on all its ranks; False if that fails."""
+        """End a failed or interrupted step on all its ranks; False if that fails."""
         if not instance.step:
-            return False  # it was interrupted while it began
+            return False  # it was interrupted in its begin
         if not instance.finished:
             late = time.monotonic() + ENDING_S
             give_up = functools.partial(self.engine.give_up, instance, error)
-            with contextlib.suppress(BaseException):  # Ctrl-C again, or messages fail
+            with contextlib.suppress(BaseException):  # Ctrl-C again, or communication fails
                 self.engine.with_baton(
                     give_up, lambda: instance.finished or time.monotonic() > late
                 )
@@ -210,11 +212,11 @@ class SpanningStep(Step):
         return True
 
     def _give_up_late(self, instance: Instance, error: DeadlineExceededError) -> None:
-        """A step has missed its deadline: it ends on all its ranks, if need be after the run."""
+        """Cancel a late step on all its ranks; it may end after the run."""
         until = time.monotonic() + LATE_S
         self.late.append(instance)
         self.engine.hand_over(functools.partial(self.engine.give_up, instance, error))
-        with contextlib.suppress(HpcflowError):  # messages fail, which the next step says
+        with contextlib.suppress(HpcflowError):  # communication fails; the next step reports it
             self.engine.with_baton(
                 lambda: None, lambda: instance.finished or time.monotonic() > until
             )
@@ -224,7 +226,7 @@ class SpanningStep(Step):
             error.hint = "its end on the other ranks comes later; the next run may wait for that"
 
     def _reap(self) -> None:
-        """Late steps that have ended by now: their instances may serve again."""
+        """Free the instances of late steps that have ended."""
         for instance in [one for one in self.late if one.finished]:
             self.late.remove(instance)
             if instance.torn:
@@ -234,7 +236,10 @@ class SpanningStep(Step):
                 self._give_back(instance)
 
     def _tell_peers(self, instance: Instance) -> None:
-        """The step fails: all its ranks end it. What failed elsewhere is heard from there."""
+        """Cancel a failed step on its other ranks.
+
+        If it failed on another rank, that rank's error follows.
+        """
         control = self.context.control
         if not self.peers or control is None:
             return
@@ -244,7 +249,7 @@ class SpanningStep(Step):
             control.tell(peer, header(CANCEL, self.number, instance.slot, instance.step))
 
     def failed_elsewhere(self, slot: int, step: int, error: HpcflowError) -> None:
-        """Another rank says that a step failed there."""
+        """Another rank reports that a step failed there."""
         instance = self.instances[slot]
         if instance.step != step or not instance.left:
             return
@@ -255,7 +260,7 @@ class SpanningStep(Step):
             self.engine.fail(instance, error)
 
     def cancel(self, why: str) -> None:
-        """End what is in flight with a CancelledError that says `why`, and begin nothing more."""
+        """Fail the steps in flight with a CancelledError of text `why`, and begin no more."""
         with self.returned:
             self.closed = why
             self.returned.notify_all()
@@ -267,9 +272,9 @@ class SpanningStep(Step):
         self.engine.with_baton(fail_all, lambda: True)
 
     def close(self) -> None:
-        """Let go of buffers and channels here and on the other ranks; the caller holds the baton.
+        """Release buffers and channels on all ranks; the caller holds the progress lock.
 
-        Of a step that has been torn, or does not end, they stay until the job ends.
+        If a step was torn, or is in flight, they are retained until the job ends.
         """
         if self.in_flight or any(one.torn for one in self.instances):
             return
@@ -292,11 +297,11 @@ class SpanningStep(Step):
 
     @property
     def in_flight(self) -> bool:
-        """True while a step of it has not ended."""
+        """True while one of its steps has not ended."""
         return any(not instance.finished for instance in self.instances)
 
     def _take(self) -> Instance | None:
-        """An instance that is free, or a new one; None if there are as many as may be."""
+        """A free or new instance; None if `limit` instances are in use."""
         self._reap()
         if self.free:
             return self._ready()
@@ -304,13 +309,13 @@ class SpanningStep(Step):
         if slot == self.limit:
             return None
         self.instances.append(self.lanes.enter(self.compiled, None, self._maker(slot)))
-        comm: Any = self.engine.comm  # there where there are peers
+        comm: Any = self.engine.comm  # not None if there are peers
         self.starts.append(Starts(comm, STEP, self.number, slot, self.peers))
         return self.instances[slot]
 
     def _ready(self) -> Instance:
-        """The instance that was freed last, in an arena that no step in flight uses."""
-        last = self.free.pop()  # at once: others give back without the baton
+        """The instance that was freed last, with an arena that no step in flight uses."""
+        last = self.free.pop()  # atomic: others free instances without the progress lock
         try:
             instance = self.lanes.enter(self.compiled, last, self._maker(last.slot))
         except BaseException:
@@ -330,18 +335,18 @@ class SpanningStep(Step):
         return make
 
     def _give_back(self, instance: Instance) -> None:
-        """The instance may serve the next step."""
-        instance.error = None  # with its traceback, whose frames hold arrays
+        """Mark an instance as free."""
+        instance.error = None  # its traceback references arrays
         self.lanes.leave(instance)
         self.free.append(instance)
-        if self.wanting:  # who wants one counts first and looks then, so one of us sees the other
+        if self.wanting:  # waiters increment `wanting` before they test `free`: no wakeup is lost
             with self.returned:
                 self.returned.notify()
 
     def _wait_for_one(self, deadline: Deadline | None) -> None:
-        """Until another thread gives an instance back, has lost one, or a late step has ended.
+        """Wait until an instance is free, the step is broken or closed, or a late step has ended.
 
-        Errors: DeadlineExceededError if it is too late then.
+        Errors: DeadlineExceededError if the deadline has passed by then; as `_check_open`.
         """
         late = None if deadline is None else deadline.passed
         if self.late:
@@ -371,7 +376,7 @@ class SpanningStep(Step):
         return NOT_BEGUN
 
     def _break(self, error: BaseException) -> None:
-        """This rank's part of a step is lost: no step can follow it."""
+        """This rank's partition of a step is lost: mark the step as broken, none can follow."""
         with self.returned:
             self.broken = self.broken or error
             self.returned.notify_all()
@@ -382,7 +387,7 @@ class SpanningStep(Step):
         if self.closed:
             raise CancelledError(self.closed, rank=self.engine.rank)
         broken, which = self.broken, "of this fetch "
-        if broken is None and self.link.sums is not None:  # sums come in the order of all steps
+        if broken is None and self.link.sums is not None:  # they share one order
             broken, which = self.engine.sums_lost, "that sums "
         if broken is not None:
             why = broken.args[0] if broken.args else "interrupted"
@@ -395,14 +400,14 @@ class SpanningStep(Step):
 
 
 def _over(mine: list[Instance], late: Callable[[], bool] | None) -> Callable[[], bool]:
-    """Whether the step in `mine` is over, or there is none; or it is late."""
+    """Whether the step in `mine` is finished, absent, or late."""
     if late is None:
         return lambda: not mine or mine[0].finished
     return lambda: not mine or mine[0].finished or late()
 
 
 def register(context: Context, plan: Plan, number: int, tag: int, facts: dict[str, Any]) -> None:
-    """Give the other ranks of a plan their parts."""
+    """Send the other ranks of a plan their partitions."""
     ranks, control = context.roles.ranks_of(context.replica), context.control
     assert control is not None
     facts = {**facts, "ranks": ranks, "tag": tag, "channels": len(plan.edges)}
@@ -415,7 +420,7 @@ def register(context: Context, plan: Plan, number: int, tag: int, facts: dict[st
             if ranks[task] != context.rank:
                 sends = sends_of(plan, task, ranks)
                 told = {**facts, "sends": sends}
-                if ranks[task] in context.roles.servers:  # they keep one state for all
+                if ranks[task] in context.roles.servers:  # servers have one store for all sessions
                     told["session"] = 0
                 control.register(ranks[task], number, part, told)
 
@@ -423,9 +428,9 @@ def register(context: Context, plan: Plan, number: int, tag: int, facts: dict[st
 
 
 def repeat(context: Context, plan: Plan, name: str) -> None:
-    """Have the server that drives `plan` repeat it; the plans of one `name` are the same.
+    """Have the server that drives `plan` repeat it; plans of the same `name` are identical.
 
-    The first replica that comes with it brings it.
+    The first replica to request it sends the plan.
     """
     ranks, control = context.roles.ranks_of(context.replica), context.control
     if name in context.repeated or control is None:
@@ -436,7 +441,7 @@ def repeat(context: Context, plan: Plan, name: str) -> None:
     if not control.call({server: asks})()[server]["is_first"]:
         return
     number, tag = context.number(len(plan.edges), 1)
-    number += REPEATED * (context.replica + 1)  # the server drives those of several replicas
+    number += REPEATED * (context.replica + 1)  # the server drives plans of several replicas
     peers = [ranks[task] for task in plan.parts if task != plan.driver]
     facts = {"sums": -1, "fetches": name, "driver": ranks[plan.driver], "peers": peers}
     facts |= {"instances": 1, "trains": True, "session": 0}
@@ -444,10 +449,10 @@ def repeat(context: Context, plan: Plan, name: str) -> None:
 
 
 def _may_prefetch(context: Context, plan: Plan) -> bool:
-    """Whether the next step may read now what it would read later.
+    """Whether the values that the next step reads can be pulled after this step.
 
-    A backup worker's could be old by then, and its gradient dropped; sums between replicas start in
-    the order of steps.
+    Not with backup workers: the values could be stale by then, and the gradient dropped. Not with
+    collectives, which start in the order of steps.
     """
     kept = isinstance(context.cluster.sync, Backup) or plan.collectives
     return context.settings.prefetch and context.cluster.mode == "ps" and not kept
@@ -463,9 +468,9 @@ def make_step(
     arena: SharedArena,
     lanes: Lanes,
 ) -> Step:
-    """Make a plan ready, of which `compiled` is this rank's part: give the other ranks theirs.
+    """Create the step of a plan; `compiled` is this rank's partition, the other ranks get theirs.
 
-    `arena` is that of steps which run in one go, `lanes` are those of the others.
+    `arena` is for single-segment steps, `lanes` are for the others.
     """
     tensors = sum(isinstance(w, Tensor) for w in wanted)
     if compiled.code.simple and len(plan.parts) == 1:

@@ -1,4 +1,4 @@
-"""What a user gives to `Session.run` and gets back: feeds checked, fetches taken apart."""
+"""Feeds and fetches of `Session.run`: feeds are checked and cast, fetches flattened and rebuilt."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from hpcflow.runtime.device.dlpack_exchange import hands_over, taken
 
 
 def structure(graph: Graph, fetches: Any, wanted: list[Tensor | Operation]) -> Callable[..., Any]:
-    """Collect what to fetch in `wanted`; the function returned gives results the same structure.
+    """Append the fetches to `wanted`; returns a function that rebuilds their structure.
 
-    It takes a list of the values of the tensors in `wanted`, operations left out.
+    The function takes the list of the values of the tensors in `wanted`, without its operations.
     """
     if isinstance(fetches, Composite):
         parts = [structure(graph, part, wanted) for part in fetches.parts()]
@@ -55,12 +55,12 @@ def _none(values: Any) -> None:
 
 
 def _given(value: Any) -> Any:
-    """A value whose rank is 0 or not known as it is handed out: without axes a NumPy scalar."""
+    """A value as it is returned: a NumPy scalar if it has no axes."""
     return value[()] if value.__class__ is np.ndarray and not value.ndim else value
 
 
 def _like(fetches: Mapping[Any, Any], values: dict[Any, Any]) -> Mapping[Any, Any]:
-    """The values of a mapping, in one of its type if it can be changed."""
+    """The values of a mapping, as a copy of `fetches` with them if its type is mutable."""
     if not isinstance(fetches, MutableMapping):
         return values
     made = copy.copy(fetches)
@@ -92,7 +92,10 @@ def _as_fetch(graph: Graph, given: Any) -> Tensor | Operation | None:
 
 
 def has_composites(feed_dict: Mapping[Any, Any]) -> bool:
-    """True if something that is fed stands for several tensors; FeedError if it is no dict."""
+    """Whether a key of the feeds stands for several tensors.
+
+    Errors: FeedError if the feeds are not a dict.
+    """
     if not isinstance(feed_dict, Mapping):
         raise FeedError(
             f"feeds are {shown(feed_dict)}, not a dict", hint="give {placeholder: value}"
@@ -101,7 +104,10 @@ def has_composites(feed_dict: Mapping[Any, Any]) -> bool:
 
 
 def by_tensor(feed_dict: Mapping[Any, Any]) -> dict[Any, Any]:
-    """The feeds with what stands for several tensors taken apart, as are tuples of them."""
+    """The feeds by tensor: composite tensors and tuples of tensors are flattened.
+
+    Errors: FeedError for a value that does not match them.
+    """
     if not has_composites(feed_dict):
         return dict(feed_dict)
     found: dict[Any, Any] = {}
@@ -131,7 +137,7 @@ def by_tensor(feed_dict: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 def _are(sizes: Shape, fed: Any) -> bool:
-    """True if what is fed are the sizes that are known."""
+    """Whether the fed sizes match the known ones."""
     given = np.array(fed, object).ravel().tolist()
     return sizes is None or (
         len(sizes) == len(given)
@@ -148,7 +154,7 @@ def _contradiction(part: Tensor, known: Any, array: Any) -> FeedError:
 
 
 def _paired(key: tuple[Any, ...], value: Any) -> dict[Any, Any]:
-    """The tensors of a nested tuple with their values, of a structure as large."""
+    """The tensors of a nested tuple with their values, of a structure of the same size."""
     keys, values = nested_structure.flatten(key), nested_structure.flatten(value)
     if len(keys) != len(values):
         raise FeedError(
@@ -161,8 +167,9 @@ def _paired(key: tuple[Any, ...], value: Any) -> dict[Any, Any]:
 def as_fed(tensor: Tensor, value: Any) -> np.ndarray:
     """`value` as an array that fits `tensor`.
 
-    An array of another library is taken by DLPack, without a copy. Errors: FeedError for a shape
-    that does not fit, and as `cast`.
+    An array of another library is imported by DLPack, without a copy.
+
+    Errors: FeedError for a shape that does not fit, and as `cast`.
     """
     if hands_over(value) and tensor.dtype != string:
         value = taken(tensor, value)
@@ -181,9 +188,11 @@ def as_fed(tensor: Tensor, value: Any) -> np.ndarray:
 
 
 def as_read(tensor: Tensor, value: Any) -> np.ndarray:
-    """`value`, an array or what NumPy reads as one, not yet in the dtype of `tensor`.
+    """`value`, an array or what NumPy converts to one, not yet in the dtype of `tensor`.
 
-    An array of Python objects is read as their list. Errors: FeedError if it is no array.
+    An array of Python objects is converted through a list.
+
+    Errors: FeedError if it cannot be converted.
     """
     try:
         if tensor.dtype == string:
@@ -199,12 +208,12 @@ def castable(given: np.dtype, taken: np.dtype) -> bool:
     return kind_of(given) in _CASTS.get(kind_of(taken), "")
 
 
-# by the kind that a tensor has: the kinds that it may be fed
+# kind of the tensor's dtype -> kinds that may be fed
 _CASTS = {"b": "biu", "i": "biu", "u": "biu", "f": "biuf", "c": "biufc", "O": "OSU"}
 
 
 def cast(tensor: Tensor, array: np.ndarray) -> np.ndarray:
-    """`array` in the dtype of `tensor`, rounded if need be.
+    """`array` in the dtype of `tensor`, rounded if necessary.
 
     Errors: FeedError for a dtype of another kind, for an integer out of range, and for a finite
     number that would become infinite.

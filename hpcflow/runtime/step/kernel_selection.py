@@ -1,4 +1,4 @@
-"""Whose kernel serves each node of a part, why not a better provider's, and of what form it is."""
+"""Kernel selection: the provider of each node's kernel, reasons against others, kernel metadata."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from hpcflow.runtime.device.device import Device, device_of
 
 
 class Served(NamedTuple):
-    """One node: who provides its kernel, and each better provider with the reason against it."""
+    """The provider of a node's kernel, and each better provider with the reason against it."""
 
     node: str
     type: str
     provider: str  # numpy, cupy, the kind of another device, or a provider of faster kernels
     refused: tuple[tuple[str, str], ...]
-    uncaptured: str = ""  # why a CUDA graph cannot hold it, of kernels on a GPU
+    uncaptured: str = ""  # why a CUDA graph cannot hold it, for kernels on a GPU
 
 
 def served(part: Part, devices: Mapping[str, Device]) -> Iterator[Served]:
-    """The nodes of `part` that a kernel computes, loops and branches included, in their order.
+    """The nodes of `part` that have kernels, loops and branches included, in order.
 
-    `devices` are those of the task, as `Context.devices`: the choice is made as if it ran here.
+    `devices` are those of the task, as in `Context.devices`; the selection is the same as on them.
     """
     part = as_run(part, devices)
     updates = _generated(part, devices)
@@ -57,13 +57,13 @@ def served(part: Part, devices: Mapping[str, Device]) -> Iterator[Served]:
 
 
 def _generated(part: Part, devices: Mapping[str, Device]) -> frozenset[str]:
-    """The nodes that generated loops of updates compute."""
+    """The nodes that generated update loops compute."""
     groups = arranged(part, cut(part), infos_of(devices)(part), writer_for(devices))[2]
     return frozenset(name for name, group in groups.items() if group.loop is not None)
 
 
 def as_run(part: Part, devices: Mapping[str, Device]) -> Part:
-    """The part as it is compiled on these devices: operations that one kernel does are one node."""
+    """The partition as it is compiled for these devices: operations of one kernel are one node."""
 
     def is_fast(node: Node, specs: list[Spec]) -> bool:
         return device_of(node, part.task, devices).is_fast(node, specs)
@@ -84,7 +84,7 @@ def generating(devices: Mapping[str, Device]) -> tuple[str, ...]:
 
 
 def groups_data(plan: Plan, devices: Mapping[str, Device]) -> list[dict[str, Any]]:
-    """An object for each loop that computes several operations, those of `round` included."""
+    """One object for each fused loop of the plan and of its synchronous updates (`round`)."""
     rounds = [] if plan.round is None else groups_data(plan.round, devices)
     found = []
     for outer in plan.parts.values():
@@ -105,7 +105,7 @@ def groups_data(plan: Plan, devices: Mapping[str, Device]) -> list[dict[str, Any
 
 
 def groups_text(plan: Plan, devices: Mapping[str, Device]) -> str:
-    """A table of them, the largest first; "" if there are none."""
+    """A table of the fused loops, the largest first; "" if there are none."""
     data = groups_data(plan, devices)
     order = sorted(data, key=lambda one: -(one["elements"] or 0) * len(one["holds"]))
     rows = [
@@ -133,7 +133,7 @@ def _nested(part: Part, devices: Mapping[str, Device]) -> Iterator[Part]:
 
 
 def kernels_data(plan: Plan, devices: Mapping[str, Device]) -> list[dict[str, Any]]:
-    """An object for each node of each task that a kernel computes; rounds of servers included."""
+    """One object for each node with a kernel, of all tasks and of synchronous updates (`round`)."""
     rounds = [] if plan.round is None else kernels_data(plan.round, devices)
     found = [
         {
@@ -151,7 +151,7 @@ def kernels_data(plan: Plan, devices: Mapping[str, Device]) -> list[dict[str, An
 
 
 def kernels_text(plan: Plan, devices: Mapping[str, Device]) -> str:
-    """Tables of who serves each type of operation and why no better one; then of each node."""
+    """Tables of the provider and reasons for each op type, and of the provider of each node."""
     data = kernels_data(plan, devices)
     types: dict[tuple[str, str, str], int] = {}
     for one in data:
@@ -178,7 +178,7 @@ def _reasons(one: dict[str, Any]) -> str:
 def infos_of(
     devices: Mapping[str, Device],
 ) -> Callable[[Part], Callable[[Node], KernelInfo]]:
-    """What tells the forms of the kernels of a part, as if it ran on these devices of a task."""
+    """A function from a partition to its kernel metadata by node, for a task's devices."""
 
     def infos(part: Part) -> Callable[[Node], KernelInfo]:
         known: dict[str, KernelInfo] = {}
@@ -195,7 +195,10 @@ def infos_of(
 
 
 def made_for(devices: Mapping[str, Device]) -> Made:
-    """What parts become, and the forms of their kernels, as if they ran on a task's devices."""
+    """A function that lowers a partition and returns its kernel metadata and update writer.
+
+    It does so as on the devices of a task.
+    """
 
     def made(part: Part) -> tuple[Part, Callable[[Node], KernelInfo], Writer | None]:
         part = as_run(part, devices)
@@ -205,7 +208,7 @@ def made_for(devices: Mapping[str, Device]) -> Made:
 
 
 def writer_for(devices: Mapping[str, Device]) -> Writer | None:
-    """What tells for which updates loops are generated on these devices; None: for none."""
+    """The writer of update loops for these devices; None if no loops are generated."""
     wish = next(iter(devices.values())).wish
     if "llvm" not in wish.providers or absent():
         return None

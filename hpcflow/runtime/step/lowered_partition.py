@@ -1,4 +1,4 @@
-"""From a part to the code that runs: what a plan that is kept has of it, besides kernels."""
+"""Lowered partitions: a partition and its generated code, the form that the plan cache stores."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def generated(
     kept: frozenset[str] = frozenset(),
     inside: bool = False,
 ) -> Generated:
-    """The code of a part on these devices of its task, and of the parts of its loops and branches.
+    """The code of a partition and of its loops and branches, for the devices of its task.
 
-    Feeds in `kept` are given away with the call. The operations are as they were planned where
-    each one's values are looked at, or poisoned.
+    Feeds in `kept` are not copied when they are results. With `check_numerics` or poisoned values
+    (`one_by_one`) no operations are fused.
     """
     writes = None
     if not settings.one_by_one:
@@ -48,7 +48,7 @@ def generated(
 
 
 def _messages(part: Part) -> bool:
-    """Whether messages move while a part runs, so that long kernels matter to others."""
+    """Whether a partition has messages or collectives, which long kernels would delay."""
     return any(n.type in ("Send", "Recv") or n.row.collective for n in part.nodes.values())
 
 
@@ -57,7 +57,7 @@ def _no_time(node: Node) -> float:
 
 
 def _parts(node: Node) -> Iterator[tuple[str, Part, frozenset[str]]]:
-    """The parts of a frame, each with those of its feeds that are its own to hand on."""
+    """The partitions of a loop or branch, each with the feeds that it may return without a copy."""
     for key, inside in inner(node):
         assert isinstance(inside, Part)
         slots = zip(inside.feeds, node.attrs[f"{key}_feeds"], strict=True)

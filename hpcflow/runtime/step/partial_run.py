@@ -1,4 +1,4 @@
-"""A step in several parts: feeds that come later, each operation run once, intermediates kept."""
+"""Partial runs: one step in several calls; feeds arrive later, each operation runs once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hpcflow.platform.exception_translation import guarded
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """What one call computes: `wanted`, also for later calls, from `feeds`, by running `ops`."""
+    """One call: it computes `wanted`, also for later calls, from `feeds`, by running `ops`."""
 
     wanted: list[Tensor | Operation]
     feeds: dict[Tensor, np.ndarray]
@@ -25,10 +25,10 @@ class Part:
 
 @guarded
 class PartialRun:
-    """The state of a step whose feeds come bit by bit.
+    """The state of a partial run.
 
-    A call runs the operations that its fetches need and that have not run. Of their outputs it
-    fetches also those that operations of the step which are left will take, and feeds them later.
+    A call runs the operations that its fetches need and that have not run. It also fetches their
+    outputs that remaining operations need, and feeds these in later calls.
     """
 
     def __init__(self, fetches: Sequence[Tensor | Operation], feeds: Sequence[Tensor]) -> None:
@@ -52,7 +52,10 @@ class PartialRun:
                 )
 
     def feed(self, arrays: Mapping[Tensor, np.ndarray]) -> None:
-        """Take values of feeds that were set up, each once."""
+        """Add values of declared feeds, each once.
+
+        Errors: FeedError for an undeclared or repeated feed.
+        """
         for t in arrays:
             if t not in self._feeds or t in self.values:
                 why = "was fed before" if t in self._feeds else "was not set up as a feed"
@@ -65,7 +68,10 @@ class PartialRun:
         self.values.update(arrays)
 
     def begin(self, wanted: Sequence[Tensor | Operation]) -> Part:
-        """What must be computed for `wanted` now."""
+        """The computation that `wanted` needs now.
+
+        Errors: FetchError for an undeclared or repeated fetch, FeedError for a missing feed.
+        """
         for fetch in wanted:
             if fetch not in self._left:
                 op = fetch if isinstance(fetch, Operation) else fetch.op
@@ -96,7 +102,7 @@ class PartialRun:
     def end(
         self, part: Part, values: Sequence[np.ndarray], wanted: Sequence[Tensor | Operation]
     ) -> list[np.ndarray]:
-        """Take what was computed; the values of `wanted`, which are handed out."""
+        """Store the computed values; the values of `wanted`."""
         tensors = [w for w in part.wanted if isinstance(w, Tensor)]
         self.values.update(zip(tensors, values, strict=True))
         self.done |= {op for op in part.ops if op.type != "Variable"}
@@ -108,7 +114,7 @@ class PartialRun:
     def _reach(
         self, wanted: Iterable[Tensor | Operation], have: Mapping[Tensor, object]
     ) -> set[Operation]:
-        """The operations that must run for `wanted` when the values of `have` are there."""
+        """The operations that must run for `wanted`, given the values of `have`."""
 
         def there(item: Tensor | Operation) -> bool:
             op = item if isinstance(item, Operation) else item.op

@@ -1,9 +1,9 @@
-"""The plans of a rank: made, or loaded from a folder where another rank or an earlier run put them.
+"""The plan cache: plans are computed, or loaded from files of another rank or an earlier run.
 
-What all passes make of a program is kept, the code of this rank's part included, under a digest of
-all that it follows from (`hpcflow.plan.serialization.plan_cache_key`). One rank of a node makes
-what is not there, while the
-others that need the same wait for its file.
+A cached plan is the result of all passes for a program, including the code of this rank's
+partition. Its key is a digest of everything that it depends on
+(`hpcflow.plan.serialization.plan_cache_key`). One rank of a node computes a missing plan, while the
+other ranks that need it wait for its file.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Made = TypeVar("Made")
 
 @dataclasses.dataclass(frozen=True)
 class Spent:
-    """How many plans and kernels were made, and how many loaded, in how many seconds."""
+    """The number of plans and kernels that were computed and loaded, and their times in seconds."""
 
     plans_made: int = 0
     plans_loaded: int = 0
@@ -57,7 +57,7 @@ class Spent:
     kernel_seconds: float = 0.0
 
     def since(self, before: Spent) -> Spent:
-        """What was spent since then."""
+        """The difference to `before`."""
         mine, its = dataclasses.astuple(self), dataclasses.astuple(before)
         return Spent(*(a - b for a, b in zip(mine, its, strict=True)))
 
@@ -73,17 +73,17 @@ class Spent:
 
 @dataclasses.dataclass(frozen=True)
 class Outlook:
-    """What a run would do for its plan: load the file `kept`, or make it, in so many seconds."""
+    """What a run would do for its plan: load the file `kept`, or compute it in `seconds`."""
 
-    seconds: float  # that making it took here, its driver's code included
-    folder: str | None  # where plans are kept
-    keeps: bool  # whether this one is
+    seconds: float  # time to compute it here, the driver's code included
+    folder: str | None  # the cache folder
+    keeps: bool  # whether this plan can be cached
     kept: artifact_cache.Kept | None
-    threads: int  # of each rank, for which it is kept
+    threads: int  # threads of each rank that the cached plan is for
 
 
 class Plans:
-    """Where the plans of a rank come from."""
+    """The source of the plans of a rank: computation or the cache."""
 
     def __init__(self, context: Rank) -> None:
         self.context = context
@@ -91,18 +91,18 @@ class Plans:
         self._told = False
         path, devices = context.settings.plan_cache, context.devices.values()
         ours = all(type(one).__module__ == device.__name__ for one in devices)
-        self.folder = None  # also where devices are of the user's, or no kernels are generated
+        self.folder = None  # None also for user-defined devices, or without generated kernels
         if ours and not absent():
             self.folder = artifact_cache.own(artifact_cache.PLANS, path)
 
     @property
     def spent(self) -> Spent:
-        """What plans and kernels have taken so far."""
+        """The total cost of plans and kernels so far."""
         kernels = kernel_cache.compiled, kernel_cache.loaded, kernel_cache.seconds
         return Spent(self._made, self._loaded, self._seconds, *kernels)
 
     def tell(self, spent: Spent, graph: Graph) -> None:
-        """Say once in a job what the first plan that trains has taken, and warn of its losses."""
+        """Log once in a job the cost of the first training plan, and warn of summed losses."""
         if not self.context.is_chief or self._told:
             return
         self._told = True
@@ -120,9 +120,9 @@ class Plans:
         evaluate: Evaluate,
         cluster: Cluster,
     ) -> tuple[Plan, Generated]:
-        """The plan of `wanted` from feeds of these specs, and the code of the driver's part.
+        """The plan of `wanted` for feeds of these specs, and the code of the driver's partition.
 
-        `cluster` is that of the context, as the session's config changes it.
+        `cluster` is the context's, as changed by the session's config.
 
         Errors: those of `make_plan`.
         """
@@ -154,7 +154,7 @@ class Plans:
         evaluate: Evaluate,
         cluster: Cluster,
     ) -> tuple[Plan, Callable[[], Outlook]]:
-        """The plan that `find` would find, made anew and not checked, and what tells of it."""
+        """The plan that `find` would return, computed anew and not verified, and its outlook."""
         start = time.perf_counter()
         program = prune(graph, wanted, specs, done)
         plan = self._plan(program, graph, evaluate, cluster)
@@ -182,7 +182,7 @@ class Plans:
         return plan_of(program, graph, *given)
 
     def code(self, part: Part, data: bytes) -> Generated:
-        """The code of a part that came from a driver as `data`."""
+        """The code of a partition that a driver has sent as `data`."""
         context, name = self.context, None
         if self._keeps(part) and len(part.nodes) >= LEAST_NODES:
             facts = repr([chosen(context.settings), self._about, cpu_threads.chosen().threads])
@@ -196,9 +196,9 @@ class Plans:
         )
 
     def _name(self, program: Program, graph: Graph, cluster: Cluster, count: int = 0) -> str | None:
-        """What the plan of a program is called in the folder; None if it is not kept.
+        """The cache key of a program's plan for ranks of `count` threads; None if it is not cached.
 
-        It is that of ranks of so many threads, by default of as many as this one has.
+        By default `count` is the number of threads of this rank.
         """
         if not self._keeps(program):
             return None
@@ -210,7 +210,7 @@ class Plans:
         return key(program, graph, *given, lambda: [*self._about, count])
 
     def _keeps(self, program: Program | Part) -> bool:
-        """Whether there is a folder, and no operation has a kernel of the user's."""
+        """Whether there is a cache folder and no operation has a user-defined kernel."""
         nodes = chain(program.nodes.values(), within(program.nodes))
         kinds = [device.kind for device in self.context.devices.values()]
         return self.folder is not None and not are_own((node.type for node in nodes), kinds)
@@ -223,7 +223,7 @@ class Plans:
         read: Callable[[bytes], Made],
         start: float,
     ) -> Made:
-        """What is called `name`: loaded, or made and kept."""
+        """The object of key `name`: loaded, or computed and cached."""
         found = self._read(name, read)
         if found is None and name is not None and self.folder is not None:
             with self.folder.turn(f"plans-{name[0]}"):
@@ -244,7 +244,7 @@ class Plans:
             return None
         try:
             found = read(data)
-        except Exception as error:  # whatever the bytes make `read` do: the plan is made anew
+        except Exception as error:  # on any error of a damaged file the plan is computed anew
             why = f"{type(error).__name__}: {error}"
             where = self.folder.file(name)
             say_once(f"{where} cannot be used and is made anew ({why})", logging.WARNING)
@@ -253,7 +253,7 @@ class Plans:
         return found
 
     def _kept(self, name: str, made: Made, write: Callable[[Made], bytes]) -> Made:
-        """What was made, kept if all of it is plain data."""
+        """Write `made` to the cache if all of it is plain data."""
         assert self.folder is not None
         self._made += 1
         with contextlib.suppress(TypeError):
@@ -262,8 +262,10 @@ class Plans:
 
     @functools.cached_property
     def _about(self) -> list[Any]:
-        """What plans follow from besides the program and the number of threads: devices,
-        libraries, hpcflow itself."""
+        """What plans depend on besides the program and the number of threads.
+
+        These are devices, libraries and hpcflow's sources.
+        """
         devices = [(name, type(one).__qualname__) for name, one in self.context.devices.items()]
         wish = next(iter(self.context.devices.values())).wish
         libraries = [np.__version__, *versions(wish)]

@@ -1,4 +1,4 @@
-"""What a session does for its plans: constants folded, and what servers hold and move told."""
+"""Plan preparation: evaluation for constant folding, and the report of server traffic."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hpcflow.runtime.job.rank_context import Context
 
 
 def tell_traffic(context: Context, graph: Graph, plan: Plan) -> None:
-    """Print once, before the first step that trains, what servers hold and move in it."""
+    """Log the servers' state and traffic once, before the first training step."""
     if context.counts.told:
         return
     context.counts.told = True
@@ -35,7 +35,11 @@ def tell_traffic(context: Context, graph: Graph, plan: Plan) -> None:
 
 
 def evaluate(context: Context, node: Node, inputs: Sequence[Any]) -> list[Any]:
-    """Compute a pure node on this rank's CPU: the plan folds constants with it."""
+    """Compute a pure node on this rank's CPU, for constant folding.
+
+    Errors: KernelError or OutOfMemoryError with the node and its line, or the kernel's
+    HpcflowError.
+    """
     device = context.devices["cpu:0"]
     specs = [Spec(np.asarray(x).dtype, np.asarray(x).shape) for x in inputs]
     run, form = device.kernel(node, specs), device.info(node, specs).form

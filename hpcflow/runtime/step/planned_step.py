@@ -1,4 +1,4 @@
-"""A plan made ready to run from this rank, as often as wanted, by the way that costs least."""
+"""Planned steps: an executable plan of this rank, run by the cheapest applicable path."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ Runner = Callable[[Feeds], Any]
 
 
 class Step:
-    """A plan that is ready to run from this rank, as often as wanted."""
+    """An executable plan of this rank, which runs any number of times."""
 
-    once = False  # it is let go when it has run: it holds much memory, and will hardly run again
-    trace: Trace | None = None  # notes when its operations run
+    once = False  # whether to release it after its run: it uses much memory and hardly runs again
+    trace: Trace | None = None  # records when its operations run
 
     def __init__(self, context: Context, compiled: Compiled, tensors: int) -> None:
         self.context, self.engine = context, context.engine
@@ -44,13 +44,16 @@ class Step:
         raise NotImplementedError
 
     def run_within(self, deadline: Deadline, *arrays: np.ndarray) -> list[Any]:
-        """The same, but for a DeadlineExceededError if it is not done in time."""
+        """`run` with a deadline.
+
+        Errors: DeadlineExceededError if it is missed.
+        """
         return self.run(*arrays)
 
     def run_traced(
         self, deadline: Deadline | None, told: RunMetadata, *arrays: np.ndarray
     ) -> list[Any]:
-        """The same, with or without a deadline; `told` is filled with when operations ran."""
+        """`run`, with or without a deadline; stores the times of its operations in `told`."""
         if self.trace is not None:
             self.trace.begin()
         values = self.run(*arrays) if deadline is None else self.run_within(deadline, *arrays)
@@ -59,23 +62,25 @@ class Step:
         return values
 
     def cancel(self, why: str) -> None:
-        """End what is in flight by CancelledError; what runs in one go just ends."""
+        """Fail the steps in flight with CancelledError; a step of a single segment just ends."""
 
     @property
     def in_flight(self) -> bool:
-        """True while a step of it waits."""
+        """True while one of its steps waits."""
         return False
 
     def close(self) -> None:
-        """Let go of buffers and channels; it runs no more."""
+        """Release buffers and channels; it does not run again."""
 
     def runner(
         self, name: Any, fed: Mapping[Tensor, Any], rebuild: Callable[..., Any], other: Runner
     ) -> Runner:
-        """A function of a feed_dict for the fetches `name`, made once.
+        """A function from a feed_dict to the values of the fetches `name`, built once.
 
-        `fed` maps the fed tensors to their keys in the feed_dict. `other` takes feeds of other
-        keys or shapes. Errors: TypeError if `name` cannot be hashed.
+        `fed` maps the fed tensors to their keys in the feed_dict. `other` handles feeds of other
+        keys or shapes.
+
+        Errors: TypeError if `name` is not hashable.
         """
         key = (name, tuple(fed.values()))
         if key not in self._runners:
@@ -83,8 +88,10 @@ class Step:
         return self._runners[key]
 
     def gathers(self, fed: Mapping[Tensor, Any]) -> bool:
-        """Whether shapes and dtypes of feeds say that they are for this step: strings are all
-        looked at."""
+        """Whether the keys, shapes and dtypes of feeds suffice to select this step.
+
+        Feeds of strings do not: each value is checked.
+        """
         return all(self._spec(i).sized for i in range(len(fed)))
 
     def _spec(self, index: int) -> Spec:
@@ -102,8 +109,10 @@ class Step:
         return runner
 
     def gatherer(self, fed: Mapping[Tensor, Any]) -> Callable[[Feeds], list[np.ndarray] | None]:
-        """A function that takes the arrays out of a feed_dict; None if they are of other keys or
-        shapes than this step's."""
+        """A function that collects the arrays of a feed_dict.
+
+        It returns None if their keys or shapes are not those of this step.
+        """
         checks = [(t, key, self._spec(i)) for i, (t, key) in enumerate(fed.items())]
         count = len(checks)
 
@@ -126,9 +135,9 @@ class Step:
 
 
 class LocalStep(Step):
-    """A step of one strand on this rank alone: it runs in the caller's hands.
+    """A step of a single segment on this rank alone; it runs in the calling thread.
 
-    Its buffers lie in an arena that it shares with others of its kind, of which one runs at a time.
+    Its buffers lie in an arena that it shares with other local steps, of which one runs at a time.
     """
 
     def __init__(
@@ -138,13 +147,16 @@ class LocalStep(Step):
         self.once = compiled.initializes
         self.arena = SharedArena(context) if self.once else arena
         self.instance: Instance | None = None
-        self._watched: Watched | None = None  # the same, looking at the clock
-        self._shells: list[dict[str, Any]] = []  # what the generated shells know
+        self._watched: Watched | None = None  # the instance that checks a deadline
+        self._shells: list[dict[str, Any]] = []  # globals of the generated runners
         self._closed = False
         self.call: Callable[..., Any] = self._first
 
     def _bind(self) -> None:
-        """Get ready to run, in the arena that there is now."""
+        """Create the instance, in the current arena.
+
+        Errors: FetchError if the session is closed.
+        """
         if self._closed:
             raise FetchError("the session is closed", hint="make a new hf.Session()")
         self.instance = Instance(self.compiled, Link(self.engine), 0, self._lent())
@@ -156,7 +168,7 @@ class LocalStep(Step):
         return take
 
     def unbind(self) -> None:
-        """Let go of buffers; they are made again when it runs."""
+        """Release the buffers; the next run allocates them again."""
         for instance in (self.instance, self._watched):
             if instance is not None:
                 instance.unbind()
@@ -173,15 +185,18 @@ class LocalStep(Step):
         return self.call(*arrays)
 
     def _now(self, *arrays: np.ndarray) -> Any:
-        return self.call(*arrays)  # as it is when the baton is there
+        return self.call(*arrays)  # the value of `call` once the progress lock is held
 
     def run(self, *arrays: np.ndarray) -> list[Any]:
-        """Run at once, or between the strands of the thread that drives."""
+        """Run in this thread, or between the segments of the holder of the progress lock."""
         value = self._call(self._now, *arrays)
         return [value] if self.tensors == 1 else list(value)
 
     def run_within(self, deadline: Deadline, *arrays: np.ndarray) -> list[Any]:
-        """The same; the clock is looked at before each kernel until the first that updates."""
+        """`run` with a deadline, which is checked before each kernel until the first update.
+
+        Errors: DeadlineExceededError if it is missed.
+        """
         call = functools.partial(self._watching, deadline)
         value = self._call(call, *arrays, deadline=deadline)
         return [value] if self.tensors == 1 else list(value)
@@ -213,7 +228,7 @@ class LocalStep(Step):
                     engine.freed.notify_all()
 
     def close(self) -> None:
-        """Let go of buffers; the caller holds the baton."""
+        """Release the buffers; the caller holds the progress lock."""
         self.unbind()
         self.compiled.close()
         self._closed = True
@@ -232,7 +247,7 @@ class LocalStep(Step):
     def _queue(
         self, call: Callable[..., Any], *arrays: np.ndarray, deadline: Deadline | None = None
     ) -> Any:
-        """Another thread drives: it runs this step between its own strands."""
+        """Have the holder of the progress lock run this step between its own segments."""
         box: list[Any] = []
 
         def begin() -> None:
@@ -251,7 +266,7 @@ class LocalStep(Step):
     def _runner(
         self, fed: Mapping[Tensor, Any], rebuild: Callable[..., Any], other: Runner
     ) -> Runner:
-        """The shell of a small step, generated for its feeds: it costs about as much as one op."""
+        """The runner of a small step, generated for its feeds; it costs about as much as one op."""
         scope: dict[str, Any] = {
             "ndarray": np.ndarray,
             "as_fed": as_fed,
@@ -317,13 +332,13 @@ def runner(feeds):
 
 
 class PlannedStep(Step):
-    """A step that only its plan is wanted of (`hpcflow plan`)."""
+    """A step of which only the plan is computed (`hpcflow plan`)."""
 
     def __init__(self, context: Context, plan: Plan, outlook: Callable[[], Outlook]) -> None:
         self.context, self.plan, self.outlook = context, plan, outlook
 
     def run(self, *arrays: np.ndarray) -> list[Any]:
-        """Hand over the plan; zeros for what is fetched.
+        """Report the plan; zeros in place of the fetched values.
 
         Errors: Planned once a plan has updated state.
         """
@@ -341,14 +356,14 @@ class PlannedStep(Step):
     def runner(
         self, name: Any, fed: Mapping[Tensor, Any], rebuild: Callable[..., Any], other: Runner
     ) -> Runner:
-        """Plan again each time."""
+        """`other`, which plans again each time."""
         return other
 
     def gathers(self, fed: Mapping[Tensor, Any]) -> bool:
-        """No: likewise."""
+        """False, so that each run plans again."""
         return False
 
 
 def fetched(wanted: Sequence[Tensor | Operation]) -> str:
-    """What is fetched, as a label."""
+    """The label of the fetches: their names."""
     return ",".join(w.name for w in wanted)

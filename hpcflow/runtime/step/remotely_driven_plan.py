@@ -1,4 +1,4 @@
-"""A plan that another rank drives: what begins here with a step of it, and how that ends."""
+"""Remotely driven plans: this rank runs its partition of steps that another rank drives."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from hpcflow.runtime.step.step_instance import Compiled, Instance, Take
 
 
 class Served:
-    """Its part here and the instances in flight."""
+    """This rank's partition of a plan, and its instances in flight."""
 
     def __init__(
         self, compiled: Compiled, link: Link, failed: Callable[[Instance], None], lanes: Lanes
     ) -> None:
         self.compiled, self.link, self.failed, self.lanes = compiled, link, failed, lanes
-        self._lends = any(compiled.arenas.values())  # its buffers lie where other plans have theirs
+        self._lends = any(compiled.arenas.values())  # whether its buffers lie in a shared arena
         self.patient = any(n.row.patient for n in compiled.part.nodes.values())
         self.abandoned = False  # its driver has died
         self.forgotten = False  # its driver runs no more steps
-        self.cancelled: set[tuple[int, int]] = set()  # steps to be cancelled when they begin
+        self.cancelled: set[tuple[int, int]] = set()  # (slot, step) to cancel when they begin
         self.instances: dict[int, Instance] = {}
         self.queued: dict[int, collections.deque[int]] = {}
 
     def step(self, engine: Engine, slot: int, step: int) -> None:
-        """Begin a step on instance `slot`, at once or when its last step has ended."""
+        """Begin a step on instance `slot`, now or after the instance's last step has ended."""
         if self.abandoned:
             return
         instance = self.instances.get(slot)
@@ -49,7 +49,7 @@ class Served:
         return make
 
     def cancel(self, engine: Engine, slot: int, step: int) -> None:
-        """The driver gives up a step: it ends here as it is, or as soon as it begins."""
+        """The driver cancels a step: it fails here now, or as soon as it begins."""
         if self.abandoned:
             return
         instance = self.instances[slot]
@@ -59,8 +59,10 @@ class Served:
             self.cancelled.add((slot, step))
 
     def forget(self) -> None:
-        """The driver runs no more steps: let go of all buffers and channels, now or with the last
-        step that is in flight."""
+        """The driver runs no more steps: release all buffers and channels.
+
+        If steps are in flight, the last one to end does it.
+        """
         self.forgotten = True
         if self.abandoned or any(one.left for one in self.instances.values()):
             return
@@ -71,7 +73,7 @@ class Served:
             self.lanes.trim()
 
     def abandon(self, engine: Engine) -> None:
-        """The driver has died: steps in flight end as they are, and none begins."""
+        """The driver has died: abandon the steps in flight and begin no more."""
         self.abandoned = True
         for instance in self.instances.values():
             if instance.left:

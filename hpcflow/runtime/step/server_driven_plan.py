@@ -1,4 +1,4 @@
-"""A plan that a served rank drives by itself, again and again: the rounds of parameter servers."""
+"""Server-driven plans: a parameter server repeats the plan of its synchronous updates by itself."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from hpcflow.runtime.step.step_instance import Compiled, Instance
 
 
 class Repeated:
-    """Steps of one plan, each begun when the last one is over; waits in the plan set the pace.
+    """Steps of one plan, each begun when the previous one is over; waits in the plan set the pace.
 
-    `peers` are the ranks with the other parts, `tell` sends them headers. An error in a step ends
-    the job: no rank waits for the step that could be told.
+    `peers` are the ranks of the other partitions, `tell` sends them headers. An error in a step
+    ends the job, because no rank waits for the step and could receive the error.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Repeated:
         self.starts = Starts(engine.comm, ROUND, number, 0, peers)
         self.ordinal = 0
         self.ends = False
-        self.rests = False  # ended, here and on the peers
+        self.rests = False  # whether it has ended, here and on the peers
 
     def begin(self) -> None:
         """Begin the next step."""
@@ -50,7 +50,7 @@ class Repeated:
             self.engine.await_(channel, self.instance, None)
 
     def end(self) -> None:
-        """Begin no more steps, end the one that waits."""
+        """Begin no more steps, and cancel the current one."""
         self.ends = True
         self.engine.fail(self.instance, CancelledError("the job has ended"))
 
@@ -69,17 +69,17 @@ class Repeated:
             self._tell(peer, header(REST, self.number))
         self.rests = True
 
-    # -- as whoever drives a plan (`hpcflow.runtime.job.control_messages.Driven`)
+    # -- the protocol `hpcflow.runtime.job.control_messages.Driven`
 
     @property
     def in_flight(self) -> bool:
-        """True while there are steps."""
+        """True until the last step has ended."""
         return not self.rests
 
     def cancel(self, why: str) -> None:
-        """It ends with the job."""
+        """Does nothing: the plan ends with the job."""
 
     def failed_elsewhere(self, slot: int, step: int, error: HpcflowError) -> None:
-        """A peer says that its part of a step failed."""
+        """A peer reports that its partition of a step failed."""
         if not self.ends:
             raise error

@@ -1,4 +1,4 @@
-"""The plans of one fetch, for the shapes that it is fed, and a watch for graphs that grow."""
+"""Shape specialization: plans of one fetch for known shapes, then for any; graph growth warning."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from hpcflow.platform.rank_logging import logger, say_once
 from hpcflow.runtime.step.planned_step import Step
 from hpcflow.runtime.step.step_channels import Sums
 
-SPECIALISED = 8  # plans kept for known shapes of one fetch; then one plan serves any shape
-GROWING_RUNS = 100  # runs in a row with new operations that are a leak
-_numbers = itertools.count()  # of families, over all sessions: served ranks keep sums by them
+SPECIALISED = 8  # plans for known shapes of one fetch; then one plan serves any shape
+GROWING_RUNS = 100  # consecutive runs with new operations before the warning
+_numbers = itertools.count()  # family numbers, over all sessions: remote ranks key `Sums` by them
 
 
 class Family:
     """The plans of one fetch with the same tensors fed: for each of a few shapes, then for any.
 
-    Their collectives have one storage, for replicas are fed shares of different sizes.
+    Their collectives share one storage, because replicas are fed shards of different sizes.
     """
 
     def __init__(
@@ -31,9 +31,10 @@ class Family:
         done: frozenset[Operation] = frozenset(),
         untraced: Family | None = None,
     ) -> None:
-        """Beside an `untraced` one its steps note when each operation ran.
+        """With `untraced` its steps record the times of operations.
 
-        Their sums are the same: a replica traces for itself alone.
+        It shares the collectives of `untraced`, because a replica traces independently of the
+        others.
         """
         self.wanted, self.done, self.untraced = wanted, done, untraced
         self.number: int = next(_numbers) if untraced is None else untraced.number
@@ -46,7 +47,7 @@ class Family:
         arrays: Mapping[Tensor, np.ndarray],
         make: Callable[[Family, dict[Tensor, Spec]], Step],
     ) -> Step:
-        """The step for feeds of these shapes, made if need be."""
+        """The step for feeds of these shapes, created on first use."""
         shapes = tuple(array.shape for array in arrays.values())
         step = self._steps.get(shapes)
         if step is None and len(self._steps) < SPECIALISED:
@@ -67,7 +68,7 @@ class Family:
         return step
 
     def has(self, step: Step) -> bool:
-        """Whether a step is one of these."""
+        """Whether a step belongs to this family."""
         return step is self._general or step in self._steps.values()
 
     @property
@@ -83,7 +84,7 @@ class Family:
             self.untraced.sums = sums
 
     def cancel(self, why: str) -> None:
-        """End steps in flight with a CancelledError."""
+        """Fail the steps in flight with a CancelledError."""
         for step in self.steps:
             step.cancel(why)
 
@@ -94,7 +95,7 @@ class Family:
         return [*self._steps.values(), *general]
 
     def _open(self, index: int, tensor: Tensor) -> Shape:
-        """The sizes of a feed that have been the same so far; None where they differ."""
+        """The shape of a feed with None for sizes that have differed so far."""
         seen = {shapes[index] for shapes in self._steps}
         ranks = {len(shape) for shape in seen}
         if len(ranks) > 1:
@@ -108,14 +109,14 @@ class Family:
 
 
 class Growth:
-    """Notices a graph that grows from run to run: a leak of scripts that build in the loop."""
+    """Detects a graph that grows from run to run: a leak of scripts that build ops in the loop."""
 
     def __init__(self) -> None:
         self._version = 0
         self._runs = 0
 
     def watch(self, graph: Graph) -> None:
-        """Count runs in a row that found new operations; say so once, with the user's line."""
+        """Count consecutive runs that found new operations; warn once, with the user's line."""
         grown, self._version = graph.version > self._version, graph.version
         self._runs = self._runs + 1 if grown else 0
         if self._runs == GROWING_RUNS:

@@ -1,4 +1,4 @@
-"""What ties a part to its peers: the channels, buckets and hooks of each step instance."""
+"""Step channels: the channels, collective storage and runtime hooks of each step instance."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import hpcflow.runtime.executor.py_func_execution
 import hpcflow.runtime.state.accumulator_state
 import hpcflow.runtime.state.queue_op_execution
-import hpcflow.runtime.state.reader_state  # noqa: F401  (their kinds of waits)
+import hpcflow.runtime.state.reader_state  # noqa: F401  (they register their waits)
 from hpcflow.comm.communicator import Bucket, Communicator, Request, Watch
 from hpcflow.errors import CommError, DeathError, StepError
 from hpcflow.graph.dtypes import string
@@ -24,17 +24,17 @@ from hpcflow.runtime.failure.replica_loss_recovery import Survival
 from hpcflow.runtime.step.control_flow_execution import Run, inline
 from hpcflow.runtime.step.step_instance import Instance
 
-NOTHING = -1  # in place of the rank: the value is missing, the step failed where it was to be made
+NOTHING = -1  # in place of the tensor rank: the value is missing, as the step failed on the sender
 NO_BYTES = Spec(np.dtype(np.uint8), (0,))
-DIMS = 8  # a message of unknown size begins with its rank and up to seven sizes, int64 each
+DIMS = 8  # a message of unknown size begins with its tensor rank and up to seven sizes, int64 each
 
 
 class Link:
-    """The peers of a part: which rank each task is, and the tags of the channels between them.
+    """The peers of a partition: the rank of each task, and the tags of the channels between them.
 
-    `ranks` maps the tasks of the plan to ranks, `tag` is the first tag of instance 0 and `channels`
-    how many each instance uses. `sums` is the storage of its collectives, `replica` the one whose
-    steps these are.
+    `ranks` maps the tasks of the plan to ranks. `tag` is the first tag of instance 0, `channels`
+    the number of channels of each instance. `sums` is the storage of its collectives, `replica` the
+    replica whose steps these are.
     """
 
     def __init__(
@@ -50,27 +50,30 @@ class Link:
         self.ranks, self.tag, self.channels = ranks or {}, tag, channels
 
     def tag_of(self, instance: Instance, node: Node) -> int:
-        """The message tag of a Send's or Recv's channel."""
+        """The message tag of the channel of a Send or Recv."""
         return self.tag + instance.slot * self.channels + int(node.attrs["channel"])
 
     def open(self, instance: Instance) -> Ends:
-        """Make the channels of an instance."""
+        """Create the channels of an instance."""
         return Ends(self, instance)
 
     def frame(self, instance: Instance, node: Node) -> Run:
-        """A loop or branch that never waits, as one call."""
+        """The function of a loop or branch that never waits."""
         return inline(instance, node)
 
     def bucket(self, node: Node) -> BucketViews | GatherBoxes:
-        """The storage of a collective node."""
+        """The storage of a collective node.
+
+        Errors: CommError without a group of replicas.
+        """
         if self.sums is None:
             raise CommError("a collective needs a group of replicas", op=node.name, line=node.line)
         return self.sums.get(node)
 
-    # -- hooks of generated code, bound once per instance
+    # -- hooks of generated code, bound once for each instance
 
     def send(self, instance: Instance) -> Callable[[int], None]:
-        """Start the send of a value that lies in its channel's buffer."""
+        """Send a value from its channel's buffer."""
         engine = self.engine
 
         def send(index: int) -> None:
@@ -84,7 +87,7 @@ class Link:
         return send
 
     def send_loose(self, instance: Instance) -> Callable[..., None]:
-        """Send a value from where it lies, its variable's version pinned until it has left."""
+        """Send a value in place; a variable's version is pinned until it has been sent."""
         engine, comm = self.engine, self.comm
         assert comm is not None
 
@@ -102,7 +105,7 @@ class Link:
         return send_loose
 
     def send_sized(self, instance: Instance) -> Callable[[int, np.ndarray], None]:
-        """Send a value whose size only the step tells, its sizes in front."""
+        """Send a value whose size is known only at run time, with a header of its shape."""
         engine, comm = self.engine, self.comm
         assert comm is not None
 
@@ -122,7 +125,7 @@ class Link:
         return send_sized
 
     def begin(self, instance: Instance) -> Callable[..., None]:
-        """Start what finishes later: a collective in its turn, or a wait with its inputs."""
+        """Start a collective in its turn, or a wait with its inputs."""
         engine = self.engine
         nodes = instance.part.nodes
 
@@ -146,32 +149,32 @@ class Link:
         return begin
 
     def poll(self, instance: Instance) -> Callable[[], bool]:
-        """Let messages move between long kernels."""
+        """Poll messages between long kernels."""
         return self.engine.poll
 
     def hold(self, instance: Instance) -> Callable[[], None]:
-        """Ctrl-C waits from now on."""
+        """Defer SIGINT (Ctrl-C) from now on."""
         return self.engine.slices.interrupt.hold
 
     def let_go(self, instance: Instance) -> Callable[[], None]:
-        """Ctrl-C is handled again."""
+        """Restore the SIGINT handler, and call it if SIGINT came."""
         return self.engine.slices.interrupt.let_go
 
     def lend(self, instance: Instance) -> Callable[[], None]:
-        """A long kernel begins."""
+        """A long kernel begins: lend the progress lock to the progress thread."""
         return self.engine.helper.lend
 
     def take(self, instance: Instance) -> Callable[[], None]:
-        """The long kernel has ended."""
+        """The long kernel has ended: take the progress lock back."""
         return self.engine.helper.take
 
 
 class Ends:
-    """The channels of one instance: sends by number, receives posted when a step begins."""
+    """The channels of one instance: sends by index, receives posted when a step begins."""
 
     def __init__(self, link: Link, instance: Instance) -> None:
         self.link, self.instance = link, instance
-        comm: Any = link.comm  # there where the part has a Send or a Recv
+        comm: Any = link.comm  # not None if the partition has a Send or a Recv
         nodes = instance.part.nodes
         self.address: list[tuple[int, int]] = []
         self.sends: list[Any] = []
@@ -190,7 +193,7 @@ class Ends:
         )
 
     def close(self) -> None:
-        """Free the channels, on none of which anything is on its way."""
+        """Free the channels; none has a message in flight."""
         for channel in self.sends:
             if channel is not None:
                 channel.close()
@@ -211,7 +214,8 @@ class Ends:
     def send_nothing(self, name: str) -> None:
         """Send that the value of the Send `name` is missing, unless the value has been sent.
 
-        In place of some bytes none, of none one; of unknown sizes a rank that cannot be.
+        The message has no bytes, or one byte if the value has none. For unknown sizes it has an
+        invalid rank.
         """
         link, instance, index = self.link, self.instance, self.numbers[name]
         if instance.sent[index]:
@@ -236,10 +240,10 @@ class Ends:
 
 
 class Sums:
-    """The storage of the collectives of one fetch, whatever the shapes of its feeds.
+    """The storage of the collectives of one fetch, for all shapes of its feeds.
 
-    Replicas deal unequal shares, so they specialise their plans for other shapes at other times;
-    the collectives are the same, and their storage is made once, at the first step, by all.
+    Replicas are fed unequal shards, so they specialize their plans for other shapes at other times.
+    The collectives are the same, and all replicas create their storage together, at the first step.
     """
 
     def __init__(self, group: Communicator, survival: Survival | None = None) -> None:
@@ -247,7 +251,7 @@ class Sums:
         self._views: dict[str, BucketViews | GatherBoxes] = {}
 
     def get(self, node: Node) -> BucketViews | GatherBoxes:
-        """The storage of a collective node, made at its first use: collective over the group."""
+        """The storage of a collective node, created on first use: collective over the group."""
         if node.name not in self._views:
             if self._survival is None:
                 self._views[node.name] = self._made(node)
@@ -260,7 +264,10 @@ class Sums:
 
 
 class BucketViews:
-    """A collective's storage, seen as the arrays of its inputs and outputs."""
+    """The storage of an AllReduce or broadcast, with views for its inputs and outputs.
+
+    Errors: CommError if a size is unknown.
+    """
 
     def __init__(self, group: Communicator, node: Node) -> None:
         specs = [spec for spec in node.specs]
@@ -292,25 +299,25 @@ class BucketViews:
         return views
 
     def start(self) -> None:
-        """Begin the sum, or the broadcast of the first replica's values."""
+        """Start the allreduce, or the broadcast of the first replica's values."""
         if self.bucket is not None:
             self.bucket.start()
         else:
             self._request = self.group.broadcast(self._in, 0)
 
     def test(self) -> bool:
-        """True once the outputs are there."""
+        """True once the outputs are complete."""
         return (self.bucket or self._request).test()  # type: ignore[union-attr]
 
 
 class GatherBoxes:
-    """Boxes for the rows of this replica and for those of all, whose numbers change step by step.
+    """Boxes of an AllGather: rows of this replica and of all, whose numbers change in each step.
 
-    The sizes are told first. As they and the rows start at two times, they travel on a communicator
-    of their own: there the order of collectives is that of steps.
+    An allreduce of the row counts precedes the allgather. The two phases start at different times,
+    so they use a communicator of their own, on which collectives follow the order of steps.
     """
 
-    nbytes = 0  # what comes is of each step
+    nbytes = 0  # received rows are allocated in each step
 
     def __init__(self, group: Communicator, node: Node) -> None:
         comm = group.split(range(group.size))
@@ -327,13 +334,13 @@ class GatherBoxes:
         return self._in if side == "bucket_in" else self._out
 
     def start(self) -> None:
-        """Tell how many rows there are."""
+        """Start the exchange of the row counts."""
         self._sizes.fill(0)
         self._sizes[self.comm.rank] = [len(box[0]) for box in self._in]
         self._telling = self.comm.all_reduce(self._sizes)
 
     def test(self) -> bool:
-        """True once the rows of all are there."""
+        """True once the rows of all replicas are received."""
         if self._telling is not None:
             if not self._telling.test():
                 return False
@@ -353,7 +360,7 @@ def _count(spec: Spec) -> int:
 
 
 class _Pinned:
-    """A send of a variable's version: the pin ends when the send does."""
+    """A send of a variable's version; it unpins the version when it completes."""
 
     def __init__(
         self, request: Request, variable: Any, array: Any, is_lost: Callable[[], bool]
@@ -373,20 +380,20 @@ class _Pinned:
         return True
 
     def abandon(self) -> None:
-        """Nobody waits for the send: the pin ends unless a rank that lives may still receive it."""
+        """Unpin the version if the receiver is dead; a live receiver may still read it."""
         if self._is_lost():
             self.variable.unpin(self.array)
 
 
 class Lost(StepError):
-    """A value never came, because the step failed on another rank, which says why."""
+    """A value is missing because the step failed on another rank, which reports the error."""
 
     def __init__(self) -> None:
         super().__init__("the step failed on another rank")
 
 
 class _Filled:
-    """A receive of `nbytes`, or of the message that there is no value; see `send_nothing`."""
+    """A receive of `nbytes`, or of the message that the value is missing; see `send_nothing`."""
 
     def __init__(self, channel: Any, nbytes: int, node: Node, peer: int) -> None:
         self.channel, self.nbytes, self.start = channel, nbytes, channel.start
@@ -412,7 +419,7 @@ class _Filled:
 
 
 class _Sized:
-    """A receive whose size the message tells."""
+    """A receive whose size is in the message."""
 
     def __init__(self, comm: Any, peer: int, tag: int, spec: Spec, box: list) -> None:
         self.comm, self.peer, self.tag, self.spec, self.box = comm, peer, tag, spec, box
@@ -423,7 +430,7 @@ class _Sized:
         self.request = None
 
     def watched_by(self, watch: Watch, token: Any) -> None:
-        """Have `watch` tell of the message."""
+        """Have `watch` report the message."""
         if self.request is None:
             watch.expect(self.peer, self.tag, self._receive, token)
         else:
@@ -435,7 +442,7 @@ class _Sized:
         return self.request
 
     def close(self) -> None:
-        """There is no channel."""
+        """It has no channel."""
 
     def test(self) -> bool:
         if self.request is None:

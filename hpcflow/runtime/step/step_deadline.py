@@ -1,4 +1,4 @@
-"""Deadlines of steps: when a run has to be done, and what a step that is late was waiting for."""
+"""Step deadlines: they limit the time of a run and report what a late step waits for."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from hpcflow.runtime.executor.executor import Engine
 
 NOT_BEGUN = "it has not begun, as steps of other threads run"
-_LABEL = 60  # characters of the name of what is fetched
+_LABEL = 60  # most characters of the label
 
 
 class Deadline:
-    """`seconds` from now.
+    """A deadline `seconds` from now.
 
-    Errors: HpcflowError for what is no number of seconds, or not above 0.
+    Errors: HpcflowError if `seconds` is not a number above 0.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -40,15 +40,15 @@ class Deadline:
         self.until = time.monotonic() + seconds if math.isfinite(seconds) else math.inf
 
     def passed(self) -> bool:
-        """Whether it is too late."""
+        """Whether the deadline is over."""
         return time.monotonic() > self.until
 
     def left(self) -> float:
-        """Seconds until then, not below 0."""
+        """Seconds until the deadline, at least 0."""
         return max(0.0, self.until - time.monotonic())
 
     def error(self, why: str, label: str, rank: int, step: int = 0) -> DeadlineExceededError:
-        """What to raise: `label` is what was fetched, `why` what kept it."""
+        """The error to raise: `label` names the fetches, `why` says what delayed the step."""
         name = label if len(label) <= _LABEL else label[: _LABEL - 3] + "..."
         which = f"step {step} of {name!r}" if step else repr(name)
         text = f"{which} is not done after {self.seconds:g} s: {why}"
@@ -56,22 +56,25 @@ class Deadline:
 
 
 class Watched(Instance):
-    """A second set of the kernels of a step that runs in one go, over the buffers of the first.
+    """A second instance of a single-segment step, over the buffers of the first.
 
-    It looks at the clock before each kernel, up to the first that updates a variable: from there
-    on the step is made to its end, so that it is made whole or not at all.
+    It checks the deadline before each kernel, up to the first that updates a variable. From there
+    on the step runs to its end, so that it is executed entirely or not at all.
     """
 
     def __init__(self, of: Instance, take: Take) -> None:
-        """`take` gives out the memory that `of` has."""
+        """`take` allocates the memory that `of` has."""
         self.deadline: Deadline | None = None
         self._outer = self
         self._pure = before_updates(of.compiled)
         super().__init__(of.compiled, of.link, of.slot, take)
 
     def inside(self, compiled: Compiled, name: str) -> Instance:
-        """An instance of a part of the loop or branch `name`; it looks at the same clock, if the
-        loop or branch updates nothing and runs before the first update."""
+        """An instance of a partition of the loop or branch `name`.
+
+        It checks the same deadline if the loop or branch updates nothing and runs before the first
+        update.
+        """
         pure = before_updates(compiled) if name in self._pure else frozenset()
         made = _Inside(self._outer, pure, compiled, self.link, self.slot, self.take)
         self.nested.append(made)
@@ -80,13 +83,13 @@ class Watched(Instance):
     def call(self, deadline: Deadline, *feeds: Any) -> Any:
         """Run the step.
 
-        Errors: DeadlineExceededError if it is late before the first update.
+        Errors: DeadlineExceededError if the deadline is missed before the first update.
         """
         self.deadline = deadline
         return self.strands[0](*feeds)
 
     def look(self) -> None:
-        """Errors: DeadlineExceededError if it is late."""
+        """Errors: DeadlineExceededError if the deadline is over."""
         deadline = self.deadline
         if deadline is not None and time.monotonic() > deadline.until:
             label, rank = self.compiled.label, self.link.engine.rank
@@ -100,7 +103,7 @@ class Watched(Instance):
 
 
 class _Inside(Watched):
-    """The same of a part of a loop or branch."""
+    """`Watched` for a partition of a loop or branch."""
 
     def __init__(
         self,
@@ -124,9 +127,9 @@ def _looking(kernel: Callable[..., Any], look: Callable[[], None]) -> Callable[.
 
 
 def before_updates(compiled: Compiled) -> frozenset[str]:
-    """The nodes that come before the first that updates state, in the order of the strands.
+    """The nodes before the first that updates state, in the order of the segments.
 
-    A loop or branch in which something is updated counts as an update.
+    A loop or branch that contains an update counts as an update.
     """
     found: list[str] = []
     for strand in compiled.code.strands:
@@ -142,11 +145,11 @@ def _updates(node: Node) -> bool:
     return bool(node.row.writes) or any(one.row.writes for one in nested)
 
 
-# -- what a step waits for
+# -- report of the waits of a step
 
 
 def kept_by(engine: Engine, instance: Instance) -> str:
-    """What the step of `instance` waits for now, in words; ranks that are late are named."""
+    """A description of the pending waits of the step of `instance`; it names late ranks."""
     waits = [wait for wait in list(engine.waits) if wait[1] is instance]
     rows = list(dict.fromkeys(_row(engine, *told_of(*wait)) for wait in waits))
     polled = {what for _, _, what in waits}
@@ -178,7 +181,7 @@ def _row(engine: Engine, step: int, op: str, peer: int, kind: str) -> str:
 
 
 def _missing(engine: Engine, step: int, op: str) -> str:
-    """The ranks of this node that have not come to the collective `op` of a step."""
+    """The ranks of this node that have not reached the collective `op` of a step."""
     ledger = engine.ledger
     mine = ledger.read() if ledger is not None else None
     if ledger is None or mine is None:

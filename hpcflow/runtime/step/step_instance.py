@@ -1,4 +1,4 @@
-"""A part compiled once, and its step instances: the buffers and channels of one step in flight."""
+"""Compiled partitions, and step instances: the buffers and channels of one step in flight."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from hpcflow.runtime.device.out_of_memory import exhausted
 from hpcflow.runtime.state.state_store import Store
 from hpcflow.runtime.step.cooperative_scheduling import Touched
 
-Take = Callable[[str, int], Any]  # device, bytes -> memory for the buffers of one part there
-LARGE = 1 << 20  # bytes: buffers of such variables are not kept for a second initialization
-KNOWN = 16  # elements of constants that kernels are told
-ALIKE = frozenset(  # kinds of binds that are one for all instances
+Take = Callable[[str, int], Any]  # (device, bytes) -> memory for the buffers of one partition
+LARGE = 1 << 20  # bytes: buffers that initialize larger variables are released after the step
+KNOWN = 16  # most elements of constants that kernels receive as specs
+ALIKE = frozenset(  # kinds of binds that all instances share
     "kernel tiles loop plain dynamic const var own copy empty".split()
 )
 
 
 class Compiled:
-    """One task's part as code, with everything that its instances share."""
+    """The compiled code of one task's partition, and everything that its instances share."""
 
     def __init__(
         self,
@@ -47,11 +47,11 @@ class Compiled:
     ) -> None:
         self.devices, self.store, self.label = devices, store, label
         self.seed = store.seed
-        self.watch: Callable[..., Any] | None = None  # gives other strands: a profile, graphs
+        self.watch: Callable[..., Any] | None = None  # replaces segments: a profile, CUDA graphs
         self.part, self.code = made.part, made.code
         part = self.part
-        self.expected: Expected | None = None  # where its rank notes what it needs
-        self.trains = False  # a step of its plan changes variables, initial values apart
+        self.expected: Expected | None = None  # where its rank records its predicted memory
+        self.trains = False  # whether a step of its plan updates variables, initialization excepted
         self.inner = {
             name: {key: Compiled(body, devices, store, label) for key, body in bodies.items()}
             for name, bodies in made.inner.items()
@@ -76,11 +76,11 @@ class Compiled:
             raise exhausted(self, error, None, None) from error
         self.followers, self.pending = self._wiring()
         waits = sum(node.row.waits for node in part.nodes.values())
-        self.ends = len(self.code.strands) + waits  # of strands and waits, which end a step
+        self.ends = len(self.code.strands) + waits  # number of segments and waits of a step
         self._touched: dict[int, Touched] = {}
 
     def close(self) -> None:
-        """Let go of kernels with their memory, of constants and of state: no instance is left."""
+        """Release kernels with their memory, constants and state; no instance is left."""
         for parts in self.inner.values():
             for part in parts.values():
                 part.close()
@@ -88,23 +88,23 @@ class Compiled:
         self._touched.clear()
 
     def device(self, node: Node) -> Device:
-        """The device a node runs on."""
+        """The device that a node runs on."""
         return device_of(node, self.part.task, self.devices)
 
     def info(self, node: Node) -> KernelInfo:
-        """The calling form of the kernel that computes `node`."""
+        """The calling convention of the kernel that computes `node`."""
         return self.device(node).info(node, self.specs(node))
 
     @property
     def initializes(self) -> bool:
-        """Whether it gives large variables their initial values. Replicas agree on it."""
+        """Whether it initializes large variables and does not train. Replicas agree on it."""
         nodes = self.part.nodes.values()
         made = any(node.type == "Assign" and node.attrs.get("initial") for node in nodes)
         return made and not self.trains and sum(variables(self.part).values()) > LARGE
 
     @property
     def constants(self) -> dict[str, int]:
-        """Bytes of each constant that it uses, in its loops and branches too."""
+        """Bytes of each of its constants, including those of its loops and branches."""
         found = constants(self.part, self.code)
         for one in (c for parts in self.inner.values() for c in parts.values()):
             found |= one.constants
@@ -112,7 +112,7 @@ class Compiled:
 
     @functools.cached_property
     def arenas(self) -> collections.Counter[str]:
-        """Bytes of the buffers on each device, of its loops and branches too."""
+        """Bytes of its buffers on each device, including those of its loops and branches."""
         found = collections.Counter(self.code.arenas)
         for one in (c for parts in self.inner.values() for c in parts.values()):
             found.update(one.arenas)
@@ -120,23 +120,26 @@ class Compiled:
 
     @functools.cached_property
     def memory(self) -> Memory:
-        """What one step of it needs, as predicted before it runs."""
+        """The predicted memory of one step."""
         insides = (c.memory for parts in self.inner.values() for c in parts.values())
         return of_code(self.part, self.code, 1, insides)
 
     def _spec(self, ref: Ref) -> Spec:
-        """What is known of a value; kernels need not ask a GPU for small constants."""
+        """The spec of a value; the spec of a small constant includes its value.
+
+        So kernels need not copy the constant from a GPU.
+        """
         node = self.part.nodes[ref.node]
         if node.type != "Const" or np.size(node.attrs["value"]) > KNOWN:
             return self.part.spec(ref)
         return self.part.spec(ref)._replace(value=np.asarray(node.attrs["value"]))
 
     def specs(self, node: Node) -> list[Spec]:
-        """What is known of its inputs."""
+        """The specs of the inputs of a node."""
         return [self._spec(ref) for ref in node.inputs]
 
     def _bind(self, what: tuple) -> Any:
-        """What a name of the generated code is bound to, for all instances alike."""
+        """The object that a name in the generated code is bound to, the same for all instances."""
         node = self.part.nodes[what[1]]
         device = self.device(node)
         specs = self.specs(node)
@@ -145,7 +148,7 @@ class Compiled:
             return kernel.tiles
         if what[0] in ("kernel", "dynamic"):
             run: Any = device.kernel(node, specs)
-            if hasattr(run, "draws"):  # the plans for other shapes go on in the same series
+            if hasattr(run, "draws"):  # plans for other shapes continue the same series of draws
                 run.draws = self.store.draws.setdefault((self.label, node.name), run.draws)
                 run.seed = self.seed
             if what[0] == "kernel":
@@ -167,11 +170,11 @@ class Compiled:
         if what[0] == "empty":
             spec = node.specs[what[2]]
             return lambda: device.allocate(known(spec.shape), spec.dtype)
-        source = self.device(self.part.nodes[node.inputs[0].node])  # copy
+        source = self.device(self.part.nodes[node.inputs[0].node])  # kind "copy"
         return lambda array: device.from_host(source.to_host(array))
 
     def _wiring(self) -> tuple[dict[str | int, list[int]], list[int]]:
-        """Which strands each wait and each strand lets go, and how many each strand waits for."""
+        """The dependents of each wait and segment, and each segment's number of dependencies."""
         followers: dict[str | int, list[int]] = {}
         for i, strand in enumerate(self.code.strands):
             befores: list[str | int] = [*strand.waits, *strand.after]
@@ -180,7 +183,7 @@ class Compiled:
         return followers, [len(s.waits) + len(s.after) for s in self.code.strands]
 
     def touched(self, index: int) -> Touched:
-        """The variables that a strand uses; a loop or branch that waits has its own strands."""
+        """The variables that a segment uses, without those of loops and branches that wait."""
         if index not in self._touched:
             reads: set[Any] = set()
             writes: set[Any] = set()
@@ -189,7 +192,7 @@ class Compiled:
                 for i, ref in enumerate(node.inputs):
                     source = self.part.nodes[ref.node]
                     if node.type == "Send" and source.type == "ReadVariable":
-                        source = self.part.nodes[source.inputs[0].node]  # it is read once more
+                        source = self.part.nodes[source.inputs[0].node]  # the Send reads it
                     if source.type == "Variable":
                         used = writes if updates or i in node.row.writes else reads
                         used.add(self.store.find(source, self.device(source)))
@@ -202,16 +205,16 @@ class Compiled:
         return self._touched[index]
 
     def located(self, error: HpcflowError, name: str, rank: int) -> HpcflowError:
-        """`error` of the wait `name`, with its line and the rank."""
+        """`error` of the wait `name`, with its operation, line and rank."""
         node = self.part.nodes[name]
         error.op, error.line = error.op or node.name, error.line or node.line
         error.rank = rank if error.rank is None else error.rank
         return error
 
     def explain(self, error: BaseException, rank: int, name: str = "") -> BaseException:
-        """`error` with the operation, the user's line and the rank it happened at.
+        """`error` with the operation, the user's line and the rank where it was raised.
 
-        It happened in the node `name`, by default the one that the traceback tells.
+        The operation is that of the traceback, else the node `name`.
         """
         trace = error.__traceback__
         while trace is not None:
@@ -244,7 +247,7 @@ class Compiled:
 
 
 def _loops(part: Part, code: Code) -> Iterator[tuple[Node, str]]:
-    """The texts of the loops that are generated for a part, each with a node that it computes."""
+    """The sources of a partition's generated loops, each with a node that it computes."""
     for node in part.nodes.values():
         if node.type == "Fused" or node.type.startswith("UpdateRows"):
             yield node, node.attrs["text"]
@@ -260,9 +263,9 @@ def _is_fetched(node: Node, part: Part) -> bool:
 def _sized(
     device: Device, node: Node, specs: list[Spec], run: Callable[..., Any], fetched: bool
 ) -> Callable[..., Any]:
-    """The kernel `run` for sizes that only the step tells: each call asks for its outputs.
+    """A kernel for sizes known only at run time: each call of `run` allocates its outputs.
 
-    Of values that are `fetched` each has memory of its own, the caller's.
+    A `fetched` value is allocated for the caller, not from the pool.
     """
     if device.info(node, specs).form != "out":
         return run
@@ -282,28 +285,26 @@ def _sized(
 
 
 class Instance:
-    """One step in flight: buffers, channels, buckets, and how far it has come."""
+    """One step in flight: its buffers, channels, buckets and progress."""
 
     def __init__(
         self, compiled: Compiled, link: Any, slot: int = 0, take: Take | None = None
     ) -> None:
-        """`take` gives out memory of an arena that there is; without it has its own."""
+        """`take` allocates from an existing arena; without it the instance has its own."""
         self.compiled, self.link, self.slot, self.take = compiled, link, slot, take
         self.part, self.code = compiled.part, compiled.code
-        self.lane: Any = (
-            None  # where the arena is shared: its hpcflow.runtime.device.shared_arena.Lane
-        )
+        self.lane: Any = None  # where the arena is shared: its Lane
         self.nested: list[Instance] = []  # of its loops and branches
         self.arrays: dict[str, Any] = {}
-        self.received: dict[str, Any] = {}  # Recv node -> its array
-        self.frames: dict[str, Any] = {}  # loops and branches that wait: their own instances
+        self.received: dict[str, Any] = {}  # Recv node -> its buffer
+        self.frames: dict[str, Any] = {}  # loops and branches that wait: their instances
         self.boxes: dict[str, list[list[Any]]] = {}  # wait -> a box for each of its values
         self.buckets: dict[str, Any] = {}
         try:
             self.arenas = self._allocated()
             names = self._names()
             self.strands, self.release = compiled.make(*names)
-            self.graphs: Any = None  # of its regions on a GPU
+            self.graphs: Any = None  # segments with CUDA graph regions
             if compiled.watch is not None:
                 self.strands, self.release = compiled.watch(self, names)
         except MemoryError as error:
@@ -312,21 +313,21 @@ class Instance:
         if compiled.expected is not None:
             nodes, memory = self.part.nodes, compiled.memory
             sums = ((bucket, sum_bytes(nodes[name])) for name, bucket in self.buckets.items())
-            own = memory.buffers if take is None else 0  # the rest is that of who lends it
+            own = memory.buffers if take is None else 0  # borrowed buffers are counted by the arena
             compiled.expected.step(self.ends, own + memory.messages, sums)
         self.pending: list[int] = []
         self.left = 0
         self.step = 0
-        self.begun: set[str] = set()  # waits that the step has started, receives apart
-        self.waiting: dict[str, Any] = {}  # those among them that are no collectives
+        self.begun: set[str] = set()  # waits that the step has started, except receives
+        self.waiting: dict[str, Any] = {}  # those of them that are not collectives
         self.sent = bytearray(len(self.code.sends))  # sends that it has started
-        self.error: BaseException | None = None  # why the step fails
-        self.started = False  # its first strand has run, or was skipped
-        self.torn = False  # it fails in a way that no other step can follow
-        self.voted = False  # its last sum has been started, by which others may commit the step
-        self.patient = False  # it waits for other steps, as long as it takes
+        self.error: BaseException | None = None  # the error by which the step fails
+        self.started = False  # its first segment has run, or was skipped
+        self.torn = False  # it failed in a way that no other step can follow
+        self.voted = False  # its last collective has started, by which others may commit it
+        self.patient = False  # it waits for other steps, for unlimited time
         self.done: Callable[[Instance], None] = _nothing
-        self.failed: Callable[[Instance], None] = _nothing  # tells others that the step fails
+        self.failed: Callable[[Instance], None] = _nothing  # reports a failure to other ranks
 
     def _allocated(self) -> dict[str, Any]:
         """The memory of its buffers, by device."""
@@ -334,7 +335,7 @@ class Instance:
         return {device: take(device, size) for device, size in self.code.arenas.items()}
 
     def _names(self) -> list[Any]:
-        """What the names of the code are bound to; buffers among them are made."""
+        """The objects that the names in the code are bound to; creates its buffers and buckets."""
         for node in self.part.nodes.values():
             if node.row.collective:
                 bucket = self.buckets[node.name] = self.link.bucket(node)
@@ -342,21 +343,21 @@ class Instance:
         return [self._bound(name, what) for name, what in self.code.binds.items()]
 
     def inside(self, compiled: Compiled, name: str) -> Instance:
-        """An instance of a part of its loop or branch `name`."""
+        """An instance of a partition of its loop or branch `name`."""
         made = Instance(compiled, self.link, self.slot, self.take)
         self.nested.append(made)
         return made
 
     @property
     def is_bound(self) -> bool:
-        """Whether it has the memory that was lent to it, and may run."""
+        """Whether it has borrowed memory and can run."""
         return self.take is not None
 
     def unbind(self) -> None:
-        """Let go of buffers and channels: nothing is in flight, and it runs no more."""
+        """Release buffers and channels; nothing is in flight, and it does not run again."""
         for part in self.nested:
             part.unbind()
-        if not self.torn and self.ends is not None:  # else messages may still be on their way
+        if not self.torn and self.ends is not None:  # else messages may still be in flight
             self.ends.close()
             self.ends = None
         if self.graphs is not None:
@@ -369,7 +370,7 @@ class Instance:
         self.nested.clear()
 
     def begin(self, step: int) -> None:
-        """Get ready for a step: nothing has run, nothing has come."""
+        """Reset the progress for a new step."""
         self.step, self.error, self.torn, self.started = step, None, False, False
         self.voted = False
         if self.begun:
@@ -381,7 +382,7 @@ class Instance:
 
     @property
     def finished(self) -> bool:
-        """True once everything has run, or was skipped, and every message has left."""
+        """Whether all has run or was skipped and all messages have been sent, or it is torn."""
         return not self.left or self.torn
 
     def _device(self, name: str) -> Device:
@@ -425,20 +426,20 @@ class Instance:
         return array
 
     def put(self, name: str, *values: Any) -> None:
-        """Hand over the values of the wait `name`, which is over."""
+        """Store the values of the wait `name`, which is over."""
         for box, value in zip(self.boxes.get(name, ()), values, strict=True):
             box[0] = value
 
     def _staged(self, node: Node) -> Spec:
-        """What a Send copies before it goes; a token has no bytes."""
+        """The spec of the value that a Send copies to its buffer; a control token has no bytes."""
         return self.compiled._spec(node.inputs[0]) if node.inputs else Spec(np.dtype("u1"), (0,))
 
     def tick(self) -> None:
-        """A step begins that no engine counts."""
+        """Count a step that the executor does not count."""
         self.step += 1
 
     def check(self, array: Any, name: str) -> None:
-        """Raise NumericError if `array` has a NaN or an infinity (setting check_numerics)."""
+        """Errors: NumericError if `array` has a NaN or an infinity (setting check_numerics)."""
         host = self.compiled.device(self.part.nodes[name]).to_host(array)
         bad = int(np.size(host) - np.count_nonzero(np.isfinite(host)))
         if bad:
@@ -450,4 +451,4 @@ class Instance:
 
 
 def _nothing(instance: Instance) -> None:
-    """What a finished instance tells when nobody asked."""
+    """Default of `done` and `failed`: does nothing."""
