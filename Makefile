@@ -32,7 +32,7 @@ demo: $(VENV)/.ready-demo
 # Each test has its own limit (tests/conftest.py); these are for what happens outside of tests. Four
 # processes fill two cores, for tests wait for disks, clocks and each other.
 test: $(VENV)/.ready-test lint
-	$(LIMIT) 1800 $(PY) -m pytest -q -n 4 --dist load --maxschedchunk 8 tests
+	$(LIMIT) 2100 $(PY) -m pytest -q -n 4 --dist load --maxschedchunk 8 tests
 	set -e; for n in 1 2 3 4; do $(LIMIT) 600 $(PY) tools/mpirun.py $$n $(PY) -m pytest -q \
 	  -p no:cacheprovider --with-mpi -m mpi $(RANKS); done
 
