@@ -11,6 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from hpcflow.launch.slurm_requeue import LIVE
 from tests.reach import reachable
 
 HERE = Path(__file__).resolve().parent
@@ -143,8 +144,7 @@ class Job:
 
     def pending(self) -> bool:
         """Whether some part waits, runs, or is being cleared away."""
-        busy = {"PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "REQUEUED"}
-        return any(state in busy for state in self.facts("JobState"))
+        return not {"PENDING", "REQUEUED", *LIVE}.isdisjoint(self.facts("JobState"))
 
     def says(self, words: str, seconds: float = LIMIT_S) -> None:
         """Wait until its output contains `words`, a regular expression."""
