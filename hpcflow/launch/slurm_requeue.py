@@ -67,7 +67,7 @@ def requeue(environ: Mapping[str, str] = os.environ) -> str:
         return f"saved; no scontrol on this node to requeue job {job}: {AGAIN}"
     state = re.search(r"JobState=(\w+)", scontrol("show", "job", job)[1])
     now = state.group(1) if state is not None else "unknown"
-    if now != "RUNNING":
+    if now not in ("RUNNING", "SIGNALING"):  # SLURM may still be delivering the stop signal
         return f"saved; the state of job {job} is {now}, so it does not requeue itself"
     failed, text = scontrol("requeue", job)
     if failed:

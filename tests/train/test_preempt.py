@@ -189,6 +189,7 @@ exit 0
     [
         ("RUNNING", 0, "SLURM has requeued job 7", True),
         ("RUNNING", 1, "resume=True", True),
+        ("SIGNALING", 0, "SLURM has requeued job 7", True),
         ("COMPLETING", 0, "is COMPLETING", False),  # cancelled, or SLURM requeues it
     ],
 )
