@@ -141,3 +141,15 @@ def test_one_file_alone_imports_a_library(library: str) -> None:
         if loaded or any(f"{name}.".startswith(f"{library}.") for name in found):
             users.add(module)
     assert len(users) <= 1, f"{library} is imported by {sorted(users)}; one wrapper is enough"
+
+
+def test_functions_fit_a_screen() -> None:
+    """At most 50 lines, signature and docstring included."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    lines = {
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}": node.end_lineno - node.lineno + 1
+        for path in sorted((ROOT / "hpcflow").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, kinds) and node.end_lineno is not None
+    }
+    assert {name: count for name, count in lines.items() if count > 50} == {}

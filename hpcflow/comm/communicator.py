@@ -97,10 +97,15 @@ class Bucket(Protocol):
         ...
 
 
+# What a reduction by name computes of two arrays.
+REDUCTIONS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+COLLECTIVE = ("collective", 0)  # the key of collectives in Traffic
+
+
 class Traffic:
     """Bytes and messages sent by this rank, by key (destination, tag).
 
-    Collectives count under the key ("collective", 0) with the bytes of their input. Communicators
+    Collectives count under the key COLLECTIVE with the bytes of their input. Communicators
     made by `split` count into the same record, with destinations numbered as in the first
     communicator.
     """

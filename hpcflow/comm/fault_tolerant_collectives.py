@@ -13,12 +13,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from hpcflow.comm.communicator import Communicator, Request
+from hpcflow.comm.communicator import REDUCTIONS, Communicator, Request
 from hpcflow.comm.fault_tolerant_tree import Chair, Join, Mail, Member, Put, Settle, Tree
 from hpcflow.comm.polling_backoff import finish
 from hpcflow.errors import CommError, DeathError
 
-COMBINE = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 LENGTH = 16  # bytes of the header of a text: its rank, its length
 
 
@@ -61,7 +60,7 @@ class Chaired:
 
     def all_reduce(self, array: np.ndarray, op: str = "sum") -> Request:
         """Allreduce `array` in place over the members ("sum", "max", "min")."""
-        combine = COMBINE[op]
+        combine = REDUCTIONS[op]
 
         def join(told: Sequence[bytes]) -> bytes:
             total = np.frombuffer(told[0], array.dtype).copy()

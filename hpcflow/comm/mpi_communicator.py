@@ -14,7 +14,15 @@ import numpy as np
 
 from hpcflow.comm import mpi_library
 from hpcflow.comm.bruck_allgather import AllGather
-from hpcflow.comm.communicator import GATHER_TAGS, Bucket, Channel, Communicator, Request, Traffic
+from hpcflow.comm.communicator import (
+    COLLECTIVE,
+    GATHER_TAGS,
+    Bucket,
+    Channel,
+    Communicator,
+    Request,
+    Traffic,
+)
 from hpcflow.comm.contiguous_buffers import as_bytes, check_rows, flat, read_only
 from hpcflow.comm.mpi_library import bfloat16_sum, misses_any_source, running, thread_level, type_of
 from hpcflow.comm.mpi_request_polling import MpiWatch
@@ -34,7 +42,6 @@ from hpcflow.errors import CommError, DeathError, LaunchError, StallError
 from hpcflow.graph.dtypes import bfloat16
 from hpcflow.platform.rank_logging import logger
 
-COLLECTIVE = ("collective", 0)
 LARGEST_PIECE = 1 << 30  # elements of one call: MPI-3 counts are 32-bit integers
 LET_OTHERS_DIE_S = 0.5
 UNIT = 1 << 20  # bytes in one unit of the datatype of larger messages

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.comm.communicator import Bucket, Communicator
+from hpcflow.comm.communicator import COLLECTIVE, Bucket, Communicator
 from hpcflow.comm.communicator_wrapper import Delegate
 from hpcflow.comm.polling_backoff import finish
 from hpcflow.errors import CommError, DeviceError, MissingPackageError, StallError
@@ -267,7 +267,7 @@ class _NcclBucket:
         if self._running:
             raise CommError("a bucket was started again before it was done", rank=comm.rank)
         comm.check()
-        comm.traffic.add(("collective", 0), array.nbytes)
+        comm.traffic.add(COLLECTIVE, array.nbytes)
         if not array.size:
             return
         self._running = True

@@ -31,10 +31,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from hpcflow.comm.communicator import Bucket, Communicator, Traffic
+from hpcflow.comm.communicator import COLLECTIVE, Bucket, Communicator, Traffic
 from hpcflow.comm.communicator_wrapper import Delegate
 from hpcflow.comm.contiguous_buffers import read_only, share
-from hpcflow.comm.mpi_communicator import COLLECTIVE, MpiCommunicator, Window
+from hpcflow.comm.mpi_communicator import MpiCommunicator, Window
 from hpcflow.comm.polling_backoff import finish
 from hpcflow.errors import CommError
 from hpcflow.platform.rank_logging import say_once

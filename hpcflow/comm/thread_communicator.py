@@ -8,15 +8,22 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.comm.communicator import Bucket, Channel, Communicator, Request, Traffic, Watch
+from hpcflow.comm.communicator import (
+    COLLECTIVE,
+    REDUCTIONS,
+    Bucket,
+    Channel,
+    Communicator,
+    Request,
+    Traffic,
+    Watch,
+)
 from hpcflow.comm.contiguous_buffers import as_bytes, check_rows, flat, read_only
 from hpcflow.comm.thread_mailbox import Delays, Group, Message, Round, Transfer, Watched
 from hpcflow.errors import CommError, StallError
 
 EAGER_BYTES = 4096  # larger messages are copied from the sender's array at receive
 SET_UP_S = 60.0  # timeout of a blocking call
-COMBINE = {"sum": np.add, "max": np.maximum, "min": np.minimum}
-COLLECTIVE = ("collective", 0)
 
 
 def local_world(
@@ -174,13 +181,13 @@ class LocalCommunicator(Communicator):
     def all_reduce(self, array: np.ndarray, op: str = "sum") -> Request:
         """Allreduce `array` in place."""
         data = flat(array)
-        if op not in COMBINE:
-            raise CommError(f"a reduction by {op!r} is not one of {', '.join(COMBINE)}")
+        if op not in REDUCTIONS:
+            raise CommError(f"a reduction by {op!r} is not one of {', '.join(REDUCTIONS)}")
 
         def combine(arrays: list[np.ndarray]) -> np.ndarray:
             total = arrays[0].copy()
             for addend in arrays[1:]:
-                COMBINE[op](total, addend, out=total)
+                REDUCTIONS[op](total, addend, out=total)
             return total
 
         self.traffic.add(COLLECTIVE, array.nbytes)

@@ -56,15 +56,20 @@ def multi_head_attention(
             _parted(project(x, width, into), num_heads)
             for x, into in ((q, "query"), (k, "key"), (v, "value"))
         )
-        if mask is not None:
-            mask = convert_to_tensor(mask)
-            if mask.shape is None or len(mask.shape) == 3:
-                mask = expand_dims(mask, 1)
+        mask = None if mask is None else _mask_of_heads(mask)
         rate = dropout_rate if training else 0.0
         heads = scaled_dot_product_attention(a, b, c, mask, causal, rate, seed=seed)
         joined = transpose(heads, [0, 2, 1, 3])
         joined = reshape(joined, [*_lead(q), width])
         return project(joined, output_units or known_size(q, -1, "attention"), "output")
+
+
+def _mask_of_heads(mask: Any) -> Tensor:
+    """`mask` [batch, m, n] as [batch, 1, m, n], the same for all heads."""
+    mask = convert_to_tensor(mask)
+    if mask.shape is None or len(mask.shape) == 3:
+        return expand_dims(mask, 1)
+    return mask
 
 
 def _lead(x: Tensor) -> list[Any]:

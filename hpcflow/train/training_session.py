@@ -106,17 +106,29 @@ class TrainingSession(Session):
         chosen = self._choose(checkpoints)
         self._resumes = resume or chosen.by_setting  # the same job, started again, goes on
         if chosen.folder is not None and self.context.on_plan is None:
-            from hpcflow.train.saver import Saver, state_of_job
-
-            saver = Saver(state_of_job(self.graph), max_to_keep, form, keep_best)
-            keeper = self._keep(chosen.folder, save_every, saver)
-            if not self._resumes:
-                keeper.begin_anew()
-            elif keeper.resume() and chosen.by_setting:
-                tell_own_loop(self, self.first_step)
+            self._keep_checkpoints(chosen, save_every, max_to_keep, form, keep_best)
         self._log = run_records.of(self.context)
         me = weakref.ref(self)
         self.context.steps = lambda: getattr(me(), "steps", None)
+
+    def _keep_checkpoints(
+        self,
+        chosen: Chosen,
+        save_every: int | str | None,
+        max_to_keep: int,
+        form: str,
+        keep_best: tuple[str, str, int] | None,
+    ) -> None:
+        """Resume from the chosen folder, or begin anew, and save there from now on."""
+        from hpcflow.train.saver import Saver, state_of_job
+
+        assert chosen.folder is not None
+        saver = Saver(state_of_job(self.graph), max_to_keep, form, keep_best)
+        keeper = self._keep(chosen.folder, save_every, saver)
+        if not self._resumes:
+            keeper.begin_anew()
+        elif keeper.resume() and chosen.by_setting:
+            tell_own_loop(self, self.first_step)
 
     def _choose(self, own: str | Path | None) -> Chosen:
         """Where it keeps checkpoints; the script names `own`."""

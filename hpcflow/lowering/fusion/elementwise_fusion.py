@@ -215,12 +215,10 @@ class _Finder:
         if all(way != FULL for way in map(self._way, kept)):
             if all(g.operand.way != FULL or g.operand.begins for g in taken):
                 body = body._replace(size=size)
-        written = None
-        if kept:
-            written = (
-                kernel_dedup.on_gpu(body, size) if on_gpu else kernel_dedup.kernel(body, self.exact)
-            )
-        if written is None:
+        if not kept:
+            return None
+        gpu, cpu = kernel_dedup.on_gpu, kernel_dedup.kernel
+        if (written := gpu(body, size) if on_gpu else cpu(body, self.exact)) is None:
             return None
         inputs = [g.ref for g in taken]
         attrs = {

@@ -212,10 +212,7 @@ def _recurrent(
     reverse = [node.attr("direction", "forward") == "reverse", True]
     activations = _activations(node, default, sides)
     times = unstack(x, steps)
-    kept = None
-    if lengths is not None:
-        ends = expand_dims(lengths, 1)
-        kept = [arithmetic_ops.greater(ends, constant(t, lengths.dtype)) for t in range(steps)]
+    kept = None if lengths is None else _within_lengths(lengths, steps)
     outputs, finals = [], []
     for i in range(sides):
         side = Side(
@@ -244,6 +241,12 @@ def _recurrent(
         y = transpose(y, [2, 0, 1, 3])
         final = [transpose(t, [1, 0, 2]) for t in final]
     return [y, *final]
+
+
+def _within_lengths(lengths: Tensor, steps: int) -> list[Tensor]:
+    """For each time step, which sequences [batch, 1] have not ended."""
+    ends = expand_dims(lengths, 1)
+    return [arithmetic_ops.greater(ends, constant(t, lengths.dtype)) for t in range(steps)]
 
 
 @imports("RNN")

@@ -252,6 +252,20 @@ def while_loop(
         raise GraphError(f"history is {history!r}", hint=f"one of {', '.join(HISTORIES)}")
     if maximum_iterations is not None:
         return _counted(**locals())
+    history = "host" if swap_memory and history == "keep" else history
+    facts = {"back_prop": bool(back_prop), "history": history}
+    return _while(cond, body, loop_vars, shape_invariants, name, return_same_structure, facts)
+
+
+def _while(
+    cond: Callable[..., Any],
+    body: Callable[..., Any],
+    loop_vars: Any,
+    shape_invariants: Any,
+    name: str | None,
+    return_same_structure: bool,
+    facts: Attrs,
+) -> Any:
     graph = get_default_graph()
     single = not isinstance(loop_vars, (list, tuple))
     structure = [loop_vars] if single else loop_vars
@@ -274,11 +288,10 @@ def while_loop(
 
     test = _test(graph, scope, params, lambda *p: cond(*given(p)))
     step = _step(graph, scope, params, lambda *p: body(*given(p)), next_values)
-    attrs: Attrs = {"cond": test, "body": step, "lists": 0, "back_prop": bool(back_prop)}
-    attrs["history"] = "host" if swap_memory and history == "keep" else history
-    made = graph.create_op("While", [*inits, *test.outer, *step.outer], attrs, scope)
+    attrs: Attrs = {"cond": test, "body": step, "lists": 0, **facts}
+    loop = graph.create_op("While", [*inits, *test.outer, *step.outer], attrs, scope)
     result = nested_structure.pack(
-        last[-1], nested_structure.flatten(rebuild(_results(made, "Exit")))
+        last[-1], nested_structure.flatten(rebuild(_results(loop, "Exit")))
     )
     alone = len(inits) == 1 and isinstance(result, (list, tuple)) and not return_same_structure
     return result[0] if single or alone else result

@@ -161,6 +161,11 @@ def bidirectional_dynamic_rnn(
         return (forward, turned(backward)), (last_fw, last_bw)
 
 
+def _growing_array(like: Any) -> TensorArray:
+    """An empty TensorArray of the dtype of `like`."""
+    return TensorArray(convert_to_tensor(like).dtype, 0, dynamic_size=True)
+
+
 def raw_rnn(
     cell: RNNCell,
     loop_fn: Callable[..., Any],
@@ -184,9 +189,7 @@ def raw_rnn(
         state = nested_structure.mapped(convert_to_tensor, state)
         kept = constant(0) if loop_state is None else loop_state
         like = nested_structure.mapped(lambda _: x, cell.output_size) if emit is None else emit
-        arrays = nested_structure.mapped(
-            lambda t: TensorArray(convert_to_tensor(t).dtype, 0, dynamic_size=True), like
-        )
+        arrays = nested_structure.mapped(_growing_array, like)
 
         def step(t: Tensor, done: Tensor, x: Any, arrays: Any, state: Any, kept: Any) -> Any:
             output, new = cell(x, state)

@@ -323,17 +323,7 @@ def variable_scope(
     that are missing; it holds for scopes inside too. With `auxiliary_name_scope` False the names
     of operations stay as they are. `values` are as in `hf.name_scope`.
     """
-    if name_or_scope is None and default_name is None:
-        raise GraphError("variable_scope() needs a name, a scope or a default_name")
-    if not isinstance(name_or_scope, (str, VariableScope, type(None))):
-        raise GraphError(
-            f"{name_or_scope!r} is no variable scope", hint="give a name or a VariableScope"
-        )
-    if name_or_scope is None and reuse:
-        raise VariableNameError(
-            f"variable_scope(None, {default_name!r}) makes a new scope: it has nothing to reuse",
-            hint="give the scope's name",
-        )
+    _check_scope_arguments(name_or_scope, default_name, reuse)
     given = {
         "initializer": initializer,
         "regularizer": regularizer,
@@ -357,6 +347,21 @@ def variable_scope(
             name_or_scope = state.free_name(str(default_name))
         scope = _opened(state.scope, name_or_scope, given, custom_getter, reuse, full)
         yield stack.enter_context(_inside(state, scope, isinstance(name_or_scope, VariableScope)))
+
+
+def _check_scope_arguments(name_or_scope: Any, default_name: str | None, reuse: Any) -> None:
+    """Errors: GraphError without a name or scope; VariableNameError if a new scope has `reuse`."""
+    if name_or_scope is None and default_name is None:
+        raise GraphError("variable_scope() needs a name, a scope or a default_name")
+    if not isinstance(name_or_scope, (str, VariableScope, type(None))):
+        raise GraphError(
+            f"{name_or_scope!r} is no variable scope", hint="give a name or a VariableScope"
+        )
+    if name_or_scope is None and reuse:
+        raise VariableNameError(
+            f"variable_scope(None, {default_name!r}) makes a new scope: it has nothing to reuse",
+            hint="give the scope's name",
+        )
 
 
 def _graph_of(values: Sequence[Any]) -> Graph:

@@ -156,11 +156,7 @@ class _Splitter:
         Initial values and tests or waits for initialization do not.
         """
         uses = any(ref.node in self.served for ref in node.inputs)
-        if (
-            not uses
-            or is_initial(node)
-            or node.type in ("WaitInitialized", "IsVariableInitialized")
-        ):
+        if not uses or is_initial(node) or node.type in BEFORE_ALL:
             return node
         return node.but(control=(*node.control, BEGIN))
 

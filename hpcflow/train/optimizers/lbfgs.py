@@ -89,7 +89,7 @@ class LBFGS:
         def evaluate(x: np.ndarray) -> Point:
             nonlocal calls
             calls += 1
-            session.run(self._assign, dict(zip(self._feeds, self._taken_apart(x), strict=True)))
+            self._write(session, x)
             loss, *grads = session.run([self._loss, *self._gradients], feeds)
             return float(loss), _flat(grads)
 
@@ -100,7 +100,7 @@ class LBFGS:
         pairs: list[tuple[np.ndarray, np.ndarray]] = []
         reason, number = "max_iterations", 0
         for number in range(1, self._most + 1):
-            if np.abs(g).max(initial=0.0) <= self._flat:
+            if _largest(g) <= self._flat:
                 number, reason = number - 1, "gradient_tolerance"
                 break
             d = direction(g, pairs)
@@ -119,9 +119,12 @@ class LBFGS:
             if before - f <= self._small * max(abs(before), abs(f), 1e-30):
                 reason = "loss_tolerance"
                 break
+        self._write(session, x)
+        return LBFGSResult(f, _largest(g), number, calls, reason.endswith("tolerance"), reason)
+
+    def _write(self, session: Any, x: np.ndarray) -> None:
+        """Assign the flat vector `x` to the variables."""
         session.run(self._assign, dict(zip(self._feeds, self._taken_apart(x), strict=True)))
-        largest = float(np.abs(g).max(initial=0.0))
-        return LBFGSResult(f, largest, number, calls, reason.endswith("tolerance"), reason)
 
     def _taken_apart(self, x: np.ndarray) -> list[np.ndarray]:
         sizes = [size_of(v.shape) for v in self._variables]
@@ -132,6 +135,10 @@ class LBFGS:
 
 def _flat(arrays: Sequence[np.ndarray]) -> np.ndarray:
     return np.concatenate([np.ravel(a).astype(np.float64) for a in arrays])
+
+
+def _largest(gradient: np.ndarray) -> float:
+    return float(np.abs(gradient).max(initial=0.0))
 
 
 def direction(g: np.ndarray, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
