@@ -5,8 +5,9 @@ same (docs/tf1.md lists them all). What a name stands for is imported when it is
 """
 
 from hpcflow import errors
+from hpcflow.namespaces import NAMESPACES
 from hpcflow.platform import cpu_threads
-from hpcflow.platform.lazy_imports import later
+from hpcflow.platform.lazy_imports import later, namespace
 
 cpu_threads.chosen()  # the pools of BLAS and OpenMP are sized when numpy loads
 
@@ -226,3 +227,5 @@ __getattr__, __dir__, _later = later(
     },
 )
 __all__ = ["errors", "newaxis", *_later]
+for _name, _homes in NAMESPACES.items():
+    namespace(f"{__name__}.{_name}", _homes)

@@ -18,16 +18,12 @@ OPS = GRAPH | {"ops"}
 PLAN = OPS | {"autodiff", "codegen", "plan", "lowering"}
 RUNTIME = PLAN | {"kernels", "comm", "monitoring", "runtime"}
 DTYPES = "hpcflow.graph.dtypes"  # all that kernels and comm may know of the graph
-NAMESPACES = (  # re-exports
-    *("bitwise", "distributions", "image", "initializers", "linalg", "losses", "math", "metrics"),
-    *("nn", "random", "rnn_cell", "signal", "spectral", "strings"),
-)
 MAY_KNOW = {
     **dict.fromkeys(LEAVES, LEAVES),
     "monitoring": MONITORING,
     "graph": GRAPH,
     "ops": OPS,
-    **dict.fromkeys(NAMESPACES, OPS | {"rnn_cell"}),
+    "namespaces": LEAVES,
     "layers": OPS | {"layers"},
     "logging": LEAVES | {"logging"},
     "gfile": LEAVES | {"gfile"},

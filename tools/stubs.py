@@ -5,10 +5,14 @@ from __future__ import annotations
 import importlib
 from pathlib import Path
 
+from hpcflow.namespaces import NAMESPACES
 from hpcflow.platform.lazy_imports import HOMES
 
 ROOT = Path(__file__).parent.parent
-LATER = ("hpcflow", "hpcflow.data", "hpcflow.nn", "hpcflow.test", "hpcflow.train")
+LATER = (
+    *("hpcflow", "hpcflow.data", "hpcflow.test", "hpcflow.train"),
+    *(f"hpcflow.{name}" for name in NAMESPACES),
+)
 HEAD = '"""Made by tools/stubs.py."""\n\n# ruff: noqa\n# fmt: off\n'
 OWN = {"hpcflow": "from hpcflow import errors as errors\n__version__: str\nnewaxis: None\n"}
 

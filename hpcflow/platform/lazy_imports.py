@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import importlib.machinery
 import sys
+import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -49,3 +51,18 @@ def later(
         return sorted({*vars(sys.modules[module]), *mine})
 
     return get, listed, sorted(mine)
+
+
+def namespace(module: str, homes: Mapping[str, str]) -> None:
+    """Create the module `module`, which has no file and re-exports lazily, as `later` does.
+
+    `import module` finds it; it is an attribute of its package.
+    """
+    package, _, name = module.rpartition(".")
+    made = types.ModuleType(module, f"Names of TensorFlow 1's tf.{name} that hpcflow has.")
+    made.__spec__ = importlib.machinery.ModuleSpec(module, None)
+    made.__package__ = package
+    get, listed, public = later(module, homes)
+    vars(made).update(__getattr__=get, __dir__=listed, __all__=public)
+    sys.modules[module] = made
+    setattr(sys.modules[package], name, made)

@@ -1,14 +1,11 @@
-"""`hf.strings`: the names of TensorFlow 1's `tf.strings` that hpcflow has; re-exports only."""
+"""Made by tools/stubs.py."""
 
-from __future__ import annotations
-
-from hpcflow.ops.strings.string_ops import (
-    as_string,
-    reduce_join,
-    regex_full_match,
-    regex_replace,
-    substr,
-)
+# ruff: noqa
+# fmt: off
+from hpcflow.ops.strings.string_ops import as_string as as_string
+from hpcflow.ops.strings.string_ops import reduce_join as reduce_join
+from hpcflow.ops.strings.string_ops import regex_full_match as regex_full_match
+from hpcflow.ops.strings.string_ops import regex_replace as regex_replace
 from hpcflow.ops.strings.string_ops import string_join as join
 from hpcflow.ops.strings.string_ops import string_length as length
 from hpcflow.ops.strings.string_ops import string_lower as lower
@@ -18,23 +15,4 @@ from hpcflow.ops.strings.string_ops import string_to_hash_bucket_fast as to_hash
 from hpcflow.ops.strings.string_ops import string_to_hash_bucket_strong as to_hash_bucket_strong
 from hpcflow.ops.strings.string_ops import string_to_number as to_number
 from hpcflow.ops.strings.string_ops import string_upper as upper
-from hpcflow.platform.exception_translation import guard_module
-
-__all__ = [
-    "as_string",
-    "join",
-    "length",
-    "lower",
-    "reduce_join",
-    "regex_full_match",
-    "regex_replace",
-    "strip",
-    "substr",
-    "to_hash_bucket",
-    "to_hash_bucket_fast",
-    "to_hash_bucket_strong",
-    "to_number",
-    "upper",
-]
-
-guard_module(globals(), __all__)
+from hpcflow.ops.strings.string_ops import substr as substr
