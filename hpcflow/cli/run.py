@@ -236,7 +236,7 @@ def run_mpirun(
     if several and settings.survive:
         return host_failure_tolerance.supervised(start, ranks, Mpirun)
     times = Times(settings.stall_s, settings.stall_abort_s)
-    witness = Witness(ledgers(), times) if hasattr(os, "pidfd_open") else None
+    witness = Witness(ledgers(), times, not several) if hasattr(os, "pidfd_open") else None
     joined = witness.joined if witness is not None and not several else lambda: True
     mpirun = Mpirun(start, joined, stderr=subprocess.PIPE if several else None)
     if witness is not None:

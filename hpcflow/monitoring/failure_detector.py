@@ -164,19 +164,27 @@ def facts_of(dead: Sequence[Entry], directory: pathlib.Path, cause: str = GONE) 
 
 
 def facts_outside(
-    rank: int, pid: int, cause: str, what: str, entry: Entry | None = None
+    rank: int | None, pid: int | None, cause: str, what: str, entry: Entry | None = None
 ) -> dict[str, Any]:
     """The content of `failure.json` for a rank of this node that is not a member of the job.
 
     It has died or hangs, as `what` says, before it joined the job, when it has no task yet, or
-    while other ranks leave it; then `entry` is its record.
+    while other ranks leave it; then `entry` is its record. `rank` and `pid` are None if only the
+    launcher saw it end.
     """
-    host, why = os.uname().nodename, f"process {pid} {cause}"
-    name, hint = f"rank {rank} on {host}", "the same command starts it again"
+    host, why = os.uname().nodename, f"process {pid} {cause}" if pid else f"a process {cause}"
+    who = "a rank" if rank is None else f"rank {rank}"
+    name, hint = f"{who} on {host}", "the same command starts it again"
     task, step = (entry.task, entry.trained) if entry is not None else (None, 0)
     message = f"{name} {what} the job: {why}\n  next  {hint}"
     kind, error = ("death", "DeathError") if "died" in what else ("stall", "StallError")
-    told = {"kind": kind, "rank": rank, "ranks": [rank], "task": task, "host": host}
+    told = {
+        "kind": kind,
+        "rank": rank,
+        "ranks": [] if rank is None else [rank],
+        "task": task,
+        "host": host,
+    }
     told |= {"time": now(), "step": step, "op": None, "line": None, "cause": why}
     told |= {"error": error, "message": message, "hint": hint}
     return {**told, "checkpoint": None, "traceback": None}

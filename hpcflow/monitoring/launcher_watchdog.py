@@ -34,11 +34,11 @@ class Witness:
 
     It searches for their processes, and for their ledgers in `base`. It calls `give_up` with the
     text of a report when a rank that has not joined the job, or does not leave it, has hung for
-    `times.abort_s`.
+    `times.abort_s`. If `all_here`, all ranks are on this node.
     """
 
-    def __init__(self, base: str, times: Times) -> None:
-        self._base, self._times = pathlib.Path(base), times
+    def __init__(self, base: str, times: Times, all_here: bool = True) -> None:
+        self._base, self._times, self._all_here = pathlib.Path(base), times, all_here
         self.give_up: Callable[[str], None] = lambda text: None
         self._over = threading.Event()
         self._directory: pathlib.Path | None = None
@@ -65,14 +65,22 @@ class Witness:
         if self._dead and self._directory is not None:
             facts = facts_of(self._dead, self._directory)
             is_told = (self._directory / DIED).exists()
-        elif self._early and code > 128:  # else it ended by itself and reported why
-            cause = f"was killed by {_signal_name(code - 128)}"
-            facts = facts_outside(*self._early[0], cause, "has died before it had joined")
+        elif (name := _signal_name(code - 128)) and not facts:
+            facts = self._died_early(f"was killed by {name}")
         if facts and not is_told:
             os.write(2, f"hpcflow: {facts['message']}\n".encode())
         if facts and run_dir:
             write(pathlib.Path(run_dir), facts)
         return bool(facts)
+
+    def _died_early(self, cause: str) -> dict[str, Any]:
+        """The facts of a rank that died before it had joined; it may never have been found."""
+        what = "has died before it had joined"
+        if self._early:
+            return facts_outside(*self._early[0], cause, what)
+        if self._all_here and self._directory is None:
+            return facts_outside(None, None, cause, what)
+        return {}
 
     def _watch(self) -> None:
         starting, watched, leaving, all_joined = Starting(), None, None, False
@@ -91,6 +99,8 @@ class Witness:
             if leaving is not None:
                 leaving.wait(0.0)
                 self._look_for_hangs(leaving, watched)
+        if not (self._dead or self._early or self._hung or all_joined):
+            self._early = starting.wait(0.0)  # ranks that died since the last scan
         if self._early and not self._dead:
             self._look_for_ledgers()
         for one in (starting, watched, leaving):
@@ -138,10 +148,11 @@ class Witness:
 
 
 def _signal_name(number: int) -> str:
+    """The name of a signal, "" if there is none with this number."""
     try:
         return signal.Signals(number).name
     except ValueError:
-        return f"signal {number}"
+        return ""
 
 
 def _ledgers_of(launcher: int, base: pathlib.Path) -> Watched | None:

@@ -38,7 +38,8 @@ def _failed(failure: Facts) -> tuple[str, str]:
     if failure.text("error") in BY_SOMEBODY:
         state = CANCELLED
     step, task = failure.count("step"), failure.text("task")
-    where = f"rank {failure.count('rank')}" + (f" ({task})" if task else "")
+    rank = failure.get("rank", int, None)
+    where = ("a rank" if rank is None else f"rank {rank}") + (f" ({task})" if task else "")
     line = f"{state}{f' in step {step:,}' if step else ''}: {where} on {failure.text('host')}: "
     checkpoint = failure.text("checkpoint")
     return state, line + failure.text("cause") + (f"; saved: {checkpoint}" if checkpoint else "")

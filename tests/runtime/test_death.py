@@ -14,7 +14,11 @@ import pytest
 
 from hpcflow.errors import DeathError
 from hpcflow.monitoring.failure_detector import Deaths
+from hpcflow.monitoring.launcher_watchdog import Witness
+from hpcflow.monitoring.stall_watchdog import Times
 from hpcflow.monitoring.wait_ledger import PREFIX, Ledger, read_all
+from hpcflow.report import run_outcome
+from hpcflow.report.run_directory_reader import Facts
 from hpcflow.runtime.failure import abort_on_error
 from tests.comm.threads import until
 from tests.runtime.ranks import run_ranks
@@ -202,3 +206,27 @@ def test_a_witness_tells_of_the_first_that_dies_of_a_launchers_ranks(tmp_path):
     told = json.loads((tmp_path / "run/failure.json").read_text())
     assert (told["kind"], told["rank"], told["checkpoint"]) == ("death", 1, None)
     assert len(read_all(tmp_path / (PREFIX + "job"))) == 3
+
+
+@pytest.mark.parametrize(("code", "cause"), [(137, "a process was killed by SIGKILL"), (250, None)])
+def test_a_witness_tells_of_ranks_that_were_killed_before_it_found_them(
+    tmp_path, capfd, code, cause
+):
+    """All ranks may be killed as soon as they start; other exit codes are the script's own."""
+    witness = Witness(str(tmp_path), Times(60, 600))
+    assert witness.tell(str(tmp_path / "run"), code) == (cause is not None)
+    file = tmp_path / "run" / "failure.json"
+    assert file.exists() == (cause is not None)
+    if cause is not None:
+        facts = json.loads(file.read_text())
+        assert (facts["rank"], facts["ranks"], facts["cause"]) == (None, [], cause)
+        assert f"hpcflow: a rank on {facts['host']} has died before" in capfd.readouterr().err
+        none, read = Facts.none(), Facts(file, faults := [])
+        line = f"died: a rank on {facts['host']}: {cause}"
+        assert run_outcome.of(tmp_path / "run", none, read, none) == ("died", line)
+        assert not faults
+
+
+def test_a_rank_that_dies_unseen_may_be_on_another_node(tmp_path):
+    """Then nothing is known of it here."""
+    assert not Witness(str(tmp_path), Times(60, 600), all_here=False).tell("", 137)
