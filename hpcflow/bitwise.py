@@ -1,4 +1,4 @@
-"""`hf.bitwise`: the names of TensorFlow 1's `tf.bitwise`; re-exports only."""
+"""Bitwise functions `hf.bitwise`: the names of TensorFlow 1's `tf.bitwise`; re-exports only."""
 
 from __future__ import annotations
 

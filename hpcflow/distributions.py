@@ -1,4 +1,4 @@
-"""`hf.distributions`: names of TensorFlow 1's `tf.distributions`; re-exports only."""
+"""Distributions `hf.distributions`: names of TensorFlow 1's `tf.distributions`; re-exports only."""
 
 from __future__ import annotations
 

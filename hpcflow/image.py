@@ -1,4 +1,4 @@
-"""`hf.image`: the names of TensorFlow 1's `tf.image` that hpcflow has; re-exports only."""
+"""Image functions `hf.image`: names of TensorFlow 1's `tf.image`; re-exports only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hf.initializers`: initializers by the names of TensorFlow 1's module."""
+"""Initializers `hf.initializers`: the names of TensorFlow 1's module."""
 
 from hpcflow.ops.variables.initializer_objects import Constant as constant
 from hpcflow.ops.variables.initializer_objects import GlorotNormal as glorot_normal

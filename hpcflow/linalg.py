@@ -1,4 +1,4 @@
-"""`hf.linalg`: the names of TensorFlow 1's `tf.linalg`; re-exports only."""
+"""Linear algebra `hf.linalg`: the names of TensorFlow 1's `tf.linalg`; re-exports only."""
 
 from __future__ import annotations
 

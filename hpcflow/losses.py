@@ -1,4 +1,4 @@
-"""`hf.losses`: TensorFlow 1's `tf.losses`; re-exports only."""
+"""Losses `hf.losses`: the names of TensorFlow 1's `tf.losses`; re-exports only."""
 
 from __future__ import annotations
 

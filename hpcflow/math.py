@@ -1,4 +1,4 @@
-"""`hf.math`: the names of TensorFlow 1's `tf.math`; re-exports only."""
+"""Mathematical functions `hf.math`: the names of TensorFlow 1's `tf.math`; re-exports only."""
 
 from __future__ import annotations
 

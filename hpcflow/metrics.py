@@ -1,4 +1,4 @@
-"""`hf.metrics`: TensorFlow 1's `tf.metrics`; re-exports only."""
+"""Metrics `hf.metrics`: the names of TensorFlow 1's `tf.metrics`; re-exports only."""
 
 from __future__ import annotations
 

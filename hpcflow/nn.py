@@ -1,4 +1,4 @@
-"""`hf.nn`: the names of TensorFlow 1's `tf.nn` that hpcflow has; re-exports only."""
+"""Neural network functions `hf.nn`: names of TensorFlow 1's `tf.nn`; re-exports only."""
 
 from hpcflow.platform.lazy_imports import later
 

@@ -1,4 +1,4 @@
-"""`hf.random`: the names of TensorFlow 1's `tf.random` that hpcflow has; re-exports only."""
+"""Random numbers `hf.random`: names of TensorFlow 1's `tf.random`; re-exports only."""
 
 from __future__ import annotations
 

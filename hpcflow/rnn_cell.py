@@ -1,4 +1,4 @@
-"""`hf.nn.rnn_cell`: the cells of TensorFlow 1's `tf.nn.rnn_cell`; re-exports only."""
+"""RNN cells `hf.nn.rnn_cell`: names of TensorFlow 1's `tf.nn.rnn_cell`; re-exports only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hf.signal`: the names of TensorFlow 1's `tf.signal`; re-exports only."""
+"""Signal processing `hf.signal`: the names of TensorFlow 1's `tf.signal`; re-exports only."""
 
 from __future__ import annotations
 

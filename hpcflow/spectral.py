@@ -1,4 +1,4 @@
-"""`hf.spectral`: the names of TensorFlow 1's `tf.spectral`; re-exports only."""
+"""Spectral functions `hf.spectral`: names of TensorFlow 1's `tf.spectral`; re-exports only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hf.strings`: the names of TensorFlow 1's `tf.strings` that hpcflow has; re-exports only."""
+"""String functions `hf.strings`: names of TensorFlow 1's `tf.strings`; re-exports only."""
 
 from __future__ import annotations
 
