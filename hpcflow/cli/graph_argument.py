@@ -23,8 +23,8 @@ HELP = (
 def build(spec: str) -> tuple[Named, Named]:
     """The inputs and outputs, by name, of the graph that FILE.py:FUNCTION builds.
 
-    It builds in the default graph. Errors: LaunchError if the function does not exist or returns
-    something else.
+    It builds in the default graph.
+    Errors: LaunchError if the function does not exist or returns something else.
     """
     path, colon, name = spec.rpartition(":")
     if not colon or not os.path.isfile(path):

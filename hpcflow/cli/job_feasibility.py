@@ -116,7 +116,8 @@ def parts_of(text: str, options: Sequence[str], environ: Mapping[str, str]) -> l
     """The requests of each part of a job: `#SBATCH` lines, then environment, then options.
 
     Later sources override earlier ones. Command line options apply to the first part, as in
-    `sbatch`. Errors: LaunchError for a line that cannot be parsed.
+    `sbatch`.
+    Errors: LaunchError for a line that cannot be parsed.
     """
     groups: list[list[str]] = [[]]
     for line in text.splitlines():

@@ -253,7 +253,8 @@ def run_mpirun(
 def check_folder() -> None:
     """Check that ranks, which run `python -m hpcflow`, would import this hpcflow.
 
-    Python searches the current folder first. Errors: LaunchError if another hpcflow is there.
+    Python searches the current folder first.
+    Errors: LaunchError if another hpcflow is there.
     """
     own = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     for name in ("hpcflow.py", os.path.join("hpcflow", "__init__.py")):

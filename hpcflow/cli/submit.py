@@ -48,8 +48,7 @@ def submit(
     """Submit a job script; returns the output of sbatch. Warnings are printed before.
 
     Errors: LaunchError with a remedy, for example if the site requires an account and none is
-    given,
-            or if `checks` is set and the job is certain to fail.
+            given, or if `checks` is set and the job is certain to fail.
     """
     if not os.path.isfile(script):
         raise LaunchError(f"there is no job script {script}", hint="name one of jobs/slurm/")

@@ -20,8 +20,8 @@ from hpcflow.ops.variables.variable_scope import get_variable, variable_scope
 class Dense(Weighted):
     """Fully connected layer: `activation(inputs @ kernel + bias)`.
 
-    Shapes:    [..., features] to [..., units]; features must be known. Variables: `kernel`
-    [features, units], by default Glorot uniform; `bias` [units], zeros.
+    Shapes:    [..., features] to [..., units]; features must be known.
+    Variables: `kernel` [features, units], by default Glorot uniform; `bias` [units], zeros.
     """
 
     what = "dense"
@@ -143,7 +143,8 @@ def embedding(
 ) -> Tensor:
     """Embedding lookup: one row of a table for each id; gradients are IndexedSlices.
 
-    Shapes:    integers [...] to [..., units]. Variables: `embeddings` [vocabulary_size, units].
+    Shapes:    integers [...] to [..., units].
+    Variables: `embeddings` [vocabulary_size, units].
     Errors:    RangeError at run time for an id outside [0, vocabulary_size).
     """
     places = convert_to_tensor(ids)

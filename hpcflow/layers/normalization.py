@@ -35,10 +35,10 @@ class BatchNormalization(OfTensor):
     moving variance averages the unbiased variance (divided by n - 1) for images of rank 4, and the
     biased one otherwise.
 
-    Variables: `gamma`, `beta`, `moving_mean`, `moving_variance`, one element per channel. Ranks:
-    moving averages are averages over all replicas, weighted by samples, and the same on
-               all. If `training` is a tensor and `synchronized` is set, all replicas must run the
-               step together.
+    Variables: `gamma`, `beta`, `moving_mean`, `moving_variance`, one element per channel.
+    Ranks: moving averages are averages over all replicas, weighted by samples, and the same on all.
+           If `training` is a tensor and `synchronized` is set, all replicas must run the step
+           together.
     """
 
     what = "batch_normalization"
@@ -223,8 +223,8 @@ def layer_norm(
 
     Source: Ba et al., 2016.
 
-    Shapes:    `axis` is the last axis, or a list of the last axes. Variables: `gamma` and `beta`,
-    with the sizes of these axes.
+    Shapes:    `axis` is the last axis, or a list of the last axes.
+    Variables: `gamma` and `beta`, with the sizes of these axes.
     """
     x = convert_to_tensor(inputs)
     with variable_scope(name, "layer_norm", [x], reuse=reuse):

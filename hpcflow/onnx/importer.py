@@ -47,9 +47,9 @@ def import_model(
 
     `inputs` gives tensors or arrays for some inputs; the others become placeholders. With
     `trainable`, floating-point initializers of rank 1 or more become variables, or those for which
-    `trainable(name, array)` is true. All others become constants; with False all do. Errors:
-    OnnxError names an unsupported node and the reason; also for data that is no model, and for
-            missing files of external tensors. OSError.
+    `trainable(name, array)` is true. All others become constants; with False all do.
+    Errors: OnnxError names an unsupported node and the reason; also for data that is no model, and
+            for missing files of external tensors. OSError.
     """
     try:
         return Importer(_loaded(model), trainable).run(inputs or {})

@@ -37,8 +37,8 @@ GraphDef = dict[str, Any]
 def as_graph_def(graph: Graph) -> GraphDef:
     """The graph as plain data, for `hf.import_graph_def`, without lines of the program.
 
-    Its collections are exported with variables, operations, tensors, strings and numbers. Errors:
-    GraphError for an operation with a Python function.
+    Its collections are exported with variables, operations, tensors, strings and numbers.
+    Errors: GraphError for an operation with a Python function.
     """
     names = graph.get_all_collection_keys()
     held = {name: [_item_out(item, graph) for item in graph.get_collection(name)] for name in names}
@@ -152,8 +152,8 @@ def import_graph_def(
 
     `name` None means "import"; "" keeps the names. `input_map` maps names in the data ("x:0" or
     "x") to replacement tensors. Returns the operations or tensors named by `return_elements`. The
-    contents of collections are added to those of the graph, variables as variables. Errors:
-    GraphError for malformed data, a name that is in use, or an unknown name.
+    contents of collections are added to those of the graph, variables as variables.
+    Errors: GraphError for malformed data, a name that is in use, or an unknown name.
     """
     graph = get_default_graph()
     scope = graph.name_scope("import" if name is None else name)

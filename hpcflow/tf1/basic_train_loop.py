@@ -17,8 +17,8 @@ def basic_train_loop(
 ) -> None:
     """Call `train_step_fn(session, *args, **kwargs)` until `supervisor` requests a stop.
 
-    The session is that of `supervisor.managed_session(master)`. Ranks: every rank that runs the
-    script.
+    The session is that of `supervisor.managed_session(master)`.
+    Ranks: every rank that runs the script.
     """
     with supervisor.managed_session(master) as session:
         while not supervisor.should_stop():

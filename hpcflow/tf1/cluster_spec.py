@@ -15,8 +15,8 @@ class ClusterSpec:
     """The tasks of a job: {"ps": ["host0:2222"], "worker": ["host1:2222", "host2:2222"]}.
 
     The tasks of a job may also be a dict {number: address}. MPI ranks are assigned to the tasks,
-    see `hf.train.Server`. Addresses are used only as names; no connection is made to them. Errors:
-    LaunchError for another kind of argument.
+    see `hf.train.Server`. Addresses are used only as names; no connection is made to them.
+    Errors: LaunchError for another kind of argument.
     """
 
     def __init__(self, cluster: ClusterSpec | Mapping[str, Addresses]) -> None:

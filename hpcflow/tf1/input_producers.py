@@ -31,8 +31,8 @@ from hpcflow.tf1.queue_runners import QueueRunner, add_queue_runner
 def match_filenames_once(pattern: Any, name: str | None = None) -> Tensor:
     """The names of the files that match a pattern or one of a list of patterns: a sorted vector.
 
-    The file system is read when the graph is built. Errors: DTypeError if a pattern is no string,
-    for example a tensor.
+    The file system is read when the graph is built.
+    Errors: DTypeError if a pattern is no string, for example a tensor.
     """
     patterns = list(pattern) if isinstance(pattern, (list, tuple)) else [pattern]
     if not all(isinstance(p, (str, bytes)) for p in patterns):

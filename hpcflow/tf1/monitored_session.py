@@ -225,8 +225,7 @@ def MonitoredTrainingSession(
     compatibility with TensorFlow.
 
     Ranks: every rank that runs the script, with the same arguments except `master`, the target of
-    its
-           server.
+           its server.
     """
     context = context_of(master)
     if context.is_chief and not is_chief:

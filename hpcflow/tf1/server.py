@@ -43,8 +43,8 @@ class Server:
     compatibility with TensorFlow: a session has a config of its own.
 
     Ranks:  every rank. A rank that is a parameter server serves from here until the job ends, and
-    the
-            constructor does not return; under `hpcflow run` such a rank does not run the script.
+            the constructor does not return; under `hpcflow run` such a rank does not run the
+            script.
     Errors: LaunchError with the correct command line if the numbers of ranks and of tasks in the
             cluster differ, or if ranks were given tasks that are not theirs.
     """

@@ -283,8 +283,8 @@ class SummarySaverHook(SessionRunHook):
     """Writes summaries for TensorBoard, every so many steps or seconds.
 
     The summaries are `summary_op`, one or a list, or those of `scaffold`. They go to a file in
-    `output_dir`, or to `summary_writer`. Ranks: the chief writes. Synchronous replicas all compute
-    the summaries in every step.
+    `output_dir`, or to `summary_writer`.
+    Ranks: the chief writes. Synchronous replicas all compute the summaries in every step.
     """
 
     def __init__(

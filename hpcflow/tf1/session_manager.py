@@ -27,8 +27,7 @@ class SessionManager:
     `wait_for_session`.
 
     Ranks: every rank that runs the script has a manager. With parameter servers the chief prepares
-    the
-           session and the others wait. Synchronous replicas prepare theirs together.
+           the session and the others wait. Synchronous replicas prepare theirs together.
     """
 
     def __init__(
@@ -60,9 +59,9 @@ class SessionManager:
     ) -> Session:
         """A session, restored by `saver` if a checkpoint exists, otherwise initialized.
 
-        It is initialized by `init_op`, fed `init_feed_dict`, then by `init_fn(session)`. Errors:
-        UninitializedError if variables remain uninitialized; GraphError if there is neither a
-                checkpoint nor an initializer.
+        It is initialized by `init_op`, fed `init_feed_dict`, then by `init_fn(session)`.
+        Errors: UninitializedError if variables remain uninitialized; GraphError if there is neither
+                a checkpoint nor an initializer.
         """
         session, restored = self._restored(
             master,
@@ -119,8 +118,7 @@ class SessionManager:
         """A session, once another rank has initialized the variables.
 
         Errors: DeadlineExceededError after `max_wait_secs`; GraphError for synchronous replicas,
-        since
-                each has its own variables.
+                since each has its own variables.
         """
         session = Session(master, self._graph, config)
         cluster = session.context.cluster

@@ -271,8 +271,8 @@ class Supervisor:
     ) -> None:
         """Stop the threads, wait for the steps of all workers, and save.
 
-        Ranks:  every rank that runs the script. Errors: the first one with which a thread requested
-        the stop.
+        Ranks:  every rank that runs the script.
+        Errors: the first one with which a thread requested the stop.
         """
         ending, self._unfinished = self._unfinished, []
         self.coord.request_stop()

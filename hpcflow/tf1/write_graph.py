@@ -16,8 +16,8 @@ def write_graph(
 ) -> Path:
     """Write a graph, or the result of `as_graph_def`, as JSON to `logdir/name`; returns the path.
 
-    `hf.import_graph_def(json.loads(path.read_text()))` reads it. Call it on one rank. Errors:
-    GraphError for attributes that are not plain data.
+    `hf.import_graph_def(json.loads(path.read_text()))` reads it. Call it on one rank.
+    Errors: GraphError for attributes that are not plain data.
     """
     given = graph_or_graph_def
     data = given.as_graph_def() if isinstance(given, Graph) else dict(given)

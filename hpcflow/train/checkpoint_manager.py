@@ -282,9 +282,9 @@ class Keeper:
     def begin_anew(self) -> None:
         """Start without a checkpoint; the folder must have none.
 
-        Ranks:  every rank that runs the script. Errors: CheckpointError if it has some. This run
-        would delete them by `max_to_keep`, and save the
-                same step numbers again.
+        Ranks:  every rank that runs the script.
+        Errors: CheckpointError if it has some. This run would delete them by `max_to_keep`, and
+                save the same step numbers again.
         """
         place = self.directory
 
@@ -306,7 +306,8 @@ class Keeper:
     def claim(self) -> None:
         """Lock the folder for this job until `close`.
 
-        Ranks:  every rank that runs the script. Errors: CheckpointError that names the other job.
+        Ranks:  every rank that runs the script.
+        Errors: CheckpointError that names the other job.
         """
         Team(self.context).decide({}, lambda rows: self._claim())
 
@@ -329,9 +330,9 @@ class Keeper:
         Returns whether there was one. A session that only restores (not `saves`) may do so while
         another job saves to the folder.
 
-        Ranks:  every rank that runs the script. Errors: Preempted after too many restarts;
-        CheckpointError that names another job which saves to
-                the folder.
+        Ranks:  every rank that runs the script.
+        Errors: Preempted after too many restarts; CheckpointError that names another job which
+                saves to the folder.
         """
 
         def begin(rows: Sequence[Any]) -> int:

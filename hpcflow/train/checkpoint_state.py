@@ -26,7 +26,8 @@ def update_checkpoint_state(
 
     `latest_checkpoint` and `get_checkpoint_state` return it until another checkpoint is written.
 
-    Ranks:  sufficient on the chief. Errors: CheckpointError if the file cannot be written.
+    Ranks:  sufficient on the chief.
+    Errors: CheckpointError if the file cannot be written.
     """
     newest, place = Path(model_checkpoint_path), Path(save_dir)
     every = [Path(path) for path in all_model_checkpoint_paths or ()]

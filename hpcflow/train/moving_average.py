@@ -58,8 +58,8 @@ class ExponentialMovingAverage:
         """One operation that updates the averages of `var_list` (default: trainable variables).
 
         Run it after the training step: `with hf.control_dependencies([train])`. An existing average
-        is updated by this operation, too. Errors: DTypeError for variables that are not
-        floating-point.
+        is updated by this operation, too.
+        Errors: DTypeError for variables that are not floating-point.
         """
         given = list(trainable_variables() if var_list is None else var_list)
         for one in given:

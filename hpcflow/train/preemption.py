@@ -168,8 +168,7 @@ class Preemption:
         `step` is the next step.
 
         Ranks: all that run the script, with outlooks of the same code; the chief requests the
-        requeue, the
-               others wait for it.
+               requeue, the others wait for it.
         """
         said = ""
         if self._context.is_chief:

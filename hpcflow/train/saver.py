@@ -112,8 +112,7 @@ class Saver:
         always contains the graph.
 
         Ranks:  every rank that runs the script, at the same step. Workers of parameter servers wait
-        for
-                each other, so that every update is either completely in it or not at all.
+                for each other, so that every update is either completely in it or not at all.
         Errors: CheckpointError, on all ranks; earlier checkpoints are unchanged.
         """
         is_told = not isinstance(global_step, (Variable, Tensor))
@@ -208,8 +207,8 @@ class Saver:
 
         Returns the metadata of the checkpoint: "step", "mode", "ranks", ...
 
-        Ranks:  every rank that runs the script; any number of ranks, in any mode. Errors:
-        CheckpointCorruptError, CheckpointMismatchError with a diff of names and shapes.
+        Ranks:  every rank that runs the script; any number of ranks, in any mode.
+        Errors: CheckpointCorruptError, CheckpointMismatchError with a diff of names and shapes.
         """
         path = Path(save_path)
         if checkpoint_directory.is_folder(path):
@@ -242,7 +241,8 @@ class Saver:
 def by_those_who_live(context: Context, begin: Callable[[], Made]) -> Made:
     """The result of a save `begin()`; repeated if a rank died that had a part of it.
 
-    Ranks:  every rank that runs the script, between steps. Errors: those of `begin`.
+    Ranks:  every rank that runs the script, between steps.
+    Errors: those of `begin`.
     """
     context.mend()
     while True:

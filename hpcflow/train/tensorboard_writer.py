@@ -33,8 +33,8 @@ class FileWriter:
     Events are flushed to disk after `max_queue` of them, after `flush_secs` seconds, at `flush` and
     at `close`. Use it in a `with` statement, or close it.
 
-    Ranks:  the chief's writes; on other ranks all methods do nothing. Errors: MissingPackageError
-    without tensorboardX; HpcflowError if the folder cannot be written.
+    Ranks:  the chief's writes; on other ranks all methods do nothing.
+    Errors: MissingPackageError without tensorboardX; HpcflowError if the folder cannot be written.
     """
 
     def __init__(

@@ -212,9 +212,9 @@ class TrainingSession(Session):
 
         A copy with more feeds, `batch | {rate: 0.1}` or `{**batch, rate: 0.1}`, counts as `batch`.
         `deadline` applies to this step, as that of `run`; a step that exceeds it is not counted.
-        `options` and `run_metadata` are those of `run`. Errors: Preempted, which ends the script on
-        all workers if one got SIGUSR1 or SIGTERM; DataError
-                for other feeds of a dataset's placeholders.
+        `options` and `run_metadata` are those of `run`.
+        Errors: Preempted, which ends the script on all workers if one got SIGUSR1 or SIGTERM;
+                DataError for other feeds of a dataset's placeholders.
         """
         batch = as_dealt(batch, self.graph)
         self.between_steps()
@@ -350,8 +350,8 @@ class TrainingSession(Session):
 
         `metrics` are stored for `keep_best`.
 
-        Ranks:  every rank that runs the script, between steps. Errors: CheckpointError, on all of
-        them; earlier checkpoints are unchanged.
+        Ranks:  every rank that runs the script, between steps.
+        Errors: CheckpointError, on all of them; earlier checkpoints are unchanged.
         """
         if self._keeper is None:
             raise CheckpointError(

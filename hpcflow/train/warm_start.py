@@ -40,8 +40,8 @@ def init_from_checkpoint(
     `global_variables_initializer` and before the session. A folder stands for its newest
     checkpoint.
 
-    Ranks:  every rank that runs the script. Errors: CheckpointError if there is no checkpoint, or a
-    name matches nothing;
+    Ranks:  every rank that runs the script.
+    Errors: CheckpointError if there is no checkpoint, or a name matches nothing;
             CheckpointMismatchError with a diff of names, shapes and dtypes.
     """
     saved = _open(ckpt_dir_or_file)

@@ -494,8 +494,8 @@ def range(
 ) -> Tensor:
     """The numbers `start`, `start + delta`, ... below `limit`; from 0 if `limit` is None.
 
-    The dtype is `dtype`, by default the widest dtype of the arguments. Errors: ShapeError, also at
-    run time, if `delta` leads away from `limit`.
+    The dtype is `dtype`, by default the widest dtype of the arguments.
+    Errors: ShapeError, also at run time, if `delta` leads away from `limit`.
     """
     if limit is None:
         start, limit = 0, start

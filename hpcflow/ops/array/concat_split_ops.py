@@ -236,8 +236,8 @@ def split(
 ) -> list[Tensor]:
     """`value` split along `axis`: into a number of equal parts, or parts of given sizes.
 
-    One size may be -1 (the rest). `num` is the number of parts if sizes are a tensor. Errors:
-    ShapeError if the sizes do not add up, at graph construction or at run time.
+    One size may be -1 (the rest). `num` is the number of parts if sizes are a tensor.
+    Errors: ShapeError if the sizes do not add up, at graph construction or at run time.
     """
     x, given, axis = convert_to_tensor(value), num_or_size_splits, one_axis(axis)
     if isinstance(axis, Tensor):
@@ -369,8 +369,8 @@ def pad(
     """`tensor` padded with `paddings[i] = (before, after)` elements along axis i.
 
     Modes: CONSTANT pads with `constant_values`, REFLECT mirrors without the edge elements,
-    SYMMETRIC mirrors with them, EDGE repeats them. Errors: ShapeError for negative paddings, or
-    paddings longer than the mirrored part.
+           SYMMETRIC mirrors with them, EDGE repeats them.
+    Errors: ShapeError for negative paddings, or paddings longer than the mirrored part.
     """
     x, mode = convert_to_tensor(tensor), mode.upper()
     if isinstance(constant_values, Tensor) or hasattr(constant_values, "as_tensor"):

@@ -113,8 +113,8 @@ def along(
 ) -> Tensor:
     """`compute` applied to `x` along axis 1 of 3, reshaped with sizes `middle` in place of `axis`.
 
-    Without `middle` the result has the shape of `x`. Errors: ShapeError at run time for an axis
-    that `x` lacks.
+    Without `middle` the result has the shape of `x`.
+    Errors: ShapeError at run time for an axis that `x` lacks.
     """
     made = compute(flat_around(x, axis))
     return reshape(made, sizes(x) if middle is None else with_axis_replaced(x, axis, middle), name)

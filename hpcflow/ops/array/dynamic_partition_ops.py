@@ -75,8 +75,8 @@ def dynamic_partition(
 ) -> list[Tensor]:
     """The rows of `data` partitioned into `num_partitions` tensors, in the order of `data`.
 
-    Shapes: `partitions` has the first axes of `data`; results are [its rows, rest of data]. Errors:
-    RangeError at run time for a number outside [0, num_partitions).
+    Shapes: `partitions` has the first axes of `data`; results are [its rows, rest of data].
+    Errors: RangeError at run time for a number outside [0, num_partitions).
     """
     attrs: Attrs = {"num": whole(num_partitions, "num_partitions")}
     if attrs["num"] < 1:
@@ -88,8 +88,8 @@ def dynamic_partition(
 def dynamic_stitch(indices: Sequence[Any], data: Sequence[Any], name: str | None = None) -> Tensor:
     """One tensor with `data[k][i]` as row `indices[k][i]`; for equal indices the last counts.
 
-    The number of rows is the largest index + 1; rows without an index are zeros. Errors: RangeError
-    at run time for a negative index.
+    The number of rows is the largest index + 1; rows without an index are zeros.
+    Errors: RangeError at run time for a negative index.
     """
     if not len(indices) or len(indices) != len(data):
         raise ShapeError(f"dynamic_stitch of {len(indices)} indices and {len(data)} tensors")

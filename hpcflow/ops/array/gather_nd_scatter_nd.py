@@ -93,9 +93,9 @@ op("TensorScatterUpdate", infer=_changed, grad=_update_back)
 def gather_nd(params: Any, indices: Any, name: str | None = None, batch_dims: int = 0) -> Tensor:
     """The elements or slices of `params` at the index vectors on the last axis of `indices`.
 
-    The first `batch_dims` axes of both correspond. Shapes: indices.shape[:-1] +
-    params.shape[batch_dims + indices.shape[-1]:]. Errors: RangeError at run time for a negative or
-    too large index.
+    The first `batch_dims` axes of both correspond.
+    Shapes: indices.shape[:-1] + params.shape[batch_dims + indices.shape[-1]:].
+    Errors: RangeError at run time for a negative or too large index.
     """
     x, i = convert_to_tensor(params), convert_to_tensor(indices)
     if batch_dims:

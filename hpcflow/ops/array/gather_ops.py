@@ -109,10 +109,10 @@ def gather(
 ) -> Tensor:
     """The slices of `params` at `indices` along `axis`; on axis 0 the gradient is IndexedSlices.
 
-    The first `batch_dims` axes of both correspond; `axis` defaults to `batch_dims`. Shapes:
-    params.shape[:axis] + indices.shape[batch_dims:] + params.shape[axis + 1:]. For a variable only
-    these rows are read, on its device (`Variable.sparse_read`). Errors: RangeError at run time for
-    an index outside [0, size), also a negative one.
+    The first `batch_dims` axes of both correspond; `axis` defaults to `batch_dims`.
+    Shapes: params.shape[:axis] + indices.shape[batch_dims:] + params.shape[axis + 1:]. For a
+            variable only these rows are read, on its device (`Variable.sparse_read`).
+    Errors: RangeError at run time for an index outside [0, size), also a negative one.
     """
     rows_alone = axis is None or (not isinstance(axis, Tensor) and axis == 0)
     if hasattr(params, "sparse_read") and not batch_dims and rows_alone:

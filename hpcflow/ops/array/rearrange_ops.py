@@ -82,8 +82,8 @@ def reverse_sequence(
 ) -> Tensor:
     """The first `seq_lengths[i]` elements of sample i reversed along `seq_axis`.
 
-    The other elements are unchanged. Errors: RangeError at run time for a length below 0 or above
-    the size.
+    The other elements are unchanged.
+    Errors: RangeError at run time for a length below 0 or above the size.
     """
     attrs = {"seq_axis": static_axes(seq_axis), "batch_axis": static_axes(batch_axis)}
     inputs = [convert_to_tensor(input), operand(seq_lengths, "iu")]

@@ -69,8 +69,8 @@ def getitem(x: Any, key: Any) -> Tensor:
     """`x[key]`: ints, slices, `...`, None, with scalar tensors as ints; one mask; index tensors.
 
     Negative ints and bounds count from the end, as in Python, but not in index tensors (`gather`).
-    Several index tensors must be adjacent at the front (`gather_nd`). Errors: ShapeError at graph
-    construction or RangeError at run time for an index outside.
+    Several index tensors must be adjacent at the front (`gather_nd`).
+    Errors: ShapeError at graph construction or RangeError at run time for an index outside.
     """
     x, parts = convert_to_tensor(x), key if isinstance(key, tuple) else (key,)
     if any(_is_many(part) for part in parts):
@@ -305,8 +305,8 @@ def slice(input_: Any, begin: Any, size: Any, name: str | None = None) -> Tensor
 def boolean_mask(tensor: Any, mask: Any, name: str | None = None, axis: Any = None) -> Tensor:
     """The parts of `tensor` where `mask` is true; it covers axes from `axis` (default 0) on.
 
-    Shapes: the masked axes become one, whose size is known only at run time. Errors: ShapeError if
-    the mask does not fit, or its rank is unknown.
+    Shapes: the masked axes become one, whose size is known only at run time.
+    Errors: ShapeError if the mask does not fit, or its rank is unknown.
     """
     x, m = convert_to_tensor(tensor), convert_to_tensor(mask, bool_)
     axis = 0 if axis is None else axis

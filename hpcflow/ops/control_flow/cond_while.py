@@ -103,8 +103,8 @@ def cond(
     the result. A list of one tensor becomes that tensor unless `strict`. If both branches return
     only operations, so does cond. Tensors captured from outside are computed in any case.
 
-    Gradient: through the branch taken. Errors:   GraphError or DTypeError if the branches differ;
-    DTypeError for a Python bool.
+    Gradient: through the branch taken.
+    Errors:   GraphError or DTypeError if the branches differ; DTypeError for a Python bool.
     """
     if isinstance(pred, bool):
         raise DTypeError(
@@ -179,8 +179,8 @@ def case(
     """The result of the function of the first true predicate, else of `default`.
 
     `pred_fn_pairs` is a list of (predicate, function), or a dict. Without `default` one predicate
-    must be true; with `exclusive` at most one may be. Errors: AssertError at run time if this is
-    violated.
+    must be true; with `exclusive` at most one may be.
+    Errors: AssertError at run time if this is violated.
     """
     given = pred_fn_pairs.items() if isinstance(pred_fn_pairs, dict) else pred_fn_pairs
     pairs = [(convert_to_tensor(p), f) for p, f in several(given, "case")]
@@ -235,8 +235,7 @@ def while_loop(
     of one tensor becomes that tensor, unless `return_same_structure`.
 
     Shapes:   `body` returns the structure, dtypes and shapes of `loop_vars`. `shape_invariants`
-    (same
-              structure) has None for sizes that change between iterations. The invariant of a
+              (same structure) has None for sizes that change between iterations. The invariant of a
               SparseTensor is the shape of its `dense_shape`, that of IndexedSlices the shape of
               their `values`; the number of values of a SparseTensor may always change.
     Gradient: through the iterations that ran. `history` says how intermediate values are kept: on

@@ -48,8 +48,8 @@ def py_func(
     that are not ordered by the graph may run concurrently in threads; a call longer than 0.1 s does
     not block the next one.
 
-    Shapes:   unknown to the graph; use `set_shape`. Errors:   PlacementError when placed on another
-    rank; KernelError when `func` raises; DTypeError
+    Shapes:   unknown to the graph; use `set_shape`.
+    Errors:   PlacementError when placed on another rank; KernelError when `func` raises; DTypeError
               when the result does not match `Tout`.
     """
     if not callable(func):
@@ -122,8 +122,8 @@ def Assert(
 ) -> Operation:
     """An operation that fails unless all of `condition` is true, showing `data`.
 
-    Make dependent operations follow it: `with hf.control_dependencies([hf.Assert(...)])`. Errors:
-    AssertError at run time, with the data, the operation, its line and the rank.
+    Make dependent operations follow it: `with hf.control_dependencies([hf.Assert(...)])`.
+    Errors: AssertError at run time, with the data, the operation, its line and the rank.
     """
     tensors, layout = _layout(data, "Assert")
     attrs: Attrs = {"layout": layout, "summarize": _shown(summarize)}

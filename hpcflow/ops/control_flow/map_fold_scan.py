@@ -169,8 +169,7 @@ def scan(
     """All intermediate values of `foldl` (with `reverse`, of `foldr`), stacked by element.
 
     Shapes: the axis of elements, then the shape of a value. Without an initializer the first value
-    is
-            the first element.
+            is the first element.
     """
     with get_default_graph().name_scope(name or "scan"):
         given = _Columns(elems)

@@ -170,7 +170,8 @@ class ConditionalAccumulator(ConditionalAccumulatorBase):
 class SparseConditionalAccumulator(ConditionalAccumulatorBase):
     """Accumulates rows of gradients; the mean of a row is over the gradients that contain it.
 
-    See `ConditionalAccumulatorBase`. Errors: RangeError for a row out of range.
+    See `ConditionalAccumulatorBase`.
+    Errors: RangeError for a row out of range.
     """
 
     _type = "SparseConditionalAccumulator"

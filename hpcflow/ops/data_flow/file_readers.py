@@ -46,8 +46,8 @@ class ReaderBase:
     """Reads the records of files one after the other; the file names come from a queue.
 
     State:  the position, under the reader's name, on the rank of its queue. Not in checkpoints.
-    Waits:  for a file name, when all records of the last file have been read. Errors:
-    OutOfRangeError once the queue is closed and empty; DataError for an unreadable file.
+    Waits:  for a file name, when all records of the last file have been read.
+    Errors: OutOfRangeError once the queue is closed and empty; DataError for an unreadable file.
     """
 
     def __init__(self, kind: str, name: str | None, **facts: int) -> None:

@@ -24,10 +24,9 @@ class QueueBase:
     """A queue of elements: one array per component, or a dict of arrays if they have `names`.
 
     State:  on a CPU of the requested device, by default on the rank that runs the script. Ranks
-    that
-            request the same task share the queue of a name (or `shared_name`) there.
-    Waits:  an enqueue for room, a dequeue for elements, in order of arrival. Errors: CancelledError
-    from an enqueue once the queue is closed; OutOfRangeError from a dequeue
+            that request the same task share the queue of a name (or `shared_name`) there.
+    Waits:  an enqueue for room, a dequeue for elements, in order of arrival.
+    Errors: CancelledError from an enqueue once the queue is closed; OutOfRangeError from a dequeue
             once it is closed and has too few elements.
     """
 
@@ -49,7 +48,8 @@ class QueueBase:
     def from_list(index: Any, queues: Sequence[QueueBase]) -> QueueBase:
         """The queue whose number in `queues` is the integer scalar `index` at run time.
 
-        They have the same dtypes, names and device. Errors: RangeError at run time.
+        They have the same dtypes, names and device.
+        Errors: RangeError at run time.
         """
         queues = several(queues, "from_list")
         if not queues or not all(isinstance(q, QueueBase) for q in queues):

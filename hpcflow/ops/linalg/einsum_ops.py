@@ -196,8 +196,8 @@ def _told_pairs(x: Tensor, y: Tensor, axes: Any) -> tuple[Tensor, Tensor] | None
 def tensordot(a: Any, b: Any, axes: Any, name: str | None = None) -> Tensor:
     """The contraction over the last `axes` of `a` and the first of `b`, or over pairs of axes.
 
-    `axes` is a number, or two lists or tensors: axes of `a` and axes of `b`. Shapes: the other axes
-    of `a`, then those of `b`.
+    `axes` is a number, or two lists or tensors: axes of `a` and axes of `b`.
+    Shapes: the other axes of `a`, then those of `b`.
     """
     x, y = tensors([a, b], "tensordot")
     if isinstance(axes, Tensor) and axes.constant is not None:

@@ -190,8 +190,8 @@ def _turned(matrix: Any, turn: bool) -> Tensor:
 def matrix_solve(matrix: Any, rhs: Any, adjoint: bool = False, name: str | None = None) -> Tensor:
     """The solution X of `matrix` X = `rhs`, or with the adjoint of `matrix`.
 
-    Shapes: [..., n, n] and [..., n, k] give [..., n, k]; leading axes are broadcast. Errors:
-    NumericError at run time for a singular matrix.
+    Shapes: [..., n, n] and [..., n, k] give [..., n, k]; leading axes are broadcast.
+    Errors: NumericError at run time for a singular matrix.
     """
     a, b = operands(matrix, rhs)
     return one("MatrixSolve", [a, b], {"adjoint": bool(adjoint)}, name)
@@ -220,8 +220,8 @@ def slogdet(input: Any, name: str | None = None) -> LogMatrixDeterminant:
 def cholesky(input: Any, name: str | None = None) -> Tensor:
     """The Cholesky factor: lower triangular L with L L^H = `input`; reads the lower triangle.
 
-    Gradient: symmetric, as in TensorFlow. Errors: NumericError at run time for a matrix that is not
-    positive definite.
+    Gradient: symmetric, as in TensorFlow.
+    Errors: NumericError at run time for a matrix that is not positive definite.
     """
     return one("Cholesky", [convert_to_tensor(input)], {}, name)
 

@@ -78,8 +78,7 @@ def matmul(
     """The matrix product of the last two axes; leading axes are broadcast.
 
     Shapes: [..., n, k] and [..., k, m] give [..., n, m]; transposed and adjoint inputs have their
-    last
-            two axes swapped.
+            last two axes swapped.
     """
     if (transpose_a and adjoint_a) or (transpose_b and adjoint_b):
         raise ShapeError("a matrix is transposed or adjoint, not both", line=user_line())

@@ -190,8 +190,8 @@ op("SelfAdjointEig", infer=_eig, grad=_eig_back)
 def qr(input: Any, full_matrices: bool = False, name: str | None = None) -> Qr:
     """QR decomposition of `input`: Q with orthonormal columns, R upper triangular.
 
-    Shapes: [..., m, k] and [..., k, n], where k is min(m, n), or m with `full_matrices`. Gradient:
-    for m >= n and thin factors; otherwise GradientError.
+    Shapes: [..., m, k] and [..., k, n], where k is min(m, n), or m with `full_matrices`.
+    Gradient: for m >= n and thin factors; otherwise GradientError.
     """
     attrs = {"full_matrices": bool(full_matrices)}
     q, r = make("Qr", [convert_to_tensor(input)], attrs, name).outputs

@@ -50,8 +50,7 @@ def bitcast(input: Any, type: Any, name: str | None = None) -> Tensor:
     """The bytes of `input` interpreted as another data type.
 
     Shapes: unchanged for types of equal size; a larger type removes the last axis, a smaller one
-    adds
-            one.
+            adds one.
     """
     return one("Bitcast", [convert_to_tensor(input)], {"dtype": as_dtype(type)}, name)
 

@@ -49,8 +49,8 @@ op("RoundToFormat", infer=_rounded, grad=NoGrad("a step function; round_to_forma
 def round_to_format(x: Any, format: str, saturate: bool = False, name: str | None = None) -> Tensor:
     """`x` with each element rounded, ties to even, to a number of `format`; the dtype is unchanged.
 
-    `saturate` clips to the largest number. The gradient passes unchanged. Errors: DTypeError for an
-    unknown format.
+    `saturate` clips to the largest number. The gradient passes unchanged.
+    Errors: DTypeError for an unknown format.
     """
     if format not in FORMATS:
         raise DTypeError(f"format {format!r} is not known", hint=f"known: {', '.join(FORMATS)}")

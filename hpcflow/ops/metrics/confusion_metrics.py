@@ -343,8 +343,8 @@ def specificity_at_sensitivity(
 ) -> Result:
     """The true negative rate where the true positive rate is nearest `sensitivity`.
 
-    Of equally near thresholds the highest counts. Errors: ShapeError for a `sensitivity` outside
-    [0, 1].
+    Of equally near thresholds the highest counts.
+    Errors: ShapeError for a `sensitivity` outside [0, 1].
     """
     _rate_at(sensitivity, "sensitivity")
     given = tensors(predictions, labels, weights)

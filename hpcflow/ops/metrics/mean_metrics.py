@@ -70,8 +70,8 @@ def mean(
     As all metrics it returns the value, and the value after the update. Both are 0 before the first
     value. `hf.local_variables_initializer` resets it.
 
-    Shapes: scalars; `weights` is a scalar, or as `values` with sizes of 1 where broadcast. Ranks:
-    synchronous replicas run the update together, and every rank reads the mean over all.
+    Shapes: scalars; `weights` is a scalar, or as `values` with sizes of 1 where broadcast.
+    Ranks: synchronous replicas run the update together, and every rank reads the mean over all.
     """
     with variable_scope(name, "mean", tensors(values, weights)):
         x = cast(convert_to_tensor(values), float32)
@@ -88,7 +88,8 @@ def mean_tensor(
 ) -> Result:
     """The elementwise mean of tensors of one shape; see `mean`.
 
-    Shapes: that of `values`, which must be static. Errors: ShapeError if it is not.
+    Shapes: that of `values`, which must be static.
+    Errors: ShapeError if it is not.
     """
     with variable_scope(name, "mean", tensors(values, weights)):
         x = cast(convert_to_tensor(values), float32)

@@ -123,8 +123,8 @@ def image(
     """The summary with the first `max_outputs` images as PNG; other arguments as `scalar`.
 
     uint8 values are unchanged. Floats of an image are scaled so that the maximum is 255, or, with
-    negative values, so that 0 is 128; pixels that are not finite are red. Shapes: [images, height,
-    width, 1, 3 or 4].
+    negative values, so that 0 is 128; pixels that are not finite are red.
+    Shapes: [images, height, width, 1, 3 or 4].
     """
     x, most = convert_to_tensor(tensor), _most(max_outputs, "summary.image")
     with _tagged(name, family, [x]) as (tag, scope):
@@ -142,8 +142,8 @@ def audio(
 ) -> Tensor:
     """The summary with the first `max_outputs` audio clips as WAV; other arguments as `scalar`.
 
-    Samples are in [-1, 1]; `sample_rate` is in Hertz. Shapes: [clips, samples] or [clips, samples,
-    channels].
+    Samples are in [-1, 1]; `sample_rate` is in Hertz.
+    Shapes: [clips, samples] or [clips, samples, channels].
     """
     x, rate = convert_to_tensor(tensor), convert_to_tensor(sample_rate)
     if rate.dtype != float32:

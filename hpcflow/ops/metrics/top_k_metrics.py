@@ -236,7 +236,8 @@ def average_precision_at_k(
     """The mean over examples of the average precision at `k`.
 
     The average precision of an example is the sum of precisions at each rank up to `k` with a
-    label, divided by the number of labels, at most `k`. Shapes: as `precision_at_k`.
+    label, divided by the number of labels, at most `k`.
+    Shapes: as `precision_at_k`.
     """
     x = convert_to_tensor(predictions)
     with name_scope(name or _at_k("average_precision", k)):

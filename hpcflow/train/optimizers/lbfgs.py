@@ -80,8 +80,9 @@ class LBFGS:
     ) -> LBFGSResult:
         """Minimize the loss of `feed_dict`, starting from the current values of the variables.
 
-        `step_callback(iteration, loss)` is called after each iteration. Ranks:  all replicas call
-        it and take the same steps. Errors: NumericError if the initial loss is not finite.
+        `step_callback(iteration, loss)` is called after each iteration.
+        Ranks:  all replicas call it and take the same steps.
+        Errors: NumericError if the initial loss is not finite.
         """
         feeds = dict(feed_dict or {})
         calls = 0

@@ -80,8 +80,7 @@ class Optimizer:
         1.
 
         Shapes: `loss` is a scalar: a mean over the samples fed to this replica. Terms that do not
-        depend
-                on samples, such as weight decay, may be added. Another tensor is summed.
+                depend on samples, such as weight decay, may be added. Another tensor is summed.
         Ranks:  the gradients are those of the global batch of all synchronous replicas, weighted by
                 numbers of samples, and the same on all; clipping works as on one replica.
         """
