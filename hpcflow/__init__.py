@@ -1,7 +1,7 @@
-"""hpcflow trains models on supercomputers as one dataflow graph over MPI ranks.
+"""hpcflow: training of dataflow graphs on supercomputers over MPI ranks.
 
-`import hpcflow as hf`; this page is the public API. Names are TensorFlow 1's where the thing is the
-same (docs/tf1.md lists them all). What a name stands for is imported when it is first used.
+`import hpcflow as hf` gives the public API. Names equal TensorFlow 1's where the function is the
+same (docs/tf1.md lists them). A submodule is imported when one of its names is first used.
 """
 
 from hpcflow import errors
@@ -9,7 +9,7 @@ from hpcflow.namespaces import NAMESPACES
 from hpcflow.platform import cpu_threads
 from hpcflow.platform.lazy_imports import later, namespace
 
-cpu_threads.chosen()  # the pools of BLAS and OpenMP are sized when numpy loads
+cpu_threads.chosen()  # sizes the pools of BLAS and OpenMP before numpy loads
 
 __version__ = "0.1.0"
 newaxis = None  # x[..., hf.newaxis] adds an axis of size 1

@@ -1,4 +1,4 @@
-"""`python -m hpcflow` is the `hpcflow` command."""
+"""Entry point of `python -m hpcflow`: runs the `hpcflow` command."""
 
 from hpcflow.cli.main import main
 

@@ -1,4 +1,4 @@
-"""`hf.app`: TensorFlow 1's way to start a script's `main` with its flags read."""
+"""Script entry point `hf.app`: parses the flags and calls `main`, as TensorFlow 1's `tf.app`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["flags", "run"]
 def run(
     main: Callable[[list[str]], Any] | None = None, argv: Sequence[str] | None = None
 ) -> NoReturn:
-    """Read the flags, call `main`, by default the script's, with the other words, and exit."""
+    """Parse the flags, call `main` (default: the script's) with the other arguments, and exit."""
     rest = flags.FLAGS._parse_flags(list(argv[1:]) if argv else None)
     call: Callable[[list[str]], Any] = main or sys.modules["__main__"].main
     sys.exit(call([(argv or sys.argv)[0], *rest]))

@@ -1,15 +1,16 @@
-"""Every error hpcflow raises: typed, and saying what, where, who, and what to do next."""
+"""Errors: the exception classes of hpcflow, with message, operation, user's line, rank and hint."""
 
 from __future__ import annotations
 
-ABORTED = 86  # exit code of ranks that another rank's failure ends, and of their job
+ABORTED = 86  # exit code of ranks that end because another rank failed, and of their job
 
 
 class HpcflowError(Exception):
-    """Base of all errors of hpcflow.
+    """Base class of all errors of hpcflow.
 
-    `message` says what is wrong. `op` names the operation and `line` the user's own line that made
-    it, `rank` who met it, `hint` what to do next; those that are known are printed.
+    `message` describes the problem. `op` is the name of the operation. `line` is the line of the
+    user's code that created it. `rank` is the rank that raised the error. `hint` is the remedy.
+    Fields that are set are printed.
     """
 
     def __init__(
@@ -32,31 +33,31 @@ class HpcflowError(Exception):
 
 
 class GraphError(HpcflowError):
-    """The graph was built wrongly: an unknown name, a finalized graph changed, two graphs mixed."""
+    """Graph construction error: unknown name, change of a finalized graph, or two graphs mixed."""
 
 
 class ShapeError(GraphError, ValueError):
-    """Shapes that do not fit the operation."""
+    """Shapes do not fit the operation."""
 
 
 class DTypeError(GraphError, TypeError):
-    """Data types that do not fit the operation."""
+    """Data types do not fit the operation."""
 
 
 class ArgumentError(GraphError, TypeError, ValueError):
-    """Arguments that a public function does not take; Python's own error is the cause."""
+    """A public function does not take these arguments; the cause is Python's own error."""
 
 
 class VariableNameError(GraphError, ValueError):
-    """`get_variable` asked for a variable that exists, does not, or is another than was meant."""
+    """`get_variable`: the variable exists, does not exist, or has another shape or dtype."""
 
 
 class OnnxError(GraphError):
-    """A model has what hpcflow cannot import, or a graph what ONNX cannot say; it is named."""
+    """A model cannot be imported from ONNX, or a graph not exported; names the unsupported part."""
 
 
 class GradientError(GraphError):
-    """A gradient was asked for through an operation that has none."""
+    """A gradient was requested through an operation that has none."""
 
 
 class PlacementError(HpcflowError):
@@ -64,14 +65,14 @@ class PlacementError(HpcflowError):
 
 
 class VerifyError(HpcflowError):
-    """A plan that would hang or compute the wrong thing; `rule` names the broken law."""
+    """A plan would deadlock or compute wrong results; `rule` names the violated invariant."""
 
     def __init__(self, rule: str, message: str, **facts: object) -> None:
         super().__init__(f"{rule}: {message}", **facts)  # type: ignore[arg-type]
         self.rule = rule
 
 
-# What Python raises where data is not as it should be.
+# The classes that Python raises for invalid data.
 MALFORMED = (
     *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError),
     *(RecursionError, MemoryError, AssertionError),
@@ -83,7 +84,7 @@ class FeedError(HpcflowError, ValueError):
 
 
 class FetchError(HpcflowError, ValueError):
-    """A fetch is not something a session can compute."""
+    """A session cannot compute this fetch."""
 
 
 class UninitializedError(HpcflowError):
@@ -91,45 +92,45 @@ class UninitializedError(HpcflowError):
 
 
 class NumericError(HpcflowError, ArithmeticError):
-    """A NaN or an infinity where the program asked for finite numbers."""
+    """A value is NaN or infinite where finite values are required."""
 
 
 class AssertError(HpcflowError, AssertionError):
-    """An `Assert` of the graph did not hold; the message shows its data."""
+    """The condition of an `Assert` operation was false; the message shows its data."""
 
 
 class RangeError(HpcflowError, IndexError):
-    """An index, known only when it runs, outside what it indexes: a label, a row to gather."""
+    """An index is out of range at run time, for example a label or a row to gather."""
 
 
 class StepError(HpcflowError):
-    """A step that ended without its values, as it may: the session and other steps go on."""
+    """A step ended without results in a regular way; the session and other steps continue."""
 
 
 class OutOfRangeError(StepError):
-    """A closed queue has not the elements that were asked for: the end of its data."""
+    """A closed queue has fewer elements than requested: the end of its data."""
 
 
 class CancelledError(StepError):
-    """The step cannot end any more: its queue, its session or the program was closed."""
+    """The step was cancelled: its queue, its session or the program was closed."""
 
 
 class DeadlineExceededError(StepError, TimeoutError):
-    """A step was not done within the `deadline` of its run; it says what was waited for."""
+    """A step exceeded the `deadline` of its run; the message names what it waited for."""
 
 
 class DeviceError(HpcflowError):
-    """A device is absent, shared where it may not be, or lacks a kernel."""
+    """A device is absent, is shared where sharing is not allowed, or lacks a kernel."""
 
 
 class OutOfMemoryError(HpcflowError, MemoryError):
-    """A device has no room for what a step needs; the message names its ten largest tensors."""
+    """A device has too little memory for a step; the message names the ten largest tensors."""
 
     __new__ = Exception.__new__  # type: ignore[assignment]  # MemoryError makes no other kind
 
 
 class MissingPackageError(HpcflowError, ImportError):
-    """An optional package is needed; the message names the extra that brings it."""
+    """An optional package is missing; the message names the extra that installs it."""
 
 
 class LaunchError(HpcflowError):
@@ -137,21 +138,21 @@ class LaunchError(HpcflowError):
 
 
 class KernelError(HpcflowError):
-    """A kernel failed; its own error is the cause, the operation and the user's line are named."""
+    """A kernel failed; its error is the cause. Names the operation and the user's line."""
 
 
 class CommError(HpcflowError):
-    """A message or a collective was called wrongly or failed."""
+    """A message or a collective was called wrongly, or failed."""
 
 
 class LonelyCollectiveError(CommError):
-    """One rank ran a plan with collectives that the others of its group did not run."""
+    """One rank ran a plan with collectives that other ranks of its group did not run."""
 
 
 class DeathError(CommError):
-    """A rank of the job has died, or a message met one that has."""
+    """A rank of the job died, or a message was addressed to a dead rank."""
 
-    died: int | None = None  # the rank, where it is known
+    died: int | None = None  # the rank, if known
 
 
 class GraphMismatchError(HpcflowError):
@@ -159,30 +160,30 @@ class GraphMismatchError(HpcflowError):
 
 
 class DataError(HpcflowError):
-    """Data could not be read: a file is missing, foreign or damaged, or lacks a field."""
+    """Data cannot be read: a file is missing, damaged, of another format, or lacks a field."""
 
 
 class CheckpointError(HpcflowError):
-    """A checkpoint could not be written or read."""
+    """A checkpoint cannot be written or read."""
 
 
 class CheckpointStorageError(CheckpointError):
-    """The file system refused to write or read a checkpoint: it is full, read-only, or failed."""
+    """The file system failed to write or read a checkpoint: full, read-only, or an I/O error."""
 
 
 class CheckpointCorruptError(CheckpointError):
-    """A file of a checkpoint is missing, truncated, damaged, or not of this checkpoint."""
+    """A file of a checkpoint is missing, truncated, damaged, or belongs to another checkpoint."""
 
 
 class CheckpointMismatchError(CheckpointError, ValueError):
-    """A checkpoint of another model; the message is a diff of names, shapes and dtypes."""
+    """The checkpoint is of another model; the message lists differing names, shapes and dtypes."""
 
 
 class StallError(HpcflowError):
-    """A wait lasted longer than `stall_abort_s`; the report names who waits for whom.
+    """A wait lasted longer than `stall_abort_s`; the report says which rank waits for which.
 
-    `step` is that of the wait, `missing` are the ranks that it is for, `report` the file that tells
-    more.
+    `step` is the step of the wait, `missing` are the awaited ranks, `report` is the path of the
+    file with the full report.
     """
 
     def __init__(
@@ -201,4 +202,4 @@ class StallError(HpcflowError):
         self.step, self.missing, self.report = step, missing, report
 
     def __str__(self) -> str:
-        return self.message  # which names all that
+        return self.message  # it contains step, ranks and path

@@ -1,4 +1,4 @@
-"""`hf.flags`, also `hf.app.flags`: TensorFlow 1's options of a script."""
+"""Command-line flags `hf.flags`, also `hf.app.flags`: flags of a script, as in TensorFlow 1."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ OF_THE_RANK = ("job_name", "task_index")
 
 
 class FlagValues:
-    """The values of the flags as attributes; the command line is read when the first one is asked.
+    """Values of the flags as attributes; the first access parses the command line.
 
-    Under `hpcflow run` the flags `job_name` and `task_index` are those of the rank, unless the
-    command line says them.
+    Under `hpcflow run`, `job_name` and `task_index` are those of the rank unless the command line
+    sets them.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class FlagValues:
         self.__dict__["_values"] = None
 
     def _parse_flags(self, args: Sequence[str] | None = None) -> list[str]:
-        """Read a command line, by default this process's; what is no flag is returned."""
+        """Parse a command line (default: this process's); returns the remaining arguments."""
         given, rest = self._parser.parse_known_args(args)
         self.__dict__["_values"] = {**self._defaults, **self._of_the_rank(), **vars(given)}
         return rest
@@ -73,22 +73,22 @@ def _define(name: str, default: Any, help: str, kind: Any) -> None:
 
 
 def DEFINE_string(flag_name: str, default_value: str | None, docstring: str) -> None:
-    """A flag that holds a text."""
+    """Define a flag with a string value."""
     _define(flag_name, default_value, docstring, str)
 
 
 def DEFINE_integer(flag_name: str, default_value: int | None, docstring: str) -> None:
-    """A flag that holds a whole number."""
+    """Define a flag with an integer value."""
     _define(flag_name, default_value, docstring, int)
 
 
 def DEFINE_float(flag_name: str, default_value: float | None, docstring: str) -> None:
-    """A flag that holds a number."""
+    """Define a flag with a float value."""
     _define(flag_name, default_value, docstring, float)
 
 
 def DEFINE_boolean(flag_name: str, default_value: bool | None, docstring: str) -> None:
-    """A flag: `--name` or `--name=true` sets it, `--noname` or `--name=false` unsets it."""
+    """Define a boolean flag: `--name` or `--name=true` sets it, `--noname` clears it."""
     FLAGS._defaults[flag_name] = default_value
     add = FLAGS._parser.add_argument
     add(f"--{flag_name}", nargs="?", const=True, type=_boolean, help=docstring.replace("%", "%%"))

@@ -1,6 +1,6 @@
-"""`hf.gfile`: files and folders by TensorFlow 1's names, of the file systems that Python sees.
+"""File access `hf.gfile`: files and folders by TensorFlow 1's names, on mounted file systems.
 
-Errors are Python's, as FileNotFoundError.
+Errors: Python's, for example FileNotFoundError.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = [
 
 
 def GFile(name: Any, mode: str = "r") -> Any:
-    """The file, opened as `open` does, text in UTF-8."""
+    """Open a file as `open` does; text is UTF-8."""
     return open(name, mode, encoding=None if "b" in mode else "utf-8")
 
 
@@ -29,12 +29,12 @@ FastGFile = Open = GFile
 
 
 def Exists(filename: Any) -> bool:
-    """Whether there is such a file or folder."""
+    """Whether the file or folder exists."""
     return os.path.exists(filename)
 
 
 def IsDirectory(dirname: Any) -> bool:
-    """Whether it is a folder."""
+    """Whether the path is a folder."""
     return os.path.isdir(dirname)
 
 
@@ -44,13 +44,13 @@ def ListDirectory(dirname: Any) -> list[str]:
 
 
 def MkDir(dirname: Any) -> None:
-    """Make a folder; that it is there is no error."""
+    """Create a folder; no error if it exists."""
     if not os.path.isdir(dirname):
         os.mkdir(dirname)
 
 
 def MakeDirs(dirname: Any) -> None:
-    """Make a folder and those above it; that they are there is no error."""
+    """Create a folder and its parents; no error if they exist."""
     os.makedirs(dirname, exist_ok=True)
 
 
@@ -60,7 +60,7 @@ def Remove(filename: Any) -> None:
 
 
 def DeleteRecursively(dirname: Any) -> None:
-    """Remove a folder and all that is in it."""
+    """Remove a folder and its contents."""
     shutil.rmtree(dirname)
 
 
@@ -84,18 +84,18 @@ def _check_free(path: Any, overwrite: bool) -> None:
 
 
 def Glob(filename: Any) -> list[str]:
-    """The files of a pattern, or of a list of patterns, sorted."""
+    """The paths that match a pattern or one of a list of patterns, sorted."""
     patterns = filename if isinstance(filename, (list, tuple)) else [filename]
     return sorted(found for pattern in patterns for found in glob.glob(pattern))
 
 
 def Stat(filename: Any) -> os.stat_result:
-    """What `os.stat` tells; its `length` is `st_size`."""
+    """The result of `os.stat`; `length` is `st_size`."""
     return os.stat(filename)
 
 
 def Walk(top: Any, in_order: bool = True) -> Iterator[tuple[str, list[str], list[str]]]:
-    """A folder, its folders and its files, and so on for each of them, or these first."""
+    """Each folder below the path with its subfolders and files, parents first or last."""
     return os.walk(top, topdown=in_order)
 
 

@@ -1,7 +1,7 @@
-"""`hf.logging`: what a script says, by TensorFlow 1's names, on hpcflow's own logger.
+"""Logging `hf.logging`: the script's log messages by TensorFlow 1's names, on hpcflow's logger.
 
-Rank 0 prints what is at least as grave as `set_verbosity` says (WARN by default), every rank
-prints warnings and errors; equal lines are folded (`hpcflow/platform/rank_logging.py`).
+Rank 0 prints messages of at least the level of `set_verbosity` (default WARN). Every rank prints
+warnings and errors. Equal lines of several ranks are merged (`hpcflow/platform/rank_logging.py`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = [
 
 
 class _Early(logging.Handler):
-    """Prints what is said before the first session, which tells ranks apart."""
+    """Prints messages logged before the first session, when ranks are not yet known."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if not rank_logging.logger.handlers and not logging.root.handlers:
@@ -33,41 +33,41 @@ class _Early(logging.Handler):
 _logger = logging.getLogger("hpcflow.script")
 _logger.setLevel(WARN)
 _logger.addHandler(_Early())
-_counts: dict[str, int] = {}  # how often each line of a script came by
+_counts: dict[str, int] = {}  # number of calls from each line of the script
 
 
 def set_verbosity(v: int) -> None:
-    """Say what is at least as grave as `v`: one of DEBUG, INFO, WARN, ERROR, FATAL."""
+    """Set the least level that is printed: one of DEBUG, INFO, WARN, ERROR, FATAL."""
     _logger.setLevel(v)
 
 
 def get_verbosity() -> int:
-    """What `set_verbosity` was told."""
+    """The level given to `set_verbosity`."""
     return _logger.level
 
 
 def log(level: int, msg: Any, *args: Any, **kwargs: Any) -> None:
-    """Say `msg % args`, as grave as `level`."""
+    """Log `msg % args` at `level`."""
     _logger.log(level, msg, *args, **kwargs)
 
 
 def vlog(level: int, msg: Any, *args: Any, **kwargs: Any) -> None:
-    """As `log`."""
+    """The same as `log`."""
     _logger.log(level, msg, *args, **kwargs)
 
 
 def debug(msg: Any, *args: Any, **kwargs: Any) -> None:
-    """Say it at DEBUG."""
+    """Log at DEBUG."""
     _logger.debug(msg, *args, **kwargs)
 
 
 def info(msg: Any, *args: Any, **kwargs: Any) -> None:
-    """Say it at INFO."""
+    """Log at INFO."""
     _logger.info(msg, *args, **kwargs)
 
 
 def warn(msg: Any, *args: Any, **kwargs: Any) -> None:
-    """Say it at WARN."""
+    """Log at WARN."""
     _logger.warning(msg, *args, **kwargs)
 
 
@@ -75,42 +75,42 @@ warning = warn
 
 
 def error(msg: Any, *args: Any, **kwargs: Any) -> None:
-    """Say it at ERROR."""
+    """Log at ERROR."""
     _logger.error(msg, *args, **kwargs)
 
 
 def fatal(msg: Any, *args: Any, **kwargs: Any) -> None:
-    """Say it at FATAL."""
+    """Log at FATAL."""
     _logger.critical(msg, *args, **kwargs)
 
 
 def log_if(level: int, msg: Any, condition: Any, *args: Any) -> None:
-    """Say it if `condition`."""
+    """Log if `condition` is true."""
     if condition:
         _logger.log(level, msg, *args)
 
 
 def log_every_n(level: int, msg: Any, n: int, *args: Any) -> None:
-    """Say it the first of each `n` times that the script comes by this line."""
+    """Log the first of every `n` calls from this line of the script."""
     if _seen() % n == 0:
         _logger.log(level, msg, *args)
 
 
 def log_first_n(level: int, msg: Any, n: int, *args: Any) -> None:
-    """Say it the first `n` times that the script comes by this line."""
+    """Log the first `n` calls from this line of the script."""
     if _seen() < n:
         _logger.log(level, msg, *args)
 
 
 def _seen() -> int:
-    """How often the script's line has been here before."""
+    """The number of earlier calls from the script's current line."""
     line = user_line()
     _counts[line] = _counts.get(line, -1) + 1
     return _counts[line]
 
 
 def flush() -> None:
-    """Write what is held back."""
+    """Flush the handlers."""
     for handler in rank_logging.logger.handlers:
         handler.flush()
 

@@ -1,4 +1,4 @@
-"""What a user may set, in one frozen record; `HPCFLOW_<FIELD>` in the environment sets a field."""
+"""Settings: one frozen record; the environment variable `HPCFLOW_<FIELD>` sets a field."""
 
 from __future__ import annotations
 
@@ -20,56 +20,59 @@ KINDS = {int: "a whole number", float: "a number", bool: "1 or 0", str: "a text"
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Settings of one run; every field may come from the environment as `HPCFLOW_<FIELD>`."""
+    """The settings of one run; the environment variable `HPCFLOW_<FIELD>` sets any field."""
 
-    ps: int = 0  # ranks that serve variables; 0 is collective mode
-    serve: bool = False  # this rank serves variables: set on some of the ranks, in place of ps
-    tasks_per_replica: int = 1  # worker ranks that one driver's graph spans
-    sync: str = ""  # how workers of servers keep step: async (default), all, backup:K or stale:S
-    run_dir: str = ""  # folder for all a run writes; "": the current one, and no records of the run
-    log_files: bool = False  # every rank writes all it logs to rank-N.log in the run directory
-    tensorboard: bool = False  # metrics also as TensorBoard's events in the run directory
-    threads: int = 0  # BLAS and OpenMP threads per rank; 0: by the rank's own cores
-    comm: str = "auto"  # how replicas sum: auto, mpi, shared or nccl
-    bucket_bytes: int = 1 << 20  # gradients are summed in buckets of about this size
-    overlap: bool = True  # start summing while backward still runs
-    dense: str = "servers"  # where variables are that are not read by rows: servers or replicas
-    shard_bytes: int = 16 << 20  # variables above this are cut by rows over the servers
-    prefetch: bool = False  # pull what the next step reads from servers when a step has ended
-    placement: str = ""  # result.json of a run: variables are placed by the bytes they moved there
-    memory_limit: str = ""  # of each device of a rank: 8GiB, 500MB; "": as much as there is
-    max_in_flight: int = 4  # instances of one plan that may run at once on a rank
-    survive: bool = False  # go on if a worker other than the chief dies, under an MPI that can
-    replace: bool = False  # and then save, stop and come back with all workers
-    stall_s: float = 60.0  # seconds a wait may last before it is reported
-    stall_abort_s: float = 600.0  # seconds after which a stalled job ends
-    crowded: bool = False  # ranks share their cores with others unseen: wait politely
-    mtbf_h: float = 6300.0  # mean hours between failures of one node, for how often to save
-    time_limit: str = ""  # after which the job is ended: 90m, 2:00:00; "": SLURM is asked
-    max_restarts: int = -1  # a job that goes on does so this often at most; -1: any number
-    requeue: bool = True  # SLURM is asked to queue again a job that was stopped
-    checkpoints: str = ""  # folder that takes the place of the script's own; the job goes on there
-    default_checkpoints: str = ""  # the same for a script that names no folder of its own
-    stop_at: int = 0  # stop before this step, of all starts, as a signal does; 0: never
-    part_bytes: int = 64 << 20  # of what replicas share each writer of a checkpoint has so much
-    writers_per_node: int = 4  # so many replicas of a node write a share of a checkpoint, at most
-    save: str = "background"  # training goes on while checkpoints are written; or: foreground
-    check_numerics: bool = False  # look at every float result for NaN and infinity
-    verify_passes: bool = False  # check behind each pass of the planner that no effect was lost
-    random_seed: int = -1  # of draws without one, told in result.json; -1: another in each job
+    ps: int = 0  # number of parameter servers; 0: collective mode
+    serve: bool = False  # this rank is a parameter server; for some ranks, in place of ps
+    tasks_per_replica: int = 1  # worker ranks over which one driver's graph is placed
+    sync: str = ""  # synchronization rule of servers: async (default), all, backup:K or stale:S
+    run_dir: str = ""  # output folder of a run; "": the current one, and no run records
+    log_files: bool = False  # every rank writes its whole log to rank-N.log in the run directory
+    tensorboard: bool = False  # write metrics also as TensorBoard events to the run directory
+    threads: int = 0  # BLAS and OpenMP threads per rank; 0: as many as the rank has cores
+    comm: str = "auto"  # allreduce backend of replicas: auto, mpi, shared or nccl
+    bucket_bytes: int = 1 << 20  # approximate size of gradient buckets in an allreduce
+    overlap: bool = True  # start the allreduce of gradients during the backward pass
+    dense: str = "servers"  # location of variables not read by rows: servers or replicas
+    shard_bytes: int = 16 << 20  # larger variables are sharded by rows over the servers
+    prefetch: bool = False  # after a step, pull the variables that the next step reads from servers
+    placement: str = ""  # result.json of an earlier run: place variables by the bytes moved there
+    memory_limit: str = ""  # for each device of a rank: 8GiB, 500MB; "": all available memory
+    max_in_flight: int = 4  # concurrent instances of one plan on a rank
+    survive: bool = False  # continue after a worker dies (not the chief), if the MPI supports it
+    replace: bool = False  # after such a death save, stop and restart with all workers
+    stall_s: float = 60.0  # a longer wait is reported
+    stall_abort_s: float = 600.0  # a longer stall ends the job
+    crowded: bool = False  # other programs use the cores of the ranks: yield the CPU while waiting
+    mtbf_h: float = 6300.0  # mean hours between failures of one node, for the checkpoint interval
+    time_limit: str = ""  # time limit of the job: 90m, 2:00:00; "": as SLURM reports
+    max_restarts: int = -1  # restarts of a job that resumes; -1: no limit
+    requeue: bool = True  # request that SLURM requeues a stopped job
+    checkpoints: str = ""  # replaces the script's checkpoint folder; the job resumes from it
+    default_checkpoints: str = ""  # the same, for a script that names no checkpoint folder
+    stop_at: int = 0  # stop before this step, counted over all restarts, as on a signal; 0: never
+    part_bytes: int = 64 << 20  # bytes of replicated variables per checkpoint writer
+    writers_per_node: int = 4  # most replicas of a node that write a part of a checkpoint
+    save: str = "background"  # write checkpoints in the background or in the foreground
+    check_numerics: bool = False  # check every float result for NaN and infinity
+    verify_passes: bool = False  # check after each pass of the planner that no side effect was lost
+    random_seed: int = -1  # seed of unseeded random ops, written to result.json; -1: a new one
     exact: bool = False  # forbid rewrites and kernels that change rounding
-    allow_tf32: bool = False  # float32 products on GPUs multiply numbers of 10 bits (docs/gpu.md)
-    kernels: str = "auto"  # who provides kernels: auto, plain (NumPy, CuPy), or names, best first
-    cuda_graphs: bool = True  # steps on a GPU are captured and replayed (docs/gpu.md)
-    kernel_cache: str = ""  # folder of compiled kernels, "": of the user's caches; none: no folder
-    plan_cache: str = ""  # folder of plans with their code, as kernel_cache
-    inject: str = ""  # faults to suffer as a rehearsal (docs/rehearsal.md): `;` between them
-    profile: bool = False  # say where the time of some steps goes, by operation (docs/profiling.md)
-    trace: str = ""  # a file for what ran and waited when, one a rank (FILE.RANK.json)
+    allow_tf32: bool = False  # float32 products on GPUs use 10-bit mantissas (docs/gpu.md)
+    kernels: str = "auto"  # kernel providers: auto, plain (NumPy, CuPy), or names, best first
+    cuda_graphs: bool = True  # capture and replay steps on a GPU (docs/gpu.md)
+    kernel_cache: str = ""  # folder of compiled kernels; "": in the user's cache folder; none: off
+    plan_cache: str = ""  # folder of plans with their code; values as of kernel_cache
+    inject: str = ""  # injected faults for a rehearsal, separated by `;` (docs/rehearsal.md)
+    profile: bool = False  # profile some steps by operation (docs/profiling.md)
+    trace: str = ""  # trace file of operations and waits, one per rank (FILE.RANK.json)
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] = os.environ, /, **given: object) -> Settings:
-        """Defaults, then `HPCFLOW_*`, then `given`; an unreadable value is an error naming it."""
+        """The defaults, overridden by `HPCFLOW_*`, overridden by `given`.
+
+        Errors: HpcflowError naming a value that cannot be parsed.
+        """
         found: dict[str, object] = {}
         for field in dataclasses.fields(cls):
             text = environ.get(PREFIX + field.name.upper())
@@ -83,13 +86,13 @@ class Settings:
 
     @property
     def one_by_one(self) -> bool:
-        """Whether each operation's values are looked at, or poisoned: none may go into another."""
+        """Whether each operation's values are checked or poisoned; this forbids fusion."""
         return self.check_numerics or any(
             f.kind == "nan" for f in fault_specification.parse(self.inject)
         )
 
     def changed(self) -> dict[str, object]:
-        """The fields that differ from their defaults, to be printed at the start of a run."""
+        """The fields that differ from their defaults; printed at the start of a run."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         return {
             f.name: values[f.name] for f in dataclasses.fields(self) if values[f.name] != f.default
@@ -133,14 +136,14 @@ class Settings:
 
 
 def new_seed() -> int:
-    """A value of `random_seed`, by chance."""
+    """A random value for `random_seed`."""
     return int.from_bytes(os.urandom(7), "little")
 
 
 def as_bytes(text: str) -> int:
-    """Bytes of `8GiB`, `500 MB` or `1.5e9`; 0 of an empty text.
+    """The number of bytes in `8GiB`, `500 MB` or `1.5e9`; 0 for an empty text.
 
-    Errors: HpcflowError if it is no size.
+    Errors: HpcflowError if the text is no size.
     """
     found = SIZE.fullmatch(text.strip().lower() or "0")
     if found is not None:
@@ -154,7 +157,10 @@ def as_bytes(text: str) -> int:
 
 
 def _check_spelling(environ: Mapping[str, str]) -> None:
-    """An unknown `HPCFLOW_*` is an error if it looks like a field; HPCFLOW_ROOT is a module's."""
+    """Raise an error for an unknown `HPCFLOW_*` variable whose name resembles a field.
+
+    HPCFLOW_ROOT is allowed, since environment modules set it.
+    """
     fields = [field.name for field in dataclasses.fields(Settings)]
     for variable in environ:
         name = variable.removeprefix(PREFIX).lower()

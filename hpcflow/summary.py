@@ -1,6 +1,6 @@
-"""`hf.summary`: TensorFlow 1's `tf.summary`; re-exports only.
+"""Summaries `hf.summary`: names of TensorFlow 1's `tf.summary`; re-exports only.
 
-Messages (`Summary`, `Event`, `SessionLog`) are those of the package tensorboardX.
+The message classes (`Summary`, `Event`, `SessionLog`) are those of the package tensorboardX.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hpcflow.platform.exception_translation import guard_module
 from hpcflow.train.tensorboard_writer import FileWriter, FileWriterCache
 
 _MESSAGES = {"Event": "event", "SessionLog": "event", "Summary": "summary"}
-__all__ = [  # and the messages
+__all__ = [  # and the message classes
     "FileWriter",
     "FileWriterCache",
     "audio",

@@ -1,1 +1,1 @@
-"""The `hpcflow` command. Each subcommand is a module here with `add_arguments` and `main`."""
+"""Command line: the `hpcflow` command; a subcommand is a module with `add_arguments` and `main`."""

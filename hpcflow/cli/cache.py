@@ -1,7 +1,8 @@
-"""Show the plans and compiled kernels that are kept for later runs, and remove them.
+"""Show or remove the cached plans and compiled kernels.
 
-Both are found again while graph, shapes, settings, versions and processor are the same, so what
-is removed is only made once more. Folders are those of HPCFLOW_PLAN_CACHE and HPCFLOW_KERNEL_CACHE.
+A cached file is reused while graph, shapes, settings, versions and processor are the same. A
+removed file is created again when it is needed. The folders are those of HPCFLOW_PLAN_CACHE and
+HPCFLOW_KERNEL_CACHE.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print what there is, or what was removed; 1 if a file could not be removed, 2 if misused."""
+    """Print the files that exist, or that were removed.
+
+    Exit code: 1 if a file could not be removed, 2 for wrong arguments.
+    """
     if args.prune is not None and not 0 <= args.prune < float("inf"):
         err("hpcflow cache: --prune takes a number of days")
         return 2
@@ -56,7 +60,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _removed(file: Kept) -> bool:
-    """Remove a file; False, and a line that says why, if it cannot be."""
+    """Remove a file; on failure print the reason and return False."""
     try:
         file.path.unlink(missing_ok=True)
     except OSError as error:
@@ -83,7 +87,7 @@ def _row(name: str, place: Folder | None, files: Sequence[Kept]) -> tuple[str, .
 
 
 def age(made: float) -> str:
-    """`3 hours`: how long ago a file was made."""
+    """The age of a file as text, for example `3 hours`."""
     seconds = max(0.0, time.time() - made)
     for unit, one in (("days", DAY_S), ("hours", 3600.0), ("minutes", 60.0)):
         if seconds >= 2 * one:

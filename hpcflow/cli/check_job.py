@@ -1,4 +1,4 @@
-"""Check in a job script, before anything else is done, what would make the job fail or do harm.
+"""Check in a job script, before the ranks start, for errors that would make the job fail.
 
 hpcflow check-job OPTIONS OF HPCFLOW RUN SCRIPT ARGUMENTS
 """
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """0 if the job may begin, else 2 and why not."""
+    """0 if the job may start; otherwise 2, with the reason on stderr."""
     try:
         check(args)
     except HpcflowError as error:
@@ -39,12 +39,12 @@ def main(args: argparse.Namespace) -> int:
 
 
 def say(text: str) -> None:
-    """A line in the log of the job."""
+    """Print a line to the log of the job."""
     err(f"hpcflow check-job: {text}")
 
 
 def check(args: argparse.Namespace) -> None:
-    """Raise an HpcflowError for what must not begin."""
+    """Raise HpcflowError for a job that must not start."""
     settings = Settings.from_environ({**os.environ, **run.chosen_settings(args)})
     job_feasibility.check_script(args.script)
     left, lead = left_s(settings), args.signal_before_end

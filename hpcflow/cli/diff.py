@@ -1,8 +1,8 @@
-"""Compare two checkpoints: arrays of only one, shapes, dtypes, values, and what else they say.
+"""Compare two checkpoints: missing arrays, shapes, dtypes, values, and other saved data.
 
-Each is a checkpoint, or a folder, whose newest good one is taken; they may have been written in
-different forms, by different numbers of ranks. The exit code is 0 if they are equal, 1 if they
-differ, 2 if one cannot be read.
+An argument is a checkpoint, or a folder, which stands for its newest valid checkpoint. The two may
+have different formats and come from different numbers of ranks. Exit code: 0 if they are equal, 1
+if they differ, 2 if one cannot be read.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print what differs."""
+    """Print the differences."""
     try:
         if not all(math.isfinite(t) and t >= 0 for t in (args.rtol, args.atol)):
             raise LaunchError("a tolerance is a number from 0 on")
@@ -61,10 +61,10 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _plain(value: object) -> object:
-    """JSON has no nan and no infinity."""
+    """A value for JSON, which has no NaN and no infinity."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def row(one: Difference) -> str:
-    """A difference, for people."""
+    """A difference as text."""
     return f"  {one.kind:<9} {one_line(one.name)}: {one_line(one.text)}"

@@ -1,7 +1,8 @@
-"""Look at this installation, or at all ranks of a job, and say what is wrong.
+"""Diagnose this installation, or all ranks of a job.
 
-Alone it looks at this machine; under srun or mpirun, or with -n, every rank looks and the network
-between the nodes is timed. Rank 0 prints one page. The exit code is 0 if a job could run, else 1.
+Alone, the command examines this machine. Under srun or mpirun, or with -n, every rank examines its
+node, and the network between nodes is timed. Rank 0 prints one page. Exit code: 0 if a job could
+run, otherwise 1.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from hpcflow.errors import HpcflowError
 from hpcflow.launch import launcher_detection
 from hpcflow.settings import Settings
 
-STARTS_S = 60.0  # an MPI that has not started alone by then will not
+STARTS_S = 60.0  # start-up limit of MPI in a single process
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Gather, judge, print; the exit code says whether a job could run."""
+    """Gather the facts, judge them and print the page.
+
+    Exit code: 0 if a job could run, otherwise 1.
+    """
     if args.run_dir is not None:
         os.environ["HPCFLOW_RUN_DIR"] = args.run_dir
     try:
@@ -60,7 +64,7 @@ def _start(args: argparse.Namespace) -> None:
 
 
 def _alone(settings: Settings) -> Facts:
-    """Look from a child process: an MPI that cannot start may end it without a word."""
+    """The facts of this machine, gathered in a child process, since a broken MPI may end it."""
     command = [sys.executable, "-m", "hpcflow", "doctor", "--look"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=STARTS_S)
@@ -75,15 +79,15 @@ def _alone(settings: Settings) -> Facts:
 
 
 def _together(place: launcher_detection.Launch, settings: Settings) -> Job | None:
-    """Look as one of the job's ranks; the whole job on rank 0, None elsewhere."""
+    """The facts of this rank; on rank 0 those of the whole job, on others None."""
     mine = rank_inspection.of_rank(place, settings)
-    if mine.launch_error or not mine.world_size:  # no world to ask: the launcher's first rank tells
+    if mine.launch_error or not mine.world_size:  # no MPI world: the launcher's first rank reports
         return Job([mine]) if place.rank == 0 else None
     from hpcflow.doctor import network_benchmark
 
     try:
         return network_benchmark.gather(mine)
-    except HpcflowError as error:  # a message that never comes: the others would wait for this rank
+    except HpcflowError as error:  # report now: other ranks would wait for this rank's message
         err(f"hpcflow: rank {mine.rank} on {mine.node}: {error}")
         network_benchmark.mpi_communicator.world().abort(1)
         raise

@@ -1,8 +1,8 @@
-"""Write a checkpoint as one plain file: its arrays (.h5, .npz), or a graph with them (.onnx).
+"""Export a checkpoint as one file: its arrays (.h5, .npz), or a graph with them (.onnx).
 
-The checkpoint, written in whatever form, is the one that is named, or the newest good one of a
-folder; every byte of it is checked first. HDF5 and npz have its arrays by their names, of bfloat16
-the bits in HDF5 and float32 in npz. Of an ONNX model the graph is what FILE.py:FUNCTION builds.
+CHECKPOINT is a checkpoint in any format, or a folder, which stands for its newest valid checkpoint.
+Every byte is verified first. HDF5 and npz files hold the arrays by name; bfloat16 arrays are stored
+as bits in HDF5 and as float32 in npz. FILE.py:FUNCTION builds the graph of an ONNX model.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Export, quantize if asked, and say what was written."""
+    """Export, quantize if requested, and report what was written."""
     try:
         path = Path(args.out)
         _check(path, args)
@@ -62,7 +62,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _check(path: Path, args: argparse.Namespace) -> None:
-    """Whether the options are those of this kind of file."""
+    """Check that the options apply to this file format."""
     from hpcflow.checkpoint.plain_export import SUFFIXES
 
     if path.suffix not in SUFFIXES and args.model is None:
@@ -75,7 +75,7 @@ def _check(path: Path, args: argparse.Namespace) -> None:
 
 
 def _plain(saved: Saved, path: Path) -> None:
-    """Write the arrays, and one line about them."""
+    """Write the arrays and print a summary line."""
     from hpcflow.checkpoint.plain_export import write
 
     count = write(saved, path)
@@ -86,9 +86,9 @@ def _plain(saved: Saved, path: Path) -> None:
 
 
 def newest(path: Path) -> Saved:
-    """The checkpoint at `path`, or the newest good one of a folder.
+    """The checkpoint at `path`, or the newest valid one of a folder.
 
-    Errors: CheckpointError if there is none whose every byte is as it was written.
+    Errors: CheckpointError if there is none whose every byte is verified.
     """
     wrong: list[str] = []
     for one in candidates(path):
@@ -107,7 +107,7 @@ def newest(path: Path) -> Saved:
 
 
 class Values(Mapping[str, np.ndarray]):
-    """Arrays of a checkpoint by name, read when they are asked for."""
+    """The arrays of a checkpoint by name, read on access."""
 
     def __init__(self, saved: Saved) -> None:
         self.saved = saved
@@ -123,7 +123,7 @@ class Values(Mapping[str, np.ndarray]):
 
 
 def export(saved: Saved, spec: str, path: Path) -> None:
-    """Write the model, and one line about it."""
+    """Write the model and print a summary line."""
     from hpcflow.onnx import export_model
 
     with Graph().as_default():
@@ -137,7 +137,7 @@ def export(saved: Saved, spec: str, path: Path) -> None:
 
 
 def _quantized(path: Path, args: argparse.Namespace) -> None:
-    """Write the model of 8-bit integers beside it, and print what both are like."""
+    """Also write the model with 8-bit integers, and print the accuracy of both."""
     from hpcflow.onnx import quantization
 
     small = path.with_suffix(".int8.onnx")
@@ -157,7 +157,7 @@ def _quantized(path: Path, args: argparse.Namespace) -> None:
 def samples(model: Path, path: str, labels: str | None) -> dict[str, np.ndarray]:
     """The inputs of a model, and the labels, from an HDF5 file.
 
-    Errors: DataError if one is missing, or they are of different lengths.
+    Errors: DataError if one is missing, or their lengths differ.
     """
     from hpcflow.data.hdf5_rows import hdf5
     from hpcflow.onnx import quantization

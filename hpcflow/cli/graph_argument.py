@@ -1,4 +1,4 @@
-"""A graph of inference as the command line names it: FILE.py:FUNCTION, or an ONNX model."""
+"""Graph argument of the command line: FILE.py:FUNCTION, or an ONNX model, for inference."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ HELP = (
 
 
 def build(spec: str) -> tuple[Named, Named]:
-    """Inputs and outputs, by name, of what FILE.py:FUNCTION builds in the default graph.
+    """The inputs and outputs, by name, of the graph that FILE.py:FUNCTION builds.
 
-    Errors: LaunchError if there is no such function, or it returns something else.
+    It builds in the default graph.
+    Errors: LaunchError if the function does not exist or returns something else.
     """
     path, colon, name = spec.rpartition(":")
     if not colon or not os.path.isfile(path):
@@ -54,5 +55,5 @@ def _named(given: Any, spec: str) -> Named:
 
 
 def is_onnx(path: str) -> bool:
-    """True for the path of an ONNX model."""
+    """Whether the path is that of an ONNX model."""
     return Path(path).suffix == ".onnx"

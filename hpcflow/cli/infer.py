@@ -1,9 +1,10 @@
-"""Run a trained graph on all samples of an HDF5 file, each rank its part, into another HDF5 file.
+"""Run a trained graph on all samples of an HDF5 file and write an HDF5 file; data parallel.
 
-The graph is what FILE.py:FUNCTION builds, with the variables of a checkpoint, or an ONNX model.
-Datasets of DATA.h5 have the names of its inputs, those of OUT.h5 the names of its outputs, row by
-row. Under a launcher (srun, mpirun) this process is one of its ranks; otherwise -n N starts N.
-The exit code is 0 if the file was written, 1 if a file or the graph will not do, 2 if misused.
+FILE.py:FUNCTION builds the graph, with the variables of a checkpoint; or the graph is an ONNX
+model. The datasets of DATA.h5 are named after its inputs, those of OUT.h5 after its outputs, in the
+same order of rows. Under a launcher (srun, mpirun) this process is one rank; otherwise -n N starts
+N ranks. Exit code: 0 if the file was written, 1 if a file or the graph is not usable, 2 for wrong
+arguments.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Become a rank of the job, or start the launcher that makes the ranks."""
+    """Join the job as a rank, or start the launcher that starts the ranks."""
     try:
         place = launcher_detection.detect()
         _check(args)
@@ -58,7 +59,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _failed(error: Exception) -> int:
-    """Say what is wrong; of several ranks the first that fails does, and ends the job."""
+    """Report an error; with several ranks the first failing rank reports it and ends the job."""
     from hpcflow.runtime.job.job_membership import current
 
     if current().size == 1:
@@ -83,7 +84,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _start(args: argparse.Namespace) -> None:
-    """Turn this process into the launcher of the ranks."""
+    """Replace this process by the launcher of the ranks."""
     options = [f"--out={args.out}", f"--batch={args.batch}"]
     options += [f"--model={args.model}"] if args.model else []
     check_folder()
@@ -94,7 +95,7 @@ def _start(args: argparse.Namespace) -> None:
 
 
 class Job:
-    """This rank's part of the samples, and at the end the one file of all."""
+    """Inference on this rank's share of the samples; the chief merges the outputs into one file."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         from hpcflow.checkpoint.participating_ranks import Team
@@ -105,7 +106,7 @@ class Job:
         self.part = self.out.with_name(f"{self.out.name}.part-{self.team.number:05d}")
 
     def run(self) -> None:
-        """Compute the part, write it, and have the chief join the parts."""
+        """Compute and write this rank's share; the chief merges the shares."""
         session, inputs, outputs = self._session()
         rows = {name: _opened(self.args.data, name) for name in inputs}
         count = _length(self.args.data, rows)
@@ -121,7 +122,7 @@ class Job:
         told = self.team.gather({"part": str(self.part), "rows": stop - start})
         if told is not None:
             self._join([Path(row["part"]) for row in told if row["rows"]], count)
-        self.team.say()  # nobody leaves before the file is there
+        self.team.say()  # barrier: no rank leaves before the file exists
 
     def _session(self) -> tuple[Any, Named, Named]:
         from hpcflow.ops.variables.variable_ops import (
@@ -139,12 +140,12 @@ class Job:
         inputs, outputs = build(self.args.model)
         session = Session()
         if global_variables():
-            session.run(global_variables_initializer())  # what is not there cannot be restored
+            session.run(global_variables_initializer())  # absent from the checkpoint: not restored
             Saver().restore(session, self.args.checkpoint)
         return session, inputs, outputs
 
     def _join(self, parts: list[Path], count: int) -> None:
-        """One file of all parts, under its name when it is whole."""
+        """Merge the files of all ranks into one, and rename it when it is complete."""
         draft = self.out.with_name(f"{self.out.name}.tmp")
         with _writing(draft) as file:
             at = 0
@@ -168,7 +169,10 @@ def _opened(path: str, name: str) -> Any:
 
 
 def _length(path: str, rows: dict[str, Any]) -> int:
-    """How many samples there are; DataError if the inputs differ in it."""
+    """The number of samples.
+
+    Errors: DataError if the inputs have different numbers.
+    """
     counts = {name: len(r) for name, r in rows.items()}
     if len(set(counts.values())) != 1:
         raise DataError(f"{path}: " + ", ".join(f"{n} has {c:,} rows" for n, c in counts.items()))
@@ -176,7 +180,7 @@ def _length(path: str, rows: dict[str, Any]) -> int:
 
 
 def _cast(batch: dict[Any, np.ndarray]) -> dict[Any, np.ndarray]:
-    """Samples in the dtypes of the inputs, as far as that keeps their values' kind."""
+    """Convert samples to the dtypes of the inputs, within the same kind of numbers."""
     return {t: a.astype(t.dtype, casting="same_kind", copy=False) for t, a in batch.items()}
 
 
@@ -193,7 +197,10 @@ def _reading(path: Path) -> Any:
 
 
 def _put(file: Any, name: str, array: np.ndarray, at: int, rows: int, batch: int) -> None:
-    """Write the rows of one batch; DataError if the output has no row for each sample."""
+    """Write the outputs of one batch.
+
+    Errors: DataError if the output has no row for each sample.
+    """
     if array.ndim == 0 or len(array) != batch:
         raise DataError(
             f"output {name!r} of shape {list(array.shape)} has no row for each of {batch} samples"
@@ -203,11 +210,11 @@ def _put(file: Any, name: str, array: np.ndarray, at: int, rows: int, batch: int
     file[name][at : at + batch] = array
 
 
-STRIPE = 16 << 20  # bytes copied at once
+STRIPE = 16 << 20  # bytes per copy
 
 
 def _copy(source: Any, file: Any, name: str, at: int, count: int) -> None:
-    """Rows of a part to their place in the whole."""
+    """Copy the rows of a rank's file to their position in the output file."""
     if name not in file:
         file.create_dataset(name, (count, *source.shape[1:]), source.dtype)
     for low, high in _stripes(source):

@@ -1,7 +1,7 @@
-"""Show what is in a checkpoint: the newest good one of a folder, or the one that is named.
+"""Show the contents of a checkpoint: the given one, or the newest valid one of a folder.
 
-Every byte is checked. The exit code is 1 if there is no good checkpoint, and also if one that is
-newer than the one shown is damaged: it is named with its files.
+Every byte is verified. Exit code: 1 if there is no valid checkpoint, or if a newer one than that
+shown is damaged; its damaged files are listed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hpcflow.cli.terminal_output import err, out
 from hpcflow.errors import HpcflowError
 from hpcflow.platform.terminal_escaping import one_line
 
-WIDEST = 60  # names longer than this do not move the columns
+WIDEST = 60  # longer names do not widen the column
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print what is found; 1 if something is wrong."""
+    """Print the contents; the exit code is 1 if a checkpoint is damaged or none is valid."""
     path = Path(args.path)
     try:
         found = candidates(path)
@@ -61,7 +61,7 @@ def _problems(one: checkpoint_directory.Found) -> list[str]:
 
 
 def _told(saved: Saved) -> dict[str, Any]:
-    """What a checkpoint says, as plain data."""
+    """The contents of a checkpoint as plain data."""
     facts = saved.facts
     kept = (
         *("step", "samples", "mode", "ranks", "servers", "replicas", "tasks_per_replica"),
@@ -86,7 +86,7 @@ def _told(saved: Saved) -> dict[str, Any]:
 
 
 def _text(told: dict[str, Any]) -> str:
-    """The same for people."""
+    """The contents of a checkpoint as text."""
     samples = f", {told['samples']:,} samples" if "samples" in told else ""
     servers = f", {told['servers']} of them servers" if told["servers"] else ""
     rows = [
@@ -119,5 +119,5 @@ def _text(told: dict[str, Any]) -> str:
 
 
 def _damage(bad: dict[str, list[str]]) -> list[str]:
-    """What is wrong with those that are not good."""
+    """The damage of each invalid checkpoint."""
     return [f"  DAMAGED  {one_line(text)}" for texts in bad.values() for text in texts]

@@ -1,4 +1,4 @@
-"""What can be known of a job before it is queued, or begins: its script, its ranks, its time."""
+"""Job feasibility: checks of a job before submission or start: script, ranks, time limit."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ from hpcflow.launch.time_limit import short
 from hpcflow.settings import Settings
 from hpcflow.train.checkpoint_interval import SPARE_S, UNKNOWN_S
 
-LEAST_S = SPARE_S + UNKNOWN_S  # a job that saves stops so long before its end, the first time
-EARLY_S = 60.0  # SLURM looks at the time so seldom: a signal may come so much earlier
+LEAST_S = SPARE_S + UNKNOWN_S  # a job that saves first stops this long before its end
+EARLY_S = 60.0  # SLURM's polling interval: a signal may come this much earlier
 TOLD_BY = {"USR1", "TERM", "10", "15"}  # signals that stop a job
-PS = re.compile(r"--ps[ =]\"?\$\{(\w+):-(\d+)\}")  # in a job script
+PS = re.compile(r"--ps[ =]\"?\$\{(\w+):-(\d+)\}")  # as in a job script
 ENVIRONMENT = {
     "time": "SBATCH_TIMELIMIT",
     "partition": "SBATCH_PARTITION",
     "signal": "SBATCH_SIGNAL",
 }
-PASSED_ON = ("time", "partition", "chdir")  # from one part of a heterogeneous job to the next
+PASSED_ON = ("time", "partition", "chdir")  # inherited from the job's previous part
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """What one part of a job asks SLURM for; None: nothing, or in words not understood here.
+    """The resources that one part of a job requests of SLURM.
 
-    A heterogeneous job has several.
+    A heterogeneous job has several parts. None stands for an option that is absent or not parsed.
     """
 
-    nodes: int | None = None  # at least
+    nodes: int | None = None  # the minimum
     tasks: int | None = None
     tasks_per_node: int | None = None
-    cpus: int = 1  # for each task
+    cpus: int = 1  # per task
     seconds: float | None = None
     partition: str | None = None
     signal: str = ""  # as given
@@ -53,14 +53,14 @@ class Part:
 
     @property
     def ranks(self) -> int | None:
-        """How many tasks there are; None if that is the site's to say."""
+        """The number of tasks; None if the site's defaults decide it."""
         if self.tasks is not None:
             return self.tasks
         return None if self.nodes is None else self.nodes * (self.tasks_per_node or 1)
 
     @property
     def lead_s(self) -> float | None:
-        """How long before the end a signal tells the ranks to stop; None if none does."""
+        """Seconds between the stop signal and the end of the job; None without a signal."""
         flags, _, rest = self.signal.rpartition(":")
         name, _, seconds = rest.partition("@")
         if not rest or "B" in flags or name.upper().removeprefix("SIG") not in TOLD_BY:
@@ -69,10 +69,10 @@ class Part:
 
 
 class Words(argparse.ArgumentParser):
-    """A parser whose errors are LaunchErrors."""
+    """An argument parser whose errors are LaunchErrors."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise it."""
+        """Raise LaunchError."""
         raise LaunchError(message)
 
 
@@ -80,7 +80,10 @@ class Words(argparse.ArgumentParser):
 
 
 def check_script(name: str, folder: str | Path = ".") -> None:
-    """Raise LaunchError for a script, named as from `folder`, that Python cannot begin to run."""
+    """Check that Python can compile a script, given relative to `folder`.
+
+    Errors: LaunchError if it cannot.
+    """
     path = Path(folder, name)
     if not path.is_file():
         raise LaunchError(
@@ -106,14 +109,15 @@ def check_script(name: str, folder: str | Path = ".") -> None:
         raise LaunchError(f"the script is not Python: {name}: {error}") from None
 
 
-# -- what is asked for
+# -- requested resources
 
 
 def parts_of(text: str, options: Sequence[str], environ: Mapping[str, str]) -> list[Part]:
-    """What the parts of a job script ask for: `#SBATCH` lines, then the environment, then options.
+    """The requests of each part of a job: `#SBATCH` lines, then environment, then options.
 
-    Options of the command line are for the first part, as `sbatch` has it.
-    Errors: LaunchError for a line that cannot be read.
+    Later sources override earlier ones. Command line options apply to the first part, as in
+    `sbatch`.
+    Errors: LaunchError for a line that cannot be parsed.
     """
     groups: list[list[str]] = [[]]
     for line in text.splitlines():
@@ -168,7 +172,7 @@ def _number(text: str | None) -> int | None:
 
 
 def seconds_of(text: str) -> float | None:
-    """A time as SLURM takes it: `30`, `30:00`, `1:30:00`, `2-12`, `2-12:00:00`, `UNLIMITED`."""
+    """Parse a SLURM time: `30`, `30:00`, `1:30:00`, `2-12`, `2-12:00:00`, `UNLIMITED`."""
     if text.upper() in ("UNLIMITED", "INFINITE", "-1", "0"):
         return math.inf
     found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text)
@@ -182,15 +186,15 @@ def seconds_of(text: str) -> float | None:
     return float((((days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
-# -- whether it can be
+# -- checks
 
 
 def check(
     script: str, arguments: Sequence[str], options: Sequence[str], environ: Mapping[str, str]
 ) -> list[str]:
-    """What speaks against submitting a job script, without being sure.
+    """Warnings about a job script that is to be submitted.
 
-    Errors: LaunchError for what cannot go well, with what to do.
+    Errors: LaunchError, with a remedy, if the job is certain to fail.
     """
     text = Path(script).read_text(errors="replace")
     parts = parts_of(text, options, environ)
@@ -198,7 +202,7 @@ def check(
     doubts += _doubts_of_place(script, text, environ)
     for part in parts:
         _check_partition(part)
-    if "hpcflow run" in text and '"$@"' in text:  # its words are those of hpcflow run
+    if "hpcflow run" in text and '"$@"' in text:  # then its arguments are those of hpcflow run
         _check_words(text, arguments, parts, environ)
     return doubts
 
@@ -220,7 +224,7 @@ def _doubts_of_time(script: str, part: Part) -> list[str]:
 
 
 def too_short(left_s: float) -> str:
-    """A job that saves stops as soon as it has begun, for people."""
+    """The warning that a job that saves would stop right after its start."""
     return (
         f"the job may run for {short(left_s)}, and if it saves it stops {short(LEAST_S)} before "
         "its end: at its first step, to be queued again, and so on"
@@ -228,7 +232,7 @@ def too_short(left_s: float) -> str:
 
 
 def _doubts_of_place(script: str, text: str, environ: Mapping[str, str]) -> list[str]:
-    """Whether the job finds hpcflow, as far as the line says that the job scripts have."""
+    """Warn if the job cannot find hpcflow; checks the PATH line of the provided job scripts."""
     own = Path(".venv", "bin", "hpcflow").absolute()
     found = own.exists() or shutil.which("hpcflow", path=environ.get("PATH", ""))
     if found or "$SLURM_SUBMIT_DIR/.venv/bin" not in text:
@@ -240,7 +244,7 @@ def _doubts_of_place(script: str, text: str, environ: Mapping[str, str]) -> list
 
 
 def comes_at_once(left_s: float, lead_s: float) -> str:
-    """A job has less time than it is told of its end before that, for people."""
+    """The warning that the time limit is shorter than the lead time of the stop signal."""
     return (
         f"the job may run for {short(left_s)}, and --signal asks for the signal {short(lead_s)} "
         "before its end: it comes at once, so the job saves, is queued again, and so on for ever"
@@ -286,7 +290,7 @@ def _check_ranks(ranks: int, settings: Settings) -> None:
 
 
 def _check_partition(part: Part) -> None:
-    """Against what sinfo says of the partition; nothing if it says nothing."""
+    """Compare the request with the limits of the partition, if sinfo reports them."""
     found = _sinfo(part.partition)
     if not found:
         return
@@ -310,9 +314,9 @@ def _check_partition(part: Part) -> None:
 
 
 def _sinfo(partition: str | None) -> tuple[str, int, float, int] | None:
-    """The name, nodes, longest time and CPUs of a node of a partition; of the default one for None.
+    """Name, nodes, longest time and CPUs per node of a partition; None is the default partition.
 
-    None where several are named, or SLURM does not tell.
+    The result is None for several partitions, or if SLURM reports nothing.
     """
     if shutil.which("sinfo") is None or (partition and "," in partition):
         return None

@@ -1,8 +1,9 @@
-"""The table of subcommands; the one that is asked for is imported, the others are not.
+"""Subcommand dispatch: the table of subcommands; only the requested one is imported.
 
-A subcommand is a module of this package with `add_arguments(parser)` and `main(args) -> int`. One
-that runs a user's script says `TAKES_SCRIPT = True`: its own options then stand before or after the
-script, all others reach the script, and `args.script` and `args.script_args` are set.
+A subcommand is a module of this package with `add_arguments(parser)` and `main(args) -> int`. A
+subcommand that runs a user's script sets `TAKES_SCRIPT = True`. Its own options then stand before
+or after the script, all other options are passed to the script, and `args.script` and
+`args.script_args` are set.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ COMMANDS = {
     "prove-resume": "show that a script that is stopped and goes on ends with the same bits",
     "report": "show what runs have done: loss, throughput, scaling",
 }
-# What launchers call the number of ranks -> what it is called here.
+# Other launchers' options for the number of ranks -> the option here.
 USUAL = {"-np": "-n", "--np": "-n", "--ntasks": "-n", "--n": "-n", "--ranks": "-n"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one subcommand; the exit code is its own, 2 for a wrong command line."""
+    """Run one subcommand; returns its exit code, or 2 for a wrong command line."""
     words = list(sys.argv[1:] if argv is None else argv)
     if words and words[0] in COMMANDS:
         return _run_command(words[0], words[1:])
@@ -79,10 +80,10 @@ def _run_command(name: str, words: list[str]) -> int:
 def split_script(
     parser: argparse.ArgumentParser, words: Sequence[str]
 ) -> tuple[list[str], str | None, list[str]]:
-    """Part a command line in the parser's own options, the script, and the script's arguments.
+    """Split a command line into the parser's own options, the script, and the script's arguments.
 
-    The parser's options are its own on both sides of the script, until a `--`; before the script an
-    unknown option is an error, because only its owner knows whether the next word is its value.
+    The parser's options are recognized on both sides of the script, until a `--`. An unknown option
+    before the script is an error: only its owner knows whether the next word is its value.
     """
     options = parser._option_string_actions
     own: list[str] = []
@@ -92,7 +93,7 @@ def split_script(
     while rest:
         word = rest.pop(0)
         name, equals, _ = word.partition("=")
-        short = word[:2] if word[1:2] != "-" and word[2:].isdigit() else ""  # -n4
+        short = word[:2] if word[1:2] != "-" and word[2:].isdigit() else ""  # such as -n4
         if word == "--":
             script_args += rest
             break
@@ -124,14 +125,15 @@ def split_script(
 def shared_option(
     parser: argparse.ArgumentParser, words: Sequence[str], script: str, path: str
 ) -> str:
-    """What to say of an option behind the script that both the parser and the script, which lies at
-    `path`, have: whose it is cannot be known; "" if there is none.
+    """The error for an option after the script that both the parser and the script define.
+
+    It would be ambiguous. `path` is the path of the script. "" if there is no such option.
     """
     before = split_script(parser, words[: words.index(script) + 1])[0]
     behind = split_script(parser, words)[0][len(before) :]
     try:
         text = read_text(Path(path)) or "" if behind else ""
-    except HpcflowError:  # whoever reads it next says so
+    except HpcflowError:  # reported by the next reader of the file
         return ""
     for word in behind:
         name = word.partition("=")[0]
@@ -152,5 +154,5 @@ def _version() -> str:
 
     try:
         return version(DISTRIBUTION)
-    except PackageNotFoundError:  # run from a source tree that is not installed
+    except PackageNotFoundError:  # a source tree that is not installed
         return "(not installed)"

@@ -1,8 +1,8 @@
-"""Pack this installation into one file, so that a thousand ranks do not open a hundred files each.
+"""Pack this installation into one file, so that start-up of many ranks opens few files.
 
-DIR then holds a folder `hpcflow` that stands for the installed one: `export PYTHONPATH=DIR` in the
-job script, or copy DIR to node-local disk first. It is for this version of Python, and a copy:
-pack again after a change.
+DIR then contains a folder `hpcflow` that replaces the installed package: `export PYTHONPATH=DIR` in
+the job script, or copy DIR to node-local disk first. The pack is a copy for this version of Python:
+pack again after each change.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Write the pack and say how to use it."""
+    """Write the pack and print how to use it."""
     folder = Path(os.path.realpath(args.dir))
     try:
         count = pack(folder)
@@ -42,12 +42,12 @@ def main(args: argparse.Namespace) -> int:
 
 
 def pack(folder: Path) -> int:
-    """Write all modules of the running hpcflow to `folder`; how many there are."""
+    """Write all modules of the running hpcflow to `folder`; returns their number."""
     top, target = Path(hpcflow.__file__).parent, folder / "hpcflow"
     draft = folder / ".hpcflow-draft"
     shutil.rmtree(draft, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
-    if (top / CODES).exists():  # it runs from a pack
+    if (top / CODES).exists():  # hpcflow itself runs from a pack
         shutil.copytree(top, draft)
         count = len(marshal.loads((top / SOURCES).read_bytes()))
     else:
@@ -58,7 +58,7 @@ def pack(folder: Path) -> int:
 
 
 def _compile(top: Path, target: Path, draft: Path) -> int:
-    """Fill `draft` with the code and the text of all modules below `top`, as those of `target`."""
+    """Fill `draft` with code and source of all modules below `top`, with paths below `target`."""
     codes: dict[str, tuple[bool, CodeType]] = {}
     sources: dict[str, str] = {}
     for file in sorted(top.rglob("*.py")):

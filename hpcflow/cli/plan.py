@@ -1,8 +1,8 @@
-"""Show how a script's graph is cut over ranks, without MPI and without running it.
+"""Show how a script's graph is partitioned over ranks, without MPI and without computing it.
 
-The script runs as the driver of the first replica; each step is planned, none is computed. It ends
-at the first plan that updates state (initialization apart), which is printed: ops per device, bytes
-per edge and step, memory per rank, collectives, and what could not be proved.
+The script runs as the driver of the first replica; its steps are planned but not computed. It ends
+at the first plan that updates state (apart from initialization). This plan is printed: ops per
+device, bytes per edge and step, memory per rank, collectives, and checks that were not possible.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Plan the script and print the plan; 1 if the script or the plan failed, 2 if misused."""
+    """Plan the script and print the plan.
+
+    Exit code: 1 if the script or the plan failed, 2 for wrong arguments.
+    """
     try:
         if not os.path.isfile(args.script):
             raise LaunchError(f"no script {args.script!r} in {os.getcwd()}", hint="give its path")
@@ -84,10 +87,10 @@ def main(args: argparse.Namespace) -> int:
 def plans_of(
     script: str, script_args: list[str], ranks: int, settings: Settings
 ) -> tuple[list[tuple[Plan, Callable[[], Outlook]]], Mapping[str, Device], int]:
-    """The plans that the script asks for, up to the first that trains, and its exit code.
+    """The script's plans, up to the first that trains, and the script's exit code.
 
-    With each comes what tells of its file, and with all the devices whose kernels would run here.
-    What the script prints goes to stderr: stdout is the plan's.
+    Each plan comes with the description of its cache file. All come with the devices whose kernels
+    would run here. Output of the script goes to stderr, since stdout is for the plan.
     """
     from hpcflow.runtime.job.job_membership import Planned, planning
 
@@ -150,7 +153,7 @@ def _kept_data(outlook: Outlook) -> dict[str, Any]:
 
 
 def _kept_text(outlook: Outlook) -> str:
-    """Whether a run loads the plan, and what making it costs."""
+    """Text: whether a run would load the plan from the cache, and the cost of planning."""
     kept = outlook.kept
     if kept is not None:
         file = f"{kept.path} ({nbytes(kept.nbytes)}, made {age(kept.made)} ago"

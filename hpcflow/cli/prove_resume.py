@@ -1,9 +1,9 @@
-"""Show on your own script that a job that is stopped and goes on ends as if it had not been.
+"""Prove for a script that a stopped and resumed job ends with the same state.
 
-The script is run until a rank gets SIGTERM, once more from where that left it, and once without
-interruption; then the last checkpoints are compared, bit by bit: variables, the place in the data
-and the draws of random numbers. All options of `hpcflow run` may be given. The exit code is 0 if
-they are equal, 1 if they differ, 2 if that could not be found out.
+The script runs until a rank gets SIGTERM, then resumes, and runs once more without interruption.
+The last checkpoints are compared bit by bit: variables, position in the data, and random number
+generators. All options of `hpcflow run` are accepted. Exit code: 0 if the checkpoints are equal, 1
+if they differ, 2 if the check failed.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from hpcflow.settings import PREFIX, Settings, new_seed
 
 TAKES_SCRIPT = True
 STEPS = 20  # before the signal
-SHOWN = 5  # arrays that differ
-TAIL = 15  # lines of a run that failed
+SHOWN = 5  # arrays listed
+TAIL = 15  # output lines of a failed run
 
 
 class Run(NamedTuple):
-    """How one run of the script ended, and the checkpoint it has left."""
+    """The exit code of one run of the script, and its last checkpoint."""
 
     code: int
     saved: Saved
@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run, compare, say what was found."""
+    """Run, compare and report."""
     try:
         return prove(args)
     except (HpcflowError, OSError) as error:
@@ -71,9 +71,9 @@ def main(args: argparse.Namespace) -> int:
 
 
 def prove(args: argparse.Namespace) -> int:
-    """Whether the script goes on as if nothing had been.
+    """Compare a resumed run with an uninterrupted one; returns the exit code.
 
-    Errors: LaunchError or CheckpointError where a run of it says nothing about that.
+    Errors: LaunchError or CheckpointError if a run gives no result to compare.
     """
     check(args)
     folder = Path(tempfile.mkdtemp(prefix="prove-resume-", dir=args.folder or ".")).absolute()
@@ -105,7 +105,7 @@ def prove(args: argparse.Namespace) -> int:
 
 
 def check(args: argparse.Namespace) -> None:
-    """Raise LaunchError for what cannot be run."""
+    """Raise LaunchError for a job that cannot run."""
     if launcher_detection.detect() is not None:
         raise LaunchError(
             "this is a rank already, and prove-resume starts ranks of its own",
@@ -118,22 +118,22 @@ def check(args: argparse.Namespace) -> None:
 
 
 class Script:
-    """The user's script, run again and again with other settings."""
+    """The user's script, which runs several times with other settings."""
 
     def __init__(self, args: argparse.Namespace, folder: Path) -> None:
         self._args, self._folder = args, folder
         chosen = run.chosen_settings(args)
         self._settings = {name[len(PREFIX) :].lower(): value for name, value in chosen.items()}
-        if PREFIX + "RANDOM_SEED" not in os.environ:  # all runs draw as one
+        if PREFIX + "RANDOM_SEED" not in os.environ:  # the same seed for all runs
             self._settings.setdefault("random_seed", str(new_seed()))
         self._faults = self._settings.pop("inject", os.environ.get(PREFIX + "INJECT", ""))
 
     def stopped(self) -> Run:
-        """The first run, in the middle of which a rank has SIGTERM.
+        """The first run: a rank gets SIGTERM in the middle.
 
-        Errors: LaunchError if the script had ended before all knew.
+        Errors: LaunchError if the script ends before all ranks know of the signal.
         """
-        rank = 1 if (self._args.ranks or 1) > 1 else 0  # not the chief, where there is another
+        rank = 1 if (self._args.ranks or 1) > 1 else 0  # another rank than the chief, if any
         before = self._args.steps + 1
         out(f"running until rank {rank} gets SIGTERM before its step {before}")
         found = self.run("stopped", "stopped", 0, f"term:rank={rank}@step={before}")
@@ -146,9 +146,9 @@ class Script:
         return found
 
     def run(self, name: str, where: str, stop_at: int, fault: str = "") -> Run:
-        """One run, which saves in the folder `where` and goes on from what is there.
+        """One run, which saves to the folder `where` and resumes from the checkpoint in it.
 
-        Errors: LaunchError if it fails, CheckpointError if it saved nothing.
+        Errors: LaunchError if it fails, CheckpointError if it saves nothing.
         """
         place, log = self._folder / where, self._folder / f"{name}.log"
         settings = {
@@ -185,7 +185,7 @@ class Script:
 
 
 def differences(a: Saved, b: Saved) -> list[Difference]:
-    """What differs between two checkpoints, also where the numbers are equal but not their bits."""
+    """The differences between two checkpoints, including equal numbers with different bits."""
     found = list(diff(a, b))
     named = {one.name for one in found}
     for name in sorted({*a.arrays, *b.arrays} - named):
@@ -198,7 +198,7 @@ def differences(a: Saved, b: Saved) -> list[Difference]:
 
 
 def described(saved: Saved) -> str:
-    """What was equal, for people."""
+    """Text: what was equal."""
     total = sum(array.nbytes for array in saved.arrays.values())
     datasets = len(saved.facts.get("position", []))
     draws = sum(made for _, _, made in saved.facts["draws"]["most"])
@@ -209,14 +209,17 @@ def described(saved: Saved) -> str:
 
 
 def rows(found: Sequence[Difference]) -> list[str]:
-    """The first that differ."""
+    """Text: the first differences."""
     more = len(found) - SHOWN
     shown = [row(one) for one in found[:SHOWN]]
     return shown + ([f"  ... {more} more"] if more > 0 else [])
 
 
 def reasons(saved: Saved, found: Sequence[Difference], again: Sequence[Difference]) -> list[str]:
-    """Why, as far as checkpoints tell; `again` is how two runs without interruption differ."""
+    """Likely reasons, as far as checkpoints show them.
+
+    `again` is the difference between two uninterrupted runs.
+    """
     rule, places = saved.facts.get("sync", "all"), saved.facts.get("position", [])
     if rule != "all":
         return [

@@ -1,8 +1,8 @@
-"""Show what runs have done: a table, and a picture of loss, throughput and scaling.
+"""Report on runs: a table, and a figure of loss, throughput and scaling.
 
-RUN is a run directory (`hpcflow run --run-dir DIR`). Runs of one script that differ in their ranks
-are compared: strong scaling where the joined batch is the same, weak where that of a worker is.
-The exit code is 0, 1 if a file could not be read, or written, which is told, and 2 if misused.
+RUN is a run directory (`hpcflow run --run-dir DIR`). Runs of one script with different numbers of
+ranks are compared: strong scaling for equal global batches, weak scaling for equal batches per
+worker. Exit code: 0, 1 if a file could not be read or written (it is named), 2 for wrong arguments.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the table and write both files; 1 if something was not done."""
+    """Print the table and write both files; the exit code is 1 if something failed."""
     folder = Path(args.out)
     try:
         found = run_summary.load(args.runs)
@@ -54,7 +54,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _write(path: Path, table: str) -> None:
-    """Write under another name first: a pipe of this name is replaced, not waited for."""
+    """Write to a temporary name, then rename, so that a pipe of this name does not block."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.write_text(table, encoding="utf-8")
     draft.replace(path)

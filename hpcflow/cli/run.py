@@ -1,7 +1,7 @@
 """Run a script on one rank or many.
 
-Under a launcher (srun, mpirun, ...) this process is one of its ranks. Otherwise -n N starts N
-ranks, with srun inside a SLURM allocation and else with mpirun; without -n the script runs alone.
+Under a launcher (srun, mpirun, ...) this process is one rank. Otherwise -n N starts N ranks: with
+srun inside a SLURM allocation, else with mpirun. Without -n the script runs as a single rank.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from hpcflow.platform import fault_specification
 from hpcflow.settings import PREFIX, Settings
 
 TAKES_SCRIPT = True
-LET_RANK_0_SPEAK_S = 2.0  # a launcher ends all ranks when the first one has failed
+LET_RANK_0_SPEAK_S = 2.0  # launchers end all ranks when one has failed
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `hpcflow run`; each but -n is a setting, also `HPCFLOW_<FIELD>`."""
+    """The options of `hpcflow run`; each but -n is a setting and a variable `HPCFLOW_<FIELD>`."""
     parser.usage = "%(prog)s [options] SCRIPT [arguments of the script]"
     parser.add_argument("-n", dest="ranks", type=int, metavar="N", help="number of ranks")
     parser.add_argument(
@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
-    """The options of every command that has a script's settings."""
+    """The options of every command that has the settings of a script."""
     parser.add_argument("--ps", type=int, metavar="P", help="ranks that serve variables")
     parser.add_argument(
         "--tasks-per-replica", type=int, metavar="K", help="worker ranks that one graph spans"
@@ -93,7 +93,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Become a rank of the job, or start the launcher that makes the ranks."""
+    """Join the job as a rank, or start the launcher that starts the ranks."""
     place = None
     try:
         place = launcher_detection.detect()
@@ -113,7 +113,7 @@ def main(args: argparse.Namespace) -> int:
         line = host_failure_tolerance.Line(place.rank) if place is not None else None
         serving = enter()
     except HpcflowError as error:
-        if place is None or place.rank == 0:  # the other ranks would say the same
+        if place is None or place.rank == 0:  # the other ranks have the same error
             err(f"hpcflow: {type(error).__name__}: {error}")
         else:
             time.sleep(LET_RANK_0_SPEAK_S)
@@ -134,9 +134,9 @@ def main(args: argparse.Namespace) -> int:
 
 
 def chosen_settings(args: argparse.Namespace) -> dict[str, str]:
-    """The `HPCFLOW_*` variables that the options stand for.
+    """The `HPCFLOW_*` variables that correspond to the options.
 
-    Errors: LaunchError for a `--set` of no field of `Settings`.
+    Errors: LaunchError for a `--set` of an unknown field of `Settings`.
     """
     fields = [field.name for field in dataclasses.fields(Settings)]
     options = "ps serve survive replace profile tasks_per_replica sync max_restarts run_dir".split()
@@ -157,9 +157,9 @@ def chosen_settings(args: argparse.Namespace) -> dict[str, str]:
 
 
 def check(asked: int | None, place: launcher_detection.Launch | None, settings: Settings) -> None:
-    """What can be known to be wrong before anything starts.
+    """Check the options before the ranks start.
 
-    Errors: LaunchError naming the option and a number that would do.
+    Errors: LaunchError naming the option and a valid number.
     """
     if asked is not None and asked < 1:
         raise LaunchError(f"-n {asked}: there must be at least one rank")
@@ -185,7 +185,7 @@ def check(asked: int | None, place: launcher_detection.Launch | None, settings: 
             "which leaves no worker",
             hint=f"start at least {ps + k} ranks (-n {ps + k}), or fewer servers (--ps)",
         )
-    if place is None and workers % k:  # started ranks may have servers of their own (--serve)
+    if place is None and workers % k:  # started ranks may include servers (--serve)
         more = ps + -(-workers // k) * k
         raise LaunchError(
             f"{workers} worker{'s' if workers > 1 else ''} cannot be parted in replicas of {k} "
@@ -197,7 +197,7 @@ def check(asked: int | None, place: launcher_detection.Launch | None, settings: 
 def start_ranks(args: argparse.Namespace, chosen: Mapping[str, str]) -> int:
     """Become srun, or run mpirun as a child (mpirun_supervisor); returns the job's exit code.
 
-    Errors: LaunchError when there is no launcher.
+    Errors: LaunchError if there is no launcher.
     """
     options = [f"--set={name[len(PREFIX) :].lower()}={value}" for name, value in chosen.items()]
     program = [sys.executable, "-m", "hpcflow", "run", "-n", str(args.ranks), *options]
@@ -226,7 +226,7 @@ def start_ranks(args: argparse.Namespace, chosen: Mapping[str, str]) -> int:
 def run_mpirun(
     start: launcher_detection.Start, ranks: int, settings: Settings, several: bool
 ) -> int:
-    """Run mpirun until it ends, with `several` hosts or on this one; the exit code of the job."""
+    """Run mpirun on this host or on `several`, wait for its end, and return the job's exit code."""
     import subprocess
 
     from hpcflow.launch.mpirun_supervisor import Mpirun
@@ -245,15 +245,16 @@ def run_mpirun(
     goes_on = settings.survive and code not in (0, ABORTED) and code < 128  # without the dead
     if witness is not None and code and not mpirun.stopping and not goes_on:
         has_died = witness.tell(settings.run_dir, code)
-        is_signal = code in {number.value for number in signal.Signals}  # as MPICH's has it
+        is_signal = code in {number.value for number in signal.Signals}  # as by MPICH
         code = ABORTED if has_died and is_signal else code
     return code
 
 
 def check_folder() -> None:
-    """Ranks are started by `python -m hpcflow`, which looks in the current folder first.
+    """Check that ranks, which run `python -m hpcflow`, would import this hpcflow.
 
-    Errors: LaunchError if there it would find another hpcflow than this one.
+    Python searches the current folder first.
+    Errors: LaunchError if another hpcflow is there.
     """
     own = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     for name in ("hpcflow.py", os.path.join("hpcflow", "__init__.py")):
@@ -265,17 +266,17 @@ def check_folder() -> None:
 
 
 def enter() -> Callable[[], object] | None:
-    """Join the job; a server rank gets what it does from now on, any other None."""
+    """Join the job; returns the service function on a server rank, None on others."""
     from hpcflow.runtime.job import job_membership
 
     return job_membership.serve if job_membership.enter().is_server else None
 
 
 def run_script(script: str, script_args: list[str]) -> int:
-    """Run the script in this process as `python SCRIPT ...` would; 1 if it raised an exception.
+    """Run the script in this process as `python SCRIPT ...` would; returns 1 after an exception.
 
-    The exception goes to `sys.excepthook` with a traceback that begins in the script, as the user
-    knows it, not in this file.
+    The exception goes to `sys.excepthook` with a traceback that begins in the script, not in this
+    file.
     """
     sys.argv[:] = [script, *script_args]
     if not getattr(sys.flags, "safe_path", False):
@@ -286,7 +287,7 @@ def run_script(script: str, script_args: list[str]) -> int:
         trace = error.__traceback__
         while trace is not None and trace.tb_frame.f_code.co_filename != script:
             trace = trace.tb_next
-        shown = error.with_traceback(trace)  # None: the script did not begin, by a syntax error say
+        shown = error.with_traceback(trace)  # None if the script did not begin (syntax error)
         sys.excepthook(type(shown), shown, shown.__traceback__)
         return 1
     return 0

@@ -1,4 +1,4 @@
-"""hpcflow in one file, made by `hpcflow pack`: the `__init__.py` of the pack."""
+"""Single-file loader: the `__init__.py` of a pack written by `hpcflow pack`."""
 
 import _imp
 import importlib.abc
@@ -24,7 +24,7 @@ def _codes() -> "dict[str, tuple[bool, types.CodeType]]":
 
 
 class _Pack(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
-    """Finds and runs the modules; their sources are read when a traceback shows them."""
+    """Finder and loader of the packed modules; sources are read only for tracebacks."""
 
     def __init__(self) -> None:
         self.codes = _codes()
@@ -32,7 +32,7 @@ class _Pack(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
     def find_spec(
         self, fullname: str, path: typing.Any, target: typing.Any = None
     ) -> "importlib.machinery.ModuleSpec | None":
-        """The module's place, if it is packed."""
+        """The spec of the module, if it is packed."""
         if fullname not in self.codes:
             return None
         spec = importlib.machinery.ModuleSpec(
@@ -44,23 +44,23 @@ class _Pack(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
         return spec
 
     def file(self, name: str) -> str:
-        """Where the module would lie."""
+        """The path that the module's file would have."""
         end = ("__init__.py",) if self.codes[name][0] else ()
         parts = name.split(".")[1:]
         return os.path.join(_HERE, *parts, *end) + ("" if end else ".py")
 
     def is_package(self, name: str) -> bool:
-        """True of a folder."""
+        """Whether the module is a package."""
         return self.codes[name][0]
 
     def get_code(self, name: str) -> types.CodeType:
-        """The code, telling the place where the pack lies now."""
+        """The code object, with the pack's present path as file name."""
         code = self.codes[name][1]
         _imp._fix_co_filename(code, self.file(name))  # type: ignore[attr-defined]
         return code
 
     def get_source(self, name: str) -> str:
-        """The text, for tracebacks."""
+        """The source, for tracebacks."""
         with open(os.path.join(_HERE, "sources.bin"), "rb") as file:
             return str(marshal.load(file)[name])
 

@@ -1,7 +1,7 @@
-"""Submit a job script to SLURM, as `sbatch SCRIPT ARGUMENTS`; a refusal says what to do.
+"""Submit a job script to SLURM, as `sbatch SCRIPT ARGUMENTS`, with checks and remedies.
 
-What cannot go well is said before: a script that is not there or is not Python, so few tasks that
-no worker is left, more nodes or time than there are, a signal that comes at once.
+The command first checks for certain failures: a script that is missing or not Python, too few tasks
+for a worker, more nodes or time than available, a stop signal right at the start.
 
 hpcflow submit --sbatch="--account=PROJECT --nodes=8" jobs/slurm/train.sbatch examples/digits.py
 """
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the number of the job; 1 if there is none."""
+    """Print the job number; the exit code is 1 if there is none."""
     try:
         options = shlex.split(args.sbatch)
         out(submit(args.script, args.script_args, options, not args.no_check))
@@ -45,10 +45,10 @@ def main(args: argparse.Namespace) -> int:
 def submit(
     script: str, arguments: Sequence[str], options: Sequence[str] = (), checks: bool = True
 ) -> str:
-    """Submit a job script; what sbatch says. What may go wrong is printed before.
+    """Submit a job script; returns the output of sbatch. Warnings are printed before.
 
-    Errors: LaunchError with what to do, as where the site asks for an account and none is given, or
-            where it `checks` and the job cannot go well.
+    Errors: LaunchError with a remedy, for example if the site requires an account and none is
+            given, or if `checks` is set and the job is certain to fail.
     """
     if not os.path.isfile(script):
         raise LaunchError(f"there is no job script {script}", hint="name one of jobs/slurm/")
@@ -60,7 +60,7 @@ def submit(
         err(f"hpcflow submit: {doubt}")
     path = (
         script if not script.startswith("-") else os.path.join(".", script)
-    )  # no option of sbatch
+    )  # not an option of sbatch
     words = ["sbatch", *options, path, *arguments]
     done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode:
@@ -70,7 +70,7 @@ def submit(
 
 
 def _cure(script: str, said: str) -> str:
-    """What to do about what sbatch has said."""
+    """The remedy for an error message of sbatch."""
     if "account" in said:
         some = _accounts()
         return (
@@ -86,7 +86,7 @@ def _cure(script: str, said: str) -> str:
 
 
 def _accounts() -> list[str]:
-    """The accounts that SLURM knows of this user; none if it does not tell."""
+    """The user's accounts as SLURM reports them; empty if it reports none."""
     words = ["sacctmgr", "-nP", "show", "assoc", f"user={getpass.getuser()}", "format=account"]
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=10)

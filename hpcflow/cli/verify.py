@@ -1,8 +1,8 @@
-"""Check checkpoints in full: all of a folder, or the one that is named.
+"""Verify checkpoints: all of a folder, or the given one.
 
-Every byte of every file against its digest, the parts against the index, and that HDF5 shows the
-same arrays and no link leads elsewhere. The exit code is 0 if all are good, 1 if one is not: its
-damaged files and arrays are named; 2 if there is nothing to check.
+The command compares every byte of every file with its digest and the parts with the index. It
+checks that HDF5 shows the same arrays and that no link leads to another file. Exit code: 0 if all
+are valid, 1 if one is not (its damaged files and arrays are named), 2 if there is nothing to check.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hpcflow.cli.terminal_output import err, out
 from hpcflow.errors import HpcflowError
 from hpcflow.platform.terminal_escaping import one_line
 
-MOST = 10  # names in a line
+MOST = 10  # names per line
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print what is found, newest first; 1 if something is wrong, 2 if there is nothing."""
+    """Print the result of each checkpoint, newest first.
+
+    Exit code: 1 if one is damaged, 2 if there is none.
+    """
     try:
         found = candidates(Path(args.path))
     except HpcflowError as error:
@@ -44,7 +47,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _told(report: Report) -> dict[str, Any]:
-    """What was found, as plain data: the texts, and the damaged files and arrays by name."""
+    """The result as plain data: texts, and the names of damaged files and arrays."""
     return {
         "checkpoint": str(report.path),
         "step": None if report.facts is None else report.facts["step"],
@@ -56,7 +59,7 @@ def _told(report: Report) -> dict[str, Any]:
 
 
 def _rows(report: Report) -> list[str]:
-    """The same for people."""
+    """The result as text."""
     told = _told(report)
     if not report.faults:
         assert report.facts is not None

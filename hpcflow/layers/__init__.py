@@ -1,8 +1,8 @@
-"""`hf.layers`: functions of tensors that make their variables by name, as `tf.layers`.
+"""Layers `hf.layers`: functions that create layers with named variables, as `tf.layers`.
 
-Each makes its variables with `hf.get_variable` in a scope called `name` (or after the layer), so
-that `reuse` and surrounding variable scopes work as everywhere. A function makes an object of its
-class and calls it; an object that is called again shares its variables.
+Each function creates its variables with `hf.get_variable` in the variable scope `name` (default:
+named after the layer); `reuse` and surrounding variable scopes apply. A function creates an object
+of its class and calls it. Further calls of the object share its variables.
 """
 
 from __future__ import annotations

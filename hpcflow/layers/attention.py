@@ -1,4 +1,4 @@
-"""Multi-head attention."""
+"""Multi-head attention layer."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ def multi_head_attention(
     name: str | None = None,
     reuse: Any = None,
 ) -> Tensor:
-    """Attention of several heads, each on its own projection (Vaswani et al., 2017).
+    """Multi-head attention with a projection for each head (Vaswani et al., 2017).
 
-    Without `keys` the queries attend to themselves; `values` are the keys by default. `units`, for
-    all heads together, and `output_units` are the features of the queries by default.
+    Without `keys` this is self-attention of `queries`. `values` default to the keys. `units` (the
+    total of all heads) and `output_units` default to the number of features of the queries.
 
     Shapes:    queries [batch, m, features], keys and values [batch, n, ...]: [batch, m,
-               output_units]; `mask` of booleans, broadcast to [batch, m, n], says what may be seen,
-               [batch, heads, m, n] for each head; see `hf.nn.scaled_dot_product_attention`.
+               output_units]. A boolean `mask` is broadcast to [batch, m, n], or has a part for each
+               head: [batch, heads, m, n]; True where attention is allowed, see
+               `hf.nn.scaled_dot_product_attention`.
     Variables: `kernel` and `bias` in `query`, `key`, `value` and `output`.
     """
     q = of_rank(convert_to_tensor(queries), 3, "multi_head_attention")
@@ -73,13 +74,13 @@ def _mask_of_heads(mask: Any) -> Tensor:
 
 
 def _lead(x: Tensor) -> list[Any]:
-    """Batch and length of `x`; tensors where they are unknown."""
+    """The sizes batch and length of `x`; scalar tensors where unknown."""
     assert x.shape is not None
     return [getitem(shape(x), i) if n is None else n for i, n in enumerate(x.shape[:2])]
 
 
 def _parted(x: Tensor, heads: int) -> Tensor:
-    """[batch, length, units] as [batch, heads, length, units / heads]."""
+    """Reshape and transpose [batch, length, units] to [batch, heads, length, units / heads]."""
     assert x.shape is not None and x.shape[-1] is not None
     rows = reshape(x, [*_lead(x), heads, x.shape[-1] // heads])
     return transpose(rows, [0, 2, 1, 3])

@@ -1,4 +1,4 @@
-"""Convolutional layers of one to three axes, separable and transposed."""
+"""Convolutional layers: one to three spatial axes, separable and transposed convolution."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hpcflow.ops.nn.sliding_window import padding_of
 
 
 class _Images(Weighted):
-    """What the layers here share: windows over `rank` axes, channels first or last."""
+    """Base class of convolutional layers: `rank` spatial axes, channels first or last."""
 
     rank: int
 
@@ -51,7 +51,7 @@ class _Images(Weighted):
         return of_rank(super()._taken(inputs), self.rank + 2, self.what)
 
     def _channels(self, input_shape: Any) -> int:
-        """The channels of such inputs, which from now on all inputs must have."""
+        """The number of channels of the inputs; all later inputs must have the same."""
         axis = 1 if self._first else -1
         channels = known_size(input_shape, axis, self.what)
         self.input_spec = InputSpec(ndim=self.rank + 2, axes={axis: channels})
@@ -89,38 +89,38 @@ class _Conv(_Images):
         )
 
     def build(self, input_shape: Any) -> None:
-        """Make `kernel` and `bias`."""
+        """Create `kernel` and `bias`."""
         sizes = [*self._sizes(), self._channels(input_shape), self.filters]
         self.kernel = self._weight("kernel", sizes)
         self._add_bias(self.filters)
         super().build(input_shape)
 
     def call(self, inputs: Tensor) -> Tensor:
-        """The convolution, biased and activated."""
+        """The convolution with bias and activation."""
         where = (self.strides, self.padding, self._form, self.dilation_rate)
         y = convolve(inputs, self.kernel, self.rank, *where, 1, None)
         return self._finished(y, self._form)
 
 
 class Conv1D(_Conv):
-    """`Conv2D` of one spatial axis: inputs [n, w, channels]."""
+    """`Conv2D` with one spatial axis: inputs [n, w, channels]."""
 
     what, rank = "conv1d", 1
 
 
 class Conv2D(_Conv):
-    """`activation(conv(inputs) + bias)`.
+    """Convolution layer: `activation(conv(inputs) + bias)`.
 
-    Shapes:    [n, h, w, channels], or [n, channels, h, w] with channels_first; `kernel_size` is an
-               int or one for each axis; sizes as of `hf.nn.conv2d`.
-    Variables: `kernel` [kh, kw, channels, filters], Glorot's uniform by default; `bias` [filters].
+    Shapes:    [n, h, w, channels], or [n, channels, h, w] with channels_first. `kernel_size` is one
+               int, or one for each axis. Output sizes are those of `hf.nn.conv2d`.
+    Variables: `kernel` [kh, kw, channels, filters], by default Glorot uniform; `bias` [filters].
     """
 
     what, rank = "conv2d", 2
 
 
 class Conv3D(_Conv):
-    """`Conv2D` of three spatial axes: inputs [n, d, h, w, channels]."""
+    """`Conv2D` with three spatial axes: inputs [n, d, h, w, channels]."""
 
     what, rank = "conv3d", 3
 
@@ -154,14 +154,14 @@ class _Transposed(_Images):
         )
 
     def build(self, input_shape: Any) -> None:
-        """Make `kernel` and `bias`."""
+        """Create `kernel` and `bias`."""
         sizes = [*self._sizes(), self.filters, self._channels(input_shape)]
         self.kernel = self._weight("kernel", sizes)
         self._add_bias(self.filters)
         super().build(input_shape)
 
     def call(self, inputs: Tensor) -> Tensor:
-        """The transposed convolution, biased and activated."""
+        """The transposed convolution with bias and activation."""
         x, rank, axis = inputs, self.rank, 2 if self._first else 1
         steps = sizes_of(self.strides, rank, "strides")
         pads = padding_of(self.padding, rank, self._first)
@@ -175,7 +175,7 @@ class _Transposed(_Images):
 
 
 def _beyond(sizes: Sequence[int], steps: Sequence[int], pads: Any) -> list[int]:
-    """By how much each axis of a transpose is longer than its input's times the step."""
+    """For each axis, the output size of a transposed convolution minus input size times stride."""
     if pads == "SAME":
         return [0] * len(sizes)
     if pads == "VALID":
@@ -184,7 +184,7 @@ def _beyond(sizes: Sequence[int], steps: Sequence[int], pads: Any) -> list[int]:
 
 
 def _grown(x: Tensor, axis: int, factor: int, more: int) -> Any:
-    """The size of `x` along `axis`, times `factor`, plus `more`; a tensor if it is unknown."""
+    """The size of `x` along `axis`, times `factor`, plus `more`; a scalar tensor if unknown."""
     assert x.shape is not None
     size = x.shape[axis]
     if size is not None:
@@ -193,17 +193,18 @@ def _grown(x: Tensor, axis: int, factor: int, more: int) -> Any:
 
 
 class Conv1DTranspose(_Transposed):
-    """`Conv2DTranspose` of one spatial axis."""
+    """`Conv2DTranspose` with one spatial axis."""
 
     what, rank = "conv1d_transpose", 1
 
 
 class Conv2DTranspose(_Transposed):
-    """The transpose of `Conv2D`, which makes images larger by the strides.
+    """Transposed convolution: the transpose of `Conv2D`, which upsamples images by the strides.
 
-    Shapes:    sizes become `size * stride` with padding same, with valid `size * stride +
-               max(kernel - stride, 0)`, and with pairs (before, after) what `conv2d` with these
-               pads takes back to `size`: `(size - 1) * stride + kernel - before - after`.
+    Shapes:    the output size is `size * stride` for padding "same", and `size * stride +
+               max(kernel - stride, 0)` for "valid". With explicit pads (before, after) it is
+               `(size - 1) * stride + kernel - before - after`, so that `conv2d` with these pads
+               gives `size`.
     Variables: `kernel` [kh, kw, filters, channels]; `bias` [filters].
     """
 
@@ -211,7 +212,7 @@ class Conv2DTranspose(_Transposed):
 
 
 class Conv3DTranspose(_Transposed):
-    """`Conv2DTranspose` of three spatial axes."""
+    """`Conv2DTranspose` with three spatial axes."""
 
     what, rank = "conv3d_transpose", 3
 
@@ -252,7 +253,7 @@ class _Separable(_Images):
         )
 
     def build(self, input_shape: Any) -> None:
-        """Make `depthwise_kernel`, `pointwise_kernel` and `bias`."""
+        """Create `depthwise_kernel`, `pointwise_kernel` and `bias`."""
         channels, many = self._channels(input_shape), self.depth_multiplier
         depthwise, pointwise = [*self._sizes(), channels, many], [1] * self.rank
         self.depthwise_kernel = self._weight("depthwise_kernel", depthwise)
@@ -262,7 +263,7 @@ class _Separable(_Images):
         super().build(input_shape)
 
     def call(self, inputs: Tensor) -> Tensor:
-        """The convolution, biased and activated; lines are images of one row."""
+        """The convolution with bias and activation; with one spatial axis on images of height 1."""
         steps = sizes_of(self.strides, self.rank, "strides")
         rates = sizes_of(self.dilation_rate, self.rank, "dilation_rate")
         x, depthwise, pointwise = inputs, self.depthwise_kernel, self.pointwise_kernel
@@ -277,13 +278,13 @@ class _Separable(_Images):
 
 
 class SeparableConv1D(_Separable):
-    """`SeparableConv2D` of one spatial axis."""
+    """`SeparableConv2D` with one spatial axis."""
 
     what, rank = "separable_conv1d", 1
 
 
 class SeparableConv2D(_Separable):
-    """Filters for each channel alone, then a 1 x 1 convolution that mixes the channels.
+    """Depthwise separable convolution: filters for each channel, then a 1 x 1 convolution.
 
     Variables: `depthwise_kernel` [kh, kw, channels, depth_multiplier], `pointwise_kernel` [1, 1,
                channels * depth_multiplier, filters], `bias` [filters].

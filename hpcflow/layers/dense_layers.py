@@ -1,4 +1,4 @@
-"""Dense layers, embeddings, dropout, flattening."""
+"""Dense, embedding, dropout and flatten layers."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from hpcflow.ops.variables.variable_scope import get_variable, variable_scope
 
 
 class Dense(Weighted):
-    """`activation(inputs @ kernel + bias)`.
+    """Fully connected layer: `activation(inputs @ kernel + bias)`.
 
-    Shapes:    [..., features] with known features to [..., units].
-    Variables: `kernel` [features, units], Glorot's uniform by default; `bias` [units], zeros.
+    Shapes:    [..., features] to [..., units]; features must be known.
+    Variables: `kernel` [features, units], by default Glorot uniform; `bias` [units], zeros.
     """
 
     what = "dense"
@@ -50,7 +50,7 @@ class Dense(Weighted):
         )
 
     def build(self, input_shape: Any) -> None:
-        """Make `kernel` and `bias`."""
+        """Create `kernel` and `bias`."""
         features = known_size(input_shape, -1, "dense")
         self.input_spec = InputSpec(min_ndim=1, axes={-1: features})
         self.kernel = self._weight("kernel", [features, self.units])
@@ -58,7 +58,7 @@ class Dense(Weighted):
         super().build(input_shape)
 
     def call(self, inputs: Tensor) -> Tensor:
-        """The product of the rows with the kernel, biased and activated."""
+        """The matrix product with the kernel, with bias and activation."""
         x = inputs
         assert x.shape is not None
         if len(x.shape) == 2:
@@ -69,13 +69,13 @@ class Dense(Weighted):
 
 
 def _sizes(x: Tensor) -> list[Any]:
-    """The sizes of `x`, tensors for unknown ones."""
+    """The sizes of `x`; scalar tensors for unknown ones."""
     assert x.shape is not None
     return [getitem(shape(x), i) if n is None else n for i, n in enumerate(x.shape)]
 
 
 class Flatten(OfTensor):
-    """All axes but the batch as one; with channels_first, in the order of channels_last."""
+    """Flatten all axes except the batch; channels_first inputs are transposed to channels_last."""
 
     def __init__(self, data_format: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -92,14 +92,14 @@ class Flatten(OfTensor):
 
 
 def flatten(inputs: Any, name: str | None = None, data_format: str = "channels_last") -> Tensor:
-    """All axes but the batch as one; with channels_first, in the order of channels_last."""
+    """Flatten all axes except the batch; channels_first inputs are transposed to channels_last."""
     return Flatten(data_format, name=name)(inputs)
 
 
 class Dropout(OfTensor):
-    """While `training` (a bool or a tensor), each element is 0 with probability `rate`.
+    """Dropout: while `training` (a bool or a tensor), an element is 0 with probability `rate`.
 
-    The others are divided by `1 - rate`. Otherwise the inputs as they are.
+    The other elements are divided by `1 - rate`. Without training the result equals the inputs.
     """
 
     what = "dropout"
@@ -116,7 +116,7 @@ class Dropout(OfTensor):
         self.rate, self.noise_shape, self.seed = rate, noise_shape, seed
 
     def call(self, inputs: Tensor, training: Any = False) -> Tensor:
-        """The inputs, or what is left of them."""
+        """The inputs with dropout applied while `training`."""
         rate = self.rate
         if isinstance(training, (bool, int)):
             if not training:
@@ -141,11 +141,11 @@ def embedding(
     name: str | None = None,
     reuse: Any = None,
 ) -> Tensor:
-    """A row of a table for each of `ids`; only the rows that are used have gradients.
+    """Embedding lookup: one row of a table for each id; gradients are IndexedSlices.
 
     Shapes:    integers [...] to [..., units].
     Variables: `embeddings` [vocabulary_size, units].
-    Errors:    an id outside [0, vocabulary_size) raises RangeError when it runs.
+    Errors:    RangeError at run time for an id outside [0, vocabulary_size).
     """
     places = convert_to_tensor(ids)
     with variable_scope(name, "embedding", [places], reuse=reuse):

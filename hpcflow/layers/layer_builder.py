@@ -1,4 +1,4 @@
-"""What layers share: functions made of classes, known sizes, activations, biases."""
+"""Base classes of layers: functions generated from classes, static sizes, activation, bias."""
 
 from __future__ import annotations
 
@@ -19,21 +19,24 @@ _FACTS = ("initializer", "regularizer", "constraint")
 
 
 class OfTensor(Layer):
-    """A layer whose input is one tensor; lists are taken for one."""
+    """A layer with one input tensor; the input is converted, also from lists."""
 
-    what: str  # the name of the function that makes such a layer and calls it
+    what: str  # name of the function that creates such a layer and calls it
 
     def _taken(self, inputs: Any) -> Tensor:
         return convert_to_tensor(inputs)
 
     def _tell(self, **weights: tuple[Any, Any, Any]) -> None:
-        """Keep of each of these weights its initializer, regularizer and constraint."""
+        """Store the initializer, regularizer and constraint of each of these weights."""
         for name, facts in weights.items():
             for what, fact in zip(_FACTS, facts, strict=True):
                 setattr(self, f"{name}_{what}", fact)
 
     def _weight(self, name: str, shape: Any, start: Any = None, dtype: Any = None) -> Any:
-        """The weight `name`, made as the constructor was told; `start` is its value by default."""
+        """Create the weight `name` with the arguments of the constructor.
+
+        `start` is the initializer by default.
+        """
         told = name.removesuffix("_kernel")
         facts = {what: getattr(self, f"{told}_{what}") for what in _FACTS}
         if facts["initializer"] is None:
@@ -42,7 +45,7 @@ class OfTensor(Layer):
 
 
 class Weighted(OfTensor):
-    """A layer with an activation and, by `use_bias`, a bias."""
+    """A layer with an activation and, if `use_bias`, a bias."""
 
     def __init__(
         self,
@@ -57,12 +60,12 @@ class Weighted(OfTensor):
         self.activation, self.use_bias, self.bias = activation, use_bias, None
 
     def _add_bias(self, size: int) -> None:
-        """Make the bias of `size` features, zeros at first, if there is to be one."""
+        """If `use_bias`, create the bias with `size` elements, by default zeros."""
         if self.use_bias:
             self.bias = self._weight("bias", [size], Zeros())
 
     def _finished(self, y: Tensor, form: str | None = None) -> Tensor:
-        """`y` biased and activated."""
+        """`y` with bias and activation."""
         return self._activated(y if self.bias is None else nn_ops.bias_add(y, self.bias, form))
 
     def _activated(self, y: Tensor) -> Tensor:
@@ -70,9 +73,9 @@ class Weighted(OfTensor):
 
 
 def function(cls: type[OfTensor], reuse: bool = True) -> Function:
-    """The function that makes a layer of `cls`, in the scope `name`, and calls it.
+    """A function that creates a layer of `cls` in the scope `name` and calls it.
 
-    It takes the inputs, what the class takes, what `call` takes besides, and `reuse`.
+    Its parameters are the inputs, those of the constructor, those of `call`, and `reuse`.
     """
     extra = list(inspect.signature(cls.call).parameters.values())[2:]
     called = [p.name for p in extra]
@@ -98,8 +101,9 @@ def function(cls: type[OfTensor], reuse: bool = True) -> Function:
 
 
 def known_size(x: Any, axis: int, what: str) -> int:
-    """The size along `axis` of a tensor or shape, which variables are shaped by; ShapeError if
-    that is unknown.
+    """The static size of a tensor or shape along `axis`, which shapes variables.
+
+    Errors: ShapeError if it is unknown.
     """
     sizes = x.shape if isinstance(x, Tensor) else as_shape(x)
     size = None if sizes is None or len(sizes) <= abs(axis + (axis < 0)) else sizes[axis]
@@ -114,7 +118,10 @@ def known_size(x: Any, axis: int, what: str) -> int:
 
 
 def of_rank(x: Tensor, rank: int, what: str) -> Tensor:
-    """`x` itself; ShapeError unless its rank is `rank`."""
+    """`x` itself.
+
+    Errors: ShapeError unless its rank is `rank`.
+    """
     if x.shape is None or len(x.shape) != rank:
         raise ShapeError(
             f"{what} takes rank {rank}, not shape {show(x.shape)}", op=x.op.name, line=user_line()
@@ -123,7 +130,7 @@ def of_rank(x: Tensor, rank: int, what: str) -> Tensor:
 
 
 def sizes_of(value: Any, rank: int, what: str) -> list[int]:
-    """`rank` ints, from as many or from one for all."""
+    """A list of `rank` ints, from a list or from one int for all axes."""
     given = [value] * rank if isinstance(value, int) else list(value)
     if len(given) != rank or not all(isinstance(n, int) and n > 0 for n in given):
         raise ShapeError(f"{what} {value!r} is not {rank} positive ints", line=user_line())
@@ -131,7 +138,7 @@ def sizes_of(value: Any, rank: int, what: str) -> list[int]:
 
 
 def format_of(data_format: str, rank: int) -> str:
-    """'NHWC' and the like for `rank` spatial axes from channels_last or channels_first."""
+    """The format name ("NHWC", ...) for `rank` spatial axes and channels_last or channels_first."""
     axes = {1: "W", 2: "HW", 3: "DHW"}[rank]
     if data_format not in ("channels_last", "channels_first"):
         raise ShapeError(

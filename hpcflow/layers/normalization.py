@@ -1,4 +1,4 @@
-"""Normalization with variables: of batches, layers, groups of channels."""
+"""Normalization layers: batch, layer and group normalization."""
 
 from __future__ import annotations
 
@@ -25,18 +25,20 @@ from hpcflow.ops.variables.variable_scope import get_variable, variable_scope
 
 
 class BatchNormalization(OfTensor):
-    """`(inputs - mean) / sqrt(variance + epsilon) * gamma + beta` (Ioffe and Szegedy, 2015).
+    """Batch normalization: `(inputs - mean) / sqrt(variance + epsilon) * gamma + beta`.
 
-    While `training` (a bool or a scalar tensor) the moments are the batch's, all axes but `axis`
-    together, with `synchronized` those of the joined batch of all replicas; otherwise the moving
-    averages. These are updated by operations in the collection "update_ops", which the training
-    step must run (`with hf.control_dependencies(hf.get_collection(hf.GraphKeys.UPDATE_OPS))`). The
-    average variance is, as TensorFlow's, of the unbiased one (divided by n - 1) for images, of
-    rank 4, and of the biased one otherwise.
+    Source: Ioffe and Szegedy, 2015. While `training` (a bool or a scalar tensor), mean and variance
+    are those of the batch over all axes but `axis`; with `synchronized`, of the global batch of all
+    replicas. Otherwise they are the moving averages. The update operations of the moving averages
+    are in the collection "update_ops". The training step must run them (`with
+    hf.control_dependencies(hf.get_collection(hf.GraphKeys.UPDATE_OPS))`). As in TensorFlow, the
+    moving variance averages the unbiased variance (divided by n - 1) for images of rank 4, and the
+    biased one otherwise.
 
-    Variables: `gamma`, `beta`, `moving_mean`, `moving_variance`, one number a channel.
-    Ranks:     moving averages are of all replicas, counted by samples, and the same on all; a
-               tensor `training` needs the replicas to run together if `synchronized`.
+    Variables: `gamma`, `beta`, `moving_mean`, `moving_variance`, one element per channel.
+    Ranks: moving averages are averages over all replicas, weighted by samples, and the same on all.
+           If `training` is a tensor and `synchronized` is set, all replicas must run the step
+           together.
     """
 
     what = "batch_normalization"
@@ -74,7 +76,7 @@ class BatchNormalization(OfTensor):
         )
 
     def build(self, input_shape: Any) -> None:
-        """Make `gamma`, `beta` and the moving averages, in float32 for narrow inputs."""
+        """Create `gamma`, `beta` and the moving averages; float32 for 16-bit inputs."""
         at = normal_axis(_axis(self.axis), len(_ranked(input_shape)))
         size = known_size(input_shape, at, self.what)
         self.input_spec = InputSpec(ndim=len(_ranked(input_shape)), axes={at: size})
@@ -90,7 +92,7 @@ class BatchNormalization(OfTensor):
         super().build(input_shape)
 
     def call(self, inputs: Tensor, training: Any = False) -> Tensor:
-        """The inputs normalized."""
+        """The normalized inputs."""
         at = normal_axis(_axis(self.axis), len(_ranked(inputs.shape)))
         batch = _Batch(inputs, at, self.gamma, self.beta, self.epsilon)
         training = as_scalar(training) if isinstance(training, Tensor) else training
@@ -104,12 +106,15 @@ class BatchNormalization(OfTensor):
 
 
 def _axis(axis: Any) -> Any:
-    """The axis, which may be in a list of one."""
+    """The axis; it may be given as a list of one."""
     return axis[0] if isinstance(axis, (list, tuple)) and len(axis) == 1 else axis
 
 
 def _ranked(shape: Any) -> Sequence[Any]:
-    """`shape`, whose rank must be known."""
+    """`shape`.
+
+    Errors: ShapeError if its rank is unknown.
+    """
     sizes = as_shape(shape)
     if sizes is None:
         raise ShapeError("batch_normalization needs a known rank", line=user_line())
@@ -120,7 +125,7 @@ batch_normalization = function(BatchNormalization)
 
 
 class _Batch(NamedTuple):
-    """A batch with its channels along `axis`, and the factors and summands of these."""
+    """A batch with channels along `axis`, and its gamma and beta."""
 
     x: Tensor
     axis: int
@@ -129,7 +134,7 @@ class _Batch(NamedTuple):
     epsilon: float
 
     def normalized(self, mean: Any, variance: Any) -> Tensor:
-        """The batch normalized by these moments, times gamma plus beta."""
+        """The batch normalized with the given mean and variance, times gamma plus beta."""
         given = (mean, variance, self.beta, self.gamma)
         m, v, beta, gamma = (self._spread(t) for t in given)
         return normalization_ops.batch_normalization(self.x, m, v, beta, gamma, self.epsilon)
@@ -152,11 +157,11 @@ def _trained(
     known: Any,
     synchronized: bool,
 ) -> tuple[Tensor, list[Any]]:
-    """The batch normalized by its own moments while `training`, and what moves the averages."""
+    """The batch normalized with its own moments while `training`, and updates of the averages."""
     rank = len(batch.x.shape or ())
     others = tuple(i for i in range(rank) if i != batch.axis)
     m, v, unbiased, y = _of_batch(batch.x, others, batch.epsilon, synchronized)
-    kept = unbiased if rank == 4 and batch.axis in (1, 3) else v  # where TensorFlow's is fused
+    kept = unbiased if rank == 4 and batch.axis in (1, 3) else v  # as TensorFlow, fused
     mean, variance = moving
     done = _updates([(mean, m), (variance, kept)], momentum, training, known, synchronized)
     if known is None:
@@ -168,7 +173,7 @@ def _trained(
 def _of_batch(
     x: Tensor, others: tuple[int, ...], epsilon: float, synchronized: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Mean, variance and unbiased variance of the batch, and the batch normalized by them."""
+    """Mean, variance, unbiased variance, and the batch normalized with the first two."""
     if synchronized:
         y = x
         m, v, n = normalization_ops.joined_moments(x, others)
@@ -187,9 +192,9 @@ def _updates(
     known: Any,
     synchronized: bool,
 ) -> list[Any]:
-    """Operations that move the averages towards the moments."""
+    """Operations that update the moving averages with the moments."""
     values = [value for _, value in pairs]
-    if not synchronized:  # the mean over replicas, so that all keep the same averages
+    if not synchronized:  # averaged over replicas, so that all have the same moving averages
         share = cast(replica_share(), values[0].dtype)
         joined = replica_sum(multiply(stack(values), share))
         values = [getitem(joined, i) for i in range(len(pairs))]
@@ -214,10 +219,12 @@ def layer_norm(
     name: str | None = None,
     reuse: Any = None,
 ) -> Tensor:
-    """Each sample with mean 0 and variance 1 over `axis`, `* gamma + beta` (Ba et al., 2016).
+    """Layer normalization: mean 0, variance 1 over `axis` of a sample, `* gamma + beta`.
 
-    Shapes:    `axis` is the last axis, or a list of the last ones.
-    Variables: `gamma` and `beta`, of the sizes of these axes.
+    Source: Ba et al., 2016.
+
+    Shapes:    `axis` is the last axis, or a list of the last axes.
+    Variables: `gamma` and `beta`, with the sizes of these axes.
     """
     x = convert_to_tensor(inputs)
     with variable_scope(name, "layer_norm", [x], reuse=reuse):
@@ -251,11 +258,12 @@ def group_norm(
     name: str | None = None,
     reuse: Any = None,
 ) -> Tensor:
-    """Each sample with mean 0 and variance 1 over groups of channels (Wu and He, 2018).
+    """Group normalization: mean 0, variance 1 over groups of channels of each sample.
 
-    As many groups as channels is instance normalization, one group layer normalization.
+    Source: Wu and He, 2018. With one channel per group this is instance normalization, with one
+    group layer normalization.
 
-    Variables: `gamma` and `beta`, one number a channel.
+    Variables: `gamma` and `beta`, one element per channel.
     """
     x = convert_to_tensor(inputs)
     with variable_scope(name, "group_norm", [x], reuse=reuse):

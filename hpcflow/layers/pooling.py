@@ -1,4 +1,4 @@
-"""Pooling layers, by TensorFlow's `tf.layers` names."""
+"""Pooling layers: the names of TensorFlow's `tf.layers`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Pooling(OfTensor):
         self.padding, self.data_format = padding, data_format
 
     def call(self, inputs: Tensor) -> Tensor:
-        """One element of each window."""
+        """The maximum or mean of each window."""
         x = of_rank(inputs, self.rank + 2, self.what)
         sizes = sizes_of(self.pool_size, self.rank, "pool_size")
         steps = sizes_of(self.strides, self.rank, "strides")
@@ -36,7 +36,7 @@ class _Pooling(OfTensor):
 
 
 def _pooling(kind: str, rank: int) -> tuple[type[_Pooling], Function]:
-    """The class and the function."""
+    """The class and the function of a pooling layer."""
     word, noun = ("max", "largest element") if kind == "MAX" else ("average", "mean")
     axes = {1: "w", 2: "h, w", 3: "d, h, w"}[rank]
     doc = f"""The {noun} of each window of `pool_size` elements.

@@ -1,4 +1,4 @@
-"""Recurrent layers over sequences of variable lengths."""
+"""Recurrent layers: sequences of variable lengths."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hpcflow.ops.variables.variable_scope import variable_scope
 
 
 def _recurrent(what: str, make: Callable[..., RNNCell], doc: str) -> Function:
-    """The layer of cells that `make(units, activation)` gives."""
+    """A recurrent layer of the cells that `make(units, activation)` returns."""
 
     def recurrent(
         inputs: Any,
@@ -40,7 +40,7 @@ def _recurrent(what: str, make: Callable[..., RNNCell], doc: str) -> Function:
         def cell() -> RNNCell:
             drops = training and not (isinstance(dropout_rate, (int, float)) and not dropout_rate)
             made = [make(units, activation) for _ in range(num_layers)]
-            if drops:  # between the layers and of what comes out
+            if drops:  # between the layers and on the output
                 made = [DropoutWrapper(c, output_keep_prob=1 - dropout_rate) for c in made]
             return made[0] if num_layers == 1 else MultiRNNCell(made)
 

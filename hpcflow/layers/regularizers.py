@@ -1,4 +1,4 @@
-"""Regularizers: functions of weights that give a term of the loss, as contrib.layers'."""
+"""Regularizers: functions of weights that return a loss term, as `tf.contrib.layers`."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from hpcflow.ops.nn.nn_ops import l2_loss
 
 
 def l1_regularizer(scale: float) -> Function:
-    """`scale * sum(|w|)`."""
+    """L1 regularizer: `scale * sum(|w|)`."""
     return _scaled(scale, lambda w: reduce_sum(abs(w)))
 
 
 def l2_regularizer(scale: float) -> Function:
-    """`scale * sum(w ** 2) / 2`, whose gradient is `scale * w`."""
+    """L2 regularizer: `scale * sum(w ** 2) / 2`, whose gradient is `scale * w`."""
     return _scaled(scale, l2_loss)
 
 
 def l1_l2_regularizer(scale_l1: float = 1.0, scale_l2: float = 1.0) -> Function:
-    """The sum of both."""
+    """The sum of an L1 and an L2 regularizer."""
     l1, l2 = l1_regularizer(scale_l1), l2_regularizer(scale_l2)
     return lambda w: add(l1(w), l2(w))
 

@@ -1,6 +1,6 @@
-"""ONNX models in and out: import one into a graph, export an inference graph, run one as a backend.
+"""ONNX: import models into a graph, export inference graphs, and run models as a backend.
 
-docs/onnx.md tells which operators are imported and exported, and how complete that is.
+docs/onnx.md lists the operators that are imported and exported.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The backend interface of ONNX: prepare a model, run it on arrays."""
+"""ONNX backend interface: prepare a model and run it on arrays."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from hpcflow.onnx.importers.constant_propagation import NeedsValue
 from hpcflow.ops.array.array_ops import placeholder
 from hpcflow.runtime.session.session import Session
 
-KEPT = 16  # graphs kept of one model, for shapes and for values on which shapes depend
+KEPT = 16  # most cached graphs of a model, per input shapes and shape-determining values
 
 
 class Prepared(BackendRep):
-    """A model that runs: a graph and a session, made anew for values on which shapes depend."""
+    """A model prepared to run: a graph and a session, rebuilt for new shape-determining values."""
 
     def __init__(self, model: onnx.ModelProto, device: str) -> None:
         self.model, self.device = model, device
         initial = {proto.name for proto in model.graph.initializer}
         self.names = [v.name for v in model.graph.input if v.name not in initial]
         self._types = [v.type.tensor_type.elem_type for v in model.graph.output]
-        self._exact = False  # whether sizes that the model leaves open must be known
+        self._exact = False  # whether sizes left open by the model must be known
         self._fixed: set[str] = set()  # inputs whose values are constants of the graph
         self._kept: dict[Any, Ready] = {}
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """The outputs for `inputs`: arrays in order or by name, or the one array there is."""
+        """The outputs for `inputs`: arrays in order or by name, or a single array."""
         if kwargs:
             raise OnnxError(f"unknown options {sorted(kwargs)}")
         if isinstance(inputs, Mapping):
@@ -76,7 +76,7 @@ class Prepared(BackendRep):
 
 
 class Ready:
-    """A graph of the model with some inputs fixed, others of known shapes, and its session."""
+    """A graph of the model with constants for some inputs, shapes for others, and its session."""
 
     def __init__(
         self,
@@ -97,17 +97,17 @@ class Ready:
         self.session = Session(graph)
 
     def run(self, arrays: Mapping[str, np.ndarray]) -> tuple[Any, ...]:
-        """The outputs."""
+        """Compute the outputs."""
         feeds = {tensor: arrays[name] for name, tensor in self.fed.items()}
         return tuple(self.session.run(self.fetches, feeds))
 
 
 class HpcflowBackend(Backend):
-    """ONNX models on hpcflow: `HpcflowBackend.prepare(model).run(arrays)`."""
+    """ONNX backend hpcflow: `HpcflowBackend.prepare(model).run(arrays)`."""
 
     @classmethod
     def is_compatible(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> bool:
-        """True if the model can be imported, shapes permitting."""
+        """Whether the model can be imported, apart from unknown shapes."""
         if not cls.supports_device(device):
             return False
         try:
@@ -121,7 +121,7 @@ class HpcflowBackend(Backend):
 
     @classmethod
     def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> Prepared:
-        """A representation of the model whose `run` computes it on arrays."""
+        """The model as an object whose `run` computes it on arrays."""
         if not cls.supports_device(device):
             raise DeviceError(f"there is no device {device!r} here")
         return Prepared(model, _device(device))
@@ -142,7 +142,7 @@ class HpcflowBackend(Backend):
         outputs_info: Sequence[tuple[Any, tuple[int, ...]]] | None = None,
         **kwargs: Any,
     ) -> tuple[Any, ...]:
-        """The outputs of one node for `inputs`, arrays in order; of the newest opset by default."""
+        """The outputs of one node for `inputs`, arrays in order; by default of the newest opset."""
         version = kwargs.pop("opset_version", onnx.defs.onnx_opset_version())
         arrays = [np.asarray(x) for x in inputs]
         names = [name for name in node.input if name]
@@ -160,7 +160,7 @@ class HpcflowBackend(Backend):
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """True for CPU; for CUDA where this process has a GPU."""
+        """True for CPU; for CUDA if this process has a GPU."""
         kind = Device(device).type
         if kind == DeviceType.CUDA:
             from hpcflow.runtime.device.device import names
@@ -170,7 +170,7 @@ class HpcflowBackend(Backend):
 
 
 def _device(device: str) -> str:
-    """The device by our name."""
+    """The hpcflow name of the device."""
     given = Device(device)
     return f"/{'gpu' if given.type == DeviceType.CUDA else 'cpu'}:{given.device_id}"
 

@@ -1,8 +1,8 @@
-"""Element types of ONNX and what they are here.
+"""ONNX element types: conversion to and from dtypes of hpcflow.
 
-Types narrower than hpcflow's are carried in the next wider one: bfloat16 and floating-point numbers
-of 8 and 4 bits as float32, integers of 4 and 2 bits as those of 8. A cast to such a type rounds, or
-cuts off bits, as it says; arithmetic is that of the wider type.
+A type that hpcflow lacks is stored in a wider type: bfloat16, float8 and float4 as float32, 4-bit
+and 2-bit integers as 8-bit integers. A cast to such a type rounds or truncates to its precision.
+Arithmetic uses the wider type.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FLOATS: dict[int, str] = {
     TensorProto.FLOAT8E5M2FNUZ: "float8_e5m2fnuz",
     TensorProto.FLOAT4E2M1: "float4_e2m1fn",
 }
-INTEGERS: dict[int, tuple[int, bool]] = {  # bits, and whether one of them is the sign
+INTEGERS: dict[int, tuple[int, bool]] = {  # number of bits, whether signed
     TensorProto.INT4: (4, True),
     TensorProto.UINT4: (4, False),
     TensorProto.INT2: (2, True),
@@ -34,7 +34,10 @@ INTEGERS: dict[int, tuple[int, bool]] = {  # bits, and whether one of them is th
 
 
 def from_onnx(elem_type: int) -> np.dtype:
-    """The dtype of an ONNX element type here; OnnxError if hpcflow has none such."""
+    """The hpcflow dtype that stores an ONNX element type.
+
+    Errors: OnnxError if there is none.
+    """
     if elem_type in FLOATS:
         return float32
     if elem_type in INTEGERS:
@@ -49,12 +52,12 @@ def from_onnx(elem_type: int) -> np.dtype:
 
 
 def is_narrow(elem_type: int) -> bool:
-    """True for a type that is carried in a wider one."""
+    """Whether the type is stored in a wider one."""
     return elem_type in FLOATS or elem_type in INTEGERS
 
 
 def carried(array: np.ndarray) -> np.ndarray:
-    """An array of any of ONNX's types as one of ours."""
+    """An array of any ONNX type, converted to the dtype that stores it."""
     return array.astype(from_onnx(to_onnx(array.dtype)), copy=False)
 
 
@@ -64,7 +67,7 @@ def to_onnx(dtype: np.dtype) -> int:
 
 
 def cast(x: Tensor, elem_type: int, saturate: bool = True) -> Tensor:
-    """`x` as an ONNX element type says; `saturate` is of floating-point types of 8 bits."""
+    """`x` cast to an ONNX element type; `saturate` applies to 8-bit floating-point types."""
     dtype = from_onnx(elem_type)
     if elem_type in FLOATS:
         format = FLOATS[elem_type]

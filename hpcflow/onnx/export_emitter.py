@@ -1,4 +1,4 @@
-"""An ONNX graph while it is written, and the table of how our operations are said in ONNX."""
+"""ONNX export emitter: a graph under construction, and the table of export functions."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from hpcflow.graph.graph import Operation, Tensor
 from hpcflow.onnx.element_types import to_onnx
 
 FAMILIES = ("export_math", "export_nn", "export_shape")
-Say = Callable[["Emitter", Operation], Any]  # the name of the output, or names of all outputs
+Say = Callable[["Emitter", Operation], Any]  # returns the name of the output, or of all outputs
 
 _TABLE: dict[str, Say] = {}
 
 
 def exports(*types: str) -> Callable[[Say], Say]:
-    """Decorator: the function says operations of these types in ONNX.
+    """Decorator: register the export function of these op types.
 
-    It returns the name of the output it has written, or of all outputs.
+    The function emits nodes and returns the name of the output, or of all outputs.
     """
 
     def add(say: Say) -> Say:
@@ -41,19 +41,19 @@ def _load() -> None:
 
 
 def find(type: str) -> Say | None:
-    """How operations of a type are said, None if they cannot be."""
+    """The export function of an op type, or None."""
     _load()
     return _TABLE.get(type)
 
 
 def exported() -> set[str]:
-    """The types of operations that can be exported."""
+    """The op types that can be exported."""
     _load()
     return set(_TABLE)
 
 
 class Emitter:
-    """Nodes and constants written so far, and the names of tensors in them."""
+    """The nodes and constants emitted so far, and the ONNX names of tensors."""
 
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
@@ -67,22 +67,25 @@ class Emitter:
     # -- names
 
     def free(self, name: str) -> str:
-        """`name`, numbered if it is taken; it is taken from then on."""
+        """Reserve and return a unique name: `name`, or `name` with a number."""
         count = self._used.get(name, 0)
         self._used[name] = count + 1
         return name if count == 0 else self.free(f"{name}_{count}")
 
     def begin(self, op: Operation) -> int:
-        """The nodes that follow say `op`; how many there are before."""
+        """Start the export of `op`; returns the number of nodes emitted before."""
         self._stem = op.name
         return len(self.nodes)
 
     def reserve(self, tensor: Tensor, name: str) -> None:
-        """Keep a name for a tensor that is made later."""
+        """Reserve a name for a tensor that is emitted later."""
         self._kept.setdefault(tensor, self.free(name))
 
     def settle(self, tensor: Tensor, made: str, since: int) -> None:
-        """`made` is what `tensor` is called: under its own name if a node since then made it."""
+        """Set the ONNX name of `tensor`, emitted as `made`.
+
+        If a node emitted since `since` computes it, the node's output gets the tensor's own name.
+        """
         own = self._kept.get(tensor)
         if own is None:
             own = tensor.op.name if tensor.index == 0 else f"{tensor.op.name}:{tensor.index}"
@@ -100,16 +103,16 @@ class Emitter:
             node.output[:] = [new if name == old else name for name in node.output]
 
     def name(self, tensor: Tensor) -> str:
-        """The name of a tensor that was said before; a constant becomes an initializer."""
+        """The ONNX name of an emitted tensor; a constant is emitted as an initializer."""
         if tensor not in self.names:
             assert tensor.spec.value is not None
             self.names[tensor] = self.constant(tensor.spec.value, tensor.op.name)
         return self.names[tensor]
 
-    # -- writing
+    # -- nodes and constants
 
     def node(self, type: str, *inputs: str | Tensor, outputs: int = 1, **attributes: Any) -> Any:
-        """A node; the name of its output, or the names of its outputs if they are several."""
+        """Emit a node; returns the name of its output, or the names of several outputs."""
         given = [i if isinstance(i, str) else self.name(i) for i in inputs]
         made = [self.free(f"{self._stem}/{type}") for _ in range(outputs)]
         attributes = {k: v for k, v in attributes.items() if v is not None}
@@ -117,7 +120,7 @@ class Emitter:
         return made[0] if outputs == 1 else made
 
     def constant(self, value: Any, name: str = "", dtype: Any = None) -> str:
-        """An initializer; equal small ones are one."""
+        """Emit an initializer; equal small ones are shared."""
         array = np.ascontiguousarray(np.asarray(value, dtype)).reshape(np.shape(value))
         key = (array.dtype.str, array.shape, array.tobytes()) if array.size <= 16 else None
         if key is not None and key in self._known:
@@ -129,27 +132,30 @@ class Emitter:
         return name
 
     def ints(self, values: Sequence[int] | int) -> str:
-        """A constant of int64: axes, shapes."""
+        """An int64 constant, for axes or shapes."""
         return self.constant(np.asarray(values, np.int64))
 
     def number(self, value: float, like: Tensor) -> str:
-        """A scalar of the dtype of `like`."""
+        """A scalar constant with the dtype of `like`."""
         return self.constant(np.asarray(value, like.dtype))
 
     def cast(self, name: str | Tensor, dtype: np.dtype) -> Any:
-        """A cast."""
+        """Emit a Cast."""
         return self.node("Cast", name, to=to_onnx(dtype))
 
 
 def rank_of(tensor: Tensor) -> int:
-    """The rank of a tensor; OnnxError if it is not known."""
+    """The rank of a tensor.
+
+    Errors: OnnxError if it is unknown.
+    """
     if tensor.shape is None:
         raise refused(tensor.op, "the rank of its output is not known (set_shape tells it)")
     return len(tensor.shape)
 
 
 def refused(op: Operation, why: str) -> OnnxError:
-    """The error for an operation that ONNX cannot say."""
+    """The error for an operation that ONNX cannot represent."""
     return OnnxError(
         f"{op.type} {op.name!r} cannot be exported: {why}",
         op=op.name,

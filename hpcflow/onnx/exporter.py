@@ -1,4 +1,4 @@
-"""Graph -> ONNX model: what fetches need of feeds, variables as initializers."""
+"""ONNX exporter: graph -> ONNX model; variables become initializers."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from hpcflow.graph.op_registry import lookup
 from hpcflow.onnx.element_types import to_onnx
 from hpcflow.onnx.export_emitter import Emitter, find, rank_of, refused
 
-OPSET, IR = 17, 8  # of 2022: what runtimes and their quantizers know
+OPSET, IR = 17, 8  # of 2022: supported by runtimes and quantizers
 Named = Mapping[str, Tensor] | Sequence[Tensor] | Tensor
 
-WHY = {  # operations that no inference graph should have -> what to do
+WHY = {  # operations absent from inference graphs -> what to do
     **dict.fromkeys(
         ("RandomUniform", "RandomNormal", "TruncatedNormal"),
         "export the graph of inference, without dropout",
@@ -37,9 +37,9 @@ def export_model(
 ) -> onnx.ModelProto:
     """The ONNX model that computes `outputs` from `inputs`, placeholders or other tensors.
 
-    Both are tensors, or dicts of names in the model and tensors; without names they are called as
-    their operations. `values` tells variables: a session, or arrays by the variables' names.
-    Errors: OnnxError names the operation that cannot be exported, its line, and why.
+    Both are tensors, or dicts {name in the model: tensor}; the default name is that of the
+    operation. `values` gives the values of variables: a session, or a dict {variable name: array}.
+    Errors: OnnxError names the operation that cannot be exported, its line, and the reason.
     """
     fetched, fed = _named(outputs), _named(inputs)
     order = _needed(list(fetched.values()), set(fed.values()))
@@ -79,7 +79,7 @@ def _named(given: Named) -> dict[str, Tensor]:
 
 
 def _needed(fetched: Sequence[Tensor], fed: set[Tensor]) -> list[Operation]:
-    """The operations that compute what is fetched, in the order of the graph."""
+    """The operations that the outputs depend on, in the order of the graph."""
     stack = [t.op for t in fetched if t not in fed]
     seen = set(stack)
     while stack:
@@ -117,7 +117,7 @@ def _values(reads: Sequence[Operation], values: Any) -> dict[Operation, np.ndarr
 
 
 def _say(emitter: Emitter, op: Operation, variables: Mapping[Operation, np.ndarray]) -> None:
-    """Write the nodes of one operation."""
+    """Emit the nodes of one operation."""
     if op.type == "ReadVariable":
         name = emitter.constant(variables[op], op.inputs[0].op.name)
         emitter.names[op.outputs[0]] = name
@@ -141,7 +141,7 @@ def _say(emitter: Emitter, op: Operation, variables: Mapping[Operation, np.ndarr
 
 
 def _finish(emitter: Emitter, fetched: Mapping[str, Tensor]) -> None:
-    """Give what is fetched its name where the node that makes it could not."""
+    """Emit Identity nodes for outputs that could not get their names directly."""
     for given, tensor in fetched.items():
         made = emitter.name(tensor)
         if made != given:
@@ -149,13 +149,13 @@ def _finish(emitter: Emitter, fetched: Mapping[str, Tensor]) -> None:
 
 
 def _used(emitter: Emitter) -> list[onnx.TensorProto]:
-    """The constants that some node takes."""
+    """The constants that nodes use."""
     taken = {name for node in emitter.nodes for name in node.input}
     return [c for c in emitter.constants if c.name in taken]
 
 
 def _info(name: str, tensor: Tensor) -> onnx.ValueInfoProto:
-    """An input or output; sizes that vary have names, the first one is the batch."""
+    """The type of an input or output; unknown sizes get names, the first axis that of the batch."""
     shape: list[int | str] = []
     for i in range(rank_of(tensor)):
         size = (tensor.shape or ())[i]

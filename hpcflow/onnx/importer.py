@@ -1,4 +1,4 @@
-"""ONNX model -> graph: initializers become variables or constants, nodes are built by the table."""
+"""ONNX importer: model -> graph; initializers become variables or constants, nodes operations."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Trainable = bool | Callable[[str, np.ndarray], bool]
 
 @dataclasses.dataclass(frozen=True)
 class Imported:
-    """A model in a graph: its inputs, outputs and variables by the names they have in ONNX."""
+    """An imported model: inputs, outputs and variables by their ONNX names."""
 
     inputs: dict[str, Tensor]
     outputs: dict[str, Tensor]
@@ -45,11 +45,11 @@ def import_model(
 ) -> Imported:
     """Build an ONNX model in the default graph.
 
-    `inputs` gives tensors or arrays for some of its inputs; the others become placeholders.
-    `trainable`: floating-point initializers of rank 1 or more become variables (or those for which
-    `trainable(name, array)` holds); all else, and all with False, become constants.
-    Errors: OnnxError names the node that is not supported and says why; also for what is no model,
-            and for tensors in files that are not beside the model. OSError.
+    `inputs` gives tensors or arrays for some inputs; the others become placeholders. With
+    `trainable`, floating-point initializers of rank 1 or more become variables, or those for which
+    `trainable(name, array)` is true. All others become constants; with False all do.
+    Errors: OnnxError names an unsupported node and the reason; also for data that is no model, and
+            for missing files of external tensors. OSError.
     """
     try:
         return Importer(_loaded(model), trainable).run(inputs or {})
@@ -60,7 +60,7 @@ def import_model(
 
 
 def _loaded(model: onnx.ModelProto | bytes | str | os.PathLike[str]) -> onnx.ModelProto:
-    """Errors: OnnxError, OSError."""
+    """Load a model. Errors: OnnxError, OSError."""
     try:
         if isinstance(model, bytes):
             model = onnx.load_model_from_string(model)
@@ -75,17 +75,17 @@ def _loaded(model: onnx.ModelProto | bytes | str | os.PathLike[str]) -> onnx.Mod
 
 
 class Importer:
-    """One import of one model into the default graph."""
+    """The import of one model into the default graph."""
 
     def __init__(self, model: onnx.ModelProto, trainable: Trainable) -> None:
         self.model, self.trainable = model, trainable
         self.values = Values()
         self.functions = {(f.domain, f.name): f for f in model.functions}
         self.variables: dict[str, Variable] = {}
-        self.narrow: dict[Tensor, int] = {}  # tensors that carry values of a narrower type
+        self.narrow: dict[Tensor, int] = {}  # tensors with values of a narrower type
 
     def mark(self, tensor: Tensor, elem_type: int) -> Tensor:
-        """`tensor`, known to carry values of `elem_type`."""
+        """Record that `tensor` has values of `elem_type`."""
         if is_narrow(elem_type):
             self.narrow[tensor] = elem_type
         return tensor
@@ -156,7 +156,7 @@ class Importer:
             self._node(proto, scope)
 
     def body(self, graph: onnx.GraphProto, inputs: Sequence[Tensor], outer: Scope) -> list[Tensor]:
-        """A graph inside a node: it sees the names around it."""
+        """Build a subgraph attribute; it can use names of enclosing graphs."""
         scope = Scope(self, outer.versions, outer, outer.attributes)
         self._initializers(graph, scope, False)
         scope.values.update(zip((v.name for v in graph.input), inputs, strict=False))
@@ -186,7 +186,7 @@ class Importer:
     def _build(
         self, node: Node, domain: str, inputs: Sequence[Tensor | None]
     ) -> Sequence[Tensor | None]:
-        """The outputs of a node: by the model's function, the table, or ONNX's own function."""
+        """The outputs of a node: by a model function, the table, or the standard's body."""
         own = self.functions.get((node.proto.domain, node.type))
         if own is not None:
             return self._call(own, node, inputs)
@@ -203,7 +203,7 @@ class Importer:
         return self._call(function, node, inputs)
 
     def _type(self, tensor: Tensor | None) -> onnx.TypeProto:
-        """The type of an input as ONNX says it; empty for none."""
+        """The ONNX type of an input; an empty type if it is omitted."""
         if tensor is None:
             return onnx.TypeProto()
         elem_type = self.narrow.get(tensor) or to_onnx(tensor.dtype)
@@ -212,7 +212,7 @@ class Importer:
     def _call(
         self, function: onnx.FunctionProto, node: Node, inputs: Sequence[Tensor | None]
     ) -> list[Tensor | None]:
-        """The body of a function with these inputs, inlined."""
+        """Inline the body of a function with these inputs."""
         attributes = {a.name: a for a in function.attribute_proto}
         attributes.update(default_attributes(node.proto, node.version))
         attributes.update(node.attributes)
@@ -228,7 +228,7 @@ class Importer:
 
 
 def _without(proto: onnx.NodeProto, absent: set[str]) -> onnx.NodeProto:
-    """A node of a function, without the inputs that its call left out."""
+    """A node of a function without the inputs that its call omits."""
     if not absent.intersection(proto.input):
         return proto
     changed = onnx.NodeProto()
@@ -238,7 +238,7 @@ def _without(proto: onnx.NodeProto, absent: set[str]) -> onnx.NodeProto:
 
 
 def changed(proto: onnx.NodeProto, version: int) -> bool:
-    """True if an operator of an old opset is another one in the oldest that is imported."""
+    """Whether the operator of an old opset differs from that in the oldest imported opset."""
     try:
         now = onnx.defs.get_schema(proto.op_type, OLDEST, proto.domain)
         return now.since_version > version
@@ -254,7 +254,7 @@ def versions_of(imports: Sequence[onnx.OperatorSetIdProto]) -> dict[str, int]:
 def standard_function(
     proto: onnx.NodeProto, domain: str, version: int, types: Sequence[onnx.TypeProto]
 ) -> onnx.FunctionProto | None:
-    """The body by which the ONNX standard defines an operator, if it does."""
+    """The function body that the ONNX standard gives for an operator, if any."""
     try:
         schema: Any = onnx.defs.get_schema(proto.op_type, version, domain)
     except onnx.defs.SchemaError:
@@ -281,14 +281,14 @@ def standard_function(
 
 
 def _body_version(versions: Sequence[int], wanted: int) -> int | None:
-    """Of the opsets that a body is written in, the newest up to `wanted`, else the oldest."""
+    """The newest opset of a body up to `wanted`; otherwise its oldest."""
     if not versions:
         return None
     return max((v for v in versions if v <= wanted), default=min(versions))
 
 
 def default_attributes(proto: onnx.NodeProto, version: int) -> dict[str, onnx.AttributeProto]:
-    """Attributes with a default in the standard, by name."""
+    """The default values of attributes in the standard, by name."""
     try:
         schema = onnx.defs.get_schema(proto.op_type, version, proto.domain)
     except onnx.defs.SchemaError:
@@ -297,7 +297,7 @@ def default_attributes(proto: onnx.NodeProto, version: int) -> dict[str, onnx.At
 
 
 def shape_of(info: onnx.ValueInfoProto) -> tuple[int | None, ...] | None:
-    """The declared shape of an input; None for sizes that have a name only."""
+    """The declared shape of an input; None for symbolic sizes."""
     given = info.type.tensor_type
     if not given.HasField("shape"):
         return None
@@ -305,6 +305,6 @@ def shape_of(info: onnx.ValueInfoProto) -> tuple[int | None, ...] | None:
 
 
 def name_for(name: str) -> str:
-    """An ONNX name as one of an operation."""
+    """A valid operation name for an ONNX name."""
     name = re.sub(r"[^A-Za-z0-9_.\-/]", "_", name)
     return name if re.match(r"[A-Za-z0-9.]", name) else f"x{name}"

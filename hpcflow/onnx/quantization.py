@@ -1,4 +1,4 @@
-"""Quantization of exported models by onnxruntime, and what it costs."""
+"""Quantization of exported models by onnxruntime, and measurement of its accuracy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 class Told(NamedTuple):
-    """A model's size in bytes, and its accuracy on data with labels (None without)."""
+    """A model's size in bytes, and its accuracy on labelled data (None without labels)."""
 
     bytes: int
     accuracy: float | None
@@ -36,8 +36,9 @@ def runtime() -> Any:
 def quantize(model: Path, out: Path, data: Arrays | None = None, batch: int = 32) -> None:
     """Write `model` with 8-bit integers to `out`.
 
-    With `data`, arrays of samples by the names of inputs, activations get fixed ranges (static
-    quantization); without, ranges are found in each run and weights alone are stored as integers.
+    With `data`, arrays of samples by input name, the ranges of activations are fixed (static
+    quantization). Without data they are computed in each run and only weights are stored as
+    integers (dynamic quantization).
     """
     runtime()
     from onnxruntime import quantization
@@ -53,18 +54,18 @@ def quantize(model: Path, out: Path, data: Arrays | None = None, batch: int = 32
 
 
 class Batches:
-    """Samples for the calibration, batch by batch: what onnxruntime calls a data reader."""
+    """A calibration data reader of onnxruntime: yields samples in batches."""
 
     def __init__(self, data: Arrays, batch: int) -> None:
         self._rest = batches(data, batch)
 
     def get_next(self) -> dict[str, np.ndarray] | None:
-        """The next batch, None at the end."""
+        """The next batch; None at the end."""
         return next(self._rest, None)
 
 
 def batches(data: Arrays, batch: int) -> Iterator[dict[str, np.ndarray]]:
-    """The samples, `batch` at a time."""
+    """The samples in batches of `batch`."""
     count = len(next(iter(data.values())))
     for start in range(0, count, batch):
         yield {name: array[start : start + batch] for name, array in data.items()}
@@ -73,7 +74,7 @@ def batches(data: Arrays, batch: int) -> Iterator[dict[str, np.ndarray]]:
 def run(model: Path, data: Arrays, batch: int = 256) -> list[np.ndarray]:
     """The outputs of a model for all samples, by onnxruntime on the CPU.
 
-    Errors: OnnxError if the data lack an input.
+    Errors: OnnxError if the data lacks an input.
     """
     ort = runtime()
     session = ort.InferenceSession(str(model), providers=["CPUExecutionProvider"])
@@ -87,7 +88,7 @@ def run(model: Path, data: Arrays, batch: int = 256) -> list[np.ndarray]:
 
 
 def measure(model: Path, data: Arrays | None, labels: np.ndarray | None) -> Told:
-    """Size, and the share of samples whose largest first output is at the label."""
+    """Size, and accuracy: the share of samples whose first output is largest at the label."""
     size = model.stat().st_size
     if data is None or labels is None:
         return Told(size, None)
@@ -97,7 +98,7 @@ def measure(model: Path, data: Arrays | None, labels: np.ndarray | None) -> Told
 
 
 def deviation(model: Path, other: Path, data: Arrays) -> float:
-    """The largest difference of two models' first outputs, in shares of their range."""
+    """The largest difference between two models' first outputs, relative to their range."""
     a, b = run(model, data)[0], run(other, data)[0]
     spread = float(a.max() - a.min()) or 1.0
     return float(np.abs(a - b).max()) / spread

@@ -1,4 +1,4 @@
-"""What of ONNX is not supported, and why: the one place that says so."""
+"""Unsupported ONNX operators and the reasons."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ OPS.update(
     dict.fromkeys(("TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor"), _TREES)
 )
 
-# Tests of the standard suite that cannot pass, by a pattern of their names -> why.
+# Tests of the standard suite that cannot pass: pattern of names -> reason.
 TESTS: dict[str, str] = {
     r"^test_bernoulli": _DRAWS,
     r"^test_training_dropout(_default)?(_mask)?$": _DRAWS,
@@ -58,14 +58,14 @@ _OUTSIDE = {_STRINGS, _SEQUENCES, _QUANTIZED}
 
 
 def why_not(op: str, test: str) -> str:
-    """Why a test of the standard suite is declined; "" if it is not."""
+    """The reason why a test of the standard suite is not supported; "" if it is."""
     if op in OPS:
         return OPS[op]
     return next((why for pattern, why in TESTS.items() if re.search(pattern, test)), "")
 
 
 def outside(model: onnx.ModelProto) -> bool:
-    """True for models of strings, of sequences or optional values, and of quantized operators."""
+    """Whether a model uses strings, sequences, optional values or quantized operators."""
     graph = model.graph
     if any(OPS.get(node.op_type) in _OUTSIDE for node in graph.node):
         return True

@@ -1,7 +1,8 @@
-"""The vocabulary: one family of ops a file. Imports leaves and graph; never comm or kernels.
+"""Ops: one family per folder, with op table rows, shape rules, gradients and kernels.
 
-With it come what operators of tensors and plans are made of; other families when they are used.
-What makes graphs and tensors is public from here, so that they come with their operators.
+Importing this package loads the ops that tensor operators and plans use; other families load on
+first use. The classes of graphs and tensors are re-exported here, so that they come with their
+operators.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Gradients and ops of the user's own: custom_gradient, RegisterGradient, hf.op."""
+"""User-defined gradients and ops: custom_gradient, RegisterGradient, hf.op."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hpcflow.graph.static_shape import Spec
 from hpcflow.ops.array.broadcast_ops import zeros_like
 from hpcflow.ops.shape_inference import Attrs, make, several
 
-# -- the same values, with a gradient of one's own
+# -- identity with a user-defined gradient
 
 
 def _identity_n(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -35,7 +35,7 @@ def _custom(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 
 
 def _custom_back(op: Operation, *grads: Any) -> list[Any]:
-    """What the attribute `rule` says of the inputs behind the first, which are the outputs."""
+    """The gradients by the attribute `rule` for the inputs after the outputs."""
     outputs = op.attrs["outputs"]
     filled = [zeros_like(y) if g is None else g for y, g in zip(op.outputs, grads, strict=True)]
     given = op.attrs["rule"](op, *filled)
@@ -47,7 +47,7 @@ row("CustomGradient", infer=_custom, grad=_custom_back)
 
 
 def identity_n(input: Sequence[Any], name: str | None = None) -> list[Tensor]:
-    """The same values under new names, all at once."""
+    """The same values under new names, in one operation."""
     tensors = [convert_to_tensor(t) for t in several(input, "identity_n")]
     return list(make("IdentityN", tensors, {}, name).outputs)
 
@@ -58,9 +58,9 @@ def with_gradient(
     rule: Callable[..., Sequence[Any]],
     name: str | None = None,
 ) -> list[Tensor]:
-    """`outputs`, whose gradients go to `inputs` by `rule(op, *gradients_of_outputs)`.
+    """`outputs` with gradients for `inputs` by `rule(op, *gradients_of_outputs)`.
 
-    What computed `outputs` is not looked at.
+    The operations that compute `outputs` are not differentiated.
     """
     attrs: Attrs = {"outputs": len(outputs), "rule": rule}
     return list(make("CustomGradient", [*outputs, *inputs], attrs, name).outputs)
@@ -70,10 +70,10 @@ def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator: `f(*tensors)` returns its result (a tensor or several) and its gradient function.
 
     The gradient function takes the gradient of each result and returns that of each argument of
-    `f`. If `f` uses trainable variables it takes `variables=` too, the list of them, and returns
-    (gradients of the arguments, gradients of the variables).
+    `f`. If `f` uses trainable variables, the gradient function also takes their list as
+    `variables=`, and returns (gradients of the arguments, gradients of the variables).
 
-    Errors: GradientError when the numbers of gradients do not fit.
+    Errors: GradientError if the numbers of gradients do not match.
     """
 
     @functools.wraps(f)
@@ -100,7 +100,7 @@ def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _variables_used(graph: Graph, since: int) -> list[Any]:
-    """The trainable variables that operations made after the first `since` read."""
+    """The trainable variables read by operations created after the first `since`."""
     handles = [t for op in graph.get_operations()[since:] for t in op.inputs if t.dtype == resource]
     used = {variable_of(handle) for handle in handles}
     return [v for v in graph.get_collection("trainable_variables") if v.op in used]
@@ -130,7 +130,7 @@ def _user_rule(
     return rule
 
 
-# -- ops of the user's own
+# -- user-defined ops
 
 _TO_COME = NoGrad("none was given: hf.RegisterGradient adds one")
 
@@ -142,15 +142,15 @@ def own_op(
     grad: Gradient | NoGrad = _TO_COME,
     **facts: Any,
 ) -> Callable[..., Any]:
-    """Add an op of your own to the table; returns the function that makes its operations.
+    """Define an op; returns the function that creates its operations.
 
-    `infer(inputs, attrs)` gives a Spec (dtype, shape) for each output; without it there is one
-    output, like the first input. `grad(op, *gradients_of_outputs)` gives the gradient of each input
-    (None: no dependence). Its kernel is added with `hf.kernel`. The function takes tensors, then
+    `infer(inputs, attrs)` returns a Spec (dtype, shape) for each output; by default there is one
+    output, like the first input. `grad(op, *gradients_of_outputs)` returns the gradient of each
+    input (None: no dependence). `hf.kernel` adds the kernel. The function takes tensors, then
     attributes by name, and `name`. Operations run on ranks that run the script, since only these
     know the op. `facts`: see `hpcflow.graph.op_registry.OpDef`.
     """
-    rows()  # all of ours are there: the name may be taken
+    rows()  # built-in names are taken
     row(name, infer=infer or _like_first, grad=grad, **{"script": True, **facts})
 
     def function(*inputs: Any, name: str | None = None, **attrs: Any) -> Any:
@@ -169,16 +169,16 @@ def _like_first(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 
 
 class RegisterGradient:
-    """Decorator: the function `f(op, *gradients)` is the gradient rule of an op that has none.
+    """Decorator: the function `f(op, *gradients)` becomes the gradient of an op that has none.
 
-    Errors: GraphError if there is no such op, or it has a rule already.
+    Errors: GraphError if the op does not exist, or has a gradient already.
     """
 
     def __init__(self, op_type: str) -> None:
         self.type = op_type
 
     def __call__(self, f: Gradient) -> Gradient:
-        """Put `f` into the op's row."""
+        """Set the gradient in the op's row."""
 
         def rule(op: Operation, *gradients: Any) -> Sequence[Any]:
             found = f(op, *gradients)
@@ -189,7 +189,7 @@ class RegisterGradient:
 
 
 def NotDifferentiable(op_type: str) -> None:
-    """Say that an op of your own has no gradient on purpose."""
+    """Declare that a user-defined op has no gradient."""
     _put(op_type, NoGrad("it was said to have none", none=True))
 
 

@@ -1,9 +1,9 @@
-"""A graph as plain data, which JSON can hold, and back.
+"""GraphDef: a graph as plain data for JSON, exported and imported.
 
 {"format": FORMAT, "seed": int, "nodes": [...], "bodies": [...], "collections": {name: [...]}}: a
 node is an operation with its name, type, inputs, control inputs, attributes, device and colocation,
-in the order made; a body has the nodes of a loop's body, a condition or a branch, which functions
-among the attributes name by its number.
+in order of creation. A body has the nodes of a function (loop body, condition or branch);
+attributes refer to it by number.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from hpcflow.ops.variables.variable_ops import Variable, variable_of_op
 FORMAT = "hpcflow-graph-1"
 GraphDef = dict[str, Any]
 
-# -- out
+# -- export
 
 
 def as_graph_def(graph: Graph) -> GraphDef:
-    """The graph as plain data, for `hf.import_graph_def`; lines of the program are left out.
+    """The graph as plain data, for `hf.import_graph_def`, without lines of the program.
 
-    Of what its collections hold: variables, operations, tensors, texts and numbers.
-    Errors: GraphError for an operation made of Python functions.
+    Its collections are exported with variables, operations, tensors, strings and numbers.
+    Errors: GraphError for an operation with a Python function.
     """
     names = graph.get_all_collection_keys()
     held = {name: [_item_out(item, graph) for item in graph.get_collection(name)] for name in names}
@@ -54,14 +54,14 @@ def as_graph_def(graph: Graph) -> GraphDef:
 
 
 class _Bodies:
-    """The bodies met so far, each written once: functions may share one."""
+    """The exported bodies, each written once, since functions may share one."""
 
     def __init__(self) -> None:
         self.written: list[dict[str, Any]] = []
         self._numbers: dict[int, int] = {}
 
     def function(self, f: Function) -> list[Any]:
-        """A function: the number of its body, and names of what it takes and gives."""
+        """A function: the number of its body, and the names of its inputs and outputs."""
         if id(f.body) not in self._numbers:
             nodes = [_node_out(op, self) for op in f.body.get_operations()]
             self._numbers[id(f.body)] = len(self.written)
@@ -102,7 +102,7 @@ def _node_out(op: Operation, bodies: _Bodies) -> dict[str, Any]:
 
 
 def _value_out(value: Any) -> Any:
-    """None, bool, int, str as themselves; everything else as [kind, ...]."""
+    """An attribute value: None, bool, int and str as they are, others as [kind, ...]."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
@@ -139,7 +139,7 @@ def _item_out(item: Any, graph: Graph) -> Any:
     return None
 
 
-# -- in
+# -- import
 
 
 def import_graph_def(
@@ -148,13 +148,12 @@ def import_graph_def(
     return_elements: Sequence[str] | None = None,
     name: str | None = None,
 ) -> list[Tensor | Operation] | None:
-    """Add the operations of `graph_def` to the default graph, their names under `name/`.
+    """Add the operations of `graph_def` to the default graph, with names under `name/`.
 
-    `name` is "import" if it is None; "" takes the names as they are. `input_map` gives tensors to
-    use in place of some in the data, by their names there, "x:0" or "x". The elements that
-    `return_elements` names, operations or tensors, are returned. What its collections hold joins
-    those of the graph, variables as variables.
-    Errors: GraphError for a malformed graph, a name that is taken, or one that is not there.
+    `name` None means "import"; "" keeps the names. `input_map` maps names in the data ("x:0" or
+    "x") to replacement tensors. Returns the operations or tensors named by `return_elements`. The
+    contents of collections are added to those of the graph, variables as variables.
+    Errors: GraphError for malformed data, a name that is in use, or an unknown name.
     """
     graph = get_default_graph()
     scope = graph.name_scope("import" if name is None else name)
@@ -170,7 +169,7 @@ def import_graph_def(
 
 
 class _Reader:
-    """Makes the operations of a graph that is plain data."""
+    """Creates the operations of a graph given as plain data."""
 
     def __init__(self, graph: Graph, prefix: str, given: Mapping[str, Any]) -> None:
         self.graph, self.prefix = graph, prefix
@@ -197,7 +196,7 @@ class _Reader:
                 self.graph.add_to_collection(name, self._item(*item))
 
     def element(self, name: str) -> Tensor | Operation:
-        """The operation or tensor that was called `name`."""
+        """The operation or tensor imported from `name`."""
         if ":" in name:
             return self._tensor(name)
         if name not in self.ops:
@@ -215,7 +214,7 @@ class _Reader:
     def _function(
         self, outer: Graph, number: int, params: Any, captures: Any, results: Any, targets: Any
     ) -> Function:
-        """A function of a body in `outer`, which is made when it is first met."""
+        """A function of a body in `outer`, created at its first use."""
         if number not in self.bodies:
             told = self.written[number]
             body = self.bodies[number] = Body(outer, told["name"])

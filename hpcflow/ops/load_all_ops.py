@@ -1,4 +1,4 @@
-"""All of the vocabulary: importing this fills the op table."""
+"""Loads all op families: importing this module fills the op table."""
 
 from hpcflow.ops import custom_ops, graph_def, session_handles
 from hpcflow.ops.array import (

@@ -1,4 +1,4 @@
-"""What functions with several results give: tuples with the names that TensorFlow gives them."""
+"""Named results: named tuples for functions with several results, as in TensorFlow."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from hpcflow.graph.graph import Tensor
 
 
 class TopKV2(NamedTuple):
-    """What `nn.top_k` gives."""
+    """The result of `nn.top_k`."""
 
     values: Tensor
     indices: Tensor
 
 
 class Unique(NamedTuple):
-    """What `unique` gives."""
+    """The result of `unique`."""
 
     y: Tensor
     idx: Tensor
 
 
 class UniqueWithCounts(NamedTuple):
-    """What `unique_with_counts` gives."""
+    """The result of `unique_with_counts`."""
 
     y: Tensor
     idx: Tensor
@@ -30,35 +30,35 @@ class UniqueWithCounts(NamedTuple):
 
 
 class ListDiff(NamedTuple):
-    """What `setdiff1d` gives."""
+    """The result of `setdiff1d`."""
 
     out: Tensor
     idx: Tensor
 
 
 class Qr(NamedTuple):
-    """What `qr` gives."""
+    """The result of `qr`."""
 
     q: Tensor
     r: Tensor
 
 
 class LogMatrixDeterminant(NamedTuple):
-    """What `linalg.slogdet` gives."""
+    """The result of `linalg.slogdet`."""
 
     sign: Tensor
     log_abs_determinant: Tensor
 
 
 class MaxPoolWithArgmax(NamedTuple):
-    """What `nn.max_pool_with_argmax` gives."""
+    """The result of `nn.max_pool_with_argmax`."""
 
     output: Tensor
     argmax: Tensor
 
 
 class UniformCandidateSampler(NamedTuple):
-    """What `nn.uniform_candidate_sampler` gives."""
+    """The result of `nn.uniform_candidate_sampler`."""
 
     sampled_candidates: Tensor
     true_expected_count: Tensor
@@ -66,7 +66,7 @@ class UniformCandidateSampler(NamedTuple):
 
 
 class LogUniformCandidateSampler(NamedTuple):
-    """What `nn.log_uniform_candidate_sampler` gives."""
+    """The result of `nn.log_uniform_candidate_sampler`."""
 
     sampled_candidates: Tensor
     true_expected_count: Tensor
@@ -74,7 +74,7 @@ class LogUniformCandidateSampler(NamedTuple):
 
 
 class FixedUnigramCandidateSampler(NamedTuple):
-    """What `nn.fixed_unigram_candidate_sampler` gives."""
+    """The result of `nn.fixed_unigram_candidate_sampler`."""
 
     sampled_candidates: Tensor
     true_expected_count: Tensor
@@ -82,7 +82,7 @@ class FixedUnigramCandidateSampler(NamedTuple):
 
 
 class AllCandidateSampler(NamedTuple):
-    """What `nn.all_candidate_sampler` gives."""
+    """The result of `nn.all_candidate_sampler`."""
 
     sampled_candidates: Tensor
     true_expected_count: Tensor
@@ -90,7 +90,7 @@ class AllCandidateSampler(NamedTuple):
 
 
 class ComputeAccidentalHits(NamedTuple):
-    """What `nn.compute_accidental_hits` gives."""
+    """The result of `nn.compute_accidental_hits`."""
 
     indices: Tensor
     ids: Tensor
@@ -98,14 +98,14 @@ class ComputeAccidentalHits(NamedTuple):
 
 
 class ReaderReadV2(NamedTuple):
-    """What `read` of a reader gives."""
+    """The result of a reader's `read`."""
 
     key: Tensor
     value: Tensor
 
 
 class ReaderReadUpToV2(NamedTuple):
-    """What `read_up_to` of a reader gives."""
+    """The result of a reader's `read_up_to`."""
 
     keys: Tensor
     values: Tensor

@@ -1,4 +1,4 @@
-"""Handles of values that stay in the process between two runs, as TensorFlow 1 has them."""
+"""Session handles: values that stay in the process between runs, as in TensorFlow 1."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
 from hpcflow.ops.array.array_ops import placeholder
 from hpcflow.ops.control_flow.host_callback_ops import py_func
 
-_held: dict[bytes, np.ndarray] = {}  # values by their handles
+_held: dict[bytes, np.ndarray] = {}  # handle -> value
 _lock = threading.Lock()
 _numbers = itertools.count()
 
@@ -44,9 +44,10 @@ def _drop(handle: bytes) -> None:
 
 
 class TensorHandle:
-    """A value that stays in this process as long as this object lives, or until it is deleted.
+    """A value that stays in this process while this object exists, or until deleted.
 
-    Fed in place of a value it is that value; `handle` is fed to what `hf.get_session_tensor` gives.
+    It can be fed in place of the value; `handle` is fed to the placeholder of
+    `hf.get_session_tensor`.
     """
 
     def __init__(self, handle: Any) -> None:
@@ -55,20 +56,26 @@ class TensorHandle:
 
     @property
     def handle(self) -> str:
-        """The text that names the value."""
+        """The string that identifies the value."""
         return self._key.decode()
 
     def get_raw_handle(self) -> str:
-        """The text that names the value, which from now on stays until it is deleted by it."""
+        """The string that identifies the value, which from now on stays until deleted by it."""
         self._owned = False
         return self.handle
 
     def eval(self) -> np.ndarray:
-        """The value; FetchError if it was deleted."""
+        """The value.
+
+        Errors: FetchError if it was deleted.
+        """
         return _found(self._key).copy()
 
     def delete(self) -> None:
-        """Forget the value; FetchError if it was deleted already."""
+        """Delete the value.
+
+        Errors: FetchError if it was deleted before.
+        """
         _found(self._key)
         _drop(self._key)
 
@@ -84,7 +91,7 @@ class TensorHandle:
 
 
 class SessionHandle(Composite):
-    """What `get_session_handle` gives; a session fetches it as a `TensorHandle`."""
+    """The result of `get_session_handle`; a session fetches it as a `TensorHandle`."""
 
     Value = TensorHandle
 
@@ -92,18 +99,18 @@ class SessionHandle(Composite):
         self._key = key
 
     def parts(self) -> tuple[Tensor, ...]:
-        """The string that names the value."""
+        """The string that identifies the value."""
         return (self._key,)
 
     def of(self, parts: Sequence[Tensor]) -> SessionHandle:
-        """The same of another string."""
+        """The same with another string."""
         return SessionHandle(parts[0])
 
 
 def get_session_handle(data: Any, name: str | None = None) -> SessionHandle:
-    """When it is fetched `data` stays in this process, and the fetch gives a `TensorHandle` of it.
+    """When fetched, `data` is stored in this process and a `TensorHandle` is returned.
 
-    Ranks: the values are those of the rank that runs the script, on its host's memory.
+    Ranks: the values are in host memory of the rank that runs the script.
     """
     value = convert_to_tensor(data)
     key = py_func(_hold, [value], string, True, name or "GetSessionHandle")
@@ -112,10 +119,10 @@ def get_session_handle(data: Any, name: str | None = None) -> SessionHandle:
 
 
 def get_session_tensor(handle: Any, dtype: Any, name: str | None = None) -> tuple[Tensor, Tensor]:
-    """A placeholder for a handle, and the value of the one that is fed there.
+    """A placeholder for a handle, and the value of the handle fed to it.
 
-    `handle` is taken for TensorFlow's sake: each run says by its feed which value is meant.
-    Errors: FetchError when it runs, for a value that was deleted; DTypeError for another dtype.
+    `handle` is accepted for compatibility with TensorFlow; the feed of each run selects the value.
+    Errors: at run time FetchError for a deleted value, DTypeError for another dtype.
     """
     wanted = as_dtype(dtype)
 
@@ -130,7 +137,7 @@ def get_session_tensor(handle: Any, dtype: Any, name: str | None = None) -> tupl
 
 
 def delete_session_tensor(handle: Any, name: str | None = None) -> tuple[Tensor, Operation]:
-    """A placeholder for a handle, and an operation that forgets the value of the one fed there."""
+    """A placeholder for a handle, and an operation that deletes the value of the fed handle."""
 
     def forget(key: np.ndarray) -> None:
         _found(key.item())

@@ -1,4 +1,4 @@
-"""What the families of ops share: making an op, matching operands, shape rules."""
+"""Shape inference helpers: creating ops, converting operands, shape rules."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from hpcflow.graph.static_shape import (
 from hpcflow.platform.exception_translation import shown
 
 Attrs = dict[str, Any]
-SMALL = 64  # integer constants of at most this many elements are followed while the graph is built
+SMALL = 64  # largest integer constants that are propagated at graph construction
 KINDS = {
     "b": "booleans",
     "i": "integers",
@@ -51,7 +51,7 @@ KINDS = {
 }
 
 
-# -- making operations
+# -- creating operations
 
 
 def make(
@@ -69,7 +69,7 @@ def one(
 
 
 def named(function: Callable[..., Any], name: str, doc: str | None) -> Callable[..., Any]:
-    """`function` as the public function `name`."""
+    """`function`, renamed to the public function `name`."""
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc
     return function
@@ -81,7 +81,7 @@ _KIND_ORDER = "biufcO"
 
 
 def operands(x: Any, y: Any) -> tuple[Tensor, Tensor]:
-    """Two tensors of one dtype: a Python value takes the dtype of the tensor beside it."""
+    """Two tensors of one dtype: a Python value takes the dtype of the other operand."""
     x, y = _as_tensor(x), _as_tensor(y)
     if not isinstance(x, Tensor) and not isinstance(y, Tensor):
         a, b = as_array(x), as_array(y)
@@ -97,7 +97,10 @@ def operands(x: Any, y: Any) -> tuple[Tensor, Tensor]:
 
 
 def like(value: Any, other: Tensor) -> Tensor:
-    """`value` as a tensor of the dtype of `other`; DTypeError if it would lose what it says."""
+    """`value` as a tensor with the dtype of `other`.
+
+    Errors: DTypeError if it would lose information.
+    """
     value = _as_tensor(value)
     if isinstance(value, Tensor):
         if value.dtype != other.dtype:
@@ -111,9 +114,9 @@ def like(value: Any, other: Tensor) -> Tensor:
 
 
 def fitted(value: Any, dtype: np.dtype, beside: str) -> np.ndarray:
-    """A Python value as an array of `dtype`; DTypeError if its kind or range does not fit.
+    """A Python value as an array of `dtype`; booleans count as 0 and 1.
 
-    Booleans are 0 and 1 beside numbers.
+    Errors: DTypeError if its kind or range does not fit.
     """
     if dtype.kind == "O":
         return as_strings(value)
@@ -134,7 +137,7 @@ def fitted(value: Any, dtype: np.dtype, beside: str) -> np.ndarray:
 
 
 def operand(value: Any, kinds: str) -> Tensor:
-    """`value` as a tensor; a list without elements has a dtype of the kinds that an op takes."""
+    """`value` as a tensor; an empty list gets a dtype of the kinds that the op accepts."""
     listed = isinstance(value, (list, tuple)) and not has_tensors(value)
     if listed and "f" not in kinds and not plain_array(value).size:
         return convert_to_tensor(value, bool_ if "b" in kinds else int32)
@@ -142,7 +145,10 @@ def operand(value: Any, kinds: str) -> Tensor:
 
 
 def several(values: Any, what: str) -> list[Any]:
-    """The elements of an argument that is a list; ArgumentError if `what` is given none."""
+    """The elements of a list argument `what`.
+
+    Errors: ArgumentError if it is empty.
+    """
     if not isinstance(values, Iterable):
         raise ArgumentError(
             f"{what} takes a list of tensors, not {shown(values)}", line=user_line()
@@ -151,7 +157,10 @@ def several(values: Any, what: str) -> list[Any]:
 
 
 def tensors(values: Sequence[Any], what: str) -> list[Tensor]:
-    """Tensors of one dtype: that of the first that is one; ShapeError if there are none."""
+    """Tensors of one dtype: that of the first element that is a tensor.
+
+    Errors: ShapeError if the list is empty.
+    """
     values = several(values, what)
     lead = next((v for v in values if isinstance(v, Tensor) or hasattr(v, "as_tensor")), None)
     if not values:
@@ -161,14 +170,17 @@ def tensors(values: Sequence[Any], what: str) -> list[Tensor]:
 
 
 def _as_tensor(value: Any) -> Any:
-    """A variable's value; a tensor made of a list with tensors in it; else `value` itself."""
+    """A variable's value; a tensor stacked from a list with tensors; else `value` itself."""
     if hasattr(value, "as_tensor") or has_tensors(value):
         return convert_to_tensor(value)
     return value
 
 
 def has_tensors(value: Any) -> bool:
-    """True for a list or tuple with a tensor somewhere inside; ShapeError for an endless one."""
+    """Whether a list or tuple contains a tensor, at any depth.
+
+    Errors: ShapeError for a list that contains itself.
+    """
     try:
         return _has_tensors(value)
     except RecursionError:
@@ -181,11 +193,11 @@ def _has_tensors(value: Any) -> bool:
     return any(isinstance(v, Tensor) or hasattr(v, "as_tensor") or _has_tensors(v) for v in value)
 
 
-# -- checks and rules of shape
+# -- checks and shape rules
 
 
 def require(type: str, spec: Spec, kinds: str) -> None:
-    """DTypeError unless the dtype of `spec` is of one of `kinds` (see KINDS)."""
+    """Check that the dtype of `spec` is of one of `kinds` (see KINDS). Errors: DTypeError."""
     wide = "F" in kinds and spec.dtype in (float32, float64)
     if kind_of(spec.dtype) not in kinds and not wide:
         wanted = " or ".join(words for kind, words in KINDS.items() if kind in kinds)
@@ -195,7 +207,7 @@ def require(type: str, spec: Spec, kinds: str) -> None:
 
 
 def require_equal(type: str, inputs: Sequence[Spec]) -> None:
-    """DTypeError unless all inputs have one dtype."""
+    """Check that all inputs have one dtype. Errors: DTypeError."""
     if any(s.dtype != inputs[0].dtype for s in inputs):
         found = dict.fromkeys(str(s.dtype) for s in inputs)
         raise DTypeError(
@@ -209,9 +221,9 @@ def elementwise(
     result: np.dtype | None = None,
     value: Callable[..., Any] | None = None,
 ) -> Infer:
-    """Shape rule of an op that broadcasts its inputs, all of one dtype among `kinds`.
+    """Shape rule of an op with broadcast inputs, all of one dtype among `kinds`.
 
-    `result` is the output's dtype if it is not the inputs'; `value` computes small known integers.
+    `result` is the output's dtype if it differs; `value` computes small static integers.
     """
 
     def infer(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -224,7 +236,7 @@ def elementwise(
 
 
 def alike(type: str, kinds: str) -> Infer:
-    """Shape rule of an elementwise op whose inputs all have one dtype and one shape."""
+    """Shape rule of an elementwise op with inputs of one dtype and one shape."""
 
     def infer(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
         require_equal(type, inputs)
@@ -238,9 +250,9 @@ def alike(type: str, kinds: str) -> Infer:
 
 
 def with_value(spec: Spec, function: Callable[..., Any], inputs: Sequence[Spec]) -> Spec:
-    """`spec` with its value, if it is small, of integers, and the inputs' values are known.
+    """`spec` with its static value, if it has few integers and the inputs' values are known.
 
-    `function` gives None where there is no value: running the op is an error.
+    `function` returns None if there is no value, because the op would raise an error.
     """
     if spec.dtype.kind not in "iub" or not is_known(spec.shape) or size_of(spec.shape) > SMALL:
         return spec
@@ -253,7 +265,7 @@ def with_value(spec: Spec, function: Callable[..., Any], inputs: Sequence[Spec])
 
 
 def as_first(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
-    """Shape rule of an op whose output is as its first input."""
+    """Shape rule of an op whose output is like its first input."""
     return [Spec(inputs[0].dtype, inputs[0].shape)]
 
 
@@ -267,9 +279,9 @@ def given_shape(shape: Any) -> Shape:
 
 
 def told_shape(inputs: Sequence[Spec], at: int, attrs: Attrs, least: int = 0) -> Shape:
-    """The shape in input `at` if there is one and its value is known, else in `attrs`.
+    """The shape in input `at`, if present and static, else in `attrs`.
 
-    Errors: ShapeError if it is no vector, or a size is below `least`.
+    Errors: ShapeError if it is not a vector, or a size is below `least`.
     """
     if len(inputs) > at:
         require(f"the shape in input {at}", inputs[at], "iu")
@@ -281,7 +293,7 @@ def told_shape(inputs: Sequence[Spec], at: int, attrs: Attrs, least: int = 0) ->
 
 
 def _sized(shape: Shape, least: int) -> Shape:
-    """`shape`, no size of which may be negative, nor -1 if `least` is 0."""
+    """`shape`, checked to have no size below `least` (0, or -1)."""
     for d in shape or ():
         if d is not None and d < least:
             raise ShapeError(f"shape {show(shape)} has a negative size")
@@ -289,7 +301,7 @@ def _sized(shape: Shape, least: int) -> Shape:
 
 
 def require_alike(type: str, *tensors: Tensor) -> None:
-    """ShapeError unless the shapes of `tensors` may be the same."""
+    """Check that the static shapes of `tensors` are compatible. Errors: ShapeError."""
     shape: Shape = None
     for t in tensors:
         try:
@@ -300,7 +312,10 @@ def require_alike(type: str, *tensors: Tensor) -> None:
 
 
 def with_shape_of(made: Tensor, t: Tensor, what: str) -> Tensor:
-    """`made`, which has the shape of `t`; ShapeError if other operands gave it a larger one."""
+    """`made`, checked to have the shape of `t`.
+
+    Errors: ShapeError if other operands broadcast it to a larger one.
+    """
     try:
         made.set_shape(merge(made.shape, t.shape))
     except ShapeError:
@@ -312,14 +327,14 @@ def with_shape_of(made: Tensor, t: Tensor, what: str) -> Tensor:
 
 
 def truth(condition: Any) -> Tensor:
-    """A condition as booleans; numbers of an array are true unless they are 0."""
+    """A condition as booleans; numbers are true unless they are 0."""
     if isinstance(condition, np.ndarray) and condition.dtype.kind in "iufc":
         condition = condition != 0
     return convert_to_tensor(condition, bool_)
 
 
 def whole(value: Any, what: str) -> int:
-    """An argument that is one whole number: an int, NumPy's, or a constant tensor.
+    """An integer argument: an int, a NumPy integer, or a constant tensor.
 
     Errors: ArgumentError, which calls it `what`.
     """
@@ -356,9 +371,9 @@ def static_axes(axis: Any) -> int | tuple[int, ...] | None:
 
 
 def axes_argument(axis: Any) -> Any:
-    """An axis argument as plain data, or the tensor that tells it in the step.
+    """An axis argument as plain data, or the tensor with its value at run time.
 
-    Errors: DTypeError if that is not of integers, ShapeError if it is of rank 2 or more.
+    Errors: DTypeError if it has no integers, ShapeError if its rank is 2 or more.
     """
     if isinstance(axis, Tensor) or hasattr(axis, "as_tensor") or has_tensors(axis):
         told = convert_to_tensor(axis)
@@ -374,7 +389,7 @@ def axes_argument(axis: Any) -> Any:
 
 
 def one_axis(axis: Any) -> Any:
-    """`axes_argument` of what names one axis: a whole number, or the tensor that tells it."""
+    """`axes_argument` for one axis: an int, or the tensor with its value at run time."""
     found = axes_argument(axis)
     if isinstance(found, Tensor) and found.shape not in (None, ()):
         raise ShapeError(
@@ -384,7 +399,7 @@ def one_axis(axis: Any) -> Any:
 
 
 def told_count(value: Any, what: str) -> tuple[int | None, list[Tensor]]:
-    """A number known now, or None and the scalar tensor that tells it in the step."""
+    """A static number, or None and the scalar tensor with its value at run time."""
     if isinstance(value, Tensor) or hasattr(value, "as_tensor"):
         told = convert_to_tensor(value)
         if told.constant is None:
@@ -396,14 +411,17 @@ def told_count(value: Any, what: str) -> tuple[int | None, list[Tensor]]:
 
 
 def normal_axis(axis: int, rank: int) -> int:
-    """`axis` as a non-negative int; ShapeError if it is out of range."""
+    """`axis` as a non-negative int.
+
+    Errors: ShapeError if it is out of range.
+    """
     if not -rank <= axis < rank:
         raise ShapeError(f"axis {axis} is out of range for rank {rank}")
     return axis % rank
 
 
 def require_rank(type: str, spec: Spec, *ranks: int) -> None:
-    """ShapeError unless the rank of `spec` is unknown or one of `ranks`."""
+    """Check that the rank of `spec` is unknown or one of `ranks`. Errors: ShapeError."""
     if spec.shape is not None and len(spec.shape) not in ranks:
         wanted = " or ".join(map(str, ranks))
         raise ShapeError(f"{type} needs rank {wanted}, not shape {show(spec.shape)}")

@@ -1,1 +1,1 @@
-"""TensorFlow 1's harness: queue runners, coordinator, supervisor, monitored sessions, servers."""
+"""TensorFlow 1's session harness: queue runners, coordinator, supervisor, monitored sessions."""

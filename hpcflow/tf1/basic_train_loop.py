@@ -1,4 +1,4 @@
-"""The loop of training that TensorFlow 1's Supervisor came with."""
+"""Basic training loop: calls a step function until TensorFlow 1's Supervisor stops."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def basic_train_loop(
     kwargs: Mapping[str, Any] | None = None,
     master: str = "",
 ) -> None:
-    """Call `train_step_fn(session, *args, **kwargs)` until `supervisor` is to stop.
+    """Call `train_step_fn(session, *args, **kwargs)` until `supervisor` requests a stop.
 
     The session is that of `supervisor.managed_session(master)`.
     Ranks: every rank that runs the script.

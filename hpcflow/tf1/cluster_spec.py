@@ -12,11 +12,11 @@ Addresses = Sequence[str] | Mapping[int, str]
 
 
 class ClusterSpec:
-    """Which tasks a job has: {"ps": ["host0:2222"], "worker": ["host1:2222", "host2:2222"]}.
+    """The tasks of a job: {"ps": ["host0:2222"], "worker": ["host1:2222", "host2:2222"]}.
 
-    The tasks of a job may also be {number: address}. MPI's ranks become the tasks, see
-    `hf.train.Server`; the addresses serve as their names, nothing is connected to.
-    Errors: LaunchError for what is no such mapping.
+    The tasks of a job may also be a dict {number: address}. MPI ranks are assigned to the tasks,
+    see `hf.train.Server`. Addresses are used only as names; no connection is made to them.
+    Errors: LaunchError for another kind of argument.
     """
 
     def __init__(self, cluster: ClusterSpec | Mapping[str, Addresses]) -> None:
@@ -34,22 +34,28 @@ class ClusterSpec:
         return list(self._jobs)
 
     def as_dict(self) -> dict[str, list[str] | dict[int, str]]:
-        """{job: addresses}; a mapping by number where numbers are left out."""
+        """A dict {job: addresses}; the addresses are a dict by number if numbers are missing."""
         return {
             job: list(tasks.values()) if list(tasks) == list(range(len(tasks))) else dict(tasks)
             for job, tasks in self._jobs.items()
         }
 
     def num_tasks(self, job_name: str) -> int:
-        """How many tasks a job has. Errors: LaunchError if there is no such job."""
+        """The number of tasks of a job.
+
+        Errors: LaunchError for an unknown job.
+        """
         return len(self._job(job_name))
 
     def task_indices(self, job_name: str) -> list[int]:
-        """The numbers of a job's tasks."""
+        """The task numbers of a job."""
         return list(self._job(job_name))
 
     def task_address(self, job_name: str, task_index: int) -> str:
-        """The address of a task. Errors: LaunchError if there is no such task."""
+        """The address of a task.
+
+        Errors: LaunchError for an unknown task.
+        """
         tasks = self._job(job_name)
         if task_index not in tasks:
             raise LaunchError(
@@ -59,7 +65,7 @@ class ClusterSpec:
         return tasks[task_index]
 
     def job_tasks(self, job_name: str) -> list[str | None]:
-        """The addresses of a job by number, None for numbers left out."""
+        """The addresses of a job by task number; None for missing numbers."""
         tasks = self._job(job_name)
         return [tasks.get(i) for i in range(max(tasks, default=-1) + 1)]
 
@@ -84,7 +90,7 @@ class ClusterSpec:
 
 
 def _tasks(job: str, given: Any) -> dict[int, str]:
-    """{number: address} of what was given for a job."""
+    """The tasks of a job as a dict {number: address}."""
     if isinstance(given, Mapping):
         pairs = list(given.items())
     elif isinstance(given, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Coordinator: threads that work together end together, and the first error reaches who joins."""
+"""Coordinator: stops a group of threads together; `join` raises the first error."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from hpcflow.errors import HpcflowError, OutOfRangeError
 
 
 class Coordinator:
-    """Tells threads when to stop.
+    """Coordinates the stop of several threads.
 
-    Any thread may ask all to stop, with an exception or without; the others look at `should_stop`.
+    Any thread may request a stop, with an exception or without; the others poll `should_stop`.
     `join` waits for them and raises the first exception reported, unless it is one of
-    `clean_stop_exception_types` (OutOfRangeError: the data is at its end).
+    `clean_stop_exception_types` (default: OutOfRangeError, the end of the data).
     """
 
     def __init__(self, clean_stop_exception_types: Sequence[type[BaseException]] = ()) -> None:
@@ -28,14 +28,14 @@ class Coordinator:
         self._joined = False
 
     def request_stop(self, ex: Any = None) -> None:
-        """Ask all threads to stop; `ex` says why, as an exception or `sys.exc_info()`.
+        """Request all threads to stop; `ex` is the reason, an exception or `sys.exc_info()`.
 
-        Of several exceptions the first counts, and none once a stop was asked for.
+        Only the first request counts; exceptions of later ones are ignored.
         """
         error = ex[1] if isinstance(ex, tuple) else ex
         with self._lock:
             if self._joined and isinstance(error, BaseException):
-                raise error  # nobody would hear of it
+                raise error  # `join` would never report it
             if self._stop.is_set():
                 return
             if isinstance(error, BaseException) and not isinstance(error, self._clean):
@@ -43,29 +43,29 @@ class Coordinator:
             self._stop.set()
 
     def clear_stop(self) -> None:
-        """Begin anew: nobody has asked for a stop."""
+        """Withdraw the stop request."""
         with self._lock:
             self._joined, self._error = False, None
             self._stop.clear()
 
     def should_stop(self) -> bool:
-        """True once a stop was asked for."""
+        """True after a stop request."""
         return self._stop.is_set()
 
     @contextlib.contextmanager
     def stop_on_exception(self) -> Iterator[None]:
-        """Inside, an exception asks all to stop and goes no further."""
+        """A context manager that turns an exception into a stop request."""
         try:
             yield
         except Exception as error:
             self.request_stop(error)
 
     def wait_for_stop(self, timeout: float | None = None) -> bool:
-        """Wait until a stop is asked for; False after `timeout` seconds without."""
+        """Wait for a stop request; False if there is none within `timeout` seconds."""
         return self._stop.wait(timeout)
 
     def register_thread(self, thread: threading.Thread) -> None:
-        """Let `join` wait for `thread`."""
+        """Add `thread` to the threads that `join` waits for."""
         with self._lock:
             self._threads.add(thread)
 
@@ -75,10 +75,10 @@ class Coordinator:
         stop_grace_period_secs: float = 120,
         ignore_live_threads: bool = False,
     ) -> None:
-        """Wait until all registered threads, and `threads`, have ended.
+        """Wait for the end of all registered threads and of `threads`.
 
-        Errors: the first that was reported; HpcflowError naming threads that still run so many
-        seconds after a stop was asked for, unless `ignore_live_threads`.
+        Errors: the first one reported. HpcflowError naming threads that still run
+        `stop_grace_period_secs` after the stop request, unless `ignore_live_threads`.
         """
         with self._lock:
             waited = self._threads | set(threads or ())
@@ -100,11 +100,11 @@ class Coordinator:
 
     @property
     def joined(self) -> bool:
-        """True once `join` has returned or raised."""
+        """True after `join` has returned or raised."""
         return self._joined
 
     def raise_requested_exception(self) -> None:
-        """Raise the exception that a stop was asked for with, if there was one."""
+        """Raise the exception of the stop request, if any."""
         with self._lock:
             error = self._error
         if error is not None:
@@ -112,10 +112,10 @@ class Coordinator:
 
 
 class LooperThread(threading.Thread):
-    """A thread that calls `target` again and again until `coord` says stop.
+    """A thread that calls `target` in a loop until `coord` requests a stop.
 
-    `timer_interval_secs` after each other, measured from their beginnings; None: without a break.
-    An exception asks all threads of `coord` to stop.
+    Calls begin `timer_interval_secs` apart; with None they follow each other directly. An exception
+    requests all threads of `coord` to stop.
     """
 
     def __init__(
@@ -139,13 +139,13 @@ class LooperThread(threading.Thread):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> LooperThread:
-        """A started LooperThread."""
+        """Create and start a LooperThread."""
         looper = LooperThread(coord, timer_interval_secs, target, args, kwargs)
         looper.start()
         return looper
 
     def run(self) -> None:
-        """The loop."""
+        """Run the loop."""
         with self._coord.stop_on_exception():
             self.start_loop()
             following = time.monotonic()
@@ -157,12 +157,12 @@ class LooperThread(threading.Thread):
             self.stop_loop()
 
     def start_loop(self) -> None:
-        """Called once before the first call; for subclasses."""
+        """Hook of subclasses: called once before the first call."""
 
     def stop_loop(self) -> None:
-        """Called once after the last call; for subclasses."""
+        """Hook of subclasses: called once after the last call."""
 
     def run_loop(self) -> None:
-        """One call of the target."""
+        """Call the target once."""
         if self._call is not None:
             self._call(*self._args, **self._kwargs)

@@ -1,6 +1,7 @@
-"""TensorFlow 1's batches: elements through a queue of their own, filled by threads.
+"""Input batches of TensorFlow 1: batches of elements from a queue that threads fill.
 
-Start them with `hf.train.start_queue_runners`. What `maybe_...` do not keep never enters the queue.
+`hf.train.start_queue_runners` starts the threads. Elements that a `maybe_...` function filters out
+do not enter the queue.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ def batch(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> Any:
-    """Batches of `tensors` (one, a list or a dict), computed by `num_threads` threads ahead.
+    """Batches of `tensors` (one, a list or a dict), prefetched by `num_threads` threads.
 
-    Of a list of one they are a tensor. Each run of them is one element, with `enqueue_many` a
-    number of rows. `dynamic_pad` pads those of different sizes with zeros. The last batch of a
-    limited input is dropped if it is smaller, unless `allow_smaller_final_batch`.
+    A list of one tensor gives one tensor. One evaluation of `tensors` is one element, or with
+    `enqueue_many` a number of rows. `dynamic_pad` pads elements of different sizes with zeros. The
+    last batch of a finite input is dropped if it is smaller, unless `allow_smaller_final_batch`.
     """
     return maybe_batch_join(
         [tensors] * num_threads,
@@ -68,7 +69,7 @@ def batch_join(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> Any:
-    """As `batch`, of several sources, each with a thread of its own."""
+    """The same as `batch` for several sources, with one thread each."""
     return maybe_batch_join(
         tensors_list,
         None,
@@ -96,7 +97,10 @@ def maybe_batch(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> Any:
-    """As `batch`, of what `keep_input` says: a boolean, or with `enqueue_many` one a row."""
+    """The same as `batch`, filtered by the boolean `keep_input`.
+
+    With `enqueue_many` it has one boolean for each row.
+    """
     return maybe_batch_join(
         [tensors] * num_threads,
         keep_input,
@@ -123,7 +127,7 @@ def maybe_batch_join(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> Any:
-    """As `maybe_batch`, of several sources, each with a thread of its own."""
+    """The same as `maybe_batch` for several sources, with one thread each."""
     with get_default_graph().name_scope(name or "maybe_batch_join"):
         given = _Given(tensors_list, shapes, enqueue_many, keep_input)
         make = PaddingFIFOQueue if dynamic_pad else FIFOQueue
@@ -144,7 +148,7 @@ def shuffle_batch(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> Any:
-    """As `batch`, in random order: drawn from at least `min_after_dequeue` elements."""
+    """The same as `batch`, in random order; at least `min_after_dequeue` elements stay queued."""
     return maybe_shuffle_batch_join(
         [tensors] * num_threads,
         batch_size,
@@ -172,7 +176,7 @@ def shuffle_batch_join(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> Any:
-    """As `shuffle_batch`, of several sources, each with a thread of its own."""
+    """The same as `shuffle_batch` for several sources, with one thread each."""
     return maybe_shuffle_batch_join(
         tensors_list,
         batch_size,
@@ -202,7 +206,7 @@ def maybe_shuffle_batch(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> Any:
-    """As `shuffle_batch`, of what `keep_input` says; see `maybe_batch`."""
+    """The same as `shuffle_batch`, filtered by `keep_input`; see `maybe_batch`."""
     return maybe_shuffle_batch_join(
         [tensors] * num_threads,
         batch_size,
@@ -231,7 +235,7 @@ def maybe_shuffle_batch_join(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> Any:
-    """As `maybe_shuffle_batch`, of several sources, each with a thread of its own."""
+    """The same as `maybe_shuffle_batch` for several sources, with one thread each."""
     with get_default_graph().name_scope(name or "maybe_shuffle_batch_join"):
         given = _Given(tensors_list, shapes, enqueue_many, keep_input)
         queue = RandomShuffleQueue(
@@ -247,7 +251,7 @@ def maybe_shuffle_batch_join(
 
 
 class _Given:
-    """What is to be put in batches: one tensor, lists or dicts of them, from each source."""
+    """The inputs of a batch function: from each source one tensor, or a list or dict of tensors."""
 
     def __init__(self, sources: Sequence[Any], shapes: Any, many: bool, keep: Any) -> None:
         sources = several(sources, "a queue of batches")
@@ -275,7 +279,7 @@ class _Given:
         return [convert_to_tensor(t) for t in ([source] if self.is_single else source)]
 
     def _shapes(self) -> list[Shape]:
-        """What is known of one element of each component, from all sources."""
+        """The static shape of one element of each component, common to all sources."""
         found: list[Shape] = []
         for column in zip(*self.sources, strict=True):
             shapes = [t.shape[1:] if self.many and t.shape is not None else t.shape for t in column]
@@ -287,7 +291,7 @@ class _Given:
         return found
 
     def through(self, queue: QueueBase, batch_size: Any, smaller: bool) -> Any:
-        """Batches of what has gone through `queue`."""
+        """Batches of the elements of `queue`."""
         made: dict[int, Operation] = {}
         for tensors in self.sources:
             if id(tensors) not in made:
@@ -300,7 +304,7 @@ class _Given:
         return taken
 
     def _put(self, queue: QueueBase, tensors: list[Tensor]) -> Operation:
-        """Put what is to be kept in `queue`."""
+        """Enqueue the elements that are kept in `queue`."""
         if self.keep is None:
             return queue.enqueue_many(tensors) if self.many else queue.enqueue(tensors)
         rows = tensors if self.many else [expand_dims(t, 0) for t in tensors]

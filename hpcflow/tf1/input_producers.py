@@ -1,7 +1,7 @@
-"""TensorFlow 1's input producers: queues of the rows of a tensor, again and again.
+"""Input producers of TensorFlow 1: queues that repeat the rows of a tensor.
 
-Start them with `hf.train.start_queue_runners`. Each replica has its own; `hf.data` deals samples
-over the replicas and keeps their place in checkpoints.
+`hf.train.start_queue_runners` starts them. Each replica has its own queue. `hf.data` in contrast
+shards samples over the replicas and saves the position in checkpoints.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from hpcflow.tf1.queue_runners import QueueRunner, add_queue_runner
 
 
 def match_filenames_once(pattern: Any, name: str | None = None) -> Tensor:
-    """The names of the files that match a pattern, or any of a list of them: a vector, sorted.
+    """The names of the files that match a pattern or one of a list of patterns: a sorted vector.
 
-    It has those that are there when the graph is made.
-    Errors: DTypeError for what is no text, such as a tensor.
+    The file system is read when the graph is built.
+    Errors: DTypeError if a pattern is no string, for example a tensor.
     """
     patterns = list(pattern) if isinstance(pattern, (list, tuple)) else [pattern]
     if not all(isinstance(p, (str, bytes)) for p in patterns):
@@ -46,9 +46,9 @@ def match_filenames_once(pattern: Any, name: str | None = None) -> Tensor:
 
 
 def limit_epochs(tensor: Any, num_epochs: int | None = None, name: str | None = None) -> Tensor:
-    """`tensor` in `num_epochs` runs, then OutOfRangeError; None is no limit.
+    """`tensor`, which can be evaluated `num_epochs` times, then OutOfRangeError; None: no limit.
 
-    The count is a local variable: run `hf.local_variables_initializer()` first.
+    The counter is a local variable: run `hf.local_variables_initializer()` first.
     """
     tensor = convert_to_tensor(tensor)
     if num_epochs is None:
@@ -77,7 +77,7 @@ def input_producer(
     name: str | None = None,
     cancel_op: Operation | None = None,
 ) -> FIFOQueue:
-    """A queue of the rows of `input_tensor`, all of them in each epoch, mixed anew with `shuffle`.
+    """A queue of the rows of `input_tensor`; each epoch has all rows, reshuffled with `shuffle`.
 
     Its queue runner ends after `num_epochs` (None: never).
     """
@@ -126,9 +126,9 @@ def string_input_producer(
     name: str | None = None,
     cancel_op: Operation | None = None,
 ) -> FIFOQueue:
-    """A queue of the strings of a vector, names of files say; see `input_producer`.
+    """A queue of the strings of a vector, for example file names; see `input_producer`.
 
-    Errors: ShapeError if there are none.
+    Errors: ShapeError if the vector is empty.
     """
     with get_default_graph().name_scope(name or "string_input_producer"):
         strings = convert_to_tensor(string_tensor, string)
@@ -148,7 +148,7 @@ def slice_input_producer(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> list[Tensor]:
-    """One row of each of `tensor_list`, the same number of each; see `input_producer`."""
+    """One row of each tensor in `tensor_list`, with the same row number; see `input_producer`."""
     with get_default_graph().name_scope(name or "slice_input_producer"):
         tensors = [convert_to_tensor(t) for t in tensor_list]
         if not tensors or any(not t.shape for t in tensors):

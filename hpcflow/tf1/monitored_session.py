@@ -32,13 +32,13 @@ from hpcflow.train.global_step_counter import get_global_step
 from hpcflow.train.saver import Saver, state_of_job
 from hpcflow.train.training_session import TrainingSession
 
-SAVE_S = 600.0  # between two checkpoints
-SUMMARY_STEPS = 100  # between two summaries
-USE_DEFAULT: Any = object()  # None says never
+SAVE_S = 600.0  # seconds between checkpoints
+SUMMARY_STEPS = 100  # steps between summaries
+USE_DEFAULT: Any = object()  # None means never
 
 
 class StepContext:
-    """What a function of a step has: the `session` without hooks, and `run_with_hooks`."""
+    """The argument of a step function: the `session` without hooks, and `run_with_hooks`."""
 
     def __init__(self, session: TrainingSession, run_with_hooks: Callable[..., Any]) -> None:
         self.session, self.run_with_hooks = session, run_with_hooks
@@ -49,16 +49,15 @@ class StepContext:
 
 
 class MonitoredSession:
-    """A session with hooks, queue runners and checkpoints; use it in a `with`.
+    """A session with hooks, queue runners and checkpoints, used in a `with` statement.
 
-    `run` calls the hooks; one that changes variables which replicas share is a step of training,
-    before which all ranks stop or save together if it is time. At the end of the `with` it waits
-    for the other workers, saves, and calls the hooks' `end`; the end of the data (OutOfRangeError)
-    and StopIteration end it like that too. The graph is
-    finalized as long as the session is open.
+    `run` calls the hooks. A run that updates variables shared by replicas is a training step;
+    before it all ranks together check whether to stop or save. At the end of the `with` block the
+    session waits for the other workers, saves, and calls `end` of the hooks. The end of the data
+    (OutOfRangeError) and StopIteration end the block in the same way. The graph is finalized while
+    the session is open.
 
-    Ranks: every rank that runs the script has one; what the chief's hooks say of saving
-           counts.
+    Ranks: every rank that runs the script has a session; the chief's hooks decide on saving.
     """
 
     def __init__(
@@ -82,7 +81,7 @@ class MonitoredSession:
 
     @property
     def graph(self) -> Graph:
-        """The graph that it runs."""
+        """The graph of the session."""
         return self._session.graph
 
     def run(
@@ -94,11 +93,12 @@ class MonitoredSession:
         *,
         deadline: float | None = None,
     ) -> Any:
-        """Compute `fetches`, with what the hooks want besides; as `hf.Session.run`.
+        """Compute `fetches` and the fetches of the hooks, as `hf.Session.run`.
 
-        A hook's `options` count with those given: the higher trace level, the longer timeout.
+        The `options` of hooks are merged with the given ones: the higher trace level, the longer
+        timeout.
 
-        Errors: FeedError for what is fed twice; if a queue runner failed, its error.
+        Errors: FeedError for a placeholder fed twice; the error of a failed queue runner.
         """
         if self._closed:
             raise FetchError("the monitored session is closed", hint="make a new one")
@@ -118,7 +118,7 @@ class MonitoredSession:
         try:
             values = self._run(wanted, feeds, told)
         except StepError:
-            self._coord.raise_requested_exception()  # why a queue was closed
+            self._coord.raise_requested_exception()  # the reason why a queue was closed
             raise
         for hook, value in zip(self._hooks, values[1:], strict=True):
             hook.after_run(asked, SessionRunValues(value, options, run_metadata))
@@ -126,9 +126,9 @@ class MonitoredSession:
         return values[0]
 
     def run_step_fn(self, step_fn: Callable[[StepContext], Any]) -> Any:
-        """What `step_fn(step_context)` gives: it runs its own fetches, with the hooks or without.
+        """The result of `step_fn(step_context)`, which runs its own fetches with or without hooks.
 
-        Its `request_stop` ends the `with` of this session.
+        `request_stop` of the step context ends the `with` block of this session.
         """
         return step_fn(StepContext(self._session, self.run))
 
@@ -142,11 +142,11 @@ class MonitoredSession:
         return rebuild([v for v, w in zip(values, flat, strict=True) if isinstance(w, Tensor)])
 
     def should_stop(self) -> bool:
-        """Whether a hook or a queue runner has asked for the end, or it is closed."""
+        """Whether a hook or a queue runner requested a stop, or the session is closed."""
         return self._closed or self._stops or self._coord.should_stop()
 
     def close(self) -> None:
-        """End as at the end of a `with`."""
+        """End the session as the end of the `with` block does."""
         self._close(True)
 
     def __enter__(self) -> MonitoredSession:
@@ -178,7 +178,7 @@ class MonitoredSession:
 
 
 class SingularMonitoredSession(MonitoredSession):
-    """A monitored session that restores from `checkpoint_dir` and saves nothing by itself."""
+    """A monitored session that restores from `checkpoint_dir` and saves only by hooks."""
 
     def __init__(
         self,
@@ -215,17 +215,17 @@ def MonitoredTrainingSession(
     save_checkpoint_steps: Any = USE_DEFAULT,
     summary_dir: Any = None,
 ) -> MonitoredSession:
-    """A monitored session for training: it begins from `checkpoint_dir`, and saves there.
+    """A monitored session for training, which restores from `checkpoint_dir` and saves there.
 
-    After `save_checkpoint_secs` (600; 0 or None for never) or `save_checkpoint_steps`, and at the
-    end. The chief logs the global steps a second every `log_step_count_steps`, and writes the
-    summaries of the graph into `summary_dir`, by default `checkpoint_dir`, every
-    `save_summaries_steps` (100; 0 or None for never) or `save_summaries_secs`. `chief_only_hooks`
-    are called on the chief; elsewhere they make the same graph. Who is the chief the ranks say;
-    `is_chief` is taken for TensorFlow's sake.
+    It saves every `save_checkpoint_secs` (600; 0 or None: never) or `save_checkpoint_steps`, and at
+    the end. The chief logs the global steps per second every `log_step_count_steps`. It writes the
+    summaries of the graph to `summary_dir` (default: `checkpoint_dir`) every `save_summaries_steps`
+    (100; 0 or None: never) or `save_summaries_secs`. `chief_only_hooks` are called on the chief;
+    other ranks only build the same graph. The rank decides who is chief; `is_chief` is accepted for
+    compatibility with TensorFlow.
 
-    Ranks: every rank that runs the script, with the same arguments but for `master`, its server's
-           target.
+    Ranks: every rank that runs the script, with the same arguments except `master`, the target of
+           its server.
     """
     context = context_of(master)
     if context.is_chief and not is_chief:
@@ -251,14 +251,14 @@ def MonitoredTrainingSession(
 
 
 def _chosen(steps: Any, secs: Any, by_steps: int | None, by_secs: float | None) -> tuple[Any, Any]:
-    """After how many steps and seconds something is done; the others where neither was told."""
+    """The interval in steps and in seconds; the defaults if neither is given."""
     if steps is USE_DEFAULT and secs is USE_DEFAULT:
         return by_steps, by_secs
     return None if steps is USE_DEFAULT else steps, None if secs is USE_DEFAULT else secs
 
 
 def _summaries(folder: Any, scaffold: Scaffold, steps: Any, secs: Any) -> list[SessionRunHook]:
-    """The hook that writes the summaries of the graph, if it is wanted."""
+    """The hook that writes the summaries of the graph, if requested."""
     steps, secs = _chosen(steps, secs, SUMMARY_STEPS, None)
     if not folder or not (steps or secs) or get_global_step() is None:
         return []
@@ -276,13 +276,13 @@ def _both(
                 hint="feed it in one place",
             )
     kept = feeds if isinstance(feeds, dict) else dict(feeds)
-    return kept | dict(more)  # of a batch of hf.data one that counts as it does
+    return kept | dict(more)  # a batch of hf.data keeps its type
 
 
 def save_as_hooked(
     session: ScaffoldSession, hooks: Sequence[SessionRunHook], counter: Variable | None = None
 ) -> None:
-    """Let the session save as the chief's CheckpointSaverHook says, else as a setting does."""
+    """Save as the chief's CheckpointSaverHook specifies, otherwise as the setting does."""
     found = [hook for hook in hooks if isinstance(hook, CheckpointSaverHook)]
     if len(found) > 1:
         raise HpcflowError(
@@ -305,7 +305,7 @@ def save_as_hooked(
 
 
 def _as_data(hook: CheckpointSaverHook, session: ScaffoldSession) -> dict[str, Any]:
-    """What a hook says, for all ranks."""
+    """The parameters of a hook as plain data, for a broadcast."""
     saver = hook.saver or Saver(state_of_job(session.graph))
     return {
         "folder": str(Path(hook.checkpoint_dir).absolute()),

@@ -1,4 +1,4 @@
-"""Queue runners: threads that fill queues by running their enqueues again and again."""
+"""Queue runners: threads that fill queues by running enqueue operations in a loop."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from hpcflow.tf1.coordinator import Coordinator
 
 
 class QueueRunner:
-    """Threads that fill `queue`, one for each of `enqueue_ops` (name one more than once for more).
+    """Threads that fill `queue`: one per entry of `enqueue_ops`, which may repeat an operation.
 
-    A thread ends when its enqueue finds its input at the end (`queue_closed_exception_types`,
-    OutOfRangeError); the last one closes the queue by `close_op`. When a Coordinator says stop
-    `cancel_op` closes it at once, so that no thread goes on waiting in it.
+    A thread ends when its enqueue reaches the end of the input (`queue_closed_exception_types`,
+    default: OutOfRangeError). The last thread closes the queue with `close_op`. When a Coordinator
+    requests a stop, `cancel_op` closes the queue at once, so that no thread stays blocked in it.
     """
 
     def __init__(
@@ -37,21 +37,22 @@ class QueueRunner:
         self.close_op = close_op or queue.close()
         self.cancel_op = cancel_op or queue.close(cancel_pending_enqueues=True)
         self.queue_closed_exception_types = tuple(queue_closed_exception_types)
-        self.exceptions_raised: list[BaseException] = []  # without a Coordinator to tell
+        self.exceptions_raised: list[BaseException] = []  # those without a Coordinator
         self._lock = threading.Lock()
-        self._running: dict[int, int] = {}  # session -> threads that run in it
+        self._running: dict[int, int] = {}  # session -> number of running threads
 
     @property
     def name(self) -> str:
-        """The name of its queue."""
+        """The name of the queue."""
         return self.queue.name
 
     def create_threads(
         self, sess: Any, coord: Coordinator | None = None, daemon: bool = False, start: bool = False
     ) -> list[threading.Thread]:
-        """A thread for each enqueue in `sess`, none if they run there already.
+        """A thread for each enqueue operation in `sess`; none if they run in it already.
 
-        With `coord` one more, which waits for its stop. None where the program is only planned.
+        With `coord` there is one more thread, which waits for the stop request. None while planning
+        only.
         """
         if sess.context.on_plan is not None:
             return []
@@ -82,15 +83,15 @@ class QueueRunner:
         return threads
 
     def _run(self, sess: Any, op: Operation | Tensor, coord: Coordinator | None) -> None:
-        """What a thread does."""
-        ended = False  # the input, not only this thread
+        """The body of a thread."""
+        ended = False  # whether the input ended
         try:
             while coord is None or not coord.should_stop():
                 sess.run(op)
         except self.queue_closed_exception_types:
             ended = True
         except Exception as error:
-            was_ended = isinstance(error, CancelledError) or sess._closed  # who did it knows
+            was_ended = isinstance(error, CancelledError) or sess._closed  # known already
             if coord is not None:
                 coord.request_stop(error)
             elif not was_ended:
@@ -100,7 +101,7 @@ class QueueRunner:
             self._leave(sess, ended)
 
     def _leave(self, sess: Any, ended: bool) -> None:
-        """One thread fewer; the last one closes the queue if the input has ended."""
+        """Decrease the number of threads; the last one closes the queue if the input has ended."""
         with self._lock:
             self._running[id(sess)] -= 1
             last = not self._running[id(sess)]
@@ -114,12 +115,12 @@ class QueueRunner:
     def _close(self, sess: Any, op: Operation) -> None:
         try:
             sess.run(op)
-        except Exception as error:  # the session may have been closed before
+        except Exception as error:  # the session may be closed already
             logger.debug("queue %r was not closed: %s", self.name, error)
 
 
 def add_queue_runner(qr: QueueRunner, collection: str = GraphKeys.QUEUE_RUNNERS) -> None:
-    """Let `start_queue_runners` start `qr`."""
+    """Register `qr` with `start_queue_runners`."""
     get_default_graph().add_to_collection(collection, qr)
 
 
@@ -130,9 +131,9 @@ def start_queue_runners(
     start: bool = True,
     collection: str = GraphKeys.QUEUE_RUNNERS,
 ) -> list[threading.Thread]:
-    """Start the threads of all queue runners of the graph in `sess`, or the default session.
+    """Start the threads of all queue runners of the graph in `sess` (default: the default session).
 
-    They belong to `coord`, if there is one; the threads are returned.
+    The threads are registered with `coord`, if given, and returned.
     """
     graph = get_default_graph() if sess is None else sess.graph
     session = chosen(sess, graph, "start_queue_runners")

@@ -1,4 +1,4 @@
-"""Which device each operation of a replica asks for: variables on servers, the rest on a worker."""
+"""Replica device setter: places variables on servers and other operations on a worker."""
 
 from __future__ import annotations
 
@@ -26,19 +26,20 @@ def replica_device_setter(
     ps_ops: Sequence[str] | None = None,
     ps_strategy: Strategy | None = None,
 ) -> Callable[[Operation], str] | None:
-    """A function for `hf.device`: operations of the types `ps_ops` go to servers in turn.
+    """A function for `hf.device` that places operations of types `ps_ops` on servers.
 
-    The number of servers is `ps_tasks` or, with `cluster`, that of the tasks of `ps_device`'s job;
-    None if there are none. The others go to `worker_device`, but for constants, which have a copy
-    wherever they are used. `ps_strategy` picks the server of an operation, by default round and
-    round. Parts of a device that inner scopes ask for stay. Without `merge_devices` an operation
-    with a scope of its own is left to it. The number of this worker in `worker_device` is its own;
-    another one is a task of the replica, as in `hf.device`.
-    Variables outside of it are dealt to the servers by bytes, and large ones are cut: often better.
+    The number of servers is `ps_tasks` or, with `cluster`, the number of tasks of the job of
+    `ps_device`. The result is None for no servers. Other operations go to `worker_device`, except
+    constants, which are copied to each device that uses them. `ps_strategy` selects the server of
+    an operation, by default round-robin. Fields set by inner device scopes override. Without
+    `merge_devices`, an operation that has a device scope is not changed. If `worker_device` has the
+    number of this worker, it is the worker itself; another number is a task of the replica, as in
+    `hf.device`. Without this function variables are balanced over the servers by bytes, and large
+    ones are sharded, which is often better.
     """
     server, worker = parse(ps_device), _own_task(worker_device)
     if worker == DeviceName("worker"):
-        worker = DeviceName()  # where operations run that ask for nothing
+        worker = DeviceName()  # device of operations without a request
     if cluster is not None:
         spec = ClusterSpec(cluster)
         ps_tasks = spec.num_tasks(server.job) if server.job in spec.jobs else 0
@@ -57,14 +58,14 @@ def replica_device_setter(
             return op.device
         if op.type in types and asked.job in (None, server.job):
             return str(asked.within(server._replace(task=strategy(op))))
-        is_free = not op.inputs and lookup(op.type).pure  # a constant is best where it is used
+        is_free = not op.inputs and lookup(op.type).pure  # constants are copied to their users
         return op.device if is_free else str(asked.within(worker))
 
     return device_of
 
 
 def _own_task(worker_device: str) -> DeviceName:
-    """A worker's device; where it has the number of this worker, as within its replica."""
+    """A worker's device; the number of this worker is replaced by its task within the replica."""
     named = parse(worker_device)
     if named.job != "worker" or named.task is None or not joined():
         return named
@@ -83,23 +84,27 @@ class _RoundRobin:
 
 
 class GreedyLoadBalancingStrategy:
-    """For `replica_device_setter`: each operation to the server with the smallest load so far.
+    """A strategy for `replica_device_setter`: the server with the smallest load so far.
 
-    `load_fn` says an operation's load, as `byte_size_load_fn`. TensorFlow's `contrib.training`.
+    `load_fn` returns the load of an operation, for example `byte_size_load_fn`. The class is from
+    TensorFlow's `contrib.training`.
     """
 
     def __init__(self, num_tasks: int, load_fn: Callable[[Operation], float]) -> None:
         self._loads, self._load_fn = [0.0] * num_tasks, load_fn
 
     def __call__(self, op: Operation) -> int:
-        """The server of `op`; the first of those with equal loads."""
+        """The server of `op`: the first of those with the smallest load."""
         task = self._loads.index(min(self._loads))
         self._loads[task] += self._load_fn(op)
         return task
 
 
 def byte_size_load_fn(op: Operation) -> float:
-    """The bytes of a variable. Errors: PlacementError for another operation."""
+    """The bytes of a variable.
+
+    Errors: PlacementError for another operation.
+    """
     if op.type != "Variable":
         raise PlacementError(
             f"{op.name!r} is a {op.type}, whose bytes are not known",

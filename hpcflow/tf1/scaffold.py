@@ -1,4 +1,4 @@
-"""Scaffold: what is done when a monitored session begins, before any rank trains."""
+"""Scaffold: initialization and restoring at the start of a monitored session."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from hpcflow.train.saver import Saver
 
 
 class Scaffold:
-    """What is done when a session begins, and with which Saver.
+    """The initialization of a session, and its Saver.
 
-    `init_op`, fed `init_feed_dict`, gives the variables their initial values, by default those they
-    were made with; local variables always have theirs, then `local_init_op` runs. Unless a
-    checkpoint is restored then, `init_fn(scaffold, session)` is called. `ready_op` at last gives
-    the names of variables without a value, none if all is well; `ready_for_local_init_op` does so
-    before `local_init_op`. `summary_op` computes what a SummarySaverHook writes, by default all
-    summaries of the graph.
+    `init_op`, fed `init_feed_dict`, initializes the variables; by default their initializers run.
+    Local variables are always initialized, then `local_init_op` runs. If no checkpoint is restored,
+    `init_fn(scaffold, session)` is called. Finally `ready_op` returns the names of uninitialized
+    variables, which must be none. `ready_for_local_init_op` does the same before `local_init_op`.
+    `summary_op` computes what a SummarySaverHook writes, by default all summaries of the graph.
 
-    Ranks: all of it is done on every rank that runs the script, before any of them trains; with
-           parameter servers, the initial values of variables are the chief's, others wait for them.
+    Ranks: every rank that runs the script does all this before any rank trains. With parameter
+           servers the chief initializes the variables, and the others wait.
     """
 
     def __init__(
@@ -42,13 +41,13 @@ class Scaffold:
 
     @property
     def saver(self) -> Saver | None:
-        """What saves and restores; None in a graph without variables."""
+        """The saver; None in a graph without variables."""
         if self._saver is None and global_variables():
             self._saver = Saver()
         return self._saver
 
     def finalize(self) -> Scaffold:
-        """Complete it; the graph is finalized when the session is made."""
+        """Create missing parts; the graph is finalized when the session is created."""
         _ = self.saver
         if self.summary_op is None:
             self.summary_op = merge_all()

@@ -1,4 +1,4 @@
-"""ScaffoldSession: a training session that begins as a scaffold says, on all ranks together."""
+"""ScaffoldSession: a training session initialized by a scaffold, on all ranks together."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hpcflow.train.training_session import TrainingSession
 
 
 class ScaffoldSession(TrainingSession):
-    """A training session that begins as a scaffold says."""
+    """A training session initialized by a scaffold."""
 
     def __init__(
         self,
@@ -35,12 +35,12 @@ class ScaffoldSession(TrainingSession):
     ) -> None:
         self._scaffold = scaffold
         self._restored_by: Keeper | None = None
-        self._set_folder: str | None = None  # for checkpoints, by a setting
+        self._set_folder: str | None = None  # the checkpoint folder of a setting
         self._training: dict[Sequence[Tensor | Operation], bool] = {}
         super().__init__(graph, context, config=config)
 
     def _choose(self, own: str | Path | None) -> Chosen:
-        return Chosen(None, False)  # `begin` does, and what it has found holds for `save_in`
+        return Chosen(None, False)  # `begin` restores; `save_in` uses its result
 
     def _initialize(self, variables: Sequence[Variable]) -> None:
         scaffold = self._scaffold
@@ -55,9 +55,9 @@ class ScaffoldSession(TrainingSession):
             self.run(scaffold.local_init_op)
 
     def begin(self, folder: Any, file: Any) -> None:
-        """Restore what the chief says, or let the scaffold end what it began.
+        """Restore the chief's checkpoint, or complete the initialization with the scaffold.
 
-        Ranks: every rank that runs the script; none goes on before all have done this.
+        Ranks: every rank that runs the script; a barrier at the end.
         """
         if self.context.on_plan is not None:
             return
@@ -74,7 +74,7 @@ class ScaffoldSession(TrainingSession):
         saver = self._scaffold.saver
         if saver is None:
             return False
-        is_first = said["is_set"] or said["file"] is None  # else the script says from which file
+        is_first = said["is_set"] or said["file"] is None  # else the script names the file
         if said["folder"] is not None and is_first and self._resume(Path(said["folder"]), saver):
             return True
         if said["file"] is not None:
@@ -90,7 +90,7 @@ class ScaffoldSession(TrainingSession):
         return found
 
     def save_as_set(self, counter: Variable | None) -> None:
-        """Save in the folder that a setting names, if one does: nothing else says where to."""
+        """Save to the folder that a setting names, if any, since no hook names one."""
         saver = self._scaffold.saver
         if self._set_folder is not None and saver is not None:
             self.save_in(self._set_folder, None, saver, counter)
@@ -104,10 +104,10 @@ class ScaffoldSession(TrainingSession):
         listener: Listener | None = None,
         always_waits: bool = False,
     ) -> None:
-        """Save the state of the job from now on; `counter` says the step of a checkpoint.
+        """Save the state of the job from now on; `counter` is the step in a checkpoint's name.
 
-        `listener`, which ranks may have or not, is told of each save; all ranks wait for each with
-        `always_waits`.
+        `listener` is called at each save; it may be missing on some ranks. With `always_waits` all
+        ranks wait for each save.
 
         Errors: CheckpointError if the folder has checkpoints and is not the one restored from.
         """
@@ -125,7 +125,7 @@ class ScaffoldSession(TrainingSession):
             keeper.begin_anew()
 
     def is_training(self, wanted: Sequence[Tensor | Operation]) -> bool:
-        """Whether computing them is a step of training, see `trains`."""
+        """Whether a run of these fetches is a training step, see `trains`."""
         key = tuple(wanted)
         if key not in self._training:
             self._training[key] = trains(key)
@@ -143,7 +143,7 @@ class ScaffoldSession(TrainingSession):
 
 
 def together(context: Context, mine: Mapping[str, Any]) -> dict[str, Any]:
-    """What the chief brought; every rank that runs the script calls it."""
+    """Broadcast the chief's value; every rank that runs the script calls this."""
     drivers = context.drivers
     if drivers is None or drivers.size == 1:
         return dict(mine)

@@ -1,4 +1,4 @@
-"""Server: TensorFlow 1's name for being a task of a cluster; here MPI's rank says which one."""
+"""Server: TensorFlow 1's class for a task of a cluster; the MPI rank determines the task."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from hpcflow.runtime.session.session_target import Target
 from hpcflow.settings import PREFIX, Settings
 from hpcflow.tf1.cluster_spec import ClusterSpec
 
-TOLD = 8  # tasks named in the line that says which rank is which
+TOLD = 8  # tasks named in the mapping message
 
 
 @dataclasses.dataclass(frozen=True)
 class ServerDef:
-    """What a server is: its cluster, and which task of it."""
+    """A server's cluster, and its task in it."""
 
     cluster: ClusterSpec
     job_name: str
@@ -34,18 +34,19 @@ class ServerDef:
 
 
 class Server:
-    """This rank as a task of a cluster: its sessions run in `target`.
+    """This rank as a task of a cluster; sessions run in its `target`.
 
-    `cluster` lists the tasks (`ClusterSpec`); MPI's ranks are mapped to them, and the chief prints
-    how. `job_name` and `task_index` may be left out: the rank knows. If all ranks that run the
-    script are told the same task, as by one command line for all, the rank decides; use
-    `server_def.task_index`. `protocol`, `config` and `start` are taken for TensorFlow's sake: a
-    session has a config of its own.
+    `cluster` lists the tasks (`ClusterSpec`). MPI ranks are mapped to them, and the chief prints
+    the mapping. `job_name` and `task_index` are optional, since the rank determines them. If all
+    ranks that run the script are given the same task, as by one command line for all, the rank
+    decides; use `server_def.task_index`. `protocol`, `config` and `start` are accepted for
+    compatibility with TensorFlow: a session has a config of its own.
 
-    Ranks:  every rank. One that serves variables does so from here on until the job ends, and never
-            returns; under `hpcflow run` it does not run the script at all.
-    Errors: LaunchError with the command line that fits if the job has other ranks than the cluster
-            tasks, or if ranks were each told a task and it is not theirs.
+    Ranks:  every rank. A rank that is a parameter server serves from here until the job ends, and
+            the constructor does not return; under `hpcflow run` such a rank does not run the
+            script.
+    Errors: LaunchError with the correct command line if the numbers of ranks and of tasks in the
+            cluster differ, or if ranks were given tasks that are not theirs.
     """
 
     def __init__(
@@ -83,31 +84,31 @@ class Server:
     def of(
         cls, cluster: ClusterSpec, context: Context, serving: threading.Thread | None = None
     ) -> Server:
-        """The server of a context that is a task of `cluster`, `serving` in a thread or not."""
+        """The server of a context that is a task of `cluster`; `serving` if a thread serves it."""
         made = cls.__new__(cls)
         made._be(cluster, context, serving)
         return made
 
     @staticmethod
     def create_local_server(config: ConfigProto | None = None, start: bool = True) -> Server:
-        """A task that is a cluster of its own, whatever job this process belongs to."""
+        """A server whose cluster is this process alone, in any job."""
         alone = {"ps": 0, "serve": False, "tasks_per_replica": 1, "sync": "", "inject": ""}
         context = Context(Settings.from_environ(**alone))
         return Server.of(ClusterSpec({"worker": ["localhost:0"]}), context)
 
     @property
     def target(self) -> str:
-        """For `hf.Session(server.target)`, `MonitoredTrainingSession(master=server.target)` ..."""
+        """The target, the argument of `hf.Session` or `master` of `MonitoredTrainingSession`."""
         job, task = self.server_def.job_name, self.server_def.task_index
         return Target(f"mpi://{job}/{task}", self.context)
 
     def start(self) -> None:
-        """Nothing: it has begun when it is made."""
+        """Do nothing: a server starts when it is created."""
 
     def join(self) -> None:
-        """Serve until the job ends, where this rank serves; a rank of MPI does not come back.
+        """Serve until the job ends, on a parameter server; an MPI rank does not return.
 
-        Errors: LaunchError on a rank that runs the script: nobody would run it any more.
+        Errors: LaunchError on a rank that runs the script, since it would block forever.
         """
         if self._serving is not None:
             self._serving.join()
@@ -129,7 +130,7 @@ def _name(context: Context) -> str:
 
 
 def _told(job_name: str | None, task_index: int | None) -> str:
-    """The task that the script names, "" if none."""
+    """The task that the script gives, or ""."""
     if not job_name and task_index is None:
         return ""
     return f"/job:{job_name or 'worker'}/task:{task_index or 0}"
@@ -145,12 +146,12 @@ def _check_jobs(cluster: ClusterSpec) -> None:
 
 
 def _counts(cluster: ClusterSpec) -> tuple[int, int]:
-    """How many servers and workers it lists."""
+    """The numbers of servers and workers in the cluster."""
     return cluster.num_tasks("ps") if "ps" in cluster.jobs else 0, cluster.num_tasks("worker")
 
 
 def _join(cluster: ClusterSpec, job_name: str | None) -> Context:
-    """This rank's context; where MPI's ranks have no roles yet they get those of the cluster."""
+    """This rank's context; ranks without roles get the roles of the cluster."""
     if joined():
         return current()
     servers, workers = _counts(cluster)
@@ -185,9 +186,9 @@ def _misfit(cluster: ClusterSpec, here: str, context: Context | None) -> LaunchE
 
 
 def _check_told(told: str, context: Context) -> bool:
-    """Whether all were told one and the same task, so that the ranks decide.
+    """Whether all ranks were given the same task, so that the ranks decide.
 
-    Errors: LaunchError on all ranks if one was told a task that is another's.
+    Errors: LaunchError on all ranks if one was given the task of another.
     """
     drivers, said = context.drivers, [told]
     if drivers is not None and drivers.size > 1:
@@ -212,7 +213,7 @@ def _check_told(told: str, context: Context) -> bool:
 
 
 def describe(cluster: ClusterSpec, context: Context, told: str = "") -> str:
-    """The line that says which rank each task is; `told` is what all ranks were told."""
+    """The message with the rank of each task; `told` is the task given to all ranks."""
     named = list(_tasks(cluster, context))
     words = [f"{task} ({address}) is rank {rank}" for task, address, rank in named[:TOLD]]
     more = f" and so on, {len(named)} tasks" if len(named) > TOLD else ""
@@ -221,7 +222,7 @@ def describe(cluster: ClusterSpec, context: Context, told: str = "") -> str:
 
 
 def _tasks(cluster: ClusterSpec, context: Context) -> Iterator[tuple[str, str, int]]:
-    """(task, address, rank) of each task."""
+    """Task, address and rank of each task."""
     roles = context.roles
     for job, ranks in (("ps", roles.servers), ("worker", roles.workers)):
         for number, rank in zip(cluster.task_indices(job) if ranks else [], ranks, strict=True):

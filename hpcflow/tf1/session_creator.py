@@ -1,4 +1,4 @@
-"""Session creators: how a monitored session begins, with initial values or a checkpoint."""
+"""Session creators: initialize or restore the session of a monitored session."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ from hpcflow.tf1.scaffold_session import ScaffoldSession
 
 
 class SessionCreator:
-    """Makes the session of a `MonitoredSession`."""
+    """Creates the session of a `MonitoredSession`."""
 
     def create_session(self) -> ScaffoldSession:
-        """The session, begun. Ranks: every rank that runs the script."""
+        """The initialized session.
+
+        Ranks: every rank that runs the script.
+        """
         raise NotImplementedError
 
 
 class ChiefSessionCreator(SessionCreator):
-    """Begins from the newest checkpoint of `checkpoint_dir`, or from the given one.
+    """Restores the newest checkpoint of `checkpoint_dir`, or the given checkpoint.
 
-    What the chief's creator says counts on all ranks.
+    The arguments of the chief's creator apply to all ranks.
     """
 
     def __init__(
@@ -38,7 +41,10 @@ class ChiefSessionCreator(SessionCreator):
         self._folder, self._file = checkpoint_dir, checkpoint_filename_with_path
 
     def create_session(self) -> ScaffoldSession:
-        """The session, begun. Ranks: every rank that runs the script."""
+        """The initialized session.
+
+        Ranks: every rank that runs the script.
+        """
         scaffold = self._scaffold.finalize()
         session = ScaffoldSession(
             scaffold, get_default_graph(), context_of(self._master), self._config
@@ -48,9 +54,10 @@ class ChiefSessionCreator(SessionCreator):
 
 
 class WorkerSessionCreator(ChiefSessionCreator):
-    """Begins as the chief does, once the chief has.
+    """Initializes as the chief, after the chief.
 
-    `max_wait_secs` is taken for TensorFlow's sake: the setting `stall_abort_s` ends a long wait.
+    `max_wait_secs` is accepted for compatibility with TensorFlow; the setting `stall_abort_s`
+    limits the wait.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""TensorFlow 1's hooks for monitored sessions: when to stop, what to print, what to look for."""
+"""Session hooks of TensorFlow 1: stop, log, save, summarize, and check for NaN."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from hpcflow.train.saver import Saver
 from hpcflow.train.tensorboard_writer import FileWriter, FileWriterCache
 from hpcflow.train.training_session import TrainingSession
 
-LOOK_S = 0.05  # between two looks at the global step by one who waits for it
+LOOK_S = 0.05  # polling interval of the global step
 
 
 class NanLossDuringTrainingError(HpcflowError, RuntimeError):
-    """The loss is no number any more."""
+    """The loss became NaN."""
 
 
 class SecondOrStepTimer:
-    """Says when it is time again: after so many seconds or so many steps, exactly one of them."""
+    """Triggers every so many seconds or every so many steps; exactly one is given."""
 
     def __init__(self, every_secs: float | None = None, every_steps: int | None = None) -> None:
         if (every_secs is None) == (every_steps is None):
@@ -47,7 +47,7 @@ class SecondOrStepTimer:
         self._last_time = 0.0
 
     def should_trigger_for_step(self, step: int) -> bool:
-        """Whether it is time at this step; always the first time, never twice at a step."""
+        """Whether to trigger at this step: always at the first, never twice at the same."""
         if self._last_step is None:
             return True
         if step == self._last_step:
@@ -58,7 +58,10 @@ class SecondOrStepTimer:
         return step >= self._last_step + self._steps
 
     def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
-        """It was done at this step: seconds and steps since it was done before, if it was."""
+        """Record a trigger at this step.
+
+        Returns the seconds and steps since the previous trigger; None without one.
+        """
         now, since = time.monotonic(), (None, None)
         if self._last_step is not None:
             since = now - self._last_time, step - self._last_step  # type: ignore[assignment]
@@ -66,7 +69,7 @@ class SecondOrStepTimer:
         return since
 
     def last_triggered_step(self) -> int | None:
-        """The step at which it was done last."""
+        """The step of the last trigger."""
         return self._last_step
 
 
@@ -81,7 +84,7 @@ def _global_step(hook: SessionRunHook) -> Variable:
 
 
 class StopAtStepHook(SessionRunHook):
-    """Stops when the global step is `last_step`, or `num_steps` after the session was made."""
+    """Stops when the global step is `last_step`, or `num_steps` after the start of the session."""
 
     def __init__(self, num_steps: int | None = None, last_step: int | None = None) -> None:
         if (num_steps is None) == (last_step is None):
@@ -92,11 +95,11 @@ class StopAtStepHook(SessionRunHook):
         self._num_steps, self._last_step = num_steps, last_step
 
     def begin(self) -> None:
-        """Find the global step."""
+        """Look up the global step."""
         self._global_step = _global_step(self)
 
     def after_create_session(self, session: TrainingSession, coord: Coordinator) -> None:
-        """Find where it ends."""
+        """Compute the last step."""
         if self._last_step is None:
             assert self._num_steps is not None
             self._last_step = int(session.run(self._global_step)) + self._num_steps
@@ -106,7 +109,10 @@ class StopAtStepHook(SessionRunHook):
         return SessionRunArgs(self._global_step)
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """Near the end look at the global step anew: what servers join they have then applied."""
+        """Stop at the last step.
+
+        Near it, the step is read again, since servers may have applied further updates.
+        """
         assert self._last_step is not None
         if (
             run_values.results + 1 >= self._last_step
@@ -116,12 +122,12 @@ class StopAtStepHook(SessionRunHook):
 
 
 class CheckpointSaverHook(SessionRunHook):
-    """Saves the state of the job in a folder every so many seconds or steps, and at the end.
+    """Saves the job's state to a folder every so many seconds or steps, and at the end.
 
-    The session does it, on all ranks together, when the chief says so: as
+    The session saves on all ranks together when the chief decides, as
     `hf.train.TrainingSession(checkpoints=...)`, with the global step in the name. A session has one
-    such hook. `saver` or that of `scaffold` says what is saved, by default all variables.
-    `listeners` are told of each save.
+    such hook. `saver` or the saver of `scaffold` selects the variables, by default all. `listeners`
+    are called at each save.
     """
 
     def __init__(
@@ -135,48 +141,48 @@ class CheckpointSaverHook(SessionRunHook):
     ) -> None:
         if saver is not None and scaffold is not None:
             raise HpcflowError("a saver and a scaffold", hint="give at most one of them")
-        SecondOrStepTimer(save_secs, save_steps)  # exactly one of them
+        SecondOrStepTimer(save_secs, save_steps)  # exactly one is given
         self.every = save_steps if save_secs is None else f"{float(save_secs):f}s"
         self.checkpoint_dir, self._saver, self._scaffold = checkpoint_dir, saver, scaffold
         self.listeners, self._stops = list(listeners or ()), False
 
     def begin(self) -> None:
-        """The listeners' `begin`."""
+        """Call `begin` of the listeners."""
         for one in self.listeners:
             one.begin()
 
     def before_save(self, session: TrainingSession, global_step_value: int) -> None:
-        """The listeners' `before_save`."""
+        """Call `before_save` of the listeners."""
         for one in self.listeners:
             one.before_save(session, global_step_value)
 
     def after_save(self, session: TrainingSession, global_step_value: int) -> None:
-        """The listeners' `after_save`."""
+        """Call `after_save` of the listeners."""
         asked = [one.after_save(session, global_step_value) for one in self.listeners]
         self._stops = self._stops or any(asked)
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """Asks for the end if a listener has."""
+        """Request a stop if a listener did."""
         if self._stops:
             run_context.request_stop()
 
     def end(self, session: TrainingSession) -> None:
-        """The listeners' `end`."""
+        """Call `end` of the listeners."""
         counter = get_global_step(session.graph)
         for one in self.listeners:
             one.end(session, session.steps if counter is None else int(session.run(counter)))
 
     @property
     def saver(self) -> Saver | None:
-        """What saves, None for the session's own."""
+        """The saver; None for the session's own."""
         return self._scaffold.saver if self._scaffold is not None else self._saver
 
 
 class LoggingTensorHook(SessionRunHook):
-    """Logs values of `tensors`, a list or {what to call it: tensor}, or their names.
+    """Logs values of `tensors`: a list or a dict {label: tensor}, of tensors or names.
 
-    Every `every_n_iter` runs or `every_n_secs` seconds, or only `at_end`. `formatter` makes a line
-    of {name: value}. rank 0 prints it; the other ranks keep it in their logs.
+    It logs every `every_n_iter` runs, every `every_n_secs` seconds, or only `at_end`. `formatter`
+    returns a line for {label: value}. Rank 0 prints it; other ranks write it to their log files.
     """
 
     def __init__(
@@ -197,23 +203,23 @@ class LoggingTensorHook(SessionRunHook):
         self._runs, self._is_time = 0, False
 
     def begin(self) -> None:
-        """Find the tensors."""
+        """Look up the tensors."""
         graph = get_default_graph()
         self._tensors = {name: tensor_of(graph, t) for name, t in self._tensors.items()}
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
-        """Fetch them if it is time, or if all replicas must fetch the same."""
+        """Fetch the tensors if due, or always if all replicas must fetch the same."""
         self._is_time = self._timer is not None and self._timer.should_trigger_for_step(self._runs)
         return SessionRunArgs(self._tensors) if self._is_time or run_context.is_joint else None
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """Log them if it is time."""
+        """Log the values if due."""
         if self._is_time:
             self._log(run_values.results)
         self._runs += 1
 
     def end(self, session: TrainingSession) -> None:
-        """Log them once more if that is wished."""
+        """Log the values at the end if requested."""
         if self._at_end:
             self._log(session.run(self._tensors))
 
@@ -233,9 +239,9 @@ def _name(tensor: Any) -> str:
 
 
 class StepCounterHook(SessionRunHook):
-    """Logs how many global steps a second are done, every so many of them or seconds.
+    """Logs the global steps per second, every so many steps or seconds.
 
-    With an `output_dir` or a `summary_writer` also as a summary for TensorBoard.
+    With `output_dir` or `summary_writer` it also writes them as a summary for TensorBoard.
     """
 
     def __init__(
@@ -250,15 +256,15 @@ class StepCounterHook(SessionRunHook):
         self._writer, self._folder = summary_writer, output_dir
 
     def begin(self) -> None:
-        """Find the global step."""
+        """Look up the global step."""
         self._global_step = _global_step(self)
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
-        """Fetch it."""
+        """Fetch the global step."""
         return SessionRunArgs(self._global_step)
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """Log the rate if it is time."""
+        """Log the rate if due."""
         step = int(run_values.results) + 1
         if self._timer.should_trigger_for_step(step):
             seconds, steps = self._timer.update_last_triggered_step(step)
@@ -276,9 +282,9 @@ class StepCounterHook(SessionRunHook):
 class SummarySaverHook(SessionRunHook):
     """Writes summaries for TensorBoard, every so many steps or seconds.
 
-    They are `summary_op`, one or a list, or those of `scaffold`; they go into a file in
+    The summaries are `summary_op`, one or a list, or those of `scaffold`. They go to a file in
     `output_dir`, or to `summary_writer`.
-    Ranks: the chief writes; where replicas run each step together all compute them in each step.
+    Ranks: the chief writes. Synchronous replicas all compute the summaries in every step.
     """
 
     def __init__(
@@ -302,7 +308,7 @@ class SummarySaverHook(SessionRunHook):
         self._is_time = False
 
     def begin(self) -> None:
-        """Find the global step."""
+        """Look up the global step."""
         self._global_step = _global_step(self)
 
     def after_create_session(self, session: TrainingSession, coord: Coordinator) -> None:
@@ -317,13 +323,13 @@ class SummarySaverHook(SessionRunHook):
         return list(found) if isinstance(found, (list, tuple)) else [found]
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
-        """Fetch the global step; and the summaries if it is time, or if all replicas must."""
+        """Fetch the global step, and the summaries if due or if all replicas must fetch them."""
         self._is_time = self._next is None or self._timer.should_trigger_for_step(self._next)
         asks = self._is_time or run_context.is_joint
         return SessionRunArgs([self._global_step, self._summaries() if asks else []])
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """Write the summaries if it is time."""
+        """Write the summaries if due."""
         before, found = run_values.results
         step = int(before) + 1
         if self._next is None or self._is_time:
@@ -338,30 +344,30 @@ class SummarySaverHook(SessionRunHook):
         self._next = step + 1
 
     def end(self, session: TrainingSession) -> None:
-        """Have all that was written on the disk."""
+        """Flush the file."""
         if self._writer is not None:
             self._writer.flush()
 
 
 class NanTensorHook(SessionRunHook):
-    """Ends the training when `loss_tensor` is NaN.
+    """Stops the training when `loss_tensor` is NaN.
 
-    Errors: NanLossDuringTrainingError; without `fail_on_nan_loss` it is a warning and a stop.
+    Errors: NanLossDuringTrainingError; without `fail_on_nan_loss` a warning and a stop request.
     """
 
     def __init__(self, loss_tensor: Any, fail_on_nan_loss: bool = True) -> None:
         self._loss, self._fails = loss_tensor, fail_on_nan_loss
 
     def begin(self) -> None:
-        """Find the tensor."""
+        """Look up the tensor."""
         self._loss = tensor_of(get_default_graph(), self._loss)
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
-        """Fetch it."""
+        """Fetch the tensor."""
         return SessionRunArgs(self._loss)
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """Look at it."""
+        """Check the value."""
         if not np.any(np.isnan(run_values.results)):
             return
         if self._fails:
@@ -378,33 +384,33 @@ class NanTensorHook(SessionRunHook):
 
 
 class GlobalStepWaiterHook(SessionRunHook):
-    """Lets a worker begin when the global step is `wait_until_step`, so that workers start slowly.
+    """Delays a worker until the global step is `wait_until_step`, for a staggered start.
 
-    Synchronous replicas step together: there it does not wait, and one line says so.
+    Synchronous replicas do not wait, since they run each step together; a message says so.
     """
 
     def __init__(self, wait_until_step: int) -> None:
         self._until = wait_until_step
 
     def begin(self) -> None:
-        """Find the global step."""
+        """Look up the global step."""
         self._global_step = _global_step(self)
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
-        """Wait, before the first run."""
+        """Wait before the first run."""
         session, until = run_context.session, self._until
         self._until = 0
         if until > 0 and session.context.cluster.in_step:
             say_once(f"nobody waits for global step {until}: all replicas step together")
             return None
         while until > 0 and session.run(self._global_step) < until:
-            session.between_steps()  # others may wait for this rank, to save or to stop
+            session.between_steps()  # other ranks may wait for this one to save or stop
             time.sleep(LOOK_S)
         return None
 
 
 class FinalOpsHook(SessionRunHook):
-    """Runs `final_ops` at the end; their values are in `final_ops_values`."""
+    """Runs `final_ops` at the end and stores the values in `final_ops_values`."""
 
     def __init__(
         self, final_ops: Any, final_ops_feed_dict: Mapping[Any, Any] | None = None
@@ -413,17 +419,17 @@ class FinalOpsHook(SessionRunHook):
         self.final_ops_values: Any = None
 
     def end(self, session: TrainingSession) -> None:
-        """Run them."""
+        """Run `final_ops`."""
         if self._final_ops is not None:
             self.final_ops_values = session.run(self._final_ops, self._feeds)
 
 
 class FeedFnHook(SessionRunHook):
-    """Feeds what `feed_fn()` returns, {placeholder: value}, in each run."""
+    """Feeds the result of `feed_fn()`, a dict {placeholder: value}, in each run."""
 
     def __init__(self, feed_fn: Callable[[], Mapping[Any, Any]]) -> None:
         self.feed_fn = feed_fn
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
-        """Ask for the feeds."""
+        """The feeds of `feed_fn()`."""
         return SessionRunArgs(None, self.feed_fn())

@@ -1,4 +1,4 @@
-"""SessionManager: TensorFlow 1's way to a plain session that is initialized or restored."""
+"""SessionManager: TensorFlow 1's class that creates initialized or restored plain sessions."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from hpcflow.runtime.session.session import Session
 from hpcflow.train.checkpoint_listing import checkpoint_exists
 from hpcflow.train.saver import Saver
 
-LOOK_S = 0.05  # between two looks for a checkpoint or a variable of another rank
+LOOK_S = 0.05  # polling interval for a checkpoint or a variable of another rank
 
 
 class SessionManager:
-    """Makes sessions whose variables have values: of a checkpoint, else of an `init_op`.
+    """Creates sessions with initialized variables: from a checkpoint, otherwise by an `init_op`.
 
-    `ready_op` gives the names of variables without a value, none if all is well, as
-    `hf.report_uninitialized_variables()` does; `ready_for_local_init_op` does so before
-    `local_init_op`, fed `local_init_feed_dict`, runs. `recovery_wait_secs` is how long
-    `wait_for_session` waits between two looks.
+    `ready_op` returns the names of uninitialized variables, as
+    `hf.report_uninitialized_variables()`. `ready_for_local_init_op` does so before `local_init_op`,
+    fed `local_init_feed_dict`, runs. `recovery_wait_secs` is the polling interval of
+    `wait_for_session`.
 
-    Ranks: every rank that runs the script has one. With parameter servers the chief prepares and
-           the others wait; where replicas step together all prepare together.
+    Ranks: every rank that runs the script has a manager. With parameter servers the chief prepares
+           the session and the others wait. Synchronous replicas prepare theirs together.
     """
 
     def __init__(
@@ -57,11 +57,11 @@ class SessionManager:
         init_feed_dict: Mapping[Any, Any] | None = None,
         init_fn: Callable[[Session], Any] | None = None,
     ) -> Session:
-        """A session, restored by `saver` if there is a checkpoint, else initialized.
+        """A session, restored by `saver` if a checkpoint exists, otherwise initialized.
 
         It is initialized by `init_op`, fed `init_feed_dict`, then by `init_fn(session)`.
-        Errors: UninitializedError if variables have no value then; GraphError if there is neither
-                a checkpoint nor anything to initialize with.
+        Errors: UninitializedError if variables remain uninitialized; GraphError if there is neither
+                a checkpoint nor an initializer.
         """
         session, restored = self._restored(
             master,
@@ -100,7 +100,7 @@ class SessionManager:
         max_wait_secs: float = 7200,
         config: ConfigProto | None = None,
     ) -> tuple[Session, bool]:
-        """A session, and whether its variables have values: those of a checkpoint."""
+        """A session, and whether its variables were restored from a checkpoint."""
         wait_s = max_wait_secs if wait_for_checkpoint else 0
         session, restored = self._restored(
             master, saver, checkpoint_dir, checkpoint_filename_with_path, wait_s, config
@@ -115,10 +115,10 @@ class SessionManager:
         config: ConfigProto | None = None,
         max_wait_secs: float = float("inf"),
     ) -> Session:
-        """A session, once another rank has given the variables their values.
+        """A session, once another rank has initialized the variables.
 
-        Errors: DeadlineExceededError after `max_wait_secs`; GraphError where replicas step
-                together, for each has variables of its own.
+        Errors: DeadlineExceededError after `max_wait_secs`; GraphError for synchronous replicas,
+                since each has its own variables.
         """
         session = Session(master, self._graph, config)
         cluster = session.context.cluster
@@ -167,7 +167,7 @@ class SessionManager:
         return session, True
 
     def _local_init(self, session: Session) -> str:
-        """Run `local_init_op` if it may; else the names of what has no value."""
+        """Run `local_init_op` if ready; otherwise return the names of uninitialized variables."""
         if self._local_init_op is None:
             return ""
         missing = self._missing(session, self._ready_for_local)

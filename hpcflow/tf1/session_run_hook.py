@@ -1,4 +1,4 @@
-"""The protocol of hooks: what is called around each run of a monitored session."""
+"""Session run hooks: the methods that are called around each run of a monitored session."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hpcflow.train.training_session import TrainingSession
 
 
 class SessionRunArgs(NamedTuple):
-    """What to fetch and feed in a run, besides what was asked for."""
+    """Additional fetches, feeds and options of a run."""
 
     fetches: Any
     feed_dict: Mapping[Any, Any] | None = None
@@ -20,8 +20,7 @@ class SessionRunArgs(NamedTuple):
 
 
 class SessionRunValues(NamedTuple):
-    """The values of what a hook fetched, in the structure of its fetches; what the run was told,
-    by all, and tells of itself."""
+    """Results of the run for a hook: its fetches' values, and the run's options and metadata."""
 
     results: Any
     options: RunOptions | None = None
@@ -29,83 +28,83 @@ class SessionRunValues(NamedTuple):
 
 
 class SessionRunContext:
-    """A run that a hook is called for: what was asked, the session, and whether to stop."""
+    """The run that a hook is called for: its arguments, its session, and the stop request."""
 
     def __init__(self, original_args: SessionRunArgs, session: TrainingSession) -> None:
         self.original_args, self.session = original_args, session
         self.stop_requested = False
 
     def request_stop(self) -> None:
-        """Let `should_stop` of the session be true after this run."""
+        """Stop after this run: `should_stop` of the session becomes true."""
         self.stop_requested = True
 
     @property
     def is_joint(self) -> bool:
-        """Whether replicas run each step together: all must then fetch the same in it."""
+        """Whether replicas are synchronous: all must then fetch the same in this run."""
         return self.session.context.cluster.mode == "collective"
 
 
 class SessionRunHook:
-    """Base of hooks; each method may be left as it is.
+    """Base class of hooks; every method is optional.
 
-    Ranks: where replicas train together (collective mode) `before_run` must ask for the same
-    fetches on all of them, and all must stop after the same run.
+    Ranks: synchronous replicas (collective mode) must all return the same fetches from
+    `before_run`, and must stop after the same run.
     """
 
     def begin(self) -> None:
-        """Called before the session is made: operations may still be added, alike on all ranks."""
+        """Called before the session is created; may add operations, the same on all ranks."""
 
     def after_create_session(self, session: TrainingSession, coord: Coordinator) -> None:
-        """Called once, with the new session; no operation can be added any more."""
+        """Called once with the new session; the graph is finalized."""
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
-        """Called before each run; what to fetch and feed in it besides."""
+        """Called before each run; returns additional fetches and feeds."""
         return None
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """Called after each run that did not fail, with what `before_run` asked for."""
+        """Called after each successful run with the values of the hook's fetches."""
 
     def end(self, session: TrainingSession) -> None:
-        """Called when all workers have done their last step, unless one failed here."""
+        """Called when all workers have run their last step, unless this rank failed."""
 
 
 class CheckpointSaverListener:
-    """Base of what a `CheckpointSaverHook` tells of its saves; each method may be left as it is.
+    """Base class of listeners of a `CheckpointSaverHook`; every method is optional.
 
-    A save is waited for where there are listeners.
+    With listeners, training waits for the end of each save.
 
-    Ranks: called on each rank whose own hook has it; where replicas train together, what it runs
-           in `session` all of them must run.
+    Ranks: called on each rank whose own hook has the listener. What it runs in `session`, all
+           synchronous replicas must run.
     """
 
     def begin(self) -> None:
-        """Called before the session is made: operations may still be added."""
+        """Called before the session is created; may add operations."""
 
     def before_save(self, session: TrainingSession, global_step_value: int) -> None:
         """Called before each save."""
 
     def after_save(self, session: TrainingSession, global_step_value: int) -> bool | None:
-        """Called after each save; True asks for the end, which comes after the next run."""
+        """Called after each save; returning True requests a stop after the next run."""
 
     def end(self, session: TrainingSession, global_step_value: int) -> None:
-        """Called at the end of the session, behind the last save."""
+        """Called at the end of the session, after the last save."""
 
 
 class Elsewhere(SessionRunHook):
-    """A hook of the chief on the other ranks: it makes the same graph, and fetches the same."""
+    """A chief-only hook on another rank: builds the same graph and fetches the same."""
 
     def __init__(self, hook: SessionRunHook) -> None:
         self._hook = hook
 
     def begin(self) -> None:
-        """As the chief's."""
+        """The same as on the chief."""
         self._hook.begin()
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
-        """As the chief's, where replicas run each step together."""
+        """The same as on the chief, for synchronous replicas."""
         return self._hook.before_run(run_context) if run_context.is_joint else None
 
 
 def tensor_of(graph: Graph, given: Any) -> Any:
-    """A tensor or variable, also by its name."""
+    """A tensor or variable, also given by name."""
     return graph.get_tensor_by_name(given) if isinstance(given, str) else given

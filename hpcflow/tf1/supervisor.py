@@ -1,4 +1,4 @@
-"""Supervisor: TensorFlow 1's older way to a session that begins, saves and ends by itself."""
+"""Supervisor: TensorFlow 1's older class for sessions with initialization and checkpoints."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from hpcflow.train.global_step_counter import get_global_step
 from hpcflow.train.saver import Saver
 from hpcflow.train.tensorboard_writer import FileWriter
 
-USE_DEFAULT = object()  # in place of what may be None: all summaries, a file in `logdir`
-SUMMARY_S = 120.0  # between two summaries
+USE_DEFAULT = object()  # default; None would mean no summaries or no file in `logdir`
+SUMMARY_S = 120.0  # seconds between summaries
 
 
 class SupervisedSession(ScaffoldSession):
-    """A session in which a run that changes variables which replicas share is a step of training.
+    """A session in which a run that updates variables shared by replicas is a training step.
 
-    Before such a step all ranks stop or save together, if it is time.
+    Before such a step all ranks together check whether to stop or save.
     """
 
     is_begun = False
@@ -62,22 +62,22 @@ class SupervisedSession(ScaffoldSession):
 
 
 class Supervisor:
-    """Makes the session of a training program: begun, with queue runners and checkpoints.
+    """Creates the session of a training program, with initialization, queue runners, checkpoints.
 
-    The session begins from the newest checkpoint in `logdir`, or from the initial values that
-    `init_op`, fed `init_feed_dict`, gives the variables, by default those they were made with; then
-    `init_fn(session)` is called. All ranks save in `logdir` every `save_model_secs` seconds (0:
-    never) and at the end. The graph takes no more operations once the supervisor is made.
+    The session restores the newest checkpoint in `logdir`. Without one, `init_op`, fed
+    `init_feed_dict`, initializes the variables (default: their initializers); then
+    `init_fn(session)` is called. All ranks save to `logdir` every `save_model_secs` seconds (0:
+    never) and at the end. The graph is finalized when the supervisor is created.
 
-    Who is the chief the ranks say. `is_chief` and `recovery_wait_secs` are taken for TensorFlow's
-    sake: a worker waits for the chief by a message.
+    The rank decides who is chief. `is_chief` and `recovery_wait_secs` are accepted for
+    compatibility with TensorFlow: a worker waits for a message of the chief.
 
-    The chief writes what `summary_op` computes, by default all summaries of the graph, into a file
-    in `logdir` every `save_summaries_secs` (120; 0 for never), by a step of its own in a thread:
-    give None as `summary_op` if it needs feeds. Where replicas run each step together nobody does;
-    `summary_computed` writes there what a step has computed.
+    The chief writes the result of `summary_op` (default: all summaries of the graph) to a file in
+    `logdir` every `save_summaries_secs` (120; 0: never), in a separate step in a thread. Pass None
+    as `summary_op` if it needs feeds. Synchronous replicas do not write it; there
+    `summary_computed` writes a summary that a step has computed.
 
-    Ranks: every rank that runs the script has one; what the chief's says counts.
+    Ranks: every rank that runs the script has a supervisor; the chief's decisions apply.
     """
 
     def __init__(
@@ -124,12 +124,12 @@ class Supervisor:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this rank speaks for the job."""
+        """Whether this rank is the chief of the job."""
         return (self._context or current()).is_chief
 
     @property
     def saver(self) -> Saver | None:
-        """What saves and restores; None in a graph without variables."""
+        """The saver; None in a graph without variables."""
         return self._scaffold.saver
 
     def prepare_or_wait_for_session(
@@ -138,9 +138,9 @@ class Supervisor:
         config: ConfigProto | None = None,
         start_standard_services: bool = True,
     ) -> SupervisedSession:
-        """The session, begun; without `start_standard_services` nothing fills queues nor saves.
+        """The initialized session; `start_standard_services` starts queue runners and saving.
 
-        Ranks: every rank that runs the script; the others wait until the chief has begun.
+        Ranks: every rank that runs the script; the others wait for the chief's initialization.
         """
         self.coord.clear_stop()
         self._context = context = context_of(master)
@@ -158,12 +158,12 @@ class Supervisor:
             self._write_summaries(session)
         session.is_begun = True
         self._unfinished.append(session)
-        if context.roles.replicas > 1:  # others may wait, to save with all
+        if context.roles.replicas > 1:  # other ranks may wait for a collective save
             atexit.register(_at_exit, weakref.ref(self))
         return session
 
     def _write_summaries(self, session: SupervisedSession) -> None:
-        """Begin the thread of the chief that computes and writes summaries."""
+        """Start the chief's thread that computes and writes summaries."""
         context, every = session.context, self.save_summaries_secs
         if self.summary_op is None or not self.logdir or not every:
             return
@@ -184,15 +184,15 @@ class Supervisor:
 
     @property
     def summary_writer(self) -> FileWriter | None:
-        """What writes summaries, None without a `logdir` or if none was wanted."""
+        """The summary writer; None without `logdir` or if disabled."""
         if self._writer is USE_DEFAULT:
             self._writer = FileWriter(self.logdir) if self.logdir else None
         return self._writer
 
     def summary_computed(self, sess: Session, summary: Any, global_step: int | None = None) -> None:
-        """Write a summary that `sess` has computed, at the global step of now if none is given.
+        """Write a summary that `sess` has computed; the default step is the current global step.
 
-        Errors: GraphError if there is nothing to write with.
+        Errors: GraphError without a summary writer.
         """
         writer = self.summary_writer
         if writer is None:
@@ -210,10 +210,10 @@ class Supervisor:
         config: ConfigProto | None = None,
         start_standard_services: bool = True,
     ) -> Iterator[SupervisedSession]:
-        """The session of `prepare_or_wait_for_session`, ended and closed after the `with`.
+        """The session of `prepare_or_wait_for_session`, ended and closed after the `with` block.
 
-        Inside, the end of the data (OutOfRangeError) ends the block; other errors are raised after
-        all threads were asked to stop.
+        The end of the data (OutOfRangeError) ends the block. Other errors are raised after all
+        threads were requested to stop.
         """
         session = self.prepare_or_wait_for_session(master, config, start_standard_services)
         try:
@@ -245,23 +245,23 @@ class Supervisor:
         args: Sequence[Any] | None = None,
         kwargs: Mapping[str, Any] | None = None,
     ) -> LooperThread:
-        """Call `target` in a thread of its own every so many seconds, until it is to stop."""
+        """Call `target` in a separate thread every so many seconds, until the stop."""
         return LooperThread.loop(self.coord, timer_interval_secs, target, args or (), kwargs)
 
     def should_stop(self) -> bool:
-        """Whether a thread has asked all to stop."""
+        """Whether a thread has requested a stop."""
         return self.coord.should_stop()
 
     def request_stop(self, ex: Any = None) -> None:
-        """Ask all threads to stop; `ex` says why."""
+        """Request all threads to stop; `ex` is the reason."""
         self.coord.request_stop(ex)
 
     def stop_on_exception(self) -> contextlib.AbstractContextManager[None]:
-        """Inside, an exception asks all threads to stop and goes no further."""
+        """A context manager that turns an exception into a stop request."""
         return self.coord.stop_on_exception()
 
     def wait_for_stop(self) -> None:
-        """Wait until a thread asks for the end."""
+        """Wait for a stop request."""
         self.coord.wait_for_stop()
 
     def stop(
@@ -269,10 +269,10 @@ class Supervisor:
         threads: Iterable[threading.Thread] | None = None,
         ignore_live_threads: bool = False,
     ) -> None:
-        """End: the threads, then the steps of all workers, and save.
+        """Stop the threads, wait for the steps of all workers, and save.
 
         Ranks:  every rank that runs the script.
-        Errors: the first that a thread asked for the end with.
+        Errors: the first one with which a thread requested the stop.
         """
         ending, self._unfinished = self._unfinished, []
         self.coord.request_stop()

@@ -1,4 +1,4 @@
-"""SyncReplicasOptimizer: TensorFlow 1's name for workers of servers that keep step."""
+"""SyncReplicasOptimizer: TensorFlow 1's class for synchronous workers of parameter servers."""
 
 from __future__ import annotations
 
@@ -23,13 +23,16 @@ from hpcflow.train.training_session import SYNC
 
 @dataclasses.dataclass(frozen=True)
 class SyncReplicas:
-    """How the workers of a graph keep step, found in its collection by the training session."""
+    """The synchronization rule of a graph, which the training session finds in a collection."""
 
     aggregated: int
     total: int
 
     def rule(self, workers: int) -> Rule:
-        """The rule for a job of so many workers. Errors: GraphError if it was made for others."""
+        """The rule for a job with this number of workers.
+
+        Errors: GraphError if it was created for another number.
+        """
         if workers != self.total:
             raise GraphError(
                 f"SyncReplicasOptimizer was made for {self.total} workers; this job has {workers}",
@@ -40,12 +43,12 @@ class SyncReplicas:
 
 
 class SyncReplicasOptimizer(Optimizer):
-    """`opt`, by the first `replicas_to_aggregate` gradients of `total_num_replicas` workers.
+    """`opt` with the first `replicas_to_aggregate` gradients of `total_num_replicas` workers.
 
-    It says to the training session of its graph `sync="all"`, or with fewer gradients than workers
-    `sync=hf.Backup(total - aggregated)`, by which the others are dropped. `total_num_replicas` is
-    by default as many. The queues, tokens and hooks of TensorFlow's are not needed: what stands for
-    them does nothing.
+    It sets the synchronization rule of the graph's training session: `sync="all"`, or with fewer
+    gradients than workers (backup workers) `sync=hf.Backup(total - aggregated)`, which drops the
+    late gradients. `total_num_replicas` defaults to `replicas_to_aggregate`. TensorFlow's queues,
+    tokens and hooks are not needed; their methods return objects without effect.
 
     Ranks: sessions are of `hf.train`: `MonitoredTrainingSession`, `Supervisor`, `TrainingSession`.
     """
@@ -72,7 +75,7 @@ class SyncReplicasOptimizer(Optimizer):
     def compute_gradients(
         self, loss: Tensor, var_list: Sequence[Variable] | None = None, grad_loss: Any = None
     ) -> list[tuple[Any, Variable]]:
-        """As of the optimizer inside."""
+        """The method of the wrapped optimizer."""
         return self._optimizer.compute_gradients(loss, var_list, grad_loss)
 
     def _own_gradients(
@@ -83,57 +86,60 @@ class SyncReplicasOptimizer(Optimizer):
     def apply_gradients(
         self, grads_and_vars: Pairs, global_step: Variable | None = None, name: str | None = None
     ) -> Operation:
-        """As of the optimizer inside. Errors: GraphError if the graph has another such rule."""
+        """The method of the wrapped optimizer.
+
+        Errors: GraphError if the graph has another such rule.
+        """
         step = self._optimizer.apply_gradients(grads_and_vars, global_step, name)
         _say(step.graph, self._sync)
         return step
 
     def get_slot(self, var: Variable, name: str) -> Variable | None:
-        """The slot of the optimizer inside."""
+        """The slot of the wrapped optimizer."""
         return self._optimizer.get_slot(var, name)
 
     def get_slot_names(self) -> list[str]:
-        """The names of the slots of the optimizer inside."""
+        """The slot names of the wrapped optimizer."""
         return self._optimizer.get_slot_names()
 
     def variables(self) -> list[Variable]:
-        """The slots of the optimizer inside."""
+        """The slots of the wrapped optimizer."""
         return self._optimizer.variables()
 
-    # -- what TensorFlow's scripts ask for
+    # -- methods for compatibility with TensorFlow scripts
 
     def make_session_run_hook(self, is_chief: bool, num_tokens: int = -1) -> SessionRunHook:
-        """A hook that does nothing: server 0 gives out the steps, there are no tokens to begin."""
+        """A hook without effect: server 0 starts the steps; there are no tokens to initialize."""
         return SessionRunHook()
 
     def get_chief_queue_runner(self) -> NoQueueRunner:
-        """A queue runner without threads: server 0 runs the updates when gradients have come."""
+        """A queue runner without threads: server 0 applies the aggregated gradients."""
         return NoQueueRunner()
 
     def get_init_tokens_op(self, num_tokens: int = -1) -> Operation:
-        """An operation that does nothing: there is no queue of tokens to fill."""
+        """An operation without effect: there is no token queue to fill."""
         return no_op()
 
     @property
     def chief_init_op(self) -> Operation:
-        """An operation that does nothing: the servers know which step they are at."""
+        """An operation without effect: the servers keep the step number."""
         return no_op()
 
     local_step_init_op = chief_init_op
 
     @property
     def ready_for_local_init_op(self) -> Tensor:
-        """The names of variables without a value."""
+        """The names of uninitialized variables."""
         return report_uninitialized_variables(global_variables())
 
 
 class NoQueueRunner:
-    """Has no threads, where a queue runner is asked for."""
+    """A queue runner without threads."""
 
     name = "sync_replicas"
 
     def create_threads(self, *args: Any, **kwargs: Any) -> list[threading.Thread]:
-        """None."""
+        """None: it has no threads."""
         return []
 
 

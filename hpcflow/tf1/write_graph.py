@@ -1,4 +1,4 @@
-"""A graph as a file."""
+"""Graph files: writes a graph as JSON."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from hpcflow.graph.graph import Graph
 def write_graph(
     graph_or_graph_def: Graph | Mapping[str, Any], logdir: str | Path, name: str
 ) -> Path:
-    """Write a graph, or what `as_graph_def` made of it, as JSON to `logdir/name`; the path.
+    """Write a graph, or the result of `as_graph_def`, as JSON to `logdir/name`; returns the path.
 
     `hf.import_graph_def(json.loads(path.read_text()))` reads it. Call it on one rank.
-    Errors: GraphError for what is no plain data.
+    Errors: GraphError for attributes that are not plain data.
     """
     given = graph_or_graph_def
     data = given.as_graph_def() if isinstance(given, Graph) else dict(given)
@@ -25,5 +25,5 @@ def write_graph(
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.{os.getpid()}.part")
     draft.write_text(json.dumps(data, allow_nan=False))
-    draft.replace(path)  # whole or not at all
+    draft.replace(path)  # atomic
     return path

@@ -1,4 +1,4 @@
-"""Optimizers, the training session, progress: library code over the graph and the runtime."""
+"""Training library: optimizers, training session, checkpoint policy, stragglers, run records."""
 
 from hpcflow.platform.lazy_imports import later
 

@@ -1,6 +1,7 @@
-"""How often to save, from what a save costs and how often jobs fail; and when the last one begins.
+"""Checkpoint interval: computed from a save's cost and the failure rate; time of the last save.
 
-Only the chief's clock counts: it says to all ranks when it is time (hpcflow/train/preemption.py).
+Only the chief's clock is used: it signals the time of a save to all ranks
+(hpcflow/train/preemption.py).
 """
 
 from __future__ import annotations
@@ -15,23 +16,23 @@ from hpcflow.platform.rank_logging import logger
 from hpcflow.runtime.job.rank_context import Context
 
 AUTO = "auto"
-FIRST_S = 60.0  # of training before the first save, by which its cost is known
-LONGEST_S = 3600.0  # of training between two saves: jobs end for other reasons than nodes, too
-SHARE = 0.01  # but no more of the time than this for the sake of LONGEST_S
-SPARE_S = 30.0  # for all that follows the last save: a new queue, the ranks' ends
-LEAST_S = 1e-3  # a save is not taken to cost less
-UNKNOWN_S = 60.0  # what the last save is given while none was measured
-KEPT = 5  # saves whose times count
-FORGETS = 0.999  # a step that took long once, as the first does, counts less and less
+FIRST_S = 60.0  # seconds of training before the first save, which measures its cost
+LONGEST_S = 3600.0  # longest interval in seconds, since jobs also end for other reasons
+SHARE = 0.01  # but saves may use at most this share of the time for LONGEST_S
+SPARE_S = 30.0  # seconds after the last save, for requeueing and the end of ranks
+LEAST_S = 1e-3  # least assumed cost of a save, in seconds
+UNKNOWN_S = 60.0  # seconds for the last save before one was measured
+KEPT = 5  # number of saves in the averages
+FORGETS = 0.999  # per step: decay of the longest step, so that the first one is forgotten
 
 
 def daly(save_s: float, mtbf_s: float) -> float:
-    """Seconds of training between two saves for which a job is done soonest.
+    """The interval between saves in seconds that minimizes the expected run time of a job.
 
-    `save_s` is what a save costs, `mtbf_s` the mean time between failures of the whole job.
+    `save_s` is the cost of a save, `mtbf_s` the mean time between failures of the whole job.
     Source: J. T. Daly, A higher order estimate of the optimum checkpoint interval for restart
-    dumps, Future Generation Computer Systems 22 (2006) 303-312, equation 37; its first term is
-    J. W. Young's (CACM 17, 1974).
+    dumps, Future Generation Computer Systems 22 (2006) 303-312, equation 37; its first term is J.
+    W. Young's (CACM 17, 1974).
     """
     if save_s >= 2 * mtbf_s:
         return mtbf_s
@@ -40,11 +41,11 @@ def daly(save_s: float, mtbf_s: float) -> float:
 
 
 class Often:
-    """On the chief: how long until the next save, and whether the last one has to begin.
+    """The chief's estimate of the interval between saves and of the start of the last one.
 
-    `every` is the time between two saves that the user wants: None for the best one, 0 for none.
-    The job ends in `left_s` seconds; `before` is what a save took when it ran before, as `saved` is
-    told of it.
+    `every` is the interval that the user requests: None for the optimum, 0 for no saves. The job
+    ends in `left_s` seconds. `before` is the duration of a save in an earlier start, as the
+    arguments of `saved`.
     """
 
     def __init__(
@@ -59,46 +60,46 @@ class Often:
         self._ends = clock() + left_s
         self._held: collections.deque[float] = collections.deque(maxlen=KEPT)
         self._written: collections.deque[float] = collections.deque(maxlen=KEPT)
-        self._edge: float | None = None  # the clock before the step that now runs
-        self._longest = 0.0  # between two edges
-        self._last_s = UNKNOWN_S  # what the last save is given
-        self.seconds = FIRST_S if every is None else every  # of training between saves; 0: any
+        self._edge: float | None = None  # clock before the current step
+        self._longest = 0.0  # step, in seconds
+        self._last_s = UNKNOWN_S  # seconds reserved for the last save
+        self.seconds = FIRST_S if every is None else every  # seconds between saves; 0: none
         if before is not None:
             self.saved(*before)
 
     def saved(self, held_s: float | None, written_s: float) -> None:
-        """A save has held up training for so long, and so long after its begin it was whole.
+        """Record a save: seconds that training was blocked, and seconds until it was complete.
 
-        The first is None where training waited on purpose for what is written behind it.
+        `held_s` is None where training waited deliberately for a background save.
         """
         self._written.append(written_s)
         if held_s is not None:
             self._held.append(held_s)
         longest = max(self._written)
         is_behind = any(held < longest for held in self._held)
-        self._last_s = (3 if is_behind else 2) * longest  # one may be under way when all stop
+        self._last_s = (3 if is_behind else 2) * longest  # one may be in progress at the stop
         if self._every is None and self._held:
             self.seconds = self._best()
 
     @property
     def took(self) -> tuple[float | None, float]:
-        """What saves take, for the next start of this job."""
+        """The duration of saves, for the next start of this job."""
         return self.save_s, max(self._written)
 
     def edge(self) -> None:
-        """A step is about to begin."""
+        """Record the start of a step."""
         now = self._clock()
         if self._edge is not None:
             self._longest = max(now - self._edge, self._longest * FORGETS)
         self._edge = now
 
     def rest(self) -> None:
-        """What was done since the last edge, a save, is no step."""
+        """Do not count the time since the last `edge` as a step: it was a save."""
         self._edge = None
 
     @property
     def save_s(self) -> float | None:
-        """What a save costs, None while none was measured."""
+        """The mean cost of a save in seconds; None before the first."""
         return sum(self._held) / len(self._held) if self._held else None
 
     def _best(self) -> float:
@@ -107,14 +108,14 @@ class Often:
         return max(min(daly(save_s, self._mtbf_s), most), *self._written)
 
     def is_over(self) -> bool:
-        """Whether a further step would leave too little time to save after it.
+        """Whether another step would leave too little time for the last save.
 
-        Two steps may pass until all have heard that they are to stop, and one more begin.
+        It assumes two more steps until all ranks know of the stop, and one that has begun.
         """
         return self._clock() + SPARE_S + self._last_s + 3 * self._longest >= self._ends
 
     def why(self, nodes: int) -> str:
-        """What was chosen, for people."""
+        """Text: the chosen interval and the reason."""
         fails = short(self._mtbf_s)
         of = f"of {nodes} nodes one fails" if nodes > 1 else "a node fails"
         return (
@@ -126,9 +127,9 @@ class Often:
 def of_job(
     context: Context, every: float | None, before: tuple[float | None, float] | None
 ) -> Often:
-    """As the settings and SLURM say for this job; of the chief.
+    """The estimate of the chief for this job, from the settings and SLURM's time limit.
 
-    Errors: HpcflowError for a time limit that is none.
+    Errors: HpcflowError for an invalid time limit.
     """
     left, mtbf_s = left_s(context.settings), context.settings.mtbf_h * 3600
     if left < math.inf:

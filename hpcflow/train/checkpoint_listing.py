@@ -1,4 +1,4 @@
-"""The checkpoints of a folder: which there are, the newest, the best; TensorFlow 1's names."""
+"""Checkpoint listing: all, newest and best checkpoint of a folder, by TensorFlow 1's names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hpcflow.train.saver import policy
 
 
 def checkpoint_exists(checkpoint_prefix: str | Path) -> bool:
-    """Whether there is a checkpoint at this path, or one at least if it is a folder of them."""
+    """Whether the path is a checkpoint, or a folder with at least one."""
     path = path_of(checkpoint_prefix, "checkpoint_prefix")
     if checkpoint_directory.is_folder(path):
         return latest_checkpoint(path) is not None
@@ -23,11 +23,11 @@ def checkpoint_exists(checkpoint_prefix: str | Path) -> bool:
 
 
 def latest_checkpoint(checkpoint_dir: str | Path, latest_filename: str | None = None) -> str | None:
-    """The newest checkpoint of a folder whose index can be read, None if there is none.
+    """The newest checkpoint of a folder with a readable index; None if there is none.
 
-    In a folder that has none itself it is that of the folders in it, as
-    `saver.save(sess, "DIR/model")` makes one. What `update_checkpoint_state` has said, in a file
-    `latest_filename`, counts until another one is written. Bytes are checked when it is restored.
+    A folder without checkpoints stands for its subfolders, as `saver.save(sess, "DIR/model")`
+    creates one. A checkpoint named by `update_checkpoint_state` in the file `latest_filename` takes
+    precedence until another is written. The bytes are verified on restore.
     """
     path = path_of(checkpoint_dir, "checkpoint_dir")
     if said := checkpoint_state.told(path, latest_filename):
@@ -37,7 +37,7 @@ def latest_checkpoint(checkpoint_dir: str | Path, latest_filename: str | None = 
 
 
 class CheckpointState(NamedTuple):
-    """What a folder has: its newest checkpoint, and all of them with their times, newest last."""
+    """The newest checkpoint of a folder, and all with their times, newest last."""
 
     model_checkpoint_path: str
     all_model_checkpoint_paths: list[str]
@@ -47,7 +47,7 @@ class CheckpointState(NamedTuple):
 def get_checkpoint_state(
     checkpoint_dir: str | Path, latest_filename: str | None = None
 ) -> CheckpointState | None:
-    """The checkpoints of a folder as `latest_checkpoint` finds them, None if there are none."""
+    """The checkpoints of a folder, found as by `latest_checkpoint`; None if there are none."""
     path = path_of(checkpoint_dir, "checkpoint_dir")
     paths = [str(said) for said in checkpoint_state.told(path, latest_filename)]
     paths = paths or [str(one.path) for one in reversed(_readable(path))]
@@ -55,7 +55,7 @@ def get_checkpoint_state(
 
 
 def get_checkpoint_mtimes(checkpoint_prefixes: Iterable[str | Path]) -> list[float]:
-    """When each checkpoint was written, in seconds since 1970; those that are gone are left out."""
+    """The time of each checkpoint in seconds since 1970; missing checkpoints are omitted."""
     indices = [
         checkpoint_directory.index_of(path_of(path, "a checkpoint")) for path in checkpoint_prefixes
     ]
@@ -63,7 +63,7 @@ def get_checkpoint_mtimes(checkpoint_prefixes: Iterable[str | Path]) -> list[flo
 
 
 def _readable(path: Path) -> list[checkpoint_directory.Found]:
-    """The checkpoints of a folder, or else of the one in it that was saved last, newest first."""
+    """The checkpoints of a folder or of its most recent subfolder, newest first."""
     if own := [one for one in checkpoint_directory.find(path) if one.facts is not None]:
         return own
     within = sorted(path.iterdir()) if path.is_dir() else []
@@ -75,12 +75,12 @@ def _readable(path: Path) -> list[checkpoint_directory.Found]:
 def best_checkpoint(
     checkpoint_dir: str | Path, monitor: str | None = None, mode: str | None = None
 ) -> Path | None:
-    """The checkpoint of a folder that was saved with the best metric, None if none was with it.
+    """The checkpoint of a folder saved with the best metric; None if none has a metric.
 
-    By default best is what `keep_best` of the newest one says. Its bytes are checked when it is
-    restored.
+    By default the metric is that of `keep_best` in the newest checkpoint. The bytes are verified on
+    restore.
 
-    Errors: CheckpointError if neither says what is best.
+    Errors: CheckpointError if no metric is given and none was saved.
     """
     found = [
         one

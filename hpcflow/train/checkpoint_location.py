@@ -1,7 +1,7 @@
-"""Where a training session keeps its checkpoints: in the script's folder, or in that of a setting.
+"""Checkpoint location: the folder of a training session, from the script or from a setting.
 
-`checkpoints` takes the place of the folder that the script names, `default_checkpoints` is for
-scripts that name none, as job scripts give it. From either the session goes on.
+The setting `checkpoints` replaces the folder that the script names. `default_checkpoints` applies
+to scripts that name none; job scripts set it. The session resumes from either.
 """
 
 from __future__ import annotations
@@ -20,20 +20,19 @@ _sessions: weakref.WeakKeyDictionary[Context, list[str]] = weakref.WeakKeyDictio
 
 
 class Chosen(NamedTuple):
-    """The folder, None for no checkpoints; with `by_setting` the session goes on from there."""
+    """The folder (None: no checkpoints), and whether a setting chose it, which implies resuming."""
 
     folder: Path | None
     by_setting: bool
 
 
 def choose(context: Context, own: Any) -> Chosen:
-    """The folder of one more session of this process, whose script names `own` (None: no folder).
+    """The folder of a new session of this process; the script names `own` (None: no folder).
 
-    A second session in the folder of a setting would go on from the first one's variables. So the
-    sessions of a script that has several keep theirs in DIR, DIR-2, DIR-3; those that name one
-    folder of the script's share one.
+    A second session must not resume from the variables of the first. The sessions of a script with
+    several therefore use DIR, DIR-2, DIR-3; sessions that name the same folder share one.
 
-    Ranks: every rank that runs the script makes the same sessions in the same order.
+    Ranks: every rank that runs the script creates the same sessions in the same order.
     """
     own = None if not own else str(own)
     settings = context.settings
@@ -53,9 +52,9 @@ def choose(context: Context, own: Any) -> Chosen:
 
 
 def tell_own_loop(session: Session, step: int) -> None:
-    """A script that need not know of checkpoints goes on at `step`: what if it counts by itself?
+    """Warn that a script resumes at `step` although its own loop begins at 0.
 
-    A dataset of `hf.data` goes on at its place, and a global step with its value.
+    A dataset of `hf.data` or a global step would resume at its position.
     """
     graph = session.graph
     counts = graph.get_collection("datasets") or get_global_step(graph) is not None

@@ -1,4 +1,4 @@
-"""Keeper: what a training session saves and when, and how it goes on from there."""
+"""Checkpoint manager: saves the state of a training session and resumes from it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from hpcflow.train.saves_in_flight import Saves, Took
 
 
 class Listener(Protocol):
-    """Who is told of saves, on the ranks that have one."""
+    """Callbacks of saves, on the ranks that have a listener."""
 
     def before_save(self, session: Any, step: int, /) -> Any: ...  # noqa: D102
 
@@ -39,9 +39,9 @@ class Listener(Protocol):
 class Keeper:
     """Saves the whole state of a training job, and restores it.
 
-    The step of a checkpoint counts the joint steps of synchronous workers, or those of all
-    asynchronous workers together; its samples are those of all workers. Both go on after a resume.
-    With a `counter`, a variable, the step is its value.
+    The step of a checkpoint counts the steps of synchronous workers once, and adds the steps of
+    asynchronous workers. Its samples are those of all workers. Both continue after a resume. With a
+    `counter`, a variable, the step is its value.
     """
 
     def __init__(
@@ -61,13 +61,13 @@ class Keeper:
         self.datasets: list[Any] = session.graph.get_collection("datasets")
         self.listener: Listener | None = None
         self.always_waits = False  # for each save, on all ranks
-        self._resumes = resumes  # the same job, started again, goes on
-        self.first_step = self.first_samples = 0  # what was done before this run
+        self._resumes = resumes  # restarted as the same job
+        self.first_step = self.first_samples = 0  # of earlier runs
         self._is_joint = self.context.cluster.in_step
-        # dataset -> line (0: this worker's own share) -> epoch and step of its last batch
+        # dataset -> shard (0: this worker's own) -> epoch and step of its last batch
         self._last: dict[int, dict[int, tuple[int, int]]] = {}
         self._saved_at = 0  # this worker's steps at the last save
-        self._kept_at = self._kept_before = 0  # the same, and at that before it, of those not lost
+        self._kept_at = self._kept_before = 0  # the same for the last two successful saves
         self._saved_time = time.monotonic()
         self.saves = Saves(self.context, self._saved, self._lost)
         self._in_foreground = self.context.settings.save == "foreground"
@@ -76,23 +76,23 @@ class Keeper:
             if self.context.is_chief:
                 logger.info("checkpoints in one file are written by all ranks while training waits")
         if self.context.is_chief:
-            saver.describe(session)  # before training, which the first save would hold up for it
+            saver.describe(session)  # before training, since it would delay the first save
         self._steps = 0  # steps of this worker
-        self._is_prepared = self._in_foreground  # what a save behind training takes is on its way
+        self._is_prepared = self._in_foreground  # preparation of a background save has started
         self._starts, self._restarts = Starts(directory), 0
-        self._is_told = every != AUTO  # what was chosen
-        self._is_claimed = False  # the folder, by the chief
+        self._is_told = every != AUTO  # the interval was logged
+        self._is_claimed = False  # the chief has locked the folder
         self._newest = 0  # step of the newest checkpoint of this start
 
     @functools.cached_property
     def often(self) -> Often:
-        """On the chief: how often, and until when."""
+        """The interval estimate, on the chief."""
         return of_job(self.context, self._seconds_between, self._starts.took)
 
-    # -- when
+    # -- schedule
 
     def count(self, batch: Mapping[Any, Any]) -> None:
-        """A step on this batch has ended."""
+        """Record a completed step on this batch."""
         source = getattr(batch, "source", None)
         for number, dataset in enumerate(self.datasets):
             if dataset is source:
@@ -104,7 +104,7 @@ class Keeper:
             self.saver._prepare(self.session)
 
     def _is_near(self) -> bool:
-        """Whether half the way to this worker's first save is behind it, as far as it knows."""
+        """Whether this worker is at least half way to its first save, by its own estimate."""
         if self.steps_between:
             joint = self._steps * (1 if self._is_joint else self.context.roles.replicas)
             return 2 * joint >= self.steps_between
@@ -112,18 +112,18 @@ class Keeper:
         return 2 * (time.monotonic() - self._saved_time) >= between
 
     def due(self, steps: int) -> bool:
-        """Whether to save before this worker's next step: the same on all synchronous workers.
+        """Whether to save before this worker's next step; the same on all synchronous workers.
 
-        Of asynchronous ones the chief tells, from its own steps.
+        For asynchronous workers the chief decides, from its own steps.
         """
         every, first = self.steps_between, self.first_step
         return bool(every) and is_round(self.context, every, steps, self._saved_at, first)
 
     def look(self, steps: int) -> bool:
-        """On the chief, before its next step: whether it is time to save.
+        """Whether it is time to save; called on the chief before its next step.
 
-        If a further step would leave too little time for the last save, all are to stop; also if
-        a worker has died whose place another start of the job fills.
+        It requests a stop of all ranks if another step would leave too little time for the last
+        save, or if a worker has died and the job is to restart with a replacement.
         """
         self.often.edge()
         if steps and self.often.is_over():
@@ -136,10 +136,10 @@ class Keeper:
         return bool(between) and late and is_new
 
     def is_new(self, steps: int) -> bool:
-        """Whether this worker has done steps that are in no checkpoint."""
+        """Whether this worker has run steps that no checkpoint contains."""
         return steps > self._kept_at
 
-    # -- what
+    # -- saving
 
     def save(
         self,
@@ -148,9 +148,9 @@ class Keeper:
         metrics: Mapping[str, Any] | None = None,
         waits: bool = True,
     ) -> Path | None:
-        """Save the state of the job, of which this worker has done so many steps and samples.
+        """Save the state of the job; this worker has run `steps` steps on `samples` samples.
 
-        The checkpoint; None if it is being written behind training, as it may be unless `waits`.
+        Returns the checkpoint; None if it is written in the background, which `waits` excludes.
 
         Ranks: every rank that runs the script, all between steps.
         """
@@ -186,18 +186,18 @@ class Keeper:
         return path
 
     def _saved(self, path: Path, took: Took) -> None:
-        """A checkpoint has its name."""
+        """A checkpoint is complete and has its name."""
         self._newest = checkpoint_directory.step_of(path)
         if self.context.is_chief:
             self._took(took)
         self._say_next(path)
 
     def _lost(self) -> None:
-        """A save has failed: what was done since the one before is in no checkpoint."""
+        """A save has failed: the steps since the previous one are in no checkpoint."""
         self._kept_at = self._kept_before
 
     def _took(self, took: Took) -> None:
-        """On the chief: a save took so long; the first time it says what follows from that."""
+        """Record the duration of a save on the chief; the first time, log the chosen interval."""
         self.often.saved(None if self.saves.waited else took.held, took.published)
         self._starts.saved(self.often.took)
         if not self._is_told and self.often.save_s is not None:
@@ -205,7 +205,7 @@ class Keeper:
             logger.info(self.often.why(len(set(self.context.hosts))))
 
     def outlook(self) -> Outlook:
-        """What becomes of this job when it stops early; its code is the same on all ranks."""
+        """The exit code and message if the job stops now; the same code on all ranks."""
         settings = self.context.settings
         if self._newest <= self.first_step:
             return Outlook(
@@ -220,7 +220,7 @@ class Keeper:
 
     @property
     def _is_last(self) -> bool:
-        """Whether the job has been started again as often as it may."""
+        """Whether the job has reached its limit of restarts."""
         return 0 <= self.context.settings.max_restarts <= self._restarts
 
     @property
@@ -235,18 +235,18 @@ class Keeper:
         )
 
     def end(self) -> None:
-        """The training has come to its end."""
+        """The training is complete."""
         if self.context.is_chief:
             self._starts.end()
 
     def go_on_as(self, other: Keeper) -> None:
-        """What `other` has restored is what this one saves from now on."""
+        """Continue with the steps and samples that `other` has restored."""
         self.first_step, self.first_samples = other.first_step, other.first_samples
         if self.directory == other.directory:
             self._starts, self._restarts = other._starts, other._restarts
 
     def _say_next(self, path: Path) -> None:
-        """If a rank dies from now on: what then goes on from where, in whatever folder one is."""
+        """Tell the runtime how the job can resume if a rank dies from now on."""
         path = path.resolve()
         if self._resumes:
             text = f"the same command goes on from {path}"
@@ -269,22 +269,22 @@ class Keeper:
         }
 
     def _places(self, rows: Sequence[Any], number: int) -> list[Any]:
-        """The last (epoch, step) of each worker; of one that has died those of its parts."""
+        """The last (epoch, step) of each worker; of a dead worker, those of its shard's parts."""
         told = {
             row["worker"]: {line: tuple(place) for line, place in row["last"][number]}
             for row in rows
         }
         if self._heirs is not None:
-            self._heirs.ask()  # of workers that were lost on the way here
+            self._heirs.ask()  # about workers that died during the save
             return self._heirs.lines(self.datasets[number]).together(told)
         return [told[worker].get(0) for worker in sorted(told)]
 
     def begin_anew(self) -> None:
-        """Go on from no checkpoint: the folder has to be without any.
+        """Start without a checkpoint; the folder must have none.
 
         Ranks:  every rank that runs the script.
-        Errors: CheckpointError if it has some. This run would remove them by `max_to_keep`, and
-                save again the steps that they have.
+        Errors: CheckpointError if it has some. This run would delete them by `max_to_keep`, and
+                save the same step numbers again.
         """
         place = self.directory
 
@@ -304,7 +304,7 @@ class Keeper:
         Team(self.context).decide({}, look)
 
     def claim(self) -> None:
-        """Save in the folder, which no other job may do meanwhile, until `close`.
+        """Lock the folder for this job until `close`.
 
         Ranks:  every rank that runs the script.
         Errors: CheckpointError that names the other job.
@@ -312,33 +312,34 @@ class Keeper:
         Team(self.context).decide({}, lambda rows: self._claim())
 
     def _claim(self) -> None:
-        """On the chief."""
+        """Lock the folder, on the chief."""
         if not self._is_claimed:
-            with contextlib.suppress(OSError):  # a save will say so
+            with contextlib.suppress(OSError):  # a save will report it
                 run_directory_lock.claim(self.directory, run_directory_lock.CHECKPOINTS)
                 self._is_claimed = True
 
     def close(self) -> None:
-        """Nothing is saved any more; a save that is not over ends with the job."""
+        """Unlock the folder; an unfinished save is abandoned at the end of the job."""
         if self._is_claimed and not self.saves.going:
             self._is_claimed = False
             run_directory_lock.release(self.directory)
 
     def resume(self, saves: bool = True) -> bool:
-        """Go on from the newest good checkpoint, if the folder has one; the chief prints what.
+        """Resume from the newest valid checkpoint of the folder, if any; the chief prints which.
 
-        Whether it had one. Who only restores, without `saves`, may do so beside a job that saves.
+        Returns whether there was one. A session that only restores (not `saves`) may do so while
+        another job saves to the folder.
 
         Ranks:  every rank that runs the script.
-        Errors: Preempted, if it was started again too often; CheckpointError that names another
-                job which saves in the folder.
+        Errors: Preempted after too many restarts; CheckpointError that names another job which
+                saves to the folder.
         """
 
         def begin(rows: Sequence[Any]) -> int:
             if saves:
                 self._claim()
             elif not run_directory_lock.is_free(self.directory):
-                return 0  # its drafts and its count are another job's
+                return 0  # drafts and restart count belong to another job
             checkpoint_directory.sweep(self.directory)
             return self._starts.begin()
 
@@ -366,7 +367,7 @@ class Keeper:
         self.first_step, self.first_samples = facts["step"], facts.get("samples", 0)
         self._say_next(found.path)
         if self.context.is_chief:
-            with contextlib.suppress(OSError):  # a save may have died before it was named
+            with contextlib.suppress(OSError):  # an earlier save may have ended before the rename
                 checkpoint_directory.point(found.path)
             print(f"resumed step={self.first_step} samples={self.first_samples}", flush=True)
         return True

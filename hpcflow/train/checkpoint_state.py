@@ -1,4 +1,4 @@
-"""The file in which a program says which checkpoint is the newest: TensorFlow 1's "checkpoint"."""
+"""Checkpoint state: TensorFlow 1's file "checkpoint", which names the newest checkpoint."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hpcflow.checkpoint import checkpoint_directory
 from hpcflow.errors import CheckpointError, HpcflowError
 from hpcflow.platform.record_files import read_text
 
-NAME = "checkpoint"  # of the file, in the folder of checkpoints
+NAME = "checkpoint"  # file name in the checkpoint folder
 _LINE = re.compile(r'(all_)?model_checkpoint_paths?: (".*")')
 
 
@@ -22,11 +22,11 @@ def update_checkpoint_state(
     all_model_checkpoint_paths: Sequence[str | Path] | None = None,
     latest_filename: str | None = None,
 ) -> None:
-    """Say that `model_checkpoint_path` is the newest checkpoint of `save_dir`.
+    """Set the newest checkpoint of `save_dir` to `model_checkpoint_path`.
 
-    `latest_checkpoint` and `get_checkpoint_state` say so, too, until another one is written there.
+    `latest_checkpoint` and `get_checkpoint_state` return it until another checkpoint is written.
 
-    Ranks:  the chief is enough.
+    Ranks:  sufficient on the chief.
     Errors: CheckpointError if the file cannot be written.
     """
     newest, place = Path(model_checkpoint_path), Path(save_dir)
@@ -48,9 +48,9 @@ def update_checkpoint_state(
 
 
 def told(place: Path, latest_filename: str | None = None) -> list[Path]:
-    """The checkpoints of which the file says, the newest last; none if it is out of date.
+    """The checkpoints that the file names, newest last; none if the file is out of date.
 
-    It is where its newest checkpoint is gone, or another one of the folder was written later.
+    It is out of date if its newest checkpoint is missing, or another one was written later.
     """
     file = place / (latest_filename or NAME)
     newest, every = "", []
@@ -72,7 +72,7 @@ def told(place: Path, latest_filename: str | None = None) -> list[Path]:
 
 
 def _told(path: Path, place: Path) -> str:
-    """A path as the file has it: from the folder, where it lies in it."""
+    """A path as stored in the file: relative to the folder if inside it."""
     inside = path.absolute().is_relative_to(place.absolute())
     return json.dumps(
         str(path.absolute().relative_to(place.absolute()) if inside else path.absolute())

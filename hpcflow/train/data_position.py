@@ -1,4 +1,4 @@
-"""Which batch of a dataset a training step is on, so that a checkpoint has its place."""
+"""Data position: the dataset batch of a training step, which a checkpoint records."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from hpcflow.graph.graph import Graph
 
 
 def as_dealt(feeds: Mapping[Any, Any], graph: Graph) -> Mapping[Any, Any]:
-    """The feeds of a step; a copy of a batch of `hf.data`, as `{**batch, rate: 0.1}`, is one again.
+    """The feeds of a step; a modified copy such as `{**batch, rate: 0.1}` counts as the batch.
 
-    Errors: DataError for feeds of a dataset's placeholders that are no copy of its last batch.
+    Errors: DataError if placeholders of a dataset are fed anything but a copy of its last batch.
     """
     if not feeds or hasattr(feeds, "source"):
         return feeds

@@ -1,8 +1,8 @@
-"""Workers of parameter servers train what is left of the data of those who have died.
+"""Dead worker's data: the other workers of parameter servers train on the rest of its shard.
 
-Each tells the first server of every batch that it has trained. Who learns of a death asks it how
-far the dead had come; all hear the same. At the end of its data a worker waits for the others: if
-one of them dies meanwhile there is more to do.
+Each worker reports every trained batch to the first server. A worker that detects a death asks this
+server for the position of the dead worker; all get the same answer. At the end of its data a worker
+waits for the others, since a further death would leave more data to train on.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from hpcflow.runtime.job.rank_context import Context
 
 
 class Heirs:
-    """What this worker knows of the dead; for the datasets of `graph` in one training session.
+    """This worker's view of dead workers, for the datasets of `graph` in one training session.
 
-    `meet` waits for all other workers where this one has no batches. `number` is the session's.
+    `meet` waits for all other workers when this one has no batches left. `number` is the number of
+    the session.
     """
 
     def __init__(
@@ -32,14 +33,14 @@ class Heirs:
         self._number, self._meet = number, meet
         self._server = context.roles.servers[0]
         self._datasets: list[Any] = graph.get_collection("datasets")
-        self._trained: set[int] = set()  # datasets of which this worker has trained a batch
+        self._trained: set[int] = set()  # datasets of which this worker trained a batch
         self._losses: list[dict[str, Any]] = []  # in the order of the first server
-        self._agreed = False  # by all, when they last met, that nothing is left
+        self._agreed = False  # at the last meeting: no data is left
         for dataset in self._datasets:
             dataset.heirs = self
 
     def count(self, batch: Any) -> None:
-        """A step on this batch has ended, on all its ranks."""
+        """Report a completed step on this batch to the first server."""
         number = self._number_of(getattr(batch, "source", None))
         if number < 0:
             return
@@ -52,16 +53,16 @@ class Heirs:
     def _number_of(self, dataset: Any) -> int:
         return next((i for i, one in enumerate(self._datasets) if one is dataset), -1)
 
-    # -- who has died
+    # -- deaths
 
     def deaths(self, dataset: Any) -> int:
-        """How many deaths count for the dealing of `dataset`: none unless it is trained on."""
+        """The number of deaths that affect the sharding of `dataset`; 0 unless it is trained on."""
         if len(self._lost()) > len(self._losses):
             self.ask()
         return len(self._losses) if self._number_of(dataset) in self._trained else 0
 
     def ask(self) -> None:
-        """Hear of all deaths that any worker has asked of, and of those that this rank knows."""
+        """Fetch from the first server all deaths known to any worker."""
         request = {"service": "losses", "session": self._number, "lost": self._lost()}
         self._losses = self._control.call({self._server: request})()[self._server]["losses"]
 
@@ -71,7 +72,7 @@ class Heirs:
         return [rank for rank in self._context.roles.drivers if rank in world.lost]
 
     def lines(self, dataset: Any) -> Lines:
-        """Who draws what of `dataset`, by the deaths that this worker has heard of."""
+        """The assignment of shards of `dataset` to workers, after the deaths known here."""
         number, drivers = self._number_of(dataset), self._context.roles.drivers
         losses = [
             Loss(
@@ -82,12 +83,12 @@ class Heirs:
         ]
         return Lines(len(drivers), losses)
 
-    # -- the end of the data
+    # -- end of data
 
     def inherits(self, dataset: Any, deaths: int, has_drawn: bool) -> bool:
-        """At the end of a worker's data, dealt by so many `deaths`: whether to deal it anew.
+        """At the end of a worker's data, sharded after `deaths` deaths: whether to shard it again.
 
-        When not, all workers are at their end and nothing is left.
+        If not, all workers are at the end of their data.
         """
         if has_drawn and self._number_of(dataset) not in self._trained:
             return False
@@ -95,9 +96,9 @@ class Heirs:
         return not self.finish(deaths)
 
     def finish(self, deaths: int | None = None) -> bool:
-        """Wait until all workers are at their end and nothing is left: True.
+        """Wait until all workers are at the end of their data; returns True.
 
-        False as soon as this one hears of more than so many `deaths`, if that is given.
+        With `deaths` it returns False as soon as this worker knows of more deaths.
         """
         while True:
             self.ask()
@@ -108,15 +109,15 @@ class Heirs:
                 return True
 
     def agree(self, at_end: bool, steps: int) -> int:
-        """All workers have met: whether all who live are at their end and know of all deaths.
+        """Agree whether all living workers are at the end of their data and know of all deaths.
 
-        The most steps that one of them has made, where they count together (sync=all): who had
-        fewer batches waited here; else its own.
+        Returns the largest step number of a worker for synchronous workers (sync=all), where those
+        with fewer batches waited; otherwise this worker's own.
 
-        Ranks: every worker that lives, each time that they meet.
+        Ranks: every living worker, at each meeting.
         """
         context, workers = self._context, len(self._context.roles.drivers)
-        knowing = np.zeros(workers + 1, np.int64)  # how many know of so many deaths
+        knowing = np.zeros(workers + 1, np.int64)  # number of workers that know of so many deaths
         knowing[len(self._losses)] = at_end
         assert context.drivers is not None
         context.engine.finish(context.drivers.all_reduce(knowing), "who lives")
@@ -129,6 +130,6 @@ class Heirs:
         return int(most[0])
 
     def close(self) -> None:
-        """The session is closed."""
+        """Detach from the datasets; the session is closed."""
         for dataset in self._datasets:
             dataset.heirs = None

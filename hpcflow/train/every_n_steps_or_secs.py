@@ -1,4 +1,4 @@
-"""When something is done besides training: after so many steps, or so much time."""
+"""Periodic actions: triggered every so many steps or seconds."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600}
 
 
 class Policy:
-    """What a program does after every so many steps."""
+    """An action that a program runs every so many steps."""
 
     def __init__(self, context: Context, every: int, action: Callable[[], Any], first: int) -> None:
         if not isinstance(every, int) or every < 1:
             raise HpcflowError(f"every {every!r} steps", hint="give a number of steps, 1 or more")
         self._context, self._every, self._action, self._first = context, every, action, first
-        self._last = 0  # this worker's steps when it was run
+        self._last = 0  # this worker's steps at the last run
 
     def due(self, steps: int) -> bool:
-        """Whether to run it before this worker's next step."""
+        """Whether to run the action before this worker's next step."""
         return is_round(self._context, self._every, steps, self._last, self._first)
 
     def run(self, steps: int) -> None:
-        """Do it: on all ranks that run the script together."""
+        """Run the action, on all ranks that run the script together."""
         self._last = steps
         self._action()
 
 
 def is_round(context: Context, every: int, steps: int, last: int, first: int) -> bool:
-    """Whether `every` steps are full with this worker's `steps`; they were with its `last` before.
+    """Whether a multiple of `every` steps was reached since this worker's `last` step.
 
-    `first` joint steps were done by earlier runs. All synchronous workers agree; of asynchronous
-    ones the chief estimates it from its own steps.
+    `first` is the number of steps of earlier runs. All synchronous workers get the same result. For
+    asynchronous workers the chief estimates it from its own steps.
     """
     if steps == last:
         return False
@@ -48,7 +48,7 @@ def is_round(context: Context, every: int, steps: int, last: int, first: int) ->
 def interval(every: int | str) -> tuple[int, float | None]:
     """(steps, seconds) of `200`, "200", "30s", "10m" or "2h"; one of them is 0.
 
-    Of "auto" the seconds are None: they follow from what a save costs.
+    For "auto" the seconds are None: they follow from the cost of a save.
     """
     if every == AUTO:
         return 0, None

@@ -1,4 +1,4 @@
-"""The number of training steps taken, kept in the graph."""
+"""Global step: a variable that counts training steps."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from hpcflow.runtime.session.session import Session
 
 
 def get_global_step(graph: Graph | None = None) -> Variable | None:
-    """The global step of a graph, by default the default one; None if it has none.
+    """The global step of a graph (default: the default graph); None if it has none.
 
-    It is in the collection "global_step", or else a variable of this name.
+    It is in the collection "global_step", or a variable of this name.
     """
     graph = graph or get_default_graph()
     found = graph.get_collection(GraphKeys.GLOBAL_STEP)
@@ -25,10 +25,10 @@ def get_global_step(graph: Graph | None = None) -> Variable | None:
 
 
 def get_or_create_global_step(graph: Graph | None = None) -> Variable:
-    """The global step of a graph, by default the default one: an int64 scalar that starts at 0.
+    """The global step of a graph (default: the default graph): an int64 scalar that starts at 0.
 
-    It is made if need be. Give it to `minimize`. Synchronous replicas count each joined step once;
-    asynchronous workers share it, so that it counts the updates of all of them.
+    It is created if missing. Pass it to `minimize`. Synchronous replicas count each step once.
+    Asynchronous workers share it, so that it counts the updates of all.
     """
     graph = graph or get_default_graph()
     found = get_global_step(graph)
@@ -36,7 +36,10 @@ def get_or_create_global_step(graph: Graph | None = None) -> Variable:
 
 
 def create_global_step(graph: Graph | None = None) -> Variable:
-    """As `get_or_create_global_step`, but it is an error if the graph has one."""
+    """Create a global step as `get_or_create_global_step`.
+
+    Errors: GraphError if the graph has one.
+    """
     graph = graph or get_default_graph()
     found = get_global_step(graph)
     if found is not None:

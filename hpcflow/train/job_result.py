@@ -1,4 +1,4 @@
-"""What a job did, from the reports of its ranks: most of `result.json`."""
+"""Job result: `result.json`, assembled from the reports of all ranks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hpcflow.platform.rank_logging import logger, together
 from hpcflow.runtime.job.rank_context import Context
 from hpcflow.runtime.profile import variable_traffic_counters
 
-# The names in result.json that are the session's; all others the script gives.
+# Names in result.json reserved for the session; the script sets others.
 FIELDS = frozenset(
     "mode ranks servers sync gradients replicas tasks_per_replica steps samples updates bytes_sent "
     "messages_sent hosts compile memory lost seconds input_wait_seconds work_seconds wait_seconds "
@@ -21,7 +21,7 @@ FIELDS = frozenset(
 def summary(
     context: Context, reports: Sequence[dict[str, Any]], names: Sequence[str]
 ) -> dict[str, Any]:
-    """What all ranks did together, from the report of each; lists are by worker or by rank."""
+    """The combined result of all ranks' reports; lists are per worker or per rank."""
     workers = sorted((r for r in reports if "steps" in r), key=lambda r: r["replica"])
     ranks = sorted(reports, key=lambda r: r["rank"])
     seconds = max(r["seconds"] for r in workers)
@@ -54,7 +54,7 @@ def summary(
 
 
 def rounds_of(context: Context, reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The rule by which the workers of servers kept step, and what became of their gradients."""
+    """The synchronization rule of workers, and the numbers of used and dropped gradients."""
     if context.cluster.mode != "ps":
         return {}
     coordinator = next(r for r in reports if r["rank"] == context.roles.servers[0])
@@ -69,7 +69,7 @@ def _traffic(reports: Sequence[dict[str, Any]], servers: int) -> dict[str, Any]:
 
 
 def updates_of(name: str, reports: Sequence[dict[str, Any]]) -> int | list[int]:
-    """Updates applied to the variable `name`, or to each of its copies or pieces if they differ."""
+    """Updates applied to variable `name`; to each of its copies or shards if they differ."""
     piece = re.compile(re.escape(name) + r"(/part_\d+)?\Z")
     counts = [n for r in reports for found, n in r["updates"].items() if piece.match(found)]
     if len(set(counts)) > 1:

@@ -1,6 +1,7 @@
-"""Learning rates that change with the global step, as tensors.
+"""Learning rate schedules: learning rates as tensors that depend on the global step.
 
-They are computed in float64, where a step counts exactly, and given in the dtype of the rate.
+They are computed in float64, which represents every step exactly, and cast to the dtype of the
+rate.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ Schedule = Callable[..., Tensor]
 
 
 def _number(value: Any) -> Any:
-    """A Python number as it is, a tensor or variable in float64."""
+    """A Python number unchanged; a tensor or variable cast to float64."""
     if isinstance(value, (int, float)):
         return float(value)
     return cast(convert_to_tensor(value), float64)
 
 
 def _of(rate: Any, global_step: Any, name: str, make: Callable[[Any, Tensor], Any]) -> Tensor:
-    """`make(rate, step)` in float64, given in the dtype of `rate`: float32 for a Python number."""
+    """`make(rate, step)` in float64, cast to the dtype of `rate` (a number: float32)."""
     if global_step is None:
         raise ShapeError(f"{name} needs a global_step", hint="hf.train.get_or_create_global_step()")
     plain = isinstance(rate, (int, float))
@@ -66,7 +67,7 @@ def exponential_decay(
     staircase: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """`learning_rate * decay_rate ^ (global_step / decay_steps)`; whole periods if `staircase`."""
+    """`learning_rate * decay_rate ^ (global_step / decay_steps)`; `staircase`: whole periods."""
     steps, base = _number(decay_steps), _number(decay_rate)
 
     def make(rate: Any, step: Tensor) -> Tensor:
@@ -115,9 +116,9 @@ def inverse_time_decay(
 def piecewise_constant(
     x: Any, boundaries: Sequence[Any], values: Sequence[Any], name: str | None = None
 ) -> Tensor:
-    """`values[i]` for `boundaries[i - 1] < x <= boundaries[i]`: one value more than boundaries.
+    """`values[i]` for `boundaries[i - 1] < x <= boundaries[i]`; one more value than boundaries.
 
-    Errors: ShapeError for another number of values, or boundaries that do not rise.
+    Errors: ShapeError for another number of values, or boundaries that do not increase.
     """
     if len(values) != len(boundaries) + 1:
         raise ShapeError(f"{len(boundaries)} boundaries have {len(values)} values, not one more")
@@ -143,7 +144,7 @@ def polynomial_decay(
 ) -> Tensor:
     """`(rate - end) * (1 - step / decay_steps) ^ power + end`; constant after `decay_steps`.
 
-    With `cycle` the period grows by `decay_steps` each time it is reached.
+    With `cycle` the period is extended by `decay_steps` each time it is reached.
     """
     period, end, exponent = _number(decay_steps), _number(end_learning_rate), _number(power)
 
@@ -164,7 +165,7 @@ def cosine_decay(
     alpha: float = 0.0,
     name: str | None = None,
 ) -> Tensor:
-    """Half a cosine from the rate to `alpha` of it (Loshchilov and Hutter, arXiv:1608.03983)."""
+    """Cosine decay from the rate to `alpha` times it (Loshchilov and Hutter, arXiv:1608.03983)."""
     period = _number(decay_steps)
 
     def make(rate: Any, step: Tensor) -> Tensor:
@@ -183,7 +184,7 @@ def cosine_decay_restarts(
     alpha: float = 0.0,
     name: str | None = None,
 ) -> Tensor:
-    """Cosines one after the other: each `t_mul` times as long, from `m_mul` times the rate."""
+    """Cosine decay with restarts: a period is `t_mul` times as long, the rate `m_mul` times."""
     first = _number(first_decay_steps)
 
     def make(rate: Any, step: Tensor) -> Tensor:
@@ -210,7 +211,7 @@ def linear_cosine_decay(
     beta: float = 0.001,
     name: str | None = None,
 ) -> Tensor:
-    """`(alpha + linear) * cosine + beta` of the rate (Bello et al., arXiv:1709.07417)."""
+    """`(alpha + linear) * cosine + beta`, times the rate (Bello et al., arXiv:1709.07417)."""
     period = _number(decay_steps)
 
     def make(rate: Any, step: Tensor) -> Tensor:
@@ -228,7 +229,7 @@ def linear_warmup(
     start_learning_rate: Any = 0.0,
     name: str | None = None,
 ) -> Tensor:
-    """From `start_learning_rate` in a line to `learning_rate`, which may itself be a schedule."""
+    """Linear increase from `start_learning_rate` to `learning_rate`, which may be a schedule."""
     period, start = _number(warmup_steps), _number(start_learning_rate)
 
     def make(rate: Any, step: Tensor) -> Tensor:
@@ -247,7 +248,7 @@ def noam_decay(
 ) -> Tensor:
     """`rate * model_size^-0.5 * min(t^-0.5, t * warmup_steps^-1.5)`, t = global_step + 1.
 
-    Vaswani et al., arXiv:1706.03762, section 5.3.
+    Source: Vaswani et al., arXiv:1706.03762, section 5.3.
     """
     period = _number(warmup_steps)
 

@@ -1,4 +1,4 @@
-"""Moving averages of variables and tensors."""
+"""Moving averages: exponential averages of variables and tensors."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from hpcflow.ops.variables.variable_ops import (
 class ExponentialMovingAverage:
     """Keeps `average -= (1 - decay) * (average - value)` of variables and tensors.
 
-    With `num_updates`, a number, tensor or variable, the decay is at most
-    `(1 + num_updates) / (10 + num_updates)`. The average of a variable starts at the variable's
-    initial value. That of a tensor starts at 0; with `zero_debias` it is read divided by
-    `1 - decay ** updates` (Kingma and Ba, arXiv:1412.6980, section 3), which takes a fixed decay.
+    With `num_updates`, a number, tensor or variable, the decay is at most `(1 + num_updates) / (10
+    + num_updates)`. The average of a variable starts at its initial value. The average of a tensor
+    starts at 0; with `zero_debias` its value is divided by `1 - decay ** updates` (Kingma and Ba,
+    arXiv:1412.6980, section 3), which requires a constant decay.
 
-    Ranks:  the average lives where its variable does and each step updates it once; of a tensor
-            that differs between synchronous replicas, the mean over the joined batch is averaged.
+    Ranks:  the average is on the device of its variable; each step updates it once. A tensor that
+            differs between synchronous replicas is averaged over the global batch first.
     """
 
     def __init__(
@@ -46,20 +46,20 @@ class ExponentialMovingAverage:
         self._decay, self._num_updates, self._zero_debias = decay, num_updates, zero_debias
         self._name = name
         self._averages: dict[Any, Variable] = {}
-        self._counts: dict[Any, Variable] = {}  # updates of those that are debiased
+        self._counts: dict[Any, Variable] = {}  # update counts of debiased averages
         self._values: dict[Any, Tensor] = {}
 
     @property
     def name(self) -> str:
-        """The name that its variables end in."""
+        """The suffix of the names of its variables."""
         return self._name
 
     def apply(self, var_list: Sequence[Any] | None = None) -> Operation:
-        """One operation that updates the averages of `var_list`, by default what is trained.
+        """One operation that updates the averages of `var_list` (default: trainable variables).
 
-        Let it follow the training step: `with hf.control_dependencies([train])`.
-        What has an average here already is updated by this operation, too.
-        Errors: DTypeError for what is no float.
+        Run it after the training step: `with hf.control_dependencies([train])`. An existing average
+        is updated by this operation, too.
+        Errors: DTypeError for variables that are not floating-point.
         """
         given = list(trainable_variables() if var_list is None else var_list)
         for one in given:
@@ -72,9 +72,9 @@ class ExponentialMovingAverage:
             return group(*(self._update(one) for one in given), name=scope)
 
     def average(self, var: Any) -> Any:
-        """The average of `var`: a variable, or a tensor if it is debiased; None if there is none.
+        """The average of `var`: a variable, or a tensor if debiased; None if there is none.
 
-        It is the value at the start of a step.
+        Its value is that at the start of a step.
         """
         if var not in self._counts:
             return self._averages.get(var)
@@ -86,7 +86,7 @@ class ExponentialMovingAverage:
         return self._values[var]
 
     def average_name(self, var: Any) -> str:
-        """The name of the variable that keeps the average of `var`, whether or not it is made."""
+        """The name of the variable for the average of `var`, whether or not it exists."""
         if var in self._averages:
             return self._averages[var].name
         return f"{var.op.name}/{self._name}"
@@ -94,10 +94,10 @@ class ExponentialMovingAverage:
     def variables_to_restore(
         self, moving_avg_variables: Sequence[Variable] | None = None
     ) -> dict[str, Variable]:
-        """What a `Saver` takes to restore averages in place of the variables: {name: variable}.
+        """A dict {name: variable} for a `Saver` that restores averages in place of the variables.
 
-        The averages of `moving_avg_variables`, by default of all that are trained or averaged, and
-        all other variables, averages of tensors too, by their own names.
+        It has the averages of `moving_avg_variables`, by default of all trainable or averaged
+        variables, and all other variables, including averages of tensors, under their own names.
         """
         graph = get_default_graph()
         averaged: list[Any] = (
@@ -113,7 +113,7 @@ class ExponentialMovingAverage:
         return found
 
     def _make(self, one: Any) -> None:
-        """The variables that keep the average of `one`."""
+        """Create the variable for the average of `one`, and its counter if debiased."""
         graph, is_state = one.graph, isinstance(one, Variable)
         if not is_known(one.shape):
             raise GraphError(
@@ -125,7 +125,7 @@ class ExponentialMovingAverage:
         start = one.initialized_value if is_state else (lambda: zeros(one.shape, one.dtype))
         name = f"{one.op.name}/{self._name}"
         with graph.as_default(), graph.name_scope(None):
-            # that of a tensor lives where variables do, not where the tensor is computed
+            # a tensor's average is placed with variables, not where the tensor is computed
             with graph.colocate_with(one.op) if is_state else contextlib.nullcontext():
                 average = self._averages[one] = Variable(start, trainable=False, name=name)
             if self._zero_debias and not is_state:

@@ -1,7 +1,7 @@
-"""Stopping early: signals, what the ranks agree on at the edge of a step, and coming back.
+"""Preemption: stop by signal or time limit at a common step, save, and requeue.
 
-SIGUSR1 (`sbatch --signal=USR1@120`), SIGTERM and the end of the job's time ask for it. One rank's
-signal is enough. The training session saves if it has checkpoints, and the job is requeued.
+SIGUSR1 (`sbatch --signal=USR1@120`), SIGTERM and the end of the job's time request a stop. A signal
+on one rank is enough. The training session saves if it has checkpoints, and the job is requeued.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from hpcflow.platform.rank_logging import logger
 from hpcflow.runtime.job.rank_context import Context
 from hpcflow.runtime.job.stop_signal import STEP, reason
 
-NO_PROGRESS = 79  # exit code, beyond those of sysexits.h: to start again would not help
-TOO_OFTEN = 80  # exit code: started again as often as max_restarts allows
-LOOK_US = 20_000  # synchronous ranks look for a wish to stop about as often
-MOST_STEPS = 64  # between two looks: steps may become longer
+NO_PROGRESS = 79  # exit code, not in sysexits.h: a restart would not help
+TOO_OFTEN = 80  # exit code: max_restarts reached
+LOOK_US = 20_000  # interval at which synchronous ranks check for stop requests
+MOST_STEPS = 64  # steps between checks, since steps may become longer
 
 
 class Outlook(NamedTuple):
-    """What becomes of a job that stops early: its exit code, why, and whether it comes back."""
+    """The exit code of a job that stops early, the message, and whether it is requeued."""
 
     code: int
     said: str
@@ -38,7 +38,7 @@ ANEW = Outlook(TEMPORARY_FAILURE, "without checkpoints, so a new job begins anew
 class Preempted(SystemExit):
     """Ends the script on every rank that runs it, after the state was saved.
 
-    `signal` is None where the time of the job or a setting ended it.
+    `signal` is None if the time limit or a setting ended it.
     """
 
     def __init__(self, number: int, said: str, code: int = TEMPORARY_FAILURE) -> None:
@@ -51,14 +51,14 @@ class Preempted(SystemExit):
 
 
 class Preemption:
-    """Tells the ranks that run the script, all at the same step, that they are to stop.
+    """Stops all ranks that run the script at the same step.
 
-    Synchronous ranks add up, every so many steps, who has had a signal: the sum is started at one
-    look and read at the next, so that nobody waits for it. The number of steps between two looks
-    follows from the slowest rank's time, and is the same on all. Asynchronous ranks stop each at
-    its next step, told by messages (`hpcflow/runtime/job/stop_signal.py`), and meet.
+    Synchronous ranks allreduce, every so many steps, whether a rank has a signal. The allreduce
+    starts at one check and is read at the next, so that no rank waits for it. The number of steps
+    between checks follows from the slowest rank's step time and is the same on all. Asynchronous
+    ranks stop at their next step after a message (`hpcflow/runtime/job/stop_signal.py`), and meet.
 
-    Ranks: all that run the script, in the same order; `due` once a step.
+    Ranks: all that run the script, in the same order; `due` once per step.
     """
 
     def __init__(self, context: Context) -> None:
@@ -66,13 +66,13 @@ class Preemption:
         drivers = context.drivers
         self._several = drivers is not None and drivers.size > 1
         self._in_step = self._several and context.cluster.mode == "collective"
-        self.late = False  # a rank said so at the last look: all know it before the same step
-        # over the ranks: the largest signal, the longest step in µs, whether one is late
+        self.late = False  # of any rank, at the last check; the same on all
+        # maximum over the ranks: signal, step time in µs, whether one is late
         self._told = np.array([0, LOOK_US, 0], np.int64)
-        self.saving = 0  # what a rank came to `meet` for, besides: bits that it knows
-        self.unsaved = False  # some rank that came had something to save
+        self.saving = 0  # the largest bits passed to `meet`
+        self.unsaved = False  # a rank at `meet` had unsaved steps
         self._request: Request | None = None
-        self._every = self._left = 1  # steps between looks, steps until the next
+        self._every = self._left = 1  # steps between checks, steps until the next
         self._since = 0.0
 
     @property
@@ -81,10 +81,10 @@ class Preemption:
         return self._stop.number
 
     def due(self, late: bool = False) -> bool:
-        """Before a step: whether all ranks stop here, which `meet` then says to the others.
+        """Before a step: whether all ranks stop here; `meet` then tells the others.
 
-        `late` is any other wish of this rank, as to save again after so much time; the attribute
-        `late` then says, on synchronous ranks before the same step, that one of them had it.
+        `late` is any other request of this rank, for example a save after some time. On synchronous
+        ranks the attribute `late` then says, before the same step, that one of them had it.
         """
         if not self._stop.heeded:
             self._stop.heed()
@@ -96,11 +96,11 @@ class Preemption:
         return self._left <= 0 and self._look(late)
 
     def is_bound(self, first: int, steps: int) -> bool:
-        """Whether the setting `stop_at` ends the training here, before any look at the others.
+        """Whether the setting `stop_at` ends the training here, without communication.
 
-        `first` steps were done by earlier starts, then `steps` by this worker. Synchronous workers
-        come to that step together; of asynchronous ones the chief goes by its own steps, and tells
-        the others as of a signal.
+        `first` is the number of steps of earlier starts, `steps` that of this worker. Synchronous
+        workers reach the step together. For asynchronous workers the chief counts its own steps and
+        stops the others as by a signal.
         """
         context, stop_at = self._context, self._context.settings.stop_at
         if not stop_at:
@@ -113,7 +113,7 @@ class Preemption:
         return ends and in_step
 
     def _look(self, late: bool) -> bool:
-        """Read what was started at the last look, and start anew."""
+        """Finish the allreduce of the last check and start the next."""
         if self._request is not None:
             self._finish()
             self.late = bool(self._told[2])
@@ -139,10 +139,10 @@ class Preemption:
             self._context.engine.finish(request, "looking for a wish to stop")
 
     def meet(self, stopping: bool, saving: int = 0, unsaved: bool = False) -> bool:
-        """Wait for all ranks that run the script; whether one of them has steps left and stops.
+        """Wait for all ranks that run the script; returns whether one stops with steps left.
 
-        The attribute `saving` then has the most that someone came with, `unsaved` says whether
-        someone has what is not saved.
+        The attribute `saving` is then the maximum of the arguments `saving`; `unsaved` says whether
+        a rank has unsaved steps.
         """
         self._finish()
         self.saving, self.unsaved = saving, unsaved
@@ -159,15 +159,15 @@ class Preemption:
         return stopping
 
     def over(self) -> None:
-        """No steps are left: signals do what they did before."""
+        """Restore the signal handlers: no steps are left."""
         self._stop.unheed()
 
     def end(self, step: int, outlook: Outlook) -> Preempted:
-        """What to raise, after the state was saved; requeues the job if it then goes on.
+        """The exception to raise after the state was saved; requeues the job if it is to resume.
 
-        `step` is the next one.
+        `step` is the next step.
 
-        Ranks: all that run the script, with outlooks of the same code; the chief asks for the
+        Ranks: all that run the script, with outlooks of the same code; the chief requests the
                requeue, the others wait for it.
         """
         said = ""
@@ -179,7 +179,7 @@ class Preemption:
 
 
 def leave(context: Context, number: int, said: str, code: int) -> Preempted:
-    """What to raise to end the script early, on all ranks that run it, for a wish to stop."""
+    """The exception that ends the script early on all ranks that run it, after a barrier."""
     context.barrier()
     if context.size > 1:
         context.stop.leave()

@@ -1,4 +1,4 @@
-"""Progress of a training run: a bar on a terminal, a line now and then in a job's log."""
+"""Progress bar: training progress as a bar on a terminal, or as occasional log lines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hpcflow.runtime.job.job_membership import current
 from hpcflow.runtime.job.rank_context import Context
 from hpcflow.train import run_records
 
-REDRAW_S = 0.1  # a bar that moves more often is not seen
+REDRAW_S = 0.1  # redraw interval in seconds
 WIDTH = 24
 FIND_NAN = "`--set check_numerics=1` ends the run where the first one is made, and names it"
 
@@ -32,11 +32,11 @@ class _Data(Protocol):
 
 
 class Progress:
-    """Tells how training on `data` (of `hf.data`) for `epochs` goes, on the chief alone.
+    """Shows the progress of training on `data` (of `hf.data`) for `epochs`, on the chief only.
 
-    It begins with how a batch is dealt. The rate counts the joined batches of the chief's steps: in
-    parameter-server mode it supposes that all workers are as fast. `every_s` is the time between
-    lines of a log.
+    It first prints how a batch is sharded. The rate counts global batches of the chief's steps; in
+    parameter-server mode it assumes that all workers are equally fast. `every_s` is the interval of
+    log lines.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Progress:
             self._log.describe(data)
 
     def update(self, batch: _Batch, **values: float) -> None:
-        """Count a step on `batch`; show `values` by name, e.g. `loss=0.3`."""
+        """Count a step on `batch`; shows `values` by name, for example `loss=0.3`."""
         if not self._speaks:
             return
         now = time.perf_counter()

@@ -1,4 +1,4 @@
-"""How often a job has been started again, counted in the folder of its checkpoints by the chief."""
+"""Restart count: starts of a job, counted by the chief in the checkpoint folder."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ STARTS = "starts.json"
 
 
 class Starts:
-    """What one start of a job leaves for the next: their number, and what a save took.
+    """Data that one start of a job leaves for the next: number of starts, duration of a save.
 
-    Starts with `resume` count, from the first one that has saved until the training has ended.
-    SLURM counts too, also what ended before it came here: the larger number is taken.
+    Starts with `resume` count, from the first that saved until the end of training. SLURM also
+    counts restarts, including those that ended before this point; the larger number is used.
     """
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / STARTS
         self._facts: dict[str, Any] = {}
         self._took: tuple[float | None, float] | None = None
-        self._begun = False  # only a job that goes on by itself keeps count
+        self._begun = False  # only a job that resumes by itself counts
 
     def begin(self, environ: Mapping[str, str] = os.environ) -> int:
-        """This start is one more: how many were before it."""
+        """Count this start; returns the number of earlier ones."""
         is_new = False
         try:
             found = read_table(self._path)
@@ -46,21 +46,21 @@ class Starts:
         again = max(again, int(told) if told.isdigit() else 0)
         self._facts |= {"restarts": again, "ended": False}
         self._begun = True
-        if not is_new:  # else the first save makes it: a folder without checkpoints stays as it is
+        if not is_new:  # otherwise the first save creates the file
             self._write()
         return again
 
     @property
     def took(self) -> tuple[float | None, float] | None:
-        """What saves took in the start before this one: of training, and until one was whole."""
+        """The duration of saves in the previous start: blocked training, and until complete."""
         return self._took
 
     def saved(self, took: tuple[float | None, float]) -> None:
-        """What they take now."""
+        """Store the present duration of saves."""
         self._write(save_seconds={"held": took[0], "written": took[1]})
 
     def end(self) -> None:
-        """The training has come to its end: the next start is a first one."""
+        """The training is complete: the next start counts as the first."""
         self._write(ended=True)
 
     def _write(self, **facts: Any) -> None:
@@ -69,7 +69,7 @@ class Starts:
             return
         try:
             write_json(self._path, self._facts)
-        except OSError as error:  # of no weight beside the checkpoints, which will say so
+        except OSError as error:  # not fatal: a failing checkpoint will report it
             logger.warning("%s cannot be written: %s", self._path, error.strerror)
 
 

@@ -1,4 +1,4 @@
-"""What a run leaves behind as JSON: never half written, with the versions that made it."""
+"""Result files: JSON files of a run, written atomically, with versions of the software."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hpcflow.launch.launcher_detection import first_words
 
 
 def versions() -> dict[str, str]:
-    """Versions of what computed the result."""
+    """The versions of the software that computed the result."""
     packages = [name for name in ("hpcflow", "numpy", "mpi4py", "cupy") if name in sys.modules]
     found: dict[str, str] = {name: sys.modules[name].__version__ for name in packages}
     found["python"] = platform.python_version()
@@ -27,7 +27,7 @@ def versions() -> dict[str, str]:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write `value` so that the file is never seen half written."""
+    """Write `value` as JSON atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.write_text(json.dumps(value, indent=1, default=_plain) + "\n")
@@ -35,7 +35,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """NumPy's numbers and arrays as JSON's."""
+    """NumPy scalars and arrays as JSON values."""
     if isinstance(value, (np.ndarray, np.generic)):
         return value.tolist()
     raise TypeError(f"a result holds numbers, text, lists and dicts, not {type(value).__name__}")

@@ -1,14 +1,13 @@
-"""What a traced run tells of itself, in the bytes of TensorFlow's message `RunMetadata`.
+"""RunMetadata: a traced run, encoded as TensorFlow's protocol buffer message.
 
-The classes of tensorboardX lack this message; of protocol buffers it needs whole numbers, texts and
-messages inside of messages.
+tensorboardX lacks this message. The encoding needs integers, strings and nested messages.
 """
 
 from __future__ import annotations
 
 from hpcflow.runtime.session.config_proto import NodeExecStats, RunMetadata
 
-_NODE = {  # fields of NodeExecStats, with their numbers in the message
+_NODE = {  # fields of NodeExecStats and their numbers
     "node_name": 1,
     "all_start_micros": 2,
     "op_start_rel_micros": 3,
@@ -26,7 +25,7 @@ _NODE = {  # fields of NodeExecStats, with their numbers in the message
 
 
 def as_bytes(metadata: RunMetadata) -> bytes:
-    """The message."""
+    """The encoded message."""
     devices = []
     for one in metadata.step_stats.dev_stats:
         nodes = [_field(2, _node(stats)) for stats in one.node_stats]
@@ -39,7 +38,7 @@ def _node(stats: NodeExecStats) -> bytes:
 
 
 def _field(number: int, value: int | str | bytes) -> bytes:
-    """A field of a message: a number, or a text or message with its length."""
+    """A field of a message: a varint, or a length-delimited string or message."""
     if isinstance(value, int):
         return _varint(number << 3) + _varint(value)
     data = value.encode() if isinstance(value, str) else value
@@ -47,7 +46,7 @@ def _field(number: int, value: int | str | bytes) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    """A number, seven bits a byte, the lowest first."""
+    """A varint: seven bits per byte, lowest first."""
     made = bytearray()
     while value > 127:
         made.append(value & 127 | 128)

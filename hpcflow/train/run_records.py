@@ -1,6 +1,6 @@
-"""The run directory's records: manifest.json, metrics.csv, paces.csv, events for TensorBoard.
+"""Run records: manifest.json, metrics.csv, paces.csv, TensorBoard events in the run directory.
 
-Only the chief writes them, and only into a run directory that was named (`--run-dir`).
+Only the chief writes them, and only into a given run directory (`--run-dir`).
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ ENVIRONMENT = ("HPCFLOW_", "SLURM_", "OMP_", "OMPI_", "MPICH_", "I_MPI_", "UCX_"
                "CUDA_", "HDF5_", "OPENBLAS_", "MKL_", "NUMBA_", "PRTE_", "PMIX_MCA_", "MPI4PY_",
                "PYTHON", "LD_", "PATH", "TMPDIR", "VIRTUAL_ENV", "CONDA_PREFIX")  # fmt: skip
 SECRET = ("JWT", "TOKEN", "KEY", "PASSWORD", "SECRET")
-LEAST_S, SHARE = 0.1, 1 / 2000  # between two rows: seconds, and of the time since the start
-FEW_WORKERS = 8  # the paces of more are written less often
-MOST_BYTES = 256 << 20  # of a table: its rows become seldom
-SHORT_EPOCH_S = 0.01  # the last step of an epoch has a row, except of shorter ones
+LEAST_S, SHARE = 0.1, 1 / 2000  # between rows: seconds, and share of the elapsed time
+FEW_WORKERS = 8  # paces of more workers are written less often
+MOST_BYTES = 256 << 20  # of a table, before its rows are thinned out
+SHORT_EPOCH_S = 0.01  # the last step of a longer epoch has a row
 _logs: weakref.WeakKeyDictionary[Context, RunLog] = weakref.WeakKeyDictionary()
 
 
 def of(context: Context) -> RunLog | None:
-    """The one log of the run; None on ranks that are not the chief and without a run directory."""
+    """The only log of the run; None on ranks other than the chief and without a run directory."""
     if not context.is_chief or not context.settings.run_dir:
         return None
     if context not in _logs:
@@ -54,14 +54,14 @@ def of(context: Context) -> RunLog | None:
 
 
 class RunLog:
-    """Writes the manifest when it is made and again at the end; rows as training goes on."""
+    """Writes the manifest at the start and at the end, and rows during training."""
 
     def __init__(self, context: Context) -> None:
         self.folder = Path(context.settings.run_dir)
         self._manifest = {**manifest(context), "earlier": _earlier(self.folder / MANIFEST)}
         self._rows, self._paces = Rows(self.folder / METRICS), Rows(self.folder / PACES)
         self._spread = max(1.0, context.roles.replicas / FEW_WORKERS)
-        self._paced: dict[int, float] = {}  # worker -> the clock at its last row
+        self._paced: dict[int, float] = {}  # worker -> clock at its last row
         self._events = _events(self.folder) if context.settings.tensorboard else None
         self._last = self._begun = time.perf_counter()
         self._samples = 0
@@ -76,7 +76,7 @@ class RunLog:
         atexit.register(self._at_exit, weakref.ref(self))
 
     def describe(self, data: object) -> None:
-        """What a step trains on, for comparing runs: the joined batch of `data` and its workers."""
+        """Record the training data for comparisons: global batch of `data`, number of workers."""
         batch = getattr(data, "batch", None)
         if isinstance(batch, int):
             self._manifest.update(batch=batch, workers=getattr(data, "replicas", 1))
@@ -85,9 +85,9 @@ class RunLog:
     def add(
         self, step: int, epoch: int, samples: int, values: Mapping[str, Any], ends: str = ""
     ) -> None:
-        """A row after `step` steps and `samples` joined samples, if it is time for one.
+        """Add a row after `step` steps and `samples` samples of all workers, if due.
 
-        `ends` is "epoch" or "run" where the step is the last one of it.
+        `ends` is "epoch" or "run" if the step is the last of it.
         """
         clock = time.perf_counter()
         passed = clock - self._last
@@ -106,7 +106,7 @@ class RunLog:
                 self._events.add_scalar(name, number, step)
 
     def pace(self, step: int, rows: Sequence[tuple[int, Row]]) -> None:
-        """What workers told at the chief's step `step`: a row for each, if it is time for one."""
+        """Add a row for each worker with its pace at the chief's step `step`, if due."""
         clock = time.perf_counter()
         usual = max(LEAST_S, (clock - self._begun) * SHARE * self._spread)
         for worker, row in rows:
@@ -120,17 +120,17 @@ class RunLog:
             )
 
     def slow(self, found: Sequence[Mapping[str, Any]]) -> None:
-        """Note the workers that were slow for long."""
+        """Record the persistent stragglers."""
         self._manifest.update(stragglers=found)
         self._write()
 
     def stop(self, by: str, step: int) -> None:
-        """Note that the job stops before `step`, and what for."""
+        """Record that the job stops before `step`, and the reason."""
         self._manifest.update(stopped={"by": by, "step": step})
         self._write_if_possible()
 
     def end(self, finished: bool = False) -> None:
-        """Close the files and note when the run ended; `finished` if its result is written."""
+        """Close the files and record the end time; `finished` if the result is written."""
         if self._is_ended:
             return
         self._is_ended = finished
@@ -145,7 +145,7 @@ class RunLog:
         write_json(self.folder / MANIFEST, self._manifest)
 
     def _write_if_possible(self) -> None:
-        """The same at the end, which a full disk must not change."""
+        """Write the manifest at the end; a full disk is ignored."""
         try:
             self._write()
         except OSError as error:
@@ -159,7 +159,7 @@ class RunLog:
 
 
 class Rows:
-    """A CSV file that grows; a run that goes on appends, a new column begins the file anew."""
+    """A CSV file; a resumed run appends, and a new column rewrites the file."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._names = path, _header(path)
@@ -167,7 +167,7 @@ class Rows:
         self._is_broken = False
 
     def add(self, row: Mapping[str, float]) -> None:
-        """Write a row; a full disk is told once and does not end the training."""
+        """Write a row; a full disk is reported once and does not end the training."""
         if self._is_broken:
             return
         try:
@@ -179,7 +179,7 @@ class Rows:
             self._file.flush()
         except (OSError, HpcflowError) as error:
             self._is_broken = True
-            with contextlib.suppress(OSError):  # what could not be written is written once more
+            with contextlib.suppress(OSError):  # the next rows are written with this one
                 self.close()
             why = error.strerror if isinstance(error, OSError) else error
             logger.warning("%s: %s; no more rows are written", self._path, why)
@@ -203,9 +203,9 @@ class Rows:
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """The rows as written, a last one that is cut short left out; none if there is no file.
+    """The rows as written, without a truncated last one; empty if there is no file.
 
-    Errors: HpcflowError if it cannot be read, or is no table.
+    Errors: HpcflowError if it cannot be read, or is not a table.
     """
     text = read_text(path, MOST_BYTES)
     try:
@@ -216,7 +216,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 
 
 def _header(path: Path) -> list[str]:
-    """The names of the columns that a file has; one that cannot be read is put aside."""
+    """The column names of an existing file; an unreadable file is renamed."""
     try:
         text = read_text(path, MOST_BYTES)
         names = next(csv.reader(io.StringIO(text or "", newline="")), [])
@@ -232,7 +232,7 @@ def _header(path: Path) -> list[str]:
 
 
 def _events(folder: Path) -> Any:
-    """A writer of TensorBoard's events, by a library that has one."""
+    """A writer of TensorBoard events, if a library for it is installed."""
     tries = (("tensorboardX", "SummaryWriter"), ("tensorboard.summary", "Writer"))
     for module, name in tries:
         try:
@@ -246,7 +246,7 @@ def _events(folder: Path) -> Any:
 
 
 def manifest(context: Context) -> dict[str, Any]:
-    """What ran where, when, with what: all that is needed to run it again."""
+    """All facts needed to repeat the run: hosts, time, script, settings, versions."""
     script = sys.argv[0] if sys.argv and os.path.exists(sys.argv[0]) else ""
     place = launcher_detection.detect()
     nodes: dict[str, list[int]] = {}
@@ -275,7 +275,7 @@ def manifest(context: Context) -> dict[str, Any]:
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that steer a run; none that may hold a secret."""
+    """The environment variables that affect a run, without those that may hold secrets."""
     return {
         name: value
         for name, value in sorted(environ.items())
@@ -284,7 +284,7 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _earlier(path: Path) -> list[dict[str, Any]]:
-    """The starts before this one in the same directory, oldest first."""
+    """The earlier starts in the same directory, oldest first."""
     try:
         old = read_table(path) or {}
     except HpcflowError as error:

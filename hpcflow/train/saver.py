@@ -1,7 +1,7 @@
-"""Saver: checkpoints of any variables as ordinary calls, so that a program can have its own policy.
+"""Saver: explicit save and restore of any variables, for policies of the program's own.
 
-Names are TensorFlow 1's. The difference: a checkpoint is `DIR/step-N`, whole and checked, and all
-ranks that run the script call `save` and `restore` together.
+Names are TensorFlow 1's. The difference: a checkpoint is `DIR/step-N`, complete and verified, and
+all ranks that run the script call `save` and `restore` together.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ Made = TypeVar("Made")
 
 
 class Saver:
-    """Saves and restores variables: all of the default graph, a list, or {name in the file: one}.
+    """Saves and restores variables: all of the default graph, a list, or {name in file: variable}.
 
-    `max_to_keep` checkpoints stay in a folder, 0 or None for all. `form` is "parallel" (one HDF5
-    file written by all ranks), "sharded" (a file a rank and a master) or "auto", which is parallel
-    where h5py was built with MPI. `keep_best`, as ("loss", "min", 3), keeps besides the 3 that were
-    saved with the smallest of this metric ("max": the largest). Of a local variable that of each
-    replica is saved; on another number of replicas they are dealt out, and those of one replica
-    added up.
+    `max_to_keep` checkpoints are kept in a folder, 0 or None for all. `form` is "parallel" (one
+    HDF5 file written by all ranks), "sharded" (a file per rank and a master file) or "auto"
+    (parallel if h5py was built with MPI). `keep_best`, such as ("loss", "min", 3), additionally
+    keeps the 3 checkpoints with the smallest value of this metric ("max": the largest). A local
+    variable is saved for each replica. With another number of replicas the values are distributed,
+    and several for one replica are added up.
 
-    `sharded` is the form "sharded". Besides the newest, one checkpoint stays of every
-    `keep_checkpoint_every_n_hours`. With `defer_build` the variables are those of the graph when
-    `build` is called, or else when it first saves or restores. With `reshape` what is restored may
-    have another shape in the checkpoint, of as many elements.
+    `sharded` selects the form "sharded". In addition to the newest, one checkpoint is kept for
+    every `keep_checkpoint_every_n_hours`. With `defer_build` the variables are those of the graph
+    when `build` is called, or at the first save or restore. With `reshape` an array in the
+    checkpoint may have another shape with the same number of elements.
     """
 
     @also_takes("name", "restore_sequentially", "write_version", "pad_step_number")
@@ -75,7 +75,7 @@ class Saver:
         self._saved: list[str] = []
 
     def build(self) -> None:
-        """Take the variables of the default graph if none were given; once is enough."""
+        """Collect the variables of the default graph if none were given; idempotent."""
         given: Any = state_of_job(get_default_graph()) if self._given is None else self._given
         named = given if isinstance(given, Mapping) else {getattr(v, "name", v): v for v in given}
         if not named and not self._allow_empty:
@@ -85,7 +85,7 @@ class Saver:
 
     @property
     def variables(self) -> dict[str, Variable]:
-        """What it saves, by the names in the checkpoint."""
+        """The saved variables by their names in the checkpoint."""
         if self._variables is None:
             self.build()
         assert self._variables is not None
@@ -93,7 +93,7 @@ class Saver:
 
     @property
     def last_checkpoints(self) -> list[str]:
-        """Those that it has saved and that are still there, the newest last."""
+        """The checkpoints saved by it that still exist, newest last."""
         return [path for path in self._saved if Path(path).exists()]
 
     @also_takes("latest_filename", "meta_graph_suffix", "write_meta_graph", "write_state")
@@ -105,15 +105,15 @@ class Saver:
         global_step: Any = None,
         metrics: Mapping[str, Any] | None = None,
     ) -> str:
-        """Write the checkpoint of step `global_step` into the folder `save_path`; its path.
+        """Write the checkpoint of step `global_step` into the folder `save_path`; returns its path.
 
-        The step is a number, a variable or a tensor, by default 0. `metrics`, as {"loss": 0.3}, say
-        how good it is, for `keep_best` and `best_checkpoint`; the chief's count. A checkpoint holds
-        the graph always.
+        The step is a number, a variable or a tensor, by default 0. `metrics`, such as {"loss":
+        0.3}, are for `keep_best` and `best_checkpoint`; those of the chief are used. A checkpoint
+        always contains the graph.
 
-        Ranks:  every rank that runs the script, at the same step; workers of servers wait for each
-                other, so that no update is half in it.
-        Errors: CheckpointError, on all ranks; earlier checkpoints stay as they are.
+        Ranks:  every rank that runs the script, at the same step. Workers of parameter servers wait
+                for each other, so that every update is either completely in it or not at all.
+        Errors: CheckpointError, on all ranks; earlier checkpoints are unchanged.
         """
         is_told = not isinstance(global_step, (Variable, Tensor))
         step = int((global_step or 0) if is_told else sess.run(global_step))
@@ -126,11 +126,11 @@ class Saver:
         return path
 
     def describe(self, sess: Session) -> None:
-        """Make what checkpoints say of the graph now, rather than when the chief saves first."""
+        """Compute the graph's description now, instead of at the chief's first save."""
         _described(sess.graph)()
 
     def _prepare(self, sess: Session) -> None:
-        """Have all that this rank speaks for make ahead what a save behind training takes."""
+        """Prepare background saves on all ranks for which this rank is responsible."""
         own = mine_of(self._wanted(local=True), sess.context.replica)
         prepare(sess.context, sess.store, {**self._wanted(local=False), **own}, own)
 
@@ -157,7 +157,7 @@ class Saver:
         mine: Any,
         metrics: Mapping[str, Any] | None = None,
     ) -> None:
-        """Save as `_save`, but behind training."""
+        """Save as `_save`, but in the background."""
 
         def begin() -> None:
             ask = self._asked(sess, directory, facts, metrics, "sharded")
@@ -185,7 +185,7 @@ class Saver:
         )
 
     def _judged(self, metrics: Mapping[str, Any] | None) -> dict[str, Any]:
-        """What a checkpoint says of how good it is, and which are kept for it."""
+        """The metrics for a checkpoint, and the policy of `keep_best`."""
         found: dict[str, Any] = {}
         if self.keep_best is not None:
             found["keep_best"] = list(self.keep_best)
@@ -203,11 +203,11 @@ class Saver:
         return found
 
     def restore(self, sess: Session, save_path: str | Path) -> dict[str, Any]:
-        """Give the variables the values of a checkpoint, or of the newest good one of a folder.
+        """Restore the variables from a checkpoint, or from the newest valid one of a folder.
 
-        What the checkpoint says of itself: "step", "mode", "ranks", ...
+        Returns the metadata of the checkpoint: "step", "mode", "ranks", ...
 
-        Ranks:  every rank that runs the script; any number may, in any mode.
+        Ranks:  every rank that runs the script; any number of ranks, in any mode.
         Errors: CheckpointCorruptError, CheckpointMismatchError with a diff of names and shapes.
         """
         path = Path(save_path)
@@ -223,14 +223,14 @@ class Saver:
         return found.facts
 
     def _load(self, sess: Session, found: Any, with_draws: bool) -> None:
-        if sess.context.on_plan is None:  # a session that has run nothing has no variables yet
+        if sess.context.on_plan is None:  # before the first run there are no variables
             sess.prepare([v.initializer for v in self.variables.values()])
         wanted, own = self._wanted(local=False), self._wanted(local=True)
         given = wanted, self._arrays(), with_draws, own, self._reshape
         load(sess.context, sess.store, found, *given)
 
     def _wanted(self, local: bool) -> dict[str, str]:
-        """Variable -> name in the file, of those that replicas share or of the local ones."""
+        """Variable -> name in the file, for shared or for local variables."""
         return {v.name: n for n, v in self.variables.items() if is_local(v) == local}
 
     def _arrays(self) -> list[Array]:
@@ -239,7 +239,7 @@ class Saver:
 
 
 def by_those_who_live(context: Context, begin: Callable[[], Made]) -> Made:
-    """What `begin()` saves, which replicas share; again if one has died with what was its to save.
+    """The result of a save `begin()`; repeated if a rank died that had a part of it.
 
     Ranks:  every rank that runs the script, between steps.
     Errors: those of `begin`.
@@ -254,7 +254,7 @@ def by_those_who_live(context: Context, begin: Callable[[], Made]) -> Made:
 
 
 def policy(given: Any) -> tuple[str, str, int]:
-    """(metric, "min" or "max", how many) of `keep_best`.
+    """`keep_best` as (metric, "min" or "max", number).
 
     Errors: CheckpointError if it is something else.
     """
@@ -270,7 +270,7 @@ def policy(given: Any) -> tuple[str, str, int]:
 
 
 def _number(name: str, value: Any) -> float | None:
-    """A metric as JSON has it; None for what is not finite, which is never the best."""
+    """A metric for JSON; None if not finite, which is never the best."""
     try:
         number = float(value)
     except (TypeError, ValueError):
@@ -281,7 +281,7 @@ def _number(name: str, value: Any) -> float | None:
 
 
 def state_of_job(graph: Graph) -> list[Variable]:
-    """What checkpoints of a job hold: the variables that replicas share, and sums over replicas."""
+    """The contents of job checkpoints: variables shared by replicas, and sums over replicas."""
     keys = (GraphKeys.GLOBAL_VARIABLES, GraphKeys.SUMMED_VARIABLES)
     return [variable for key in keys for variable in graph.get_collection(key)]
 
@@ -292,7 +292,10 @@ def is_local(variable: Variable) -> bool:
 
 
 def _check(variables: Mapping[Any, Any]) -> None:
-    """Errors: CheckpointError for what is no variable, is there twice, or has no possible name."""
+    """Check the variables of a saver.
+
+    Errors: CheckpointError for other objects, duplicates, or invalid names.
+    """
     seen: dict[str, str] = {}
     for name, variable in variables.items():
         if not isinstance(variable, Variable):
@@ -320,7 +323,7 @@ def _is_unicode(name: str) -> bool:
 
 
 class Described(NamedTuple):
-    """A graph as checkpoints keep it; its digest is that of `fingerprint`."""
+    """A graph as stored in checkpoints; its digest is that of `fingerprint`."""
 
     version: int
     digest: str
@@ -331,7 +334,7 @@ _graphs: weakref.WeakKeyDictionary[Graph, Described] = weakref.WeakKeyDictionary
 
 
 def _described(graph: Graph) -> Callable[[], Described]:
-    """The graph in words, made when it is asked for, and anew when it has grown."""
+    """The description of the graph, computed on request and again when the graph has grown."""
 
     def make() -> Described:
         known = _graphs.get(graph)
@@ -344,7 +347,7 @@ def _described(graph: Graph) -> Callable[[], Described]:
 
 
 def describe(graph: Graph) -> str:
-    """The graph as JSON: of each operation its name, type, inputs, outputs and a digest."""
+    """The graph as JSON: name, type, inputs, outputs and a digest of each operation."""
     import json
 
     digests = {one.name: one.digest for one in op_digests(graph)}

@@ -1,7 +1,7 @@
-"""Saves: those of a training session, one at a time, behind training or while all wait.
+"""Saves in flight: at most one save of a session, in the background or in the foreground.
 
-A save that fails behind training is told as a warning and training goes on; the next one is waited
-for, so that what fails twice in a row ends in an error that every rank has at the same step.
+A failed background save is logged as a warning and training continues. The next save is waited for,
+so that two failures in a row raise an error on every rank at the same step.
 """
 
 from __future__ import annotations
@@ -17,54 +17,55 @@ from hpcflow.errors import CheckpointError, CheckpointStorageError
 from hpcflow.platform.rank_logging import logger
 from hpcflow.runtime.job.rank_context import Context
 
-SLOW_S = 1.0  # a wait for the save before that lasts longer is told
+SLOW_S = 1.0  # a longer wait for the previous save is logged
 
 
 class Took(NamedTuple):
-    """Seconds that a save took: of training, and from its begin until it was where it is."""
+    """Seconds of a save: training blocked, and from its start to each stage."""
 
     held: float
-    durable: float  # on the disk
-    verified: float  # read back and found good; as `durable` where that is not done
-    published: float  # under its name
+    durable: float  # flushed to disk
+    verified: float  # read back and verified; as `durable` without verification
+    published: float  # renamed
 
 
 class Saves:
-    """The saves of a session. On every rank that runs the script `saved` is called with each
-    checkpoint that has its name, `failed` when a save is lost.
+    """The saves of a session, on every rank that runs the script.
 
-    Ranks: all that run the script call all but `poll` together, between steps.
+    `saved` is called with each complete checkpoint, `failed` when a save has failed.
+
+    Ranks: all that run the script call all methods except `poll` together, between steps.
     """
 
     def __init__(
         self, context: Context, saved: Callable[[Path, Took], None], failed: Callable[[], None]
     ) -> None:
         self._context, self._saved, self._failed = context, saved, failed
-        self._behind: Behind | None = None  # until its outcome has come
+        self._behind: Behind | None = None  # until its outcome arrives
         self._since = self._held = 0.0
         self._waits = False
-        self.failing = False  # the last one was lost: after `finish` all ranks know
+        self.failing = False  # the last save failed; after `finish` all ranks know
         self._count = self._failures = 0
         self._total = 0.0
         self.last = self._longest = Took(0.0, 0.0, 0.0, 0.0)
 
     @property
     def going(self) -> bool:
-        """Whether one is being written behind training, as far as this rank knows."""
+        """Whether a background save is in progress, as far as this rank knows."""
         return self._behind is not None
 
     @property
     def waited(self) -> bool:
-        """Whether training waits, or has waited, for what is written behind it otherwise."""
+        """Whether training waits or has waited for the background save."""
         return self._waits
 
     def poll(self) -> None:
-        """Between two steps: look after the one that is being written."""
+        """Check the background save, between two steps."""
         if self._behind is not None:
             self._behind.poll()
 
     def finish(self) -> None:
-        """Wait for the end of the one that is being written, which is told if it takes long."""
+        """Wait for the background save; a long wait is logged."""
         self._since = time.perf_counter()
         behind = self._behind
         if behind is None:
@@ -76,16 +77,16 @@ class Saves:
             behind.finish()
 
     def in_foreground(self, save: Callable[[], Path]) -> Path:
-        """Save by `save()` while all wait, after `finish`; the checkpoint."""
+        """Save by `save()` in the foreground, after `finish`; returns the checkpoint."""
         path = save()
         took = time.perf_counter() - self._since
         self._done(path, Took(took, took, took, took))
         return path
 
     def in_background(self, begin: Callable[[Behind], None], waits: bool) -> Path | None:
-        """Save by `begin(behind)`, after `finish`; the checkpoint if it is waited for, else None.
+        """Save by `begin(behind)`, after `finish`; returns the checkpoint if waited for, else None.
 
-        Errors: CheckpointError on all ranks, of what is waited for or cannot even begin.
+        Errors: CheckpointError on all ranks, from a save that is waited for or cannot start.
         """
         self._waits = waits or self.failing
         behind = Behind(self._context, lambda outcome: self._take(), self._waits)
@@ -99,7 +100,7 @@ class Saves:
         self._held, self._behind = time.perf_counter() - self._since, behind
         if self._waits:
             behind.finish()
-        self._context.engine.with_baton(self._take, lambda: True)  # it may have come already
+        self._context.engine.with_baton(self._take, lambda: True)  # it may have arrived
         outcome = behind.outcome
         if not self._waits or outcome is None:
             return None
@@ -108,7 +109,7 @@ class Saves:
         return Path(outcome["value"]["path"])
 
     def _take(self) -> None:
-        """The outcome, if it is there: under the baton."""
+        """Take the outcome if it has arrived, while holding the progress lock."""
         behind = self._behind
         if behind is None or behind.outcome is None:
             return
@@ -126,7 +127,7 @@ class Saves:
         self._count += 1
         self._total += took.held
         self._longest = Took(*map(max, self._longest, took))
-        self._saved(path, took)  # before the log tells of it: who reads that may rely on it
+        self._saved(path, took)  # before the log message, whose readers may rely on it
         if self._context.is_chief:
             text, figures = "saved %s: training was held %.3g s", [took.held]
             if took.verified > took.durable:
@@ -147,7 +148,7 @@ class Saves:
             )
 
     def report(self) -> dict[str, Any]:
-        """For the result of a run."""
+        """The statistics of saves, for the result of a run."""
         longest = {name: round(value, 6) for name, value in self._longest._asdict().items()}
         return {
             "written": self._count,

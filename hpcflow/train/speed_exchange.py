@@ -1,4 +1,4 @@
-"""Workers tell the chief their pace, seldom; it deals the samples of joined batches anew by it."""
+"""Speed exchange: workers report their speed; the chief rebalances the shards of global batches."""
 
 from __future__ import annotations
 
@@ -10,45 +10,46 @@ from hpcflow.runtime.job.message_headers import PACE, header
 from hpcflow.runtime.job.rank_context import Context
 from hpcflow.train.step_timing import Pace, Row, Window
 
-TELL_S = 0.25  # between two tellings of a worker about,
-LEAST_STEPS = 5  # and as many steps
-MOST_TOLD = 1000  # a second, by all workers together: the chief has work of its own
-MOST_NAMED = 16  # shares in a line
+TELL_S = 0.25  # seconds between reports of a worker, about
+LEAST_STEPS = 5  # and at least so many steps
+MOST_TOLD = 1000  # reports per second of all workers, to limit the chief's load
+MOST_NAMED = 16  # shares in a log line
 Rows = list[tuple[int, Row]]  # of workers
 
 
 class Exchange:
-    """Each worker tells in its own time, in a message that nobody waits for.
+    """Speed reports of workers by messages that no rank waits for.
 
-    New shares are the chief's decision. They hold from a batch on that no worker can have been
-    dealt: none can be more than two steps ahead of the chief, which goes on when all have answered.
+    The chief decides on new shares. They apply from a batch that no worker can have started: a
+    worker is at most two steps ahead of the chief, which continues when all have answered.
 
-    Ranks: every driver; `step` after each of its steps. The datasets of `graph` are alike on all.
+    Ranks: every driver; `step` after each of its steps. The datasets of `graph` are the same on
+    all.
     """
 
     def __init__(self, context: Context, graph: Graph) -> None:
         assert context.control is not None
         self._context, self._control, self._graph = context, context.control, graph
         self._control.sessions += 1
-        self.number = self._control.sessions  # all make their sessions in one order
+        self.number = self._control.sessions  # sessions are created in the same order on all ranks
         self._paces = self._control.paces[self.number]
         self._shares = self._control.shares[self.number]
         self._every = max(TELL_S, context.roles.replicas / MOST_TOLD)
         self._told = 0.0
-        self._speeds: dict[int, dict[int, float]] = {}  # dataset -> worker -> samples a second
-        self._has_said: set[int] = set()  # datasets that were dealt anew
+        self._speeds: dict[int, dict[int, float]] = {}  # dataset -> worker -> samples per second
+        self._has_said: set[int] = set()  # rebalanced datasets that were logged
 
     def step(self, pace: Pace) -> Rows:
-        """After a step: on the chief what workers have told since the last one."""
+        """Exchange speeds after a step; returns the reports received on the chief."""
         while self._shares:
             told = self._shares.popleft()
-            if len(told["shares"]) == self._context.roles.replicas:  # none has died since
+            if len(told["shares"]) == self._context.roles.replicas:  # no worker died since
                 self._balance(told["dataset"]).change(told["first"], told["shares"])
         rows: Rows = []
         if not self._told or (
             pace.ended - self._told >= self._every and pace.window.steps >= LEAST_STEPS
         ):
-            if self._told:  # the first step, which makes plans, is not told of
+            if self._told:  # not the first step, which includes planning
                 self._tell(pace.window, rows)
             self._told = pace.ended
             pace.window.clear()
@@ -79,11 +80,11 @@ class Exchange:
     # -- shares
 
     def replicas_changed(self) -> None:
-        """A replica has died: the others are dealt equal shares until all have told their speed."""
+        """After the death of a replica: equal shares for the others until all have reported."""
         self._speeds.clear()
 
     def _dataset(self, window: Window) -> int:
-        """The number of the one dataset of all steps, if it deals by speed; else -1."""
+        """The number of the dataset of all steps, if it balances by speed; else -1."""
         if getattr(window.source, "balance", None) is None:
             return -1
         return self._graph.get_collection("datasets").index(window.source)
@@ -92,7 +93,7 @@ class Exchange:
         return self._graph.get_collection("datasets")[dataset].balance
 
     def _note(self, worker: int, row: Row, dataset: int) -> None:
-        """Deal anew when all workers have told how fast they are."""
+        """Record a speed; rebalance when all workers have reported."""
         if dataset < 0 or not row.samples:
             return
         speeds = self._speeds.setdefault(dataset, {})

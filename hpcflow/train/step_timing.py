@@ -1,8 +1,8 @@
-"""A worker's own work and its waiting for other ranks, told apart step by step.
+"""Step timing: separates a worker's own work from its waiting for other ranks.
 
-A step lasts from the end of the one before, or of a save, to its own end. Waiting is what the
-engine counts: steps are in flight and nothing is ready to run, only messages and sums of others to
-be polled for. All else is the worker's own work: computing, input, the script itself.
+A step lasts from the end of the previous step or save to its own end. Waiting is counted by the
+engine: steps are in flight, nothing is ready to run, and it polls for messages and sums of other
+ranks. All other time is the worker's own work: computation, input, and the script.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from hpcflow.runtime.executor.executor import Engine
 
 
 class Row(NamedTuple):
-    """What a worker tells of some steps; times are seconds a step."""
+    """A worker's report on some steps; times are seconds per step."""
 
     steps: int
-    work: float  # without the longest step: any step may stumble
+    work: float  # without the longest step, as an outlier
     wait: float
-    samples: float  # a step, of those that `work` counts
+    samples: float  # per step, for the steps in `work`
 
 
 class Window:
-    """Adds up steps; `row` tells of them. `source` is the dataset of all of them, if it is one."""
+    """Accumulates steps for a `row`; `source` is their dataset, if they have only one."""
 
     def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Reset the sums."""
         self.steps = self._samples = 0
         self._work = self._wait = 0.0
         self._longest, self._its_samples = -1.0, 0
@@ -47,7 +47,7 @@ class Window:
             self._longest, self._its_samples = work, samples
 
     def row(self) -> Row:
-        """What was added up."""
+        """The report on the accumulated steps."""
         work, samples = self._work, self._samples
         if self.steps > 1:
             work, samples = work - self._longest, samples - self._its_samples
@@ -56,7 +56,7 @@ class Window:
 
 
 class Pace:
-    """Measures a worker's steps: `begin` once, and after what is not to count; `end` at each end.
+    """Measures a worker's steps: `begin` once and after pauses, `end` at the end of each step.
 
     `work` and `wait` are seconds of the last step, `work_seconds` and `wait_seconds` of all.
     """
@@ -66,15 +66,15 @@ class Pace:
         self.work = self.wait = 0.0
         self.work_seconds = self.wait_seconds = 0.0
         self.window = Window()
-        self.ended = 0.0  # the clock at the end of the last step
-        self._waited = 0.0  # and the engine's waiting
+        self.ended = 0.0  # clock at the end of the last step
+        self._waited = 0.0  # and the engine's waiting time
 
     def begin(self) -> None:
         """A step begins now."""
         self.ended, self._waited = time.perf_counter(), self._engine.waited
 
     def end(self, batch: Any) -> None:
-        """A step, on `batch`, has ended, and the next one begins."""
+        """A step on `batch` has ended, and the next one begins."""
         now, waited = time.perf_counter(), self._engine.waited
         self.wait = wait = waited - self._waited
         self.work = work = now - self.ended - wait

@@ -1,7 +1,7 @@
-"""Who works slowly for long: named, with the host, so that a sick node is found.
+"""Straggler detection: names persistently slow workers and their hosts, to find faulty nodes.
 
-Where ranks outnumber a node's cores they take turns, so that a worker's own work takes as long as
-others let it: nothing is said of workers there, unless slow ones are rehearsed.
+If ranks outnumber a node's cores, they compete for them, and a worker's own work depends on the
+others. Such workers are not judged, unless slow workers are injected as a fault.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from hpcflow.platform.rank_logging import say_once
 from hpcflow.runtime.job.rank_context import Context
 from hpcflow.train.speed_exchange import Rows
 
-FACTOR = 1.5  # times the median of all workers' own work,
-LEAST_S = 1e-3  # and so many seconds more a step, is slow;
-STEPS, TIMES = 20, 3  # for so many steps and exchanges in a row, it is slow for long
+FACTOR = 1.5  # times the median work of all workers,
+LEAST_S = 1e-3  # and so many seconds more per step is slow;
+STEPS, TIMES = 20, 3  # for so many steps and reports in a row: persistent
 
 
 class Stragglers:
-    """Follows the rows of all workers, and finds those who are slow for long."""
+    """Finds persistently slow workers in the reports of all workers."""
 
     def __init__(self, context: Context) -> None:
         roles = context.roles
         self._places = [(rank, context.hosts[rank]) for rank in roles.drivers]
         self._left_out = self._crowded(context)
-        self._work: dict[int, float] = {}  # of each worker, when it was last told
-        self._slow: dict[int, tuple[int, int]] = {}  # slow ones: for how many steps and exchanges
+        self._work: dict[int, float] = {}  # last report of each worker
+        self._slow: dict[int, tuple[int, int]] = {}  # slow ones: steps and reports
         self._factors: dict[int, float] = {}
 
     def _crowded(self, context: Context) -> set[int]:
-        """The workers of whom nothing can be said, which the chief tells."""
+        """The workers on oversubscribed hosts, as the chief reports."""
         rehearsed = any(
             f.kind == "slow" for f in fault_specification.parse(context.settings.inject)
         )
@@ -43,7 +43,7 @@ class Stragglers:
         return {w for w, (_, host) in enumerate(self._places) if host in hosts}
 
     def add(self, rows: Rows) -> list[str]:
-        """A line for each worker that is now found to be slow for long, and was not before."""
+        """The log lines of newly found stragglers."""
         self._work.update((worker, row.work) for worker, row in rows)
         usual = sorted(self._work.values())[(len(self._work) - 1) // 2] if rows else 0.0
         lines = []
@@ -72,7 +72,7 @@ class Stragglers:
         )
 
     def found(self) -> list[dict[str, Any]]:
-        """Who was slow for long, and how much when that was last so."""
+        """All stragglers found, with their last slowdown."""
         return [
             {"worker": w, "rank": self._places[w][0], "host": self._places[w][1], "factor": factor}
             for w, factor in sorted(self._factors.items())
@@ -80,7 +80,7 @@ class Stragglers:
 
 
 def told(found: Sequence[dict[str, Any]]) -> list[str]:
-    """`found` in words, for a report."""
+    """Text of `found`, for a report."""
     return [
         "worker {worker} (rank {rank} on {host}) was slow for long: its own work took {factor:g} "
         "times the median of all".format(**one)

@@ -1,4 +1,4 @@
-"""Files of TensorBoard's events: written by the chief, read back."""
+"""TensorBoard event files: written by the chief, and read back."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from hpcflow.runtime.job.job_membership import current
 from hpcflow.runtime.session.config_proto import RunMetadata
 from hpcflow.train.run_metadata_proto import as_bytes
 
-_numbers = itertools.count(1)  # of the files of this process after the first
+_numbers = itertools.count(1)  # of this process's files after the first
 
 
 class FileWriter:
-    """Writes summaries and graphs as events for TensorBoard into a file in `logdir`.
+    """Writes summaries and graphs as TensorBoard events to a file in `logdir`.
 
-    Events are on the disk after `max_queue` of them or `flush_secs` seconds, at `flush` and at
-    `close`. Use it in a `with`, or close it.
+    Events are flushed to disk after `max_queue` of them, after `flush_secs` seconds, at `flush` and
+    at `close`. Use it in a `with` statement, or close it.
 
-    Ranks:  the chief's writes; on the others nothing is written, whatever is called.
+    Ranks:  the chief's writes; on other ranks all methods do nothing.
     Errors: MissingPackageError without tensorboardX; HpcflowError if the folder cannot be written.
     """
 
@@ -59,7 +59,7 @@ class FileWriter:
             self.add_graph(graph)
 
     def reopen(self) -> None:
-        """After `close`: write what comes into another file of the folder."""
+        """After `close`, continue in a new file of the folder."""
         if not self._closed:
             return
         self._closed, self._waiting, self._flushed = False, 0, time.monotonic()
@@ -72,7 +72,7 @@ class FileWriter:
         return self._logdir
 
     def add_summary(self, summary: Any, global_step: int | None = None) -> None:
-        """Write a summary: what a session computed, its bytes, or a `Summary` message."""
+        """Write a summary: the result of a session run, its bytes, or a `Summary` message."""
         if not self._writes:
             return
         if not isinstance(summary, messages().summary.Summary):
@@ -85,23 +85,23 @@ class FileWriter:
         self._add(global_step, summary=summary)
 
     def add_graph(self, graph: Graph, global_step: int | None = None) -> None:
-        """Write the operations of a graph, for TensorBoard's page of graphs."""
+        """Write the operations of a graph, for TensorBoard's graph view."""
         if not isinstance(graph, Graph):
             raise GraphError(f"{graph!r} is no graph", hint="give session.graph")
         if self._writes:
             self._add(global_step, graph_def=graph_message(graph).SerializeToString())
 
     def add_session_log(self, session_log: Any, global_step: int | None = None) -> None:
-        """Write a `SessionLog` message, which says that a run starts, stops or saves."""
+        """Write a `SessionLog` message: the start, stop or checkpoint of a run."""
         if self._writes:
             self._add(global_step, session_log=session_log)
 
     def add_run_metadata(
         self, run_metadata: RunMetadata, tag: str, global_step: int | None = None
     ) -> None:
-        """Write when each operation of a traced run ran, under a name that no other run has.
+        """Write the times of operations of a traced run, under a tag unique among runs.
 
-        Errors: GraphError for what is no RunMetadata; ArgumentError for a tag of another run.
+        Errors: GraphError if it is not a RunMetadata; ArgumentError if the tag is in use.
         """
         if not isinstance(run_metadata, RunMetadata):
             raise GraphError(f"{shown(run_metadata)} is no RunMetadata", hint="hf.RunMetadata()")
@@ -123,7 +123,7 @@ class FileWriter:
             self.add_summary(made, global_step)
 
     def add_start(self, global_step: int) -> None:
-        """Write that a run starts: TensorBoard then drops what an earlier one wrote behind it."""
+        """Write the start of a run: TensorBoard drops later events of an earlier run."""
         if self._writes:
             log = messages().event.SessionLog
             self.add_session_log(log(status=log.START), global_step)
@@ -153,13 +153,13 @@ class FileWriter:
         self._waiting, self._flushed = 0, now
 
     def flush(self) -> None:
-        """Have all events on the disk."""
+        """Flush all events to disk."""
         if self._writes and not self._closed:
             with self._lock:
                 self._flush(time.monotonic())
 
     def close(self) -> None:
-        """Have all events on the disk; nothing is written from here on."""
+        """Flush all events to disk and end writing."""
         if self._writes and not self._closed:
             self._ends()
         self._closed = True
@@ -172,8 +172,8 @@ class FileWriter:
 
 
 def _opened(folder: str, suffix: str) -> Any:
-    """A file of events in `folder`, which nobody has written."""
-    messages()  # says what is missing
+    """A new event file in `folder`."""
+    messages()  # raises the error for a missing package
     from tensorboardX.event_file_writer import EventsWriter
 
     try:
@@ -202,14 +202,14 @@ def _parsed(summary: Any) -> Any:
 
 
 class FileWriterCache:
-    """FileWriters by folder: one for each."""
+    """One FileWriter per folder."""
 
     _lock = threading.Lock()
     _cache: ClassVar[dict[str, FileWriter]] = {}
 
     @classmethod
     def get(cls, logdir: Any) -> FileWriter:
-        """The writer of a folder, made with the default graph if there is none yet."""
+        """The writer of a folder, created with the default graph if there is none."""
         folder = os.fspath(logdir)
         with cls._lock:
             if folder not in cls._cache:
@@ -218,7 +218,7 @@ class FileWriterCache:
 
     @classmethod
     def clear(cls) -> None:
-        """Close and forget all of them."""
+        """Close and remove all writers."""
         with cls._lock:
             for writer in cls._cache.values():
                 writer.close()
@@ -229,7 +229,7 @@ class FileWriterCache:
 
 
 def graph_message(graph: Graph) -> Any:
-    """The operations of a graph as a `GraphDef`: names, ops, inputs, devices, shapes of outputs."""
+    """The operations of a graph as a `GraphDef`: names, ops, inputs, devices, output shapes."""
     made = messages().graph.GraphDef()
     made.versions.producer = 22
     for op in graph.get_operations():
@@ -256,7 +256,7 @@ def _node_message(op: Operation, node: Any) -> None:
 
 
 def summary_iterator(path: Any) -> Iterator[Any]:
-    """The `Event` messages of a file, in the order in which they were written.
+    """The `Event` messages of a file, in order of writing.
 
     Errors: DataError if the file cannot be read, or is damaged.
     """

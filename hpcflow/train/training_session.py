@@ -1,4 +1,4 @@
-"""A session that trains: it counts what this worker does and writes the job's result."""
+"""Training session: initializes, counts steps, saves checkpoints, and writes the job's result."""
 
 from __future__ import annotations
 
@@ -37,33 +37,34 @@ if TYPE_CHECKING:
     from hpcflow.train.saver import Saver
 
 RESULT = "result.json"
-SYNC = "sync_replicas"  # the collection in which a graph says how its workers keep step
+SYNC = "sync_replicas"  # collection with the synchronization rule of a graph
 
 
 class TrainingSession(Session):
-    """A session whose variables have their initial values and whose graph is complete.
+    """A session with initialized variables and a finalized graph.
 
-    `step` trains and counts, `run` does neither; then `wait` for the other workers and gather the
-    `result`. No operation can be added to the graph any more.
+    `step` runs a training step and counts it; `run` does neither. At the end `wait` waits for the
+    other workers, and `result` gathers the result. The graph is finalized.
 
-    With a folder for `checkpoints` the whole state of the job is saved there while it trains on (or
-    waits, by the setting `save`; docs/checkpoint-format.md): after `save_every`
-    steps (500) or time ("30s", "10m"), by default as often as pays ("auto"), when the training has
-    ended, and when a signal or the end of the job's time stops it. `resume` goes on from the newest
-    good one, if there is one, at its place in the datasets; without it a folder with checkpoints is
-    refused. `max_to_keep` are kept, 0 for all, and with `keep_best`, as ("loss", "min", 3), those 3
-    that `save(metrics={"loss": value})` has saved with the smallest value. `form` is as for
-    `hf.train.Saver`. docs/survival.md tells all of it.
+    With a folder `checkpoints` the whole state of the job is saved there in the background (or in
+    the foreground, by the setting `save`; docs/checkpoint-format.md): every `save_every` steps
+    (500) or seconds ("30s", "10m"), by default at the optimal interval ("auto"); at the end of
+    training; and when a signal or the end of the job's time stops it. `resume` continues from the
+    newest valid checkpoint, if any, at its position in the datasets; without `resume`, a folder
+    with checkpoints is an error. `max_to_keep` are kept, 0 for all. With `keep_best`, such as
+    ("loss", "min", 3), the 3 checkpoints are kept that `save(metrics={"loss": value})` saved with
+    the smallest values. `form` is that of `hf.train.Saver`. See docs/survival.md.
 
-    `pace.work` and `pace.wait` tell this worker's own work from its waiting for other ranks, in
-    seconds of the last step. A worker that is slow for long is named, with its host.
+    `pace.work` and `pace.wait` are this worker's own work and its waiting for other ranks, in
+    seconds of the last step. Persistently slow workers are logged with their hosts.
 
-    With parameter servers `sync` says how the workers keep step, in place of the setting of that
-    name: "async" (each updates as it comes), "all" (every update is by all workers' gradients),
-    `hf.Backup(k)` (by all but the last k), `hf.Stale(bound)` (as async, but nobody is more than
+    With parameter servers `sync` is the synchronization rule and overrides the setting: "async"
+    (each worker's gradients are applied on arrival), "all" (synchronous), `hf.Backup(k)`
+    (synchronous without the last k), `hf.Stale(bound)` (asynchronous, with no worker more than
     `bound` steps ahead).
 
-    Ranks: every rank that runs the script has one; replicas start from the values of the first.
+    Ranks: every rank that runs the script has a session; replicas start from the first one's
+    values.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class TrainingSession(Session):
             sync = said.rule(self.context.roles.replicas)
         if sync is not None:
             self.context.keep_step(rule(sync))
-        self.steps = 0  # taken by this worker
+        self.steps = 0  # of this worker
         self.samples = 0  # fed to this worker
         self.seconds = 0.0  # from the first step until every worker was done
         self.preemption = Preemption(self.context)
@@ -93,18 +94,18 @@ class TrainingSession(Session):
         self._exchange: Exchange | None = None
         if self.context.control is not None and len(self.context.roles.drivers) > 1:
             self._exchange = Exchange(self.context, self.graph)
-        self.heirs: Heirs | None = None  # of workers of servers that have died
+        self.heirs: Heirs | None = None  # data of dead workers of parameter servers
         if self._exchange is not None and self._is_served and self.context.settings.survive:
             number = self._exchange.number
             self.heirs = Heirs(self.context, self.graph, number, self._meet_at_end)
         self._stragglers = Stragglers(self.context)
         self._begun: float | None = None
-        self._met = True  # with the other workers, since the last step
+        self._met = True  # met the other workers since the last step
         self._initialize(self._finished())
         self._policies: list[Policy] = []
         self._keeper: Keeper | None = None
         chosen = self._choose(checkpoints)
-        self._resumes = resume or chosen.by_setting  # the same job, started again, goes on
+        self._resumes = resume or chosen.by_setting  # restarted as the same job
         if chosen.folder is not None and self.context.on_plan is None:
             self._keep_checkpoints(chosen, save_every, max_to_keep, form, keep_best)
         self._log = run_records.of(self.context)
@@ -131,18 +132,18 @@ class TrainingSession(Session):
             tell_own_loop(self, self.first_step)
 
     def _choose(self, own: str | Path | None) -> Chosen:
-        """Where it keeps checkpoints; the script names `own`."""
+        """The checkpoint folder; `own` is the folder that the script names."""
         return choose(self.context, own)
 
     def replicas_changed(self) -> None:
-        """A replica has died: the pace of the others counts anew."""
+        """A replica has died: reset the speeds of the others."""
         super().replicas_changed()
         self._stragglers = Stragglers(self.context)
         if self._exchange is not None:
             self._exchange.replicas_changed()
 
     def _finished(self) -> list[Variable]:
-        """The variables of the graph, to which nothing can be added from now on."""
+        """The variables of the graph, which is finalized."""
         variables: list[Variable] = [
             *self.graph.get_collection(GraphKeys.GLOBAL_VARIABLES),
             *self.graph.get_collection(GraphKeys.LOCAL_VARIABLES),
@@ -152,7 +153,7 @@ class TrainingSession(Session):
         return variables
 
     def _initialize(self, variables: Sequence[Variable]) -> None:
-        """Give them their initial values."""
+        """Run the initializers."""
         if variables:
             self.run([v.initializer for v in variables])
 
@@ -188,16 +189,16 @@ class TrainingSession(Session):
 
     @property
     def first_step(self) -> int:
-        """The step that the job has gone on from, 0 if it began anew: steps of earlier starts.
+        """The step from which the job resumed: the number of steps of earlier starts, or 0.
 
-        For a loop that counts for itself: `for step in range(sess.first_step, 1000)`. It counts as
-        checkpoints do: joint steps of synchronous workers, those of all asynchronous ones together.
+        For a loop with its own counter: `for step in range(sess.first_step, 1000)`. It counts as
+        checkpoints do: steps of synchronous workers once, those of asynchronous workers added up.
         """
         return 0 if self._keeper is None else self._keeper.first_step
 
     @property
     def is_chief(self) -> bool:
-        """True on the one rank that speaks for the job."""
+        """True on the one rank that acts for the whole job."""
         return self.context.is_chief
 
     @property
@@ -219,13 +220,13 @@ class TrainingSession(Session):
         *,
         deadline: float | None = None,
     ) -> Any:
-        """Run one training step on a batch of `hf.data`, and count it; the fetched values.
+        """Run and count one training step on a batch of `hf.data`; returns the fetched values.
 
         A copy with more feeds, `batch | {rate: 0.1}` or `{**batch, rate: 0.1}`, counts as `batch`.
-        `deadline` is for the step alone, as that of `run`; one that misses it is not counted.
+        `deadline` applies to this step, as that of `run`; a step that exceeds it is not counted.
         `options` and `run_metadata` are those of `run`.
-        Errors: Preempted, which ends the script, on all workers if one had SIGUSR1 or SIGTERM;
-                DataError for other feeds of the placeholders that a dataset deals for.
+        Errors: Preempted, which ends the script on all workers if one got SIGUSR1 or SIGTERM;
+                DataError for other feeds of a dataset's placeholders.
         """
         batch = as_dealt(batch, self.graph)
         self.between_steps()
@@ -246,7 +247,7 @@ class TrainingSession(Session):
         return values
 
     def _compare(self, rows: Rows) -> None:
-        """Look for workers that are slow for long, on the chief."""
+        """Detect stragglers, on the chief."""
         if not rows or not self.is_chief:
             return
         for line in self._stragglers.add(rows):
@@ -257,16 +258,16 @@ class TrainingSession(Session):
             self._log.pace(self.steps, rows)
 
     def between_steps(self) -> None:
-        """Stop if a rank was told to, save if it is time; `step` begins with it.
+        """Stop if a rank got a signal, save if due; `step` calls it first.
 
-        Only a rank that waits before its next step needs to call it, now and then.
+        A rank that waits before its next step must call it from time to time.
         """
         if self._keeper is not None:
             self._keeper.saves.poll()
         is_late = self._keeper is not None and self.is_chief and self._keeper.look(self.steps)
         bound = self.preemption.is_bound(self.first_step, self.steps)
         stops = self.preemption.due(is_late)
-        if bound:  # on all alike
+        if bound:  # on all ranks
             self._meet(stopping=True)
         if self._is_led:
             self._led_edge(stops, is_late)
@@ -276,10 +277,11 @@ class TrainingSession(Session):
             self._edge()
 
     def every(self, steps: int, action: Callable[[], Any]) -> None:
-        """Call `action()` after each so many steps, on all ranks that run the script together.
+        """Call `action()` every `steps` steps, on all ranks that run the script together.
 
-        For a policy of one's own: `sess.every(100, lambda: saver.save(sess, "weights", count))`.
-        Asynchronous workers count the steps of all, about, and meet between their own steps.
+        For custom policies: `sess.every(100, lambda: saver.save(sess, "weights", count))`. For
+        asynchronous workers the steps of all are counted, approximately, and they meet between
+        their steps.
 
         Ranks: every rank that runs the script, with the same `steps` in the same order.
         """
@@ -288,14 +290,14 @@ class TrainingSession(Session):
         self._policies.append(Policy(self.context, steps, action, self.first_step))
 
     def _edge(self) -> None:
-        """Between two steps: do what it is time for, all workers together."""
+        """Run the due actions between two steps, all workers together."""
         drivers, control = self.context.roles.drivers, self.context.control
         due = self._due()
         if len(drivers) > 1 and self._is_served:
             assert control is not None
             if due and self.is_chief:
                 for rank in drivers[1:]:
-                    control.note(rank, self.steps)  # come, at your next step
+                    control.note(rank, self.steps)  # asks them to meet at their next step
             elif not control.notes:
                 return
             control.notes.clear()
@@ -305,7 +307,7 @@ class TrainingSession(Session):
 
     @property
     def _is_led(self) -> bool:
-        """Whether the chief says before which step all meet: a round needs each worker."""
+        """Whether the chief names the step of a meeting, since each update needs every worker."""
         several = len(self.context.roles.drivers) > 1
         return several and isinstance(self.context.cluster.sync, All) and self._is_served
 
@@ -314,11 +316,11 @@ class TrainingSession(Session):
         return self.context.cluster.mode == "ps"
 
     def _led_edge(self, stops: bool, is_late: bool) -> None:
-        """Between two steps of which every worker does the same number.
+        """Between two steps of workers that run the same number of steps.
 
-        What it is time for by the number of steps all know. For a wish to stop, or to save after
-        some time, the chief names a step that nobody can begin before it has heard of it: that
-        after the next, for a worker can be one step ahead of the chief.
+        Actions that are due by the number of steps are known to all. To stop, or to save after some
+        time, the chief names a step that no worker has begun: the one after the next, since a
+        worker can be one step ahead of the chief.
         """
         control = self.context.control
         assert control is not None
@@ -335,8 +337,9 @@ class TrainingSession(Session):
         self._do(self.preemption.saving)
 
     def _due(self, ended: bool = False) -> int:
-        """What it is time for, as bits: to save (1), then the policies; the chief says it to
-        asynchronous workers.
+        """The due actions as bits: save (1), then the policies.
+
+        The chief sends them to asynchronous workers.
         """
         if self._is_served and not self.is_chief and not self.context.cluster.in_step:
             return 0
@@ -345,7 +348,7 @@ class TrainingSession(Session):
         return due + (keeper is not None and (self.preemption.late or keeper.due(self.steps)))
 
     def _do(self, due: int) -> None:
-        """Do what it is time for, apart from the steps."""
+        """Run the due actions, outside of steps."""
         if due & 1 and self._keeper is not None:
             self._keeper.save(self.steps, self.samples, waits=False)
         for i, policy in enumerate(self._policies):
@@ -355,12 +358,12 @@ class TrainingSession(Session):
             self.pace.begin()
 
     def save(self, metrics: Mapping[str, Any] | None = None) -> Path:
-        """Save the state of the job now, and wait for it; the checkpoint.
+        """Save the state of the job now, in the foreground; returns the checkpoint.
 
-        `metrics` say how good it is.
+        `metrics` are stored for `keep_best`.
 
         Ranks:  every rank that runs the script, between steps.
-        Errors: CheckpointError, on all of them; earlier checkpoints stay.
+        Errors: CheckpointError, on all of them; earlier checkpoints are unchanged.
         """
         if self._keeper is None:
             raise CheckpointError(
@@ -371,21 +374,21 @@ class TrainingSession(Session):
         return path
 
     def _save_last(self) -> None:
-        """Wait for the save that goes on, and save what is in none."""
+        """Wait for the save in progress, and save the remaining steps."""
         if self._keeper is not None:
             self._keeper.saves.finish()
             if self.preemption.unsaved or self._keeper.saves.failing:
                 self.save()
 
     def _meet(self, stopping: bool = False, saving: int = 0, at_end: bool = False) -> None:
-        """Wait for all workers; if one of them was told to stop, end the script.
+        """Wait for all workers; if one got a stop request, end the script.
 
-        `at_end` says that this one has no batches left.
+        `at_end`: this worker has no batches left.
         """
         unsaved = self._keeper is not None and self._keeper.is_new(self.steps)
         stops = self.preemption.meet(stopping, saving, unsaved)
         if self._is_led and self.context.control is not None:
-            self.context.control.notes.clear()  # this was what they were for
+            self.context.control.notes.clear()  # they are handled
         if stops:
             self._stop()
         if self.heirs is not None:
@@ -393,7 +396,7 @@ class TrainingSession(Session):
         self.pace.begin()
 
     def wait(self) -> None:
-        """Wait until every worker is here: all updates are then applied."""
+        """Wait for every worker; all updates are then applied."""
         self._met = True
         if self.heirs is None:
             self._meet_at_end()
@@ -407,12 +410,12 @@ class TrainingSession(Session):
             self.seconds = time.perf_counter() - self._begun
 
     def _meet_at_end(self) -> None:
-        """Wait for all workers without batches of one's own, and save with those who have some."""
+        """Wait for all workers at the end of the data; save with those that have batches left."""
         self._meet(saving=self._due(ended=True), at_end=True)
-        while self.preemption.saving:  # for those who have steps left, or after the last one
+        while self.preemption.saving:  # requested by others, or after the last step
             self._do(self.preemption.saving)
             if self.context.control is not None:
-                self.context.control.notes.clear()  # this was what they were for
+                self.context.control.notes.clear()  # they are handled
             self._meet(at_end=True)
 
     def _stop(self) -> NoReturn:
@@ -428,12 +431,12 @@ class TrainingSession(Session):
 
     def __exit__(self, *error: object) -> None:
         if error[:1] in ((), (None,)) and not self._met:
-            self.wait()  # another worker may be waiting to stop together
+            self.wait()  # another worker may be waiting for a common stop
         self.preemption.over()
         self.close()
 
     def close(self) -> None:
-        """Let go of plans, and of what was read ahead for steps that will not be."""
+        """Release plans and prefetched data."""
         super().close()
         if self._keeper is not None:
             self._keeper.close()
@@ -443,9 +446,9 @@ class TrainingSession(Session):
             data.close()
 
     def result(self, **extra: Any) -> dict[str, Any] | None:
-        """Write `result.json` in the run directory, with `extra` in it; what it says.
+        """Write `result.json` to the run directory, with `extra` in it; returns its contents.
 
-        Ranks: every worker calls it, after `wait`; the chief writes, the others get None.
+        Ranks: every worker calls it after `wait`; the chief writes, the others get None.
         """
         waited = sum(data.input_wait_seconds for data in self.graph.get_collection("datasets"))
         mine = {
@@ -472,7 +475,7 @@ class TrainingSession(Session):
 
 
 def tell_idle_tasks(graph: Graph, context: Context) -> None:
-    """Warn on the chief of tasks of a replica that no operation of `graph` asks for."""
+    """Warn on the chief about tasks of a replica that no operation of `graph` uses."""
     spans = context.settings.tasks_per_replica
     named = {parse(op.device).task for op in graph.get_operations()}
     idle = [k for k in range(1, spans) if k not in named]

@@ -1,6 +1,6 @@
-"""Variables that begin with values of a checkpoint, and checkpoints read by themselves.
+"""Warm start: initializes variables from a checkpoint; functions that read checkpoints.
 
-Names and meaning are TensorFlow 1's.
+Names and semantics are TensorFlow 1's.
 """
 
 from __future__ import annotations
@@ -27,20 +27,21 @@ from hpcflow.platform.artifact_cache import path_of
 def init_from_checkpoint(
     ckpt_dir_or_file: str | Path, assignment_map: Mapping[str, str | Variable]
 ) -> None:
-    """Have variables begin with values of a checkpoint, also under other names.
+    """Initialize variables from a checkpoint, also under other names.
 
-    `assignment_map` says from where to where:
+    `assignment_map` maps names in the checkpoint to variables:
 
     {"encoder/": "model/encoder/"}   each variable below the second, from its name below the first
-    {"/": "model/"}                  each below "model/", from its name in the checkpoint's root
+    {"/": "model/"}                  each below "model/", from its name at the top of the checkpoint
     {"encoder/w": "other/w"}         one variable by its name, {"encoder/w": variable} itself
 
-    The values are read when the initializers run, by the ranks where the variables live, rows of a
-    piece by its server; the bytes are checked then. Call it when the variables are made, before
-    `global_variables_initializer` and before the session; of a folder the newest is taken.
+    The initializers read and verify the values, on the ranks that hold the variables; a server
+    reads the rows of its shard. Call this after the variables are created, before
+    `global_variables_initializer` and before the session. A folder stands for its newest
+    checkpoint.
 
     Ranks:  every rank that runs the script.
-    Errors: CheckpointError if there is no checkpoint, or a name stands for nothing;
+    Errors: CheckpointError if there is no checkpoint, or a name matches nothing;
             CheckpointMismatchError with a diff of names, shapes and dtypes.
     """
     saved = _open(ckpt_dir_or_file)
@@ -62,7 +63,7 @@ def init_from_checkpoint(
 
 
 def _pairs(there: str, here: str | Variable) -> list[tuple[str, Variable]]:
-    """Name in the checkpoint and variable, of one row of an assignment map."""
+    """Pairs (name in the checkpoint, variable) of one entry of an assignment map."""
     if isinstance(here, Variable):
         return [(there, here)]
     if not isinstance(here, str):
@@ -119,7 +120,7 @@ def _open(given: str | Path) -> Saved:
 
 
 class NewCheckpointReader:
-    """What is in a checkpoint; values are checked when they are read."""
+    """Reads a checkpoint; values are verified when read."""
 
     def __init__(self, path: str | Path) -> None:
         self._saved = _open(path)
@@ -152,15 +153,15 @@ class NewCheckpointReader:
 
 
 def load_checkpoint(ckpt_dir_or_file: str | Path) -> NewCheckpointReader:
-    """A reader of the checkpoint, or of the newest of a folder; any process may have one."""
+    """A reader of the checkpoint, or of the newest one of a folder; works in any process."""
     return NewCheckpointReader(ckpt_dir_or_file)
 
 
 def load_variable(ckpt_dir_or_file: str | Path, name: str) -> np.ndarray:
-    """The value that a variable has in a checkpoint, or in the newest of a folder."""
+    """The value of a variable in a checkpoint, or in the newest one of a folder."""
     return load_checkpoint(ckpt_dir_or_file).get_tensor(name)
 
 
 def list_variables(ckpt_dir_or_file: str | Path) -> list[tuple[str, list[int]]]:
-    """Name and shape of each variable of a checkpoint, or of the newest of a folder."""
+    """Name and shape of each variable in a checkpoint, or in the newest one of a folder."""
     return sorted(load_checkpoint(ckpt_dir_or_file).get_variable_to_shape_map().items())

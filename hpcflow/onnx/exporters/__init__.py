@@ -1,1 +1,1 @@
-"""How each op is written as ONNX operators."""
+"""Export functions: each op as ONNX operators."""

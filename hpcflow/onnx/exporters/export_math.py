@@ -1,4 +1,4 @@
-"""How arithmetic, comparison, logic and reductions are said in ONNX."""
+"""ONNX export of arithmetic, comparison, logic and reductions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hpcflow.graph.dtypes import int32, int64
 from hpcflow.graph.graph import Operation
 from hpcflow.onnx.export_emitter import Emitter, exports, rank_of
 
-# -- operators that are the same
+# -- ops equal to an ONNX operator
 
 _SAME = {
     **{"Abs": "Abs", "Neg": "Neg", "Sign": "Sign", "Sqrt": "Sqrt", "Exp": "Exp", "Log": "Log"},
@@ -47,7 +47,7 @@ def _identities(to: Emitter, op: Operation) -> list[str]:
     return [to.name(t) for t in op.inputs[: len(op.outputs)]]
 
 
-# -- made of others
+# -- ops composed of several operators
 
 
 @exports("NotEqual")
@@ -176,7 +176,7 @@ for _type, _name in {
 
 @exports("Any", "All")
 def _logic(to: Emitter, op: Operation) -> Any:
-    """How many are true, or false, is counted: that is right also of none."""
+    """Count the true or false elements, which is also correct for an empty tensor."""
     x: Any = op.inputs[0]
     counted = to.cast(x if op.type == "Any" else to.node("Not", x), int32)
     found = to.node("Greater", _reduced(to, op, "ReduceSum", counted), to.constant(np.int32(0)))

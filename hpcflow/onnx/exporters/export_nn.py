@@ -1,4 +1,4 @@
-"""How convolutions, pooling and softmax are said in ONNX: channels go first and back again."""
+"""ONNX export of convolution, pooling and softmax; transposes to channels first and back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hpcflow.onnx.export_emitter import Emitter, exports, refused
 
 
 def _first(to: Emitter, x: Tensor, rank: int, first: bool) -> str:
-    """`x` with its channels before its `rank` spatial axes."""
+    """`x` transposed to channels first, for `rank` spatial axes."""
     if first:
         return to.name(x)
     made: str = to.node("Transpose", x, perm=[0, rank + 1, *range(1, rank + 1)])
@@ -17,7 +17,7 @@ def _first(to: Emitter, x: Tensor, rank: int, first: bool) -> str:
 
 
 def _back(to: Emitter, name: str, rank: int, first: bool) -> str:
-    """The opposite."""
+    """The inverse transpose, to channels last."""
     if first:
         return name
     made: str = to.node("Transpose", name, perm=[0, *range(2, rank + 2), 1])
@@ -25,14 +25,14 @@ def _back(to: Emitter, name: str, rank: int, first: bool) -> str:
 
 
 def _filters(to: Emitter, w: Tensor, rank: int) -> str:
-    """[*kernel, inputs, outputs] as [outputs, inputs, *kernel]."""
+    """Transpose filters [*kernel, inputs, outputs] to [outputs, inputs, *kernel]."""
     perm = [rank + 1, rank, *range(rank)]
     made: str = to.node("Transpose", w, perm=perm)
     return made
 
 
 def _window(op: Operation) -> dict[str, Any]:
-    """The attributes that convolutions and pooling share."""
+    """The attributes common to convolution and pooling."""
     attrs = op.attrs
     found: dict[str, Any] = {"strides": list(attrs["strides"])}
     if any(d != 1 for d in attrs["dilations"]):
@@ -86,7 +86,7 @@ def _conv_transpose(to: Emitter, op: Operation) -> Any:
 
 
 def _pads(op: Operation, space: tuple[int, ...]) -> list[int]:
-    """The padding that SAME is for an image of these sizes."""
+    """The explicit pads of SAME padding for these image sizes."""
     before, after = [], []
     kernel = op.inputs[1].shape or ()
     for size, k, s, d in zip(
@@ -101,7 +101,7 @@ def _pads(op: Operation, space: tuple[int, ...]) -> list[int]:
 
 
 def _rest(op: Operation, space: Any, pads: list[int]) -> list[int]:
-    """What the strides leave over at the end of each axis."""
+    """The `output_padding` of each axis: the part of the size that the strides do not cover."""
     shape, rank = op.inputs[0].shape or (), len(space)
     given = shape[2:] if op.attrs["first"] else shape[1:-1]
     kernel = op.inputs[1].shape or ()
@@ -150,7 +150,7 @@ def _relu6(to: Emitter, op: Operation) -> Any:
 
 @exports("Normalize")
 def _normalize(to: Emitter, op: Operation) -> list[Any]:
-    """The moments have sizes of 1; those of 16-bit numbers are of 32 bits."""
+    """Moments have size 1 on reduced axes, and float32 for 16-bit inputs."""
     x, moment = op.inputs[0], op.outputs[1]
     axes = op.attrs["axis"]
     axes = list(axes) if axes is not None else None

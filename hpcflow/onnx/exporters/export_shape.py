@@ -1,4 +1,4 @@
-"""How shapes, cutting, joining and indexing are said in ONNX."""
+"""ONNX export of shape operations, slicing, concatenation and indexing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ END = int(np.iinfo(np.int64).max)
 
 
 def _sizes(to: Emitter, op: Operation, at: int) -> Any:
-    """The shape that an operation is told: by its attribute, or by input `at`."""
+    """The shape argument of an operation: its attribute, or its input `at`."""
     known = op.attrs.get("shape")
     if known is not None and None not in known:
         return to.ints(list(known))
@@ -25,7 +25,7 @@ def _sizes(to: Emitter, op: Operation, at: int) -> Any:
 def _reshape(to: Emitter, op: Operation) -> Any:
     known = op.attrs["shape"]
     zeros = known is not None and 0 in known and -1 not in known
-    allow = 1 if zeros else None  # a size of 0 is one of 0, as ours
+    allow = 1 if zeros else None  # a size 0 means 0, not a copy of the input's size
     return to.node("Reshape", op.inputs[0], _sizes(to, op, 1), allowzero=allow)
 
 
@@ -86,7 +86,7 @@ def _range(to: Emitter, op: Operation) -> Any:
     return to.node("Range", *op.inputs)
 
 
-# -- joining and cutting
+# -- concatenation and slicing
 
 
 @exports("Concat")
@@ -129,7 +129,7 @@ def _tile(to: Emitter, op: Operation) -> Any:
 @exports("Pad")
 def _pad(to: Emitter, op: Operation) -> Any:
     pairs, value = op.attrs["paddings"], to.number(op.attrs["value"], op.inputs[0])
-    if pairs is None:  # a vector of pairs: all befores come first in ONNX
+    if pairs is None:  # ONNX lists all pads before, then all pads after
         table = to.node("Reshape", to.cast(op.inputs[1], int64), to.ints([-1, 2]))
         ends = to.node("Reshape", to.node("Transpose", table, perm=[1, 0]), to.ints([-1]))
         return to.node("Pad", op.inputs[0], ends, value)
@@ -141,7 +141,7 @@ def _pad(to: Emitter, op: Operation) -> Any:
 
 @exports("StridedSlice")
 def _strided_slice(to: Emitter, op: Operation) -> Any:
-    """Slices first, then axes of ints are taken out, then new ones put in."""
+    """Emit Slice, then Squeeze for integer indices, then Unsqueeze for new axes."""
     x: Any = op.inputs[0]
     key = op.attrs["key"]
     rest = rank_of(x) - sum(part[0] in ("at", "slice") for part in key)
@@ -174,7 +174,7 @@ def _strided_slice(to: Emitter, op: Operation) -> Any:
 
 
 def _next(to: Emitter, op: Operation, at: Any) -> Any:
-    """Where the slice of the one element `at` ends."""
+    """The end of a slice of the single element `at`."""
     if isinstance(at, int):
         return at + 1 if at != -1 else END
     index = _scalar(to, op, at)
@@ -183,7 +183,7 @@ def _next(to: Emitter, op: Operation, at: Any) -> Any:
 
 
 def _limits(op: Operation, start: Any, stop: Any, step: Any) -> tuple[Any, Any, Any]:
-    """A slice with numbers for what it leaves out."""
+    """The bounds of a slice, with explicit numbers for omitted ones."""
     if step is not None and not isinstance(step, int):
         raise refused(op, "the step of a slice is not known")
     step = 1 if step is None else step
@@ -193,12 +193,12 @@ def _limits(op: Operation, start: Any, stop: Any, step: Any) -> tuple[Any, Any, 
 
 
 def _scalar(to: Emitter, op: Operation, entry: Any) -> Any:
-    """A vector of one element: the scalar input that an entry of a key names."""
+    """The scalar input that an index entry refers to, as a vector of one element."""
     return to.node("Reshape", to.cast(op.inputs[1 + entry[1]], int64), to.ints([1]))
 
 
 def _vector(to: Emitter, op: Operation, entries: Any) -> Any:
-    """A vector of ints, of scalar inputs, and of names of vectors."""
+    """A vector of integers, scalar inputs, and names of vectors, concatenated."""
     if all(isinstance(e, int) for e in entries):
         return to.ints(list(entries))
     parts = [
@@ -218,7 +218,7 @@ def _slice(to: Emitter, op: Operation) -> Any:
     return to.node("Slice", x, starts, ends)
 
 
-# -- by index
+# -- gather and scatter
 
 
 @exports("Gather")
@@ -229,7 +229,7 @@ def _gather(to: Emitter, op: Operation) -> Any:
 
 
 def _batch_gather(to: Emitter, op: Operation) -> Any:
-    """The axis that is indexed goes behind those of the batch, its result back to its place."""
+    """Transpose the indexed axis to follow the batch axes, and the result back."""
     x, index = op.inputs
     batch, axis = op.attrs["batch_dims"], op.attrs["axis"] % rank_of(op.inputs[0])
     rank, inner = rank_of(x), rank_of(index) - batch

@@ -1,1 +1,1 @@
-"""The importer of each ONNX operator, by group; `importer_table` finds them."""
+"""ONNX importers: one function per operator, in groups; `importer_table` registers them."""

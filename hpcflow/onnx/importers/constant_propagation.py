@@ -1,4 +1,4 @@
-"""What can be told of tensors while the graph is built: values that depend on constants alone."""
+"""Constant propagation at import: values of tensors that depend only on constants."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hpcflow.kernels.kernel_registry import Node, find
 
 
 class NeedsValue(OnnxError):
-    """A value must be known while the graph is built, and depends on inputs of the model."""
+    """A value must be known at import, but it depends on inputs of the model."""
 
     def __init__(self, inputs: Iterable[str], what: str) -> None:
         self.inputs = tuple(inputs)
@@ -26,20 +26,20 @@ class NeedsValue(OnnxError):
 
 
 class Values:
-    """Values of tensors that depend on constants alone, computed once by the kernels for NumPy.
+    """Values of tensors that depend only on constants, computed once by NumPy kernels.
 
-    `told` are tensors whose value counts as known though they are not constants: initializers.
+    `told` are initializers, whose values count as known although they may be variables.
     """
 
     def __init__(self) -> None:
         self.told: dict[Tensor, np.ndarray] = {}
-        self.inputs: dict[Operation, str] = {}  # what stands for inputs of the model -> their names
+        self.inputs: dict[Operation, str] = {}  # stand-ins for inputs of the model -> their names
         self._found: dict[Tensor, np.ndarray] = {}
 
     def of(self, tensor: Tensor, what: str) -> np.ndarray:
-        """The value of `tensor`, which is `what` of some node.
+        """The value of `tensor`; `what` describes it in errors.
 
-        Errors: NeedsValue if it depends on inputs of the model, or on state or chance.
+        Errors: NeedsValue if it depends on inputs of the model, on state, or on random numbers.
         """
         missing: dict[str, None] = {}
         for op in _before(tensor.op, self._is_known):
@@ -65,7 +65,7 @@ class Values:
 
 
 def sources_of(op: Operation) -> Sequence[Tensor]:
-    """What an operation computes its outputs from; of a body's parameter what it captured."""
+    """The tensors that an operation depends on; for a body's parameter the captured tensor."""
     if op.type != "Parameter":
         return op.inputs
     captures: dict[Tensor, Tensor] = getattr(op.graph, "captures", {})
@@ -73,7 +73,7 @@ def sources_of(op: Operation) -> Sequence[Tensor]:
 
 
 def _before(last: Operation, is_known: Callable[[Operation], bool]) -> list[Operation]:
-    """Operations that `last` depends on, and itself at the end, each behind its sources."""
+    """`last` and the operations it depends on, in topological order."""
     order: list[Operation] = []
     seen: set[Operation] = set()
     stack = [(last, False)]
@@ -89,7 +89,7 @@ def _before(last: Operation, is_known: Callable[[Operation], bool]) -> list[Oper
 
 
 def compute(op: Operation, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The outputs of a pure operation, by its kernel for NumPy."""
+    """The outputs of a pure operation, computed by its NumPy kernel."""
     given = [Spec(x.dtype, x.shape, x) for x in map(np.asarray, inputs)]
     specs = lookup(op.type).infer(given, op.attrs)
     row = find(op.type, "cpu")

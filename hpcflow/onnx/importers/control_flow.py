@@ -1,4 +1,4 @@
-"""If, Loop and Scan: branches and loops of the graph, or what is known of them unrolled."""
+"""ONNX import of If, Loop and Scan: as control flow, or unrolled if the iterations are known."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from hpcflow.ops.control_flow import cond_while
 from hpcflow.ops.control_flow.tensor_array import TensorArray
 from hpcflow.ops.math import arithmetic_ops
 
-MOST_UNROLLED = 64  # rounds of a loop that is unrolled without need
-MOST_ROUNDS = 10_000  # of one that must be
+MOST_UNROLLED = 64  # iterations, if unrolling is optional
+MOST_ROUNDS = 10_000  # iterations, if unrolling is necessary
 
 
 @imports("If")
 def _if(node: Node, condition: Tensor) -> Sequence[Tensor]:
-    """The branch taken alone, if the condition is known; else both, of which one runs."""
+    """The taken branch if the condition is known; otherwise a conditional."""
     known = node.maybe(condition, "the condition")
     branches = [node.attr("then_branch"), node.attr("else_branch")]
     if known is not None:
@@ -40,7 +40,7 @@ def _if(node: Node, condition: Tensor) -> Sequence[Tensor]:
 def _loop(
     node: Node, most: Tensor | None, condition: Tensor | None, *carried: Tensor
 ) -> Sequence[Tensor]:
-    """Unrolled if the number of rounds is known and small; else a loop of the graph."""
+    """Unrolled if the number of iterations is known and small; otherwise a while loop."""
     rounds = None if most is None else node.maybe(most, "the number of rounds")
     count = None if rounds is None else int(rounds.reshape(()))
     goes_on = constant(True) if condition is None else reshape(condition, [])
@@ -51,7 +51,7 @@ def _loop(
             return made
     try:
         return _looped(node, most, goes_on, carried)
-    except NeedsValue:  # something in the body must be known in each round: it is unrolled then
+    except NeedsValue:  # the body needs a value in each iteration: unroll
         count = MOST_ROUNDS if most is None else int(node.value(most, "the number of rounds"))
         made = _unrolled(node, count, goes_on, carried)
         if made is None:
@@ -62,7 +62,7 @@ def _loop(
 def _unrolled(
     node: Node, count: int, goes_on: Tensor, carried: Sequence[Tensor]
 ) -> list[Tensor] | None:
-    """The rounds one after the other; None if the condition of one is not known."""
+    """The unrolled iterations; None if a condition is unknown."""
     body, states = node.attr("body"), list(carried)
     rows: list[list[Tensor]] = []
     for i in range(count):
@@ -82,7 +82,7 @@ def _unrolled(
 def _looped(
     node: Node, most: Tensor | None, goes_on: Tensor, carried: Sequence[Tensor]
 ) -> list[Tensor]:
-    """A while_loop: its variables are the round, the condition, the states and the arrays."""
+    """A while_loop with variables iteration, condition, states and output arrays."""
     body, states = node.attr("body"), len(carried)
     limit = constant(np.int64(np.iinfo(np.int64).max)) if most is None else reshape(most, [])
     after = _round(node, goes_on, carried)
@@ -105,7 +105,7 @@ def _looped(
 
 
 def _round(node: Node, goes_on: Tensor, carried: Sequence[Tensor]) -> list[Spec]:
-    """What the body makes of the states: they, and the outputs of each round; nothing is kept."""
+    """The next states and the outputs of one iteration of the body."""
     scratch = Body(get_default_graph(), "round")
     loop = [Spec(int64, ()), goes_on.spec, *(t.spec for t in carried)]
     with scratch.inside():
@@ -133,13 +133,13 @@ def _scan(node: Node, *inputs: Tensor) -> Sequence[Tensor]:
 
 
 def _turned(column: list[Tensor], directions: Sequence[int] | None, index: int) -> list[Tensor]:
-    """The steps of one input or output, backwards if its direction is 1."""
+    """The elements of one input or output, in reverse order if its direction is 1."""
     return column[::-1] if directions and directions[index] else column
 
 
 @imports("Scan", since=8)
 def _batched_scan(node: Node, lengths: Tensor | None, *inputs: Tensor) -> Sequence[Tensor]:
-    """Opset 8: each sample of the batch is scanned by itself."""
+    """Scan of opset 8: scans each sample of the batch separately."""
     if lengths is not None:
         raise node.declined("sequences of differing lengths")
     samples = zip(*(unstack(x) for x in inputs), strict=True)

@@ -1,4 +1,4 @@
-"""Convolutions, matrix products, and sums of products."""
+"""ONNX import of convolution, matrix products and Einsum."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FORMATS = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
 
 
 def _filters(node: Node, w: Tensor) -> tuple[Tensor, int, str]:
-    """Filters with their spatial axes first, how many those are, and the data format."""
+    """Filters with spatial axes first, the number of spatial axes, and the data format."""
     rank = node.rank(w) - 2
     if rank not in FORMATS:
         raise node.declined(f"it has {rank} spatial axes; 1, 2 and 3 are supported")
@@ -26,7 +26,7 @@ def _filters(node: Node, w: Tensor) -> tuple[Tensor, int, str]:
 
 
 def with_bias(y: Tensor, bias: Tensor | None) -> Tensor:
-    """`y` plus a number for each channel, which are axis 1."""
+    """`y` plus a bias for each channel on axis 1."""
     if bias is None:
         return y
     return arithmetic_ops.add(y, reshape(bias, [-1] + [1] * (len(y.shape or ()) - 2)))
@@ -71,7 +71,7 @@ def _conv_transpose(node: Node, x: Tensor, w: Tensor, bias: Tensor | None = None
             after = total - before
         elif auto == "VALID":
             before = after = 0
-        late.append((0, max(-after, 0)))  # what no input reaches is 0, at the end
+        late.append((0, max(-after, 0)))  # outputs without inputs are 0, at the end
         pads.append((before, max(after, 0)))
         out.append(full - before - pads[-1][1])
     groups = node.attr("group", 1)
@@ -99,7 +99,7 @@ def _conv_transpose(node: Node, x: Tensor, w: Tensor, bias: Tensor | None = None
 
 @imports("MatMul")
 def _matmul(node: Node, a: Tensor, b: Tensor) -> Tensor:
-    """Vectors are a row on the left, a column on the right, and go again."""
+    """Matrix product; vectors become a row (left) or column (right), removed from the result."""
     left, right = node.rank(a) == 1, node.rank(b) == 1
     y = matmul(expand_dims(a, 0) if left else a, expand_dims(b, 1) if right else b)
     if left:

@@ -1,4 +1,4 @@
-"""Running sums, the largest, and what depends on the data: masks, places, distinct values."""
+"""ONNX import of CumSum, CumProd, TopK, NonZero, Compress, Unique, NonMaxSuppression."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def _largest(node: Node, x: Tensor, k: int) -> Sequence[Tensor]:
 
 
 def _backwards(x: Tensor) -> Tensor:
-    """Numbers in the opposite order; also of unsigned integers and the smallest of signed ones."""
+    """Transform that reverses the order of numbers, also for unsigned and least signed integers."""
     if x.dtype.kind == "f":
         return arithmetic_ops.negative(x)
     return invert(x)
 
 
-# -- sizes that the data decide
+# -- data-dependent sizes
 
 
 @imports("NonZero")
@@ -73,7 +73,7 @@ def _non_zero(node: Node, x: Tensor) -> Tensor:
 
 @imports("Compress")
 def _compress(node: Node, x: Tensor, condition: Tensor) -> Tensor:
-    """A condition that is shorter than the axis counts as false beyond its end."""
+    """A condition shorter than the axis is extended with false."""
     if not node.has("axis"):
         x, axis = reshape(x, [-1]), 0
     else:
@@ -85,7 +85,7 @@ def _compress(node: Node, x: Tensor, condition: Tensor) -> Tensor:
 
 @imports("ReverseSequence")
 def _reverse_sequence(node: Node, x: Tensor, lengths: Tensor) -> Tensor:
-    """The first steps of each sample backwards, as many as `lengths` says."""
+    """Reverse the first `lengths` steps of each sample."""
     time, batch = node.attr("time_axis", 0), node.attr("batch_axis", 1)
     perm = [batch, time, *range(2, node.rank(x))]
     turned = transpose(x, perm)
@@ -101,7 +101,7 @@ def _reverse_sequence(node: Node, x: Tensor, lengths: Tensor) -> Tensor:
 
 @imports("Unique")
 def _unique(node: Node, x: Tensor) -> Sequence[Tensor]:
-    """Without an axis of the elements, in order unless `sorted` is 0."""
+    """Without an axis, unique elements; in sorted order unless `sorted` is 0."""
     axis = node.attr("axis")
     given = reshape(x, [-1]) if axis is None else x
     found, first, which, count = distinct_slices(given, axis or 0, bool(node.attr("sorted", 1)))

@@ -1,4 +1,4 @@
-"""Images put together of columns of windows, and blocks of pixels that are channels."""
+"""ONNX import of Col2Im, DepthToSpace and SpaceToDepth."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hpcflow.ops.array.slice_ops import getitem
 
 @imports("Col2Im")
 def _col2im(node: Node, x: Tensor, image_shape: Tensor, block_shape: Tensor) -> Tensor:
-    """[batch, channels * block, windows] as images; where windows overlap, they are added."""
+    """[batch, channels * block, windows] to images; overlapping windows are added."""
     image = node.integers("image_shape", image_shape)
     block = node.integers("block_shape", block_shape)
     rank = len(image)
@@ -51,7 +51,7 @@ def _col2im(node: Node, x: Tensor, image_shape: Tensor, block_shape: Tensor) -> 
 
 @imports("DepthToSpace")
 def _depth_to_space(node: Node, x: Tensor) -> Tensor:
-    """Channels as blocks of pixels: those of a block far apart, or with CRD side by side."""
+    """Rearrange channels to blocks of pixels, in mode DCR or CRD."""
     size = node.attr("blocksize")
     batch, depth, rows, columns = _sizes(x)
     channels = depth // (size * size)
@@ -65,7 +65,7 @@ def _depth_to_space(node: Node, x: Tensor) -> Tensor:
 
 @imports("SpaceToDepth")
 def _space_to_depth(node: Node, x: Tensor) -> Tensor:
-    """Blocks of pixels as channels: as `DepthToSpace` takes them apart in the same mode."""
+    """Rearrange blocks of pixels to channels: the inverse of `DepthToSpace` in the same mode."""
     size = node.attr("blocksize")
     batch, channels, high, wide = _sizes(x)
     rows, columns = high // size, wide // size
@@ -76,6 +76,6 @@ def _space_to_depth(node: Node, x: Tensor) -> Tensor:
 
 
 def _sizes(x: Tensor) -> list[Any]:
-    """The sizes of an image [batch, channels, rows, columns], tensors where they are not known."""
+    """The sizes of an image [batch, channels, rows, columns]; scalar tensors where unknown."""
     known = x.shape or (None,) * 4
     return [getitem(shape(x), i) if n is None else n for i, n in enumerate(known)]

@@ -1,4 +1,4 @@
-"""Arithmetic, comparison, logic, casts and activations: one value at a time."""
+"""ONNX import of elementwise arithmetic, comparison, logic, casts and activations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hpcflow.ops.array.array_ops import identity
 from hpcflow.ops.math import arithmetic_ops, bitwise_ops, elementwise_math_ops, special_function_ops
 from hpcflow.ops.nn import nn_ops
 
-# -- operators that are functions of ours, input by input
+# -- operators equal to an op with the same inputs
 
 _SAME: dict[str, Callable[..., Tensor]] = {
     **{
@@ -88,7 +88,7 @@ for _name, _function in _SAME.items():
     _same(_name, _function)
 
 
-# -- of any number of inputs
+# -- variadic operators
 
 
 def _variadic(name: str, function: Callable[[Any, Any], Tensor]) -> None:
@@ -107,12 +107,12 @@ def _mean(node: Node, *inputs: Tensor) -> Tensor:
     return arithmetic_ops.divide(functools.reduce(arithmetic_ops.add, inputs), float(len(inputs)))
 
 
-# -- arithmetic that differs from ours for integers
+# -- arithmetic with other rules for integers than here
 
 
 @imports("Div")
 def _div(node: Node, x: Tensor, y: Tensor) -> Tensor:
-    """Integers are divided towards zero."""
+    """Integer division truncates towards zero."""
     return (
         arithmetic_ops.divide(x, y)
         if x.dtype.kind in "fc"
@@ -122,13 +122,13 @@ def _div(node: Node, x: Tensor, y: Tensor) -> Tensor:
 
 @imports("Mod")
 def _mod(node: Node, x: Tensor, y: Tensor) -> Tensor:
-    """The sign is the divisor's, with fmod=1 the dividend's."""
+    """The sign is that of the divisor, with fmod=1 that of the dividend."""
     return (elementwise_math_ops.truncatemod if node.attr("fmod", 0) else arithmetic_ops.mod)(x, y)
 
 
 @imports("Pow")
 def _pow(node: Node, x: Tensor, y: Tensor) -> Tensor:
-    """The result is as the base; a whole base with a broken exponent is raised as float64."""
+    """The result has the base's type; an integer base with a float exponent uses float64."""
     if x.dtype.kind in "iu" and y.dtype.kind == "f":
         return arithmetic_ops.cast(
             arithmetic_ops.pow(arithmetic_ops.cast(x, float64), arithmetic_ops.cast(y, float64)),
@@ -226,7 +226,7 @@ def _selu(node: Node, x: Tensor) -> Tensor:
 
 
 def scaled_elu(x: Tensor, alpha: float, gamma: float) -> Tensor:
-    """`gamma x` above 0, `gamma alpha (exp(x) - 1)` below."""
+    """Selu: `gamma x` for x > 0, otherwise `gamma alpha (exp(x) - 1)`."""
     below = arithmetic_ops.multiply(nn_ops.elu(arithmetic_ops.minimum(x, 0)), alpha)
     y = arithmetic_ops.add(arithmetic_ops.maximum(x, 0), below)
     return y if gamma == 1 else arithmetic_ops.multiply(y, gamma)
@@ -238,7 +238,7 @@ def _hard_sigmoid(node: Node, x: Tensor) -> Tensor:
 
 
 def hard_sigmoid(x: Tensor, alpha: float, beta: float) -> Tensor:
-    """`alpha x + beta`, cut at 0 and 1."""
+    """HardSigmoid: `alpha x + beta`, clipped to [0, 1]."""
     return arithmetic_ops.clip_by_value(
         arithmetic_ops.add(arithmetic_ops.multiply(x, alpha), beta), 0.0, 1.0
     )

@@ -1,4 +1,4 @@
-"""Fourier transforms, whose complex numbers are a last axis of two, and weights of mel bands."""
+"""ONNX import of DFT, STFT and mel weights; complex numbers are a last axis of size 2."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hpcflow.ops.math.complex_number_ops import real as real_part
 
 
 def _of_length(x: Tensor, axis: int, have: int, length: int) -> Tensor:
-    """`x` cut, or with zeros added, at the end of `axis`."""
+    """`x` truncated or zero-padded at the end of `axis`."""
     rank = len(x.shape or ())
     if length <= have:
         return getitem(x, (*[slice(None)] * axis, slice(0, length)))
@@ -31,7 +31,7 @@ def _of_length(x: Tensor, axis: int, have: int, length: int) -> Tensor:
 def transformed(
     node: Node, x: Tensor, axis: int, length: int | None, inverse: bool, half: bool
 ) -> Tensor:
-    """The transform along `axis`; of one side, or from one side, if `half`."""
+    """The discrete Fourier transform along `axis`; `half`: one-sided (real input or output)."""
     have = node.known(x)[axis]
     if length is None:
         length = 2 * (have - 1) if inverse and half else have
@@ -82,7 +82,7 @@ def _stft(
     window: Tensor | None = None,
     frame_length: Tensor | None = None,
 ) -> Tensor:
-    """Transforms of frames, `step` apart: [batch, frames, frequencies, 2]."""
+    """Fourier transforms of frames `step` apart: [batch, frames, frequencies, 2]."""
     length = node.known(signal)[1]
     if frame_length is not None:
         size = int(node.value(frame_length, "frame_length").reshape(()))
@@ -100,7 +100,7 @@ def _stft(
 def _mel_weights(
     node: Node, bands: Tensor, length: Tensor, rate: Tensor, low: Tensor, high: Tensor
 ) -> Tensor:
-    """Triangles over frequencies, evenly spaced on the mel scale."""
+    """Triangular filters over frequencies, evenly spaced on the mel scale."""
     count, points, samples, bottom, top = (
         float(node.value(t, "the size or a frequency").reshape(()))
         for t in (bands, length, rate, low, high)

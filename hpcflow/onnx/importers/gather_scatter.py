@@ -1,4 +1,4 @@
-"""Elements by index: gather and scatter."""
+"""ONNX import of gather and scatter operators."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hpcflow.ops.math import arithmetic_ops
 
 
 def wrapped(index: Tensor, x: Tensor, axis: int) -> Tensor:
-    """Indices of which negative ones count from the end of `axis`, as none that are negative."""
+    """Non-negative indices along `axis`; negative ones count from the end."""
     size = x.shape[axis] if x.shape is not None else None
     if index.constant is not None:
         if (index.constant >= 0).all():
@@ -47,11 +47,11 @@ def _features(node: Node, x: Tensor, index: Tensor) -> Tensor:
     return take(x, reshape(index, [-1]), axis=node.rank(x) - 1)
 
 
-# -- elements one by one: their numbers in the tensor as one vector
+# -- single elements: flat indices into the tensor as a vector
 
 
 def _numbers(node: Node, index: Tensor, x: Tensor, axis: int) -> Tensor:
-    """The numbers of the elements x[i, index[i, j], ...], in the shape of `index`."""
+    """The flat indices of the elements x[i, index[i, j], ...], in the shape of `index`."""
     sizes, shape = node.known(x), node.known(index)
     strides = np.cumprod([1, *sizes[:0:-1]])[::-1]
     base = np.zeros(shape, np.int64)
@@ -72,9 +72,9 @@ def _gather_elements(node: Node, x: Tensor, index: Tensor) -> Tensor:
 
 
 def _row_numbers(node: Node, x: Tensor, index: Tensor, batch: int) -> tuple[Tensor, int, int]:
-    """Numbers of rows that the last axis of `index` names; how many rows; how many axes they end.
+    """Row numbers for the index vectors on the last axis of `index`, row count, and indexed axes.
 
-    The first `batch` axes of both go together.
+    The first `batch` axes of `x` and `index` correspond.
     """
     sizes, shape = node.known(x), node.known(index)
     width = shape[-1]
@@ -98,7 +98,7 @@ def _gather_nd(node: Node, x: Tensor, index: Tensor) -> Tensor:
     return take(reshape(x, [rows, *node.known(x)[used:]]), numbers)
 
 
-# -- scatter: what is written to each row is brought together, then put on what was there
+# -- scatter: reduce the updates of each row, then combine with the old row
 
 _TOGETHER: dict[str, tuple[Callable[..., Tensor], Callable[[Tensor, Tensor], Tensor]]] = {
     "add": (segment_ops.unsorted_segment_sum, arithmetic_ops.add),
@@ -153,7 +153,7 @@ def _scatter_nd(node: Node, x: Tensor, index: Tensor, updates: Tensor) -> Tensor
 def _tensor_scatter(
     node: Node, past: Tensor, update: Tensor, start: Tensor | None = None
 ) -> Tensor:
-    """A cache with `update` written along `axis`, in each sample from `start` on."""
+    """A cache with `update` written along `axis`, starting at `start` of each sample."""
     sizes, rank = node.known(past), node.rank(past)
     axis = node.attr("axis", -2) % rank
     perm = [0, axis, *(a for a in range(1, rank) if a != axis)]
@@ -173,7 +173,7 @@ def _tensor_scatter(
 
 
 def scattered(index: Tensor, values: Tensor, sizes: Sequence[int]) -> Tensor:
-    """A tensor of `sizes` with `values` at the numbers `index` of its elements, else 0."""
+    """A tensor of shape `sizes` with `values` at the flat indices `index`, 0 elsewhere."""
     total = functools.reduce(lambda a, b: a * b, sizes, 1)
     flat = segment_ops.unsorted_segment_sum(reshape(values, [-1]), reshape(index, [-1]), total)
     return reshape(flat, sizes)

@@ -1,4 +1,4 @@
-"""Values between the elements of an image: GridSample, RoiAlign, DeformConv."""
+"""ONNX import of GridSample, RoiAlign and DeformConv: interpolation in images."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from hpcflow.ops.array.slice_ops import getitem
 from hpcflow.ops.linalg.matmul_ops import matmul
 from hpcflow.ops.math import arithmetic_ops, elementwise_math_ops, reduction_ops
 
-Tap = tuple[Tensor, Tensor]  # index and weight of what is taken along one axis
+Tap = tuple[Tensor, Tensor]  # index and weight along one axis
 
 
 class Rows:
-    """An image [batch, channels, ...] as rows of channels, by the number of the element."""
+    """An image [batch, channels, ...] as a matrix of pixels by channels."""
 
     def __init__(self, node: Node, x: Tensor) -> None:
         self.batch, self.channels, *self.sizes = node.known(x)
@@ -34,14 +34,14 @@ class Rows:
         self.rows = reshape(last, [-1, self.channels])
 
     def at(self, first: Any, index: Sequence[Tensor]) -> Tensor:
-        """The rows of samples `first` at `index`, one tensor an axis: [..., channels]."""
+        """The pixels of samples `first` at `index`, one tensor per axis: [..., channels]."""
         flat: Any = first
         for size, i in zip(self.sizes, index, strict=True):
             flat = arithmetic_ops.add(arithmetic_ops.multiply(flat, np.int64(size)), i)
         return gather(self.rows, flat)
 
     def weighted(self, first: Any, taps: Sequence[Sequence[Tap]]) -> Tensor:
-        """The sum over one tap an axis, all combinations, of values times weights."""
+        """The weighted sum of values over all combinations of one tap per axis."""
         parts = []
         for chosen in itertools.product(*taps):
             weight = functools.reduce(arithmetic_ops.multiply, [w for _, w in chosen])
@@ -54,7 +54,7 @@ class Rows:
 
 
 def _reflected(v: Tensor, low: float, high: float) -> Tensor:
-    """`v` thrown back at `low` and `high` until it lies between them."""
+    """`v` reflected at `low` and `high` into the interval."""
     span = high - low
     if span == 0:
         return arithmetic_ops.multiply(v, 0.0) + low
@@ -68,7 +68,7 @@ def _reflected(v: Tensor, low: float, high: float) -> Tensor:
 
 
 def _inside(v: Tensor, size: int, padding: str, corners: bool) -> Tensor:
-    """A coordinate moved into the image, unless what lies outside is 0."""
+    """The coordinate clipped or reflected into the image; unchanged for zero padding."""
     if padding == "border":
         return arithmetic_ops.clip_by_value(v, 0.0, float(size - 1))
     if padding == "reflection":
@@ -81,7 +81,7 @@ _CUBIC = -0.75
 
 
 def _grid_taps(v: Tensor, mode: str) -> list[tuple[Tensor, Tensor | None]]:
-    """Whole coordinates around `v` and their weights; None is 1."""
+    """The integer coordinates around `v` and their weights; None means weight 1."""
     if mode == "nearest":
         return [(elementwise_math_ops.rint(v), None)]
     low = elementwise_math_ops.floor(v)
@@ -109,7 +109,7 @@ def _grid_sample(node: Node, x: Tensor, grid: Tensor) -> Tensor:
     padding, corners = node.attr("padding_mode", "zeros"), bool(node.attr("align_corners", 0))
     taps: list[list[Tap]] = []
     for axis, size in enumerate(image.sizes):
-        n = getitem(grid, (..., rank - 1 - axis))  # the last coordinate is of the first axis
+        n = getitem(grid, (..., rank - 1 - axis))  # the last coordinate is for the first axis
         if corners:
             v = arithmetic_ops.multiply(arithmetic_ops.add(n, 1.0), (size - 1) / 2)
         else:
@@ -145,7 +145,7 @@ def _grid_sample(node: Node, x: Tensor, grid: Tensor) -> Tensor:
 
 
 def _between(v: Tensor, size: int) -> list[Tap]:
-    """Two taps around `v`, edges repeated; none beyond one element outside."""
+    """Linear interpolation around `v`, with clamped edges; 0 more than one pixel outside."""
     there = arithmetic_ops.logical_and(
         arithmetic_ops.greater_equal(v, -1.0), arithmetic_ops.less_equal(v, float(size))
     )
@@ -171,7 +171,7 @@ def _roi_align(node: Node, x: Tensor, rois: Tensor, batch: Tensor) -> Tensor:
         arithmetic_ops.multiply(rois, node.attr("spatial_scale", 1.0)), 0.5 if half else 0.0
     )
     counts, taps = [], []
-    for axis, size in enumerate(image.sizes):  # rows are y, the second of each pair
+    for axis, size in enumerate(image.sizes):  # y is the second of each pair
         out = node.attr(("output_height", "output_width")[axis], 1)
         start, end = corners[:, 1 - axis], corners[:, 3 - axis]
         length = arithmetic_ops.subtract(end, start)
@@ -190,7 +190,7 @@ def _roi_align(node: Node, x: Tensor, rois: Tensor, batch: Tensor) -> Tensor:
 
 
 def _points(node: Node, step: Tensor, regions: int) -> tuple[np.ndarray, np.ndarray]:
-    """Where in a bin samples are taken [regions, 1, samples], and how many count in each region."""
+    """Sampling points in a bin [regions, 1, samples], and their number in each region."""
     ratio = node.attr("sampling_ratio", 0)
     if ratio > 0:
         counts = np.full(regions, ratio)
@@ -203,7 +203,7 @@ def _points(node: Node, step: Tensor, regions: int) -> tuple[np.ndarray, np.ndar
 def _pooled(
     node: Node, image: Rows, batch: Tensor, taps: Sequence[Any], counts: Sequence[np.ndarray]
 ) -> Tensor:
-    """Means or maxima over the samples of each bin: [regions, channels, height, width]."""
+    """The mean or maximum over the samples of each bin: [regions, channels, height, width]."""
     (ys, xs) = taps
     first = reshape(arithmetic_ops.cast(batch, int64), [-1, 1, 1, 1, 1])
     corners = []
@@ -231,7 +231,7 @@ def _pooled(
 
 
 def _cross(t: Tensor, axis: int) -> Tensor:
-    """[regions, out, samples] of rows or columns, to be broadcast over both."""
+    """[regions, out, samples] of rows or columns, shaped to broadcast over both."""
     return getitem(
         t, (slice(None), slice(None), None, slice(None), None) if axis == 0
         else (slice(None), None, slice(None), None, slice(None)),
@@ -250,7 +250,7 @@ def _deform_conv(
     bias: Tensor | None = None,
     mask: Tensor | None = None,
 ) -> Tensor:
-    """A convolution whose taps are moved by `offset`, each group of channels by its own."""
+    """A convolution whose taps are displaced by `offset`, separately for each group of channels."""
     from hpcflow.onnx.importers.window_attributes import window
 
     filters, _, *kernel = node.known(w)
@@ -282,7 +282,7 @@ def _deform_conv(
 
 
 def _moved_values(image: Rows, moved: Tensor, found: Any) -> Tensor:
-    """What lies at each tap of each position, moved by [batch, taps, 2, h, w]."""
+    """The values at each tap and position, displaced by [batch, taps, 2, h, w]."""
     taps = []
     for axis, size in enumerate(image.sizes):
         k, s, d, (before, _) = (
@@ -301,7 +301,7 @@ def _moved_values(image: Rows, moved: Tensor, found: Any) -> Tensor:
 
 
 def _zero_outside(v: Tensor, size: int) -> list[Tap]:
-    """Two taps around `v`; elements outside are 0."""
+    """Linear interpolation around `v`; 0 outside the image."""
     low = elementwise_math_ops.floor(v)
     t = arithmetic_ops.subtract(v, low)
     made = []

@@ -1,4 +1,4 @@
-"""Resize and Upsample: each axis by itself, every output a weighted sum of a few inputs."""
+"""ONNX import of Resize and Upsample: separable resampling, one axis after the other."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hpcflow.ops.math import arithmetic_ops
 
 @dataclasses.dataclass(frozen=True)
 class Way:
-    """How positions are mapped and values interpolated; ONNX's attributes of Resize."""
+    """The coordinate transformation and interpolation: attributes of ONNX's Resize."""
 
     mode: str = "nearest"
     coordinates: str = "half_pixel"
@@ -35,7 +35,7 @@ class Way:
 def positions(
     way: Way, scale: float, length: int, out: int, roi: tuple[float, float]
 ) -> np.ndarray:
-    """Where in the input each output lies."""
+    """The input coordinate of each output element."""
     at = np.arange(out, dtype=np.float64)
     width = scale * length
     if way.coordinates == "align_corners":
@@ -57,7 +57,7 @@ def positions(
 
 
 def _cubic(distance: np.ndarray, a: float) -> np.ndarray:
-    """Keys's convolution kernel."""
+    """Keys' cubic convolution kernel."""
     d = np.abs(distance)
     near = ((a + 2) * d - (a + 3)) * d * d + 1
     far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
@@ -65,21 +65,21 @@ def _cubic(distance: np.ndarray, a: float) -> np.ndarray:
 
 
 def taps(way: Way, at: np.ndarray, scale: float, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Indices and weights [outputs, taps] of the inputs that make each output."""
+    """Input indices and weights [outputs, taps] of each output element."""
     if way.mode == "nearest":
         rounding: dict[str, Callable[[np.ndarray], np.ndarray]] = {
             "round_prefer_floor": lambda x: np.ceil(x - 0.5),
             "round_prefer_ceil": lambda x: np.floor(x + 0.5),
             "floor": np.floor,
             "ceil": np.ceil,
-            "before_11": np.ceil if scale < 1 else np.floor,  # as onnxruntime has it
+            "before_11": np.ceil if scale < 1 else np.floor,  # as in onnxruntime
         }
         index = np.clip(rounding[way.nearest](at), 0, length - 1)[:, None]
         return index.astype(np.int64), np.ones_like(index)
     reach = {"linear": 1, "cubic": 2}[way.mode]
     shrink = min(scale, 1.0) if way.antialias else 1.0
     low = int(np.floor(-reach / shrink)) + 1
-    whole = np.ceil(at) - 1  # the input left of the output, also where both coincide
+    whole = np.ceil(at) - 1  # the input left of the output, also if both coincide
     index = whole[:, None] + np.arange(low, 2 - low if way.antialias else reach + 1)
     distance = (index - at[:, None]) * shrink
     if way.mode == "linear":
@@ -98,7 +98,7 @@ def taps(way: Way, at: np.ndarray, scale: float, length: int) -> tuple[np.ndarra
 def resized(
     x: Tensor, way: Way, axis: int, length: int, scale: float, out: int, roi: tuple[float, float]
 ) -> Tensor:
-    """`x` with `out` elements along `axis`."""
+    """`x` resampled to `out` elements along `axis`."""
     at = positions(way, scale, length, out, roi)
     index, weight = taps(way, at, scale, length)
     shape = [1] * len(x.shape or ())
@@ -119,7 +119,7 @@ def resized(
 def _sizes(
     node: Node, given: Sequence[int], axes: Sequence[int], scales: Any, sizes: Any
 ) -> tuple[list[float], list[int]]:
-    """Scale and output size of each of `axes`."""
+    """The scale and output size of each of `axes`."""
     lengths = [given[a] for a in axes]
     if sizes is None:
         made = np.floor(np.asarray(scales, np.float64) * lengths + 1e-9)
@@ -183,7 +183,7 @@ _CROPS = ("tf_crop_and_resize",)
 
 
 def _told(node: Node, t: Tensor | None, what: str) -> np.ndarray | None:
-    """A value, None if it is left out or empty."""
+    """The value of an input; None if omitted or empty."""
     value = None if t is None else node.value(t, what)
     return None if value is None or value.size == 0 else value
 

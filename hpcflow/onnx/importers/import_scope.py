@@ -1,4 +1,4 @@
-"""Names of an ONNX graph while it is imported, and what its nodes may ask of the whole import."""
+"""ONNX import scope: names of a graph during import, and services of the whole import."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from hpcflow.onnx.importers.constant_propagation import Values
 
 
 class Whole(Protocol):
-    """The import of one model."""
+    """Interface of the import of one model."""
 
     values: Values
-    narrow: dict[Tensor, int]  # tensors that carry values of a narrower type
+    narrow: dict[Tensor, int]  # tensors with values of a narrower type
 
     def mark(self, tensor: Tensor, elem_type: int) -> Tensor:
-        """`tensor`, known to carry values of `elem_type`."""
+        """Record that `tensor` has values of `elem_type`."""
         ...
 
     def body(self, graph: onnx.GraphProto, inputs: Sequence[Tensor], outer: Scope) -> list[Tensor]:
-        """The outputs of a graph inside a node, which sees the names around it."""
+        """The outputs of a subgraph, which can use names of enclosing graphs."""
         ...
 
 
 class Scope:
-    """Names of one ONNX graph, or of one call of a function, while it is imported."""
+    """Names of one ONNX graph or of one function call, during import."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Scope:
         self.values: dict[str, Tensor] = {}
 
     def find(self, name: str) -> Tensor:
-        """The tensor called `name` here or in the graphs around."""
+        """The tensor `name` of this scope or an enclosing one."""
         scope: Scope | None = self
         while scope is not None:
             if name in scope.values:

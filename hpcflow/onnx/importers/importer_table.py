@@ -1,4 +1,4 @@
-"""The table of importers: ONNX operator and version -> the function that builds it from tensors."""
+"""ONNX importer table: operator and opset version -> the function that builds it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Build = Callable[..., Any]  # build(node, *inputs) -> a tensor, or a sequence of
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """How an operator is built in opsets from `since` on, until a row with a later one."""
+    """The importer of an operator from opset `since` up to the next row."""
 
     domain: str
     name: str
@@ -54,9 +54,9 @@ _TABLE: dict[tuple[str, str], list[Row]] = {}
 
 
 def imports(name: str, since: int = 1, domain: str = "") -> Callable[[Build], Build]:
-    """Decorator: the function builds ONNX operator `name` in opsets from `since` on.
+    """Decorator: register the importer of ONNX operator `name` from opset `since`.
 
-    It is called with the node and a tensor for each input, None for one that is left out.
+    It is called with the node and one tensor per input; None for an omitted input.
     """
 
     def add(build: Build) -> Build:
@@ -75,7 +75,7 @@ def _load() -> None:
 
 
 def find(domain: str, name: str, version: int = NEWEST) -> Row | None:
-    """The row for an operator in opset `version`, None if there is none."""
+    """The row of an operator in opset `version`, or None."""
     _load()
     rows = [row for row in _TABLE.get((domain, name), ()) if row.since <= version]
     return rows[-1] if rows else None

@@ -1,4 +1,4 @@
-"""Normalization and dropout."""
+"""ONNX import of normalization and Dropout."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hpcflow.ops.nn import nn_ops
 
 
 def _along(x: Tensor, like: Tensor, rank: int) -> Tensor:
-    """A number for each channel, axis 1, to be broadcast with a tensor of `rank`."""
+    """A vector over channels (axis 1), reshaped to broadcast with a tensor of `rank`."""
     return reshape(arithmetic_ops.cast(x, like.dtype), [-1] + [1] * (rank - 2))
 
 
@@ -68,7 +68,7 @@ def _instance_norm(node: Node, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor
 
 
 def _standard(x: Tensor, axes: tuple[int, ...], epsilon: float) -> tuple[Tensor, Tensor]:
-    """`x` less its mean over `axes`, and one over its standard deviation."""
+    """`x` minus its mean over `axes`, and the reciprocal of its standard deviation."""
     centered = arithmetic_ops.subtract(x, reduction_ops.reduce_mean(x, axes, True))
     variance = reduction_ops.reduce_mean(arithmetic_ops.square(centered), axes, True)
     return centered, arithmetic_ops.rsqrt(arithmetic_ops.add(variance, epsilon))
@@ -106,7 +106,7 @@ def _lp_norm(node: Node, x: Tensor) -> Tensor:
 
 @imports("LRN")
 def _local_response(node: Node, x: Tensor) -> Tensor:
-    """Squares are summed over `size` neighbouring channels."""
+    """The squares are summed over `size` neighbouring channels."""
     size, channels, rank = node.attr("size"), node.known(x)[1], node.rank(x)
     before = (size - 1) // 2
     widened = pad(
@@ -121,7 +121,7 @@ def _local_response(node: Node, x: Tensor) -> Tensor:
 
 
 def _trains(node: Node) -> bool:
-    """Whether a node of opset 6 is one of training: later ones do not say so by this attribute."""
+    """Whether a node of opset 6 is in training mode; later opsets lack this attribute."""
     return node.version < 7 and not node.attr("is_test", 0)
 
 

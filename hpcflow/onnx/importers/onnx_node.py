@@ -1,4 +1,4 @@
-"""A node of an ONNX graph as the functions of the table see it."""
+"""ONNX node wrapper: the view of a node that importers use."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from hpcflow.ops.array.array_ops import shape
 
 
 class Node:
-    """One node: its type, attributes, opset version, and what it may ask of its surroundings."""
+    """One node: type, attributes, opset version, and services of the import."""
 
     def __init__(self, proto: onnx.NodeProto, scope: Scope, version: int) -> None:
         self.type, self.version, self.proto, self.scope = proto.op_type, version, proto, scope
-        self.outputs = len(proto.output)  # how many are named, those left out in between too
+        self.outputs = len(proto.output)  # number of output names, including empty ones
         self.attributes: dict[str, onnx.AttributeProto] = {}
         for attribute in proto.attribute:
             given: onnx.AttributeProto | None = attribute
-            if attribute.ref_attr_name:  # inside a function: an attribute of its call
+            if attribute.ref_attr_name:  # a reference to an attribute of the function's call
                 given = scope.attributes.get(attribute.ref_attr_name)
             if given is not None:
                 self.attributes[attribute.name] = given
@@ -37,11 +37,11 @@ class Node:
         return f"ONNX {self.type} {self.proto.name!r}" if self.proto.name else f"ONNX {self.type}"
 
     def has(self, name: str) -> bool:
-        """True if the attribute is given."""
+        """Whether the attribute is present."""
         return name in self.attributes
 
     def attr(self, name: str, default: Any = None) -> Any:
-        """An attribute as plain data: numbers, lists of them, str, an array, a GraphProto."""
+        """An attribute as plain data: numbers, lists of numbers, str, an array, or a GraphProto."""
         if name not in self.attributes:
             return default
         value = helper.get_attribute_value(self.attributes[name])
@@ -54,7 +54,7 @@ class Node:
         return [v.decode() if isinstance(v, bytes) else v for v in value]
 
     def resolved(self) -> onnx.NodeProto:
-        """The node with the attributes it has here: those of a function's call filled in."""
+        """The node with references to attributes of a function's call resolved."""
         whole = onnx.NodeProto()
         whole.CopyFrom(self.proto)
         del whole.attribute[:]
@@ -65,34 +65,37 @@ class Node:
         return whole
 
     def wants(self, index: int) -> bool:
-        """True if output `index` is named."""
+        """Whether output `index` is used."""
         return index < self.outputs and bool(self.proto.output[index])
 
     def value(self, tensor: Tensor, what: str) -> np.ndarray:
-        """The value of an input, `what`, that must be known while the graph is built."""
+        """The value of an input, which must be known at import; `what` describes it in errors."""
         return self.scope.whole.values.of(tensor, f"{what} of {self.called}")
 
     def maybe(self, tensor: Tensor, what: str) -> np.ndarray | None:
-        """The same, None if it is not known."""
+        """The value of an input; None if it is unknown at import."""
         try:
             return self.value(tensor, what)
         except NeedsValue:
             return None
 
     def integers(self, name: str, tensor: Tensor | None = None, default: Any = None) -> Any:
-        """Integers that older opsets have as attribute `name`, newer ones as an input."""
+        """Integers that older opsets have in attribute `name` and newer ones in an input."""
         if tensor is not None:
             return [int(v) for v in self.value(tensor, name).reshape(-1)]
         return self.attr(name, default)
 
     def known(self, tensor: Tensor) -> tuple[int, ...]:
-        """The shape of `tensor`, which must be known while the graph is built."""
+        """The shape of `tensor`, which must be known at import."""
         if tensor.shape is None or None in tensor.shape:
             return tuple(int(d) for d in self.value(shape(tensor), "the shape of an input"))
         return tensor.shape  # type: ignore[return-value]
 
     def rank(self, tensor: Tensor) -> int:
-        """The rank of `tensor`; OnnxError if it is not known."""
+        """The rank of `tensor`.
+
+        Errors: OnnxError if it is unknown.
+        """
         if tensor.shape is None:
             raise self.declined("the rank of its input is not known")
         return len(tensor.shape)
@@ -102,20 +105,23 @@ class Node:
         return self.scope.whole.narrow.get(tensor) or to_onnx(tensor.dtype)
 
     def marked(self, tensor: Tensor, elem_type: int) -> Tensor:
-        """`tensor`, known to carry values of `elem_type`."""
+        """Record that `tensor` has values of `elem_type`; returns it."""
         return self.scope.whole.mark(tensor, elem_type)
 
     def body(self, graph: onnx.GraphProto, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """The outputs of a graph that is an attribute, built here with these inputs."""
+        """The outputs of a subgraph attribute, built here with these inputs."""
         return self.scope.whole.body(graph, inputs, self.scope)
 
     def declined(self, why: str) -> OnnxError:
-        """The error for what is not supported of this node."""
+        """The error for an unsupported feature of this node."""
         return OnnxError(f"{self.called}: {why}", hint="docs/onnx.md lists what is supported")
 
 
 def values_of(proto: onnx.TensorProto) -> np.ndarray:
-    """The array in a model. Errors: OnnxError if its bytes, type and shape do not fit."""
+    """The array of an initializer.
+
+    Errors: OnnxError if bytes, type and shape do not match.
+    """
     try:
         if min(proto.dims, default=0) < 0:
             raise ValueError(f"its shape is {list(proto.dims)}")

@@ -1,4 +1,4 @@
-"""Operands of opset 6: attributes tell where the second one's axes stand in the first."""
+"""ONNX opset 6 broadcasting: attributes align the second operand's axes with the first's."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from hpcflow.graph.graph import Tensor
 from hpcflow.onnx.importers.onnx_node import Node
 from hpcflow.ops.array.array_ops import reshape
 
-NUMPY = 7  # the first opset whose broadcasting is NumPy's
+NUMPY = 7  # the first opset with NumPy broadcasting
 BINARY = frozenset("Add And Div Equal Greater Less Mul Or Pow Sub Xor".split())
 
 
 def aligned(node: Node, inputs: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-    """The operands of a node as NumPy broadcasts them."""
+    """The operands of a node, reshaped for NumPy broadcasting."""
     if node.version >= NUMPY or len(inputs) != 2:
         return inputs
     first, second = inputs
@@ -22,12 +22,12 @@ def aligned(node: Node, inputs: Sequence[Tensor | None]) -> Sequence[Tensor | No
     if node.type in BINARY and node.attr("broadcast", 0) and node.has("axis"):
         rank = node.rank(first)
         return [first, _ending(node, second, rank - node.attr("axis") % rank)]
-    if node.type == "PRelu" and node.known(second) != (1,):  # a slope for each channel
+    if node.type == "PRelu" and node.known(second) != (1,):  # one slope per channel
         return [first, _ending(node, second, max(1, node.rank(first) - 1))]
     return inputs
 
 
 def _ending(node: Node, x: Tensor, rank: int) -> Tensor:
-    """`x` with axes of size 1 behind its own, so that it has that rank."""
+    """`x` with trailing axes of size 1, up to the given rank."""
     shape = node.known(x)
     return reshape(x, [*shape, *[1] * (rank - len(shape))])

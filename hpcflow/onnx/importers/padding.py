@@ -1,4 +1,4 @@
-"""Padding and its opposite, triangles, one-hot."""
+"""ONNX import of Pad, Trilu and OneHot, with negative pads as cropping."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _pad(
 
 
 def _padded(node: Node, x: Tensor, pads: Sequence[int], axes: Sequence[int], fill: float) -> Tensor:
-    """Each of `axes` longer at its ends; shorter where the number is negative."""
+    """`x` padded at both ends of each axis; negative pads crop."""
     mode, rank = node.attr("mode", "constant"), node.rank(x)
     pairs = [(0, 0)] * rank
     for i, axis in enumerate(axes):
@@ -70,7 +70,7 @@ def _trilu(node: Node, x: Tensor, k: Tensor | None = None) -> Tensor:
 
 @imports("OneHot")
 def _one_hot(node: Node, index: Tensor, depth: Tensor, values: Tensor) -> Tensor:
-    """Negative indices count from the end; those out of range give the first of `values`."""
+    """Negative indices count from the end; out-of-range ones select the off value."""
     count, rank = int(node.value(depth, "depth").reshape(())), node.rank(index) + 1
     axis = node.attr("axis", -1) % rank
     at = arithmetic_ops.cast(index, int64)

@@ -1,4 +1,4 @@
-"""What is known of sizes that are computed in the graph: [batch, 12, 64] of a batch unknown."""
+"""Partial shapes at import: known elements of computed shapes, such as [None, 12, 64]."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hpcflow.graph.graph import Operation, Tensor
 from hpcflow.graph.static_shape import is_known, known
 from hpcflow.ops.array.slice_ops import index_of
 
-# A partial value is an array of objects: ints, and None where nothing is known.
+# A partial value is an object array of ints, with None for unknown elements.
 
 
 def partial(t: Tensor) -> np.ndarray | None:
-    """What is known of a tensor of integers; None if not even its shape."""
+    """The partial value of an integer tensor; None if its shape is unknown."""
     if t.spec.value is not None:
         return t.spec.value.astype(object)
     rule = _RULES.get(t.op.type)
@@ -25,7 +25,7 @@ def partial(t: Tensor) -> np.ndarray | None:
     return found
 
 
-_MOST = 16  # pieces of a shape that are looked at
+_MOST = 16  # most elements of a shape that are traced
 
 
 def _shape(op: Operation, inputs: Sequence[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Random numbers: hpcflow's own draws, by the seed of the model or of the graph."""
+"""ONNX import of random numbers: hpcflow's generators, with the seed of the model or graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RNN, GRU and LSTM: unrolled over the time steps of the model, which must be known."""
+"""ONNX import of RNN, GRU and LSTM: unrolled over time steps, whose number must be known."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ Activation = Callable[[Tensor], Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-    """Weights of one direction, the number of hidden units, and its activations."""
+    """Weights, number of hidden units, and activations of one direction."""
 
     w: Tensor  # [gates * hidden, inputs]
     r: Tensor  # [gates * hidden, hidden]
-    bias: tuple[Tensor, ...]  # of each gate, from the inputs and from the state; none if left out
+    bias: tuple[Tensor, ...]  # per gate, from inputs and state; empty if omitted
     peepholes: tuple[Tensor, ...]
     hidden: int
     activations: Sequence[Activation]
     clip: float | None
 
     def bounded(self, x: Tensor) -> Tensor:
-        """What goes into an activation."""
+        """The clipped input of an activation."""
         return x if self.clip is None else arithmetic_ops.clip_by_value(x, -self.clip, self.clip)
 
 
@@ -80,7 +80,7 @@ _WITH_BETA = {"affine", "scaledtanh", "hardsigmoid"}
 
 
 def _activations(node: Node, default: Sequence[str], sides: int) -> list[list[Activation]]:
-    """The activations of each direction; alphas and betas go to those that take them, in order."""
+    """The activations of each direction; alphas and betas are assigned in order."""
     names = node.attr("activations") or list(default) * sides
     alphas = list(node.attr("activation_alpha", []))
     betas = list(node.attr("activation_beta", []))
@@ -93,11 +93,11 @@ def _activations(node: Node, default: Sequence[str], sides: int) -> list[list[Ac
     return [made[i * each : (i + 1) * each] for i in range(sides)]
 
 
-# -- the cells
+# -- cells
 
 
 def _products(side: Side, x: Tensor, h: Tensor, gates: int) -> list[Tensor]:
-    """`x W + h R + biases` of each gate."""
+    """`x W + h R + biases` for each gate."""
     total = arithmetic_ops.add(matmul(x, side.w, False, True), matmul(h, side.r, False, True))
     parts = split(total, gates, 1)
     if side.bias:
@@ -172,13 +172,13 @@ def _gru(side: Side, node: Node) -> Step:
     return step
 
 
-# -- over time, in one direction or two
+# -- over time, in one or two directions
 
 
 def _unroll(
     step: Step, inputs: Sequence[Tensor], state: State, kept: Sequence[Tensor] | None
 ) -> tuple[list[Tensor], State]:
-    """The first state of each step, and the last state; where `kept` is false the state stays."""
+    """The output of each step, and the last state; where `kept` is false the state stays."""
     made = []
     for at, x in enumerate(inputs):
         new = step(x, state)
@@ -235,7 +235,7 @@ def _recurrent(
         )
         outputs.append(stack(made[::-1] if reverse[i] else made))
         finals.append(last)
-    y = stack(outputs, 1)  # [steps, sides, batch, hidden]
+    y = stack(outputs, 1)  # [steps, directions, batch, hidden]
     final = [stack([end[k] for end in finals]) for k in range(states)]
     if batch_first:
         y = transpose(y, [2, 0, 1, 3])

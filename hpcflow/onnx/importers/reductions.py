@@ -1,4 +1,4 @@
-"""Reductions over axes, softmax, and positions of extremes."""
+"""ONNX import of reductions, softmax, ArgMax and ArgMin."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _of_booleans(numbers: Reduce, booleans: Reduce) -> Reduce:
 
 
 def _as_floats(function: Reduce) -> Reduce:
-    """Whole numbers are reduced as floating-point ones, and cast back."""
+    """Integers are reduced as floating-point numbers and cast back."""
 
     def cast(x: Tensor, axis: Any, keepdims: bool) -> Tensor:
         if x.dtype.kind == "f":
@@ -49,7 +49,7 @@ def _as_floats(function: Reduce) -> Reduce:
 
 
 _REDUCTIONS: dict[str, tuple[Reduce, Callable[[Tensor], Tensor]]] = {
-    # operator: the reduction, and what it is over no axes
+    # operator: the reduction, and its result for no elements
     "ReduceSum": (reduction_ops.reduce_sum, identity),
     "ReduceMean": (_as_floats(reduction_ops.reduce_mean), identity),
     "ReduceProd": (reduction_ops.reduce_prod, identity),
@@ -79,7 +79,7 @@ for _name, _row in _REDUCTIONS.items():
     _reduction(_name, *_row)
 
 
-# -- positions
+# -- ArgMax and ArgMin
 
 
 def _position(name: str, function: Callable[..., Tensor]) -> None:
@@ -99,7 +99,7 @@ _position("ArgMax", reduction_ops.argmax)
 _position("ArgMin", reduction_ops.argmin)
 
 
-# -- softmax: over one axis since opset 13, over all axes from one on before
+# -- softmax: over one axis since opset 13, before over all axes from one on
 
 
 def _hardmax(x: Tensor, axis: int) -> Tensor:

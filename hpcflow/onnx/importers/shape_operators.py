@@ -1,4 +1,4 @@
-"""The same values under another shape, shapes as values, filling, joining and cutting."""
+"""ONNX import of reshape, shape, filling, concatenation, slicing and tiling."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ imports("Size")(lambda node, x: array_ops.size(x, out_type=int64))
 
 @imports("Reshape")
 def _reshape(node: Node, x: Tensor, wanted: Tensor) -> Tensor:
-    """A size 0 is that of the input, unless allowzero; -1 is deduced."""
+    """A size 0 copies the input's size, unless allowzero; -1 is inferred."""
     sizes = partial(wanted)
     if sizes is None:
         sizes = np.array(node.value(wanted, "shape"), object)
@@ -60,7 +60,7 @@ def _reshape(node: Node, x: Tensor, wanted: Tensor) -> Tensor:
 
 
 def _size(x: Tensor, axis: int, like: Tensor) -> tuple[int | None, Any]:
-    """The size of an axis if it is known, and the size or the tensor that tells it."""
+    """The static size of an axis if known, and the size as a number or tensor."""
     own = None if x.shape is None else x.shape[axis]
     return own, arithmetic_ops.cast(array_ops.shape(x)[axis], like.dtype) if own is None else own
 
@@ -73,7 +73,7 @@ def _flatten(node: Node, x: Tensor) -> Tensor:
 
 
 def flat(x: Tensor, axis: int) -> Tensor:
-    """`x` as a matrix: axes before `axis` are its rows."""
+    """`x` as a matrix: the axes before `axis` are its rows."""
     given = x.shape or ()
     if x.shape is not None and None not in given:
         known: list[Any] = list(given)
@@ -111,7 +111,7 @@ def _unsqueeze(node: Node, x: Tensor, axes: Tensor | None = None) -> Tensor:
 
 @imports("Expand")
 def _expand(node: Node, x: Tensor, wanted: Tensor) -> Tensor:
-    """Both ways: sizes of 1 in the shape that is wanted are stretched too."""
+    """Two-way broadcasting: sizes of 1 in the given shape are also extended."""
     value = node.maybe(wanted, "shape")
     if value is None or x.shape is None or None in x.shape:
         told = array_ops.shape(x, out_type=wanted.dtype)
@@ -126,7 +126,7 @@ def _expand(node: Node, x: Tensor, wanted: Tensor) -> Tensor:
 
 
 def _stretched(x: Tensor, sizes: np.ndarray | None) -> Any:
-    """What is known of the shape of `x` broadcast with `sizes`, None in them unknown."""
+    """The partial shape of `x` broadcast with `sizes`; None where unknown."""
     if sizes is None or x.shape is None:
         return None
     wanted, given = sizes.tolist(), list(x.shape)
@@ -174,12 +174,12 @@ def _eye_like(node: Node, x: Tensor) -> Tensor:
 
 @imports("Range")
 def _range(node: Node, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
-    """Vectors of one element are common in models, where scalars are meant."""
+    """Models often pass vectors of one element instead of scalars."""
     first, last, step = (t if t.shape == () else reshape(t, []) for t in (start, limit, delta))
     return array_ops.range(first, last, step)
 
 
-# -- cutting and repeating
+# -- slicing and tiling
 
 
 @imports("Split")
@@ -188,7 +188,7 @@ def _split(node: Node, x: Tensor, sizes: Tensor | None = None) -> Sequence[Tenso
     chosen = node.integers("split", sizes)
     if chosen is None:
         size = node.known(x)[axis]
-        part = -(-size // node.outputs)  # the last one is smaller if need be
+        part = -(-size // node.outputs)  # the last part may be smaller
         chosen = [min(part, max(size - i * part, 0)) for i in range(node.outputs)]
     return split(x, chosen, axis)
 
@@ -222,7 +222,7 @@ def _slice(
 
 
 def _limits(node: Node, name: str, given: Tensor) -> list[Any]:
-    """Numbers where they are known, else scalars of the vector."""
+    """The bounds as numbers where known, else as scalars of the vector."""
     value = node.maybe(given, name)
     if value is None:
         return [given[i] for i in range(node.known(given)[0])]
@@ -230,7 +230,7 @@ def _limits(node: Node, name: str, given: Tensor) -> list[Any]:
 
 
 def _cut(x: Tensor, starts: Sequence[Any], ends: Sequence[Any], axes: Any, steps: Any) -> Tensor:
-    """NumPy's slices: limits that lie outside are those of the axis."""
+    """NumPy slicing: bounds outside the axis are clipped."""
     axes = list(range(len(starts))) if axes is None else axes
     steps = [1] * len(starts) if steps is None else steps
     rank = len(x.shape) if x.shape is not None else max(axes) + 1
@@ -242,7 +242,7 @@ def _cut(x: Tensor, starts: Sequence[Any], ends: Sequence[Any], axes: Any, steps
 
 
 def _near(limit: Any, size: int | None, step: int = 1) -> Any:
-    """A limit without the far ends of int64; None for one before the first element."""
+    """A bound with int64 extremes clipped; None for a bound before the first element."""
     if isinstance(limit, Tensor):
         return limit
     if size is not None:

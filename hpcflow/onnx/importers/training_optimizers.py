@@ -1,4 +1,4 @@
-"""Optimizers as operators (ai.onnx.preview.training): new values of variables and their slots."""
+"""ONNX import of optimizers (ai.onnx.preview.training): new values of variables and slots."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Update = Callable[..., Sequence[Tensor]]
 
 
 def _updates(name: str, tensors: int) -> Callable[[Update], Update]:
-    """Decorator: `update(node, rate, step, *tensors)` is done for each variable of the node."""
+    """Decorator: apply `update(node, rate, step, *tensors)` to each variable of the node."""
 
     def add(update: Update) -> Update:
         @imports(name, domain=DOMAIN)

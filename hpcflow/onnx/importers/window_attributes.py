@@ -1,4 +1,4 @@
-"""Windows over spatial axes: what the attributes of ONNX's convolutions and poolings say."""
+"""Window attributes: kernel, strides, pads and dilations of ONNX convolution and pooling."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ Ints = tuple[int, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Window:
-    """A window for each spatial axis, and how many positions it has."""
+    """A window over the spatial axes, and its number of positions."""
 
     kernel: Ints
     strides: Ints
     dilations: Ints
-    pads: tuple[tuple[int, int], ...]  # before and after, as the attributes say
+    pads: tuple[tuple[int, int], ...]  # before and after, as in the attributes
     sizes: Ints  # of the input
     positions: Ints
 
     @property
     def extra(self) -> tuple[tuple[int, int], ...]:
-        """The padding that every position lies in: more at the end where sizes are rounded up."""
+        """The pads that cover every position; larger at the end with ceil_mode."""
         found = []
         for k, s, d, (a, b), size, n in self._axes():
             reach = (n - 1) * s + (k - 1) * d + 1
@@ -63,13 +63,13 @@ def window(node: Node, x: Tensor, kernel: Sequence[int], ceil: bool = False) -> 
             room = size + sum(pads[-1]) - r
             n = (-(-room // s) if ceil else room // s) + 1
             if ceil and (n - 1) * s >= size + pads[-1][0]:
-                n -= 1  # a window that begins in the padding at the end is none
+                n -= 1  # a window that starts in the end padding does not count
         positions.append(n)
     return Window(tuple(kernel), strides, dilations, tuple(pads), sizes, tuple(positions))
 
 
 def slices(x: Tensor, w: Window, fill: float) -> list[Tensor]:
-    """For each place in the window, what lies there at each position: [batch, channels, ...]."""
+    """For each offset in the window, the elements at all positions: [batch, channels, ...]."""
     extra = w.extra
     if any(a or b for a, b in extra):
         x = pad(x, [(0, 0), (0, 0), *extra], constant_values=fill)

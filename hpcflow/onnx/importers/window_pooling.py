@@ -1,4 +1,4 @@
-"""Pooling: the largest, the mean or a norm of what lies in each window."""
+"""ONNX import of pooling: maximum, mean or Lp norm of windows."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _MEAN: dict[int, Any] = {
 
 
 def _is_plain(w: Window, x: Tensor) -> bool:
-    """True if our own pooling is the same: nothing is rounded up."""
+    """Whether the op for pooling computes the same: no size is rounded up."""
     return len(w.kernel) in _LARGEST and w.extra == w.pads and x.dtype.kind == "f"
 
 
 def _as_ours(w: Window) -> dict[str, Any]:
-    """The arguments of our pooling."""
+    """The arguments of the op for pooling."""
     return {
         "ksize": w.kernel,
         "strides": w.strides,
@@ -61,7 +61,7 @@ def _max_pool(node: Node, x: Tensor) -> Sequence[Tensor]:
 
 
 def _places(node: Node, x: Tensor, w: Window, which: Tensor) -> Tensor:
-    """Where in the whole input the element `which` of each window lies, as one number."""
+    """The flat index in the input of the element `which` of each window."""
     batch, channels = node.known(x)[:2]
     order = range(len(w.sizes))
     if node.attr("storage_order", 0):
@@ -99,7 +99,7 @@ def _average_pool(node: Node, x: Tensor) -> Tensor:
 
 
 def _counts(w: Window, padding_too: bool) -> np.ndarray:
-    """How many elements each window has: of the input alone, or of its padding too."""
+    """The number of elements of each window, with or without padding."""
     found = np.ones((), np.int64)
     for k, s, d, (a, b), size, n in w._axes():
         low, high = (-a, size + b) if padding_too else (0, size)
@@ -116,12 +116,12 @@ def _lp_pool(node: Node, x: Tensor) -> Tensor:
 
 
 def norm(parts: Sequence[Tensor], p: float) -> Tensor:
-    """`sum(|x| ** p) ** (1 / p)` over `parts`."""
+    """The Lp norm over `parts`: `sum(|x| ** p) ** (1 / p)`."""
     powers = [arithmetic_ops.pow(arithmetic_ops.abs(part), float(p)) for part in parts]
     return arithmetic_ops.pow(arithmetic_ops.add_n(powers), 1.0 / p)
 
 
-# -- over all spatial axes
+# -- global pooling
 
 
 def _spatial(node: Node, x: Tensor) -> tuple[int, ...]:
@@ -149,7 +149,7 @@ def _global_lp(node: Node, x: Tensor) -> Tensor:
 
 @imports("MaxUnpool")
 def _max_unpool(node: Node, x: Tensor, index: Tensor, output_shape: Tensor | None = None) -> Tensor:
-    """Each element goes where `index`, of the pooled tensor, says; the rest is 0."""
+    """MaxUnpool: write each element to its position in `index`; the rest is 0."""
     from hpcflow.onnx.importers.gather_scatter import scattered
 
     kernel = node.attr("kernel_shape")
@@ -163,7 +163,7 @@ def _max_unpool(node: Node, x: Tensor, index: Tensor, output_shape: Tensor | Non
     sizes = [*given[:2], *sizes]
     if output_shape is None:
         return scattered(index, x, sizes)
-    # the places are of the smaller shape; the larger one has the rest at its end
+    # the indices refer to the smaller shape; the larger one is padded at its end
     wanted = node.integers("output_shape", output_shape)
     small = scattered(arithmetic_ops.cast(index, int64), x, sizes)
     from hpcflow.ops.array.concat_split_ops import pad

@@ -1,1 +1,1 @@
-"""Ops on shapes, slices, indices and order of elements, with their kernels."""
+"""Array ops: shapes, slicing, indexing, concatenation and reordering, with kernels."""

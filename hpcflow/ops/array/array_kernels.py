@@ -1,4 +1,4 @@
-"""Kernels that make, fill, broadcast and reshape."""
+"""Array kernels: constants, fill, broadcast, reshape, shape."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _reshape(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 def _of_none(given: Sequence[int], wanted: Sequence[int]) -> list[int]:
-    """A shape without elements, -1 in it deduced as if sizes of 0 were 1, in both shapes."""
+    """The reshape result for a tensor without elements; -1 is inferred as if sizes 0 were 1."""
     of_given, of_wanted = (math.prod(n for n in shape if n > 0) for shape in (given, wanted))
     return [of_given // of_wanted if n == -1 else n for n in wanted]
 
@@ -133,7 +133,7 @@ _fact("Size", lambda x: x.size)
 _fact("Rank", lambda x: x.ndim)
 
 
-# -- filling and broadcasting
+# -- fill and broadcast
 
 
 @kernel("Fill", "out", moves=True)

@@ -1,4 +1,4 @@
-"""Constants, what is fed, other shapes for the same values, shapes as values."""
+"""Array ops: constants, placeholders, reshape, transpose, shape, range."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ from hpcflow.ops.shape_inference import (
 from hpcflow.platform.exception_translation import shown
 
 _INTEGERS = NoGrad("its output is integers")
-LARGE = 1 << 16  # elements of which a graph holds no constant that a step can make
+LARGE = 1 << 16  # elements: larger constants are computed in the step if possible
 
-# -- shapes as arguments
+# -- shape arguments
 
 
 def partial_value(t: Tensor) -> Shape:
-    """What is known of a vector of sizes: None per unknown size, None alone if not even its length.
+    """The static value of a vector of sizes: None for each unknown size, or for unknown length.
 
-    It looks through `shape`, `stack`, `concat` and `cast`, so that `[hf.shape(x)[0], 784]` is known
-    in part.
+    It is traced through `shape`, `stack`, `concat` and `cast`, so that `[hf.shape(x)[0], 784]` is
+    partially known.
     """
     if t.constant is not None:
         return tuple(int(v) for v in t.constant)
@@ -77,9 +77,9 @@ def partial_value(t: Tensor) -> Shape:
 
 
 def shape_argument(shape: Any) -> tuple[Shape, list[Tensor]]:
-    """A shape argument: the sizes known now, and the tensor that tells the others, if any.
+    """A shape argument: the static sizes, and the tensor with the dynamic ones, if any.
 
-    -1 stays -1 (a size that `reshape` deduces); None is a size that the tensor tells.
+    -1 stays -1 (a size that `reshape` infers). None is a size that the tensor determines.
     """
     if hasattr(shape, "as_tensor") or has_tensors(shape):
         shape = convert_to_tensor(shape)
@@ -115,7 +115,10 @@ op("CheckSizes", infer=_check_sizes, grad=_INTEGERS)
 
 
 def checked_sizes(sizes: Any, what: str, least: int = 0) -> Tensor:
-    """Integers, none of which may be below `least`: a ShapeError now, or in the step."""
+    """The integers, checked to be at least `least`.
+
+    Errors: ShapeError at graph construction or at run time.
+    """
     told = operand(sizes, "iu")
     if told.constant is None:
         return one("CheckSizes", [told], {"what": what, "least": least})
@@ -124,7 +127,7 @@ def checked_sizes(sizes: Any, what: str, least: int = 0) -> Tensor:
     return told
 
 
-# -- constants and what is fed
+# -- constants and placeholders
 
 
 def _const(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -147,10 +150,10 @@ op("PlaceholderWithDefault", infer=_default, grad=lambda op, g: [g])
 
 
 def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None = None) -> Tensor:
-    """A tensor with a fixed value.
+    """A tensor with a constant value.
 
-    Shapes: that of `value`, or `shape`, of which the last value fills what is left. Without
-            `dtype` Python floats become float32 and Python ints int32; arrays keep theirs.
+    Shapes: that of `value`, or `shape`, which the last element of `value` fills up. Without `dtype`
+            Python floats become float32 and Python ints int32; arrays keep their dtype.
     Errors: DTypeError if `value` does not fit `dtype`.
     """
     if dtype is None:
@@ -166,7 +169,7 @@ def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None 
 
 
 def _under(array: np.ndarray, wanted: Shape) -> np.ndarray:
-    """A constant's array under the shape asked for; its last value, or 0, fills what is left."""
+    """The array of a constant with the requested shape, filled up with its last element, or 0."""
     count = None if wanted is None or None in wanted else size_of(wanted)
     if count is None or (count and array.size > count):
         raise ShapeError(
@@ -182,17 +185,17 @@ def _under(array: np.ndarray, wanted: Shape) -> np.ndarray:
 
 
 def placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> Tensor:
-    """A tensor that each run feeds; sizes that vary are None in `shape`."""
+    """A tensor fed in each run; varying sizes are None in `shape`."""
     return one("Placeholder", [], {"dtype": as_dtype(dtype), "shape": given_shape(shape)}, name)
 
 
 def placeholder_with_default(input: Any, shape: Any, name: str | None = None) -> Tensor:
-    """A tensor that a run may feed; without a feed it is `input`."""
+    """A tensor that a run may feed; its default value is `input`."""
     given = convert_to_tensor(input)
     return one("PlaceholderWithDefault", [given], {"shape": given_shape(shape)}, name)
 
 
-# -- the same values under another shape
+# -- reshape
 
 
 def _identity(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -200,7 +203,7 @@ def _identity(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 
 
 def _deduce(target: tuple[int | None, ...], given: Shape) -> Shape:
-    """The result of a reshape: -1 deduced where possible, sizes checked."""
+    """The result shape of a reshape: infers -1 if possible and checks sizes."""
     if target.count(-1) > 1:
         raise ShapeError(f"reshape to {list(target)}: only one size can be -1")
     if not is_known(given) or (None in target and -1 in target):
@@ -213,7 +216,7 @@ def _deduce(target: tuple[int | None, ...], given: Shape) -> Shape:
         if total != rest:
             raise ShapeError(f"{show(given)} ({total} elements) cannot be reshaped to {target}")
         return target
-    if rest == 0 and total == 0:  # the kernel deduces it from the sizes that are not 0
+    if rest == 0 and total == 0:  # the kernel infers it from the nonzero sizes
         return tuple(None if d == -1 else d for d in target)
     if rest == 0 or total % rest:
         raise ShapeError(f"{show(given)} ({total} elements) cannot be reshaped to {target}")
@@ -251,7 +254,7 @@ def _squeeze(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 
 
 def reshaped_like(g: Tensor, x: Tensor) -> Tensor:
-    """`g` under the shape of `x`, with no node for that shape if at most one size is unknown."""
+    """`g` reshaped to the shape of `x`; no shape node if at most one size is unknown."""
     if x.shape is not None and x.shape.count(None) == 1 and 0 not in x.shape:
         return reshape(g, [-1 if d is None else d for d in x.shape])
     return reshape(g, sizes(x))
@@ -275,29 +278,29 @@ op("Squeeze", infer=_squeeze, grad=_reshape_back)
 
 
 def identity(input: Any, name: str | None = None) -> Any:
-    """The same value under a new name; of IndexedSlices and sparse tensors each part."""
+    """The same value under a new name; for IndexedSlices and sparse tensors, of each component."""
     if isinstance(input, Composite):
         return input.of([identity(part) for part in input.parts()])
     return one("Identity", [convert_to_tensor(input)], {}, name)
 
 
 def stop_gradient(input: Any, name: str | None = None) -> Tensor:
-    """The same value, a constant to `gradients`."""
+    """The same value without gradient."""
     return one("StopGradient", [convert_to_tensor(input)], {}, name)
 
 
 def ensure_shape(x: Any, shape: Any, name: str | None = None) -> Tensor:
-    """`x` itself, checked to have `shape`, in which sizes may be unknown.
+    """`x`, checked to have `shape`, which may have unknown sizes.
 
-    Errors: ShapeError, when it is built or in the step that brings another shape.
+    Errors: ShapeError at graph construction or at run time.
     """
     return one("EnsureShape", [convert_to_tensor(x)], {"shape": given_shape(shape)}, name)
 
 
 def reshape(tensor: Any, shape: Any, name: str | None = None) -> Tensor:
-    """The elements of `tensor`, in order, under another shape; one size may be -1 (deduced).
+    """The elements of `tensor`, in order, with another shape; one size may be -1 (inferred).
 
-    Errors: ShapeError if the numbers of elements cannot agree.
+    Errors: ShapeError if the numbers of elements differ.
     """
     known, told = shape_argument(shape)
     return one("Reshape", [convert_to_tensor(tensor), *told], {"shape": known}, name)
@@ -305,7 +308,7 @@ def reshape(tensor: Any, shape: Any, name: str | None = None) -> Tensor:
 
 @also_named(dim="axis")
 def expand_dims(input: Any, axis: Any, name: str | None = None) -> Tensor:
-    """`input` with a new axis of size 1 at `axis`, a number or a list of one."""
+    """`input` with a new axis of size 1 at `axis`, an int or a list of one."""
     x, at = convert_to_tensor(input), axes_argument(axis)
     if isinstance(at, tuple) and len(at) == 1:
         at = at[0]
@@ -319,12 +322,12 @@ def expand_dims(input: Any, axis: Any, name: str | None = None) -> Tensor:
 
 @also_named(squeeze_dims="axis")
 def squeeze(input: Any, axis: Any = None, name: str | None = None) -> Tensor:
-    """`input` without its axes of size 1, or without those in `axis` if it names any."""
+    """`input` without its axes of size 1, or without those listed in `axis`."""
     axes = static_axes(axis)
     return one("Squeeze", [convert_to_tensor(input)], {"axis": None if axes == () else axes}, name)
 
 
-# -- axes in another order
+# -- transpose
 
 
 def _transpose(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -363,9 +366,9 @@ op("TransposeTold", infer=_transpose_told, grad=_transpose_told_back)
 
 
 def transpose(a: Any, perm: Any = None, name: str | None = None, conjugate: bool = False) -> Tensor:
-    """`a` with its axes in the order `perm`, reversed if None; the conjugate of that if told.
+    """`a` with axes in the order `perm` (None: reversed), conjugated if `conjugate`.
 
-    `perm` may be a vector that only the step knows.
+    `perm` may be a vector computed at run time.
     """
     axes, x = axes_argument(perm), convert_to_tensor(a)
     if conjugate and x.dtype.kind == "c":
@@ -376,7 +379,7 @@ def transpose(a: Any, perm: Any = None, name: str | None = None, conjugate: bool
 
 
 def as_scalar(given: Any) -> Tensor:
-    """A tensor of unknown rank that stands for one number or flag, as a scalar."""
+    """A tensor of unknown rank that must be a number or flag, as a scalar."""
     x = convert_to_tensor(given)
     return reshape(x, []) if x.shape is None else x
 
@@ -414,7 +417,7 @@ def _constant_if_known(type: str, x: Any, attrs: Attrs, name: str | None) -> Ten
 
 
 def _dense_shape(x: Any) -> Tensor | None:
-    """That of a sparse tensor, or of the value of one; None of what is none."""
+    """The dense shape of a sparse tensor or its value; None for other arguments."""
     told = getattr(x, "dense_shape", None)
     if told is None or isinstance(told, Tensor):
         return told
@@ -422,7 +425,7 @@ def _dense_shape(x: Any) -> Tensor | None:
 
 
 def shape(input: Any, name: str | None = None, out_type: Any = int32) -> Tensor:
-    """The shape of `input`, the dense one of a sparse tensor: a vector, constant if known now."""
+    """The shape of `input` as a vector, constant if static; the dense shape of a sparse tensor."""
     dense = _dense_shape(input)
     if dense is not None:
         return one("Cast", [dense], {"dtype": as_dtype(out_type)}, name)
@@ -430,12 +433,12 @@ def shape(input: Any, name: str | None = None, out_type: Any = int32) -> Tensor:
 
 
 def sizes(x: Tensor) -> Any:
-    """The shape of `x` as an argument: plain data if it is known now, else a tensor."""
+    """The shape of `x` as an argument: a list if static, else a tensor."""
     return x.shape if is_known(x.shape) else shape(x)
 
 
 def size(input: Any, name: str | None = None, out_type: Any = int32) -> Tensor:
-    """The number of elements of `input`; a sparse tensor has those of the dense one."""
+    """The number of elements of `input`; of a sparse tensor, that of the dense form."""
     dense = _dense_shape(input)
     if dense is not None:
         count = one("Prod", [dense], {"axis": None, "keepdims": False})
@@ -469,7 +472,7 @@ def _range(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 
 
 def _length(start: Any, limit: Any, delta: Any) -> int:
-    """How many numbers a range has."""
+    """The number of elements of a range."""
     for given in (start, limit, delta):
         if np.ndim(given) or as_array(given).dtype.kind not in "biuf":
             raise ArgumentError(f"range takes numbers, not {shown(given)}", line=user_line())
@@ -491,8 +494,8 @@ def range(
 ) -> Tensor:
     """The numbers `start`, `start + delta`, ... below `limit`; from 0 if `limit` is None.
 
-    Of `dtype`; without it of the widest dtype among the arguments.
-    Errors: ShapeError, now or in the step, if `limit` lies on the other side of `start`.
+    The dtype is `dtype`, by default the widest dtype of the arguments.
+    Errors: ShapeError, also at run time, if `delta` leads away from `limit`.
     """
     if limit is None:
         start, limit = 0, start
@@ -514,7 +517,7 @@ def _rank_of(dtype: np.dtype) -> tuple[bool, int]:
 
 
 def _as(value: Any, dtype: np.dtype) -> Tensor:
-    """`value` of `dtype`: a tensor of another one is cast."""
+    """`value` converted to `dtype`; a tensor is cast."""
     if isinstance(value, Tensor) and value.dtype != dtype:
         return one("Cast", [value], {"dtype": dtype})
     return convert_to_tensor(value, dtype)

@@ -1,4 +1,4 @@
-"""Filling shapes with one value, broadcasting, and summing back."""
+"""Broadcast ops: fill, zeros, ones, broadcast_to, and sums that invert broadcasting."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _broadcast_to(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     found = broadcast([inputs[0].shape, target])
     if found is None or target is None:
         return [Spec(inputs[0].dtype, target)]
-    return [Spec(inputs[0].dtype, merge(found, target))]  # the target itself is never stretched
+    return [Spec(inputs[0].dtype, merge(found, target))]  # the target is never broadcast
 
 
 def _broadcast_back(op: Operation, g: Tensor) -> list[Any]:
@@ -46,7 +46,7 @@ def _sum_to_shape(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     target = told_shape(inputs, 1, attrs)
     found = broadcast([inputs[0].shape, target])
     if found is not None and inputs[0].shape is not None:
-        merge(found, inputs[0].shape)  # the input itself is never stretched
+        merge(found, inputs[0].shape)  # the input is never broadcast
     return [Spec(inputs[0].dtype, target)]
 
 
@@ -62,7 +62,7 @@ op("SumToShape", infer=_sum_to_shape, grad=_sum_to_back)
 
 
 def fill(dims: Any, value: Any, name: str | None = None) -> Tensor:
-    """A tensor of shape `dims`, every element `value` (a number or a scalar tensor)."""
+    """A tensor of shape `dims` with all elements `value` (a number or a scalar tensor)."""
     known, told = shape_argument(dims)
     attrs: Attrs = {"shape": known}
     if isinstance(value, Tensor) or hasattr(value, "as_tensor"):
@@ -84,7 +84,7 @@ def ones(shape: Any, dtype: Any = float32, name: str | None = None) -> Tensor:
 
 
 def _number(dtype: np.dtype, number: int) -> Any:
-    """0 or 1 of a dtype; in place of 0 the empty string."""
+    """0 or 1 of a dtype; for strings 0 is the empty string."""
     return b"" if dtype == string and not number else dtype.type(number)
 
 
@@ -111,21 +111,21 @@ def ones_like(tensor: Any, dtype: Any = None, name: str | None = None) -> Tensor
 
 
 def broadcast_to(input: Any, shape: Any, name: str | None = None) -> Tensor:
-    """`input` repeated along axes of size 1, and new leading ones, to `shape`."""
+    """`input` broadcast to `shape`: repeated along axes of size 1 and along new leading axes."""
     known, told = shape_argument(shape)
     return one("BroadcastTo", [convert_to_tensor(input), *told], {"shape": known}, name)
 
 
 def sum_to_shape(input: Any, shape: Any, name: str | None = None) -> Tensor:
-    """The opposite of `broadcast_to`: sums over the axes that broadcasting to `input` stretches."""
+    """The adjoint of `broadcast_to`: sums over the axes that broadcasting from `input` repeats."""
     known, told = shape_argument(shape)
     return one("SumToShape", [convert_to_tensor(input), *told], {"shape": known}, name)
 
 
 def sum_to(g: Tensor, x: Tensor, *others: Tensor) -> Tensor:
-    """The gradient of `x`, which was broadcast with `others` to the shape of `g`.
+    """The gradient of `x` from `g`, where `x` was broadcast with `others`.
 
-    No node if the static shapes show that `x` was not stretched.
+    It adds no node if static shapes show that `x` was not repeated.
     """
     if not any(_stretched(x, other) for other in others):
         return g
@@ -133,7 +133,7 @@ def sum_to(g: Tensor, x: Tensor, *others: Tensor) -> Tensor:
 
 
 def _stretched(x: Tensor, other: Tensor) -> bool:
-    """True if broadcasting with `other` may have repeated `x`."""
+    """Whether broadcasting with `other` may have repeated `x`."""
     if x is other or other.shape == ():
         return False
     if x.shape is None or other.shape is None or len(other.shape) > len(x.shape):

@@ -1,4 +1,4 @@
-"""Tensors of tensors and back: concat, split, stack, unstack, pad, tile."""
+"""Concatenation and split: concat, stack, unstack, split, pad, tile."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _split(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 
 
 def _filled(lengths: Any, size: int | None) -> tuple[int | None, ...]:
-    """The sizes of parts, of which one that is -1 takes what the others leave of `size`."""
+    """The sizes of parts; one of -1 is replaced by the rest of `size`."""
     if lengths.count(-1) > 1 or any(n is not None and n < -1 for n in lengths):
         raise ShapeError(f"sizes {lengths} of a split are negative; one may be -1")
     if -1 not in lengths:
@@ -162,7 +162,7 @@ op("Unpack", infer=_unpack, grad=_unpack_back)
 
 
 def concat(values: Sequence[Any], axis: Any, name: str | None = None) -> Tensor:
-    """`values`, one after the other along `axis`; one tensor, a scalar too, is itself."""
+    """`values` concatenated along `axis`; a single tensor, also a scalar, is returned as it is."""
     values = values if isinstance(values, (list, tuple)) else [values]
     parts, at = tensors(values, "concat"), axes_argument(axis)
     if len(parts) == 1:
@@ -174,7 +174,7 @@ def concat(values: Sequence[Any], axis: Any, name: str | None = None) -> Tensor:
 
 
 def stack(values: Sequence[Any], axis: int = 0, name: str | None = None) -> Tensor:
-    """`values`, all of one shape, side by side along a new `axis`."""
+    """`values` of one shape stacked along a new `axis`."""
     return one("Pack", tensors(values, "stack"), {"axis": static_axes(axis)}, name)
 
 
@@ -183,7 +183,7 @@ def _convert(value: Any, dtype: Any = None, name: str | None = None) -> Tensor:
         return _sizes_constant(value, dtype, name)
     if not has_tensors(value):
         return constant(value, dtype, None, name)
-    if dtype is not None:  # asked for: what is another dtype is cast
+    if dtype is not None:  # requested: others are cast
         parts = [cast(convert_to_tensor(v), dtype) if _made(v) else v for v in value]
         return stack([convert_to_tensor(v, dtype) for v in parts], name=name)
     lead = next((v.dtype for v in value if _made(v)), None)
@@ -191,7 +191,7 @@ def _convert(value: Any, dtype: Any = None, name: str | None = None) -> Tensor:
 
 
 def _sizes_constant(value: Any, dtype: Any, name: str | None) -> Tensor:
-    """A static shape, or a size of one, as int32 or the integers asked for."""
+    """A static shape or size as a constant of int32 or the requested integer dtype."""
     plain: Any = value.value if isinstance(value, Dimension) else TensorShape(value).plain
     if plain is None or (not isinstance(plain, int) and None in plain):
         what = "size" if isinstance(value, Dimension) else "shape"
@@ -207,7 +207,7 @@ def _sizes_constant(value: Any, dtype: Any, name: str | None) -> Tensor:
 
 
 def _made(value: Any) -> bool:
-    """True for a tensor, or what stands for one, such as a variable."""
+    """Whether the argument is a tensor, or an object that converts to one, such as a variable."""
     return isinstance(value, Tensor) or hasattr(value, "as_tensor")
 
 
@@ -217,7 +217,7 @@ OPERATORS["constant"] = _convert
 def unstack(
     value: Any, num: int | None = None, axis: int = 0, name: str | None = None
 ) -> list[Tensor]:
-    """The slices of `value` along `axis`, without that axis; `num` of them."""
+    """The slices of `value` along `axis`, without that axis; `num` is their number."""
     x = convert_to_tensor(value)
     if num is None and x.shape is not None:
         num = x.shape[normal_axis(axis, len(x.shape))]
@@ -234,10 +234,10 @@ def split(
     name: str | None = None,
     num: int | None = None,
 ) -> list[Tensor]:
-    """`value` in parts along `axis`: a number of equal ones, or the sizes given, `num` of them.
+    """`value` split along `axis`: into a number of equal parts, or parts of given sizes.
 
-    One size may be -1: what the others leave.
-    Errors: ShapeError if the parts do not fill the axis, when it is built or in the step.
+    One size may be -1 (the rest). `num` is the number of parts if sizes are a tensor.
+    Errors: ShapeError if the sizes do not add up, at graph construction or at run time.
     """
     x, given, axis = convert_to_tensor(value), num_or_size_splits, one_axis(axis)
     if isinstance(axis, Tensor):
@@ -266,7 +266,7 @@ def split(
 def _split_along(
     x: Tensor, given: Any, axis: Tensor, num: int | None, name: str | None
 ) -> list[Tensor]:
-    """`split` along an axis that the step tells."""
+    """`split` along an axis known at run time."""
     flat = split(flat_around(x, axis), given, 1, None, num)
     sizes = [reshape(getitem(shape(part, out_type=int64), 1), [1]) for part in flat]
     named = [name if len(flat) == 1 or not name else f"{name}_{i}" for i, _ in enumerate(flat)]
@@ -366,11 +366,11 @@ def pad(
     name: str | None = None,
     constant_values: Any = 0,
 ) -> Tensor:
-    """`tensor` with `paddings[i] = (before, after)` more elements along axis i.
+    """`tensor` padded with `paddings[i] = (before, after)` elements along axis i.
 
-    They are `constant_values`, or with mode REFLECT the elements mirrored at the first and last,
-    SYMMETRIC mirrored with these, EDGE the first and last themselves.
-    Errors: ShapeError for paddings that are negative, or longer than what is mirrored.
+    Modes: CONSTANT pads with `constant_values`, REFLECT mirrors without the edge elements,
+           SYMMETRIC mirrors with them, EDGE repeats them.
+    Errors: ShapeError for negative paddings, or paddings longer than the mirrored part.
     """
     x, mode = convert_to_tensor(tensor), mode.upper()
     if isinstance(constant_values, Tensor) or hasattr(constant_values, "as_tensor"):
@@ -399,12 +399,12 @@ def pad(
 
 
 def _plain(value: Any, x: Tensor) -> Any:
-    """The value put around `x`: of strings, bytes, empty for 0."""
+    """The padding value for the dtype of `x`; for strings bytes, empty for 0."""
     return as_strings(value or b"").item() if x.dtype.kind == "O" else value
 
 
 def _padded_in_part(x: Tensor, paddings: Tensor) -> Shape:
-    """The sizes known where some of the paddings, a stack of pairs, are."""
+    """The partial shape if only some paddings, a stack of pairs, are known."""
     rows = paddings.op.inputs if paddings.op.type == "Pack" else ()
     if x.shape is None or len(rows) != len(x.shape):
         return None
@@ -415,7 +415,7 @@ def _padded_in_part(x: Tensor, paddings: Tensor) -> Shape:
     )
 
 
-_MIRRORS = {"REFLECT": 1, "SYMMETRIC": 0, "EDGE": 0}  # mode -> elements at the ends left out
+_MIRRORS = {"REFLECT": 1, "SYMMETRIC": 0, "EDGE": 0}  # mode -> edge elements not mirrored
 
 
 def _mirrored(x: Tensor, pairs: Any, mode: str, name: str | None) -> Tensor:
@@ -431,9 +431,9 @@ def _mirrored(x: Tensor, pairs: Any, mode: str, name: str | None) -> Tensor:
 
 
 def _mirrored_as_told(x: Tensor, paddings: Tensor, mode: str, name: str | None) -> Tensor:
-    """`x` with elements mirrored at its ends, as many as the step tells.
+    """`x` mirrored at its ends by paddings known at run time.
 
-    Errors: RangeError in the step if there are not as many.
+    Errors: RangeError at run time if `x` has too few elements.
     """
     told = None if paddings.shape is None else paddings.shape[:1]
     (count,) = merge(told, None if x.shape is None else (len(x.shape),)) or (None,)
@@ -451,7 +451,7 @@ def _mirrored_as_told(x: Tensor, paddings: Tensor, mode: str, name: str | None) 
         skip = _MIRRORS[mode]
         if mode == "EDGE":
             at = minimum(maximum(at, 0), subtract(size, 1))
-        else:  # a place that is outside even when mirrored is left for gather to refuse
+        else:  # gather raises for a position outside
             above = subtract(multiply(subtract(size, 1), 2), subtract(at, 1 - skip))
             at = where(less(at, 0), subtract(-1 + skip, at), where(less(at, size), at, above))
         x = gather(x, at, axis=axis)
@@ -459,7 +459,7 @@ def _mirrored_as_told(x: Tensor, paddings: Tensor, mode: str, name: str | None) 
 
 
 def _ends(x: Tensor, axis: int, rank: int, pair: tuple[int, int], mode: str) -> list[Tensor]:
-    """`x` between what it is padded with along `axis`."""
+    """`x` between its paddings along `axis`."""
     size = None if x.shape is None else x.shape[axis]
     skip = _MIRRORS[mode]
     most = 1 if mode == "EDGE" else max(pair) + skip
@@ -484,9 +484,9 @@ def _ends(x: Tensor, axis: int, rank: int, pair: tuple[int, int], mode: str) -> 
 
 
 def _end(x: Tensor, axis: int, rank: int, skip: int, n: int, before: bool) -> Tensor:
-    """`n` elements from the start or the end of `axis`, `skip` elements away from it.
+    """`n` elements at the start or end of `axis`, after skipping `skip` elements.
 
-    By `slice`, which raises when it runs if they are not there.
+    It uses `slice`, which raises at run time if there are too few.
     """
     sizes = [n if i == axis else -1 for i in range(rank)]
     if before:
@@ -499,7 +499,7 @@ def _end(x: Tensor, axis: int, rank: int, skip: int, n: int, before: bool) -> Te
 
 
 def _tiled(x: Tensor, times: Tensor, name: str | None) -> Tensor:
-    """`tile` of a tensor of unknown rank."""
+    """`tile` for unknown rank."""
     sizes = shape(x, out_type=times.dtype)
     once = reshape(x, reshape(stack([ones_like(sizes), sizes], 1), [-1]))
     many = broadcast_to(once, reshape(stack([times, sizes], 1), [-1]))
@@ -507,7 +507,7 @@ def _tiled(x: Tensor, times: Tensor, name: str | None) -> Tensor:
 
 
 def tile(input: Any, multiples: Any, name: str | None = None) -> Tensor:
-    """`input` repeated `multiples[i]` times along axis i; a vector of a known length."""
+    """`input` repeated `multiples[i]` times along axis i; `multiples` has a known length."""
     x = convert_to_tensor(input)
     given = convert_to_tensor(multiples) if has_tensors(multiples) else multiples
     if not isinstance(given, Tensor) or given.constant is not None:

@@ -1,4 +1,4 @@
-"""Kernels of running sums and products, and of the largest."""
+"""Cumulative op kernels: cumulative sums and products, top_k."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from hpcflow.kernels.kernel_registry import Node, kernel
 
 
 def _along(node: Node, x: Any, out: Any) -> tuple[Any, Any]:
-    """Views in which the axis is the first and the scan goes forwards."""
+    """Views with the scan axis first and in forward direction."""
     x, out = (_first(t, node.attrs["axis"]) for t in (x, out))
     return (x[::-1], out[::-1]) if node.attrs["reverse"] else (x, out)
 
 
 def _first(x: Any, axis: int) -> Any:
-    """`x` with `axis` first; NumPy's and CuPy's arrays alike."""
+    """`x` with `axis` first; for arrays of NumPy and CuPy."""
     order = [axis % x.ndim, *(i for i in range(x.ndim) if i != axis % x.ndim)]
     return x.transpose(order)
 
 
 def _scan(type: str, scan: Callable[[Any, Any], Any], start: float) -> None:
-    """The kernel of `scan(xp, x)`, the running values along the first axis of `x`."""
+    """The kernel of `scan(xp, x)`, a cumulative function along the first axis."""
 
     @kernel(type, "out")
     def make(xp: Any, node: Node) -> Callable[..., Any]:
@@ -44,7 +44,7 @@ def _scan(type: str, scan: Callable[[Any, Any], Any], start: float) -> None:
 
 
 def _log_sums(xp: Any, x: Any) -> Any:
-    """Running log(sum(exp)): neighbors 1, 2, 4, ... apart are joined, in log n steps."""
+    """Cumulative log(sum(exp)): combines elements 1, 2, 4, ... apart, in log n steps."""
     step, x = 1, x.copy()
     while step < len(x):
         x[step:] = xp.logaddexp(x[step:], x[:-step].copy())
@@ -57,7 +57,7 @@ _scan("Cumprod", lambda xp, x: xp.cumprod(x, axis=0, dtype=x.dtype), 1)
 _scan("CumulativeLogSumExp", _log_sums, -np.inf)
 
 
-FEW = 16  # so many times fewer than all: they are picked before they are sorted
+FEW = 16  # if k is so many times smaller than n: select before sorting
 
 
 @kernel("TopK", "out")
@@ -70,7 +70,7 @@ def _top_k(xp: Any, node: Node) -> Callable[..., Any]:
                 _pick(x[lead], k, values[lead], indices[lead])
             return
         last = x.shape[-1] - 1
-        order = xp.argsort(x[..., ::-1], axis=-1, kind="stable")  # turned, so that ties are first
+        order = xp.argsort(x[..., ::-1], axis=-1, kind="stable")  # reversed: first of ties wins
         xp.copyto(indices, last - order[..., ::-1][..., :k], casting="same_kind")
         xp.copyto(values, xp.take_along_axis(x, indices, axis=-1))
 
@@ -78,8 +78,8 @@ def _top_k(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 def _pick(x: Any, k: int, values: Any, indices: Any) -> None:
-    """The `k` largest of a vector, without sorting all of it."""
-    last = np.partition(x, x.size - k)[x.size - k]  # NaN are at the end, as the largest
+    """The `k` largest elements of a vector, without a full sort."""
+    last = np.partition(x, x.size - k)[x.size - k]  # NaN sort to the end, as the largest
     if last == last:
         above = np.flatnonzero(~(x <= last))
         equal = np.flatnonzero(x == last)[: k - above.size]

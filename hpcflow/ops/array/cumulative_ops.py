@@ -1,4 +1,4 @@
-"""Running sums and products along an axis; the largest along the last axis."""
+"""Cumulative ops: cumulative sums and products along an axis; top_k along the last axis."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from hpcflow.ops.shape_inference import (
     told_count,
 )
 
-# -- running sums, products, and sums of exponentials
+# -- cumulative sums, products, and log-sum-exp
 
 
 def _scan(type: str, kinds: str) -> Infer:
@@ -67,7 +67,7 @@ def _cumsum_back(op: Operation, g: Tensor) -> list[Any]:
 
 
 def _cumprod_back(op: Operation, g: Tensor) -> list[Any]:
-    """Each product over the factor, and for the first 0 of a row the products without it."""
+    """Products divided by each factor; for the first 0 of a row, products without it."""
     x, y = op.inputs[0], op.outputs[0]
     zero = equal(x, 0)
     seen = one("Cumsum", [cast(zero, int32)], {**op.attrs, "exclusive": False})
@@ -81,7 +81,7 @@ def _cumprod_back(op: Operation, g: Tensor) -> list[Any]:
 def _cumlogsumexp_back(op: Operation, g: Tensor) -> list[Any]:
     x, y = op.inputs[0], op.outputs[0]
 
-    def part(weight: Tensor) -> Tensor:  # the sum of weight * exp(x - y), without overflow
+    def part(weight: Tensor) -> Tensor:  # sum of weight * exp(x - y), without overflow
         some = greater(weight, 0)
         logs = where(some, subtract(log(where(some, weight, 1)), y), -float("inf"))
         return exp(add(one("CumulativeLogSumExp", [logs], _turned(op)), x))
@@ -111,25 +111,25 @@ def _scanned(
 def cumsum(
     x: Any, axis: int = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
 ) -> Tensor:
-    """The sums of all elements up to each along `axis`; without itself if `exclusive`."""
+    """Cumulative sums along `axis`; `exclusive` omits the element itself."""
     return _scanned("Cumsum", x, axis, exclusive, reverse, name)
 
 
 def cumprod(
     x: Any, axis: int = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
 ) -> Tensor:
-    """The products of all elements up to each along `axis`; without itself if `exclusive`."""
+    """Cumulative products along `axis`; `exclusive` omits the element itself."""
     return _scanned("Cumprod", x, axis, exclusive, reverse, name)
 
 
 def cumulative_logsumexp(
     x: Any, axis: int = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
 ) -> Tensor:
-    """`log(cumsum(exp(x)))` without overflow; -infinity where there is nothing to add."""
+    """`log(cumsum(exp(x)))` without overflow; -infinity for an empty sum."""
     return _scanned("CumulativeLogSumExp", x, axis, exclusive, reverse, name)
 
 
-# -- the largest
+# -- top_k
 
 
 def _top_k(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -150,7 +150,7 @@ def _top_k(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 
 
 def _flat_places(op: Operation) -> Tensor:
-    """Where each of the largest lies in the input as one vector."""
+    """The flat index in the input of each selected element."""
     x, places = op.inputs[0], op.outputs[1]
     width, k = getitem(shape(x), -1), getitem(shape(places), -1)
     count = floordiv(size(x), maximum(width, 1))
@@ -173,9 +173,9 @@ op("TopK", infer=_top_k, grad=_top_k_back)
 
 
 def top_k(input: Any, k: Any = 1, sorted: bool = True, name: str | None = None) -> TopKV2:
-    """The `k` largest along the last axis, largest first, and where they are (int32).
+    """The `k` largest elements along the last axis, in descending order, and their indices (int32).
 
-    The first of equal ones comes first, NaN before all; without `sorted` the order is the same.
+    Of equal elements the first comes first; NaN counts as largest. `sorted` has no effect.
     """
     known, told = told_count(k, "k")
     values, indices = make("TopK", [convert_to_tensor(input), *told], {"k": known}, name).outputs

@@ -1,4 +1,4 @@
-"""Kernels of shapes around axes that only the step tells."""
+"""Dynamic axis kernels: shapes around axes known at run time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ Sizes = list[int]
 
 
 def normal_axes(axes: list[int], rank: int) -> list[int]:
-    """Axes as non-negative ints; ShapeError if one is named twice or out of range."""
+    """Axes as non-negative ints.
+
+    Errors: ShapeError if an axis is repeated or out of range.
+    """
     for axis in axes:
         if not -rank <= axis < rank:
             raise ShapeError(f"axis {axis} is out of range for rank {rank}")
@@ -75,7 +78,7 @@ def _joined_shapes(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 def _parted(sizes: Sizes, axes: list[int]) -> tuple[list[int], int, int]:
-    """The other axes, and how many elements these and `axes` have."""
+    """The other axes, their number of elements, and that of `axes`."""
     kept = [i for i in range(len(sizes)) if i not in axes]
     return kept, math.prod(sizes[i] for i in kept), math.prod(sizes[i] for i in axes)
 

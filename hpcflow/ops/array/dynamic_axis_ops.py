@@ -1,4 +1,4 @@
-"""Axes that only the step tells: the shapes around them, so that ops run over an axis known now."""
+"""Dynamic axis ops: apply ops along axes that are known only at run time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _rank(sizes: Spec) -> int | None:
 
 
 def _count(axes: Spec) -> int | None:
-    """How many axes a scalar or a vector names."""
+    """The number of axes in a scalar or a vector of axes."""
     if axes.shape is None:
         return None
     return axes.shape[0] if axes.shape else 1
@@ -91,12 +91,12 @@ def _wide(x: Tensor) -> Tensor:
 
 
 def flat_around(x: Tensor, axis: Tensor) -> Tensor:
-    """`x` as [sizes before `axis`, size of it, sizes behind], each multiplied up."""
+    """`x` reshaped to [product of sizes before `axis`, size of `axis`, product of sizes after]."""
     return reshape(x, _around_axis(x, axis, constant([], int64)).outputs[0])
 
 
 def with_axis_replaced(x: Tensor, axis: Tensor, middle: Any) -> Tensor:
-    """The shape of `x` with the sizes `middle`, a vector, in place of that of `axis`."""
+    """The shape of `x` with the size of `axis` replaced by the sizes `middle`, a vector."""
     return _around_axis(x, axis, middle).outputs[1]
 
 
@@ -111,17 +111,17 @@ def along(
     middle: Any = None,
     name: str | None = None,
 ) -> Tensor:
-    """What `compute` makes of `x` along axis 1 of three, under the shape with sizes `middle` there.
+    """`compute` applied to `x` along axis 1 of 3, reshaped with sizes `middle` in place of `axis`.
 
-    Without `middle` it is the shape of `x`.
-    Errors: ShapeError in the step that tells an axis that `x` has not.
+    Without `middle` the result has the shape of `x`.
+    Errors: ShapeError at run time for an axis that `x` lacks.
     """
     made = compute(flat_around(x, axis))
     return reshape(made, sizes(x) if middle is None else with_axis_replaced(x, axis, middle), name)
 
 
 def joined_along(values: Sequence[Tensor], axis: Tensor, name: str | None) -> Tensor:
-    """`concat` of `values` along an axis that the step tells."""
+    """`concat` of `values` along an axis known at run time."""
     *flats, whole = make("JoinedShapes", [axis, *map(_wide, values)]).outputs
     parts = [reshape(x, flat) for x, flat in zip(values, flats, strict=True)]
     return reshape(one("Concat", parts, {"axis": 1}), whole, name)
@@ -130,9 +130,9 @@ def joined_along(values: Sequence[Tensor], axis: Tensor, name: str | None) -> Te
 def reduced_over(
     type: str, x: Tensor, axes: Tensor, keepdims: bool, name: str | None = None, **attrs: Any
 ) -> Tensor:
-    """The reduction `type` of `x` over axes that the step tells.
+    """The reduction `type` of `x` over axes known at run time.
 
-    Errors: ShapeError in the step that tells an axis twice, or one that `x` has not.
+    Errors: ShapeError at run time for an axis that is repeated or that `x` lacks.
     """
     told = make("ReducedAxes", [_wide(x), axes], {"keepdims": keepdims})
     perm, flat, kept = told.outputs
@@ -142,15 +142,15 @@ def reduced_over(
 
 
 def shape_without(x: Tensor, axes: Tensor) -> Tensor:
-    """The shape of `x` without axes that the step tells."""
+    """The shape of `x` without axes known at run time."""
     told = make("ReducedAxes", [_wide(x), axes], {"keepdims": False})
     return told.outputs[2]
 
 
 def dotted(a: Tensor, b: Tensor, mine: Tensor, its: Tensor, name: str | None) -> Tensor:
-    """The sum of products over pairs of an axis in `mine` and one in `its`.
+    """The tensor contraction over pairs of axes in `mine` and `its`.
 
-    Errors: ShapeError in the step where these are not as many, or not of the same sizes.
+    Errors: ShapeError at run time if their numbers or sizes differ.
     """
     told = make("DotAxes", [_wide(a), _wide(b), mine, its])
     perm_a, flat_a, perm_b, flat_b, whole = told.outputs

@@ -1,4 +1,4 @@
-"""Kernels that deal rows out by number and put them together."""
+"""Dynamic partition kernels: dynamic_partition and dynamic_stitch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows dealt out by number and put together again: dynamic_partition, dynamic_stitch."""
+"""Dynamic partition ops: dynamic_partition and dynamic_stitch of rows by index."""
 
 from __future__ import annotations
 
@@ -73,10 +73,10 @@ op("DynamicStitch", infer=_stitch, grad=_stitch_back)
 def dynamic_partition(
     data: Any, partitions: Any, num_partitions: int, name: str | None = None
 ) -> list[Tensor]:
-    """The rows of `data` dealt to `num_partitions` tensors, each in the order of `data`.
+    """The rows of `data` partitioned into `num_partitions` tensors, in the order of `data`.
 
-    Shapes: `partitions` has the first axes of `data`; results are [rows of it, rest of data].
-    Errors: a number outside [0, num_partitions) raises RangeError when it runs.
+    Shapes: `partitions` has the first axes of `data`; results are [its rows, rest of data].
+    Errors: RangeError at run time for a number outside [0, num_partitions).
     """
     attrs: Attrs = {"num": whole(num_partitions, "num_partitions")}
     if attrs["num"] < 1:
@@ -86,10 +86,10 @@ def dynamic_partition(
 
 
 def dynamic_stitch(indices: Sequence[Any], data: Sequence[Any], name: str | None = None) -> Tensor:
-    """One tensor with `data[k][i]` as row `indices[k][i]`; of equal places the last counts.
+    """One tensor with `data[k][i]` as row `indices[k][i]`; for equal indices the last counts.
 
-    It has as many rows as the largest index tells; a row that nobody names is zeros.
-    Errors: a negative index raises RangeError when it runs.
+    The number of rows is the largest index + 1; rows without an index are zeros.
+    Errors: RangeError at run time for a negative index.
     """
     if not len(indices) or len(indices) != len(data):
         raise ShapeError(f"dynamic_stitch of {len(indices)} indices and {len(data)} tensors")

@@ -1,4 +1,4 @@
-"""Elements and slices named by index vectors: gather_nd, scatter_nd, tensors changed at places."""
+"""Gather_nd and scatter_nd: slices selected or updated by index vectors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hpcflow.ops.shape_inference import Attrs, like, one, require, require_equal
 
 
 def _depth(indices: Spec, whole: Shape) -> int | None:
-    """How many axes an index vector names; None if unknown."""
+    """The number of axes that an index vector selects; None if unknown."""
     require("index vectors", indices, "iu")
     if indices.shape == ():
         raise ShapeError("index vectors need an axis of their own, the last of the indices")
@@ -38,7 +38,10 @@ def _gather_nd(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 
 
 def _fits(indices: Spec, updates: Spec, whole: Shape) -> None:
-    """ShapeError unless `updates` has a slice of `whole` for each index vector."""
+    """Check that `updates` has a slice of `whole` for each index vector.
+
+    Errors: ShapeError if not.
+    """
     depth = _depth(indices, whole)
     if indices.shape is None or whole is None or depth is None:
         return
@@ -88,11 +91,11 @@ op("TensorScatterUpdate", infer=_changed, grad=_update_back)
 
 
 def gather_nd(params: Any, indices: Any, name: str | None = None, batch_dims: int = 0) -> Tensor:
-    """The elements or slices of `params` at the index vectors along the last axis of `indices`.
+    """The elements or slices of `params` at the index vectors on the last axis of `indices`.
 
-    The first `batch_dims` axes of both go together.
+    The first `batch_dims` axes of both correspond.
     Shapes: indices.shape[:-1] + params.shape[batch_dims + indices.shape[-1]:].
-    Errors: an index outside, a negative one too, raises RangeError when it runs.
+    Errors: RangeError at run time for a negative or too large index.
     """
     x, i = convert_to_tensor(params), convert_to_tensor(indices)
     if batch_dims:
@@ -101,7 +104,7 @@ def gather_nd(params: Any, indices: Any, name: str | None = None, batch_dims: in
 
 
 def _with_batch(indices: Tensor, batch: int) -> Tensor:
-    """The index vectors with the numbers of their places along the first axes in front."""
+    """The index vectors, prefixed with their positions along the batch axes."""
     if indices.shape is None or not 0 <= batch < len(indices.shape):
         raise ShapeError(
             f"batch_dims {batch} for indices of shape {show(indices.shape)}", line=user_line()
@@ -120,8 +123,9 @@ def _with_batch(indices: Tensor, batch: int) -> Tensor:
 def scatter_nd(indices: Any, updates: Any, shape: Any, name: str | None = None) -> Tensor:
     """Zeros of `shape` with `updates` added at the index vectors `indices`.
 
-    Shapes: updates.shape = indices.shape[:-1] + shape[indices.shape[-1]:]. Equal places add up.
-    Errors: an index outside, a negative one too, raises RangeError when it runs.
+    Shapes: updates.shape = indices.shape[:-1] + shape[indices.shape[-1]:]. Updates of equal indices
+            are added.
+    Errors: RangeError at run time for a negative or too large index.
     """
     known, told = shape_argument(shape)
     inputs = [convert_to_tensor(indices), convert_to_tensor(updates), *told]
@@ -136,20 +140,20 @@ def _tensors(tensor: Any, indices: Any, updates: Any) -> list[Tensor]:
 def tensor_scatter_update(
     tensor: Any, indices: Any, updates: Any, name: str | None = None
 ) -> Tensor:
-    """`tensor` with `updates` at the index vectors `indices`; of equal places the last counts.
+    """`tensor` with `updates` at the index vectors `indices`; for equal indices the last counts.
 
-    Shapes and errors as `scatter_nd`. The gradient of updates that are not kept is not defined.
+    Shapes and errors as `scatter_nd`. The gradient of overwritten updates is undefined.
     """
     return one("TensorScatterUpdate", _tensors(tensor, indices, updates), {}, name)
 
 
 def tensor_scatter_add(tensor: Any, indices: Any, updates: Any, name: str | None = None) -> Tensor:
-    """`tensor` with `updates` added at the index vectors `indices`; equal places add up."""
+    """`tensor` with `updates` added at the index vectors `indices`."""
     return one("TensorScatterAdd", _tensors(tensor, indices, updates), {}, name)
 
 
 def tensor_scatter_sub(tensor: Any, indices: Any, updates: Any, name: str | None = None) -> Tensor:
-    """`tensor` with `updates` taken away at the index vectors `indices`; equal places add up."""
+    """`tensor` with `updates` subtracted at the index vectors `indices`."""
     t, i, u = _tensors(tensor, indices, updates)
     return one("TensorScatterAdd", [t, i, negative(u)], {}, name)
 

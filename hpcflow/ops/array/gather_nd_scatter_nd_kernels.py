@@ -1,4 +1,4 @@
-"""Kernels of elements and slices that index vectors name."""
+"""Gather_nd and scatter_nd kernels."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from hpcflow.ops.variables.sparse_row_update_kernels import flat_indices
 
 
 def _places(xp: Any, indices: Any, whole: Any, what: str = "scatter_nd") -> tuple[Any, Any]:
-    """Where each index vector points among the slices of `whole`, and these, one a row.
+    """The flat slice number of each index vector, and `whole` as a matrix of slices.
 
-    RangeError if one points outside.
+    Errors: RangeError for an index outside.
     """
     rows, depth = flat_indices(xp, indices, whole.shape, what)
     count = math.prod(whole.shape[:depth])
@@ -63,7 +63,7 @@ def _tensor_scatter_update(xp: Any, node: Node) -> Callable[..., Any]:
         rows, table = _places(xp, indices, out)
         if not updates.size:
             return
-        last = xp.full(table.shape[0], -1)  # the update that counts of equal places
+        last = xp.full(table.shape[0], -1)  # the last of the updates with equal indices
         xp.maximum.at(last, rows, xp.arange(rows.size))
         kept = last[rows] == xp.arange(rows.size)
         table[rows[kept]] = updates.reshape(-1, table.shape[1])[kept]

@@ -1,4 +1,4 @@
-"""Slices of a tensor that a tensor of indices names, and the opposite: gather and one_hot."""
+"""Gather ops: slices selected by an index tensor, and one_hot."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _gather(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 
 
 def _check_known(indices: np.ndarray | None, size: int | None) -> None:
-    """RangeError now if indices that are known are outside."""
+    """Check constant indices at graph construction. Errors: RangeError."""
     if indices is not None and size is not None and indices.size:
         if indices.min() < 0 or indices.max() >= size:
             wrong = indices[(indices < 0) | (indices >= size)]
@@ -107,12 +107,12 @@ def gather(
     axis: Any = None,
     batch_dims: int | None = 0,
 ) -> Tensor:
-    """The slices of `params` along `axis` that `indices` name; along axis 0 the gradient is rows.
+    """The slices of `params` at `indices` along `axis`; on axis 0 the gradient is IndexedSlices.
 
-    The first `batch_dims` axes of both go together; `axis` is `batch_dims` if None.
-    Shapes: params.shape[:axis] + indices.shape[batch_dims:] + params.shape[axis + 1:].
-    Of a variable only these rows are read, where it lives (`Variable.sparse_read`).
-    Errors: an index outside [0, size), a negative one too, raises RangeError when it runs.
+    The first `batch_dims` axes of both correspond; `axis` defaults to `batch_dims`.
+    Shapes: params.shape[:axis] + indices.shape[batch_dims:] + params.shape[axis + 1:]. For a
+            variable only these rows are read, on its device (`Variable.sparse_read`).
+    Errors: RangeError at run time for an index outside [0, size), also a negative one.
     """
     rows_alone = axis is None or (not isinstance(axis, Tensor) and axis == 0)
     if hasattr(params, "sparse_read") and not batch_dims and rows_alone:
@@ -130,7 +130,7 @@ def gather(
 
 
 def _gather_along(x: Tensor, indices: Tensor, axis: Tensor, batch: int, name: Any) -> Tensor:
-    """`gather` along an axis that the step tells."""
+    """`gather` along an axis known at run time."""
     if batch:
         raise ShapeError(
             "gather with batch_dims along an axis that only the step tells",
@@ -154,7 +154,7 @@ def _batch_dims(given: int | None, indices: Tensor) -> int:
 
 
 def batch_gather(params: Any, indices: Any, name: str | None = None) -> Tensor:
-    """`gather` where all axes of `indices` but the last go with those of `params`."""
+    """`gather` where all axes of `indices` except the last are batch axes."""
     return gather(params, indices, name=name, batch_dims=-1)
 
 
@@ -167,10 +167,10 @@ def one_hot(
     dtype: Any = None,
     name: str | None = None,
 ) -> Tensor:
-    """`on_value` where each index points along a new `axis` of size `depth`, else `off_value`.
+    """`on_value` at each index along a new `axis` of size `depth`, else `off_value`.
 
-    Without values it is ones and zeros of `dtype`, float32 if None; else of the values' dtype. The
-    axis is the last if None. An index outside [0, depth) gives `off_value` everywhere.
+    The default values are 1 and 0 of `dtype` (None: float32); given values determine the dtype. The
+    default axis is the last. An index outside [0, depth) gives `off_value` everywhere.
     """
     _require_one_dtype(on_value, off_value)
     tensors = [v for v in (on_value, off_value) if isinstance(v, Tensor)]
@@ -195,7 +195,10 @@ def one_hot(
 
 
 def _require_one_dtype(on_value: Any, off_value: Any) -> None:
-    """DTypeError if both values have a dtype of their own and these differ."""
+    """Check that both values have the same dtype, if they have one.
+
+    Errors: DTypeError if not.
+    """
     found = [
         v.dtype for v in (on_value, off_value) if isinstance(v, (Tensor, np.ndarray, np.generic))
     ]

@@ -1,7 +1,7 @@
-"""The key of `x[key]` as plain data, and the shape of what it takes.
+"""Index expressions: the key of `x[key]` as plain data, and the result shape.
 
 An int i is ("at", i); a slice is ("slice", start, stop, step); ... is ("rest",); None is ("new",).
-An int that only the step tells is ("t", k): the k-th scalar tensor behind x.
+A scalar tensor is ("t", k): the k-th scalar tensor after x among the inputs.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from hpcflow.graph.static_shape import Shape, show
 from hpcflow.platform.exception_translation import shown
 
 Key = tuple[tuple[Any, ...], ...]
-UNKNOWN = "?"  # in place of an int that nobody knows yet
+UNKNOWN = "?"  # an int that is still unknown
 
 
 def plain_key(key: Any) -> tuple[Key, list[Tensor]]:
-    """An index expression as plain data, and the scalar tensors in it.
+    """An index expression as plain data, and its scalar tensors.
 
-    Errors: ShapeError if it has something else than ints, slices of them, `...` and None.
+    Errors: ShapeError for anything except ints, slices of them, `...` and None.
     """
     parts = key if isinstance(key, tuple) else (key,)
     found: list[tuple[Any, ...]] = []
@@ -73,12 +73,12 @@ def _told(value: Tensor, told: list[Tensor]) -> Any:
 
 
 def scalars_in(key: Key) -> int:
-    """How many scalar tensors a key refers to."""
+    """The number of scalar tensors that a key refers to."""
     return sum(isinstance(v, tuple) for part in key for v in part)
 
 
 def filled(key: Key, values: Sequence[Any]) -> Key:
-    """The key with `values` in place of its scalar tensors; None among them is UNKNOWN."""
+    """The key with `values` in place of its scalar tensors; a value of None gives UNKNOWN."""
 
     def number(v: Any) -> Any:
         if not isinstance(v, tuple):
@@ -89,7 +89,7 @@ def filled(key: Key, values: Sequence[Any]) -> Key:
 
 
 def index_of(key: Key) -> tuple[Any, ...]:
-    """The index expression again, for NumPy."""
+    """The index expression of a key, for NumPy."""
     kinds: dict[str, Any] = {"rest": lambda: Ellipsis, "new": lambda: None}
     kinds.update(at=lambda i: i, slice=builtins.slice)
     return tuple(kinds[part[0]](*part[1:]) for part in key)

@@ -1,4 +1,4 @@
-"""Kernels that put elements into another order, and of shapes as values."""
+"""Rearrange kernels: reverse, roll, repeat and shape functions."""
 
 from __future__ import annotations
 

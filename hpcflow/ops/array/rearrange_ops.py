@@ -1,4 +1,4 @@
-"""Elements in another order or repeated: reverse, roll, repeat, meshgrid, sequences, masks."""
+"""Rearrange ops: reverse_sequence, roll, repeat, meshgrid, sequence_mask, broadcast shapes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from hpcflow.ops.shape_inference import (
     with_value,
 )
 
-# -- reversed
+# -- reversal and rotation
 
 
 def _reverse_sequence(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -80,9 +80,10 @@ def reverse_sequence(
     batch_axis: int = 0,
     name: str | None = None,
 ) -> Tensor:
-    """The first `seq_lengths[i]` elements along `seq_axis` of sample i reversed, the rest as is.
+    """The first `seq_lengths[i]` elements of sample i reversed along `seq_axis`.
 
-    Errors: a length below 0 or above the size raises RangeError when it runs.
+    The other elements are unchanged.
+    Errors: RangeError at run time for a length below 0 or above the size.
     """
     attrs = {"seq_axis": static_axes(seq_axis), "batch_axis": static_axes(batch_axis)}
     inputs = [convert_to_tensor(input), operand(seq_lengths, "iu")]
@@ -104,7 +105,7 @@ op("Roll", infer=_roll, grad=_roll_back)
 
 
 def roll(input: Any, shift: Any, axis: Any, name: str | None = None) -> Tensor:
-    """The elements moved by `shift` along each axis of `axis`; what leaves comes in again."""
+    """The elements shifted cyclically by `shift` along each axis of `axis`."""
     x, shifts = convert_to_tensor(input), convert_to_tensor(shift)
     axes = axes_argument(axis)
     if isinstance(axes, Tensor) or shifts.shape is None:
@@ -122,9 +123,9 @@ def roll(input: Any, shift: Any, axis: Any, name: str | None = None) -> Tensor:
 
 
 def repeat(input: Any, repeats: Any, axis: int | None = None, name: str | None = None) -> Tensor:
-    """Each element `repeats` times, side by side, along `axis` (of the flat input if None).
+    """Each element repeated `repeats` times along `axis` (None: of the flattened input).
 
-    `repeats` is a number, or one for each element along the axis.
+    `repeats` is a number, or a vector with one for each element along the axis.
     """
     x, times = convert_to_tensor(input), checked_sizes(repeats, "a number of repeats")
     if axis is None:
@@ -150,7 +151,7 @@ def repeat(input: Any, repeats: Any, axis: int | None = None, name: str | None =
 
 
 def _repeated(size: int | None, times: Tensor) -> int | None:
-    """How many elements an axis of `size` has when they are repeated."""
+    """The size of an axis of `size` elements after repetition."""
     if size == 0:
         return 0
     if times.constant is None:
@@ -166,7 +167,7 @@ def _repeated(size: int | None, times: Tensor) -> int | None:
 def sequence_mask(
     lengths: Any, maxlen: Any = None, dtype: Any = bool_, name: str | None = None
 ) -> Tensor:
-    """`mask[..., j] = j < lengths[...]`, for j below `maxlen` (the largest length if None)."""
+    """`mask[..., j] = j < lengths[...]` for j < `maxlen` (None: the largest length)."""
     lengths = operand(lengths, "iu")
     limit = maxlen
     if limit is None:
@@ -180,7 +181,7 @@ def sequence_mask(
 
 
 def linspace(start: Any, stop: Any, num: Any, name: str | None = None) -> Tensor:
-    """`num` floating-point numbers from `start` to `stop`, both of them included, evenly spaced."""
+    """`num` evenly spaced floating-point numbers from `start` to `stop` inclusive."""
     first, last = operands(start, stop)
     require("linspace", first.spec, "f")
     count = checked_sizes(num, "the number of points of linspace", 1)
@@ -198,7 +199,7 @@ def _at_least_one(n: Tensor) -> Tensor:
 
 
 def meshgrid(*args: Any, indexing: str = "xy", name: str | None = None) -> list[Tensor]:
-    """The coordinates of the grid of vectors: output i is `args[i]` along one axis, repeated else.
+    """Coordinate grids of vectors: output i is `args[i]` along its axis, repeated along the others.
 
     Shapes: sizes in the order of `args` ("ij"), or with the first two exchanged ("xy").
     """
@@ -221,7 +222,7 @@ def meshgrid(*args: Any, indexing: str = "xy", name: str | None = None) -> list[
     return [broadcast_to(p, whole, name if i == last else None) for i, p in enumerate(placed)]
 
 
-# -- shapes that fit
+# -- broadcast shapes
 
 
 def _broadcast_args(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -240,16 +241,19 @@ op("BroadcastArgs", infer=_broadcast_args, grad=NoGrad("its output is integers")
 
 
 def broadcast_dynamic_shape(shape_x: Any, shape_y: Any) -> Tensor:
-    """The shape to which tensors of these two shapes, given as vectors, broadcast.
+    """The shape to which two shapes, given as vectors, broadcast.
 
-    Errors: ShapeError, now or when it runs, if they do not.
+    Errors: ShapeError, also at run time, if they do not.
     """
     x, y = operands(shape_x, shape_y)
     return one("BroadcastArgs", [x, y])
 
 
 def broadcast_static_shape(shape_x: Any, shape_y: Any) -> Shape:
-    """The static shape to which two static shapes broadcast; ShapeError if they do not."""
+    """The static shape to which two static shapes broadcast.
+
+    Errors: ShapeError if they do not.
+    """
     return broadcast([as_shape(shape_x), as_shape(shape_y)])
 
 
@@ -259,14 +263,14 @@ def shape_n(input: Sequence[Any], out_type: Any = int32, name: str | None = None
 
 
 def parallel_stack(values: Sequence[Any], name: str = "parallel_stack") -> Tensor:
-    """`stack` along axis 0 (hpcflow has one way to stack)."""
+    """The same as `stack` along axis 0."""
     return stack(values, 0, name)
 
 
 def unravel_index(indices: Any, dims: Any, name: str | None = None) -> Tensor:
-    """The index vectors, one a column, of places in a flat tensor of shape `dims`.
+    """The index vectors, one per column, of flat indices into a tensor of shape `dims`.
 
-    Errors: a place outside raises RangeError when it runs.
+    Errors: RangeError at run time for an index outside.
     """
     i, d = operands(indices, dims)
     if d.shape is None or len(d.shape) != 1 or d.shape[0] is None:

@@ -1,4 +1,4 @@
-"""Ops of views that only the plan makes."""
+"""Row view ops: created only by the plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels of reductions over segments."""
+"""Segment kernels: reductions over segments."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from hpcflow.ops.array.slice_concat_gather_kernels import check_indices
 
 
 def grouped(xp: Any, name: str, rows: Any, ids: Any, out: Any) -> None:
-    """Reduce the rows of each number in `ids` by the ufunc `name` into that row of `out`."""
+    """Reduce the rows with the same number in `ids` by the ufunc `name` into that row of `out`."""
     ufunc = getattr(xp, name)
     if not ids.size or not out.size:
         return
     if xp is not np and name != "multiply":
         if name != "add":
-            out[ids] = rows  # any of each, to begin with
+            out[ids] = rows  # initial values: any row of each segment
         ufunc.at(out, ids, rows)
         return
     order = xp.argsort(ids, kind="stable")
@@ -30,14 +30,14 @@ def grouped(xp: Any, name: str, rows: Any, ids: Any, out: Any) -> None:
         out[found] = ufunc.reduceat(rows, starts, axis=0)
         return
     ends = xp.concatenate([starts[1:], xp.asarray([ids.size])])
-    out[found] = 1  # CuPy's multiply cannot be reduced in place: the first rows, the second ...
+    out[found] = 1  # CuPy's multiply has no in-place reduction: the first rows, the second ...
     for i in range(int((ends - starts).max())):
         more = starts + i < ends
         out[found[more]] *= rows[starts[more] + i]
 
 
 def _empty(name: str, dtype: Any) -> Any:
-    """What the reduction of no rows is."""
+    """The result of a reduction of no rows."""
     if name in ("add", "multiply"):
         return name == "multiply"
     info: Any = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
@@ -76,7 +76,7 @@ def _segments(kind: str, name: str) -> None:
             check_indices(xp, flat, out.shape[0], "segment number")
             grouped(xp, name, rows, flat, out.reshape(out.shape[0], width))
             if name in ("maximum", "minimum"):
-                getattr(xp, name)(out, empty, out=out)  # of infinities alone: the finite limit
+                getattr(xp, name)(out, empty, out=out)  # the finite limit for infinities
 
         return run
 

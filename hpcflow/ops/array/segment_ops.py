@@ -1,4 +1,4 @@
-"""Reductions over rows that share a segment's number: sorted, or in any order."""
+"""Segment ops: reductions over rows with the same segment number, sorted or unsorted."""
 
 from __future__ import annotations
 
@@ -76,18 +76,18 @@ def _unsorted(kinds: str) -> Callable[[Sequence[Spec], Attrs], list[Spec]]:
     return infer
 
 
-# -- gradients; the rows of a segment are found again by gathering
+# -- gradients; gather selects the row of each segment
 
 
 def _picked(t: Tensor, ids: Tensor, sorted: bool, absent: float = 0) -> Tensor:
-    """The row of `t` for each of `ids`; `absent` for the negative ones, which no segment has."""
+    """The row of `t` for each of `ids`; `absent` for negative ids, which have no segment."""
     if sorted:
         return gather(t, ids)
     return where(_inside(ids, t), gather(t, maximum(ids, 0)), absent)
 
 
 def _inside(ids: Tensor, t: Tensor) -> Tensor:
-    """Where `ids` are not negative, with axes to be broadcast over the rows of `t`."""
+    """Whether `ids` are not negative, with axes to broadcast over the rows of `t`."""
     inside = greater_equal(ids, 0)
     if t.shape is None:
         return reshape(inside, concat([shape(ids), ones([subtract(rank(t), 1)], int32)], 0))
@@ -118,7 +118,7 @@ def _extreme_back(op: Operation, g: Tensor) -> list[Any]:
         best = equal(x, _picked(op.outputs[0], ids, sorted))
         if not sorted:
             best = logical_and(best, _inside(ids, op.outputs[0]))
-        count = _again(op, "Sum", cast(best, x.dtype))  # equal ones share
+        count = _again(op, "Sum", cast(best, x.dtype))  # equal elements share the gradient
         return where(best, _picked(div_no_nan(g, count), ids, sorted), 0)
 
     return _padded(op, gradient)
@@ -130,7 +130,7 @@ def _prod_back(op: Operation, g: Tensor) -> list[Any]:
     def gradient(sorted: bool) -> Tensor:
         zero = equal(x, 0)
         zeros = _again(op, "Sum", cast(zero, int32))
-        others = where(zero, 1, x)  # the product of the others, where one alone is 0
+        others = where(zero, 1, x)  # product of the others if exactly one is 0
         without = _picked(_again(op, "Prod", others), ids, sorted)
         whole = one("RealDiv", [_picked(op.outputs[0], ids, sorted), others])
         g_rows = _picked(where(greater(zeros, 1), 0, g), ids, sorted)
@@ -167,7 +167,7 @@ def _segment(kind: str, doc: str) -> Callable[..., Tensor]:
 
 
 def _of_none(kind: str, dtype: np.dtype) -> Attrs:
-    """What no 16-bit floats reduce to, where the limits of the float32 of kernels are not it."""
+    """The result for empty segments of 16-bit floats, if it differs from that of float32."""
     if kind not in ("Max", "Min") or not is_half(dtype):
         return {}
     most = limits(dtype)
@@ -198,7 +198,7 @@ unsorted_segment_min = _unsorted_segment("Min", "The smallest", "the largest num
 
 
 def segment_mean(data: Any, segment_ids: Any, name: str | None = None) -> Tensor:
-    """The mean (0 of none) of the rows of each segment; see `segment_sum`."""
+    """The mean of the rows of each segment, 0 for an empty one; see `segment_sum`."""
     data = convert_to_tensor(data)
     count = segment_sum(ones_like(data), segment_ids)
     return div_no_nan(segment_sum(data, segment_ids), count, name)
@@ -214,7 +214,7 @@ def segment_sqrt_n(data: Any, segment_ids: Any, name: str | None = None) -> Tens
 def unsorted_segment_mean(
     data: Any, segment_ids: Any, num_segments: Any, name: str | None = None
 ) -> Tensor:
-    """The mean (0 of none) of the rows of each segment; see `unsorted_segment_sum`."""
+    """The mean of the rows of each segment, 0 for an empty one; see `unsorted_segment_sum`."""
     data = convert_to_tensor(data)
     count = unsorted_segment_sum(ones_like(data), segment_ids, num_segments)
     return div_no_nan(unsorted_segment_sum(data, segment_ids, num_segments), count, name)
@@ -223,7 +223,7 @@ def unsorted_segment_mean(
 def unsorted_segment_sqrt_n(
     data: Any, segment_ids: Any, num_segments: Any, name: str | None = None
 ) -> Tensor:
-    """The sum of the rows of each segment over the root of their number."""
+    """The sum of the rows of each segment divided by the root of their number."""
     data = convert_to_tensor(data)
     count = unsorted_segment_sum(ones_like(data), segment_ids, num_segments)
     return div_no_nan(unsorted_segment_sum(data, segment_ids, num_segments), sqrt(count), name)

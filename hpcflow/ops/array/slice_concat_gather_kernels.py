@@ -1,4 +1,4 @@
-"""Kernels that take tensors apart and put them together."""
+"""Slice, concat and gather kernels."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ import numpy as np
 from hpcflow.errors import RangeError, ShapeError
 from hpcflow.kernels.kernel_registry import Node, kernel
 
-SCATTER_BLOCK = 1 << 18  # elements whose places are computed at a time
+SCATTER_BLOCK = 1 << 18  # elements per block of computed indices
 
 
 def check_indices(xp: Any, indices: Any, size: int, what: str) -> None:
-    """RangeError unless `indices` lie in [0, size); a GPU is waited for, but nothing wraps."""
+    """Check that `indices` are in [0, size); on a GPU this synchronizes.
+
+    Errors: RangeError if not.
+    """
     if not indices.size:
         return
     if xp is not np:
@@ -25,8 +28,8 @@ def check_indices(xp: Any, indices: Any, size: int, what: str) -> None:
             check_indices(np, host, size, what)
         return
     indices = np.asarray(indices)
-    unsigned = indices.view(f"u{indices.dtype.itemsize}")  # negative ones become large: one pass
-    end = min(size, np.iinfo(indices.dtype).max + 1)  # or look like others of few bits
+    unsigned = indices.view(f"u{indices.dtype.itemsize}")  # negative becomes large: one comparison
+    end = min(size, np.iinfo(indices.dtype).max + 1)  # the dtype may not hold `size`
     if unsigned.max() >= end:
         wrong = indices[unsigned >= end]
         raise RangeError(
@@ -42,7 +45,7 @@ def index_of(key: tuple[tuple[Any, ...], ...]) -> tuple[Any, ...]:
 
 
 def _index(key: tuple[tuple[Any, ...], ...]) -> Callable[..., tuple[Any, ...]]:
-    """The index expression, of the scalars that the key refers to."""
+    """The index expression with the values of the scalars that the key refers to."""
     if not any(isinstance(v, tuple) for part in key for v in part):
         fixed = index_of(key)
         return lambda scalars: fixed
@@ -84,7 +87,10 @@ def _strided_grad(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 def _window(begin: Any, shape: tuple[int, ...], whole: tuple[int, ...]) -> tuple[Any, ...]:
-    """Slices of `shape` from `begin`; RangeError if they leave `whole`."""
+    """Slices of `shape` from `begin`.
+
+    Errors: RangeError if they exceed `whole`.
+    """
     starts = begin.tolist()
     if not len(starts) == len(shape) == len(whole):
         raise ShapeError(
@@ -123,7 +129,7 @@ def _gather(xp: Any, node: Node) -> Callable[..., Any]:
             _gather_batches(xp, params, indices, out, axis % params.ndim, batch)
         elif xp is not np:
             xp.take(params, indices, axis, out)
-        elif params.size:  # the mode that raises would copy through a buffer
+        elif params.size:  # mode "raise" would copy through a buffer
             xp.take(params, indices, axis, out=out, mode="clip")
 
     return run
@@ -160,10 +166,10 @@ def _gather_grad(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 def add_rows(xp: Any, out: Any, rows: Any, values: Any) -> None:
-    """`out[rows[i]] += values[i]` for each i, rows that come twice added in their order."""
+    """`out[rows[i]] += values[i]` for each i; equal rows are added in order."""
     flat, within = out.reshape(-1), xp.arange(out.shape[1])
     step = max(1, SCATTER_BLOCK // max(1, out.shape[1]))
-    for i in range(0, len(rows), step):  # one element at a time is add.at's fast path
+    for i in range(0, len(rows), step):  # add.at is fast for single elements
         places = rows[i : i + step, None] * out.shape[1] + within
         xp.add.at(flat, places.reshape(-1), values[i : i + step].reshape(-1))
 
@@ -184,7 +190,7 @@ def _one_hot(xp: Any, node: Node) -> Callable[..., Any]:
     return run
 
 
-# -- joining and parting
+# -- concatenation and split
 
 
 @kernel("Concat", "out", moves=True)

@@ -1,4 +1,4 @@
-"""Parts of tensors: `x[...]`, strided_slice, slice, masks."""
+"""Slice ops: `x[...]`, strided_slice, slice, boolean_mask, reverse."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from hpcflow.ops.shape_inference import (
     with_value,
 )
 
-# -- x[...]: the key is kept as plain data (hpcflow.ops.array.index_expression)
+# -- x[...]: the key is stored as plain data (hpcflow.ops.array.index_expression)
 
 
 def _strided(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -66,11 +66,11 @@ op("StridedSliceGrad", infer=_strided_grad, grad=_strided_grad_back)
 
 
 def getitem(x: Any, key: Any) -> Tensor:
-    """`x[key]`: ints, slices, `...`, None, with scalar tensors as ints; one mask; tensors of ints.
+    """`x[key]`: ints, slices, `...`, None, with scalar tensors as ints; one mask; index tensors.
 
-    Ints and limits count from the end if negative, as in Python; those in a tensor of ints do not
-    (`gather`). Several tensors of ints stand side by side at the front (`gather_nd`).
-    Errors: an index outside raises ShapeError now or RangeError when it runs.
+    Negative ints and bounds count from the end, as in Python, but not in index tensors (`gather`).
+    Several index tensors must be adjacent at the front (`gather_nd`).
+    Errors: ShapeError at graph construction or RangeError at run time for an index outside.
     """
     x, parts = convert_to_tensor(x), key if isinstance(key, tuple) else (key,)
     if any(_is_many(part) for part in parts):
@@ -89,7 +89,7 @@ def _size_known(shape: Tensor, at: int) -> int | None:
 
 
 def _is_many(part: Any) -> bool:
-    """True for a mask, a list or a tensor of indices: what is not one place or one range."""
+    """Whether a key is a mask, or a list or tensor of indices."""
     if part is None or part is Ellipsis or isinstance(part, (builtins.slice, int, np.integer)):
         return False
     if isinstance(part, Tensor):
@@ -98,11 +98,11 @@ def _is_many(part: Any) -> bool:
 
 
 def _advanced(x: Tensor, parts: tuple[Any, ...]) -> Tensor:
-    """`x[parts]` with masks or tensors of indices among them: first the slices, then these."""
+    """`x[parts]` with masks or index tensors: slices first, then these."""
     if Ellipsis in [p for p in parts if p is Ellipsis]:
         parts = _without_rest(x, parts)
     basic: list[Any] = []
-    many: list[tuple[int, Tensor]] = []  # axis of what the slices leave, index
+    many: list[tuple[int, Tensor]] = []  # axis after slicing, index
     axis = 0
     for part in parts:
         if _is_many(part):
@@ -148,7 +148,7 @@ def _without_rest(x: Tensor, parts: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _columns(indices: Sequence[Tensor]) -> Tensor:
-    """Tensors of indices, broadcast together, as one with a last axis for them."""
+    """Index tensors, broadcast together and stacked on a last axis."""
     shapes = [i.shape for i in indices]
     whole = broadcast(shapes)
     if whole is None or None in whole:
@@ -175,9 +175,9 @@ def strided_slice(
     shrink_axis_mask: int = 0,
     name: str | None = None,
 ) -> Tensor:
-    """`input_[begin[0]:end[0]:strides[0], ...]`; bit i of a mask changes what entry i means.
+    """`input_[begin[0]:end[0]:strides[0], ...]`; bit i of a mask changes the meaning of entry i.
 
-    `begin_mask` and `end_mask` ignore that limit, `shrink_axis_mask` takes one element and drops
+    `begin_mask` and `end_mask` ignore that bound, `shrink_axis_mask` takes one element and removes
     the axis, `new_axis_mask` inserts an axis of size 1, `ellipsis_mask` is `...`.
     """
     begins, ends = _entries(begin), _entries(end)
@@ -201,7 +201,7 @@ def strided_slice(
 
 
 def _entries(vector: Any) -> list[Any]:
-    """The entries of a vector of indices: ints, or scalar tensors where only the step knows."""
+    """The entries of an index vector: ints, or scalar tensors if known only at run time."""
     known, told = shape_argument(vector)
     if known is None:
         raise ShapeError("strided_slice needs vectors of a known length", line=user_line())
@@ -244,7 +244,7 @@ def _slice(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 
 
 def _inside_is_known(x: Tensor, starts: Any, lengths: Any) -> bool:
-    """True if it is known now that a slice of `lengths` fits: Python's own slices do not tell."""
+    """Whether a slice of `lengths` is known to fit; Python's slices would be clipped silently."""
     if x.shape is None or not len(x.shape) == len(lengths) == len(starts):
         return x.shape is not None
     parts = zip(x.shape, starts, lengths, strict=True)
@@ -271,7 +271,7 @@ op("SliceGrad", infer=_slice_grad, grad=_slice_grad_back)
 
 
 def slice(input_: Any, begin: Any, size: Any, name: str | None = None) -> Tensor:
-    """`size` elements from `begin` along each axis; size -1 means to the end."""
+    """`size` elements from `begin` along each axis; size -1 means up to the end."""
     x = convert_to_tensor(input_)
     starts, begin_told = shape_argument(begin)
     lengths, size_told = shape_argument(size)
@@ -303,10 +303,10 @@ def slice(input_: Any, begin: Any, size: Any, name: str | None = None) -> Tensor
 
 
 def boolean_mask(tensor: Any, mask: Any, name: str | None = None, axis: Any = None) -> Tensor:
-    """The parts of `tensor` where `mask`, which covers its axes from `axis` (or 0) on, is true.
+    """The parts of `tensor` where `mask` is true; it covers axes from `axis` (default 0) on.
 
-    Shapes: the axes covered become one, whose size only the step tells.
-    Errors: ShapeError if the mask does not fit, or its rank is not known.
+    Shapes: the masked axes become one, whose size is known only at run time.
+    Errors: ShapeError if the mask does not fit, or its rank is unknown.
     """
     x, m = convert_to_tensor(tensor), convert_to_tensor(mask, bool_)
     axis = 0 if axis is None else axis
@@ -332,7 +332,7 @@ def boolean_mask(tensor: Any, mask: Any, name: str | None = None, axis: Any = No
 
 
 def _joined(x: Tensor, axis: Any, rank: int) -> Any:
-    """The shape of `x` with `rank` axes from `axis` on made one."""
+    """The shape of `x` with `rank` axes from `axis` on merged into one."""
     if x.shape is not None and not isinstance(axis, Tensor):
         ends = (*x.shape[:axis], *x.shape[axis + rank :])
         if None not in ends:
@@ -349,7 +349,7 @@ def _from(vector: Tensor, start: Any) -> Tensor:
     return getitem(vector, builtins.slice(start, None))
 
 
-# -- reversed
+# -- reverse
 
 
 def _reverse(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -373,7 +373,7 @@ op("ReverseTold", infer=_reverse_told, grad=_reverse_told_back)
 
 
 def reverse(tensor: Any, axis: Any, name: str | None = None) -> Tensor:
-    """`tensor` with the order along each axis in `axis` reversed."""
+    """`tensor` reversed along each axis in `axis`."""
     x, axes = convert_to_tensor(tensor), axes_argument(axis)
     if isinstance(axes, Tensor):
         return one("ReverseTold", [x, axes], {}, name)

@@ -1,4 +1,4 @@
-"""Blocks moved between space, depth and batch; patches of images. All of them from other ops."""
+"""Space-to-depth ops: blocks moved between space, depth and batch; image patches; composed ops."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hpcflow.platform.exception_translation import shown
 
 
 def sizes_of(x: Tensor) -> list[Any]:
-    """The size of each axis: an int, or a scalar tensor where it is not known."""
+    """The size of each axis: an int, or a scalar tensor if unknown."""
     assert x.shape is not None
     told = shape(x) if None in x.shape else None
     return [getitem(told, i) if d is None else d for i, d in enumerate(x.shape)]
@@ -36,7 +36,7 @@ def _rank(x: Tensor, what: str) -> int:
 
 
 def as_images(x: Any) -> Tensor:
-    """As a tensor; one of unknown rank has the four axes of images."""
+    """The argument as a tensor; unknown rank is taken as 4."""
     t = convert_to_tensor(x)
     if t.shape is None:
         t = identity(t)
@@ -67,21 +67,20 @@ def _even(size: Any, by: int, what: str) -> None:
 
 
 def _under(x: Tensor, sizes: Sequence[Any]) -> Tensor:
-    """Reshape to sizes of which some are tensors."""
+    """Reshape to sizes that may be tensors."""
     unknown = [i for i, s in enumerate(sizes) if isinstance(s, Tensor)]
     if len(unknown) == 1 and 0 not in [s for s in sizes if not isinstance(s, Tensor)]:
         return reshape(x, [-1 if isinstance(s, Tensor) else s for s in sizes])
     return reshape(x, stack(list(sizes)) if unknown else list(sizes))
 
 
-# -- between space and batch
+# -- space and batch
 
 
 def space_to_batch_nd(
     input: Any, block_shape: Any, paddings: Any, name: str | None = None
 ) -> Tensor:
-    """Zero-pads the axes behind the first, cuts them into blocks, and moves each place in a block
-    into the batch axis.
+    """Zero-pad the spatial axes, divide them into blocks, and move block positions to the batch.
 
     Shapes: [n, s_i, ...] -> [n * prod(block), (s_i + padding_i) / block_i, ...].
     """
@@ -112,7 +111,7 @@ def space_to_batch_nd(
 
 
 def _of_rank(x: Tensor, lead: int, move: Callable[[Tensor], Tensor], name: str | None) -> Tensor:
-    """`move` of a tensor of unknown rank, the axes behind the first `lead` as one meanwhile."""
+    """`move` for unknown rank: the axes after the first `lead` are temporarily merged."""
     sizes = shape(x)
     rest = getitem(sizes, np.s_[lead:])
     flat = reshape(x, concat([getitem(sizes, np.s_[:lead]), [reduce_prod(rest)]], 0))
@@ -126,7 +125,7 @@ def _times(size: Any, by: int) -> Any:
 
 
 def batch_to_space_nd(input: Any, block_shape: Any, crops: Any, name: str | None = None) -> Tensor:
-    """The inverse of `space_to_batch_nd`; `crops` are taken away from the ends of each axis.
+    """The inverse of `space_to_batch_nd`; `crops` are removed at the ends of each axis.
 
     Shapes: [n, s_i, ...] -> [n / prod(block), s_i * block_i - crop_i, ...].
     """
@@ -161,22 +160,22 @@ def batch_to_space_nd(input: Any, block_shape: Any, crops: Any, name: str | None
 
 @also_named(block_shape="block_size")
 def space_to_batch(input: Any, paddings: Any, block_size: int, name: str | None = None) -> Tensor:
-    """`space_to_batch_nd` of images [n, height, width, depth] with square blocks."""
+    """`space_to_batch_nd` for images [n, height, width, depth] with square blocks."""
     return space_to_batch_nd(as_images(input), [block_size, block_size], paddings, name)
 
 
 @also_named(block_shape="block_size")
 def batch_to_space(input: Any, crops: Any, block_size: int, name: str | None = None) -> Tensor:
-    """`batch_to_space_nd` of images [n, height, width, depth] with square blocks."""
+    """`batch_to_space_nd` for images [n, height, width, depth] with square blocks."""
     return batch_to_space_nd(as_images(input), [block_size, block_size], crops, name)
 
 
 def required_space_to_batch_paddings(
     input_shape: Any, block_shape: Any, base_paddings: Any = None, name: str | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The paddings that make each size a multiple of its block, and the crops that undo them.
+    """Paddings that make each size a multiple of its block, and the crops that undo them.
 
-    `base_paddings` are the least ones at both ends; more is added at the end.
+    `base_paddings` are the minimum at both ends; more is added at the end.
     """
     sizes, block = convert_to_tensor(input_shape), convert_to_tensor(block_shape)
     with get_default_graph().name_scope(name or "required_space_to_batch_paddings"):
@@ -198,7 +197,7 @@ def _known_length(block: Tensor) -> tuple[int]:
     return (block.shape[0],)
 
 
-# -- between space and depth
+# -- space and depth
 
 
 def _channels_last(x: Tensor, data_format: str) -> Tensor:
@@ -212,7 +211,7 @@ def _channels_last(x: Tensor, data_format: str) -> Tensor:
 def space_to_depth(
     input: Any, block_size: int, name: str | None = None, data_format: str = "NHWC"
 ) -> Tensor:
-    """Blocks of height and width as one pixel each, their places in the depth.
+    """Move each square block of pixels into the depth of one pixel.
 
     Shapes: [n, h, w, d] -> [n, h / b, w / b, b * b * d].
     """
@@ -258,10 +257,10 @@ def extract_image_patches(
     padding: str,
     name: str | None = None,
 ) -> Tensor:
-    """The windows of images, each flat in the depth: [n, h, w, d] -> [n, rows, columns, kh kw d].
+    """Patches of images, flattened into the depth: [n, h, w, d] -> [n, rows, columns, kh kw d].
 
-    `ksizes`, `strides` and `rates` are [1, along height, along width, 1]; `padding` is VALID, or
-    SAME with zeros outside.
+    `ksizes`, `strides` and `rates` are [1, along height, along width, 1]. `padding` is VALID, or
+    SAME with zero padding.
     """
     x = as_images(images)
     for given in (ksizes, strides, rates):
@@ -282,10 +281,10 @@ def extract_image_patches(
 
 
 class Slide(NamedTuple):
-    """How a window slides along one axis; sizes are ints, or scalar tensors."""
+    """A sliding window along one axis; sizes are ints, or scalar tensors."""
 
     pads: tuple[Any, Any]
-    reach: Any  # from the first place of one of its elements to the last
+    reach: Any  # distance from its first to its last element
     stride: int
     rate: int
 
@@ -301,7 +300,7 @@ class Slide(NamedTuple):
         return Slide((more // 2, more - more // 2), reach, stride, rate)
 
     def taken(self, i: int) -> slice:
-        """Where its element `i` stands, of all places of the window."""
+        """The slice of positions of its element `i` over all window positions."""
         start = i * self.rate
         return np.s_[start : start + self.reach : self.stride]
 
@@ -311,7 +310,7 @@ def _from_0(size: Any) -> Any:
 
 
 def padded(x: Tensor, pads: Sequence[tuple[Any, Any]], value: float = 0) -> Tensor:
-    """`pad` by sizes of which some are tensors."""
+    """`pad` by sizes that may be tensors."""
     told = any(isinstance(size, Tensor) for pair in pads for size in pair)
     given = stack([stack(list(pair)) for pair in pads]) if told else pads
     return pad(x, given, constant_values=value)

@@ -1,4 +1,4 @@
-"""The kernel of distinct slices."""
+"""Unique slices kernel."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _distinct(xp: Any, node: Node) -> Callable[..., Any]:
         order = xp.lexsort(flat.T[::-1]) if flat.shape[1] else xp.arange(len(rows))
         same = (flat[order][1:] == flat[order][:-1]).all(1)
         starts = xp.concatenate((xp.ones(min(len(rows), 1), bool), ~same))
-        group = xp.cumsum(starts) - 1  # of the slices in their order
+        group = xp.cumsum(starts) - 1  # group number of each sorted slice
         which = xp.empty(len(rows), np.int64)
         which[order] = group
         first = order[starts].astype(np.int64)  # lexsort keeps the order of equal slices

@@ -1,4 +1,4 @@
-"""Distinct slices along an axis: where each comes first, which one is where, how often."""
+"""Unique slices op: distinct slices along an axis, with indices and counts."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ op(
 def distinct_slices(
     x: Any, axis: int = 0, sorted: bool = True, name: str | None = None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The distinct slices of `x` along `axis`, in order, or as they first come.
+    """The distinct slices of `x` along `axis`, sorted or in order of first occurrence.
 
-    Also where each is first, which of them each slice of `x` is, and how often each is there.
+    Also the index of the first occurrence of each, the number of the distinct slice for each slice
+    of `x`, and the count of each.
     """
     attrs: Attrs = {"axis": whole(axis, "axis"), "sorted": bool(sorted)}
     found, first, which, count = make("DistinctSlices", [convert_to_tensor(x)], attrs, name).outputs

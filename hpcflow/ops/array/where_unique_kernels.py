@@ -1,4 +1,4 @@
-"""Kernels that find where things stand."""
+"""Where and unique kernels."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _unique(xp: Any, node: Node) -> Callable[..., Any]:
         values, first, inverse, counts = xp.unique(
             x, return_index=True, return_inverse=True, return_counts=True
         )
-        order = xp.argsort(first)  # as they first come
+        order = xp.argsort(first)  # in order of first occurrence
         place = xp.empty(order.shape, dtype)
         place[order] = xp.arange(order.size, dtype=dtype)
         found = values[order], place[inverse.reshape(-1)]

@@ -1,4 +1,4 @@
-"""Where things stand: positions of true elements, distinct values, sorted places, permutations."""
+"""Where and unique ops: positions of true elements, distinct values, searchsorted, permutations."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ op("SearchSorted", infer=_search, grad=_PLACES)
 
 
 def positions(condition: Any, name: str | None = None) -> Tensor:
-    """The indices of the true elements of `condition`, row by row: int64 [true elements, rank].
+    """The indices of the true elements of `condition` in row-major order: int64 [count, rank].
 
     A number is true unless it is 0.
     """
@@ -91,21 +91,21 @@ def positions(condition: Any, name: str | None = None) -> Tensor:
 
 
 def unique(x: Any, out_idx: Any = int32, name: str | None = None) -> Unique:
-    """The distinct values of a vector, as they first come, and which of them each element is."""
+    """The distinct values of a vector in order of first occurrence, and each element's number."""
     attrs: Attrs = {"counts": False, "dtype": as_dtype(out_idx)}
     y, idx = make("Unique", [convert_to_tensor(x)], attrs, name).outputs
     return Unique(y, idx)
 
 
 def unique_with_counts(x: Any, out_idx: Any = int32, name: str | None = None) -> UniqueWithCounts:
-    """As `unique`, and how often each value is there."""
+    """As `unique`, and the count of each value."""
     attrs: Attrs = {"counts": True, "dtype": as_dtype(out_idx)}
     y, idx, count = make("Unique", [convert_to_tensor(x)], attrs, name).outputs
     return UniqueWithCounts(y, idx, count)
 
 
 def setdiff1d(x: Any, y: Any, index_dtype: Any = int32, name: str | None = None) -> ListDiff:
-    """The elements of the vector `x` that `y` does not have, in their order, and their places."""
+    """The elements of the vector `x` that are not in `y`, in order, and their indices."""
     x = convert_to_tensor(x)
     attrs = {"dtype": as_dtype(index_dtype)}
     out, idx = make("ListDiff", [x, like(y, x)], attrs, name).outputs
@@ -113,14 +113,14 @@ def setdiff1d(x: Any, y: Any, index_dtype: Any = int32, name: str | None = None)
 
 
 def first_in_row(x: Any, name: str | None = None) -> Tensor:
-    """Whether each integer is the first of its value along the last axis."""
+    """Whether each integer is the first with its value along the last axis."""
     return one("FirstInRow", [convert_to_tensor(x)], {}, name)
 
 
 def invert_permutation(x: Any, name: str | None = None) -> Tensor:
     """The vector y with y[x[i]] = i.
 
-    Errors: RangeError when it runs if `x` does not have each of 0 ... n - 1 once.
+    Errors: RangeError at run time if `x` does not contain each of 0 ... n - 1 once.
     """
     return one("InvertPermutation", [operand(x, "iu")], {}, name)
 
@@ -132,9 +132,9 @@ def searchsorted(
     out_type: Any = int32,
     name: str | None = None,
 ) -> Tensor:
-    """Where each of `values` would be put in the sorted last axis: before equals, or "right".
+    """The insertion index of each of `values` in the sorted last axis: before equals, or "right".
 
-    Shapes: all axes but the last go together; the result is as `values`.
+    Shapes: all axes except the last correspond; the result is shaped as `values`.
     """
     if side not in ("left", "right"):
         raise ShapeError(f"side {side!r} is neither 'left' nor 'right'")

@@ -1,1 +1,1 @@
-"""Conditions, loops, TensorArrays, assertions and Python callbacks, with their kernels."""
+"""Control flow ops: conditionals, loops, TensorArrays, assertions, callbacks, with kernels."""

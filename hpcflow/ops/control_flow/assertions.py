@@ -1,4 +1,4 @@
-"""Assertions about values, ranks and dtypes; what is known while the graph is built fails then."""
+"""Assertions: checks of values, ranks and dtypes, at graph construction if possible."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from hpcflow.ops.shape_inference import one, operands, require
 
 
 def _known(t: Tensor) -> Any:
-    """The value of `t` if the graph already says it."""
+    """The value of `t` if it is constant."""
     return t.op.attrs["value"] if t.op.type == "Const" else t.constant
 
 
@@ -45,7 +45,10 @@ def _held(
     data: Sequence[Any],
     told: tuple[Any, int | None, str | None, str | None],
 ) -> Operation:
-    """The assertion of `condition`; an AssertError now if `known`, its value, is false."""
+    """The assertion of `condition`.
+
+    Errors: AssertError at graph construction if `known`, its value, is false.
+    """
     given, summarize, message, name = told
     text = f"{message}: {what}" if message else what
     if known is not None and not np.all(known):
@@ -99,7 +102,7 @@ def assert_near(
 ) -> Operation:
     """An operation that fails unless `|x - y| <= atol + rtol |y|` everywhere.
 
-    Both tolerances are ten times the rounding of the dtype if they are not given.
+    Both tolerances default to ten times the machine epsilon of the dtype.
     """
     a, b = operands(x, y)
     require("assert_near", a.spec, "f")
@@ -161,7 +164,7 @@ def assert_rank(
     message: str | None = None,
     name: str | None = None,
 ) -> Operation:
-    """An operation that fails unless the rank of `x` is `rank`; a ShapeError now if it is known."""
+    """An operation that fails unless the rank of `x` is `rank`; ShapeError if statically known."""
     told = (data, summarize, message, name)
     return _rank_holds(x, lambda r: r == rank, lambda r: equal(r, rank), str(rank), told)
 
@@ -174,7 +177,7 @@ def assert_rank_at_least(
     message: str | None = None,
     name: str | None = None,
 ) -> Operation:
-    """An operation that fails unless the rank of `x` is `rank` or more; see `assert_rank`."""
+    """An operation that fails unless the rank of `x` is at least `rank`; see `assert_rank`."""
     told, wanted = (data, summarize, message, name), f"{rank} or more"
     return _rank_holds(x, lambda r: r >= rank, lambda r: greater_equal(r, rank), wanted, told)
 
@@ -187,7 +190,7 @@ def assert_rank_in(
     message: str | None = None,
     name: str | None = None,
 ) -> Operation:
-    """An operation that fails unless the rank of `x` is one of `ranks`; see `assert_rank`."""
+    """An operation that fails unless the rank of `x` is in `ranks`; see `assert_rank`."""
     wanted, listed = " or ".join(map(str, ranks)), list(ranks)
 
     def among(r: Tensor) -> Tensor:
@@ -197,7 +200,10 @@ def assert_rank_in(
 
 
 def assert_scalar(tensor: Any, name: str | None = None, message: str | None = None) -> Tensor:
-    """`tensor` itself; ShapeError now, or AssertError when it runs, unless its rank is 0."""
+    """`tensor` itself, checked to have rank 0.
+
+    Errors: ShapeError at graph construction, or AssertError at run time.
+    """
     t = convert_to_tensor(tensor)
     check = assert_rank(t, 0, message=message)
     with get_default_graph().control_dependencies([check]):
@@ -212,7 +218,10 @@ def assert_scalar(tensor: Any, name: str | None = None, message: str | None = No
 def assert_type(
     tensor: Any, tf_type: Any, message: str | None = None, name: str | None = None
 ) -> Operation:
-    """No operation; DTypeError unless `tensor` is of that dtype."""
+    """Check the dtype of `tensor`; adds no operation.
+
+    Errors: DTypeError if it differs.
+    """
     t, wanted = convert_to_tensor(tensor), as_dtype(tf_type)
     if t.dtype != wanted:
         text = f"{message}: " if message else ""
@@ -221,7 +230,10 @@ def assert_type(
 
 
 def assert_integer(x: Any, message: str | None = None, name: str | None = None) -> Operation:
-    """No operation; DTypeError unless `x` is of an integer dtype."""
+    """Check that `x` has an integer dtype; adds no operation.
+
+    Errors: DTypeError if not.
+    """
     t = convert_to_tensor(x)
     if t.dtype.kind not in "iu":
         text = f"{message}: " if message else ""
@@ -230,7 +242,7 @@ def assert_integer(x: Any, message: str | None = None, name: str | None = None) 
 
 
 def assert_same_float_dtype(tensors: Sequence[Any] | None = None, dtype: Any = None) -> np.dtype:
-    """The one real floating dtype of all `tensors` and `dtype`, float32 if there is neither.
+    """The common real floating dtype of `tensors` and `dtype`; float32 if there is none.
 
     Errors: DTypeError if they differ, or are not floating point.
     """
@@ -245,12 +257,15 @@ def assert_same_float_dtype(tensors: Sequence[Any] | None = None, dtype: Any = N
 
 
 def is_numeric_tensor(tensor: Any) -> bool:
-    """True for a tensor of numbers: not booleans, strings, handles, or no tensor at all."""
+    """True for a tensor of numbers; false for booleans, strings, handles and other objects."""
     return isinstance(tensor, Tensor) and kind_of(tensor.dtype) in "iufc"
 
 
 def assert_proper_iterable(values: Any) -> None:
-    """TypeError (a DTypeError) unless `values` can be iterated over: no tensor, array, text."""
+    """Check that `values` can be iterated over and is no tensor, array or text.
+
+    Errors: TypeError (a DTypeError) if not.
+    """
     if isinstance(values, (Tensor, np.ndarray, str, bytes)) or hasattr(values, "as_tensor"):
         raise DTypeError(f"a list or another iterable is needed, not {type(values).__name__}")
     if not isinstance(values, Iterable):
@@ -266,10 +281,10 @@ def _neighbors(x: Any, compare: Callable[..., Tensor], name: str | None) -> Tens
 
 
 def is_non_decreasing(x: Any, name: str | None = None) -> Tensor:
-    """Whether the elements of `x`, row after row, never become smaller; true of fewer than two."""
+    """Whether the elements of `x` in row-major order never decrease; true for fewer than two."""
     return _neighbors(x, greater_equal, name)
 
 
 def is_strictly_increasing(x: Any, name: str | None = None) -> Tensor:
-    """Whether each element of `x`, row after row, is larger than the one before."""
+    """Whether each element of `x` in row-major order is larger than the previous one."""
     return _neighbors(x, greater, name)

@@ -1,4 +1,4 @@
-"""Conditions and loops: operations that own functions and run them as often as values say."""
+"""Conditionals and loops: operations with function bodies that run depending on values."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from hpcflow.ops.math.reduction_ops import reduce_any, reduce_sum
 from hpcflow.ops.shape_inference import Attrs, several
 
 HISTORIES = ("keep", "host", "recompute")
-_UNTOLD = object()  # in place of an invariant that nobody gave
+_UNTOLD = object()  # an invariant that was not given
 
 
 def _cond(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -63,16 +63,16 @@ op("If", infer=_cond, grad=cond_gradient, stateful=True, owner=True)
 op("While", infer=_while, grad=while_gradient, stateful=True, owner=True)
 
 
-# -- values of the user: structures of tensors, and of what is made of tensors
+# -- user values: structures of tensors and composite tensors
 
 
 def components(leaf: Any) -> list[Any]:
-    """The tensors that a leaf stands for: itself, or the parts it is made of."""
+    """The tensors of a leaf: the leaf itself, or the components of a composite."""
     return list(leaf.parts()) if hasattr(leaf, "parts") else [leaf]
 
 
 def take_apart(given: Any) -> tuple[list[Any], Callable[[Sequence[Tensor]], Any]]:
-    """The tensors in a structure, and the function that puts such tensors into its like."""
+    """The tensors in a structure, and the function that packs such tensors into the structure."""
     leaves = nested_structure.flatten(given)
     parts = [components(leaf) for leaf in leaves]
 
@@ -99,9 +99,9 @@ def cond(
 ) -> Any:
     """`true_fn()` if `pred`, else `false_fn()`; only the branch taken runs.
 
-    Both give the same structure of tensors, of the same dtypes; sizes that differ are unknown in
-    the result. A list of one tensor is that tensor unless `strict`. Branches of operations only
-    give an operation. What the branches use from outside is computed in any case.
+    Both return the same structure of tensors with the same dtypes; sizes that differ are unknown in
+    the result. A list of one tensor becomes that tensor unless `strict`. If both branches return
+    only operations, so does cond. Tensors captured from outside are computed in any case.
 
     Gradient: through the branch taken.
     Errors:   GraphError or DTypeError if the branches differ; DTypeError for a Python bool.
@@ -140,7 +140,7 @@ def cond(
 
 
 def _branch(given: list[Any], made: Any) -> tuple[list[Any], list[Operation]]:
-    """The tensors of what a branch gave, and the operations it must run."""
+    """The result tensors of a branch, and the operations it must run."""
     leaves = nested_structure.flatten(made)
     if all(leaf is None or isinstance(leaf, Operation) for leaf in leaves):
         given.append([])
@@ -150,7 +150,7 @@ def _branch(given: list[Any], made: Any) -> tuple[list[Any], list[Operation]]:
 
 
 def _as_updates(branch: Function) -> Function:
-    """The branch as operations alone, if it gives nothing but values after updates."""
+    """The branch as operations only, if its results are all values after updates."""
     reads = [t.op for t in branch.results]
     updates = [any(lookup(c.type).writes for c in read.control_inputs) for read in reads]
     if not all(updates) or any(read.type != "ReadVariable" for read in reads):
@@ -159,7 +159,7 @@ def _as_updates(branch: Function) -> Function:
 
 
 def _value(leaf: Any) -> Any:
-    """A leaf as a tensor, or as what is made of tensors."""
+    """A leaf as a tensor, or as a composite tensor."""
     if isinstance(leaf, Operation):
         raise GraphError(
             f"{leaf.name!r} is an operation among tensors",
@@ -176,11 +176,11 @@ def case(
     strict: bool = False,
     name: str = "case",
 ) -> Any:
-    """The result of the function of the first predicate that holds, else of `default`.
+    """The result of the function of the first true predicate, else of `default`.
 
-    `pred_fn_pairs` is a list of (predicate, function), or a dict of them. Without `default` one
-    must hold; with `exclusive` only one may.
-    Errors: AssertError when it runs, if that is not so.
+    `pred_fn_pairs` is a list of (predicate, function), or a dict. Without `default` one predicate
+    must be true; with `exclusive` at most one may be.
+    Errors: AssertError at run time if this is violated.
     """
     given = pred_fn_pairs.items() if isinstance(pred_fn_pairs, dict) else pred_fn_pairs
     pairs = [(convert_to_tensor(p), f) for p, f in several(given, "case")]
@@ -203,7 +203,7 @@ def case(
 
 
 def _results(owner: Operation, name: str) -> list[Tensor]:
-    """The outputs, each by an operation of its own: who follows one needs that one computed."""
+    """The outputs through separate Identity operations, so that each can be followed alone."""
     graph = owner.graph
     with graph.control_dependencies(None), graph.device(None), graph.name_scope(f"{owner.name}/"):
         return [
@@ -229,24 +229,24 @@ def while_loop(
     *,
     history: str = "keep",
 ) -> Any:
-    """Replace `loop_vars` by `body(*loop_vars)` as long as `cond(*loop_vars)`; the last values.
+    """Replace `loop_vars` by `body(*loop_vars)` while `cond(*loop_vars)`; returns the last values.
 
-    They are packed as what `body` gives: tuples, lists, named tuples or dicts. A list or tuple of
-    one tensor is that tensor, unless `return_same_structure`.
+    They are packed as the result of `body`: tuples, lists, named tuples or dicts. A list or tuple
+    of one tensor becomes that tensor, unless `return_same_structure`.
 
-    Shapes:   `body` gives the structure, dtypes and shapes of `loop_vars`; where sizes change from
-              iteration to iteration, `shape_invariants` (same structure) leaves them None. That of
-              a SparseTensor is the shape of its `dense_shape`, that of IndexedSlices the shape of
-              their `values`; of a SparseTensor the number of values may always change.
-    Gradient: through as many iterations as ran. `history` says where what it needs of each stays:
-              "keep" it, move it to "host" memory (also `swap_memory`), or keep the loop variables
-              only and "recompute" the rest. What is kept on the device makes gradients of weights
-              one product behind the loop, for which those of the weights' products are kept too.
-    Ranks:    the body may span tasks; each runs its part, the predicate travels.
+    Shapes:   `body` returns the structure, dtypes and shapes of `loop_vars`. `shape_invariants`
+              (same structure) has None for sizes that change between iterations. The invariant of a
+              SparseTensor is the shape of its `dense_shape`, that of IndexedSlices the shape of
+              their `values`; the number of values of a SparseTensor may always change.
+    Gradient: through the iterations that ran. `history` says how intermediate values are kept: on
+              the device ("keep"), in "host" memory (also `swap_memory`), or only the loop
+              variables, from which the rest is computed again ("recompute"). With "keep", weight
+              gradients are computed by one product after the loop; its factors are kept too.
+    Ranks:    the body may be placed on several tasks; each runs its part, the predicate is sent.
     Errors:   ShapeError for a variable that grows without an invariant.
 
-    `parallel_iterations` is accepted and has no effect: an iteration begins when, on each task, the
-    one before has ended there.
+    `parallel_iterations` is accepted and has no effect: on each task an iteration begins when the
+    previous one has ended.
     """
     if history not in HISTORIES:
         raise GraphError(f"history is {history!r}", hint=f"one of {', '.join(HISTORIES)}")
@@ -300,7 +300,7 @@ def _while(
 def _test(
     graph: Graph, scope: str, params: Sequence[tuple[Spec, str]], cond: Callable[..., Any]
 ) -> Function:
-    """The function that says whether the loop goes on."""
+    """The function of the loop condition."""
     test = trace(graph, f"{scope}/cond", params, cond, lambda made: ([made], []))
     _check_predicate(test.results[0])
     return test
@@ -313,7 +313,7 @@ def _step(
     body: Callable[..., Any],
     take: Callable[[Any], tuple[Sequence[Any], Sequence[Any]]],
 ) -> Function:
-    """The function that is one iteration."""
+    """The function of one iteration."""
     step = trace(graph, f"{scope}/body", params, body, take)
     for param, result in zip(step.params, step.results, strict=True):
         _check_invariant(param, result)
@@ -323,7 +323,7 @@ def _step(
 def _loop_params(
     inits: list[Tensor], structure: Any, invariants: Any, single: bool
 ) -> list[tuple[Spec, str]]:
-    """The specs of the loop variables inside, and names for them."""
+    """The specs and names of the loop variables in the body."""
     leaves = nested_structure.flatten(structure)
     told = [_UNTOLD] * len(leaves)
     if invariants is not None:
@@ -335,7 +335,7 @@ def _loop_params(
 
 
 def _invariants_of(leaf: Any, told: Any) -> list[Shape]:
-    """The shapes that the tensors of a leaf keep, of which `told` is the invariant, if any."""
+    """The shape invariants of a leaf's tensors; `told` is the user's invariant, if any."""
     if isinstance(leaf, Composite):
         return leaf.invariants(None if told is _UNTOLD else (as_shape(told),))
     if told is _UNTOLD or hasattr(leaf, "parts"):
@@ -365,7 +365,7 @@ def _check_predicate(pred: Tensor) -> None:
 
 
 def _next_values(made: Any, structure: Any, single: bool) -> Any:
-    """What the body gave as tensors, which must be like the loop variables."""
+    """The result of the body as tensors, checked against the loop variables."""
     if not isinstance(made, (list, tuple, dict)) or single:
         made = [made]
     nested_structure.same(structure, made, "the loop variables and what the body gives")
@@ -373,7 +373,7 @@ def _next_values(made: Any, structure: Any, single: bool) -> Any:
 
 
 def _check_invariant(param: Tensor, result: Tensor) -> None:
-    """The body's value must be of the kind that the loop variable is."""
+    """Check that the body's value has the type of the loop variable."""
     facts: Any = {"op": result.op.name, "line": result.op.line or user_line()}
     name = last_name(param.op)
     if param.dtype != result.dtype:
@@ -392,7 +392,7 @@ def _check_invariant(param: Tensor, result: Tensor) -> None:
 
 
 def _counted(maximum_iterations: Any, **arguments: Any) -> Any:
-    """A loop of at most so many iterations: one that counts them."""
+    """A loop with a maximum number of iterations, which has a counter."""
     cond, body, loop_vars = (arguments.pop(k) for k in ("cond", "body", "loop_vars"))
     limit = convert_to_tensor(maximum_iterations, int32)
     listed = isinstance(loop_vars, (list, tuple))
@@ -404,7 +404,7 @@ def _counted(maximum_iterations: Any, **arguments: Any) -> Any:
     def step(i: Tensor, inner: Any) -> Any:
         made = body(*inner)
         is_all = listed and isinstance(made, (list, tuple))
-        if len(values) == 1 and nested_structure.alike(made, values[0]):  # not in a list of its own
+        if len(values) == 1 and nested_structure.alike(made, values[0]):  # not in a list
             is_all = False
         return add(i, 1), made if is_all else [made]
 

@@ -1,9 +1,9 @@
-"""Gradients of conditions and loops: functions of what the forward ones kept.
+"""Gradients of conditionals and loops: functions of values kept by the forward operations.
 
-The gradient of a function uses values from inside of it. Such a value is kept in a list by a push
-that is added to the forward body, and the operation gets an *extension*: one more of its type,
-whose first outputs are its own and whose others are the lists. A plan runs the extension in place
-of the operation, so that forward runs once (`hpcflow.plan.ir.control_flow_nodes`).
+The gradient of a function uses values from inside it. A push added to the forward body stores such
+a value in a list. The operation gets an *extension*: another operation of its type, whose first
+outputs are those of the original and whose others are the lists. A plan runs the extension in place
+of the operation, so that the forward pass runs once (`hpcflow.plan.ir.control_flow_nodes`).
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from hpcflow.ops.control_flow import tensor_list_ops
 from hpcflow.ops.math.arithmetic_ops import add, greater, subtract
 from hpcflow.ops.shape_inference import Attrs, one
 
-EARLY = "early"  # attribute of a read that may be made as early as those of a body are
+EARLY = "early"  # attribute of a read that may be scheduled as early as reads of a body
 
 
 def carries(t: Tensor) -> bool:
-    """True if a gradient may flow through `t`."""
+    """Whether a gradient may flow through `t`."""
     return is_floating(t.dtype) or t.dtype in (resource, tensor_array)
 
 
 class Backward(Body):
-    """The body of a gradient: values of the forward function become values that it kept.
+    """The body of a gradient: maps values of the forward function to kept values.
 
-    `forward` is a function of `owner`, a loop if `kept` says how.
+    `forward` is a function of `owner`, which is a loop if `kept` is given.
     """
 
     def __init__(
@@ -59,15 +59,15 @@ class Backward(Body):
     ) -> None:
         super().__init__(outer, name)
         self.owner, self.forward, self.how, self.loop = owner, forward, kept, bool(kept)
-        self.pushes: list[Tensor] = []  # in the forward body: the lists, each with one more value
-        self.heads: list[Tensor] = []  # there: what the lists were before
-        self.kept: list[Tensor] = []  # here: parameters, the lists to take from
-        self.rests: list[Tensor] = []  # here: the lists without what was taken
+        self.pushes: list[Tensor] = []  # in the forward body: lists after pushes
+        self.heads: list[Tensor] = []  # in the forward body: lists before pushes
+        self.kept: list[Tensor] = []  # in this body: list parameters to pop from
+        self.rests: list[Tensor] = []  # in this body: lists after pops
         self._found: dict[Tensor, Tensor] = {}
-        self._changed: set[Operation] | None = None  # variables updated, or tested for a value
+        self._changed: set[Operation] | None = None  # variables updated or tested
 
     def adopt(self, t: Tensor) -> Tensor:
-        """The tensor here that stands for `t`, which may be of the forward body."""
+        """The tensor in this body that corresponds to `t`, which may be in the forward body."""
         if t.graph is not self.forward.body:
             return super().adopt(t)
         if t not in self._found:
@@ -86,9 +86,9 @@ class Backward(Body):
         return self._taken(t)
 
     def _is_read_once(self, read: Operation) -> bool:
-        """Whether a read in the forward body gives what one where the owner begins does.
+        """Whether a read in the forward body gives the same value as one at the start of the owner.
 
-        A variable that the owner tests for a value may have none there.
+        A variable whose initialization the owner tests may be uninitialized there.
         """
         if self._changed is None:
             functions = bodies(self.owner) if self.loop else [self.forward]
@@ -102,7 +102,7 @@ class Backward(Body):
         return variable_of(read.inputs[0]) not in self._changed
 
     def _read_outside(self, t: Tensor) -> Tensor:
-        """The value of a variable that forward reads, where the owner begins."""
+        """The value of a variable that the forward body reads, read at the start of the owner."""
         variable, graph = variable_of(t.op.inputs[0]), self.owner.graph
         before = [*(i.op for i in self.owner.inputs), *control_of(self.owner)]
         with (
@@ -145,7 +145,7 @@ class Backward(Body):
         return value
 
     def get_operation_by_name(self, name: str) -> Operation:
-        """An operation of this body, of the forward one, or of those around."""
+        """An operation of this body, of the forward body, or of the enclosing graphs."""
         if name in self._by_name or name not in self.forward.body:
             return super().get_operation_by_name(name)
         return self.forward.body.get_operation_by_name(name)
@@ -156,7 +156,7 @@ class Backward(Body):
     def gradients(
         self, given: Sequence[tuple[Tensor, Tensor]], xs: Sequence[Tensor]
     ) -> list[Tensor | None]:
-        """The gradients of `xs`, of the forward body, from pairs of a result and its gradient."""
+        """The gradients of `xs` in the forward body, from pairs (result, its gradient)."""
         with self.inside():
             seeds = [self.adopt(g) for _, g in given]
             found: Any = OPERATORS["gradients"]([y for y, _ in given], list(xs), seeds)
@@ -172,7 +172,7 @@ def spec_of(t: Tensor) -> Spec:
 
 
 def zeros_of(t: Tensor) -> Tensor:
-    """No gradient yet of `t`: zeros of its shape, or of the variable behind a handle."""
+    """A zero gradient of `t`, with its shape or that of the variable behind a handle."""
     if t.dtype == tensor_array:
         return one("TensorArrayEmpty", [t], {}, "zeros")
     if t.dtype == resource:
@@ -182,14 +182,14 @@ def zeros_of(t: Tensor) -> Tensor:
 
 
 def plus(a: Tensor, b: Tensor) -> Tensor:
-    """The sum of two gradients; `a` is nobody else's."""
+    """The sum of two gradients; the result may reuse the buffer of `a`."""
     if a.dtype == tensor_array:
         return one("TensorArrayAccumulate", [a, b], {}, "accumulate")
     return add(a, b)
 
 
 def latest(operation: Operation) -> Operation:
-    """The newest extension of an operation, or itself."""
+    """The newest extension of an operation, or the operation itself."""
     extensions = operation.graph.extensions
     while operation in extensions:
         operation = extensions[operation]
@@ -197,13 +197,13 @@ def latest(operation: Operation) -> Operation:
 
 
 def _own(graph: Graph, kept: Tensor) -> Tensor:
-    """A list as values of `graph`: one from outside of a body, which may run again, is copied."""
+    """A list as a value of `graph`; one from outside a body is copied, since it may repeat."""
     here = graph.adopt(kept)
     return here if graph.origin(here) is None else tensor_list_ops.copied(here)
 
 
 def refuse_twice(operation: Operation) -> None:
-    """GradientError for the gradient of a gradient: what was kept is no function of inputs."""
+    """Raise GradientError for a second gradient: kept values are not functions of the inputs."""
     if "of" in operation.attrs:
         raise GradientError(
             f"the gradient of {operation.attrs['of']!r} is not differentiated again",
@@ -212,7 +212,7 @@ def refuse_twice(operation: Operation) -> None:
 
 
 def extend(operation: Operation, attrs: Attrs, inputs: Sequence[Tensor]) -> Operation:
-    """An operation that gives what `operation` does, and more."""
+    """An extension of `operation` with more outputs."""
     graph = operation.graph
     with (
         graph.as_default(),
@@ -231,7 +231,7 @@ def extend(operation: Operation, attrs: Attrs, inputs: Sequence[Tensor]) -> Oper
 
 
 def cond_gradient(op: Operation, *grads: Tensor | None) -> list[Any]:
-    """The gradient of what the branches use, from the branch that was taken."""
+    """The gradient of the captured tensors, from the branch that was taken."""
     refuse_twice(op)
     op = latest(op)
     sides = ("then", "else")
@@ -268,7 +268,7 @@ def _branch_back(
 
 
 def _extended_cond(op: Operation, backs: dict[str, Backward]) -> dict[str, list[Tensor]]:
-    """The lists that the branches keep, as outputs of an extension; empty from the other branch."""
+    """The lists kept by the branches, as outputs of an extension; empty from the other branch."""
     count = len(op.outputs)
     if not any(back.pushes for back in backs.values()):
         return {side: [] for side in backs}
@@ -294,10 +294,10 @@ def _extended_cond(op: Operation, backs: dict[str, Backward]) -> dict[str, list[
 
 
 def while_gradient(op: Operation, *grads: Tensor | None) -> list[Any]:
-    """A loop over the iterations that ran, from the last to the first.
+    """A loop over the iterations that ran, in reverse order.
 
-    Its variables are the number of those to come, the gradients of the loop variables, the sums of
-    the gradients of what the body uses from outside, and the lists that forward kept.
+    Its variables are the number of remaining iterations, the gradients of the loop variables, the
+    sums of the gradients of captured tensors, and the lists kept by the forward loop.
     """
     refuse_twice(op)
     given_to, op = op, latest(op)
@@ -344,7 +344,7 @@ def _start(op: Operation, i: int, grads: Sequence[Tensor | None]) -> Tensor:
 
 
 def _remaining(graph: Graph, step: Function) -> Function:
-    """The condition of a backward loop: iterations are left."""
+    """The condition of a backward loop: iterations remain."""
     body = Body(graph, "while_grad")
     params = [body.parameter(p.spec, "variable") for p in step.params]
     with body.inside():
@@ -352,10 +352,10 @@ def _remaining(graph: Graph, step: Function) -> Function:
 
 
 def _extended_while(op: Operation, back: Backward) -> tuple[list[Tensor], Tensor]:
-    """The lists that forward keeps, and the number of iterations it ran, of an extension.
+    """The lists kept by the forward loop, and its number of iterations, from an extension.
 
-    The extension has a counter among its variables, behind those of the user, and after it the
-    lists, which begin empty.
+    The extension has additional loop variables: a counter, then the lists, which are initially
+    empty.
     """
     attrs: Attrs = dict(op.attrs)
     test, step = op.attrs["cond"], op.attrs["body"]

@@ -1,4 +1,4 @@
-"""Order without data: `group`, `tuple`, `no_op`."""
+"""Control dependencies: `group`, `tuple`, `no_op`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def no_op(name: str | None = None) -> Operation:
 
 
 def group(*before: Any, name: str | None = None) -> Operation:
-    """One operation that is done when all of `before` (operations, tensors, variables) are.
+    """One operation that completes after all of `before` (operations, tensors, variables).
 
     They may be in lists and other structures.
     """
@@ -32,9 +32,9 @@ def group(*before: Any, name: str | None = None) -> Operation:
 def tuple(
     tensors: Sequence[Any], name: str | None = None, control_inputs: Sequence[Any] | None = None
 ) -> list[Any]:
-    """`tensors`, each of them there only when all of them (and `control_inputs`) are.
+    """`tensors`, each available only after all of them (and `control_inputs`) are.
 
-    A None among them stays None; IndexedSlices and sparse tensors stay what they are.
+    None entries stay None; IndexedSlices and sparse tensors keep their type.
     """
     graph = get_default_graph()
     listed = several(tensors, "hf.tuple")
@@ -53,7 +53,7 @@ def _parts(t: Any) -> Sequence[Any]:
 
 
 def in_order(t: Any) -> Any:
-    """The same value, there only when the control dependencies in force are met."""
+    """The same value, available only after the control dependencies in force."""
     if isinstance(t, Composite):
         return t.of([in_order(part) for part in t.parts()])
     return get_default_graph().create_op("Identity", [t], {}).outputs[0]

@@ -1,4 +1,4 @@
-"""Kernels that leave the graph for Python and the terminal: functions, prints, assertions."""
+"""Host callback kernels: py_func, Print, Assert."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hpcflow.platform import rank_logging
 
 
 def on_host(xp: Any, array: Any) -> np.ndarray:
-    """`array` of the module `xp` as one of NumPy."""
+    """`array` of the module `xp` as a NumPy array."""
     return xp.asnumpy(array) if hasattr(xp, "asnumpy") else np.asarray(array)
 
 
@@ -25,7 +25,7 @@ def _py_func(xp: Any, node: Node) -> Callable[..., Any]:
     function, dtypes = node.attrs["function"], node.attrs["dtypes"]
 
     def run(*inputs: Any) -> Any:
-        found = function(*(np.array(x) for x in inputs))  # it may keep them: buffers are reused
+        found = function(*(np.array(x) for x in inputs))  # copies: buffers are reused
         if not dtypes:
             return None
         several = isinstance(found, (list, tuple)) and (len(dtypes) > 1 or len(found) == 1)
@@ -47,7 +47,7 @@ kernel("PyFuncStateless", "new", on="cpu", moves=True)(_py_func)
 
 
 def _returned(index: int, value: Any, dtype: np.dtype) -> np.ndarray:
-    """A returned value as an array of the graph's own; Python numbers take the dtype promised."""
+    """A returned value as a new array; Python numbers take the declared dtype."""
     if dtype == string:
         return np.array(as_strings(value))
     array = np.asarray(value)
@@ -62,11 +62,11 @@ def _returned(index: int, value: Any, dtype: np.dtype) -> np.ndarray:
     return np.array(array, dtype)
 
 
-# -- what people read
+# -- text output
 
 
 def summary(array: np.ndarray, most: int) -> str:
-    """`[1 2 3...]`: the first elements of an array, in order."""
+    """The first elements of an array in order: `[1 2 3...]`."""
     flat = array.reshape(-1)
     shown = flat if most < 0 else flat[:most]
     text = " ".join(_text(v) for v in shown.tolist())
@@ -80,7 +80,7 @@ def _text(value: Any) -> str:
 
 
 def described(xp: Any, layout: Sequence[str | None], arrays: Sequence[Any], most: int) -> list[str]:
-    """The texts of `layout`, and between them what the tensors hold."""
+    """The texts of `layout` with the values of the tensors between them."""
     rest = iter(arrays)
     return [
         f"[{text}]" if text is not None else summary(on_host(xp, next(rest)), most)
@@ -115,7 +115,7 @@ def _assert(xp: Any, node: Node) -> Callable[..., Any]:
     return run
 
 
-# -- values as they are
+# -- checked values
 
 
 def _same(xp: Any, node: Node) -> Callable[..., Any]:

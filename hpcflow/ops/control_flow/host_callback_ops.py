@@ -1,4 +1,4 @@
-"""The host in the graph: Python functions, printing, assertions, checks of numbers."""
+"""Host callback ops: py_func, Print, Assert, numeric checks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hpcflow.ops.shape_inference import Attrs, make, one, require, several, whol
 _UNKNOWN = NoGrad(
     "hpcflow cannot see into a Python function; hf.custom_gradient gives it one", none=True
 )
-SUMMARY = 3  # elements of each tensor that are shown unless more are asked for
+SUMMARY = 3  # default number of elements shown per tensor
 
 
 # -- Python functions
@@ -42,15 +42,15 @@ def py_func(
 ) -> Any:
     """`func(*arrays)`, a Python function of NumPy arrays, as an operation of the graph.
 
-    It runs on a CPU of a rank that runs the script: other ranks do not have it. `Tout` is a dtype,
-    or a list of them for a list of results; `stateful=False` promises that equal inputs give equal
-    results and that nothing else happens, so that calls may be merged. Functions that no edge of
-    the graph orders may run beside each other, each in a thread; if one takes longer than 0.1 s, it
-    does not keep the next one waiting.
+    It runs on a CPU of a rank that runs the script, since other ranks do not have the function.
+    `Tout` is a dtype, or a list of dtypes for a list of results. `stateful=False` promises that
+    equal inputs give equal results without side effects, so that calls may be merged. Functions
+    that are not ordered by the graph may run concurrently in threads; a call longer than 0.1 s does
+    not block the next one.
 
-    Shapes:   unknown to the graph: `set_shape` adds what you know.
-    Errors:   PlacementError when it is placed on another rank; KernelError when `func` raises;
-              DTypeError when it returns something else than `Tout`.
+    Shapes:   unknown to the graph; use `set_shape`.
+    Errors:   PlacementError when placed on another rank; KernelError when `func` raises; DTypeError
+              when the result does not match `Tout`.
     """
     if not callable(func):
         raise GraphError(f"py_func needs a function, not {func!r}")
@@ -64,11 +64,11 @@ def py_func(
     return list(made.outputs) if many else made.outputs[0]
 
 
-# -- printing and asserting: data is tensors, with plain texts between them
+# -- printing and assertions: data is tensors and texts
 
 
 def _layout(data: Any, what: str) -> tuple[list[Tensor], tuple[str | None, ...]]:
-    """The tensors of `data`, and where among its texts they stand (None)."""
+    """The tensors of `data`, and its texts with None for each tensor."""
     if isinstance(data, (str, Tensor)) or not isinstance(data, (list, tuple)):
         raise GraphError(f"{what} takes a list of tensors and texts, not {data!r}")
     layout = tuple(d if isinstance(d, str) else None for d in data)
@@ -76,7 +76,7 @@ def _layout(data: Any, what: str) -> tuple[list[Tensor], tuple[str | None, ...]]
 
 
 def _shown(summarize: int | None) -> int:
-    """Elements of each tensor that are shown."""
+    """The number of elements shown per tensor."""
     return SUMMARY if summarize is None else whole(summarize, "summarize")
 
 
@@ -106,10 +106,10 @@ def Print(
     summarize: int | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """`input_` itself; when it runs, a line with `message` and `data` goes to stderr.
+    """`input_` itself; at run time prints a line with `message` and `data` to stderr.
 
-    It shows the first `summarize` elements of each tensor (3 if None, all if -1), and prints at the
-    first `first_n` runs only, if that is given.
+    It shows the first `summarize` elements of each tensor (None: 3, -1: all), and prints only in
+    the first `first_n` runs, if given.
     """
     tensors, layout = _layout(data, "Print")
     attrs: Attrs = {"layout": layout, "message": message or "", "first_n": first_n}
@@ -120,30 +120,30 @@ def Print(
 def Assert(
     condition: Any, data: Sequence[Any], summarize: int | None = None, name: str | None = None
 ) -> Operation:
-    """An operation that fails unless all of `condition` holds, showing `data`.
+    """An operation that fails unless all of `condition` is true, showing `data`.
 
-    Let what relies on it follow it: `with hf.control_dependencies([hf.Assert(...)])`.
-    Errors: AssertError when it runs, with the data, the operation, its line and the rank.
+    Make dependent operations follow it: `with hf.control_dependencies([hf.Assert(...)])`.
+    Errors: AssertError at run time, with the data, the operation, its line and the rank.
     """
     tensors, layout = _layout(data, "Assert")
     attrs: Attrs = {"layout": layout, "summarize": _shown(summarize)}
     return make("Assert", [convert_to_tensor(condition, bool_), *tensors], attrs, name)
 
 
-# -- checks of numbers
+# -- numeric checks
 
 
 @also_named(x="t", message="msg")
 def verify_tensor_all_finite(t: Any, msg: str, name: str | None = None) -> Tensor:
-    """`t` itself; running it raises NumericError with `msg` if it has a NaN or an infinity."""
+    """`t` itself, checked at run time; NumericError with `msg` for a NaN or an infinity."""
     return check_numerics(t, msg, name)
 
 
 def add_check_numerics_ops() -> Operation:
-    """One operation that checks every floating-point tensor of the default graph made so far.
+    """One operation that checks all floating-point tensors created so far in the default graph.
 
-    They are checked in the order in which they were made, so that the first bad one is named. Run
-    it beside a step; the setting `check_numerics` does the same without operations.
+    They are checked in order of creation, so that the first invalid one is named. Run it with a
+    step; the setting `check_numerics` does the same without operations.
     """
     graph = get_default_graph()
     checks: list[Tensor] = []

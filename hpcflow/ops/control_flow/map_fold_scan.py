@@ -1,4 +1,4 @@
-"""Loops over the elements of tensors: map_fn, foldl, foldr, scan."""
+"""Map, fold and scan: loops over the first axis of tensors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Function = Callable[..., Any]
 
 
 class _Columns:
-    """Structures of tensors with one first axis, as arrays to read from."""
+    """Structures of tensors with a common first axis, as TensorArrays."""
 
     def __init__(self, elems: Any) -> None:
         self.structure = elems
@@ -36,7 +36,7 @@ class _Columns:
         ]
 
     def at(self, i: Tensor) -> Any:
-        """The elements at `i`, in the structure."""
+        """The elements at index `i`, in the structure."""
         return nested_structure.pack(self.structure, [array.read(i) for array in self.arrays])
 
 
@@ -64,10 +64,10 @@ def map_fn(
     infer_shape: bool = True,
     name: str | None = None,
 ) -> Any:
-    """`fn` of each element of `elems` along the first axis, stacked.
+    """`fn` applied to each element of `elems` along the first axis; the results are stacked.
 
-    `elems` may be a structure of tensors of one length. `dtype` is the structure of dtypes that
-    `fn` gives, if it is not that of `elems`. Elements of different shapes need infer_shape=False.
+    `elems` may be a structure of tensors of one length. `dtype` is the structure of result dtypes
+    if it differs from that of `elems`. Elements of different shapes need infer_shape=False.
     Gradient: through `fn`.
     """
     with get_default_graph().name_scope(name or "map"):
@@ -111,7 +111,7 @@ def foldl(
     swap_memory: bool = False,
     name: str | None = None,
 ) -> Any:
-    """`fn(...fn(fn(initializer, e0), e1)..., en)`; without an initializer it begins with e0."""
+    """`fn(...fn(fn(initializer, e0), e1)..., en)`; the default initializer is e0."""
     more = _arguments(back_prop, parallel_iterations, swap_memory)
     return _folded(fn, elems, initializer, False, name or "foldl", more)
 
@@ -144,7 +144,7 @@ def _folded(fn: Function, elems: Any, initializer: Any, reverse: bool, name: str
 def _walk(
     given: _Columns, initializer: Any, reverse: bool
 ) -> tuple[Tensor, Any, Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
-    """Where to begin, the value to begin with, whether to go on, and how."""
+    """The first index, the initial value, the loop condition, and the index step."""
     begin = subtract(given.count, 1) if reverse else convert_to_tensor(0)
     step: Callable[[Tensor], Tensor]
     test: Callable[[Tensor], Tensor]
@@ -166,9 +166,9 @@ def scan(
     reverse: bool = False,
     name: str | None = None,
 ) -> Any:
-    """All values of `foldl` (with `reverse`, of `foldr`), stacked where their elements stood.
+    """All intermediate values of `foldl` (with `reverse`, of `foldr`), stacked by element.
 
-    Shapes: those of the elements' axis, then of the values; without an initializer the first value
+    Shapes: the axis of elements, then the shape of a value. Without an initializer the first value
             is the first element.
     """
     with get_default_graph().name_scope(name or "scan"):

@@ -1,7 +1,8 @@
-"""TensorArray: an array of tensors that one step writes and reads, in loops above all.
+"""TensorArray: an array of tensors that a step writes and reads, mainly in loops.
 
-Its value is an object in Python on the task that made it; operations on it follow each other, each
-takes the array of the one before. An element is written once, so earlier states need no copies.
+Its value is a Python object on the task that created it. Operations on it are ordered, since each
+takes the array returned by the previous one. An element is written once, so earlier states need no
+copies.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ ARRAY = Spec(tensor_array, ())
 
 
 def _array(type: str, *ranks: tuple[int, ...] | None) -> Any:
-    """Shape rule of an op that gives an array: input 0 is one, the others have these ranks."""
+    """Shape rule of an op that returns an array: input 0 is one, the others have these ranks."""
 
     def infer(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
         _check(type, inputs, ranks)
@@ -83,12 +84,12 @@ def _like(t: Tensor) -> Attrs:
 
 
 def _zeros(array: Tensor) -> Tensor:
-    """The array of a gradient that has nothing yet: what is missing in it is zeros."""
+    """The array of a gradient without contributions: missing elements are zeros."""
     return one("TensorArrayEmpty", [array], {}, "zeros")
 
 
 def _first(array: Tensor, elements: Tensor) -> Tensor:
-    """The first of an array, as many as `elements` has: it may have grown since."""
+    """The first elements of an array, as many as `elements` has, since it may have grown."""
     return one("TensorArrayFirst", [array, shape(elements)[0]], {}, "first")
 
 
@@ -184,14 +185,14 @@ op("TensorArrayAddN", infer=lambda i, a: [ARRAY], grad=_GRADIENT, stateful=True)
 
 
 class TensorArray:
-    """An array of `size` tensors of one dtype, to be written and read one by one, in loops too.
+    """An array of `size` tensors of one dtype, written and read one by one, also in loops.
 
-    Each method that writes returns the array to go on with. With `dynamic_size` it grows with what
-    is written. `element_shape` is that of all elements, as far as known; with `infer_shape` it is
-    learned from what is written, and elements must agree.
+    Each writing method returns the array to continue with. With `dynamic_size` it grows on write.
+    `element_shape` is the common static shape of the elements; with `infer_shape` it is inferred
+    from the elements written, which must agree.
 
-    Errors: RangeError for an index outside, an element written twice or read before it is
-    written; ShapeError for elements of other shapes.
+    Errors: RangeError for an index outside, an element written twice, or read before it is written;
+            ShapeError for elements of other shapes.
     """
 
     @also_takes("clear_after_read", "colocate_with_first_write_call")
@@ -223,16 +224,16 @@ class TensorArray:
 
     @property
     def element_shape(self) -> Shape:
-        """What is known of the shape of the elements."""
+        """The static shape of the elements."""
         return self._known["shape"]
 
     @property
     def handle(self) -> Tensor:
-        """The tensor that is the array, of no use to other operations."""
+        """The tensor that represents the array, for internal operations only."""
         return self.flow
 
     def parts(self) -> tuple[Tensor, ...]:
-        """The tensors it is made of: loops and branches carry them."""
+        """The component tensors, which loops and branches pass on."""
         return (self.flow,)
 
     def of(self, parts: Sequence[Tensor]) -> TensorArray:
@@ -247,9 +248,9 @@ class TensorArray:
         return self.of([identity(self.flow)])
 
     def grad(self, source: str, flow: Any = None, name: str | None = None) -> TensorArray:
-        """An array for the gradients of the elements, of zeros; what is written twice is summed.
+        """An array for the gradients of the elements, initially zero; repeated writes are added.
 
-        Each call makes one, called `source` if it has no `name`. `flow` has no effect.
+        Each call creates one, named `source` if it has no `name`. `flow` has no effect.
         """
         return self.of([one("TensorArrayEmpty", [self.flow], {}, name or source)])
 
@@ -262,7 +263,7 @@ class TensorArray:
         return self._next("TensorArrayWrite", [_index(index), given], name)
 
     def unstack(self, value: Any, name: str | None = None) -> TensorArray:
-        """The array whose elements are those of `value` along its first axis."""
+        """The array with the slices of `value` along its first axis as elements."""
         given = self._element(value)
         self._learn(None if given.shape is None else given.shape[1:])
         return self._next("TensorArrayUnstack", [given], name)
@@ -275,9 +276,9 @@ class TensorArray:
         return self._next("TensorArrayScatter", inputs, name, {"add": False})
 
     def split(self, value: Any, lengths: Any, name: str | None = None) -> TensorArray:
-        """The array whose elements are the pieces of `value`, of these `lengths` each."""
+        """The array with pieces of `value` of these `lengths` as elements."""
         given, told = self._element(value), _index(lengths)
-        known = told.constant  # what one length is that all have
+        known = told.constant  # one length is common to all
         same = len({*known.tolist()}) == 1 if known is not None and known.ndim == 1 else False
         first = int(known[0]) if known is not None and same else None
         self._learn(None if given.shape is None else (first, *given.shape[1:]))
@@ -290,29 +291,29 @@ class TensorArray:
         return one("TensorArrayRead", [self.flow, _index(index)], self._attrs(), name)
 
     def stack(self, name: str | None = None) -> Tensor:
-        """All elements, one under the other."""
+        """All elements, stacked."""
         return one("TensorArrayStack", [self.flow], self._attrs() | self._count, name)
 
     def gather(self, indices: Any, name: str | None = None) -> Tensor:
-        """The elements at `indices`, one under the other."""
+        """The elements at `indices`, stacked."""
         return one("TensorArrayGather", [self.flow, _index(indices)], self._attrs(), name)
 
     def concat(self, name: str | None = None) -> Tensor:
-        """All elements joined along their first axis, of which they may have different lengths."""
+        """All elements concatenated along their first axes, whose sizes may differ."""
         attrs = self._attrs() | self._count
         if attrs["shape"] and not self.infer_shape:
             attrs["shape"] = (None, *attrs["shape"][1:])
         return make("TensorArrayConcat", [self.flow], attrs, name).outputs[0]
 
     def size(self, name: str | None = None) -> Tensor:
-        """How many elements it has, an int32 scalar."""
+        """The number of elements, an int32 scalar."""
         return one("TensorArraySize", [self.flow], {}, name)
 
     def close(self, name: str = "close") -> Operation:
-        """An operation behind what has been done to it; its memory goes with the step."""
+        """An operation after all operations on it; its memory is freed with the step."""
         return group(self.flow, name=name)
 
-    # -- shared
+    # -- shared functions
 
     def _next(
         self, type: str, inputs: list[Tensor], name: str | None, attrs: Attrs | None = None

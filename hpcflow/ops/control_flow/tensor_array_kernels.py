@@ -1,4 +1,4 @@
-"""Kernels of arrays of tensors: an object that holds arrays by index."""
+"""TensorArray kernels: a Python object that holds arrays by index."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from hpcflow.kernels.kernel_registry import Node, kernel
 
 
 class Elements:
-    """The elements written so far, of `size` places; `like` tells the shapes of zeros.
+    """The elements written so far, of `size`; `like` gives the shapes of zeros.
 
-    With `alike` all have the shape of those that are written.
+    With `alike` all have the same shape as those written.
     """
 
     __slots__ = ("alike", "dynamic", "items", "like", "size")
@@ -26,7 +26,7 @@ class Elements:
         self.size, self.dynamic, self.like, self.alike = size, dynamic, like, alike
 
     def place(self, index: Any, grow: bool = False) -> int:
-        """`index` as an int that is a place; with `grow`, one of a dynamic array becomes one."""
+        """`index` as a valid int; with `grow` a dynamic array is extended."""
         i = int(index)
         if grow and self.dynamic and i >= self.size:
             self.size = i + 1
@@ -35,7 +35,7 @@ class Elements:
         return i
 
     def put(self, index: Any, value: Any) -> None:
-        """Write an element, which must be new; to one of a gradient it is added."""
+        """Write a new element; to a gradient array it is added."""
         i = self.place(index, grow=True)
         if i in self.items and self.like is not None:
             value = self.items[i] + value
@@ -47,12 +47,12 @@ class Elements:
         self.items[i] = value
 
     def add(self, index: Any, value: Any) -> None:
-        """Add to an element of a gradient."""
+        """Add to an element of a gradient array."""
         i = self.place(index, grow=True)
         self.items[i] = self.items[i] + value if i in self.items else value
 
     def get(self, xp: Any, index: Any, node: Node) -> Any:
-        """An element; zeros for one that is not written and whose shape is known."""
+        """An element; zeros for an unwritten one of known shape."""
         i = self.place(index)
         if i in self.items:
             return self.items[i]
@@ -65,7 +65,7 @@ class Elements:
         )
 
     def shape_of(self, i: int, told: tuple[int | None, ...] | None) -> tuple[int, ...] | None:
-        """The shape of element `i`, of which `told` is known beforehand; None if unknown."""
+        """The shape of element `i`, merged with `told`; None if unknown."""
         if self.like is not None and i in self.like.items:
             return tuple(self.like.items[i].shape)
         if self.alike and self.items:
@@ -89,7 +89,7 @@ def _stacked(xp: Any, rows: list[Any], node: Node) -> Any:
 
 
 def _nothing(xp: Any, node: Node, shape: tuple[int | None, ...]) -> Any:
-    """No elements of this shape, as far as it is known."""
+    """An empty array of elements of this shape, as far as known."""
     return xp.zeros((0, *(d or 0 for d in shape)), node.attrs["dtype"])
 
 
@@ -107,7 +107,7 @@ def _new(xp: Any, node: Node) -> Callable[..., Any]:
 
 @kernel("TensorArrayWrite", "new", moves=True)
 def _write(xp: Any, node: Node) -> Callable[..., Any]:
-    """Keeps a copy: the value's own memory serves the next iteration."""
+    """Store a copy: the value's buffer is reused in the next iteration."""
 
     def run(array: Elements, index: Any, value: Any) -> Elements:
         array.put(index, xp.array(value))
@@ -165,7 +165,10 @@ def _scatter(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 def _of_told(joined: Any, node: Node) -> Any:
-    """All elements joined; ShapeError if one is of another length than all were said to have."""
+    """All elements concatenated.
+
+    Errors: ShapeError if an element does not have the common length given.
+    """
     told = node.outputs[0].shape
     if told and told[0] not in (None, len(joined)):
         raise ShapeError(

@@ -1,4 +1,4 @@
-"""Kernels of lists of tensors: Python lists of arrays."""
+"""Tensor list kernels: Python lists of arrays."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _copied(held: list[Any]) -> list[Any]:
 
 @kernel("ListPush", "new", moves=True)
 def _push(xp: Any, node: Node) -> Callable[..., Any]:
-    """Keeps a copy: the value's own memory serves the next iteration."""
+    """Store a copy: the value's buffer is reused in the next iteration."""
     if node.inputs[1].dtype in OPAQUE:
         keep: Callable[[Any], Any] = lambda value: value  # noqa: E731 - a list in a list
     elif node.attrs["host"] and xp is not np:
@@ -56,7 +56,7 @@ def _pop(xp: Any, node: Node) -> Callable[..., Any]:
 
 @kernel("ListRows", "new", moves=True)
 def _rows(xp: Any, node: Node) -> Callable[..., Any]:
-    """Rows of the elements, one under the other; none of an empty list."""
+    """The elements concatenated by rows; no rows for an empty list."""
     first, every = node.attrs["first"], node.attrs["of"]
     none = (0, *node.attrs["shape"][1:])
 

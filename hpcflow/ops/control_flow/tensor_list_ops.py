@@ -1,7 +1,7 @@
-"""Lists of tensors that one step makes: what a loop keeps for its gradient.
+"""Tensor lists: values that a loop keeps for its gradient.
 
-A list is one value that its operations change in place, one after the other: each takes the list
-of the one before. It lives in Python, on the task that made it.
+A list is one value that its operations change in place. They are ordered, since each takes the list
+returned by the previous one. The list is a Python object on the task that created it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ LIST = Spec(history, ())
 
 
 def require_list(type: str, spec: Spec) -> None:
-    """DTypeError unless `spec` is that of a list."""
+    """Check that `spec` is that of a list.
+
+    Errors: DTypeError if not.
+    """
     if spec.dtype != history:
         raise DTypeError(f"{type} takes a list of tensors, not {spec.dtype}")
 
@@ -53,24 +56,24 @@ op("ListRows", infer=_rows, grad=_HISTORY, stateful=True)  # of every `of`-th el
 
 
 def empty() -> Tensor:
-    """A new list."""
+    """A new, empty list."""
     return one("ListEmpty", [], {}, "list")
 
 
 def copied(held: Tensor) -> Tensor:
-    """A list of the same tensors, of which others do not take."""
+    """A list of the same tensors, independent of later pops."""
     return one("ListCopy", [held], {}, "copy")
 
 
 def push(held: Tensor, value: Tensor, host: bool = False) -> Tensor:
-    """The list with `value` at its end; with `host`, kept in host memory."""
+    """The list with `value` appended; with `host`, in host memory."""
     return one("ListPush", [held, value], {"host": host}, "push")
 
 
 def pop(held: Tensor, like: Any, host: bool = False) -> tuple[Tensor, Tensor]:
-    """The list without its last element, and that element, of the dtype and shape of `like`.
+    """The list without its last element, and this element, with dtype and shape of `like`.
 
-    `host`: the list is kept in host memory.
+    `host`: the list is in host memory.
     """
     attrs = {"dtype": like.dtype, "shape": like.shape, "host": host}
     rest, value = make("ListPop", [held], attrs, "pop").outputs

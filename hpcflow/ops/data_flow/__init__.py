@@ -1,1 +1,1 @@
-"""Queues, readers, iterators and conditional accumulators as ops of the graph."""
+"""Data flow ops: queues, file readers, iterators and conditional accumulators."""

@@ -1,4 +1,4 @@
-"""Accumulators: gradients of several workers, added up until enough of one step are there."""
+"""Conditional accumulators: sum gradients of several workers until enough have arrived."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ op("AccumulatorNumAccumulated", infer=lambda i, a: [Spec(int32, ())], grad=_KEPT
 
 
 class ConditionalAccumulatorBase:
-    """What accumulators of gradients have in common; they stand on one rank, as queues do.
+    """Base class of gradient accumulators, which are placed on one rank, as queues are.
 
-    A gradient of a `local_step` before the accumulator's own step is stale and is dropped. A take
-    waits until enough have come, then begins the next step. `reduction_type` is MEAN or SUM.
+    A gradient whose `local_step` is less than the accumulator's step is stale and is dropped. A
+    take waits for enough gradients, then starts the next step. `reduction_type` is MEAN or SUM.
     """
 
     _type = ""
@@ -94,22 +94,22 @@ class ConditionalAccumulatorBase:
 
     @property
     def graph(self) -> Graph:
-        """The graph it belongs to."""
+        """The graph of the accumulator."""
         return self._handle.graph
 
     @property
     def accumulator_ref(self) -> Tensor:
-        """Its handle."""
+        """The handle."""
         return self._handle
 
     @property
     def name(self) -> str:
-        """The name of its handle."""
+        """The name of the handle."""
         return self._handle.op.name
 
     @property
     def dtype(self) -> np.dtype:
-        """Of the gradients."""
+        """The dtype of the gradients."""
         return self._dtype
 
     def num_accumulated(self, name: str | None = None) -> Tensor:
@@ -118,7 +118,7 @@ class ConditionalAccumulatorBase:
         return self._run("AccumulatorNumAccumulated", [], name).outputs[0]
 
     def set_global_step(self, new_global_step: Any, name: str | None = None) -> Operation:
-        """Set its own step: older gradients are dropped."""
+        """Set the accumulator's step: gradients of earlier steps are dropped."""
         step = cast(new_global_step, int64)
         return self._run("AccumulatorSetGlobalStep", [step], name or f"{self.name}_SetGlobalStep")
 
@@ -144,7 +144,7 @@ class ConditionalAccumulatorBase:
 
 
 class ConditionalAccumulator(ConditionalAccumulatorBase):
-    """Adds up gradients of one shape; see `ConditionalAccumulatorBase`."""
+    """Accumulates gradients of one shape; see `ConditionalAccumulatorBase`."""
 
     _type = "ConditionalAccumulator"
 
@@ -159,18 +159,19 @@ class ConditionalAccumulator(ConditionalAccumulatorBase):
         super().__init__(dtype, shape, shared_name, name, reduction_type)
 
     def apply_grad(self, grad: Any, local_step: Any = 0, name: str | None = None) -> Operation:
-        """Add a gradient that was computed from the variables of `local_step`."""
+        """Add a gradient computed with the variables of `local_step`."""
         return self._apply(local_step, [convert_to_tensor(grad, self._dtype)], name)
 
     def take_grad(self, num_required: Any, name: str | None = None) -> Tensor:
-        """Wait for `num_required` gradients; the mean, or sum, of all that have come."""
+        """Wait for `num_required` gradients; returns the mean or sum of all that have arrived."""
         return self._take(num_required, name)[0]
 
 
 class SparseConditionalAccumulator(ConditionalAccumulatorBase):
-    """Adds up rows of gradients; the mean of a row is over the gradients that have it.
+    """Accumulates rows of gradients; the mean of a row is over the gradients that contain it.
 
-    See `ConditionalAccumulatorBase`. Errors: RangeError for a row that is not there.
+    See `ConditionalAccumulatorBase`.
+    Errors: RangeError for a row out of range.
     """
 
     _type = "SparseConditionalAccumulator"
@@ -195,26 +196,26 @@ class SparseConditionalAccumulator(ConditionalAccumulatorBase):
         local_step: Any = 0,
         name: str | None = None,
     ) -> Operation:
-        """Add rows of a gradient of shape `grad_shape`, computed from those of `local_step`."""
+        """Add rows of a gradient of shape `grad_shape`, computed with variables of `local_step`."""
         rows = IndexedSlices(convert_to_tensor(grad_values, self._dtype), grad_indices, grad_shape)
         return self.apply_indexed_slices_grad(rows, local_step, name)
 
     def apply_indexed_slices_grad(
         self, grad: IndexedSlices, local_step: Any = 0, name: str | None = None
     ) -> Operation:
-        """Add a gradient that is rows."""
+        """Add a gradient given as IndexedSlices."""
         merge(grad.shape, self._shape)
         return self._apply(local_step, [cast(grad.indices, int64), grad.values], name)
 
     def take_grad(
         self, num_required: Any, name: str | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Wait for `num_required` gradients; row numbers, rows, and the shape (-1: unknown)."""
+        """Wait for `num_required` gradients; returns row numbers, rows, and shape (-1: unknown)."""
         indices, values, shape = self._take(num_required, name)
         return indices, values, shape
 
     def take_indexed_slices_grad(self, num_required: Any, name: str | None = None) -> IndexedSlices:
-        """As `take_grad`, as IndexedSlices."""
+        """As `take_grad`; returns IndexedSlices."""
         indices, values, shape = self._take(num_required, name)
         told = self._shape if is_known(self._shape) else shape
         return IndexedSlices(values, indices, told)

@@ -1,4 +1,4 @@
-"""Readers: records of files whose names come out of a queue, as TensorFlow 1's input pipelines."""
+"""File readers: records of files whose names come from a queue, as in TensorFlow 1."""
 
 from __future__ import annotations
 
@@ -43,13 +43,11 @@ op("ReaderReset", infer=lambda inputs, attrs: [], **_WAITS)
 
 
 class ReaderBase:
-    """Gives the records of files, one after the other; their names come out of a queue.
+    """Reads the records of files one after the other; the file names come from a queue.
 
-    State:  where it stands, with the reader's name; it lives where its queue does. Not in
-            checkpoints.
-    Waits:  for a name, when all records of the last file have been read.
-    Errors: OutOfRangeError once the queue is closed and empty; DataError for a file that cannot be
-            read.
+    State:  the position, under the reader's name, on the rank of its queue. Not in checkpoints.
+    Waits:  for a file name, when all records of the last file have been read.
+    Errors: OutOfRangeError once the queue is closed and empty; DataError for an unreadable file.
     """
 
     def __init__(self, kind: str, name: str | None, **facts: int) -> None:
@@ -63,37 +61,37 @@ class ReaderBase:
 
     @property
     def reader_ref(self) -> Tensor:
-        """Its handle."""
+        """The handle."""
         return self._handle
 
     def read(self, queue: QueueBase | Tensor, name: str | None = None) -> ReaderReadV2:
-        """The next record: what it is called (file and place), and its content; string scalars."""
+        """The next record: its key (file and position) and its contents; string scalars."""
         key, value = self._run("ReaderRead", [_queue(queue)], name).outputs
         return ReaderReadV2(key, value)
 
     def read_up_to(
         self, queue: QueueBase | Tensor, num_records: Any, name: str | None = None
     ) -> ReaderReadUpToV2:
-        """The next records of one file, `num_records` at most; two vectors of strings."""
+        """At most `num_records` records of one file; two vectors of strings."""
         count = convert_to_tensor(num_records)
         keys, values = self._run("ReaderReadUpTo", [_queue(queue), count], name).outputs
         return ReaderReadUpToV2(keys, values)
 
     def num_records_produced(self, name: str | None = None) -> Tensor:
-        """How many records it has given, int64."""
+        """The number of records read, int64."""
         return self._run("ReaderCount", [], name, what="records").outputs[0]
 
     def num_work_units_completed(self, name: str | None = None) -> Tensor:
-        """How many files it has read to their end, int64."""
+        """The number of files read completely, int64."""
         return self._run("ReaderCount", [], name, what="files").outputs[0]
 
     def reset(self, name: str | None = None) -> Operation:
-        """An operation after which it begins anew, with the next file."""
+        """An operation that resets the reader to the next file."""
         return self._run("ReaderReset", [], name)
 
     @property
     def supports_serialize(self) -> bool:
-        """Whether its state can be a string: no."""
+        """Whether the state can be serialized: no."""
         return False
 
     def _run(
@@ -120,31 +118,31 @@ def _queue(given: Any) -> Tensor:
 
 
 class TextLineReader(ReaderBase):
-    """Gives the lines of text files, without their ends; called "file:number", from 1 on."""
+    """Reads the lines of text files, without line ends; keys are "file:number", from 1."""
 
     def __init__(self, skip_header_lines: int | None = None, name: str | None = None) -> None:
         super().__init__("TextLine", name, skip_header_lines=skip_header_lines or 0)
 
 
 class WholeFileReader(ReaderBase):
-    """Gives the contents of files, called as the file."""
+    """Reads whole files; the key is the file name."""
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__("WholeFile", name)
 
 
 class IdentityReader(ReaderBase):
-    """Gives the names themselves, as what they are called and as their content."""
+    """Returns the file names themselves, as key and as contents."""
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__("Identity", name)
 
 
 class FixedLengthRecordReader(ReaderBase):
-    """Gives records of `record_bytes`, called "file:number", from 0 on.
+    """Reads records of `record_bytes`; keys are "file:number", from 0.
 
-    A file has `header_bytes` before and `footer_bytes` behind them; records begin `hop_bytes`
-    apart, by default one behind the other.
+    A file has `header_bytes` before and `footer_bytes` after the records. Records begin `hop_bytes`
+    apart, by default `record_bytes`.
     """
 
     def __init__(

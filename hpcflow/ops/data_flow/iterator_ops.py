@@ -1,4 +1,4 @@
-"""Rows of iterators over the elements of a dataset; see `hpcflow/data/dataset_iterator.py`.
+"""Iterator ops: op table rows of dataset iterators; see `hpcflow/data/dataset_iterator.py`.
 
 The dataset is a Python object, so its operations run on the ranks that run the script.
 """

@@ -1,4 +1,4 @@
-"""Queues in the graph: what some steps put in others take out, on any rank, with waiting."""
+"""Queue classes: FIFO, random shuffle, padding and priority queues, shared between ranks."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ Shapes = tuple[Shape, ...] | None
 
 
 class QueueBase:
-    """A queue of elements; each is one array a component, or a dict of them if they have `names`.
+    """A queue of elements: one array per component, or a dict of arrays if they have `names`.
 
-    State:  lives on a CPU of the device asked for, else on the rank that runs the script; ranks
-            that ask for one task share the queue of one name (or `shared_name`) there.
-    Waits:  an enqueue until there is room, a dequeue until there are elements, in the order in
-            which they came.
+    State:  on a CPU of the requested device, by default on the rank that runs the script. Ranks
+            that request the same task share the queue of a name (or `shared_name`) there.
+    Waits:  an enqueue for room, a dequeue for elements, in order of arrival.
     Errors: CancelledError from an enqueue once the queue is closed; OutOfRangeError from a dequeue
             once it is closed and has too few elements.
     """
@@ -47,10 +46,10 @@ class QueueBase:
 
     @staticmethod
     def from_list(index: Any, queues: Sequence[QueueBase]) -> QueueBase:
-        """The one of `queues` whose number the integer scalar `index` is when it runs.
+        """The queue whose number in `queues` is the integer scalar `index` at run time.
 
-        They have the same dtypes and names and stand on one device. Errors: RangeError when it
-        runs.
+        They have the same dtypes, names and device.
+        Errors: RangeError at run time.
         """
         queues = several(queues, "from_list")
         if not queues or not all(isinstance(q, QueueBase) for q in queues):
@@ -67,74 +66,74 @@ class QueueBase:
         chosen = convert_to_tensor(index) if others else None
         return QueueBase(first._dtypes, shapes, first._names, handles, chosen)
 
-    # -- what it is
+    # -- properties
 
     @property
     def graph(self) -> Graph:
-        """The graph it belongs to."""
+        """The graph of the queue."""
         return self._handles[0].graph
 
     @property
     def queue_ref(self) -> Tensor:
-        """Its handle."""
+        """The handle."""
         return self._handles[0]
 
     @property
     def name(self) -> str:
-        """The name of its handle."""
+        """The name of the handle."""
         return self._handles[0].op.name
 
     @property
     def dtypes(self) -> list[np.dtype]:
-        """Of each component."""
+        """The dtype of each component."""
         return list(self._dtypes)
 
     @property
     def shapes(self) -> list[Shape]:
-        """Of each component; None where nothing is known."""
+        """The static shape of each component; None if unknown."""
         return list(self._shapes or [None] * len(self._dtypes))
 
     @property
     def names(self) -> list[str] | None:
-        """Of each component, if they have names."""
+        """The name of each component, if they have names."""
         return None if self._names is None else list(self._names)
 
     # -- operations
 
     def enqueue(self, vals: Any, name: str | None = None) -> Operation:
-        """Put one element: a value a component, or a dict of them by name."""
+        """Enqueue one element: a value for each component, or a dict by name."""
         return self._run("QueueEnqueue", self._values(vals), name or f"{self.name}_enqueue")
 
     def enqueue_many(self, vals: Any, name: str | None = None) -> Operation:
-        """Put as many elements as the components have rows, each as soon as there is room."""
+        """Enqueue one element per row of the components, each as soon as there is room."""
         name = name or f"{self.name}_EnqueueMany"
         return self._run("QueueEnqueueMany", self._values(vals), name)
 
     def dequeue(self, name: str | None = None) -> Any:
-        """Take one element: a tensor, a list of several, or a dict if they have names."""
+        """Dequeue one element: a tensor, a list of several, or a dict if they have names."""
         return self._taken(self._run("QueueDequeue", [], name or f"{self.name}_Dequeue"))
 
     def dequeue_many(self, n: Any, name: str | None = None) -> Any:
-        """Take `n` elements, each component in one tensor [n, ...]."""
+        """Dequeue `n` elements, each component stacked as [n, ...]."""
         given = [convert_to_tensor(n)]
         return self._taken(self._run("QueueDequeueMany", given, name or f"{self.name}_DequeueMany"))
 
     def dequeue_up_to(self, n: Any, name: str | None = None) -> Any:
-        """As `dequeue_many`; what a closed queue has left may be fewer."""
+        """As `dequeue_many`; a closed queue may return fewer."""
         given = [convert_to_tensor(n)]
         return self._taken(self._run("QueueDequeueUpTo", given, name or f"{self.name}_DequeueUpTo"))
 
     def close(self, cancel_pending_enqueues: bool = False, name: str | None = None) -> Operation:
-        """No more elements come, once those are in that enqueues wait to put; or cancel these."""
+        """Close the queue after the pending enqueues, or cancel these."""
         facts = {"cancel": bool(cancel_pending_enqueues)}
         return self._run("QueueClose", [], name or f"{self.name}_Close", **facts)
 
     def size(self, name: str | None = None) -> Tensor:
-        """The number of its elements, int32."""
+        """The number of elements, int32."""
         return self._run("QueueSize", [], name or f"{self.name}_Size").outputs[0]
 
     def is_closed(self, name: str | None = None) -> Tensor:
-        """Whether it is closed."""
+        """Whether the queue is closed."""
         return self._run("QueueIsClosed", [], name or f"{self.name}_is_closed").outputs[0]
 
     def _run(self, type: str, inputs: Sequence[Tensor], name: str, **facts: Any) -> Operation:
@@ -146,7 +145,7 @@ class QueueBase:
             return graph.create_op(type, [*self._handles, *chosen, *inputs], attrs, name)
 
     def _values(self, vals: Any) -> list[Tensor]:
-        """The components in their order, as tensors."""
+        """The components in order, as tensors."""
         if isinstance(vals, Mapping):
             if self._names is None or set(vals) != set(self._names):
                 have = "no names" if self._names is None else f"the names {list(self._names)}"
@@ -167,10 +166,10 @@ class QueueBase:
 
 
 class FIFOQueue(QueueBase):
-    """A queue that gives elements in the order in which they came; see `QueueBase`.
+    """A first-in first-out queue; see `QueueBase`.
 
-    `capacity` elements fit, below 0 any number. Without `shapes` elements may differ in shape, and
-    only `dequeue` takes them.
+    It holds `capacity` elements; a negative number means unlimited. Without `shapes` elements may
+    differ in shape, and only `dequeue` is allowed.
     """
 
     def __init__(
@@ -189,10 +188,10 @@ class FIFOQueue(QueueBase):
 
 
 class RandomShuffleQueue(QueueBase):
-    """A queue that gives elements in random order, and keeps `min_after_dequeue` to mix.
+    """A queue that returns elements in random order; it keeps at least `min_after_dequeue`.
 
-    When it is closed it gives them all. The same `seed` draws the same order; without one, and
-    without one of the graph, each session draws another. See `QueueBase`.
+    After closing it returns all. The same `seed` gives the same order. Without a seed, also of the
+    graph, each session has another order. See `QueueBase`.
     """
 
     def __init__(
@@ -217,9 +216,9 @@ class RandomShuffleQueue(QueueBase):
 
 
 class PaddingFIFOQueue(QueueBase):
-    """A FIFO queue of elements of varying sizes; several are padded with zeros to one size.
+    """A FIFO queue of elements of varying sizes, which batches pad with zeros to one size.
 
-    Sizes that vary are None in `shapes`. See `QueueBase`.
+    Varying sizes are None in `shapes`. See `QueueBase`.
     """
 
     def __init__(
@@ -240,7 +239,7 @@ class PaddingFIFOQueue(QueueBase):
 
 
 class PriorityQueue(QueueBase):
-    """A queue that gives the element of the smallest priority, of equal ones the oldest.
+    """A queue that returns the element of smallest priority first; equal ones in FIFO order.
 
     The first component of each element is its priority, an int64 scalar; `types` and `shapes` are
     those of the others. See `QueueBase`.
@@ -279,7 +278,7 @@ def _types(given: Any) -> tuple[np.dtype, ...]:
 
 
 def _shapes(given: Any) -> Shapes:
-    """One shape for each component; a list of sizes alone is the shape of the only one."""
+    """One shape for each component; a single list of sizes is the shape of the only one."""
     if given is None:
         return None
     if all(d is None or isinstance(d, (int, np.integer)) for d in given):
@@ -297,7 +296,7 @@ def _full(shapes: Shapes) -> Shapes:
 
 
 def _common(shapes: Sequence[Shapes]) -> Shapes:
-    """The shapes that all of these have, None where they differ."""
+    """The common part of several lists of shapes; None where they differ."""
     first, *others = shapes
     for other in others:
         if first is None or other is None:
@@ -320,6 +319,6 @@ def _checked_names(names: Any, count: int) -> tuple[str, ...] | None:
 
 
 def _key(name: str, seed: int | None) -> int:
-    """What the order of a random queue follows from."""
+    """The random key of a shuffle queue."""
     source = (get_default_graph().root.seed or 0, name if seed is None else whole(seed, "seed"))
     return int.from_bytes(hashlib.blake2b(repr(source).encode(), digest_size=16).digest(), "little")

@@ -1,8 +1,7 @@
-"""Rows of queues: a handle, and what is put in and taken out through it. See
-`ops/data_flow/queue_classes.py`.
+"""Queue ops: op table rows of queues; see `ops/data_flow/queue_classes.py`.
 
-The operations wait: an enqueue until there is room, a dequeue until there are elements. `queues` is
-the number of handles that come first; of several an index behind them chooses one.
+An enqueue waits for room, a dequeue for elements. `queues` is the number of handles, which are the
+first inputs; if there are several, the next input is an index that selects one.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ def _handle(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 
 
 def _others(inputs: Sequence[Spec], attrs: Attrs) -> Sequence[Spec]:
-    """The inputs behind the handles and the index."""
+    """The inputs after the handles and the index."""
     count = attrs["queues"]
     for spec in inputs[:count]:
         if spec.dtype != resource:

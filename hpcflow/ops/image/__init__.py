@@ -1,1 +1,1 @@
-"""Image transforms, made of other ops."""
+"""Image ops: transformations of images, composed of other ops."""

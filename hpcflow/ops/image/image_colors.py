@@ -1,4 +1,4 @@
-"""Values of images: their dtypes, brightness, contrast and colours."""
+"""Image color ops: dtypes, brightness, contrast and color spaces."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from hpcflow.ops.math.reduction_ops import reduce_mean, reduce_sum
 from hpcflow.ops.random.random_ops import random_uniform
 from hpcflow.platform.exception_translation import shown
 
-GRAY = (0.2989, 0.587, 0.114)  # the weights of red, green and blue in brightness
+GRAY = (0.2989, 0.587, 0.114)  # luma weights of red, green and blue
 
 
 def convert_image_dtype(
     image: Any, dtype: Any, saturate: bool = False, name: str | None = None
 ) -> Tensor:
-    """Images in another dtype, scaled: integers go from 0 to their largest, floats from 0 to 1.
+    """Images in another dtype, scaled: integers range from 0 to their maximum, floats from 0 to 1.
 
-    With `saturate` what is outside of the new range is its end; without, it is undefined.
+    With `saturate` values outside the new range are clipped; otherwise they are undefined.
     """
     x, to = convert_to_tensor(image), as_dtype(dtype)
     for kind in (x.dtype, to):
@@ -70,27 +70,27 @@ def _most(dtype: np.dtype) -> int:
 
 
 def _as_float(x: Any) -> tuple[Tensor, Any]:
-    """The images as floats, and what takes results back to their dtype."""
+    """The images as floats, and the function that converts results back."""
     given = convert_to_tensor(x)
     flat = given if given.dtype.kind == "f" else convert_image_dtype(given, float32)
     return flat, lambda y: convert_image_dtype(y, given.dtype, saturate=True)
 
 
 def adjust_brightness(image: Any, delta: Any) -> Tensor:
-    """Each value plus `delta`, as floats from 0 to 1."""
+    """Each value plus `delta`, on the scale from 0 to 1."""
     x, back = _as_float(image)
     return back(add(x, cast(delta, x.dtype)))
 
 
 def adjust_contrast(images: Any, contrast_factor: Any) -> Tensor:
-    """The distance of each value from the mean of its channel, times `contrast_factor`."""
+    """`(x - mean) * contrast_factor + mean`, with the mean of each channel."""
     x, back = _as_float(images)
     mean = reduce_mean(x, [-3, -2], keepdims=True)
     return back(add(multiply(subtract(x, mean), cast(contrast_factor, x.dtype)), mean))
 
 
 def adjust_gamma(image: Any, gamma: Any = 1, gain: Any = 1) -> Tensor:
-    """`gain * value ** gamma`, as floats from 0 to 1."""
+    """`gain * value ** gamma`, on the scale from 0 to 1."""
     if not isinstance(gamma, Tensor) and gamma < 0:
         raise ArgumentError(f"a gamma of {shown(gamma)} is below 0", line=user_line())
     x, back = _as_float(image)
@@ -98,7 +98,7 @@ def adjust_gamma(image: Any, gamma: Any = 1, gain: Any = 1) -> Tensor:
 
 
 def per_image_standardization(image: Any) -> Tensor:
-    """Each image with mean 0 and variance 1; one of a single value is zeros."""
+    """Each image with mean 0 and variance 1; a constant image becomes zeros."""
     given = convert_to_tensor(image)
     x = given if given.dtype.kind == "f" else cast(given, float32)
     axes = [-1, -2, -3]
@@ -108,7 +108,7 @@ def per_image_standardization(image: Any) -> Tensor:
     return divide(subtract(x, reduce_mean(x, axes, keepdims=True)), spread)
 
 
-# -- drawn
+# -- random adjustments
 
 
 def _draw(name: str, lower: Any, upper: Any, seed: int | None) -> Tensor:
@@ -120,30 +120,30 @@ def _draw(name: str, lower: Any, upper: Any, seed: int | None) -> Tensor:
 
 
 def random_brightness(image: Any, max_delta: Any, seed: int | None = None) -> Tensor:
-    """`adjust_brightness` by a number drawn from [-max_delta, max_delta)."""
+    """`adjust_brightness` by a random number in [-max_delta, max_delta)."""
     return adjust_brightness(image, _draw("random_brightness", -max_delta, max_delta, seed))
 
 
 def random_contrast(image: Any, lower: Any, upper: Any, seed: int | None = None) -> Tensor:
-    """`adjust_contrast` by a number drawn from [lower, upper)."""
+    """`adjust_contrast` by a random number in [lower, upper)."""
     return adjust_contrast(image, _draw("random_contrast", lower, upper, seed))
 
 
 def random_hue(image: Any, max_delta: Any, seed: int | None = None) -> Tensor:
-    """`adjust_hue` by a number drawn from [-max_delta, max_delta)."""
+    """`adjust_hue` by a random number in [-max_delta, max_delta)."""
     return adjust_hue(image, _draw("random_hue", -max_delta, max_delta, seed))
 
 
 def random_saturation(image: Any, lower: Any, upper: Any, seed: int | None = None) -> Tensor:
-    """`adjust_saturation` by a number drawn from [lower, upper)."""
+    """`adjust_saturation` by a random number in [lower, upper)."""
     return adjust_saturation(image, _draw("random_saturation", lower, upper, seed))
 
 
-# -- colours
+# -- color spaces
 
 
 def _channels(images: Any, what: str) -> list[Tensor]:
-    """Red, green and blue, or what the three channels are."""
+    """The three channels of an image."""
     x = convert_to_tensor(images)
     if x.shape is None or not x.shape or x.shape[-1] != 3:
         raise ShapeError(
@@ -155,7 +155,7 @@ def _channels(images: Any, what: str) -> list[Tensor]:
 
 
 def rgb_to_grayscale(images: Any, name: str | None = None) -> Tensor:
-    """One channel, the brightness of the three."""
+    """One channel: the luma of red, green and blue."""
     with get_default_graph().name_scope(name or "rgb_to_grayscale"):
         given = convert_to_tensor(images)
         x = convert_image_dtype(given, float32)
@@ -167,7 +167,7 @@ def rgb_to_grayscale(images: Any, name: str | None = None) -> Tensor:
 
 
 def grayscale_to_rgb(images: Any, name: str | None = None) -> Tensor:
-    """The one channel three times."""
+    """Three equal channels."""
     x = convert_to_tensor(images)
     if x.shape is not None and (not x.shape or x.shape[-1] not in (1, None)):
         raise ShapeError(
@@ -179,7 +179,7 @@ def grayscale_to_rgb(images: Any, name: str | None = None) -> Tensor:
 
 
 def rgb_to_hsv(images: Any, name: str | None = None) -> Tensor:
-    """Hue, saturation and value, of floats from 0 to 1."""
+    """Hue, saturation and value of RGB images, floats from 0 to 1."""
     with get_default_graph().name_scope(name or "rgb_to_hsv"):
         r, g, b = _channels(images, "rgb_to_hsv")
         value = maximum(maximum(r, g), b)
@@ -197,7 +197,7 @@ def rgb_to_hsv(images: Any, name: str | None = None) -> Tensor:
 
 
 def hsv_to_rgb(images: Any, name: str | None = None) -> Tensor:
-    """Red, green and blue, of hue, saturation and value."""
+    """RGB images from hue, saturation and value."""
     with get_default_graph().name_scope(name or "hsv_to_rgb"):
         hue, saturation, value = _channels(images, "hsv_to_rgb")
         at = multiply(hue, 6)
@@ -212,7 +212,7 @@ def hsv_to_rgb(images: Any, name: str | None = None) -> Tensor:
 
 
 def adjust_hue(image: Any, delta: Any, name: str | None = None) -> Tensor:
-    """The hue turned by `delta`, of which 1 is the whole circle."""
+    """The hue rotated by `delta`; 1 is a full rotation."""
     with get_default_graph().name_scope(name or "adjust_hue"):
         x, back = _as_float(image)
         hue, saturation, value = unstack(rgb_to_hsv(x), axis=-1)
@@ -221,7 +221,7 @@ def adjust_hue(image: Any, delta: Any, name: str | None = None) -> Tensor:
 
 
 def adjust_saturation(image: Any, saturation_factor: Any, name: str | None = None) -> Tensor:
-    """The saturation times `saturation_factor`, 1 at most."""
+    """The saturation times `saturation_factor`, clipped to 1."""
     with get_default_graph().name_scope(name or "adjust_saturation"):
         x, back = _as_float(image)
         hue, saturation, value = unstack(rgb_to_hsv(x), axis=-1)

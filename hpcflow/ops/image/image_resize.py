@@ -1,4 +1,4 @@
-"""Images of another size: each output is two inputs, weighted, along one axis after the other."""
+"""Image resizing: separable interpolation with two inputs per output and axis."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from hpcflow.platform.exception_translation import shown
 
 
 class ResizeMethod:
-    """How `resize_images` finds values between those that are there."""
+    """The interpolation methods of `resize_images`."""
 
     BILINEAR, NEAREST_NEIGHBOR, BICUBIC, AREA = 0, 1, 2, 3
 
 
 def _sizes(size: Any) -> list[Any]:
-    """Height and width, ints where they are known."""
+    """Height and width; ints if static."""
     told = size.constant if isinstance(size, Tensor) else size
     if told is None:
         return [getitem(size, 0), getitem(size, 1)]
@@ -45,7 +45,7 @@ def _is_size(n: Any) -> bool:
 
 
 def _positions(size: Any, out: Any, align_corners: bool, half_pixel_centers: bool) -> Tensor:
-    """Where in `size` elements each of `out` begins, or has its center, as float32."""
+    """The coordinate in `size` elements of each of `out` outputs, as float32."""
     at, whole, parts = (cast(convert_to_tensor(n), float32) for n in (range(out), size, out))
     if align_corners:
         whole, parts = subtract(whole, 1.0), maximum(subtract(parts, 1.0), 1.0)
@@ -70,11 +70,10 @@ def resize_bilinear(
     name: str | None = None,
     half_pixel_centers: bool = False,
 ) -> Tensor:
-    """Images of `size` [height, width]; each value is what lies on the lines between four others.
+    """Images resized to `size` [height, width] by bilinear interpolation; the result is float32.
 
-    With `align_corners` the centers of the corners stay where they are; with `half_pixel_centers`
-    pixels are squares, which keep their corners; by default the first corner stays alone.
-    Returns: float32.
+    With `align_corners` the centers of the corner pixels stay in place. With `half_pixel_centers`
+    pixel centers are at half-integer coordinates. By default the first pixel stays in place.
     """
     _checked(align_corners, half_pixel_centers)
     with get_default_graph().name_scope(name or "ResizeBilinear"):
@@ -99,7 +98,7 @@ def resize_nearest_neighbor(
     name: str | None = None,
     half_pixel_centers: bool = False,
 ) -> Tensor:
-    """Images of `size` [height, width], made of values that are there; see `resize_bilinear`."""
+    """Images resized to `size` [height, width] by nearest neighbor; see `resize_bilinear`."""
     _checked(align_corners, half_pixel_centers)
     with get_default_graph().name_scope(name or "ResizeNearestNeighbor"):
         x = image_tensor(images, "resize_nearest_neighbor")
@@ -120,9 +119,9 @@ def resize_images(
     preserve_aspect_ratio: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """Images of `size` by one of `ResizeMethod`; as they are if they have this size.
+    """Images resized to `size` by a `ResizeMethod`; unchanged if they have this size.
 
-    With `preserve_aspect_ratio` they become as large as fits, which needs a known size.
+    With `preserve_aspect_ratio` they are scaled by one factor to fit, which needs static sizes.
     """
     ways = {
         ResizeMethod.BILINEAR: resize_bilinear,
@@ -146,7 +145,7 @@ def resize_images(
 
 
 def _in_proportion(before: list[Any], wanted: list[Any]) -> list[int]:
-    """`before` times the largest factor with which it fits into `wanted`."""
+    """`before` scaled by the largest factor with which it fits into `wanted`."""
     if not all(isinstance(n, int) for n in [*before, *wanted]):
         raise ArgumentError(
             "preserve_aspect_ratio needs sizes that are known when the graph is built",

@@ -1,4 +1,4 @@
-"""Images [height, width, channels], or batches of them: turned, mirrored, cut, padded, compared."""
+"""Image transforms: flip, rotate, crop, pad and compare images [h, w, channels] or batches."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ _ALL, _LATER, _EARLIER = builtins.slice(None), builtins.slice(1, None), builtins
 
 
 def image_tensor(x: Any, what: str) -> Tensor:
-    """As a tensor of rank 3 or 4; ShapeError if it has another rank, or that is not known."""
+    """The argument as a tensor of rank 3 or 4.
+
+    Errors: ShapeError for another or unknown rank.
+    """
     t = convert_to_tensor(x)
     if t.shape is None or len(t.shape) not in (3, 4):
         raise ShapeError(
@@ -52,32 +55,32 @@ def image_tensor(x: Any, what: str) -> Tensor:
 
 
 def height_axis(x: Tensor) -> int:
-    """The axis of the height; that of the width is the next."""
+    """The axis of the height; the width axis is the next."""
     return len(x.shape or ()) - 3
 
 
-# -- turned and mirrored
+# -- flip and rotate
 
 
 def flip_left_right(image: Any) -> Tensor:
-    """Mirrored at the vertical axis."""
+    """Images flipped left to right."""
     x = image_tensor(image, "flip_left_right")
     return reverse(x, [height_axis(x) + 1])
 
 
 def flip_up_down(image: Any) -> Tensor:
-    """Mirrored at the horizontal axis."""
+    """Images flipped upside down."""
     x = image_tensor(image, "flip_up_down")
     return reverse(x, [height_axis(x)])
 
 
 def random_flip_left_right(image: Any, seed: int | None = None) -> Tensor:
-    """Mirrored at the vertical axis with a chance of one half, each image by itself."""
+    """Images flipped left to right with probability 1/2, independently."""
     return _by_chance(image_tensor(image, "random_flip_left_right"), 1, seed)
 
 
 def random_flip_up_down(image: Any, seed: int | None = None) -> Tensor:
-    """Mirrored at the horizontal axis with a chance of one half, each image by itself."""
+    """Images flipped upside down with probability 1/2, independently."""
     return _by_chance(image_tensor(image, "random_flip_up_down"), 0, seed)
 
 
@@ -88,14 +91,14 @@ def _by_chance(x: Tensor, axis: int, seed: int | None) -> Tensor:
 
 
 def transpose_image(image: Any, name: str | None = None) -> Tensor:
-    """Height and width exchanged."""
+    """Images with height and width exchanged."""
     x = image_tensor(image, "transpose_image")
     h = height_axis(x)
     return transpose(x, [*range(h), h + 1, h, h + 2], name)
 
 
 def rot90(image: Any, k: Any = 1, name: str | None = None) -> Tensor:
-    """Turned by `k` times 90 degrees against the clock; `k` is known when the graph is built."""
+    """Images rotated counter-clockwise by `k` times 90 degrees; `k` is a constant."""
     x = image_tensor(image, "rot90")
     turns = k.constant if isinstance(k, Tensor) else k
     if turns is None or int(turns) != turns:
@@ -108,15 +111,15 @@ def rot90(image: Any, k: Any = 1, name: str | None = None) -> Tensor:
     return reverse(x, [h, h + 1], name) if turns else identity(x, name)
 
 
-# -- cut and padded
+# -- crop and pad
 
 
 def crop_to_bounding_box(
     image: Any, offset_height: Any, offset_width: Any, target_height: Any, target_width: Any
 ) -> Tensor:
-    """The part of this height and width that begins at the offset.
+    """The part of the given height and width at the given offset.
 
-    Errors: ShapeError if it is not inside of the image.
+    Errors: ShapeError if it exceeds the image.
     """
     x = image_tensor(image, "crop_to_bounding_box")
     lead = [0] * height_axis(x)
@@ -142,7 +145,7 @@ def _check_inside(at: Any, length: Any, whole: Any, what: str) -> None:
 def pad_to_bounding_box(
     image: Any, offset_height: Any, offset_width: Any, target_height: Any, target_width: Any
 ) -> Tensor:
-    """Zeros of this height and width, in which the image begins at the offset.
+    """Zero padding to the given height and width, with the image at the given offset.
 
     Errors: ShapeError if the image does not fit.
     """
@@ -163,7 +166,7 @@ def _minus(a: Any, b: Any) -> Any:
 
 
 def resize_image_with_crop_or_pad(image: Any, target_height: Any, target_width: Any) -> Tensor:
-    """The middle of the image, or the image in the middle of zeros, of this height and width."""
+    """The image cropped or zero-padded at the center to the given height and width."""
     x = image_tensor(image, "resize_image_with_crop_or_pad")
     h, sizes = height_axis(x), sizes_of(x)
     targets = (target_height, target_width)
@@ -183,7 +186,7 @@ def resize_image_with_crop_or_pad(image: Any, target_height: Any, target_width: 
 
 
 def central_crop(image: Any, central_fraction: Any) -> Tensor:
-    """The middle of the image, of this fraction of its height and width."""
+    """The center of the image, of this fraction of its height and width."""
     x = image_tensor(image, "central_crop")
     told = isinstance(central_fraction, Tensor)
     if not told and not 0 < central_fraction <= 1:
@@ -206,11 +209,11 @@ def central_crop(image: Any, central_fraction: Any) -> Tensor:
     return crop_to_bounding_box(x, *starts, *lengths)
 
 
-# -- compared
+# -- comparison
 
 
 def total_variation(images: Any, name: str | None = None) -> Tensor:
-    """The sum of the differences of neighbours, of each image."""
+    """Total variation of each image: the sum of absolute differences of neighbours."""
     x = image_tensor(images, "total_variation")
     h = height_axis(x)
     with get_default_graph().name_scope(name or "total_variation"):
@@ -220,14 +223,14 @@ def total_variation(images: Any, name: str | None = None) -> Tensor:
 
 
 def _steps(x: Tensor, axis: int) -> Tensor:
-    """Each element along `axis` less the one before it."""
+    """Differences of consecutive elements along `axis`."""
     everything = [_ALL] * axis
     later, earlier = (*everything, _LATER), (*everything, _EARLIER)
     return subtract(getitem(x, later), getitem(x, earlier))
 
 
 def image_gradients(image: Any) -> tuple[Tensor, Tensor]:
-    """How the images [batch, height, width, channels] change down and to the right, zeros last."""
+    """Differences of images [batch, height, width, channels] down and to the right; last ones 0."""
     x = image_tensor(image, "image_gradients")
     if not height_axis(x):
         raise ShapeError("image_gradients takes a batch of images", line=user_line())
@@ -238,7 +241,7 @@ def image_gradients(image: Any) -> tuple[Tensor, Tensor]:
 
 
 def psnr(a: Any, b: Any, max_val: Any, name: str | None = None) -> Tensor:
-    """The ratio of the largest value and the mean error of `b`, in decibels, of each image."""
+    """Peak signal-to-noise ratio of each image, in decibels."""
     x, y = image_tensor(a, "psnr"), image_tensor(b, "psnr")
     with get_default_graph().name_scope(name or "psnr"):
         most = convert_image_dtype(cast(max_val, x.dtype), float32)

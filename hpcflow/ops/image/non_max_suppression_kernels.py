@@ -1,4 +1,4 @@
-"""The kernel of non-maximum suppression."""
+"""Non-maximum suppression kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Boxes in images: the best ones of those that overlap."""
+"""Non-maximum suppression op: the best of overlapping boxes."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def best_boxes(
     centered: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """Greedy non-maximum suppression of each class: the boxes that no better one overlaps.
+    """Greedy non-maximum suppression for each class: boxes that overlap no better one.
 
-    Shapes: `boxes` [batch, n, 4] of two corners (y, x, y, x), or (x, y, width, height) around a
+    Shapes: `boxes` [batch, n, 4] of two corners (y, x, y, x), or (x, y, width, height) around the
             center if `centered`; `scores` [batch, classes, n]; the result is [m, 3]: sample, class
-            and box, the best first within each class.
+            and box, in descending order of score within each class.
     """
     x = convert_to_tensor(boxes)
     limits = [convert_to_tensor(v, x.dtype) for v in (iou_threshold, score_threshold)]

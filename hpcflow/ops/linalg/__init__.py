@@ -1,1 +1,1 @@
-"""Matrix products, decompositions, einsum and Fourier transforms, with their kernels."""
+"""Linear algebra ops: matrix products, decompositions, einsum, Fourier transforms, with kernels."""

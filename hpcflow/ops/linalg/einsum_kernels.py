@@ -1,4 +1,4 @@
-"""The kernel of einsum: every pair of inputs is one product of matrices, which BLAS computes."""
+"""Einsum kernel: contracts pairs of inputs by matrix products (BLAS)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hpcflow.kernels.kernel_registry import Node, kernel
 
 
 def spelled(terms: Sequence[str], out: str, ranks: Sequence[int]) -> tuple[list[str], str]:
-    """The labels with those of each "..." written out, the last axes of all being the same."""
+    """The labels with "..." written out as labels; the last axes correspond."""
     used = set("".join(terms))
     free = [c for c in string.ascii_letters if c not in used]
     pairs = zip(terms, ranks, strict=True)
@@ -27,11 +27,11 @@ def spelled(terms: Sequence[str], out: str, ranks: Sequence[int]) -> tuple[list[
 
 
 def tidy(xp: Any, x: Any, labels: str, keep: set[str]) -> tuple[Any, str]:
-    """`x` with one axis for each of its labels, summed over those not in `keep`."""
+    """`x` with one axis for each label, summed over labels not in `keep`."""
     for label in dict.fromkeys(labels):
         while labels.count(label) > 1:
             first, second = labels.index(label), labels.rindex(label)
-            x = xp.diagonal(x, 0, first, second)  # the diagonal is the last axis
+            x = xp.diagonal(x, 0, first, second)  # moves the diagonal to the last axis
             labels = labels[:first] + labels[first + 1 : second] + labels[second + 1 :] + label
     gone = tuple(i for i, label in enumerate(labels) if label not in keep)
     if gone:
@@ -41,12 +41,12 @@ def tidy(xp: Any, x: Any, labels: str, keep: set[str]) -> tuple[Any, str]:
 
 
 def ordered(x: Any, labels: str, out: str) -> Any:
-    """`x` with its axes in the order of `out`."""
+    """`x` transposed to the order `out` of labels."""
     return x.transpose([labels.index(c) for c in out])
 
 
 def _narrow(a: Any, left: str, b: Any, right: str) -> tuple[Any, str]:
-    """`a` without its axes of size 1 that are longer in `b`: they are broadcast."""
+    """`a` without axes of size 1 that are longer in `b`, since these are broadcast."""
     ones = [
         i
         for i, label in enumerate(left)
@@ -57,12 +57,12 @@ def _narrow(a: Any, left: str, b: Any, right: str) -> tuple[Any, str]:
 
 
 def _for_blas(xp: Any, x: Any) -> Any:
-    """A matrix of which one axis lies together in memory: others are multiplied without BLAS."""
+    """The matrix, copied unless one axis is contiguous, as BLAS requires."""
     return x if x.itemsize in x.strides[-2:] else xp.ascontiguousarray(x)
 
 
 def pair(xp: Any, a: Any, left: str, b: Any, right: str, out: str) -> Any:
-    """The sum of products of two arrays, as one product of matrices for each of the joint axes."""
+    """The contraction of two arrays, as one matrix product for each batch index."""
     a, left = tidy(xp, a, left, set(right + out))
     b, right = tidy(xp, b, right, set(left + out))
     (a, left), (b, right) = _narrow(a, left, b, right), _narrow(b, right, a, left)
@@ -80,7 +80,7 @@ def pair(xp: Any, a: Any, left: str, b: Any, right: str, out: str) -> Any:
 
 
 def _path(terms: Sequence[str], out: str, inputs: Sequence[Any]) -> list[tuple[int, ...]]:
-    """Which inputs to join in turn; the result of each goes to the end."""
+    """The contraction order: pairs of inputs; each result is appended to the list."""
     if len(terms) == 2:
         return [(0, 1)]
     stand_ins = [np.broadcast_to(np.float32(0), x.shape) for x in inputs]
@@ -89,7 +89,7 @@ def _path(terms: Sequence[str], out: str, inputs: Sequence[Any]) -> list[tuple[i
 
 
 def contract(xp: Any, terms: Sequence[str], out: str, inputs: Sequence[Any], path: Any) -> Any:
-    """The einsum of `inputs`, joined in the order of `path`."""
+    """The einsum of `inputs`, contracted in the order of `path`."""
     given = list(zip(inputs, terms, strict=True))
     for places in path:
         chosen = [given[i] for i in places]
@@ -109,7 +109,7 @@ def contract(xp: Any, terms: Sequence[str], out: str, inputs: Sequence[Any], pat
 def _einsum(xp: Any, node: Node) -> Callable[..., Any]:
     left, _, right = node.attrs["equation"].partition("->")
     given = left.split(",")
-    paths: dict[tuple[Any, ...], Any] = {}  # by shapes; a plan has few
+    paths: dict[tuple[Any, ...], Any] = {}  # by shapes, of which a plan has few
 
     def run(*args: Any) -> None:
         *inputs, result = args

@@ -1,4 +1,4 @@
-"""Sums of products by the names of axes: einsum and tensordot."""
+"""Einsum ops: einsum and tensordot."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ from hpcflow.ops.shape_inference import (
 
 
 def parse(equation: str, count: int) -> tuple[list[str], str]:
-    """The labels of each input and of the output; ShapeError if it is not an equation."""
+    """The labels of each input and of the output.
+
+    Errors: ShapeError for an invalid equation.
+    """
     text = equation.replace(" ", "").replace("...", "\0")
     if "." in text:
         raise ShapeError(f"einsum {equation!r} has dots that are no '...'")
@@ -84,11 +87,11 @@ def _einsum(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     return [Spec(inputs[0].dtype, tuple(result))]
 
 
-# -- its gradient, which is one too
+# -- the gradient, also an einsum
 
 
 def _size(x: Tensor, term: str, label: str) -> Any:
-    """How long the axis `label` of `x` is: an int if it is known now, else a tensor."""
+    """The size of the axis `label` of `x`: an int if static, else a tensor."""
     before, _, after = term.partition(".")
     at = before.index(label) if label in before else after.index(label) - len(after)
     if x.shape is not None and x.shape[at] is not None:
@@ -104,9 +107,9 @@ def _identity(n: Any, dtype: np.dtype) -> Tensor:
 
 
 def _back_to(op: Operation, k: int, g: Tensor) -> Tensor:
-    """The gradient of input `k`: the output's and the other inputs, summed to its labels.
+    """The gradient of input `k`: einsum of output gradient and other inputs to its labels.
 
-    A label that comes twice in it is a diagonal, one that only it has a repetition.
+    A label repeated in the input gives a diagonal; a label only in this input gives a broadcast.
     """
     terms, out = parse(op.attrs["equation"], len(op.inputs))
     x, term = op.inputs[k], terms[k]
@@ -131,7 +134,7 @@ def _back_to(op: Operation, k: int, g: Tensor) -> Tensor:
         left.append(own)
     if "." not in own:
         return _made(inputs, left, own)
-    front = "." + own.replace(".", "")  # stretched axes are summed where they come first
+    front = "." + own.replace(".", "")  # broadcast axes are summed, and must come first
     d = _made(inputs, left, front)
     turned = x if own == front else _made([x], [own], front)
     if d.shape is None or None in d.shape or d.shape != turned.shape:
@@ -155,10 +158,11 @@ op("Einsum", infer=_einsum, grad=_einsum_back)
 
 
 def einsum(equation: str, *inputs: Any, name: str | None = None) -> Tensor:
-    """The sum of products that `equation` names, e.g. "bij,bjk->bik" for products of matrices.
+    """The tensor contraction given by `equation`, for example "bij,bjk->bik" for batched matmul.
 
-    Labels are letters; "..." stands for further axes, which are broadcast; a label twice in one
-    input is its diagonal. Without "->" the output has the labels that come once, in order.
+    Labels are letters. "..." stands for further axes, which are broadcast. A label repeated in one
+    input is its diagonal. Without "->" the output has the labels that occur once, in alphabetical
+    order.
     """
     given = tensors(inputs, "einsum")
     terms, out = parse(equation, len(given))
@@ -166,7 +170,7 @@ def einsum(equation: str, *inputs: Any, name: str | None = None) -> Tensor:
 
 
 def _told_pairs(x: Tensor, y: Tensor, axes: Any) -> tuple[Tensor, Tensor] | None:
-    """The axes of each, where only the step tells them, or of what; None where all is known."""
+    """The contracted axes of each input, where only known at run time; None if all are static."""
     if isinstance(axes, Tensor):
         if axes.shape is not None and len(axes.shape) != 2:
             raise ShapeError(
@@ -190,9 +194,9 @@ def _told_pairs(x: Tensor, y: Tensor, axes: Any) -> tuple[Tensor, Tensor] | None
 
 
 def tensordot(a: Any, b: Any, axes: Any, name: str | None = None) -> Tensor:
-    """The sum of products over the last `axes` of `a` and the first of `b`, or over pairs of axes.
+    """The contraction over the last `axes` of `a` and the first of `b`, or over pairs of axes.
 
-    `axes` is a number, or two lists: those of `a` and those of `b`; tensors are lists.
+    `axes` is a number, or two lists or tensors: axes of `a` and axes of `b`.
     Shapes: the other axes of `a`, then those of `b`.
     """
     x, y = tensors([a, b], "tensordot")

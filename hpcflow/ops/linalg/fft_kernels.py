@@ -1,4 +1,4 @@
-"""Kernels of Fourier transforms."""
+"""Fourier transform kernels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _fft(xp: Any, node: Node) -> Callable[..., Any]:
     transform = xp.fft.ifftn if node.attrs["inverse"] else xp.fft.fftn
 
     def run(x: Any, out: Any) -> None:
-        if out.size:  # NumPy before 2 computes in double precision
+        if out.size:  # NumPy 1 computes in double precision
             xp.copyto(out, transform(x, axes=axes), casting="same_kind")
 
     return run

@@ -1,4 +1,4 @@
-"""Fourier transforms over the last one, two or three axes, of complex and of real numbers."""
+"""Fourier transform ops: complex and real FFT over the last one, two or three axes."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _irfft(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     return [Spec(REAL[x.dtype], (*x.shape[:-1], n))]
 
 
-# -- gradients: the transposes, which are transforms too
+# -- gradients: the adjoint transforms
 
 
 def _count(x: Tensor, rank: int) -> Any:
@@ -90,7 +90,7 @@ def _fft_back(op: Operation, g: Tensor) -> list[Any]:
 
 
 def _twice(half: Tensor, n: Any) -> Tensor:
-    """How often each column of half a spectrum is in the whole of length `n`, as real numbers."""
+    """How often each column of a half spectrum is in the full one of length `n`; real numbers."""
     places = range(getitem(shape(half), -1))
     middle = equal(multiply(places, 2), cast(convert_to_tensor(n), places.dtype))
     once = logical_or(equal(places, 0), middle)
@@ -152,7 +152,7 @@ def _lengths(given: Any, rank: int) -> tuple[int, ...] | None:
 
 
 def _fitted(x: Tensor, wanted: Sequence[int]) -> Tensor:
-    """`x` with its last axes cut to these sizes, or continued by zeros."""
+    """`x` truncated or zero-padded to these sizes on its last axes."""
     if x.shape is None:
         raise ShapeError("fft_length for a tensor of unknown rank", hint="tensor.set_shape")
     lead = len(x.shape) - len(wanted)
@@ -205,17 +205,17 @@ irfft, irfft2d, irfft3d = _inverse_real(1), _inverse_real(2), _inverse_real(3)
 
 
 def fftshift(x: Any, axes: Any = None, name: str | None = None) -> Tensor:
-    """The zero frequency moved from the front to the middle of `axes` (all if None)."""
+    """The zero frequency moved to the middle of `axes` (None: all)."""
     return _rolled(x, axes, lambda n: floordiv(n + 1, 2), name)
 
 
 def ifftshift(x: Any, axes: Any = None, name: str | None = None) -> Tensor:
-    """The opposite of `fftshift`."""
+    """The inverse of `fftshift`."""
     return _rolled(x, axes, lambda n: floordiv(n, 2), name)
 
 
 def _rolled(x: Any, axes: Any, start: Callable[[Tensor], Tensor], name: str | None) -> Tensor:
-    """Along each axis what begins at `start(size)`, then what comes before."""
+    """Rotation of each axis so that it begins at `start(size)`."""
     x = convert_to_tensor(x)
     listed = static_axes(axes)
     if listed is None:

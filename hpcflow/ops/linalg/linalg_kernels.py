@@ -1,4 +1,4 @@
-"""Kernels of linear algebra, by LAPACK (NumPy) or cuSOLVER (CuPy)."""
+"""Linear algebra kernels: LAPACK (NumPy) or cuSOLVER (CuPy)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 from hpcflow.errors import NumericError
 from hpcflow.kernels.kernel_registry import Node, kernel
 
-BLOCK = 64  # rows of a triangle that are solved at once; the rest are products of matrices
+BLOCK = 64  # block size of triangular solves; the rest are matrix products
 
 
 def tried(function: Callable[..., Any], *args: Any, **more: Any) -> Any:
-    """A function of numpy.linalg; what it cannot compute is a NumericError."""
+    """A function of numpy.linalg whose LinAlgError becomes a NumericError."""
     try:
         return function(*args, **more)
     except np.linalg.LinAlgError as error:
@@ -50,7 +50,7 @@ def _log_determinant(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 def _joined(xp: Any, a: Any, b: Any) -> tuple[Any, Any]:
-    """Matrices and right sides with the same leading axes."""
+    """Matrices and right-hand sides, broadcast to common leading axes."""
     lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     return tuple(xp.broadcast_to(x, (*lead, *x.shape[-2:])) for x in (a, b))
 
@@ -85,14 +85,14 @@ def _triangular_solve(xp: Any, node: Node) -> Callable[..., Any]:
     return run
 
 
-# -- the exponential: Pade's approximant of order 13 after halving (N. Higham, SIMAX 26 (2005) 1179)
+# -- matrix exponential: Pade approximant of order 13 with scaling (N. Higham, SIMAX 26 (2005) 1179)
 
 _PADE: tuple[float, ...] = (
     *(64764752532480000, 32382376266240000, 7771770303897600, 1187353796428800),
     *(129060195264000, 10559470521600, 670442572800, 33522128640, 1323241920),
     *(40840800, 960960, 16380, 182, 1),
 )
-_LARGEST = 5.371920351148152  # 1-norm up to which the approximant has all digits
+_LARGEST = 5.371920351148152  # 1-norm up to which the approximant is fully accurate
 
 
 @kernel("Expm", "out")

@@ -1,4 +1,4 @@
-"""Linear algebra: solving, inverting, determinants, the matrix exponential; batches of matrices."""
+"""Linear algebra ops: solve, inverse, determinant, Cholesky, matrix exponential; batched."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from hpcflow.ops.shape_inference import Attrs, make, one, operands, require_equa
 
 
 def lapack(type: str, spec: Spec) -> tuple[Shape, int | None, int | None]:
-    """The shape of matrices of a dtype that LAPACK computes with."""
+    """The shape of matrices of a dtype that LAPACK supports."""
     if spec.dtype.kind not in "fc" or spec.dtype.itemsize < 4:
         raise DTypeError(
             f"{type} takes float32, float64 or complex numbers, not {spec.dtype}",
@@ -53,7 +53,7 @@ def lapack(type: str, spec: Spec) -> tuple[Shape, int | None, int | None]:
 
 
 def square(type: str, spec: Spec) -> tuple[Shape, int | None]:
-    """The leading axes and the side of square matrices."""
+    """The leading axes and the size of square matrices."""
     lead, rows, columns = lapack(type, spec)
     if lead is None:
         return None, None
@@ -63,7 +63,7 @@ def square(type: str, spec: Spec) -> tuple[Shape, int | None]:
 
 
 def same(type: str) -> Infer:
-    """Shape rule of square matrices made of square matrices."""
+    """Shape rule of ops from square matrices to square matrices."""
 
     def infer(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
         lead, n = square(type, inputs[0])
@@ -147,14 +147,14 @@ def _cholesky_back(op: Operation, g: Tensor) -> list[Any]:
 
 
 def _expm_back(op: Operation, g: Tensor) -> list[Any]:
-    a = adjoint(op.inputs[0])  # the exponential of [[a, g], [0, a]] has the derivative above
+    a = adjoint(op.inputs[0])  # exp([[a, g], [0, a]]) contains the derivative
     above = concat([a, g], -1)
     whole = concat([above, concat([zeros_like(g), a], -1)], -2)
     return [_upper_right(one("Expm", [whole]), a)]
 
 
 def _upper_right(whole: Tensor, a: Tensor) -> Tensor:
-    """The quarter of `whole`, of twice the side of `a`."""
+    """The upper right quarter of `whole`, which is twice as large as `a`."""
     side = None if a.shape is None else a.shape[-1]
     if side is not None:
         return getitem(whole, (..., slice(None, side), slice(side, None)))
@@ -178,7 +178,7 @@ op("Expm", infer=same("expm"), grad=_expm_back)
 def matrix_inverse(input: Any, adjoint: bool = False, name: str | None = None) -> Tensor:
     """The inverse of each square matrix, or of its adjoint.
 
-    Errors: NumericError, when it runs, if a matrix is singular.
+    Errors: NumericError at run time for a singular matrix.
     """
     return one("MatrixInverse", [_turned(input, adjoint)], {}, name)
 
@@ -188,10 +188,10 @@ def _turned(matrix: Any, turn: bool) -> Tensor:
 
 
 def matrix_solve(matrix: Any, rhs: Any, adjoint: bool = False, name: str | None = None) -> Tensor:
-    """The X for which `matrix` (or its adjoint) times X is `rhs`.
+    """The solution X of `matrix` X = `rhs`, or with the adjoint of `matrix`.
 
     Shapes: [..., n, n] and [..., n, k] give [..., n, k]; leading axes are broadcast.
-    Errors: NumericError, when it runs, if a matrix is singular.
+    Errors: NumericError at run time for a singular matrix.
     """
     a, b = operands(matrix, rhs)
     return one("MatrixSolve", [a, b], {"adjoint": bool(adjoint)}, name)
@@ -200,7 +200,7 @@ def matrix_solve(matrix: Any, rhs: Any, adjoint: bool = False, name: str | None 
 def matrix_triangular_solve(
     matrix: Any, rhs: Any, lower: bool = True, adjoint: bool = False, name: str | None = None
 ) -> Tensor:
-    """`matrix_solve` that reads only the `lower` or the upper triangle of `matrix`."""
+    """`matrix_solve` for triangular matrices; reads only the `lower` or the upper triangle."""
     a, b = operands(matrix, rhs)
     attrs = {"lower": bool(lower), "adjoint": bool(adjoint)}
     return one("MatrixTriangularSolve", [a, b], attrs, name)
@@ -212,22 +212,22 @@ def matrix_determinant(input: Any, name: str | None = None) -> Tensor:
 
 
 def slogdet(input: Any, name: str | None = None) -> LogMatrixDeterminant:
-    """The sign of the determinant of each matrix and the logarithm of its absolute value."""
+    """The sign and the logarithm of the absolute value of each determinant."""
     sign, size = make("LogMatrixDeterminant", [convert_to_tensor(input)], {}, name).outputs
     return LogMatrixDeterminant(sign, size)
 
 
 def cholesky(input: Any, name: str | None = None) -> Tensor:
-    """The lower triangular L with L L^H = `input`, whose lower triangle alone is read.
+    """The Cholesky factor: lower triangular L with L L^H = `input`; reads the lower triangle.
 
     Gradient: symmetric, as in TensorFlow.
-    Errors: NumericError, when it runs, if a matrix is not positive definite.
+    Errors: NumericError at run time for a matrix that is not positive definite.
     """
     return one("Cholesky", [convert_to_tensor(input)], {}, name)
 
 
 def cholesky_solve(chol: Any, rhs: Any, name: str | None = None) -> Tensor:
-    """The X for which A X = `rhs`, where `chol` is the Cholesky factor of A."""
+    """The solution X of A X = `rhs`, where `chol` is the Cholesky factor of A."""
     half = matrix_triangular_solve(chol, rhs)
     return matrix_triangular_solve(chol, half, adjoint=True, name=name)
 
@@ -239,7 +239,7 @@ def logdet(matrix: Any, name: str | None = None) -> Tensor:
 
 
 def expm(input: Any, name: str | None = None) -> Tensor:
-    """The exponential of each square matrix, the sum of its powers over factorials."""
+    """The matrix exponential of each square matrix."""
     return one("Expm", [convert_to_tensor(input)], {}, name)
 
 
@@ -251,7 +251,7 @@ def matvec(
     adjoint_a: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """The product of matrices with vectors: [..., n, k] and [..., k] give [..., n]."""
+    """The products of matrices and vectors: [..., n, k] and [..., k] give [..., n]."""
     x, y = operands(a, b)
     if adjoint_a:
         x = adjoint(x)
@@ -261,10 +261,10 @@ def matvec(
 def matrix_solve_ls(
     matrix: Any, rhs: Any, l2_regularizer: float = 0.0, fast: bool = True, name: str | None = None
 ) -> Tensor:
-    """The X of least norm for which `matrix` times X is nearest to `rhs`, or regularized.
+    """The least squares solution X of `matrix` X = `rhs` of least norm, optionally regularized.
 
-    `fast` solves the normal equations (full rank is needed); otherwise singular values are used,
-    those below the rounding of the largest count as 0, and `l2_regularizer` must be 0.
+    `fast` solves the normal equations, which requires full rank. Otherwise an SVD is used; singular
+    values below the machine epsilon times the largest count as 0, and `l2_regularizer` must be 0.
     Shapes: [..., m, n] and [..., m, k] give [..., n, k].
     """
     a, b = operands(matrix, rhs)

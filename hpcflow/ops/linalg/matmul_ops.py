@@ -1,4 +1,4 @@
-"""The matrix product."""
+"""Matmul op: the matrix product."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _matmul_back(op: Operation, g: Tensor) -> list[Any]:
 
 
 def _without_lead(d: Tensor, x: Tensor, other: Tensor) -> Tensor:
-    """Sum over the leading axes along which the product repeated `x`."""
+    """The sum over leading axes along which the product broadcast `x`."""
     if x.shape is not None and other.shape is not None:
         if x.shape[:-2] == other.shape[:-2] and None not in x.shape[:-2]:
             return d
@@ -77,8 +77,8 @@ def matmul(
 ) -> Tensor:
     """The matrix product of the last two axes; leading axes are broadcast.
 
-    Shapes: [..., n, k] and [..., k, m] give [..., n, m]; the transposed ones are given swapped, the
-            adjoint ones swapped and conjugate.
+    Shapes: [..., n, k] and [..., k, m] give [..., n, m]; transposed and adjoint inputs have their
+            last two axes swapped.
     """
     if (transpose_a and adjoint_a) or (transpose_b and adjoint_b):
         raise ShapeError("a matrix is transposed or adjoint, not both", line=user_line())

@@ -1,4 +1,4 @@
-"""Matrices as products: QR, singular values, eigenvalues of Hermitian ones; batched."""
+"""Matrix decomposition ops: QR, SVD, eigenvalues of Hermitian matrices; batched."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ def _eig(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 
 
 def _over(x: Tensor, r: Tensor) -> Tensor:
-    """`x` times the adjoint of the inverse of the upper triangular `r`."""
+    """`x` times the adjoint of the inverse of the upper triangular matrix `r`."""
     return adjoint(matrix_triangular_solve(r, adjoint(x), lower=False))
 
 
 def _qr_back(op: Operation, dq: Tensor | None, dr: Tensor | None) -> list[Any]:
-    """S. F. Walter, L. Lehmann, arXiv:1001.1654; of thin factors."""
+    """Gradient of QR for thin factors. Source: S. F. Walter, L. Lehmann, arXiv:1001.1654."""
     x, (q, r) = op.inputs[0], op.outputs
     rows, columns = (None, None) if x.shape is None else x.shape[-2:]
     thin = not op.attrs["full_matrices"] or rows == columns
@@ -93,7 +93,7 @@ def _qr_back(op: Operation, dq: Tensor | None, dr: Tensor | None) -> list[Any]:
 
 
 def _lower(x: Tensor) -> Tensor:
-    """The lower triangle; of complex numbers with half the diagonal, which is imaginary."""
+    """The lower triangle; of complex matrices with half the diagonal, which is imaginary."""
     low = matrix_band_part(x, -1, 0)
     if x.dtype.kind == "c":
         return matrix_set_diag(low, multiply(matrix_diag_part(x), 0.5))
@@ -101,14 +101,17 @@ def _lower(x: Tensor) -> Tensor:
 
 
 def _gaps(values: Tensor) -> Tensor:
-    """1 / (v_j - v_i) in row i and column j; 0 on the diagonal and between equal ones."""
+    """1 / (v_j - v_i) in row i and column j; 0 on the diagonal and for equal values."""
     gap = subtract(expand_dims(values, -2), expand_dims(values, -1))
     none = equal(gap, 0)
     return where(none, 0, reciprocal(where(none, 1, gap)))
 
 
 def _svd_back(op: Operation, ds: Tensor | None, *rest: Tensor | None) -> list[Any]:
-    """J. Townsend, Differentiating the singular value decomposition (2016)."""
+    """Gradient of SVD. Source: J.
+
+    Townsend, Differentiating the singular value decomposition (2016).
+    """
     x = op.inputs[0]
     rows, columns = (None, None) if x.shape is None else x.shape[-2:]
     whole = op.attrs["full_matrices"] and (rows is None or rows != columns)
@@ -155,7 +158,7 @@ def _svd_vectors(
 
 
 def _eig_back(op: Operation, de: Tensor | None, *rest: Tensor | None) -> list[Any]:
-    """Of the lower triangle, which alone is read, as in TensorFlow."""
+    """Gradient for the lower triangle, the only one read, as in TensorFlow."""
     x = op.inputs[0]
 
     def gradient() -> Tensor:
@@ -185,10 +188,10 @@ op("SelfAdjointEig", infer=_eig, grad=_eig_back)
 
 
 def qr(input: Any, full_matrices: bool = False, name: str | None = None) -> Qr:
-    """Q with orthonormal columns and R upper triangular, whose product is `input`.
+    """QR decomposition of `input`: Q with orthonormal columns, R upper triangular.
 
     Shapes: [..., m, k] and [..., k, n], where k is min(m, n), or m with `full_matrices`.
-    Gradient: for m >= n and thin factors; a GradientError otherwise.
+    Gradient: for m >= n and thin factors; otherwise GradientError.
     """
     attrs = {"full_matrices": bool(full_matrices)}
     q, r = make("Qr", [convert_to_tensor(input)], attrs, name).outputs
@@ -198,10 +201,10 @@ def qr(input: Any, full_matrices: bool = False, name: str | None = None) -> Qr:
 def svd(
     tensor: Any, full_matrices: bool = False, compute_uv: bool = True, name: str | None = None
 ) -> Any:
-    """Singular values, largest first, and with `compute_uv` the matrices U and V: (s, u, v).
+    """Singular value decomposition U diag(s) V^H: (s, u, v) with `compute_uv`, else s, descending.
 
-    `tensor` is U diag(s) V^H. Shapes: [..., k], [..., m, k], [..., n, k], where k is min(m, n);
-    U and V are square with `full_matrices`.
+    Shapes: [..., k], [..., m, k], [..., n, k], where k is min(m, n); U and V are square with
+            `full_matrices`.
     Gradient: of s always; of U and V for real matrices and thin factors.
     """
     attrs = {"full_matrices": bool(full_matrices), "compute_uv": bool(compute_uv)}
@@ -210,9 +213,9 @@ def svd(
 
 
 def self_adjoint_eig(tensor: Any, name: str | None = None) -> tuple[Tensor, Tensor]:
-    """The eigenvalues of Hermitian matrices, smallest first, and eigenvectors as columns.
+    """The eigenvalues of Hermitian matrices in ascending order, and eigenvectors as columns.
 
-    Only the lower triangle is read, and has the gradient.
+    Only the lower triangle is read and has the gradient.
     """
     values, vectors = make(
         "SelfAdjointEig", [convert_to_tensor(tensor)], {"compute_v": True}, name
@@ -221,5 +224,5 @@ def self_adjoint_eig(tensor: Any, name: str | None = None) -> tuple[Tensor, Tens
 
 
 def self_adjoint_eigvals(tensor: Any, name: str | None = None) -> Tensor:
-    """The eigenvalues of Hermitian matrices, smallest first."""
+    """The eigenvalues of Hermitian matrices in ascending order."""
     return one("SelfAdjointEig", [convert_to_tensor(tensor)], {"compute_v": False}, name)

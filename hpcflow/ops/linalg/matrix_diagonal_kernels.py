@@ -1,4 +1,4 @@
-"""Kernels of parts of matrices."""
+"""Matrix diagonal kernels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hpcflow.kernels.kernel_registry import Node, kernel
 
 
 def diagonal(xp: Any, x: Any) -> Any:
-    """The places on the diagonal of matrices, as an index of the last two axes."""
+    """The index of the diagonal in the last two axes."""
     places = xp.arange(min(x.shape[-2:]))
     return (..., places, places)
 

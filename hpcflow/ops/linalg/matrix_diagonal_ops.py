@@ -1,4 +1,4 @@
-"""Parts of matrices: diagonals, bands, transposes, traces, norms; leading axes are a batch."""
+"""Matrix diagonal ops: diagonals, bands, transpose, trace, norm; leading axes are batch axes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,10 @@ from hpcflow.ops.shape_inference import (
 
 
 def matrix_shape(type: str, spec: Spec) -> tuple[Shape, int | None, int | None]:
-    """The leading axes, rows and columns of matrices; ShapeError if the rank is below 2."""
+    """The leading axes, rows and columns of matrices.
+
+    Errors: ShapeError if the rank is below 2.
+    """
     given = spec.shape
     if given is None:
         return None, None, None
@@ -128,7 +131,7 @@ op(
 
 
 def matrix_diag(diagonal: Any, name: str | None = None) -> Tensor:
-    """Matrices with these diagonals and zeros elsewhere: [..., n] gives [..., n, n]."""
+    """Diagonal matrices with these diagonals: [..., n] gives [..., n, n]."""
     return one("MatrixDiag", [convert_to_tensor(diagonal)], {}, name)
 
 
@@ -138,13 +141,13 @@ def matrix_diag_part(input: Any, name: str | None = None) -> Tensor:
 
 
 def matrix_set_diag(input: Any, diagonal: Any, name: str | None = None) -> Tensor:
-    """The matrices with other diagonals."""
+    """The matrices with their diagonals replaced."""
     x = convert_to_tensor(input)
     return one("MatrixSetDiag", [x, like(diagonal, x)], {}, name)
 
 
 def matrix_band_part(input: Any, num_lower: Any, num_upper: Any, name: str | None = None) -> Tensor:
-    """The diagonals up to `num_lower` below and `num_upper` above the main one, zeros elsewhere.
+    """The band of `num_lower` diagonals below and `num_upper` above the main one; zeros elsewhere.
 
     A negative number keeps all: (-1, 0) is the lower triangle, (0, -1) the upper.
     """
@@ -162,13 +165,13 @@ def matrix_band_part(input: Any, num_lower: Any, num_upper: Any, name: str | Non
 
 
 def _within(away: Tensor, most: Any) -> Tensor:
-    """Where diagonals, counted from the main one, are kept: all if `most` is negative."""
+    """Whether diagonals, counted from the main one, are in the band; all if `most` is negative."""
     limit = cast(convert_to_tensor(most[0] if isinstance(most, list) else most), int64)
     return logical_or(less(limit, 0), less_equal(away, limit))
 
 
 def diag(diagonal: Any, name: str | None = None) -> Tensor:
-    """A tensor of twice the rank whose diagonal is `diagonal`, zeros elsewhere."""
+    """A tensor of twice the rank with diagonal `diagonal`, zeros elsewhere."""
     x = convert_to_tensor(diagonal)
     if x.shape == ():
         raise ShapeError("diag of a scalar", line=user_line())
@@ -182,7 +185,7 @@ def diag(diagonal: Any, name: str | None = None) -> Tensor:
 
 
 def diag_part(input: Any, name: str | None = None) -> Tensor:
-    """The diagonal of a tensor whose shape is another one twice."""
+    """The diagonal of a tensor whose shape is a shape repeated twice."""
     x = convert_to_tensor(input)
     if x.shape is None:
         told = shape(x)
@@ -211,7 +214,7 @@ def trace(x: Any, name: str | None = None) -> Tensor:
 
 
 def matrix_transpose(a: Any, name: str | None = None, conjugate: bool = False) -> Tensor:
-    """The last two axes exchanged, and the complex conjugate if `conjugate`."""
+    """The last two axes exchanged, conjugated if `conjugate`."""
     x = convert_to_tensor(a)
     if conjugate:
         x = conj(x)
@@ -234,7 +237,7 @@ def eye(
     dtype: Any = float32,
     name: str | None = None,
 ) -> Tensor:
-    """Identity matrices: ones on the diagonal; repeated to `batch_shape` if it is given."""
+    """Identity matrices, repeated to `batch_shape` if given."""
     n = checked_sizes(num_rows, "the number of rows of eye")
     m = n if num_columns is None else checked_sizes(num_columns, "the number of columns of eye")
     known = [int(t.constant) for t in (n, m) if t.constant is not None]
@@ -264,7 +267,7 @@ def norm(
 ) -> Tensor:
     """The norm of vectors along one axis, of matrices over two, or of all elements (axis None).
 
-    `ord` is "euclidean", 1, 2, infinity or any positive number; of matrices "euclidean" or "fro",
+    `ord` is "euclidean", 1, 2, infinity or any positive number; for matrices "euclidean" or "fro",
     1, 2 and infinity. The result is real.
     """
     x = convert_to_tensor(tensor)

@@ -1,4 +1,7 @@
-"""Matrices in the order in which a product reads them: made by the plan for those used often."""
+"""Packed matmul ops: matrices stored in the order in which the product reads them.
+
+The plan creates them for matrices that are used often.
+"""
 
 from __future__ import annotations
 

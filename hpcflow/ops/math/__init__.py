@@ -1,1 +1,1 @@
-"""Elementwise arithmetic, reductions and special functions, with their kernels."""
+"""Math ops: elementwise arithmetic, reductions and special functions, with kernels."""

@@ -1,4 +1,4 @@
-"""Kernels of elementwise arithmetic, comparison, logic, casts and the matrix product."""
+"""Arithmetic kernels: elementwise arithmetic, comparison, logic, casts, matrix product."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from hpcflow.errors import NumericError
 from hpcflow.kernels.kernel_registry import Node, kernel
 
-# op -> NumPy's ufunc; generated code calls it with nothing between
+# op -> NumPy ufunc, which generated code calls directly
 UFUNCS = {
     **{"Add": "add", "Sub": "subtract", "Mul": "multiply", "RealDiv": "true_divide"},
     **{"Maximum": "maximum", "Minimum": "minimum"},
@@ -24,7 +24,7 @@ UFUNCS = {
 
 
 def ufunc(type: str, name: str) -> None:
-    """Add the kernel of an op that is one of NumPy's ufuncs."""
+    """Add the kernel of an op that is a NumPy ufunc."""
 
     @kernel(type, "ufunc", inplace=(0, 1))
     def make(xp: Any, node: Node) -> Callable[..., Any]:
@@ -36,13 +36,13 @@ for _type, _name in UFUNCS.items():
 
 
 def no_zero(xp: Any, x: Any, y: Any) -> None:
-    """NumericError if integers `x` would be divided by zero; IEEE numbers may be."""
+    """Check integer divisors for zero; floats follow IEEE. Errors: NumericError."""
     if x.size and not xp.all(y):
         raise NumericError("integers are divided by zero", hint="hf.where(hf.equal(y, 0), 1, y)")
 
 
 def truncated(xp: Any, x: Any, y: Any) -> Any:
-    """Quotients of integers, cut towards zero."""
+    """Integer quotients truncated towards zero."""
     no_zero(xp, x, y)
     return xp.floor_divide(xp.subtract(x, xp.fmod(x, y)), y)
 
@@ -75,9 +75,9 @@ def _pow(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 def _float_power(x: Any, y: Any, *out: Any) -> Any:
-    """`x ** y` as C's pow: NumPy takes the root where an exponent of 0.5 is broadcast.
+    """`x ** y` as C's pow; NumPy uses sqrt for a broadcast exponent of 0.5.
 
-    That is NaN at minus infinity and -0 at -0, where pow is infinity and 0.
+    sqrt gives NaN at minus infinity and -0 at -0, where pow gives infinity and 0.
     """
     is_broadcast = np.size(y) < np.size(x) or np.size(y) == 1
     if not (is_broadcast and (roots := np.equal(y, 0.5)).any()):
@@ -98,7 +98,7 @@ def _floor_div(xp: Any, node: Node) -> Callable[..., Any]:
 
         return whole
 
-    def run(x: Any, y: Any, *out: Any) -> Any:  # floor_divide is that of the exact quotient
+    def run(x: Any, y: Any, *out: Any) -> Any:  # NumPy's floor_divide is exact
         return xp.floor(xp.true_divide(x, y, *out), *out)
 
     return run
@@ -109,7 +109,7 @@ def _sign(xp: Any, node: Node) -> Callable[..., Any]:
     if node.outputs[0].dtype.kind != "c":
         return xp.sign
 
-    def run(x: Any, *out: Any) -> Any:  # NumPy 1 has another idea of it
+    def run(x: Any, *out: Any) -> Any:  # NumPy 1 differs
         size = xp.abs(x)
         return xp.true_divide(x, xp.where(size == 0, size.dtype.type(1), size), *out)
 
@@ -117,7 +117,7 @@ def _sign(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 def number(xp: Any, value: float, node: Node) -> Any:
-    """A scalar of the output's dtype: NumPy takes a 0-d array faster than a Python number."""
+    """A scalar of the output's dtype; NumPy is faster with a 0-d array than with a number."""
     return xp.asarray(value, node.outputs[0].dtype)
 
 
@@ -134,7 +134,7 @@ def _rsqrt(xp: Any, node: Node) -> Callable[..., Any]:
 def _sigmoid(xp: Any, node: Node) -> Callable[..., Any]:
     unit = number(xp, 1, node)
 
-    def run(x: Any, out: Any) -> None:  # where exp overflows it is 0
+    def run(x: Any, out: Any) -> None:  # 0 where exp overflows
         xp.negative(x, out)
         xp.exp(out, out)
         xp.add(out, unit, out)
@@ -147,7 +147,7 @@ def _sigmoid(xp: Any, node: Node) -> Callable[..., Any]:
 def _row_condition(xp: Any, node: Node) -> Callable[..., Any]:
     known = node.outputs[0].shape
 
-    def run(condition: Any, *choices: Any) -> Any:  # the condition alone where the shape is known
+    def run(condition: Any, *choices: Any) -> Any:  # no `x`, `y` if the shape is known
         if condition.ndim != 1:
             return condition
         rank = max(c.ndim for c in choices) if known is None else len(known)
@@ -199,7 +199,7 @@ def _select(xp: Any, node: Node) -> Callable[..., Any]:
     bits = f"u{size}"
 
     def run(condition: Any, x: Any, y: Any, out: Any, room: Any = (None, None)) -> None:
-        # bit patterns times masks, exact for NaN too: 14 us where masked copies take 70
+        # bit patterns times masks, also exact for NaN: 14 us instead of 70 us for masked copies
         other = np.multiply(y.view(bits), np.logical_not(condition, out=room[0]), out=room[1])
         whole = out.view(bits)
         np.multiply(x.view(bits), condition, whole)

@@ -1,4 +1,4 @@
-"""Elementwise arithmetic, comparison and logic, casts, sums of many."""
+"""Arithmetic ops: elementwise arithmetic, comparison, logic, casts, add_n."""
 
 from __future__ import annotations
 
@@ -48,21 +48,21 @@ _BOOLEAN = NoGrad("its output is booleans")
 
 
 class Unary(Protocol):
-    """A public function of one tensor."""
+    """Type of a public function of one tensor."""
 
     def __call__(self, x: Any, name: str | None = None) -> Tensor: ...  # noqa: D102
 
 
 class Binary(Protocol):
-    """A public function of two tensors, which are broadcast together."""
+    """Type of a public function of two tensors, which are broadcast."""
 
     def __call__(self, x: Any, y: Any, name: str | None = None) -> Tensor: ...  # noqa: D102
 
 
 def unary(type: str, kinds: str, grad: Any, doc: str, value: Any = None) -> Unary:
-    """Add an elementwise op of one input to the table; returns its public function.
+    """Add a unary elementwise op to the table; returns its public function.
 
-    `grad(x, y, g)` gives the gradient of the input `x` from the output `y` and its gradient `g`.
+    `grad(x, y, g)` returns the gradient of the input `x` from the output `y` and its gradient `g`.
     """
 
     def rule(op: Operation, g: Tensor) -> list[Tensor | None]:
@@ -89,10 +89,10 @@ def binary(
     value: Any,
     result: np.dtype | None = None,
 ) -> Binary:
-    """Add an elementwise op of two broadcast inputs to the table; returns its public function.
+    """Add an elementwise op with two broadcast inputs to the table; returns its public function.
 
-    `grads` are two functions of (x, y, output, g), or None or NoGrad in place of one; sums over
-    stretched axes are added.
+    `grads` are two functions of (x, y, output, g), or None or NoGrad. Sums over broadcast axes are
+    added.
     """
 
     def rule(op: Operation, g: Tensor) -> list[Any]:
@@ -117,7 +117,7 @@ def binary(
     return function
 
 
-# -- arithmetic of two tensors; gradients of complex numbers are conjugate, as TensorFlow's
+# -- binary arithmetic; gradients of complex numbers are conjugate, as in TensorFlow
 
 _ALL = "iuf"
 _ARITHMETIC = "iufc"
@@ -134,7 +134,7 @@ op("Conj", infer=alike("conj", "c"), grad=lambda op, g: [conj(g)])
 
 
 def whole(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` of known integers; None where it divides by zero: the step tells."""
+    """`function` of static integers; None for division by zero, which is an error at run time."""
     return lambda x, y: function(x, y) if y.all() else None
 
 
@@ -143,7 +143,7 @@ def _powers(x: np.ndarray, y: np.ndarray) -> Any:
 
 
 def times(g: Tensor, slope: Tensor) -> Tensor:
-    """The gradient `g` behind a function whose derivative is `slope`."""
+    """The gradient `g` times the derivative `slope`."""
     return multiply(g, conj(slope))
 
 
@@ -153,7 +153,7 @@ def twice(g: Tensor) -> Tensor:
 
 
 def times_no_nan(g: Tensor, slope: Tensor) -> Tensor:
-    """`times`, and 0 where `g` is 0, also if the slope is infinite or NaN there."""
+    """As `times`, but 0 where `g` is 0, even if the slope is infinite or NaN."""
     return multiply_no_nan(conj(slope), g)
 
 
@@ -163,7 +163,7 @@ _sum: Binary = binary("Add", _ARITHMETIC, (_first, _second), "`x + y`.", np.add)
 
 
 def add(x: Any, y: Any, name: str | None = None) -> Tensor:
-    """`x + y`; strings are joined."""
+    """`x + y`; strings are concatenated."""
     a, b = operands(x, y)
     if a.dtype == string:
         return one("StringJoin", [a, b], {"separator": ""}, name or "Add")
@@ -243,7 +243,7 @@ def _power_base(x: Tensor, y: Tensor, z: Tensor, g: Tensor) -> Tensor:
 
 def _power_exponent(x: Tensor, y: Tensor, z: Tensor, g: Tensor) -> Tensor:
     defined = not_equal(x, 0) if x.dtype.kind == "c" else greater(x, 0)
-    logs = where(defined, log(where(defined, x, 1)), 0)  # 0 ** y does not change with y
+    logs = where(defined, log(where(defined, x, 1)), 0)  # d/dy 0 ** y is 0
     return times(times(g, z), logs)
 
 
@@ -251,14 +251,14 @@ _power: Binary = binary("Pow", _ARITHMETIC, (_power_base, _power_exponent), "`x 
 
 
 def pow(x: Any, y: Any, name: str | None = None) -> Tensor:
-    """`x ** y`; of a plain 2 or 3 products."""
+    """`x ** y`; constant exponents 2 and 3 become products."""
     if isinstance(y, (int, float)) and y in (2, 3):
         return square(x, name) if y == 2 else multiply(square(x), x, name)
     return _power(x, y, name)
 
 
 def divide(x: Any, y: Any, name: str | None = None) -> Tensor:
-    """`x / y`; integers are divided as float64 (those of up to 16 bits as float32)."""
+    """`x / y`; integers are converted to float64 (up to 16 bits: float32)."""
     a, b = operands(x, y)
     if not is_floating(a.dtype):
         wide = float32 if a.dtype.itemsize <= 2 else float64
@@ -269,13 +269,13 @@ def divide(x: Any, y: Any, name: str | None = None) -> Tensor:
 truediv = divide
 
 
-# -- functions of one tensor
+# -- unary functions
 
 _F, _C = "f", "fc"
 
 
 def analytic(type: str, slope: Any, doc: str, value: Any = None) -> Unary:
-    """Add a function of one tensor, real or complex, whose derivative is `slope(x, y)`."""
+    """Add a unary function, real or complex, with derivative `slope(x, y)`."""
     return unary(type, _C, lambda x, y, g: times(g, slope(x, y)), doc, value)
 
 
@@ -283,7 +283,7 @@ negative: Unary = unary("Neg", "ifc", lambda x, y, g: negative(g), "`-x`.", np.n
 
 
 def _turning(x: Tensor, y: Tensor, g: Tensor) -> Tensor:
-    """The gradient of `x / |x|`: what of `g` turns it, by the size of `x`; 0 at 0."""
+    """The gradient of `x / |x|`: the part of `g` that rotates it, divided by |x|; 0 at 0."""
     along = cast(one("Real", [multiply(g, conj(y))]), x.dtype)
     size = cast(one("ComplexAbs", [x]), x.dtype)
     there = equal(size, 0)
@@ -302,7 +302,7 @@ _real_abs: Unary = unary("Abs", _ALL, lambda x, y, g: multiply(g, sign(x)), "`|x
 
 
 def abs(x: Any, name: str | None = None) -> Tensor:
-    """The absolute value of `x`; a real number also for complex ones."""
+    """The absolute value of `x`; real also for complex numbers."""
     x = convert_to_tensor(x)
     return one("ComplexAbs", [x], {}, name) if x.dtype.kind == "c" else _real_abs(x, name)
 
@@ -407,10 +407,10 @@ op("RowCondition", infer=_row_condition, grad=_BOOLEAN)
 
 
 def where(condition: Any, x: Any = None, y: Any = None, name: str | None = None) -> Tensor:
-    """`x` where `condition` holds, else `y`; a vector picks rows of matrices and larger tensors.
+    """`x` where `condition` is true, else `y`; a vector condition selects rows.
 
-    Else the three are broadcast together. Without `x` and `y` the positions where it holds: int64
-    [true elements, rank].
+    Otherwise the three are broadcast together. Without `x` and `y`: the positions of true elements,
+    int64 [count, rank].
     """
     if x is None or y is None:
         return where_v2(condition, x, y, name)
@@ -425,9 +425,9 @@ def where(condition: Any, x: Any = None, y: Any = None, name: str | None = None)
 
 
 def where_v2(condition: Any, x: Any = None, y: Any = None, name: str | None = None) -> Tensor:
-    """`x` where `condition` holds, else `y`; the three are broadcast together as in NumPy.
+    """`x` where `condition` is true, else `y`; the three are broadcast together as in NumPy.
 
-    Without `x` and `y` the positions where it holds: int64 [true elements, rank].
+    Without `x` and `y`: the positions of true elements, int64 [count, rank].
     """
     if x is None and y is None:
         return positions(condition, name)
@@ -437,7 +437,7 @@ def where_v2(condition: Any, x: Any = None, y: Any = None, name: str | None = No
     return one("Select", [truth(condition), a, b], {}, name)
 
 
-# -- casts, bounds, sums of many
+# -- casts, clipping, add_n
 
 
 def _cast(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -463,7 +463,7 @@ def _check(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 
 
 def _clip_back(op: Operation, g: Tensor) -> list[Any]:
-    """Of `maximum(minimum(x, high), low)`; `low` has what neither `x` nor `high` has."""
+    """Gradient of `maximum(minimum(x, high), low)`; `low` gets what neither `x` nor `high` gets."""
     x, low, high = op.inputs
     inside = logical_and(less_equal(x, high), greater_equal(x, low))
     above = logical_and(greater(x, high), greater_equal(high, low))
@@ -481,9 +481,9 @@ op("ClipByValue", infer=elementwise("clip_by_value", _ALL), grad=_clip_back)
 
 
 def cast(x: Any, dtype: Any, name: str | None = None) -> Any:
-    """`x` as another dtype; floats are cut towards zero to integers.
+    """`x` converted to another dtype; floats are truncated to integers.
 
-    Of sparse tensors and IndexedSlices the values are cast.
+    For sparse tensors and IndexedSlices the values are cast.
     """
     if isinstance(x, WithValues):
         return x.map_values(lambda values: cast(values, dtype, name))
@@ -492,9 +492,9 @@ def cast(x: Any, dtype: Any, name: str | None = None) -> Any:
 
 
 def check_numerics(tensor: Any, message: str, name: str | None = None) -> Tensor:
-    """`tensor` itself; running it raises NumericError with `message` if it has NaN or infinity.
+    """`tensor` itself, checked at run time; NumericError with `message` for a NaN or infinity.
 
-    The error names the tensor too, the line that made the check, and the rank.
+    The error also names the tensor, the line that created the check, and the rank.
     """
     t = convert_to_tensor(tensor)
     return one("CheckNumerics", [t], {"message": message, "of": t.name}, name)
@@ -516,7 +516,7 @@ def add_n(inputs: Sequence[Any], name: str | None = None) -> Tensor:
 
 
 def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | None = None) -> Any:
-    """`maximum(minimum(t, clip_value_max), clip_value_min)`; of IndexedSlices the rows."""
+    """`maximum(minimum(t, clip_value_max), clip_value_min)`; IndexedSlices: of the rows."""
     if isinstance(t, WithValues):
         return t.map_values(lambda v: clip_by_value(v, clip_value_min, clip_value_max, name))
     t = convert_to_tensor(t)

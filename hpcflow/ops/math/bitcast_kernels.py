@@ -1,4 +1,4 @@
-"""The kernel that reads bytes as another data type."""
+"""Bitcast kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bits: of integers, by which `&` and its like go; the same bytes read as another data type."""
+"""Bitwise ops: bit operations on integers (also `&`, `|`, `^`, `~`), and bitcast."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ op("Bitcast", infer=_bitcast, grad=NoGrad("bits have no derivative"))
 
 
 def bitcast(input: Any, type: Any, name: str | None = None) -> Tensor:
-    """The bytes of `input` as numbers of another data type.
+    """The bytes of `input` interpreted as another data type.
 
-    Shapes: the same for types of one size; a larger type takes the last axis away, a smaller one
+    Shapes: unchanged for types of equal size; a larger type removes the last axis, a smaller one
             adds one.
     """
     return one("Bitcast", [convert_to_tensor(input)], {"dtype": as_dtype(type)}, name)
 
 
-# -- bits of integers
+# -- bit operations
 
 
 def _bits(type: str, doc: str, value: Any) -> Binary:
@@ -75,7 +75,7 @@ invert: Unary = unary(
 
 
 def _either(logical: Binary, bits: Binary) -> Binary:
-    """The operator of booleans, or of the bits of integers."""
+    """The operator for booleans, or for the bits of integers."""
 
     def function(x: Any, y: Any, name: str | None = None) -> Tensor:
         a, b = operands(x, y)

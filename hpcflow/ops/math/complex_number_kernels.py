@@ -1,4 +1,4 @@
-"""Kernels of complex numbers and their parts."""
+"""Complex number kernels."""
 
 from __future__ import annotations
 

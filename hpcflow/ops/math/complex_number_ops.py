@@ -1,7 +1,7 @@
-"""Complex numbers and their parts.
+"""Complex number ops: real and imaginary parts, angle, conjugate.
 
-As in TensorFlow the gradient by a complex number is that by its real part plus i times that by its
-imaginary part.
+As in TensorFlow, the gradient of a complex number is the gradient of its real part plus i times
+that of its imaginary part.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _abs_back(op: Operation, g: Tensor) -> list[Any]:
 
 
 def complex(real: Any, imag: Any, name: str | None = None) -> Tensor:
-    """The complex numbers with these parts, which are broadcast together."""
+    """Complex numbers from real and imaginary parts, which are broadcast."""
     x, y = operands(real, imag)
     return one("Complex", [x, y], {}, name)
 
@@ -72,7 +72,7 @@ def imag(input: Any, name: str | None = None) -> Tensor:
 
 
 def angle(input: Any, name: str | None = None) -> Tensor:
-    """The angle of each number with the positive real axis, from -pi to pi."""
+    """The argument of each complex number, from -pi to pi."""
     x = convert_to_tensor(input)
     if x.dtype.kind == "c":
         return one("Angle", [x], {}, name)

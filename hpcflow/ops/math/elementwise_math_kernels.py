@@ -1,4 +1,4 @@
-"""Kernels of trigonometry, rounding, remainders, tests of floats, bits, complex numbers."""
+"""Elementwise math kernels: trigonometry, rounding, remainders, float tests, bits, complex."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""More functions element by element: trigonometry, rounding, remainders, tests of floats, bits."""
+"""Elementwise math ops: trigonometry, rounding, remainders, float tests, bits."""
 
 from __future__ import annotations
 
@@ -155,25 +155,28 @@ floor_div, floormod = floordiv, mod
 
 
 def round(x: Any, name: str | None = None) -> Tensor:
-    """The whole number nearest to `x`, the even one of two; integers stay."""
+    """`x` rounded to the nearest integer, ties to even; integers are unchanged."""
     x = convert_to_tensor(x)
     return rint(x, name) if is_floating(x.dtype) else one("Identity", [x], {}, name)
 
 
 def realdiv(x: Any, y: Any, name: str | None = None) -> Tensor:
-    """`x / y` of floating-point numbers."""
+    """`x / y` for floating-point numbers."""
     a, b = operands(x, y)
     return one("RealDiv", [a, b], {}, name)
 
 
 def div(x: Any, y: Any, name: str | None = None) -> Tensor:
-    """`x / y` as in Python 2: integers give the largest integer up to the quotient."""
+    """`x / y` as in Python 2: floor division for integers."""
     a, b = operands(x, y)
     return realdiv(a, b, name) if is_floating(a.dtype) else floordiv(a, b, name)
 
 
 def scalar_mul(scalar: Any, x: Any, name: str | None = None) -> Any:
-    """`x`, a tensor or IndexedSlices, times a scalar; ShapeError if that is none."""
+    """`x`, a tensor or IndexedSlices, times a scalar.
+
+    Errors: ShapeError if it is not a scalar.
+    """
     if isinstance(x, WithValues):
         return x.map_values(lambda values: scalar_mul(scalar, values, name))
     x = convert_to_tensor(x)
@@ -184,20 +187,20 @@ def scalar_mul(scalar: Any, x: Any, name: str | None = None) -> Any:
 
 
 def xlogy(x: Any, y: Any, name: str | None = None) -> Tensor:
-    """`x * log(y)`, and 0 where `x` is 0."""
+    """`x * log(y)`; 0 where `x` is 0."""
     a, b = operands(x, y)
     return multiply(a, log(where_v2(equal(a, 0), 1, b)), name)
 
 
 def xdivy(x: Any, y: Any, name: str | None = None) -> Tensor:
-    """`x / y`, and 0 where `x` is 0."""
+    """`x / y`; 0 where `x` is 0."""
     a, b = operands(x, y)
     nothing = equal(a, 0)
     return where_v2(nothing, 0, divide(a, where_v2(nothing, 1, b)), name)
 
 
 def polyval(coeffs: Any, x: Any, name: str | None = None) -> Tensor:
-    """The polynomial of `coeffs`, a list with that of the highest power first, at `x`."""
+    """The polynomial with coefficients `coeffs`, highest power first, at `x`."""
     x = convert_to_tensor(x)
     if not isinstance(coeffs, (list, tuple)):
         raise ArgumentError(f"coeffs are a list, not {shown(coeffs)}", line=user_line())
@@ -209,7 +212,7 @@ def polyval(coeffs: Any, x: Any, name: str | None = None) -> Tensor:
     return value
 
 
-# -- what floats are
+# -- float tests
 
 
 def _ask(type: str, doc: str) -> Unary:
@@ -231,7 +234,7 @@ is_inf: Unary = _ask("IsInf", "Where `x` is infinite.")
 is_nan: Unary = _ask("IsNan", "Where `x` is NaN.")
 
 
-# -- products of vectors in space
+# -- cross product
 
 
 def _cross(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -252,16 +255,16 @@ op("Cross", infer=_cross, grad=_cross_back)
 
 
 def cross(a: Any, b: Any, name: str | None = None) -> Tensor:
-    """The cross product of vectors in space: `a` and `b` are [..., 3], of one shape."""
+    """The cross product of vectors: `a` and `b` are [..., 3], of one shape."""
     x, y = operands(a, b)
     return one("Cross", [x, y], {}, name)
 
 
-# -- casts, sums of many
+# -- casts, accumulate_n
 
 
 def saturate_cast(value: Any, dtype: Any, name: str | None = None) -> Tensor:
-    """`value` as another dtype; what that cannot hold becomes its smallest or largest number."""
+    """`value` cast to another dtype, with values outside its range clipped."""
     x, dtype = convert_to_tensor(value), as_dtype(dtype)
     if kind_of(x.dtype) not in "iuf" or kind_of(dtype) not in "iuf":
         raise DTypeError(f"saturate_cast from {x.dtype} to {dtype}", hint="hf.cast")
@@ -272,7 +275,7 @@ def saturate_cast(value: Any, dtype: Any, name: str | None = None) -> Tensor:
 
 
 def _held(given: np.dtype, taken: np.dtype) -> tuple[Any, Any]:
-    """The numbers of `given` between which all fit in `taken`; Nones if all do."""
+    """The bounds of values of `given` that fit in `taken`; Nones if all do."""
     if np.can_cast(given, taken, "safe"):
         return None, None
     bounds: list[Any] = []
@@ -280,7 +283,7 @@ def _held(given: np.dtype, taken: np.dtype) -> tuple[Any, Any]:
         bounds.append((limits(dtype).min, limits(dtype).max))
     (low, high), (least, most) = bounds
     low, high = max(low, least), min(high, most)
-    if kind_of(given) == "f" and kind_of(taken) != "f":  # 2**31 - 1 is no float32: the one below it
+    if kind_of(given) == "f" and kind_of(taken) != "f":  # 2**31 - 1 is no float32: use one below
         top, bottom = given.type(high), given.type(low)
         low = np.nextafter(bottom, given.type(0)) if int(bottom) < least else bottom
         high = np.nextafter(top, given.type(0)) if int(top) > most else top
@@ -325,7 +328,7 @@ def to_complex128(x: Any, name: str | None = None) -> Tensor:
 def accumulate_n(
     inputs: Sequence[Any], shape: Any = None, tensor_dtype: Any = None, name: str | None = None
 ) -> Tensor:
-    """The sum of `inputs`, all of one shape: of `shape` and `tensor_dtype` if given."""
+    """The sum of `inputs`, all of one shape; `shape` and `tensor_dtype` are checked if given."""
     dtype = None if tensor_dtype is None else as_dtype(tensor_dtype)
     tensors = [convert_to_tensor(t, dtype) for t in inputs]
     require_alike("accumulate_n", *tensors)

@@ -1,7 +1,7 @@
-"""Kernels of gamma and its kin, vectorized, in float64 inside.
+"""Gamma kernels: lgamma, digamma, zeta, polygamma, incomplete gamma and beta, in float64.
 
-Near 1 and 2 the rational approximations of Boost.Math (J. Maddock), elsewhere a shift to large
-arguments and the asymptotic series (Abramowitz & Stegun 6.1.41, 6.3.18, 23.2).
+Near 1 and 2 they use the rational approximations of Boost.Math (J. Maddock), elsewhere a recurrence
+to large arguments and the asymptotic series (Abramowitz & Stegun 6.1.41, 6.3.18, 23.2).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import numpy as np
 
 from hpcflow.ops.math.special_function_kernels import Numbers, in_double, pieces, polynomial
 
-SHIFT = 10.0  # from here on the asymptotic series have all digits
+SHIFT = 10.0  # from here the asymptotic series are fully accurate
 MOST_STEPS = 10000  # of a sum or a continued fraction
 EPS = 2.0**-53
 
 
 def shifted(xp: Any, x: Any, step: Any) -> Any:
-    """`x` raised by whole numbers to 10 or more; `step(z, low)` sees each z on the way."""
+    """`x` shifted by integers to at least 10; `step(z, low)` is called with each intermediate z."""
     z = x
     for _ in range(int(SHIFT)):
         low = z < SHIFT
@@ -98,13 +98,13 @@ def _lgamma_positive(xp: Any, x: Any) -> Any:
 
 
 def sin_pi(xp: Any, x: Any) -> Any:
-    """|sin(pi x)|, exactly 0 at whole numbers."""
+    """|sin(pi x)|, exactly 0 at integers."""
     part = x - xp.floor(x)
     return xp.sin(math.pi * xp.minimum(part, 1 - part))
 
 
 def _lgamma_negative(xp: Any, x: Any) -> Any:
-    y = xp.minimum(-x, 1e300)  # all numbers from 2**53 on are whole: infinity
+    y = xp.minimum(-x, 1e300)  # from 2**53 all are integers: infinity
     return math.log(math.pi) - xp.log(y) - xp.log(sin_pi(xp, y)) - _lgamma_positive(xp, y)
 
 
@@ -113,7 +113,7 @@ def lgamma(xp: Any, x: Any) -> Any:
     return pieces(xp, x, [(x >= 0, _lgamma_positive), (x < 0, _lgamma_negative)])
 
 
-# -- digamma: its root lies in [1, 2], and the approximation has it as a factor
+# -- digamma: its root is in [1, 2]; the approximation has it as a factor
 
 _ROOT = (1569415565.0 / 2**30, 381566830.0 / 2**60, 9.016312093258695918615325266959189453125e-20)
 _PSI: Numbers = (
@@ -165,7 +165,7 @@ def digamma(xp: Any, x: Any) -> Any:
         return pieces(xp, x, [*parts, (x == 0, lambda xp, z: -1 / z)])
 
 
-# -- zeta and polygamma: Euler-Maclaurin's sum
+# -- zeta and polygamma: Euler-Maclaurin summation
 
 _BERNOULLI: Numbers = (
     1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510, 43867 / 798,
@@ -174,9 +174,9 @@ _BERNOULLI: Numbers = (
 
 
 def _zeta(xp: Any, s: Any, q: Any) -> Any:
-    """Hurwitz's zeta for s > 1 and q not a pole; negative q down to -10000 where s is whole."""
+    """Hurwitz zeta for s > 1, q not a pole; for negative q >= -10000 only integer s."""
     total, z = xp.zeros_like(q), q
-    enough = SHIFT + xp.minimum(s, MOST_STEPS) / 2  # the tail's terms fall while s < 2 pi z
+    enough = SHIFT + xp.minimum(s, MOST_STEPS) / 2  # terms decrease while s < 2 pi z
     for _ in range(2 * MOST_STEPS):
         low = z < enough
         if not xp.any(low):
@@ -193,7 +193,7 @@ def _zeta(xp: Any, s: Any, q: Any) -> Any:
 
 
 def zeta(xp: Any, s: Any, q: Any) -> Any:
-    """Hurwitz's zeta: infinite at its poles, NaN for s < 1 and where powers are complex."""
+    """Hurwitz zeta: infinite at poles, NaN for s < 1 and for complex powers."""
     with np.errstate(all="ignore"):
         pole = (s == 1) | ((q <= 0) & (q == xp.floor(q)))
         outside = ~(s >= 1) | ~(q >= -MOST_STEPS) | ((q < 0) & (s != xp.floor(s)))
@@ -204,7 +204,7 @@ def zeta(xp: Any, s: Any, q: Any) -> Any:
 
 
 def polygamma(xp: Any, n: Any, x: Any) -> Any:
-    """The derivative of digamma of order n; NaN unless n is a whole number."""
+    """The derivative of digamma of order n; NaN unless n is an integer."""
     with np.errstate(all="ignore"):
         fits = (n >= 0) & (n == xp.floor(n))
         order = xp.where(fits, n, 1.0)
@@ -213,7 +213,7 @@ def polygamma(xp: Any, n: Any, x: Any) -> Any:
         return xp.where(fits, xp.where(order == 0, digamma(xp, x), high), np.nan)
 
 
-# -- incomplete gamma: a series for small x, a continued fraction for large (Numerical Recipes 6.2)
+# -- incomplete gamma: series for small x, continued fraction for large (Numerical Recipes 6.2)
 
 
 def _prefactor(xp: Any, a: Any, x: Any) -> Any:
@@ -265,7 +265,7 @@ def _incomplete(xp: Any, a: Any, x: Any, upper: bool) -> Any:
         return out
 
 
-# -- its derivative by a: the same series and fraction, each number with its derivative beside it
+# -- its derivative by a: the same series and fraction by forward differentiation
 
 
 def _lower_slope(xp: Any, a: Any, x: Any) -> Any:
@@ -315,7 +315,7 @@ def _incomplete_slope(xp: Any, a: Any, x: Any) -> Any:
         return out
 
 
-# -- incomplete beta: a continued fraction on the side where it converges (Numerical Recipes 6.4)
+# -- incomplete beta: continued fraction, on the side where it converges (Numerical Recipes 6.4)
 
 
 def _beta_fraction(xp: Any, a: Any, b: Any, x: Any) -> Any:

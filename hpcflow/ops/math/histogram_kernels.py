@@ -1,4 +1,4 @@
-"""The kernel of counting numbers."""
+"""Histogram kernel: bincount."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _bincount(xp: Any, node: Node) -> Callable[..., Any]:
         if high is not None and count > high:
             count, kept = high, flat < high
             flat, more = flat[kept], [w[kept] for w in more]
-        if more:  # summed in the dtype of the weights: NumPy would sum integers as floats
+        if more:  # in the dtype of the weights: NumPy would sum integers as floats
             out = xp.zeros(count, dtype)
             xp.add.at(out, flat.astype("i8"), more[0])
             return out

@@ -1,4 +1,4 @@
-"""Counting: how often, how many, which classes are confused, histograms."""
+"""Histogram ops: bincount, count_nonzero, confusion_matrix, histograms."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _bincount_back(op: Operation, g: Tensor) -> list[Any]:
         number = op.inputs[0]
         if op.attrs["maxlength"] is None:
             return gather(g, number)
-        inside = less(number, cast(size(g), number.dtype))  # and a 0 for those above
+        inside = less(number, cast(size(g), number.dtype))  # gradient 0 above
         return gather(concat([g, zeros([1], g.dtype)], 0), where(inside, number, size(g)))
 
     return [None, of_weights]
@@ -82,10 +82,10 @@ def bincount(
     dtype: Any = int32,
     name: str | None = None,
 ) -> Tensor:
-    """How often each number 0, 1, ... is in `arr`, or the sums of its `weights`.
+    """The count of each number 0, 1, ... in `arr`, or the sums of its `weights`.
 
-    Shapes: [largest + 1], at least `minlength` and at most `maxlength`: larger ones do not count.
-    Errors: RangeError, when it runs, if a number is negative.
+    Shapes: [largest + 1], at least `minlength` and at most `maxlength`; larger numbers are ignored.
+    Errors: RangeError at run time for a negative number.
     """
     inputs = [operand(arr, "iu")]
     if weights is not None:
@@ -105,7 +105,7 @@ def bincount(
 def _counted(
     inputs: Sequence[Tensor], minlength: Any, maxlength: Any, dtype: Any, name: str | None
 ) -> Tensor:
-    """`bincount` of a length that only the step tells."""
+    """`bincount` with a length known at run time."""
     numbers = cast(reshape(inputs[0], [-1]), int64)
     count = maximum(add(reduce_max(numbers), 1), 0)
     if minlength is not None:
@@ -113,7 +113,7 @@ def _counted(
     if maxlength is not None:
         count = minimum(count, cast(convert_to_tensor(maxlength), int64))
     left_out = where(less(numbers, count), numbers, -1)
-    places = where(less(numbers, 0), count, left_out)  # no segment has that number
+    places = where(less(numbers, 0), count, left_out)  # a segment number that does not occur
     if len(inputs) > 1:
         hits = reshape(inputs[1], [-1])
     else:
@@ -129,7 +129,7 @@ def count_nonzero(
     dtype: Any = int64,
     name: str | None = None,
 ) -> Tensor:
-    """How many elements over `axis` are not 0, not False, or not the empty string."""
+    """The number of elements over `axis` that are not 0, False, or the empty string."""
     x = convert_to_tensor(input_tensor)
     hit = x if x.dtype.kind == "b" else not_equal(x, "" if x.dtype.kind == "O" else 0)
     return reduce_sum(cast(hit, dtype), axis, keepdims, name)
@@ -143,10 +143,10 @@ def confusion_matrix(
     name: str | None = None,
     weights: Any = None,
 ) -> Tensor:
-    """How often each class (row) was predicted as each class (column), or the sums of `weights`.
+    """The count of each class (row) predicted as each class (column), or the sums of `weights`.
 
-    Shapes: vectors of integers; [num_classes, num_classes], which is the largest + 1 if None.
-    Errors: RangeError, when it runs, if a class is not below `num_classes`, or negative.
+    Shapes: vectors of integers; [num_classes, num_classes], by default the largest class + 1.
+    Errors: RangeError at run time for a class that is negative or not below `num_classes`.
     """
     truth, guess = operand(labels, "iu"), operand(predictions, "iu")
     for t in (truth, guess):
@@ -156,12 +156,12 @@ def confusion_matrix(
     require_alike("confusion_matrix", truth, guess)
     if num_classes is None:
         count = add(maximum(reduce_max(truth), reduce_max(guess)), 1)
-        count = maximum(count, 0)  # the largest of none is the least number there is
+        count = maximum(count, 0)  # the maximum of none is the least integer
     else:
         count = cast(convert_to_tensor(num_classes), int64)
     bad = maximum(truth, guess)
     bad = where(less(minimum(truth, guess), 0), count, bad)
-    outside = multiply(count, count)  # a number that no segment has: an error when it runs
+    outside = multiply(count, count)  # no segment has this number: error at run time
     places = where(less(bad, count), add(multiply(truth, count), guess), outside)
     if weights is None:
         hits = ones_like(truth, dtype=as_dtype(dtype))
@@ -175,9 +175,9 @@ def confusion_matrix(
 def histogram_fixed_width_bins(
     values: Any, value_range: Any, nbins: Any = 100, dtype: Any = int32, name: str | None = None
 ) -> Tensor:
-    """The bin of each value among `nbins` of equal width over `value_range`, [low, high].
+    """The bin of each value among `nbins` bins of equal width over `value_range`, [low, high].
 
-    Values outside fall into the first and the last bin.
+    Values outside belong to the first and last bin.
     """
     known, told = told_count(nbins, "nbins")
     if known is not None and known < 1:
@@ -196,9 +196,9 @@ def histogram_fixed_width_bins(
 def histogram_fixed_width(
     values: Any, value_range: Any, nbins: Any = 100, dtype: Any = int32, name: str | None = None
 ) -> Tensor:
-    """How many values fall into each of `nbins` bins of equal width over `value_range`.
+    """The number of values in each of `nbins` bins of equal width over `value_range`.
 
-    Values outside count in the first and the last bin.
+    Values outside belong to the first and last bin.
     """
     bins = reshape(histogram_fixed_width_bins(values, value_range, nbins), [-1])
     return unsorted_segment_sum(ones_like(bins, dtype=as_dtype(dtype)), bins, nbins, name)

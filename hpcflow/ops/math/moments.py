@@ -1,4 +1,4 @@
-"""Means and variances, of all elements or weighted; norms over axes."""
+"""Moments: means, variances and norms over axes, also weighted."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from hpcflow.ops.shape_inference import axes_argument, like
 def reduce_variance(
     input_tensor: Any, axis: Any = None, keepdims: bool = False, name: str | None = None
 ) -> Tensor:
-    """The mean square distance from the mean over `axis`; real also for complex numbers."""
+    """The variance over `axis`; real also for complex numbers."""
     x = convert_to_tensor(input_tensor)
     distance = abs(subtract(x, reduce_mean(x, axis, True)))
     return reduce_mean(square(distance), axis, keepdims, name)
@@ -56,7 +56,7 @@ def reduce_euclidean_norm(
 def moments(
     x: Any, axes: Any, name: str | None = None, keep_dims: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """The mean and the variance over `axes`; those of float16 are computed in float32."""
+    """The mean and the variance over `axes`; for float16 computed in float32."""
     x = convert_to_tensor(x)
     wide = cast(x, float32) if x.dtype.itemsize == 2 else x
     mean = reduce_mean(wide, axes, True)
@@ -68,7 +68,7 @@ def moments(
 
 
 def _without(kept: Tensor, axes: Any, x: Tensor, name: str | None = None) -> Tensor:
-    """`kept` without the axes of `x` that were reduced, all of them if None."""
+    """`kept` without the reduced axes of `x` (None: all)."""
     axes = axes_argument(axes)
     if isinstance(axes, Tensor):
         return reshape(kept, shape_without(x, axes), name)
@@ -81,7 +81,7 @@ def _without(kept: Tensor, axes: Any, x: Tensor, name: str | None = None) -> Ten
 def weighted_moments(
     x: Any, axes: Any, frequency_weights: Any, name: str | None = None, keep_dims: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """The mean and the variance over `axes`, each element counted as often as its weight says.
+    """The mean and the variance over `axes`, weighted by `frequency_weights`.
 
     Shapes: `frequency_weights` is broadcast to `x`.
     """
@@ -100,7 +100,7 @@ def weighted_moments(
 def sufficient_statistics(
     x: Any, axes: Any, shift: Any = None, keep_dims: bool = False, name: str | None = None
 ) -> tuple[Tensor, Tensor, Tensor, Any]:
-    """The count, the sum and the sum of squares over `axes`, all less `shift`; and `shift`."""
+    """Count, sum and sum of squares over `axes`, of `x - shift`; and `shift`."""
     x = convert_to_tensor(x)
     moved = x if shift is None else subtract(x, like(shift, x))
     total = reduce_sum(moved, axes, keep_dims)
@@ -110,7 +110,7 @@ def sufficient_statistics(
 
 
 def _sizes(x: Tensor, axes: Any) -> Tensor:
-    """The sizes of `x` along some axes."""
+    """The sizes of `x` along the given axes."""
     if axes is None:
         return shape(x)
     if isinstance(axes, Tensor):

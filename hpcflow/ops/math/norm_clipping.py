@@ -1,4 +1,4 @@
-"""Bounds on the norm of one tensor or of many."""
+"""Norm clipping: bounds on the norm of one tensor, or of several together."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ from hpcflow.ops.variables.row_list_ops import sum_equal_rows
 
 
 def _summed(t: Any) -> Tensor:
-    """A tensor, or the rows of IndexedSlices with equal ones added up: what norms are made of."""
+    """A tensor, or the rows of IndexedSlices with equal indices added up, for norms."""
     return sum_equal_rows(t).values if isinstance(t, IndexedSlices) else convert_to_tensor(t)
 
 
 def clip_by_norm(t: Any, clip_norm: Any, axes: Any = None, name: str | None = None) -> Any:
-    """`t` scaled down to norm `clip_norm` where its norm over `axes` (all if None) is larger.
+    """`t` scaled down to norm `clip_norm` where its norm over `axes` (None: all) is larger.
 
-    IndexedSlices stay rows, equal ones added up; their norm is over all axes, or all but the first.
+    IndexedSlices stay rows, with equal indices added up; the norm is over all axes, or all but the
+    first.
     """
     if isinstance(t, IndexedSlices):
         if axes is not None and 0 in (axes if isinstance(axes, (list, tuple)) else [axes]):
@@ -46,13 +47,13 @@ def clip_by_norm(t: Any, clip_norm: Any, axes: Any = None, name: str | None = No
     t = convert_to_tensor(t)
     bound = like(clip_norm, t)
     total = reduce_sum(square(t), axes, keepdims=True)
-    some = greater(total, 0)  # the gradient of the root of 0 is infinite
+    some = greater(total, 0)  # the gradient of sqrt at 0 is infinite
     norm = where(some, sqrt(where(some, total, 1)), total)
     return with_shape_of(divide(multiply(t, bound), maximum(norm, bound), name), t, "clip_by_norm")
 
 
 def clip_by_average_norm(t: Any, clip_norm: Any, name: str | None = None) -> Tensor:
-    """`t` scaled down so that its norm divided by its number of elements is at most `clip_norm`."""
+    """`t` scaled down so that its norm divided by its size is at most `clip_norm`."""
     t = convert_to_tensor(t)
     bound = like(clip_norm, t)
     inverse = multiply(rsqrt(reduce_sum(square(t))), cast(size(t), t.dtype))
@@ -60,9 +61,9 @@ def clip_by_average_norm(t: Any, clip_norm: Any, name: str | None = None) -> Ten
 
 
 def global_norm(t_list: Sequence[Any], name: str | None = None) -> Tensor:
-    """The norm of all tensors in `t_list` together; those that are None are left out.
+    """The norm of all tensors in `t_list` together; None entries are skipped.
 
-    Of IndexedSlices it is that of the whole tensor: rows of one index are added up first.
+    For IndexedSlices it is the norm of the dense tensor: equal indices are added up first.
     """
     tensors = [_summed(t) for t in several(t_list, "global_norm") if t is not None]
     if not tensors:
@@ -73,9 +74,9 @@ def global_norm(t_list: Sequence[Any], name: str | None = None) -> Tensor:
 def clip_by_global_norm(
     t_list: Sequence[Any], clip_norm: Any, use_norm: Any = None, name: str | None = None
 ) -> tuple[list[Any], Tensor]:
-    """All tensors scaled down by one factor to the joint norm `clip_norm`; and their joint norm.
+    """All tensors scaled by one factor to the global norm `clip_norm`, and their global norm.
 
-    `use_norm` is that norm if it is known already. All become NaN if it is not finite.
+    `use_norm` is that norm if already known. All become NaN if the norm is not finite.
     IndexedSlices stay rows.
     """
     with get_default_graph().name_scope(name or "clip_by_global_norm"):

@@ -1,4 +1,4 @@
-"""Kernels of reductions and of their gradients."""
+"""Reduction kernels, and kernels of their gradients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _METHODS = {
 
 
 def reducer(xp: Any, ufunc: str) -> Callable[..., Any]:
-    """`f(x, axis, dtype, out, keepdims)`: NumPy's ufunc.reduce, or CuPy's function like it."""
+    """`f(x, axis, dtype, out, keepdims)`: NumPy's ufunc.reduce, or CuPy's equivalent."""
     if xp is np:
         return getattr(np, ufunc).reduce
     function = getattr(xp, _METHODS[ufunc])
@@ -85,7 +85,7 @@ def _mean(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 def by_rows(count: int) -> Scratch:
-    """Scratch of `count` arrays with an element for each row that is reduced along `axis`."""
+    """`count` scratch arrays with one element for each row reduced along `axis`."""
 
     def scratch(node: Node) -> list[tuple[Any, tuple[int, ...]]]:
         x = node.inputs[0]
@@ -156,7 +156,7 @@ def _extreme_grad(xp: Any, node: Node) -> Callable[..., Any]:
         if out.size:
             kept = kept_shape(out.shape, axis)
             xp.copyto(out, xp.equal(x, y.reshape(kept)))
-            count = xp.maximum(total(out, axis, None, None, True), 1)  # 0 only beside a NaN
+            count = xp.maximum(total(out, axis, None, None, True), 1)  # 0 only with a NaN
             share = xp.true_divide(g.reshape(kept), count)
             xp.multiply(out, share, out)
 
@@ -185,7 +185,7 @@ def _prod_grad(xp: Any, node: Node) -> Callable[..., Any]:
     return run
 
 
-# -- positions
+# -- argmax and argmin
 
 
 def _position(type: str, method: str) -> None:
@@ -195,7 +195,7 @@ def _position(type: str, method: str) -> None:
         worst = -np.inf if method == "argmax" else np.inf
 
         def found(x: Any) -> Any:
-            """NumPy finds the first NaN; TensorFlow looks at numbers alone."""
+            """NumPy returns the first NaN; TensorFlow ignores NaN."""
             at = function(x, axis)
             if x.dtype.kind != "f":
                 return at

@@ -1,4 +1,4 @@
-"""Reductions over axes: sums, means, extremes, logic, positions of extremes."""
+"""Reduction ops: sum, mean, extremes, logic, argmax, argmin."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from hpcflow.ops.shape_inference import (
 
 
 class Reduction(Protocol):
-    """A public function that reduces a tensor over `axis` (all axes if None)."""
+    """Type of a public function that reduces a tensor over `axis` (None: all axes)."""
 
     def __call__(  # noqa: D102
         self, input_tensor: Any, axis: Any = None, keepdims: bool = False, name: str | None = None
@@ -39,7 +39,10 @@ class Reduction(Protocol):
 
 
 def reduced_shape(shape: Shape, axis: Any, keepdims: bool) -> Shape:
-    """The shape after a reduction; ShapeError if an axis is out of range."""
+    """The shape after a reduction.
+
+    Errors: ShapeError if an axis is out of range.
+    """
     if shape is None:
         return () if axis is None and not keepdims else None
     axes = normalize_axes(axis, len(shape))
@@ -76,7 +79,7 @@ def _reduction(type: str, kinds: str, grad: Any, doc: str, value: Any = None) ->
     return also_named(reduction_indices="axis", keep_dims="keepdims")(function)
 
 
-# -- gradients: the incoming one goes back to every element that was reduced
+# -- gradients: broadcast to the reduced elements
 
 
 def _spread(type: str) -> Callable[[Operation, Tensor], list[Tensor]]:
@@ -108,7 +111,7 @@ def _extreme(op: Operation, g: Tensor) -> list[Tensor]:
 
 
 def _extreme_back(op: Operation, gg: Tensor) -> list[Any]:
-    def of_g() -> Tensor:  # the op is linear in its first input
+    def of_g() -> Tensor:  # linear in its first input
         g, x, y = op.inputs
         share = one("ExtremeGrad", [ones_like(g), x, y], op.attrs)
         return one("Sum", [multiply(gg, share)], op.attrs)
@@ -128,7 +131,7 @@ def _log_sum_exp(op: Operation, g: Tensor) -> list[Tensor]:
 
 
 def _kept(t: Tensor, op: Operation) -> Tensor:
-    """A reduction's output under the shape it has with keepdims."""
+    """A reduction's output reshaped as with keepdims."""
     axis = op.attrs["axis"]
     known = reduced_shape(op.inputs[0].shape, axis, True)
     if known is not None and None not in known:
@@ -166,7 +169,7 @@ reduce_logsumexp = _reduction(
 )
 
 
-# -- positions
+# -- argmax and argmin
 
 
 def _position(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -207,12 +210,12 @@ def argmin(input: Any, axis: Any = 0, name: str | None = None, output_type: Any 
 def arg_max(
     input: Any, dimension: int, output_type: Any = int64, name: str | None = None
 ) -> Tensor:
-    """`argmax` by its older name."""
+    """The older name of `argmax`."""
     return argmax(input, dimension, name, output_type)
 
 
 def arg_min(
     input: Any, dimension: int, output_type: Any = int64, name: str | None = None
 ) -> Tensor:
-    """`argmin` by its older name."""
+    """The older name of `argmin`."""
     return argmin(input, dimension, name, output_type)

@@ -1,4 +1,4 @@
-"""The kernel that rounds to a narrower floating-point format."""
+"""Round-to-format kernel: rounds to a narrower floating-point format."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _round_to_format(xp: Any, node: Node) -> Callable[..., Any]:
     one = xp.asarray(1, dtype)
 
     def run(x: Any, out: Any) -> None:
-        _, exponent = xp.frexp(x)  # |x| = significand * 2 ** exponent, the significand in [0.5, 1)
+        _, exponent = xp.frexp(x)  # |x| = significand * 2 ** exponent, significand in [0.5, 1)
         step = xp.ldexp(one, xp.maximum(exponent - 1, lowest) - (digits - 1))
         near = xp.rint(x / step) * step
         near = xp.where(xp.abs(near) > largest, xp.copysign(xp.asarray(beyond, dtype), x), near)

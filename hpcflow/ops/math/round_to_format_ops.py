@@ -1,4 +1,4 @@
-"""Numbers rounded to a floating-point format narrower than those that are computed with."""
+"""Round-to-format op: rounds numbers to a narrower floating-point format."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from hpcflow.ops.shape_inference import Attrs, as_first, one, require
 class Format(NamedTuple):
     """A binary floating-point format.
 
-    `digits` of the significand, the `lowest` exponent of a normal number, the `largest` number, and
-    what lies `beyond` it: "inf", "nan" or "largest". Without `negative_zero`, -0 becomes 0.
+    `digits` of the significand, `lowest` exponent of a normal number, `largest` number, and the
+    result `beyond` it: "inf", "nan" or "largest". Without `negative_zero`, -0 becomes 0.
     """
 
     digits: int
@@ -27,7 +27,7 @@ class Format(NamedTuple):
     negative_zero: bool = True
 
 
-FORMATS = {  # OCP 8-bit floating point, and with "uz" the ones of Graphcore, AMD and Qualcomm
+FORMATS = {  # OCP 8-bit formats, and with "uz" those of Graphcore, AMD and Qualcomm
     "bfloat16": Format(8, -126, 3.3895313892515355e38),
     "float16": Format(11, -14, 65504.0),
     "float8_e4m3fn": Format(4, -6, 448.0, "nan"),
@@ -47,10 +47,10 @@ op("RoundToFormat", infer=_rounded, grad=NoGrad("a step function; round_to_forma
 
 
 def round_to_format(x: Any, format: str, saturate: bool = False, name: str | None = None) -> Tensor:
-    """`x` with each element rounded, ties to even, to a number of `format`; its dtype stays.
+    """`x` with each element rounded, ties to even, to a number of `format`; the dtype is unchanged.
 
-    `saturate` has what is too large become the largest number. The gradient passes unchanged.
-    Errors: DTypeError for a format that is not known.
+    `saturate` clips to the largest number. The gradient passes unchanged.
+    Errors: DTypeError for an unknown format.
     """
     if format not in FORMATS:
         raise DTypeError(f"format {format!r} is not known", hint=f"known: {', '.join(FORMATS)}")

@@ -1,6 +1,6 @@
-"""Kernels of the error function, vectorized; and what the special functions share.
+"""Special function kernels: the error function, vectorized, and shared helpers.
 
-NumPy has no special functions. One is cut into ranges; each has its rational approximation.
+NumPy has no special functions. Each function has a rational approximation for each range.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Function = Callable[[Any, Any], Any]  # of the array module and a vector
 
 
 def polynomial(x: Any, coefficients: Sequence[float]) -> Any:
-    """Horner's scheme, the highest power first."""
+    """A polynomial by Horner's scheme, highest power first."""
     total = x * 0 + coefficients[0]
     for c in coefficients[1:]:
         total = total * x + c
@@ -27,7 +27,7 @@ def polynomial(x: Any, coefficients: Sequence[float]) -> Any:
 
 
 def pieces(xp: Any, x: Any, parts: Sequence[tuple[Any, Function]]) -> Any:
-    """Each function of the elements of `x` under its mask."""
+    """Each function applied to the elements of `x` under its mask."""
     out = xp.full(x.shape, np.nan, x.dtype)
     for mask, function in parts:
         out[mask] = function(xp, x[mask])
@@ -35,7 +35,7 @@ def pieces(xp: Any, x: Any, parts: Sequence[tuple[Any, Function]]) -> Any:
 
 
 def in_double(type: str, function: Callable[..., Any]) -> None:
-    """Add the kernel of a function of float64 vectors, which all dtypes go through."""
+    """Add the kernel of a function of float64 vectors; other dtypes are converted."""
 
     @kernel(type, "out")
     def make(xp: Any, node: Node) -> Callable[..., Any]:
@@ -47,7 +47,7 @@ def in_double(type: str, function: Callable[..., Any]) -> None:
         return run
 
 
-# -- the error function: W. J. Cody, Math. Comp. 23 (1969) 631, coefficients of his CALERF
+# -- error function: W. J. Cody, Math. Comp. 23 (1969) 631, coefficients of his CALERF
 
 _A: Numbers = (
     0.185777706184603153, 3.16112374387056560, 113.864154151050156, 377.485237685302021,
@@ -79,7 +79,7 @@ def _erf_small(xp: Any, x: Any) -> Any:
 
 
 def _bell(xp: Any, y: Any) -> Any:
-    """exp(-y y), whose exponent is cut in two so that rounding does not grow with it."""
+    """exp(-y y), with the exponent split in two to limit the rounding error."""
     cut = xp.trunc(y * 16) / 16
     return xp.exp(-cut * cut) * xp.exp((cut - y) * (cut + y))
 
@@ -95,7 +95,7 @@ def _erfc_far(xp: Any, y: Any) -> Any:
 
 
 def _erfc_of_large(xp: Any, y: Any) -> Any:
-    """erfc of numbers above 0.46875."""
+    """erfc for numbers above 0.46875."""
     return pieces(xp, y, [(y <= 4, _erfc_middle), (~(y <= 4), _erfc_far)])
 
 
@@ -117,7 +117,7 @@ def _erfc(xp: Any, x: Any) -> Any:
 
 in_double("Erfc", _erfc)
 
-# networks take erf of much: no cuts in 32 bits
+# networks use erf often: no ranges in 32 bits
 
 
 @kernel("Erf", "out")

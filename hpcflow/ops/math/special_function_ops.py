@@ -1,4 +1,4 @@
-"""Special functions: the error function, gamma and its kin, zeta, incomplete gamma and beta."""
+"""Special function ops: erf, gamma functions, zeta, incomplete gamma and beta."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ digamma: Unary = unary(
 
 
 def _unknown(argument: str) -> NoGrad:
-    """In place of a derivative that has no formula."""
+    """The gradient rule for a derivative without formula."""
     return NoGrad(f"its derivative by {argument} has no formula here", none=True)
 
 
@@ -128,13 +128,13 @@ op("Betainc", infer=elementwise("betainc", _F), grad=_betainc_back)
 
 
 def betainc(a: Any, b: Any, x: Any, name: str | None = None) -> Tensor:
-    """The regularized incomplete beta function I_x(a, b); `x` lies in [0, 1]."""
+    """The regularized incomplete beta function I_x(a, b), for `x` in [0, 1]."""
     first, second = operands(a, b)
     first, third = operands(first, x)
     return one("Betainc", [first, second, third], {}, name)
 
 
 def lbeta(x: Any, name: str | None = None) -> Tensor:
-    """The logarithm of |beta| of the numbers along the last axis, which goes away."""
+    """The logarithm of |beta| of the numbers along the last axis, which is reduced."""
     x = convert_to_tensor(x)
     return subtract(reduce_sum(lgamma(x), -1), lgamma(reduce_sum(x, -1)), name)

@@ -1,1 +1,1 @@
-"""`hf.metrics` and `hf.summary`: values accumulated over batches, and TensorBoard summaries."""
+"""Metric and summary ops: `hf.metrics` accumulated over batches, `hf.summary` for TensorBoard."""

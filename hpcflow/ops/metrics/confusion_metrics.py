@@ -1,4 +1,4 @@
-"""`hf.metrics` of yes-no labels: true and false, positive and negative, alone and by thresholds."""
+"""Confusion metrics: true and false positives and negatives of binary labels, by thresholds."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ NAMES = {
     "tn": "true_negatives",
     "fp": "false_positives",
 }
-BEYOND = 1e-7  # how far the first and the last threshold are outside of [0, 1]
-SMOOTHED = 1e-6  # added to counts of which auc makes rates
+BEYOND = 1e-7  # distance of the first and last threshold from [0, 1]
+SMOOTHED = 1e-6  # added to the counts from which auc computes rates
 
 
 def _hits(kind: str, label: Tensor, guess: Tensor) -> Tensor:
@@ -67,18 +67,18 @@ def _hits(kind: str, label: Tensor, guess: Tensor) -> Tensor:
 def _counts(
     kinds: Sequence[str], label: Tensor, guess: Tensor, w: Tensor | None, axis: int | None = None
 ) -> dict[str, Tensor]:
-    """How many outcomes of each of `kinds` a batch has, by their names."""
+    """The counts of each of `kinds` in a batch, by name."""
     hits = {NAMES[kind]: cast(_hits(kind, label, guess), float32) for kind in kinds}
     return {name: reduce_sum(weighted(hit, w), axis) for name, hit in hits.items()}
 
 
-# -- of one decision
+# -- one decision
 
 
 def _of_decisions(
     public: str, kinds: Sequence[str], compute: Callable[..., Tensor], doc: str
 ) -> Metric:
-    """The metric `public` that is computed of the counts of `kinds`."""
+    """The metric `public`, computed from the counts of `kinds`."""
 
     def function(
         labels: Any,
@@ -119,11 +119,11 @@ precision = _share("precision", "fp", "How many of the predicted positives are t
 recall = _share("recall", "fn", "How many of the true labels are predicted, as a fraction")
 
 
-# -- by thresholds
+# -- thresholds
 
 
 def _in_range(predictions: Any) -> Tensor:
-    """The predictions, which the step that runs them checks to be in [0, 1]."""
+    """The predictions, checked at run time to be in [0, 1]."""
     given = convert_to_tensor(predictions)
     checks = [
         check(given, cast(constant(limit), given.dtype), message="predictions must be in [0, 1]")
@@ -136,7 +136,7 @@ def _in_range(predictions: Any) -> Tensor:
 def _counts_at(
     kinds: Sequence[str], labels: Any, predictions: Any, thresholds: Sequence[float], weights: Any
 ) -> dict[str, Tensor]:
-    """How many outcomes of each of `kinds` a batch has for each threshold, by their names."""
+    """The counts of each of `kinds` in a batch for each threshold, by name."""
     given = _in_range(predictions)
     z, p = paired(cast(convert_to_tensor(labels), bool_), cast(given, float32))
     w = fitted_weights(weights, p)
@@ -148,7 +148,7 @@ def _counts_at(
 def _at_thresholds(
     public: str, kinds: Sequence[str], compute: Callable[..., Tensor], words: str, scope: str = ""
 ) -> Metric:
-    """The metric `public` that is computed of the counts of `kinds` for each threshold.
+    """The metric `public`, computed from the counts of `kinds` for each threshold.
 
     `scope` is the default name of its scope, in place of its own name.
     """
@@ -195,7 +195,10 @@ recall_at_thresholds = _at_thresholds(
 
 
 def _limits(given: Any) -> list[float]:
-    """A list of thresholds; ShapeError for anything else."""
+    """A list of thresholds.
+
+    Errors: ShapeError for anything else.
+    """
     try:
         return [float(t) for t in given]
     except (TypeError, ValueError):
@@ -205,7 +208,7 @@ def _limits(given: Any) -> list[float]:
 
 
 def _even(count: int, last: float = 1 + BEYOND) -> list[float]:
-    """`count` thresholds over [0, 1]."""
+    """`count` evenly spaced thresholds in [0, 1]."""
     whole(count, "num_thresholds", 2)
     return [-BEYOND, *((i + 1) / (count - 1) for i in range(count - 2)), last]
 
@@ -227,11 +230,11 @@ def auc(
     summation_method: str = "trapezoidal",
     thresholds: Sequence[float] | None = None,
 ) -> Result:
-    """The area under a curve of rates over thresholds, see `mean`.
+    """The area under a curve over thresholds; see `mean`.
 
-    `curve` is "ROC" (true over false positives) or "PR" (precision over recall);
+    `curve` is "ROC" (true over false positive rate) or "PR" (precision over recall).
     `summation_method` is "trapezoidal", "careful_interpolation" (best for "PR"), "minoring" or
-    "majoring". `thresholds` come between the first and the last one, which are outside of [0, 1].
+    "majoring". `thresholds` are added between the first and the last one, which are outside [0, 1].
     Errors: ShapeError for another curve or method.
     """
     if curve not in ("ROC", "PR") or summation_method not in METHODS:
@@ -282,7 +285,7 @@ def _fall(x: Tensor) -> Tensor:
 
 
 def _interpolated(tp: Tensor, fp: Tensor, fn: Tensor) -> Tensor:
-    """The area under precision over recall, between thresholds by counts (Davis, Goadrich 2006)."""
+    """The area under the PR curve, with counts interpolated (Davis, Goadrich 2006)."""
     falls, (before, after) = _fall(tp), _neighbors(add(tp, fp))
     slope = div_no_nan(falls, maximum(subtract(before, after), 0))
     hits, misses = _neighbors(tp)[1], _neighbors(fn)[1]
@@ -293,7 +296,7 @@ def _interpolated(tp: Tensor, fp: Tensor, fn: Tensor) -> Tensor:
     return reduce_sum(div_no_nan(each, maximum(add(hits, misses), 0)))
 
 
-# -- one rate at another
+# -- one rate at a value of another
 
 
 def _rate_at(value: Any, what: str) -> None:
@@ -311,9 +314,9 @@ def sensitivity_at_specificity(
     updates_collections: Collections = None,
     name: str | None = None,
 ) -> Result:
-    """The rate of true positives where that of true negatives is nearest `specificity`.
+    """The true positive rate where the true negative rate is nearest `specificity`.
 
-    Errors: ShapeError for a `specificity` outside of [0, 1].
+    Errors: ShapeError for a `specificity` outside [0, 1].
     """
     _rate_at(specificity, "specificity")
     given = tensors(predictions, labels, weights)
@@ -338,10 +341,10 @@ def specificity_at_sensitivity(
     updates_collections: Collections = None,
     name: str | None = None,
 ) -> Result:
-    """The rate of true negatives where that of true positives is nearest `sensitivity`.
+    """The true negative rate where the true positive rate is nearest `sensitivity`.
 
-    Of thresholds that are equally near the highest counts.
-    Errors: ShapeError for a `sensitivity` outside of [0, 1].
+    Of equally near thresholds the highest counts.
+    Errors: ShapeError for a `sensitivity` outside [0, 1].
     """
     _rate_at(sensitivity, "sensitivity")
     given = tensors(predictions, labels, weights)

@@ -1,4 +1,4 @@
-"""`hf.metrics` that are means: of values, of errors, of classes."""
+"""Mean metrics of `hf.metrics`: means of values, of errors, and over classes."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ from hpcflow.ops.variables.variable_scope import variable_scope
 
 
 def _ratio(part: Tensor, whole: Tensor) -> Tensor:
-    """`part / whole`, 0 where nothing has been counted."""
+    """`part / whole`; 0 before anything was counted."""
     return div_no_nan(part, maximum(whole, 0))
 
 
-# -- of values
+# -- values
 
 
 def mean(
@@ -65,13 +65,13 @@ def mean(
     updates_collections: Collections = None,
     name: str | None = None,
 ) -> Result:
-    """The mean of all `values` so far, weighted; and the operation that adds a batch of them.
+    """The weighted mean of all `values` so far, and the operation that adds a batch.
 
-    Returns the value and the value after the update, as all metrics do. Both are 0 before the
-    first value. `hf.local_variables_initializer` begins anew.
+    As all metrics it returns the value, and the value after the update. Both are 0 before the first
+    value. `hf.local_variables_initializer` resets it.
 
-    Shapes: scalars; `weights` a scalar, or as `values` with sizes of 1 where it is repeated.
-    Ranks:  replicas in step run the update together, and every rank reads the mean over all.
+    Shapes: scalars; `weights` is a scalar, or as `values` with sizes of 1 where broadcast.
+    Ranks: synchronous replicas run the update together, and every rank reads the mean over all.
     """
     with variable_scope(name, "mean", tensors(values, weights)):
         x = cast(convert_to_tensor(values), float32)
@@ -86,9 +86,10 @@ def mean_tensor(
     updates_collections: Collections = None,
     name: str | None = None,
 ) -> Result:
-    """The mean of tensors of one shape, element by element; see `mean`.
+    """The elementwise mean of tensors of one shape; see `mean`.
 
-    Shapes: that of `values`, which must be known; ShapeError.
+    Shapes: that of `values`, which must be static.
+    Errors: ShapeError if it is not.
     """
     with variable_scope(name, "mean", tensors(values, weights)):
         x = cast(convert_to_tensor(values), float32)
@@ -111,18 +112,18 @@ def percentage_below(
     updates_collections: Collections = None,
     name: str | None = None,
 ) -> Result:
-    """How many of `values` are below `threshold`, as a fraction; see `mean`."""
+    """The fraction of `values` below `threshold`; see `mean`."""
     given = convert_to_tensor(values)
     hits = less(given, like(threshold, given))
     name = name or "percentage_below_threshold"
     return mean(hits, weights, metrics_collections, updates_collections, name)
 
 
-# -- of labels and predictions
+# -- labels and predictions
 
 
 def _mean_of(each: Callable[[Tensor, Tensor], Tensor]) -> Metric:
-    """The metric, of the name of `each`, that is the mean of `each(labels, predictions)`."""
+    """The metric, named after `each`, that is the mean of `each(labels, predictions)`."""
 
     def function(
         labels: Any,
@@ -141,7 +142,7 @@ def _mean_of(each: Callable[[Tensor, Tensor], Tensor]) -> Metric:
 
 @_mean_of
 def accuracy(labels: Tensor, predictions: Tensor) -> Tensor:
-    """How many of `predictions` equal their labels, as a fraction; see `mean`."""
+    """The fraction of `predictions` equal to their labels; see `mean`."""
     return equal(cast(predictions, labels.dtype), labels)
 
 
@@ -206,11 +207,14 @@ def mean_cosine_distance(
     return remembered(distances, metrics_collections, updates_collections)
 
 
-# -- of classes
+# -- classes
 
 
 def _class_count(num_classes: Any) -> int:
-    """A number of classes, which must be known when the graph is built; ShapeError."""
+    """A number of classes, which must be a constant.
+
+    Errors: ShapeError if it is not.
+    """
     given = convert_to_tensor(num_classes).constant
     if given is None or given.size != 1 or given.dtype.kind not in "iu" or int(given.item()) < 1:
         raise ShapeError(
@@ -222,7 +226,7 @@ def _class_count(num_classes: Any) -> int:
 
 
 def _flat(t: Tensor) -> Tensor:
-    """A vector of its elements."""
+    """The elements as a vector."""
     return t if t.shape is not None and len(t.shape) == 1 else reshape(t, [-1])
 
 
@@ -237,7 +241,7 @@ def mean_iou(
 ) -> Result:
     """The mean over classes of intersection / union, and the confusion matrix after the update.
 
-    A class that has neither been seen nor predicted does not count; see `mean`.
+    Classes that occur neither in labels nor in predictions are ignored; see `mean`.
     """
     with variable_scope(name, "mean_iou", tensors(predictions, labels, weights)):
         z, p = convert_to_tensor(labels), convert_to_tensor(predictions)
@@ -272,7 +276,7 @@ def mean_per_class_accuracy(
     updates_collections: Collections = None,
     name: str | None = None,
 ) -> Result:
-    """The mean of the classes' accuracies, and these after the update; see `mean`."""
+    """The mean of the accuracies of classes, and their accuracies after the update; see `mean`."""
     with variable_scope(name, "mean_accuracy", tensors(predictions, labels, weights)):
         z, p = (_flat(convert_to_tensor(t)) for t in (labels, predictions))
         z = cast(z, int64)

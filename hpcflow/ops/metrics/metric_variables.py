@@ -1,7 +1,7 @@
-"""What metrics are made of: sums that each batch adds to, and a value computed of the sums.
+"""Metric variables: accumulated sums, and values computed from the sums.
 
-`metric` makes the pair that all metrics return. The other functions prepare what users give:
-labels and predictions, weights, collections.
+`metric` creates the pair that all metrics return. The other functions prepare the arguments: labels
+and predictions, weights, collections.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Result = tuple[Tensor, Tensor]  # the value, and the value after the update
 Metric = Callable[..., Result]
 
 
-# -- sums, and the pair made of them
+# -- sums and results
 
 
 def metric(
@@ -40,12 +40,12 @@ def metric(
     after: Callable[..., Tensor] | None = None,
     names: tuple[str, str] = ("value", "update_op"),
 ) -> Result:
-    """The metric that adds `batch`, values by the names of sums, to these sums.
+    """The metric that adds `batch`, values by names of sums, to these sums.
 
-    A sum is a variable that begins with zeros, of the shape and dtype of what is added to it. What
-    replicas add is summed over all of them, so that every rank reads the joint metric. The value is
-    `compute` of the sums. The value after the update is `after` of the new sums, by default
-    `compute`. `names` are those of the two tensors; with "" a tensor keeps the name it has.
+    A sum is a variable, initially zero, with shape and dtype of its summands. Contributions of
+    replicas are summed, so that every rank reads the global metric. The value is `compute` of the
+    sums. The value after the update is `after` (default: `compute`) of the new sums. `names` are
+    those of the two tensors; with "" a tensor keeps its name.
     """
     sums = [_zeros(added, name) for name, added in batch.items()]
     with get_default_graph().control_dependencies(None):
@@ -56,7 +56,7 @@ def metric(
 
 
 def _zeros(like: Tensor, name: str) -> Variable:
-    """A variable of zeros, which `hf.local_variables_initializer` sets back; not in checkpoints.
+    """A variable of zeros, reset by `hf.local_variables_initializer`; not in checkpoints.
 
     It is shared by the replicas, although it is in the collection of local variables.
     """
@@ -67,7 +67,7 @@ def _zeros(like: Tensor, name: str) -> Variable:
 
 
 def _after(variable: Variable, added: Tensor) -> Tensor:
-    """The value of a variable after all replicas have added theirs."""
+    """The value of a variable after the updates of all replicas."""
     with get_default_graph().control_dependencies([variable.assign_add(replica_sum(added))]):
         return variable.read_value()
 
@@ -79,7 +79,7 @@ def _called(name: str, t: Tensor) -> Tensor:
 def remembered(
     pair: Iterable[Tensor], metrics_collections: Collections, updates_collections: Collections
 ) -> Result:
-    """The value and the update of `pair`, added to the collections that were named for each."""
+    """The value and the update of `pair`, added to the collections given for each."""
     value, update = pair
     for names, tensor in ((metrics_collections, value), (updates_collections, update)):
         if names:
@@ -88,7 +88,7 @@ def remembered(
     return value, update
 
 
-# -- what users give
+# -- arguments
 
 
 def tensors(*given: Any) -> list[Any]:
@@ -97,7 +97,7 @@ def tensors(*given: Any) -> list[Any]:
 
 
 def paired(labels: Any, predictions: Any) -> tuple[Tensor, Tensor]:
-    """Both as tensors of one shape: a last axis of size 1 that only one of them has is dropped."""
+    """Both as tensors of one shape; a last axis of size 1 in only one of them is removed."""
     z, p = convert_to_tensor(labels), convert_to_tensor(predictions)
     if z.shape is not None and p.shape is not None:
         more = len(p.shape) - len(z.shape)
@@ -110,10 +110,10 @@ def paired(labels: Any, predictions: Any) -> tuple[Tensor, Tensor]:
 
 
 def spread_weights(weights: Any, values: Tensor, dtype: np.dtype = float32) -> Tensor | None:
-    """`weights` in the shape of `values`.
+    """`weights` broadcast to the shape of `values`.
 
-    Errors: ShapeError for weights that are no scalar, nor of the rank of `values` with sizes of 1
-            or as there.
+    Errors: ShapeError unless weights are a scalar, or have the rank of `values` with equal sizes or
+    1.
     """
     if weights is None:
         return None
@@ -123,7 +123,7 @@ def spread_weights(weights: Any, values: Tensor, dtype: np.dtype = float32) -> T
 
 
 def fitted_weights(weights: Any, values: Tensor) -> Tensor | None:
-    """`spread_weights`; before that an axis of size 1 at their end is added or dropped."""
+    """`spread_weights`, after adding or removing a last axis of size 1."""
     if weights is None:
         return None
     w = cast(convert_to_tensor(weights), float32)
@@ -134,21 +134,24 @@ def fitted_weights(weights: Any, values: Tensor) -> Tensor | None:
 
 
 def weighted(values: Tensor, weights: Tensor | None) -> Tensor:
-    """Values times weights; None are weights of 1."""
+    """Values times weights; None means 1."""
     return values if weights is None else multiply(values, weights)
 
 
 def mean_sums(
     values: Tensor, weights: Tensor | None, names: Sequence[str] = ("total", "count")
 ) -> dict[str, Tensor]:
-    """What a batch adds to a mean: the sum of the weighted values, and the sum of the weights."""
+    """A batch's contributions to a mean: the weighted sum of values, and the sum of weights."""
     total = reduce_sum(weighted(values, weights))
     count = cast(size(values), values.dtype) if weights is None else reduce_sum(weights)
     return dict(zip(names, (total, count), strict=True))
 
 
 def whole(given: Any, what: str, least: int | None = None) -> int:
-    """An integer that an argument says; ShapeError for anything else, or below `least`."""
+    """An argument that is an integer of at least `least`.
+
+    Errors: ShapeError for anything else.
+    """
     is_int = isinstance(given, (int, np.integer)) and not isinstance(given, bool)
     if not is_int or (least is not None and given < least):
         hint = "give an integer" + ("" if least is None else f" of {least} or more")

@@ -1,4 +1,4 @@
-"""Kernels of summaries: `Summary` messages, with the classes that the package tensorboardX has."""
+"""Summary kernels: encode `Summary` messages with the classes of the package tensorboardX."""
 
 from __future__ import annotations
 
@@ -19,15 +19,18 @@ from hpcflow.kernels.kernel_registry import Node, kernel
 from hpcflow.platform.install_hints import install_hint
 
 LARGEST = float(np.finfo(np.float64).max)
-TINY = 1e-6  # an image whose largest value is below this is black
-BAD = (255, 0, 0, 255)  # the color of a pixel that is not finite
-FULL_SCALE = 1 << 15  # of samples of 16 bits
+TINY = 1e-6  # an image with a smaller maximum is black
+BAD = (255, 0, 0, 255)  # color of a pixel that is not finite
+FULL_SCALE = 1 << 15  # of 16-bit samples
 TYPES = {"f2": "HALF", "f4": "FLOAT", "f8": "DOUBLE", "b1": "BOOL"}
 
 
 @functools.cache
 def messages() -> Any:
-    """tensorboardX's modules of messages, and their `DecodeError`; MissingPackageError."""
+    """The message modules of tensorboardX and their `DecodeError`.
+
+    Errors: MissingPackageError without tensorboardX.
+    """
     try:
         names = ("summary", "event", "graph", "types")
         found = {n: importlib.import_module(f"tensorboardX.proto.{n}_pb2") for n in names}
@@ -41,7 +44,7 @@ def messages() -> Any:
 
 
 def _summary(type: str, add: Callable[[Node, Any, Any], Callable[..., None]]) -> None:
-    """The kernel of an op: `add(node, Summary, tag)` gives the function that fills a message."""
+    """The kernel of an op: `add(node, Summary, tag)` returns the function that fills a message."""
 
     @kernel(type, "out", on="cpu")
     def make(xp: Any, node: Node) -> Callable[..., Any]:
@@ -68,7 +71,7 @@ def _scalar(node: Node, made: Any, tag: str) -> Callable[..., None]:
 
 @functools.cache
 def _limits() -> np.ndarray:
-    """The ends of the buckets: each a tenth further from 0 than the last, both ways."""
+    """The bucket limits: each 1.1 times the previous one, for both signs."""
     above, limit = [], 1e-12
     while limit < 1e20:
         above.append(limit)
@@ -98,7 +101,7 @@ def _histogram(node: Node, made: Any, tag: str) -> Callable[..., None]:
 
 
 def _without_runs_of_none(limits: np.ndarray, counts: np.ndarray) -> tuple[list, list]:
-    """Of empty buckets one after the other the last, with the first that is not empty behind."""
+    """The buckets, with runs of empty ones merged into their last."""
     last = np.append(counts[1:] > 0, True)
     kept = (counts > 0) | last
     return limits[kept].tolist(), counts[kept].astype(float).tolist()
@@ -138,7 +141,7 @@ def png(pixels: np.ndarray) -> bytes:
     """An array [height, width, 1, 3 or 4] of bytes as a PNG file."""
     height, width, colors = pixels.shape
     kind = {1: 0, 3: 2, 4: 6}[colors]
-    rows = np.zeros((height, 1 + width * colors), np.uint8)  # each begins with its filter, none
+    rows = np.zeros((height, 1 + width * colors), np.uint8)  # each begins with filter byte 0
     rows[:, 1:] = pixels.reshape(height, -1)
 
     def chunk(name: bytes, data: bytes) -> bytes:
@@ -153,7 +156,7 @@ def png(pixels: np.ndarray) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + body
 
 
-# -- sounds
+# -- audio
 
 
 def _audio(node: Node, made: Any, tag: str) -> Callable[..., None]:
@@ -171,9 +174,9 @@ def _audio(node: Node, made: Any, tag: str) -> Callable[..., None]:
 
 
 def wav(samples: np.ndarray, rate: float) -> bytes:
-    """Samples [frames, channels] in [-1, 1] as a WAV file of 16 bits."""
+    """Samples [frames, channels] in [-1, 1] as a 16-bit WAV file."""
     scaled = np.asarray(samples, np.float32) * FULL_SCALE
-    scaled = np.trunc(scaled + np.copysign(np.float32(0.5), scaled))  # halves away from 0
+    scaled = np.trunc(scaled + np.copysign(np.float32(0.5), scaled))  # rounds halves away from 0
     file = io.BytesIO()
     with wave.open(file, "wb") as out:
         out.setnchannels(samples.shape[1])
@@ -183,7 +186,7 @@ def wav(samples: np.ndarray, rate: float) -> bytes:
     return file.getvalue()
 
 
-# -- tensors, and several messages
+# -- tensors, and merged messages
 
 
 def _tensor(node: Node, made: Any, tag: str) -> Callable[..., None]:

@@ -1,4 +1,4 @@
-"""`hf.summary`: values for TensorBoard as strings, which are serialised `Summary` messages."""
+"""Summary ops of `hf.summary`: strings that contain serialized `Summary` messages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NOT_IN_TAGS = re.compile(r"[^-/\w.]")
 
 
 def _message(what: str, kinds: str, *ranks: int) -> Infer:
-    """Shape rule of an op that makes one message."""
+    """Shape rule of an op that returns one message."""
 
     def infer(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
         for s in inputs:
@@ -91,10 +91,10 @@ def _most(max_outputs: Any, what: str) -> int:
 
 
 def scalar(name: str, tensor: Any, collections: Any = None, family: str | None = None) -> Tensor:
-    """The message that says the value of a scalar; its tag is `name` in the current name scope.
+    """The summary of a scalar; its tag is `name` in the current name scope.
 
-    It joins `collections`, by default "summaries". `family` is the first part of the tag, under
-    which TensorBoard groups them.
+    It is added to `collections`, by default "summaries". `family` is a prefix of the tag, by which
+    TensorBoard groups.
     """
     x = convert_to_tensor(tensor)
     with _tagged(name, family, [x]) as (tag, scope):
@@ -103,9 +103,9 @@ def scalar(name: str, tensor: Any, collections: Any = None, family: str | None =
 
 
 def histogram(name: str, values: Any, collections: Any = None, family: str | None = None) -> Tensor:
-    """The message with a histogram of all `values`; other arguments as `scalar`.
+    """The summary with a histogram of all `values`; other arguments as `scalar`.
 
-    Errors: NumericError when it runs, for a value that is not finite.
+    Errors: NumericError at run time for a value that is not finite.
     """
     x = convert_to_tensor(values)
     with _tagged(name, family, [x]) as (tag, scope):
@@ -120,10 +120,10 @@ def image(
     collections: Any = None,
     family: str | None = None,
 ) -> Tensor:
-    """The message with the first `max_outputs` images, as PNG; other arguments as `scalar`.
+    """The summary with the first `max_outputs` images as PNG; other arguments as `scalar`.
 
-    Bytes (uint8) are taken as they are. Floats of an image are scaled so that the largest is 255,
-    or, if some are negative, so that 0 is 128; a pixel that is not finite is red.
+    uint8 values are unchanged. Floats of an image are scaled so that the maximum is 255, or, with
+    negative values, so that 0 is 128; pixels that are not finite are red.
     Shapes: [images, height, width, 1, 3 or 4].
     """
     x, most = convert_to_tensor(tensor), _most(max_outputs, "summary.image")
@@ -140,10 +140,10 @@ def audio(
     collections: Any = None,
     family: str | None = None,
 ) -> Tensor:
-    """The message with the first `max_outputs` sounds, as WAV; other arguments as `scalar`.
+    """The summary with the first `max_outputs` audio clips as WAV; other arguments as `scalar`.
 
-    Samples are in [-1, 1]; `sample_rate` says how many a second has, in Hertz.
-    Shapes: [sounds, samples] or [sounds, samples, channels].
+    Samples are in [-1, 1]; `sample_rate` is in Hertz.
+    Shapes: [clips, samples] or [clips, samples, channels].
     """
     x, rate = convert_to_tensor(tensor), convert_to_tensor(sample_rate)
     if rate.dtype != float32:
@@ -163,7 +163,7 @@ def tensor_summary(
     family: str | None = None,
     display_name: str | None = None,
 ) -> Tensor:
-    """The message with the values of any tensor; other arguments as `scalar`.
+    """The summary with the values of any tensor; other arguments as `scalar`.
 
     `summary_metadata` is a `SummaryMetadata` message (of tensorboardX), or None.
     """
@@ -175,7 +175,7 @@ def tensor_summary(
 
 
 def text(name: str, tensor: Any, collections: Any = None) -> Tensor:
-    """The message with strings, which TensorBoard shows as Markdown; arguments as `scalar`."""
+    """The summary with strings, which TensorBoard shows as Markdown; arguments as `scalar`."""
     x = convert_to_tensor(tensor)
     require("summary.text", x.spec, "O")
     return _tensor(name, x, collections, None, {"plugin": "text"})
@@ -188,9 +188,9 @@ def _tensor(name: str, x: Tensor, collections: Any, family: str | None, attrs: A
 
 
 def merge(inputs: Sequence[Any], collections: Any = None, name: str | None = None) -> Tensor:
-    """One message with the values of all `inputs`.
+    """One summary with the values of all `inputs`.
 
-    Errors: DataError when it runs, if two of them have one tag.
+    Errors: DataError at run time for a repeated tag.
     """
     if not isinstance(inputs, (list, tuple)):
         raise GraphError(f"summary.merge takes a list, not {inputs!r}", line=user_line())
@@ -205,9 +205,9 @@ def merge(inputs: Sequence[Any], collections: Any = None, name: str | None = Non
 def merge_all(
     key: str = GraphKeys.SUMMARIES, scope: str | None = None, name: str | None = None
 ) -> Tensor | None:
-    """One message with the values of all summaries in the collection `key`; None if there are none.
+    """One summary with the values of all summaries in the collection `key`; None if there are none.
 
-    With `scope`, a regular expression, of those whose name it matches.
+    `scope`, a regular expression, selects those whose name it matches.
     """
     found = get_default_graph().get_collection(key, scope)
     return merge(found, name=name) if found else None

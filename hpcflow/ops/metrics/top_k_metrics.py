@@ -1,4 +1,4 @@
-"""`hf.metrics` of the best k: which labels are among the k classes that were predicted first."""
+"""Top-k metrics of `hf.metrics`: labels among the k classes predicted first."""
 
 from __future__ import annotations
 
@@ -48,25 +48,25 @@ from hpcflow.ops.sparse.sparse_tensor_ops import (
     sparse_tensor_to_dense,
 )
 
-NO_LABEL = np.iinfo(np.int64).min  # what fills the rows of sparse labels
+NO_LABEL = np.iinfo(np.int64).min  # padding of the rows of sparse labels
 
 
 class Ranked(NamedTuple):
-    """Labels and predicted classes, [..., n] and [..., k], and which of them count."""
+    """Labels and predicted classes, [..., n] and [..., k], and masks of valid ones."""
 
     labels: Tensor
-    there: Tensor  # of the labels, those that are there
+    there: Tensor  # mask of valid labels
     guesses: Tensor
     sparse: bool
 
     @property
     def found(self) -> Tensor:
-        """Which of the guesses are labels."""
+        """Which of the predictions are labels."""
         return reduce_any(self._equal(), -2)
 
     @property
     def guessed(self) -> Tensor:
-        """Which of the labels are guesses."""
+        """Which of the labels are predictions."""
         return reduce_any(self._equal(), -1)
 
     def _equal(self) -> Tensor:
@@ -100,7 +100,7 @@ def _ranked(labels: Any, predictions_idx: Any) -> Ranked:
 
 
 def _outcomes(r: Ranked, class_id: int | None) -> dict[str, Tensor]:
-    """How many distinct classes of each example are true or false, positive or negative."""
+    """The numbers of distinct true and false positives and negatives of each example."""
     if class_id is None:
         first, seen = first_in_row(r.guesses), logical_and(first_in_row(r.labels), r.there)
         hits = {
@@ -120,7 +120,7 @@ def _outcomes(r: Ranked, class_id: int | None) -> dict[str, Tensor]:
 
 
 def _at_k(name: str, k: int | None, class_id: int | None = None) -> str:
-    """The name of what is counted of the best `k`."""
+    """The name of a count for the best `k`."""
     at = f"{name}_at_{'k' if k is None else k}"
     return at if class_id is None else f"{at}_class{class_id}"
 
@@ -138,7 +138,7 @@ def _part(true: Tensor, others: Tensor) -> Tensor:
 
 
 def _at_top_k(what: str, other: str, doc: str) -> Metric:
-    """The metric of the true positives among these and outcomes of the kind `other`."""
+    """The metric of true positives among themselves and outcomes of kind `other`."""
 
     def function(
         labels: Any,
@@ -164,7 +164,7 @@ def _at_top_k(what: str, other: str, doc: str) -> Metric:
 
 
 def _of_best(at_top_k: Metric, doc: str) -> Metric:
-    """The metric `at_top_k` of the predictions that are largest."""
+    """The metric `at_top_k` for the classes of the largest predictions."""
 
     def function(
         labels: Any,
@@ -207,11 +207,11 @@ recall_at_k = _of_best(
 )
 
 
-# -- precisions of all ranks
+# -- average precision
 
 
 def _average_precision(r: Ranked, classes: Tensor, k: int) -> Tensor:
-    """Of each example; NaN where it has no labels."""
+    """The average precision of each example; NaN without labels."""
     outside = greater_equal(r.labels, cast(classes, int64))
     labels = where(outside, multiply(ones_like(r.labels), -1), r.labels)
     found = cast(r.found, float64)
@@ -233,9 +233,10 @@ def average_precision_at_k(
     updates_collections: Collections = None,
     name: str | None = None,
 ) -> Result:
-    """The mean over examples of the precisions at each rank up to `k` where a label was found.
+    """The mean over examples of the average precision at `k`.
 
-    Those of an example are added up and divided by its labels, of which `k` count at most.
+    The average precision of an example is the sum of precisions at each rank up to `k` with a
+    label, divided by the number of labels, at most `k`.
     Shapes: as `precision_at_k`.
     """
     x = convert_to_tensor(predictions)

@@ -1,1 +1,1 @@
-"""Activations, convolutions, pooling, normalization, losses and embeddings, with their kernels."""
+"""Neural network ops: activations, convolution, pooling, normalization, losses, embeddings."""

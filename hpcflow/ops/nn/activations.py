@@ -1,4 +1,4 @@
-"""Activations made of other ops, and layers without variables."""
+"""Activations: composed of other ops, and layers without variables."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ SELU_ALPHA, SELU_SCALE = 1.6732632423543772, 1.0507009873554805  # Klambauer et 
 
 
 def crelu(features: Any, name: str | None = None, axis: int = -1) -> Tensor:
-    """`relu` of `x` and of `-x`, joined along `axis`."""
+    """`relu` of `x` and of `-x`, concatenated along `axis`."""
     x = convert_to_tensor(features)
     return relu(concat([x, negative(x)], axis), name)
 
 
 def selu(features: Any, name: str | None = None) -> Tensor:
-    """`scale * x` above 0, `scale * alpha * (exp(x) - 1)` below (Klambauer et al., 2017)."""
+    """`scale * x` for x > 0, else `scale * alpha * (exp(x) - 1)` (Klambauer et al., 2017)."""
     y = elu(features)
     slope = where(less(y, 0), SELU_SCALE * SELU_ALPHA, convert_to_tensor(SELU_SCALE, y.dtype))
     return multiply(y, slope, name)
 
 
 def leaky_relu(features: Any, alpha: Any = 0.2, name: str | None = None) -> Tensor:
-    """`x` above 0, `alpha * x` below; of integers in float32."""
+    """`x` for x > 0, else `alpha * x`; integers are converted to float32."""
     x = convert_to_tensor(features)
     if x.dtype.kind in "iu":
         x = cast(x, float32)
@@ -70,9 +70,9 @@ def swish(features: Any, name: str | None = None) -> Tensor:
 
 
 def gelu(features: Any, approximate: bool = False, name: str | None = None) -> Tensor:
-    """`x` times the probability that a standard normal number is below `x`.
+    """`x` times the standard normal distribution function at `x`.
 
-    `approximate`: by tanh, within 0.0005 (Hendrycks and Gimpel, 2016).
+    `approximate`: by tanh, with an error below 0.0005 (Hendrycks and Gimpel, 2016).
     """
     x = convert_to_tensor(features)
     if approximate:
@@ -102,7 +102,7 @@ def relu_layer(x: Any, weights: Any, biases: Any, name: str | None = None) -> Te
 
 
 def zero_fraction(value: Any, name: str | None = None) -> Tensor:
-    """The fraction of zeros in `value`, a float32 scalar; NaN if it has no elements."""
+    """The fraction of zeros in `value`, a float32 scalar; NaN for an empty tensor."""
     value = convert_to_tensor(value)
     return reduction_ops.reduce_mean(cast(equal(value, zeros([], value.dtype)), float32), name=name)
 
@@ -111,7 +111,7 @@ def zero_fraction(value: Any, name: str | None = None) -> Tensor:
 def l2_normalize(
     x: Any, axis: Any = None, epsilon: float = 1e-12, name: str | None = None
 ) -> Tensor:
-    """`x / sqrt(max(sum(x ** 2), epsilon))`, the sum over `axis` (all axes if None)."""
+    """`x / sqrt(max(sum(x ** 2), epsilon))`, with the sum over `axis` (None: all axes)."""
     x = convert_to_tensor(x)
     total = reduction_ops.reduce_sum(square(x), axis, True)
     return multiply(x, rsqrt(maximum(total, epsilon)), name)

@@ -1,4 +1,4 @@
-"""Attention: each query takes the mean of values, weighted by how well their keys fit it."""
+"""Attention: scaled dot-product attention."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     """`softmax(queries @ keys' * scale) @ values` (Vaswani et al., 2017).
 
-    `mask` (booleans) says which keys a query may see; `causal` lets query i of m see the keys up to
-    i + n - m, so that the last one sees all n. A query that may see none gets zeros. `scale` is
-    1 / sqrt(features) by default.
+    `mask` (booleans) is true where a query may attend to a key. With `causal` query i of m attends
+    to the keys up to i + n - m, so that the last one attends to all n. A query without keys gets
+    zeros. `scale` is 1 / sqrt(features) by default.
 
     Shapes: [..., m, features], [..., n, features], [..., n, d] give [..., m, d]; `mask` is
             broadcast to [..., m, n].
@@ -58,9 +58,9 @@ def scaled_dot_product_attention(
     if causal:
         past = _past(q, k)
         seen = past if seen is None else logical_and(seen, past)
-    if q.dtype.itemsize == 2:  # products of 16 bits may be too large before they are scaled
+    if q.dtype.itemsize == 2:  # products in 16 bits may overflow before scaling
         scores = matmul(multiply(q, scale), k, transpose_b=True)
-    else:  # what follows the product is one loop where loops are generated
+    else:  # generated code fuses everything after the product
         scores = multiply(matmul(q, k, transpose_b=True), scale)
     if seen is None:
         weights = softmax(scores)
@@ -72,12 +72,12 @@ def scaled_dot_product_attention(
 
 
 def _lowest(scores: Tensor) -> float:
-    """A score that no key has, with room to subtract the largest from it."""
+    """A score below all others, from which the largest can be subtracted without overflow."""
     return -3e4 if scores.dtype.itemsize == 2 else -1e30
 
 
 def _past(q: Tensor, k: Tensor) -> Tensor:
-    """[m, n]: whether key j is not after query i; the last query sees all keys."""
+    """[m, n]: whether key j is not after query i; the last query attends to all keys."""
     m, n = (getitem(shape(t), -2) for t in (q, k))
     last = add(range(m), subtract(n, m))
     return less_equal(expand_dims(range(n), 0), expand_dims(last, 1))

@@ -1,4 +1,4 @@
-"""The kernel that draws classes: all its chance is in two random words, the key of a Philox."""
+"""Candidate sampling kernel: all randomness is in two words, the key of a Philox generator."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 
 from hpcflow.kernels.kernel_registry import Node, kernel
 
-MOST_DRAWS = 1 << 16  # at a time
+MOST_DRAWS = 1 << 16  # per block
 
 
 def classes(kind: str, u: np.ndarray, range_max: int, cumulative: Any) -> np.ndarray:
-    """The classes that uniform numbers in [0, 1) stand for."""
+    """The classes that correspond to uniform numbers in [0, 1)."""
     if kind == "log_uniform":
         found = np.exp(u * math.log(range_max + 1)).astype(np.int64) - 1
         return found % range_max
@@ -25,7 +25,7 @@ def classes(kind: str, u: np.ndarray, range_max: int, cumulative: Any) -> np.nda
 
 
 def draw(words: np.ndarray, node_attrs: dict[str, Any]) -> tuple[np.ndarray, int]:
-    """The classes, and how many draws it took."""
+    """The classes, and the number of draws."""
     count, range_max = node_attrs["num_sampled"], node_attrs["range_max"]
     weights = node_attrs.get("weights")
     cumulative = None if weights is None else np.cumsum(weights)

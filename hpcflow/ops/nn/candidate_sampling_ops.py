@@ -1,4 +1,4 @@
-"""Candidate sampling: a few classes drawn in place of all, and how often each was expected."""
+"""Candidate sampling ops: random classes, and their expected counts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from hpcflow.ops.random.random_ops import random_uniform
 from hpcflow.ops.shape_inference import Attrs, make, require, whole
 from hpcflow.ops.variables.row_list_ops import taken
 
-Candidates = tuple[Tensor, Tensor, Tensor]  # classes, expected counts of the true, of the sampled
+Candidates = tuple[Tensor, Tensor, Tensor]  # classes, expected counts of true ones and samples
 
 
 def _sampled(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -40,7 +40,8 @@ def _sampled(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     return [Spec(int64, (attrs["num_sampled"],)), Spec(int64, ())]
 
 
-# All chance is in its input, two random words; so it is a function, and a plan may place it freely.
+# Its input, two random words, is the only source of randomness; so the op is pure and can be placed
+# anywhere.
 op("SampleCandidates", infer=_sampled, grad=NoGrad("its outputs are integers"))
 
 
@@ -55,7 +56,7 @@ def _draw(
     name: str | None,
     weights: np.ndarray | None = None,
 ) -> Candidates:
-    """Classes drawn by `kind` and the counts to be expected; `weights` of "unigram"."""
+    """Classes sampled by `kind` and the expected counts; `weights` are for "unigram"."""
     labels = _labels(true_classes, num_true)
     num_sampled, range_max = whole(num_sampled, "num_sampled"), whole(range_max, "range_max")
     if num_sampled < 1 or range_max < 1 or (unique and num_sampled > range_max):
@@ -96,7 +97,7 @@ def _labels(true_classes: Any, num_true: int) -> Tensor:
 
 
 def _probability(kind: str, classes: Tensor, range_max: int, weights: np.ndarray | None) -> Tensor:
-    """The chance that one draw gives each class, float64."""
+    """The probability of each class in one draw, float64."""
     if kind == "log_uniform":
         return log1p(1.0 / (cast(classes, float64) + 1.0)) / math.log(range_max + 1)
     if weights is not None:
@@ -105,10 +106,10 @@ def _probability(kind: str, classes: Tensor, range_max: int, weights: np.ndarray
 
 
 def _expected(p: Tensor, num_sampled: int, tries: Tensor | None) -> Tensor:
-    """How often a class of chance `p` is among the sampled.
+    """The expected count of a class of probability `p` among the sampled.
 
-    Draws that may repeat: `p * num_sampled`. Draws until `num_sampled` differ, which took `tries`:
-    the chance `1 - (1 - p)^tries` to be drawn at all.
+    With repetitions: `p * num_sampled`. Without, where `tries` draws were needed for `num_sampled`
+    distinct classes: the probability `1 - (1 - p)^tries` that the class is drawn.
     """
     plain = p * float(num_sampled)
     if tries is None:
@@ -126,10 +127,10 @@ def uniform_candidate_sampler(
     seed: int | None = None,
     name: str | None = None,
 ) -> Candidates:
-    """`num_sampled` classes below `range_max`, all equally likely, all different if `unique`.
+    """`num_sampled` classes below `range_max`, uniformly distributed; distinct if `unique`.
 
-    Returns the classes (int64), the expected counts of `true_classes` [batch, num_true] and those
-    of the classes drawn (float32). Every replica draws the same.
+    Returns the classes (int64), and the expected counts of `true_classes` [batch, num_true] and of
+    the sampled classes (float32). All replicas draw the same classes.
     """
     drawn = _draw("uniform", true_classes, num_true, num_sampled, unique, range_max, seed, name)
     return UniformCandidateSampler(*drawn)
@@ -146,7 +147,7 @@ def log_uniform_candidate_sampler(
 ) -> Candidates:
     """As `uniform_candidate_sampler`, with P(c) = log((c + 2) / (c + 1)) / log(range_max + 1).
 
-    That is Zipf's law for classes in the order of falling frequency.
+    This is Zipf's law for classes sorted by decreasing frequency.
     """
     drawn = _draw("log_uniform", true_classes, num_true, num_sampled, unique, range_max, seed, name)
     return LogUniformCandidateSampler(*drawn)
@@ -164,9 +165,9 @@ def fixed_unigram_candidate_sampler(
     seed: int | None = None,
     name: str | None = None,
 ) -> Candidates:
-    """As `uniform_candidate_sampler`, with P(c) in proportion to `unigrams[c] ** distortion`.
+    """As `uniform_candidate_sampler`, with P(c) proportional to `unigrams[c] ** distortion`.
 
-    The first `num_reserved_ids` classes are never drawn; `unigrams` are those behind them.
+    The first `num_reserved_ids` classes are never drawn; `unigrams` are those of the other classes.
     """
     counts = np.asarray(unigrams, float64)
     if counts.ndim != 1 or counts.size + num_reserved_ids != range_max or (counts < 0).any():
@@ -195,7 +196,7 @@ def all_candidate_sampler(
     seed: int | None = None,
     name: str | None = None,
 ) -> Candidates:
-    """All classes below `num_sampled`, each expected once: for tests of sampled losses."""
+    """All classes below `num_sampled`, each with expected count 1; for tests of sampled losses."""
     labels = _labels(true_classes, num_true)
     one = constant(np.float32(1))
     return AllCandidateSampler(
@@ -212,10 +213,10 @@ def compute_accidental_hits(
     seed: int | None = None,
     name: str | None = None,
 ) -> ComputeAccidentalHits:
-    """Where a sampled class is a true one: rows, places among the sampled, and weights.
+    """Sampled classes that are true classes: row numbers, sample positions, and weights.
 
-    Shapes: [hits] each: int32, int64, float32; a weight is the least float32, to be added to the
-            logit of the place, so that it counts for nothing.
+    Shapes: [hits] each: int32, int64, float32. A weight is the lowest float32; added to the logit
+            at this position it removes the sample.
     """
     with get_default_graph().name_scope(name or "compute_accidental_hits"):
         hits = positions(hits_of(_labels(true_classes, num_true), sampled_candidates))
@@ -226,6 +227,6 @@ def compute_accidental_hits(
 
 
 def hits_of(labels: Tensor, sampled: Any) -> Tensor:
-    """Booleans [batch, num_true, num_sampled]: is this true class that sampled one?"""
+    """Booleans [batch, num_true, num_sampled]: whether the true class equals the sampled class."""
     drawn = cast(convert_to_tensor(sampled), int64)
     return equal(expand_dims(labels, 2), reshape(drawn, [1, 1, -1]))

@@ -1,4 +1,4 @@
-"""Convolutions by TensorFlow's names: of one to three axes, depthwise, separable, transposed."""
+"""Convolution functions: TensorFlow's names; 1 to 3 axes, depthwise, separable, transposed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def conv1d(
     dilations: Any = None,
     groups: int = 1,
 ) -> Tensor:
-    """`conv2d` of one spatial axis. Shapes: [n, w, channels], filters [k, channels, filters]."""
+    """`conv2d` with one spatial axis. Shapes: [n, w, channels], filters [k, channels, filters]."""
     return convolve(value, filters, 1, stride, padding, data_format, dilations, groups, name)
 
 
@@ -47,12 +47,12 @@ def conv2d(
     name: str | None = None,
     groups: int = 1,
 ) -> Tensor:
-    """The correlation of `input` with each filter, at every position the strides lead to.
+    """The cross-correlation of `input` with each filter, at positions given by the strides.
 
     Shapes:   `input` [n, h, w, channels] (NCHW: [n, channels, h, w]), `filter` [kh, kw, channels /
               groups, filters]; SAME gives ceil(h / stride) rows, VALID those where the filter fits.
     Padding:  SAME, VALID, or pairs (before, after) for each axis.
-    Gradient: by both, and of those again.
+    Gradient: by both inputs, differentiable again.
     """
     return convolve(input, filter, 2, strides, padding, data_format, dilations, groups, name)
 
@@ -68,7 +68,7 @@ def conv3d(
     name: str | None = None,
     groups: int = 1,
 ) -> Tensor:
-    """`conv2d` of three spatial axes: `input` [n, d, h, w, channels]."""
+    """`conv2d` with three spatial axes: `input` [n, d, h, w, channels]."""
     return convolve(input, filter, 3, strides, padding, data_format, dilations, groups, name)
 
 
@@ -83,7 +83,7 @@ def convolution(
     data_format: str | None = None,
     groups: int = 1,
 ) -> Tensor:
-    """`conv1d`, `conv2d` or `conv3d`, by the rank of the filters; strides are of spatial axes."""
+    """`conv1d`, `conv2d` or `conv3d` by the rank of the filters; strides are for spatial axes."""
     x, w = operands(input, filter)
     rank = _spatial_rank(w, x, data_format)
     return convolve(x, w, rank, strides, padding, data_format, dilation_rate, groups, name)
@@ -101,11 +101,11 @@ def _spatial_rank(w: Tensor, x: Tensor, data_format: str | None) -> int:
 def atrous_conv2d(
     value: Any, filters: Any, rate: Any, padding: Any, name: str | None = None
 ) -> Tensor:
-    """`conv2d` with filters whose elements are `rate` apart."""
+    """`conv2d` with dilated filters: elements are `rate` apart."""
     return convolve(value, filters, 2, 1, padding, "NHWC", rate, 1, name)
 
 
-# -- depthwise: each channel has filters of its own
+# -- depthwise: separate filters for each channel
 
 
 def _by_channel(
@@ -113,7 +113,7 @@ def _by_channel(
 ) -> tuple[Tensor, int | None]:
     """Filters [*kernel, channels, multiplier] as [*kernel, 1, channels * multiplier], and groups.
 
-    `images` is what is known of the shape of the images, which `told()` tells in the step.
+    `images` is the static shape of the images; `told()` returns the dynamic one.
     """
     at, known = 1 if first else 3, full("a depthwise filter", filter.shape, 4)
     channels: Any = known[2] if images[at] is None else images[at]
@@ -137,10 +137,10 @@ def depthwise_conv2d(
     name: str | None = None,
     data_format: str | None = None,
 ) -> Tensor:
-    """Each channel is convolved with filters of its own.
+    """Depthwise convolution: each channel is convolved with its own filters.
 
     Shapes: `filter` [kh, kw, channels, multiplier]; output channel c * multiplier + m is channel c
-            with its filter m.
+            convolved with its filter m.
     """
     x, w = operands(input, filter)
     images, first = full("depthwise_conv2d", x.shape, 4), channels_first(data_format, 2)
@@ -157,7 +157,7 @@ def depthwise_conv2d_native(
     dilations: Any = None,
     name: str | None = None,
 ) -> Tensor:
-    """`depthwise_conv2d` with its arguments in the order of `conv2d`."""
+    """`depthwise_conv2d` with arguments in the order of `conv2d`."""
     return depthwise_conv2d(input, filter, strides, padding, dilations, name, data_format)
 
 
@@ -215,7 +215,7 @@ def separable_conv2d(
     name: str | None = None,
     data_format: str | None = None,
 ) -> Tensor:
-    """`depthwise_conv2d`, then a 1 x 1 convolution that mixes the channels.
+    """`depthwise_conv2d`, followed by a 1 x 1 convolution.
 
     Shapes: `depthwise_filter` [kh, kw, channels, multiplier], `pointwise_filter` [1, 1, channels *
             multiplier, filters].
@@ -227,7 +227,7 @@ def separable_conv2d(
     return convolve(deep, point, 2, 1, "VALID", data_format, 1, 1, name)
 
 
-# -- transposed: the gradient of a convolution as a layer
+# -- transposed: the gradient of a convolution, used as a layer
 
 
 def conv1d_transpose(
@@ -241,7 +241,7 @@ def conv1d_transpose(
     name: str | None = None,
     groups: int = 1,
 ) -> Tensor:
-    """`conv2d_transpose` of one spatial axis."""
+    """`conv2d_transpose` with one spatial axis."""
     return transposed(
         input, filters, output_shape, 1, strides, padding, data_format, dilations, groups, name
     )
@@ -259,10 +259,10 @@ def conv2d_transpose(
     dilations: Any = None,
     groups: int = 1,
 ) -> Tensor:
-    """The transpose of `conv2d`: what its gradient does to the channels of `value`.
+    """The transpose of `conv2d`, that is its gradient by the input.
 
-    Shapes: `filter` [kh, kw, output channels / groups, channels]; `output_shape` is one whose
-            `conv2d` would have the shape of `value`.
+    Shapes: `filter` [kh, kw, output channels / groups, channels]; `conv2d` of a tensor of shape
+            `output_shape` must have the shape of `value`.
     """
     return transposed(
         value, filter, output_shape, 2, strides, padding, data_format, dilations, groups, name
@@ -281,7 +281,7 @@ def conv3d_transpose(
     dilations: Any = None,
     groups: int = 1,
 ) -> Tensor:
-    """`conv2d_transpose` of three spatial axes."""
+    """`conv2d_transpose` with three spatial axes."""
     return transposed(
         value, filter, output_shape, 3, strides, padding, data_format, dilations, groups, name
     )

@@ -1,7 +1,7 @@
-"""Kernels of convolutions: windows are copied into matrices, piece by piece, and multiplied.
+"""Convolution kernels: windows are copied into matrices (im2col), in parts, and multiplied.
 
-Where each channel has filters of its own (depthwise) there is no matrix: the elements of the window
-are taken one after the other, each for all positions at once.
+Depthwise convolution has no matrix product: it adds up the window elements one after the other,
+each for all positions at once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hpcflow.kernels.kernel_registry import Node, kernel
 from hpcflow.kernels.sliding_window_views import Windows, channels_last, tiles, wide
 
 Part = tuple[slice, slice]  # of the batch, of the first spatial axis
-CACHE_BYTES = 1 << 18  # of a part that is gone over once for each element of the window
+CACHE_BYTES = 1 << 18  # of a part that is traversed for each window element
 
 
 @kernel("Conv", "out")
@@ -87,7 +87,7 @@ def _filter_grad(xp: Any, node: Node) -> Callable[..., Any]:
     return run
 
 
-# -- products of matrices, a group of channels each
+# -- matrix products, one per group of channels
 
 
 def _matrix(w: Any, groups: int) -> Any:
@@ -97,12 +97,12 @@ def _matrix(w: Any, groups: int) -> Any:
 
 
 def _grouped(x: Any, groups: int) -> Any:
-    """A view of `x` with its last axis split into groups."""
+    """A view of `x` with its last axis divided into groups."""
     return x.reshape(*x.shape[:-1], groups, x.shape[-1] // groups)
 
 
 def _rows(g: Any, groups: int, dtype: Any) -> Any:
-    """What stands at each position: [groups, positions, channels of a group]."""
+    """The values at each position: [groups, positions, channels of a group]."""
     g = g.astype(dtype, copy=False)
     if groups == 1:
         return g.reshape(1, -1, g.shape[-1])
@@ -139,7 +139,7 @@ def _product(xp: Any, columns: Any, matrix: Any, y: Any, groups: int) -> None:
 
 
 def _spread(xp: Any, windows: Windows, whole: Any, matrix: Any, g: Any, groups: int) -> None:
-    """Add to the padded input what each position of `g` sends back to its window."""
+    """Add the contributions of each position of `g` to its window in the padded input (col2im)."""
     back = matrix.swapaxes(1, 2)
     row = math.prod(windows.out[1:]) * matrix.shape[0] * matrix.shape[1] * whole.itemsize
     target = _grouped(whole, groups)
@@ -158,7 +158,7 @@ def _spread(xp: Any, windows: Windows, whole: Any, matrix: Any, g: Any, groups: 
 
 
 def _each(windows: Windows, whole: Any, y: Any) -> tuple[int, int, Iterator[Part]]:
-    """The channels, how many filters each has, and parts of the batch."""
+    """The number of channels, of filters per channel, and the parts of the batch."""
     channels = whole.shape[-1]
     row = math.prod(windows.out[1:]) * y.shape[-1] * whole.itemsize
     count = windows.out[0]

@@ -1,4 +1,4 @@
-"""Convolutions of any number of axes: one row and its two gradients, which are each other's."""
+"""Convolution ops: convolution over any number of axes and its two gradients."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from hpcflow.ops.shape_inference import (
     whole,
 )
 
-# -- the rows. Attributes: strides, dilations (a number per axis), padding (SAME, VALID or pairs),
-#    first (channels before the spatial axes), groups (0: each channel is one). Filters are
-#    [*kernel, channels / groups, filters] in any format.
+# -- rows. Attributes: strides, dilations (one per axis), padding (SAME, VALID or pairs), first
+# (channels first), groups (0: depthwise). Filters are [*kernel, channels / groups, filters] in any
+# format.
 
 
 def _check_filters(type: str, filters: Sizes, channels: int | None, groups: int) -> None:
@@ -40,7 +40,7 @@ def _check_filters(type: str, filters: Sizes, channels: int | None, groups: int)
 
 
 def _forward(type: str, x: Spec, filters: Sizes, attrs: Attrs) -> Sizes:
-    """The shape of a convolution of `x` with filters of this shape."""
+    """The output shape of a convolution of `x` with filters of this shape."""
     rank, first = len(attrs["strides"]), attrs["first"]
     batch, space, channels = parts(type, x, rank, first)
     _check_filters(type, filters, channels, attrs["groups"])
@@ -86,7 +86,7 @@ def _filter_grad(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 
 
 def _row(type: str, a: Tensor, b: Tensor, like: Tensor, attrs: Attrs) -> Tensor:
-    """A gradient of a convolution, of the shape of `like`."""
+    """A gradient of a convolution, with the shape of `like`."""
     known, told = shape_argument(sizes(like))
     return one(type, [a, b, *told], {**attrs, "shape": known})
 
@@ -126,7 +126,7 @@ op("ConvInputGrad", infer=_input_grad, grad=_input_grad_back)
 op("ConvFilterGrad", infer=_filter_grad, grad=_filter_grad_back)
 
 
-# -- what the public functions share
+# -- shared by the public functions
 
 
 def convolve(
@@ -154,7 +154,7 @@ def attributes(
     groups: int | None,
     rank: int,
 ) -> Attrs:
-    """The attributes of the rows, checked; groups None are as many as there are channels."""
+    """The attributes of the rows, checked; groups None means one per channel."""
     parted = 0 if groups is None else whole(groups, "groups")
     if parted < 1 and groups is not None:
         raise ShapeError(f"groups {groups} is not positive", line=user_line())

@@ -1,4 +1,4 @@
-"""Kernels of connectionist temporal classification: the loss, its gradient, beam search."""
+"""CTC kernels: the loss, its gradient, beam search."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from hpcflow.ops.array.slice_concat_gather_kernels import check_indices
 
 
 class _Lattice(NamedTuple):
-    """The states of each sample, blanks and labels in turn, and how a path may move through them.
+    """The states of each sample, alternating blanks and labels, and the allowed transitions.
 
     All are [batch, states]; `scores` [time, batch, states] are log-probabilities.
     """
 
     labels: Any  # the class of each state
-    stay: Any  # whether a path may stay in it
-    skip: Any  # whether it may come from two states before
+    stay: Any  # whether a path may stay in the state
+    skip: Any  # whether a path may skip a state
     final: Any  # 0 where a path may end, else -inf
     scores: Any
     alive: Any  # [time, batch, 1]: whether the sample has this step
@@ -43,11 +43,11 @@ def _checked(xp: Any, logits: Any, labels: Any, sizes: Any, steps: Any, blank: i
 
 
 def _collapsed(xp: Any, labels: Any, sizes: Any) -> tuple[Any, Any]:
-    """Labels without those that repeat the one before, and how many are left."""
+    """Labels without repetitions of the previous one, and their number."""
     places = xp.arange(labels.shape[1])
     keep = places < sizes[:, None]
     keep[:, 1:] = xp.logical_and(keep[:, 1:], labels[:, 1:] != labels[:, :-1])
-    # those kept come first, in their order
+    # kept ones first, in order
     order = xp.argsort(xp.where(keep, places, places + labels.shape[1]), axis=1)
     return xp.take_along_axis(labels, order, axis=1), keep.sum(axis=1)
 
@@ -82,11 +82,11 @@ def _lattice(
 
 
 def _forward(xp: Any, lattice: _Lattice, kept: Any = None) -> Any:
-    """Log-probabilities of what was seen, [batch]; those of each step and state into `kept`."""
+    """The log-likelihoods [batch]; log-probabilities of each step and state go to `kept`."""
     batch, width = lattice.labels.shape
     room = xp.full((batch, width + 2), -np.inf)  # two states before the first
     now, one, two = room[:, 2:], room[:, 1:-1], room[:, :-2]
-    now[:, 0] = 0  # a blank that takes no time
+    now[:, 0] = 0  # an initial blank
     for t in range(lattice.scores.shape[0]):
         new = xp.logaddexp(xp.where(lattice.stay, now, -np.inf), one)
         new = xp.logaddexp(new, xp.where(lattice.skip, two, -np.inf)) + lattice.scores[t]
@@ -139,12 +139,12 @@ def _loss_grad(xp: Any, node: Node) -> Callable[..., Any]:
         batch, classes = logits.shape[1:]
         places = (xp.arange(batch)[:, None] * classes + lattice.labels).reshape(-1)
         weight = xp.where(possible, g, 0).astype("f8")[:, None]
-        room = xp.full((batch, lattice.labels.shape[1] + 2), -np.inf)  # two states behind the last
+        room = xp.full((batch, lattice.labels.shape[1] + 2), -np.inf)  # two states after the last
         now, one, two = room[:, :-2], room[:, 1:-1], room[:, 2:]
         skip = xp.zeros(lattice.skip.shape, bool)
         skip[:, :-2] = lattice.skip[:, 2:]
         xp.copyto(now, lattice.final)
-        for t in reversed(range(out.shape[0])):  # `now`: what follows step t
+        for t in reversed(range(out.shape[0])):  # `now`: after step t
             share = xp.where(lattice.alive[t], xp.exp(forward[t] + now - total), 0)
             slope = xp.where(lattice.alive[t], xp.exp(logs[t]), 0)
             xp.add.at(slope.reshape(-1), places, -share.reshape(-1))
@@ -158,21 +158,21 @@ def _loss_grad(xp: Any, node: Node) -> Callable[..., Any]:
     return run
 
 
-# -- beam search: prefixes are nodes of a tree, so that equal ones are one
+# -- beam search: prefixes are nodes of a tree, so that equal ones are identical
 
 
 class _Beam:
-    """The most probable prefixes of one sample, by the probability of all paths to them."""
+    """The most probable prefixes of one sample, by the total probability of their paths."""
 
     def __init__(self, width: int, blank: int) -> None:
         self.width, self.blank = width, blank
-        self.parent, self.label = [-1], [-1]  # of each node; the first is the empty prefix
+        self.parent, self.label = [-1], [-1]  # of each node; node 0 is the empty prefix
         self.children: dict[tuple[int, int], int] = {}
         self.nodes = [0]
-        self.to_blank, self.to_label = np.zeros(1), np.full(1, -np.inf)  # by the last class seen
+        self.to_blank, self.to_label = np.zeros(1), np.full(1, -np.inf)  # by the last class
 
     def step(self, logs: np.ndarray) -> None:
-        """One step more, of classes with these log-probabilities."""
+        """Extend the beam by one step with these log-probabilities of classes."""
         last = np.array([self.label[n] for n in self.nodes], np.int64)
         count, rows = len(last), np.arange(len(last))
         total = np.logaddexp(self.to_blank, self.to_label)
@@ -183,7 +183,7 @@ class _Beam:
         blanks = total + logs[self.blank]
         labels = np.where(some, self.to_label + logs[last], -np.inf)
         place = {node: i for i, node in enumerate(self.nodes)}
-        for i, node in enumerate(self.nodes):  # a prefix that another one grows into
+        for i, node in enumerate(self.nodes):  # a prefix that extends another
             at = place.get(self.parent[node])
             if at is not None:
                 labels[i] = np.logaddexp(labels[i], grown[at, last[i]])

@@ -1,4 +1,4 @@
-"""Connectionist temporal classification (Graves et al., 2006): the loss and its decoders."""
+"""CTC ops: connectionist temporal classification (Graves et al., 2006), loss and decoders."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from hpcflow.ops.nn.sliding_window import full
 from hpcflow.ops.shape_inference import Attrs, make, one, require, whole
 from hpcflow.ops.sparse.sparse_tensor_ops import SparseTensor, sparse_tensor_to_dense
 
-# -- the rows. `blank` is the number of the blank, negative from the last class; `collapse` joins
-#    equal labels in a row first; `merge` joins equal classes in a row of a path
+# -- rows. `blank` is the blank's class, negative from the last one. `collapse` first merges equal
+# adjacent labels. `merge` merges equal adjacent classes of a path.
 
 
 def _ctc(type: str, inputs: Sequence[Spec]) -> tuple[Any, Any]:
-    """The shape of the logits and the batch of: logits, labels, their numbers, numbers of steps."""
+    """The shapes of logits and batch, from: logits, labels, label lengths, numbers of steps."""
     logits, labels, sizes, steps = inputs
     require(type, logits, "f")
     for spec, what in ((labels, "labels"), (sizes, "label lengths"), (steps, "sequence lengths")):
@@ -92,15 +92,15 @@ def ctc_loss(
     time_major: bool = True,
     name: str | None = None,
 ) -> Tensor:
-    """Minus the log-probability of `labels`, summed over all paths that read as them.
+    """The negative log-likelihood of `labels`, summed over all paths that collapse to them.
 
-    The last class is the blank; `inputs` are logits, softmax is done here.
+    The last class is the blank; `inputs` are logits before softmax.
 
     Shapes:   `inputs` [time, batch, classes], or [batch, time, classes] unless `time_major`;
               `labels` a sparse [batch, any] of integers; the loss is [batch].
     Gradient: by `inputs`, exact.
-    Errors:   when it runs, NumericError if labels do not fit in their steps (with
-              `ignore_longer_outputs_than_inputs` they count 0), RangeError for a wrong label.
+    Errors:   at run time: NumericError if labels need more steps (loss 0 with
+              `ignore_longer_outputs_than_inputs`), RangeError for an invalid label.
     """
     if not isinstance(labels, SparseTensor):
         raise ShapeError(
@@ -132,7 +132,7 @@ def ctc_loss_v2(
     blank_index: int = 0,
     name: str | None = None,
 ) -> Tensor:
-    """`ctc_loss` of dense labels [batch, longest], of which the first `label_length` count.
+    """`ctc_loss` for dense labels [batch, longest], the first `label_length` of which are valid.
 
     `blank_index` is the class of the blank, negative from the last one.
     """
@@ -148,7 +148,7 @@ def ctc_loss_v2(
 
 
 def _sparse(keep: Tensor, columns: Tensor, values: Tensor) -> SparseTensor:
-    """The `values` [batch, time] where `keep` holds, in row b at `columns`."""
+    """The sparse tensor of `values` [batch, time] where `keep` is true, at `columns` of row b."""
     places = positions(keep)
     at = gather_nd(columns, places)
     rows = getitem(places, (slice(None), 0))
@@ -162,10 +162,10 @@ def _sparse(keep: Tensor, columns: Tensor, values: Tensor) -> SparseTensor:
 def ctc_greedy_decoder(
     inputs: Any, sequence_length: Any, merge_repeated: bool = True
 ) -> tuple[list[SparseTensor], Tensor]:
-    """The most probable class of each step, without blanks and, merged, without repetitions.
+    """The most probable class of each step, without blanks and with repetitions merged.
 
     Shapes: `inputs` [time, batch, classes], the last class the blank: a list of one sparse [batch,
-            longest] of int64, and minus the sum of the logits taken, [batch, 1].
+            longest] of int64, and the negative sum of the largest logits, [batch, 1].
     """
     logits = ensure_shape(inputs, (None, None, None))
     length = getitem(shape(logits), 0)
@@ -192,13 +192,13 @@ def ctc_beam_search_decoder(
     top_paths: int = 1,
     merge_repeated: bool = True,
 ) -> tuple[list[SparseTensor], Tensor]:
-    """The most probable labels, over all their paths, among `beam_width` prefixes in each step.
+    """The most probable labels over all paths, by beam search with `beam_width` prefixes.
 
-    `merge_repeated` joins equal labels in a row of what is found, as TensorFlow 1 does.
+    `merge_repeated` merges equal adjacent labels of the result, as TensorFlow 1 does.
 
     Shapes: `inputs` [time, batch, classes], the last class the blank: `top_paths` sparse [batch,
-            longest] of int64, and their log-probabilities [batch, top_paths]; those of paths that
-            there are not are -inf.
+            longest] of int64, and their log-probabilities [batch, top_paths]; -inf for missing
+            paths.
     """
     if not 1 <= top_paths <= beam_width:
         raise ShapeError(f"top_paths {top_paths} is not in [1, {beam_width}]", line=user_line())

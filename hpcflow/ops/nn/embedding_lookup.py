@@ -1,4 +1,4 @@
-"""Lookups in tables: one variable, or shards of one on several devices; weighted sums of rows."""
+"""Embedding lookup: rows of one variable or of shards, and weighted sums of rows."""
 
 from __future__ import annotations
 
@@ -52,14 +52,15 @@ def embedding_lookup(
     name: str | None = None,
     max_norm: Any = None,
 ) -> Tensor:
-    """The rows `ids` of a table; its gradient is rows.
+    """The rows `ids` of a table; its gradient is IndexedSlices.
 
     `params` is a variable or tensor, or a list (or PartitionedVariable) of shards along axis 0.
-    With "mod" id i is row i // n of shard i % n of n; with "div" the shards are the table cut in
-    pieces, the first ones a row longer if it cannot be cut evenly. Rows are read where their shard
-    lives: ids go there and rows come back. `max_norm` bounds the norm of each row.
+    With "mod" id i is row i // n of shard i % n of n. With "div" the shards are consecutive parts
+    of the table; the first ones have one more row if sizes are unequal. Rows are read on the device
+    of their shard: ids are sent there and rows come back. `max_norm` bounds the norm of each row.
 
-    Shapes: ids.shape + row. Errors: RangeError for an id outside the table, when it runs.
+    Shapes: ids.shape + row.
+    Errors: RangeError at run time for an id outside the table.
     """
     shards = _shards(params)
     if partition_strategy not in ("mod", "div"):
@@ -80,7 +81,7 @@ def embedding_lookup(
 
 
 def _shards(params: Any) -> list[Any]:
-    """The shards as variables or tensors; all of one row."""
+    """The shards as variables or tensors, with equal row shapes."""
     many = isinstance(params, (list, tuple)) or hasattr(params, "partitions")
     shards = [_table(p) for p in (params if many else [params])]
     if not shards:
@@ -98,13 +99,13 @@ def _table(param: Any) -> Any:
 
 
 def _placed(shards: Sequence[Any], ids: Tensor, strategy: str) -> tuple[Tensor, Tensor]:
-    """The shard and the row in it of each id. Ids outside the table get rows outside a shard."""
+    """The shard, and the row in it, of each id; invalid ids map to rows outside the shard."""
     n = len(shards)
     if strategy == "mod":
         return ids % n, ids // n
     total = _total(shards, ids)
     each, more = total // n, total % n
-    long = each + 1  # rows of the first `more` shards
+    long = each + 1  # number of rows of the first `more` shards
     shard = where(less(ids, long * more), ids // long, (ids - more) // maximum(each, 1))
     shard = minimum(maximum(shard, 0), n - 1)
     first = where(less(shard, more), shard * long, shard * each + more)
@@ -140,11 +141,11 @@ def embedding_lookup_sparse(
     combiner: str = "mean",
     max_norm: Any = None,
 ) -> Tensor:
-    """One row for each row of ids: the sum of theirs, weighted, or a mean of it.
+    """One row for each row of ids: the weighted sum of their embeddings, or a mean of them.
 
-    `combiner` "sum" adds `weight * row` up, "mean" divides that by the sum of the weights, "sqrtn"
-    by the root of the sum of their squares. Without `sp_weights` they are 1; else they have the
-    places of `sp_ids`. A row of no ids is zeros.
+    `combiner` "sum" adds up `weight * row`, "mean" divides by the sum of the weights, "sqrtn" by
+    the root of the sum of their squares. `sp_weights` default to 1; otherwise they have the indices
+    of `sp_ids`. A row without ids is zeros.
 
     Shapes: [sp_ids.dense_shape[0]] + row.
     """
@@ -175,7 +176,7 @@ def _column(segments: Tensor, rows: Tensor) -> Tensor:
 
 
 def _like_column(values: Tensor, rows: Tensor) -> Tensor:
-    """A vector under the rank of `rows`, to be broadcast over each row."""
+    """A vector reshaped to the rank of `rows`, to broadcast over each row."""
     if rows.shape is None:
         raise ShapeError("embedding_lookup_sparse needs a table of a known rank", line=user_line())
     return reshape(values, [-1] + [1] * (len(rows.shape) - 1))
@@ -191,10 +192,9 @@ def safe_embedding_lookup_sparse(
     partition_strategy: str = "div",
     max_norm: Any = None,
 ) -> Tensor:
-    """`embedding_lookup_sparse` without ids below 0, and without weights that are not above 0.
+    """`embedding_lookup_sparse` without negative ids and without weights <= 0.
 
-    Such weights count where the combiner is "sum". A row with no ids left is that of `default_id`,
-    or zeros without one.
+    With combiner "sum" such weights are kept. A row without ids is that of `default_id`, or zeros.
 
     Shapes: sparse_ids.dense_shape[:-1] + row.
     """
@@ -221,7 +221,7 @@ def safe_embedding_lookup_sparse(
 
 
 def _two_axes(sp: SparseTensor) -> tuple[Tensor | None, SparseTensor]:
-    """A sparse tensor as a matrix; the sizes of its first axes if it was none."""
+    """A sparse tensor as a matrix, and the sizes of its leading axes if its rank was not 2."""
     rank = rank_of(sp, "safe_embedding_lookup_sparse")
     if rank < 2:
         raise ShapeError("ids of an embedding are a matrix or more", line=user_line())

@@ -1,4 +1,4 @@
-"""The plain kernels of ops that are several others: with a bias, a relu, or their gradients."""
+"""Fused epilogue kernels: ops with a bias, a relu, or their gradients."""
 
 from __future__ import annotations
 

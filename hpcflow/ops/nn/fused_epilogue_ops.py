@@ -1,4 +1,4 @@
-"""Ops that are several others in one pass: rows that only a part's code has."""
+"""Fused epilogue ops: several ops in one pass; they occur only in lowered code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers as objects: functions of tensors that have variables of their own."""
+"""Layer objects: functions of tensors with their own variables."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from hpcflow.ops.variables.variable_ops import Variable, is_trained
 from hpcflow.ops.variables.variable_scope import VariableScope, get_variable, variable_scope
 
 Function = Callable[..., Any]
-_COUNTS = ("names of layers",)  # the collection that keeps how many layers of a graph have a name
+_COUNTS = ("names of layers",)  # collection of layer name counts of a graph
 
 
 class InputSpec:
-    """What a layer takes: a dtype, a rank (or its bounds), sizes of some axes."""
+    """The required inputs of a layer: dtype, rank (or its bounds), sizes of some axes."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class InputSpec:
         self.ndim, self.max_ndim, self.min_ndim = ndim, max_ndim, min_ndim
 
     def check(self, x: Any, layer: str) -> None:
-        """ShapeError unless `x` is what `layer` takes."""
+        """Check that `x` is a valid input of `layer`. Errors: ShapeError."""
         shape = x.shape
         if shape is None:
             return
@@ -64,11 +64,12 @@ class InputSpec:
 
 
 class Layer:
-    """A function of tensors that makes its variables when it is first called, and keeps them.
+    """A function of tensors that creates its variables at the first call, and keeps them.
 
-    A subclass makes them with `add_weight` in `build(input_shape)` and computes in `call(inputs)`.
-    They are called `name/...`; without a `name`, after the class, numbered if that is taken. With
-    `trainable` False optimizers update none of them. `dtype` is by default that of the inputs.
+    A subclass creates them with `add_weight` in `build(input_shape)` and computes in
+    `call(inputs)`. Their names are `name/...`, by default the name of the class, with a number if
+    in use. With `trainable` False optimizers do not update them. `dtype` defaults to that of the
+    inputs.
     """
 
     def __init__(
@@ -88,11 +89,11 @@ class Layer:
         self._losses: list[Any] = []
         self._updates: list[Any] = []
 
-    # -- what it is
+    # -- properties
 
     @property
     def name(self) -> str:
-        """The name that was given, or that of the class, numbered over the graph."""
+        """The given name, or the name of the class with a number unique in the graph."""
         return self._name
 
     @property
@@ -104,27 +105,27 @@ class Layer:
 
     @property
     def graph(self) -> Graph:
-        """The graph of its variables, the default one while it has none."""
+        """The graph of its variables; the default graph before they exist."""
         held = self._held()
         return held[0].graph if held else get_default_graph()
 
     def _held(self) -> list[Variable]:
-        """Its variables in the order in which they were made."""
+        """Its variables in order of creation."""
         return self._variables
 
     @property
     def trainable_weights(self) -> list[Variable]:
-        """Those of its variables that optimizers update."""
+        """Its variables that optimizers update."""
         return [v for v in self._held() if v.trainable and self.trainable]
 
     @property
     def non_trainable_weights(self) -> list[Variable]:
-        """Those of its variables that optimizers leave alone."""
+        """Its variables that optimizers do not update."""
         return [v for v in self._held() if not (v.trainable and self.trainable)]
 
     @property
     def weights(self) -> list[Variable]:
-        """Its variables, the trained ones first; none before the first call."""
+        """Its variables, trainable ones first; empty before the first call."""
         return self.trainable_weights + self.non_trainable_weights
 
     @property
@@ -144,16 +145,16 @@ class Layer:
 
     @property
     def losses(self) -> list[Any]:
-        """What its regularizers give, and what `add_loss` was given."""
+        """The losses of its regularizers, and those given to `add_loss`."""
         return list(self._losses)
 
     @property
     def updates(self) -> list[Any]:
-        """What `add_update` was given."""
+        """The operations given to `add_update`."""
         return list(self._updates)
 
     def count_params(self) -> int:
-        """How many numbers its variables hold; GraphError before they are made."""
+        """The number of elements of its variables; GraphError before they exist."""
         if not self.built:
             raise GraphError(
                 f"layer {self.name!r} has no variables yet",
@@ -162,17 +163,17 @@ class Layer:
             )
         return sum(size_of(v.shape) for v in self._held())
 
-    # -- what subclasses write
+    # -- methods to override
 
     def build(self, input_shape: Any) -> None:
-        """Make the variables; called once, before the first `call`."""
+        """Create the variables; called once, before the first `call`."""
         self.built = True
 
     def call(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """The outputs; by default the inputs."""
         return inputs
 
-    # -- what they use
+    # -- methods for subclasses
 
     @also_takes("use_resource", "aggregation")
     def add_weight(
@@ -187,7 +188,7 @@ class Layer:
         partitioner: Function | None = None,
         synchronization: VariableSynchronization | None = None,
     ) -> Any:
-        """The variable `name` of this layer, see `hf.get_variable`, in the dtype of the layer."""
+        """The variable `name` of this layer, see `hf.get_variable`, with the dtype of the layer."""
 
         def kept(variable: Any) -> Any:
             loss = None if regularizer is None else regularizer(variable)
@@ -216,12 +217,12 @@ class Layer:
 
     @also_takes("inputs")
     def add_loss(self, losses: Any) -> None:
-        """Let these tensors be losses of the layer; they join the regularization losses."""
+        """Add losses of the layer, also to the collection of regularization losses."""
         self._add(losses, self._losses, GraphKeys.REGULARIZATION_LOSSES)
 
     @also_takes("inputs")
     def add_update(self, updates: Any) -> None:
-        """Let these be updates of the layer, which training must run: they join UPDATE_OPS."""
+        """Add update operations of the layer, also to UPDATE_OPS, which training must run."""
         self._add(updates, self._updates, GraphKeys.UPDATE_OPS)
 
     def _add(self, given: Any, mine: list[Any], collection: str) -> None:
@@ -233,9 +234,9 @@ class Layer:
     # -- calling
 
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        """`call` in the scope of the layer, behind `build` the first time.
+        """Run `call` in the scope of the layer, after `build` at the first call.
 
-        `scope` is the name of this scope if nothing else named it so far.
+        `scope` is the name of this scope if it has none yet.
         """
         scope = kwargs.pop("scope", None)
         x = self._taken(inputs)
@@ -255,17 +256,17 @@ class Layer:
             return y
 
     def apply(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        """As calling the layer."""
+        """The same as calling the layer."""
         return self(inputs, *args, **kwargs)
 
     def _taken(self, inputs: Any) -> Any:
-        """The inputs as tensors: lists of tensors stay lists."""
+        """The inputs as tensors; lists of tensors stay lists."""
         if any(isinstance(leaf, Tensor) for leaf in nested_structure.flatten(inputs)):
             return inputs
         return inputs if hasattr(inputs, "graph") else convert_to_tensor(inputs)
 
     def _prepare(self, x: Any, leaves: Sequence[Any]) -> None:
-        """Check the inputs, and make the variables if there are none yet."""
+        """Check the inputs, and create the variables at the first call."""
         if self.dtype is None:
             self.dtype = leaves[0].dtype
         for spec in [self.input_spec] if self.input_spec is not None else []:
@@ -276,7 +277,7 @@ class Layer:
 
     @contextlib.contextmanager
     def _entered(self, scope: Any, values: Sequence[Any]) -> Iterator[None]:
-        """Inside its variable scope, which is found when it is first entered."""
+        """Enter the variable scope of the layer, created at first use."""
         if self._scope is not None:
             reuse = True if self.built else self._reuse
             with (
@@ -293,14 +294,14 @@ class Layer:
 
 
 def _snake(name: str) -> str:
-    """`BasicLSTMCell` as basic_lstm_cell, `Conv2D` as conv2d."""
+    """The snake-case name: `BasicLSTMCell` gives basic_lstm_cell, `Conv2D` gives conv2d."""
     words = re.sub(r"(.)([A-Z][a-z0-9]+)", r"\1_\2", name)
     snake = re.sub(r"([a-z])([A-Z])", r"\1_\2", words).lower()
     return f"private{snake}" if snake.startswith("_") else snake
 
 
 def _numbered(base: str) -> str:
-    """`base_1` for the first layer of the default graph without a name, and so on."""
+    """`base_1` for the first unnamed layer of the default graph, and so on."""
     held = get_default_graph().root.get_collection_ref(_COUNTS)
     if not held:
         held.append({})

@@ -1,4 +1,4 @@
-"""Grey-scale morphology: the largest and smallest sums of a window and a structuring element."""
+"""Morphology: grey-scale dilation and erosion."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ from hpcflow.ops.shape_inference import operands, require
 def dilation2d(
     input: Any, filter: Any, strides: Any, rates: Any, padding: str, name: str | None = None
 ) -> Tensor:
-    """The largest `input[y + i, x + j] + filter[i, j]` over the window, channel by channel.
+    """The maximum of `input[y + i, x + j] + filter[i, j]` over the window, for each channel.
 
-    Shapes:   `input` [n, h, w, channels], `filter` [kh, kw, channels] with known kh and kw;
-              elements of the window are `rates` apart; sizes as of `conv2d`. What padding adds is
-              never the largest.
-    Gradient: to the largest element and its place in the filter.
+    Shapes:   `input` [n, h, w, channels], `filter` [kh, kw, channels] with static kh and kw; window
+              elements are `rates` apart; sizes as of `conv2d`. Padding is never the maximum.
+    Gradient: to the maximal element and its filter element.
     """
     x, w = operands(input, filter)
     require("dilation2d", x.spec, "f")
@@ -58,9 +57,9 @@ def dilation2d(
 def erosion2d(
     value: Any, kernel: Any, strides: Any, rates: Any, padding: str, name: str | None = None
 ) -> Tensor:
-    """The smallest `value[y + i, x + j] - kernel[-i - 1, -j - 1]` over the window.
+    """The minimum of `value[y + i, x + j] - kernel[-i - 1, -j - 1]` over the window.
 
-    The dual of `dilation2d`, whose shapes it has: `-dilation2d(-value, kernel turned around)`.
+    It is the dual of `dilation2d`, with the same shapes: `-dilation2d(-value, kernel reversed)`.
     """
     x, w = operands(value, kernel)
     turned = reverse(w, [0, 1])

@@ -1,4 +1,4 @@
-"""Kernels of activations, biases and losses."""
+"""Neural network kernels: activations, biases and losses."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _relu_grad(xp: Any, node: Node) -> Callable[..., Any]:
     zero = number(xp, 0, node)
 
     def run(g: Any, y: Any, out: Any, room: Any = (None,)) -> None:
-        # times a mask: a masked copy takes ten times as long
+        # times a mask: a masked copy is ten times slower
         xp.multiply(g, xp.greater(y, zero, out=room[0]), out)
 
     return run
@@ -103,7 +103,7 @@ def _softplus(xp: Any, node: Node) -> Callable[..., Any]:
     return run
 
 
-# -- softmax and its logarithm
+# -- softmax and log-softmax
 
 
 @kernel("Softmax", "out", inplace=(0,), scratch=by_rows(1))
@@ -128,7 +128,7 @@ def _log_softmax(xp: Any, node: Node) -> Callable[..., Any]:
             shift = top(x, axis, None, room[0], True)
             xp.exp(xp.subtract(x, shift, out), out)
             logs = xp.log(total(out, axis, None, room[1], True), out=room[1])
-            xp.subtract(x, shift, out)  # again: cheaper than room for the exponentials
+            xp.subtract(x, shift, out)  # recomputed: cheaper than a buffer for the exponentials
             xp.subtract(out, logs, out)
 
     return run
@@ -173,7 +173,7 @@ def _cross_entropy(xp: Any, node: Node) -> Callable[..., Any]:
     top, total = reducer(xp, "maximum"), reducer(xp, "add")
 
     def weigh(a: Any, b: Any, out: Any) -> None:
-        """The sums of products along the last axis; CuPy's einsum takes no `out`."""
+        """The sums of products along the last axis; CuPy's einsum has no `out`."""
         if xp is np:
             np.einsum("...i,...i->...", a, b, out=out)
         else:
@@ -206,8 +206,8 @@ def _of_classes(node: Node) -> list[tuple[Any, tuple[int, ...]]]:
 def _sparse_cross_entropy(xp: Any, node: Node) -> Callable[..., Any]:
     top, total = reducer(xp, "maximum"), reducer(xp, "add")
     unit = number(xp, 1, node)
-    mode = {"mode": "clip"} if xp is np else {}  # NumPy buffers `out` where it may be refused
-    starts: dict[int, Any] = {}  # batch size -> where each row begins; one or two sizes occur
+    mode = {"mode": "clip"} if xp is np else {}  # NumPy buffers `out` in mode "raise"
+    starts: dict[int, Any] = {}  # batch size -> start of each row; there are one or two sizes
 
     def picked(flat: Any, places: Any, out: Any) -> Any:
         return xp.take(flat, places, 0, out, **mode)
@@ -222,7 +222,7 @@ def _sparse_cross_entropy(xp: Any, node: Node) -> Callable[..., Any]:
         if rows is None:
             rows = starts[loss.size] = xp.arange(loss.size) * classes
         places = xp.empty(loss.size, "int64") if where is None else where
-        xp.copyto(places, labels.reshape(-1))  # first: an addition would copy what it widens
+        xp.copyto(places, labels.reshape(-1))  # first, since an addition would copy widened values
         xp.add(places, rows, places)
         flat = grad.reshape(-1)
         xp.subtract(logits, top(logits, -1, None, row, True), grad)

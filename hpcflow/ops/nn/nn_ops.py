@@ -1,4 +1,4 @@
-"""Neural networks: activations, biases, losses."""
+"""Neural network ops: activations, bias_add, dropout, losses."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _activation(type: str, doc: str) -> Any:
 
 
 def _masked_back(type: str) -> Any:
-    """The gradient of a gradient that only depends on where its second input lies."""
+    """The gradient of a gradient that depends only on the sign or range of its second input."""
     return lambda op, gg: [one(type, [gg, op.inputs[1]]), None]
 
 
@@ -148,11 +148,11 @@ def softmax(logits: Any, axis: int = -1, name: str | None = None) -> Tensor:
 
 @also_named(dim="axis")
 def log_softmax(logits: Any, axis: int = -1, name: str | None = None) -> Tensor:
-    """The logarithm of `softmax`, without its rounding to zero."""
+    """The logarithm of `softmax`, without underflow to zero."""
     return one("LogSoftmax", [convert_to_tensor(logits)], {"axis": whole(axis, "axis")}, name)
 
 
-# -- biases, dropout
+# -- bias_add, dropout
 
 
 def _bias_add(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -187,7 +187,7 @@ op("BiasAdd", infer=_bias_add, grad=_bias_add_back)
 def bias_add(
     value: Any, bias: Any, data_format: str | None = None, name: str | None = None
 ) -> Tensor:
-    """`value + bias`, the vector `bias` along the channels of `value`.
+    """`value + bias`, with the vector `bias` along the channel axis of `value`.
 
     The channels are the last axis, or axis 1 with a `data_format` such as NCHW.
     """
@@ -209,13 +209,12 @@ def dropout(
     *,
     batch: bool | None = None,
 ) -> Tensor:
-    """Each element is kept, divided by `keep_prob`, with that probability, and else is 0.
+    """Dropout: an element is kept, divided by `keep_prob`, with this probability, else it is 0.
 
-    Instead of `keep_prob` its complement, `rate`, may be given; either a number or a scalar tensor.
-    Along axes where `noise_shape` has size 1 all elements are kept or dropped together; None there
-    is the size of `x`. Replicas
-    keep of their shares what one would of the joined batch, if axis 0 is the batch: `batch`, by
-    default whether its size is not known yet (see `random_uniform`).
+    `rate` is 1 - `keep_prob` and may be given instead; either is a number or a scalar tensor. Along
+    axes where `noise_shape` is 1, all elements are kept or dropped together; None there means the
+    size of `x`. If axis 0 is the batch, replicas draw for their shards what one replica would draw
+    for the global batch: `batch`, by default true if its size is unknown (see `random_uniform`).
     """
     if (keep_prob is None) == (rate is None):
         raise GraphError("dropout takes keep_prob or rate, one of them", line=user_line())
@@ -239,7 +238,7 @@ def dropout(
 
 
 def _noise_sizes(given: Any, x: Tensor) -> Any:
-    """The noise's shape with the sizes of `x` where it has None."""
+    """The noise shape, with the sizes of `x` for None."""
     if not isinstance(given, (list, tuple)):
         return given
     free = [n is None or (isinstance(n, Dimension) and n.value is None) for n in given]
@@ -310,10 +309,10 @@ op("SparseSoftmaxCrossEntropy", infer=_sparse_cross_entropy, grad=_cross_entropy
 def sparse_softmax_cross_entropy_with_logits(
     labels: Any = None, logits: Any = None, name: str | None = None
 ) -> Tensor:
-    """The cross entropy between classes given by number and softmax of `logits`.
+    """The cross entropy of softmax of `logits` for class numbers `labels`.
 
-    Shapes: `logits` [..., classes], integer `labels` [...]; the loss is as `labels`.
-    Errors: a label outside [0, classes) raises RangeError when it runs.
+    Shapes: `logits` [..., classes], integer `labels` [...]; the loss is shaped as `labels`.
+    Errors: RangeError at run time for a label outside [0, classes).
     """
     inputs = [convert_to_tensor(logits), convert_to_tensor(labels)]
     return make("SparseSoftmaxCrossEntropy", inputs, {}, name).outputs[0]
@@ -322,7 +321,7 @@ def sparse_softmax_cross_entropy_with_logits(
 def sigmoid_cross_entropy_with_logits(
     labels: Any = None, logits: Any = None, name: str | None = None
 ) -> Tensor:
-    """The cross entropy of independent yes-no labels (0 to 1), element by element."""
+    """The elementwise cross entropy of independent binary labels (0 to 1)."""
     x, z = operands(logits, labels)
     require_alike("sigmoid_cross_entropy_with_logits", x, z)
     return subtract(softplus(x), multiply(x, z), name)
@@ -354,7 +353,7 @@ op("InTopK", infer=_in_top_k, grad=NoGrad("its output is booleans"))
 
 
 def in_top_k(predictions: Any, targets: Any, k: Any, name: str | None = None) -> Tensor:
-    """Whether each target class is among the `k` largest predictions; ties count as inside."""
+    """Whether each target class is among the `k` largest predictions, ties included."""
     known, told = told_count(k, "k")
     inputs = [convert_to_tensor(predictions), operand(targets, "iu"), *told]
     return one("InTopK", inputs, {"k": known}, name)

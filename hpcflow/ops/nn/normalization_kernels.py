@@ -1,4 +1,4 @@
-"""Kernels of normalization: mean 0 and variance 1 over some axes."""
+"""Normalization kernels: mean 0 and variance 1 over given axes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from hpcflow.kernels.sliding_window_views import wide
 
 
 def _summer(xp: Any, axis: tuple[int, ...]) -> Callable[[Any], Any]:
-    """The sum over `axis`, which is kept with size 1."""
+    """The sum over `axis`, with keepdims."""
 
     def run(x: Any) -> Any:
         axes = sorted(a % x.ndim for a in axis)
         kept = [1 if i in axes else n for i, n in enumerate(x.shape)]
         if axes == list(range(len(axes))) and len(axes) < x.ndim:
-            rows = x.reshape(int(np.prod(x.shape[: len(axes)])), -1)  # faster, and rounds less
+            rows = x.reshape(int(np.prod(x.shape[: len(axes)])), -1)  # faster and more accurate
             return xp.matmul(xp.ones(rows.shape[0], x.dtype), rows).reshape(kept)
         return x.sum(axis=tuple(axes)).reshape(kept)
 

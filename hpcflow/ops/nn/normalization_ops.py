@@ -1,4 +1,4 @@
-"""Normalization: batch, layer, group, instance, local response; moments over all replicas."""
+"""Normalization ops: batch, layer, group, instance, local response; moments over all replicas."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from hpcflow.ops.nn.pooling_ops import avg_pool1d
 from hpcflow.ops.replicas.replica_ops import replica_sum
 from hpcflow.ops.shape_inference import Attrs, make, normal_axis, one, require, static_axes, whole
 
-# -- the row: (x - mean) / sqrt(variance + epsilon), mean and variance over `axis`
+# -- row: (x - mean) / sqrt(variance + epsilon), mean and variance over `axis`
 
 
 def _wide(dtype: Any) -> Any:
@@ -73,7 +73,7 @@ def _normalize_back(
 
 
 def _spread(g: Tensor, x: Tensor, attrs: Attrs) -> Tensor:
-    """The gradient of a mean goes back to all elements, divided by how many they are."""
+    """The gradient of a mean: broadcast to all elements and divided by their number."""
     known, told = shape_argument(sizes(x))
     return one("MeanGrad", [g, *told], {"axis": attrs["axis"], "keepdims": True, "shape": known})
 
@@ -113,7 +113,7 @@ op("NormalizeGrad", infer=_normalize_grad, grad=_normalize_grad_back)
 def normalized(x: Tensor, axis: Any, epsilon: float) -> tuple[Tensor, Tensor, Tensor]:
     """`(x - mean) / sqrt(variance + epsilon)` over `axis`, the mean and the variance.
 
-    Shapes: the moments have size 1 along `axis`; over no elements they are 0.
+    Shapes: the moments have size 1 along `axis`; for no elements they are 0.
     """
     axes = static_axes(axis)
     attrs = {"axis": (axes,) if isinstance(axes, int) else axes, "epsilon": float(epsilon)}
@@ -121,7 +121,7 @@ def normalized(x: Tensor, axis: Any, epsilon: float) -> tuple[Tensor, Tensor, Te
     return y, mean, variance
 
 
-# -- batches
+# -- batch normalization
 
 
 def batch_normalization(
@@ -133,9 +133,9 @@ def batch_normalization(
     variance_epsilon: float,
     name: str | None = None,
 ) -> Tensor:
-    """`(x - mean) / sqrt(variance + variance_epsilon) * scale + offset`; None leaves those out.
+    """`(x - mean) / sqrt(variance + variance_epsilon) * scale + offset`; None omits a part.
 
-    Shapes: all are broadcast with `x`: vectors of its channels, or with size 1 elsewhere.
+    Shapes: all are broadcast with `x`: vectors of channels, or with size 1 elsewhere.
     """
     x = convert_to_tensor(x)
     factor = rsqrt(add(variance, variance_epsilon))
@@ -158,13 +158,16 @@ def batch_norm_with_global_normalization(
     scale_after_normalization: bool,
     name: str | None = None,
 ) -> Tensor:
-    """`batch_normalization` under its older name; `gamma` counts if it scales after."""
+    """The older name of `batch_normalization`; `gamma` is used if `scale_after_normalization`."""
     scale = gamma if scale_after_normalization else None
     return batch_normalization(t, m, v, beta, scale, variance_epsilon, name)
 
 
 def channel_axis(x: Tensor, data_format: str | None) -> int:
-    """The axis of the channels; ShapeError if the rank of `x` is unknown."""
+    """The channel axis.
+
+    Errors: ShapeError if the rank of `x` is unknown.
+    """
     if x.shape is None or not x.shape:
         raise ShapeError(
             f"normalization needs a known rank, not shape {x.shape}",
@@ -177,7 +180,7 @@ def channel_axis(x: Tensor, data_format: str | None) -> int:
 
 
 def by_channel(value: Any, x: Tensor, axis: int) -> Tensor:
-    """A vector of channels shaped to be broadcast with `x`, in its dtype."""
+    """A vector over channels, reshaped to broadcast with `x` and cast to its dtype."""
     assert x.shape is not None
     v = cast(convert_to_tensor(value), x.dtype)
     if axis == len(x.shape) - 1:
@@ -196,10 +199,10 @@ def fused_batch_norm(
     is_training: bool = True,
     name: str | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Batch normalization over all axes but the channels: the result, and mean and variance.
+    """Batch normalization over all axes except channels: the result, mean and variance.
 
-    While training, of the batch; the variance returned is the unbiased one (divided by n - 1),
-    as running averages want it. Otherwise `mean` and `variance` are used and returned.
+    In training the moments are those of the batch; the variance returned is unbiased (divided by n
+    - 1), for moving averages. Otherwise `mean` and `variance` are used and returned.
     """
     x = as_images(x)
     axis = channel_axis(x, data_format)
@@ -228,7 +231,7 @@ def fused_batch_norm(
 
 
 def _with_channels(x: Tensor, axis: int, vectors: Sequence[Any]) -> Tensor:
-    """`x`, of as many channels as one of these vectors has."""
+    """`x` with its number of channels merged with that of one of these vectors."""
     assert x.shape is not None
     shapes = [convert_to_tensor(v).shape for v in vectors if v is not None]
     channels = next((s[0] for s in shapes if s), None)
@@ -238,7 +241,7 @@ def _with_channels(x: Tensor, axis: int, vectors: Sequence[Any]) -> Tensor:
 
 
 def divided_by(x: Tensor, moment: Tensor) -> Tensor:
-    """How many elements of `x` each element of a moment stands for, in its dtype."""
+    """The number of elements of `x` per element of a moment, in its dtype."""
     if is_known(x.shape) and is_known(moment.shape):
         count = size_of(x.shape) // max(1, size_of(moment.shape))
         return convert_to_tensor(float(count), moment.dtype)
@@ -250,11 +253,11 @@ def divided_by(x: Tensor, moment: Tensor) -> Tensor:
 def synchronized_moments(
     x: Any, axes: Any, keep_dims: bool = False, name: str | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Mean and variance over `axes` of the joined batch of all synchronous replicas.
+    """Mean and variance over `axes` of the global batch of all synchronous replicas.
 
-    Each replica counts by its samples, none among them. One sum over replicas of counts, sums and
-    sums of squares, in float64; its gradient is a sum over replicas too, so that training is that
-    of one replica on the joined batch. One replica, or an asynchronous one, has its own moments.
+    Replicas are weighted by their samples, also with none. One allreduce in float64 sums counts,
+    sums and sums of squares. Its gradient is an allreduce too, so that training equals that of one
+    replica on the global batch. A single or asynchronous replica uses its own moments.
     """
     axis = static_axes(axes)
     mean, variance, _ = joined_moments(convert_to_tensor(x), axis, name)
@@ -264,11 +267,11 @@ def synchronized_moments(
 
 
 def joined_moments(x: Tensor, axis: Any, name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean and variance over all replicas, and how many elements they are of; axes are kept."""
+    """Mean and variance over all replicas, and their element count, with keepdims."""
     wide = cast(x, _wide(x.dtype))
     total = reduction_ops.reduce_sum(wide, axis, True)
     n = divided_by(x, total)
-    shift = stop_gradient(divide(total, maximum(n, 1)))  # so that no large numbers are squared
+    shift = stop_gradient(divide(total, maximum(n, 1)))  # avoids squares of large numbers
     apart = subtract(wide, shift)
     count, center = cast(n, float64), cast(shift, float64)
     first = cast(reduction_ops.reduce_sum(apart, axis, True), float64)
@@ -284,7 +287,7 @@ def joined_moments(x: Tensor, axis: Any, name: str | None = None) -> tuple[Tenso
     return mean, variance, n
 
 
-# -- the elements of a sample
+# -- normalization of each sample
 
 
 def layer_normalization(
@@ -314,7 +317,7 @@ def group_normalization(
     """Each sample with mean 0 and variance 1 over groups of channels (Wu and He, 2018).
 
     Shapes: [n, ..., channels], or [n, channels, ...] with a `data_format` such as NCHW; `scale` and
-            `offset` are vectors of channels.
+            `offset` are vectors over channels.
     """
     x = convert_to_tensor(x)
     axis = channel_axis(x, data_format)
@@ -361,9 +364,9 @@ def local_response_normalization(
     beta: float = 0.5,
     name: str | None = None,
 ) -> Tensor:
-    """`x / (bias + alpha * s) ** beta`, `s` the sum of squares of the channels within the radius.
+    """`x / (bias + alpha * s) ** beta`; `s` sums the squares of channels within the radius.
 
-    Shapes: any; the channels are the last axis (Krizhevsky et al., 2012).
+    Shapes: any; the channels are the last axis. Source: Krizhevsky et al., 2012.
     """
     x = convert_to_tensor(input)
     normal_axis(-1, 1 if x.shape is None else len(x.shape))
@@ -372,7 +375,7 @@ def local_response_normalization(
     rows = [-1, getitem(shape(x), -1) if channels == -1 else channels, 1]
     means = avg_pool1d(
         reshape(square(x), rows), width, 1, "SAME", count_include_pad=True
-    )  # of the window, with zeros beyond the ends
+    )  # of the window, zero-padded
     total = reshape(multiply(means, width), sizes(x))
     return multiply(x, pow(add(multiply(total, alpha), bias), -beta), name)
 

@@ -1,4 +1,4 @@
-"""Losses of each sample or element, beyond the rows in ops/nn/nn_ops.py."""
+"""Per-example losses: composed losses of each sample or element."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from hpcflow.ops.shape_inference import like, make, normal_axis, operands, requi
 def softmax_cross_entropy_with_logits(
     labels: Any = None, logits: Any = None, axis: int = -1, name: str | None = None
 ) -> Tensor:
-    """The cross entropy between distributions `labels` and softmax of `logits` along `axis`.
+    """The cross entropy of softmax of `logits` for distributions `labels` along `axis`.
 
-    Shapes:   both alike; the loss is without `axis`. `labels` of another rank are as many rows as
-              `logits` has. They are cast to the dtype of `logits`.
-    Gradient: into `logits` only; `labels` are constants, as in TensorFlow 1.
+    Shapes:   both equal; the loss is without `axis`. `labels` of another rank are reshaped to the
+              rows of `logits`. They are cast to the dtype of `logits`.
+    Gradient: by `logits` only; `labels` are constants, as in TensorFlow 1.
     """
     given = convert_to_tensor(labels)
     return softmax_cross_entropy_with_logits_v2(stop_gradient(given), logits, axis, name)
@@ -43,7 +43,7 @@ def softmax_cross_entropy_with_logits(
 def softmax_cross_entropy_with_logits_v2(
     labels: Any, logits: Any, axis: int = -1, name: str | None = None
 ) -> Tensor:
-    """`softmax_cross_entropy_with_logits` with a gradient into `labels` too."""
+    """`softmax_cross_entropy_with_logits` that is also differentiable by `labels`."""
     x = convert_to_tensor(logits)
     p = cast(labels, x.dtype)
     if axis != -1:
@@ -75,9 +75,9 @@ def weighted_cross_entropy_with_logits(
 def log_poisson_loss(
     targets: Any, log_input: Any, compute_full_loss: bool = False, name: str | None = None
 ) -> Tensor:
-    """Minus the log-likelihood of counts `targets` of rate `exp(log_input)`.
+    """The negative Poisson log-likelihood of counts `targets` at rate `exp(log_input)`.
 
-    Without the constant `log(targets!)`, or with Stirling's formula for it where targets > 1.
+    It omits the constant `log(targets!)`, or approximates it by Stirling's formula for targets > 1.
     """
     c, z = operands(log_input, targets)
     require_alike("log_poisson_loss", c, z)

@@ -1,4 +1,4 @@
-"""Kernels of pooling: each element of the window in turn, for many windows at once."""
+"""Pooling kernels: each window element in turn, for many windows at once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from hpcflow.kernels.kernel_registry import Node, kernel
 from hpcflow.kernels.sliding_window_views import Windows, channels_last, tiles, wide
 
-CACHE_BYTES = 1 << 18  # of outputs that are gone over once for each element of the window
+CACHE_BYTES = 1 << 18  # of outputs that are traversed for each window element
 Part = tuple[slice, slice]  # of the batch, of the first spatial axis
 
 
@@ -20,7 +20,7 @@ def _lowest(dtype: Any) -> Any:
 
 
 def _windows(node: Node, x: Any, y: Any) -> tuple[Windows, Any, Any]:
-    """The windows, and both arrays with their channels last."""
+    """The windows, and both arrays with channels last."""
     a, b = (channels_last(t, node.attrs["first"]) for t in (x, y))
     return Windows(node.attrs, a.shape[1:-1], node.attrs["window"], b.shape[1:-1]), a, b
 
@@ -67,7 +67,7 @@ def _max_pool_with_argmax(xp: Any, node: Node) -> Callable[..., Any]:
             for tap, where in windows.taps(rows):
                 value, valid = here[where], windows.valid(xp, tap, rows)
                 better = xp.logical_or(xp.greater(value, best), xp.less(place, 0))
-                if value.dtype.kind == "f":  # a NaN is the largest, as maximum has it
+                if value.dtype.kind == "f":  # NaN is the largest, as in maximum
                     nan = xp.logical_and(xp.isnan(value), xp.logical_not(xp.isnan(best)))
                     better = xp.logical_or(better, nan)
                 if valid is not None:
@@ -82,7 +82,7 @@ def _max_pool_with_argmax(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 def _flat(xp: Any, windows: Windows, x: Any, tap: Any, rows: slice, first: bool) -> Any:
-    """The number that an element of the windows has in its sample: [*out, channels]."""
+    """The flat index in its sample of a window element: [*out, channels]."""
     total = 0
     for size, at in zip(windows.space, windows.places(xp, tap, rows), strict=True):
         total = total * size + at
@@ -93,7 +93,7 @@ def _flat(xp: Any, windows: Windows, x: Any, tap: Any, rows: slice, first: bool)
 
 
 def _hits(xp: Any, windows: Windows, x: Any, y: Any, rows: slice) -> Iterator[tuple[Any, Any]]:
-    """Where each element of the windows is the first to be the largest."""
+    """Where each window element is the first maximum."""
     taken = xp.zeros(y.shape, bool)
     for tap, where in windows.taps(rows):
         hit = xp.equal(x[where], y)

@@ -1,4 +1,4 @@
-"""Pooling over one to three axes: the largest or the mean of each window."""
+"""Pooling ops: maximum or mean of windows over one to three axes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hpcflow.ops.named_results import MaxPoolWithArgmax
 from hpcflow.ops.nn.sliding_window import joined, parts, per_axis, slid, slides
 from hpcflow.ops.shape_inference import Attrs, make, one, require, require_equal, told_shape
 
-# -- the rows. Attributes: those of a window (see ops/nn/sliding_window.py) and `window`, its sizes
+# -- rows. Attributes: those of a window (see ops/nn/sliding_window.py) and `window`, its sizes
 
 
 def _pooled(type: str, x: Spec, attrs: Attrs) -> Spec:
@@ -71,7 +71,7 @@ def _max_back(op: Operation, g: Tensor | None, of_places: None = None) -> list[A
 
 
 def _max_grad_back(op: Operation, gg: Tensor) -> list[Any]:
-    x, y, _ = op.inputs  # linear in g; which element is the largest changes in steps
+    x, y, _ = op.inputs  # linear in g; piecewise constant in x
     return [None, None, lambda: one("MaxPoolGradGrad", [x, y, gg], op.attrs)]
 
 
@@ -109,7 +109,7 @@ def _attributes(
         raise
 
 
-# -- largest
+# -- maximum
 
 
 def _largest(
@@ -136,11 +136,11 @@ def max_pool(
     name: str | None = None,
     dilations: Any = None,
 ) -> Tensor:
-    """The largest element of each window of `ksize` elements, channel by channel.
+    """The maximum of each window of `ksize` elements, for each channel.
 
     Shapes:   [n, h, w, channels] (NCHW: [n, channels, h, w]); sizes as of `conv2d`.
-    Padding:  SAME, VALID, or pairs (before, after); what is added is never the largest.
-    Gradient: to the largest element, the first of equal ones; of that again.
+    Padding:  SAME, VALID, or pairs (before, after); padding is never the maximum.
+    Gradient: to the first maximal element; differentiable again.
     """
     return _largest(value, 2, ksize, strides, padding, data_format, dilations, name)
 
@@ -186,10 +186,10 @@ def max_pool_with_argmax(
     include_batch_in_index: bool = False,
     dilations: Any = None,
 ) -> MaxPoolWithArgmax:
-    """`max_pool`, and the number that each largest element has in its sample.
+    """`max_pool`, and the flat index of each maximum in its sample.
 
-    The number is (y * w + x) * channels + c, for NCHW (c * h + y) * w + x; with
-    `include_batch_in_index` it counts through all samples. -1 for a window of padding alone.
+    The index is (y * w + x) * channels + c, for NCHW (c * h + y) * w + x; with
+    `include_batch_in_index` it includes the batch. It is -1 for a window of padding only.
     """
     x = convert_to_tensor(input)
     rank = 2 if x.shape is None else len(x.shape) - 2
@@ -230,7 +230,7 @@ def avg_pool(
 ) -> Tensor:
     """The mean of each window of `ksize` elements; shapes and padding as of `max_pool`.
 
-    What padding adds is not counted, unless `count_include_pad`.
+    Padding is not counted, unless `count_include_pad`.
     """
     return _mean(value, 2, ksize, strides, padding, data_format, count_include_pad, name)
 
@@ -276,7 +276,7 @@ def pool(
     data_format: str | None = None,
     count_include_pad: bool = False,
 ) -> Tensor:
-    """Pooling over as many axes as `window_shape` has; `pooling_type` is MAX or AVG."""
+    """Pooling over the axes of `window_shape`; `pooling_type` is MAX or AVG."""
     rank = len(window_shape)
     if pooling_type == "MAX":
         return _largest(

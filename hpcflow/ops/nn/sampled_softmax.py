@@ -1,4 +1,4 @@
-"""Losses over many classes that look at few: sampled softmax, noise-contrastive estimation."""
+"""Sampled softmax: losses over sampled classes; also noise-contrastive estimation."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def sampled_softmax_loss(
 ) -> Tensor:
     """Softmax cross entropy of the true classes among `num_sampled` others (Jean et al. 2015).
 
-    `weights` [num_classes, dim] and `biases` [num_classes] are tables, or lists of shards: only the
-    rows of true and sampled classes are read, and only they have gradients. Logits lose the log of
-    the expected count. `sampled_values` are a candidate sampler's, log-uniform and different by
-    default, for classes in the order of falling frequency. For training only.
+    `weights` [num_classes, dim] and `biases` [num_classes] are tables or lists of shards. Only the
+    rows of true and sampled classes are read and get gradients. The log of the expected count is
+    subtracted from logits. `sampled_values` is the result of a candidate sampler, by default
+    log-uniform without repetition, for classes sorted by decreasing frequency. For training only.
 
     Shapes: labels [batch, num_true], inputs [batch, dim]; the losses are [batch].
     """
@@ -72,10 +72,10 @@ def nce_loss(
     name: str | None = None,
     seed: int | None = None,
 ) -> Tensor:
-    """Noise-contrastive estimation (Gutmann and Hyvarinen 2010): true classes told from sampled.
+    """Noise-contrastive estimation (Gutmann and Hyvarinen 2010) with sampled classes as noise.
 
-    The sum over true and sampled classes of the logistic losses; arguments, shapes and rows read as
-    in `sampled_softmax_loss`.
+    The loss is the sum of logistic losses over true and sampled classes. Arguments, shapes and rows
+    read are those of `sampled_softmax_loss`.
     """
     with get_default_graph().name_scope(name or "nce_loss"):
         logits, targets = _logits(
@@ -99,7 +99,7 @@ def _logits(
     strategy: str,
     seed: int | None,
 ) -> tuple[Tensor, Tensor]:
-    """Logits and targets [batch, num_true + num_sampled] of the true and the sampled classes."""
+    """Logits and targets [batch, num_true + num_sampled] of true and sampled classes."""
     true, x = _labels(labels, num_true), convert_to_tensor(inputs)
     if sampled_values is None:
         sampled_values = log_uniform_candidate_sampler(
@@ -109,7 +109,7 @@ def _logits(
     flat = concat([reshape(true, [-1]), cast(sampled, true.dtype)], 0)
     w = embedding_lookup(weights, flat, strategy)
     b = embedding_lookup(biases, flat, strategy)
-    # as many rows from the end as were sampled: how many true ones there are only the step tells
+    # counted from the end, since the number of true rows is known only at run time
     true_w, sampled_w = getitem(w, slice(0, -num_sampled)), getitem(w, slice(-num_sampled, None))
     true_b, sampled_b = getitem(b, slice(0, -num_sampled)), getitem(b, slice(-num_sampled, None))
     known = None if w.shape is None else w.shape[1]

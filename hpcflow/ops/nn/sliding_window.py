@@ -1,4 +1,4 @@
-"""Windows that slide over the spatial axes of a tensor: what convolutions and pooling share."""
+"""Sliding windows: attributes and shape rules common to convolution and pooling."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FORMATS = {
 
 
 def channels_first(data_format: str | None, rank: int) -> bool:
-    """Whether `data_format` (None: channels last) puts the channels before `rank` spatial axes."""
+    """Whether `data_format` (None: channels last) puts channels before `rank` spatial axes."""
     if data_format is None:
         return False
     found = FORMATS.get(data_format)
@@ -31,7 +31,7 @@ def channels_first(data_format: str | None, rank: int) -> bool:
 
 
 def per_axis(what: str, value: Any, rank: int, first: bool) -> tuple[int, ...]:
-    """One positive int for each spatial axis, from an int, a list of them, or one of all axes."""
+    """One positive int for each spatial axis, from an int, a list of these, or one of all axes."""
     given = np.asarray(1 if value is None else value)
     if given.dtype.kind not in "iu" or given.ndim > 1:
         raise ShapeError(f"{what} {value!r} is not an int or a list of them")
@@ -71,7 +71,7 @@ def padding_of(value: Any, rank: int, first: bool) -> Any:
 
 
 def slides(strides: Any, padding: Any, data_format: str | None, dilations: Any, rank: int) -> Attrs:
-    """The attributes of a window of `rank` axes, checked."""
+    """The checked attributes of a window over `rank` axes."""
     try:
         first = channels_first(data_format, rank)
         return {
@@ -85,11 +85,11 @@ def slides(strides: Any, padding: Any, data_format: str | None, dilations: Any, 
         raise
 
 
-# -- rules of shape
+# -- shape rules
 
 
 def parts(type: str, spec: Spec, rank: int, first: bool) -> tuple[Sizes, Sizes, int | None]:
-    """The batch (one size), the spatial sizes and the channels of a tensor; None for unknown."""
+    """The batch size, the spatial sizes and the channels of a tensor; None for unknown."""
     shape = full(type, spec.shape, rank + 2)
     if first:
         return shape[:1], shape[2:], shape[1]
@@ -97,7 +97,10 @@ def parts(type: str, spec: Spec, rank: int, first: bool) -> tuple[Sizes, Sizes, 
 
 
 def full(type: str, shape: Shape, rank: int) -> Sizes:
-    """`shape`, or as many unknown sizes as `rank` says; ShapeError if its rank is another."""
+    """`shape`, or unknown sizes for `rank` axes.
+
+    Errors: ShapeError for another rank.
+    """
     if shape is None:
         return (None,) * rank
     if len(shape) != rank:
@@ -106,12 +109,12 @@ def full(type: str, shape: Shape, rank: int) -> Sizes:
 
 
 def joined(batch: Sizes, space: Sizes, channels: int | None, first: bool) -> Sizes:
-    """The opposite of `parts`."""
+    """The inverse of `parts`."""
     return (*batch, channels, *space) if first else (*batch, *space, channels)
 
 
 def slid(type: str, space: Sizes, kernel: Sizes, attrs: Attrs) -> Sizes:
-    """How many positions the window has along each spatial axis."""
+    """The number of window positions along each spatial axis."""
     return tuple(
         _positions(type, size, k, s, d, p)
         for size, k, s, d, p in zip(

@@ -1,4 +1,4 @@
-"""`hf.losses`: losses of a batch, weighted, reduced to one number, kept in a collection."""
+"""Weighted losses of `hf.losses`: weighted, reduced to a scalar, kept in a collection."""
 
 from __future__ import annotations
 
@@ -51,18 +51,18 @@ LOSSES, REGULARIZATION_LOSSES = "losses", "regularization_losses"
 
 
 class Reduction:
-    """How the losses of a batch become one number."""
+    """The reduction of the losses of a batch to a scalar."""
 
-    NONE = "none"  # they do not
+    NONE = "none"  # no reduction
     SUM = "weighted_sum"
-    SUM_OVER_BATCH_SIZE = "weighted_sum_over_batch_size"  # the sum / the number of losses
-    MEAN = "weighted_mean"  # the sum / the sum of weights
-    SUM_BY_NONZERO_WEIGHTS = "weighted_sum_by_nonzero_weights"  # / how many have a weight
+    SUM_OVER_BATCH_SIZE = "weighted_sum_over_batch_size"  # sum / number of losses
+    MEAN = "weighted_mean"  # sum / sum of weights
+    SUM_BY_NONZERO_WEIGHTS = "weighted_sum_by_nonzero_weights"  # / number of nonzero weights
     SUM_OVER_NONZERO_WEIGHTS = SUM_BY_NONZERO_WEIGHTS
 
     @classmethod
     def all(cls) -> tuple[str, ...]:
-        """Every way there is."""
+        """All reductions."""
         return (cls.NONE, cls.SUM, cls.SUM_OVER_BATCH_SIZE, cls.MEAN, cls.SUM_BY_NONZERO_WEIGHTS)
 
 
@@ -76,11 +76,11 @@ def compute_weighted_loss(
     loss_collection: str | None = LOSSES,
     reduction: str = DEFAULT,
 ) -> Tensor:
-    """`losses * weights`, reduced to one number of the dtype of `losses`; joins `loss_collection`.
+    """`losses * weights`, reduced to a scalar of the dtype of `losses`; joins `loss_collection`.
 
-    It is computed in float32, or in float64 if `losses` are that.
+    The computation is in float32, or float64 for float64 losses.
 
-    Shapes: `weights` is a scalar, or of the rank of `losses` with sizes 1 where it is repeated.
+    Shapes: `weights` is a scalar, or has the rank of `losses` with sizes 1 where broadcast.
     Errors: ShapeError for weights that do not fit, or an unknown `reduction`.
     """
     if reduction not in Reduction.all():
@@ -112,12 +112,12 @@ def _as(value: Any, like: Tensor) -> Tensor:
 
 
 def _wide(t: Tensor) -> Tensor:
-    """Losses are float32, except of float64."""
+    """Losses as float32, except float64."""
     return t if t.dtype == float64 else cast(t, float32)
 
 
 def check_weights(w: Tensor, losses: Tensor) -> None:
-    """ShapeError unless `w` is a scalar or can be repeated along axes to the shape of `losses`."""
+    """Check that `w` is a scalar or broadcasts to the shape of `losses`. Errors: ShapeError."""
     if w.shape in (None, ()) or losses.shape is None:
         return
     assert w.shape is not None
@@ -140,7 +140,7 @@ def _total(w: Tensor, losses: Tensor) -> Tensor:
 
 
 def _pair(labels: Any, predictions: Any, what: str) -> tuple[Tensor, Tensor]:
-    """Labels of the dtype of the predictions, and those, as losses are; both of one shape."""
+    """Labels cast to the dtype of the predictions, and predictions, both of one shape."""
     p = _wide(convert_to_tensor(predictions))
     z = _as(labels, p)
     require_alike(what, z, p)
@@ -191,7 +191,7 @@ def huber_loss(
     loss_collection: str | None = LOSSES,
     reduction: str = DEFAULT,
 ) -> Tensor:
-    """Half the squared error up to `delta`, from there on linear."""
+    """Half the squared error up to `delta`, linear beyond."""
     z, p = _pair(labels, predictions, "huber_loss")
     error = abs(subtract(p, z))
     inner = minimum(error, delta)
@@ -207,7 +207,7 @@ def hinge_loss(
     loss_collection: str | None = LOSSES,
     reduction: str = DEFAULT,
 ) -> Tensor:
-    """`max(0, 1 - y * logits)` where `y` is -1 for label 0 and 1 for label 1."""
+    """`max(0, 1 - y * logits)`, where `y` is -1 for label 0 and 1 for label 1."""
     z, x = _pair(labels, logits, "hinge_loss")
     each = relu(subtract(1, multiply(subtract(multiply(z, 2), 1), x)))
     return compute_weighted_loss(each, weights, scope or "hinge_loss", loss_collection, reduction)
@@ -240,7 +240,7 @@ def cosine_distance(
     loss_collection: str | None = LOSSES,
     reduction: str = DEFAULT,
 ) -> Tensor:
-    """`1 - sum(labels * predictions)` over `axis`; both are unit vectors along it already."""
+    """`1 - sum(labels * predictions)` over `axis`, for unit vectors along it."""
     z, p = _pair(labels, predictions, "cosine_distance")
     each = subtract(1, reduction_ops.reduce_sum(multiply(z, p), axis, True))
     return compute_weighted_loss(
@@ -257,7 +257,7 @@ def sigmoid_cross_entropy(
     loss_collection: str | None = LOSSES,
     reduction: str = DEFAULT,
 ) -> Tensor:
-    """The cross entropy of independent yes-no labels; smoothing moves them towards 1/2."""
+    """The cross entropy of independent binary labels; label smoothing towards 1/2."""
     z, x = _pair(multi_class_labels, logits, "sigmoid_cross_entropy")
     if label_smoothing:
         z = add(multiply(z, 1 - label_smoothing), 0.5 * label_smoothing)
@@ -275,9 +275,9 @@ def softmax_cross_entropy(
     loss_collection: str | None = LOSSES,
     reduction: str = DEFAULT,
 ) -> Tensor:
-    """The cross entropy of distributions over classes; smoothing moves them towards the uniform.
+    """The cross entropy of distributions over classes; label smoothing towards uniform.
 
-    Shapes: both [..., classes]; `weights` a scalar or as the losses, [...].
+    Shapes: both [..., classes]; `weights` is a scalar or shaped as the losses, [...].
     """
     z, x = _pair(onehot_labels, logits, "softmax_cross_entropy")
     if label_smoothing:
@@ -296,9 +296,9 @@ def sparse_softmax_cross_entropy(
     loss_collection: str | None = LOSSES,
     reduction: str = DEFAULT,
 ) -> Tensor:
-    """The cross entropy of classes given by number, [...] or [..., 1] for logits [..., classes].
+    """The cross entropy of class numbers, [...] or [..., 1], for logits [..., classes].
 
-    Weights may have a last axis of size 1 too.
+    Weights may also have a last axis of size 1.
     """
     x, z = _wide(convert_to_tensor(logits)), convert_to_tensor(labels)
     w = convert_to_tensor(weights)
@@ -311,7 +311,7 @@ def sparse_softmax_cross_entropy(
 
 
 def _of_rank(t: Tensor, wanted: Tensor) -> Tensor:
-    """`t` without its last axis, of size 1, if it has one axis more than `wanted`."""
+    """`t` without its last axis, of size 1, if its rank is one more than `wanted`."""
     if t.shape is not None and wanted.constant is not None:
         more = len(t.shape) == wanted.constant + 1 and t.shape[-1] in (None, 1)
         return squeeze(t, -1) if more else t
@@ -328,9 +328,9 @@ def mean_pairwise_squared_error(
     scope: str | None = None,
     loss_collection: str | None = LOSSES,
 ) -> Tensor:
-    """The mean of `(e[i] - e[j]) ** 2` over pairs of errors of a sample; the sum over samples.
+    """The mean of `(e[i] - e[j]) ** 2` over pairs of errors of a sample, summed over samples.
 
-    Weights are of samples: a scalar, [batch] or [batch, 1, ...].
+    Weights are per sample: a scalar, [batch] or [batch, 1, ...].
     """
     z, p = _pair(labels, predictions, "mean_pairwise_squared_error")
     with get_default_graph().name_scope(scope or "mean_pairwise_squared_error"):
@@ -347,22 +347,22 @@ def mean_pairwise_squared_error(
     return loss
 
 
-# -- the collections
+# -- collections
 
 
 def add_loss(loss: Tensor, loss_collection: str | None = LOSSES) -> None:
-    """Remember `loss` for `get_total_loss`."""
+    """Add `loss` to the collection for `get_total_loss`."""
     if loss_collection:
         get_default_graph().add_to_collection(loss_collection, loss)
 
 
 def get_losses(scope: str | None = None, loss_collection: str = LOSSES) -> list[Tensor]:
-    """The losses remembered, those whose names `scope` (a regular expression) matches."""
+    """The losses in the collection whose names `scope` (a regular expression) matches."""
     return get_default_graph().get_collection(loss_collection, scope)
 
 
 def get_regularization_losses(scope: str | None = None) -> list[Tensor]:
-    """What the regularizers of variables add to the loss."""
+    """The losses of the variables' regularizers."""
     return get_losses(scope, REGULARIZATION_LOSSES)
 
 
@@ -376,7 +376,7 @@ def get_regularization_loss(
 def get_total_loss(
     add_regularization_losses: bool = True, name: str = "total_loss", scope: str | None = None
 ) -> Tensor:
-    """The sum of all losses remembered, and of what regularizers add."""
+    """The sum of all losses in the collection, and of the regularization losses."""
     found = get_losses(scope)
     if add_regularization_losses:
         found += get_regularization_losses(scope)

@@ -1,1 +1,1 @@
-"""Counter-based random ops and distributions, with their kernels."""
+"""Random ops: counter-based random numbers and distributions, with kernels."""

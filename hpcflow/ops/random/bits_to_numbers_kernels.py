@@ -1,8 +1,9 @@
-"""Random words as numbers: uniform, normal, cut normal, whole. Element by element, no rejection.
+"""Conversion of random words to numbers: uniform, normal, truncated normal, integer.
 
-Arithmetic is of single operations in one order, and sine and cosine are polynomials, so that array
-modules differ by their logarithm alone: uniform and whole numbers are equal to the last bit.
-Floats of at most 32 bits take half a word an element, wider ones a word.
+The conversion is elementwise without rejection. The order of operations is fixed, and sine and
+cosine are polynomials, so that array modules differ only by their logarithms: uniform numbers and
+integers are bitwise equal. Floats of at most 32 bits use half a word per element, wider ones a
+word.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import numpy as np
 
 from hpcflow.ops.random.philox_kernels import Words, u64
 
-# sin(x) and cos(x) for |x| <= pi/4 as x + x z S(z) and 1 - z/2 + z**2 C(z), z = x**2: of float32
-# those of Cephes (S. Moshier), of float64 those of fdlibm (Sun Microsystems)
+# sin(x) and cos(x) for |x| <= pi/4 as x + x z S(z) and 1 - z/2 + z**2 C(z), z = x**2: float32
+# coefficients from Cephes (S. Moshier), float64 from fdlibm (Sun Microsystems)
 _SIN = {
     4: (-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1),
     8: (
@@ -51,7 +52,7 @@ _ERFINV = {
     ),
 }  # fmt: skip
 _SHIFT = {4: 2.5, 8: 3.125}
-_INSIDE = math.erf(math.sqrt(2))  # how much of a normal lies within two standard deviations
+_INSIDE = math.erf(math.sqrt(2))  # probability within two standard deviations
 
 
 def _horner(x: Any, coefficients: Sequence[float]) -> Any:
@@ -64,12 +65,12 @@ def _horner(x: Any, coefficients: Sequence[float]) -> Any:
 
 
 def real(dtype: np.dtype) -> np.dtype:
-    """What numbers of `dtype` are computed in."""
+    """The dtype of computations for numbers of `dtype`."""
     return np.dtype("f8" if dtype.itemsize > 4 else "f4")
 
 
 def _bits(words: Words, wide: bool, first: int, count: int) -> Any:
-    """The bits of elements `first`, ...: words, or halves of them, the low one first."""
+    """The bits of elements from `first` on: words, or halves of words, low half first."""
     if wide:
         return words.run(first, count)
     skipped = first % 2
@@ -78,16 +79,16 @@ def _bits(words: Words, wide: bool, first: int, count: int) -> Any:
 
 
 def open_unit(bits: Any) -> Any:
-    """Uniform in (0, 1] for logarithms, of words or halves of them; 1 by rounding alone."""
+    """Uniform in (0, 1], for logarithms, from words or halves; 1 only by rounding."""
     if bits.dtype.itemsize == 8:
         return ((bits >> u64(11)).astype("f8") + 0.5) * 2.0**-53
     return (bits.astype("f4") + 0.5) * 2.0**-32
 
 
 def unit(words: Words, first: int, count: int, dtype: np.dtype, digits: int) -> Any:
-    """Uniform in [0, 1): as many of the upper bits as `dtype` has digits, so 1 is never rounded to.
+    """Uniform in [0, 1): uses as many upper bits as `dtype` has digits, so that 1 does not occur.
 
-    The result is of float32 for narrower types, which hold it exactly.
+    The result is float32 for narrower types, which represent it exactly.
     """
     bits = _bits(words, dtype.itemsize > 4, first, count)
     width = 8 * bits.dtype.itemsize
@@ -99,7 +100,7 @@ def unit(words: Words, first: int, count: int, dtype: np.dtype, digits: int) -> 
 def circle(xp: Any, bits: Any, dtype: np.dtype) -> tuple[Any, Any]:
     """Cosine and sine of a uniform angle.
 
-    Two bits choose the quarter around one of the four half-axes, the others the angle from it.
+    Two bits choose the quadrant around one of the four half-axes, the others the angle from it.
     """
     width = dtype.itemsize
     signed = bits.view(np.int64 if width == 8 else np.int32)
@@ -132,9 +133,9 @@ def box_muller(xp: Any, radius: Any, angle: Any, dtype: np.dtype) -> tuple[Any, 
 
 
 def normal(words: Words, first: int, count: int, dtype: np.dtype) -> Any:
-    """Standard normal numbers, by Box and Muller's method; an even element and the next share it.
+    """Standard normal numbers by the Box-Muller method; an even element and the next form a pair.
 
-    Array modules differ by half of what their logarithms differ by: at most 4 ulp.
+    Array modules differ by half the difference of their logarithms: at most 4 ulp.
     """
     even = first % 2
     pairs = (even + count + 1) // 2
@@ -147,7 +148,7 @@ def normal(words: Words, first: int, count: int, dtype: np.dtype) -> Any:
 
 
 def cut_normal(words: Words, first: int, count: int, dtype: np.dtype) -> Any:
-    """Normal numbers between -2 and 2, by the inverse of their distribution.
+    """Normal numbers between -2 and 2, by the inverse distribution function.
 
     Array modules differ as in `normal`.
     """

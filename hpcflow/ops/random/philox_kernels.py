@@ -1,9 +1,9 @@
 """Philox4x64-10: 256 random bits as a function of a 128-bit key and a 256-bit counter.
 
-J. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011. A word of 64 bits is found
-by its place alone, so what is drawn does not depend on who draws it, in what order or how much at a
-time. The counter is (block of four words, attempt, ordinal of the draw, 0). NumPy has the rounds in
-C; every other array module computes the same words by array arithmetic.
+J. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011. A 64-bit word depends only
+on its position, so that results do not depend on the rank, the order or the number of words drawn
+at a time. The counter is (block of four words, attempt, ordinal of the draw, 0). NumPy implements
+the rounds in C; for other array modules they are computed by array arithmetic.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 
 u64 = np.uint64
-ALL = (1 << 64) - 1  # also: how many words a stream has, less one
+ALL = (1 << 64) - 1  # also: the number of words in a stream, minus one
 _HALF, _LOW = u64(32), u64(0xFFFFFFFF)
 _MULTIPLIERS = (0xD2E7470EE14C6C93, 0xCA5A826395121157)
 _WEYL = (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)
 _ROUNDS = 10
-FEW = 48  # blocks that NumPy's generator makes one by one in less time than arrays are begun
+FEW = 48  # blocks for which NumPy's generator is faster than array arithmetic
 
 
 def product(a: Any, m: Any) -> tuple[Any, Any]:
-    """The high and the low 64 bits of `a * m`, arrays of uint64 or, as `m`, one number of them."""
+    """The high and the low 64 bits of `a * m`, arrays of uint64; `m` may be one number."""
     a0, a1, m0, m1 = a & _LOW, a >> _HALF, m & _LOW, m >> _HALF
     middle = a1 * m0 + (a0 * m0 >> _HALF)
     other = a0 * m1 + (middle & _LOW)
@@ -42,7 +42,7 @@ def rounds(
 ) -> tuple[Any, Any, Any, Any]:
     """The four words at each counter; `c0` is an array of uint64, the others are numbers.
 
-    So may be `c2`, of one element. `known` are the `constants` of the key.
+    `c2` may be an array of one element. `known` are the `constants` of the key.
     """
     even, odd = xp.empty((2, *c0.shape), u64), xp.empty((2, *c0.shape), u64)
     even[0], even[1] = c0, u64(c2) if isinstance(c2, int) else c2
@@ -55,18 +55,18 @@ def rounds(
 
 
 class Words:
-    """The words of one draw: `key` and `ordinal` say which.
+    """The words of one draw, identified by `key` and `ordinal`.
 
-    Of another module than NumPy the ordinal may be an array of it, of one element.
+    For array modules other than NumPy the ordinal may be an array of one element.
     """
 
     def __init__(self, xp: Any) -> None:
         self.xp, self.key = xp, 0
         self.ordinal: Any = 0
-        self._known: dict[int, tuple[Any, Any]] = {}  # key -> constants, of the last one
+        self._known: dict[int, tuple[Any, Any]] = {}  # key -> constants, of the last key
         if xp is np:
             self._bits = np.random.Philox(key=0)
-            self._state: Any = self._bits.state  # of which only counter and key change
+            self._state: Any = self._bits.state  # only counter and key change
 
     def at(self, blocks: Any, attempt: int = 0) -> tuple[Any, Any, Any, Any]:
         """The four words of each of `blocks`, an array of uint64."""
@@ -78,7 +78,7 @@ class Words:
         return rounds(self.xp, self._known[self.key], blocks, attempt, self.ordinal)
 
     def run(self, first: int, count: int) -> Any:
-        """The words from `first` on, an array of `count`."""
+        """`count` words from `first` on."""
         block, skipped = divmod(first, 4)
         if self.xp is np:
             return self._raw(block, skipped + count)[skipped:]
@@ -88,7 +88,7 @@ class Words:
 
     def _raw(self, block: int, count: int, attempt: int = 0) -> np.ndarray:
         counter = (self.ordinal << 128) + (attempt << 64) + (block & ALL)
-        before = (counter - 1) % (1 << 256)  # it counts, then draws
+        before = (counter - 1) % (1 << 256)  # the generator increments before it draws
         state = self._state["state"]
         state["counter"][:] = [before >> shift & ALL for shift in (0, 64, 128, 192)]
         state["key"][:] = [self.key & ALL, self.key >> 64]

@@ -1,4 +1,4 @@
-"""Distributions as objects, by TensorFlow 1's `tf.distributions`: draws, probabilities, moments."""
+"""Probability distributions: objects of TensorFlow 1's `tf.distributions`."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ from hpcflow.ops.shape_inference import like, operands
 
 
 class Distribution:
-    """What the distributions here have in common; each element of its parameters is one."""
+    """Base class of distributions; each element of the parameters is one distribution."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._base: Tensor  # of the shape of one draw
+        self._base: Tensor  # of the shape of one sample
 
     def sample(self, sample_shape: Any = (), seed: int | None = None, name: str = "sample") -> Any:
-        """Draws: `sample_shape` of each element; seeds as in `random_uniform`."""
+        """Samples: `sample_shape` for each element; seeds as in `random_uniform`."""
         with get_default_graph().name_scope(f"{self.name}/{name}"):
             size = reshape(convert_to_tensor(sample_shape, int32), [-1])
             return self._drawn(concat([size, shape(self._base)], 0), seed)
@@ -55,11 +55,11 @@ class Distribution:
         raise NotImplementedError(f"{type(self).__name__} has no draws")
 
     def log_prob(self, value: Any, name: str = "log_prob") -> Tensor:
-        """The logarithm of the probability, or density, of `value`."""
+        """The log-probability or log-density of `value`."""
         raise NotImplementedError(f"{type(self).__name__} has no log_prob")
 
     def prob(self, value: Any, name: str = "prob") -> Tensor:
-        """The probability, or density, of `value`."""
+        """The probability or density of `value`."""
         return exp(self.log_prob(value))
 
     def variance(self, name: str = "variance") -> Tensor:
@@ -71,7 +71,7 @@ class Distribution:
         return self.variance() ** 0.5
 
     def kl_divergence(self, other: Distribution, name: str = "kl_divergence") -> Tensor:
-        """How far `other` of the same kind is from this one (Kullback and Leibler, 1951)."""
+        """The Kullback-Leibler divergence from this distribution to `other` of the same class."""
         return kl_divergence(self, other)
 
     def _from(self, other: Any) -> Tensor:
@@ -82,7 +82,7 @@ class Distribution:
 def kl_divergence(
     distribution_a: Distribution, distribution_b: Distribution, name: str | None = None
 ) -> Tensor:
-    """How far the second is from the first, which is of the same kind."""
+    """The Kullback-Leibler divergence between two distributions of the same class."""
     if type(distribution_a) is not type(distribution_b):
         kinds = [type(d).__name__ for d in (distribution_a, distribution_b)]
         raise ArgumentError(f"kl_divergence of {' and '.join(kinds)}", line=user_line())
@@ -91,7 +91,7 @@ def kl_divergence(
 
 
 class Normal(Distribution):
-    """The normal distribution of mean `loc` and standard deviation `scale`."""
+    """The normal distribution with mean `loc` and standard deviation `scale`."""
 
     @also_takes("validate_args", "allow_nan_stats")
     def __init__(self, loc: Any, scale: Any, name: str = "Normal") -> None:
@@ -108,12 +108,12 @@ class Normal(Distribution):
         return divide(subtract(like(value, self.loc), self.loc), self.scale)
 
     def log_prob(self, value: Any, name: str = "log_prob") -> Tensor:
-        """The logarithm of the density."""
+        """The log-density."""
         rest = add(log(self.scale), 0.5 * numbers.log(2 * numbers.pi))
         return subtract(multiply(square(self._z(value)), -0.5), rest)
 
     def cdf(self, value: Any, name: str = "cdf") -> Tensor:
-        """The probability of at most `value`."""
+        """The cumulative distribution function at `value`."""
         return multiply(erfc(multiply(self._z(value), -(0.5**0.5))), 0.5)
 
     def entropy(self, name: str = "entropy") -> Tensor:
@@ -121,7 +121,7 @@ class Normal(Distribution):
         return add(log(self._base), 0.5 + 0.5 * numbers.log(2 * numbers.pi))
 
     def mean(self, name: str = "mean") -> Tensor:
-        """The mean, which is the mode too."""
+        """The mean, which equals the mode."""
         return multiply(self.loc, ones_like(self._base))
 
     mode = mean
@@ -161,7 +161,7 @@ class Uniform(Distribution):
         return where(inside, divide(1.0, self._base), 0)
 
     def log_prob(self, value: Any, name: str = "log_prob") -> Tensor:
-        """The logarithm of the density."""
+        """The log-density."""
         return log(self.prob(value))
 
     def entropy(self, name: str = "entropy") -> Tensor:
@@ -184,7 +184,7 @@ def _parameters(logits: Any, probs: Any, kind: str) -> Tensor:
 
 
 class Bernoulli(Distribution):
-    """1 with the probability `probs`, which is the sigmoid of `logits`, else 0."""
+    """1 with probability `probs` (the sigmoid of `logits`), else 0."""
 
     @also_takes("validate_args", "allow_nan_stats")
     def __init__(
@@ -202,7 +202,7 @@ class Bernoulli(Distribution):
         return cast(less(drawn, self.probs), self.dtype)
 
     def log_prob(self, value: Any, name: str = "log_prob") -> Tensor:
-        """The logarithm of the probability."""
+        """The log-probability."""
         event = cast(value, self.logits.dtype)
         both = multiply(add(multiply(self.logits, 0), 1), event)
         return negative(
@@ -220,7 +220,7 @@ class Bernoulli(Distribution):
         return self.probs
 
     def mode(self, name: str = "mode") -> Tensor:
-        """What is the more probable."""
+        """The more probable value."""
         return cast(less(0.5, self.probs), self.dtype)
 
     def variance(self, name: str = "variance") -> Tensor:
@@ -233,7 +233,7 @@ class Bernoulli(Distribution):
 
 
 class Categorical(Distribution):
-    """One of k classes by `probs` along the last axis, the softmax of `logits`."""
+    """One of k classes with probabilities `probs` along the last axis, the softmax of `logits`."""
 
     @also_takes("validate_args", "allow_nan_stats")
     def __init__(
@@ -254,7 +254,7 @@ class Categorical(Distribution):
         return reshape(drawn, size)
 
     def log_prob(self, value: Any, name: str = "log_prob") -> Tensor:
-        """The logarithm of the probability of a class."""
+        """The log-probability of a class."""
         logs = log_softmax(self.logits)
         classes = self.logits.shape[-1] if self.logits.shape is not None else None
         depth = getitem(shape(self.logits), -1) if classes is None else classes

@@ -1,7 +1,7 @@
-"""Kernels of random draws: every element is a function of key, ordinal of the draw and its place.
+"""Random kernels: each element is a function of key, ordinal of the draw, and position.
 
-The place is the element's index, in the joined batch where axis 0 is the batch. Large draws are
-made piece by piece.
+The position is the element's index, in the global batch if axis 0 is the batch. Large draws are
+made in blocks.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from hpcflow.kernels.kernel_registry import Node, kernel
 from hpcflow.ops.random import bits_to_numbers_kernels, rejection_sampling_kernels
 from hpcflow.ops.random.philox_kernels import ALL, Words, u64
 
-PIECE = 12 << 10  # elements at a time: what is computed on the way stays in the cache
+PIECE = 12 << 10  # elements per block, so that intermediate values stay in the cache
 GPU_PIECE = 1 << 22
 Make = Callable[[Any, Node], Callable[..., Any]]
 
 
 class Draws:
-    """How many draws of an op were made: what a checkpoint keeps of it."""
+    """The number of draws of an op, which a checkpoint stores."""
 
     __slots__ = ("made",)
 
@@ -31,17 +31,17 @@ class Draws:
 
 
 class _Drawer:
-    """What all draws share: `fill(words, first, out, *parameters)` writes the flat array `out`.
+    """Common part of draws: `fill(words, first, out, *parameters)` writes the flat array `out`.
 
-    Inputs are [shape,] parameters, [seed,] [offset of the first sample]; attr `first` says where in
-    a larger draw a piece of it begins.
+    Inputs are [shape,] parameters, [seed,] [offset of the first sample]. The attribute `first` is
+    the start of a block in a larger draw.
     """
 
     def __init__(self, xp: Any, node: Node, fill: Callable[..., None], parameters: int) -> None:
         self.xp, self.fill, self.parameters = xp, fill, parameters
         self.words, self.key = Words(xp), node.attrs.get("key", 0)
         self.by_sample = bool(node.attrs.get("batch"))
-        self.first = int(node.attrs.get("first", 0))  # the place of element 0 of a piece
+        self.first = int(node.attrs.get("first", 0))  # position of element 0 of a block
         offset = node.inputs[-1].value if self.by_sample else 0
         self.offset: int | None = None if offset is None else int(offset)
 
@@ -50,7 +50,7 @@ class _Drawer:
         first, parameters = self.first, given
         if self.by_sample:
             parameters = given[:-1]
-            if out.ndim:  # an offset that no constant tells is read from the device
+            if out.ndim:  # a non-constant offset is read from the device
                 offset = int(given[-1]) if self.offset is None else self.offset
                 first = offset * (out.size // max(out.shape[0], 1))
         self.words.key, self.words.ordinal = key, ordinal
@@ -59,16 +59,16 @@ class _Drawer:
 
 
 class _Stateful(_Drawer):
-    """The next draw of `draws` at each call; its number is read from `counter` if that is there.
+    """The next draw of `draws` at each call; its number is read from `counter` if present.
 
-    Without a seed of its own or of its graph it follows from the session's, `seed`.
+    Without an op seed or graph seed it depends on the session's `seed`.
     """
 
     def __init__(self, xp: Any, node: Node, fill: Callable[..., None], parameters: int) -> None:
         super().__init__(xp, node, fill, parameters)
         self.draws = Draws()
         self.is_seeded = not node.attrs.get("unseeded")
-        self.seed: Any = None  # of the session, whose `mask` changes keys
+        self.seed: Any = None  # of the session; its `mask` changes keys
         self.counter: Any = None
 
     def __call__(self, *args: Any) -> None:
@@ -79,7 +79,7 @@ class _Stateful(_Drawer):
 
 
 class _Stateless(_Drawer):
-    """The draw that the seed says, two integers that are the input behind the parameters."""
+    """The draw for the seed, two integers in the input after the parameters."""
 
     def __call__(self, *args: Any) -> None:
         *given, out = args
@@ -88,7 +88,7 @@ class _Stateless(_Drawer):
 
 
 def _draws(type: str, parameters: int = 0) -> Callable[[Make], Make]:
-    """Add the kernels of a draw and of its stateless twin; the decorated function makes `fill`."""
+    """Add the kernels of a draw and of its stateless variant; decorates the maker of `fill`."""
 
     def add(make: Make) -> Make:
         for prefix, how in (("", _Stateful), ("Stateless", _Stateless)):
@@ -103,7 +103,7 @@ def _draws(type: str, parameters: int = 0) -> Callable[[Make], Make]:
 
 
 def _by_piece(xp: Any, first: int, out: Any, numbers_of: Callable[[int, int], Any]) -> None:
-    """Write `numbers_of(place, count)` to all of `out`, which is contiguous."""
+    """Write `numbers_of(place, count)` to all of `out`, which is contiguous, in blocks."""
     flat, step = out.reshape(-1), PIECE if xp is np else GPU_PIECE
     for low in range(0, flat.size, step):
         part = flat[low : low + step]
@@ -111,13 +111,13 @@ def _by_piece(xp: Any, first: int, out: Any, numbers_of: Callable[[int, int], An
 
 
 def _of_piece(xp: Any, values: Any, place: int, count: int) -> Any:
-    """The elements of a vector that an index from `place` on meets, its own period apart."""
+    """The elements of a periodic vector at indices `place`, `place + 1`, ..., `count` of them."""
     if values.size == 1:
         return values
     return values[(xp.arange(count) + place) % values.size]
 
 
-# -- without parameters that are tensors
+# -- without tensor parameters
 
 
 @_draws("RandomUniform")
@@ -170,7 +170,7 @@ def _elements(xp: Any, piece: Callable[..., Any]) -> Callable[..., None]:
     return fill
 
 
-# -- with parameters
+# -- with tensor parameters
 
 
 @_draws("RandomUniformInt", 2)
@@ -187,7 +187,7 @@ def _whole(xp: Any, node: Node) -> Callable[..., None]:
                 f"random_uniform of integers from {low.min()} to below {high.min()}: none is there",
                 hint="maxval must be above minval",
             )
-        checked = known  # a GPU is not waited for each time
+        checked = known  # no GPU synchronization each time
         shape = () if low.size == high.size == 1 else out.shape
         low = xp.broadcast_to(low.reshape(()) if not shape else low, shape).reshape(-1).astype(u64)
         high = xp.broadcast_to(high.reshape(()) if not shape else high, shape).reshape(-1)
@@ -205,9 +205,9 @@ def _whole(xp: Any, node: Node) -> Callable[..., None]:
 
 
 def _from_double(xp: Any, node: Node, draw: Callable[..., Any], least: float) -> Any:
-    """Numbers of float64 from `draw` for each element of a parameter, which is finite.
+    """Float64 numbers from `draw` for each element of a parameter, which is finite.
 
-    The parameter's axes are the last of the output.
+    The parameter's axes are the last axes of the output.
     """
     type, dtype = node.type.removeprefix("Stateless"), node.attrs["dtype"]
 
@@ -244,7 +244,7 @@ def _poisson(xp: Any, node: Node) -> Callable[..., None]:
 
 @_draws("RandomPermutation")
 def _permutation(xp: Any, node: Node) -> Callable[..., None]:
-    """The order of as many words; two are equal once in 2**64 pairs, and then stay as they are."""
+    """The permutation that sorts random words; ties (2**-64 per pair) stay in order."""
 
     def fill(words: Words, first: int, out: Any) -> None:
         xp.copyto(out, xp.argsort(words.run(first, out.size)), casting="same_kind")
@@ -254,7 +254,7 @@ def _permutation(xp: Any, node: Node) -> Callable[..., None]:
 
 @kernel("PickCategory", "out")
 def _pick(xp: Any, node: Node) -> Callable[..., Any]:
-    """The first class at which the summed weights exceed a fraction of them all, by bisection."""
+    """The first class whose cumulative weight exceeds a fraction of the total, by bisection."""
 
     def run(logits: Any, fractions: Any, out: Any) -> None:
         if not out.size:

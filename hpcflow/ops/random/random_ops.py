@@ -1,17 +1,17 @@
-"""Random tensors, counter-based: key, number of the draw and place decide what is drawn, not who.
+"""Random ops: counter-based numbers determined by key, ordinal of the draw, and position.
 
-The key is a hash of the graph's seed and of the op's seed, or without one of its name; it is made
-with the op, so that every rank that builds the same graph draws the same. If neither the graph nor
-the op has a seed each session draws anew: the key is mixed with a number that all ranks of the
-session have (`kernels.random.Seed`). The number of the draw is
-how many the op made before (kept by the kernel, one series for what is fetched). The place is the
-element's index, counted over the joined batch where axis 0 is the batch.
+The key is a hash of the graph's seed and of the op's seed, or without one of its name. It is
+computed with the op, so that all ranks that build the same graph draw the same numbers. If neither
+graph nor op has a seed, each session draws other numbers: the key is mixed with a number that all
+ranks of the session have (`kernels.random.Seed`). The ordinal of the draw is the number of earlier
+draws of the op (stored by the kernel, one series for each fetched op). The position is the
+element's index, in the global batch if axis 0 is the batch.
 
-Axis 0 is the batch if its size is not known when the graph is built, as in `hf.shape(x)` of a
-placeholder [None, 784]; `batch=True` or `batch=False` say it where that is wrong. Then replicas
-over which `hf.data` deals a joined batch draw what one would draw for all of it, and others draw
-apart. Else all replicas draw the same, as they must for what they have in common: initial values.
-Where another axis is the batch (time first), say `batch=False`.
+Axis 0 is the batch if its size is unknown at graph construction, as in `hf.shape(x)` of a
+placeholder [None, 784]. `batch=True` or `batch=False` overrides this. Replicas over which `hf.data`
+shards a global batch then draw what one replica would draw for all of it, and other replicas draw
+different numbers. If axis 0 is not the batch, all replicas draw the same numbers, as initial values
+require. If another axis is the batch (time first), pass `batch=False`.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ _DRAW = NoGrad("a random draw does not depend on its inputs")
 _GAMMA = NoGrad("how a gamma number moves with its shape has no rule here")
 _POISSON = NoGrad("its output is whole numbers")
 _SEEDED = NoGrad("its output is whole numbers", none=True)
-STATELESS = "Stateless"  # before the type of a draw: its twin that a seed tensor decides
+STATELESS = "Stateless"  # prefix of the stateless variant, with a seed tensor
 
 
-# -- the rows: inputs are [shape,] parameters, [seed,] [offset]
+# -- rows: inputs are [shape,] parameters, [seed,] [offset]
 
 
 def _told(inputs: Sequence[Spec], attrs: Attrs, parameters: int) -> Shape:
-    """The shape asked for, in front of the axes of the parameters."""
+    """The requested shape, before the axes of the parameters."""
     others = parameters + ("key" not in attrs) + bool(attrs.get("batch"))
     if "key" not in attrs:
         seed = inputs[-2 if attrs.get("batch") else -1]
@@ -101,13 +101,13 @@ for _type, _infer, _grad, _stateless in (
     op(STATELESS + _type, infer=_infer, grad=_stateless)
 
 
-# -- making them
+# -- construction
 
 
 def set_random_seed(seed: int | None) -> None:
-    """The seed of the default graph, for the random ops made after this call; None unsets it.
+    """Set the seed of the default graph for random ops created after this call; None unsets it.
 
-    Ops without a seed in a graph without one draw other numbers in each session.
+    Ops without a seed in a graph without a seed draw other numbers in each session.
     """
     get_default_graph().root.seed = None if seed is None else whole(seed, "seed")
 
@@ -118,13 +118,13 @@ def _key(graph_seed: int, source: int | str) -> int:
 
 
 def by_session(seed: Any) -> Attrs:
-    """Attribute `unseeded` of an op with this seed, if neither it nor its graph has one."""
+    """The attribute `unseeded` of an op with this seed: neither it nor its graph has a seed."""
     is_set = seed is not None or get_default_graph().root.seed is not None
     return {} if is_set else {"unseeded": True}
 
 
 class Source:
-    """Who decides a draw, an op's state or a seed tensor, and whether axis 0 is the batch."""
+    """The source of a draw, an op's state or a seed tensor, and whether axis 0 is the batch."""
 
     def __init__(self, seed: Any, batch: bool | None, stateless: bool = False) -> None:
         self.seed, self.batch, self.stateless = seed, batch, stateless
@@ -139,7 +139,7 @@ class Source:
         kinds: str = "f",
         **facts: Any,
     ) -> Tensor:
-        """A random op of the table; `shape` are the axes in front of those of `parameters`."""
+        """A random op of the table; `shape` are the axes before those of `parameters`."""
         dtype = as_dtype(dtype)
         if dtype == bfloat16:
             found = self.draw(type, shape, float32, name, parameters, kinds, **facts)
@@ -162,7 +162,7 @@ class Source:
         return one(STATELESS * self.stateless + type, inputs, attrs, full + "/")
 
     def _is_by_sample(self, type: str, known: Shape, parameters: Sequence[Tensor]) -> bool:
-        """Whether axis 0 is the batch: as told, else if its size is not known yet."""
+        """Whether axis 0 is the batch: as given, by default if its size is unknown."""
         if type in ("RandomGamma", "RandomPoisson") and known == ():
             known = parameters[0].shape
         if self.batch is None:
@@ -173,7 +173,7 @@ class Source:
 
 
 def _in_bfloat16(found: Tensor, facts: Attrs) -> Tensor:
-    """What was drawn in float32, rounded, and still below the limit of a uniform draw."""
+    """Float32 draws rounded to bfloat16, kept below the limit of a uniform draw."""
     rounded = cast(found, bfloat16)
     if "maxval" not in facts:
         return rounded
@@ -184,7 +184,7 @@ def _in_bfloat16(found: Tensor, facts: Attrs) -> Tensor:
 def uniform(
     source: Source, shape: Any, minval: Any, maxval: Any, dtype: Any, name: str | None
 ) -> Tensor:
-    """Uniform floats or whole numbers by `source`."""
+    """Uniform floats or integers from `source`."""
     dtype = as_dtype(dtype)
     if dtype.kind in "iu":
         return _uniform_int(source, shape, minval, maxval, dtype, name)
@@ -229,7 +229,7 @@ def _fits(array: np.ndarray, least: int, most: int) -> bool:
 def normal(
     source: Source, type: str, shape: Any, mean: Any, stddev: Any, dtype: Any, name: str | None
 ) -> Tensor:
-    """Normal numbers, cut or not, by `source`."""
+    """Normal numbers, optionally truncated, from `source`."""
     if _are_numbers(mean, stddev):
         return source.draw(type, shape, dtype, name, mean=float(mean), stddev=float(stddev))
     dtype = as_dtype(dtype)
@@ -242,7 +242,7 @@ def normal(
 def gamma(
     source: Source, shape: Any, alpha: Any, beta: Any, dtype: Any, name: str | None
 ) -> Tensor:
-    """Gamma numbers by `source`."""
+    """Gamma numbers from `source`."""
     dtype = as_dtype(dtype)
     with get_default_graph().name_scope(name or "random_gamma"):
         alpha = convert_to_tensor(alpha, dtype)
@@ -255,7 +255,7 @@ def gamma(
 
 
 def poisson(source: Source, shape: Any, lam: Any, dtype: Any, name: str | None) -> Tensor:
-    """Poisson numbers by `source`."""
+    """Poisson numbers from `source`."""
     lam = convert_to_tensor(lam)
     rate = lam if is_floating(lam.dtype) else cast(lam, float64)
     return source.draw("RandomPoisson", shape, dtype, name, [rate], "iuf")
@@ -265,7 +265,7 @@ def _are_numbers(*values: Any) -> bool:
     return all(isinstance(v, (int, float, np.integer, np.floating)) for v in values)
 
 
-# -- what users call
+# -- public functions
 
 
 def random_uniform(
@@ -278,14 +278,14 @@ def random_uniform(
     *,
     batch: bool | None = None,
 ) -> Tensor:
-    """Uniform in [minval, maxval): floats (maxval 1 if None) or integers (maxval needed, no bias).
+    """Uniform in [minval, maxval): floats (default maxval 1) or integers (maxval required).
 
-    The same `seed` and graph give the same numbers on every rank; so does no seed, by the op's
-    name. Numbers are the same to the last bit on CPU and GPU.
-    Shapes: `shape` may be a tensor. Limits may be tensors that broadcast to it; floats between them
-            may round to `maxval`. `batch` says whether axis 0 is the batch, over which replicas
-            draw what one would draw; by default it is if its size is not known yet.
-    Errors: RangeError if no integer lies between the limits.
+    The same `seed` and graph give the same numbers on every rank; without a seed the op's name is
+    used. Numbers are bitwise equal on CPU and GPU. Integers are unbiased.
+    Shapes: `shape` may be a tensor. Limits may be tensors that broadcast to it; floats between
+            tensor limits may round to `maxval`. `batch`: axis 0 is the batch, over which replicas
+            draw what one replica would; by default if its size is unknown.
+    Errors: RangeError if there is no integer between the limits.
     """
     return uniform(Source(seed, batch), shape, minval, maxval, dtype, name)
 
@@ -302,7 +302,7 @@ def random_normal(
 ) -> Tensor:
     """Normal with `mean` and `stddev`, which may be tensors; seeds and `batch` as `random_uniform`.
 
-    By Box and Muller's method; CPU and GPU differ by at most 4 ulp.
+    It uses the Box-Muller method; CPU and GPU differ by at most 4 ulp.
     """
     return normal(Source(seed, batch), "RandomNormal", shape, mean, stddev, dtype, name)
 
@@ -317,9 +317,9 @@ def truncated_normal(
     *,
     batch: bool | None = None,
 ) -> Tensor:
-    """Normal within two `stddev` of `mean`, as if others were drawn again; else as `random_normal`.
+    """Normal truncated to two `stddev` from `mean`; otherwise as `random_normal`.
 
-    By the inverse of its distribution.
+    It uses the inverse distribution function.
     """
     return normal(Source(seed, batch), "TruncatedNormal", shape, mean, stddev, dtype, name)
 
@@ -334,14 +334,14 @@ def random_gamma(
     *,
     batch: bool | None = None,
 ) -> Tensor:
-    """Gamma numbers of shape `alpha` and rate `beta` (1 if None): `shape` of them for each.
+    """Gamma numbers of shape `alpha` and rate `beta` (None: 1): `shape` of them for each.
 
-    Shapes:   `shape` in front of those of `alpha` and `beta`, broadcast; seeds and `batch` as in
+    Shapes:   `shape`, then those of `alpha` and `beta`, broadcast; seeds and `batch` as in
               `random_uniform`.
-    Rounding: Marsaglia and Tsang's method tries until it accepts; CPU and GPU differ by rounding,
-              and entirely where an attempt is within rounding of its limit.
-    Gradient: into `beta` only.
-    Errors:   NumericError unless `alpha` is above 0 and finite.
+    Rounding: rejection sampling by Marsaglia and Tsang; CPU and GPU differ by rounding, and
+              entirely if an attempt is within rounding of acceptance.
+    Gradient: by `beta` only.
+    Errors:   NumericError unless `alpha` is positive and finite.
     """
     return gamma(Source(seed, batch), shape, alpha, beta, dtype, name)
 
@@ -357,9 +357,9 @@ def random_poisson(
 ) -> Tensor:
     """Poisson numbers of rate `lam`: `shape` of them for each rate, in `dtype`.
 
-    Shapes:   `shape` in front of that of `lam`; seeds and `batch` as in `random_uniform`.
-    Rounding: rates below 10 invert the distribution, others try until one is accepted (Hoermann's
-              method); CPU and GPU differ where a word is within rounding of a limit.
-    Errors:   NumericError unless `lam` is 0 or above and finite.
+    Shapes:   `shape`, then that of `lam`; seeds and `batch` as in `random_uniform`.
+    Rounding: rates below 10 invert the distribution function, others use rejection sampling
+              (Hoermann); CPU and GPU differ where a word is within rounding of a limit.
+    Errors:   NumericError unless `lam` is nonnegative and finite.
     """
     return poisson(Source(seed, batch), shape, lam, dtype, name)

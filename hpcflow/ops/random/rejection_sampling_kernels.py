@@ -1,7 +1,7 @@
-"""Numbers that are drawn by trying: whole ones of any range, gamma, Poisson.
+"""Rejection sampling kernels: integers of any range, gamma, Poisson.
 
-The attempt is part of the counter: an element that was refused takes the words of its own next
-attempt, so none depends on its neighbors.
+The attempt is part of the counter: a rejected element uses the words of its own next attempt, so
+that no element depends on its neighbors.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from hpcflow.ops.random.bits_to_numbers_kernels import box_muller, open_unit
 from hpcflow.ops.random.philox_kernels import Words, product, u64
 
 DOUBLE = np.dtype("f8")
-FEW = 10.0  # below it a Poisson number is looked up in its distribution
+FEW = 10.0  # smaller Poisson rates invert the distribution function
 Four = tuple[Any, Any, Any, Any]  # the words of one attempt
-Try = Callable[..., tuple[Any, Any]]  # of words and parameters: numbers, and whether they are taken
+Try = Callable[..., tuple[Any, Any]]  # words and parameters -> numbers, acceptance
 
 
 def _four(words: Words, first: int, count: int) -> Four:
-    """The words of the first attempts of the elements from `first` on, a block each."""
+    """The words of the first attempts of the elements from `first` on, one block each."""
     block = words.run(4 * first, 4 * count).reshape(count, 4).T
     return tuple(words.xp.ascontiguousarray(column) for column in block)
 
@@ -31,10 +31,10 @@ def _four(words: Words, first: int, count: int) -> Four:
 def until_taken(
     words: Words, attempt: Try, places: Any, begun: tuple[Any, Any], *parameters: Any
 ) -> Any:
-    """The numbers of `begun`, what the first attempts gave, with the refused ones tried again.
+    """The numbers of `begun`, the first attempts, with rejected ones tried again.
 
-    `places` is that of the first element, or those of all. `parameters` have one element, or one
-    for each number.
+    `places` is the position of the first element, or those of all. `parameters` have one element,
+    or one for each number.
     """
     xp = words.xp
     found, taken = begun
@@ -49,12 +49,12 @@ def until_taken(
     return found
 
 
-# -- whole numbers: D. Lemire, "Fast random integer generation in an interval", ACM Transactions on
-#    Modeling and Computer Simulation 29 (2019)
+# -- integers: D. Lemire, "Fast random integer generation in an interval", ACM Transactions on
+# Modeling and Computer Simulation 29 (2019)
 
 
 def whole(words: Words, first: int, count: int, span: Any) -> Any:
-    """Uniform whole numbers below `span`, without bias; `span` is uint64 of 1 or `count` elements.
+    """Unbiased uniform integers below `span`; `span` is uint64 with 1 or `count` elements.
 
     A span of 0 stands for 2**64.
     """
@@ -62,7 +62,7 @@ def whole(words: Words, first: int, count: int, span: Any) -> Any:
     every = span == 0
     if every.all():
         return bits
-    rest = (u64(0) - span) % words.xp.where(every, u64(1), span)  # of 2**64 by the span
+    rest = (u64(0) - span) % words.xp.where(every, u64(1), span)  # remainder of 2**64 by the span
     high, low = _below(bits, span)
     if not rest.any() and not every.any():
         return high
@@ -77,7 +77,7 @@ def whole(words: Words, first: int, count: int, span: Any) -> Any:
 
 
 def _below(bits: Any, span: Any) -> tuple[Any, Any]:
-    """`product`, with less work if `span` is one number of at most 32 bits."""
+    """`product`, optimized for one span of at most 32 bits."""
     if span.size > 1 or int(span[0]) >> 32:
         return product(bits, span)
     upper, lower = bits >> u64(32), bits & u64(0xFFFFFFFF)
@@ -90,11 +90,11 @@ def _below(bits: Any, span: Any) -> tuple[Any, Any]:
 
 
 # -- gamma: G. Marsaglia and W. W. Tsang, "A simple method for generating gamma variables", ACM
-#    Transactions on Mathematical Software 26 (2000)
+# Transactions on Mathematical Software 26 (2000)
 
 
 def gamma(words: Words, first: int, count: int, alpha: Any) -> Any:
-    """Gamma numbers of shape `alpha`, float64 of 1 or `count` elements, in float64."""
+    """Gamma numbers of shape `alpha`, float64 with 1 or `count` elements, in float64."""
     xp = words.xp
     small = alpha < 1
 
@@ -104,7 +104,7 @@ def gamma(words: Words, first: int, count: int, alpha: Any) -> Any:
         inside = v > 0
         v = xp.where(inside, v * v * v, 1.0)
         square, u = x * x, open_unit(four[2])
-        taken = u < 1 - 0.0331 * square * square  # implied by what follows, and quicker
+        taken = u < 1 - 0.0331 * square * square  # implied by the exact test, and faster
         left = xp.nonzero(inside & ~taken)[0]
         v_, d_ = v[left], xp.broadcast_to(d, v.shape)[left]
         taken[left] = xp.log(u[left]) < 0.5 * square[left] + d_ - d_ * v_ + d_ * xp.log(v_)
@@ -116,16 +116,15 @@ def gamma(words: Words, first: int, count: int, alpha: Any) -> Any:
     if not small.any():
         return found
     power = xp.log(open_unit(four[3])) / xp.where(small, alpha, 1.0)
-    return found * xp.exp(xp.where(small, power, 0.0))  # that of alpha + 1, times u**(1 / alpha)
+    return found * xp.exp(xp.where(small, power, 0.0))  # alpha + 1, times u**(1 / alpha)
 
 
-# -- Poisson: few by the inverse of the distribution; many by W. Hoermann, "The transformed
-#    rejection method for generating Poisson random variables", Insurance: Mathematics and
-#    Economics 12 (1993)
+# -- Poisson: small rates by inversion; large ones by W. Hoermann, "The transformed rejection
+# method for generating Poisson random variables", Insurance: Mathematics and Economics 12 (1993)
 
 
 def poisson(words: Words, first: int, count: int, rate: Any) -> Any:
-    """Poisson numbers of `rate`, float64 of 1 or `count` elements, in float64."""
+    """Poisson numbers of `rate`, float64 with 1 or `count` elements, in float64."""
     xp = words.xp
     many = xp.nonzero(rate >= FEW)[0]
     if rate.size == 1 and many.size:
@@ -141,7 +140,7 @@ def poisson(words: Words, first: int, count: int, rate: Any) -> Any:
 
 
 def _few(xp: Any, u: Any, rate: Any) -> Any:
-    """The first number at which the summed probabilities reach `u`."""
+    """The first number at which the cumulative probability reaches `u`."""
     found = xp.zeros(u.shape, DOUBLE)
     p = xp.exp(-rate)
     total, k = p, 0
@@ -156,7 +155,7 @@ def _few(xp: Any, u: Any, rate: Any) -> Any:
 
 
 def _many(xp: Any, four: Any, rate: Any) -> tuple[Any, Any]:
-    """One attempt each."""
+    """One attempt for each element."""
     b = 0.931 + 2.53 * xp.sqrt(rate)
     a = -0.059 + 0.02483 * b
     u, v = open_unit(four[0]) - 0.5, open_unit(four[1])
@@ -180,7 +179,7 @@ _HALF_LOG = 0.5 * math.log(2 * math.pi)
 
 
 def _log_factorial(xp: Any, n: Any) -> Any:
-    """Of whole numbers: small ones by a table, others by Stirling's series."""
+    """log(n!) of integers: small ones by a table, others by Stirling's series."""
     z = xp.maximum(n, 15.0) + 1
     w = 1 / (z * z)
     tail = (((w / -1680 + 1 / 1260) * w - 1 / 360) * w + 1 / 12) / z

@@ -1,4 +1,4 @@
-"""Draws out of what is there: classes, rows in another order, a part of an array."""
+"""Random choice ops: multinomial, random_shuffle, random_crop."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hpcflow.ops.shape_inference import Attrs, one, require, require_rank
 
 
 def _pick(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
-    """Inputs are logits [batch, classes] and uniform numbers [batch, n]."""
+    """Shape rule: inputs are logits [batch, classes] and uniform numbers [batch, n]."""
     logits, fractions = inputs
     for what, spec in (("multinomial", logits), ("multinomial's numbers", fractions)):
         require(what, spec, "f")
@@ -62,8 +62,8 @@ def multinomial(
 
     Shapes:   `logits` [batch, classes]; the result is [batch, num_samples], of `output_dtype` or
               int64. Seeds and `batch` as in `random_uniform`.
-    Rounding: CPU and GPU differ where a number is within rounding of a class's limit.
-    Errors:   NumericError for a row with a NaN, with +inf, or all -inf.
+    Rounding: CPU and GPU differ where a number is within rounding of a class boundary.
+    Errors: NumericError for a row with NaN or +inf, or with all -inf.
     """
     return _categorical(Source(seed, batch), logits, num_samples, output_dtype or int64, name)
 
@@ -77,7 +77,7 @@ def categorical(
     *,
     batch: bool | None = None,
 ) -> Tensor:
-    """`multinomial` with its arguments in the order of `hf.random`."""
+    """`multinomial` with arguments in the order of `hf.random`."""
     return _categorical(Source(seed, batch), logits, num_samples, dtype or int64, name)
 
 
@@ -90,7 +90,7 @@ def stateless_categorical(
     *,
     batch: bool | None = None,
 ) -> Tensor:
-    """`multinomial` by `seed` alone, two integers: equal seeds draw the same."""
+    """`multinomial` determined by `seed`, two integers."""
     return _categorical(Source(seed, batch, True), logits, num_samples, dtype, name)
 
 
@@ -111,22 +111,22 @@ def _shuffled(source: Source, value: Any, name: str | None) -> Tensor:
 def random_shuffle(value: Any, seed: int | None = None, name: str | None = None) -> Tensor:
     """The rows of `value` in random order; seeds as in `random_uniform`.
 
-    Each replica shuffles its own rows, all in the same way where they have as many.
-    Gradient: into `value`, to where its rows came from.
+    Each replica shuffles its own rows, by the same permutation if numbers of rows are equal.
+    Gradient: by `value`, permuted back.
     """
     return _shuffled(Source(seed, False), value, name)
 
 
 def stateless_shuffle(value: Any, seed: Any, name: str | None = None) -> Tensor:
-    """`random_shuffle` by `seed` alone, two integers."""
+    """`random_shuffle` determined by `seed`, two integers."""
     return _shuffled(Source(seed, False, True), value, name)
 
 
 def random_crop(value: Any, size: Any, seed: int | None = None, name: str | None = None) -> Tensor:
-    """A part of `value` of shape `size`, at a place drawn uniformly; seeds as in `random_uniform`.
+    """A random part of `value` of shape `size`, uniformly placed; seeds as in `random_uniform`.
 
-    Replicas crop at the same place.
-    Errors: ShapeError if `size` is larger than a known shape, AssertError if it is when it runs.
+    All replicas crop at the same position.
+    Errors: ShapeError if `size` exceeds a static shape, AssertError at run time.
     """
     value = convert_to_tensor(value)
     graph = get_default_graph()

@@ -1,7 +1,7 @@
-"""Random tensors of a seed alone: the same seed draws the same, wherever and how often it runs.
+"""Stateless random ops: determined by a seed tensor alone, for every rank and run.
 
-`seed` is two integers, a list or a tensor; nothing else is remembered, neither the graph's seed nor
-the op's name nor how often it ran. `batch` is as in `hf.random_uniform`.
+`seed` is two integers, a list or a tensor. Neither the graph's seed, nor the op's name, nor the
+number of runs matters. `batch` is that of `hf.random_uniform`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def stateless_random_uniform(
     *,
     batch: bool | None = None,
 ) -> Tensor:
-    """`random_uniform` by `seed` alone."""
+    """`random_uniform` determined by `seed`."""
     return uniform(Source(seed, batch, True), shape, minval, maxval, dtype, name)
 
 
@@ -37,7 +37,7 @@ def stateless_random_normal(
     *,
     batch: bool | None = None,
 ) -> Tensor:
-    """`random_normal` by `seed` alone."""
+    """`random_normal` determined by `seed`."""
     source = Source(seed, batch, True)
     return normal(source, "RandomNormal", shape, mean, stddev, dtype, name)
 
@@ -52,7 +52,7 @@ def stateless_truncated_normal(
     *,
     batch: bool | None = None,
 ) -> Tensor:
-    """`truncated_normal` by `seed` alone."""
+    """`truncated_normal` determined by `seed`."""
     source = Source(seed, batch, True)
     return normal(source, "TruncatedNormal", shape, mean, stddev, dtype, name)
 
@@ -67,7 +67,7 @@ def stateless_random_gamma(
     *,
     batch: bool | None = None,
 ) -> Tensor:
-    """`random_gamma` by `seed` alone; `shape` in front of that of `alpha` and `beta`."""
+    """`random_gamma` determined by `seed`; `shape` precedes that of `alpha` and `beta`."""
     return gamma(Source(seed, batch, True), shape, alpha, beta, dtype, name)
 
 
@@ -80,5 +80,5 @@ def stateless_random_poisson(
     *,
     batch: bool | None = None,
 ) -> Tensor:
-    """`random_poisson` by `seed` alone; `shape` in front of that of `lam`."""
+    """`random_poisson` determined by `seed`; `shape` precedes that of `lam`."""
     return poisson(Source(seed, batch, True), shape, lam, dtype, name)

@@ -1,1 +1,1 @@
-"""Ops about replicas and tasks: allreduce, Send and Recv, gradient aggregation on servers."""
+"""Replica ops: allreduce, Send and Recv, gradient aggregation on servers."""

@@ -1,7 +1,6 @@
-"""Rounds: gradients of several workers joined to one update
-(hpcflow/plan/distribution/sync_program_split.py).
+"""Gradient aggregation ops: combine gradients of workers (plan/distribution/sync_program_split.py).
 
-All of these are made by the plan; their state is `hpcflow.ps.sync_coordinator.Rounds`, one on each
+The plan creates all of these. Their state is `hpcflow.ps.sync_coordinator.Rounds`, one on each
 server.
 """
 
@@ -34,10 +33,10 @@ def _shares(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
     return [Spec(float64, (attrs["workers"],))]
 
 
-# Handle of the rounds of a server: attrs rule (text), workers.
+# Handle of a server's sync coordinator: attrs rule (text), workers.
 op("Rounds", infer=lambda i, a: [Spec(resource, ())], **_STATE)
 
-# What a worker's step asks. `channel` names the updates that are made together.
+# Ops of a worker's step. `channel` names the updates that are applied together.
 op("RoundBegin", infer=lambda i, a: [Spec(int64, ())], patient=True, **_WAITS)  # -> version
 op("RoundAdd", infer=_nothing, **_WAITS)  # handle, version, values: a contribution to the sum `sum`
 op("RoundReady", infer=_nothing, **_WAITS)  # handle, version, share: all of them have come
@@ -45,7 +44,7 @@ op("RoundTotal", infer=_made, patient=True, **_WAITS)  # handle, version -> the 
 op("RoundOver", infer=_nothing, patient=True, **_WAITS)  # handle, version: it is applied here
 op("ClockTick", infer=_nothing, **_WAITS)  # handle: a step of this worker is applied
 
-# What the servers do by themselves, again and again.
+# Ops that the servers run in a loop.
 op("RoundPick", infer=_shares, patient=True, **_WAITS)  # handle -> the factor of each worker
 op("RoundSum", infer=_made, **_WAITS)  # handle, factors -> the joined value, as `how` says
 op("RoundEnd", infer=_nothing, **_WAITS)  # handle: all updates of the round are applied here

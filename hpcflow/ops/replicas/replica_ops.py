@@ -1,4 +1,4 @@
-"""Ops that speak of replicas and tasks: the plan lowers those of replicas and makes the others."""
+"""Replica ops: the plan lowers those of replicas and inserts those between tasks."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def _gathered(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
 
 
 def parcel_layout(specs: Sequence[Spec]) -> tuple[list[int], int]:
-    """Where each value begins in a parcel of values of known sizes, and how many bytes it has.
+    """The offset of each value in a message of several values of static sizes, and its bytes.
 
-    Each at a multiple of what its dtype is aligned to, so that it can be read where it lies.
+    Each offset is aligned for the dtype, so that the value can be read in place.
     """
     starts, at = [], 0
     for spec in specs:
@@ -95,14 +95,14 @@ op("FromParcel", infer=_from_parcel, grad=_MOVES)
 
 
 def replica_sum(x: Any, name: str | None = None, wire: Any = None) -> Any:
-    """Add up `x` over synchronous replicas; one replica, or an asynchronous one, keeps its own.
+    """The sum of `x` over synchronous replicas; a single or asynchronous replica keeps `x`.
 
-    Where synchronous replicas sum among themselves, `wire` is the dtype in which a dense `x`
-    travels, None for its own: addends and the sums on the way are rounded to it.
+    In an allreduce, `wire` is the dtype in which a dense `x` is sent (None: its own); summands and
+    partial sums are rounded to it.
 
-    Shapes: any; the result is the same. IndexedSlices stay rows: those of all replicas, one after
-            the other, however many each has.
-    Ranks:  in collective mode every replica runs it, in the graph's order (checked in the plan).
+    Shapes: any; the result has the same. IndexedSlices stay rows: those of all replicas
+            concatenated, whose numbers may differ.
+    Ranks:  in collective mode every replica runs it, in the graph's order (verified in the plan).
     Moves:  2 (n-1)/n times its bytes per rank; of IndexedSlices the rows of the others.
     """
     if isinstance(x, IndexedSlices):
@@ -110,7 +110,7 @@ def replica_sum(x: Any, name: str | None = None, wire: Any = None) -> Any:
         rows = graph.create_op("ReplicaGather", both, {}, name or "replica_gather")
         return IndexedSlices(rows.outputs[0], rows.outputs[1], x.dense_shape)
     x = convert_to_tensor(x)
-    if is_half(x.dtype):  # MPI cannot add them, and their sum would have their few digits
+    if is_half(x.dtype):  # MPI has no sum for them, and precision would be low
         total = replica_sum(one("Cast", [x], {"dtype": float32}))
         return one("Cast", [total], {"dtype": x.dtype}, name)
     attrs = {} if wire is None or wire == x.dtype else {"wire": as_dtype(wire)}
@@ -118,25 +118,25 @@ def replica_sum(x: Any, name: str | None = None, wire: Any = None) -> Any:
 
 
 def replica_share(name: str | None = None) -> Tensor:
-    """This replica's fraction of the joined batch, a float64 scalar; the fractions add up to 1.
+    """This replica's fraction of the global batch, a float64 scalar; fractions add up to 1.
 
-    Fed by the batches of `hf.data`; without a feed 1 / replicas. It is 1 where replicas do not sum.
-    One per graph.
+    Batches of `hf.data` feed it; without a feed it is 1 / replicas. It is 1 where replicas do not
+    sum. One per graph.
     """
     return _one_of_a_graph("ReplicaShare", float64, name or "replica_share")
 
 
 def replica_offset(name: str | None = None) -> Tensor:
-    """The place of this replica's first sample in the joined batch, an int64 scalar.
+    """The index of this replica's first sample in the global batch, an int64 scalar.
 
-    Fed by the batches of `hf.data` where replicas sum. Without a feed the replicas lie apart, as if
-    each had 2**32 samples before it. One per graph; random draws count from it along the batch.
+    Batches of `hf.data` feed it if replicas sum. Without a feed replicas are 2**32 samples apart.
+    One per graph. Random draws count from it along the batch axis.
     """
     return _one_of_a_graph("ReplicaOffset", int64, name or "replica_offset")
 
 
 def _one_of_a_graph(type: str, dtype: np.dtype, name: str) -> Tensor:
-    """The scalar op of this type in the default graph, in the collection of its usual name."""
+    """The only scalar op of this type in the default graph, from the collection of its name."""
     graph, key = get_default_graph(), ONE_OF_A_GRAPH[type]
     found: list[Tensor] = graph.get_collection(key)
     if not found:

@@ -1,1 +1,1 @@
-"""Recurrent cells and the loops that run them."""
+"""Recurrent ops: RNN cells, and the loops that run them."""

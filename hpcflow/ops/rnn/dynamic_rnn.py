@@ -1,4 +1,4 @@
-"""Recurrent nets as loops: as many steps as the longest sample of the batch has."""
+"""Dynamic RNN: recurrent networks as while loops, up to the longest sequence of the batch."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def dynamic_rnn(
     scope: Any = None,
     history: str = "keep",
 ) -> tuple[Any, Any]:
-    """The outputs of `cell` for each step of `inputs`, and its last state, by a loop.
+    """The outputs of `cell` for each step of `inputs`, and its last state, by a while loop.
 
-    Beyond its `sequence_length` (integers [batch]) a sample's outputs are zeros and its state
-    stays; the loop runs no further than the longest. `initial_state` is zeros of `dtype` by
-    default. `history` and `swap_memory` are those of `while_loop`.
+    After its `sequence_length` (integers [batch]) a sample's outputs are zeros and its state is
+    unchanged. The loop ends with the longest sequence. `initial_state` defaults to zeros of
+    `dtype`. `history` and `swap_memory` are those of `while_loop`.
 
     Shapes: inputs [batch, time, features], with `time_major` [time, batch, features]; outputs the
             same with the cell's output size. Batch and time may be unknown.
@@ -64,7 +64,7 @@ def dynamic_rnn(
         rest = subtract(time, count)
 
         def joined(array: TensorArray, size: Any) -> Tensor:
-            whole = stack([count, batch, size])  # of no steps the array does not tell it
+            whole = stack([count, batch, size])  # an empty array does not give it
             taken = array.gather(range(count))
             made = reshape(taken, whole)
             if lengths is not None:
@@ -134,9 +134,9 @@ def bidirectional_dynamic_rnn(
     time_major: bool = False,
     scope: Any = None,
 ) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    """`dynamic_rnn` forward with one cell and backward with another: pairs of both."""
+    """`dynamic_rnn` forward with one cell and backward with another: pairs of results."""
     x = convert_to_tensor(inputs)
-    axes = (0, 1) if time_major else (1, 0)  # of time, of the batch
+    axes = (0, 1) if time_major else (1, 0)  # time, batch
     facts: dict[str, Any] = {
         "dtype": dtype,
         "parallel_iterations": parallel_iterations,
@@ -173,14 +173,14 @@ def raw_rnn(
     swap_memory: bool = False,
     scope: Any = None,
 ) -> tuple[Any, Any, Any]:
-    """A recurrent net whose inputs, states and end the function `loop_fn` decides.
+    """A recurrent network controlled by the function `loop_fn`: inputs, states and end.
 
-    `loop_fn(time, cell_output, cell_state, loop_state)` gives (finished [batch], next input, next
-    cell state, what to emit, next loop state); at time 0 it is called with None for output and
-    states and gives the first ones, and for `emit` a structure of tensors like those of one sample
-    (None for the cell's output). A sample that is finished emits zeros and keeps its state.
+    `loop_fn(time, cell_output, cell_state, loop_state)` returns (finished [batch], next input, next
+    cell state, emitted output, next loop state). At time 0 it is called with None for output and
+    states; it then returns the initial ones, and for `emit` a structure of tensors shaped like one
+    sample (None for the cell's output). A finished sample emits zeros and keeps its state.
 
-    Returns: TensorArrays of what was emitted, the last cell state, the last loop state.
+    Returns: TensorArrays of emitted outputs, the last cell state, the last loop state.
     """
     with variable_scope("rnn" if scope is None else scope):
         time = constant(0)

@@ -1,4 +1,4 @@
-"""Recurrent cells made of others: stacked, with dropout, with a shortcut, on a device."""
+"""RNN cell wrappers: stacked cells, dropout, residual connection, device."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from hpcflow.ops.variables.variable_scope import variable_scope
 
 
 class MultiRNNCell(RNNCell):
-    """Cells on top of each other: the output of each is the input of the next.
+    """Stacked cells: the output of each is the input of the next.
 
-    The state is a tuple of theirs; with `state_is_tuple` False theirs joined along axis 1.
+    The state is a tuple of their states; with `state_is_tuple` False it is their concatenation on
+    axis 1.
     """
 
     def __init__(self, cells: Sequence[RNNCell], state_is_tuple: bool = True) -> None:
@@ -44,7 +45,7 @@ class MultiRNNCell(RNNCell):
 
     @property
     def output_size(self) -> Any:
-        """The output size of the topmost cell."""
+        """The output size of the last cell."""
         return self._cells[-1].output_size
 
     def _held(self) -> list[Variable]:
@@ -73,7 +74,7 @@ class MultiRNNCell(RNNCell):
 
 
 class _Wrapper(RNNCell):
-    """A cell around another, whose variables and sizes it has."""
+    """A cell around another, with the variables and sizes of the inner cell."""
 
     def __init__(self, cell: RNNCell) -> None:
         super().__init__()
@@ -81,36 +82,36 @@ class _Wrapper(RNNCell):
 
     @property
     def state_size(self) -> Any:
-        """As the cell inside."""
+        """That of the inner cell."""
         return self._cell.state_size
 
     @property
     def output_size(self) -> Any:
-        """As the cell inside."""
+        """That of the inner cell."""
         return self._cell.output_size
 
     def _held(self) -> list[Variable]:
         return self._cell.variables
 
     def zero_state(self, batch_size: Any, dtype: Any) -> Any:
-        """As the cell inside."""
+        """That of the inner cell."""
         return self._cell.zero_state(batch_size, dtype)
 
     def __call__(self, inputs: Any, state: Any, scope: Any = None) -> tuple[Any, Any]:
-        """One step of the cell inside, in its own scope."""
+        """One step of the inner cell, in its own scope."""
         return self.wrapped(lambda x, s: self._cell(x, s, scope), inputs, state)
 
     def wrapped(self, step: Callable[..., Any], inputs: Any, state: Any) -> tuple[Any, Any]:
-        """What is done around `step(inputs, state)`."""
+        """Apply the wrapper to `step(inputs, state)`."""
         raise NotImplementedError
 
 
 class DropoutWrapper(_Wrapper):
-    """Dropout of what enters a cell, what leaves it, and of its state.
+    """Dropout on the inputs, outputs and state of a cell.
 
     Of an LSTM's state only h is dropped. With `variational_recurrent` (Gal and Ghahramani, 2015)
-    the same elements are dropped in every step and for every sample of a run; `dtype`, and
-    `input_size` if inputs are dropped, are needed then.
+    all steps and samples of a run use the same mask; `dtype`, and `input_size` for input dropout,
+    are required then.
     """
 
     def __init__(
@@ -149,7 +150,7 @@ class DropoutWrapper(_Wrapper):
         return not isinstance(keep, (int, float)) or keep < 1
 
     def _own_seed(self, what: str, index: int) -> int | None:
-        """A seed for each thing that is dropped and each step unrolled, from the one given."""
+        """A seed for each kind of dropout and each unrolled step, derived from the given one."""
         if self._seed is None:
             return None
         facts = f"{self._seed} {what} {index} {self._calls}"
@@ -198,7 +199,7 @@ class ResidualWrapper(_Wrapper):
         self._residual = residual_fn or add
 
     def wrapped(self, step: Callable[..., Any], inputs: Any, state: Any) -> tuple[Any, Any]:
-        """One step with the shortcut."""
+        """One step with the residual connection."""
         output, new = step(inputs, state)
         return self._residual(inputs, output), new
 

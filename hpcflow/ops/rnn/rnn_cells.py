@@ -1,7 +1,7 @@
-"""Recurrent cells: one step of a recurrent net, and wrappers around one.
+"""RNN cells: one step of a recurrent network.
 
-A cell is a layer: it makes its variables when it is first called, in the variable scope of that
-call, and uses them in every later call.
+A cell is a layer: it creates its variables at its first call, in the current variable scope, and
+reuses them in later calls.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ Activation = Callable[[Any], Tensor]
 
 
 class LSTMStateTuple(NamedTuple):
-    """The state of an LSTM: what it remembers and what it says."""
+    """The state of an LSTM: cell state c and output h."""
 
     c: Any
     h: Any
 
 
 class RNNCell(Layer):
-    """One step of a recurrent net: `output, new_state = cell(inputs, state)`.
+    """One step of a recurrent network: `output, new_state = cell(inputs, state)`.
 
-    A subclass has `state_size` and `output_size` (an int, or a structure of them), makes its
+    A subclass has `state_size` and `output_size` (an int, or a structure of ints), creates its
     variables with `add_variable` in `build(input_shape)`, and computes in `call(inputs, state)`.
     """
 
@@ -51,12 +51,12 @@ class RNNCell(Layer):
 
     @property
     def state_size(self) -> Any:
-        """The number of elements of a sample's state, or a structure of such numbers."""
+        """The number of state elements per sample, or a structure of such numbers."""
         raise NotImplementedError(f"{type(self).__name__} has no state_size")
 
     @property
     def output_size(self) -> Any:
-        """The number of elements of a sample's output."""
+        """The number of output elements per sample."""
         raise NotImplementedError(f"{type(self).__name__} has no output_size")
 
     def __call__(self, inputs: Any, state: Any, scope: Any = None) -> tuple[Any, Any]:
@@ -69,14 +69,14 @@ class RNNCell(Layer):
         raise NotImplementedError(f"{type(self).__name__} has no call(inputs, state)")
 
     def zero_state(self, batch_size: Any, dtype: Any) -> Any:
-        """A state of zeros for `batch_size` samples (a number or a scalar tensor)."""
+        """A zero state for `batch_size` samples (a number or a scalar tensor)."""
         return nested_structure.mapped(
             lambda size: zeros([batch_size, size], dtype), self.state_size
         )
 
 
 def _depth(cell: RNNCell, shape: Any) -> int:
-    """The number of features of the inputs."""
+    """The number of input features."""
     sizes = as_shape(shape)
     if sizes is None or len(sizes) != 2 or sizes[-1] is None:
         raise ShapeError(
@@ -91,7 +91,7 @@ def _linear(x: Tensor, h: Any, kernel: Any, bias: Any) -> Tensor:
 
 
 class BasicRNNCell(RNNCell):
-    """`activation([inputs, state] @ kernel + bias)`, both output and state."""
+    """`activation([inputs, state] @ kernel + bias)`, which is output and state."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class BasicRNNCell(RNNCell):
     output_size = state_size
 
     def build(self, input_shape: Any) -> None:
-        """Make `kernel` and `bias`."""
+        """Create `kernel` and `bias`."""
         rows = _depth(self, input_shape) + self._units
         self.kernel = self.add_variable("kernel", [rows, self._units])
         self.bias = self.add_variable("bias", [self._units], initializer=Zeros())
@@ -124,7 +124,7 @@ class BasicRNNCell(RNNCell):
 
 
 class GRUCell(RNNCell):
-    """The gated recurrent unit of Cho et al., 2014; the reset gate acts on the state itself."""
+    """Gated recurrent unit (Cho et al., 2014); the reset gate acts on the state itself."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class GRUCell(RNNCell):
     output_size = state_size
 
     def build(self, input_shape: Any) -> None:
-        """Make kernels and biases of the gates, which start open, and of the candidate."""
+        """Create kernels and biases of gates and candidate; gate biases start at 1."""
         n, rows = self._units, _depth(self, input_shape) + self._units
         ones, none = self._bias or Ones(), self._bias or Zeros()
         self.gate_kernel = self.add_variable(
@@ -170,8 +170,8 @@ class GRUCell(RNNCell):
 class LSTMCell(RNNCell):
     """Long short-term memory with optional peepholes, clipping and projection (Sak et al., 2014).
 
-    Kernel columns are the input gate, the candidate, the forget gate and the output gate. With
-    `state_is_tuple` False the state is c and h joined along axis 1.
+    Kernel columns are input gate, candidate, forget gate and output gate. With `state_is_tuple`
+    False the state is c and h concatenated on axis 1.
     """
 
     def __init__(
@@ -197,17 +197,17 @@ class LSTMCell(RNNCell):
 
     @property
     def state_size(self) -> Any:
-        """The numbers of elements of c and h."""
+        """The sizes of c and h."""
         sizes = LSTMStateTuple(self._units, self.output_size)
         return sizes if self._tuple else sum(sizes)
 
     @property
     def output_size(self) -> int:
-        """The number of units, or of what they are projected to."""
+        """The number of units, or the size of the projection."""
         return self._proj or self._units
 
     def build(self, input_shape: Any) -> None:
-        """Make kernel and bias, and weights of peepholes and projection."""
+        """Create kernel and bias, and the weights of peepholes and projection."""
         n, start = self._units, self._initializer
         rows = _depth(self, input_shape) + self.output_size
         self.kernel = self.add_variable("kernel", [rows, 4 * n], initializer=start)

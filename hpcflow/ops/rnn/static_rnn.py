@@ -1,4 +1,4 @@
-"""Recurrent nets unrolled in the graph: one cell, step after step."""
+"""Static RNN: recurrent networks unrolled in the graph."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def static_rnn(
 ) -> tuple[list[Any], Any]:
     """The outputs of `cell` for a list of inputs, one for each step, and its last state.
 
-    `initial_state` is zeros of `dtype` by default. Beyond its `sequence_length` (integers [batch])
-    a sample's outputs are zeros and its state stays.
+    `initial_state` defaults to zeros of `dtype`. After its `sequence_length` (integers [batch]) a
+    sample's outputs are zeros and its state is unchanged.
 
     Shapes: inputs [batch, features] each; a list of outputs [batch, units], and the state.
     """
@@ -65,11 +65,11 @@ def static_state_saving_rnn(
     sequence_length: Any = None,
     scope: Any = None,
 ) -> tuple[list[Any], Any]:
-    """`static_rnn` that begins with a saved state, and saves its last one.
+    """`static_rnn` that starts from a saved state, and saves its last state.
 
-    `state_saver.state(name)` gives a part of the state, `state_saver.save_state(name, value)` an
+    `state_saver.state(name)` returns a part of the state, `state_saver.save_state(name, value)` an
     operation that saves it. `state_name` is a name, or names in the structure of the cell's state.
-    The last output and the state come after all is saved.
+    The last output and the state are available after all is saved.
     """
     if not isinstance(cell, RNNCell):
         raise GraphError(f"{cell!r} is no cell", line=user_line(), hint="hf.nn.rnn_cell has some")
@@ -102,7 +102,7 @@ def _initial(cell: RNNCell, x: Tensor, state: Any, dtype: Any) -> Any:
 
 
 def while_alive(alive: Tensor, output: Any, new: Any, old: Any) -> tuple[Any, Any]:
-    """Output and state of samples that have a step; zeros and the old state of the others."""
+    """Output and state where the sample has this step; else zeros and the old state."""
 
     def kept(one: Tensor, other: Any) -> Tensor:
         made = where(_beside(alive, one), one, other)
@@ -115,7 +115,7 @@ def while_alive(alive: Tensor, output: Any, new: Any, old: Any) -> tuple[Any, An
 
 
 def _beside(flags: Tensor, x: Tensor) -> Tensor:
-    """Flags, one for each sample, under a shape that goes with all axes of `x`."""
+    """Flags, one per sample, reshaped to broadcast with `x`."""
     if x.shape is not None:
         return reshape(flags, [-1, *[1] * (len(x.shape) - 1)])
     more = ones(expand_dims(subtract(rank(x), 1), 0), int32)
@@ -123,7 +123,7 @@ def _beside(flags: Tensor, x: Tensor) -> Tensor:
 
 
 def _reversed(xs: Sequence[Any], lengths: Any) -> list[Any]:
-    """The steps from last to first, each sample's own `lengths`."""
+    """The steps reversed, within each sample's `lengths`."""
     if lengths is None:
         return list(xs)[::-1]
     return unstack(reverse_sequence(stack(xs), lengths, seq_axis=0, batch_axis=1), len(xs))

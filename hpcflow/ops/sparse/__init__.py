@@ -1,1 +1,1 @@
-"""Sparse tensors."""
+"""Sparse tensor ops."""

@@ -1,4 +1,4 @@
-"""Sparse tensors from sparse tensors: orders, sums, parts, joins; made of other operations."""
+"""Sparse functions: reorder, add, transpose, reshape, slice, concat; composed of other ops."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ from hpcflow.platform.exception_translation import shown
 
 
 def rank_of(sp: SparseTensor, what: str) -> int:
-    """The rank, which must be known."""
+    """The rank, which must be static."""
     for shape, at in ((sp.dense_shape.shape, 0), (sp.indices.shape, 1)):
         if shape is not None and shape[at] is not None:
             return shape[at]  # type: ignore[return-value]
@@ -67,7 +67,7 @@ def rank_of(sp: SparseTensor, what: str) -> int:
 
 
 def flat_places(indices: Tensor, dense_shape: Tensor) -> Tensor:
-    """The place of each value in the flat dense tensor."""
+    """The flat index of each value in the dense tensor."""
     strides = cumprod(dense_shape, exclusive=True, reverse=True)
     return reduce_sum(multiply(indices, strides), 1)
 
@@ -77,12 +77,12 @@ def _column(sp: SparseTensor, axis: int) -> Tensor:
 
 
 def _kept(sp: SparseTensor, places: Tensor) -> SparseTensor:
-    """The values at `places` of the lists."""
+    """The sparse tensor with only the values at `places`."""
     return SparseTensor(taken(sp.indices, places), taken(sp.values, places), sp.dense_shape)
 
 
 def summed_by_place(indices: Tensor, values: Tensor, dense_shape: Tensor) -> SparseTensor:
-    """In the order of rows, values of one place added up."""
+    """Sorted in row-major order, with values of equal indices added."""
     keys = flat_places(indices, dense_shape)
     values, places, _ = make("SumEqualRows", [values, keys]).outputs
     strides = cumprod(dense_shape, exclusive=True, reverse=True)
@@ -91,7 +91,7 @@ def summed_by_place(indices: Tensor, values: Tensor, dense_shape: Tensor) -> Spa
 
 
 def sparse_reorder(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:
-    """The same tensor with its places in the order of rows."""
+    """The same tensor with indices in row-major order."""
     sp_input = as_sparse(sp_input)
     keys = flat_places(sp_input.indices, sp_input.dense_shape)
     order = make("SortOrder", [keys], {}, name).outputs[0]
@@ -100,7 +100,7 @@ def sparse_reorder(sp_input: SparseTensor, name: str | None = None) -> SparseTen
 
 
 def sparse_retain(sp_input: SparseTensor, to_retain: Any) -> SparseTensor:
-    """The values where the booleans `to_retain` hold."""
+    """The values where the booleans `to_retain` are true."""
     sp_input = as_sparse(sp_input)
     keep = convert_to_tensor(to_retain, bool_)
     merge(sp_input.values.shape, keep.shape)
@@ -109,7 +109,7 @@ def sparse_retain(sp_input: SparseTensor, to_retain: Any) -> SparseTensor:
 
 @also_named(threshold="thresh")
 def sparse_add(a: Any, b: Any, thresh: Any = 0) -> Any:
-    """The sum: sparse if both are, else dense. Sums of size below `thresh` are left out."""
+    """The sum: sparse if both are, else dense. Sums with magnitude below `thresh` are dropped."""
     if not isinstance(a, SparseTensor):
         a, b = b, a
     if not isinstance(a, SparseTensor):
@@ -132,7 +132,7 @@ def sparse_add(a: Any, b: Any, thresh: Any = 0) -> Any:
 def sparse_transpose(
     sp_input: SparseTensor, perm: Sequence[int] | None = None, name: str | None = None
 ) -> SparseTensor:
-    """The axes in the order `perm`, reversed if None; places in the order of rows."""
+    """The axes in the order `perm` (None: reversed); indices in row-major order."""
     sp_input = as_sparse(sp_input)
     rank = rank_of(sp_input, "sparse_transpose")
     axes = list(reversed(builtins.range(rank))) if perm is None else [int(p) for p in perm]
@@ -148,13 +148,13 @@ def sparse_transpose(
 
 
 def _agreed(what: str, a: Tensor, b: Tensor, value: Tensor) -> Tensor:
-    """`value` behind an assertion that `a` and `b` are equal."""
+    """`value` after an assertion that `a` and `b` are equal."""
     with value.graph.control_dependencies([assert_equal(a, b, message=what)]):
         return identity(value)
 
 
 def sparse_reshape(sp_input: SparseTensor, shape: Any, name: str | None = None) -> SparseTensor:
-    """The same values in order under another dense shape; one size may be -1."""
+    """The same values in order with another dense shape; one size may be -1."""
     sp_input = as_sparse(sp_input)
     asked = cast(convert_to_tensor(shape), int64)
     known = reduce_prod(maximum(where(less(asked, 0), 1, asked), 0))
@@ -168,7 +168,7 @@ def sparse_reshape(sp_input: SparseTensor, shape: Any, name: str | None = None) 
 def sparse_slice(
     sp_input: SparseTensor, start: Any, size: Any, name: str | None = None
 ) -> SparseTensor:
-    """The part of `size` from `start`; it ends where the tensor does."""
+    """The slice of shape `size` at `start`, clipped at the end of the tensor."""
     sp_input = as_sparse(sp_input)
     low = cast(convert_to_tensor(start), int64)
     length = cast(convert_to_tensor(size), int64)
@@ -183,7 +183,7 @@ def sparse_slice(
 def sparse_concat(
     axis: int, sp_inputs: Sequence[SparseTensor], name: str | None = None
 ) -> SparseTensor:
-    """The tensors one after the other along `axis`, their other sizes being equal."""
+    """The tensors concatenated along `axis`; other sizes must be equal."""
     sp_inputs = [as_sparse(sp) for sp in several(sp_inputs, "sparse_concat")]
     if not sp_inputs:
         raise ShapeError("sparse_concat of nothing", line=user_line())
@@ -203,9 +203,9 @@ def sparse_concat(
 def sparse_fill_empty_rows(
     sp_input: SparseTensor, default_value: Any, name: str | None = None
 ) -> tuple[SparseTensor, Tensor]:
-    """With `default_value` in the first column of each empty row; and which rows were empty.
+    """`default_value` in the first column of each empty row; and which rows were empty.
 
-    Rows come in their order, the values of one row in that of the input.
+    Rows are in order; values in a row keep their order.
     """
     sp_input = as_sparse(sp_input)
     rank = rank_of(sp_input, "sparse_fill_empty_rows")
@@ -223,7 +223,7 @@ def sparse_fill_empty_rows(
 
 
 def sparse_softmax(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:
-    """Softmax over the last axis, of the values that are there alone."""
+    """Softmax over the last axis, of the stored values only."""
     sp_input = as_sparse(sp_input)
     rank = rank_of(sp_input, "sparse_softmax")
     if rank < 2:
@@ -240,7 +240,7 @@ def sparse_softmax(sp_input: SparseTensor, name: str | None = None) -> SparseTen
 
 
 def sparse_to_indicator(sp_input: SparseTensor, vocab_size: int, name: str | None = None) -> Tensor:
-    """True at the places that the integer values of the last axis name; [..., vocab_size]."""
+    """True at the indices given by integer values on the last axis: [..., vocab_size]."""
     sp_input = as_sparse(sp_input)
     rank = rank_of(sp_input, "sparse_to_indicator")
     lead = getitem(sp_input.indices, (slice(None), slice(0, rank - 1)))

@@ -1,4 +1,4 @@
-"""Sums and extremes of sparse tensors, over axes or place by place; made of other operations."""
+"""Sparse reductions: sums and maxima of sparse tensors over axes, elementwise minima and maxima."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _largest(values: Tensor, keys: Tensor, count: Any, name: str | None = None) 
 
 
 def _without(sp: SparseTensor, axis: Any, keepdims: bool, what: str) -> tuple[Tensor, Tensor]:
-    """The places and the dense shape without the axes reduced, or with size 1 there."""
+    """Indices and dense shape without the reduced axes, or with size 1 there."""
     rank = rank_of(sp, what)
     given = builtins.range(rank) if axis is None else np.atleast_1d(np.asarray(axis)).tolist()
     gone = {normal_axis(int(a), rank) for a in given}

@@ -1,4 +1,4 @@
-"""Sparse tensors of another dense shape: bounds set anew, ids made an axis, parts of an axis."""
+"""Sparse reshape ops: new bounds, ids as an index axis, split."""
 
 from __future__ import annotations
 
@@ -25,10 +25,9 @@ from hpcflow.ops.sparse.sparse_tensor_ops import SparseTensor, as_sparse
 
 
 def sparse_reset_shape(sp_input: SparseTensor, new_shape: Any = None) -> SparseTensor:
-    """The same places and values under `new_shape`, or the smallest that holds them.
+    """The same indices and values with dense shape `new_shape`, by default the smallest.
 
-    Errors: ShapeError for another rank or a size smaller than before, where only the step knows
-            the sizes an AssertError.
+    Errors: ShapeError for another rank or a smaller size; AssertError at run time.
     """
     sp = as_sparse(sp_input)
     if new_shape is None:
@@ -64,10 +63,10 @@ def sparse_merge(
     name: str | None = None,
     already_sorted: bool = False,
 ) -> SparseTensor:
-    """The values at places whose last indices are the values of `sp_ids`; `vocab_size` bounds them.
+    """The values at indices that end with the values of `sp_ids`, bounded by `vocab_size`.
 
-    With lists of ids and sizes the last index becomes as many. Places come in the order of rows,
-    or as they are with `already_sorted`.
+    Lists of ids and sizes replace the last index by several. Indices are sorted in row-major order,
+    unless `already_sorted`.
     """
     many = isinstance(sp_ids, (list, tuple)) and not hasattr(sp_ids, "dense_shape")
     ids = [as_sparse(sp) for sp in (sp_ids if many else [sp_ids])]  # type: ignore[union-attr]
@@ -89,7 +88,7 @@ def sparse_merge(
 def sparse_split(
     *, sp_input: SparseTensor, num_split: int, axis: int, name: str | None = None
 ) -> list[SparseTensor]:
-    """`num_split` parts along `axis`, the first ones longer by one where they cannot be equal."""
+    """`num_split` parts along `axis`; the first ones are longer by one if sizes are unequal."""
     sp, count = as_sparse(sp_input), whole(num_split, "num_split")
     rank = rank_of(sp, "sparse_split")
     at = normal_axis(whole(axis, "axis"), rank)

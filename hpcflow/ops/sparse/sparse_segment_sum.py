@@ -1,4 +1,4 @@
-"""Sums over segments of rows that indices pick, as of the embeddings of the words of sentences."""
+"""Sparse segment ops: sums over segments of selected rows, as in sentence embeddings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hpcflow.ops.shape_inference import operand, require_alike, require_rank
 
 
 def _rows(data: Any, indices: Any, segment_ids: Any) -> tuple[Tensor, Tensor]:
-    """The rows that are meant, and the segment of each."""
+    """The selected rows, and the segment of each."""
     places, ids = operand(indices, "iu"), operand(segment_ids, "iu")
     for t in (places, ids):
         require_rank("sparse_segment", t.spec, 1)
@@ -29,11 +29,12 @@ def _rows(data: Any, indices: Any, segment_ids: Any) -> tuple[Tensor, Tensor]:
 def sparse_segment_sum(
     data: Any, indices: Any, segment_ids: Any, name: str | None = None, num_segments: Any = None
 ) -> Tensor:
-    """The sum of the rows of `data` that `indices` name, for each segment; 0 of none.
+    """The sum of the rows of `data` selected by `indices`, for each segment; 0 if empty.
 
-    `num_segments` says how many segments there are, by default as many as the last number needs.
-    Shapes: `indices` and `segment_ids` [n], these sorted; [segments, ...] as the rows of `data`.
-    Errors: RangeError, when it runs, for an index or a segment that is not there.
+    `num_segments` is the number of segments, by default the last segment number + 1.
+    Shapes: `indices` and `segment_ids` [n], the latter sorted; [segments, ...] as the rows of
+            `data`.
+    Errors: RangeError at run time for an index or segment out of range.
     """
     rows, ids = _rows(data, indices, segment_ids)
     if num_segments is None:
@@ -44,7 +45,7 @@ def sparse_segment_sum(
 def sparse_segment_mean(
     data: Any, indices: Any, segment_ids: Any, name: str | None = None, num_segments: Any = None
 ) -> Tensor:
-    """The mean of these rows; see `sparse_segment_sum`."""
+    """The mean of the rows; see `sparse_segment_sum`."""
     rows, ids = _rows(data, indices, segment_ids)
     if num_segments is None:
         return segment_mean(rows, ids, name)
@@ -54,7 +55,7 @@ def sparse_segment_mean(
 def sparse_segment_sqrt_n(
     data: Any, indices: Any, segment_ids: Any, name: str | None = None, num_segments: Any = None
 ) -> Tensor:
-    """The sum of these rows over the root of their number; see `sparse_segment_sum`."""
+    """The sum of the rows over the root of their number; see `sparse_segment_sum`."""
     rows, ids = _rows(data, indices, segment_ids)
     if num_segments is None:
         return segment_sqrt_n(rows, ids, name)

@@ -1,4 +1,4 @@
-"""Kernels of sparse tensors: dense forms, products with dense matrices, orders."""
+"""Sparse tensor kernels: dense forms, products with dense matrices, sorting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sparse tensors: places and values of what is not zero; dense forms, products with matrices."""
+"""Sparse tensors: indices and values of nonzero elements; dense forms, matrix products."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from hpcflow.platform.exception_translation import guarded, shown
 
 @guarded
 class SparseTensorValue(NamedTuple):
-    """A sparse tensor as arrays: what is fed for one, and fetched of one."""
+    """A sparse tensor as arrays, for feeds and fetches."""
 
     indices: np.ndarray
     values: np.ndarray
@@ -53,7 +53,7 @@ class SparseTensorValue(NamedTuple):
 class SparseTensor(WithValues):
     """The tensor of shape `dense_shape` with `values[i]` at `indices[i]` and zeros elsewhere.
 
-    Most functions want the places in the order of rows (`sparse_reorder`) and each once.
+    Most functions require unique indices in row-major order (`sparse_reorder`).
 
     Shapes: `indices` [n, rank] and `dense_shape` [rank], int64; `values` [n].
     """
@@ -77,7 +77,7 @@ class SparseTensor(WithValues):
 
     @classmethod
     def from_value(cls, sparse_tensor_value: Any) -> SparseTensor:
-        """Of a SparseTensorValue; a SparseTensor is itself."""
+        """A SparseTensor from a SparseTensorValue; a SparseTensor is returned as it is."""
         return as_sparse(sparse_tensor_value)
 
     def parts(self) -> tuple[Tensor, ...]:
@@ -85,13 +85,13 @@ class SparseTensor(WithValues):
         return self.indices, self.values, self.dense_shape
 
     def invariants(self, told: tuple[Shape] | None) -> list[Shape]:
-        """What is told is the shape of `dense_shape`; the number of values may change."""
+        """The invariant given is the shape of `dense_shape`; the number of values may change."""
         kept = self.dense_shape.shape if told is None else told[0]
         rank = None if kept is None else kept[0]
         return [(None, rank), (None,), (rank,)]
 
     def of(self, parts: Sequence[Tensor]) -> SparseTensor:
-        """The same over other tensors."""
+        """The same kind of tensor from other components."""
         return SparseTensor(*parts)
 
     @property
@@ -105,15 +105,15 @@ class SparseTensor(WithValues):
         return partial_value(self.dense_shape)
 
     def get_shape(self) -> TensorShape:
-        """The static dense shape as TensorFlow 1 gives it."""
+        """The static dense shape as a TensorShape."""
         return TensorShape(self.shape)
 
     def with_values(self, values: Any) -> SparseTensor:
-        """The same places with other values."""
+        """The same indices with other values."""
         return SparseTensor(self.indices, values, self.dense_shape)
 
     def as_tensor(self) -> Tensor:
-        """GraphError: nobody is given a dense tensor who did not ask for one."""
+        """Raise GraphError: conversion to a dense tensor must be explicit."""
         raise GraphError(
             f"sparse tensor {self.name!r} was given where a dense one is needed",
             op=self.op.name,
@@ -122,7 +122,7 @@ class SparseTensor(WithValues):
         )
 
     def __mul__(self, other: Any) -> SparseTensor:
-        """Its values times those of a dense tensor, broadcast to it, at their places."""
+        """The product with a dense tensor, broadcast, at the stored indices."""
         return self.with_values(multiply(self.values, _at_places(self, other)))
 
     __rmul__ = __mul__
@@ -156,9 +156,9 @@ def _at_places(sp: SparseTensor, other: Any) -> Tensor:
 
 
 def sparse_placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> SparseTensor:
-    """A sparse tensor that each run feeds, as a SparseTensorValue or a tuple of its arrays.
+    """A sparse tensor fed in each run, as a SparseTensorValue or a tuple of its arrays.
 
-    What is known of `shape` is checked against what is fed; it may be a tensor.
+    Feeds are checked against the known part of `shape`, which may be a tensor.
     """
     told, name = shape if isinstance(shape, Tensor) else None, name or "sparse"
     if told is not None:
@@ -180,14 +180,17 @@ def sparse_placeholder(dtype: Any, shape: Any = None, name: str | None = None) -
 def convert_to_tensor_or_sparse_tensor(
     value: Any, dtype: Any = None, name: str | None = None
 ) -> Tensor | SparseTensor:
-    """A SparseTensor as it is, a SparseTensorValue as one, anything else as a tensor."""
+    """A SparseTensor unchanged, a SparseTensorValue as one, anything else as a tensor."""
     if isinstance(value, SparseTensorValue):
         return SparseTensor(*value)
     return value if isinstance(value, SparseTensor) else convert_to_tensor(value, dtype, name)
 
 
 def as_sparse(given: Any) -> SparseTensor:
-    """An argument that is a sparse tensor, or the value of one; ArgumentError if it is neither."""
+    """An argument that is a sparse tensor, or the value of one.
+
+    Errors: ArgumentError if it is neither.
+    """
     if isinstance(given, (SparseTensor, SparseTensorValue)):
         return convert_to_tensor_or_sparse_tensor(given)  # type: ignore[return-value]
     raise ArgumentError(
@@ -242,11 +245,12 @@ def sparse_to_dense(
     validate_indices: bool = True,
     name: str | None = None,
 ) -> Tensor:
-    """`sparse_values` at `sparse_indices` of a tensor of `output_shape`, `default_value` elsewhere.
+    """`sparse_values` at `sparse_indices` of a tensor of `output_shape`, else `default_value`.
 
-    Shapes: indices [n, rank], or [n] or a scalar of a vector; values [n] or one for all.
-    Errors: RangeError when it runs for a place outside, and with `validate_indices` for places that
-            are not in the order of rows, or named twice (else the last value stays).
+    Shapes: indices [n, rank], or [n] or a scalar for a vector; values [n] or one for all.
+    Errors: RangeError at run time for an index outside, and with `validate_indices` for indices
+            that
+            are not sorted or are repeated (otherwise the last value counts).
     """
     indices, shape = _int64(sparse_indices), _int64(output_shape)
     values = convert_to_tensor(sparse_values)
@@ -266,7 +270,7 @@ def sparse_tensor_to_dense(
     validate_indices: bool = True,
     name: str | None = None,
 ) -> Tensor:
-    """The dense tensor, `default_value` where nothing is; errors as `sparse_to_dense`."""
+    """The dense tensor, with `default_value` elsewhere; errors as `sparse_to_dense`."""
     indices, values, shape = as_sparse(sp_input).parts()
     return sparse_to_dense(indices, shape, values, default_value, validate_indices, name)
 
@@ -331,10 +335,11 @@ def sparse_tensor_dense_matmul(
     adjoint_b: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """A sparse matrix times a dense one, either of them transposed and conjugated first.
+    """The product of a sparse and a dense matrix; either may be transposed and conjugated first.
 
-    Places may come in any order and more than once. Gradient: of the values and of `b`.
-    Errors: RangeError for a place outside the matrix, when it runs.
+    Indices may be unsorted and repeated.
+    Gradient: of the values and of `b`.
+    Errors: RangeError at run time for an index outside the matrix.
     """
     indices, values, shape = as_sparse(sp_a).parts()
     dense = like(b, values)

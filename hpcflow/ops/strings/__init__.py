@@ -1,1 +1,1 @@
-"""Ops on strings and on files of records, with their kernels. They run on CPUs."""
+"""String ops, and ops for files of records, with kernels; they run on CPUs."""

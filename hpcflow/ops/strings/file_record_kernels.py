@@ -1,4 +1,4 @@
-"""Kernels of files and records; files are those that this rank sees."""
+"""File and record kernels; they read files of the rank's own file system."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files and records as strings: read, written, found, taken apart."""
+"""File and record ops: read_file, write_file, matching_files, decode_raw, decode_csv."""
 
 from __future__ import annotations
 
@@ -65,17 +65,23 @@ def _strings(given: Any) -> Tensor:
 
 
 def read_file(filename: Any, name: str | None = None) -> Tensor:
-    """The contents of a file, as the rank that runs it sees the file; DataError if it cannot."""
+    """The contents of a file on the rank that runs it.
+
+    Errors: DataError at run time if it cannot be read.
+    """
     return one("ReadFile", [_strings(filename)], {}, name)
 
 
 def write_file(filename: Any, contents: Any, name: str | None = None) -> Operation:
-    """An operation that makes a file, and the folders above it; DataError if it cannot."""
+    """An operation that writes a file, and creates its parent folders.
+
+    Errors: DataError at run time if it cannot be written.
+    """
     return make("WriteFile", [_strings(filename), _strings(contents)], {}, name)
 
 
 def matching_files(pattern: Any, name: str | None = None) -> Tensor:
-    """The names of files that fit one of the patterns (`*`, `?`, `[...]`), in order."""
+    """The sorted names of files that match one of the patterns (`*`, `?`, `[...]`)."""
     return one("MatchingFiles", [_strings(pattern)], {}, name)
 
 
@@ -85,7 +91,7 @@ def decode_raw(
 ) -> Tensor:
     """The bytes of strings as numbers along a new last axis.
 
-    Errors: DataError when it runs, if lengths differ or are no multiple of the size of a number.
+    Errors: DataError at run time if lengths differ or are no multiple of the number's size.
     """
     dtype = as_dtype(out_type)
     if dtype.kind not in "iufcb":
@@ -103,12 +109,13 @@ def decode_csv(
     na_value: str = "",
     select_cols: Sequence[int] | None = None,
 ) -> list[Tensor]:
-    """The fields of CSV lines, a tensor a column, each with the dtype of its default.
+    """The fields of CSV lines, one tensor per column with the dtype of its default.
 
-    A default is one value for empty fields, or an empty vector where a field is required; a dtype
-    does the same. `na_value` is text that means empty too; of `select_cols` only these columns.
-    Errors: DataError when it runs, for a line with too few or too many fields, a required one
-    missing, or one that is no number.
+    A default is a value for empty fields, or an empty vector or dtype for a required column.
+    `na_value` is text that also counts as empty. `select_cols` selects columns.
+    Errors: DataError at run time for a line with a wrong number of fields, a missing required
+            field,
+            or a field that is no number.
     """
     dtypes, defaults = [], []
     for given in several(record_defaults, "record_defaults"):
@@ -129,7 +136,7 @@ def decode_csv(
 
 
 def _default(given: Any) -> tuple[np.dtype, Any]:
-    """The dtype of a column, and the value of empty fields or None if they are required."""
+    """The dtype of a column, and the value of empty fields; None if required."""
     if isinstance(given, (np.dtype, type)):
         dtype, value = as_dtype(given), None
     else:

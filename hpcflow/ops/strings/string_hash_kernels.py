@@ -1,7 +1,7 @@
-"""64-bit hashes of strings of one length at a time: TensorFlow's three, on whole arrays.
+"""String hash kernels: TensorFlow's three 64-bit hashes, vectorized over strings of one length.
 
-Each function takes bytes [strings, length] and gives uint64 [strings]; NumPy's integers wrap as
-C's do. FarmHash (its `Fingerprint64`): github.com/google/farmhash, `farmhashna::Hash64`. SipHash:
+Each function takes bytes [strings, length] and returns uint64 [strings]; NumPy's integers wrap as
+in C. FarmHash (its `Fingerprint64`): github.com/google/farmhash, `farmhashna::Hash64`. SipHash:
 Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012 (two and four rounds). The third is
 MurmurHash64A with TensorFlow's seed.
 """
@@ -19,7 +19,7 @@ MURMUR, MURMUR_SEED = np.uint64(0xC6A4A7935BD1E995), np.uint64(0xDECAFCAFFE)
 
 
 def of_strings(strings: np.ndarray, hash: Callable[[np.ndarray], Words]) -> Words:
-    """`hash` of each element of a flat array of bytes objects, lengths dealt with one by one."""
+    """`hash` of each element of a flat array of bytes objects, grouped by length."""
     lengths = np.fromiter(map(len, strings), np.int64, strings.size)
     found = np.zeros(strings.size, np.uint64)
     with np.errstate(over="ignore"):
@@ -138,7 +138,7 @@ def _farm_long(s: np.ndarray) -> Words:
 def _farm_round(
     s: np.ndarray, at: int, xyz: tuple[Words, Words, Words], v: Pair, w: Pair, mul: Any, times: Any
 ) -> tuple[Words, Words, Words, Pair, Pair]:
-    """64 bytes from `at` mixed in; the last time by other multipliers."""
+    """Mix in 64 bytes from `at`; the last round has other multipliers."""
     x, y, z = xyz
     x = _rotated(x + y + v[0] + _word(s, at + 8), 37) * mul
     y = _rotated(y + v[1] + _word(s, at + 48), 42) * mul
@@ -190,7 +190,7 @@ def _sip_rounds(v: list[Words], count: int) -> None:
 
 
 def murmur(s: np.ndarray) -> Words:
-    """The hash behind `string_to_hash_bucket`."""
+    """The hash of `string_to_hash_bucket`."""
     length = s.shape[1]
     h = np.full(len(s), MURMUR_SEED ^ (np.uint64(length) * MURMUR))
     whole = length // 8 * 8

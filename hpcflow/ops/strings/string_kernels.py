@@ -1,4 +1,4 @@
-"""Kernels of strings, which are Python's bytes in arrays of objects: on CPUs only."""
+"""String kernels: strings are Python bytes in object arrays; on CPUs only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Make = Callable[[Node], Callable[..., Any]]
 
 
 def _each(type: str) -> Callable[[Make], Make]:
-    """Decorator: `make(node)` gives the function of one element of each input, broadcast."""
+    """Decorator: `make(node)` returns the function of one element of each input, broadcast."""
 
     def add(make: Make) -> Make:
         @kernel(type, "out", on="cpu")
@@ -155,7 +155,10 @@ _WHOLE = re.compile(rb"[+-]?\d+")
 
 
 def number(text: bytes, dtype: np.dtype) -> Any:
-    """The number that `text` spells; DataError if it is none of `dtype`."""
+    """The number that `text` represents.
+
+    Errors: DataError if it is not a number of `dtype`.
+    """
     stripped = text.strip()
     form = _WHOLE if dtype.kind in "iu" else _REAL
     if not form.fullmatch(stripped):

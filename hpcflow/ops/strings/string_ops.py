@@ -1,4 +1,4 @@
-"""Strings: joined, cut, compared, hashed, read as numbers and written. They live on CPUs."""
+"""String ops: join, slice, match, hash, and conversion to and from numbers; on CPUs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STRINGS = NoGrad("strings are not differentiable")
 def _each(
     type: str, result: Any = string, takes: str = "O", count: int = 1
 ) -> Callable[..., list[Spec]]:
-    """Shape rule of an op on each string (or each of what `takes` says), broadcast if several."""
+    """Shape rule of an op on each string (or each element of dtype `takes`), broadcast."""
 
     def infer(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
         for s in inputs[:count]:
@@ -73,7 +73,7 @@ def _strings(given: Any) -> Tensor:
     return convert_to_tensor(given, None if isinstance(given, Tensor) else string)
 
 
-# -- to strings and from them
+# -- conversion
 
 
 def as_string(
@@ -85,10 +85,10 @@ def as_string(
     fill: str = "",
     name: str | None = None,
 ) -> Tensor:
-    """Numbers and booleans as text, as C's printf writes them.
+    """Numbers and booleans as text, in the format of C's printf.
 
-    Floating point as %f, %e if `scientific`, %g if `shortest`, with `precision` digits (6 if below
-    0); at least `width` characters, with the flag `fill` (`0`, `-`, `+` or a space).
+    Floating point as %f, %e if `scientific`, %g if `shortest`, with `precision` digits (6 if
+    negative); at least `width` characters, with the flag `fill` (`0`, `-`, `+` or a space).
     """
     if scientific and shortest:
         raise ShapeError("as_string is either scientific or shortest", line=user_line())
@@ -112,10 +112,11 @@ def as_string(
 def string_to_number(
     string_tensor: Any, out_type: Any = float32, name: str | None = None
 ) -> Tensor:
-    """The numbers that strings spell; spaces around them do not matter.
+    """The numbers that strings represent; surrounding spaces are ignored.
 
-    Errors: DataError when it runs, for what is no number of `out_type` (float32, float64, int32 or
-    int64).
+    Errors: DataError at run time for a string that is no number of `out_type` (float32, float64,
+            int32
+            or int64).
     """
     dtype = as_dtype(out_type)
     if dtype not in (float32, float64, int32, int64):
@@ -123,11 +124,11 @@ def string_to_number(
     return one("StringToNumber", [_strings(string_tensor)], {"dtype": dtype}, name)
 
 
-# -- joined and cut
+# -- join and slice
 
 
 def string_join(inputs: Sequence[Any], separator: str = "", name: str | None = None) -> Tensor:
-    """The strings of several tensors, broadcast together, one behind the other."""
+    """The strings of several tensors, broadcast and concatenated."""
     listed = several(inputs, "string_join")
     if not listed:
         raise ShapeError("string_join of no tensors", line=user_line())
@@ -142,7 +143,7 @@ def reduce_join(
     separator: str = "",
     name: str | None = None,
 ) -> Tensor:
-    """All strings along `axis` as one; along several one after the other, all backwards if None."""
+    """All strings along `axis` concatenated; along several axes in order, None: all, reversed."""
     x, axes = _strings(inputs), axes_argument(axis)
     attrs: Attrs = {"keepdims": bool(keepdims), "separator": separator}
     if isinstance(axes, Tensor):
@@ -151,9 +152,10 @@ def reduce_join(
 
 
 def substr(input: Any, pos: Any, len: Any, name: str | None = None, unit: str = "BYTE") -> Tensor:
-    """`len` bytes (or UTF8_CHAR characters) of each string from `pos`, from the end if negative.
+    """`len` bytes (or UTF8_CHAR characters) of each string from `pos`; negative from the end.
 
-    The three are broadcast together. Errors: RangeError when it runs if `pos` is outside.
+    The three are broadcast.
+    Errors: RangeError at run time if `pos` is outside.
     """
     start = convert_to_tensor(pos)
     attrs = {"utf8": _is_utf8(unit)}
@@ -167,22 +169,22 @@ def _is_utf8(unit: str) -> bool:
 
 
 def string_length(input: Any, name: str | None = None, unit: str = "BYTE") -> Tensor:
-    """How many bytes (or UTF8_CHAR characters) each string has."""
+    """The number of bytes (or UTF8_CHAR characters) of each string."""
     return one("StringLength", [_strings(input)], {"utf8": _is_utf8(unit)}, name)
 
 
 def string_strip(input: Any, name: str | None = None) -> Tensor:
-    """Strings without the spaces at their ends."""
+    """Strings without leading and trailing spaces."""
     return one("StringCase", [_strings(input)], {"how": "strip", "utf8": False}, name)
 
 
 def string_lower(input: Any, encoding: str = "", name: str | None = None) -> Tensor:
-    """Strings in small letters: ASCII's, with encoding "utf-8" all."""
+    """Strings in lower case: ASCII letters, with encoding "utf-8" all."""
     return one("StringCase", [_strings(input)], {"how": "lower", "utf8": _encoded(encoding)}, name)
 
 
 def string_upper(input: Any, encoding: str = "", name: str | None = None) -> Tensor:
-    """Strings in capital letters: ASCII's, with encoding "utf-8" all."""
+    """Strings in upper case: ASCII letters, with encoding "utf-8" all."""
     return one("StringCase", [_strings(input)], {"how": "upper", "utf8": _encoded(encoding)}, name)
 
 
@@ -195,7 +197,7 @@ def _encoded(encoding: str) -> bool:
 def regex_replace(
     input: Any, pattern: str, rewrite: str, replace_global: bool = True, name: str | None = None
 ) -> Tensor:
-    r"""Strings with what `pattern` matches, everywhere or once, replaced by `rewrite`.
+    r"""Strings with all matches of `pattern`, or the first, replaced by `rewrite`.
 
     Patterns are those of Python's `re`; `\\1` in `rewrite` stands for the first group.
     """
@@ -204,7 +206,7 @@ def regex_replace(
 
 
 def regex_full_match(input: Any, pattern: str, name: str | None = None) -> Tensor:
-    """Where `pattern` (of Python's `re`) matches a whole string."""
+    """Whether `pattern` (of Python's `re`) matches the whole string."""
     return one("RegexFullMatch", [_strings(input)], {"pattern": _compiled(pattern)}, name)
 
 
@@ -219,16 +221,19 @@ def _compiled(pattern: str) -> str:
 
 
 def encode_base64(input: Any, pad: bool = False, name: str | None = None) -> Tensor:
-    """Strings in web-safe Base64, with `=` at the end if `pad`."""
+    """Strings encoded in web-safe Base64, padded with `=` if `pad`."""
     return one("EncodeBase64", [_strings(input)], {"pad": bool(pad)}, name)
 
 
 def decode_base64(input: Any, name: str | None = None) -> Tensor:
-    """Strings from web-safe Base64; DataError when it runs for what is none."""
+    """Strings decoded from web-safe Base64.
+
+    Errors: DataError at run time for an invalid encoding.
+    """
     return one("DecodeBase64", [_strings(input)], {}, name)
 
 
-# -- hashed
+# -- hash
 
 
 def _hashed(given: Any, buckets: int, how: str, key: Sequence[int], name: str | None) -> Tensor:
@@ -239,7 +244,7 @@ def _hashed(given: Any, buckets: int, how: str, key: Sequence[int], name: str | 
 
 
 def string_to_hash_bucket_fast(input: Any, num_buckets: int, name: str | None = None) -> Tensor:
-    """Strings as numbers below `num_buckets`, by FarmHash64: TensorFlow's own numbers."""
+    """Strings as numbers below `num_buckets`, by FarmHash64, as in TensorFlow."""
     return _hashed(input, num_buckets, "farm", (), name)
 
 
@@ -254,5 +259,5 @@ def string_to_hash_bucket_strong(
 
 @also_named(input="string_tensor")
 def string_to_hash_bucket(string_tensor: Any, num_buckets: int, name: str | None = None) -> Tensor:
-    """Strings as numbers below `num_buckets`, by the hash of the first TensorFlow."""
+    """Strings as numbers below `num_buckets`, by MurmurHash64A, as in TensorFlow."""
     return _hashed(string_tensor, num_buckets, "murmur", (), name)

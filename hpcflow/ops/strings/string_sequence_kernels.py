@@ -1,4 +1,4 @@
-"""Kernels of sequences in sparse tensors, on CPUs."""
+"""String sequence kernels: split and edit distance; on CPUs."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _edit_distance(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 def _sequences(indices: Any, values: Any, shape: tuple[int, ...]) -> dict[tuple[int, ...], Any]:
-    """The values of each place, in their order."""
+    """The values of each sequence, in order."""
     places: dict[tuple[int, ...], list[int]] = {}
     for i, row in enumerate(indices[:, :-1].tolist()):
         places.setdefault(tuple(row), []).append(i)
@@ -72,11 +72,11 @@ def _sequences(indices: Any, values: Any, shape: tuple[int, ...]) -> dict[tuple[
 
 
 def levenshtein(a: Any, b: Any) -> int:
-    """How many elements must come in, go out or change to make `b` of `a`."""
+    """The edit distance: insertions, deletions and substitutions from `a` to `b`."""
     steps = np.arange(len(b) + 1)
     row = steps.copy()
     for i, x in enumerate(a, 1):
         changed = row[:-1] + (b != x)
         row = np.concatenate([[i], np.minimum(changed, row[1:] + 1)])
-        row = np.minimum.accumulate(row - steps) + steps  # elements that come in
+        row = np.minimum.accumulate(row - steps) + steps  # insertions
     return int(row[-1])

@@ -1,4 +1,4 @@
-"""Sequences in sparse tensors: strings cut into words, distances between sequences."""
+"""String sequence ops: string_split and edit_distance with sparse tensors."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ op(
 def string_split(
     source: Any, delimiter: Any = " ", skip_empty: bool = True, name: str | None = None
 ) -> SparseTensor:
-    """The words of a vector of strings: row i of a sparse matrix has those of string i.
+    """The words of a vector of strings: row i of a sparse matrix has the words of string i.
 
-    Each character of `delimiter`, text or a constant, ends a word; without any each byte is one.
-    An empty string has no words.
+    Each character of `delimiter`, a string or constant, ends a word; if it is empty, each byte is a
+    word. An empty string has no words.
     """
     if isinstance(delimiter, Tensor):
         delimiter = delimiter.constant
@@ -83,11 +83,11 @@ def edit_distance(
     normalize: bool = True,
     name: str | None = "edit_distance",
 ) -> Tensor:
-    """Levenshtein's distance between the sequences along the last axis of two sparse tensors.
+    """The Levenshtein distance of sequences along the last axis of two sparse tensors.
 
-    How many elements must come in, go out or change; with `normalize` for each element of `truth`:
-    1 where only `hypothesis` is empty, infinity where only `truth` is.
-    Shapes: the larger of both sizes along each axis but the last.
+    It counts insertions, deletions and substitutions; `normalize` divides by the length of `truth`:
+    1 if only `hypothesis` is empty, infinity if only `truth` is.
+    Shapes: the larger of both sizes along each axis except the last.
     """
     for given in (hypothesis, truth):
         if not isinstance(given, SparseTensor):

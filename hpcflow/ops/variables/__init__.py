@@ -1,1 +1,1 @@
-"""Variables: state, scopes, initializers, partitions, sparse updates, with their kernels."""
+"""Variable ops: state, scopes, initializers, partitions, sparse updates, with kernels."""

@@ -1,4 +1,4 @@
-"""What a variable and a variable in pieces have in common."""
+"""Assignable variables: the common base of variables and partitioned variables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hpcflow.graph.tensor_shape import TensorShape
 
 
 class Assignable(Operand[Tensor]):
-    """A tensor of a known shape whose value can be changed."""
+    """A tensor of static shape with a mutable value."""
 
     name: str
     dtype: np.dtype
@@ -26,9 +26,9 @@ class Assignable(Operand[Tensor]):
         name: str | None = None,
         read_value: bool = True,
     ) -> Any:
-        """Set it to `value`; its value after that, or without `read_value` the operation.
+        """Set it to `value`; returns its new value, or without `read_value` the operation.
 
-        A step sees all of an update or nothing: `use_locking` changes nothing.
+        Updates are always atomic for a step: `use_locking` has no effect.
         """
         return self._changed("assign", value, name, read_value)
 
@@ -39,7 +39,7 @@ class Assignable(Operand[Tensor]):
         name: str | None = None,
         read_value: bool = True,
     ) -> Any:
-        """Add `value` to it; its value after that, or without `read_value` the operation."""
+        """Add `value` to it; returns its new value, or without `read_value` the operation."""
         return self._changed("assign_add", value, name, read_value)
 
     def assign_sub(
@@ -49,13 +49,13 @@ class Assignable(Operand[Tensor]):
         name: str | None = None,
         read_value: bool = True,
     ) -> Any:
-        """Subtract `value` from it; its value after that, or without `read_value` the operation."""
+        """Subtract `value`; returns its new value, or without `read_value` the operation."""
         return self._changed("assign_sub", value, name, read_value)
 
     def _changed(self, method: str, value: Any, name: str | None, read_value: bool) -> Any:
-        """What `method` gives."""
+        """The result of the update `method`."""
         raise NotImplementedError
 
     def get_shape(self) -> TensorShape:
-        """Its shape as TensorFlow 1 gives it."""
+        """Its shape as a TensorShape."""
         return TensorShape(self.shape)

@@ -1,4 +1,4 @@
-"""IndexedSlices: some rows of a large tensor and where they belong; gradients of tables."""
+"""IndexedSlices: rows of a large tensor with their indices; gradients of tables."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from hpcflow.platform.rank_logging import say_once
 
 @guarded
 class IndexedSlicesValue(NamedTuple):
-    """What a session gives for IndexedSlices: arrays."""
+    """IndexedSlices as arrays, as a session returns them."""
 
     values: np.ndarray
     indices: np.ndarray
@@ -35,20 +35,21 @@ class IndexedSlicesValue(NamedTuple):
 
 
 class IndexedSlices(WithValues):
-    """The tensor of shape `dense_shape` whose row `indices[i]` holds `values[i]`; else zeros.
+    """The tensor of shape `dense_shape` with `values[i]` added to row `indices[i]`.
 
-    Rows named several times hold the sum. It is what `gradients` gives for a variable that is only
-    read by `gather` or `embedding_lookup`: as many rows as were read, however long the table.
+    Other rows are zeros. `gradients` returns it for a variable that is only read by `gather` or
+    `embedding_lookup`: it has as many rows as were read, independently of the table's length.
 
-    Shapes: `values` [n, ...], `indices` [n], `dense_shape` a vector or None where nobody told it.
-            Indices of another rank, of values [*indices.shape, ...], become a vector.
+    Shapes: `values` [n, ...], `indices` [n], `dense_shape` a vector, or None if not given. Indices
+            of
+            another rank, with values [*indices.shape, ...], are flattened.
     """
 
     Value = IndexedSlicesValue
 
     def __init__(self, values: Any, indices: Any, dense_shape: Any = None) -> None:
         self.values, self.indices = convert_to_tensor(values), convert_to_tensor(indices)
-        self.given = values  # a list in it takes the dtype of the variable that is updated
+        self.given = values  # a list is converted to the dtype of the updated variable
         if self.indices.dtype.kind not in "iu":
             raise DTypeError(f"indices of rows are integers, not {self.indices.dtype}")
         if dense_shape is not None and not isinstance(dense_shape, Tensor):
@@ -64,16 +65,16 @@ class IndexedSlices(WithValues):
         merge(rows and (None, *rows[1:]), self.shape)
 
     def parts(self) -> tuple[Tensor, ...]:
-        """`values`, `indices` and `dense_shape` if it is known."""
+        """`values`, `indices`, and `dense_shape` if known."""
         both = (self.values, self.indices)
         return both if self.dense_shape is None else (*both, self.dense_shape)
 
     def of(self, parts: Sequence[Tensor]) -> IndexedSlices:
-        """The same over other tensors."""
+        """The same kind of tensor from other components."""
         return IndexedSlices(*parts)
 
     def invariants(self, told: tuple[Shape] | None) -> list[Shape]:
-        """What is told is the shape of `values`."""
+        """The loop invariant given is the shape of `values`."""
         if told is None:
             return super().invariants(None)
         rows = None if told[0] is None else told[0][:1]
@@ -86,7 +87,7 @@ class IndexedSlices(WithValues):
 
     @property
     def shape(self) -> Shape:
-        """The static shape of the whole tensor."""
+        """The static shape of the dense tensor."""
         told = None if self.dense_shape is None else partial_value(self.dense_shape)
         rows = self.values.shape
         return merge(told, None if rows is None else (None, *rows[1:]))
@@ -94,11 +95,11 @@ class IndexedSlices(WithValues):
     get_shape = property(lambda self: lambda: self.shape)
 
     def with_values(self, values: Any) -> IndexedSlices:
-        """The same rows with other values, as a scaled gradient has."""
+        """The same rows with other values, for example a scaled gradient."""
         return IndexedSlices(like(values, self.values), self.indices, self.dense_shape)
 
     def dense(self, name: str | None = None) -> Tensor:
-        """The whole tensor, zeros where no row is."""
+        """The dense tensor, with zeros in other rows."""
         if self.dense_shape is None:
             raise ShapeError(
                 f"rows {self.name!r} cannot be made dense: their dense_shape is unknown",
@@ -111,7 +112,7 @@ class IndexedSlices(WithValues):
         return one("GatherGrad", [self.values, self.indices, *told], attrs, name)
 
     def as_tensor(self) -> Tensor:
-        """The whole tensor, for an operation that knows no rows; one line says so."""
+        """The dense tensor, for an operation without a sparse form; the conversion is logged."""
         say_once(
             f"the rows {self.name!r} of a tensor of shape {show(self.shape)} are made dense at "
             f"{user_line()}"
@@ -123,7 +124,7 @@ class IndexedSlices(WithValues):
 
 
 def _listed(values: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows and their indices as lists, of indices that are no vector."""
+    """Rows and indices as lists, for indices that are not a vector."""
     rows, at = values.shape, indices.shape
     lead = len(at or ())
     if rows is None or len(rows) < lead or None in rows[lead:]:
@@ -134,7 +135,7 @@ def _listed(values: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def slices_of(params: Tensor, indices: Tensor, g: Tensor) -> IndexedSlices | None:
-    """The gradient of rows `indices` of `params` as rows; None if a row's size is unknown."""
+    """The gradient of rows `indices` of `params` as IndexedSlices; None for unknown row sizes."""
     if params.shape is None or None in params.shape[1:]:
         return None
     return rows_of(g, indices, params.shape[1:], sizes(params))
@@ -152,5 +153,5 @@ def rows_of(g: Tensor, indices: Tensor, row: Shape, dense_shape: Any) -> Indexed
 def convert_to_tensor_or_indexed_slices(
     value: Any, dtype: Any = None, name: str | None = None
 ) -> Tensor | IndexedSlices:
-    """IndexedSlices as they are, anything else as a tensor."""
+    """IndexedSlices unchanged, anything else as a tensor."""
     return value if isinstance(value, IndexedSlices) else convert_to_tensor(value, dtype, name)

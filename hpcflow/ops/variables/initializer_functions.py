@@ -1,6 +1,6 @@
-"""Initial values of weights: functions of a shape, as `hf.Variable(hf.glorot_uniform([784, 256]))`.
+"""Initializer functions: initial weights of a shape, as `hf.glorot_uniform([784, 256])`.
 
-Shapes are known; the last two axes are inputs and outputs, the axes before them a receptive field.
+Shapes are static; the last two axes are inputs and outputs, preceded by the receptive field.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from hpcflow.graph.graph import Tensor
 from hpcflow.graph.static_shape import show
 from hpcflow.ops.random.random_ops import random_uniform, truncated_normal
 
-CUT = 0.87962566103423978  # standard deviation of a normal cut at two of its own
+CUT = 0.87962566103423978  # standard deviation of a normal truncated at 2
 
 
 def fans(shape: Sequence[int]) -> tuple[int, int]:
-    """How many inputs an output has, and outputs an input: (fan_in, fan_out) of a weight."""
+    """The numbers of inputs and outputs of a unit: (fan_in, fan_out) of a weight."""
     if None in shape:
         raise ShapeError(f"the fan-in of {show(tuple(shape))} is not known", hint="tell all sizes")
     if len(shape) < 1:
@@ -42,14 +42,14 @@ def _normal(shape: Any, variance: float, dtype: Any, seed: int | None, name: str
 def glorot_uniform(
     shape: Sequence[int], dtype: Any = float32, seed: int | None = None, name: str | None = None
 ) -> Tensor:
-    """Uniform with variance 2 / (fan_in + fan_out) (Glorot and Bengio, also called Xavier)."""
+    """Uniform with variance 2 / (fan_in + fan_out) (Glorot and Bengio; also Xavier)."""
     return _uniform(shape, 2 / max(1, sum(fans(shape))), dtype, seed, name)
 
 
 def glorot_normal(
     shape: Sequence[int], dtype: Any = float32, seed: int | None = None, name: str | None = None
 ) -> Tensor:
-    """Normal, cut at two standard deviations, with variance 2 / (fan_in + fan_out)."""
+    """Normal truncated at two standard deviations, with variance 2 / (fan_in + fan_out)."""
     return _normal(shape, 2 / max(1, sum(fans(shape))), dtype, seed, name)
 
 
@@ -63,5 +63,5 @@ def he_uniform(
 def he_normal(
     shape: Sequence[int], dtype: Any = float32, seed: int | None = None, name: str | None = None
 ) -> Tensor:
-    """Normal, cut at two standard deviations, with variance 2 / fan_in."""
+    """Normal truncated at two standard deviations, with variance 2 / fan_in."""
     return _normal(shape, 2 / max(1, fans(shape)[0]), dtype, seed, name)

@@ -1,7 +1,7 @@
-"""Initializers: objects that make the initial value of a variable, given its shape and dtype.
+"""Initializer objects: create the initial value of a variable from its shape and dtype.
 
-`hf.get_variable("w", [784, 256], initializer=hf.glorot_uniform_initializer())`. A seed makes two
-variables of one shape equal; without one each draws by its own name.
+`hf.get_variable("w", [784, 256], initializer=hf.glorot_uniform_initializer())`. With a seed,
+variables of equal shape get equal values; without a seed the values depend on the variable's name.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from hpcflow.ops.variables.initializer_functions import CUT, fans
 
 
 class Initializer:
-    """Base of initializers: `initializer(shape, dtype)` is a tensor of that shape.
+    """Base class of initializers: `initializer(shape, dtype)` is a tensor of that shape.
 
-    For a piece of a partitioned variable `partition_info.full_shape` is the shape of all of it.
+    For a shard of a partitioned variable `partition_info.full_shape` is the shape of the whole.
     """
 
     def __init__(self, dtype: Any = float32) -> None:
@@ -61,7 +61,7 @@ class Ones(Initializer):
 
 
 class Constant(Initializer):
-    """A value that fills the variable, or values in row order of which the last is repeated.
+    """A value that fills the variable, or values in row-major order, the last one repeated.
 
     With `verify_shape` the values must have the variable's shape.
     """
@@ -84,7 +84,7 @@ class Constant(Initializer):
 
 
 class RandomUniform(Initializer):
-    """Uniform in [minval, maxval); `maxval` is 1 for floats if it is not given."""
+    """Uniform in [minval, maxval); `maxval` defaults to 1 for floats."""
 
     def __init__(
         self, minval: float = 0, maxval: float | None = None, seed: Any = None, dtype: Any = float32
@@ -110,16 +110,16 @@ class RandomNormal(Initializer):
 
 
 class TruncatedNormal(RandomNormal):
-    """Normal with `mean` and `stddev`; what lies beyond two `stddev` is drawn again."""
+    """Normal with `mean` and `stddev`, truncated at two standard deviations."""
 
     def _make(self, shape: list[int], dtype: np.dtype, full: list[int]) -> Tensor:
         return truncated_normal(shape, self.mean, self.stddev, dtype, self.seed)
 
 
 class UniformUnitScaling(Initializer):
-    """Uniform within `factor * sqrt(3 / inputs)`: it keeps the variance of what a layer is given.
+    """Uniform within `factor * sqrt(3 / inputs)`, which preserves the variance of a layer's input.
 
-    The last axis are outputs, the others inputs (Sussillo and Abbott, arXiv:1412.6558).
+    The last axis has the outputs, the others the inputs (Sussillo and Abbott, arXiv:1412.6558).
     """
 
     def __init__(self, factor: float = 1.0, seed: Any = None, dtype: Any = float32) -> None:
@@ -132,9 +132,9 @@ class UniformUnitScaling(Initializer):
 
 
 class VarianceScaling(Initializer):
-    """Numbers of variance `scale / n`, n the fan-in, fan-out or their mean, as `mode` says.
+    """Numbers with variance `scale / n`; n is fan-in, fan-out or their mean, by `mode`.
 
-    `distribution` is "uniform", "truncated_normal" (also called "normal"), cut at two standard
+    `distribution` is "uniform", "truncated_normal" (also "normal"), truncated at two standard
     deviations, or "untruncated_normal".
     """
 
@@ -168,21 +168,21 @@ class VarianceScaling(Initializer):
 
 
 class GlorotUniform(VarianceScaling):
-    """Uniform with variance 2 / (fan_in + fan_out) (Glorot and Bengio, also called Xavier)."""
+    """Uniform with variance 2 / (fan_in + fan_out) (Glorot and Bengio; also Xavier)."""
 
     def __init__(self, seed: Any = None, dtype: Any = float32) -> None:
         super().__init__(1.0, "fan_avg", "uniform", seed, dtype)
 
 
 class GlorotNormal(VarianceScaling):
-    """Normal, cut at two standard deviations, with variance 2 / (fan_in + fan_out)."""
+    """Normal truncated at two standard deviations, with variance 2 / (fan_in + fan_out)."""
 
     def __init__(self, seed: Any = None, dtype: Any = float32) -> None:
         super().__init__(1.0, "fan_avg", "truncated_normal", seed, dtype)
 
 
 class Identity(Initializer):
-    """`gain` on the diagonal of a matrix, zeros beside it."""
+    """`gain` times the identity matrix."""
 
     def __init__(self, gain: float = 1.0, dtype: Any = float32) -> None:
         super().__init__(dtype)
@@ -200,8 +200,8 @@ class Identity(Initializer):
 class Orthogonal(Initializer):
     """A matrix with orthonormal columns, or rows if it is wide, times `gain`.
 
-    Axes before the last are joined. Drawn evenly among all such matrices (Saxe et al.,
-    arXiv:1312.6120): Q of a normal matrix, with the signs of the diagonal of R.
+    All axes except the last are merged. It is uniformly distributed over such matrices (Saxe et
+    al., arXiv:1312.6120): Q of a normal matrix, with the signs of the diagonal of R.
     """
 
     def __init__(self, gain: float = 1.0, seed: Any = None, dtype: Any = float32) -> None:
@@ -229,7 +229,7 @@ def _floating(dtype: Any) -> np.dtype:
 
 
 def he_normal(seed: Any = None) -> Initializer:
-    """Normal, cut at two standard deviations, with variance 2 / fan_in (He et al., for relu)."""
+    """Normal truncated at two standard deviations, variance 2 / fan_in (He et al., for relu)."""
     return VarianceScaling(2.0, "fan_in", "truncated_normal", seed)
 
 
@@ -239,7 +239,7 @@ def he_uniform(seed: Any = None) -> Initializer:
 
 
 def lecun_normal(seed: Any = None) -> Initializer:
-    """Normal, cut at two standard deviations, with variance 1 / fan_in (LeCun et al.)."""
+    """Normal truncated at two standard deviations, with variance 1 / fan_in (LeCun et al.)."""
     return VarianceScaling(1.0, "fan_in", "truncated_normal", seed)
 
 

@@ -1,4 +1,4 @@
-"""A variable in pieces: each is a variable of its own, together they are one tensor."""
+"""Partitioned variables: one tensor divided into shards, each a variable."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hpcflow.platform.exception_translation import guarded
 
 @dataclasses.dataclass(frozen=True)
 class PartitionInfo:
-    """Where a piece lies: what an initializer is told of it."""
+    """The position of a shard, for initializers."""
 
     full_shape: tuple[int, ...]
     var_offset: tuple[int, ...]
@@ -30,10 +30,10 @@ class PartitionInfo:
 
 @guarded
 class PartitionedVariable(Assignable):
-    """Variables that are pieces of one, cut along one axis; it is used like their concatenation.
+    """Shards of one variable, divided along one axis; used like their concatenation.
 
-    `partitions` says how many pieces there are along each axis. Iterating gives the pieces. An
-    update changes each piece by its part of the value.
+    `partitions` is the number of shards along each axis. Iteration yields the shards. An update
+    changes each shard by its part of the value.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class PartitionedVariable(Assignable):
 
     @property
     def graph(self) -> Graph:
-        """The graph it belongs to."""
+        """The graph of the variable."""
         return self._pieces[0].graph
 
     def __iter__(self) -> Iterator[Variable]:
@@ -70,7 +70,7 @@ class PartitionedVariable(Assignable):
         return len(self._pieces)
 
     def value(self) -> Tensor:
-        """The pieces, each read after the control dependencies in force, joined."""
+        """The concatenation of the shards, each read after the control dependencies in force."""
         graph = innermost(self.graph)
         with graph.as_default(), graph.name_scope(graph.prefix):
             read = [piece.value() for piece in self._pieces]
@@ -80,7 +80,7 @@ class PartitionedVariable(Assignable):
 
     @property
     def initializer(self) -> Operation:
-        """One operation that gives all pieces their initial values."""
+        """One operation that initializes all shards."""
         with self.graph.as_default():
             return group(*(piece.initializer for piece in self._pieces))
 
@@ -103,7 +103,7 @@ class PartitionedVariable(Assignable):
 
 
 def check_partitions(partitions: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
-    """Errors: ShapeError unless there is a number for each axis, and one at most is above 1."""
+    """Check for one number per axis, at most one of them above 1. Errors: ShapeError."""
     counts = tuple(int(n) for n in partitions)
     fit = len(counts) == len(shape) and all(n >= 1 for n in counts)
     if not fit or sum(n > 1 for n in counts) > 1:
@@ -118,12 +118,12 @@ def check_partitions(partitions: Sequence[int], shape: Sequence[int]) -> tuple[i
 
 
 def cut_axis(partitions: Sequence[int]) -> int:
-    """The axis that is cut: 0 if none is."""
+    """The divided axis; 0 if there is none."""
     return next((i for i, n in enumerate(partitions) if n > 1), 0)
 
 
 def pieces_of(shape: Sequence[int], partitions: Sequence[int]) -> list[tuple[int, ...]]:
-    """The shapes of the pieces: the first ones are larger by one if it does not come out even."""
+    """The shapes of the shards; the first ones are larger by one if sizes are unequal."""
     axis = cut_axis(partitions)
     count, size = partitions[axis], shape[axis]
     lengths = [size // count + (i < size % count) for i in range(count)]
@@ -131,7 +131,7 @@ def pieces_of(shape: Sequence[int], partitions: Sequence[int]) -> list[tuple[int
 
 
 def offsets(shape: Sequence[int], partitions: Sequence[int]) -> list[tuple[int, ...]]:
-    """Where the pieces begin."""
+    """The offset of each shard."""
     axis = cut_axis(partitions)
     lengths = [piece[axis] for piece in pieces_of(shape, partitions)]
     starts = np.cumsum([0, *lengths[:-1]])

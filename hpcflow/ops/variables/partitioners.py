@@ -1,6 +1,6 @@
-"""Partitioners: functions of a variable's shape and dtype that say into how many pieces it is cut.
+"""Partitioners: functions of a variable's shape and dtype that return the number of shards.
 
-They are given to `variable_scope` or `get_variable`.
+They are arguments of `variable_scope` and `get_variable`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Partitioner = Callable[..., list[int]]
 
 
 def fixed_size_partitioner(num_shards: int, axis: int = 0) -> Partitioner:
-    """As many pieces as told, along `axis`."""
+    """The given number of shards along `axis`."""
 
     def partition(shape: Sequence[int], dtype: Any = float32) -> list[int]:
         return _along(axis, num_shards, shape)
@@ -34,7 +34,7 @@ def variable_axis_size_partitioner(
     bytes_per_string_element: int = 16,
     max_shards: int | None = None,
 ) -> Partitioner:
-    """The fewest pieces along `axis` of at most `max_shard_bytes`, and at most `max_shards`."""
+    """The fewest shards along `axis` of at most `max_shard_bytes`, at most `max_shards`."""
     if max_shard_bytes < 1 or bytes_per_string_element < 1:
         raise ShapeError("a piece takes at least one byte")
     if max_shards is not None and max_shards < 1:
@@ -56,7 +56,7 @@ def min_max_variable_partitioner(
     min_slice_size: int = 256 << 10,
     bytes_per_string_element: int = 16,
 ) -> Partitioner:
-    """As many pieces along `axis` as hold `min_slice_size` bytes each, at most `max_partitions`."""
+    """As many shards along `axis` as have `min_slice_size` bytes each, at most `max_partitions`."""
     if max_partitions < 1 or min_slice_size < 1 or bytes_per_string_element < 1:
         raise ShapeError("there must be at least one piece, of at least one byte")
 
@@ -89,9 +89,9 @@ def create_partitioned_variables(
     name: str | None = None,
     reuse: Any = None,
 ) -> list[Variable]:
-    """The pieces of a variable of `shape`, as many along each axis as `slicing` says.
+    """The shards of a variable of `shape`, as many along each axis as `slicing` says.
 
-    They are called `name/part_0` and so on and made as `get_variable` makes them.
+    Their names are `name/part_0` and so on; they are created as by `get_variable`.
     """
     with variable_scope(name, "PartitionedVariable", reuse=reuse):
         whole = get_variable(

@@ -1,4 +1,4 @@
-"""Lists of rows: one after the other, those of one index added up."""
+"""Row list ops: concatenate IndexedSlices, and sum rows of equal indices."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _sum_equal_rows_back(op: Operation, g: Tensor | None, *_: Any) -> list[Any]:
 op("SumEqualRows", infer=_sum_equal_rows, grad=_sum_equal_rows_back)
 
 
-# -- rows of a variable that is cut over servers: which piece has which, and back in their order
+# -- rows of a sharded variable: the shard of each row, and the original order
 
 
 def _piece_rows(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -103,34 +103,34 @@ op("AddEntries", infer=_add_entries, grad=_add_entries_back)
 
 
 def add_entries(indices: Tensor, values: Tensor, shape: Shape) -> Tensor:
-    """The tensor of `shape` that is zero but for `values`, each added at its index.
+    """The tensor of `shape` with `values` added at flat `indices`, and zeros elsewhere.
 
-    Shapes: `indices` and `values` [n]; an index counts elements of the result, flattened.
-    Errors: ShapeError in the step that brings an index outside.
+    Shapes: `indices` and `values` [n].
+    Errors: ShapeError at run time for an index outside.
     """
     return one("AddEntries", [indices, values], {"shape": shape})
 
 
 def join_rows(indices: Tensor, places: Sequence[Tensor], rows: Sequence[Tensor]) -> Tensor:
-    """The rows for `indices`: `rows[p][k]` is that of element `places[p][k]` of them, flattened.
+    """The rows for `indices` from shards: `rows[p][k]` is for their flat position `places[p][k]`.
 
-    Shapes: indices.shape + rows[p].shape[1:]; each element has its row in one of the lists.
+    Shapes: indices.shape + rows[p].shape[1:]; each position occurs in one of the lists.
     """
     return one("JoinRows", [indices, *places, *rows])
 
 
 def taken(rows: Tensor, indices: Tensor) -> Tensor:
-    """`gather` of values that are no table: the gradient is dense, as `rows` are."""
+    """`gather` from intermediate values: the gradient is dense."""
     return one("Gather", [rows, indices], {"axis": 0, "dense": True})
 
 
 def sum_equal_rows(
     slices: IndexedSlices, name: str | None = None, optional: bool = False
 ) -> IndexedSlices:
-    """The same tensor with each row named once, in rising order, those named often added up.
+    """The same tensor with unique sorted indices, and rows of equal indices added up.
 
-    It is done where the rows are made, before they are sent. `optional` if what follows adds equal
-    rows up itself: then it is done only where rows go to servers, to send fewer of them.
+    It runs where the rows are computed, before they are sent. `optional`: the consumer also adds up
+    equal rows; then it only runs if rows are sent to servers, to reduce their number.
     """
     attrs = {"optional": True} if optional else {}
     summed, indices, _ = make("SumEqualRows", [slices.values, slices.indices], attrs, name).outputs
@@ -138,7 +138,7 @@ def sum_equal_rows(
 
 
 def join_slices(parts: Sequence[IndexedSlices]) -> IndexedSlices:
-    """The sum of `parts`, all of one dense shape: their rows one after the other."""
+    """The sum of `parts` of one dense shape: their rows concatenated."""
     if len(parts) == 1:
         return parts[0]
     mixed = len({p.indices.dtype for p in parts}) > 1

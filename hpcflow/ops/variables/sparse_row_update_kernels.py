@@ -1,6 +1,6 @@
-"""Kernels of rows of variables, and of sums of rows that have one index.
+"""Sparse row update kernels: rows of variables, and sums of rows with equal indices.
 
-Rows named twice are applied one after the other, in their order: results do not depend on chance.
+Rows with equal indices are applied in order, so that results are deterministic.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ UFUNCS = {
 
 
 def runs(xp: Any, indices: Any) -> tuple[Any, Any]:
-    """An order that sorts `indices`, equal ones as they came, and where in it each first stands."""
+    """A stable order that sorts `indices`, and the start of each run of equal ones in it."""
     order = xp.argsort(indices, kind="stable")
     there = indices[order]
     first = xp.ones(indices.shape, bool)
@@ -32,14 +32,14 @@ def runs(xp: Any, indices: Any) -> tuple[Any, Any]:
 
 
 def levels(xp: Any, indices: Any) -> Iterator[Any]:
-    """Positions in `indices` so that each time no index comes twice, and all in their order."""
+    """Groups of positions in `indices` without repeated indices, in order."""
     order, first = runs(xp, indices)
     if bool(first.all()):
         yield order
         return
     starts = xp.flatnonzero(first)
     places = xp.arange(indices.size)
-    number = places - starts[xp.cumsum(first) - 1]  # which of its equals each is
+    number = places - starts[xp.cumsum(first) - 1]  # number of earlier equals
     by_level = order[xp.argsort(number, kind="stable")]
     at = 0
     for count in xp.bincount(number).tolist():
@@ -48,7 +48,7 @@ def levels(xp: Any, indices: Any) -> Iterator[Any]:
 
 
 def apply(xp: Any, type: str, table: Any, indices: Any, rows: Any, distinct: bool) -> None:
-    """Change the rows `indices` of `table` [size, width] by `rows` [n, width]."""
+    """Update the rows `indices` of `table` [size, width] by `rows` [n, width]."""
     for _ in changes(xp, type, table, indices, rows, distinct):
         pass
 
@@ -56,7 +56,7 @@ def apply(xp: Any, type: str, table: Any, indices: Any, rows: Any, distinct: boo
 def changes(
     xp: Any, type: str, table: Any, indices: Any, rows: Any, distinct: bool
 ) -> Iterator[None]:
-    """The same in blocks of rows, between which it yields; a GPU does all at once."""
+    """The same in blocks of rows, as a generator; on a GPU in one block."""
     if not indices.size or not rows.size:
         return
     if type == "Update":
@@ -91,14 +91,14 @@ def changes(
 
 
 def _blocks(xp: Any, indices: Any, table: Any) -> Iterator[slice]:
-    """Some rows at a time."""
+    """Blocks of rows."""
     step = max(1, SCATTER_BLOCK // table.shape[1]) if xp is np else indices.size
     for i in range(0, indices.size, step):
         yield slice(i, i + step)
 
 
 def _one_by_one(ufunc: Any, table: Any, indices: Any, rows: Any) -> Iterator[None]:
-    """Elements one after the other: the fast path of `ufunc.at`, three times that of rows."""
+    """Single elements in order: the fast path of `ufunc.at`, three times faster than rows."""
     width = table.shape[1]
     flat, within = table.reshape(-1), np.arange(width)
     starts = indices.astype(np.int64) * width
@@ -109,7 +109,7 @@ def _one_by_one(ufunc: Any, table: Any, indices: Any, rows: Any) -> Iterator[Non
 
 
 def shaped(xp: Any, updates: Any, count: int, width: int, need: tuple[int, ...]) -> Any:
-    """`updates` as [count, width]; a scalar fills them."""
+    """`updates` as [count, width]; a scalar is broadcast."""
     if updates.shape == ():
         return xp.broadcast_to(updates, (count, width))
     if updates.shape != need:
@@ -151,7 +151,7 @@ def _scatter_nd(type: str) -> None:
 def flat_indices(
     xp: Any, indices: Any, shape: tuple[int, ...], what: str = "scatter_nd"
 ) -> tuple[Any, int]:
-    """Indices [..., k] into the first k axes of `shape` as one number each, and k."""
+    """Index vectors [..., k] into the first k axes of `shape` as flat numbers, and k."""
     depth = indices.shape[-1]
     if depth > len(shape):
         raise ShapeError(f"{depth} indices for a tensor of shape {list(shape)}")
@@ -188,13 +188,13 @@ def _sum_equal_rows(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 def check_rows(values: Any, indices: Any) -> None:
-    """ShapeError unless there is an index for each row."""
+    """Check that there is an index for each row. Errors: ShapeError."""
     if values.shape[:1] != indices.shape:
         raise ShapeError(f"{indices.size} indices for rows of shape {list(values.shape)}")
 
 
 def equal_rows_summed(xp: Any, values: Any, indices: Any) -> tuple[Any, Any, Any]:
-    """Each index once, sorted, with the sum of its rows, and where the sum of each row is."""
+    """Unique sorted indices, the sum of the rows of each, and the position of each row's sum."""
     check_rows(values, indices)
     order, first = runs(xp, indices)
     starts = order[first]

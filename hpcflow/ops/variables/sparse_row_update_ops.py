@@ -1,4 +1,4 @@
-"""Rows of variables: read, and updated in place, without moving the rest."""
+"""Sparse row update ops: read and update rows of variables in place."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _updates(values: Spec, need: Shape, attrs: Attrs) -> None:
 
 
 def _scatter(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
-    _, indices, values = inputs[:3]  # a fourth is a number that all values are multiplied by
+    _, indices, values = inputs[:3]  # the fourth input is a factor of all values
     require("the indices of rows", indices, "iu")
     shape = tuple(attrs["shape"])
     if not shape:
@@ -92,7 +92,7 @@ for _name in SCATTERS:
 for _name in ("Update", "Add", "Sub"):
     op(f"ScatterNd{_name}", infer=_scatter_nd, grad=_UPDATE, writes=(0,), by_rows=True)
 
-MOST_TABLES = 6  # that one formula changes
+MOST_TABLES = 6  # updated by one formula
 for _n in range(
     1, MOST_TABLES + 1
 ):  # tables, indices and operands: see lowering/fusion/sparse_optimizer_fusion.py
@@ -107,7 +107,7 @@ def _places(shape: tuple[int, ...]) -> np.ndarray:
 
 
 class RowUpdates:
-    """What a variable can do with some of its rows."""
+    """Operations on rows of a variable."""
 
     dtype: np.dtype
     shape: Shape
@@ -120,13 +120,13 @@ class RowUpdates:
         raise NotImplementedError
 
     def __getitem__(self, key: Any) -> Tensor:
-        """`x[key]` of its value, whose method `assign(value, name=None)` sets that part of it."""
+        """`x[key]` of its value; its method `assign(value, name=None)` sets this part."""
         part: Tensor = OPERATORS["getitem"](self, key)
         part.assign = partial(self._assign_part, key, part)
         return part
 
     def _assign_part(self, key: Any, part: Tensor, value: Any, name: str | None = None) -> Tensor:
-        """Set `part`, which is `x[key]`, to `value`, broadcast; all of its value after that."""
+        """Set `part`, which is `x[key]`, to `value`, broadcast; returns its whole new value."""
         parts = key if isinstance(key, tuple) else (key,)
         whole = any(k is Ellipsis for k in parts)
         named = sum(k is not None and k is not Ellipsis for k in parts)
@@ -136,9 +136,10 @@ class RowUpdates:
         return self.after(self._rows("ScatterNdUpdate", at, values, name))
 
     def sparse_read(self, indices: Any, name: str | None = None) -> Tensor:
-        """Its rows `indices`, read where it lives after the control dependencies in force.
+        """Its rows `indices`, read on its device after the control dependencies in force.
 
-        Shapes: indices.shape + shape[1:]. Gradient: IndexedSlices of the variable.
+        Shapes: indices.shape + shape[1:].
+        Gradient: IndexedSlices of the variable.
         Errors: RangeError for an index outside [0, shape[0]).
         """
         return self._with_rows("ReadRows", [convert_to_tensor(indices)], name).outputs[0]
@@ -146,55 +147,55 @@ class RowUpdates:
     def scatter_update(
         self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
     ) -> Tensor:
-        """Set the rows of `sparse_delta`, of equal ones to the last; its value after that."""
+        """Set the rows of `sparse_delta` (of equal indices the last); returns its new value."""
         return self._slices("ScatterUpdate", sparse_delta, name)
 
     def scatter_add(
         self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
     ) -> Tensor:
-        """Add the rows of `sparse_delta`; its value after that."""
+        """Add the rows of `sparse_delta`; returns its new value."""
         return self._slices("ScatterAdd", sparse_delta, name)
 
     def scatter_sub(
         self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
     ) -> Tensor:
-        """Subtract the rows of `sparse_delta`; its value after that."""
+        """Subtract the rows of `sparse_delta`; returns its new value."""
         return self._slices("ScatterSub", sparse_delta, name)
 
     def scatter_mul(
         self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
     ) -> Tensor:
-        """Multiply rows by those of `sparse_delta`; its value after that."""
+        """Multiply rows by those of `sparse_delta`; returns its new value."""
         return self._slices("ScatterMul", sparse_delta, name)
 
     def scatter_div(
         self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
     ) -> Tensor:
-        """Divide rows by those of `sparse_delta`; its value after that."""
+        """Divide rows by those of `sparse_delta`; returns its new value."""
         return self._slices("ScatterDiv", sparse_delta, name)
 
     def scatter_min(
         self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
     ) -> Tensor:
-        """Keep the smaller of its rows and those of `sparse_delta`; its value after that."""
+        """Replace rows by the minimum with those of `sparse_delta`; returns its new value."""
         return self._slices("ScatterMin", sparse_delta, name)
 
     def scatter_max(
         self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
     ) -> Tensor:
-        """Keep the larger of its rows and those of `sparse_delta`; its value after that."""
+        """Replace rows by the maximum with those of `sparse_delta`; returns its new value."""
         return self._slices("ScatterMax", sparse_delta, name)
 
     def scatter_nd_update(self, indices: Any, updates: Any, name: str | None = None) -> Tensor:
-        """Set the slices at `indices` [..., k], k axes they name; its value after that."""
+        """Set the slices at index vectors `indices` [..., k]; returns its new value."""
         return self.after(self._rows("ScatterNdUpdate", indices, updates, name))
 
     def scatter_nd_add(self, indices: Any, updates: Any, name: str | None = None) -> Tensor:
-        """Add to the slices at `indices` [..., k]; its value after that."""
+        """Add to the slices at index vectors `indices` [..., k]; returns its new value."""
         return self.after(self._rows("ScatterNdAdd", indices, updates, name))
 
     def scatter_nd_sub(self, indices: Any, updates: Any, name: str | None = None) -> Tensor:
-        """Subtract from the slices at `indices` [..., k]; its value after that."""
+        """Subtract from the slices at index vectors `indices` [..., k]; returns its new value."""
         return self.after(self._rows("ScatterNdSub", indices, updates, name))
 
     def _slices(self, type: str, delta: IndexedSlices, name: str | None) -> Tensor:
@@ -227,7 +228,10 @@ class RowUpdates:
 
 
 def the_variable(what: str, given: Any) -> Any:
-    """`given`, if it is a variable; else an ArgumentError, which says that `what` needs one."""
+    """`given`, checked to be a variable.
+
+    Errors: ArgumentError, which names `what`.
+    """
     if not isinstance(given, RowUpdates):
         told = f"{what} needs a variable, not {shown(given)}"
         raise ArgumentError(told, line=user_line(), hint="give an hf.Variable")

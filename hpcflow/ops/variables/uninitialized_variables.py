@@ -1,4 +1,4 @@
-"""Which variables have no value yet."""
+"""Uninitialized variables: ops that report or assert them."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def _all(var_list: Sequence[Variable] | None) -> list[Variable]:
 def report_uninitialized_variables(
     var_list: Sequence[Variable] | None = None, name: str = "report_uninitialized_variables"
 ) -> Tensor:
-    """The names of the variables without a value, a vector of strings.
+    """The names of uninitialized variables, a vector of strings.
 
-    It looks at `var_list`, by default at all variables made so far, those local to a replica too.
+    It checks `var_list`, by default all variables created so far, including local ones.
     """
     variables = _all(var_list)
     with get_default_graph().name_scope(name):
@@ -39,11 +39,11 @@ def report_uninitialized_variables(
 
 
 def assert_variables_initialized(var_list: Sequence[Variable] | None = None) -> Operation | None:
-    """An operation that fails unless `var_list`, by default all variables, have values.
+    """An operation that fails unless `var_list`, by default all variables, are initialized.
 
     None if there are no variables.
 
-    Errors: UninitializedError when it runs, naming the first without one.
+    Errors: UninitializedError at run time, naming the first one.
     """
     if not (variables := _all(var_list)):
         return None

@@ -1,4 +1,4 @@
-"""Mutable state: variables, read and updated through their handle."""
+"""Variables: mutable state, read and updated through handles."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _read(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
 
 
 def _update(handles: int, likes: tuple[int, ...]) -> Callable[..., list[Spec]]:
-    """Shape rule of an update: inputs at `likes` are like the variable, the others scalars."""
+    """Shape rule of an update: inputs at `likes` have the variable's shape, others are scalars."""
 
     def infer(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
         dtype, shape = np.dtype(attrs["dtype"]), tuple(attrs["shape"])
@@ -65,7 +65,7 @@ def _update(handles: int, likes: tuple[int, ...]) -> Callable[..., list[Spec]]:
 
 
 def _read_gradient(operation: Operation, grad: Tensor) -> list[Tensor]:
-    return [grad]  # a handle's gradient is the gradient of the value read through it
+    return [grad]  # the gradient of a handle is that of its value
 
 
 def _counted(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
@@ -97,14 +97,14 @@ op("WaitInitialized", infer=lambda inputs, attrs: [], grad=_HANDLE, stateful=Tru
 
 @guarded
 class Variable(RowUpdates, Assignable):
-    """Mutable state that lives between steps.
+    """Mutable state that persists between steps.
 
-    `initial_value` is a value, a tensor, or a function of no arguments giving one; its static shape
-    must be known. `trainable` variables are what optimizers update by default. `collections` are
-    the names it is remembered under, by default "variables". One in "local_variables" is each
-    replica's own: it lives with the driver, and every replica gives it its initial value.
-    Optimizers replace its value by `constraint(value)` after each update. It is trainable by
-    default unless `synchronization` is ON_READ.
+    `initial_value` is a value, a tensor, or a function without arguments that returns one; its
+    shape must be static. Optimizers update `trainable` variables by default. `collections` are the
+    collections that it is added to, by default "variables". A variable in "local_variables" is
+    local to a replica: it is on the driver, and every replica initializes it. Optimizers replace
+    its value by `constraint(value)` after each update. It is trainable by default unless
+    `synchronization` is ON_READ.
     """
 
     @also_takes("validate_shape", "caching_device", "use_resource", "expected_shape")
@@ -140,35 +140,35 @@ class Variable(RowUpdates, Assignable):
                 self.initializer = self._update("Assign", [value], initial=True)
                 self.fetched = self._read(f"{self.name}/value")
         self.trainable, self.constraint = trainable, constraint
-        self._load: tuple[Tensor, Operation] | None = None  # what `load` runs
+        self._load: tuple[Tensor, Operation] | None = None  # the operation of `load`
         if trainable:
             names.append(GraphKeys.TRAINABLE_VARIABLES)
         graph.add_to_collections(names, self)
 
     @property
     def graph(self) -> Graph:
-        """The graph it belongs to."""
+        """The graph of the variable."""
         return self.op.graph
 
     @property
     def device(self) -> str:
-        """The device asked for."""
+        """The requested device."""
         return self.op.device
 
     def set_shape(self, shape: Any) -> None:
-        """Its shape is known: ShapeError if `shape` contradicts it."""
+        """Check that `shape` agrees with its static shape. Errors: ShapeError."""
         narrowed(self.shape, shape, self.op)
 
     @property
     def here(self) -> Graph:
-        """Where operations on it are made now: its graph, or the body of a loop or branch in it."""
+        """The graph for new operations on it: its own, or the body of a loop or branch."""
         return innermost(self.graph)
 
     def read_value(self, name: str = "read") -> Tensor:
         """A new read of its value, after the control dependencies in force.
 
-        It sees the updates that it follows, by control dependencies or by values, and none of the
-        other updates of its step. Where a variable is used as a tensor, that is such a read, too.
+        It sees the updates that precede it by control or data dependencies, and no other updates of
+        its step. The use of a variable as a tensor is such a read, too.
         """
         graph = innermost(self.graph)
         with graph.name_scope(graph.prefix):
@@ -187,7 +187,7 @@ class Variable(RowUpdates, Assignable):
         return self.after(done) if read_value else done
 
     def after(self, update: Operation) -> Tensor:
-        """Its value after `update`, an operation made now."""
+        """Its value after `update`, an operation just created."""
         graph = update.graph
         with graph.control_dependencies(None), graph.control_dependencies([update]):
             with graph.name_scope(f"{update.name}/"):
@@ -199,21 +199,21 @@ class Variable(RowUpdates, Assignable):
         return update(type, [self], inputs, name, initial=initial)
 
     def eval(self, session: Any = None) -> Any:
-        """Its value in `session`, by default the default one."""
+        """Its value in `session`, by default the default session."""
         return default_session.chosen(session, self.graph, repr(self.name)).run(self)
 
     def dlpack(self, session: Any = None) -> Any:
-        """Its memory in `session`, as an array that other libraries take by DLPack, uncopied.
+        """Its memory in `session`, as an array that other libraries take by DLPack without a copy.
 
-        The values stay as they are while that array, or what was made of it, lives: an update goes
-        into a second buffer. They are the session's: nobody may write there.
-        Ranks:  one on which it lives; each replica has its own, a server that of all.
-        Errors: UninitializedError; FetchError where it lives on another rank.
+        The values do not change while that array, or an import of it, exists: an update writes to a
+        second buffer. The memory belongs to the session and must not be written.
+        Ranks:  a rank that holds it; each replica has its own copy, a server that of all.
+        Errors: UninitializedError; FetchError if it is on another rank.
         """
         return default_session.chosen(session, self.graph, repr(self.name)).share(self)
 
     def load(self, value: Any, session: Any = None) -> None:
-        """Set it to `value` in `session`, by default the default one.
+        """Set it to `value` in `session`, by default the default session.
 
         Ranks:  every rank that runs the script, with the same value.
         """
@@ -230,9 +230,9 @@ class Variable(RowUpdates, Assignable):
         chosen.run(done, {fed: value})
 
     def initialized_value(self) -> Tensor:
-        """Its value if it has one, else its initial value: for initial values of other variables.
+        """Its value if initialized, else its initial value; for initial values of other variables.
 
-        Both may be given their values in one step.
+        Both may be initialized in one step.
         """
         from hpcflow.ops.control_flow.cond_while import cond
 
@@ -251,14 +251,14 @@ class Variable(RowUpdates, Assignable):
 
 
 def is_trained(trainable: bool | None, synchronization: VariableSynchronization | None) -> bool:
-    """What `trainable` says, which by default follows from how copies are kept equal."""
+    """The value of `trainable`; the default depends on `synchronization`."""
     if trainable is None:
         return synchronization != VariableSynchronization.ON_READ
     return bool(trainable)
 
 
 def _initial(given: Any, dtype: Any) -> Tensor:
-    """The initial value of a variable as a tensor, of a known shape."""
+    """The initial value of a variable as a tensor of static shape."""
     dtype = None if dtype is None else as_dtype(dtype)
     if callable(given):
         with get_default_graph().name_scope("Initializer"):
@@ -278,7 +278,7 @@ def _initial(given: Any, dtype: Any) -> Tensor:
 def variable_of_op(
     made: Operation, initializer: Operation, read: Tensor | None, trainable: bool
 ) -> Variable:
-    """The variable whose operations were imported; `read` is the read that a fetch of it runs."""
+    """The variable of imported operations; `read` is the read run by a fetch."""
     variable = Variable.__new__(Variable)
     variable.name, variable.op, variable.handle = made.name, made, made.outputs[0]
     variable.dtype, variable.shape = made.attrs["dtype"], Sizes(made.attrs["shape"])
@@ -308,7 +308,7 @@ def update(
 
 
 def is_variable_initialized(variable: Variable) -> Tensor:
-    """Whether `variable` has a value; a boolean scalar."""
+    """Whether `variable` is initialized; a boolean scalar."""
     graph = the_variable("is_variable_initialized", variable).here
     with graph.colocate_with(variable.op):
         made = graph.create_op("IsVariableInitialized", [variable.handle], {}, None)
@@ -322,9 +322,9 @@ def assign(
     use_locking: bool | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Set the variable `ref` to `value`; its value after that.
+    """Set the variable `ref` to `value`; returns its new value.
 
-    The shape is validated in any case, and `use_locking` changes nothing.
+    The shape is always validated, and `use_locking` has no effect.
     """
     return the_variable("assign", ref).assign(value, name=name)
 
@@ -332,21 +332,21 @@ def assign(
 def assign_add(
     ref: Variable, value: Any, use_locking: bool | None = None, name: str | None = None
 ) -> Tensor:
-    """Add `value` to the variable `ref`; its value after that."""
+    """Add `value` to the variable `ref`; returns its new value."""
     return the_variable("assign_add", ref).assign_add(value, name=name)
 
 
 def assign_sub(
     ref: Variable, value: Any, use_locking: bool | None = None, name: str | None = None
 ) -> Tensor:
-    """Subtract `value` from the variable `ref`; its value after that."""
+    """Subtract `value` from the variable `ref`; returns its new value."""
     return the_variable("assign_sub", ref).assign_sub(value, name=name)
 
 
 def count_up_to(ref: Variable, limit: int, name: str | None = None) -> Tensor:
-    """The value of the integer scalar variable `ref`, which grows by one.
+    """The value of the integer scalar variable `ref`, which is then incremented.
 
-    Errors: OutOfRangeError, which ends the step alone, once it is `limit`.
+    Errors: OutOfRangeError, which ends only the step, once it is `limit`.
     """
     graph = the_variable("count_up_to", ref).here
     attrs = {"dtype": ref.dtype, "shape": ref.shape, "limit": whole(limit, "limit")}
@@ -356,9 +356,9 @@ def count_up_to(ref: Variable, limit: int, name: str | None = None) -> Tensor:
 
 
 def global_variables(scope: str | None = None) -> list[Variable]:
-    """The variables of the default graph that replicas share, in creation order.
+    """The variables of the default graph shared by replicas, in creation order.
 
-    With `scope`, a regular expression, those whose name begins with a match.
+    `scope`, a regular expression, selects those whose name begins with a match.
     """
     return get_default_graph().get_collection(GraphKeys.GLOBAL_VARIABLES, scope)
 
@@ -369,22 +369,22 @@ def trainable_variables(scope: str | None = None) -> list[Variable]:
 
 
 def local_variables(scope: str | None = None) -> list[Variable]:
-    """The variables that are each replica's own; `scope` as in `global_variables`."""
+    """The variables local to each replica; `scope` as in `global_variables`."""
     return get_default_graph().get_collection(GraphKeys.LOCAL_VARIABLES, scope)
 
 
 def model_variables(scope: str | None = None) -> list[Variable]:
-    """The variables that a library marked as the model's; `scope` as in `global_variables`."""
+    """The variables in the collection of model variables; `scope` as in `global_variables`."""
     return get_default_graph().get_collection(GraphKeys.MODEL_VARIABLES, scope)
 
 
 def moving_average_variables(scope: str | None = None) -> list[Variable]:
-    """The variables whose average is kept; `scope` as in `global_variables`."""
+    """The variables with a moving average; `scope` as in `global_variables`."""
     return get_default_graph().get_collection(GraphKeys.MOVING_AVERAGE_VARIABLES, scope)
 
 
 def variables_initializer(var_list: Sequence[Variable], name: str = "init") -> Operation:
-    """One operation that gives `var_list` their initial values."""
+    """One operation that initializes `var_list`."""
     listed = several(var_list, "variables_initializer")
     for v in listed:
         if not hasattr(v, "initializer"):
@@ -393,10 +393,10 @@ def variables_initializer(var_list: Sequence[Variable], name: str = "init") -> O
 
 
 def global_variables_initializer() -> Operation:
-    """One operation that gives every variable made so far its initial value."""
+    """One operation that initializes every variable created so far."""
     return variables_initializer(global_variables())
 
 
 def local_variables_initializer() -> Operation:
-    """One operation that gives every local variable made so far its initial value."""
+    """One operation that initializes every local variable created so far."""
     return variables_initializer(local_variables())

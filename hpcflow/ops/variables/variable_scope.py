@@ -1,7 +1,7 @@
-"""Variables by name: `get_variable` in `variable_scope`s that say what is made and what is shared.
+"""Variable scopes: `get_variable` creates or shares variables by name in `variable_scope`s.
 
-The rules are TensorFlow 1's: names join by scope, reuse is inherited by inner scopes, and a scope
-entered by its object is the same scope again wherever that happens.
+The rules are TensorFlow 1's: names are joined by scope, inner scopes inherit reuse, and a scope
+entered by its object is the same scope everywhere.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ Getter = Callable[..., Any]
 
 
 class _Reuse(enum.Enum):
-    """How `reuse` says "share the variable if it exists, else make it"."""
+    """The value of `reuse` for "share the variable if it exists, else create it"."""
 
     AUTO_REUSE = 1
 
 
 AUTO_REUSE = _Reuse.AUTO_REUSE
-_STATE = ("variable scopes",)  # the collection that keeps a graph's `_State`
+_STATE = ("variable scopes",)  # collection of a graph's `_State`
 
 
 class _State:
-    """Of one graph: its variables by name, and for each thread the scope it is in."""
+    """A graph's variables by name, and the current scope of each thread."""
 
     def __init__(self) -> None:
         self.store = Store()
@@ -46,7 +46,7 @@ class _State:
 
     @property
     def scope(self) -> VariableScope:
-        """The scope that this thread is in."""
+        """The current scope of this thread."""
         if not hasattr(self._thread, "scope"):
             self._thread.scope = VariableScope(False)
         return self._thread.scope
@@ -57,7 +57,7 @@ class _State:
 
     @property
     def opened(self) -> dict[str, int]:
-        """How often each scope was opened; forgotten for those inside one that closes."""
+        """The number of times each scope was opened; inner scopes are reset when a scope closes."""
         if not hasattr(self._thread, "opened"):
             self._thread.opened = {}
         return self._thread.opened
@@ -67,7 +67,7 @@ class _State:
         self._thread.opened = counts
 
     def free_name(self, prefix: str) -> str:
-        """`prefix` inside the current scope, numbered if such a scope was opened before."""
+        """`prefix` inside the current scope, with a number if such a scope was opened before."""
         full, n = _join(self.scope.name, prefix), 0
         while self.opened.get(full if not n else f"{full}_{n}"):
             n += 1
@@ -83,9 +83,9 @@ def _state(graph: Graph | None = None) -> _State:
 
 @guarded
 class VariableScope:
-    """What `get_variable` does by default: the prefix of names, and the default arguments.
+    """The defaults of `get_variable`: name prefix and default arguments.
 
-    `reuse` False makes variables, True shares those that exist, AUTO_REUSE does either.
+    `reuse` False creates variables, True shares existing ones, AUTO_REUSE does either.
     """
 
     def __init__(
@@ -112,12 +112,12 @@ class VariableScope:
 
     @property
     def original_name_scope(self) -> str:
-        """The name scope of operations made where it was opened first; ends in a slash."""
+        """The name scope of operations at its first opening; ends in a slash."""
         return self._name_scope
 
     @property
     def reuse(self) -> Any:
-        """Whether it shares variables: True, False or AUTO_REUSE."""
+        """Whether variables are shared: True, False or AUTO_REUSE."""
         return self._reuse
 
     @property
@@ -137,12 +137,12 @@ class VariableScope:
 
     @property
     def constraint(self) -> Callable[..., Any] | None:
-        """What optimizers make of the value of its variables after each update, by default."""
+        """The default constraint, which optimizers apply to a variable after each update."""
         return self._constraint
 
     @property
     def custom_getter(self) -> Getter | None:
-        """What is called in place of `get_variable`, with that as its first argument."""
+        """The function called in place of `get_variable`, which is its first argument."""
         return self._custom_getter
 
     @property
@@ -151,7 +151,7 @@ class VariableScope:
         return self._dtype
 
     def reuse_variables(self) -> None:
-        """From here on variables are shared, in this scope and those inside."""
+        """Share variables from here on, in this scope and inner scopes."""
         self._reuse = True
 
     def set_initializer(self, initializer: Any) -> None:
@@ -175,15 +175,15 @@ class VariableScope:
         self._dtype = dtype
 
     def get_collection(self, name: str) -> list[Any]:
-        """What the default graph remembers under `name` whose own name is in this scope."""
+        """The elements of the collection `name` whose names are in this scope."""
         return get_default_graph().get_collection(name, self._name + "/" if self._name else "")
 
     def global_variables(self) -> list[Variable]:
-        """Its variables that replicas share."""
+        """Its variables shared by replicas."""
         return self.get_collection(GraphKeys.GLOBAL_VARIABLES)
 
     def local_variables(self) -> list[Variable]:
-        """Its variables that are each replica's own."""
+        """Its variables local to each replica."""
         return self.get_collection(GraphKeys.LOCAL_VARIABLES)
 
     def trainable_variables(self) -> list[Variable]:
@@ -228,7 +228,7 @@ class VariableScope:
 
 
 def _dtype_of(initializer: Any, default: Any) -> Any:
-    """The dtype of a variable that was not asked for: that of a value, else the scope's."""
+    """The dtype of a variable without an explicit one: that of a value, else the scope's."""
     if initializer is None or callable(initializer):
         return default
     given = getattr(initializer, "dtype", None)
@@ -236,7 +236,7 @@ def _dtype_of(initializer: Any, default: Any) -> Any:
 
 
 def _as_reuse(reuse: Any) -> bool | None:
-    """True, False, or None for AUTO_REUSE, as the store takes it."""
+    """True, False, or None for AUTO_REUSE, for the store."""
     return None if reuse is AUTO_REUSE else bool(reuse)
 
 
@@ -263,15 +263,15 @@ def get_variable(
     constraint: Callable[..., Any] | None = None,
     synchronization: VariableSynchronization | None = None,
 ) -> Any:
-    """The variable `name` of the current variable scope: made, or shared, as the scope says.
+    """The variable `name` of the current variable scope, created or shared.
 
-    `initializer` is a function of (shape, dtype), a function of nothing, or the value, which then
-    tells the shape; by default Glorot's uniform for floats and zeros for others. What
-    `regularizer(variable)` gives joins the collection "regularization_losses". With a `partitioner`
+    `initializer` is a function of (shape, dtype), a function without arguments, or the value, which
+    then gives the shape; by default Glorot uniform for floats and zeros for others. The result of
+    `regularizer(variable)` is added to the collection "regularization_losses". With a `partitioner`
     the result is a `PartitionedVariable`. `constraint` and `synchronization` are as in `Variable`.
 
-    Errors: VariableNameError if it exists and is not to be shared, does not and is, or has another
-            shape or dtype.
+    Errors: VariableNameError if it exists and may not be shared, does not exist and must be shared,
+            or has another shape or dtype.
     """
     return get_variable_scope().get_variable(
         name,
@@ -289,7 +289,7 @@ def get_variable(
 
 
 def get_local_variable(name: str, *args: Any, **kwargs: Any) -> Any:
-    """As `get_variable`, but each replica's own, not trained and not in checkpoints."""
+    """As `get_variable`, but local to each replica, not trainable and not in checkpoints."""
     if "trainable" in kwargs:
         raise TypeError("get_local_variable() takes no 'trainable': a local variable is not")
     kwargs["collections"] = [GraphKeys.LOCAL_VARIABLES, *(kwargs.get("collections") or ())]
@@ -297,7 +297,7 @@ def get_local_variable(name: str, *args: Any, **kwargs: Any) -> Any:
 
 
 def no_regularizer(_: Any) -> None:
-    """The regularizer of scopes that want none although an outer one has one."""
+    """The regularizer that disables that of an outer scope."""
     return None
 
 
@@ -316,12 +316,12 @@ def variable_scope(
     auxiliary_name_scope: bool = True,
     constraint: Callable[..., Any] | None = None,
 ) -> Iterator[VariableScope]:
-    """Variables that `get_variable` makes inside are called `scope/name`; so are operations.
+    """A scope in which variables of `get_variable` are named `scope/name`; also operations.
 
-    `name_or_scope` joins the scope outside; a VariableScope is that scope itself again. None takes
-    `default_name`, numbered if it is taken. `reuse` True shares variables, AUTO_REUSE makes those
-    that are missing; it holds for scopes inside too. With `auxiliary_name_scope` False the names
-    of operations stay as they are. `values` are as in `hf.name_scope`.
+    `name_or_scope` is relative to the current scope; a VariableScope is reopened. None means
+    `default_name`, with a number if in use. `reuse` True shares variables, AUTO_REUSE creates
+    missing ones; inner scopes inherit it. With `auxiliary_name_scope` False the names of operations
+    do not change. `values` are as in `hf.name_scope`.
     """
     _check_scope_arguments(name_or_scope, default_name, reuse)
     given = {
@@ -376,7 +376,7 @@ def _opened(
     reuse: Any,
     ops: str,
 ) -> VariableScope:
-    """The scope that a `with` makes current: its own settings over those of what it continues."""
+    """The scope opened by a `with`: its own settings override those of the scope it continues."""
     again = isinstance(given, VariableScope)
     base = given if isinstance(given, VariableScope) else outer
     settings = {
@@ -395,7 +395,7 @@ def _opened(
 
 
 def _nested(outer: Getter, inner: Getter) -> Getter:
-    """Getters of nested scopes: the innermost is called first and calls on the one outside."""
+    """Getters of nested scopes: the innermost is called first and calls the outer one."""
 
     def getter(next_getter: Getter, *args: Any, **kwargs: Any) -> Any:
         return inner(functools.partial(outer, next_getter), *args, **kwargs)
@@ -405,7 +405,7 @@ def _nested(outer: Getter, inner: Getter) -> Getter:
 
 @contextlib.contextmanager
 def _inside(state: _State, scope: VariableScope, again: bool) -> Iterator[VariableScope]:
-    """`scope` is the current one; scopes inside are numbered anew each time it is entered."""
+    """Make `scope` current; inner scopes are numbered anew at each entry."""
     outer, before = state.scope, dict(state.opened)
     state.opened[scope.name] = state.opened.get(scope.name, 0) + 1
     state.scope = scope

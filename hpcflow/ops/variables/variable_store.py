@@ -1,4 +1,4 @@
-"""The variables of a graph that `get_variable` made, by name."""
+"""Variable store: the variables of a graph created by `get_variable`, by name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hpcflow.ops.variables.variable_ops import Variable
 
 
 class Store:
-    """Makes variables once and hands them out again."""
+    """Creates variables once and returns them again."""
 
     def __init__(self) -> None:
         self._made: dict[str, Any] = {}
@@ -44,7 +44,7 @@ class Store:
         partitioner: Callable[..., Sequence[int]] | None = None,
         constraint: Callable[..., Any] | None = None,
     ) -> Any:
-        """The variable called `name`: shared if `reuse`, made if not, either if that is None."""
+        """The variable `name`: shared if `reuse`, created if not, either if None."""
         found = self._made.get(name)
         shape = None if shape is None else given_shape(shape)
         dtype = as_dtype("float32" if dtype is None else dtype)
@@ -81,7 +81,7 @@ class Store:
 def _check_shared(
     found: Any, shape: Shape, dtype: Any, reuse: bool | None, partitioner: Any
 ) -> None:
-    """Errors: VariableNameError if `found` may not be shared, or is not what is asked for."""
+    """Check that `found` may be shared and matches. Errors: VariableNameError."""
     is_cut = isinstance(found, PartitionedVariable)
     line = (next(iter(found)) if is_cut else found).op.line
     wrong, hint = "", None
@@ -103,7 +103,7 @@ def _check_shared(
 
 
 def _cut_alike(found: PartitionedVariable, partitioner: Any) -> bool:
-    """Whether `partitioner`, if there is one, cuts as `found` is cut."""
+    """Whether `partitioner`, if given, divides as `found` is divided."""
     if partitioner is None:
         return True
     return tuple(partitioner(shape=found.shape, dtype=found.dtype)) == found.partitions
@@ -118,7 +118,7 @@ def _fits(shape: Shape, found: Shape) -> bool:
 
 
 class _Value:
-    """The initial value of a variable, or of pieces of it, by its initializer."""
+    """The initial value of a variable, or of its shards, from its initializer."""
 
     def __init__(self, name: str, shape: Shape, dtype: Any, initializer: Any) -> None:
         self.name, self.dtype = name, dtype
@@ -163,11 +163,11 @@ class _Value:
         return value
 
     def whole(self) -> Any:
-        """The value of all of it: a tensor, or a function of nothing."""
+        """The whole value: a tensor, or a function without arguments."""
         return self._call(self.shape, None) if callable(self.initializer) else self.initializer
 
     def piece(self, start: tuple[int, ...], shape: tuple[int, ...]) -> Any:
-        """The value of the piece that begins at `start`."""
+        """The value of the shard that begins at `start`."""
         if not callable(self.initializer):
             value = self.initializer
             return lambda: slice(value, start, shape)
@@ -190,7 +190,7 @@ def _parameters(function: Callable[..., Any]) -> Any:
 
 
 def _takes_shape(initializer: Callable[..., Any]) -> bool:
-    """Whether it is a function of a shape, not one of no arguments."""
+    """Whether it is a function of a shape, not one without arguments."""
     return any(p.default is p.empty for p in _parameters(initializer).values())
 
 

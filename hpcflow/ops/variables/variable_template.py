@@ -1,4 +1,4 @@
-"""Templates: a function that makes variables when first called and shares them from then on."""
+"""Variable templates: functions that create variables at the first call and then share them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hpcflow.ops.variables.variable_scope import VariableScope, variable_scope
 
 
 class Template:
-    """What `make_template` makes: call it as the function."""
+    """The result of `make_template`, called like the function."""
 
     def __init__(
         self,
@@ -26,7 +26,7 @@ class Template:
         self.func = func
         self._name, self._unique_name, self._custom_getter = name, unique_name, custom_getter
         self._scope: VariableScope | None = None
-        self._made = False  # its variables
+        self._made = False  # its variables exist
         if create_scope_now:
             with variable_scope(unique_name, name, custom_getter=custom_getter) as self._scope:
                 pass
@@ -34,7 +34,7 @@ class Template:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function in the template's variable scope.
 
-        Errors: VariableNameError if a later call makes a trainable variable.
+        Errors: VariableNameError if a later call creates a trainable variable.
         """
         if self._scope is not None:
             with variable_scope(self._scope, reuse=self._made):
@@ -61,27 +61,27 @@ class Template:
 
     @property
     def name(self) -> str:
-        """The name it was given."""
+        """The given name."""
         return self._name
 
     @property
     def variable_scope(self) -> VariableScope | None:
-        """The scope of its variables, None before the first call."""
+        """The scope of its variables; None before the first call."""
         return self._scope
 
     @property
     def variables(self) -> list[Any]:
-        """Its variables, those local to a replica too."""
+        """Its variables, including local ones."""
         return self.global_variables + self.local_variables
 
     @property
     def global_variables(self) -> list[Any]:
-        """Its variables that replicas share."""
+        """Its variables shared by replicas."""
         return self._scope.global_variables() if self._scope else []
 
     @property
     def local_variables(self) -> list[Any]:
-        """Its variables that are each replica's own."""
+        """Its variables local to each replica."""
         return self._scope.local_variables() if self._scope else []
 
     @property
@@ -98,9 +98,9 @@ def make_template(
     custom_getter_: Callable[..., Any] | None = None,
     **kwargs: Any,
 ) -> Template:
-    """`func_` (with `kwargs`) as a function whose `get_variable` variables all calls share.
+    """`func_` (with `kwargs`) as a function whose calls share the variables of `get_variable`.
 
-    Its scope is `name_`, numbered if that is taken, or exactly `unique_name_`; it is made in the
+    Its scope is `name_`, with a number if in use, or exactly `unique_name_`; it is created at the
     first call, or now.
     """
     func = functools.partial(func_, **kwargs) if kwargs else func_

@@ -1,6 +1,6 @@
-"""Kernels that update variables in place, in tiles that stay in the cache; bit-deterministic.
+"""Variable update kernels: in-place updates in cache-sized tiles; deterministic.
 
-They work on flat views: variables and their slots are C-contiguous.
+They operate on flat views: variables and their slots are C-contiguous.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 from hpcflow.kernels.kernel_registry import Node, Tiled, kernel
 
-TILE = 32 << 10  # elements: variable, slots, gradient and scratch of a tile fit a core's L2 cache
+TILE = 32 << 10  # elements: a tile's variable, slots, gradient and scratch fit a core's L2 cache
 
 
 @kernel("IsVariableInitialized", "new", moves=True)
@@ -31,13 +31,13 @@ def _assign_sub(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 def _scratch(xp: Any, node: Node) -> Any:
-    """Room for one tile; a GPU takes all elements in one."""
+    """A scratch array for one tile; on a GPU for all elements."""
     size = int(np.prod(node.attrs["shape"], dtype=np.int64))
     return xp.empty(min(size, TILE) if xp is np else size, node.attrs["dtype"])
 
 
 def _tiles(scratch: Any, *arrays: Any) -> Iterator[list[Any]]:
-    """The tiles of `arrays` side by side, followed by as much of the scratch array."""
+    """The corresponding tiles of `arrays`, and of the scratch array."""
     flats = [a.reshape(-1) for a in arrays]
     size, step = flats[0].size, scratch.size
     if size == step:
@@ -83,10 +83,10 @@ def _momentum(xp: Any, node: Node) -> Callable[..., Any]:
 
 @kernel("ApplyAdam", "update", tiles=True)
 def _adam(xp: Any, node: Node) -> Callable[..., Any]:
-    """Kingma and Ba's Adam, in TensorFlow's form; `step` (int64 scalar) counts the updates."""
+    """Adam (Kingma and Ba) in TensorFlow's form; `step` (int64 scalar) counts the updates."""
     scratch = _scratch(xp, node)
     dtype = node.attrs["dtype"]
-    exact = float if xp is np else lambda c: c.astype(np.float64)  # a GPU is not waited for
+    exact = float if xp is np else lambda c: c.astype(np.float64)  # no GPU synchronization
 
     def tiles(
         var: Any, m: Any, v: Any, step: Any, lr: Any, beta1: Any, beta2: Any, eps: Any, grad: Any

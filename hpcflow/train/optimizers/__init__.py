@@ -1,1 +1,1 @@
-"""Optimizers, library code over ordinary operations: one idea a file, `base` first."""
+"""Optimizers: library code over ordinary operations, one per file; `optimizer` is the base."""

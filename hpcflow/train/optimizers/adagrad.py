@@ -1,4 +1,4 @@
-"""Optimizers that scale each element by the squares of its gradients: Adagrad and its kin."""
+"""Adagrad optimizers: each element scaled by its squared gradients; Adadelta, RMSProp, FTRL."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class AdagradOptimizer(FormulaOptimizer):
 
 
 class ProximalAdagradOptimizer(FormulaOptimizer):
-    """Adagrad's rate of each element, then the proximal step of l1 and l2 penalties."""
+    """Adagrad's rate for each element, then the proximal step of L1 and L2 penalties."""
 
     SLOTS = ("accumulator",)
 
@@ -86,7 +86,7 @@ class ProximalAdagradOptimizer(FormulaOptimizer):
 
 
 class AdagradDAOptimizer(FormulaOptimizer):
-    """Adagrad with dual averaging (Duchi, Hazan, Singer 2011): weights from all gradients at once.
+    """Adagrad with dual averaging (Duchi, Hazan, Singer 2011): weights computed from all gradients.
 
     `global_step` counts the updates; pass it to `minimize` too.
     """
@@ -128,7 +128,7 @@ class AdagradDAOptimizer(FormulaOptimizer):
 
 
 class AdadeltaOptimizer(FormulaOptimizer):
-    """Adadelta (Zeiler, arXiv:1212.5701), its step scaled by `learning_rate`."""
+    """Adadelta (Zeiler, arXiv:1212.5701), with its step multiplied by `learning_rate`."""
 
     SLOTS = ("accum", "accum_update")
 
@@ -152,11 +152,11 @@ class AdadeltaOptimizer(FormulaOptimizer):
 
 
 class RMSPropOptimizer(FormulaOptimizer):
-    """RMSProp (Tieleman and Hinton 2012), with momentum, as TensorFlow 1.
+    """RMSProp (Tieleman and Hinton 2012) with momentum, as in TensorFlow 1.
 
     `ms = decay * ms + (1 - decay) * g * g`, from 1; `mom = momentum * mom + rate * g / sqrt(ms +
-    epsilon)`; `var -= mom`. With `centered` (Graves, arXiv:1308.0850) ms loses the square of the
-    gradients' moving average.
+    epsilon)`; `var -= mom`. With `centered` (Graves, arXiv:1308.0850) the square of the gradients'
+    moving average is subtracted from ms.
     """
 
     SLOTS: tuple[str, ...] = ("rms", "momentum")
@@ -200,8 +200,8 @@ class RMSPropOptimizer(FormulaOptimizer):
 class FtrlOptimizer(FormulaOptimizer):
     """FTRL-Proximal (McMahan et al. 2013); `l2_shrinkage...` is a penalty on the loss itself.
 
-    `accum` holds squares of gradients, `linear` their sum less what the weights have cost; a weight
-    is zero as long as `|linear| <= l1`.
+    `accum` is the sum of squared gradients. `linear` is the sum of gradients, corrected for the
+    changes of the weights. A weight is zero while `|linear| <= l1`.
     """
 
     SLOTS = ("accum", "linear")

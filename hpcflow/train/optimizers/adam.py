@@ -1,4 +1,4 @@
-"""Adam and its kin: moving averages of gradients and of their squares."""
+"""Adam optimizers: moving averages of gradients and of their squares."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from hpcflow.ops.variables.variable_ops import Variable, update
 from hpcflow.platform.rank_logging import say_once
 from hpcflow.train.optimizers.update_formula import Cells, FormulaOptimizer
 
-LARGE = 1 << 20  # elements of a table of which a step should not move all rows unasked
+LARGE = 1 << 20  # elements; for a larger table, updates of all rows are logged
 
 
 class AdamOptimizer(FormulaOptimizer):
-    """Adam (Kingma and Ba, arXiv:1412.6980) in the form of its section 2, as TensorFlow 1.
+    """Adam (Kingma and Ba, arXiv:1412.6980) in the form of its section 2, as in TensorFlow 1.
 
-    `var -= rate * m / (sqrt(v) + epsilon)` with the rate of update t of the variable,
-    `learning_rate * sqrt(1 - beta2^t) / (1 - beta1^t)`: `epsilon` is the paper's epsilon-hat, not
-    that of its Algorithm 1. IndexedSlices move all rows, by their averages, as TensorFlow's do;
-    `LazyAdamOptimizer` moves the rows of the gradient alone, at no more cost for a longer table.
+    `var -= rate * m / (sqrt(v) + epsilon)`, where the rate of update t of the variable is
+    `learning_rate * sqrt(1 - beta2^t) / (1 - beta1^t)`. `epsilon` is the paper's epsilon-hat, not
+    that of its Algorithm 1. IndexedSlices update all rows, by their averages, as in TensorFlow.
+    `LazyAdamOptimizer` updates only the rows of the gradient; its cost does not depend on the
+    table's length.
     """
 
     SLOTS = ("m", "v")
@@ -48,7 +49,7 @@ class AdamOptimizer(FormulaOptimizer):
         c.subtract(rate * m / (sqrt(v) + c.number("epsilon")))
 
     def _averages(self, c: Cells, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The new averages, kept, and the rate of this update."""
+        """The updated averages and the rate of this update."""
         m, v = c.slot("m"), c.slot("v")
         m = m + (g - m) * c.rest("beta1")
         v = v + (square(g) - v) * c.rest("beta2")
@@ -77,25 +78,26 @@ class AdamOptimizer(FormulaOptimizer):
 
 
 class LazyAdamOptimizer(AdamOptimizer):
-    """Adam of which IndexedSlices update only the rows they have (TensorFlow's contrib).
+    """Adam that updates only the rows of IndexedSlices (TensorFlow's contrib).
 
-    Averages of other rows do not decay, and these rows do not move. Dense gradients are Adam's.
+    Averages of other rows do not decay, and other rows do not change. Dense gradients are handled
+    as in Adam.
     """
 
     ROWS = True
 
 
 def _missing(c: Cells, t: Tensor) -> tuple[Tensor, Tensor]:
-    """`1 - beta^t` of both betas: how much of the averages is not from their start at zero."""
+    """`1 - beta^t` of both betas: the bias correction for averages that start at zero."""
     return 1.0 - pow(c.exact("beta1"), t), 1.0 - pow(c.exact("beta2"), t)
 
 
 class AdamWOptimizer(AdamOptimizer):
     """Adam with decoupled weight decay (Loshchilov and Hutter, arXiv:1711.05101).
 
-    Each update also subtracts `learning_rate * weight_decay * var`, as PyTorch's and Keras's do, so
-    that a schedule of the rate is one of the decay. Of IndexedSlices it moves and decays the rows
-    that they have, and so do the averages, as `LazyAdamOptimizer`.
+    Each update also subtracts `learning_rate * weight_decay * var`, as in PyTorch and Keras, so
+    that a schedule of the rate also applies to the decay. IndexedSlices update and decay only their
+    rows, and the averages of these, as in `LazyAdamOptimizer`.
     """
 
     ROWS = True
@@ -123,10 +125,10 @@ class AdamWOptimizer(AdamOptimizer):
 
 
 class NadamOptimizer(AdamOptimizer):
-    """Adam with Nesterov momentum (Dozat 2016), as TensorFlow's contrib: the betas do not change.
+    """Adam with Nesterov momentum (Dozat 2016), as in TensorFlow's contrib: constant betas.
 
-    `var -= rate * (beta1 * m + (1 - beta1) * g) / (sqrt(v) + epsilon)`, `rate` as Adam's. Of
-    IndexedSlices it moves the rows that they have, as `LazyAdamOptimizer`.
+    `var -= rate * (beta1 * m + (1 - beta1) * g) / (sqrt(v) + epsilon)`, with the `rate` of Adam.
+    IndexedSlices update only their rows, as in `LazyAdamOptimizer`.
     """
 
     ROWS = True
@@ -151,7 +153,7 @@ class NadamOptimizer(AdamOptimizer):
 
 
 class AdamaxOptimizer(FormulaOptimizer):
-    """Adamax (Kingma and Ba, section 7.1): the largest decayed gradient in place of the root of v.
+    """Adamax (Kingma and Ba, section 7.1): Adam with the decayed maximum norm in place of sqrt(v).
 
     `u = max(beta2 * u, |g|); var -= learning_rate / (1 - beta1^t) * m / (u + epsilon)`.
     """

@@ -1,4 +1,4 @@
-"""Gradient accumulation: several micro batches make one update, as one large batch would."""
+"""Gradient accumulation: several micro-batches make one update, as one large batch would."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from hpcflow.train.optimizers.update_formula import FormulaOptimizer
 
 
 class AccumulatingOptimizer(Optimizer):
-    """`optimizer` with one update for every `steps` runs, by the mean of their gradients.
+    """`optimizer` with one update per `steps` runs, by the mean of their gradients.
 
-    With micro batches of one size that is the update of one batch of all their samples. The sums
-    are variables beside those trained (float32 for 16-bit ones), and with the count of runs in
-    checkpoints. `global_step` counts updates. Gradients are summed over replicas in every run.
-    Those of rows are added up where the table is, and each run works on all of it: slots of rows
-    not read move too.
+    With equal micro-batch sizes the update equals that of one batch of all their samples. The sums
+    are variables placed with the trained ones (float32 for 16-bit variables). Checkpoints contain
+    the sums and the count of runs. `global_step` counts updates. Gradients are summed over replicas
+    in every run. IndexedSlices are accumulated in a dense variable placed with the table, and each
+    run processes all of it: slots of rows that were not read change too.
     """
 
     def __init__(self, optimizer: Optimizer, steps: int) -> None:
@@ -44,13 +44,13 @@ class AccumulatingOptimizer(Optimizer):
     def _own_gradients(
         self, loss: Tensor, var_list: Sequence[Variable] | None, grad_loss: Any
     ) -> list[tuple[Any, Variable]]:
-        """As of the optimizer inside, of this micro batch."""
+        """The gradients of the wrapped optimizer for this micro-batch."""
         return self._optimizer._own_gradients(loss, var_list, grad_loss)
 
     def apply_gradients(
         self, grads_and_vars: Pairs, global_step: Variable | None = None, name: str | None = None
     ) -> Operation:
-        """Adds the gradients up; every `steps`-th run updates by their mean and starts anew."""
+        """Accumulate the gradients; every `steps`-th run applies their mean and resets the sums."""
         pairs = [(g, v) for g, v in grads_and_vars if g is not None]
         with get_default_graph().name_scope(name or self.name):
             if self._count is None:
@@ -75,10 +75,10 @@ class AccumulatingOptimizer(Optimizer):
             return group(*done)
 
     def _added(self, g: Any, v: Variable, due: Tensor) -> tuple[Tensor, Operation]:
-        """The mean of the gradients so far, and what keeps their sum."""
+        """The mean of the gradients so far, and the operation that stores their sum."""
         dtype = float32 if v.dtype.itemsize == 2 else v.dtype
         held = self._slot(v, "sum", "gradient_sum", dtype=dtype)
-        if isinstance(g, IndexedSlices):  # only rows go where the sum is
+        if isinstance(g, IndexedSlices):  # only the rows are sent
             rows = sum_equal_rows(g, optional=True)
             added = held.scatter_add(rows.with_values(cast(rows.values, dtype)))
             with v.here.control_dependencies([added]):
@@ -89,14 +89,14 @@ class AccumulatingOptimizer(Optimizer):
         return mean, update("Assign", [held], [where(due, 0, total)])
 
     def get_slot(self, var: Variable, name: str) -> Variable | None:
-        """The slot of the optimizer inside, or the sum of gradients, "sum"."""
+        """The slot of the wrapped optimizer, or the sum of gradients, "sum"."""
         return super().get_slot(var, name) or self._optimizer.get_slot(var, name)
 
     def get_slot_names(self) -> list[str]:
-        """The names of the slots of both."""
+        """The slot names of both."""
         return sorted({*super().get_slot_names(), *self._optimizer.get_slot_names()})
 
     def variables(self) -> list[Variable]:
-        """The slots of both, and the count of micro batches."""
+        """The slots of both, and the count of micro-batches."""
         own = [] if self._count is None else [self._count]
         return [*own, *super().variables(), *self._optimizer.variables()]

@@ -1,7 +1,7 @@
-"""Compressed gradients: fewer bytes from each replica to where the variables live.
+"""Gradient compression: fewer bytes from each replica to the device of the variables.
 
-What a replica adds to a gradient is made small before it leaves, and made a tensor again where the
-variable is updated. The model and the optimizer stay as they are.
+A replica's contribution to a gradient is compressed before it is sent and decompressed where the
+variable is updated. Model and optimizer do not change.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from hpcflow.ops.variables.variable_ops import Variable
 from hpcflow.train.optimizers.loss_scaling import LossScaleOptimizer
 from hpcflow.train.optimizers.optimizer import Optimizer, Pairs, computed, joined
 
-MIN_BYTES = 1024  # gradients of fewer bytes are sent as they are: a message costs more than they do
-MOST_ENTRIES = 1 << 31  # of one variable: an index takes four bytes
+MIN_BYTES = 1024  # smaller gradients are not compressed: latency dominates
+MOST_ENTRIES = 1 << 31  # of one variable: indices are int32
 
 
 class Compression:
-    """How a dense gradient of at least `min_bytes` bytes travels; others travel as they are.
+    """A method to send dense gradients of at least `min_bytes` bytes; others are uncompressed.
 
-    A subclass says which dtypes it is for and makes the sum over replicas in `_sum`.
+    A subclass lists its dtypes and implements the sum over replicas in `_sum`.
     """
 
     DTYPES: tuple[Any, ...] = (float32, float64)
@@ -44,7 +44,7 @@ class Compression:
         self.min_bytes = int(min_bytes)
 
     def joined(self, grad: Any, var: Variable) -> Any:
-        """The sum over replicas of the gradients `grad` of `var`, made where `var` lives."""
+        """The sum over replicas of the gradients `grad` of `var`, on the device of `var`."""
         rows = grad is None or isinstance(grad, IndexedSlices)
         nbytes = size_of(var.shape) * var.dtype.itemsize
         if rows or nbytes < self.min_bytes or var.dtype not in self.DTYPES:
@@ -52,7 +52,7 @@ class Compression:
         return self._sum(grad, var)
 
     def variables(self) -> list[Variable]:
-        """What each replica keeps for itself from step to step."""
+        """The variables that each replica keeps from step to step."""
         return []
 
     def _sum(self, grad: Tensor, var: Variable) -> Tensor:
@@ -60,10 +60,10 @@ class Compression:
 
 
 class BFloat16Compression(Compression):
-    """Gradients of float32 and float64 travel in bfloat16: half or a quarter of the bytes.
+    """Sends gradients of float32 and float64 as bfloat16: a half or a quarter of the bytes.
 
-    Each element is rounded to nearest, ties to even: an error of at most 2^-8 of it. Servers add up
-    in the variable's dtype; synchronous replicas round the sums on the way too.
+    Each element is rounded to nearest, ties to even: a relative error of at most 2^-8. Servers sum
+    in the variable's dtype. Synchronous replicas also round the partial sums of the allreduce.
     """
 
     def _sum(self, grad: Tensor, var: Variable) -> Tensor:
@@ -75,13 +75,14 @@ class BFloat16Compression(Compression):
 
 
 class TopKCompression(Compression):
-    """Of each gradient its largest entries travel; the rest is kept, and added to the next one.
+    """Sends only the largest entries of a gradient; the rest is added to the next gradient.
 
     A step sends the `fraction` of the entries of gradient + residual that are largest in magnitude,
-    at least one, as indices (int32) and values; what is not sent is the residual of the next step,
-    so everything is sent some day (error feedback: Seide et al. 2014; Stich et al. 2018, Algorithm
-    1; Lin et al. 2018, section 3.1, without its momentum correction). The residual is a local
-    variable of each replica. Checkpoints hold those of all; fewer replicas go on with their sums.
+    at least one, as indices (int32) and values. The unsent part is the residual of the next step,
+    so that everything is sent eventually (error feedback: Seide et al. 2014; Stich et al. 2018,
+    Algorithm 1; Lin et al. 2018, section 3.1, without its momentum correction). The residual is a
+    local variable of each replica. Checkpoints contain the residuals of all replicas; a restart
+    with fewer replicas adds them up.
     """
 
     def __init__(self, fraction: float = 0.01, min_bytes: int = MIN_BYTES) -> None:
@@ -96,11 +97,11 @@ class TopKCompression(Compression):
         self._residuals: dict[Variable, Variable] = {}
 
     def count(self, var: Variable) -> int:
-        """How many entries of the gradient of `var` a step sends."""
+        """The number of entries of the gradient of `var` that a step sends."""
         return max(1, round(self.fraction * size_of(var.shape)))
 
     def residual(self, var: Variable) -> Variable | None:
-        """What this replica has not sent of the gradients of `var`, flattened."""
+        """The unsent part of this replica's gradients of `var`, flattened."""
         return self._residuals.get(var)
 
     def variables(self) -> list[Variable]:
@@ -123,7 +124,7 @@ class TopKCompression(Compression):
             return add_entries(entries.indices, entries.values, var.shape)
 
     def _largest(self, grad: Tensor, var: Variable) -> tuple[Tensor, Tensor]:
-        """What is sent: indices and values; the residual loses it."""
+        """The indices and values to send, which are subtracted from the residual."""
         graph, rest = var.here, self._kept(var)
         with graph.name_scope(f"{var.name}/compressed"):
             with graph.control_dependencies([rest.assign_add(reshape(grad, [-1]))]):
@@ -149,10 +150,10 @@ class TopKCompression(Compression):
 
 
 class CompressedOptimizer(Optimizer):
-    """`optimizer`, whose gradients travel compressed: `BFloat16Compression()`, `TopKCompression()`.
+    """`optimizer` with compressed gradients: `BFloat16Compression()`, `TopKCompression()`.
 
-    It goes around other wrappers. What `compute_gradients` gives are the gradients that arrived:
-    they may be clipped as usual. Sparse gradients travel as rows, as they do without it.
+    It wraps other wrappers. `compute_gradients` returns the gradients after transport, which may be
+    clipped as usual. Sparse gradients are sent as rows, without compression.
     """
 
     def __init__(self, optimizer: Optimizer, compression: Compression) -> None:
@@ -183,32 +184,32 @@ class CompressedOptimizer(Optimizer):
     def compute_gradients(
         self, loss: Tensor, var_list: Sequence[Variable] | None = None, grad_loss: Any = None
     ) -> list[tuple[Any, Variable]]:
-        """As of the optimizer inside, but for what the compression leaves of them."""
+        """The gradients of the wrapped optimizer, after compression."""
         pairs = self._optimizer._own_gradients(loss, var_list, grad_loss)
         return [(self._compression.joined(g, v), v) for g, v in pairs]
 
     def apply_gradients(
         self, grads_and_vars: Pairs, global_step: Variable | None = None, name: str | None = None
     ) -> Operation:
-        """As of the optimizer inside."""
+        """The method of the wrapped optimizer."""
         return self._optimizer.apply_gradients(grads_and_vars, global_step, name)
 
     def get_slot(self, var: Variable, name: str) -> Variable | None:
-        """The slot of the optimizer inside."""
+        """The slot of the wrapped optimizer."""
         return self._optimizer.get_slot(var, name)
 
     def get_slot_names(self) -> list[str]:
-        """The names of the slots of the optimizer inside."""
+        """The slot names of the wrapped optimizer."""
         return self._optimizer.get_slot_names()
 
     def variables(self) -> list[Variable]:
-        """The slots of the optimizer inside, and what the compression keeps."""
+        """The slots of the wrapped optimizer, and the variables of the compression."""
         return [*self._optimizer.variables(), *self._compression.variables()]
 
 
 @contextlib.contextmanager
 def _where_made(grad: Tensor, var: Variable) -> Iterator[None]:
-    """On the worker that makes `grad`, else the driver: never on a server, which would be late."""
+    """The device of `grad` if it is a worker, otherwise the driver; never a server."""
     made = parse(grad.op.device)
     with var.here.device(None), var.here.device(str(made) if made.job != "ps" else None):
         yield

@@ -1,4 +1,4 @@
-"""Gradient descent, with momentum, and with a proximal step."""
+"""Gradient descent: plain, with momentum, and with a proximal step."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class GradientDescentOptimizer(FormulaOptimizer):
         if self._only_if is not None or is_half(var.dtype):
             return super()._apply_sparse(grad, var)
         rate = self._scalar("learning_rate", self._numbers["learning_rate"], var)
-        with var.here.colocate_with(var.op):  # rows of one index are subtracted one by one
+        with var.here.colocate_with(var.op):  # rows with equal indices are subtracted one by one
             rows = sum_equal_rows(grad, f"{var.name}/distinct", optional=True)
             return var._rows("ScatterSub", rows.indices, rows.values * rate, None)
 
@@ -40,7 +40,7 @@ class GradientDescentOptimizer(FormulaOptimizer):
 class MomentumOptimizer(FormulaOptimizer):
     """`accum = momentum * accum + gradient; var -= learning_rate * accum`.
 
-    With `use_nesterov` the variable moves by `gradient + momentum * accum` instead of `accum`.
+    With `use_nesterov` the update uses `gradient + momentum * accum` in place of `accum`.
     """
 
     SLOTS = ("momentum",)
@@ -68,7 +68,7 @@ class MomentumOptimizer(FormulaOptimizer):
 
 
 class ProximalGradientDescentOptimizer(FormulaOptimizer):
-    """Gradient descent, then the proximal step of l1 and l2 penalties (Duchi and Singer 2009)."""
+    """Gradient descent, then the proximal step of L1 and L2 penalties (Duchi and Singer 2009)."""
 
     @also_takes("use_locking")
     def __init__(
@@ -91,6 +91,6 @@ class ProximalGradientDescentOptimizer(FormulaOptimizer):
 
 
 def shrunk(moved: Tensor, rate: Tensor, c: Cells) -> Tensor:
-    """The proximal step: towards zero by `rate * l1`, and by the factor 1 / (1 + rate * l2)."""
+    """The proximal step: shrinks by `rate * l1` towards zero, then by 1 / (1 + rate * l2)."""
     size = maximum(abs(moved) - rate * c.number("l1"), 0)
     return sign(moved) * size / (rate * c.number("l2") + 1)

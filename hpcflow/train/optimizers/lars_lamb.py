@@ -1,6 +1,7 @@
-"""Optimizers for large batches, whose step of a layer has the size of the layer: LARS and LAMB.
+"""Large-batch optimizers LARS and LAMB: the step of a layer is scaled by the layer's norm.
 
-They need norms of whole variables, so gradients that are rows are made dense, which is told.
+They need norms of whole variables, so that IndexedSlices are converted to dense gradients, which is
+logged.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ def _norm(x: Tensor) -> Tensor:
 
 
 class LARSOptimizer(FormulaOptimizer):
-    """LARS (You, Gitman, Ginsburg, arXiv:1708.03888), momentum with a rate for each layer.
+    """LARS (You, Gitman, Ginsburg, arXiv:1708.03888): momentum with a rate for each layer.
 
     The rate is `learning_rate * eeta * |w| / (|g| + weight_decay * |w| + epsilon)`, or
-    `learning_rate` where a norm is zero; decayed is `g + weight_decay * w`. `skip_list` holds parts
-    of the names of variables that are neither scaled nor decayed, such as biases.
+    `learning_rate` if a norm is zero. The gradient with decay is `g + weight_decay * w`.
+    `skip_list` has substrings of the names of variables that are neither scaled nor decayed, such
+    as biases.
     """
 
     SLOTS = ("momentum",)
@@ -64,11 +66,12 @@ class LARSOptimizer(FormulaOptimizer):
 
 
 class LAMBOptimizer(FormulaOptimizer):
-    """LAMB (You et al., arXiv:1904.00962): Adam with weight decay, each layer's step scaled.
+    """LAMB (You et al., arXiv:1904.00962): Adam with weight decay and a scaled step for each layer.
 
     `r = m_hat / (sqrt(v_hat) + epsilon) + weight_decay * w; w -= learning_rate * |w| / |r| * r`;
-    the factor is 1 where a norm is zero. `exclude_from_weight_decay` and
-    `exclude_from_layer_adaptation` hold parts of names of variables; None makes both the same.
+    the factor is 1 if a norm is zero. `exclude_from_weight_decay` and
+    `exclude_from_layer_adaptation` have substrings of variable names; None for the second means the
+    same as the first.
     """
 
     SLOTS = ("m", "v")

@@ -1,4 +1,4 @@
-"""L-BFGS: a driver that minimizes a loss by whole batches, with a line search."""
+"""L-BFGS: minimizes a loss on full batches, with a line search."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from hpcflow.train.optimizers.optimizer import Optimizer
 
 Point = tuple[float, np.ndarray]  # a loss and its gradient
 Evaluate = Callable[[np.ndarray], Point]
-ENOUGH, FLAT = 1e-4, 0.9  # Wolfe's conditions: decrease, and slope (Nocedal and Wright, 3.1)
-TRIES = 30  # evaluations of one line search
+ENOUGH, FLAT = 1e-4, 0.9  # Wolfe conditions: decrease, slope (Nocedal and Wright, 3.1)
+TRIES = 30  # evaluations in one line search
 
 
 class LBFGSResult(NamedTuple):
-    """How a minimization ended; `converged` if by one of its tolerances."""
+    """The result of a minimization; `converged` if a tolerance was reached."""
 
     loss: float
-    gradient: float  # its largest element
+    gradient: float  # its largest element by magnitude
     iterations: int
     evaluations: int
     converged: bool
@@ -38,10 +38,11 @@ class LBFGSResult(NamedTuple):
 class LBFGS:
     """Minimizes `loss` over `var_list` by limited-memory BFGS (Nocedal and Wright, algorithm 7.5).
 
-    The batch of a minimization is what `minimize` feeds, always the same; replicas that each feed
-    their share minimize the joined loss. `history` pairs of steps stand for the curvature. It ends
-    when no element of the gradient is larger than `gradient_tolerance`, when an iteration lowers
-    the loss by less than `loss_tolerance` of it, or after `max_iterations`.
+    `minimize` feeds the same batch in every evaluation. Replicas that feed different shards
+    minimize the loss of the global batch. `history` pairs of steps approximate the curvature.
+    Minimization ends when no element of the gradient is larger than `gradient_tolerance`, when an
+    iteration lowers the loss by less than `loss_tolerance` times its value, or after
+    `max_iterations`.
     """
 
     def __init__(
@@ -77,11 +78,11 @@ class LBFGS:
         feed_dict: Mapping[Any, Any] | None = None,
         step_callback: Callable[[int, float], None] | None = None,
     ) -> LBFGSResult:
-        """Move the variables to a minimum of the loss of `feed_dict`, from where they are.
+        """Minimize the loss of `feed_dict`, starting from the current values of the variables.
 
         `step_callback(iteration, loss)` is called after each iteration.
-        Ranks:  all replicas call it; they take the same steps.
-        Errors: NumericError if the loss is not finite where it begins.
+        Ranks:  all replicas call it and take the same steps.
+        Errors: NumericError if the initial loss is not finite.
         """
         feeds = dict(feed_dict or {})
         calls = 0
@@ -142,7 +143,10 @@ def _largest(gradient: np.ndarray) -> float:
 
 
 def direction(g: np.ndarray, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
-    """Minus the inverse Hessian that `pairs` (step, change of gradient) tell of, times `g`."""
+    """The search direction -H g.
+
+    H approximates the inverse Hessian by `pairs` (step, change of gradient).
+    """
     q, factors = g.copy(), []
     for s, y in reversed(pairs):
         a = (s @ q) / (s @ y)
@@ -159,10 +163,10 @@ def direction(g: np.ndarray, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> 
 def line_search(
     evaluate: Evaluate, x: np.ndarray, d: np.ndarray, start: Point, first: float
 ) -> tuple[np.ndarray, Point] | None:
-    """A step along `d` that satisfies the strong Wolfe conditions, and what is there.
+    """A step along `d` that satisfies the strong Wolfe conditions, and the point it leads to.
 
-    Nocedal and Wright, algorithms 3.5 and 3.6; None if the loss cannot be lowered. If the tries run
-    out, the lowest point found serves.
+    Source: Nocedal and Wright, algorithms 3.5 and 3.6. None if the loss cannot be lowered. After
+    `TRIES` evaluations the lowest point is used.
     """
     f0, slope0 = start[0], float(start[1] @ d)
     if slope0 >= 0:
@@ -193,14 +197,14 @@ def line_search(
 
 
 class _Try:
-    """A point on the line: how far, loss and gradient, slope."""
+    """A point on the line: step length, loss and gradient, slope."""
 
     def __init__(self, at: float, point: Point, slope: float) -> None:
         self.at, self.point, self.loss, self.slope = at, point, point[0], slope
 
 
 def _between(low: _Try, high: _Try) -> float:
-    """The minimum of the cubic through both, kept away from the ends (Nocedal and Wright 3.59)."""
+    """The minimum of the cubic interpolation, away from the ends (Nocedal and Wright 3.59)."""
     width = high.at - low.at
     middle = low.at + 0.5 * width
     if not (np.isfinite(high.loss) and np.isfinite(high.slope)):

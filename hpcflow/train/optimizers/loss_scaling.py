@@ -1,8 +1,8 @@
-"""Loss scaling: gradients of small numbers are taken times a factor, so that they do not vanish.
+"""Loss scaling: multiplies the loss so that small gradients do not underflow in float16.
 
-Float16 holds nothing below 6e-8. Gradients are computed times a scale and divided by it before they
-are used. A dynamic scale grows while all gradients are finite; an update with one that is not is
-left out, whole, and the scale shrinks.
+Float16 has no positive numbers below 6e-8. Gradients are computed times a scale, then divided by
+it. A dynamic scale grows while all gradients are finite. An update with a gradient that is not
+finite is skipped entirely, and the scale shrinks.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from hpcflow.train.optimizers.update_formula import FormulaOptimizer
 
 
 class DynamicLossScale:
-    """A scale that is multiplied by `multiplier` after `increment_period` good steps in a row.
+    """A scale that is multiplied by `multiplier` after `increment_period` finite steps in a row.
 
-    A step with a gradient that is not finite divides it by `multiplier`, to no less than 1.
+    A step with a gradient that is not finite divides it by `multiplier`, to at least 1.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class DynamicLossScale:
         self._good: Variable | None = None
 
     def __call__(self) -> Tensor:
-        """The scale at the start of the step, a float32 scalar."""
+        """The scale at the start of the step: a float32 scalar."""
         return self._variables()[0].value()
 
     def _variables(self) -> tuple[Variable, Variable]:
@@ -54,7 +54,7 @@ class DynamicLossScale:
         return self._scale, self._good
 
     def update(self, finite: Tensor) -> Operation:
-        """The operation that follows a step, `finite` if all its gradients were."""
+        """The operation that updates the scale after a step; `finite` if all its gradients were."""
         scale, good = self._variables()
         now, count = scale.value(), good.value() + 1
         full = equal(count, self._period)
@@ -69,9 +69,9 @@ class DynamicLossScale:
 
 
 class LossScaleOptimizer(Optimizer):
-    """`optimizer` with scaled gradients: `loss_scale` is a number, or a DynamicLossScale.
+    """`optimizer` with loss scaling: `loss_scale` is a number, or a DynamicLossScale.
 
-    What `compute_gradients` gives is divided by the scale: it may be clipped as usual.
+    The results of `compute_gradients` are already divided by the scale and may be clipped as usual.
     """
 
     def __init__(self, optimizer: Optimizer, loss_scale: Any = None) -> None:
@@ -94,7 +94,7 @@ class LossScaleOptimizer(Optimizer):
     def _own_gradients(
         self, loss: Tensor, var_list: Sequence[Variable] | None, grad_loss: Any
     ) -> list[tuple[Any, Variable]]:
-        """As of the optimizer inside: computed times the scale, then divided by it."""
+        """The gradients of the wrapped optimizer, computed times the scale and divided by it."""
         loss, scale = convert_to_tensor(loss), self.loss_scale()
         seed = cast(scale, loss.dtype)
         if grad_loss is not None:
@@ -105,7 +105,7 @@ class LossScaleOptimizer(Optimizer):
     def apply_gradients(
         self, grads_and_vars: Pairs, global_step: Variable | None = None, name: str | None = None
     ) -> Operation:
-        """As of the optimizer inside; with a dynamic scale only if all gradients are finite."""
+        """Apply the gradients; with a dynamic scale only if all are finite."""
         pairs = list(grads_and_vars)
         if self._dynamic is None:
             return self._optimizer.apply_gradients(pairs, global_step, name)
@@ -124,15 +124,15 @@ class LossScaleOptimizer(Optimizer):
             return group(*done)
 
     def get_slot(self, var: Variable, name: str) -> Variable | None:
-        """The slot of the optimizer inside."""
+        """The slot of the wrapped optimizer."""
         return self._optimizer.get_slot(var, name)
 
     def get_slot_names(self) -> list[str]:
-        """The names of the slots of the optimizer inside."""
+        """The slot names of the wrapped optimizer."""
         return self._optimizer.get_slot_names()
 
     def variables(self) -> list[Variable]:
-        """The slots of the optimizer inside."""
+        """The slots of the wrapped optimizer."""
         return self._optimizer.variables()
 
 

@@ -1,4 +1,4 @@
-"""The base of optimizers: gradients of the joined batch, then updates where the variables live."""
+"""Optimizer base class: gradients of the global batch, and updates on the variables' devices."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ Pairs = Sequence[tuple[Any, Variable]]
 
 
 def computed(var: Variable) -> np.dtype:
-    """The dtype of slots, hyperparameters and arithmetic: float32 for variables of 16 bits."""
+    """The dtype of slots, hyperparameters and arithmetic: float32 for 16-bit variables."""
     return float32 if is_half(var.dtype) else var.dtype
 
 
 class Optimizer:
-    """Base of the optimizers.
+    """Base class of the optimizers.
 
-    A subclass makes the update of one variable in `_apply_dense` and, where it can update rows
-    alone, in `_apply_sparse`; see `formula.FormulaOptimizer` for one that writes its formula once.
+    A subclass creates the update of one variable in `_apply_dense` and, for gradients of rows, in
+    `_apply_sparse`. `update_formula.FormulaOptimizer` needs only one formula.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self._slots: dict[tuple[Variable, str], Variable] = {}
         self._scalars: dict[tuple[Graph, str, Any], Tensor] = {}
-        self._only_if: Tensor | None = None  # an update that finds it false changes nothing
+        self._only_if: Tensor | None = None  # condition of updates
 
-    GATE_NONE, GATE_OP, GATE_GRAPH = 0, 1, 2  # each operation runs when its inputs are there
+    GATE_NONE, GATE_OP, GATE_GRAPH = 0, 1, 2  # all three mean the same
 
     @also_takes("gate_gradients", "aggregation_method", "colocate_gradients_with_ops")
     def minimize(
@@ -75,21 +75,21 @@ class Optimizer:
     ) -> list[tuple[Any, Variable]]:
         """Pairs (gradient, variable) for `var_list`, by default the trainable variables.
 
-        A gradient is a tensor, IndexedSlices where only rows of the variable are read, or None.
-        Each piece of a partitioned variable is one of its own.
-        `grad_loss` is a factor, 1 if None.
+        A gradient is a tensor, IndexedSlices if only rows of the variable are read, or None. Each
+        shard of a partitioned variable is a separate variable. `grad_loss` is a factor, by default
+        1.
 
-        Shapes: `loss` is a scalar: a mean over the samples that this replica is fed; terms that
-                no sample enters, as weight decay, may be added. Of another tensor the sum counts.
-        Ranks:  the gradients are those of the joined batch of all synchronous replicas, each
-                counted by its samples, and the same on all: clip them as if there were one.
+        Shapes: `loss` is a scalar: a mean over the samples fed to this replica. Terms that do not
+                depend on samples, such as weight decay, may be added. Another tensor is summed.
+        Ranks:  the gradients are those of the global batch of all synchronous replicas, weighted by
+                numbers of samples, and the same on all; clipping works as on one replica.
         """
         return [(joined(g, v), v) for g, v in self._own_gradients(loss, var_list, grad_loss)]
 
     def _own_gradients(
         self, loss: Tensor, var_list: Sequence[Variable] | None, grad_loss: Any
     ) -> list[tuple[Any, Variable]]:
-        """What this replica adds to the gradients of `compute_gradients`."""
+        """This replica's contribution to the gradients of `compute_gradients`."""
         loss = convert_to_tensor(loss)
         if not is_floating(loss.dtype):
             raise DTypeError(
@@ -115,7 +115,7 @@ class Optimizer:
         loss.graph.add_to_collection(MINIMIZED, loss)
         if loss.shape not in (None, ()):
             share = multiply(share, ones_like(loss))
-        found = free_gradients(loss, variables, grad_ys=share)  # what joins them is in order
+        found = free_gradients(loss, variables, grad_ys=share)  # the collectives are ordered
         if all(g is None for g in found):
             raise _no_gradients(variables)
         return list(zip(found, variables, strict=True))
@@ -125,7 +125,7 @@ class Optimizer:
     ) -> Operation:
         """One operation that updates each variable by its gradient, then adds 1 to `global_step`.
 
-        Variables whose gradient is None stay as they are. The operation joins the collection
+        Variables with gradient None do not change. The operation is added to the collection
         "train_op".
         """
         given = [_pair(pair) for pair in several(grads_and_vars, "apply_gradients")]
@@ -148,20 +148,20 @@ class Optimizer:
             if global_step is None:
                 return group(*updates, name=scope)
             counter = the_variable("global_step", global_step)
-            one = constant(1, counter.dtype)  # not waiting for the updates
+            one = constant(1, counter.dtype)  # does not wait for the updates
             with graph.control_dependencies(updates):
                 return update("AssignAdd", [counter], [one], name=scope)
 
     def get_slot(self, var: Variable, name: str) -> Variable | None:
-        """The variable kept beside `var` under `name`, None if there is none."""
+        """The slot `name` of `var`; None if there is none."""
         return self._slots.get((var, name))
 
     def get_slot_names(self) -> list[str]:
-        """The names under which slots are kept."""
+        """The names of slots."""
         return sorted({name for _, name in self._slots})
 
     def variables(self) -> list[Variable]:
-        """All slots, in the order they were made."""
+        """All slots, in order of creation."""
         return list(self._slots.values())
 
     # -- for subclasses
@@ -178,7 +178,7 @@ class Optimizer:
         raise NotImplementedError
 
     def _apply_sparse(self, grad: IndexedSlices, var: Variable) -> Operation:
-        """The operation that updates rows of `var`; unless overridden all of it, which is told."""
+        """The operation that updates rows of `var`; by default it updates all and logs this."""
         with var.here.colocate_with(var.op):
             return self._apply_dense(convert_to_tensor(grad), var)
 
@@ -191,7 +191,7 @@ class Optimizer:
         dtype: Any = None,
         value: float = 0,
     ) -> Variable:
-        """The slot `name` of `var`, made at first use beside it: like `var`, full of `value`."""
+        """The slot `name` of `var`, created at first use: shaped as `var`, filled with `value`."""
         if (var, name) not in self._slots:
             full, dtype = f"{var.name}/{suffix}", dtype or computed(var)
             shape = var.shape if shape is None else shape
@@ -204,9 +204,9 @@ class Optimizer:
         return self._slots[var, name]
 
     def _scalar(self, name: str, value: Any, var: Variable) -> Tensor:
-        """The hyperparameter `name` in the dtype of updates of `var`; a tensor may change.
+        """The hyperparameter `name` in the dtype of updates of `var`; a tensor may vary.
 
-        A function of no arguments gives it once, when it is first used.
+        A function without arguments is called once, at first use.
         """
         dtype = computed(var)
         key = (var.graph, name, dtype)
@@ -222,12 +222,12 @@ class Optimizer:
 
 
 def _gradient(given: Any) -> Any:
-    """A gradient as a tensor or rows: also of a variable or an array that holds it."""
+    """A gradient as a tensor or IndexedSlices, also from a variable or an array."""
     return given if isinstance(given, IndexedSlices) else convert_to_tensor(given)
 
 
 def _constrained(var: Variable, done: Operation) -> Operation:
-    """The update, and behind it that of the constraint, if the variable has one."""
+    """The update, followed by that of the variable's constraint, if it has one."""
     if var.constraint is None:
         return done
     graph = var.here
@@ -237,7 +237,7 @@ def _constrained(var: Variable, done: Operation) -> Operation:
 
 
 def _fitting(grad: Any, var: Variable) -> Any:
-    """`grad`, which has the shape of `var`: the step looks where it is not known before."""
+    """`grad` with the shape of `var`, checked at run time if unknown before."""
     try:
         merge(grad.shape, var.shape)
     except ShapeError:
@@ -253,7 +253,7 @@ def _fitting(grad: Any, var: Variable) -> Any:
 
 
 def _ensured(given: Tensor, shape: Any) -> Tensor:
-    """`given`, checked in the step to have `shape` if that is not known now."""
+    """`given` with shape `shape`, checked at run time if unknown before."""
     if merge(given.shape, shape) == given.shape:
         return given
     with get_default_graph().beside(given.op):
@@ -261,7 +261,7 @@ def _ensured(given: Tensor, shape: Any) -> Tensor:
 
 
 def joined(grad: Any, var: Variable, wire: Any = None) -> Any:
-    """The sum over replicas, made where the variable lives; `wire` as of `replica_sum`."""
+    """The sum over replicas on the variable's device; `wire` is that of `replica_sum`."""
     if grad is None:
         return None
     graph = var.here if isinstance(var, Variable) else get_default_graph()
@@ -270,7 +270,10 @@ def joined(grad: Any, var: Variable, wire: Any = None) -> Any:
 
 
 def _pair(given: Any) -> Any:
-    """A gradient and its variable; ArgumentError for anything else."""
+    """A gradient and its variable.
+
+    Errors: ArgumentError for anything else.
+    """
     if not isinstance(given, (tuple, list)) or len(given) != 2:
         raise ArgumentError(
             f"apply_gradients takes pairs (gradient, variable), not {shown(given)}",

@@ -1,10 +1,10 @@
-"""Optimizers whose formula is written once, for whole variables and for some of their rows.
+"""Update formula: an optimizer's formula, written once, for whole variables and for rows.
 
-A formula speaks of cells: the variable and its slots, as they are before the update and as they
-shall be. For a dense gradient the cells are whole arrays. For IndexedSlices they are the rows that
-the gradient has, each once with its gradients added up: other rows, and their slots, stay as they
-are (the lazy update; for momentum and moving averages it differs from the dense one, which goes on
-moving rows of zero gradient).
+A formula operates on cells: the variable and its slots before and after the update. For a dense
+gradient the cells are whole arrays. For IndexedSlices they are the rows of the gradient, with
+gradients of equal indices added up. Other rows and their slots do not change (lazy update). With
+momentum and moving averages this differs from the dense update, which also moves rows of zero
+gradient.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from hpcflow.ops.variables.row_list_ops import sum_equal_rows
 from hpcflow.ops.variables.variable_ops import Variable, update
 from hpcflow.train.optimizers.optimizer import Optimizer, computed
 
-ONLY_IF = "only_if"  # the number that says whether an update is done at all
+ONLY_IF = "only_if"  # the condition of an update
 
 
 class FormulaOptimizer(Optimizer):
-    """An optimizer by its `_formula`.
+    """An optimizer defined by its `_formula`.
 
-    `SLOTS` names its slots of the variable's shape, `STEP` is true if it counts the updates of each
-    variable, `ROWS` is false if the formula needs all of a variable (a norm of it).
+    `SLOTS` lists the slots, which have the variable's shape. `STEP` is true if it counts the
+    updates of each variable. `ROWS` is false if the formula needs the whole variable (such as its
+    norm).
     """
 
     SLOTS: tuple[str, ...] = ()
@@ -40,19 +41,19 @@ class FormulaOptimizer(Optimizer):
         self._numbers = numbers
 
     def _formula(self, c: Cells, g: Tensor) -> None:
-        """Say by `c.keep` and `c.subtract` or `c.set` what an update by the gradient `g` does."""
+        """The update by gradient `g`, expressed with `c.keep` and `c.subtract` or `c.set`."""
         raise NotImplementedError
 
     def _fused(self, grad: Tensor, var: Variable) -> Operation | None:
-        """One operation that does the same to all of `var`, if there is one."""
+        """One fused operation for the update of all of `var`, if there is one."""
         return None
 
     def _start(self, name: str, var: Variable) -> float:
-        """What a slot is filled with."""
+        """The initial value of a slot."""
         return 0
 
     def _slots_of(self, var: Variable) -> None:
-        """Make the slots, in their order."""
+        """Create the slots in order."""
         for i, name in enumerate(self.SLOTS):
             suffix = f"{self.name}_{i}" if i else self.name
             self._slot(var, name, suffix, value=self._start(name, var))
@@ -75,13 +76,14 @@ class FormulaOptimizer(Optimizer):
 
     def _by_formula(self, grad: Tensor, var: Variable, indices: Tensor | None) -> Operation:
         graph = var.here
-        # numbers are made where they are, not beside `var`
+        # scalars are computed where their inputs are, not on the device of `var`
         numbers = {name: self._scalar(name, n, var) for name, n in self._numbers.items()}
         if self._only_if is not None:
             numbers[ONLY_IF] = self._only_if
         with graph.name_scope(f"{var.name}/update"), graph.colocate_with(var.op):
-            # all that comes from elsewhere is here before anything is read: nobody else's update
-            # can come in between the reads and what they lead to
+            # wait for inputs from other devices before any read, so that no other update comes
+            # between
+            # the reads and the writes
             grad = identity(grad, "gradient")
             here = {k: n if n.constant is not None else identity(n, k) for k, n in numbers.items()}
             after = [grad, *(n for n in here.values() if n.op.inputs)]
@@ -110,7 +112,7 @@ class Cells:
         """The variable's name."""
         return self._var.name
 
-    # -- before
+    # -- before the update
 
     @property
     def value(self) -> Tensor:
@@ -126,11 +128,11 @@ class Cells:
         return self._numbers[name]
 
     def exact(self, name: str) -> Tensor:
-        """The same in float64: one minus a decay keeps its digits, as do powers of it."""
+        """A hyperparameter in float64, so that 1 - decay and powers keep their precision."""
         return cast(self.number(name), float64)
 
     def rounded(self, x: Any) -> Tensor:
-        """A scalar in the dtype of updates."""
+        """A scalar cast to the dtype of updates."""
         return cast(convert_to_tensor(x), computed(self._var))
 
     def rest(self, name: str) -> Tensor:
@@ -138,24 +140,24 @@ class Cells:
         return self.rounded(1.0 - self.exact(name))
 
     def step(self) -> Tensor:
-        """The number of this update of the variable, from 1, in float64; it is counted."""
+        """The number of this update of the variable, from 1, in float64; increments the counter."""
         slot = self._of("step")
         count = self._read(slot, None) + 1
         self._change("Assign", slot, count, None)
         return cast(count, float64)
 
-    # -- after
+    # -- after the update
 
     def keep(self, name: str, value: Tensor) -> None:
-        """The slot's value shall be `value`."""
+        """Set the slot's value."""
         self._change("Assign", self._of(name), value, self._indices)
 
     def set(self, value: Tensor) -> None:
-        """The variable's value shall be `value`."""
+        """Set the variable's value."""
         self._change("Assign", self._var, value, self._indices)
 
     def subtract(self, delta: Tensor) -> None:
-        """The variable shall move by `-delta`."""
+        """Subtract `delta` from the variable."""
         if is_half(self._var.dtype):  # rounded once
             self.set(self.value - delta)
             return
