@@ -1,7 +1,7 @@
 """hpcflow trains models on supercomputers as one dataflow graph over MPI ranks.
 
 `import hpcflow as hf`; this page is the public API. Names are TensorFlow 1's where the thing is the
-same (docs/tf1.md lists them all). What a name stands for is imported when it is first used.
+same (`hpcflow help tf1`). What a name stands for is imported when it is first used.
 """
 
 from hpcflow import errors

@@ -58,13 +58,13 @@ class Settings:
     verify_passes: bool = False  # check behind each pass of the planner that no effect was lost
     random_seed: int = -1  # of draws without one, told in result.json; -1: another in each job
     exact: bool = False  # forbid rewrites and kernels that change rounding
-    allow_tf32: bool = False  # float32 products on GPUs multiply numbers of 10 bits (docs/gpu.md)
+    allow_tf32: bool = False  # float32 products on GPUs multiply numbers of 10 bits (help gpu)
     kernels: str = "auto"  # who provides kernels: auto, plain (NumPy, CuPy), or names, best first
-    cuda_graphs: bool = True  # steps on a GPU are captured and replayed (docs/gpu.md)
+    cuda_graphs: bool = True  # steps on a GPU are captured and replayed (help gpu)
     kernel_cache: str = ""  # folder of compiled kernels, "": of the user's caches; none: no folder
     plan_cache: str = ""  # folder of plans with their code, as kernel_cache
-    inject: str = ""  # faults to suffer as a rehearsal (docs/rehearsal.md): `;` between them
-    profile: bool = False  # say where the time of some steps goes, by operation (docs/profiling.md)
+    inject: str = ""  # faults to suffer as a rehearsal (help faults): `;` between them
+    profile: bool = False  # say where the time of some steps goes, by operation (help profiling)
     trace: str = ""  # a file for what ran and waited when, one a rank (FILE.RANK.json)
 
     @classmethod

@@ -1,6 +1,6 @@
 """ONNX models in and out: import one into a graph, export an inference graph, run one as a backend.
 
-docs/onnx.md tells which operators are imported and exported, and how complete that is.
+`hpcflow help onnx` says what is not imported and exported.
 """
 
 from __future__ import annotations

@@ -47,13 +47,13 @@ class TrainingSession(Session):
     `result`. No operation can be added to the graph any more.
 
     With a folder for `checkpoints` the whole state of the job is saved there while it trains on (or
-    waits, by the setting `save`; docs/checkpoint-format.md): after `save_every`
-    steps (500) or time ("30s", "10m"), by default as often as pays ("auto"), when the training has
-    ended, and when a signal or the end of the job's time stops it. `resume` goes on from the newest
-    good one, if there is one, at its place in the datasets; without it a folder with checkpoints is
-    refused. `max_to_keep` are kept, 0 for all, and with `keep_best`, as ("loss", "min", 3), those 3
-    that `save(metrics={"loss": value})` has saved with the smallest value. `form` is as for
-    `hf.train.Saver`. docs/survival.md tells all of it.
+    waits, by the setting `save`): after `save_every` steps (500) or time ("30s", "10m"), by default
+    as often as pays ("auto"), when the training has ended, and when a signal or the end of the
+    job's time stops it. `resume` goes on from the newest good one, if there is one, at its place in
+    the datasets; without it a folder with checkpoints is refused. `max_to_keep` are kept, 0 for
+    all, and with `keep_best`, as ("loss", "min", 3), those 3 that `save(metrics={"loss": value})`
+    has saved with the smallest value. `form` is as for `hf.train.Saver`. `hpcflow help checkpoints`
+    tells more.
 
     `pace.work` and `pace.wait` tell this worker's own work from its waiting for other ranks, in
     seconds of the last step. A worker that is slow for long is named, with its host.
