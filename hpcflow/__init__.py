@@ -1,7 +1,7 @@
 """hpcflow: training of dataflow graphs on supercomputers over MPI ranks.
 
 `import hpcflow as hf` gives the public API. Names equal TensorFlow 1's where the function is the
-same (docs/tf1.md lists them). A submodule is imported when one of its names is first used.
+same (`hpcflow help tf1` lists them). A submodule is imported when one of its names is first used.
 """
 
 from hpcflow import errors

@@ -58,13 +58,13 @@ class Settings:
     verify_passes: bool = False  # check after each pass of the planner that no side effect was lost
     random_seed: int = -1  # seed of unseeded random ops, written to result.json; -1: a new one
     exact: bool = False  # forbid rewrites and kernels that change rounding
-    allow_tf32: bool = False  # float32 products on GPUs use 10-bit mantissas (docs/gpu.md)
+    allow_tf32: bool = False  # float32 products on GPUs use 10-bit mantissas (help gpu)
     kernels: str = "auto"  # kernel providers: auto, plain (NumPy, CuPy), or names, best first
-    cuda_graphs: bool = True  # capture and replay steps on a GPU (docs/gpu.md)
+    cuda_graphs: bool = True  # capture and replay steps on a GPU (help gpu)
     kernel_cache: str = ""  # folder of compiled kernels; "": in the user's cache folder; none: off
     plan_cache: str = ""  # folder of plans with their code; values as of kernel_cache
-    inject: str = ""  # injected faults for a rehearsal, separated by `;` (docs/rehearsal.md)
-    profile: bool = False  # profile some steps by operation (docs/profiling.md)
+    inject: str = ""  # injected faults for a rehearsal, separated by `;` (help faults)
+    profile: bool = False  # profile some steps by operation (help profiling)
     trace: str = ""  # trace file of operations and waits, one per rank (FILE.RANK.json)
 
     @classmethod

@@ -109,8 +109,8 @@ def _commands() -> Iterator[str]:
 
 
 def _exit_codes() -> Iterator[str]:
-    for row in re.findall(r"^\| (\d+) \|", (ROOT / "docs" / "survival.md").read_text(), re.M):
-        yield f"exit code {row}"
+    text = (ROOT / "hpcflow" / "help" / "exit-codes.md").read_text()
+    yield from (f"exit code {row}" for row in re.findall(r"^\| (\d+) \|", text, re.M))
 
 
 def main() -> int:

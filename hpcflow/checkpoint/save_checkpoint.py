@@ -157,7 +157,7 @@ def _form(context: Context, form: str) -> str:
             "the ranks cannot write one file together: "
             + ("one has died" if context.lost else "this h5py was built without MPI"),
             rank=context.rank,
-            hint='build it (`make mpio`, docs/checkpoint-format.md) or use form="sharded"',
+            hint='build it so (`hpcflow help parallel-hdf5`), or use form="sharded"',
         )
     return "parallel" if form == "parallel" or (can and form == "auto") else "sharded"
 

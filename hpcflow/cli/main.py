@@ -34,6 +34,7 @@ COMMANDS = {
     "pack": "pack this installation into one file, for thousands of ranks",
     "prove-resume": "show that a script that is stopped and goes on ends with the same bits",
     "report": "show what runs have done: loss, throughput, scaling",
+    "help": "explain a topic: checkpoints, exit codes, settings and others",
 }
 # Other launchers' options for the number of ranks -> the option here.
 USUAL = {"-np": "-n", "--np": "-n", "--ntasks": "-n", "--n": "-n", "--ranks": "-n"}

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import CodeType
 
 import hpcflow
+from hpcflow.cli.help_topics import FOLDER
 from hpcflow.cli.terminal_output import err, out
 from hpcflow.plan.serialization.plan_cache_key import PACKED
 
@@ -73,4 +74,5 @@ def _compile(top: Path, target: Path, draft: Path) -> int:
     (draft / SOURCES).write_bytes(marshal.dumps(sources))
     (draft / PACKED).write_text(hashlib.sha256(repr(sources).encode()).hexdigest())
     shutil.copy(LOADER, draft / "__init__.py")
+    shutil.copytree(FOLDER, draft / FOLDER.name)
     return len(codes)

@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ranks", type=int, default=1, metavar="N", help="number of ranks")
     add_settings(parser)
     parser.add_argument(
-        "--json", action="store_true", help="print JSON, as docs/plan-format.md describes"
+        "--json", action="store_true", help="print JSON, as `hpcflow help plan-format` describes"
     )
     parser.add_argument(
         "--kernels", action="store_true", help="show whose kernel serves each operation, and why"

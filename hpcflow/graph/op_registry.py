@@ -101,7 +101,7 @@ def lookup(name: str) -> OpDef:
     """The row of an op; GraphError if there is none."""
     row = OPS.get(name) or rows().get(name)
     if row is None:
-        raise GraphError(f"there is no op {name!r}", hint="see docs/ops.md for the table")
+        raise GraphError(f"there is no op {name!r}", hint="`hpcflow help ops` lists them")
     return row
 
 

@@ -1,6 +1,6 @@
 """ONNX: import models into a graph, export inference graphs, and run models as a backend.
 
-docs/onnx.md lists the operators that are imported and exported.
+`hpcflow help onnx` lists what is not imported and exported.
 """
 
 from __future__ import annotations

@@ -160,5 +160,5 @@ def refused(op: Operation, why: str) -> OnnxError:
         f"{op.type} {op.name!r} cannot be exported: {why}",
         op=op.name,
         line=op.line,
-        hint="docs/onnx.md lists what is exported",
+        hint="`hpcflow help onnx` lists what is not exported",
     )

@@ -11,6 +11,7 @@ from typing import Any
 
 from hpcflow.platform.exception_translation import guarded
 
+TOPIC = "`hpcflow help tf1`"
 HOMES: dict[str, dict[str, tuple[str, str]]] = {}  # module -> name -> (home module, name there)
 
 
@@ -40,7 +41,7 @@ def later(
 
     def get(name: str) -> Any:
         if name not in mine:
-            raise AttributeError(f"module {module!r} has no attribute {name!r} (see docs/tf1.md)")
+            raise AttributeError(f"module {module!r} has no attribute {name!r} ({TOPIC})")
         home, its = mine[name]
         found = importlib.import_module(home)
         value = guarded(getattr(found, its)) if its else found

@@ -61,6 +61,7 @@ def tell_own_loop(session: Session, step: int) -> None:
     if session.context.is_chief and not counts:
         logger.warning(
             "training goes on from step %d, but the script feeds its own data, and a loop of its "
-            "own begins anew: let it begin at the session's `first_step` (docs/survival.md)",
+            "own begins anew: let it begin at the session's `first_step` "
+            "(`hpcflow help checkpoints`)",
             step,
         )

@@ -47,13 +47,13 @@ class TrainingSession(Session):
     other workers, and `result` gathers the result. The graph is finalized.
 
     With a folder `checkpoints` the whole state of the job is saved there in the background (or in
-    the foreground, by the setting `save`; docs/checkpoint-format.md): every `save_every` steps
+    the foreground, by the setting `save`): every `save_every` steps
     (500) or seconds ("30s", "10m"), by default at the optimal interval ("auto"); at the end of
     training; and when a signal or the end of the job's time stops it. `resume` continues from the
     newest valid checkpoint, if any, at its position in the datasets; without `resume`, a folder
     with checkpoints is an error. `max_to_keep` are kept, 0 for all. With `keep_best`, such as
     ("loss", "min", 3), the 3 checkpoints are kept that `save(metrics={"loss": value})` saved with
-    the smallest values. `form` is that of `hf.train.Saver`. See docs/survival.md.
+    the smallest values. `form` is that of `hf.train.Saver`. See `hpcflow help checkpoints`.
 
     `pace.work` and `pace.wait` are this worker's own work and its waiting for other ranks, in
     seconds of the last step. Persistently slow workers are logged with their hosts.

@@ -114,7 +114,9 @@ class Node:
 
     def declined(self, why: str) -> OnnxError:
         """The error for an unsupported feature of this node."""
-        return OnnxError(f"{self.called}: {why}", hint="docs/onnx.md lists what is supported")
+        return OnnxError(
+            f"{self.called}: {why}", hint="`hpcflow help onnx` lists what is not supported"
+        )
 
 
 def values_of(proto: onnx.TensorProto) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Plan listing: a text table, and plain data for JSON (docs/plan-format.md)."""
+"""Plan listing: a text table, and plain data for JSON (`hpcflow help plan-format`)."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ At = tuple[str, str]  # task, node
 
 
 def verify(plan: Plan) -> None:
-    """Check every rule that a single plan can break; docs/plan-format.md lists the rules.
+    """Check every rule that a single plan can break; each error has the name of its rule.
 
     Errors: VerifyError with `rule`, naming node and task.
     """

@@ -12,7 +12,7 @@ from hpcflow.runtime.job.rank_context import Context
 PLAIN = (
     "hf.Session saves nothing by itself: what is trained after the script's own last save is lost "
     "then. hf.train.TrainingSession and MonitoredTrainingSession save in time and go on "
-    "(docs/survival.md)"
+    "(`hpcflow help checkpoints`)"
 )
 _told: weakref.WeakSet[Context] = weakref.WeakSet()
 

@@ -260,7 +260,7 @@ def _length(spans: Iterable[Span]) -> int:
 
 
 def as_data(window: Window, facts: dict[str, Any], peaks: dict[str, Peaks]) -> dict[str, Any]:
-    """The profile of one rank as plain data, in the format of docs/profiling.md."""
+    """The profile of one rank as plain data, as `profile/rank-N.json` has it."""
     found = rows(window, peaks)
     return {
         "format": FORMAT,

@@ -1,6 +1,6 @@
 """ConfigProto, RunOptions, RunMetadata and related TensorFlow 1 messages, as plain classes.
 
-docs/tf1.md lists the fields that have an effect. The other fields keep their values and have none.
+The docstrings list the fields that have an effect. The others keep their values and have none.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class ConfigProto(Message):
 
     `allow_soft_placement`: an operation whose task lacks the requested device runs on another one.
     `log_device_placement`: log the device of each operation of a plan.
-    `operation_timeout_in_ms`: the deadline of each run without its own (docs/deadlines.md).
+    `operation_timeout_in_ms`: the deadline of each run without its own (`hpcflow help deadlines`).
     `device_count`: without GPUs, a job of one rank does not use its GPUs; with several CPUs, their
     names are aliases of the one CPU device.
     The other fields have no effect, but for warnings.

@@ -121,7 +121,7 @@ class Session:
         """Compute `fetches`, a tensor, operation, variable, or lists, tuples and dicts of them.
 
         A step that is not complete `deadline` seconds after the call is cancelled; later steps can
-        run. docs/deadlines.md states the precision, and the steps after which none can run.
+        run. `hpcflow help deadlines` states the precision, and after which none can.
         `options.timeout_in_ms` sets the deadline, too. With `options.trace_level` set,
         `run_metadata.step_stats` receives the times of the operations on this rank.
         Shapes: feeds as their placeholders allow; results are NumPy arrays owned by the caller,
@@ -252,7 +252,7 @@ class Session:
         return default_session.as_default(self)
 
     def close(self) -> None:
-        """Stop being the default session; free variables, buffers, channels (docs/sharing.md).
+        """Stop being the default session; free variables, buffers, channels.
 
         Variables on servers and the storage of allreduces stay until the job ends. Steps that other
         threads wait for end with CancelledError.
