@@ -23,7 +23,13 @@ from hpcflow.errors import CommError, DeathError, HpcflowError, LaunchError
 from hpcflow.plan.communication.atomic_step_commit import COMMIT as VOTE
 from hpcflow.platform.rank_logging import logger
 from hpcflow.runtime.failure.commit_decision import COMMIT, Verdicts
-from hpcflow.runtime.job.message_headers import DRIVERS_TAG, MEETINGS_TAG, PLACE, VERDICT, header
+from hpcflow.runtime.job.message_headers import (
+    DRIVERS_TAG,
+    MEETINGS_TAG,
+    Header,
+    RecoveryVerdict,
+    ReplicaPosition,
+)
 from hpcflow.runtime.job.rank_role import Rank
 from hpcflow.runtime.step.step_instance import Instance
 
@@ -76,7 +82,7 @@ class Survival:
                 hint="set HPCFLOW_COMM=shared (sums on the hosts), or leave out --survive",
             )
         self._here, self._engine, self._join_sums = here, here.engine, join_sums
-        self.tell: Callable[[int, Any], None] | None = None  # sends a header to a rank
+        self.tell: Callable[[int, Header], None] | None = None  # sends a header to a rank
         self._engine.joint = []
         self._base: Any = base  # an MpiCommunicator: no other is fault tolerant
         self._verdicts = Verdicts()  # on the chief
@@ -143,19 +149,19 @@ class Survival:
             raise Interrupted("a replica has died")
 
     def _tell(self, voted: bool) -> None:
-        here = self._here
+        here, position = self._here, ReplicaPosition(self.round, int(voted), self._steps)
         if here.is_chief:
-            self.hear(here.rank, self.round, self._steps, voted)
+            self.hear(here.rank, position)
             return
         assert self.tell is not None
-        self.tell(here.roles.drivers[0], header(PLACE, self.round, int(voted), self._steps))
+        self.tell(here.roles.drivers[0], position)
 
     # -- the verdict
 
-    def hear(self, rank: int, round: int, steps: int, voted: bool) -> None:
+    def hear(self, rank: int, position: ReplicaPosition) -> None:
         """On the chief: record the place of `rank`, and decide if possible."""
-        if round == self.round:
-            self._verdicts.hear(rank, steps, voted)
+        if position.recovery == self.round:
+            self._verdicts.hear(rank, position.steps, bool(position.has_voted))
             self._decide()
 
     def _decide(self) -> None:
@@ -167,18 +173,19 @@ class Survival:
             verdicts = self._verdicts.decide(living)
         except ValueError as error:
             raise DeathError(f"the replicas cannot go on: {error}", rank=here.rank) from error
-        for rank, verdict in verdicts.items():
+        for rank, what in verdicts.items():
+            verdict = RecoveryVerdict(self.round, what)
             if rank == here.rank:
-                self.obey(verdict, self.round)
+                self.obey(verdict)
             else:
-                self.tell(rank, header(VERDICT, self.round, verdict))
+                self.tell(rank, verdict)
 
-    def obey(self, verdict: int, round: int) -> None:
+    def obey(self, it: RecoveryVerdict) -> None:
         """Apply the chief's verdict: commit the step in flight, or interrupt it."""
-        if round != self.round:
+        if it.recovery != self.round:
             return
         flight = self._flight()
-        if verdict == COMMIT:
+        if it.verdict == COMMIT:
             assert flight is not None, "who has voted has a step in flight"
             self._engine.over(flight, VOTE)
             return

@@ -28,7 +28,13 @@ from hpcflow.runtime.failure import abort_on_error, replica_loss_recovery
 from hpcflow.runtime.failure.replica_loss_recovery import Survival
 from hpcflow.runtime.job import service_registry
 from hpcflow.runtime.job.control_messages import Control
-from hpcflow.runtime.job.message_headers import BYE, CLOSING, FIRST_DATA_TAG, MEETING, header
+from hpcflow.runtime.job.message_headers import (
+    FIRST_DATA_TAG,
+    DriverLeaves,
+    Header,
+    ProgramEnds,
+    WaitsAtBarrier,
+)
 from hpcflow.runtime.job.rank_monitoring import Watching
 from hpcflow.runtime.job.rank_role import Rank
 from hpcflow.runtime.profile.variable_traffic_counters import Counts
@@ -219,7 +225,7 @@ class Context(Rank):
         self._step_aside()
         if meetings is None or meetings.size == 1:
             return
-        self._say_alone(MEETING, what)
+        self._say_alone(WaitsAtBarrier, what)
         number = zlib.crc32(what.encode())
         both = np.array([number, -number], np.int64)
         self.engine.finish(meetings.all_reduce(both, "max"), what)
@@ -358,13 +364,13 @@ class Context(Rank):
             if self.profile is not None:
                 self.profile.ask([r for r in self._served() if r not in self.roles.servers])
             self.control.cancel_driven()
-            self._say_alone(CLOSING)
+            self._say_alone(ProgramEnds)
             self._meet_last()
             if self.profile is not None:
                 self.profile.tell()
             for rank in self.roles.ranks_of(self.replica).values():
                 if rank != self.rank:
-                    self._tell(rank, header(BYE))
+                    self._tell(rank, DriverLeaves())
         self.control.close()
         if self.watching is not None:
             self.watching.end()
@@ -380,19 +386,17 @@ class Context(Rank):
             )
             raise
 
-    def _say_alone(self, kind: int, what: str = "") -> None:
+    def _say_alone(self, header: type[WaitsAtBarrier] | type[ProgramEnds], what: str = "") -> None:
         """Notify the next driver, so that one that still waits in a collective fails with a reason.
 
         It does nothing where replicas do not sum.
         """
         drivers, control = self.roles.drivers, self.control
         if len(drivers) > 1 and self.replicas_sum and control is not None:
-            body = what.encode()
-            company = control.company
-            message = header(kind, slot=company.met, step=company.together, body=len(body))
-            self._tell(drivers[(self.replica + 1) % len(drivers)], message, body)
+            message = header(control.company.met, control.company.together)
+            self._tell(drivers[(self.replica + 1) % len(drivers)], message, what.encode())
 
-    def _tell(self, rank: int, message: Any, body: bytes = b"") -> None:
+    def _tell(self, rank: int, message: Header, body: bytes = b"") -> None:
         assert self.control is not None
         control, engine = self.control, self.engine
         engine.with_baton(
