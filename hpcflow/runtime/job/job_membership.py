@@ -16,6 +16,7 @@ from hpcflow.monitoring import cross_node_wait_ledgers, failure_json, srun_rank_
 from hpcflow.plan.distribution.task_assignment import assign
 from hpcflow.platform import rank_logging
 from hpcflow.platform.rank_logging import logger
+from hpcflow.ps import script_rules
 from hpcflow.runtime.failure import abort_on_error
 from hpcflow.runtime.job.rank_context import Context, OnPlan
 from hpcflow.runtime.profile.variable_traffic_counters import measured
@@ -92,6 +93,7 @@ def enter(**given: object) -> Context:
     Errors: LaunchError if launcher and MPI disagree on the number of ranks.
     """
     global _current
+    script_rules.check_not_importing()
     if _current is None:
         settings = Settings.from_environ(**given)
         place = launcher_detection.detect()

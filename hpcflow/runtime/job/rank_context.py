@@ -21,7 +21,6 @@ from hpcflow.plan.distribution.sync_program_split import attrs_of
 from hpcflow.plan.ir.program import Plan
 from hpcflow.platform import cpu_threads, rank_logging
 from hpcflow.platform.rank_logging import logger
-from hpcflow.ps.sync_rules import Async
 from hpcflow.runtime.device.memory_accounting import Expected, report
 from hpcflow.runtime.device.shared_arena import Lanes
 from hpcflow.runtime.failure import abort_on_error, replica_loss_recovery
@@ -261,7 +260,9 @@ class Context(Rank):
         Returns when all gradients of this worker are applied or dropped.
         """
         sync = self.cluster.sync
-        if self.control is None or self.cluster.mode != "ps" or isinstance(sync, Async):
+        if self.control is None or self.cluster.mode != "ps":
+            return
+        if not (sync.joins or sync.counts_steps):
             return
         request = {"service": "rounds", "worker": self.replica, "attrs": attrs_of(self.cluster)}
         self.control.call({self.roles.servers[0]: request})()

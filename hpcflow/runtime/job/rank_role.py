@@ -21,9 +21,7 @@ from hpcflow.monitoring.failure_detector import say_next
 from hpcflow.plan.distribution.task_assignment import Roles, assign
 from hpcflow.plan.ir.program import Cluster
 from hpcflow.ps import sync_rules
-from hpcflow.ps.backup_workers import Backup
-from hpcflow.ps.bounded_staleness import Stale
-from hpcflow.ps.sync_rule import Rule
+from hpcflow.ps.sync_rule import SyncRule
 from hpcflow.runtime.device import device
 from hpcflow.runtime.executor.executor import Engine
 from hpcflow.runtime.job.stop_signal import Stop
@@ -139,12 +137,12 @@ class Rank:
     def is_spare(self, rank: int) -> bool:
         """Whether the job continues if `rank` dies: a worker other than the chief, with `survive`.
 
-        With backup workers at most `Backup.extra` workers may die.
+        The synchronization rule may limit how many workers die.
         """
         if rank not in self.spares:
             return False
-        rule, lost = self.cluster.sync, {rank, *(self.world.lost if self.world else ())}
-        return not isinstance(rule, Backup) or len(lost) <= rule.extra
+        most, lost = self.cluster.sync.max_deaths, {rank, *(self.world.lost if self.world else ())}
+        return most is None or len(lost) <= most
 
     def say_next(self, text: str, checkpoint: str = "") -> None:
         """Record, for failure reports, the advice `text` and the newest checkpoint."""
@@ -168,7 +166,7 @@ class Rank:
             )
         self.keep_step(sync_rules.rule(sync or "async"))
 
-    def keep_step(self, rule: Rule) -> None:
+    def keep_step(self, rule: SyncRule) -> None:
         """Set the synchronization rule of the workers of parameter servers.
 
         Ranks:  all drivers, before the first step that uses the rule.
@@ -176,7 +174,7 @@ class Rank:
         """
         if self.cluster.mode == "ps":
             rule.check(self.roles.replicas)
-        elif isinstance(rule, (Backup, Stale)) and self.cluster.mode == "collective":
+        elif rule.needs_servers and self.cluster.mode == "collective":
             raise HpcflowError(
                 f"sync={rule} needs parameter servers; these replicas sum their gradients",
                 rank=self.rank,

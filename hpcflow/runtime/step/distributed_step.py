@@ -15,7 +15,6 @@ from hpcflow.errors import CancelledError, CommError, DeadlineExceededError, Hpc
 from hpcflow.graph.graph import Operation, Tensor
 from hpcflow.plan.distribution.sync_program_split import attrs_of
 from hpcflow.plan.ir.program import Plan
-from hpcflow.ps.backup_workers import Backup
 from hpcflow.runtime.device.shared_arena import Lanes, SharedArena
 from hpcflow.runtime.failure.replica_loss_recovery import Interrupted, snapshot
 from hpcflow.runtime.job.message_headers import CancelStep, ForgetPlan, Starts, StartStep
@@ -454,7 +453,8 @@ def _may_prefetch(context: Context, plan: Plan) -> bool:
     Not if late gradients are dropped: the values could be stale by then. Not with
     collectives, which start in the order of steps.
     """
-    kept = isinstance(context.cluster.sync, Backup) or plan.collectives
+    sync = context.cluster.sync
+    kept = (sync.joins and not sync.in_step) or plan.collectives
     return context.settings.prefetch and context.cluster.mode == "ps" and not kept
 
 
