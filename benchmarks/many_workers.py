@@ -147,7 +147,10 @@ def serving(world: simulated.World, part: Part) -> tuple[Engine, Any]:
         made = context.plans.code(partition_codec.decode(data), data)
         return context.compile(made, driver=driver, **about)
 
-    Control(engine, compiled, dict, None, context.stop, Counts(), Lanes(context))
+    host: Any = types.SimpleNamespace(
+        **{"compile_part": compiled, "stop": context.stop, "counts": Counts(), "group": None}
+    )
+    Control(engine, host, Lanes(context))
     node = next(node for node in part.nodes.values() if node.type == "Variable")
     variable: Any = context.store.find(node, context.devices["cpu:0"])
     variable.adopt(np.zeros(variable.shape, np.float32))

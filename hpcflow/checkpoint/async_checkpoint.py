@@ -54,12 +54,8 @@ class Behind:
         Errors: CheckpointError on all of them; no save has begun then.
         """
         team = Team(self.context)
-        self.context.saving = self
-        try:
+        with self.context.begins_saving(self):
             self._begin(team, store, ask, mine, keep)
-        except BaseException:
-            self.context.saving = None
-            raise
 
     def _begin(self, team: Team, store: Store, ask: Asked, mine: Any, keep: int) -> None:
         context = self.context

@@ -29,8 +29,7 @@ class Exchange:
     def __init__(self, context: Context, graph: Graph) -> None:
         assert context.control is not None
         self._context, self._control, self._graph = context, context.control, graph
-        self._control.sessions += 1
-        self.number = self._control.sessions  # all make their sessions in one order
+        self.number = context.control.new_training_session()
         self._paces = self._control.paces[self.number]
         self._shares = self._control.shares[self.number]
         self._every = max(TELL_S, context.roles.replicas / MOST_TOLD)

@@ -91,30 +91,62 @@ Act = Callable[[int, H, bytes], object]  # handles a header: source, header, bod
 Pace = tuple[int, WorkerPace]  # the rank, and what it sent
 
 
-class Control:
-    """Receives and sends the control messages of this rank."""
+class Host(Protocol):
+    """What control messages act on: the rank that receives them."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        compile_part: Callable[..., Compiled],
-        report: Callable[[], dict[str, Any]],
-        group: Communicator | None,
-        stop: Stop,
-        counts: Counts,
-        lanes: Lanes,
-    ) -> None:
+    @property
+    def stop(self) -> Stop:
+        """Its stop request."""
+        ...
+
+    @property
+    def counts(self) -> Counts:
+        """The traffic of variables."""
+        ...
+
+    @property
+    def group(self) -> Communicator | None:
+        """The communicator of the allreduces."""
+        ...
+
+    @property
+    def survival(self) -> Survival | None:
+        """The replica loss recovery."""
+        ...
+
+    def compile_part(self, data: bytes, driver: int, session: int, **about: Any) -> Compiled:
+        """Make a partition ready that a session of rank `driver` has sent."""
+        ...
+
+    def report(self) -> dict[str, Any]:
+        """The report of this rank."""
+        ...
+
+    def answer(self, request: dict[str, Any], reply: Reply) -> None:
+        """Call a service."""
+        ...
+
+    def close_store(self, driver: int, number: int) -> None:
+        """A driver has closed its session of this number."""
+        ...
+
+    def lose(self, rank: int) -> None:
+        """`rank` has died. Errors: DeathError if the job cannot continue."""
+        ...
+
+
+class Control:
+    """Receives and sends the control messages of this rank, `host`."""
+
+    def __init__(self, engine: Engine, host: Host, lanes: Lanes) -> None:
         assert engine.comm is not None
-        self.engine, self.comm = engine, engine.comm
-        self.compile_part, self.report, self.group = compile_part, report, group
-        self.answer: Callable[[dict[str, Any], Reply], None] = _no_service  # serves calls
+        self.engine, self.comm, self._host, self.lanes = engine, engine.comm, host, lanes
         self.notes: list[int] = []  # numbers sent by other drivers
         # training session -> received messages
         self.paces: dict[int, collections.deque[Pace]] = collections.defaultdict(collections.deque)
         # training session -> requests of the service "shares", sent by the chief
         self.shares: dict[int, Queue] = collections.defaultdict(collections.deque)
-        self.sessions = 0  # training sessions that exchange paces
-        self.stop = stop
+        self._training_sessions = 0  # that exchange paces
         self.served: dict[tuple[int, int], Served] = {}
         # plans that this rank drives, by number: FAILED messages are delivered to them
         self.driven: weakref.WeakValueDictionary[int, Driven] = weakref.WeakValueDictionary()
@@ -124,14 +156,10 @@ class Control:
         self.compiled: weakref.WeakValueDictionary[tuple[int, bytes], Compiled] = (
             weakref.WeakValueDictionary()
         )
-        self.close_store: Callable[[int, int], None] = _keeps_nothing  # of a driver's session
         self.sums: dict[tuple[int, int], Sums] = {}
         self.declared, self.hosted = Declared(), Hosted()
-        self.counts, self.lanes = counts, lanes
         self.progress = Progress()  # data progress of the workers, on the first server
         self.ended: set[int] = set()  # drivers that have left or died
-        self.survival: Survival | None = None  # replica loss recovery
-        self.lose: Callable[[int], None] = _needs_it  # called with each rank that has died
         self.lost: tuple[int, ...] = ()  # the ranks that have died, as far as handled here
         self.company = Company(self.comm.rank)
         self._acts: dict[int, Act[Any]] = {}  # by kind
@@ -140,7 +168,7 @@ class Control:
         self._channel = self.comm.recv_channel(self._header, Communicator.ANY, HEADER_TAG)
         self._channel.start()
         self._most = HEADERS_EACH * self.comm.size
-        engine.control, engine.meeting = self.listen, self.company.come_together
+        engine.listen_to(self.listen, self.company.come_together)
 
     def _on(self, header: type[H], act: Act[H]) -> None:
         """Handle the headers of one kind by `act`."""
@@ -148,11 +176,12 @@ class Control:
 
     def _handle_all(self) -> None:
         """Set the handlers of all kinds except STEP and ROUND."""
+        host = self._host
         self._on(RegisterPlan, lambda source, it, body: self._register(source, it.plan, body))
-        self._on(RequestReport, lambda source, it, body: self._reply(source, self.report()))
+        self._on(RequestReport, lambda source, it, body: self._reply(source, host.report()))
         self._on(DriverLeaves, lambda source, it, body: self.ended.add(source))
         self._on(ProgramEnds, lambda source, it, body: self.company.closes(source, it.collectives))
-        self._on(StopRequest, lambda source, it, body: self.stop.told(it.number))
+        self._on(StopRequest, lambda source, it, body: host.stop.told(it.number))
         self._on(CallService, self._call)
         self._on(SendNumber, lambda source, it, body: self.notes.append(it.number))
         self._on(WaitsAtBarrier, self._waits_at_barrier)
@@ -173,8 +202,9 @@ class Control:
 
         Headers of one rank are handled in the order in which it sent them.
         """
-        if self.stop.tells:
-            self.stop.pass_on(lambda rank, number: self.tell(rank, StopRequest(number)))
+        stop = self._host.stop
+        if stop.tells:
+            stop.pass_on(lambda rank, number: self.tell(rank, StopRequest(number)))
         channel, taken = self._channel, 0
         while taken < self._most:
             came = channel.test()
@@ -233,7 +263,7 @@ class Control:
         self.engine.inbox.append(cancel)
 
     def _session_closed(self, source: int, it: SessionClosed, body: bytes) -> None:
-        self.engine.inbox.append(functools.partial(self.close_store, source, it.session))
+        self.engine.inbox.append(functools.partial(self._host.close_store, source, it.session))
 
     def _forget(self, source: int, it: ForgetPlan, body: bytes) -> None:
         served = self.served.pop((source, it.plan), None)
@@ -250,18 +280,18 @@ class Control:
 
     def _answer(self, body: bytes, reply: Reply) -> None:
         # deferred by the inbox: a segment that polls may call this with state half updated
-        self.engine.inbox.append(functools.partial(self.answer, json.loads(body), reply))
+        self.engine.inbox.append(functools.partial(self._host.answer, json.loads(body), reply))
 
     def _waits_at_barrier(self, source: int, it: WaitsAtBarrier, body: bytes) -> None:
         self.company.meets(source, body.decode(), it.barriers, it.collectives)
 
     def _replica_position(self, source: int, it: ReplicaPosition, body: bytes) -> None:
-        if self.survival is not None:
-            self.survival.hear(source, it)
+        if self._host.survival is not None:
+            self._host.survival.hear(source, it)
 
     def _recovery_verdict(self, source: int, it: RecoveryVerdict, body: bytes) -> None:
-        if self.survival is not None:
-            self.survival.obey(it)
+        if self._host.survival is not None:
+            self._host.survival.obey(it)
 
     def _let_go(self) -> None:
         """Handle the ranks that have died: abandon the plans that they drove here."""
@@ -271,7 +301,7 @@ class Control:
             for source, plan in list(self.served):
                 if source == rank:
                     self.served.pop((source, plan)).abandon(self.engine)
-            self.lose(rank)
+            self._host.lose(rank)
             self.ended.add(rank)
 
     def _body(self, source: int, size: int) -> bytes:
@@ -289,26 +319,23 @@ class Control:
         if compiled is None:  # on a server, replicas with equal partitions share one compilation
             about = {"label": facts["fetches"], "driver": source, "session": session}
             about |= {name: facts.get(name) for name in ("trains", "seed")}
-            compiled = self.compile_part(rest, **about)
+            compiled = self._host.compile_part(rest, **about)
             self.compiled[session, rest] = compiled
-        sums = None
-        if self.group is not None:
-            sums = self.sums.setdefault((source, facts["sums"]), Sums(self.group))
+        sums, group = None, self._host.group
+        if group is not None:
+            sums = self.sums.setdefault((source, facts["sums"]), Sums(group))
         links = (facts["ranks"], facts["tag"], facts["channels"], sums, facts["replica"])
         link, driver = Link(self.engine, *links), facts.get("driver", source)
-        self.counts.serve(facts)
+        self._host.counts.serve(facts)
         if driver == self.comm.rank:
             made = Repeated(self.engine, plan, compiled, link, facts["peers"], self.tell)
             self.driven[plan] = made
             self.repeated.append(made)
             self.engine.inbox.append(made.begin)
             return
-        served = Served(
-            compiled, link, functools.partial(self._tell_driver, driver, plan), self.lanes
-        )
-        self.served[driver, plan] = served
-        if driver != source:  # a server-driven plan
-            served.patient = True
+        failed, is_followed = functools.partial(self._tell_driver, driver, plan), driver != source
+        self.served[driver, plan] = Served(compiled, link, failed, self.lanes, is_followed)
+        if is_followed:
             self.following.add((driver, plan))
             if (driver, plan) in self.early:
                 self._step(driver, plan, *self.early.pop((driver, plan)))
@@ -365,6 +392,11 @@ class Control:
             lambda: None, lambda: not self.following and all(plan.rests for plan in self.repeated)
         )
 
+    def new_training_session(self) -> int:
+        """The number of the next training session: all drivers make theirs in one order."""
+        self._training_sessions += 1
+        return self._training_sessions
+
     def note(self, rank: int, number: int) -> None:
         """Append a number to the `notes` of another driver."""
         self.engine.with_baton(lambda: self.tell(rank, SendNumber(number)), lambda: True)
@@ -420,7 +452,7 @@ class Control:
 
     def close(self) -> None:
         """Stop listening."""
-        self.engine.control = _nothing_came
+        self.engine.listen_to(_nothing_came, _nothing_came)
         close = getattr(self._channel, "close", None)
         if close is not None:
             close()
@@ -430,17 +462,5 @@ def _nothing_came() -> bool:
     return False
 
 
-def _keeps_nothing(driver: int, session: int) -> None:
-    """Default of `close_store`: no session holds state here."""
-
-
-def _needs_it(rank: int) -> None:
-    raise DeathError(f"rank {rank} has died")
-
-
 def _unanswered(answer: dict[str, Any]) -> None:
     """Discard the answer of a POST."""
-
-
-def _no_service(request: dict[str, Any], reply: Reply) -> None:
-    raise CommError(f"this rank offers no service {request.get('service')!r}")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import functools
 import os
 import sys
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from hpcflow.codegen import kernel_cache
 from hpcflow.comm.communicator import GATHER_TAGS, Communicator
 from hpcflow.comm.polling_backoff import finish
-from hpcflow.errors import HpcflowError, LonelyCollectiveError
+from hpcflow.errors import DeathError, HpcflowError, LonelyCollectiveError
 from hpcflow.lowering.kernel_metadata import Generated
 from hpcflow.plan.distribution.sync_program_split import attrs_of
 from hpcflow.plan.ir.program import Plan
@@ -36,6 +36,7 @@ from hpcflow.runtime.job.message_headers import (
 )
 from hpcflow.runtime.job.rank_monitoring import Watching
 from hpcflow.runtime.job.rank_role import Rank
+from hpcflow.runtime.job.service_registry import Reply
 from hpcflow.runtime.profile.variable_traffic_counters import Counts
 from hpcflow.runtime.session.session_seed import Seed
 from hpcflow.runtime.state.state_store import Store
@@ -67,15 +68,22 @@ class Context(Rank):
     """The context of this rank: plans and steps, barriers of the drivers, reports, shutdown."""
 
     def __init__(
-        self, settings: Settings, world: Communicator | None = None, crowded: bool = False
+        self,
+        settings: Settings,
+        world: Communicator | None = None,
+        crowded: bool = False,
+        crowded_hosts: frozenset[str] = frozenset(),
+        simulated_ranks: int = 0,
+        on_plan: OnPlan | None = None,
     ) -> None:
+        """As of `Rank`. With `on_plan` steps are planned and passed to it, but do not run."""
         kernel_cache.use(settings.kernel_cache)
-        super().__init__(settings, world, crowded)
+        super().__init__(settings, world, crowded, crowded_hosts, simulated_ranks)
         self.expected, self.counts, self.plans = Expected(), Counts(), Plans(self)
         self.survival: Survival | None = None  # replica loss recovery
         self.control: Control | None = None
         self.watching: Watching | None = None
-        self.on_plan: OnPlan | None = None  # planning: called instead of running
+        self.on_plan = on_plan
         self.ahead: set[Any] = set()  # steps with prefetched values
         self.repeated: set[str] = set()  # names of the updates whose plans the servers repeat
         self.saving: Unfinished | None = None  # the last asynchronous save of this rank
@@ -90,7 +98,8 @@ class Context(Rank):
 
     def _install(self) -> None:
         """Install fault injection, trace, profile and CUDA graphs as the settings ask."""
-        if self.settings.inject:
+        runs = self.on_plan is None
+        if self.settings.inject and runs:
             from hpcflow.runtime.failure import fault_injection
 
             fault_injection.install(self)
@@ -98,7 +107,7 @@ class Context(Rank):
             from hpcflow.runtime.profile import chrome_trace
 
             chrome_trace.install(self.engine, self.settings.trace)
-        if self.settings.profile:
+        if self.settings.profile and runs:
             from hpcflow.runtime.profile import profiler
 
             self.profile = profiler.install(self)
@@ -113,27 +122,31 @@ class Context(Rank):
         # communicators of their own: a driver that waits here must not match a collective of a step
         if self.settings.survive:
             self.names = tuple(self.task_name(rank) for rank in range(self.size))
-            replica_loss_recovery.bear(self, world)
+            job = replica_loss_recovery.tolerant(self, world)
+            self.spares, self.drivers, self.meetings = job
         else:
             self.drivers = world.split(self.roles.drivers)
             self.meetings = world.split(self.roles.drivers)
         for k in range(self.settings.tasks_per_replica):
             group = world.split(self.roles.peers_of(k))
             if group is not None and self.settings.survive and self.replicas_sum:
-                self.survival = Survival(self, group, self.join_sums)
+                self.survival = Survival(self, group, self.join_sums, self._send)
             if group is not None:
                 self.join_sums(group)
-        self.control = Control(
-            self.engine, self._serve, self.report, self.group, self.stop, self.counts, Lanes(self)
-        )
-        self.control.answer = functools.partial(service_registry.answer, self)
-        self.control.close_store = self.close_store
-        if self.settings.survive:
-            self.control.survival, self.control.lose = self.survival, self._lose
-            if self.survival is not None:
-                self.survival.tell = self.control.tell
+        self.control = Control(self.engine, self, Lanes(self))
 
-    def _lose(self, rank: int) -> None:
+    def answer(self, request: dict[str, Any], reply: Reply) -> None:
+        """Call the service of this rank that `request` names."""
+        service_registry.answer(self, request, reply)
+
+    def _send(self, rank: int, header: Header) -> None:
+        assert self.control is not None
+        self.control.tell(rank, header)
+
+    def lose(self, rank: int) -> None:
+        """Handle the death of `rank`. Errors: DeathError if the job cannot continue."""
+        if not self.settings.survive:
+            raise DeathError(f"rank {rank} has died")
         abort_on_error.on_loss(self, rank)
         if self.survival is not None:
             self.survival.lose(rank)
@@ -141,8 +154,6 @@ class Context(Rank):
     def join_sums(self, group: Communicator) -> None:
         """Use `group` for the allreduces of this mode, if it has any. All its ranks call it."""
         self.group = self._summing(group) if self.replicas_sum else group
-        if self.control is not None:
-            self.control.group = self.group
 
     def _summing(self, group: Communicator) -> Communicator:
         """The communicator for allreduces, selected by the setting `comm` and the machine."""
@@ -156,6 +167,16 @@ class Context(Rank):
             # the plans, too, must sum on the hosts: the kinds of device differ
             self.settings, on_gpu = without_nccl(group, self.settings), False
         return choose(group, self.settings, on_gpu)
+
+    @contextlib.contextmanager
+    def begins_saving(self, saving: Unfinished) -> Iterator[None]:
+        """Inside, an asynchronous save begins; it is the last one unless that fails."""
+        self.saving = saving
+        try:
+            yield
+        except BaseException:
+            self.saving = None
+            raise
 
     def watch(self) -> None:
         """Open this rank's wait ledger and start its monitoring. All ranks call it."""
@@ -193,7 +214,7 @@ class Context(Rank):
             self.rehearse(compiled)
         return compiled
 
-    def _serve(self, data: bytes, driver: int, session: int, **about: Any) -> Compiled:
+    def compile_part(self, data: bytes, driver: int, session: int, **about: Any) -> Compiled:
         """Make a partition ready that a session of rank `driver` has sent."""
         from hpcflow.plan.serialization import partition_codec
 

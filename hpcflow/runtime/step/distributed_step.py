@@ -380,7 +380,7 @@ class SpanningStep(Step):
             self.broken = self.broken or error
             self.returned.notify_all()
         if self.link.sums is not None:
-            self.engine.sums_lost = self.engine.sums_lost or error
+            self.engine.lose_sums(error)
 
     def _check_open(self) -> None:
         if self.closed:
