@@ -31,7 +31,7 @@ from hpcflow.errors import CommError
 from hpcflow.graph.graph import Graph
 from hpcflow.plan.distribution.task_assignment import assign
 from hpcflow.runtime.job import job_membership
-from hpcflow.runtime.job.message_headers import BODY_TAG, CALL, HEADER_TAG, POST, REGISTER
+from hpcflow.runtime.job.message_headers import BODY_TAG, BODY_WORD, HEADER_TAG, HeaderKind
 from hpcflow.runtime.job.rank_context import Context
 from hpcflow.settings import Settings
 
@@ -168,7 +168,7 @@ class Simulated(LocalCommunicator):
 
     def _echo(self, data: np.ndarray, dest: int, tag: int) -> None:
         """All workers that do not live send what rank 1 sends."""
-        if tag == HEADER_TAG and data.view(np.int64)[4]:
+        if tag == HEADER_TAG and data.view(np.int64)[BODY_WORD]:
             self._heads[dest] = data
             return
         for echo in self._group.echoes:
@@ -178,7 +178,7 @@ class Simulated(LocalCommunicator):
                 self._put(echo, data, dest, tag)
             elif (body := self._in_the_name_of(echo, self._heads[dest][:8], data)) is not None:
                 head = self._heads[dest].view(np.int64).copy()
-                head[4] = body.nbytes
+                head[BODY_WORD] = body.nbytes
                 self._put(echo, head.view(np.uint8), dest, HEADER_TAG)
                 self._put(echo, body, dest, tag)
 
@@ -190,11 +190,11 @@ class Simulated(LocalCommunicator):
         """The body of a message of rank 1 as `echo` would send it; None if one rank alone does."""
         text, replica = body.tobytes(), self._world.roles.workers.index(self._top[echo])
         number = int(kind.view(np.int64)[0])
-        if number in (CALL, POST):
+        if number in (HeaderKind.CALL, HeaderKind.POST):
             request = json.loads(text)
             request |= {"worker": replica} if "worker" in request else {}
             text = json.dumps(request).encode()
-        elif number == REGISTER:
+        elif number == HeaderKind.REGISTER:
             size = 8 + int.from_bytes(text[:8], "little")
             facts = json.loads(text[8:size])
             if "driver" in facts:  # a plan that servers repeat, of which one rank tells them

@@ -34,7 +34,7 @@ from hpcflow.runtime.device.shared_arena import Lanes
 from hpcflow.runtime.executor.executor import Engine
 from hpcflow.runtime.job.control_messages import Control
 from hpcflow.runtime.job.job_membership import Planned, planning
-from hpcflow.runtime.job.message_headers import BODY_TAG, HEADER_TAG, REGISTER, STEP, header
+from hpcflow.runtime.job.message_headers import BODY_TAG, HEADER_TAG, RegisterPlan, StartStep
 from hpcflow.runtime.job.rank_context import Context
 from hpcflow.runtime.profile.variable_traffic_counters import Counts
 from hpcflow.runtime.step.step_instance import Compiled
@@ -102,7 +102,7 @@ def ours(world: simulated.World, count: int) -> Run:
     workers, part = world.size - 1, server_part(count)
     engine, value = serving(world, part)
     update = np.ones(count, np.float32).view(np.uint8)
-    begin = HEADER_TAG, header(STEP, PLAN).view(np.uint8)
+    begin = HEADER_TAG, StartStep(PLAN, 0).encode().view(np.uint8)
     crew = Workers(world, {FIRST_TAG: [(FIRST_TAG + 1, update)], FIRST_TAG + 2: [begin]})
     for rank in range(workers):
         for message in (*registration(rank, workers, part), begin):
@@ -147,7 +147,10 @@ def serving(world: simulated.World, part: Part) -> tuple[Engine, Any]:
         made = context.plans.code(partition_codec.decode(data), data)
         return context.compile(made, driver=driver, **about)
 
-    Control(engine, compiled, dict, None, context.stop, Counts(), Lanes(context))
+    host: Any = types.SimpleNamespace(
+        **{"compile_part": compiled, "stop": context.stop, "counts": Counts(), "group": None}
+    )
+    Control(engine, host, Lanes(context))
     node = next(node for node in part.nodes.values() if node.type == "Variable")
     variable: Any = context.store.find(node, context.devices["cpu:0"])
     variable.adopt(np.zeros(variable.shape, np.float32))
@@ -161,7 +164,7 @@ def registration(rank: int, server: int, part: Part) -> Iterator[tuple[int, np.n
     facts |= {"ranks": ranks, "tag": FIRST_TAG, "channels": 3, "instances": 4, "replica": rank}
     head = json.dumps(facts).encode()
     body = len(head).to_bytes(8, "little") + head + partition_codec.encode(part)
-    yield HEADER_TAG, header(REGISTER, PLAN, body=len(body)).view(np.uint8)
+    yield HEADER_TAG, RegisterPlan(PLAN).encode(len(body)).view(np.uint8)
     yield BODY_TAG, np.frombuffer(body, np.uint8)
 
 

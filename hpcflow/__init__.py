@@ -24,6 +24,7 @@ __getattr__, __dir__, _later = later(
         "hpcflow.autodiff.gradients": "UnconnectedGradients gradients hessians",
         "hpcflow.ps.backup_workers": "Backup",
         "hpcflow.ps.bounded_staleness": "Stale",
+        "hpcflow.ps.sync_rule": "SyncRule register_sync_rule",
         "hpcflow.graph.device_spec": "DeviceSpec",
         "hpcflow.graph.dtypes": (
             "as_dtype bfloat16 bool=bool_ complex128 complex64 float16 float32 float64 int16 "

@@ -491,6 +491,8 @@ from hpcflow.ops.variables.variable_scope import variable_scope as variable_scop
 from hpcflow.ops.variables.variable_template import make_template as make_template
 from hpcflow.ps.backup_workers import Backup as Backup
 from hpcflow.ps.bounded_staleness import Stale as Stale
+from hpcflow.ps.sync_rule import SyncRule as SyncRule
+from hpcflow.ps.sync_rule import register_sync_rule as register_sync_rule
 from hpcflow.runtime.device.device import Device as Device
 from hpcflow.runtime.device.device import register_device as register_device
 from hpcflow.runtime.session.config_proto import ConfigProto as ConfigProto

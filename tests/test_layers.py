@@ -51,7 +51,7 @@ ONE_FILE_ONLY = ("mpi4py", "cupy.cuda.nccl", "cudnn", "h5py", "libdnnl")
 
 SYNC_RULES = {  # plain data, which settings and plans name
     f"hpcflow.ps.{name}"
-    for name in ("sync_rule", "sync_rules", "backup_workers", "bounded_staleness")
+    for name in ("sync_rule", "sync_rules", "script_rules", "backup_workers", "bounded_staleness")
 }
 
 

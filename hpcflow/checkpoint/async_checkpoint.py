@@ -7,6 +7,7 @@ chief sends the outcome to the other drivers.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import threading
 import time
@@ -16,7 +17,8 @@ from typing import Any
 from hpcflow.checkpoint.background_writer import Answer, done, in_thread
 from hpcflow.checkpoint.checkpoint_service import begin
 from hpcflow.checkpoint.participating_ranks import Team
-from hpcflow.checkpoint.save_checkpoint import Asked, discard, finish, plan
+from hpcflow.checkpoint.save_checkpoint import Asked, discard, finish, make_plan
+from hpcflow.checkpoint.save_plan import SavePlan
 from hpcflow.runtime.job.rank_context import Context
 from hpcflow.runtime.state.state_store import Store
 
@@ -52,29 +54,30 @@ class Behind:
         Errors: CheckpointError on all of them; no save has begun then.
         """
         team = Team(self.context)
-        self.context.saving = self
-        try:
+        with self.context.begins_saving(self):
             self._begin(team, store, ask, mine, keep)
-        except BaseException:
-            self.context.saving = None
-            raise
 
     def _begin(self, team: Team, store: Store, ask: Asked, mine: Any, keep: int) -> None:
         context = self.context
-        duties, told = plan(team, store, ask, mine)
-        told["waits"] = self._waits
-        self.step, self._writers = told["step"], set(told["writers"])
+        duties, plan = make_plan(team, store, ask, mine)
+        plan = dataclasses.replace(plan, waits=self._waits)
+        self.step, self._writers = plan.step, set(plan.writers)
         self._since = time.perf_counter()
         duty = duties.pop(context.rank, [])
         answers = team.call(
-            {r: {"do": "begin", **told, "duty": its} for r, its in duties.items()}, store
+            {r: {"do": "begin", **plan.as_message(), "duty": its} for r, its in duties.items()},
+            store,
         )
         if context.rank in self._writers:
-            mine = {**told, "duty": duty}
-            context.engine.with_baton(lambda: _begin_here(context, store, mine), lambda: True)
+
+            def begin_here() -> None:
+                context.engine.settle()
+                begin(context, store, plan, duty)
+
+            context.engine.with_baton(begin_here, lambda: True)
         answers()
         if context.is_chief:
-            in_thread(lambda: self._publish(told, ask, keep))
+            in_thread(lambda: self._publish(plan, ask, keep))
             self._look()
         if context.roles.servers:  # no driver continues before all drivers' ranks have pinned
             team.decide({"value": 0}, lambda rows: 0)
@@ -89,7 +92,7 @@ class Behind:
         if self._writers and self._writers <= self._rows.keys():
             self._all_told.set()
 
-    def _publish(self, told: dict[str, Any], ask: Asked, keep: int) -> None:
+    def _publish(self, plan: SavePlan, ask: Asked, keep: int) -> None:
         """In a thread: wait for all writers, then write the index and publish the checkpoint."""
         self._all_told.wait()
         rows = list(self._rows.values())
@@ -97,7 +100,7 @@ class Behind:
         parts = [row["value"] for row in rows if "value" in row]
 
         def publish() -> dict[str, Any]:
-            path = finish(told, ask, keep, [one["record"] for one in parts], checks=True)
+            path = finish(plan, ask, keep, [one["record"] for one in parts], checks=True)
             return {
                 "path": str(path),
                 "durable": max(one["durable"] for one in parts),
@@ -105,9 +108,9 @@ class Behind:
                 "published": time.perf_counter() - self._since,
             }
 
-        outcome = wrong[0] if wrong else done(self.context, f"publishing {told['draft']}", publish)
+        outcome = wrong[0] if wrong else done(self.context, f"publishing {plan.draft}", publish)
         if "error" in outcome:
-            discard(told)
+            discard(plan)
         self.context.engine.hand_over(lambda: self._tell(outcome))
 
     def _tell(self, outcome: Answer) -> None:
@@ -151,11 +154,6 @@ class Behind:
         chief = -1 if self.context.is_chief else self.context.roles.drivers[0]
         self.context.engine.finish(Outcome(), f"the checkpoint of step {self.step}", chief)
         return self.outcome is not None
-
-
-def _begin_here(context: Context, store: Store, told: dict[str, Any]) -> None:
-    context.engine.settle()
-    begin(context, store, told)
 
 
 def _died(rank: int) -> Answer:

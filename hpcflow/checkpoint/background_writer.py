@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from hpcflow.checkpoint import checkpoint_directory, parallel_hdf5_write
-from hpcflow.checkpoint.checkpoint_layout import Slab, arrays_of
+from hpcflow.checkpoint.checkpoint_layout import Slab
 from hpcflow.checkpoint.participating_ranks import attempt
+from hpcflow.checkpoint.save_plan import SavePlan
 from hpcflow.errors import CheckpointError
 from hpcflow.platform.rank_logging import logger
 from hpcflow.runtime.hdf5_library import library
@@ -35,7 +36,7 @@ class Writer:
 
     Host memory is pinned and not copied. Rows on another device are copied to the host now. The
     thread starts to write when training has copied all variables that it updates, after GIVE_WAY_S
-    at the latest, because both need the memory bandwidth. If training waits (`told["waits"]`), it
+    at the latest, because both need the memory bandwidth. If training waits (`plan.waits`), it
     starts immediately.
 
     The thread reads the file back and then reports to the chief: the file's record, and the seconds
@@ -46,21 +47,20 @@ class Writer:
     """
 
     def __init__(
-        self, context: Context, store: Store, told: dict[str, Any], duty: Sequence[Slab]
+        self, context: Context, store: Store, plan: SavePlan, duty: Sequence[Slab]
     ) -> None:
         library()  # imported on this thread: an h5py built with MPI calls MPI when imported
-        self._context, self._told, self._duty = context, told, duty
+        self._context, self._plan, self._duty = context, plan, duty
         self._since = time.perf_counter()
         self._kept: parallel_hdf5_write.Snapshot | None = None
         kept = attempt(context, lambda: self._keep(store))
-        arrays = arrays_of(told)
-        self.nbytes = sum((s.stop - s.start) * arrays[s.name].row_bytes for s in duty)
+        self.nbytes = sum((s.stop - s.start) * plan.by_name[s.name].row_bytes for s in duty)
         in_thread(lambda: self._run(kept))
 
     def _keep(self, store: Store) -> int:
         try:
             self._kept = parallel_hdf5_write.Snapshot(
-                store, self._told["wanted"], self._duty, to_host=True
+                store, self._plan.wanted, self._duty, to_host=True
             )
         except MemoryError as error:
             raise CheckpointError(f"no memory to copy variables to the host: {error}") from error
@@ -69,28 +69,28 @@ class Writer:
     def _run(self, kept: Answer) -> None:
         answer = kept
         if "error" not in kept:
-            answer = done(self._context, f"writing {self._told['draft']}", self._write)
+            answer = done(self._context, f"writing {self._plan.draft}", self._write)
         self._context.engine.hand_over(lambda: self._end(answer))
 
     def _write(self) -> dict[str, Any]:
-        kept, told, hand_over = self._kept, self._told, self._context.engine.hand_over
+        kept, plan, hand_over = self._kept, self._plan, self._context.engine.hand_over
         assert kept is not None
-        late = self._since + (0 if told["waits"] else GIVE_WAY_S)
+        late = self._since + (0 if plan.waits else GIVE_WAY_S)
         while kept.is_current() and time.perf_counter() < late:
             time.sleep(0.002)
-        path = Path(told["draft"]) / f"part-{self._context.rank:05d}.h5"
-        mine = {**told, "part": self._context.rank}
+        rank = self._context.rank
+        path = Path(plan.draft) / f"part-{rank:05d}.h5"
         record = parallel_hdf5_write.write_part(
             path,
-            mine,
-            arrays_of(told),
+            plan,
+            rank,
             self._duty,
             kept.versions,
             done=lambda slab: hand_over(lambda: kept.release(slab)),
         )
         durable = time.perf_counter() - self._since
         parallel_hdf5_write.check(path, record)
-        parallel_hdf5_write.check_part(path, mine, record)
+        parallel_hdf5_write.check_part(path, plan, rank, record)
         return {
             "record": record,
             "durable": durable,

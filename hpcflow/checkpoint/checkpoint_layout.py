@@ -40,6 +40,27 @@ class Array(NamedTuple):
         return self.rows * self.row_bytes
 
 
+class HeldRows(NamedTuple):
+    """The rows of an array that a rank hosts; `copy` numbers a slot that each piece has."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]  # of the array
+    start: int
+    stop: int
+    copy: int
+
+    @property
+    def array(self) -> Array:
+        """The whole array."""
+        return Array(self.name, self.dtype, tuple(self.shape))
+
+    @property
+    def slab(self) -> Slab:
+        """These rows."""
+        return Slab(self.name, self.start, self.stop)
+
+
 class Slab(NamedTuple):
     """Rows `start` to `stop` of an array."""
 

@@ -10,9 +10,10 @@ import numpy as np
 
 from hpcflow.checkpoint import checkpoint_directory, header_digests, parallel_hdf5_write
 from hpcflow.checkpoint.background_writer import Writer
-from hpcflow.checkpoint.checkpoint_layout import Slab, arrays_of
+from hpcflow.checkpoint.checkpoint_layout import Slab
 from hpcflow.checkpoint.checkpoint_reader import Saved
 from hpcflow.checkpoint.participating_ranks import attempt
+from hpcflow.checkpoint.save_plan import SavePlan
 from hpcflow.checkpoint.snapshot_buffers import prepare_here
 from hpcflow.errors import CommError
 from hpcflow.ops.random.random_kernels import Draws
@@ -37,10 +38,14 @@ def answer(
     if request["do"] == "prepare":
         prepare_here(context, store, request)
         return
+
+    def duty() -> list[Slab]:
+        return [Slab(*slab) for slab in request["duty"]]
+
     work: dict[str, Callable[[], Any]] = {
         "survey": lambda: survey(store, request["wanted"]),
-        "write": lambda: write(context, store, request),
-        "begin": lambda: begin(context, store, request),
+        "write": lambda: write(context, store, SavePlan.of_message(request), duty()),
+        "begin": lambda: begin(context, store, SavePlan.of_message(request), duty()),
         "load": lambda: load(context, store, request),
     }
     if request["do"] not in work:
@@ -55,25 +60,24 @@ def survey(store: Store, wanted: Mapping[str, str]) -> dict[str, Any]:
     return {"held": parallel_hdf5_write.held(store, wanted), "draws": draws}
 
 
-def write(context: Context, store: Store, told: dict[str, Any]) -> list[dict[str, Any]]:
-    """Write the slabs `told["duty"]`; returns the record of this rank's file, or for the form
-    "parallel" its slabs of the shared file.
+def write(
+    context: Context, store: Store, plan: SavePlan, duty: Sequence[Slab]
+) -> list[dict[str, Any]]:
+    """Write the slabs `duty`; returns the record of this rank's file, or for the form "parallel"
+    its slabs of the shared file.
     """
-    arrays = arrays_of(told)
-    duty = [Slab(*slab) for slab in told["duty"]]
-    draft = Path(told["draft"])
+    draft = Path(plan.draft)
 
     def run() -> list[dict[str, Any]]:
-        if told["form"] == "parallel":
-            comm = writers(context, told["writers"])
-            return parallel_hdf5_write.write_shared(draft, told, arrays, duty, kept.versions, comm)
+        if plan.is_parallel:
+            comm = writers(context, plan.writers)
+            return parallel_hdf5_write.write_shared(draft, plan, duty, kept.versions, comm)
         path = draft / f"part-{context.rank:05d}.h5"
-        mine = {**told, "part": context.rank}
-        record = parallel_hdf5_write.write_part(path, mine, arrays, duty, kept.versions)
-        parallel_hdf5_write.check_part(path, mine, record)
+        record = parallel_hdf5_write.write_part(path, plan, context.rank, duty, kept.versions)
+        parallel_hdf5_write.check_part(path, plan, context.rank, record)
         return [record]
 
-    kept = parallel_hdf5_write.Snapshot(store, told["wanted"], duty)
+    kept = parallel_hdf5_write.Snapshot(store, plan.wanted, duty)
     try:
         found: list[dict[str, Any]] = checkpoint_directory.told(f"writing {draft}", run)
     finally:
@@ -81,10 +85,9 @@ def write(context: Context, store: Store, told: dict[str, Any]) -> list[dict[str
     return found
 
 
-def begin(context: Context, store: Store, told: dict[str, Any]) -> int:
-    """Pin the slabs `told["duty"]` and write them in a thread; returns their bytes."""
-    writer = Writer(context, store, told, [Slab(*slab) for slab in told["duty"]])
-    return writer.nbytes
+def begin(context: Context, store: Store, plan: SavePlan, duty: Sequence[Slab]) -> int:
+    """Pin the slabs `duty` and write them in a thread; returns their bytes."""
+    return Writer(context, store, plan, duty).nbytes
 
 
 def writers(context: Context, ranks: Sequence[int]) -> Any:

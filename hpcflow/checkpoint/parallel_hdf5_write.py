@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpcflow.checkpoint import hdf5_datasets, header_digests
-from hpcflow.checkpoint.checkpoint_layout import Array, Slab
+from hpcflow.checkpoint.checkpoint_layout import Array, HeldRows, Slab
 from hpcflow.checkpoint.hdf5_structure_check import check_written
+from hpcflow.checkpoint.save_plan import SavePlan
 from hpcflow.errors import CheckpointCorruptError
 from hpcflow.graph.dtypes import text_of
 from hpcflow.runtime.device.device import Device
@@ -22,7 +23,7 @@ from hpcflow.runtime.state.state_store import Store, VariableState
 Record = dict[str, Any]  # the index's entry about a file: slabs, offsets, digests
 
 
-def held(store: Store, wanted: Mapping[str, str]) -> list[Record]:
+def held(store: Store, wanted: Mapping[str, str]) -> list[HeldRows]:
     """This rank's pieces of the variables `wanted` (variable -> name in the checkpoint).
 
     Of a slot that each piece has for itself, the first copy represents all.
@@ -30,16 +31,9 @@ def held(store: Store, wanted: Mapping[str, str]) -> list[Record]:
     found = []
     for state in store.states.values():
         if state.variable in wanted and state.array is not None:
-            found.append(
-                {
-                    "name": wanted[state.variable],
-                    "dtype": text_of(state.dtype),
-                    "shape": list(state.whole),
-                    "start": state.rows[0],
-                    "stop": state.rows[1],
-                    "copy": state.copied[0] if state.copied else 0,
-                }
-            )
+            copy = state.copied[0] if state.copied else 0
+            name, dtype, shape = wanted[state.variable], text_of(state.dtype), tuple(state.whole)
+            found.append(HeldRows(name, dtype, shape, *state.rows, copy))
     return found
 
 
@@ -130,25 +124,25 @@ def pieces(version: Version, slab: Slab) -> Iterator[tuple[int, np.ndarray]]:
 
 def write_part(
     path: Path,
-    told: Record,
-    arrays: Mapping[str, Array],
+    plan: SavePlan,
+    rank: int,
     duty: Sequence[Slab],
     versions: Mapping[Slab, Version],
     done: Callable[[Slab], object] = lambda slab: None,
 ) -> Record:
-    """Write this rank's own file, a dataset for its rows of each variable; returns its record.
+    """Write the own file of `rank`, a dataset for its rows of each variable; returns its record.
 
     `done` is called with each slab when its version is no longer needed, before it is durable.
     """
-    block = header_digests.room(text_bytes(arrays, duty))
+    block, own = header_digests.room(text_bytes(plan.by_name, duty)), plan.part_facts(rank)
     offsets: dict[str, int | None] = {}
     with hdf5_datasets.created(path, block) as file:
         for slab in duty:
-            array = arrays[slab.name]
+            array = plan.by_name[slab.name]
             shape = (slab.stop - slab.start, *array.shape[1:]) if array.shape else ()
-            place = hdf5_datasets.Place(told["paths"][slab.name], array.dtype, shape, slab.name)
+            place = hdf5_datasets.Place(plan.paths[slab.name], array.dtype, shape, slab.name)
             offsets[slab.name] = hdf5_datasets.add(file, place)
-        hdf5_datasets.describe(file, _own(told), {})
+        hdf5_datasets.describe(file, own, {})
     slabs = []
     fd = os.open(path, os.O_RDWR)
     try:
@@ -159,11 +153,7 @@ def write_part(
             done(slab)
     finally:
         os.close(fd)
-    return finish(path, {"kind": "part", **_own(told)}, slabs, arrays, block)
-
-
-def _own(told: Record) -> Record:
-    return {name: told[name] for name in ("id", "step", "part")}
+    return finish(path, {"kind": "part", **own}, slabs, block)
 
 
 def _write_slab(fd: int, offset: int, slab: Slab, version: Version) -> Record:
@@ -179,17 +169,17 @@ def _write_slab(fd: int, offset: int, slab: Slab, version: Version) -> Record:
     return {**slab._asdict(), "offset": offset, "crcs": crcs}
 
 
-def lay_out(path: Path, told: Record, arrays: Mapping[str, Array]) -> dict[str, int | None]:
+def lay_out(path: Path, plan: SavePlan, texts: Mapping[str, str]) -> dict[str, int | None]:
     """Create the single file of all writers, without rows; returns the offset of each array.
 
     The file's blocks are allocated before any rank writes.
     """
     offsets = {}
-    with hdf5_datasets.created(path, told["block"], told["align"]) as file:
-        for name, array in arrays.items():
-            place = hdf5_datasets.Place(told["paths"][name], array.dtype, array.shape, name)
+    with hdf5_datasets.created(path, plan.block, plan.align) as file:
+        for name, array in plan.by_name.items():
+            place = hdf5_datasets.Place(plan.paths[name], array.dtype, array.shape, name)
             offsets[name] = hdf5_datasets.add(file, place)
-        hdf5_datasets.describe(file, told["attrs"], told["texts"])
+        hdf5_datasets.describe(file, plan.attributes, texts)
     hdf5_datasets.reserve(path)
     hdf5_datasets.sync(path)
     return offsets
@@ -197,8 +187,7 @@ def lay_out(path: Path, told: Record, arrays: Mapping[str, Array]) -> dict[str, 
 
 def write_shared(
     path: Path,
-    told: Record,
-    arrays: Mapping[str, Array],
+    plan: SavePlan,
     duty: Sequence[Slab],
     versions: Mapping[Slab, Version],
     comm: Any,
@@ -210,16 +199,16 @@ def write_shared(
     slabs = []
     with hdf5_datasets.joined(path, comm) as file:
         for slab in duty:
-            crcs = []
+            crcs, array = [], plan.by_name[slab.name]
             for row, rows in pieces(versions[slab], slab):
                 hdf5_datasets.write_rows(
                     file,
-                    told["paths"][slab.name],
+                    plan.paths[slab.name],
                     row,
-                    rows.reshape((len(rows), *arrays[slab.name].shape[1:])),
+                    rows.reshape((len(rows), *array.shape[1:])),
                 )
                 crcs.append([rows.nbytes, zlib.crc32(rows.reshape(-1).view(np.uint8).data)])
-            at = told["offsets"][slab.name] + slab.start * arrays[slab.name].row_bytes
+            at = plan.offsets[slab.name] + slab.start * array.row_bytes
             slabs.append({**slab._asdict(), "offset": at, "crcs": crcs})
     hdf5_datasets.sync(path)
     return slabs
@@ -229,13 +218,11 @@ def finish(
     path: Path,
     facts: Record,
     slabs: Sequence[Record],
-    arrays: Mapping[str, Array],
     block: int,
-    more: Mapping[str, Any] | None = None,
 ) -> Record:
     """Digest the bytes that no slab covers, write the user block and fsync the file.
 
-    Returns the record of the file; `more` is written to the user block only.
+    Returns the record of the file.
     """
     used = [(slab["offset"], slab["offset"] + sum(n for n, _ in slab["crcs"])) for slab in slabs]
     record = {
@@ -246,17 +233,17 @@ def finish(
         "slabs": list(slabs),
         "rest": [list(piece) for piece in header_digests.rest_pieces(path, block, used)],
     }
-    header_digests.write(path, {**record, **(more or {})}, block)
+    header_digests.write(path, record, block)
     return record
 
 
-def check_part(path: Path, told: Record, record: Record) -> None:
-    """Reopen a finished part and check that HDF5 shows what `told` and `record` say.
+def check_part(path: Path, plan: SavePlan, rank: int, record: Record) -> None:
+    """Reopen the finished part of `rank` and check that HDF5 shows what `plan` and `record` say.
 
     Errors: CheckpointCorruptError.
     """
-    facts = {"kind": "index", "arrays": told["arrays"], "paths": told["paths"], "files": [record]}
-    check_written(path, {**facts, "slabs": [], "rest": []}, _own(told), {})
+    facts = {"kind": "index", "arrays": plan.arrays, "paths": plan.paths, "files": [record]}
+    check_written(path, {**facts, "slabs": [], "rest": []}, plan.part_facts(rank), {})
 
 
 def check(path: Path, record: Record) -> None:

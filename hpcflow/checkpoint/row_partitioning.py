@@ -5,17 +5,16 @@ from __future__ import annotations
 import collections
 import functools
 import math
-from collections.abc import Container, Mapping, Sequence
-from typing import Any
+from collections.abc import Container, Sequence
 
-from hpcflow.checkpoint.checkpoint_layout import Array, Slab, share
+from hpcflow.checkpoint.checkpoint_layout import HeldRows, Slab, share
 from hpcflow.runtime.job.rank_context import Context
 
 
 def duty_of(
     context: Context,
     rank: int,
-    found: Sequence[Mapping[str, Any]],
+    found: Sequence[HeldRows],
     own: Container[str],
     replica: int,
     leads: bool,
@@ -27,24 +26,22 @@ def duty_of(
     whole. In parameter-server mode, so are variables on workers, by the replica that `leads` (the
     chief's).
     """
-    some = [h for h in found if h["name"] not in own]
+    some = [h for h in found if h.name not in own]
     shared: list[Slab] = []
     if rank in context.roles.servers:
-        shared = [_all(h) for h in some if not h["copy"]]
+        shared = [h.slab for h in some if not h.copy]
     elif context.cluster.mode == "collective":
         shared = _shared(context, rank, some, replica)
     elif leads:
-        shared = [_all(h) for h in some]
-    mine = [_all(h) for h in found if h["name"] in own]
-    empty = {h["name"] for h in found if 0 in h["shape"]}
+        shared = [h.slab for h in some]
+    mine = [h.slab for h in found if h.name in own]
+    empty = {h.name for h in found if 0 in h.shape}
     return [slab for slab in (*shared, *mine) if slab.name not in empty]
 
 
-def _shared(
-    context: Context, rank: int, found: Sequence[Mapping[str, Any]], replica: int
-) -> list[Slab]:
+def _shared(context: Context, rank: int, found: Sequence[HeldRows], replica: int) -> list[Slab]:
     """The rows that `rank` writes of the variables that its task has on all replicas."""
-    arrays = [Array(h["name"], h["dtype"], tuple(h["shape"])) for h in found]
+    arrays = [h.array for h in found]
     roles, settings = context.roles, context.settings
     task = roles.workers.index(rank) % roles.tasks_per_replica
     chosen = writers(
@@ -81,7 +78,3 @@ def _by_turns(hosts: tuple[str, ...], per_node: int, first: int) -> list[int]:
             turns.append((seen[host], (numbers[host] - first) % len(numbers), replica))
             seen[host] += 1
     return [replica for _, _, replica in sorted(turns)]
-
-
-def _all(held: Mapping[str, Any]) -> Slab:
-    return Slab(held["name"], held["start"], held["stop"])

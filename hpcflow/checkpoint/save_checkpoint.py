@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import json
 import time
@@ -22,6 +23,7 @@ from hpcflow.checkpoint.checkpoint_layout import (
     ALIGN_BYTES,
     STATE,
     Array,
+    HeldRows,
     Slab,
     arrays_of,
     mine_of,
@@ -31,12 +33,12 @@ from hpcflow.checkpoint.checkpoint_service import survey, write
 from hpcflow.checkpoint.hdf5_structure_check import check_written
 from hpcflow.checkpoint.participating_ranks import Team, attempt, served_by
 from hpcflow.checkpoint.row_partitioning import duty_of
+from hpcflow.checkpoint.save_plan import Facts, SavePlan
 from hpcflow.errors import CheckpointError
 from hpcflow.runtime.job.rank_context import Context
 from hpcflow.runtime.state.state_store import Store
 
 FORMS = ("auto", "sharded", "parallel")
-Facts = dict[str, Any]
 
 
 class Asked(NamedTuple):
@@ -78,36 +80,39 @@ def save(context: Context, store: Store, ask: Asked, mine: Any = None, keep: int
     Errors: CheckpointError on all of them; the folder's earlier checkpoints are unchanged.
     """
     team = Team(context)
-    duties, told = plan(team, store, ask, mine)
-    duty = duties.pop(context.rank, [] if context.rank in told["writers"] else None)
-    requests = {rank: {"do": "write", **told, "duty": its} for rank, its in duties.items()}
+    duties, plan = make_plan(team, store, ask, mine)
+    duty = duties.pop(context.rank, [] if context.rank in plan.writers else None)
+    message = {"do": "write", **plan.as_message()}
+    requests = {rank: {**message, "duty": its} for rank, its in duties.items()}
     answers = team.call(requests, store)
     rows = []
     if duty is not None:
-        rows.append(attempt(context, lambda: write(context, store, {**told, "duty": duty})))
+        rows.append(attempt(context, lambda: write(context, store, plan, duty)))
     rows += answers().values()
     wrong = [row for row in rows if "error" in row]
     written = wrong[0] if wrong else {"value": [one for row in rows for one in row["value"]]}
 
     def publish(rows: Sequence[Any]) -> str:
-        return str(finish(told, ask, keep, [one for row in rows for one in row["value"]]))
+        return str(finish(plan, ask, keep, [one for row in rows for one in row["value"]]))
 
     try:
         return Path(team.decide(written, publish))
     except CheckpointError:
         if context.is_chief:
-            discard(told)
+            discard(plan)
         raise
 
 
-def discard(told: Facts) -> None:
+def discard(plan: SavePlan) -> None:
     """On the chief: remove the draft of a save that failed."""
     with contextlib.suppress(OSError):
-        checkpoint_directory.remove(Path(told["draft"]))
+        checkpoint_directory.remove(Path(plan.draft))
 
 
-def plan(team: Team, store: Store, ask: Asked, mine: Any) -> tuple[dict[int, list[Slab]], Facts]:
-    """The slabs that this driver and its served ranks write, by rank; and the message to writers.
+def make_plan(
+    team: Team, store: Store, ask: Asked, mine: Any
+) -> tuple[dict[int, list[Slab]], SavePlan]:
+    """The slabs that this driver and its served ranks write, by rank; and the plan of the save.
 
     The draft exists when this returns.
     """
@@ -117,7 +122,7 @@ def plan(team: Team, store: Store, ask: Asked, mine: Any) -> tuple[dict[int, lis
     surveys = {context.rank: attempt(context, lambda: survey(store, ask.wanted)), **answers()}
     wrong = [row for row in surveys.values() if "error" in row]
     found = {rank: row.get("value", {}) for rank, row in surveys.items()}
-    held = {} if wrong else {rank: one["held"] for rank, one in found.items()}
+    held = {rank: [HeldRows(*h) for h in one.get("held", ())] for rank, one in found.items()}
     mine_to_say = (ask.own, context.replica, context.is_chief)
     all_duties = {rank: duty_of(context, rank, h, *mine_to_say) for rank, h in held.items()}
     duties = {rank: duty for rank, duty in all_duties.items() if duty}
@@ -125,7 +130,7 @@ def plan(team: Team, store: Store, ask: Asked, mine: Any) -> tuple[dict[int, lis
         wrong[0]
         if wrong
         else {
-            "arrays": _arrays(found),
+            "arrays": list({h.name: h.array for some in held.values() for h in some}.values()),
             "writers": list(duties),
             "slabs": [slab for duty in duties.values() for slab in duty],
             "draws": {context.task_name(rank): one["draws"] for rank, one in found.items()},
@@ -133,14 +138,8 @@ def plan(team: Team, store: Store, ask: Asked, mine: Any) -> tuple[dict[int, lis
             "seed": [store.seed.job, store.seed.session],
         }
     )
-    told = team.decide(row, functools.partial(_told, context, ask))
-    return duties, {**told, "wanted": ask.wanted}
-
-
-def _arrays(found: Mapping[int, Any]) -> list[Array]:
-    some = [h for one in found.values() for h in one["held"]]
-    named = {h["name"]: Array(h["name"], h["dtype"], tuple(h["shape"])) for h in some}
-    return list(named.values())
+    message = team.decide(row, functools.partial(_decide, context, ask))
+    return duties, SavePlan.of_message({**message, "wanted": ask.wanted})
 
 
 def _form(context: Context, form: str) -> str:
@@ -162,8 +161,8 @@ def _form(context: Context, form: str) -> str:
     return "parallel" if form == "parallel" or (can and form == "auto") else "sharded"
 
 
-def _told(context: Context, ask: Asked, rows: Sequence[Any]) -> Facts:
-    """On the chief: the message to all writers; creates the draft."""
+def _decide(context: Context, ask: Asked, rows: Sequence[Any]) -> Facts:
+    """On the chief: the plan of the save, as plain data; creates the draft."""
     arrays = {name: array for row in rows for name, array in arrays_of(row).items()}
     missing = sorted(set(ask.wanted.values()) - set(arrays))
     if missing:
@@ -184,53 +183,47 @@ def _told(context: Context, ask: Asked, rows: Sequence[Any]) -> Facts:
         "saved": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
     form, step = _form(context, ask.form), said.pop("step")
-    told = {
-        "id": uuid.uuid4().hex,
-        "step": step,
-        "form": form,
-        "arrays": list(arrays.values()),
-        "paths": paths(arrays),
-        "writers": sorted(rank for row in rows for rank in row["writers"]) or [context.rank],
-        "facts": {
-            **said,
-            "draws": merged([row["draws"] for row in rows]),
-            "random_seed": rows[0]["seed"],
-        },
-    }
-    told["attrs"] = _attributes(told)
-    if form == "parallel":
-        told |= _front(told, arrays, slabs)
+    draws = merged([row["draws"] for row in rows])
+    plan = SavePlan(
+        id=uuid.uuid4().hex,
+        step=step,
+        form=form,
+        arrays=tuple(arrays.values()),
+        paths=paths(arrays),
+        writers=tuple(sorted(rank for row in rows for rank in row["writers"])) or (context.rank,),
+        facts={**said, "draws": draws, "random_seed": rows[0]["seed"]},
+    )
+    if plan.is_parallel:
+        plan = _with_front(plan, slabs)
     lustre_striping.stripe(ask.directory)
-    make = functools.partial(_make, ask, told, arrays)
-    return {**told, **checkpoint_directory.told(f"making a checkpoint in {ask.directory}", make)}
+    make = functools.partial(_make, ask, plan)
+    made: SavePlan = checkpoint_directory.told(f"making a checkpoint in {ask.directory}", make)
+    return made.as_message()
 
 
-def _front(told: Facts, arrays: Mapping[str, Array], slabs: Sequence[Slab]) -> Facts:
-    """The size of the shared file's user block, and the alignment of its large arrays."""
-    text = json.dumps([told["facts"], told["arrays"], told["paths"]])
-    block = header_digests.room(parallel_hdf5_write.text_bytes(arrays, slabs) + len(text))
-    if all(array.nbytes < ALIGN_BYTES for array in arrays.values()):
-        return {"block": block, "align": hdf5_datasets.PAGE}
-    return {"block": max(block, ALIGN_BYTES), "align": ALIGN_BYTES}
+def _with_front(plan: SavePlan, slabs: Sequence[Slab]) -> SavePlan:
+    """The plan with the size of the shared file's user block and the alignment of its arrays."""
+    text = json.dumps([plan.facts, plan.arrays, plan.paths])
+    block = header_digests.room(parallel_hdf5_write.text_bytes(plan.by_name, slabs) + len(text))
+    if all(array.nbytes < ALIGN_BYTES for array in plan.arrays):
+        return dataclasses.replace(plan, block=block, align=hdf5_datasets.PAGE)
+    return dataclasses.replace(plan, block=max(block, ALIGN_BYTES), align=ALIGN_BYTES)
 
 
-def _texts(ask: Asked, told: Facts) -> dict[str, str]:
+def _texts(ask: Asked, plan: SavePlan) -> dict[str, str]:
     """The text datasets beside the arrays."""
-    state = {name: told["facts"].get(name) for name in ("position", "draws")}
+    state = {name: plan.facts.get(name) for name in ("position", "draws")}
     return {**ask.texts(), STATE: json.dumps(state)}
 
 
-def _make(ask: Asked, told: Facts, arrays: Mapping[str, Array]) -> Facts:
-    """Create the draft, and in it a shared file's structure; returns its path and offsets."""
-    is_single = told["form"] == "parallel"
-    draft = checkpoint_directory.draft(ask.directory, told["step"], is_single).absolute()
+def _make(ask: Asked, plan: SavePlan) -> SavePlan:
+    """Create the draft, and in it a shared file's structure; the plan with its path and offsets."""
+    draft = checkpoint_directory.draft(ask.directory, plan.step, plan.is_parallel).absolute()
     try:
         offsets = {}
-        if is_single:
-            offsets = parallel_hdf5_write.lay_out(
-                draft, {**told, "texts": _texts(ask, told)}, arrays
-            )
-        return {"draft": str(draft), "offsets": offsets}
+        if plan.is_parallel:
+            offsets = parallel_hdf5_write.lay_out(draft, plan, _texts(ask, plan))
+        return dataclasses.replace(plan, draft=str(draft), offsets=offsets)
     except BaseException:
         with contextlib.suppress(OSError):
             checkpoint_directory.remove(draft)
@@ -272,41 +265,31 @@ def merged(rows: Sequence[Mapping[str, Any]]) -> Facts:
     return {"most": [[*key, made] for key, made in most.items()], "tasks": differing}
 
 
-def _attributes(told: Facts) -> Facts:
-    """Attributes of the HDF5 file, for readers that know nothing of hpcflow."""
-    facts = {name: v for name, v in told["facts"].items() if isinstance(v, (int, float, str))}
-    named = {name: told[name] for name in ("id", "step")}
-    return {"format_version": header_digests.FORMAT_VERSION, **named, **facts}
-
-
 def finish(
-    told: Facts, ask: Asked, keep: int, written: Sequence[Facts], checks: bool = False
+    plan: SavePlan, ask: Asked, keep: int, written: Sequence[Facts], checks: bool = False
 ) -> Path:
     """On the chief, after all have written: write the index or the user block, publish; the path.
 
     HDF5 reopens the file with the structure before it is published. With `checks` all bytes of an
     index are read back.
     """
-    draft = Path(told["draft"])
-    arrays = arrays_of(told)
-    facts = {name: told[name] for name in ("id", "step", "form", "arrays", "paths")}
-    facts |= told["facts"]
+    draft = Path(plan.draft)
 
     def run() -> Path:
-        facts["serial"] = checkpoint_directory.next_serial(draft.parent)
-        if told["form"] == "parallel":
+        facts = {**plan.index_facts, "serial": checkpoint_directory.next_serial(draft.parent)}
+        if plan.is_parallel:
             more = {**facts, "kind": "whole"}
-            record = parallel_hdf5_write.finish(draft, more, written, arrays, told["block"])
-            check_written(draft, record, told["attrs"], _texts(ask, told))
+            record = parallel_hdf5_write.finish(draft, more, written, plan.block)
+            check_written(draft, record, plan.attributes, _texts(ask, plan))
         else:
             slabs = [one for record in written for one in record["slabs"]]
-            _check_cover(arrays, [Slab(one["name"], one["start"], one["stop"]) for one in slabs])
-            more = {**told, "texts": _texts(ask, told)}
-            index = draft / checkpoint_directory.INDEX
-            record = _write_index(index, more, facts, arrays, written)
+            rows = [Slab(one["name"], one["start"], one["stop"]) for one in slabs]
+            _check_cover(plan.by_name, rows)
+            index, texts = draft / checkpoint_directory.INDEX, _texts(ask, plan)
+            record = _write_index(index, plan, texts, facts, written)
             if checks:
                 parallel_hdf5_write.check(index, record)
-            check_written(index, record, more["attrs"], more["texts"])
+            check_written(index, record, plan.attributes, texts)
         path = checkpoint_directory.publish(draft)
         checkpoint_directory.keep(path.parent, keep)
         return path
@@ -317,16 +300,16 @@ def finish(
 
 def _write_index(
     path: Path,
-    told: Facts,
+    plan: SavePlan,
+    texts: Mapping[str, str],
     facts: Facts,
-    arrays: Mapping[str, Array],
     records: Sequence[Any],
 ) -> Facts:
     """Write the index: virtual datasets over the parts, and the parts' records in its user block.
 
     Returns the index's own record.
     """
-    sources: dict[str, list[hdf5_datasets.Source]] = {name: [] for name in arrays}
+    sources: dict[str, list[hdf5_datasets.Source]] = {name: [] for name in plan.by_name}
     for record in records:
         for slab in record["slabs"]:
             source = hdf5_datasets.Source(record["file"], slab["start"], slab["stop"])
@@ -334,10 +317,10 @@ def _write_index(
     more = {**facts, "files": list(records)}
     block = header_digests.room(len(json.dumps(more)) + 4096)
     with hdf5_datasets.created(path, block) as file:
-        for name, array in arrays.items():
-            place = hdf5_datasets.Place(told["paths"][name], array.dtype, array.shape, name)
+        for name, array in plan.by_name.items():
+            place = hdf5_datasets.Place(plan.paths[name], array.dtype, array.shape, name)
             hdf5_datasets.add_virtual(file, place, sources[name])
-        hdf5_datasets.describe(file, told["attrs"], told["texts"])
-    record = parallel_hdf5_write.finish(path, {**more, "kind": "index"}, [], arrays, block)
+        hdf5_datasets.describe(file, plan.attributes, texts)
+    record = parallel_hdf5_write.finish(path, {**more, "kind": "index"}, [], block)
     hdf5_datasets.sync(path.parent)
     return record

@@ -26,6 +26,7 @@ from hpcflow.plan.listing.plan_diagram import as_dot, as_mermaid
 from hpcflow.plan.listing.plan_text import as_data, as_text, nbytes
 from hpcflow.plan.serialization.plan_cache_key import LEAST_NODES, MOST_BYTES
 from hpcflow.plan.verification.plan_verifier import verify
+from hpcflow.ps import script_rules
 from hpcflow.settings import Settings
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def main(args: argparse.Namespace) -> int:
     try:
         if not os.path.isfile(args.script):
             raise LaunchError(f"no script {args.script!r} in {os.getcwd()}", hint="give its path")
+        script_rules.look_in(args.script)
         settings = Settings.from_environ({**os.environ, **chosen_settings(args)})
         found, devices, code = plans_of(args.script, args.script_args, args.ranks, settings)
     except HpcflowError as error:

@@ -24,6 +24,7 @@ from hpcflow.monitoring import run_directory_lock, srun_rank_supervisor
 from hpcflow.monitoring.run_directory_lock import RUN_DIR
 from hpcflow.monitoring.wait_ledger import base as ledgers
 from hpcflow.platform import fault_specification
+from hpcflow.ps import script_rules
 from hpcflow.settings import PREFIX, Settings
 
 TAKES_SCRIPT = True
@@ -97,6 +98,7 @@ def main(args: argparse.Namespace) -> int:
     place = None
     try:
         place = launcher_detection.detect()
+        script_rules.look_in(args.script)
         chosen = chosen_settings(args)
         settings = Settings.from_environ({**os.environ, **chosen})
         check(args.ranks, place, settings)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 from hpcflow.errors import HpcflowError
-from hpcflow.ps.sync_rule import Rule, require_whole
+from hpcflow.ps.sync_rule import SyncRule, require_whole
 
 
 @dataclasses.dataclass(frozen=True)
-class Backup(Rule):
+class Backup(SyncRule):
     """Synchronous updates that use the first `workers - extra` gradients.
 
     Later gradients are dropped, so up to `extra` slow workers delay no update.
@@ -23,8 +23,10 @@ class Backup(Rule):
     def __post_init__(self) -> None:
         require_whole("Backup", self.extra, 1)
 
-    def __str__(self) -> str:
-        return f"backup:{self.extra}"
+    @property
+    def max_deaths(self) -> int | None:
+        """As many workers as are in reserve."""
+        return self.extra
 
     def needed(self, workers: int) -> int:
         """The number of gradients in an update."""

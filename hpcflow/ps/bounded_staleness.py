@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
-from hpcflow.ps.sync_rule import Rule, require_whole
+from hpcflow.ps.sync_rule import SyncRule, require_whole
 
 
 @dataclasses.dataclass(frozen=True)
-class Stale(Rule):
+class Stale(SyncRule):
     """Asynchronous updates; no worker runs more than `bound` steps ahead of the slowest worker.
 
     Source: Ho et al., More Effective Distributed ML via a Stale Synchronous Parallel Parameter
@@ -19,9 +19,6 @@ class Stale(Rule):
 
     def __post_init__(self) -> None:
         require_whole("Stale", self.bound, 0)
-
-    def __str__(self) -> str:
-        return f"stale:{self.bound}"
 
     @property
     def max_steps_ahead(self) -> int:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.ps.active_workers import Clocks, First, Present
-from hpcflow.ps.sync_rule import Rule
+from hpcflow.ps.sync_rule import Gradient, SyncRule
 
 Go = Callable[[], None]
 # A waiting worker: its position in the order of release, the worker, the channel of the step that
@@ -45,10 +45,12 @@ class Channel:
     def __init__(self, workers: int) -> None:
         self.version = 0
         self.contributed = [-1] * workers  # the newest version with gradients of each worker
-        self.ready: list[tuple[int, float]] = []  # (worker, share) of this version, by arrival
-        self.there: set[int] = set()  # the workers in `ready`
-        self.here = 0  # the number of active workers in `there`
-        self.owing = First(workers)  # active workers that are not in `there`
+        self.workers = workers
+        self.arrived: list[Gradient] = []  # of this version, by arrival
+        self.contributors: set[int] = set()  # the workers in `arrived`
+        self.here = 0  # the number of active workers in `contributors`
+        self.is_complete = False  # when the rule is asked: no other worker will contribute
+        self.owing = First(workers)  # active workers that are not in `contributors`
         self.picked = False  # the update of this version is in progress
         self.closing = False  # no other worker will contribute to this version
         self.picker: Callable[[np.ndarray], None] | None = None  # waits for enough gradients
@@ -65,15 +67,14 @@ class Rounds:
     No request of one worker scans all workers or all waiters.
     """
 
-    def __init__(self, rule: Rule, workers: int) -> None:
+    def __init__(self, rule: SyncRule, workers: int) -> None:
         self.rule, self.workers = rule, workers
         self.channels: dict[str, Channel] = {}
         self.used, self.late, self.dropped = [0] * workers, [0] * workers, [0] * workers
         self.lead = 0  # the maximum steps a worker was ahead of the slowest when it began one
         self.ranks = [-1] * workers  # worker -> rank; -1 before its first step
         self.repeated: set[str] = set()  # names of the updates whose plans the servers repeat
-        self._bound = rule.max_steps_ahead
-        self._needed = rule.needed(workers)
+        self._counts_steps = rule.counts_steps
         self._present, self._clocks = Present(workers), Clocks(workers)
         self._slowest = First(workers)
         self._waiters: dict[Callable[..., None], Waiter] = {}  # by callback
@@ -113,9 +114,9 @@ class Rounds:
             self.late[worker] += 1
             self.dropped[worker] += 1
             return
-        found.ready.append((worker, share))
-        if worker not in found.there:
-            found.there.add(worker)
+        found.arrived.append((worker, share))
+        if worker not in found.contributors:
+            found.contributors.add(worker)
             found.here += worker in self._present.active
         self._pick(found)
 
@@ -148,7 +149,7 @@ class Rounds:
             self._meet()
         elif was_active:
             for channel in self.channels.values():
-                channel.here -= worker in channel.there
+                channel.here -= worker in channel.contributors
             if self._clocks.leave(worker):
                 self._slower()
         for channel in list(self.channels.values()):
@@ -159,8 +160,8 @@ class Rounds:
         active = self._present.active
         self._clocks.restart(len(active))
         for channel in self.channels.values():
-            channel.closing = bool(channel.ready)
-            channel.here = len(channel.there & active)
+            channel.closing = bool(channel.arrived)
+            channel.here = len(channel.contributors & active)
             channel.owing.anew()
         self._slowest.anew()
         self._let_go_at(list(self._ahead))
@@ -179,7 +180,7 @@ class Rounds:
 
         None if no worker waits for another.
         """
-        slow = self._who_is_slow() if self._bound is not None else self._who_owes()
+        slow = self._who_is_slow() if self._counts_steps else self._who_owes()
         if not slow:
             return None
         names = ", ".join(map(str, slow[:3])) + (", ..." if len(slow) > 3 else "")
@@ -196,28 +197,26 @@ class Rounds:
         """The first workers whose gradients are missing in an update that has some."""
         found: set[int] = set()
         for channel in self.channels.values():
-            if channel.ready and not channel.picked:
+            if channel.arrived and not channel.picked:
                 found.update(channel.owing.of(functools.partial(self._owes, channel)))
         return sorted(found)
 
     def _owes(self, channel: Channel, worker: int) -> bool:
-        return worker in self._present.active and worker not in channel.there
+        return worker in self._present.active and worker not in channel.contributors
 
     # -- waiting workers
 
     def _wait_for(self, worker: int, leaves: bool) -> list[Waiter] | None:
         """The list in which a worker waits to begin a step or to pass a barrier; None: no wait."""
-        if self._bound is None or leaves:  # an update is in progress or has its gradients
+        if not self._counts_steps or leaves:  # an update is in progress or has its gradients
             for channel in self.channels.values():
                 if channel.picked or channel.contributed[worker] >= channel.version:
                     return channel.waiters
             return None
         clock = self._clocks.of[worker]
-        ahead = clock - self._clocks.least
-        if ahead > self._bound:
+        if not self.rule.may_begin(clock, self._clocks.least):
             return self._ahead.setdefault(clock, [])
-        if ahead > self.lead:
-            self.lead = ahead
+        self.lead = max(self.lead, clock - self._clocks.least)
         return None
 
     def _keep(
@@ -230,9 +229,8 @@ class Rounds:
     def _slower(self) -> None:
         """The minimum clock has changed: release the workers that are no longer too far ahead."""
         self._slowest.anew()
-        if self._bound is not None and self._ahead:
-            most = self._clocks.least + self._bound
-            self._let_go_at([clock for clock in self._ahead if clock <= most])
+        may_begin, least = self.rule.may_begin, self._clocks.least
+        self._let_go_at([clock for clock in self._ahead if may_begin(clock, least)])
 
     def _let_go_at(self, clocks: list[int]) -> None:
         """Check the workers that wait with these clocks."""
@@ -256,23 +254,24 @@ class Rounds:
                 go(self.channels[channel].version)
 
     def _pick(self, channel: Channel) -> None:
-        """Start an update if enough gradients have arrived, or those of all active workers."""
-        if channel.picker is None or channel.picked or not channel.ready:
+        """Start an update if the rule selects gradients, or if no more of them will arrive."""
+        if channel.picker is None or channel.picked or not channel.arrived:
             return
-        needed, active = self._needed, len(self._present.active)
-        if len(channel.there) < needed and channel.here < active and not channel.closing:
+        channel.is_complete = channel.closing or channel.here >= len(self._present.active)
+        chosen = self.rule.select(channel) or (channel.arrived if channel.is_complete else ())
+        if not chosen:
             return
-        chosen = channel.ready[:needed]
+        for worker, _ in channel.arrived:
+            self.dropped[worker] += 1
         for worker, _ in chosen:
             self.used[worker] += 1
-        for worker, _ in channel.ready[needed:]:
-            self.dropped[worker] += 1
+            self.dropped[worker] -= 1
         total = sum(share for _, share in chosen)
         factor = 1.0 if len(chosen) == self.workers or not total else 1 / total
         factors = np.zeros(self.workers)
         factors[[worker for worker, _ in chosen]] = factor
         channel.picked, channel.closing = True, False
-        channel.ready, channel.there, channel.here = [], set(), 0
+        channel.arrived, channel.contributors, channel.here = [], set(), 0
         channel.owing.anew()
         picker, channel.picker = channel.picker, None
         picker(factors)
@@ -332,7 +331,7 @@ class Rounds:
     def report(self) -> dict[str, Any]:
         """The counts of the coordinator, by worker."""
         found: dict[str, Any] = {"rule": str(self.rule)}
-        if self._bound is not None:
+        if self._counts_steps:
             return {**found, "lead": self.lead}
         return {**found, "used": self.used, "late": self.late, "dropped": self.dropped}
 

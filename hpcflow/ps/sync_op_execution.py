@@ -18,7 +18,7 @@ from hpcflow.runtime.step.step_instance import Instance
 
 @state("Rounds")
 def _rounds(node: Node) -> Rounds:
-    return Rounds(rule(node.attrs["rule"]), node.attrs["workers"])
+    return Rounds(rule(node.attrs["rule"], is_known=True), node.attrs["workers"])
 
 
 class Told:

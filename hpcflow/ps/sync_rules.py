@@ -5,49 +5,65 @@ from __future__ import annotations
 import dataclasses
 
 from hpcflow.errors import HpcflowError
+from hpcflow.ps import script_rules
 from hpcflow.ps.backup_workers import Backup
 from hpcflow.ps.bounded_staleness import Stale
-from hpcflow.ps.sync_rule import Rule
+from hpcflow.ps.sync_rule import SyncRule, names, register_sync_rule, registered
 
 
 @dataclasses.dataclass(frozen=True)
-class Async(Rule):
+class Async(SyncRule):
     """Asynchronous updates: each worker applies its own gradients as soon as it has them."""
 
-    def __str__(self) -> str:
-        return "async"
-
 
 @dataclasses.dataclass(frozen=True)
-class All(Rule):
+class All(SyncRule):
     """Synchronous updates: each uses the gradients of all workers, that is of the global batch.
 
     All workers compute them from the same values of the variables.
     """
 
     joins = True
-
-    def __str__(self) -> str:
-        return "all"
+    in_step = True
 
     def needed(self, workers: int) -> int:
         """The number of gradients in an update."""
         return workers
 
 
-def rule(given: str | Rule) -> Rule:
-    """Parse a rule: "async", "all", "backup:K" or "stale:S"; a `Rule` is returned as it is.
+for _name, _rule in {"async": Async, "all": All, "backup": Backup, "stale": Stale}.items():
+    register_sync_rule(_name, _rule)
+BUILT_IN = frozenset(names())
 
+
+def rule(given: str | SyncRule, is_known: bool = False) -> SyncRule:
+    """Parse a rule: "async", "all", "backup:K", "stale:S" or a registered one; a rule is returned.
+
+    With `is_known` another rank knows the rule: it is in the script.
     Errors: HpcflowError listing the rules.
     """
-    if isinstance(given, Rule):
+    if isinstance(given, SyncRule):
         return given
-    name, _, number = str(given).partition(":")
-    if name in ("async", "all") and not number:
-        return Async() if name == "async" else All()
-    if name in ("backup", "stale") and number.isdecimal() and len(number) < 10:
-        return Backup(int(number)) if name == "backup" else Stale(int(number))
+    name, _, text = str(given).partition(":")
+    if registered(name) is None:
+        script_rules.load(name, is_known)
+    make, why = registered(name), ""
+    try:
+        if make is not None:
+            return make(*map(_number, text.split(",") if text else ()))
+    except (TypeError, HpcflowError) as error:
+        why = f": {error}" if name not in BUILT_IN else ""
+    own = "".join(f", {name}" for name in names() if name not in BUILT_IN)
     raise HpcflowError(
-        f"sync={given!r} is no rule",
-        hint="choose async, all, backup:K (hf.Backup(K)) or stale:S (hf.Stale(S))",
+        f"sync={given!r} is no rule{why}",
+        hint=f"choose async, all, backup:K (hf.Backup(K)) or stale:S (hf.Stale(S)){own}",
     )
+
+
+def _number(text: str) -> int | float | str:
+    if text.isascii() and text.isdecimal() and len(text) < 10:
+        return int(text)
+    try:
+        return float(text)
+    except ValueError:
+        return text

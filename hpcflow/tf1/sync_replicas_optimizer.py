@@ -14,7 +14,7 @@ from hpcflow.ops.control_flow.control_dependencies import no_op
 from hpcflow.ops.variables.uninitialized_variables import report_uninitialized_variables
 from hpcflow.ops.variables.variable_ops import Variable, global_variables
 from hpcflow.ps.backup_workers import Backup
-from hpcflow.ps.sync_rule import Rule
+from hpcflow.ps.sync_rule import SyncRule
 from hpcflow.ps.sync_rules import All
 from hpcflow.tf1.session_run_hook import SessionRunHook
 from hpcflow.train.optimizers.optimizer import Optimizer, Pairs
@@ -28,7 +28,7 @@ class SyncReplicas:
     aggregated: int
     total: int
 
-    def rule(self, workers: int) -> Rule:
+    def rule(self, workers: int) -> SyncRule:
         """The rule for a job with this number of workers.
 
         Errors: GraphError if it was created for another number.

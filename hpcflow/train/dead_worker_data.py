@@ -14,7 +14,7 @@ import numpy as np
 
 from hpcflow.graph.graph import Graph
 from hpcflow.runtime.failure.shard_reassignment import Lines, Loss
-from hpcflow.runtime.job.message_headers import TRAINED, header
+from hpcflow.runtime.job.message_headers import BatchTrained
 from hpcflow.runtime.job.rank_context import Context
 
 
@@ -45,8 +45,7 @@ class Heirs:
         if number < 0:
             return
         self._trained.add(number)
-        message = header(TRAINED, self._number, number, batch.step)
-        message[5:7] = batch.epoch, batch.line
+        message = BatchTrained(self._number, number, batch.step, batch.epoch, batch.line)
         tell = self._control.tell
         self._context.engine.with_baton(lambda: tell(self._server, message), lambda: True)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from hpcflow.graph.graph import Graph
 from hpcflow.platform.rank_logging import logger
-from hpcflow.runtime.job.message_headers import PACE, header
+from hpcflow.runtime.job.message_headers import WorkerPace
 from hpcflow.runtime.job.rank_context import Context
 from hpcflow.train.step_timing import Pace, Row, Window
 
@@ -30,8 +30,7 @@ class Exchange:
     def __init__(self, context: Context, graph: Graph) -> None:
         assert context.control is not None
         self._context, self._control, self._graph = context, context.control, graph
-        self._control.sessions += 1
-        self.number = self._control.sessions  # sessions are created in the same order on all ranks
+        self.number = context.control.new_training_session()  # in the same order on all ranks
         self._paces = self._control.paces[self.number]
         self._shares = self._control.shares[self.number]
         self._every = max(TELL_S, context.roles.replicas / MOST_TOLD)
@@ -55,7 +54,7 @@ class Exchange:
             pace.window.clear()
         if self._context.is_chief:
             while self._paces:
-                self._hear(self._paces.popleft(), rows)
+                self._hear(*self._paces.popleft(), rows)
         return rows
 
     def _tell(self, window: Window, rows: Rows) -> None:
@@ -64,18 +63,20 @@ class Exchange:
             rows.append((self._context.replica, row))
             self._note(self._context.replica, row, dataset)
             return
-        message = header(PACE, row.steps, int(row.work * 1e9), int(row.wait * 1e9))
-        message[5:] = int(row.samples * 1e3), dataset, self.number
+        times = int(row.work * 1e9), int(row.wait * 1e9)
+        samples = int(row.samples * 1e3)
+        message = WorkerPace(row.steps, *times, samples, dataset, self.number)
         chief, control = self._context.roles.drivers[0], self._control
         self._context.engine.with_baton(lambda: control.tell(chief, message), lambda: True)
 
-    def _hear(self, told: tuple[int, ...], rows: Rows) -> None:
-        rank, steps, work, wait, samples, dataset = told
+    def _hear(self, rank: int, pace: WorkerPace, rows: Rows) -> None:
         if rank not in self._context.roles.drivers:
             return  # it has died since
         worker = self._context.roles.task_of(rank)[1]
-        rows.append((worker, Row(steps, work / 1e9, wait / 1e9, samples / 1e3)))
-        self._note(worker, rows[-1][1], dataset)
+        samples = pace.millisamples / 1e3
+        row = Row(pace.steps, pace.work_ns / 1e9, pace.wait_ns / 1e9, samples)
+        rows.append((worker, row))
+        self._note(worker, row, pace.dataset)
 
     # -- shares
 

@@ -14,8 +14,8 @@ from hpcflow.graph.graph import Graph
 from hpcflow.graph.graph_keys import GraphKeys
 from hpcflow.ops.variables.variable_ops import Variable
 from hpcflow.platform.rank_logging import logger, numbers
-from hpcflow.ps.sync_rule import Rule
-from hpcflow.ps.sync_rules import All, rule
+from hpcflow.ps.sync_rule import SyncRule
+from hpcflow.ps.sync_rules import rule
 from hpcflow.runtime.job.rank_context import Context
 from hpcflow.runtime.job.stop_signal import reason
 from hpcflow.runtime.session.config_proto import ConfigProto, RunMetadata, RunOptions
@@ -78,7 +78,7 @@ class TrainingSession(Session):
         max_to_keep: int = 5,
         keep_best: tuple[str, str, int] | None = None,
         form: str = "auto",
-        sync: str | Rule | None = None,
+        sync: str | SyncRule | None = None,
         config: ConfigProto | None = None,
     ) -> None:
         super().__init__(graph=graph, config=config, context=context)
@@ -309,7 +309,7 @@ class TrainingSession(Session):
     def _is_led(self) -> bool:
         """Whether the chief names the step of a meeting, since each update needs every worker."""
         several = len(self.context.roles.drivers) > 1
-        return several and isinstance(self.context.cluster.sync, All) and self._is_served
+        return several and self.context.cluster.sync.in_step and self._is_served
 
     @property
     def _is_served(self) -> bool:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hpcflow as hf
-from hpcflow.checkpoint.checkpoint_layout import Slab
+from hpcflow.checkpoint.checkpoint_layout import HeldRows, Slab
 from hpcflow.checkpoint.row_partitioning import duty_of, writers
 from hpcflow.errors import HpcflowError
 from hpcflow.plan.distribution.task_assignment import assign
@@ -43,7 +43,7 @@ def parts(
         cluster=SimpleNamespace(mode="collective"),
     )
     rows = nbytes // 4096
-    found = [dict(name="w", dtype="<f4", shape=[rows, 1024], start=0, stop=rows, copy=0)]
+    found = [HeldRows("w", "<f4", (rows, 1024), 0, rows, 0)]
     duties = {r: duty_of(context, r, found, (), r // tasks, r == 0) for r in range(ranks)}
     chosen = {rank: duty for rank, duty in duties.items() if duty}
     for task in range(tasks):

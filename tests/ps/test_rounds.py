@@ -193,7 +193,7 @@ def test_every_gradient_is_used_once_or_dropped_and_versions_are_never_mixed(dat
                 assert has[worker] == before  # the one that made it complete was of its version
             has[worker] = None
     rounds = server.rounds
-    waiting = len(rounds.channel("train").ready)
+    waiting = len(rounds.channel("train").arrived)
     assert sum(rounds.used) + sum(rounds.dropped) + waiting == given_
     assert len(server.released) + waiting == given_
 
@@ -258,9 +258,9 @@ def test_with_as_many_deaths_as_workers_in_reserve_nobody_waits_for_the_dead(dat
         if not here:
             assert living <= set(left)
             here, left[:] = set(living), []
-        waiting = {w for w, _ in server.rounds.channel("train").ready}
+        waiting = {w for w, _ in server.rounds.channel("train").arrived}
         assert not waiting or (len(waiting) < workers - extra and not here <= waiting)
     for worker in sorted(here):
         go_aside(worker)
     assert living <= set(left)
-    assert not server.rounds.channel("train").ready
+    assert not server.rounds.channel("train").arrived

@@ -20,7 +20,7 @@ import simulated  # noqa: E402
 from many_workers import FIRST_TAG  # noqa: E402
 
 from hpcflow.comm import mpi_library, mpi_request_polling  # noqa: E402
-from hpcflow.runtime.job.message_headers import HEADER_TAG, NOTE, STEP, header  # noqa: E402
+from hpcflow.runtime.job.message_headers import HEADER_TAG, SendNumber, StartStep  # noqa: E402
 
 VALUE, UPDATE, END = FIRST_TAG, FIRST_TAG + 1, FIRST_TAG + 2
 
@@ -75,7 +75,7 @@ class Job:
     def begin(self, rank: int) -> None:
         """A worker begins a step."""
         self.step[rank] += 1
-        words = header(STEP, many_workers.PLAN, step=self.step[rank])
+        words = StartStep(many_workers.PLAN, 0, self.step[rank]).encode()
         self.world.send(rank, HEADER_TAG, words.view(np.uint8))
 
     def update(self, rank: int, number: float = 1.0) -> None:
@@ -141,7 +141,7 @@ def test_steps_of_a_worker_keep_their_order_and_one_that_never_stops_starves_nob
     def and_one_more() -> None:
         nonlocal sent
         sent += 1
-        job.world.send(0, HEADER_TAG, header(NOTE, step=sent).view(np.uint8))
+        job.world.send(0, HEADER_TAG, SendNumber(sent).encode().view(np.uint8))
         deliver()
 
     notes = job.engine.control.__self__.notes

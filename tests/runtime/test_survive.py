@@ -168,7 +168,7 @@ def test_sums_on_gpus_are_refused():
         devices_sum, rank = True, 3
 
     with pytest.raises(LaunchError, match="NCCL") as found:
-        Survival(Fake(), None, None)
+        Survival(Fake(), None, None, None)
     assert found.value.rank == 3
 
 

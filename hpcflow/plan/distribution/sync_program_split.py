@@ -53,7 +53,7 @@ def split(
     Errors: GraphError for a sum that depends on another one.
     """
     splitter = _Splitter(program, cluster, homes)
-    if cluster.sync.max_steps_ahead is not None:
+    if cluster.sync.counts_steps:
         return (splitter.clocked() if trains else program), None, ""
     if not cluster.sync.joins:
         return program, None, ""

@@ -10,8 +10,8 @@ from hpcflow.errors import HpcflowError
 from hpcflow.graph.dtypes import resource
 from hpcflow.graph.op_registry import OpDef, lookup
 from hpcflow.graph.static_shape import Spec
-from hpcflow.ps.sync_rule import Rule
-from hpcflow.ps.sync_rules import All, Async
+from hpcflow.ps.sync_rule import SyncRule
+from hpcflow.ps.sync_rules import Async
 
 
 class Ref(NamedTuple):
@@ -107,7 +107,7 @@ class Cluster:
     tasks_per_replica: int = 1
     devices: tuple[str, ...] = ("cpu:0",)  # of each worker task, the default first
     server_devices: tuple[str, ...] = ("cpu:0",)
-    sync: Rule = dataclasses.field(
+    sync: SyncRule = dataclasses.field(
         default_factory=Async
     )  # synchronization rule of parameter servers
     lead: str = "/job:worker/task:0"  # the task that drives the step
@@ -140,7 +140,7 @@ class Cluster:
     @property
     def in_step(self) -> bool:
         """Whether every replica takes part in every update, so that all take the same steps."""
-        return self.mode != "ps" or isinstance(self.sync, All)
+        return self.mode != "ps" or self.sync.in_step
 
     def tasks(self) -> list[str]:
         """Return the tasks that one replica's step may use, `lead` first."""

@@ -65,7 +65,13 @@ class Engine(Baton):
     between its own segments; the owner of the step takes the lock when the holder releases it.
     """
 
-    def __init__(self, comm: Communicator | None = None, crowded: bool = False) -> None:
+    def __init__(
+        self,
+        comm: Communicator | None = None,
+        crowded: bool = False,
+        goes_on: Callable[[], bool] | None = None,
+    ) -> None:
+        """`goes_on` says whether the job survives the ranks that have died."""
         super().__init__(comm.rank if comm else 0)
         self.comm = comm
         self.backoff = Backoff(crowded=crowded, wake=self.wake)
@@ -83,7 +89,7 @@ class Engine(Baton):
         self.slices = Slices()
         self.helper = Helper(self.poll)
         self.control: Callable[[], bool] = _nothing_came  # handles control messages
-        self.goes_on: Callable[[], bool] = _nothing_came  # whether the job survives a dead rank
+        self.goes_on: Callable[[], bool] = goes_on or _nothing_came
         self.meeting: Callable[[], object] = _nothing_came  # called when a collective starts
         self.blame: Callable[[], tuple[str, int] | None] = _nobody  # what ends patient waits
         self.ledger: Ledger | None = None
@@ -243,6 +249,14 @@ class Engine(Baton):
             bucket.start()
             self.await_(bucket, instance, name)
 
+    def lose_sums(self, error: BaseException) -> None:
+        """The order of collectives is lost: no step with collectives can follow."""
+        self.sums_lost = self.sums_lost or error
+
+    def keep_joint_steps(self) -> None:
+        """Keep the steps in flight with collectives in `joint` from now on."""
+        self.joint = []
+
     def rest_sums(self) -> None:
         """A replica has died: stop starting and polling collectives.
 
@@ -368,6 +382,10 @@ class Engine(Baton):
             raise error
         self.fail(instance, located)
         return True
+
+    def listen_to(self, control: Callable[[], bool], meeting: Callable[[], object]) -> None:
+        """Call `control` in each poll, to handle messages, and `meeting` before a collective."""
+        self.control, self.meeting = control, meeting
 
     def attend(self) -> None:
         """Poll once and empty the inbox, unless another thread holds the progress lock."""

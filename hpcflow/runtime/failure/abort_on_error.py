@@ -332,7 +332,8 @@ def on_death(here: Rank, dead: Sequence[Entry]) -> None:
         def fail() -> bool:
             raise DeathError(text, rank=here.rank)
 
-        engine.control = fail  # raises in the thread that waits, which may abort by MPI
+        # raises in the thread that waits, which may abort by MPI
+        engine.listen_to(fail, engine.meeting)
         time.sleep(LET_ENGINE_END_S)
         os._exit(ABORTED)
 

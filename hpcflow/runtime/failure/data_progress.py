@@ -10,6 +10,8 @@ import collections
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from hpcflow.runtime.job.message_headers import BatchTrained
+
 Told = tuple[int, int, int, int]  # dataset, line, epoch, step of a trained batch
 
 
@@ -22,9 +24,10 @@ class Progress:
         )
         self._losses: dict[int, list[dict[str, Any]]] = collections.defaultdict(list)
 
-    def hear(self, session: int, rank: int, told: Told) -> None:
+    def hear(self, rank: int, it: BatchTrained) -> None:
         """Record that `rank` has trained a batch."""
-        self._last[session, rank][told[:2]] = told
+        batches = self._last[it.session, rank]
+        batches[it.dataset, it.line] = (it.dataset, it.line, it.epoch, it.step)
 
     def losses(self, session: int, lost: Iterable[int]) -> list[dict[str, Any]]:
         """The dead ranks, in a fixed order, each with its last batches when first asked for."""

@@ -11,9 +11,8 @@ batch sharded anew. No variable is copied or rolled back. The death of the chief
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -23,7 +22,13 @@ from hpcflow.errors import CommError, DeathError, HpcflowError, LaunchError
 from hpcflow.plan.communication.atomic_step_commit import COMMIT as VOTE
 from hpcflow.platform.rank_logging import logger
 from hpcflow.runtime.failure.commit_decision import COMMIT, Verdicts
-from hpcflow.runtime.job.message_headers import DRIVERS_TAG, MEETINGS_TAG, PLACE, VERDICT, header
+from hpcflow.runtime.job.message_headers import (
+    DRIVERS_TAG,
+    MEETINGS_TAG,
+    Header,
+    RecoveryVerdict,
+    ReplicaPosition,
+)
 from hpcflow.runtime.job.rank_role import Rank
 from hpcflow.runtime.step.step_instance import Instance
 
@@ -34,7 +39,15 @@ class Interrupted(HpcflowError):
     """No replica committed a joint step, because one has died: the others run it again."""
 
 
-def bear(here: Rank, world: Communicator) -> None:
+class Tolerant(NamedTuple):
+    """What a job has that continues without workers that die."""
+
+    spares: frozenset[int]  # ranks whose death the job may survive
+    drivers: Chaired | None
+    meetings: Chaired | None
+
+
+def tolerant(here: Rank, world: Communicator) -> Tolerant:
     """Prepare the job to continue without workers that die; called before `join_sums`.
 
     Errors: LaunchError where the job could not continue.
@@ -52,12 +65,15 @@ def bear(here: Rank, world: Communicator) -> None:
             hint="leave out one of both",
         )
     world.tolerant = True
-    here.engine.goes_on = lambda: all(map(here.is_spare, world.lost))
-    here.spares = frozenset(here.roles.drivers[1:])
-    if here.is_driver:
-        beside = here.engine.beside
-        here.drivers = Chaired(world, here.roles.drivers, DRIVERS_TAG, beside)
-        here.meetings = Chaired(world, here.roles.drivers, MEETINGS_TAG, beside)
+    drivers, beside = here.roles.drivers, here.engine.beside
+    spares = frozenset(drivers[1:])
+    if not here.is_driver:
+        return Tolerant(spares, None, None)
+    return Tolerant(
+        spares,
+        Chaired(world, drivers, DRIVERS_TAG, beside),
+        Chaired(world, drivers, MEETINGS_TAG, beside),
+    )
 
 
 class Survival:
@@ -67,17 +83,22 @@ class Survival:
     """
 
     def __init__(
-        self, here: Rank, base: Communicator, join_sums: Callable[[Communicator], None]
+        self,
+        here: Rank,
+        base: Communicator,
+        join_sums: Callable[[Communicator], None],
+        tell: Callable[[int, Header], None],
     ) -> None:
+        """`tell` sends a header to a rank."""
         if here.devices_sum:
             raise LaunchError(
                 "survive=1, but sums by NCCL cannot go on when a GPU's rank has died",
                 rank=here.rank,
                 hint="set HPCFLOW_COMM=shared (sums on the hosts), or leave out --survive",
             )
-        self._here, self._engine, self._join_sums = here, here.engine, join_sums
-        self.tell: Callable[[int, Any], None] | None = None  # sends a header to a rank
-        self._engine.joint = []
+        self._here, self._engine = here, here.engine
+        self._join_sums, self._send = join_sums, tell
+        self._engine.keep_joint_steps()
         self._base: Any = base  # an MpiCommunicator: no other is fault tolerant
         self._verdicts = Verdicts()  # on the chief
         self.round = 0  # number of recoveries
@@ -143,42 +164,42 @@ class Survival:
             raise Interrupted("a replica has died")
 
     def _tell(self, voted: bool) -> None:
-        here = self._here
+        here, position = self._here, ReplicaPosition(self.round, int(voted), self._steps)
         if here.is_chief:
-            self.hear(here.rank, self.round, self._steps, voted)
-            return
-        assert self.tell is not None
-        self.tell(here.roles.drivers[0], header(PLACE, self.round, int(voted), self._steps))
+            self.hear(here.rank, position)
+        else:
+            self._send(here.roles.drivers[0], position)
 
     # -- the verdict
 
-    def hear(self, rank: int, round: int, steps: int, voted: bool) -> None:
+    def hear(self, rank: int, position: ReplicaPosition) -> None:
         """On the chief: record the place of `rank`, and decide if possible."""
-        if round == self.round:
-            self._verdicts.hear(rank, steps, voted)
+        if position.recovery == self.round:
+            self._verdicts.hear(rank, position.steps, bool(position.has_voted))
             self._decide()
 
     def _decide(self) -> None:
         here = self._here
-        if not (self.broken and here.is_chief) or self.tell is None:
+        if not (self.broken and here.is_chief):
             return
         living = [r for r in here.roles.drivers if r not in self._lost]
         try:
             verdicts = self._verdicts.decide(living)
         except ValueError as error:
             raise DeathError(f"the replicas cannot go on: {error}", rank=here.rank) from error
-        for rank, verdict in verdicts.items():
+        for rank, what in verdicts.items():
+            verdict = RecoveryVerdict(self.round, what)
             if rank == here.rank:
-                self.obey(verdict, self.round)
+                self.obey(verdict)
             else:
-                self.tell(rank, header(VERDICT, self.round, verdict))
+                self._send(rank, verdict)
 
-    def obey(self, verdict: int, round: int) -> None:
+    def obey(self, it: RecoveryVerdict) -> None:
         """Apply the chief's verdict: commit the step in flight, or interrupt it."""
-        if round != self.round:
+        if it.recovery != self.round:
             return
         flight = self._flight()
-        if verdict == COMMIT:
+        if it.verdict == COMMIT:
             assert flight is not None, "who has voted has a step in flight"
             self._engine.over(flight, VOTE)
             return
@@ -216,9 +237,8 @@ class Survival:
         Errors: CommError if the allreduces cannot be rebuilt although no further replica has died.
         """
         here = self._here
-        self._here.rebuilding = True
-        here.engine.with_baton(self._rebuild, lambda: True)
-        self._here.rebuilding = False
+        with here.rebuilds():
+            here.engine.with_baton(self._rebuild, lambda: True)
         for follower in list(here.followers):
             follower.replicas_changed()
         if here.is_chief:
@@ -233,14 +253,13 @@ class Survival:
 
         Errors: Interrupted on all if it failed on one, for instance because another has died.
         """
-        self._here.rebuilding = True
-        try:
-            made, error = storage(), None
-        except (CommError, RuntimeError) as raised:
-            made, error = None, raised
-            self._base.revoke()  # releases the ranks that wait for this one
-        agreed = self._base.all_agree(error is None)
-        self._here.rebuilding = False
+        with self._here.rebuilds():
+            try:
+                made, error = storage(), None
+            except (CommError, RuntimeError) as raised:
+                made, error = None, raised
+                self._base.revoke()  # releases the ranks that wait for this one
+            agreed = self._base.all_agree(error is None)
         if made is None or not agreed:
             self._failure = error
             raise Interrupted("a replica has died") from error
@@ -260,12 +279,7 @@ class Survival:
             raise CommError(
                 f"sums over replicas cannot be made ready: {self._failure}", rank=here.rank
             ) from self._failure
-        here.roles = dataclasses.replace(here.roles, workers=workers)
-        here.replica = workers.index(here.rank)
-        here.cluster = dataclasses.replace(here.cluster, workers=len(workers))
-        for together in (here.drivers, here.meetings):
-            assert isinstance(together, Chaired)
-            together.go_on(workers)
+        here.shrink(workers)
         self._verdicts = Verdicts()
         self.round, self.broken, self.due = self.round + 1, False, False
         try:

@@ -7,7 +7,7 @@ import functools
 import json
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -22,31 +22,32 @@ from hpcflow.runtime.failure.data_progress import Progress
 from hpcflow.runtime.failure.replica_loss_recovery import Survival
 from hpcflow.runtime.job.message_headers import (
     BODY_TAG,
-    BYE,
-    CALL,
-    CANCEL,
-    CLOSED,
-    CLOSING,
-    DECLARE,
-    FAILED,
-    FORGET,
     HEADER_TAG,
-    MEETING,
-    NOTE,
-    PACE,
-    PLACE,
-    POST,
-    REGISTER,
+    HEADERS,
     REPLY_TAG,
-    REPORT,
-    REST,
-    ROUND,
-    STEP,
-    STOP,
-    TRAINED,
-    VERDICT,
     WORDS,
-    header,
+    BatchTrained,
+    CallService,
+    CancelStep,
+    DeclareVariables,
+    DriverLeaves,
+    EndRounds,
+    ForgetPlan,
+    Header,
+    HeaderKind,
+    PostRequest,
+    ProgramEnds,
+    RecoveryVerdict,
+    RegisterPlan,
+    ReplicaPosition,
+    RequestReport,
+    SendNumber,
+    SessionClosed,
+    StepFailed,
+    StopRequest,
+    WaitsAtBarrier,
+    WorkerPace,
+    decode,
 )
 from hpcflow.runtime.job.service_registry import Reply
 from hpcflow.runtime.job.stop_signal import Stop
@@ -81,41 +82,71 @@ MOST_BYTES = 1 << 40  # limit of a body
 HEADERS_EACH = 8  # limit of headers handled in one `listen`, per rank of the job
 
 
-class Heard(NamedTuple):
-    """A received header and its body."""
+STEP, ROUND = (
+    int(HeaderKind.STEP),
+    int(HeaderKind.ROUND),
+)  # each step has one: decoded without a dataclass
+H = TypeVar("H", bound=Header)
+Act = Callable[[int, H, bytes], object]  # handles a header: source, header, body
+Pace = tuple[int, WorkerPace]  # the rank, and what it sent
 
-    source: int
-    plan: int
-    slot: int
-    step: int
-    more: list[int]
-    text: bytes
+
+class Host(Protocol):
+    """What control messages act on: the rank that receives them."""
+
+    @property
+    def stop(self) -> Stop:
+        """Its stop request."""
+        ...
+
+    @property
+    def counts(self) -> Counts:
+        """The traffic of variables."""
+        ...
+
+    @property
+    def group(self) -> Communicator | None:
+        """The communicator of the allreduces."""
+        ...
+
+    @property
+    def survival(self) -> Survival | None:
+        """The replica loss recovery."""
+        ...
+
+    def compile_part(self, data: bytes, driver: int, session: int, **about: Any) -> Compiled:
+        """Make a partition ready that a session of rank `driver` has sent."""
+        ...
+
+    def report(self) -> dict[str, Any]:
+        """The report of this rank."""
+        ...
+
+    def answer(self, request: dict[str, Any], reply: Reply) -> None:
+        """Call a service."""
+        ...
+
+    def close_store(self, driver: int, number: int) -> None:
+        """A driver has closed its session of this number."""
+        ...
+
+    def lose(self, rank: int) -> None:
+        """`rank` has died. Errors: DeathError if the job cannot continue."""
+        ...
 
 
 class Control:
-    """Receives and sends the control messages of this rank."""
+    """Receives and sends the control messages of this rank, `host`."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        compile_part: Callable[..., Compiled],
-        report: Callable[[], dict[str, Any]],
-        group: Communicator | None,
-        stop: Stop,
-        counts: Counts,
-        lanes: Lanes,
-    ) -> None:
+    def __init__(self, engine: Engine, host: Host, lanes: Lanes) -> None:
         assert engine.comm is not None
-        self.engine, self.comm = engine, engine.comm
-        self.compile_part, self.report, self.group = compile_part, report, group
-        self.answer: Callable[[dict[str, Any], Reply], None] = _no_service  # serves calls
+        self.engine, self.comm, self._host, self.lanes = engine, engine.comm, host, lanes
         self.notes: list[int] = []  # numbers sent by other drivers
-        # training session -> received PACE messages: rank, and the words of PACE
-        self.paces: dict[int, Queue] = collections.defaultdict(collections.deque)
+        # training session -> received messages
+        self.paces: dict[int, collections.deque[Pace]] = collections.defaultdict(collections.deque)
         # training session -> requests of the service "shares", sent by the chief
         self.shares: dict[int, Queue] = collections.defaultdict(collections.deque)
-        self.sessions = 0  # training sessions that exchange paces
-        self.stop = stop
+        self._training_sessions = 0  # that exchange paces
         self.served: dict[tuple[int, int], Served] = {}
         # plans that this rank drives, by number: FAILED messages are delivered to them
         self.driven: weakref.WeakValueDictionary[int, Driven] = weakref.WeakValueDictionary()
@@ -125,55 +156,55 @@ class Control:
         self.compiled: weakref.WeakValueDictionary[tuple[int, bytes], Compiled] = (
             weakref.WeakValueDictionary()
         )
-        self.close_store: Callable[[int, int], None] = _keeps_nothing  # of a driver's session
         self.sums: dict[tuple[int, int], Sums] = {}
         self.declared, self.hosted = Declared(), Hosted()
-        self.counts, self.lanes = counts, lanes
         self.progress = Progress()  # data progress of the workers, on the first server
         self.ended: set[int] = set()  # drivers that have left or died
-        self.survival: Survival | None = None  # replica loss recovery
-        self.lose: Callable[[int], None] = _needs_it  # called with each rank that has died
         self.lost: tuple[int, ...] = ()  # the ranks that have died, as far as handled here
         self.company = Company(self.comm.rank)
-        self._acts = self._by_kind()
+        self._acts: dict[int, Act[Any]] = {}  # by kind
+        self._handle_all()
         self._header = np.zeros(WORDS, np.int64)
         self._channel = self.comm.recv_channel(self._header, Communicator.ANY, HEADER_TAG)
         self._channel.start()
         self._most = HEADERS_EACH * self.comm.size
-        engine.control, engine.meeting = self.listen, self.company.come_together
+        engine.listen_to(self.listen, self.company.come_together)
 
-    def _by_kind(self) -> dict[int, Callable[[Heard], Any]]:
-        """The handlers of headers by kind, except STEP."""
-        return {
-            BYE: lambda heard: self.ended.add(heard.source),
-            CALL: lambda heard: self._ask_here(heard, functools.partial(self._reply, heard.source)),
-            CANCEL: self._cancel,
-            CLOSING: lambda heard: self.company.closes(heard.source, heard.step),
-            DECLARE: lambda heard: self.hosted.add(heard.source, heard.text),
-            FAILED: self._failed,
-            FORGET: self._forget,
-            CLOSED: self._close,
-            MEETING: self._meeting,
-            NOTE: lambda heard: self.notes.append(heard.step),
-            PACE: self._pace,
-            PLACE: self._place,
-            POST: lambda heard: self._ask_here(heard, _unanswered),
-            REGISTER: lambda heard: self._register(heard.source, heard.plan, heard.text),
-            REPORT: lambda heard: self._reply(heard.source, self.report()),
-            REST: self._rest,
-            ROUND: self._round,
-            STOP: lambda heard: self.stop.told(heard.step),
-            TRAINED: self._trained,
-            VERDICT: self._verdict,
-        }
+    def _on(self, header: type[H], act: Act[H]) -> None:
+        """Handle the headers of one kind by `act`."""
+        self._acts[header.kind] = act
+
+    def _handle_all(self) -> None:
+        """Set the handlers of all kinds except STEP and ROUND."""
+        host = self._host
+        self._on(RegisterPlan, lambda source, it, body: self._register(source, it.plan, body))
+        self._on(RequestReport, lambda source, it, body: self._reply(source, host.report()))
+        self._on(DriverLeaves, lambda source, it, body: self.ended.add(source))
+        self._on(ProgramEnds, lambda source, it, body: self.company.closes(source, it.collectives))
+        self._on(StopRequest, lambda source, it, body: host.stop.told(it.number))
+        self._on(CallService, self._call)
+        self._on(SendNumber, lambda source, it, body: self.notes.append(it.number))
+        self._on(WaitsAtBarrier, self._waits_at_barrier)
+        self._on(StepFailed, self._failed)
+        self._on(CancelStep, self._cancel)
+        self._on(WorkerPace, lambda source, it, body: self.paces[it.session].append((source, it)))
+        self._on(DeclareVariables, lambda source, it, body: self.hosted.add(source, body))
+        self._on(EndRounds, lambda source, it, body: self.following.discard((source, it.plan)))
+        self._on(PostRequest, lambda source, it, body: self._answer(body, _unanswered))
+        self._on(ReplicaPosition, self._replica_position)
+        self._on(RecoveryVerdict, self._recovery_verdict)
+        self._on(BatchTrained, lambda source, it, body: self.progress.hear(source, it))
+        self._on(ForgetPlan, self._forget)
+        self._on(SessionClosed, self._session_closed)
 
     def listen(self) -> bool:
         """Handle the headers that have arrived, up to a limit; True if there was one.
 
         Headers of one rank are handled in the order in which it sent them.
         """
-        if self.stop.tells:
-            self.stop.pass_on(lambda rank, number: self.tell(rank, header(STOP, step=number)))
+        stop = self._host.stop
+        if stop.tells:
+            stop.pass_on(lambda rank, number: self.tell(rank, StopRequest(number)))
         channel, taken = self._channel, 0
         while taken < self._most:
             came = channel.test()
@@ -190,14 +221,17 @@ class Control:
 
         Errors: CommError for an unknown kind or a malformed message.
         """
-        kind, plan, slot, step, body, *more = self._header.tolist()
+        words = self._header.tolist()
+        kind, plan, slot, step, size, *_ = words
         try:
-            text = self._body(source, body) if body else b""
+            body = self._body(source, size) if size else b""
             self._channel.start()
             if kind == STEP:
                 self._step(source, plan, slot, step)
-            elif kind in self._acts:
-                self._acts[kind](Heard(source, plan, slot, step, more, text))
+            elif kind == ROUND:
+                self._round(source, plan, slot, step)
+            elif kind in HEADERS:
+                self._acts[kind](source, decode(words), body)
             else:
                 raise CommError(f"rank {source} sent a header of unknown kind {kind}")
         except HpcflowError:
@@ -216,57 +250,48 @@ class Control:
             raise CommError(f"rank {driver} runs plan {plan}, which it never registered")
         self.engine.inbox.append(functools.partial(served.step, self.engine, slot, step))
 
-    def _round(self, heard: Heard) -> None:
+    def _round(self, driver: int, plan: int, slot: int, step: int) -> None:
         """ROUND: begin a step of a server-driven plan, which may not be registered here yet."""
-        driver, plan, slot, step, *_ = heard
         if (driver, plan) in self.served:
             self._step(driver, plan, slot, step)
         else:
             self.early[driver, plan] = (slot, step)
 
-    def _rest(self, heard: Heard) -> None:
-        self.following.discard((heard.source, heard.plan))
-
-    def _cancel(self, heard: Heard) -> None:
-        served = self.served[heard.source, heard.plan]
-        cancel = functools.partial(served.cancel, self.engine, heard.slot, heard.step)
+    def _cancel(self, source: int, it: CancelStep, body: bytes) -> None:
+        served = self.served[source, it.plan]
+        cancel = functools.partial(served.cancel, self.engine, it.instance, it.step)
         self.engine.inbox.append(cancel)
 
-    def _close(self, heard: Heard) -> None:
-        self.engine.inbox.append(functools.partial(self.close_store, heard.source, heard.plan))
+    def _session_closed(self, source: int, it: SessionClosed, body: bytes) -> None:
+        self.engine.inbox.append(functools.partial(self._host.close_store, source, it.session))
 
-    def _forget(self, heard: Heard) -> None:
-        served = self.served.pop((heard.source, heard.plan), None)
+    def _forget(self, source: int, it: ForgetPlan, body: bytes) -> None:
+        served = self.served.pop((source, it.plan), None)
         if served is not None:
             self.engine.inbox.append(served.forget)
 
-    def _failed(self, heard: Heard) -> None:
-        driven = self.driven.get(heard.plan)
+    def _failed(self, source: int, it: StepFailed, body: bytes) -> None:
+        driven = self.driven.get(it.plan)
         if driven is not None:
-            driven.failed_elsewhere(heard.slot, heard.step, error_serialization.decode(heard.text))
+            driven.failed_elsewhere(it.instance, it.step, error_serialization.decode(body))
 
-    def _ask_here(self, heard: Heard, reply: Reply) -> None:
+    def _call(self, source: int, it: CallService, body: bytes) -> None:
+        self._answer(body, functools.partial(self._reply, source))
+
+    def _answer(self, body: bytes, reply: Reply) -> None:
         # deferred by the inbox: a segment that polls may call this with state half updated
-        self.engine.inbox.append(functools.partial(self.answer, json.loads(heard.text), reply))
+        self.engine.inbox.append(functools.partial(self._host.answer, json.loads(body), reply))
 
-    def _meeting(self, heard: Heard) -> None:
-        self.company.meets(heard.source, heard.text.decode(), heard.slot, heard.step)
+    def _waits_at_barrier(self, source: int, it: WaitsAtBarrier, body: bytes) -> None:
+        self.company.meets(source, body.decode(), it.barriers, it.collectives)
 
-    def _place(self, heard: Heard) -> None:
-        if self.survival is not None:
-            self.survival.hear(heard.source, heard.plan, heard.step, bool(heard.slot))
+    def _replica_position(self, source: int, it: ReplicaPosition, body: bytes) -> None:
+        if self._host.survival is not None:
+            self._host.survival.hear(source, it)
 
-    def _verdict(self, heard: Heard) -> None:
-        if self.survival is not None:
-            self.survival.obey(heard.slot, heard.plan)
-
-    def _trained(self, heard: Heard) -> None:
-        epoch, line, _ = heard.more
-        self.progress.hear(heard.plan, heard.source, (heard.slot, line, epoch, heard.step))
-
-    def _pace(self, heard: Heard) -> None:
-        source, plan, slot, step, (samples, dataset, session), _ = heard
-        self.paces[session].append((source, plan, slot, step, samples, dataset))
+    def _recovery_verdict(self, source: int, it: RecoveryVerdict, body: bytes) -> None:
+        if self._host.survival is not None:
+            self._host.survival.obey(it)
 
     def _let_go(self) -> None:
         """Handle the ranks that have died: abandon the plans that they drove here."""
@@ -276,7 +301,7 @@ class Control:
             for source, plan in list(self.served):
                 if source == rank:
                     self.served.pop((source, plan)).abandon(self.engine)
-            self.lose(rank)
+            self._host.lose(rank)
             self.ended.add(rank)
 
     def _body(self, source: int, size: int) -> bytes:
@@ -294,26 +319,23 @@ class Control:
         if compiled is None:  # on a server, replicas with equal partitions share one compilation
             about = {"label": facts["fetches"], "driver": source, "session": session}
             about |= {name: facts.get(name) for name in ("trains", "seed")}
-            compiled = self.compile_part(rest, **about)
+            compiled = self._host.compile_part(rest, **about)
             self.compiled[session, rest] = compiled
-        sums = None
-        if self.group is not None:
-            sums = self.sums.setdefault((source, facts["sums"]), Sums(self.group))
+        sums, group = None, self._host.group
+        if group is not None:
+            sums = self.sums.setdefault((source, facts["sums"]), Sums(group))
         links = (facts["ranks"], facts["tag"], facts["channels"], sums, facts["replica"])
         link, driver = Link(self.engine, *links), facts.get("driver", source)
-        self.counts.serve(facts)
+        self._host.counts.serve(facts)
         if driver == self.comm.rank:
             made = Repeated(self.engine, plan, compiled, link, facts["peers"], self.tell)
             self.driven[plan] = made
             self.repeated.append(made)
             self.engine.inbox.append(made.begin)
             return
-        served = Served(
-            compiled, link, functools.partial(self._tell_driver, driver, plan), self.lanes
-        )
-        self.served[driver, plan] = served
-        if driver != source:  # a server-driven plan
-            served.patient = True
+        failed, is_followed = functools.partial(self._tell_driver, driver, plan), driver != source
+        self.served[driver, plan] = Served(compiled, link, failed, self.lanes, is_followed)
+        if is_followed:
             self.following.add((driver, plan))
             if (driver, plan) in self.early:
                 self._step(driver, plan, *self.early.pop((driver, plan)))
@@ -323,7 +345,7 @@ class Control:
         error = instance.error
         if error is not None and not isinstance(error, Lost):
             body = error_serialization.encode(error)
-            self.tell(driver, header(FAILED, plan, instance.slot, instance.step, len(body)), body)
+            self.tell(driver, StepFailed(plan, instance.slot, instance.step), body)
 
     def _reply(self, source: int, answer: dict[str, Any]) -> None:
         text = np.frombuffer(json.dumps(answer).encode(), np.uint8)
@@ -333,8 +355,9 @@ class Control:
 
     # -- messages of a driver
 
-    def tell(self, rank: int, message: np.ndarray, body: bytes = b"") -> None:
+    def tell(self, rank: int, header: Header, body: bytes = b"") -> None:
         """Send a header, followed by a body; the caller holds the progress lock."""
+        message = header.encode(len(body))
         self.engine.await_(self.comm.send(message, rank, HEADER_TAG), None, "header")
         if body:
             data = np.frombuffer(body, np.uint8)
@@ -346,13 +369,13 @@ class Control:
 
         head = json.dumps(facts).encode()
         body = len(head).to_bytes(8, "little") + head + partition_codec.encode(part)
-        self.tell(rank, header(REGISTER, plan, body=len(body)), body)
+        self.tell(rank, RegisterPlan(plan), body)
 
     def declare(self, server: int, parts: Iterable[Any]) -> None:
         """Send what the partitions `parts` need of servers to `server`, the first of them."""
         body = self.declared.new(parts)
         if body:
-            self.tell(server, header(DECLARE, body=len(body)), body)
+            self.tell(server, DeclareVariables(), body)
 
     def cancel_driven(self) -> None:
         """At exit: cancel the steps that other threads still wait for, on all their ranks."""
@@ -369,18 +392,22 @@ class Control:
             lambda: None, lambda: not self.following and all(plan.rests for plan in self.repeated)
         )
 
+    def new_training_session(self) -> int:
+        """The number of the next training session: all drivers make theirs in one order."""
+        self._training_sessions += 1
+        return self._training_sessions
+
     def note(self, rank: int, number: int) -> None:
         """Append a number to the `notes` of another driver."""
-        self.engine.with_baton(lambda: self.tell(rank, header(NOTE, step=number)), lambda: True)
+        self.engine.with_baton(lambda: self.tell(rank, SendNumber(number)), lambda: True)
 
     def post(self, rank: int, request: Mapping[str, Any]) -> None:
         """Call a service of a rank without an answer; the caller holds the progress lock."""
-        body = json.dumps(request).encode()
-        self.tell(rank, header(POST, body=len(body)), body)
+        self.tell(rank, PostRequest(), json.dumps(request).encode())
 
     def ask_report(self, rank: int) -> dict[str, Any]:
         """Request the report of a served rank and wait for it."""
-        return self._ask({rank: (header(REPORT), b"")})()[rank]
+        return self._ask({rank: (RequestReport(), b"")})()[rank]
 
     def call(
         self, requests: Mapping[int, Mapping[str, Any]]
@@ -390,19 +417,20 @@ class Control:
         A request is plain data; its "service" names one of `runtime/job/service_registry.py`.
         If the job continues without a rank that dies, the answer of that rank is missing.
         """
-        bodies = {rank: json.dumps(request).encode() for rank, request in requests.items()}
-        return self._ask({rank: (header(CALL, body=len(b)), b) for rank, b in bodies.items()})
+        return self._ask(
+            {rank: (CallService(), json.dumps(one).encode()) for rank, one in requests.items()}
+        )
 
     def _ask(
-        self, messages: Mapping[int, tuple[np.ndarray, bytes]]
+        self, messages: Mapping[int, tuple[Header, bytes]]
     ) -> Callable[[], dict[int, dict[str, Any]]]:
         sizes = {rank: np.zeros(1, np.int64) for rank in messages}
         replies: dict[int, Any] = {}
 
         def begin() -> None:
-            for rank, (head, body) in messages.items():
+            for rank, (header, body) in messages.items():
                 replies[rank] = self.comm.recv(sizes[rank], rank, REPLY_TAG)
-                self.tell(rank, head, body)
+                self.tell(rank, header, body)
 
         def answers() -> dict[int, dict[str, Any]]:
             found = {}
@@ -424,7 +452,7 @@ class Control:
 
     def close(self) -> None:
         """Stop listening."""
-        self.engine.control = _nothing_came
+        self.engine.listen_to(_nothing_came, _nothing_came)
         close = getattr(self._channel, "close", None)
         if close is not None:
             close()
@@ -434,17 +462,5 @@ def _nothing_came() -> bool:
     return False
 
 
-def _keeps_nothing(driver: int, session: int) -> None:
-    """Default of `close_store`: no session holds state here."""
-
-
-def _needs_it(rank: int) -> None:
-    raise DeathError(f"rank {rank} has died")
-
-
 def _unanswered(answer: dict[str, Any]) -> None:
     """Discard the answer of a POST."""
-
-
-def _no_service(request: dict[str, Any], reply: Reply) -> None:
-    raise CommError(f"this rank offers no service {request.get('service')!r}")

@@ -13,12 +13,11 @@ from pathlib import Path
 
 from hpcflow.launch import launcher_detection
 from hpcflow.monitoring import cross_node_wait_ledgers, failure_json, srun_rank_supervisor
-from hpcflow.plan.distribution.task_assignment import assign
 from hpcflow.platform import rank_logging
 from hpcflow.platform.rank_logging import logger
+from hpcflow.ps import script_rules
 from hpcflow.runtime.failure import abort_on_error
 from hpcflow.runtime.job.rank_context import Context, OnPlan
-from hpcflow.runtime.profile.variable_traffic_counters import measured
 from hpcflow.settings import Settings
 
 _current: Context | None = None
@@ -60,18 +59,7 @@ def planning(ranks: int, settings: Settings, on_plan: OnPlan) -> Iterator[Contex
     shape. The first plan that updates state, other than initialization, ends the script by
     `Planned`.
     """
-    alone = dataclasses.replace(
-        settings, ps=0, tasks_per_replica=1, sync="", inject="", profile=False
-    )
-    context = Context(alone)
-    context.settings = settings
-    context.hosts = ("planned",) * ranks
-    context.roles = assign(context.hosts, settings.ps, settings.tasks_per_replica)
-    cluster = context.roles.cluster(list(context.devices))
-    context.cluster = dataclasses.replace(cluster, measured=measured(settings, None))
-    context.size = ranks
-    context.keep_step_as_set()
-    context.on_plan = on_plan
+    context = Context(settings, simulated_ranks=ranks, on_plan=on_plan)
     with use(context):
         yield context
 
@@ -92,6 +80,7 @@ def enter(**given: object) -> Context:
     Errors: LaunchError if launcher and MPI disagree on the number of ranks.
     """
     global _current
+    script_rules.check_not_importing()
     if _current is None:
         settings = Settings.from_environ(**given)
         place = launcher_detection.detect()
@@ -130,8 +119,7 @@ def _join(settings: Settings, place: launcher_detection.Launch) -> Context:
             cross_node_wait_ledgers.sweep(Path(settings.run_dir))
         rank_logging.set_up(world.rank, world.size, settings.run_dir, settings.log_files)
         crowded = crowded_hosts(world) if not settings.crowded else frozenset(world.hosts)
-        context = Context(settings, world, world.hosts[world.rank] in crowded)
-        context.crowded = crowded
+        context = Context(settings, world, world.hosts[world.rank] in crowded, crowded)
         if context.is_chief:
             rank_logging.speak()  # rank 0 may be a server
         context.watch()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import functools
 import os
 import sys
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -15,22 +15,28 @@ import numpy as np
 from hpcflow.codegen import kernel_cache
 from hpcflow.comm.communicator import GATHER_TAGS, Communicator
 from hpcflow.comm.polling_backoff import finish
-from hpcflow.errors import HpcflowError, LonelyCollectiveError
+from hpcflow.errors import DeathError, HpcflowError, LonelyCollectiveError
 from hpcflow.lowering.kernel_metadata import Generated
 from hpcflow.plan.distribution.sync_program_split import attrs_of
 from hpcflow.plan.ir.program import Plan
 from hpcflow.platform import cpu_threads, rank_logging
 from hpcflow.platform.rank_logging import logger
-from hpcflow.ps.sync_rules import Async
 from hpcflow.runtime.device.memory_accounting import Expected, report
 from hpcflow.runtime.device.shared_arena import Lanes
 from hpcflow.runtime.failure import abort_on_error, replica_loss_recovery
 from hpcflow.runtime.failure.replica_loss_recovery import Survival
 from hpcflow.runtime.job import service_registry
 from hpcflow.runtime.job.control_messages import Control
-from hpcflow.runtime.job.message_headers import BYE, CLOSING, FIRST_DATA_TAG, MEETING, header
+from hpcflow.runtime.job.message_headers import (
+    FIRST_DATA_TAG,
+    DriverLeaves,
+    Header,
+    ProgramEnds,
+    WaitsAtBarrier,
+)
 from hpcflow.runtime.job.rank_monitoring import Watching
 from hpcflow.runtime.job.rank_role import Rank
+from hpcflow.runtime.job.service_registry import Reply
 from hpcflow.runtime.profile.variable_traffic_counters import Counts
 from hpcflow.runtime.session.session_seed import Seed
 from hpcflow.runtime.state.state_store import Store
@@ -62,15 +68,22 @@ class Context(Rank):
     """The context of this rank: plans and steps, barriers of the drivers, reports, shutdown."""
 
     def __init__(
-        self, settings: Settings, world: Communicator | None = None, crowded: bool = False
+        self,
+        settings: Settings,
+        world: Communicator | None = None,
+        crowded: bool = False,
+        crowded_hosts: frozenset[str] = frozenset(),
+        simulated_ranks: int = 0,
+        on_plan: OnPlan | None = None,
     ) -> None:
+        """As of `Rank`. With `on_plan` steps are planned and passed to it, but do not run."""
         kernel_cache.use(settings.kernel_cache)
-        super().__init__(settings, world, crowded)
+        super().__init__(settings, world, crowded, crowded_hosts, simulated_ranks)
         self.expected, self.counts, self.plans = Expected(), Counts(), Plans(self)
         self.survival: Survival | None = None  # replica loss recovery
         self.control: Control | None = None
         self.watching: Watching | None = None
-        self.on_plan: OnPlan | None = None  # planning: called instead of running
+        self.on_plan = on_plan
         self.ahead: set[Any] = set()  # steps with prefetched values
         self.repeated: set[str] = set()  # names of the updates whose plans the servers repeat
         self.saving: Unfinished | None = None  # the last asynchronous save of this rank
@@ -85,7 +98,8 @@ class Context(Rank):
 
     def _install(self) -> None:
         """Install fault injection, trace, profile and CUDA graphs as the settings ask."""
-        if self.settings.inject:
+        runs = self.on_plan is None
+        if self.settings.inject and runs:
             from hpcflow.runtime.failure import fault_injection
 
             fault_injection.install(self)
@@ -93,7 +107,7 @@ class Context(Rank):
             from hpcflow.runtime.profile import chrome_trace
 
             chrome_trace.install(self.engine, self.settings.trace)
-        if self.settings.profile:
+        if self.settings.profile and runs:
             from hpcflow.runtime.profile import profiler
 
             self.profile = profiler.install(self)
@@ -108,27 +122,31 @@ class Context(Rank):
         # communicators of their own: a driver that waits here must not match a collective of a step
         if self.settings.survive:
             self.names = tuple(self.task_name(rank) for rank in range(self.size))
-            replica_loss_recovery.bear(self, world)
+            job = replica_loss_recovery.tolerant(self, world)
+            self.spares, self.drivers, self.meetings = job
         else:
             self.drivers = world.split(self.roles.drivers)
             self.meetings = world.split(self.roles.drivers)
         for k in range(self.settings.tasks_per_replica):
             group = world.split(self.roles.peers_of(k))
             if group is not None and self.settings.survive and self.replicas_sum:
-                self.survival = Survival(self, group, self.join_sums)
+                self.survival = Survival(self, group, self.join_sums, self._send)
             if group is not None:
                 self.join_sums(group)
-        self.control = Control(
-            self.engine, self._serve, self.report, self.group, self.stop, self.counts, Lanes(self)
-        )
-        self.control.answer = functools.partial(service_registry.answer, self)
-        self.control.close_store = self.close_store
-        if self.settings.survive:
-            self.control.survival, self.control.lose = self.survival, self._lose
-            if self.survival is not None:
-                self.survival.tell = self.control.tell
+        self.control = Control(self.engine, self, Lanes(self))
 
-    def _lose(self, rank: int) -> None:
+    def answer(self, request: dict[str, Any], reply: Reply) -> None:
+        """Call the service of this rank that `request` names."""
+        service_registry.answer(self, request, reply)
+
+    def _send(self, rank: int, header: Header) -> None:
+        assert self.control is not None
+        self.control.tell(rank, header)
+
+    def lose(self, rank: int) -> None:
+        """Handle the death of `rank`. Errors: DeathError if the job cannot continue."""
+        if not self.settings.survive:
+            raise DeathError(f"rank {rank} has died")
         abort_on_error.on_loss(self, rank)
         if self.survival is not None:
             self.survival.lose(rank)
@@ -136,8 +154,6 @@ class Context(Rank):
     def join_sums(self, group: Communicator) -> None:
         """Use `group` for the allreduces of this mode, if it has any. All its ranks call it."""
         self.group = self._summing(group) if self.replicas_sum else group
-        if self.control is not None:
-            self.control.group = self.group
 
     def _summing(self, group: Communicator) -> Communicator:
         """The communicator for allreduces, selected by the setting `comm` and the machine."""
@@ -151,6 +167,16 @@ class Context(Rank):
             # the plans, too, must sum on the hosts: the kinds of device differ
             self.settings, on_gpu = without_nccl(group, self.settings), False
         return choose(group, self.settings, on_gpu)
+
+    @contextlib.contextmanager
+    def begins_saving(self, saving: Unfinished) -> Iterator[None]:
+        """Inside, an asynchronous save begins; it is the last one unless that fails."""
+        self.saving = saving
+        try:
+            yield
+        except BaseException:
+            self.saving = None
+            raise
 
     def watch(self) -> None:
         """Open this rank's wait ledger and start its monitoring. All ranks call it."""
@@ -188,7 +214,7 @@ class Context(Rank):
             self.rehearse(compiled)
         return compiled
 
-    def _serve(self, data: bytes, driver: int, session: int, **about: Any) -> Compiled:
+    def compile_part(self, data: bytes, driver: int, session: int, **about: Any) -> Compiled:
         """Make a partition ready that a session of rank `driver` has sent."""
         from hpcflow.plan.serialization import partition_codec
 
@@ -219,7 +245,7 @@ class Context(Rank):
         self._step_aside()
         if meetings is None or meetings.size == 1:
             return
-        self._say_alone(MEETING, what)
+        self._say_alone(WaitsAtBarrier, what)
         number = zlib.crc32(what.encode())
         both = np.array([number, -number], np.int64)
         self.engine.finish(meetings.all_reduce(both, "max"), what)
@@ -255,7 +281,9 @@ class Context(Rank):
         Returns when all gradients of this worker are applied or dropped.
         """
         sync = self.cluster.sync
-        if self.control is None or self.cluster.mode != "ps" or isinstance(sync, Async):
+        if self.control is None or self.cluster.mode != "ps":
+            return
+        if not (sync.joins or sync.counts_steps):
             return
         request = {"service": "rounds", "worker": self.replica, "attrs": attrs_of(self.cluster)}
         self.control.call({self.roles.servers[0]: request})()
@@ -358,13 +386,13 @@ class Context(Rank):
             if self.profile is not None:
                 self.profile.ask([r for r in self._served() if r not in self.roles.servers])
             self.control.cancel_driven()
-            self._say_alone(CLOSING)
+            self._say_alone(ProgramEnds)
             self._meet_last()
             if self.profile is not None:
                 self.profile.tell()
             for rank in self.roles.ranks_of(self.replica).values():
                 if rank != self.rank:
-                    self._tell(rank, header(BYE))
+                    self._tell(rank, DriverLeaves())
         self.control.close()
         if self.watching is not None:
             self.watching.end()
@@ -380,19 +408,17 @@ class Context(Rank):
             )
             raise
 
-    def _say_alone(self, kind: int, what: str = "") -> None:
+    def _say_alone(self, header: type[WaitsAtBarrier] | type[ProgramEnds], what: str = "") -> None:
         """Notify the next driver, so that one that still waits in a collective fails with a reason.
 
         It does nothing where replicas do not sum.
         """
         drivers, control = self.roles.drivers, self.control
         if len(drivers) > 1 and self.replicas_sum and control is not None:
-            body = what.encode()
-            company = control.company
-            message = header(kind, slot=company.met, step=company.together, body=len(body))
-            self._tell(drivers[(self.replica + 1) % len(drivers)], message, body)
+            message = header(control.company.met, control.company.together)
+            self._tell(drivers[(self.replica + 1) % len(drivers)], message, what.encode())
 
-    def _tell(self, rank: int, message: Any, body: bytes = b"") -> None:
+    def _tell(self, rank: int, message: Header, body: bytes = b"") -> None:
         assert self.control is not None
         control, engine = self.control, self.engine
         engine.with_baton(

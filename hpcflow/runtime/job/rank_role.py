@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,9 +22,7 @@ from hpcflow.monitoring.failure_detector import say_next
 from hpcflow.plan.distribution.task_assignment import Roles, assign
 from hpcflow.plan.ir.program import Cluster
 from hpcflow.ps import sync_rules
-from hpcflow.ps.backup_workers import Backup
-from hpcflow.ps.bounded_staleness import Stale
-from hpcflow.ps.sync_rule import Rule
+from hpcflow.ps.sync_rule import SyncRule
 from hpcflow.runtime.device import device
 from hpcflow.runtime.executor.executor import Engine
 from hpcflow.runtime.job.stop_signal import Stop
@@ -46,12 +45,23 @@ class Rank:
     """The identity, role and resources of this rank."""
 
     def __init__(
-        self, settings: Settings, world: Communicator | None = None, crowded: bool = False
+        self,
+        settings: Settings,
+        world: Communicator | None = None,
+        crowded: bool = False,
+        crowded_hosts: frozenset[str] = frozenset(),
+        simulated_ranks: int = 0,
     ) -> None:
+        """`crowded`: this host has more ranks than cores; `crowded_hosts` are all such hosts.
+
+        With `simulated_ranks` it is rank 0 of a job of so many ranks that is only planned.
+        """
         self.settings, self.world = settings, world
-        self.rank, self.size = (world.rank, world.size) if world else (0, 1)
+        self.rank, self.size = (world.rank, world.size) if world else (0, simulated_ranks or 1)
         self.hosts: tuple[str, ...] = world.hosts if world else (os.uname().nodename,)
         serving, self.seed = _told(settings, world)
+        if simulated_ranks:
+            self.hosts, serving = ("planned",) * simulated_ranks, []
         self.roles: Roles = assign(self.hosts, settings.ps, settings.tasks_per_replica, serving)
         self.task, self.replica = self.roles.task_of(self.rank)
         self._sessions = itertools.count()
@@ -68,7 +78,7 @@ class Rank:
         if settings.placement and self.cluster.servers:
             self.cluster = dataclasses.replace(self.cluster, measured=measured(settings, world))
         self.keep_step_as_set()
-        self.engine = Engine(world, crowded)
+        self.engine = Engine(world, crowded, self._goes_on)
         if len(self.devices) > 1:  # a GPU: kernels of the CPU are synchronous
             self.engine.computes = self._computes
         self.stop = Stop(self.rank, self.roles, self.cluster.mode == "collective")
@@ -76,11 +86,11 @@ class Rank:
         self.drivers: Communicator | Chaired | None = None  # the ranks that run the script
         self.meetings: Communicator | Chaired | None = None  # the same ranks, for `Context.meet`
         self.followers: weakref.WeakSet[Follower] = weakref.WeakSet()  # notified of lost replicas
-        self.crowded: frozenset[str] = frozenset()  # hosts with more ranks than cores
+        self.crowded = crowded_hosts
         self.spares: frozenset[int] = frozenset()  # ranks whose death the job may survive
         self.lost: list[dict[str, Any]] = []  # ranks that have died: rank, task, host
         self.names: tuple[str, ...] = ()  # task names of all ranks at the start of the job
-        self.rebuilding = False  # allreduces, by MPI calls that another death may leave hanging
+        self.rebuilding = False
         self.checkpoint = ""  # path of the newest checkpoint
         self.steps: Callable[[], int | None] = _nobody_counts  # training steps, for reports
         self.rehearse: Callable[[Compiled], None] | None = None  # injects faults in a partition
@@ -139,12 +149,33 @@ class Rank:
     def is_spare(self, rank: int) -> bool:
         """Whether the job continues if `rank` dies: a worker other than the chief, with `survive`.
 
-        With backup workers at most `Backup.extra` workers may die.
+        The synchronization rule may limit how many workers die.
         """
         if rank not in self.spares:
             return False
-        rule, lost = self.cluster.sync, {rank, *(self.world.lost if self.world else ())}
-        return not isinstance(rule, Backup) or len(lost) <= rule.extra
+        most, lost = self.cluster.sync.max_deaths, {rank, *(self.world.lost if self.world else ())}
+        return most is None or len(lost) <= most
+
+    def _goes_on(self) -> bool:
+        """Whether the job continues without the ranks that have died."""
+        world = self.world
+        return self.settings.survive and world is not None and all(map(self.is_spare, world.lost))
+
+    @contextlib.contextmanager
+    def rebuilds(self) -> Iterator[None]:
+        """Inside, the allreduces are rebuilt, by MPI calls that another death may leave hanging."""
+        self.rebuilding = True
+        yield
+        self.rebuilding = False
+
+    def shrink(self, workers: tuple[int, ...]) -> None:
+        """The replicas of a job without servers are now these ranks."""
+        self.roles = dataclasses.replace(self.roles, workers=workers)
+        self.replica = workers.index(self.rank)
+        self.cluster = dataclasses.replace(self.cluster, workers=len(workers))
+        for together in (self.drivers, self.meetings):
+            assert isinstance(together, Chaired)
+            together.go_on(workers)
 
     def say_next(self, text: str, checkpoint: str = "") -> None:
         """Record, for failure reports, the advice `text` and the newest checkpoint."""
@@ -168,7 +199,7 @@ class Rank:
             )
         self.keep_step(sync_rules.rule(sync or "async"))
 
-    def keep_step(self, rule: Rule) -> None:
+    def keep_step(self, rule: SyncRule) -> None:
         """Set the synchronization rule of the workers of parameter servers.
 
         Ranks:  all drivers, before the first step that uses the rule.
@@ -176,7 +207,7 @@ class Rank:
         """
         if self.cluster.mode == "ps":
             rule.check(self.roles.replicas)
-        elif isinstance(rule, (Backup, Stale)) and self.cluster.mode == "collective":
+        elif rule.needs_servers and self.cluster.mode == "collective":
             raise HpcflowError(
                 f"sync={rule} needs parameter servers; these replicas sum their gradients",
                 rank=self.rank,

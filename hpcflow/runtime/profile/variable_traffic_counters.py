@@ -55,7 +55,12 @@ class Counts:
     def __init__(self) -> None:
         self._senders: list[Sender] = []
         self._driven: list[tuple[Sender, Sequence[Message]]] = []
-        self.told = False  # the chief has logged the predicted traffic
+        self._told = False
+
+    def is_first_telling(self) -> bool:
+        """Whether the predicted traffic has not been logged: the caller does it now."""
+        told, self._told = self._told, True
+        return not told
 
     def serve(self, facts: Mapping[str, Any]) -> None:
         """Count what this rank sends in the steps of a plan that was registered with `facts`."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hpcflow.errors import HpcflowError
 from hpcflow.platform.rank_logging import logger
-from hpcflow.runtime.job.message_headers import CLOSED, header
+from hpcflow.runtime.job.message_headers import SessionClosed
 
 if TYPE_CHECKING:
     from hpcflow.runtime.device.shared_arena import SharedArena
@@ -38,7 +38,7 @@ def give_back(context: Context, steps: Sequence[Step], store: Store, arena: Shar
         roles, control = context.roles, context.control
         for peer in roles.ranks_of(context.replica).values():
             if control is not None and peer != context.rank and peer not in roles.servers:
-                control.tell(peer, header(CLOSED, store.number))
+                control.tell(peer, SessionClosed(store.number))
 
     try:
         if any(step.in_flight for step in steps):

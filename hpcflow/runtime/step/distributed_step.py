@@ -15,10 +15,9 @@ from hpcflow.errors import CancelledError, CommError, DeadlineExceededError, Hpc
 from hpcflow.graph.graph import Operation, Tensor
 from hpcflow.plan.distribution.sync_program_split import attrs_of
 from hpcflow.plan.ir.program import Plan
-from hpcflow.ps.backup_workers import Backup
 from hpcflow.runtime.device.shared_arena import Lanes, SharedArena
 from hpcflow.runtime.failure.replica_loss_recovery import Interrupted, snapshot
-from hpcflow.runtime.job.message_headers import CANCEL, FORGET, STEP, Starts, header
+from hpcflow.runtime.job.message_headers import CancelStep, ForgetPlan, Starts, StartStep
 from hpcflow.runtime.job.rank_context import Context
 from hpcflow.runtime.profile.variable_traffic_counters import sends_of
 from hpcflow.runtime.step.planned_step import LocalStep, Step
@@ -246,7 +245,7 @@ class SpanningStep(Step):
         if isinstance(instance.error, Lost):
             instance.left += 1  # until `failed_elsewhere`
         for peer in self.peers:
-            control.tell(peer, header(CANCEL, self.number, instance.slot, instance.step))
+            control.tell(peer, CancelStep(self.number, instance.slot, instance.step))
 
     def failed_elsewhere(self, slot: int, step: int, error: HpcflowError) -> None:
         """Another rank reports that a step failed there."""
@@ -290,7 +289,7 @@ class SpanningStep(Step):
         control = self.context.control
         if self.peers and control is not None:
             for peer in self.peers:
-                control.tell(peer, header(FORGET, self.number))
+                control.tell(peer, ForgetPlan(self.number))
             control.driven.pop(self.number, None)
         for held in (self.instances, self.free, self.late, self.starts):
             held.clear()
@@ -310,7 +309,7 @@ class SpanningStep(Step):
             return None
         self.instances.append(self.lanes.enter(self.compiled, None, self._maker(slot)))
         comm: Any = self.engine.comm  # not None if there are peers
-        self.starts.append(Starts(comm, STEP, self.number, slot, self.peers))
+        self.starts.append(Starts(comm, StartStep(self.number, slot), self.peers))
         return self.instances[slot]
 
     def _ready(self) -> Instance:
@@ -381,7 +380,7 @@ class SpanningStep(Step):
             self.broken = self.broken or error
             self.returned.notify_all()
         if self.link.sums is not None:
-            self.engine.sums_lost = self.engine.sums_lost or error
+            self.engine.lose_sums(error)
 
     def _check_open(self) -> None:
         if self.closed:
@@ -451,10 +450,11 @@ def repeat(context: Context, plan: Plan, name: str) -> None:
 def _may_prefetch(context: Context, plan: Plan) -> bool:
     """Whether the values that the next step reads can be pulled after this step.
 
-    Not with backup workers: the values could be stale by then, and the gradient dropped. Not with
+    Not if late gradients are dropped: the values could be stale by then. Not with
     collectives, which start in the order of steps.
     """
-    kept = isinstance(context.cluster.sync, Backup) or plan.collectives
+    sync = context.cluster.sync
+    kept = (sync.joins and not sync.in_step) or plan.collectives
     return context.settings.prefetch and context.cluster.mode == "ps" and not kept
 
 

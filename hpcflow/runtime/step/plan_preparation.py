@@ -19,9 +19,8 @@ from hpcflow.runtime.job.rank_context import Context
 
 def tell_traffic(context: Context, graph: Graph, plan: Plan) -> None:
     """Log the servers' state and traffic once, before the first training step."""
-    if context.counts.told:
+    if not context.counts.is_first_telling():
         return
-    context.counts.told = True
     homes = assign_variables(graph, context.cluster, context.settings)
     held = held_bytes(graph, homes, context.cluster.servers)
     by = "placed by prediction"

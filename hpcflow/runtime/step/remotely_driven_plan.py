@@ -16,11 +16,18 @@ class Served:
     """This rank's partition of a plan, and its instances in flight."""
 
     def __init__(
-        self, compiled: Compiled, link: Link, failed: Callable[[Instance], None], lanes: Lanes
+        self,
+        compiled: Compiled,
+        link: Link,
+        failed: Callable[[Instance], None],
+        lanes: Lanes,
+        is_followed: bool = False,
     ) -> None:
+        """`is_followed`: a server drives the plan, so that its waits may be long."""
         self.compiled, self.link, self.failed, self.lanes = compiled, link, failed, lanes
         self._lends = any(compiled.arenas.values())  # whether its buffers lie in a shared arena
-        self.patient = any(n.row.patient for n in compiled.part.nodes.values())
+        nodes = compiled.part.nodes.values()
+        self.patient = is_followed or any(n.row.patient for n in nodes)
         self.abandoned = False  # its driver has died
         self.forgotten = False  # its driver runs no more steps
         self.cancelled: set[tuple[int, int]] = set()  # (slot, step) to cancel when they begin

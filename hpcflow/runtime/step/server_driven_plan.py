@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from hpcflow.errors import CancelledError, HpcflowError
 from hpcflow.runtime.executor.executor import Engine
-from hpcflow.runtime.job.message_headers import CANCEL, REST, ROUND, Starts, header
+from hpcflow.runtime.job.message_headers import CancelStep, EndRounds, StartRound, Starts
 from hpcflow.runtime.step.step_channels import Link
 from hpcflow.runtime.step.step_instance import Compiled, Instance
 
@@ -32,7 +32,7 @@ class Repeated:
         self.instance = Instance(compiled, link)
         self.instance.done, self.instance.failed = self._done, self._failed
         self.instance.patient = True
-        self.starts = Starts(engine.comm, ROUND, number, 0, peers)
+        self.starts = Starts(engine.comm, StartRound(number), peers)
         self.ordinal = 0
         self.ends = False
         self.rests = False  # whether it has ended, here and on the peers
@@ -62,11 +62,11 @@ class Repeated:
 
     def _failed(self, instance: Instance) -> None:
         for peer in self.peers:
-            self._tell(peer, header(CANCEL, self.number, 0, instance.step))
+            self._tell(peer, CancelStep(self.number, instance.slot, instance.step))
 
     def _rest(self) -> None:
         for peer in self.peers:
-            self._tell(peer, header(REST, self.number))
+            self._tell(peer, EndRounds(self.number))
         self.rests = True
 
     # -- the protocol `hpcflow.runtime.job.control_messages.Driven`
