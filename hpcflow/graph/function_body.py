@@ -28,6 +28,7 @@ op(
     infer=lambda inputs, attrs: [Spec(attrs["dtype"], attrs["shape"])],
     grad=NoGrad("it has no inputs"),
     stateful=True,
+    source="parameter",
 )
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import importlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal, NamedTuple, Protocol
 
 from hpcflow.errors import MALFORMED, GraphError, HpcflowError, ShapeError
 from hpcflow.graph.dtypes import name_of
@@ -15,6 +15,37 @@ from hpcflow.platform.exception_translation import ours, shown
 
 Infer = Callable[[Sequence[Spec], dict[str, Any]], Sequence[Spec]]
 Gradient = Callable[..., Sequence[Any]]  # tensors, functions that return one, or None
+
+
+class CostNode(Protocol):
+    """What a cost formula needs of a node: its attributes and the specs of its outputs."""
+
+    @property
+    def attrs(self) -> dict[str, Any]: ...  # noqa: D102
+    @property
+    def specs(self) -> Sequence[Spec]: ...  # noqa: D102
+
+
+class Product(NamedTuple):
+    """Matrix products, each of [rows, summed] by [summed, columns]."""
+
+    products: int
+    rows: int
+    summed: int
+    columns: int
+
+
+Count = Callable[[CostNode, Sequence[Spec]], float]  # of a node and the specs of its inputs
+ControlFlow = Literal["", "loop", "branch"]
+MessageRole = Literal["", "send", "receive", "copy", "pack", "unpack"]
+VariableRole = Literal["", "handle", "read", "read_rows", "assign", "is_initialized", "wait"]
+Source = Literal["", "constant", "fill", "feed", "placeholder", "parameter"]
+View = Literal["", "same_order", "strided"]
+Identity = Literal["", "always", "if_specs_equal"]
+Joins = Literal["", "concat", "stack"]
+Splits = Literal["", "split", "unstack"]
+Combines = Literal["", "sum", "rows", "first"]
+Work = Literal["", "nothing", "start", "move", "pick"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +66,7 @@ class OpDef:
     `infer(inputs, attrs)` gives the specs of the outputs, or raises ShapeError or DTypeError.
     `grad(op, *gradients_of_outputs)` gives the gradient of each input: a tensor, None if it has
     none, a `NoGrad`, or a function of no arguments, which is called only if that gradient is
-    needed.
+    needed. The other fields are facts that passes ask; the defaults are safe for any op.
     """
 
     name: str
@@ -53,6 +84,46 @@ class OpDef:
     slices: bool = False  # its gradient function accepts IndexedSlices; others get dense tensors
     by_rows: bool = False  # uses rows of a variable: input 1 has indices, its kernel checks sizes
     doc: str = ""
+
+    # control flow
+    control_flow: ControlFlow = ""  # its attributes hold programs
+    across_tasks: bool = False  # control flow whose programs run on several tasks
+    order_only: bool = False  # computes nothing; others are ordered by it
+
+    # where values come from and go to
+    source: Source = ""  # its value is an attribute, or given by the caller of the step
+    stands_for_feed: bool = False  # its feed takes over its name, also in control edges
+    message: MessageRole = ""  # moves a value between devices or tasks, or packs a message
+    no_kernel: bool = False  # generated code does its work without a kernel
+    generated: bool = False  # an attribute holds the source of its kernel
+
+    # variables and replicas
+    variable: VariableRole = ""  # its part in the life of a variable
+    overwrites: bool = False  # writes new values without reading the old ones
+    whole_variable: bool = False  # cannot use a variable that is sharded by rows
+    combines: Combines = ""  # how it joins the values of replicas
+    lowers_to: str = ""  # the collective that replaces it in collective mode
+
+    # how elements of the output depend on elements of the inputs
+    elementwise: bool = False  # each from the elements at its position in broadcast operands
+    update_formula: bool = False  # elementwise; computed for each shard and tile of an update
+    initial_formula: bool = False  # elementwise; computed for each shard of an initial value
+    identity: Identity = ""  # its outputs are its first inputs
+    view: View = ""  # its outputs are views of its input: all in the same order, or strided
+    contiguous_view: bool = False  # a view that is contiguous if its input is
+    joins: Joins = ""  # joins its inputs along an axis, present or new
+    splits: Splits = ""  # splits its input along an axis, which goes with "unstack"
+    reduction: bool = False  # reduces the axes in `axis`, which stay with `keepdims`
+    sums: bool = False  # adds elements along axes
+    spreads: bool = False  # repeats elements along axes
+    draws_rows: bool = False  # random; any rows can be drawn by themselves
+
+    # cost
+    work: Work = ""  # no kernel starts, moves no bytes, moves bytes, or reads what it outputs
+    flops: Count | None = None  # None: none with `work`, else one per element of the largest value
+    nbytes: Count | None = None  # None: inputs are read once, outputs written once
+    contraction: Callable[[CostNode, Sequence[Spec]], Product] | None = None  # as matrix products
+    uses_blas: bool = False  # its plain kernel calls BLAS
 
     @property
     def pure(self) -> bool:

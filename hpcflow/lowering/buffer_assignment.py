@@ -17,7 +17,7 @@ from hpcflow.lowering.concat_in_place import slots
 from hpcflow.lowering.segments_between_waits import Strand, home, over, users
 from hpcflow.lowering.update_tiling import Group
 from hpcflow.ops.replicas.replica_ops import parcel_layout
-from hpcflow.plan.ir.control_flow_nodes import FRAMES, within
+from hpcflow.plan.ir.control_flow_nodes import within
 from hpcflow.plan.ir.program import Node, Part, Ref, shape_is_told
 
 BUILT_IN = {"Const", "Feed", "NoOp", "ReadVariable", "Assign", "Send", "Recv", "Copy", "Parcel"}
@@ -123,7 +123,7 @@ def assign(
 
 def has_kernel(node: Node) -> bool:
     """True if a kernel computes the outputs of the node."""
-    made = node.type not in BUILT_IN and node.type not in FRAMES
+    made = node.type not in BUILT_IN and not node.row.control_flow
     return made and not node.row.waits and not node.is_state
 
 
@@ -145,7 +145,7 @@ class _Assigner:
         self.written_inside = {
             node.name: {n.inputs[i].node for n in within({"": node}) for i in n.row.writes}
             for node in part.nodes.values()
-            if node.type in FRAMES
+            if node.row.control_flow
         }
         self.store = Storage(part, {name: i for i, name in enumerate(part.nodes)})
         self.root: dict[Ref, Ref] = {}  # value -> the value whose memory it lies in
@@ -275,7 +275,7 @@ class _Assigner:
                 self.pin(node)
         elif node.row.waits:
             self.place_awaited(node, n)
-        elif node.type in FRAMES:
+        elif node.row.control_flow:
             for ref in (Ref(node.name, i) for i in range(len(node.specs))):
                 self.name(node, ref)
                 self.store.fresh.add(ref)
@@ -482,7 +482,7 @@ class _Assigner:
 
     def mixes(self, update: Node, ref: Ref) -> bool:
         """Whether an update may read elements of the read value `ref` after changing them."""
-        if update.type in FRAMES or update.row.by_rows:
+        if update.row.control_flow or update.row.by_rows:
             return True
         return any(r != ref and self.root.get(r) == ref for r in update.inputs)
 

@@ -63,7 +63,7 @@ class _Writer:
         # collectives of several plans may take turns with one storage; the first segment of a loop
         # or branch that waits runs inside the segment that contains it
         nodes = part.nodes.values()
-        self.yields = not any(n.row.collective or n.type.endswith("Across") for n in nodes)
+        self.yields = not any(n.row.collective or n.row.across_tasks for n in nodes)
         self.tiled: set[int] = set()
         self.now = 0  # the segment that is being written
         self.store: Storage = assign(self.part, self.strands, info, self.groups)

@@ -21,7 +21,6 @@ from hpcflow.lowering.fusion.fusion_clustering import Items, in_sequence
 from hpcflow.lowering.fusion.update_fusion import Described, Writer, apart, described, shape_of
 from hpcflow.lowering.segments_between_waits import Strand, home, users
 from hpcflow.plan.distribution.variable_sharding import ELEMENTWISE
-from hpcflow.plan.ir.control_flow_nodes import FRAMES
 from hpcflow.plan.ir.program import Node, Part, Ref
 from hpcflow.plan.ir.program_rewriting import SAME_ORDER, topological
 
@@ -179,7 +178,7 @@ def _in_order(part: Part, ref: Ref, info: Callable[[Node], Any]) -> bool:
     node = part.nodes[ref.node]
     while node.type in SAME_ORDER and info(node).form == "view":
         node = part.nodes[node.inputs[0].node]
-    has_kernel = bool(node.inputs) and node.type not in FRAMES and not node.row.waits
+    has_kernel = bool(node.inputs) and not node.row.control_flow and not node.row.waits
     if not has_kernel or node.type in ("ReadVariable", "Recv", "Copy"):
         return True
     return info(node).form != "view"
@@ -197,4 +196,4 @@ def is_loose(part: Part, ref: Ref, info: Callable[[Node], Any]) -> bool:
         return not node.specs[ref.index].sized
     if ref in part.fetches or not node.inputs or node.row.waits or node.is_state:
         return True
-    return node.type in FRAMES or node.type == "Copy" or info(node).form not in ("ufunc", "out")
+    return node.row.control_flow or node.type == "Copy" or info(node).form not in ("ufunc", "out")

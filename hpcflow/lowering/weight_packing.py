@@ -33,7 +33,7 @@ def pack_weights(part: Part, is_fast: IsFast) -> Part:
     for name, node in part.nodes.items():
         if name in found.weights:
             changed[found.weights[name].name] = found.weights[name]
-        if node.type == "Loop":
+        if node.row.control_flow == "loop" and not node.row.across_tasks:
             before, node = _for_loop(node, is_fast)
             changed.update({one.name: one for one in before})
         changed[name] = found.products.get(name, node)

@@ -42,7 +42,7 @@ def _custom_back(op: Operation, *grads: Any) -> list[Any]:
     return [None] * outputs + list(given)
 
 
-row("IdentityN", infer=_identity_n, grad=lambda op, *grads: list(grads))
+row("IdentityN", infer=_identity_n, grad=lambda op, *grads: list(grads), identity="always")
 row("CustomGradient", infer=_custom, grad=_custom_back)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import hpcflow as hf
 from hpcflow.plan.frontend.capture_hoisting import constants_inside, reads_outside
 from hpcflow.plan.frontend.graph_pruning import prune
-from hpcflow.plan.ir.control_flow_nodes import FRAMES, inner
+from hpcflow.plan.ir.control_flow_nodes import inner
 
 from .model import graph, spec
 
@@ -19,7 +19,7 @@ def bodies(program):
     return {
         key: [n.type for n in body.nodes.values()]
         for node in program.nodes.values()
-        if node.type in FRAMES
+        if node.row.control_flow
         for key, body in inner(node)
     }
 
@@ -29,7 +29,7 @@ def reads_in(program):
     return sum(
         [n.type for n in body.nodes.values()].count("ReadVariable")
         for node in program.nodes.values()
-        if node.type in FRAMES
+        if node.row.control_flow
         for _, body in inner(node)
     )
 

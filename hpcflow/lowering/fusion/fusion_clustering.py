@@ -10,7 +10,6 @@ import graphlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from hpcflow.plan.ir.control_flow_nodes import FRAMES
 from hpcflow.plan.ir.program import Node, Part
 
 Key = Any  # nodes with joinable keys may be in one item
@@ -111,7 +110,7 @@ class Items:
     @staticmethod
     def _stays(node: Node) -> bool:
         """Whether no other node may be moved across this node."""
-        acts = node.row.waits or node.row.stateful or node.type in FRAMES or node.type == "Send"
+        acts = node.row.waits or node.row.stateful or node.row.control_flow or node.type == "Send"
         return acts and not node.is_state
 
     def _is_light(self, node: Node) -> bool:

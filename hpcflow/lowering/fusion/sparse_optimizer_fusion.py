@@ -18,7 +18,6 @@ from hpcflow.codegen.llvm_builder import TYPES
 from hpcflow.graph.static_shape import is_known, size_of
 from hpcflow.lowering.segments_between_waits import users
 from hpcflow.ops.variables.sparse_row_update_ops import MOST_TABLES
-from hpcflow.plan.ir.control_flow_nodes import FRAMES
 from hpcflow.plan.ir.program import Node, Part, Ref
 from hpcflow.plan.ir.program_rewriting import behind_cycles, topological
 
@@ -130,7 +129,7 @@ class _Group:
             for node in self.part.nodes.values():
                 if handle not in node.inputs or node.name == change.name:
                     continue
-                if node.type in FRAMES:  # its body may change the table
+                if node.row.control_flow:  # its body may change the table
                     return False
                 if node.name in self.mine:
                     if at[node.name] > at[change.name]:

@@ -111,7 +111,7 @@ def _at_least(value: np.ndarray, what: str, least: int) -> None:
         raise ShapeError(f"{what} is {smallest}, less than {least}", line=user_line())
 
 
-op("CheckSizes", infer=_check_sizes, grad=_INTEGERS)
+op("CheckSizes", infer=_check_sizes, grad=_INTEGERS, work="start")
 
 
 def checked_sizes(sizes: Any, what: str, least: int = 0) -> Tensor:
@@ -144,9 +144,29 @@ def _default(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     return [Spec(inputs[0].dtype, attrs["shape"])]
 
 
-op("Const", infer=_const, grad=NoGrad("it has no inputs"))
-op("Placeholder", infer=_placeholder, grad=NoGrad("it has no inputs"), stateful=True)
-op("PlaceholderWithDefault", infer=_default, grad=lambda op, g: [g])
+op(
+    "Const",
+    infer=_const,
+    grad=NoGrad("it has no inputs"),
+    source="constant",
+    no_kernel=True,
+    work="nothing",
+)
+op(
+    "Placeholder",
+    infer=_placeholder,
+    grad=NoGrad("it has no inputs"),
+    stateful=True,
+    source="placeholder",
+    stands_for_feed=True,
+)
+op(
+    "PlaceholderWithDefault",
+    infer=_default,
+    grad=lambda op, g: [g],
+    identity="always",
+    work="start",
+)
 
 
 def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None = None) -> Tensor:
@@ -269,12 +289,44 @@ def _ensure_shape(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     return [spec._replace(shape=merge(spec.shape, attrs["shape"]))]
 
 
-op("EnsureShape", infer=_ensure_shape, grad=lambda op, g: [g])
-op("Identity", infer=_identity, grad=lambda op, g: [g], slices=True)
-op("StopGradient", infer=_identity, grad=lambda op, g: [None])
-op("Reshape", infer=_reshape, grad=_reshape_back)
-op("ExpandDims", infer=_expand_dims, grad=_reshape_back)
-op("Squeeze", infer=_squeeze, grad=_reshape_back)
+op("EnsureShape", infer=_ensure_shape, grad=lambda op, g: [g], work="start")
+op(
+    "Identity",
+    infer=_identity,
+    grad=lambda op, g: [g],
+    slices=True,
+    update_formula=True,
+    initial_formula=True,
+    identity="always",
+    view="same_order",
+    work="start",
+)
+op(
+    "StopGradient",
+    infer=_identity,
+    grad=lambda op, g: [None],
+    identity="always",
+    view="same_order",
+    work="start",
+)
+op(
+    "Reshape",
+    infer=_reshape,
+    grad=_reshape_back,
+    identity="if_specs_equal",
+    view="same_order",
+    contiguous_view=True,
+    work="start",
+)
+op("ExpandDims", infer=_expand_dims, grad=_reshape_back, view="same_order", work="start")
+op(
+    "Squeeze",
+    infer=_squeeze,
+    grad=_reshape_back,
+    identity="if_specs_equal",
+    view="same_order",
+    work="start",
+)
 
 
 def identity(input: Any, name: str | None = None) -> Any:
@@ -361,8 +413,8 @@ def _transpose_told_back(op: Operation, g: Tensor) -> list[Any]:
     return [one("TransposeTold", [g, one("InvertPermutation", [op.inputs[1]])]), None]
 
 
-op("Transpose", infer=_transpose, grad=_transpose_back)
-op("TransposeTold", infer=_transpose_told, grad=_transpose_told_back)
+op("Transpose", infer=_transpose, grad=_transpose_back, view="strided", work="move")
+op("TransposeTold", infer=_transpose_told, grad=_transpose_told_back, work="move")
 
 
 def transpose(a: Any, perm: Any = None, name: str | None = None, conjugate: bool = False) -> Tensor:
@@ -404,9 +456,9 @@ def _rank(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     return [Spec(int32, (), None if given is None else np.array(len(given), int32))]
 
 
-op("Shape", infer=_shape, grad=_INTEGERS)
-op("Size", infer=_size, grad=_INTEGERS)
-op("Rank", infer=_rank, grad=_INTEGERS)
+op("Shape", infer=_shape, grad=_INTEGERS, work="start")
+op("Size", infer=_size, grad=_INTEGERS, work="start")
+op("Rank", infer=_rank, grad=_INTEGERS, work="start")
 
 
 def _constant_if_known(type: str, x: Any, attrs: Attrs, name: str | None) -> Tensor:
@@ -486,7 +538,12 @@ def _length(start: Any, limit: Any, delta: Any) -> int:
     return max(0, math.ceil(steps))
 
 
-op("Range", infer=_range, grad=NoGrad("the length of a sequence is not differentiable", none=True))
+op(
+    "Range",
+    infer=_range,
+    grad=NoGrad("the length of a sequence is not differentiable", none=True),
+    work="move",
+)
 
 
 def range(

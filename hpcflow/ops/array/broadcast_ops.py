@@ -54,11 +54,18 @@ def _sum_to_back(op: Operation, g: Tensor) -> list[Any]:
     return [broadcast_to(g, sizes(op.inputs[0])), *[None] * (len(op.inputs) - 1)]
 
 
-op("Fill", infer=_fill, grad=_fill_back)
-op("ZerosLike", infer=as_first, grad=lambda op, g: [None])
-op("OnesLike", infer=as_first, grad=lambda op, g: [None])
-op("BroadcastTo", infer=_broadcast_to, grad=_broadcast_back)
-op("SumToShape", infer=_sum_to_shape, grad=_sum_to_back)
+op("Fill", infer=_fill, grad=_fill_back, source="fill", work="move")
+op("ZerosLike", infer=as_first, grad=lambda op, g: [None], work="move")
+op("OnesLike", infer=as_first, grad=lambda op, g: [None], work="move")
+op(
+    "BroadcastTo",
+    infer=_broadcast_to,
+    grad=_broadcast_back,
+    identity="if_specs_equal",
+    spreads=True,
+    work="move",
+)
+op("SumToShape", infer=_sum_to_shape, grad=_sum_to_back, identity="if_specs_equal", sums=True)
 
 
 def fill(dims: Any, value: Any, name: str | None = None) -> Tensor:

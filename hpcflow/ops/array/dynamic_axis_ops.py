@@ -80,10 +80,10 @@ def _dot(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     return [_vector(_rank(a)), _vector(2), _vector(_rank(b)), _vector(2), _vector(whole)]
 
 
-op("AroundAxis", infer=_around, grad=_INTEGERS)
-op("JoinedShapes", infer=_joined, grad=_INTEGERS)
-op("ReducedAxes", infer=_reduced, grad=_INTEGERS)
-op("DotAxes", infer=_dot, grad=_INTEGERS)
+op("AroundAxis", infer=_around, grad=_INTEGERS, work="start")
+op("JoinedShapes", infer=_joined, grad=_INTEGERS, work="start")
+op("ReducedAxes", infer=_reduced, grad=_INTEGERS, work="start")
+op("DotAxes", infer=_dot, grad=_INTEGERS, work="start")
 
 
 def _wide(x: Tensor) -> Tensor:

@@ -66,8 +66,8 @@ def _stitch_back(op: Operation, g: Tensor) -> list[Any]:
     return [None] * half + [gather(g, i) for i in op.inputs[:half]]
 
 
-op("DynamicPartition", infer=_partition, grad=_partition_back)
-op("DynamicStitch", infer=_stitch, grad=_stitch_back)
+op("DynamicPartition", infer=_partition, grad=_partition_back, work="move")
+op("DynamicStitch", infer=_stitch, grad=_stitch_back, work="move")
 
 
 def dynamic_partition(

@@ -84,10 +84,10 @@ def _update_back(op: Operation, g: Tensor) -> list[Any]:
     ]
 
 
-op("GatherNd", infer=_gather_nd, grad=_gather_nd_back)
+op("GatherNd", infer=_gather_nd, grad=_gather_nd_back, work="pick")
 op("ScatterNd", infer=_scatter_nd, grad=_scatter_nd_back)
 op("TensorScatterAdd", infer=_changed, grad=_add_back)
-op("TensorScatterUpdate", infer=_changed, grad=_update_back)
+op("TensorScatterUpdate", infer=_changed, grad=_update_back, work="move")
 
 
 def gather_nd(params: Any, indices: Any, name: str | None = None, batch_dims: int = 0) -> Tensor:

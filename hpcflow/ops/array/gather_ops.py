@@ -12,6 +12,7 @@ from hpcflow.graph.dtypes import as_array, as_dtype, bool_, float32, int64
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.op_registry import NoGrad, op
 from hpcflow.graph.static_shape import Spec, merge, show
+from hpcflow.ops import flop_counts
 from hpcflow.ops.array.array_ops import shape, shape_argument, sizes
 from hpcflow.ops.array.dynamic_axis_ops import along
 from hpcflow.ops.shape_inference import (
@@ -94,9 +95,9 @@ def _one_hot(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     return [Spec(dtype, (*given[:at], depth, *given[at:]))]
 
 
-op("Gather", infer=_gather, grad=_gather_back)
-op("GatherGrad", infer=_gather_grad, grad=_gather_grad_back)
-op("OneHot", infer=_one_hot, grad=NoGrad("its input is integers"))
+op("Gather", infer=_gather, grad=_gather_back, work="pick")
+op("GatherGrad", infer=_gather_grad, grad=_gather_grad_back, flops=flop_counts.per_input(1))
+op("OneHot", infer=_one_hot, grad=NoGrad("its input is integers"), work="move")
 
 
 def gather(

@@ -69,7 +69,7 @@ def _reverse_sequence_back(op: Operation, g: Tensor) -> list[Any]:
     return [one("ReverseSequence", [g, op.inputs[1]], op.attrs), None]
 
 
-op("ReverseSequence", infer=_reverse_sequence, grad=_reverse_sequence_back)
+op("ReverseSequence", infer=_reverse_sequence, grad=_reverse_sequence_back, work="move")
 
 
 @also_named(seq_dim="seq_axis", batch_dim="batch_axis")
@@ -101,7 +101,7 @@ def _roll_back(op: Operation, g: Tensor) -> list[Any]:
     return [one("Roll", [g, negative(op.inputs[1]), op.inputs[2]]), None, None]
 
 
-op("Roll", infer=_roll, grad=_roll_back)
+op("Roll", infer=_roll, grad=_roll_back, work="move")
 
 
 def roll(input: Any, shift: Any, axis: Any, name: str | None = None) -> Tensor:

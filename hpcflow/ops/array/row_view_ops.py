@@ -24,4 +24,6 @@ op(
     infer=_rows,
     grad=NoGrad("made when the plan is cut, after gradients are taken"),
     doc="Rows `start` to `stop`, where they lie.",
+    view="strided",
+    contiguous_view=True,
 )

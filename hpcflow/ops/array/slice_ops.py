@@ -61,8 +61,8 @@ def _strided_grad_back(op: Operation, gg: Tensor) -> list[Any]:
     return [grad, *[None] * (len(op.inputs) - 1)]
 
 
-op("StridedSlice", infer=_strided, grad=_strided_back)
-op("StridedSliceGrad", infer=_strided_grad, grad=_strided_grad_back)
+op("StridedSlice", infer=_strided, grad=_strided_back, view="strided", work="pick")
+op("StridedSliceGrad", infer=_strided_grad, grad=_strided_grad_back, work="move")
 
 
 def getitem(x: Any, key: Any) -> Tensor:
@@ -266,8 +266,8 @@ def _slice_grad_back(op: Operation, gg: Tensor) -> list[Any]:
     return [slice(gg, op.inputs[1], sizes(op.inputs[0])), None, None]
 
 
-op("Slice", infer=_slice, grad=_slice_back)
-op("SliceGrad", infer=_slice_grad, grad=_slice_grad_back)
+op("Slice", infer=_slice, grad=_slice_back, work="pick")
+op("SliceGrad", infer=_slice_grad, grad=_slice_grad_back, work="move")
 
 
 def slice(input_: Any, begin: Any, size: Any, name: str | None = None) -> Tensor:
@@ -368,8 +368,8 @@ def _reverse_told_back(op: Operation, g: Tensor) -> list[Any]:
     return [one("ReverseTold", [g, op.inputs[1]]), None]
 
 
-op("Reverse", infer=_reverse, grad=lambda op, g: [one("Reverse", [g], op.attrs)])
-op("ReverseTold", infer=_reverse_told, grad=_reverse_told_back)
+op("Reverse", infer=_reverse, grad=lambda op, g: [one("Reverse", [g], op.attrs)], work="move")
+op("ReverseTold", infer=_reverse_told, grad=_reverse_told_back, work="move")
 
 
 def reverse(tensor: Any, axis: Any, name: str | None = None) -> Tensor:

@@ -72,7 +72,7 @@ def _first(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 
 
 op("FirstInRow", infer=_first, grad=_PLACES)
-op("Where", infer=_where, grad=_PLACES)
+op("Where", infer=_where, grad=_PLACES, work="move")
 op("Unique", infer=_unique, grad=_CHOICE)
 op("ListDiff", infer=_list_diff, grad=_CHOICE)
 op("InvertPermutation", infer=_invert, grad=_PLACES)

@@ -56,11 +56,13 @@ def _made(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 
 
 _PLAN = NoGrad("made when the plan is made, after gradients are taken")
-for _type in ("Loop", "Branch"):
-    op(_type, infer=_made, grad=_PLAN, stateful=True)
-    op(f"{_type}Across", infer=_made, grad=_PLAN, stateful=True, waits=True)
-op("If", infer=_cond, grad=cond_gradient, stateful=True, owner=True)
-op("While", infer=_while, grad=while_gradient, stateful=True, owner=True)
+_FRAME: Attrs = {"infer": _made, "grad": _PLAN, "stateful": True, "work": "start"}
+op("Loop", control_flow="loop", **_FRAME)
+op("LoopAcross", control_flow="loop", across_tasks=True, waits=True, **_FRAME)
+op("Branch", control_flow="branch", **_FRAME)
+op("BranchAcross", control_flow="branch", across_tasks=True, waits=True, **_FRAME)
+op("If", infer=_cond, grad=cond_gradient, stateful=True, owner=True, control_flow="branch")
+op("While", infer=_while, grad=while_gradient, stateful=True, owner=True, control_flow="loop")
 
 
 # -- user values: structures of tensors and composite tensors

@@ -12,7 +12,15 @@ from hpcflow.graph.graph import Operation, convert_to_tensor, get_default_graph
 from hpcflow.graph.op_registry import NoGrad, op
 from hpcflow.ops.shape_inference import several
 
-op("NoOp", infer=lambda inputs, attrs: [], grad=NoGrad("it computes nothing"), stateful=True)
+op(
+    "NoOp",
+    infer=lambda inputs, attrs: [],
+    grad=NoGrad("it computes nothing"),
+    stateful=True,
+    order_only=True,
+    no_kernel=True,
+    work="nothing",
+)
 
 
 def no_op(name: str | None = None) -> Operation:

@@ -12,6 +12,7 @@ from hpcflow.errors import ShapeError
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.op_registry import op
 from hpcflow.graph.static_shape import Shape, Spec, broadcast, merge, normalize_axes, show
+from hpcflow.ops import flop_counts
 from hpcflow.ops.array.array_ops import constant, expand_dims, range, shape, sizes
 from hpcflow.ops.array.broadcast_ops import ones, ones_like, sum_to_shape
 from hpcflow.ops.array.dynamic_axis_ops import dotted
@@ -151,7 +152,7 @@ def _einsum_back(op: Operation, g: Tensor) -> list[Any]:
     return [lambda k=k: _back_to(op, k, g) for k, _ in enumerate(op.inputs)]
 
 
-op("Einsum", infer=_einsum, grad=_einsum_back)
+op("Einsum", infer=_einsum, grad=_einsum_back, flops=flop_counts.einsum, uses_blas=True)
 
 
 # -- public functions

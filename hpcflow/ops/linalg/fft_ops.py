@@ -10,6 +10,7 @@ from hpcflow.graph.dtypes import int32
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.op_registry import op
 from hpcflow.graph.static_shape import Shape, Spec, merge, show
+from hpcflow.ops import flop_counts
 from hpcflow.ops.array.array_ops import constant, range, shape
 from hpcflow.ops.array.concat_split_ops import concat, pad
 from hpcflow.ops.array.slice_ops import getitem
@@ -117,9 +118,9 @@ def _irfft_back(op: Operation, g: Tensor) -> list[Any]:
     return [gradient, None]
 
 
-op("Fft", infer=_fft, grad=_fft_back)
-op("Rfft", infer=_rfft, grad=_rfft_back)
-op("Irfft", infer=_irfft, grad=_irfft_back)
+op("Fft", infer=_fft, grad=_fft_back, flops=flop_counts.fft(5, 0))
+op("Rfft", infer=_rfft, grad=_rfft_back, flops=flop_counts.fft(2.5, 0))
+op("Irfft", infer=_irfft, grad=_irfft_back, flops=flop_counts.fft(2.5, -1))
 
 
 # -- public functions

@@ -10,6 +10,7 @@ from hpcflow.graph.deprecated_arguments import also_takes
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
 from hpcflow.graph.op_registry import Infer, op
 from hpcflow.graph.static_shape import Shape, Spec, broadcast, show
+from hpcflow.ops import flop_counts
 from hpcflow.ops.array.array_ops import expand_dims, shape, squeeze
 from hpcflow.ops.array.broadcast_ops import sum_to, zeros_like
 from hpcflow.ops.array.concat_split_ops import concat
@@ -163,12 +164,42 @@ def _upper_right(whole: Tensor, a: Tensor) -> Tensor:
     return matmul(matmul(concat([unit, none], -1), whole), concat([none, unit], -2))
 
 
-op("MatrixInverse", infer=same("matrix_inverse"), grad=_inverse_back)
-op("MatrixSolve", infer=_solved("matrix_solve"), grad=_solve_back)
-op("MatrixTriangularSolve", infer=_solved("matrix_triangular_solve"), grad=_solve_back)
-op("MatrixDeterminant", infer=_determinant, grad=_determinant_back)
-op("LogMatrixDeterminant", infer=_log_determinant, grad=_log_determinant_back)
-op("Cholesky", infer=same("cholesky"), grad=_cholesky_back)
+op(
+    "MatrixInverse",
+    infer=same("matrix_inverse"),
+    grad=_inverse_back,
+    flops=flop_counts.per_matrix(lambda m, n, _: 2 * n**3),
+)
+op(
+    "MatrixSolve",
+    infer=_solved("matrix_solve"),
+    grad=_solve_back,
+    flops=flop_counts.per_matrix(lambda m, n, k: 2 / 3 * n**3 + 2 * n**2 * k),
+)
+op(
+    "MatrixTriangularSolve",
+    infer=_solved("matrix_triangular_solve"),
+    grad=_solve_back,
+    flops=flop_counts.per_matrix(lambda m, n, k: n**2 * k),
+)
+op(
+    "MatrixDeterminant",
+    infer=_determinant,
+    grad=_determinant_back,
+    flops=flop_counts.per_matrix(lambda m, n, _: 2 / 3 * n**3),
+)
+op(
+    "LogMatrixDeterminant",
+    infer=_log_determinant,
+    grad=_log_determinant_back,
+    flops=flop_counts.per_matrix(lambda m, n, _: 2 / 3 * n**3),
+)
+op(
+    "Cholesky",
+    infer=same("cholesky"),
+    grad=_cholesky_back,
+    flops=flop_counts.per_matrix(lambda m, n, _: n**3 / 3),
+)
 op("Expm", infer=same("expm"), grad=_expm_back)
 
 

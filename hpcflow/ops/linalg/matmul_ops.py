@@ -11,6 +11,7 @@ from hpcflow.graph.graph import Operation, Tensor, user_line
 from hpcflow.graph.op_registry import op
 from hpcflow.graph.operator_overloads import OPERATORS
 from hpcflow.graph.static_shape import Spec, broadcast, show
+from hpcflow.ops import flop_counts
 from hpcflow.ops.array.broadcast_ops import sum_to
 from hpcflow.ops.math.arithmetic_ops import conj
 from hpcflow.ops.shape_inference import Attrs, one, operands, require, require_equal
@@ -62,7 +63,14 @@ def _without_lead(d: Tensor, x: Tensor, other: Tensor) -> Tensor:
     return sum_to(d, x, d)
 
 
-op("MatMul", infer=_matmul, grad=_matmul_back)
+op(
+    "MatMul",
+    infer=_matmul,
+    grad=_matmul_back,
+    flops=flop_counts.matmul,
+    contraction=flop_counts.matrices,
+    uses_blas=True,
+)
 
 
 @also_takes("a_is_sparse", "b_is_sparse")

@@ -8,6 +8,7 @@ from typing import Any
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
 from hpcflow.graph.op_registry import NoGrad, op
 from hpcflow.graph.static_shape import Spec
+from hpcflow.ops import flop_counts
 from hpcflow.ops.array.array_ops import expand_dims
 from hpcflow.ops.array.broadcast_ops import zeros_like
 from hpcflow.ops.linalg.linalg_ops import lapack, matrix_triangular_solve, square
@@ -179,9 +180,14 @@ def _vectors(x: Tensor) -> tuple[Tensor, ...]:
     return make("SelfAdjointEig", [x], {"compute_v": True}).outputs
 
 
-op("Qr", infer=_qr, grad=_qr_back)
-op("Svd", infer=_svd, grad=_svd_back)
-op("SelfAdjointEig", infer=_eig, grad=_eig_back)
+op(
+    "Qr",
+    infer=_qr,
+    grad=_qr_back,
+    flops=flop_counts.per_matrix(lambda m, n, _: 4 * m * min(m, n) ** 2 - 4 / 3 * min(m, n) ** 3),
+)
+op("Svd", infer=_svd, grad=_svd_back, flops=flop_counts.svd)
+op("SelfAdjointEig", infer=_eig, grad=_eig_back, flops=flop_counts.eigh)
 
 
 # -- public functions

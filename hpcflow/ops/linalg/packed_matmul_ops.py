@@ -11,6 +11,7 @@ from typing import Any
 from hpcflow.errors import ShapeError
 from hpcflow.graph.op_registry import NoGrad, op
 from hpcflow.graph.static_shape import Spec, is_known, show
+from hpcflow.ops import flop_counts
 
 _MADE = NoGrad("made when a part is compiled, after gradients are taken")
 
@@ -40,11 +41,22 @@ op(
     grad=_MADE,
     doc="A matrix in the order in which products of `rows` rows with it, or its transpose, read.",
 )
-op("PackedMatMul", infer=_product, grad=_MADE, doc="A product with a matrix that is packed.")
+op(
+    "PackedMatMul",
+    infer=_product,
+    grad=_MADE,
+    doc="A product with a matrix that is packed.",
+    flops=flop_counts.matmul,
+    contraction=flop_counts.matrices,
+    uses_blas=True,
+)
 op(
     "StridedMatMul",
     infer=_strided,
     grad=_MADE,
     doc="A product of matrices that lie by `lays` in the operands and in the result; the rest of "
     "the result is that of a third operand.",
+    flops=flop_counts.strided_matmul,
+    nbytes=flop_counts.strided_bytes,
+    contraction=flop_counts.strided_matrices,
 )

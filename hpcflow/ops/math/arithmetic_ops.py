@@ -23,6 +23,7 @@ from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.op_registry import NoGrad, op
 from hpcflow.graph.operator_overloads import OPERATORS
 from hpcflow.graph.static_shape import Spec, broadcast, merge
+from hpcflow.ops import flop_counts
 from hpcflow.ops.array.array_ops import constant, reshape
 from hpcflow.ops.array.broadcast_ops import sum_to, zeros_like
 from hpcflow.ops.array.where_unique_ops import positions
@@ -59,7 +60,7 @@ class Binary(Protocol):
     def __call__(self, x: Any, y: Any, name: str | None = None) -> Tensor: ...  # noqa: D102
 
 
-def unary(type: str, kinds: str, grad: Any, doc: str, value: Any = None) -> Unary:
+def unary(type: str, kinds: str, grad: Any, doc: str, value: Any = None, **facts: Any) -> Unary:
     """Add a unary elementwise op to the table; returns its public function.
 
     `grad(x, y, g)` returns the gradient of the input `x` from the output `y` and its gradient `g`.
@@ -72,6 +73,8 @@ def unary(type: str, kinds: str, grad: Any, doc: str, value: Any = None) -> Unar
         type,
         infer=elementwise(type, kinds, value=value),
         grad=grad if isinstance(grad, NoGrad) else rule,
+        elementwise=True,
+        **facts,
     )
 
     def function(x: Any, name: str | None = None) -> Tensor:
@@ -88,6 +91,7 @@ def binary(
     doc: str,
     value: Any,
     result: np.dtype | None = None,
+    **facts: Any,
 ) -> Binary:
     """Add an elementwise op with two broadcast inputs to the table; returns its public function.
 
@@ -107,6 +111,8 @@ def binary(
         type,
         infer=elementwise(type, kinds, result, value),
         grad=grads if isinstance(grads, NoGrad) else rule,
+        elementwise=True,
+        **facts,
     )
 
     def function(x: Any, y: Any, name: str | None = None) -> Tensor:
@@ -130,7 +136,7 @@ def conj(x: Any, name: str | None = None) -> Tensor:
     return one("Conj", [x], {}, name) if x.dtype.kind == "c" else x
 
 
-op("Conj", infer=alike("conj", "c"), grad=lambda op, g: [conj(g)])
+op("Conj", infer=alike("conj", "c"), grad=lambda op, g: [conj(g)], elementwise=True)
 
 
 def whole(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -159,7 +165,15 @@ def times_no_nan(g: Tensor, slope: Tensor) -> Tensor:
 
 _first, _second = (lambda x, y, z, g: g), (lambda x, y, z, g: g)
 
-_sum: Binary = binary("Add", _ARITHMETIC, (_first, _second), "`x + y`.", np.add)
+_sum: Binary = binary(
+    "Add",
+    _ARITHMETIC,
+    (_first, _second),
+    "`x + y`.",
+    np.add,
+    update_formula=True,
+    initial_formula=True,
+)
 
 
 def add(x: Any, y: Any, name: str | None = None) -> Tensor:
@@ -171,7 +185,13 @@ def add(x: Any, y: Any, name: str | None = None) -> Tensor:
 
 
 subtract: Binary = binary(
-    "Sub", _ARITHMETIC, (_first, lambda x, y, z, g: negative(g)), "`x - y`.", np.subtract
+    "Sub",
+    _ARITHMETIC,
+    (_first, lambda x, y, z, g: negative(g)),
+    "`x - y`.",
+    np.subtract,
+    update_formula=True,
+    initial_formula=True,
 )
 multiply: Binary = binary(
     "Mul",
@@ -179,6 +199,8 @@ multiply: Binary = binary(
     (lambda x, y, z, g: times(g, y), lambda x, y, z, g: times(g, x)),
     "`x * y`.",
     np.multiply,
+    update_formula=True,
+    initial_formula=True,
 )
 multiply_no_nan: Binary = binary(
     "MulNoNan",
@@ -199,6 +221,8 @@ _real_divide: Binary = binary(
     ),
     "`x / y` of floating-point numbers.",
     np.true_divide,
+    update_formula=True,
+    initial_formula=True,
 )
 floordiv: Binary = binary(
     "FloorDiv", _ALL, (None, None), "The largest integer up to `x / y`.", whole(np.floor_divide)
@@ -219,6 +243,8 @@ maximum: Binary = binary(
     ),
     "The larger of `x` and `y`; the gradient of equal ones goes to `x`.",
     np.maximum,
+    update_formula=True,
+    initial_formula=True,
 )
 minimum: Binary = binary(
     "Minimum",
@@ -229,6 +255,8 @@ minimum: Binary = binary(
     ),
     "The smaller of `x` and `y`; the gradient of equal ones goes to `x`.",
     np.minimum,
+    update_formula=True,
+    initial_formula=True,
 )
 
 
@@ -247,7 +275,15 @@ def _power_exponent(x: Tensor, y: Tensor, z: Tensor, g: Tensor) -> Tensor:
     return times(times(g, z), logs)
 
 
-_power: Binary = binary("Pow", _ARITHMETIC, (_power_base, _power_exponent), "`x ** y`.", _powers)
+_power: Binary = binary(
+    "Pow",
+    _ARITHMETIC,
+    (_power_base, _power_exponent),
+    "`x ** y`.",
+    _powers,
+    update_formula=True,
+    initial_formula=True,
+)
 
 
 def pow(x: Any, y: Any, name: str | None = None) -> Tensor:
@@ -274,12 +310,20 @@ truediv = divide
 _F, _C = "f", "fc"
 
 
-def analytic(type: str, slope: Any, doc: str, value: Any = None) -> Unary:
+def analytic(type: str, slope: Any, doc: str, value: Any = None, **facts: Any) -> Unary:
     """Add a unary function, real or complex, with derivative `slope(x, y)`."""
-    return unary(type, _C, lambda x, y, g: times(g, slope(x, y)), doc, value)
+    return unary(type, _C, lambda x, y, g: times(g, slope(x, y)), doc, value, **facts)
 
 
-negative: Unary = unary("Neg", "ifc", lambda x, y, g: negative(g), "`-x`.", np.negative)
+negative: Unary = unary(
+    "Neg",
+    "ifc",
+    lambda x, y, g: negative(g),
+    "`-x`.",
+    np.negative,
+    update_formula=True,
+    initial_formula=True,
+)
 
 
 def _turning(x: Tensor, y: Tensor, g: Tensor) -> Tensor:
@@ -297,8 +341,18 @@ sign: Unary = unary(
     lambda x, y, g: _turning(x, y, g) if x.dtype.kind == "c" else zeros_like(x),
     "-1, 0 or 1, which has the gradient 0; `x / |x|` of complex numbers.",
     np.sign,
+    update_formula=True,
+    initial_formula=True,
 )
-_real_abs: Unary = unary("Abs", _ALL, lambda x, y, g: multiply(g, sign(x)), "`|x|`.", np.abs)
+_real_abs: Unary = unary(
+    "Abs",
+    _ALL,
+    lambda x, y, g: multiply(g, sign(x)),
+    "`|x|`.",
+    np.abs,
+    update_formula=True,
+    initial_formula=True,
+)
 
 
 def abs(x: Any, name: str | None = None) -> Tensor:
@@ -308,29 +362,54 @@ def abs(x: Any, name: str | None = None) -> Tensor:
 
 
 square: Unary = unary(
-    "Square", _ARITHMETIC, lambda x, y, g: twice(times(g, x)), "`x * x`.", np.square
+    "Square",
+    _ARITHMETIC,
+    lambda x, y, g: twice(times(g, x)),
+    "`x * x`.",
+    np.square,
+    update_formula=True,
+    initial_formula=True,
 )
 sqrt: Unary = unary(
-    "Sqrt", _C, lambda x, y, g: times_no_nan(g, _real_divide(0.5, y)), "The square root of `x`."
+    "Sqrt",
+    _C,
+    lambda x, y, g: times_no_nan(g, _real_divide(0.5, y)),
+    "The square root of `x`.",
+    update_formula=True,
+    initial_formula=True,
 )
 rsqrt: Unary = unary(
     "Rsqrt",
     _C,
     lambda x, y, g: times_no_nan(g, multiply(multiply(square(y), y), -0.5)),
     "`1 / sqrt(x)`.",
+    update_formula=True,
 )
-exp: Unary = analytic("Exp", lambda x, y: y, "`e ** x`.")
+exp: Unary = analytic("Exp", lambda x, y: y, "`e ** x`.", update_formula=True, initial_formula=True)
 log: Unary = unary(
-    "Log", _C, lambda x, y, g: _real_divide(g, conj(x)), "The natural logarithm of `x`."
+    "Log",
+    _C,
+    lambda x, y, g: _real_divide(g, conj(x)),
+    "The natural logarithm of `x`.",
+    update_formula=True,
+    initial_formula=True,
 )
 log1p: Unary = unary("Log1p", _C, lambda x, y, g: _real_divide(g, conj(add(x, 1))), "`log(1 + x)`.")
 sin: Unary = analytic("Sin", lambda x, y: cos(x), "The sine of `x`.")
 cos: Unary = analytic("Cos", lambda x, y: negative(sin(x)), "The cosine of `x`.")
 tanh: Unary = unary(
-    "Tanh", _C, lambda x, y, g: one("TanhGrad", [g, conj(y)]), "The hyperbolic tangent of `x`."
+    "Tanh",
+    _C,
+    lambda x, y, g: one("TanhGrad", [g, conj(y)]),
+    "The hyperbolic tangent of `x`.",
+    initial_formula=True,
 )
 sigmoid: Unary = unary(
-    "Sigmoid", _F, lambda x, y, g: one("SigmoidGrad", [g, y]), "`1 / (1 + exp(-x))`."
+    "Sigmoid",
+    _F,
+    lambda x, y, g: one("SigmoidGrad", [g, y]),
+    "`1 / (1 + exp(-x))`.",
+    initial_formula=True,
 )
 
 
@@ -350,24 +429,42 @@ def _sigmoid_grad_back(op: Operation, gg: Tensor) -> list[Any]:
     ]
 
 
-op("TanhGrad", infer=alike("TanhGrad", "fc"), grad=_tanh_grad_back)
-op("SigmoidGrad", infer=alike("SigmoidGrad", "f"), grad=_sigmoid_grad_back)
+op(
+    "TanhGrad",
+    infer=alike("TanhGrad", "fc"),
+    grad=_tanh_grad_back,
+    elementwise=True,
+    flops=flop_counts.per_output(3),
+)
+op(
+    "SigmoidGrad",
+    infer=alike("SigmoidGrad", "f"),
+    grad=_sigmoid_grad_back,
+    elementwise=True,
+    flops=flop_counts.per_output(3),
+)
 
 
 # -- comparison and logic
 
 
-def _compare(type: str, kinds: str, doc: str, value: Callable[..., Any]) -> Binary:
-    return binary(type, kinds, _BOOLEAN, doc, value, bool_)
+def _compare(type: str, kinds: str, doc: str, value: Callable[..., Any], **facts: Any) -> Binary:
+    return binary(type, kinds, _BOOLEAN, doc, value, bool_, **facts)
 
 
-equal: Binary = _compare("Equal", "biufcO", "Where `x` and `y` are equal.", np.equal)
+equal: Binary = _compare(
+    "Equal", "biufcO", "Where `x` and `y` are equal.", np.equal, update_formula=True
+)
 not_equal: Binary = _compare("NotEqual", "biufcO", "Where `x` and `y` differ.", np.not_equal)
-less: Binary = _compare("Less", _ALL, "`x < y`.", np.less)
-less_equal: Binary = _compare("LessEqual", _ALL, "`x <= y`.", np.less_equal)
-greater: Binary = _compare("Greater", _ALL, "`x > y`.", np.greater)
-greater_equal: Binary = _compare("GreaterEqual", _ALL, "`x >= y`.", np.greater_equal)
-logical_and: Binary = _compare("LogicalAnd", "b", "`x and y` of booleans.", np.logical_and)
+less: Binary = _compare("Less", _ALL, "`x < y`.", np.less, update_formula=True)
+less_equal: Binary = _compare("LessEqual", _ALL, "`x <= y`.", np.less_equal, update_formula=True)
+greater: Binary = _compare("Greater", _ALL, "`x > y`.", np.greater, update_formula=True)
+greater_equal: Binary = _compare(
+    "GreaterEqual", _ALL, "`x >= y`.", np.greater_equal, update_formula=True
+)
+logical_and: Binary = _compare(
+    "LogicalAnd", "b", "`x and y` of booleans.", np.logical_and, update_formula=True
+)
 logical_or: Binary = _compare("LogicalOr", "b", "`x or y` of booleans.", np.logical_or)
 logical_xor: Binary = _compare(
     "LogicalXor", "b", "Where exactly one of `x` and `y`.", np.logical_xor
@@ -402,7 +499,7 @@ def _row_condition(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     return [Spec(bool_, (*condition, *(1,) * added))]
 
 
-op("Select", infer=_select, grad=_select_back)
+op("Select", infer=_select, grad=_select_back, update_formula=True, elementwise=True, work="move")
 op("RowCondition", infer=_row_condition, grad=_BOOLEAN)
 
 
@@ -474,10 +571,26 @@ def _clip_back(op: Operation, g: Tensor) -> list[Any]:
     ]
 
 
-op("Cast", infer=_cast, grad=_cast_back)
-op("CheckNumerics", infer=_check, grad=_check_back)
-op("AddN", infer=alike("add_n", _ARITHMETIC), grad=lambda op, g: [g] * len(op.inputs))
-op("ClipByValue", infer=elementwise("clip_by_value", _ALL), grad=_clip_back)
+op(
+    "Cast",
+    infer=_cast,
+    grad=_cast_back,
+    update_formula=True,
+    initial_formula=True,
+    identity="if_specs_equal",
+    elementwise=True,
+    work="move",
+)
+op("CheckNumerics", infer=_check, grad=_check_back, elementwise=True)
+op(
+    "AddN",
+    infer=alike("add_n", _ARITHMETIC),
+    grad=lambda op, g: [g] * len(op.inputs),
+    update_formula=True,
+    elementwise=True,
+    flops=flop_counts.add_n,
+)
+op("ClipByValue", infer=elementwise("clip_by_value", _ALL), grad=_clip_back, elementwise=True)
 
 
 def cast(x: Any, dtype: Any, name: str | None = None) -> Any:

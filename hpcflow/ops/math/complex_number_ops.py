@@ -79,8 +79,8 @@ def angle(input: Any, name: str | None = None) -> Tensor:
     return where(greater_equal(x, 0), zeros_like(x), x.dtype.type(np.pi), name)
 
 
-op("Complex", infer=_complex, grad=_complex_back)
-op("Real", infer=_part, grad=lambda op, g: [complex(g, zeros_like(g))])
-op("Imag", infer=_part, grad=lambda op, g: [complex(zeros_like(g), g)])
-op("Angle", infer=_part, grad=_angle_back)
-op("ComplexAbs", infer=_part, grad=_abs_back)
+op("Complex", infer=_complex, grad=_complex_back, elementwise=True)
+op("Real", infer=_part, grad=lambda op, g: [complex(g, zeros_like(g))], elementwise=True)
+op("Imag", infer=_part, grad=lambda op, g: [complex(zeros_like(g), g)], elementwise=True)
+op("Angle", infer=_part, grad=_angle_back, elementwise=True)
+op("ComplexAbs", infer=_part, grad=_abs_back, elementwise=True)

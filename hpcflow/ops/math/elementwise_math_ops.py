@@ -77,7 +77,12 @@ atanh: Unary = analytic(
 )
 expm1: Unary = analytic("Expm1", lambda x, y: exp(x), "`exp(x) - 1`, exact near 0.")
 reciprocal: Unary = unary(
-    "Reciprocal", "fc", lambda x, y, g: times_no_nan(g, negative(square(y))), "`1 / x`."
+    "Reciprocal",
+    "fc",
+    lambda x, y, g: times_no_nan(g, negative(square(y))),
+    "`1 / x`.",
+    update_formula=True,
+    initial_formula=True,
 )
 
 atan2: Binary = binary(
@@ -215,12 +220,12 @@ def polyval(coeffs: Any, x: Any, name: str | None = None) -> Tensor:
 # -- float tests
 
 
-def _ask(type: str, doc: str) -> Unary:
+def _ask(type: str, doc: str, **facts: Any) -> Unary:
     def infer(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
         require(type, inputs[0], "fc")
         return [Spec(bool_, inputs[0].shape)]
 
-    op(type, infer=infer, grad=NoGrad("its output is booleans"))
+    op(type, infer=infer, grad=NoGrad("its output is booleans"), elementwise=True, **facts)
 
     def function(x: Any, name: str | None = None) -> Tensor:
         return one(type, [convert_to_tensor(x)], {}, name)
@@ -229,7 +234,7 @@ def _ask(type: str, doc: str) -> Unary:
     return function
 
 
-is_finite: Unary = _ask("IsFinite", "Where `x` is neither infinite nor NaN.")
+is_finite: Unary = _ask("IsFinite", "Where `x` is neither infinite nor NaN.", update_formula=True)
 is_inf: Unary = _ask("IsInf", "Where `x` is infinite.")
 is_nan: Unary = _ask("IsNan", "Where `x` is NaN.")
 

@@ -13,6 +13,7 @@ from hpcflow.graph.dtypes import as_dtype, int64
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
 from hpcflow.graph.op_registry import Infer, NoGrad, op
 from hpcflow.graph.static_shape import Shape, Spec, normalize_axes, show
+from hpcflow.ops import flop_counts
 from hpcflow.ops.array.array_ops import constant, reshape, shape_argument, sizes
 from hpcflow.ops.array.broadcast_ops import ones_like
 from hpcflow.ops.array.dynamic_axis_ops import along, reduced_over
@@ -63,9 +64,11 @@ def _reduce(type: str, kinds: str, value: Any) -> Infer:
     return infer
 
 
-def _reduction(type: str, kinds: str, grad: Any, doc: str, value: Any = None) -> Reduction:
+def _reduction(
+    type: str, kinds: str, grad: Any, doc: str, value: Any = None, **facts: Any
+) -> Reduction:
     """Add a reduction to the op table; returns its public function."""
-    op(type, infer=_reduce(type, kinds, value), grad=grad)
+    op(type, infer=_reduce(type, kinds, value), grad=grad, reduction=True, **facts)
 
     def function(
         input_tensor: Any, axis: Any = None, keepdims: bool = False, name: str | None = None
@@ -143,17 +146,20 @@ def _kept(t: Tensor, op: Operation) -> Tensor:
 _LOGIC = NoGrad("its output is booleans")
 _TWICE = NoGrad("the gradient of a product is not differentiated again")
 
-op("SumGrad", infer=_spread_rule, grad=_spread_back("Sum"))
-op("MeanGrad", infer=_spread_rule, grad=_spread_back("Mean"))
+op("SumGrad", infer=_spread_rule, grad=_spread_back("Sum"), spreads=True)
+op("MeanGrad", infer=_spread_rule, grad=_spread_back("Mean"), spreads=True)
 op("ExtremeGrad", infer=_like_second, grad=_extreme_back)
 op("ProdGrad", infer=_like_second, grad=_TWICE)
 
-reduce_sum = _reduction("Sum", "iufc", _spread("SumGrad"), "The sum over `axis`.", np.sum)
+reduce_sum = _reduction(
+    "Sum", "iufc", _spread("SumGrad"), "The sum over `axis`.", np.sum, sums=True
+)
 reduce_mean = _reduction(
     "Mean",
     "iufc",
     _spread("MeanGrad"),
     "The mean over `axis`: NaN over no elements; of integers cut towards zero, and 0 over none.",
+    sums=True,
 )
 reduce_prod = _reduction("Prod", "iufc", _prod, "The product over `axis`.", np.prod)
 reduce_max = _reduction(
@@ -165,7 +171,11 @@ reduce_min = _reduction(
 reduce_any = _reduction("Any", "b", _LOGIC, "Whether any over `axis` is true.")
 reduce_all = _reduction("All", "b", _LOGIC, "Whether all over `axis` are true.")
 reduce_logsumexp = _reduction(
-    "LogSumExp", "f", _log_sum_exp, "`log(sum(exp(x)))` over `axis`, without overflow."
+    "LogSumExp",
+    "f",
+    _log_sum_exp,
+    "`log(sum(exp(x)))` over `axis`, without overflow.",
+    flops=flop_counts.per_input(4),
 )
 
 

@@ -124,7 +124,7 @@ def _betainc_back(op: Operation, g: Tensor) -> list[Any]:
     return [_unknown("a"), _unknown("b"), density]
 
 
-op("Betainc", infer=elementwise("betainc", _F), grad=_betainc_back)
+op("Betainc", infer=elementwise("betainc", _F), grad=_betainc_back, elementwise=True)
 
 
 def betainc(a: Any, b: Any, x: Any, name: str | None = None) -> Tensor:

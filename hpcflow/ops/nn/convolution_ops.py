@@ -9,6 +9,7 @@ from hpcflow.errors import ShapeError
 from hpcflow.graph.graph import Operation, Tensor, user_line
 from hpcflow.graph.op_registry import op
 from hpcflow.graph.static_shape import Spec, merge, show
+from hpcflow.ops import flop_counts
 from hpcflow.ops.array.array_ops import shape_argument, sizes
 from hpcflow.ops.nn.sliding_window import Sizes, full, joined, parts, slid, slides
 from hpcflow.ops.shape_inference import (
@@ -121,9 +122,30 @@ def _filter_grad_back(op: Operation, gg: Tensor) -> list[Any]:
     ]
 
 
-op("Conv", infer=_conv, grad=_conv_back)
-op("ConvInputGrad", infer=_input_grad, grad=_input_grad_back)
-op("ConvFilterGrad", infer=_filter_grad, grad=_filter_grad_back)
+op(
+    "Conv",
+    infer=_conv,
+    grad=_conv_back,
+    flops=flop_counts.convolution(0, 1, -1),
+    contraction=flop_counts.filters(1, -1, "window"),
+    uses_blas=True,
+)
+op(
+    "ConvInputGrad",
+    infer=_input_grad,
+    grad=_input_grad_back,
+    flops=flop_counts.convolution(-1, 1, 0),
+    contraction=flop_counts.filters(1, 0, "channels"),
+    uses_blas=True,
+)
+op(
+    "ConvFilterGrad",
+    infer=_filter_grad,
+    grad=_filter_grad_back,
+    flops=flop_counts.convolution(0, -1, 1),
+    contraction=flop_counts.filters(-1, 1, "pixels"),
+    uses_blas=True,
+)
 
 
 # -- shared by the public functions

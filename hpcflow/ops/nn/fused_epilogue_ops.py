@@ -7,22 +7,35 @@ from typing import Any
 
 from hpcflow.graph.op_registry import NoGrad, lookup, op
 from hpcflow.graph.static_shape import Spec, merge
+from hpcflow.ops import flop_counts
 
 MADE_LATE = NoGrad("made when a part is compiled, after gradients are taken")
 
 
-def _row(type: str, base: str, doc: str) -> None:
+def _row(type: str, base: str, doc: str, **facts: Any) -> None:
     def infer(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
         (made,) = lookup(base).infer(inputs[:2], attrs)
         if made.shape is not None:
             merge(made.shape[-1:], inputs[2].shape)
         return [made]
 
-    op(type, infer=infer, grad=MADE_LATE, doc=doc)
+    op(type, infer=infer, grad=MADE_LATE, doc=doc, **facts)
 
 
-_row("MatMulBias", "MatMul", "A product plus a vector along its columns, then, with `relu`, that.")
-_row("ConvBias", "Conv", "A convolution plus a vector along its channels, then, with `relu`, that.")
+_row(
+    "MatMulBias",
+    "MatMul",
+    "A product plus a vector along its columns, then, with `relu`, that.",
+    flops=flop_counts.matmul,
+    contraction=flop_counts.matrices,
+)
+_row(
+    "ConvBias",
+    "Conv",
+    "A convolution plus a vector along its channels, then, with `relu`, that.",
+    flops=flop_counts.convolution(0, 1, -1),
+    contraction=flop_counts.filters(1, -1, "window"),
+)
 
 
 def _pool_grad(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
@@ -37,4 +50,5 @@ op(
     infer=_pool_grad,
     grad=MADE_LATE,
     doc="MaxPoolGrad and the ReluGrad behind it; with `bias` also its sum over all but the last.",
+    flops=flop_counts.windows(1),
 )

@@ -12,6 +12,7 @@ from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.op_registry import NoGrad, op
 from hpcflow.graph.static_shape import Shape, Spec, merge, show
 from hpcflow.graph.tensor_shape import Dimension
+from hpcflow.ops import flop_counts
 from hpcflow.ops.array.array_ops import as_scalar, expand_dims, identity, reshape, shape
 from hpcflow.ops.array.slice_ops import getitem
 from hpcflow.ops.math import reduction_ops
@@ -85,9 +86,9 @@ def log_sigmoid(x: Any, name: str | None = None) -> Tensor:
     return negative(softplus(negative(x)), name)
 
 
-op("ReluGrad", infer=alike("ReluGrad", "f"), grad=_masked_back("ReluGrad"))
-op("Relu6Grad", infer=alike("Relu6Grad", "f"), grad=_masked_back("Relu6Grad"))
-op("EluGrad", infer=alike("EluGrad", "f"), grad=_elu_grad_back)
+op("ReluGrad", infer=alike("ReluGrad", "f"), grad=_masked_back("ReluGrad"), elementwise=True)
+op("Relu6Grad", infer=alike("Relu6Grad", "f"), grad=_masked_back("Relu6Grad"), elementwise=True)
+op("EluGrad", infer=alike("EluGrad", "f"), grad=_elu_grad_back, elementwise=True)
 
 
 def _softmax(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -134,10 +135,10 @@ def _log_softmax_grad_back(op: Operation, gg: Tensor) -> list[Any]:
     return [of_g, of_y]
 
 
-op("Softmax", infer=_softmax, grad=_softmax_back)
-op("LogSoftmax", infer=_softmax, grad=_log_softmax_back)
-op("SoftmaxGrad", infer=_softmax, grad=_softmax_grad_back)
-op("LogSoftmaxGrad", infer=_softmax, grad=_log_softmax_grad_back)
+op("Softmax", infer=_softmax, grad=_softmax_back, flops=flop_counts.per_output(5))
+op("LogSoftmax", infer=_softmax, grad=_log_softmax_back, flops=flop_counts.per_output(6))
+op("SoftmaxGrad", infer=_softmax, grad=_softmax_grad_back, flops=flop_counts.per_output(4))
+op("LogSoftmaxGrad", infer=_softmax, grad=_log_softmax_grad_back, flops=flop_counts.per_output(4))
 
 
 @also_named(dim="axis")
@@ -181,7 +182,7 @@ def _bias_add_back(op: Operation, g: Tensor) -> list[Any]:
     return [g, lambda: reduction_ops.reduce_sum(g, tuple(range(len(value.shape or ()) - 1)))]
 
 
-op("BiasAdd", infer=_bias_add, grad=_bias_add_back)
+op("BiasAdd", infer=_bias_add, grad=_bias_add_back, elementwise=True)
 
 
 def bias_add(
@@ -302,8 +303,18 @@ def _cross_entropy_back(op: Operation, g: Tensor | None, of_grad: Tensor | None)
     return [of_logits, of_labels if op.type == "SoftmaxCrossEntropy" else None]
 
 
-op("SoftmaxCrossEntropy", infer=_cross_entropy, grad=_cross_entropy_back)
-op("SparseSoftmaxCrossEntropy", infer=_sparse_cross_entropy, grad=_cross_entropy_back)
+op(
+    "SoftmaxCrossEntropy",
+    infer=_cross_entropy,
+    grad=_cross_entropy_back,
+    flops=flop_counts.per_input(9),
+)
+op(
+    "SparseSoftmaxCrossEntropy",
+    infer=_sparse_cross_entropy,
+    grad=_cross_entropy_back,
+    flops=flop_counts.per_input(5),
+)
 
 
 def sparse_softmax_cross_entropy_with_logits(
@@ -332,7 +343,12 @@ def _l2_loss(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     return [Spec(inputs[0].dtype, ())]
 
 
-op("L2Loss", infer=_l2_loss, grad=lambda op, g: [multiply(g, op.inputs[0])])
+op(
+    "L2Loss",
+    infer=_l2_loss,
+    grad=lambda op, g: [multiply(g, op.inputs[0])],
+    flops=flop_counts.per_input(2),
+)
 
 
 def l2_loss(t: Any, name: str | None = None) -> Tensor:

@@ -11,6 +11,7 @@ from hpcflow.graph.dtypes import float32, float64
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.op_registry import op
 from hpcflow.graph.static_shape import Spec, is_known, merge, size_of
+from hpcflow.ops import flop_counts
 from hpcflow.ops.array.array_ops import (
     ensure_shape,
     reshape,
@@ -106,8 +107,13 @@ def _normalize_grad_back(op: Operation, gg: Tensor) -> list[Any]:
     return [lambda: one("NormalizeGrad", [gg, y, variance], op.attrs), of_y, of_variance]
 
 
-op("Normalize", infer=_normalize, grad=_normalize_back)
-op("NormalizeGrad", infer=_normalize_grad, grad=_normalize_grad_back)
+op("Normalize", infer=_normalize, grad=_normalize_back, flops=flop_counts.per_output(5))
+op(
+    "NormalizeGrad",
+    infer=_normalize_grad,
+    grad=_normalize_grad_back,
+    flops=flop_counts.per_output(7),
+)
 
 
 def normalized(x: Tensor, axis: Any, epsilon: float) -> tuple[Tensor, Tensor, Tensor]:

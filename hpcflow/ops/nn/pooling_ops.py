@@ -11,6 +11,7 @@ from hpcflow.graph.dtypes import as_dtype, int64
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.op_registry import op
 from hpcflow.graph.static_shape import Spec, merge
+from hpcflow.ops import flop_counts
 from hpcflow.ops.array.array_ops import shape_argument, sizes
 from hpcflow.ops.named_results import MaxPoolWithArgmax
 from hpcflow.ops.nn.sliding_window import joined, parts, per_axis, slid, slides
@@ -90,12 +91,12 @@ def _avg_grad_back(op: Operation, gg: Tensor) -> list[Any]:
     return [grad, *[None] * (len(op.inputs) - 1)]
 
 
-op("MaxPool", infer=_max_pool, grad=_max_back)
-op("MaxPoolWithArgmax", infer=_with_argmax, grad=_max_back)
-op("MaxPoolGrad", infer=_max_grad, grad=_max_grad_back)
-op("MaxPoolGradGrad", infer=_max_grad_grad, grad=_max_grad_grad_back)
-op("AvgPool", infer=_avg_pool, grad=_avg_back)
-op("AvgPoolGrad", infer=_avg_grad, grad=_avg_grad_back)
+op("MaxPool", infer=_max_pool, grad=_max_back, flops=flop_counts.windows(-1))
+op("MaxPoolWithArgmax", infer=_with_argmax, grad=_max_back, flops=flop_counts.windows(-2))
+op("MaxPoolGrad", infer=_max_grad, grad=_max_grad_back, flops=flop_counts.windows(1))
+op("MaxPoolGradGrad", infer=_max_grad_grad, grad=_max_grad_grad_back, flops=flop_counts.windows(1))
+op("AvgPool", infer=_avg_pool, grad=_avg_back, flops=flop_counts.windows(-1))
+op("AvgPoolGrad", infer=_avg_grad, grad=_avg_grad_back, flops=flop_counts.windows(0))
 
 
 def _attributes(

@@ -97,7 +97,8 @@ for _type, _infer, _grad, _stateless in (
     ("RandomPoisson", _each, _POISSON, _SEEDED),
     ("RandomPermutation", _plain, _DRAW, _DRAW),
 ):
-    op(_type, infer=_infer, grad=_grad, stateful=True)
+    _by_rows = _type != "RandomPermutation"
+    op(_type, infer=_infer, grad=_grad, stateful=True, draws_rows=_by_rows)
     op(STATELESS + _type, infer=_infer, grad=_stateless)
 
 

@@ -73,25 +73,73 @@ op(
     infer=lambda inputs, attrs: attrs["specs"],
     grad=_MOVES,
     doc="Several operations in one loop over their elements.",
+    generated=True,
 )
-op("Feed", infer=_declared, grad=_MOVES, stateful=True)
-op("ReplicaSum", infer=_same, grad=_sum_over_replicas, stateful=True)
-op("ReplicaShare", infer=_declared, grad=NoGrad("a count of samples"), stateful=True)
-op("ReplicaOffset", infer=_declared, grad=NoGrad("a count of samples"), stateful=True)
-op("AllReduce", infer=_same, grad=_MOVES, collective=True, waits=True)
-op("Broadcast", infer=_same, grad=_MOVES, collective=True, waits=True)
+op(
+    "Feed",
+    infer=_declared,
+    grad=_MOVES,
+    stateful=True,
+    source="feed",
+    no_kernel=True,
+    work="nothing",
+)
+op(
+    "ReplicaSum",
+    infer=_same,
+    grad=_sum_over_replicas,
+    stateful=True,
+    combines="sum",
+    lowers_to="AllReduce",
+    update_formula=True,
+)
+op(
+    "ReplicaShare",
+    infer=_declared,
+    grad=NoGrad("a count of samples"),
+    stateful=True,
+    stands_for_feed=True,
+)
+op(
+    "ReplicaOffset",
+    infer=_declared,
+    grad=NoGrad("a count of samples"),
+    stateful=True,
+    stands_for_feed=True,
+)
+op("AllReduce", infer=_same, grad=_MOVES, collective=True, waits=True, combines="sum")
+op("Broadcast", infer=_same, grad=_MOVES, collective=True, waits=True, combines="first")
 op(
     "ReplicaGather",
     infer=_gathered,
     grad=NoGrad("others' rows do not depend on these"),
     stateful=True,
+    combines="rows",
+    lowers_to="AllGather",
 )
-op("AllGather", infer=_gathered, grad=_MOVES, collective=True, waits=True)
-op("Send", infer=_nothing, grad=_MOVES, stateful=True)
-op("Recv", infer=_declared, grad=_MOVES, stateful=True, waits=True)
-op("Copy", infer=_same, grad=_MOVES)
-op("Parcel", infer=_parcel, grad=_MOVES)
-op("FromParcel", infer=_from_parcel, grad=_MOVES)
+op("AllGather", infer=_gathered, grad=_MOVES, collective=True, waits=True, combines="rows")
+op(
+    "Send",
+    infer=_nothing,
+    grad=_MOVES,
+    stateful=True,
+    message="send",
+    no_kernel=True,
+    work="nothing",
+)
+op(
+    "Recv",
+    infer=_declared,
+    grad=_MOVES,
+    stateful=True,
+    waits=True,
+    message="receive",
+    no_kernel=True,
+    work="nothing",
+)
+op("Copy", infer=_same, grad=_MOVES, message="copy", no_kernel=True, work="move")
+op("Parcel", infer=_parcel, grad=_MOVES, message="pack", no_kernel=True, work="move")
+op("FromParcel", infer=_from_parcel, grad=_MOVES, message="unpack", work="nothing")
 
 
 def replica_sum(x: Any, name: str | None = None, wire: Any = None) -> Any:

@@ -14,6 +14,7 @@ from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.op_registry import op
 from hpcflow.graph.static_shape import Shape, Spec, is_known, merge, show
 from hpcflow.graph.tensor_shape import TensorShape
+from hpcflow.ops import flop_counts
 from hpcflow.ops.array.array_ops import (
     constant,
     partial_value,
@@ -234,7 +235,7 @@ def _to_dense_back(op: Operation, g: Tensor) -> list[Any]:
     ]
 
 
-op("SparseToDense", infer=_to_dense, grad=_to_dense_back)
+op("SparseToDense", infer=_to_dense, grad=_to_dense_back, work="move")
 
 
 def sparse_to_dense(
@@ -325,7 +326,7 @@ def _matmul_back(op: Operation, g: Tensor) -> list[Any]:
     ]
 
 
-op("SparseTensorDenseMatMul", infer=_matmul, grad=_matmul_back)
+op("SparseTensorDenseMatMul", infer=_matmul, grad=_matmul_back, flops=flop_counts.sparse_matmul)
 
 
 def sparse_tensor_dense_matmul(

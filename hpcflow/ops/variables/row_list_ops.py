@@ -82,8 +82,8 @@ def _under(lead: list[Any], rows: Tensor) -> Tensor:
     return concat([lead, getitem(shape(rows), slice(1, None))], 0)
 
 
-op("PieceRows", infer=_piece_rows, grad=_MADE)
-op("JoinRows", infer=_join_rows, grad=_join_rows_back)
+op("PieceRows", infer=_piece_rows, grad=_MADE, work="move")
+op("JoinRows", infer=_join_rows, grad=_join_rows_back, work="move")
 
 
 def _add_entries(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:

@@ -85,19 +85,36 @@ def _scatter_nd(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 
 
 SCATTERS = ("Update", "Add", "Sub", "Mul", "Div", "Min", "Max")
-op("ReadRows", infer=_read_rows, grad=_read_rows_back, reads=(0,), by_rows=True)
+op(
+    "ReadRows",
+    infer=_read_rows,
+    grad=_read_rows_back,
+    reads=(0,),
+    by_rows=True,
+    variable="read_rows",
+    work="pick",
+)
 for _name in SCATTERS:
-    _infer = _scatter_div if _name == "Div" else _scatter
-    op(f"Scatter{_name}", infer=_infer, grad=_UPDATE, writes=(0,), by_rows=True)
-for _name in ("Update", "Add", "Sub"):
-    op(f"ScatterNd{_name}", infer=_scatter_nd, grad=_UPDATE, writes=(0,), by_rows=True)
+    _row: Attrs = {"grad": _UPDATE, "writes": (0,), "by_rows": True}
+    if _name == "Update":
+        _row |= {"overwrites": True, "work": "move"}
+    op(f"Scatter{_name}", infer=_scatter_div if _name == "Div" else _scatter, **_row)
+    if _name in ("Update", "Add", "Sub"):
+        op(f"ScatterNd{_name}", infer=_scatter_nd, whole_variable=True, **_row)
 
 MOST_TABLES = 6  # updated by one formula
 for _n in range(
     1, MOST_TABLES + 1
 ):  # tables, indices and operands: see lowering/fusion/sparse_optimizer_fusion.py
     _writes = tuple(range(_n))
-    op(f"UpdateRows{_n}", infer=lambda *_: [], grad=_UPDATE, writes=_writes, by_rows=True)
+    op(
+        f"UpdateRows{_n}",
+        infer=lambda *_: [],
+        grad=_UPDATE,
+        writes=_writes,
+        by_rows=True,
+        generated=True,
+    )
 
 
 def _places(shape: tuple[int, ...]) -> np.ndarray:

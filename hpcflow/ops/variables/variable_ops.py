@@ -24,6 +24,7 @@ from hpcflow.graph.name_scopes import reopened
 from hpcflow.graph.op_registry import NoGrad, op
 from hpcflow.graph.static_shape import Shape, Spec, is_known, merge, narrowed, show
 from hpcflow.graph.tensor_shape import Sizes
+from hpcflow.ops import flop_counts
 from hpcflow.ops.array.array_ops import placeholder
 from hpcflow.ops.control_flow.control_dependencies import group
 from hpcflow.ops.shape_inference import several, whole
@@ -77,22 +78,60 @@ def _counted(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
     return [Spec(dtype, ())]
 
 
-op("Variable", infer=_handle, grad=_HANDLE, stateful=True)
-op("ReadVariable", infer=_read, grad=_read_gradient, reads=(0,), slices=True)
-op("Assign", infer=_update(1, (1,)), grad=_UPDATE, writes=(0,))
+op("Variable", infer=_handle, grad=_HANDLE, stateful=True, variable="handle", work="nothing")
+op(
+    "ReadVariable",
+    infer=_read,
+    grad=_read_gradient,
+    reads=(0,),
+    slices=True,
+    no_kernel=True,
+    variable="read",
+    work="nothing",
+)
+op(
+    "Assign",
+    infer=_update(1, (1,)),
+    grad=_UPDATE,
+    writes=(0,),
+    no_kernel=True,
+    variable="assign",
+    overwrites=True,
+    work="move",
+)
 op("AssignAdd", infer=_update(1, (1,)), grad=_UPDATE, writes=(0,))
 op("AssignSub", infer=_update(1, (1,)), grad=_UPDATE, writes=(0,))
-op("ApplyGradientDescent", infer=_update(1, (2,)), grad=_UPDATE, writes=(0,))
-op("ApplyMomentum", infer=_update(2, (4,)), grad=_UPDATE, writes=(0, 1))
-op("ApplyAdam", infer=_update(4, (8,)), grad=_UPDATE, writes=(0, 1, 2, 3))
+op(
+    "ApplyGradientDescent",
+    infer=_update(1, (2,)),
+    grad=_UPDATE,
+    writes=(0,),
+    flops=flop_counts.per_input(2),
+)
+op("ApplyMomentum", infer=_update(2, (4,)), grad=_UPDATE, writes=(0, 1), flops=flop_counts.momentum)
+op(
+    "ApplyAdam",
+    infer=_update(4, (8,)),
+    grad=_UPDATE,
+    writes=(0, 1, 2, 3),
+    flops=flop_counts.per_input(12),
+)
 op(
     "IsVariableInitialized",
     infer=lambda inputs, attrs: [Spec(bool_, ())],
     grad=NoGrad("it is no number"),
     reads=(0,),
+    variable="is_initialized",
 )
 op("CountUpTo", infer=_counted, grad=NoGrad("a count"), writes=(0,), waits=True, stateful=True)
-op("WaitInitialized", infer=lambda inputs, attrs: [], grad=_HANDLE, stateful=True, waits=True)
+op(
+    "WaitInitialized",
+    infer=lambda inputs, attrs: [],
+    grad=_HANDLE,
+    stateful=True,
+    waits=True,
+    variable="wait",
+)
 
 
 @guarded

@@ -24,7 +24,7 @@ def sums_behind_loops(program: Program) -> Program:
     """
     for name in list(program.nodes):
         node = program.nodes.get(name)
-        if node is not None and node.type == "Loop":
+        if node is not None and node.row.control_flow == "loop":
             for found in _sums(node):
                 program = _behind(program, name, found)
     return program

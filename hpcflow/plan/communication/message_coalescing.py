@@ -24,7 +24,6 @@ from hpcflow.plan.communication.send_recv_insertion import (
 )
 from hpcflow.plan.cost import cost_model
 from hpcflow.plan.distribution.device_placement import short
-from hpcflow.plan.ir.control_flow_nodes import FRAMES
 from hpcflow.plan.ir.program import Node, Program, Ref
 
 SMALL_BYTES = 64 << 10  # a larger value gets its own message
@@ -139,7 +138,7 @@ class _Packer:
         found = self.seconds.get(node.name)
         if found is None:
             given = [self.program.spec(ref) for ref in node.inputs]
-            unknown = node.type in FRAMES or node.row.waits
+            unknown = node.row.control_flow or node.row.waits
             found = self.seconds[node.name] = (
                 UNKNOWN_S if unknown else cost_model.seconds(node, given)
             )

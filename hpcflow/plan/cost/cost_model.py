@@ -14,7 +14,6 @@ from hpcflow.plan.ir.program import Node, Part, Plan
 FLOPS = 2e10  # per second on one core, roughly: predictions only decide how often to poll
 BYTES = 1e10  # read or written per second
 STARTS = 1e-6  # seconds to start a kernel
-MOVES_NOTHING = ("Feed", "Variable", "Const", "ReadVariable", "Recv", "NoOp", "Send", "FromParcel")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +65,7 @@ def given_specs(node: Node, part: Part) -> list[Spec]:
 def flops(node: Node, inputs: Sequence[Spec]) -> int:
     """Return the FLOPs of a node, an estimate if sizes are unknown."""
     known = [spec for spec in (*inputs, *node.specs) if spec.known]
-    if node.type in MOVES_NOTHING or not known:
+    if node.row.work == "nothing" or not known:
         return 0
     told = all(spec.known and spec.dtype not in OPAQUE for spec in (*inputs, *node.specs))
     done = work(node, inputs) if told else None
@@ -77,7 +76,7 @@ def flops(node: Node, inputs: Sequence[Spec]) -> int:
 
 def seconds(node: Node, inputs: Sequence[Spec]) -> float:
     """Return a rough estimate of the time of a node on one core."""
-    if node.type in MOVES_NOTHING:
+    if node.row.work == "nothing":
         return 0.0
     moved = sum(spec.nbytes for spec in (*inputs, *node.specs))
     return STARTS + max(flops(node, inputs) / FLOPS, moved / BYTES)

@@ -17,7 +17,7 @@ from hpcflow.graph.dtypes import OPAQUE
 from hpcflow.plan.communication.message_coalescing import pack
 from hpcflow.plan.communication.send_recv_insertion import Cutter, task_of
 from hpcflow.plan.communication.step_order import order
-from hpcflow.plan.ir.control_flow_nodes import FRAMES, inner, within
+from hpcflow.plan.ir.control_flow_nodes import inner, within
 from hpcflow.plan.ir.program import Cluster, Edge, Node, Part, Program, Ref
 from hpcflow.plan.ir.program_rewriting import sorted_program, substitute
 
@@ -33,7 +33,7 @@ def _split(program: Program, cluster: Cluster, edges: list[Edge]) -> Program:
     followers: dict[str, tuple[str, ...]] = {}
     nodes: dict[str, Node] = {}
     for node in program.nodes.values():
-        if node.type not in FRAMES:
+        if not node.row.control_flow:
             nodes[node.name] = node
             continue
         frames, moved = _Frames(node, program, cluster, edges).make()
@@ -60,7 +60,7 @@ class _Frames:
     def __init__(self, node: Node, program: Program, cluster: Cluster, edges: list[Edge]) -> None:
         self.node, self.program, self.cluster, self.edges = node, program, cluster, edges
         self.programs = {k: _split(p, cluster, edges) for k, p in inner(node)}  # type: ignore[arg-type]
-        self.loop = node.type == "Loop"
+        self.loop = node.row.control_flow == "loop"
         self.made = node.attrs["made"]
         self.homes = self._homes()
         self.tasks = self._tasks()

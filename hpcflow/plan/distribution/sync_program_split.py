@@ -32,7 +32,7 @@ from hpcflow.graph.static_shape import Spec
 from hpcflow.plan.distribution.initial_value_sharding import is_initial
 from hpcflow.plan.distribution.replica_lowering import LOWERED
 from hpcflow.plan.distribution.variable_placement import Home
-from hpcflow.plan.ir.control_flow_nodes import FRAMES, within
+from hpcflow.plan.ir.control_flow_nodes import within
 from hpcflow.plan.ir.program import Cluster, Node, Program, Ref
 from hpcflow.plan.ir.program_rewriting import infer, live, substitute
 
@@ -327,7 +327,7 @@ class _Splitter:
             node = self.program.nodes[name]
             reads = all(node.inputs[i].node in self.served for i in node.row.reads)
             same = node.row.pure or (bool(node.row.reads) and not node.row.writes)
-            fits = name in self.served or (same and reads and node.type not in FRAMES)
+            fits = name in self.served or (same and reads and not node.row.control_flow)
             self._copied[name] = fits and all(self._can_copy(r.node) for r in node.inputs)
         return self._copied[name]
 
@@ -351,7 +351,7 @@ def _task(node: Node, homes: Mapping[str, Home]) -> str | None:
 
 def _acts(node: Node) -> bool:
     """Return whether a node changes state; pure nodes and reads can run any number of times."""
-    if node.type in FRAMES:
+    if node.row.control_flow:
         return any(_acts(inner) for inner in within({node.name: node}))
     row, passes = node.row, node.is_state or node.type in (*LOWERED, "NoOp")
     return bool(row.writes) or (row.stateful and not passes)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from hpcflow.graph.device_names import parse
 from hpcflow.graph.dtypes import history, tensor_array
-from hpcflow.plan.ir.control_flow_nodes import FRAMES, inner
+from hpcflow.plan.ir.control_flow_nodes import inner
 from hpcflow.plan.ir.program import Node, Program, Ref
 from hpcflow.plan.ir.union_find import Sets
 
@@ -39,7 +39,7 @@ def together(program: Program, why: dict[str, str], default: str) -> Program:
             for value in values:
                 lists.add(value)
                 lists.join(value, values[0])
-            if node.type not in (*FRAMES, "Feed"):
+            if not (node.row.control_flow or node.row.source == "feed"):
                 users.append((values[0], node))
     first: dict[Value, Node] = {}
     for asked in (True, False):
@@ -66,12 +66,12 @@ def _walk(program: Program, path: Path) -> Iterator[tuple[Path, Program, Node]]:
 
 def _one(path: Path, program: Program, node: Node) -> Iterator[Sequence[Value]]:
     """Yield groups of lists at a node; the lists of a group must be on one device."""
-    if node.type not in FRAMES:
+    if not node.row.control_flow:
         values = [Value(path, ref) for ref in (*node.inputs, *_outputs(node))]
         found = [v for v in values if _is_list(program, v.ref)]
         yield from [found] if found else []
         return
-    is_loop, empty = node.type == "Loop", node.attrs.get("empty", 0)
+    is_loop, empty = node.row.control_flow == "loop", node.attrs.get("empty", 0)
     variables = len(node.specs) if is_loop else 0
     slots: dict[int, list[Value]] = {}
     for i, ref in enumerate(node.inputs[0 if is_loop else 1 :]):
@@ -104,11 +104,11 @@ def _moved(program: Program, path: Path, homes: Mapping[Value, Node]) -> Program
     nodes = {}
     for name, node in program.nodes.items():
         made = [homes.get(Value(path, ref)) for ref in _outputs(node)]
-        if node.type in FRAMES:
+        if node.row.control_flow:
             within = {k: _moved(p, (*path, name, k), homes) for k, p in inner(node)}  # type: ignore[arg-type]
             told = {i: parse(home.device).host for i, home in enumerate(made) if home is not None}
             node = node.but(attrs={**node.attrs, **within, "homes": told})
-        elif node.type != "Feed":
+        elif node.row.source != "feed":
             taken = [homes.get(Value(path, ref)) for ref in node.inputs]
             home = next((h for h in (*made, *taken) if h is not None), None)
             node = node if home is None else node.but(device=home.device)

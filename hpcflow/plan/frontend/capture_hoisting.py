@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hpcflow.ops.control_flow.cond_while_gradients import EARLY
-from hpcflow.plan.ir.control_flow_nodes import FRAMES, inner, mapped, whole
+from hpcflow.plan.ir.control_flow_nodes import inner, mapped, whole
 from hpcflow.plan.ir.program import Node, Program, Ref
 from hpcflow.plan.ir.program_rewriting import substitute
 from hpcflow.plan.verification.effect_verifier import used_state
@@ -28,7 +28,7 @@ def reads_outside(program: Program) -> Program:
     """
     program = mapped(program, reads_outside)
     program = _without_unused(program)
-    if not any(n.type in FRAMES or EARLY in n.attrs for n in program.nodes.values()):
+    if not any(n.row.control_flow or EARLY in n.attrs for n in program.nodes.values()):
         return program
     changes = _Changes(program)
     front: dict[str, Node] = {}
@@ -38,7 +38,7 @@ def reads_outside(program: Program) -> Program:
             attrs = {k: value for k, value in node.attrs.items() if k != EARLY}
             control = node.control if changes.before(node) else ()
             node = node.but(attrs=attrs, control=control)
-        elif node.type in FRAMES:
+        elif node.row.control_flow:
             node = _without_reads(node, changes, front)
         found[node.name] = node
     return program.but(nodes={**front, **found})
@@ -48,7 +48,7 @@ def constants_inside(program: Program) -> Program:
     """Copy small constants into the bodies that capture them, where they can be folded."""
     nodes = {}
     for node in program.nodes.values():
-        if node.type in FRAMES:
+        if node.row.control_flow:
             for key, body in inner(node):
                 known = {}
                 for feed, slot in zip(body.feeds, node.attrs[f"{key}_feeds"], strict=True):
@@ -156,12 +156,12 @@ def _fed(frame: Node, key: str, moved: dict[str, Node]) -> Node:
 
 def _first(frame: Node) -> int:
     """Return the input index of a captured slot minus the slot number."""
-    return -frame.attrs["empty"] if frame.type == "Loop" else 1
+    return -frame.attrs["empty"] if frame.row.control_flow == "loop" else 1
 
 
 def _outside(frame: Node, slot: int) -> Ref | None:
     """Return the captured value that is fed as this slot; None for a loop variable."""
-    if frame.type == "Loop" and slot < len(frame.attrs["made"]):
+    if frame.row.control_flow == "loop" and slot < len(frame.attrs["made"]):
         return None
     return frame.inputs[slot + _first(frame)]
 

@@ -15,16 +15,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from hpcflow.graph.dtypes import resource
 from hpcflow.graph.function_body import Function, alive, captured, functions_of
 from hpcflow.graph.graph import Operation, Tensor
+from hpcflow.graph.op_registry import lookup
 from hpcflow.graph.static_shape import Spec, either, merge
 from hpcflow.plan.ir.program import Node, Part, Program, Ref
 
-FRAMES = ("Loop", "Branch", "LoopAcross", "BranchAcross")  # nodes with inner programs
 PROGRAMS = ("cond", "body", "then", "else")
 
 
 def inner(node: Node) -> Iterator[tuple[str, Program | Part]]:
     """Yield the programs that a node holds with their keys; after partitioning, the partitions."""
-    if node.type in FRAMES:
+    if node.row.control_flow:
         for key in PROGRAMS:
             if key in node.attrs:
                 yield key, node.attrs[key]
@@ -34,7 +34,7 @@ def mapped(program: Program, change: Callable[[Program], Program]) -> Program:
     """Return `program` with `change` applied to the programs that its nodes hold."""
     nodes = {
         name: node.but(attrs={**node.attrs, **{k: change(p) for k, p in inner(node)}})  # type: ignore[arg-type]
-        if node.type in FRAMES
+        if node.row.control_flow
         else node
         for name, node in program.nodes.items()
     }
@@ -82,7 +82,8 @@ class Framer:
 
     def frame(self, op: Operation, used: set[int], control: tuple[str, ...]) -> Framed:
         """Return the node for `op`, with only the outputs in `used`."""
-        made = self._loop(op, used) if op.type == "While" else self._branch(op, used)
+        is_loop = lookup(op.type).control_flow == "loop"
+        made = self._loop(op, used) if is_loop else self._branch(op, used)
         kind, inputs, attrs, outputs = made
         specs = tuple(Spec(dtype, shape) for dtype, shape in attrs["made"])
         node = Node(

@@ -13,7 +13,6 @@ import numpy as np
 from hpcflow.errors import HpcflowError, VerifyError
 from hpcflow.graph.op_registry import lookup
 from hpcflow.graph.static_shape import Spec
-from hpcflow.plan.ir.control_flow_nodes import FRAMES
 from hpcflow.plan.ir.program import Node, Part, Program, Ref
 
 # operations that keep the element order of their input
@@ -37,7 +36,7 @@ def inferred_again(old: Program, new: Program) -> Program:
     told: set[str] = set()  # nodes whose specs changed
     for node in new.nodes.values():
         before = old.nodes.get(node.name, node)
-        if node.specs and node.type not in FRAMES:
+        if node.specs and not node.row.control_flow:
             if node.inputs != before.inputs or told & {ref.node for ref in node.inputs}:
                 given = [nodes[ref.node].specs[ref.index] for ref in node.inputs]
                 specs = infer(node.type, given, node.attrs, op=node.name, line=node.line)

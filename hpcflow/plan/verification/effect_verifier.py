@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from hpcflow.errors import VerifyError
-from hpcflow.plan.ir.control_flow_nodes import FRAMES, inner, whole
+from hpcflow.plan.ir.control_flow_nodes import inner, whole
 from hpcflow.plan.ir.program import Node, Part, Program
 
 Nodes = Mapping[str, Node]
@@ -85,7 +85,7 @@ def used_state(node: Node) -> tuple[set[str], set[str]]:
 
 def _acts(node: Node) -> bool:
     row = node.row
-    if node.type in FRAMES:
+    if node.row.control_flow:
         return any(_acts(n) for _, body in inner(node) for n in body.nodes.values())
     only = row.stateful and not node.specs and node.type != "NoOp"
     return bool(row.writes or row.waits or row.script or only) and node.type != "Recv"

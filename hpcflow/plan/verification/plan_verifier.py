@@ -10,7 +10,7 @@ from hpcflow.graph.device_names import parse
 from hpcflow.graph.dtypes import resource
 from hpcflow.graph.op_registry import OPS, rows
 from hpcflow.graph.static_shape import merge, show
-from hpcflow.plan.ir.control_flow_nodes import FRAMES, within
+from hpcflow.plan.ir.control_flow_nodes import within
 from hpcflow.plan.ir.program import Node, Part, Plan, Ref
 from hpcflow.plan.ir.program_rewriting import behind_cycles
 
@@ -80,9 +80,9 @@ def verify_part(part: Part) -> None:
 
 def _check_frame(node: Node, task: str) -> None:
     """Check the partitions in a loop or branch, and that their feeds are valid slots."""
-    if node.type not in FRAMES:
+    if not node.row.control_flow:
         return
-    loop = node.type.startswith("Loop")
+    loop = node.row.control_flow == "loop"
     slots = len(node.inputs) + (node.attrs["empty"] if loop else -1)
     for key in ("cond", "body") if loop else ("then", "else"):
         part, feeds = node.attrs.get(key), node.attrs.get(f"{key}_feeds")

@@ -64,7 +64,7 @@ def _copier(device: Any) -> Callable[[Any], Any]:
 def inline(instance: Instance, node: Node) -> Run:
     """The function of a frame that never waits."""
     held = Held(instance, node)
-    run = _branch(held) if node.type == "Branch" else _loop(held, instance)
+    run = _branch(held) if node.row.control_flow == "branch" else _loop(held, instance)
     rank = instance.link.engine.rank
 
     def guarded(*inputs: Any) -> Any:

@@ -23,7 +23,7 @@ from hpcflow.lowering.update_tiling import arranged
 from hpcflow.lowering.weight_packing import pack_weights
 from hpcflow.plan.cost.cost_model import given_specs
 from hpcflow.plan.cost.memory_estimate import Made
-from hpcflow.plan.ir.control_flow_nodes import FRAMES, inner
+from hpcflow.plan.ir.control_flow_nodes import inner
 from hpcflow.plan.ir.program import Node, Part, Plan
 from hpcflow.plan.listing.plan_text import LISTED, as_table
 from hpcflow.runtime.device.device import Device, device_of
@@ -47,7 +47,7 @@ def served(part: Part, devices: Mapping[str, Device]) -> Iterator[Served]:
     part = as_run(part, devices)
     updates = _generated(part, devices)
     for node in part.nodes.values():
-        if node.type in FRAMES:
+        if node.row.control_flow:
             for _, inside in inner(node):
                 assert isinstance(inside, Part)
                 yield from served(inside, devices)
@@ -126,7 +126,7 @@ def _nested(part: Part, devices: Mapping[str, Device]) -> Iterator[Part]:
     part = as_run(part, devices)
     yield part
     for node in part.nodes.values():
-        if node.type in FRAMES:
+        if node.row.control_flow:
             for _, inside in inner(node):
                 assert isinstance(inside, Part)
                 yield from _nested(inside, devices)

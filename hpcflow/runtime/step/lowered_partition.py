@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from hpcflow.lowering.kernel_metadata import Generated
 from hpcflow.lowering.python_codegen import generate
 from hpcflow.plan.cost import cost_model
-from hpcflow.plan.ir.control_flow_nodes import FRAMES, inner
+from hpcflow.plan.ir.control_flow_nodes import inner
 from hpcflow.plan.ir.program import Node, Part
 from hpcflow.plan.verification.effect_verifier import passes
 from hpcflow.runtime.device.device import Device
@@ -33,7 +33,7 @@ def generated(
         writes = writer_for(devices)
     seconds = cost_model.seconds_in(part) if inside or _messages(part) else _no_time
     code = generate(part, infos_of(devices)(part), seconds, settings.check_numerics, kept, writes)
-    frames = [node for node in part.nodes.values() if node.type in FRAMES]
+    frames = [node for node in part.nodes.values() if node.row.control_flow]
     return Generated(
         part,
         code,
