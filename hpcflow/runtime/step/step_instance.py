@@ -218,8 +218,9 @@ class Compiled:
         """
         trace = error.__traceback__
         while trace is not None:
-            if trace.tb_frame.f_code.co_filename == self.file:
-                name = self.code.lines[trace.tb_lineno - 1]
+            frame = trace.tb_frame
+            if frame.f_code.co_filename.startswith(self.file):
+                name = frame.f_globals[OPS][trace.tb_lineno - 1]
             trace = trace.tb_next
         node = self.part.nodes.get(name)
         if isinstance(error, HpcflowError):
