@@ -14,7 +14,15 @@ from hpcflow.graph.static_shape import Spec, is_known, size_of
 from hpcflow.lowering import arena_allocation, update_tiling
 from hpcflow.lowering.arena_allocation import Block, Life
 from hpcflow.lowering.concat_in_place import slots
-from hpcflow.lowering.instructions import Access, Instruction, Opcode, Use
+from hpcflow.lowering.instructions import (
+    Access,
+    Binding,
+    BindingKind,
+    BufferView,
+    Instruction,
+    Opcode,
+    Use,
+)
 from hpcflow.lowering.segments_between_waits import Strand, home, over, users
 from hpcflow.lowering.update_tiling import Group
 from hpcflow.ops.replicas.replica_ops import parcel_layout
@@ -22,6 +30,7 @@ from hpcflow.plan.ir.control_flow_nodes import FRAMES, within
 from hpcflow.plan.ir.program import Node, Part, Ref, shape_is_told
 
 BUILT_IN = {"Const", "Feed", "NoOp", "ReadVariable", "Assign", "Send", "Recv", "Copy", "Parcel"}
+FIXED = frozenset({BindingKind.BUFFER, BindingKind.RECEIVE_BUFFER, BindingKind.VIEW})
 
 
 @dataclasses.dataclass
@@ -31,7 +40,7 @@ class Storage:
     part: Part
     number: dict[str, int]
     expr: dict[Ref, Use] = dataclasses.field(default_factory=dict)
-    binds: dict[str, tuple] = dataclasses.field(default_factory=dict)
+    binds: dict[str, Binding] = dataclasses.field(default_factory=dict)
     blocks: list[Block] = dataclasses.field(default_factory=list)
     arenas: dict[str, int] = dataclasses.field(default_factory=dict)  # device -> bytes
     fresh: set[Ref] = dataclasses.field(default_factory=set)  # allocated in every step
@@ -54,7 +63,7 @@ class Storage:
     def variable(self, ref: Ref) -> str:
         """The name bound to the variable, or other state, of a handle."""
         name = f"v{self.number[ref.node]}"
-        self.binds[name] = ("var", ref.node)
+        self.binds[name] = Binding(BindingKind.VARIABLE, ref.node)
         return name
 
     def variable_behind(self, ref: Ref) -> str:
@@ -64,7 +73,8 @@ class Storage:
 
     def fixed(self, ref: Ref) -> bool:
         """True if the value has a fixed address in the step instance, in a buffer of its own."""
-        return self.binds.get(self.expr[ref].name, ("",))[0] in ("buffer", "recv", "viewof")
+        binding = self.binds.get(self.expr[ref].name)
+        return binding is not None and binding.kind in FIXED
 
     def static(self, node: Node) -> bool:
         """True if the sizes of all outputs are known before the step."""
@@ -82,14 +92,14 @@ class Storage:
         """The name of the slot of input `index` in a Parcel."""
         name, (spec, start) = f"p{self.number[node.name]}_{index}", self._places(node)[index]
         block = self.parcel(node)
-        self.binds[name] = ("buffer", node.device, block, spec.dtype, spec.shape, start)
+        self.binds[name] = in_block(node, block, spec, start)
         return name
 
     def joined(self, node: Node, index: int) -> str:
         """The name of the slot of input `index` in a Concat or Pack."""
         name, (spec, start) = f"j{self.number[node.name]}_{index}", self._places(node)[index]
         block = self.joins[node.name]
-        self.binds[name] = ("buffer", node.device, block, spec.dtype, spec.shape, start)
+        self.binds[name] = in_block(node, block, spec, start)
         return name
 
     def _places(self, node: Node) -> list[tuple[Spec, int]]:
@@ -120,6 +130,12 @@ def assign(
     one tile.
     """
     return _Assigner(part, strands, info, groups or {}).run()
+
+
+def in_block(node: Node, block: int, spec: Spec, start: int = 0) -> Binding:
+    """The binding of a value of `node` in a block of the arena of its device."""
+    view = BufferView(node.device, block, spec.dtype, spec.shape, start)
+    return Binding(BindingKind.BUFFER, node.name, buffers=(view,))
 
 
 def has_kernel(node: Node) -> bool:
@@ -250,7 +266,7 @@ class _Assigner:
     def place(self, node: Node) -> None:
         store, n = self.store, self.store.number[node.name]
         if node.type == "Const":
-            self.bind(Ref(node.name), f"c_{n}", ("const", node.name))
+            self.bind(Ref(node.name), f"c_{n}", Binding(BindingKind.CONSTANT, node.name))
         elif node.type == "Feed":
             index = self.part.feeds.index(node.name)
             far = any(self.home[u] != 0 for u in self.users.get(Ref(node.name), []))
@@ -260,15 +276,14 @@ class _Assigner:
         elif node.type == "Parcel":
             block = self.store.parcel(node)
             spec = node.specs[0]
-            what = ("buffer", node.device, block, spec.dtype, spec.shape, 0)
-            self.bind(Ref(node.name), f"p{n}", what)
+            self.bind(Ref(node.name), f"p{n}", in_block(node, block, spec))
         elif node.type == "Recv" and node.specs[0].sized:
-            self.bind(Ref(node.name), f"i{n}", ("recv", node.name))
+            self.bind(Ref(node.name), f"i{n}", Binding(BindingKind.RECEIVE_BUFFER, node.name))
         elif node.row.collective:
             for i in range(len(node.specs)):
                 # the rows of an AllGather are allocated in every step
                 access = Access.BOXED if node.type == "AllGather" else Access.VALUE
-                what = ("bucket_out", node.name, i)
+                what = Binding(BindingKind.BUCKET_OUTPUT, node.name, i)
                 self.bind(Ref(node.name, i), f"o{n}_{i}", what, access)
         elif node.type in ("ReadVariable", "Copy"):
             self.name(node, Ref(node.name))
@@ -288,10 +303,11 @@ class _Assigner:
     def place_awaited(self, node: Node, n: int) -> None:
         """Box the outputs of a wait or of a message of unknown size, set when it finishes."""
         for i in range(len(node.specs)):
-            self.bind(Ref(node.name, i), f"i{n}_{i}", ("box", node.name, i), Access.BOXED)
+            box = Binding(BindingKind.BOX, node.name, i)
+            self.bind(Ref(node.name, i), f"i{n}_{i}", box, Access.BOXED)
             self.store.boxes.append(f"i{n}_{i}")
 
-    def bind(self, ref: Ref, name: str, what: tuple, access: Access = Access.VALUE) -> None:
+    def bind(self, ref: Ref, name: str, what: Binding, access: Access = Access.VALUE) -> None:
         self.store.expr[ref] = Use(name, access)
         self.store.binds[name] = what
 
@@ -323,7 +339,8 @@ class _Assigner:
                 self.name(node, ref)
                 self.store.fresh.add(ref)
             elif bucket:
-                self.bind(ref, self.store.bucket_input(*bucket), ("bucket_in", *bucket))
+                what = Binding(BindingKind.BUCKET_INPUT, *bucket)
+                self.bind(ref, self.store.bucket_input(*bucket), what)
             elif parcel := self.parcel_for(ref):
                 self.store.expr[ref] = Use(self.store.slot(*parcel))
             elif slot := self.slots.get(ref):
@@ -340,11 +357,12 @@ class _Assigner:
         place = self.store.number[node.name]
         strand, buffers = self.home[node.name], []
         for spec in specs:
-            buffers.append(("buffer", node.device, len(self.store.blocks), *spec[:2], 0))
+            buffers.append(BufferView(node.device, len(self.store.blocks), *spec[:2], 0))
             life = Life(spec.nbytes, strand, place, {strand: place})
             self.store.blocks.append(Block(node.device, life, []))
         if buffers:
-            self.store.binds[f"h{place}"] = ("room", node.name, tuple(buffers))
+            room = Binding(BindingKind.WORKSPACE, node.name, buffers=tuple(buffers))
+            self.store.binds[f"h{place}"] = room
 
     def place_owned(self, node: Node, ref: Ref, info: Any) -> None:
         """Place an initial value in the memory of an input that is one, else in a new array."""
@@ -362,7 +380,7 @@ class _Assigner:
         bound = source.access == Access.VALUE and source.name in self.store.binds
         if bound and is_known(node.specs[0].shape) and not told:
             n = self.store.number[node.name]
-            self.bind(ref, f"b{n}", ("viewof", node.name, source.name))
+            self.bind(ref, f"b{n}", Binding(BindingKind.VIEW, node.name, 0, source.name))
         else:
             self.name(node, ref)
 
@@ -418,7 +436,7 @@ class _Assigner:
     def place_in_block(self, node: Node, ref: Ref, info: Any) -> None:
         if node.name in self.store.joins:
             whole, joined = node.specs[0], self.store.joins[node.name]
-            what = ("buffer", node.device, joined, whole.dtype, whole.shape, 0)
+            what = in_block(node, joined, whole)
             self.bind(ref, f"b{self.store.number[node.name]}", what)
             return
         spec, tile = node.specs[ref.index], ref in self.scratch
@@ -434,7 +452,7 @@ class _Assigner:
             self.store.blocks[block].life = self.store.blocks[block].life.then(life.ends)
         self.block_of[ref] = block
         name = f"b{self.store.number[node.name]}" + (f"_{ref.index}" if ref.index else "")
-        self.bind(ref, name, ("buffer", node.device, block, spec.dtype, spec.shape, 0))
+        self.bind(ref, name, in_block(node, block, spec))
 
     def begins(self, node: Node, tile: bool) -> int:
         """The first position at which an output of `node` is written.

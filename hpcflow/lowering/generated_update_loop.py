@@ -6,7 +6,7 @@ from typing import Any
 
 from hpcflow.lowering import update_tiling
 from hpcflow.lowering.fusion.update_fusion import Described
-from hpcflow.lowering.instructions import Access, Opcode, Use
+from hpcflow.lowering.instructions import Access, Binding, BindingKind, Opcode, Use
 from hpcflow.lowering.update_tiling import Group, is_loose
 from hpcflow.plan.ir.program import Node, Ref
 
@@ -32,7 +32,7 @@ class UpdateLoop:
         arrays += [self.operand(ref) for ref in self.loop.operands]
         arrays += [self.store.expr[ref] for ref in self.loop.results]
         name, given = f"k{self.store.number[last]}", tuple(arrays)
-        self.writer.binds[name] = ("loop", last, self.loop.text)
+        self.writer.binds[name] = Binding(BindingKind.LOOP, last, 0, self.loop.text)
         if self.yields:
             with self.writer.block(Opcode.TILE_LOOP, last, size, update_tiling.TILE):
                 add(Opcode.CALL_LOOP_TILE, last, (), given, name, (size, update_tiling.TILE))
@@ -90,5 +90,5 @@ class UpdateLoop:
         if not is_loose(self.writer.part, ref, self.writer.info):
             return value
         plain = f"plain_{self.nodes[-1].kind}"
-        self.writer.binds[plain] = ("plain", self.last)
+        self.writer.binds[plain] = Binding(BindingKind.CONTIGUOUS, self.last)
         return value._replace(through=plain)

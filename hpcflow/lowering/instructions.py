@@ -11,7 +11,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hpcflow.graph.static_shape import Shape
 
 
 class Opcode(enum.IntEnum):
@@ -134,6 +138,51 @@ class Instruction(NamedTuple):
     callee: str = ""
     numbers: tuple[int, ...] = ()
     body: tuple[Instruction, ...] = ()
+
+
+class BindingKind(enum.IntEnum):
+    """What a name stands for. Names up to `ALLOCATOR` are the same in all steps in flight."""
+
+    KERNEL = enum.auto()
+    DYNAMIC_KERNEL = enum.auto()  # allocates its outputs, whose sizes only the step knows
+    TILED_KERNEL = enum.auto()  # yields between tiles
+    LOOP = enum.auto()  # a generated loop, whose source is `text`
+    CONTIGUOUS = enum.auto()  # a function that gives an array in C order
+    CONSTANT = enum.auto()
+    VARIABLE = enum.auto()  # the state of a handle
+    OWN_COPY = enum.auto()  # a function that copies an array for the caller
+    DEVICE_COPY = enum.auto()  # a function that copies an array to another device
+    ALLOCATOR = enum.auto()  # a function that allocates the output `index`
+    BUFFER = enum.auto()  # of an arena
+    VIEW = enum.auto()  # of the buffer that `text` names
+    WORKSPACE = enum.auto()  # buffers for the time of a call
+    RECEIVE_BUFFER = enum.auto()
+    SEND_BUFFER = enum.auto()
+    BUCKET_INPUT = enum.auto()  # the input `index` of a collective
+    BUCKET_OUTPUT = enum.auto()  # its output `index`
+    BOX = enum.auto()  # of the output `index` of a wait
+    BODY = enum.auto()  # a loop or branch
+    HOOK = enum.auto()  # the function `text` of the runtime
+
+
+class BufferView(NamedTuple):
+    """A part of a block of an arena."""
+
+    device: str
+    block: int
+    dtype: np.dtype[Any]
+    shape: Shape
+    start: int  # first byte
+
+
+class Binding(NamedTuple):
+    """What a name stands for, and the node that it is of."""
+
+    kind: BindingKind
+    node: str = ""
+    index: int = 0
+    text: str = ""
+    buffers: tuple[BufferView, ...] = ()
 
 
 class CodeFunction(NamedTuple):

@@ -7,7 +7,7 @@ import functools
 
 from hpcflow.graph.static_shape import Spec
 from hpcflow.lowering.arena_allocation import Block
-from hpcflow.lowering.instructions import CodeFunction
+from hpcflow.lowering.instructions import Binding, CodeFunction
 from hpcflow.lowering.python_printer import Printed, PythonPrinter
 from hpcflow.lowering.segments_between_waits import Strand
 from hpcflow.plan.ir.program import Part
@@ -37,17 +37,11 @@ class SendInfo:
 
 @dataclasses.dataclass(frozen=True)
 class Code:
-    """The instructions of a partition, and what their names are bound to.
-
-    A bind is a tuple: ("kernel", node), ("tiles", node), ("const", node), ("buffer", device, block,
-    dtype, shape, first byte), ("viewof", node, name), ("frame", node), ("room", node, buffers),
-    ("var", node of its handle), ("recv", node), ("stage", node), ("box", node, index), ("bucket_in"
-    | "bucket_out", node, index), ("hook", name).
-    """
+    """The instructions of a partition, and what their names are bound to."""
 
     functions: tuple[CodeFunction, ...]  # one for each segment, then `release`
     shared: tuple[str, ...]  # names that several functions use
-    binds: dict[str, tuple]
+    binds: dict[str, Binding]
     blocks: list[Block]
     arenas: dict[str, int]  # device -> bytes of one step instance
     strands: list[Strand]

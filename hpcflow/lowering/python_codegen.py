@@ -19,6 +19,8 @@ from hpcflow.lowering.instructions import (
     HOOKS,
     RELEASE,
     Access,
+    Binding,
+    BindingKind,
     CodeFunction,
     Instruction,
     Opcode,
@@ -102,7 +104,7 @@ class _Writer:
         """Append an instruction."""
         if opcode in HOOKS:
             name = HOOKS[opcode]
-            self.binds[name] = ("hook", name)
+            self.binds[name] = Binding(BindingKind.HOOK, text=name)
         self.body.append(Instruction(opcode, node, targets, operands, callee, numbers))
 
     @contextlib.contextmanager
@@ -115,7 +117,7 @@ class _Writer:
 
     def kernel(self, node: Node) -> str:
         name = f"k{self.store.number[node.name]}"
-        self.binds[name] = ("kernel", node.name)
+        self.binds[name] = Binding(BindingKind.KERNEL, node.name)
         return name
 
     def write(self) -> Code:
@@ -234,7 +236,7 @@ class _Writer:
         opcode, read = Opcode.READ_VARIABLE, Use(var, Access.READ)
         if Ref(node.name) in self.store.fresh:
             read = read._replace(through=f"y{target}")
-            self.binds[read.through] = ("own", node.name, 0)
+            self.binds[read.through] = Binding(BindingKind.OWN_COPY, node.name)
         elif node.name in self.store.pinned:
             opcode, read = Opcode.PIN_VERSION, Use(var, Access.PINNED)
             held = (Use(var, Access.STATE), Use(target))
@@ -288,7 +290,7 @@ class _Writer:
 
     def stage(self, node: Node) -> str:
         name = f"q{self.store.number[node.name]}"
-        self.binds[name] = ("stage", node.name)
+        self.binds[name] = Binding(BindingKind.SEND_BUFFER, node.name)
         return name
 
     def copy_into(self, node: Node, name: str, value: Use) -> None:
@@ -311,14 +313,14 @@ class _Writer:
 
     def do_Copy(self, node: Node) -> None:
         name = f"k{self.store.number[node.name]}"
-        self.binds[name] = ("copy", node.name)
+        self.binds[name] = Binding(BindingKind.DEVICE_COPY, node.name)
         target, value = self.store.expr[Ref(node.name)].name, self.store.expr[node.inputs[0]]
         self.add(Opcode.COPY_DEVICE, node.name, (target,), (value,), name)
 
     def do_Loop(self, node: Node) -> None:
         """Call a loop or branch that never waits."""
         name = f"k{self.store.number[node.name]}"
-        self.binds[name] = ("frame", node.name)
+        self.binds[name] = Binding(BindingKind.BODY, node.name)
         targets = tuple(self.store.expr[Ref(node.name, i)].name for i in range(len(node.specs)))
         operands = tuple(self.store.expr[ref] for ref in node.inputs)
         self.add(Opcode.CALL_BODY, node.name, targets, operands, name)
@@ -332,11 +334,11 @@ class _Writer:
             for i, ref in enumerate(node.inputs):
                 target, value = self.store.bucket_input(node.name, i), self.store.expr[ref]
                 if node.type == "AllGather":  # the number of rows is known only in the step
-                    self.binds[target] = ("bucket_in", node.name, i)
+                    self.binds[target] = Binding(BindingKind.BUCKET_INPUT, node.name, i)
                     rows = (Use(target, Access.BOXED), value)
                     self.add(Opcode.COPY_ROWS, node.name, (), rows)
                 elif value != Use(target):
-                    self.binds[target] = ("bucket_in", node.name, i)
+                    self.binds[target] = Binding(BindingKind.BUCKET_INPUT, node.name, i)
                     self.copy_into(node, target, value)
         else:
             given = tuple(map(self.given, node.inputs))
@@ -379,7 +381,7 @@ class _Writer:
 
     def update_in_tiles(self, node: Node, name: str, args: list[Use]) -> None:
         """Add an update whose kernel yields between its tiles."""
-        self.binds[name] = ("tiles", node.name)
+        self.binds[name] = Binding(BindingKind.TILED_KERNEL, node.name)
         self.fit(node)
         for i in node.row.writes:
             variable = Use(self.store.variable(node.inputs[i]), Access.UPDATED)
@@ -408,7 +410,8 @@ class _Writer:
             else:
                 self.call_into(node, fresh, name, args)
         else:
-            self.binds[name] = ("kernel" if static or info.form == "view" else "dynamic", node.name)
+            if not static and info.form != "view":
+                self.binds[name] = Binding(BindingKind.DYNAMIC_KERNEL, node.name)
             self.add(Opcode.CALL_KERNEL, node.name, outs, tuple(args), name)
         if self.check:
             for ref in refs:
@@ -434,7 +437,7 @@ class _Writer:
 
     def empty(self, node: Node, ref: Ref) -> str:
         name = f"e{self.store.number[node.name]}_{ref.index}"
-        self.binds[name] = ("empty", node.name, ref.index)
+        self.binds[name] = Binding(BindingKind.ALLOCATOR, node.name, ref.index)
         return name
 
     def poll(self, node: Node) -> None:
@@ -454,5 +457,5 @@ class _Writer:
         on_host = "/cpu:" in node.device
         if on_host and ref in self.store.fresh and self.part.fetches.index(ref) == index:
             return value
-        self.binds[f"c{index}"] = ("own", ref.node, ref.index)
+        self.binds[f"c{index}"] = Binding(BindingKind.OWN_COPY, ref.node, ref.index)
         return value._replace(through=f"c{index}")

@@ -7,7 +7,7 @@ from typing import Any
 
 from hpcflow.graph.dtypes import name_of
 from hpcflow.graph.static_shape import show
-from hpcflow.lowering.instructions import RELEASE, Access, CodeFunction, Instruction
+from hpcflow.lowering.instructions import RELEASE, Access, BindingKind, CodeFunction, Instruction
 from hpcflow.lowering.kernel_metadata import Code, Generated
 from hpcflow.plan.listing.plan_text import as_table, nbytes
 
@@ -97,8 +97,9 @@ def _instruction_data(one: Instruction) -> dict[str, Any]:
 def _stands_for(code: Code, name: str) -> tuple[str, str]:
     """What a name is bound to: its kind, and the node or memory it is of."""
     what = code.binds[name]
-    if what[0] == "buffer":
-        _, device, block, dtype, shape, start = what
+    kind = what.kind.name.lower()
+    if what.kind == BindingKind.BUFFER:
+        device, block, dtype, shape, start = what.buffers[0]
         at = code.blocks[block].start + start
-        return "buffer", f"{name_of(dtype)}{show(shape)} at byte {at} of {device}"
-    return what[0], "" if what[0] == "hook" else what[1]
+        return kind, f"{name_of(dtype)}{show(shape)} at byte {at} of {device}"
+    return kind, what.node

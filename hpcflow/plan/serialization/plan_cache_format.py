@@ -21,7 +21,16 @@ from hpcflow.codegen.row_gather_scatter_codegen import Formula
 from hpcflow.graph.dtypes import as_dtype, text_of
 from hpcflow.graph.static_shape import Shape, Spec
 from hpcflow.lowering.arena_allocation import Block, Life
-from hpcflow.lowering.instructions import Access, CodeFunction, Instruction, Opcode, Use
+from hpcflow.lowering.instructions import (
+    Access,
+    Binding,
+    BindingKind,
+    BufferView,
+    CodeFunction,
+    Instruction,
+    Opcode,
+    Use,
+)
 from hpcflow.lowering.kernel_metadata import Code, Generated, SendInfo
 from hpcflow.lowering.segments_between_waits import Strand
 from hpcflow.plan.ir.program import Cluster, Edge, Message, Node, Part, Plan, Program, Ref, Share
@@ -29,10 +38,11 @@ from hpcflow.plan.ir.program import Cluster, Edge, Message, Node, Part, Plan, Pr
 SPEED = 1  # zlib compression level: the fastest
 PLAIN = (type(None), bool, int, str)  # encoded as themselves
 OPCODES = {int(opcode): opcode for opcode in Opcode}
+BINDINGS = {int(kind): kind for kind in BindingKind}
 ACCESSES = {int(access): access for access in Access}
 RECORDS = (
     *(Node, Part, Program, Edge, Share, Message, Block, Life, Strand, SendInfo, Code, Generated),
-    *(Body, Operand, Step, Formula, CodeFunction),
+    *(Body, Operand, Step, Formula, CodeFunction, BufferView),
 )
 
 
@@ -171,6 +181,11 @@ def _instruction_in(data: list[Any]) -> Instruction:
     )
 
 
+def _binding_in(data: list[Any]) -> Binding:
+    _, kind, node, index, text, buffers = data
+    return Binding(BINDINGS[kind], node, index, text, tuple(map(value_of, buffers)))
+
+
 def _record(cls: Any) -> None:
     """Register a NamedTuple or dataclass, encoded as its fields in order."""
     name = cls.__name__
@@ -194,6 +209,7 @@ _WRITERS: dict[Any, Callable[[Any], list[Any]]] = {
     dict: _map_out,
     np.ndarray: _array_out,
     Instruction: _instruction_out,
+    Binding: lambda one: ["bind", int(one.kind), *one[1:4], [*map(data_of, one.buffers)]],
 }
 _READERS: dict[str, Callable[[list[Any]], Any]] = {
     "ref": lambda data: Ref(data[1], data[2]),
@@ -213,6 +229,7 @@ _READERS: dict[str, Callable[[list[Any]], Any]] = {
     "plain set": lambda data: frozenset(data[1:]),
     "map": _map_in,
     "do": _instruction_in,
+    "bind": _binding_in,
 }
 for _cls in RECORDS:
     _record(_cls)

@@ -14,6 +14,7 @@ from typing import Any
 from hpcflow.lowering.instructions import (
     RELEASE,
     Access,
+    BindingKind,
     CodeFunction,
     Instruction,
     Opcode,
@@ -27,9 +28,12 @@ from hpcflow.monitoring.stack_dump import OPS
 from hpcflow.plan.ir.program import Node, Part
 
 LEAST = 2  # least kernels of a region: launching a graph costs as much as one kernel
-PLACES = frozenset(  # kinds of binds of the names that a region may use
-    "kernel loop plain const buffer room viewof var empty bucket_in bucket_out".split()
+PLACES = frozenset(  # what the names that a region uses may stand for
+    {BindingKind.KERNEL, BindingKind.LOOP, BindingKind.CONTIGUOUS, BindingKind.ALLOCATOR}
+    | {BindingKind.CONSTANT, BindingKind.VARIABLE, BindingKind.BUFFER, BindingKind.WORKSPACE}
+    | {BindingKind.VIEW, BindingKind.BUCKET_INPUT, BindingKind.BUCKET_OUTPUT}
 )
+CALLED = frozenset({BindingKind.KERNEL, BindingKind.LOOP})
 HELD = frozenset(  # what a CUDA graph can hold
     {Opcode.CALL_KERNEL, Opcode.CALL_LOOP, Opcode.ALLOCATE, Opcode.COPY_INTO, Opcode.SCRATCH}
     | {Opcode.READ_VARIABLE, Opcode.ASSIGN_VARIABLE, Opcode.WRITE_VARIABLE}
@@ -138,9 +142,6 @@ class Cutter:
 
     # -- classification of instructions
 
-    def _kind(self, name: str) -> str:
-        return self.code.binds.get(name, ("",))[0]
-
     def _copy(self, instruction: Instruction) -> Node | None:
         """The node of an instruction that copies a value of known size between devices."""
         if instruction.opcode != Opcode.COPY_DEVICE:
@@ -162,7 +163,8 @@ class Cutter:
 
     def _kernels(self, instruction: Instruction) -> Iterator[str]:
         """The names of the kernels that an instruction calls."""
-        if self._kind(instruction.callee) in ("kernel", "loop"):
+        binding = self.code.binds.get(instruction.callee)
+        if binding is not None and binding.kind in CALLED:
             yield instruction.callee
         for inside in instruction.body:
             yield from self._kernels(inside)
@@ -181,7 +183,8 @@ class Cutter:
         part = self.part
         if not all(part.nodes[r.node].is_state or part.spec(r).sized for r in node.inputs):
             return False  # a graph has the sizes of its capture
-        bound = {self._kind(name) for name in loads(instruction) if name in self.code.binds}
+        binds = self.code.binds
+        bound = {binds[name].kind for name in loads(instruction) if name in binds}
         accesses = {use.access for use in instruction.operands}
         return bound <= PLACES and accesses.isdisjoint(NOT_HELD) and not self.why(node)
 
