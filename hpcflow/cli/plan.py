@@ -21,7 +21,9 @@ from hpcflow.cli.cache import age
 from hpcflow.cli.run import add_settings, chosen_settings, run_script
 from hpcflow.cli.terminal_output import err, out
 from hpcflow.errors import HpcflowError, LaunchError
+from hpcflow.graph.device_names import parse
 from hpcflow.plan.ir.program import Plan
+from hpcflow.plan.listing.code_listing import code_data, code_text
 from hpcflow.plan.listing.plan_diagram import as_dot, as_mermaid
 from hpcflow.plan.listing.plan_text import as_data, as_text, nbytes
 from hpcflow.plan.serialization.plan_cache_key import LEAST_NODES, MOST_BYTES
@@ -30,6 +32,7 @@ from hpcflow.ps import script_rules
 from hpcflow.settings import Settings
 
 if TYPE_CHECKING:
+    from hpcflow.lowering.kernel_metadata import Generated
     from hpcflow.runtime.device.device import Device
     from hpcflow.runtime.step.plan_cache import Outlook
 
@@ -46,6 +49,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--kernels", action="store_true", help="show whose kernel serves each operation, and why"
+    )
+    parser.add_argument(
+        "--code",
+        action="store_true",
+        help="show the instructions that one task of each job runs, and where its values are",
     )
     parser.add_argument("--dot", metavar="FILE", help="write a picture for Graphviz")
     parser.add_argument("--mermaid", metavar="FILE", help="write a picture for Mermaid")
@@ -79,7 +87,8 @@ def main(args: argparse.Namespace) -> int:
         err(f"hpcflow: {type(error).__name__}: {error}")
         return 1
     try:
-        _write(last, outlook(), args, devices)
+        codes = _codes(last, devices, settings) if args.code else []
+        _write(last, outlook(), args, devices, codes)
     except OSError as error:
         err(f"hpcflow: {error.filename} is not written: {error.strerror}")
         return 1
@@ -112,8 +121,24 @@ def plans_of(
     return found, here.devices, code
 
 
+def _codes(plan: Plan, devices: Mapping[str, Device], settings: Settings) -> list[Generated]:
+    """The code of one task of each job, for the step and for the synchronous update of servers."""
+    from hpcflow.runtime.step.lowered_partition import generated
+
+    found = []
+    for each in (plan, plan.round):
+        parts = () if each is None else each.parts.values()
+        firsts = {parse(part.task).job: part for part in reversed(parts)}
+        found += [generated(part, devices, settings) for part in reversed(firsts.values())]
+    return found
+
+
 def _write(
-    plan: Plan, outlook: Outlook, args: argparse.Namespace, devices: Mapping[str, Device]
+    plan: Plan,
+    outlook: Outlook,
+    args: argparse.Namespace,
+    devices: Mapping[str, Device],
+    codes: list[Generated],
 ) -> None:
     from hpcflow.runtime.step.kernel_selection import (
         groups_data,
@@ -132,6 +157,8 @@ def _write(
         more = {"fused": groups_data(plan, devices), "kept": _kept_data(outlook)}
         if args.kernels:
             more["kernels"] = kernels_data(plan, devices)
+        if args.code:
+            more["code"] = [one for code in codes for one in code_data(code)]
         out(json.dumps(as_data(plan, made) | more, indent=1))
     else:
         out(as_text(plan, made), end="")
@@ -139,6 +166,8 @@ def _write(
             out(f"\n{groups}")
         if args.kernels:
             out(f"\n{kernels_text(plan, devices)}")
+        for code in codes:
+            out(f"\n{code.part.task}\n{code_text(code)}")
         out(f"\n{_kept_text(outlook)}")
 
 

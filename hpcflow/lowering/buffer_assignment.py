@@ -14,6 +14,15 @@ from hpcflow.graph.static_shape import Spec, is_known, size_of
 from hpcflow.lowering import arena_allocation, update_tiling
 from hpcflow.lowering.arena_allocation import Block, Life
 from hpcflow.lowering.concat_in_place import slots
+from hpcflow.lowering.instructions import (
+    Access,
+    Binding,
+    BindingKind,
+    BufferView,
+    Instruction,
+    Opcode,
+    Use,
+)
 from hpcflow.lowering.segments_between_waits import Strand, home, over, users
 from hpcflow.lowering.update_tiling import Group
 from hpcflow.ops.replicas.replica_ops import parcel_layout
@@ -21,16 +30,17 @@ from hpcflow.plan.ir.control_flow_nodes import within
 from hpcflow.plan.ir.program import Node, Part, Ref, shape_is_told
 
 BUILT_IN = {"Const", "Feed", "NoOp", "ReadVariable", "Assign", "Send", "Recv", "Copy", "Parcel"}
+FIXED = frozenset({BindingKind.BUFFER, BindingKind.RECEIVE_BUFFER, BindingKind.VIEW})
 
 
 @dataclasses.dataclass
 class Storage:
-    """The result of `assign`: an expression for each value, and the bindings of its names."""
+    """The result of `assign`: where each value is, and the bindings of its names."""
 
     part: Part
     number: dict[str, int]
-    expr: dict[Ref, str] = dataclasses.field(default_factory=dict)
-    binds: dict[str, tuple] = dataclasses.field(default_factory=dict)
+    expr: dict[Ref, Use] = dataclasses.field(default_factory=dict)
+    binds: dict[str, Binding] = dataclasses.field(default_factory=dict)
     blocks: list[Block] = dataclasses.field(default_factory=list)
     arenas: dict[str, int] = dataclasses.field(default_factory=dict)  # device -> bytes
     fresh: set[Ref] = dataclasses.field(default_factory=set)  # allocated in every step
@@ -41,7 +51,7 @@ class Storage:
     pinned: dict[str, str] = dataclasses.field(
         default_factory=dict
     )  # read -> until "use" or "step"
-    after: dict[str, list[str]] = dataclasses.field(default_factory=dict)  # node -> statements
+    after: dict[str, list[Instruction]] = dataclasses.field(default_factory=dict)  # of a node
 
     # initial values whose memory becomes that of a variable -> the Assign that adopts them
     owned: dict[Ref, str] = dataclasses.field(default_factory=dict)
@@ -53,17 +63,18 @@ class Storage:
     def variable(self, ref: Ref) -> str:
         """The name bound to the variable, or other state, of a handle."""
         name = f"v{self.number[ref.node]}"
-        self.binds[name] = ("var", ref.node)
+        self.binds[name] = Binding(BindingKind.VARIABLE, ref.node)
         return name
 
     def variable_behind(self, ref: Ref) -> str:
-        """The name of the variable whose memory a value is, "None" if it is of no variable."""
+        """The name of the variable whose memory a value is, "" if it is of no variable."""
         node = self.part.nodes[ref.node]
-        return self.variable(node.inputs[0]) if node.type == "ReadVariable" else "None"
+        return self.variable(node.inputs[0]) if node.type == "ReadVariable" else ""
 
     def fixed(self, ref: Ref) -> bool:
         """True if the value has a fixed address in the step instance, in a buffer of its own."""
-        return self.binds.get(self.expr[ref], ("",))[0] in ("buffer", "recv", "viewof")
+        binding = self.binds.get(self.expr[ref].name)
+        return binding is not None and binding.kind in FIXED
 
     def static(self, node: Node) -> bool:
         """True if the sizes of all outputs are known before the step."""
@@ -81,14 +92,14 @@ class Storage:
         """The name of the slot of input `index` in a Parcel."""
         name, (spec, start) = f"p{self.number[node.name]}_{index}", self._places(node)[index]
         block = self.parcel(node)
-        self.binds[name] = ("buffer", node.device, block, spec.dtype, spec.shape, start)
+        self.binds[name] = in_block(node, block, spec, start)
         return name
 
     def joined(self, node: Node, index: int) -> str:
         """The name of the slot of input `index` in a Concat or Pack."""
         name, (spec, start) = f"j{self.number[node.name]}_{index}", self._places(node)[index]
         block = self.joins[node.name]
-        self.binds[name] = ("buffer", node.device, block, spec.dtype, spec.shape, start)
+        self.binds[name] = in_block(node, block, spec, start)
         return name
 
     def _places(self, node: Node) -> list[tuple[Spec, int]]:
@@ -119,6 +130,12 @@ def assign(
     one tile.
     """
     return _Assigner(part, strands, info, groups or {}).run()
+
+
+def in_block(node: Node, block: int, spec: Spec, start: int = 0) -> Binding:
+    """The binding of a value of `node` in a block of the arena of its device."""
+    view = BufferView(node.device, block, spec.dtype, spec.shape, start)
+    return Binding(BindingKind.BUFFER, node.name, buffers=(view,))
 
 
 def has_kernel(node: Node) -> bool:
@@ -249,24 +266,25 @@ class _Assigner:
     def place(self, node: Node) -> None:
         store, n = self.store, self.store.number[node.name]
         if node.type == "Const":
-            self.bind(Ref(node.name), f"c_{n}", ("const", node.name))
+            self.bind(Ref(node.name), f"c_{n}", Binding(BindingKind.CONSTANT, node.name))
         elif node.type == "Feed":
             index = self.part.feeds.index(node.name)
             far = any(self.home[u] != 0 for u in self.users.get(Ref(node.name), []))
-            store.expr[Ref(node.name)] = f"g{index}" if far else f"f{index}"
+            store.expr[Ref(node.name)] = Use(f"g{index}" if far else f"f{index}")
             if far:
                 store.shared.add(f"g{index}")
         elif node.type == "Parcel":
             block = self.store.parcel(node)
             spec = node.specs[0]
-            what = ("buffer", node.device, block, spec.dtype, spec.shape, 0)
-            self.bind(Ref(node.name), f"p{n}", what)
+            self.bind(Ref(node.name), f"p{n}", in_block(node, block, spec))
         elif node.type == "Recv" and node.specs[0].sized:
-            self.bind(Ref(node.name), f"i{n}", ("recv", node.name))
+            self.bind(Ref(node.name), f"i{n}", Binding(BindingKind.RECEIVE_BUFFER, node.name))
         elif node.row.collective:
             for i in range(len(node.specs)):
-                box = "[0]" if node.type == "AllGather" else ""  # allocated in every step
-                self.bind(Ref(node.name, i), f"o{n}_{i}{box}", ("bucket_out", node.name, i))
+                # the rows of an AllGather are allocated in every step
+                access = Access.BOXED if node.type == "AllGather" else Access.VALUE
+                what = Binding(BindingKind.BUCKET_OUTPUT, node.name, i)
+                self.bind(Ref(node.name, i), f"o{n}_{i}", what, access)
         elif node.type in ("ReadVariable", "Copy"):
             self.name(node, Ref(node.name))
             if node.type == "Copy" or self.fetched_from(node):
@@ -285,17 +303,18 @@ class _Assigner:
     def place_awaited(self, node: Node, n: int) -> None:
         """Box the outputs of a wait or of a message of unknown size, set when it finishes."""
         for i in range(len(node.specs)):
-            self.bind(Ref(node.name, i), f"i{n}_{i}[0]", ("box", node.name, i))
-            self.store.boxes.append(f"i{n}_{i}[0]")
+            box = Binding(BindingKind.BOX, node.name, i)
+            self.bind(Ref(node.name, i), f"i{n}_{i}", box, Access.BOXED)
+            self.store.boxes.append(f"i{n}_{i}")
 
-    def bind(self, ref: Ref, name: str, what: tuple) -> None:
-        self.store.expr[ref] = name
-        self.store.binds[name.removesuffix("[0]")] = what
+    def bind(self, ref: Ref, name: str, what: Binding, access: Access = Access.VALUE) -> None:
+        self.store.expr[ref] = Use(name, access)
+        self.store.binds[name] = what
 
     def name(self, node: Node, ref: Ref) -> None:
         """Bind a value to a Python name that the code of the segment assigns."""
         text = f"x{self.store.number[node.name]}" + (f"_{ref.index}" if ref.index else "")
-        self.store.expr[ref] = text
+        self.store.expr[ref] = Use(text)
         self.store.assigned.setdefault(node.name, []).append(text)
         if any(self.home[u] != self.home[node.name] for u in self.users.get(ref, [])):
             self.store.shared.add(text)
@@ -320,12 +339,14 @@ class _Assigner:
                 self.name(node, ref)
                 self.store.fresh.add(ref)
             elif bucket:
-                self.bind(ref, self.store.bucket_input(*bucket), ("bucket_in", *bucket))
+                what = Binding(BindingKind.BUCKET_INPUT, *bucket)
+                self.bind(ref, self.store.bucket_input(*bucket), what)
             elif parcel := self.parcel_for(ref):
-                self.store.expr[ref] = self.store.slot(*parcel)
+                self.store.expr[ref] = Use(self.store.slot(*parcel))
             elif slot := self.slots.get(ref):
-                self.open_join(self.part.nodes[slot.node])
-                self.store.expr[ref] = self.store.joined(self.part.nodes[slot.node], slot.place)
+                joining = self.part.nodes[slot.node]
+                self.open_join(joining)
+                self.store.expr[ref] = Use(self.store.joined(joining, slot.place))
             else:
                 self.place_in_block(node, ref, info)
         if info.form == "out" and self.store.static(node) and node.name not in self.groups:
@@ -336,11 +357,12 @@ class _Assigner:
         place = self.store.number[node.name]
         strand, buffers = self.home[node.name], []
         for spec in specs:
-            buffers.append(("buffer", node.device, len(self.store.blocks), *spec[:2], 0))
+            buffers.append(BufferView(node.device, len(self.store.blocks), *spec[:2], 0))
             life = Life(spec.nbytes, strand, place, {strand: place})
             self.store.blocks.append(Block(node.device, life, []))
         if buffers:
-            self.store.binds[f"h{place}"] = ("room", node.name, tuple(buffers))
+            room = Binding(BindingKind.WORKSPACE, node.name, buffers=tuple(buffers))
+            self.store.binds[f"h{place}"] = room
 
     def place_owned(self, node: Node, ref: Ref, info: Any) -> None:
         """Place an initial value in the memory of an input that is one, else in a new array."""
@@ -355,9 +377,10 @@ class _Assigner:
     def place_view(self, node: Node) -> None:
         ref, source = Ref(node.name), self.store.expr[node.inputs[0]]
         told = shape_is_told(node, self.part.spec)
-        if source in self.store.binds and is_known(node.specs[0].shape) and not told:
+        bound = source.access == Access.VALUE and source.name in self.store.binds
+        if bound and is_known(node.specs[0].shape) and not told:
             n = self.store.number[node.name]
-            self.bind(ref, f"b{n}", ("viewof", node.name, source))
+            self.bind(ref, f"b{n}", Binding(BindingKind.VIEW, node.name, 0, source.name))
         else:
             self.name(node, ref)
 
@@ -413,7 +436,7 @@ class _Assigner:
     def place_in_block(self, node: Node, ref: Ref, info: Any) -> None:
         if node.name in self.store.joins:
             whole, joined = node.specs[0], self.store.joins[node.name]
-            what = ("buffer", node.device, joined, whole.dtype, whole.shape, 0)
+            what = in_block(node, joined, whole)
             self.bind(ref, f"b{self.store.number[node.name]}", what)
             return
         spec, tile = node.specs[ref.index], ref in self.scratch
@@ -429,7 +452,7 @@ class _Assigner:
             self.store.blocks[block].life = self.store.blocks[block].life.then(life.ends)
         self.block_of[ref] = block
         name = f"b{self.store.number[node.name]}" + (f"_{ref.index}" if ref.index else "")
-        self.bind(ref, name, ("buffer", node.device, block, spec.dtype, spec.shape, 0))
+        self.bind(ref, name, in_block(node, block, spec))
 
     def begins(self, node: Node, tile: bool) -> int:
         """The first position at which an output of `node` is written.
@@ -461,7 +484,7 @@ class _Assigner:
     def pin(self, node: Node) -> None:
         """Pin the version that a read returns, unless no update can precede its last use."""
         ref = Ref(node.name)
-        text, var = self.store.expr[ref], self.store.variable(node.inputs[0])
+        text, var = self.store.expr[ref].name, self.store.variable(node.inputs[0])
         number = self.store.number
         uses = [u for r in self.views(ref) for u in self.users.get(r, [])]
         mine = self.users.get(ref, [])  # a Send of the read pins the version itself
@@ -477,7 +500,11 @@ class _Assigner:
             if overwritten or any(w < number[last] for w in writes):
                 self.store.pinned[node.name] = "use"
                 self.store.shared.add(text)  # a step that fails before the last use unpins it
-                ends = [f"{var}.unpin({text})", f"{text} = None"]
+                pin = (Use(var, Access.STATE), Use(text))
+                ends = [
+                    Instruction(Opcode.UNPIN_VERSION, last, (), pin),
+                    Instruction(Opcode.FORGET, last, (text,)),
+                ]
                 self.store.after.setdefault(last, []).extend(ends)
 
     def mixes(self, update: Node, ref: Ref) -> bool:

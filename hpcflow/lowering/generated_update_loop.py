@@ -1,4 +1,4 @@
-"""Emits the call of a generated loop for a group of nodes and variable updates."""
+"""Writes the call of a generated loop for a group of nodes and variable updates."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from typing import Any
 
 from hpcflow.lowering import update_tiling
 from hpcflow.lowering.fusion.update_fusion import Described
+from hpcflow.lowering.instructions import Access, Binding, BindingKind, Opcode, Use
 from hpcflow.lowering.update_tiling import Group, is_loose
 from hpcflow.plan.ir.program import Node, Ref
 
 
 class UpdateLoop:
-    """Writes the calls of the generated loop of `group` into a partition's code.
+    """Writes the instructions of the generated loop of `group`.
 
     With `yields` the segment yields after each tile. Else a large update defers Ctrl-C until it has
     ended: no update is left half done.
@@ -25,29 +26,27 @@ class UpdateLoop:
         self.begun: dict[str, int] = {}  # variable -> how many updates its `end` counts
 
     def write(self) -> None:
-        """Emit the code before the loop, the loop, and the end of the updates."""
-        emit, last = self.writer.emit, self.last
-        arrays = [array for handle in self.loop.handles for array in self.target(handle)]
+        """Add the instructions before the loop, the loop, and the end of the updates."""
+        add, last, size = self.writer.add, self.last, self.group.size
+        arrays = [Use(array) for handle in self.loop.handles for array in self.target(handle)]
         arrays += [self.operand(ref) for ref in self.loop.operands]
         arrays += [self.store.expr[ref] for ref in self.loop.results]
-        name = f"k{self.store.number[last]}"
-        self.writer.binds[name] = ("loop", last, self.loop.text)
-        given = ", ".join(arrays)
+        name, given = f"k{self.store.number[last]}", tuple(arrays)
+        self.writer.binds[name] = Binding(BindingKind.LOOP, last, 0, self.loop.text)
         if self.yields:
-            emit(f"for i in range(0, {self.group.size}, {update_tiling.TILE}):", last)
-            emit(f"{name}(i, min(i + {update_tiling.TILE}, {self.group.size}), {given})", last, 3)
-            emit("yield", last, 3)
-            self.end(2)
+            with self.writer.block(Opcode.TILE_LOOP, last, size, update_tiling.TILE):
+                add(Opcode.CALL_LOOP_TILE, last, (), given, name, (size, update_tiling.TILE))
+                add(Opcode.YIELD, last)
+            self.end()
         elif self.large:
-            emit(f"if {self.is_torn()}: {self.writer.hook('hold')}()", last)
-            emit("try:", last)
-            emit(f"{name}(0, {self.group.size}, {given})", last, 3)
-            self.end(3)
-            emit("finally:", last)
-            emit(f"{self.writer.hook('let_go')}()", last, 3)
+            self.hold()
+            with self.writer.block(Opcode.GUARD, last):
+                add(Opcode.CALL_LOOP, last, (), given, name, (size,))
+                self.end()
+                add(Opcode.LET_GO, last)
         else:
-            emit(f"{name}(0, {self.group.size}, {given})", last)
-            self.end(2)
+            add(Opcode.CALL_LOOP, last, (), given, name, (size,))
+            self.end()
 
     def target(self, handle: Ref) -> tuple[str, str]:
         """The names of the output array of a variable and of the array with its previous value."""
@@ -57,35 +56,39 @@ class UpdateLoop:
         first = users[0]
         counts = self.loop.update.targets[self.loop.handles.index(handle)].counts
         whole = first.type == "Assign"
+        add = self.writer.add
         if counts or not (self.large or self.yields or whole or len(users) > 1):
-            self.writer.emit(f"{new} = {variable}.write()", first.name)
+            written = (Use(variable, Access.WRITTEN),)
+            add(Opcode.WRITE_VARIABLE, first.name, (new,), written)
             return new, new
         self.begun[variable] = len(users)
-        self.writer.emit(f"{new}, {old} = {variable}.begin({whole})", first.name)
+        updated = (Use(variable, Access.UPDATED),)
+        add(Opcode.BEGIN_UPDATE, first.name, (new, old), updated, "", (int(whole),))
         if whole:
             return new, new
-        self.writer.emit(f"if {old} is None: {old} = {new}", first.name)
+        add(Opcode.SAME_IF_IN_PLACE, first.name, (old,), (Use(new), Use(old)))
         return new, old
 
-    def is_torn(self) -> str:
-        """The condition under which an interrupt before the end of updates leaves them torn.
+    def hold(self) -> None:
+        """Defer Ctrl-C if an interrupt before the end of updates would leave them torn.
 
         An update is torn if its array is filled but not yet current.
         """
-        if any(node.type == "Assign" for node in self.nodes):
-            return "True"
-        return " or ".join(f"n{name} is not o{name}" for name in self.begun) or "False"
+        whole = any(node.type == "Assign" for node in self.nodes)
+        arrays = [] if whole else [Use(f"{x}{name}") for name in self.begun for x in "no"]
+        self.writer.add(Opcode.HOLD_IF_TORN, self.last, (), tuple(arrays), "", (int(whole),))
 
-    def end(self, depth: int) -> None:
+    def end(self) -> None:
         """Make the filled arrays current."""
         for variable, updates in self.begun.items():
-            self.writer.emit(f"{variable}.end(n{variable}, {updates})", self.last, depth)
+            operands = (Use(variable, Access.UPDATED), Use(f"n{variable}"))
+            self.writer.add(Opcode.END_UPDATE, self.last, (), operands, "", (updates,))
 
-    def operand(self, ref: Ref) -> str:
+    def operand(self, ref: Ref) -> Use:
         """An array of a value's elements in C order."""
-        text = self.store.expr[ref]
+        value: Use = self.store.expr[ref]
         if not is_loose(self.writer.part, ref, self.writer.info):
-            return text
+            return value
         plain = f"plain_{self.nodes[-1].kind}"
-        self.writer.binds[plain] = ("plain", self.last)
-        return f"{plain}({text})"
+        self.writer.binds[plain] = Binding(BindingKind.CONTIGUOUS, self.last)
+        return value._replace(through=plain)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 from hpcflow.graph.static_shape import Spec
 from hpcflow.lowering.arena_allocation import Block
+from hpcflow.lowering.instructions import Binding, CodeFunction
+from hpcflow.lowering.python_printer import Printed, PythonPrinter
 from hpcflow.lowering.segments_between_waits import Strand
 from hpcflow.plan.ir.program import Part
 
@@ -34,24 +37,33 @@ class SendInfo:
 
 @dataclasses.dataclass(frozen=True)
 class Code:
-    """The generated source of a partition, and what its names are bound to.
+    """The instructions of a partition, and what their names are bound to."""
 
-    A bind is a tuple: ("kernel", node), ("tiles", node), ("const", node), ("buffer", device, block,
-    dtype, shape, first byte), ("viewof", node, name), ("frame", node), ("room", node, buffers),
-    ("var", node of its handle), ("recv", node), ("stage", node), ("box", node, index), ("bucket_in"
-    | "bucket_out", node, index), ("hook", name).
-    """
-
-    source: str
-    binds: dict[str, tuple]
+    functions: tuple[CodeFunction, ...]  # one for each segment, then `release`
+    shared: tuple[str, ...]  # names that several functions use
+    binds: dict[str, Binding]
     blocks: list[Block]
     arenas: dict[str, int]  # device -> bytes of one step instance
     strands: list[Strand]
     sends: list[SendInfo]
-    lines: list[str]  # the node that each line of the source computes
     simple: bool  # one segment and no messages: segment 0 returns the results itself
     versions: frozenset[str] = frozenset()  # variables of which a step may hold a version
     tiled: frozenset[int] = frozenset()  # segments that yield between the tiles of large updates
+
+    @functools.cached_property
+    def printed(self) -> Printed:
+        """The Python code that a step runs."""
+        return PythonPrinter().print(self.binds, self.shared, self.functions)
+
+    @property
+    def source(self) -> str:
+        """The source of the Python code."""
+        return self.printed.source
+
+    @property
+    def lines(self) -> list[str]:
+        """The node that each line of the source computes."""
+        return self.printed.lines
 
     @property
     def buffer_bytes(self) -> int:

@@ -1,18 +1,31 @@
-"""Code generator: compiles a task's partition to Python source, one function per segment.
+"""Code generator: compiles a task's partition to instructions, one function per segment.
 
-The source names what it needs (kernels, buffers, variables, channels), and `Code.binds` says what
-each name stands for. The runtime binds the names once per step instance, so a step does no lookups.
+The instructions name what they need (kernels, buffers, variables, channels), and `Code.binds` says
+what each name stands for. The runtime binds the names once per step instance, so a step does no
+lookups.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 
 from hpcflow.graph.dtypes import OPAQUE, is_floating
 from hpcflow.graph.static_shape import is_known
 from hpcflow.lowering.buffer_assignment import Storage, assign
 from hpcflow.lowering.fusion.update_fusion import Writer
 from hpcflow.lowering.generated_update_loop import UpdateLoop
+from hpcflow.lowering.instructions import (
+    HOOKS,
+    RELEASE,
+    Access,
+    Binding,
+    BindingKind,
+    CodeFunction,
+    Instruction,
+    Opcode,
+    Use,
+)
 from hpcflow.lowering.kernel_metadata import Code, KernelInfo, SendInfo
 from hpcflow.lowering.segments_between_waits import Strand, cut
 from hpcflow.lowering.tiled_update_loop import TileLoop
@@ -69,48 +82,55 @@ class _Writer:
         self.store: Storage = assign(self.part, self.strands, info, self.groups)
         self.binds = self.store.binds
         self.sends: list[SendInfo] = []
-        self.out: list[str] = []
-        self.lines: list[str] = []
+        self.body: list[Instruction] = []  # of the segment, or of the block in it
         self.shared: set[str] = set()  # names shared by segments
         self.simple = len(self.strands) == 1 and not any(
             n.type in ("Send", "Recv") or n.row.waits for n in part.nodes.values()
         )
-        self.pins: list[str] = []  # statements that end the pins a step still holds
+        self.pins: list[Instruction] = []  # they end the pins that a step still holds
         self.since_poll = 0.0
 
-    # -- text
+    # -- instructions
 
-    def emit(self, text: str, node: str = "", depth: int = 2) -> None:
-        self.out.append("    " * depth + text)
-        self.lines.append(node)
+    def add(
+        self,
+        opcode: Opcode,
+        node: str = "",
+        targets: tuple[str, ...] = (),
+        operands: tuple[Use, ...] = (),
+        callee: str = "",
+        numbers: tuple[int, ...] = (),
+    ) -> None:
+        """Append an instruction."""
+        if opcode in HOOKS:
+            name = HOOKS[opcode]
+            self.binds[name] = Binding(BindingKind.HOOK, text=name)
+        self.body.append(Instruction(opcode, node, targets, operands, callee, numbers))
 
-    def hook(self, name: str) -> str:
-        self.binds[name] = ("hook", name)
-        return name
+    @contextlib.contextmanager
+    def block(self, opcode: Opcode, node: str, *numbers: int) -> Iterator[None]:
+        """Append an instruction whose body consists of those that are added inside."""
+        outer, self.body = self.body, []
+        yield
+        inner, self.body = tuple(self.body), outer
+        self.body.append(Instruction(opcode, node, numbers=numbers, body=inner))
 
     def kernel(self, node: Node) -> str:
         name = f"k{self.store.number[node.name]}"
-        self.binds[name] = ("kernel", node.name)
+        self.binds[name] = Binding(BindingKind.KERNEL, node.name)
         return name
 
     def write(self) -> Code:
-        self.emit("", depth=0)  # replaced by `def make(...)` once all names are known
-        at = len(self.out)
-        bodies = [self.strand(i, s) for i, s in enumerate(self.strands)]
-        self.release()
-        if self.shared:
-            self.out.insert(at, "    " + " = ".join(sorted(self.shared)) + " = None")
-            self.lines.insert(at, "")
-        self.emit(f"return ({', '.join(bodies)},), release", depth=1)
-        self.out[0] = f"def make({', '.join(self.binds)}):"
+        functions = [self.strand(i, s) for i, s in enumerate(self.strands)]
+        functions.append(self.release())
         return Code(
-            "\n".join(self.out) + "\n",
+            tuple(functions),
+            tuple(sorted(self.shared)),
             self.binds,
             self.store.blocks,
             self.store.arenas,
             self.strands,
             self.sends,
-            self.lines,
             self.simple,
             self.versions(),
             frozenset(self.tiled),
@@ -123,20 +143,18 @@ class _Writer:
         found = (self.part.nodes[name] for name in reads)
         return frozenset(n.inputs[0].node for n in found if n.type == "ReadVariable")
 
-    def strand(self, index: int, strand: Strand) -> str:
-        feeds = [f"f{i}" for i in range(len(self.part.feeds))] if index == 0 else []
-        self.emit(f"def s{index}({', '.join(feeds)}):", depth=1)
-        at = len(self.out)
+    def strand(self, index: int, strand: Strand) -> CodeFunction:
+        feeds = tuple(f"f{i}" for i in range(len(self.part.feeds))) if index == 0 else ()
         shared_before = self.store.shared
         mine: set[str] = set()
-        self.now = index
+        self.now, self.body = index, []
         if index == 0 and self.check and self.simple:  # the executor counts other steps
-            self.emit(f"{self.hook('tick')}()")
+            self.add(Opcode.COUNT_STEP)
         for i, name in enumerate(feeds):
             held = f"g{i}"
             if held in shared_before:
                 mine.add(held)
-                self.emit(f"{held} = {name}")
+                self.add(Opcode.KEEP_FEED, "", (held,), (Use(name),))
         for name in strand.nodes:
             if name not in self.groups:
                 self.node(self.part.nodes[name])
@@ -145,34 +163,26 @@ class _Writer:
             mine.update(v for v in self.store.assigned.get(name, ()) if v in shared_before)
         results = [self.result(i) for i in strand.fetches]
         if self.simple:
-            self.emit("return " + (results[0] if len(results) == 1 else f"({', '.join(results)})"))
+            self.add(Opcode.RETURN, "", (), tuple(results))
         else:
-            for i, text in zip(strand.fetches, results, strict=True):
+            for i, result in zip(strand.fetches, results, strict=True):
                 mine.add(f"r{i}")
-                self.emit(f"r{i} = {text}")
-        if mine:
-            self.out.insert(at, "        nonlocal " + ", ".join(sorted(mine)))
-            self.lines.insert(at, "")
-        if len(self.out) == at:
-            self.emit("pass")
+                self.add(Opcode.KEEP_RESULT, "", (f"r{i}",), (result,))
         self.shared |= mine
-        return f"s{index}"
+        return CodeFunction(f"s{index}", feeds, tuple(sorted(mine)), tuple(self.body), True)
 
-    def release(self) -> None:
-        """Emit the last function: it returns the results and releases what the step held."""
-        self.emit("def release():", depth=1)
-        at = len(self.out)
-        results = [] if self.simple else [f"r{i}, " for i in range(len(self.part.fetches))]
-        for text in self.pins:
-            self.emit(text)
+    def release(self) -> CodeFunction:
+        """The last function: it returns the results and releases what the step held."""
+        self.body = [*self.pins]
+        results = () if self.simple else tuple(f"r{i}" for i in range(len(self.part.fetches)))
         for box in self.store.boxes:
-            self.emit(f"{box} = None")
-        self.emit(f"_ = ({''.join(results)})")
-        if self.shared:
-            self.emit(" = ".join(sorted(self.shared)) + " = None")
-            self.out.insert(at, "        nonlocal " + ", ".join(sorted(self.shared)))
-            self.lines.insert(at, "")
-        self.emit("return _")
+            self.add(Opcode.EMPTY_BOX, "", (), (Use(box, Access.BOXED),))
+        self.add(Opcode.PACK_RESULTS, "", ("_",), tuple(map(Use, results)))
+        shared = tuple(sorted(self.shared))
+        if shared:
+            self.add(Opcode.FORGET, "", shared)
+        self.add(Opcode.RETURN, "", (), (Use("_"),))
+        return CodeFunction(RELEASE, (), shared, tuple(self.body))
 
     # -- nodes
 
@@ -188,26 +198,24 @@ class _Writer:
             self.join(node)
         else:
             self.compute(node)
-        for text in self.store.after.get(node.name, ()):
-            self.emit(text, node.name)
+        self.body += self.store.after.get(node.name, ())
 
     def group(self, group: Group) -> None:
-        """Emit the nodes of a group as one loop."""
+        """Add the nodes of a group as one loop."""
         seconds = sum(self.seconds(self.part.nodes[name]) for name in group.nodes)
         last = self.part.nodes[group.last]
         yields = last.kind == "cpu" and self.may_yield(seconds)  # launches do not block
         long = not yields and self.is_long(last, seconds)
         if long:
-            self.emit(f"{self.hook('lend')}()", group.last)
+            self.add(Opcode.UNLOCK, group.last)
         if group.loop is None:
             TileLoop(self, group, yields).write()
         else:
             UpdateLoop(self, group, group.loop, yields).write()
         if long:
-            self.emit(f"{self.hook('take')}()", group.last)
+            self.add(Opcode.LOCK, group.last)
         for name in group.nodes:
-            for text in self.store.after.get(name, ()):
-                self.emit(text, name)
+            self.body += self.store.after.get(name, ())
 
     def may_yield(self, seconds: float) -> bool:
         """Whether the segment yields between the tiles of an update predicted to take `seconds`."""
@@ -224,24 +232,26 @@ class _Writer:
 
     def do_ReadVariable(self, node: Node) -> None:
         var = self.store.variable(node.inputs[0])
-        target = self.store.expr[Ref(node.name)]
+        target = self.store.expr[Ref(node.name)].name
+        opcode, read = Opcode.READ_VARIABLE, Use(var, Access.READ)
         if Ref(node.name) in self.store.fresh:
-            self.binds[f"y{target}"] = ("own", node.name, 0)
-            self.emit(f"{target} = y{target}({var}.read())", node.name)
-            return
-        how = "pin" if node.name in self.store.pinned else "read"
-        self.emit(f"{target} = {var}.{how}()", node.name)
-        if node.name in self.store.pinned:
-            self.pins.append(f"if {target} is not None: {var}.unpin({target})")
+            read = read._replace(through=f"y{target}")
+            self.binds[read.through] = Binding(BindingKind.OWN_COPY, node.name)
+        elif node.name in self.store.pinned:
+            opcode, read = Opcode.PIN_VERSION, Use(var, Access.PINNED)
+            held = (Use(var, Access.STATE), Use(target))
+            self.pins.append(Instruction(Opcode.UNPIN_IF_HELD, "", (), held))
+        self.add(opcode, node.name, (target,), (read,))
 
     def do_Assign(self, node: Node) -> None:
-        var = self.store.variable(node.inputs[0])
+        var = Use(self.store.variable(node.inputs[0]), Access.UPDATED)
         self.fit(node)
+        value = self.store.expr[node.inputs[1]]
         if self.store.owned.get(node.inputs[1]) == node.name:
-            self.emit(f"{var}.adopt({self.store.expr[node.inputs[1]]})", node.name)
+            self.add(Opcode.ADOPT_ARRAY, node.name, (), (var, value))
             return
-        initial = ", True" if node.attrs.get("initial") else ""
-        self.emit(f"{var}.assign({self.store.expr[node.inputs[1]]}{initial})", node.name)
+        initial = (1,) if node.attrs.get("initial") else ()
+        self.add(Opcode.ASSIGN_VARIABLE, node.name, (), (var, value), "", initial)
 
     def fit(self, node: Node) -> None:
         """Check operands of an update whose sizes only the step knows: NumPy broadcasts."""
@@ -250,91 +260,95 @@ class _Writer:
         for i, ref in enumerate(node.inputs):
             spec = self.part.spec(ref)
             if i not in node.row.writes and not is_known(spec.shape):
-                var = self.store.variable(node.inputs[0])
-                self.emit(f"{var}.fit({self.store.expr[ref]})", node.name)
+                var = Use(self.store.variable(node.inputs[0]), Access.STATE)
+                self.add(Opcode.CHECK_SHAPE, node.name, (), (var, self.store.expr[ref]))
 
     def do_Send(self, node: Node) -> None:
-        number = len(self.sends)
+        numbers = (len(self.sends),)
         if not node.inputs:
             self.sends.append(SendInfo(node.name, "copied", self.stage(node)))
-            self.emit(f"{self.hook('send')}({number})", node.name)
+            self.add(Opcode.SEND, node.name, numbers=numbers)
             return
         ref = node.inputs[0]
-        spec, text = self.part.spec(ref), self.store.expr[ref]
+        spec, value = self.part.spec(ref), self.store.expr[ref]
         if not spec.sized:
             self.sends.append(SendInfo(node.name, "sized"))
-            self.emit(f"{self.hook('send_sized')}({number}, {text})", node.name)
+            self.add(Opcode.SEND_SIZED, node.name, (), (value,), "", numbers)
         elif self.store.fixed(ref):
-            self.sends.append(SendInfo(node.name, "fixed", text))
-            self.emit(f"{self.hook('send')}({number})", node.name)
+            self.sends.append(SendInfo(node.name, "fixed", value.name))
+            self.add(Opcode.SEND, node.name, numbers=numbers)
         elif spec.nbytes <= COPIED_SEND_BYTES:
             stage = self.stage(node)
             self.sends.append(SendInfo(node.name, "copied", stage))
-            self.emit(f"{stage}[...] = {text}", node.name)
-            self.emit(f"{self.hook('send')}({number})", node.name)
+            self.copy_into(node, stage, value)
+            self.add(Opcode.SEND, node.name, numbers=numbers)
         else:
             var = self.store.variable_behind(ref)
+            behind = (Use(var, Access.STATE),) if var else ()
             self.sends.append(SendInfo(node.name, "loose"))
-            self.emit(f"{self.hook('send_loose')}({number}, {text}, {var})", node.name)
+            self.add(Opcode.SEND_IN_PLACE, node.name, (), (value, *behind), "", numbers)
 
     def stage(self, node: Node) -> str:
         name = f"q{self.store.number[node.name]}"
-        self.binds[name] = ("stage", node.name)
+        self.binds[name] = Binding(BindingKind.SEND_BUFFER, node.name)
         return name
+
+    def copy_into(self, node: Node, name: str, value: Use) -> None:
+        """Copy a value into the memory `name`."""
+        self.add(Opcode.COPY_INTO, node.name, (), (Use(name, Access.FILLED), value))
 
     def do_Parcel(self, node: Node) -> None:
         """Copy in the values that were not computed in the Parcel."""
         for i, ref in enumerate(node.inputs):
             slot = self.store.slot(node, i)
-            if self.store.expr[ref] != slot:
-                self.emit(f"{slot}[...] = {self.store.expr[ref]}", node.name)
+            if self.store.expr[ref] != Use(slot):
+                self.copy_into(node, slot, self.store.expr[ref])
 
     def join(self, node: Node) -> None:
         """Copy in the values that were not computed in their slot."""
         for i, ref in enumerate(node.inputs):
             slot = self.store.joined(node, i)
-            if self.store.expr[ref] != slot:
-                self.emit(f"{slot}[...] = {self.store.expr[ref]}", node.name)
+            if self.store.expr[ref] != Use(slot):
+                self.copy_into(node, slot, self.store.expr[ref])
 
     def do_Copy(self, node: Node) -> None:
         name = f"k{self.store.number[node.name]}"
-        self.binds[name] = ("copy", node.name)
-        self.emit(
-            f"{self.store.expr[Ref(node.name)]} = {name}({self.store.expr[node.inputs[0]]})",
-            node.name,
-        )
+        self.binds[name] = Binding(BindingKind.DEVICE_COPY, node.name)
+        target, value = self.store.expr[Ref(node.name)].name, self.store.expr[node.inputs[0]]
+        self.add(Opcode.COPY_DEVICE, node.name, (target,), (value,), name)
 
     def do_Loop(self, node: Node) -> None:
-        """Emit a loop or branch that never waits as one call."""
+        """Call a loop or branch that never waits."""
         name = f"k{self.store.number[node.name]}"
-        self.binds[name] = ("frame", node.name)
-        outs = ", ".join(self.store.expr[Ref(node.name, i)] for i in range(len(node.specs)))
-        args = ", ".join(self.store.expr[ref] for ref in node.inputs)
-        self.emit(f"{outs + ' = ' if outs else ''}{name}({args})", node.name)
+        self.binds[name] = Binding(BindingKind.BODY, node.name)
+        targets = tuple(self.store.expr[Ref(node.name, i)].name for i in range(len(node.specs)))
+        operands = tuple(self.store.expr[ref] for ref in node.inputs)
+        self.add(Opcode.CALL_BODY, node.name, targets, operands, name)
 
     do_Branch = do_Loop
 
     def wait(self, node: Node) -> None:
         """Start a node that finishes later: a collective, or a wait that fills boxes."""
-        given = ""
+        given: tuple[Use, ...] = ()
         if node.row.collective:
             for i, ref in enumerate(node.inputs):
-                target = self.store.bucket_input(node.name, i)
+                target, value = self.store.bucket_input(node.name, i), self.store.expr[ref]
                 if node.type == "AllGather":  # the number of rows is known only in the step
-                    self.binds[target] = ("bucket_in", node.name, i)
-                    self.emit(f"{target}[0] = {self.store.expr[ref]}.copy()", node.name)
-                    continue
-                if self.store.expr[ref] != target:
-                    self.binds[target] = ("bucket_in", node.name, i)
-                    self.emit(f"{target}[...] = {self.store.expr[ref]}", node.name)
+                    self.binds[target] = Binding(BindingKind.BUCKET_INPUT, node.name, i)
+                    rows = (Use(target, Access.BOXED), value)
+                    self.add(Opcode.COPY_ROWS, node.name, (), rows)
+                elif value != Use(target):
+                    self.binds[target] = Binding(BindingKind.BUCKET_INPUT, node.name, i)
+                    self.copy_into(node, target, value)
         else:
-            given = "".join(f", {self.given(ref)}" for ref in node.inputs)
-        self.emit(f"{self.hook('begin')}({node.name!r}{given})", node.name)
+            given = tuple(map(self.given, node.inputs))
+        self.add(Opcode.START_ASYNC, node.name, (), given)
 
-    def given(self, ref: Ref) -> str:
+    def given(self, ref: Ref) -> Use:
         """An input of a wait: a value, or the state of a handle."""
-        is_handle = self.part.nodes[ref.node].is_state
-        return self.store.variable(ref) if is_handle else self.store.expr[ref]
+        if self.part.nodes[ref.node].is_state:
+            return Use(self.store.variable(ref), Access.STATE)
+        return self.store.expr[ref]
 
     def compute(self, node: Node) -> None:
         info = self.info(node)
@@ -345,14 +359,14 @@ class _Writer:
             return
         long = self.is_long(node, self.seconds(node))
         if long:
-            self.emit(f"{self.hook('lend')}()", node.name)
+            self.add(Opcode.UNLOCK, node.name)
         if info.form == "update":
             self.fit(node)
-            self.emit(f"{name}({self.handles_first(node, args)})", node.name)
+            self.add(Opcode.CALL_KERNEL, node.name, (), self.handles_first(node, args), name)
         else:
             self.call(node, info, name, args)
         if long:
-            self.emit(f"{self.hook('take')}()", node.name)
+            self.add(Opcode.LOCK, node.name)
         self.poll(node)
 
     def is_long(self, node: Node, seconds: float) -> bool:
@@ -360,64 +374,70 @@ class _Writer:
         return not self.simple and node.kind != "gpu" and seconds > LONG_S
 
     @staticmethod
-    def handles_first(node: Node, args: list[str]) -> str:
+    def handles_first(node: Node, args: list[Use]) -> tuple[Use, ...]:
         """The arguments of an update: the variables it writes, then the others."""
         others = [i for i in range(len(args)) if i not in node.row.writes]
-        return ", ".join(args[i] for i in (*node.row.writes, *others))
+        return tuple(args[i] for i in (*node.row.writes, *others))
 
-    def update_in_tiles(self, node: Node, name: str, args: list[str]) -> None:
-        """Emit an update whose kernel yields between its tiles."""
-        self.binds[name] = ("tiles", node.name)
+    def update_in_tiles(self, node: Node, name: str, args: list[Use]) -> None:
+        """Add an update whose kernel yields between its tiles."""
+        self.binds[name] = Binding(BindingKind.TILED_KERNEL, node.name)
         self.fit(node)
         for i in node.row.writes:
-            variable = self.store.variable(node.inputs[i])
-            self.emit(f"for _ in {variable}.renew(): yield", node.name)
-        self.emit(f"for _ in {name}({self.handles_first(node, args)}): yield", node.name)
+            variable = Use(self.store.variable(node.inputs[i]), Access.UPDATED)
+            self.add(Opcode.RENEW_IN_TILES, node.name, (), (variable,))
+        self.add(Opcode.UPDATE_IN_TILES, node.name, (), self.handles_first(node, args), name)
 
-    def argument(self, node: Node, index: int, ref: Ref) -> str:
+    def argument(self, node: Node, index: int, ref: Ref) -> Use:
         if index in node.row.writes:
-            return f"{self.store.variable(ref)}.write()"
+            return Use(self.store.variable(ref), Access.WRITTEN)
         if node.type == "IsVariableInitialized":
-            return f"{self.store.variable(ref)}.array"  # None until it has a value
+            return Use(self.store.variable(ref), Access.ARRAY)  # None until it has a value
         if index in node.row.reads:
-            return f"{self.store.variable(ref)}.read()"
+            return Use(self.store.variable(ref), Access.READ)
         return self.store.expr[ref]
 
-    def call(self, node: Node, info: KernelInfo, name: str, args: list[str]) -> None:
+    def call(self, node: Node, info: KernelInfo, name: str, args: list[Use]) -> None:
         refs = [Ref(node.name, i) for i in range(len(node.specs))]
-        outs = [self.store.expr[r] for r in refs]
+        outs = tuple(self.store.expr[ref].name for ref in refs)
         if info.form == "view" and outs[0] in self.store.binds:
             return  # a view of a fixed buffer is created when the instance is bound
         static = self.store.static(node)
         if info.form in ("ufunc", "out") and static:
             fresh = [r for r in refs if r in self.store.fresh]
             if info.form == "ufunc" and fresh and refs[0] not in self.store.owned:
-                self.emit(f"{outs[0]} = {name}({', '.join(args)})", node.name)
+                self.add(Opcode.CALL_KERNEL, node.name, outs[:1], tuple(args), name)
             else:
-                for ref in fresh:
-                    self.emit(f"{self.store.expr[ref]} = {self.empty(node, ref)}()", node.name)
-                keyword = self.keyword(node)
-                room = f"h{self.store.number[node.name]}"
-                rooms = [f"room={room}"] if room in self.binds else []
-                text = ", ".join([*args, *(keyword + o for o in outs), *rooms])
-                self.emit(f"{name}({text})", node.name)
+                self.call_into(node, fresh, name, args)
         else:
-            self.binds[name] = ("kernel" if static or info.form == "view" else "dynamic", node.name)
-            left = f"{', '.join(outs)} = " if outs else ""
-            self.emit(f"{left}{name}({', '.join(args)})", node.name)
+            if not static and info.form != "view":
+                self.binds[name] = Binding(BindingKind.DYNAMIC_KERNEL, node.name)
+            self.add(Opcode.CALL_KERNEL, node.name, outs, tuple(args), name)
         if self.check:
-            for ref, text in zip(refs, outs, strict=True):
+            for ref in refs:
                 if is_floating(node.specs[ref.index].dtype):
-                    self.emit(f"{self.hook('check')}({text}, {node.name!r})", node.name)
+                    self.add(Opcode.CHECK_FINITE, node.name, (), (self.store.expr[ref],))
 
-    def keyword(self, node: Node) -> str:
-        """The prefix of an output argument: "out=" for ufuncs of `KEYWORD_OUT`, else ""."""
+    def call_into(self, node: Node, fresh: list[Ref], name: str, args: list[Use]) -> None:
+        """Call a kernel that fills its outputs; those in `fresh` are allocated first."""
+        for ref in fresh:
+            target = self.store.expr[ref].name
+            self.add(Opcode.ALLOCATE, node.name, (target,), (), self.empty(node, ref))
+        filled = self.filled(node)
+        outs = [self.store.expr[Ref(node.name, i)].name for i in range(len(node.specs))]
+        room = f"h{self.store.number[node.name]}"
+        rooms = [Use(room, Access.WORKSPACE)] if room in self.binds else []
+        operands = (*args, *(Use(out, filled) for out in outs), *rooms)
+        self.add(Opcode.CALL_KERNEL, node.name, (), operands, name)
+
+    def filled(self, node: Node) -> Access:
+        """How a kernel takes an output: by keyword if it is a ufunc of `KEYWORD_OUT`."""
         named = node.type in KEYWORD_OUT and self.info(node).form == "ufunc"
-        return "out=" if named else ""
+        return Access.KEYWORD if named else Access.FILLED
 
     def empty(self, node: Node, ref: Ref) -> str:
         name = f"e{self.store.number[node.name]}_{ref.index}"
-        self.binds[name] = ("empty", node.name, ref.index)
+        self.binds[name] = Binding(BindingKind.ALLOCATOR, node.name, ref.index)
         return name
 
     def poll(self, node: Node) -> None:
@@ -425,17 +445,17 @@ class _Writer:
             return
         self.since_poll += self.seconds(node)
         if self.since_poll >= POLL_EVERY_S:
-            self.emit(f"{self.hook('poll')}()", node.name)
+            self.add(Opcode.POLL, node.name)
             self.since_poll = 0.0
 
-    def result(self, index: int) -> str:
+    def result(self, index: int) -> Use:
         ref = self.part.fetches[index]
-        text = self.store.expr[ref]
+        value = self.store.expr[ref]
         node = self.part.nodes[ref.node]
         if node.specs[ref.index].dtype in OPAQUE or ref.node in self.kept:
-            return text
+            return value
         on_host = "/cpu:" in node.device
         if on_host and ref in self.store.fresh and self.part.fetches.index(ref) == index:
-            return text
-        self.binds[f"c{index}"] = ("own", ref.node, ref.index)
-        return f"c{index}({text})"
+            return value
+        self.binds[f"c{index}"] = Binding(BindingKind.OWN_COPY, ref.node, ref.index)
+        return value._replace(through=f"c{index}")

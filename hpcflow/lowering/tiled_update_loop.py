@@ -1,16 +1,17 @@
-"""Emits the tiled loop of a group of nodes: one loop over slices of flat arrays."""
+"""Writes the tiled loop of a group of nodes: one loop over slices of flat arrays."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from hpcflow.lowering import update_tiling
+from hpcflow.lowering.instructions import Access, Opcode, Use
 from hpcflow.lowering.update_tiling import TILED, Group
 from hpcflow.plan.ir.program import Node, Ref
 
 
 class TileLoop:
-    """Writes the loop of `group` into a partition's code.
+    """Writes the instructions of the loop of `group`.
 
     Before the loop, values and variables are flattened (`a...`); in the loop, their tiles have
     names (`t...`). With `yields` the segment yields after each tile. Else Ctrl-C is deferred until
@@ -22,57 +23,57 @@ class TileLoop:
         self.nodes = [writer.part.nodes[name] for name in group.nodes]
         self.tile: dict[Ref, str] = {}  # value -> the name of its tile
         self.flat: dict[str, str] = {}  # name of a tile -> the flat array it is sliced from
-        self.scratch: list[tuple[str, str]] = []  # (tile, buffer) of values of one tile
+        self.scratch: list[tuple[str, Use]] = []  # (tile, buffer) of values of one tile
         self.targets: dict[str, str] = {}  # variable -> the name of its tile
         self.kept: dict[str, str] = {}  # variable -> its pinned version, copied before the update
 
     def write(self) -> None:
-        """Emit the code before the loop, the loop, and the end of the updates."""
-        emit, last = self.writer.emit, self.group.last
+        """Add the instructions before the loop, the loop, and the end of the updates."""
+        add, last = self.writer.add, self.group.last
         self.name_values()
         self.begin_updates()
         for name, buffer in self.scratch:
-            emit(f"{name} = {buffer}", last)
+            add(Opcode.SCRATCH, last, (name,), (buffer,))
         if self.yields:
-            self.loop(2)
-            self.end_updates(2)
-        else:
-            emit(f"{self.writer.hook('hold')}()", last)
-            emit("try:", last)
-            self.loop(3)
-            self.end_updates(3)
-            emit("finally:", last)
-            emit(f"{self.writer.hook('let_go')}()", last, 3)
+            self.loop()
+            self.end_updates()
+            return
+        add(Opcode.HOLD_INTERRUPT, last)
+        with self.writer.block(Opcode.GUARD, last):
+            self.loop()
+            self.end_updates()
+            add(Opcode.LET_GO, last)
 
-    def loop(self, depth: int) -> None:
-        """Emit the loop itself.
+    def loop(self) -> None:
+        """Add the loop itself.
 
         A tile of a pinned version is copied to the variable's second buffer right before the update
         of that tile. The copy is then still in the cache when the update changes it, for any number
         of variables.
         """
-        emit, last, size = self.writer.emit, self.group.last, self.group.size
-        emit(f"for i in range(0, {size}, {update_tiling.TILE}):", last, depth)
-        emit(f"j = i + {update_tiling.TILE}", last, depth + 1)
-        if size % update_tiling.TILE and self.scratch:
-            emit(f"if j > {size}:", last, depth + 1)
-            for name, buffer in self.scratch:
-                emit(f"{name} = {buffer}[:{size} - i]", last, depth + 2)
-        for name, whole in self.flat.items():
-            emit(f"{name} = {whole}[i:j]", last, depth + 1)
-        kept = dict(self.kept)
-        for node in self.nodes:
-            variable = self.variable(node)
-            if old := kept.pop(variable, ""):
-                tile = self.targets[variable]
-                emit(f"if {old} is not None: {tile}[...] = {old}[i:j]", node.name, depth + 1)
-            emit(self.computed(node), node.name, depth + 1)
-        if self.yields:
-            emit("yield", last, depth + 1)
+        add, last, size = self.writer.add, self.group.last, self.group.size
+        tile = update_tiling.TILE
+        with self.writer.block(Opcode.TILE_LOOP, last, size, tile):
+            add(Opcode.TILE_END, last, numbers=(tile,))
+            if size % tile and self.scratch:
+                with self.writer.block(Opcode.LAST_TILE, last, size):
+                    for name, buffer in self.scratch:
+                        add(Opcode.SHORTEN, last, (name,), (buffer,), "", (size,))
+            for name, whole in self.flat.items():
+                add(Opcode.SLICE, last, (name,), (Use(whole),))
+            kept = dict(self.kept)
+            for node in self.nodes:
+                variable = self.variable(node)
+                if old := kept.pop(variable, ""):
+                    into = Use(self.targets[variable], Access.FILLED)
+                    add(Opcode.COPY_OLD_TILE, node.name, (), (into, Use(old)))
+                self.compute(node)
+            if self.yields:
+                add(Opcode.YIELD, last)
 
     def name_values(self) -> None:
         """Name the tiles of all values that are not scalars."""
-        emit, store = self.writer.emit, self.writer.store
+        store = self.writer.store
         made = [Ref(n.name) for n in self.nodes if n.type not in TILED]
         for ref in (*made, *(r for n in self.nodes for r in self.operands(n))):
             if ref in self.tile or store.part.spec(ref).shape == ():
@@ -81,11 +82,12 @@ class TileLoop:
             if ref in self.group.scratch:
                 self.scratch.append((name, store.expr[ref]))
             else:
-                self.flat[name] = f"a{name[1:]}"
-                emit(f"{self.flat[name]} = {store.expr[ref]}.reshape(-1)", ref.node)
+                flat = self.flat[name] = f"a{name[1:]}"
+                self.writer.add(Opcode.FLATTEN, ref.node, (flat,), (store.expr[ref],))
 
     def begin_updates(self) -> None:
         """Get from each variable the array to fill, and the version to copy there first."""
+        add = self.writer.add
         for node in self.nodes:
             variable = self.variable(node)
             if not variable or variable in self.targets:
@@ -94,17 +96,19 @@ class TileLoop:
             self.flat[tile] = f"a{variable}"
             whole = node.type == "Assign"
             new, old = f"n{variable}", f"o{variable}"
-            self.writer.emit(f"{new}, {old} = {variable}.begin({whole})", node.name)
-            self.writer.emit(f"{self.flat[tile]} = {new}.reshape(-1)", node.name)
+            updated = (Use(variable, Access.UPDATED),)
+            add(Opcode.BEGIN_UPDATE, node.name, (new, old), updated, "", (int(whole),))
+            add(Opcode.FLATTEN, node.name, (self.flat[tile],), (Use(new),))
             if not whole:
                 self.kept[variable] = old
-                self.writer.emit(f"if {old} is not None: {old} = {old}.reshape(-1)", node.name)
+                add(Opcode.FLATTEN_IF_HELD, node.name, (old,), (Use(old),))
 
-    def end_updates(self, depth: int) -> None:
+    def end_updates(self) -> None:
         """Make the filled arrays current."""
         for variable in self.targets:
             nodes = [n.name for n in self.nodes if self.variable(n) == variable]
-            self.writer.emit(f"{variable}.end(n{variable}, {len(nodes)})", nodes[-1], depth)
+            operands = (Use(variable, Access.UPDATED), Use(f"n{variable}"))
+            self.writer.add(Opcode.END_UPDATE, nodes[-1], (), operands, "", (len(nodes),))
 
     def variable(self, node: Node) -> str:
         """The name of the variable that a node updates, "" if none."""
@@ -114,12 +118,19 @@ class TileLoop:
         """The operands of a node without the handles it updates."""
         return [ref for i, ref in enumerate(node.inputs) if i not in node.row.writes]
 
-    def computed(self, node: Node) -> str:
-        """The code of one node on one tile."""
-        args = [self.tile.get(r) or self.writer.store.expr[r] for r in self.operands(node)]
+    def compute(self, node: Node) -> None:
+        """Add the instruction that computes one node on one tile."""
+        add, store = self.writer.add, self.writer.store
+        args = [
+            Use(self.tile[ref]) if ref in self.tile else store.expr[ref]
+            for ref in self.operands(node)
+        ]
         if node.type == "Assign":
-            return f"{self.targets[self.variable(node)]}[...] = {args[0]}"
-        if node.type in TILED:
-            return f"{self.writer.kernel(node)}({self.targets[self.variable(node)]}, {args[0]})"
-        args.append(self.writer.keyword(node) + self.tile[Ref(node.name)])
-        return f"{self.writer.kernel(node)}({', '.join(args)})"
+            into = Use(self.targets[self.variable(node)], Access.FILLED)
+            add(Opcode.COPY_INTO, node.name, (), (into, args[0]))
+        elif node.type in TILED:
+            into = Use(self.targets[self.variable(node)], Access.FILLED)
+            add(Opcode.CALL_KERNEL, node.name, (), (into, args[0]), self.writer.kernel(node))
+        else:
+            out = Use(self.tile[Ref(node.name)], self.writer.filled(node))
+            add(Opcode.CALL_KERNEL, node.name, (), (*args, out), self.writer.kernel(node))

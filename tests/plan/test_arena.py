@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import hpcflow as hf
 from hpcflow.lowering.arena_allocation import ALIGNED, Life, lay_out
+from hpcflow.lowering.instructions import BindingKind
 from hpcflow.lowering.python_codegen import generate
 from hpcflow.lowering.segments_between_waits import ALL
 from hpcflow.plan.cost.cost_model import given_specs
@@ -167,11 +168,12 @@ def check(part: Part) -> int:
     blocks = code.blocks
     values = []
     for name, what in code.binds.items():
-        if what[0] == "room":
-            buffers = [(Ref(what[1], SCRATCH), buffer) for buffer in what[2]]
+        if what.kind == BindingKind.WORKSPACE:
+            buffers = [(Ref(what.node, SCRATCH), buffer) for buffer in what.buffers]
         else:
-            buffers = [(number[name], what)] if what[0] == "buffer" and name in number else []
-        for ref, (_, device, block, dtype, shape, start) in buffers:
+            own = what.kind == BindingKind.BUFFER and name in number
+            buffers = [(number[name], what.buffers[0])] if own else []
+        for ref, (device, block, dtype, shape, start) in buffers:
             first = blocks[block].start + start
             nbytes = dtype.itemsize * int(np.prod(shape))
             values.append((device, ref, first, first + nbytes))
@@ -229,7 +231,8 @@ def test_scratch_memory_is_nobodys_then():
         loss = hf.reduce_mean(hf.nn.softplus(y))
         (slope,) = hf.gradients(loss, x)
     (part,) = plan_of(made, [loss, slope], {x: (50, 20)}).parts.values()
-    rooms = [w for w in generate(part, told(part)).binds.values() if w[0] == "room"]
+    binds = generate(part, told(part)).binds.values()
+    rooms = [b for b in binds if b.kind == BindingKind.WORKSPACE]
     assert len(rooms) >= 13 and check(part) > 20
 
 

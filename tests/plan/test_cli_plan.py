@@ -124,6 +124,41 @@ def test_whose_kernel_serves_each_operation(script):
     assert "kernels" not in bare and isinstance(bare["fused"], list)
 
 
+def used_before_set(code):
+    """The names that a partition uses before it sets them, and that are not bound."""
+    known, missing = {*code["names"], *(f"f{i}" for i in range(9)), "i"}, set()
+
+    def walk(instructions):
+        for one in instructions:
+            names = {name for name, access in one["uses"]} | {one["calls"]} - {""}
+            missing.update(names - known)
+            known.update(one["sets"])
+            walk(one.get("body", ()))
+
+    for segment in code["segments"]:
+        walk(segment["instructions"])
+    return missing
+
+
+@pytest.mark.parametrize("words", [[], ["--ps", "2", "--sync", "all"]])
+def test_the_instructions_of_a_step(script, words):
+    ranks = ["--ranks", "6", *words]
+    codes = json.loads(plan(script, *ranks, "--code", "--json", str(script)).stdout)["code"]
+    tasks = [code["task"] for code in codes]
+    assert tasks == ["/job:worker/task:0", *["/job:ps/task:0"] * (2 if words else 0)]
+    for code in codes:
+        assert not used_before_set(code)
+        assert code["segments"][-1]["instructions"][-1]["opcode"] == "return"
+    done = [one for code in codes for s in code["segments"] for one in s["instructions"]]
+    assert [one["node"] for one in done if one["node"] == "MatMul"] == ["MatMul"]
+    updated = {"w", "b", "global_step"} if not words else {"w"}  # the first server has w
+    handles = {codes[-1]["names"][n][1] for one in done for n, how in one["uses"]
+               if how in ("updated", "written") and n in codes[-1]["names"]}  # fmt: skip
+    assert updated <= handles
+    text = plan(script, *ranks, "--code", str(script)).stdout
+    assert "call_kernel" in text and "/job:worker/task:0\ncode: buffers of" in text
+
+
 def test_misuse_is_told_without_a_traceback(script):
     for words in (
         ["--ranks", "2", "--ps", "2", str(script)],

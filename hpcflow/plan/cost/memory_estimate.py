@@ -10,6 +10,7 @@ from hpcflow.graph.dtypes import OPAQUE
 from hpcflow.graph.static_shape import Spec, is_known
 from hpcflow.lowering.arena_allocation import ALIGNED
 from hpcflow.lowering.fusion.update_fusion import Writer
+from hpcflow.lowering.instructions import Binding, BindingKind
 from hpcflow.lowering.kernel_metadata import Code, KernelInfo
 from hpcflow.lowering.python_codegen import generate
 from hpcflow.plan.ir.control_flow_nodes import inner, within
@@ -104,7 +105,8 @@ def of_code(part: Part, code: Code, steps: int, insides: Iterable[Memory]) -> Me
 
 def constants(part: Part, code: Code) -> dict[str, int]:
     """Return the bytes of each constant that the code of a partition uses."""
-    names = dict.fromkeys(what[1] for what in code.binds.values() if what[0] == "const")
+    bindings = code.binds.values()
+    names = dict.fromkeys(b.node for b in bindings if b.kind == BindingKind.CONSTANT)
     return {name: part.nodes[name].specs[0].nbytes for name in names}
 
 
@@ -121,11 +123,11 @@ def _with(outer: Memory, inside: Memory) -> Memory:
     return dataclasses.replace(outer, **changes)
 
 
-def _message(part: Part, what: tuple) -> int:
+def _message(part: Part, what: Binding) -> int:
     """Return the bytes of a receive buffer or send staging buffer."""
-    if what[0] == "recv":
-        return part.nodes[what[1]].specs[0].nbytes
-    if what[0] == "stage" and (inputs := part.nodes[what[1]].inputs):
+    if what.kind == BindingKind.RECEIVE_BUFFER:
+        return part.nodes[what.node].specs[0].nbytes
+    if what.kind == BindingKind.SEND_BUFFER and (inputs := part.nodes[what.node].inputs):
         return part.nodes[inputs[0].node].specs[inputs[0].index].nbytes
     return 0
 

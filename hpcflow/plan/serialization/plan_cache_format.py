@@ -21,15 +21,28 @@ from hpcflow.codegen.row_gather_scatter_codegen import Formula
 from hpcflow.graph.dtypes import as_dtype, text_of
 from hpcflow.graph.static_shape import Shape, Spec
 from hpcflow.lowering.arena_allocation import Block, Life
+from hpcflow.lowering.instructions import (
+    Access,
+    Binding,
+    BindingKind,
+    BufferView,
+    CodeFunction,
+    Instruction,
+    Opcode,
+    Use,
+)
 from hpcflow.lowering.kernel_metadata import Code, Generated, SendInfo
 from hpcflow.lowering.segments_between_waits import Strand
 from hpcflow.plan.ir.program import Cluster, Edge, Message, Node, Part, Plan, Program, Ref, Share
 
 SPEED = 1  # zlib compression level: the fastest
 PLAIN = (type(None), bool, int, str)  # encoded as themselves
+OPCODES = {int(opcode): opcode for opcode in Opcode}
+BINDINGS = {int(kind): kind for kind in BindingKind}
+ACCESSES = {int(access): access for access in Access}
 RECORDS = (
     *(Node, Part, Program, Edge, Share, Message, Block, Life, Strand, SendInfo, Code, Generated),
-    *(Body, Operand, Step, Formula),
+    *(Body, Operand, Step, Formula, CodeFunction, BufferView),
 )
 
 
@@ -150,6 +163,29 @@ def _map_in(data: list[Any]) -> dict[Any, Any]:
     return dict(zip(values[::2], values[1::2], strict=True))
 
 
+def _instruction_out(value: Instruction) -> list[Any]:
+    """Encode an instruction without a kind for each of its many small parts."""
+    opcode, node, targets, operands, callee, numbers, body = value
+    names = [part for operand in operands for part in operand]
+    inside = [*map(_instruction_out, body)]
+    return ["do", int(opcode), node, [*targets], names, callee, [*numbers], inside]
+
+
+def _instruction_in(data: list[Any]) -> Instruction:
+    _, opcode, node, targets, names, callee, numbers, inside = data
+    accesses = map(ACCESSES.__getitem__, names[1::3])
+    operands = tuple(map(Use, names[::3], accesses, names[2::3]))
+    body = tuple(map(_instruction_in, inside))
+    return Instruction(
+        OPCODES[opcode], node, tuple(targets), operands, callee, tuple(numbers), body
+    )
+
+
+def _binding_in(data: list[Any]) -> Binding:
+    _, kind, node, index, text, buffers = data
+    return Binding(BINDINGS[kind], node, index, text, tuple(map(value_of, buffers)))
+
+
 def _record(cls: Any) -> None:
     """Register a NamedTuple or dataclass, encoded as its fields in order."""
     name = cls.__name__
@@ -172,6 +208,8 @@ _WRITERS: dict[Any, Callable[[Any], list[Any]]] = {
     frozenset: lambda value: _items_out("set", sorted(value)),
     dict: _map_out,
     np.ndarray: _array_out,
+    Instruction: _instruction_out,
+    Binding: lambda one: ["bind", int(one.kind), *one[1:4], [*map(data_of, one.buffers)]],
 }
 _READERS: dict[str, Callable[[list[Any]], Any]] = {
     "ref": lambda data: Ref(data[1], data[2]),
@@ -190,6 +228,8 @@ _READERS: dict[str, Callable[[list[Any]], Any]] = {
     "set": lambda data: frozenset(_values(data)),
     "plain set": lambda data: frozenset(data[1:]),
     "map": _map_in,
+    "do": _instruction_in,
+    "bind": _binding_in,
 }
 for _cls in RECORDS:
     _record(_cls)

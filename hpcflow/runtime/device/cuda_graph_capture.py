@@ -24,9 +24,10 @@ import numpy as np
 from hpcflow.errors import HpcflowError, KernelError
 from hpcflow.graph.static_shape import Spec, known
 from hpcflow.lowering.arena_allocation import ALIGNED
+from hpcflow.lowering.instructions import BindingKind
 from hpcflow.plan.ir.program import Node
 from hpcflow.platform.rank_logging import logger
-from hpcflow.runtime.device.cuda_graph_regions import Cut, Cutter, Region
+from hpcflow.runtime.device.cuda_graph_regions import CALLED, Cut, Cutter, Region
 from hpcflow.runtime.device.device import Device
 from hpcflow.runtime.step.step_deadline import Watched
 from hpcflow.runtime.step.step_instance import Compiled, Instance
@@ -63,7 +64,7 @@ class _Part:
         self.refused: dict[str, str] = {}  # node -> reason
         self.first = frozenset(compiled.code.strands[0].nodes)
         binds = compiled.code.binds.values()
-        self.kernels = frozenset(what[1] for what in binds if what[0] == "kernel")
+        self.kernels = frozenset(b.node for b in binds if b.kind == BindingKind.KERNEL)
         self.told = graphs.plans.setdefault(compiled.label, {"graphs": 0})
         self.cut = self._cut()
 
@@ -92,7 +93,7 @@ class _Part:
         compiled = self.compiled
         cut = Cutter(compiled.code, compiled.part, self._why, self.on).cut(compiled.file)
         binds = compiled.code.binds.values()
-        kernels = [compiled.part.nodes[w[1]] for w in binds if w[0] in ("kernel", "loop")]
+        kernels = [compiled.part.nodes[b.node] for b in binds if b.kind in CALLED]
         self.told |= {
             "regions": len(cut.regions),
             "kernels": sum(len(region.kernels) for region in cut.regions),

@@ -1,34 +1,54 @@
-"""CUDA graph regions: runs of statements in generated code that only launch work on a GPU.
+"""CUDA graph regions: runs of instructions of a partition that only launch work on a GPU.
 
-Each region becomes a function of its own. An object is called in place of its statements; it runs
+Each region becomes a function of its own. An object is called in place of its instructions; it runs
 them, or launches a CUDA graph of what they launched. The feeds are copied to the GPU together,
-before everything else. Consecutive copies to the host become one. Line numbers do not change.
+before everything else. Consecutive copies to the host become one.
 """
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from hpcflow.lowering.instructions import (
+    RELEASE,
+    Access,
+    BindingKind,
+    CodeFunction,
+    Instruction,
+    Opcode,
+    Use,
+    loads,
+    stores,
+)
 from hpcflow.lowering.kernel_metadata import Code
+from hpcflow.lowering.python_printer import Printed, PythonPrinter
+from hpcflow.monitoring.stack_dump import OPS
 from hpcflow.plan.ir.program import Node, Part
 
 LEAST = 2  # least kernels of a region: launching a graph costs as much as one kernel
-PLACES = frozenset(
-    "kernel loop plain const buffer room viewof var empty bucket_in bucket_out".split()
+PLACES = frozenset(  # what the names that a region uses may stand for
+    {BindingKind.KERNEL, BindingKind.LOOP, BindingKind.CONTIGUOUS, BindingKind.ALLOCATOR}
+    | {BindingKind.CONSTANT, BindingKind.VARIABLE, BindingKind.BUFFER, BindingKind.WORKSPACE}
+    | {BindingKind.VIEW, BindingKind.BUCKET_INPUT, BindingKind.BUCKET_OUTPUT}
 )
-CALLED = frozenset("kernel loop empty".split())
-AROUND = frozenset("hold let_go".split())  # hooks around updates: they defer SIGINT (Ctrl-C)
+CALLED = frozenset({BindingKind.KERNEL, BindingKind.LOOP})
+HELD = frozenset(  # what a CUDA graph can hold
+    {Opcode.CALL_KERNEL, Opcode.CALL_LOOP, Opcode.ALLOCATE, Opcode.COPY_INTO, Opcode.SCRATCH}
+    | {Opcode.READ_VARIABLE, Opcode.ASSIGN_VARIABLE, Opcode.WRITE_VARIABLE}
+    | {Opcode.BEGIN_UPDATE, Opcode.SAME_IF_IN_PLACE, Opcode.END_UPDATE}
+)
+AROUND = frozenset({Opcode.HOLD_INTERRUPT, Opcode.LET_GO})  # around updates: they defer Ctrl-C
 JOINS = frozenset("Concat Pack Parcel AllReduce".split())
-STATES = frozenset("read write assign begin end".split())
+NOT_HELD = frozenset({Access.PINNED, Access.ARRAY})
+WRITES = frozenset({Access.WRITTEN, Access.UPDATED})
 INPUTS, OUTPUTS, REGION = "_inputs", "_outputs", "_region"
 
 
 @dataclasses.dataclass
 class Region:
-    """One run of statements: its nodes, kernels and variables.
+    """One run of instructions: its nodes, kernels and variables.
 
     `given` says for each argument of the region its index in `Cut.feeds`; None if it is no feed.
     """
@@ -68,45 +88,38 @@ class Cutter:
         self.code, self.part, self.why, self.on = code, part, why, on
 
     def cut(self, file: str) -> Cut:
-        """The code with regions, compiled with file name `file`."""
-        tree = ast.parse(self.code.source)
-        make = tree.body[0]
-        assert isinstance(make, ast.FunctionDef)
+        """The code with regions, compiled with a file name that begins with `file`."""
+        printed = self.printed()
+        scope: dict[str, Any] = {OPS: printed.lines}
+        exec(compile(printed.source, f"{file} with CUDA graphs", "exec"), scope)
+        return Cut(scope["make"], self.regions, self.feeds, self.outputs, self.names)
+
+    def printed(self) -> Printed:
+        """The code with regions, as Python."""
         self.regions: list[Region] = []
         self.feeds: list[Node] = []
         self.outputs: list[list[Node]] = []
-        body: list[ast.stmt] = []
-        for strand in make.body:
-            if isinstance(strand, ast.FunctionDef) and strand.name != "release":
-                body += self._strand(strand)
-            body.append(strand)
-        make.body = body
-        names = [INPUTS] if self.feeds or any(self._draws(0)) else []
-        names += [f"{OUTPUTS}{i}" for i in range(len(self.outputs))]
-        names += [f"{REGION}{i}" for i in range(len(self.regions))]
-        make.args.args += [ast.arg(name) for name in names]
-        ast.fix_missing_locations(tree)
-        scope: dict[str, Any] = {}
-        exec(compile(tree, file, "exec"), scope)
-        return Cut(scope["make"], self.regions, self.feeds, self.outputs, names)
+        functions: list[CodeFunction] = []
+        for function in self.code.functions:
+            functions += [function] if function.name == RELEASE else self._segment(function)
+        self.names = [INPUTS] if self.feeds or any(self._draws(0)) else []
+        self.names += [f"{OUTPUTS}{i}" for i in range(len(self.outputs))]
+        self.names += [f"{REGION}{i}" for i in range(len(self.regions))]
+        names = [*self.code.binds, *self.names]
+        return PythonPrinter().print(names, self.code.shared, functions)
 
-    def _strand(self, strand: ast.FunctionDef) -> Iterator[ast.stmt]:
-        """Cut a segment in place; yields the functions of its regions."""
-        first = strand.name == "s0"
-        old = strand.body
-        fed = [s for s in old if first and self._is_feed(s)]
-        kept = [s for s in old if s not in fed]
-        start = 1 if isinstance(kept[0], ast.Nonlocal) else 0
-        shared = set(kept[0].names) if isinstance(kept[0], ast.Nonlocal) else set()
-        new = [*kept[:start], *self._inputs(fed, first)]
-        functions: list[ast.stmt] = []
-        at = start
+    def _segment(self, segment: CodeFunction) -> list[CodeFunction]:
+        """The functions of the regions of a segment, and the segment that calls them."""
+        first = segment.name == "s0"
+        fed = [i for i in segment.body if first and self._is_feed(i)]
+        kept = [i for i in segment.body if i not in fed]
+        new, functions, at = self._inputs(fed, first), [], 0
         while at < len(kept):
             run = self._run(kept, at, self._holds)
             copies = self._run(kept, at, self._is_output)
-            if sum(len([*self._kernels(s)]) for s in run) >= LEAST:
-                later = _loaded(kept[at + len(run) :]) | shared
-                function, call = self._region(run, later, fed)
+            if sum(len([*self._kernels(i)]) for i in run) >= LEAST:
+                later = {name for i in kept[at + len(run) :] for name in loads(i)}
+                function, call = self._region(run, later | {*segment.nonlocals}, fed)
                 functions.append(function)
                 new.append(call)
             elif copies:
@@ -116,88 +129,66 @@ class Cutter:
                 run = kept[at : at + max(len(run), 1)]
                 new += run
             at += len(run)
-        strand.body = new
-        yield from functions
+        return [*functions, segment._replace(body=tuple(new))]
 
     @staticmethod
-    def _run(body: list[ast.stmt], at: int, fits: Callable[[ast.stmt], bool]) -> list[ast.stmt]:
+    def _run(
+        body: list[Instruction], at: int, fits: Callable[[Instruction], bool]
+    ) -> list[Instruction]:
         end = at
         while end < len(body) and fits(body[end]):
             end += 1
         return body[at:end]
 
-    # -- classification of statements
+    # -- classification of instructions
 
-    def _node(self, statement: ast.stmt) -> Node | None:
-        return self.part.nodes.get(self.code.lines[statement.lineno - 1])
-
-    def _call(self, statement: ast.stmt) -> ast.Call | None:
-        if isinstance(statement, (ast.Expr, ast.Assign)):
-            return statement.value if isinstance(statement.value, ast.Call) else None
-        return None
-
-    def _kind(self, name: str) -> str:
-        return self.code.binds.get(name, ("",))[0]
-
-    def _copy(self, statement: ast.stmt) -> Node | None:
-        """The node of a statement that copies a value of known size between devices."""
-        call, node = self._call(statement), self._node(statement)
-        if node is None or call is None or not isinstance(call.func, ast.Name):
+    def _copy(self, instruction: Instruction) -> Node | None:
+        """The node of an instruction that copies a value of known size between devices."""
+        if instruction.opcode != Opcode.COPY_DEVICE:
             return None
-        return node if self._kind(call.func.id) == "copy" and node.specs[0].sized else None
+        node = self.part.nodes[instruction.node]
+        return node if node.specs[0].sized else None
 
-    def _is_feed(self, statement: ast.stmt) -> bool:
-        node = self._copy(statement)
+    def _is_feed(self, instruction: Instruction) -> bool:
+        node = self._copy(instruction)
         if node is None or not self.on(node) or node.inputs[0].node not in self.part.feeds:
             return False
         return self.part.nodes[node.inputs[0].node].kind == "cpu"
 
-    def _is_output(self, statement: ast.stmt) -> bool:
-        node = self._copy(statement)
+    def _is_output(self, instruction: Instruction) -> bool:
+        node = self._copy(instruction)
         if node is None or node.kind != "cpu":
             return False
         return self.on(self.part.nodes[node.inputs[0].node])
 
-    def _kernels(self, statement: ast.stmt) -> Iterator[str]:
-        """The names of the kernels that a statement calls."""
-        for part in ast.walk(statement):
-            if isinstance(part, ast.Call) and isinstance(part.func, ast.Name):
-                if self._kind(part.func.id) in ("kernel", "loop"):
-                    yield part.func.id
+    def _kernels(self, instruction: Instruction) -> Iterator[str]:
+        """The names of the kernels that an instruction calls."""
+        binding = self.code.binds.get(instruction.callee)
+        if binding is not None and binding.kind in CALLED:
+            yield instruction.callee
+        for inside in instruction.body:
+            yield from self._kernels(inside)
 
-    def _holds(self, statement: ast.stmt) -> bool:
-        """Whether a CUDA graph can hold what a statement does."""
-        if isinstance(statement, (ast.If, ast.Try)):  # around an update of many elements
-            if isinstance(statement, ast.If) and any(map(_is_call, ast.walk(statement.test))):
-                return False
-            inside = [*statement.body, *statement.orelse, *getattr(statement, "finalbody", [])]
-            return all(self._is_around(one) or self._holds(one) for one in inside)
-        node = self._node(statement)
-        if node is None or not self.on(node) or not isinstance(statement, (ast.Expr, ast.Assign)):
+    def _holds(self, instruction: Instruction) -> bool:
+        """Whether a CUDA graph can hold what an instruction does."""
+        if instruction.opcode == Opcode.HOLD_IF_TORN:
+            return True
+        if instruction.opcode == Opcode.GUARD:  # around an update of many elements
+            return all(i.opcode in AROUND or self._holds(i) for i in instruction.body)
+        node = self.part.nodes.get(instruction.node)
+        if node is None or not self.on(node) or instruction.opcode not in HELD:
+            return False
+        if instruction.opcode == Opcode.COPY_INTO and node.type not in JOINS:
             return False
         part = self.part
         if not all(part.nodes[r.node].is_state or part.spec(r).sized for r in node.inputs):
             return False  # a graph has the sizes of its capture
-        binds = {self._kind(name) for name in _loaded([statement]) if name in self.code.binds}
-        if not binds <= PLACES or self.why(node):
-            return False
-        methods = {a.attr for a in ast.walk(statement) if isinstance(a, ast.Attribute)}
-        call = self._call(statement)
-        if call is not None:
-            called = self._kind(call.func.id) if isinstance(call.func, ast.Name) else ""
-            return methods <= STATES and (not called or called in CALLED)
-        target = statement.targets[0] if isinstance(statement, ast.Assign) else None
-        if isinstance(target, ast.Subscript):
-            return node.type in JOINS
-        return isinstance(target, ast.Name) and isinstance(statement.value, ast.Name)
+        binds = self.code.binds
+        bound = {binds[name].kind for name in loads(instruction) if name in binds}
+        accesses = {use.access for use in instruction.operands}
+        return bound <= PLACES and accesses.isdisjoint(NOT_HELD) and not self.why(node)
 
-    def _is_around(self, statement: ast.stmt) -> bool:
-        call = self._call(statement)
-        if call is None or not isinstance(call.func, ast.Name):
-            return False
-        return self.code.binds.get(call.func.id, ("", ""))[:2] in {("hook", h) for h in AROUND}
-
-    # -- replacements of statements
+    # -- replacements of instructions
 
     def _draws(self, strand: int) -> Iterator[str]:
         """The names of the nodes of a segment that may draw random numbers: they have a key."""
@@ -205,89 +196,61 @@ class Cutter:
             if "key" in self.part.nodes[name].attrs:
                 yield name
 
-    def _inputs(self, fed: list[ast.stmt], first: bool) -> list[ast.stmt]:
+    def _inputs(self, fed: list[Instruction], first: bool) -> list[Instruction]:
         if not fed and not (first and any(self._draws(0))):
             return []
-        self.feeds = [node for s in fed if (node := self._node(s)) is not None]
-        targets, args = [], []
-        for statement in fed:
-            call = self._call(statement)
-            assert isinstance(statement, ast.Assign) and call is not None
-            targets.append(ast.unparse(statement.targets[0]))
-            args.append(ast.unparse(call.args[0]))
-        left = "".join(f"{name}, " for name in targets)
-        at = fed[0].lineno if fed else 1
-        return [_parsed(f"{left and f'({left}) = '}{INPUTS}({', '.join(args)})", at)]
+        self.feeds = [self.part.nodes[i.node] for i in fed]
+        return [_together(INPUTS, fed)]
 
-    def _copied(self, copies: list[ast.stmt]) -> ast.stmt:
+    def _copied(self, copies: list[Instruction]) -> Instruction:
         name = f"{OUTPUTS}{len(self.outputs)}"
-        self.outputs.append([node for s in copies if (node := self._node(s)) is not None])
-        calls = [self._call(s) for s in copies]
-        targets = [ast.unparse(s.targets[0]) for s in copies if isinstance(s, ast.Assign)]
-        args = ", ".join(ast.unparse(call.args[0]) for call in calls if call is not None)
-        return _parsed(f"({', '.join(targets)},) = {name}({args})", copies[0].lineno)
+        self.outputs.append([self.part.nodes[i.node] for i in copies])
+        return _together(name, copies)
 
     def _region(
-        self, run: list[ast.stmt], later: set[str], fed: list[ast.stmt]
-    ) -> tuple[ast.stmt, ast.stmt]:
-        """The function of a region, and the call that replaces its statements."""
+        self, run: list[Instruction], later: set[str], fed: list[Instruction]
+    ) -> tuple[CodeFunction, Instruction]:
+        """The function of a region, and the call that replaces its instructions."""
         number = len(self.regions)
         assigned: set[str] = set()
         given: dict[str, None] = {}
-        for statement in run:
-            for used in sorted(_loaded([statement])):
+        for instruction in run:
+            for used in sorted({*loads(instruction)}):
                 if used not in self.code.binds and used not in assigned:
                     given[used] = None
-            assigned |= _stored(statement)
-        made = sorted(assigned & later)
-        feeds = {ast.unparse(s.targets[0]): i for i, s in enumerate(fed)
-                 if isinstance(s, ast.Assign)}  # fmt: skip
-        read, written = self._states(run)
-        nodes = [self.code.lines[s.lineno - 1] for s in run]
-        kernels = [name for s in run for name in self._kernels(s)]
+            assigned.update(stores(instruction))
+        made = tuple(sorted(assigned & later))
+        feeds = {i.targets[0]: place for place, i in enumerate(fed)}
+        read, written = _states(run)
+        nodes = [i.node for i in run]
+        kernels = [name for i in run for name in self._kernels(i)]
         self.regions.append(Region(nodes, kernels, read, written, [feeds.get(n) for n in given]))
         inside = f"{REGION}_run{number}"
-        function = _parsed(f"def {inside}({', '.join(given)}): return", run[0].lineno)
-        assert isinstance(function, ast.FunctionDef)
-        values = _parsed(f"return ({''.join(f'{name}, ' for name in made)})", run[-1].lineno, True)
-        function.body = [*run, values]
-        left = f"({', '.join(made)},) = " if made else ""
-        args = ", ".join([inside, *given])
-        return function, _parsed(f"{left}{REGION}{number}({args})", run[0].lineno)
-
-    def _states(self, run: list[ast.stmt]) -> tuple[list[str], list[str]]:
-        """The variables that the statements only read, and those that they write."""
-        read: set[str] = set()
-        written: set[str] = set()
-        for part in (p for statement in run for p in ast.walk(statement)):
-            if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name):
-                (read if part.attr == "read" else written).add(part.value.id)
-        return sorted(read - written), sorted(written)
+        values = Instruction(Opcode.RETURN_TUPLE, run[-1].node, (), tuple(map(Use, made)))
+        args = (Use(inside), *map(Use, given))
+        call = Instruction(Opcode.CALL_REGION, run[0].node, made, args, f"{REGION}{number}")
+        return CodeFunction(inside, tuple(given), (), (*run, values)), call
 
 
-def _is_call(part: ast.AST) -> bool:
-    return isinstance(part, ast.Call)
+def _together(name: str, copies: Sequence[Instruction]) -> Instruction:
+    """The call of `name` that makes several copies."""
+    targets = tuple(i.targets[0] for i in copies)
+    node = copies[0].node if copies else ""
+    operands = tuple(i.operands[0] for i in copies)
+    return Instruction(Opcode.CALL_REGION, node, targets, operands, name)
 
 
-def _loaded(statements: list[ast.stmt]) -> set[str]:
-    """The names that the statements load."""
-    parts = (part for statement in statements for part in ast.walk(statement))
-    return {p.id for p in parts if isinstance(p, ast.Name) and isinstance(p.ctx, ast.Load)}
-
-
-def _stored(statement: ast.stmt) -> set[str]:
-    return {
-        p.id
-        for p in ast.walk(statement)
-        if isinstance(p, ast.Name) and isinstance(p.ctx, ast.Store)
-    }
-
-
-def _parsed(text: str, line: int, inside: bool = False) -> ast.stmt:
-    """A statement parsed from `text`, at line `line`; `inside` a function."""
-    tree = ast.parse(f"def f():\n {text}" if inside else text).body[0]
-    new = tree.body[0] if inside and isinstance(tree, ast.FunctionDef) else tree
-    for part in ast.walk(new):
-        if "lineno" in part._attributes:
-            part.lineno = part.end_lineno = line  # type: ignore[attr-defined]
-    return new
+def _states(run: Sequence[Instruction]) -> tuple[list[str], list[str]]:
+    """The variables that the instructions only read, and those that they write."""
+    read: set[str] = set()
+    written: set[str] = set()
+    for instruction in run:
+        for use in instruction.operands:
+            if use.access == Access.READ:
+                read.add(use.name)
+            elif use.access in WRITES:
+                written.add(use.name)
+        inside_read, inside_written = _states(instruction.body)
+        read.update(inside_read)
+        written.update(inside_written)
+    return sorted(read - written), sorted(written)

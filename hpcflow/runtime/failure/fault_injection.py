@@ -24,12 +24,13 @@ import numpy as np
 from hpcflow.errors import HpcflowError
 from hpcflow.graph.dtypes import is_floating
 from hpcflow.graph.static_shape import Spec
+from hpcflow.lowering.instructions import BindingKind
 from hpcflow.plan.ir.program import Node
 from hpcflow.platform import fault_specification
 from hpcflow.platform.fault_specification import Fault
 from hpcflow.platform.rank_logging import logger
 from hpcflow.runtime.job.rank_role import Rank
-from hpcflow.runtime.step.step_instance import Compiled, Instance
+from hpcflow.runtime.step.step_instance import COMPUTED, Compiled, Instance
 
 SIGNALS = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "stop": signal.SIGSTOP}
 DRAFT = re.compile(r"/step-\d+(\.h5)?\.tmp(?=/|\Z)")  # temporary path of a checkpoint
@@ -158,9 +159,9 @@ class Rehearsal:
         """
         found = [(one, one.part.nodes[fault.op]) for one in _all(compiled) if _has(one, fault.op)]
         for one, node in found:
-            names = [name for name, what in one.code.binds.items() if what[1:2] == (node.name,)]
-            kinds = {one.code.binds[name][0] for name in names}
-            is_computed = kinds & {"kernel", "dynamic"} and "viewof" not in kinds
+            names = [name for name, what in one.code.binds.items() if what.node == node.name]
+            kinds = {one.code.binds[name].kind for name in names}
+            is_computed = kinds & COMPUTED and BindingKind.VIEW not in kinds
             form = one.info(node).form if is_computed else ""
             if form in ("", "update") or not any(is_floating(s.dtype) for s in node.specs):
                 raise HpcflowError(
@@ -171,9 +172,10 @@ class Rehearsal:
                     hint="name an operation that computes some; hpcflow plan SCRIPT lists them",
                 )
             for name in names:
-                kind = one.code.binds[name][0]
-                if kind in ("kernel", "dynamic"):
-                    filled = len(node.specs) if (kind, form) == ("kernel", "out") else 0
+                kind = one.code.binds[name].kind
+                if kind in COMPUTED:
+                    fills = (kind, form) == (BindingKind.KERNEL, "out")
+                    filled = len(node.specs) if fills else 0
                     due = self._due(fault)
                     one.shared[name] = poisoned(one.shared[name], node.specs, filled, due)
         if not found and self.here.is_chief and compiled.label not in self._told:

@@ -10,12 +10,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from hpcflow.errors import DeadlineExceededError, HpcflowError
+from hpcflow.lowering.instructions import Binding
 from hpcflow.monitoring.wait_for_report import MOST_NAMED, missing_in
 from hpcflow.monitoring.wait_ledger import OWN, read_all
 from hpcflow.plan.ir.control_flow_nodes import inner, within
 from hpcflow.plan.ir.program import Node
 from hpcflow.runtime.executor.wait_timestamps import told_of
-from hpcflow.runtime.step.step_instance import Compiled, Instance, Take
+from hpcflow.runtime.step.step_instance import COMPUTED, Compiled, Instance, Take
 
 if TYPE_CHECKING:
     from hpcflow.runtime.executor.executor import Engine
@@ -95,9 +96,9 @@ class Watched(Instance):
             label, rank = self.compiled.label, self.link.engine.rank
             raise deadline.error("it computes", label, rank)
 
-    def _bound(self, name: str, what: tuple) -> Any:
+    def _bound(self, name: str, what: Binding) -> Any:
         value = super()._bound(name, what)
-        if what[0] in ("kernel", "dynamic") and what[1] in self._pure:
+        if what.kind in COMPUTED and what.node in self._pure:
             return _looking(value, self._outer.look)
         return value
 

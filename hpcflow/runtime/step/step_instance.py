@@ -16,6 +16,7 @@ from hpcflow.codegen.python_call_abi import plain
 from hpcflow.errors import HpcflowError, KernelError, NumericError
 from hpcflow.graph.static_shape import Spec, known
 from hpcflow.lowering.fusion import fused_node_label
+from hpcflow.lowering.instructions import Binding, BindingKind, BufferView
 from hpcflow.lowering.kernel_metadata import Code, Generated, KernelInfo
 from hpcflow.monitoring.stack_dump import OPS
 from hpcflow.plan.cost.memory_estimate import Memory, constants, of_code, sum_bytes, variables
@@ -30,9 +31,8 @@ from hpcflow.runtime.step.cooperative_scheduling import Touched
 Take = Callable[[str, int], Any]  # (device, bytes) -> memory for the buffers of one partition
 LARGE = 1 << 20  # bytes: buffers that initialize larger variables are released after the step
 KNOWN = 16  # most elements of constants that kernels receive as specs
-ALIKE = frozenset(  # kinds of binds that all instances share
-    "kernel tiles loop plain dynamic const var own copy empty".split()
-)
+ALIKE = frozenset(kind for kind in BindingKind if kind <= BindingKind.ALLOCATOR)  # shared
+COMPUTED = frozenset({BindingKind.KERNEL, BindingKind.DYNAMIC_KERNEL})
 
 
 class Compiled:
@@ -69,7 +69,7 @@ class Compiled:
         scope: dict[str, Any] = {OPS: self.code.lines}
         exec(compile(self.code.source, self.file, "exec"), scope)
         self.make = scope["make"]
-        binds = [(name, what) for name, what in self.code.binds.items() if what[0] in ALIKE]
+        binds = [(name, what) for name, what in self.code.binds.items() if what.kind in ALIKE]
         try:
             self.shared = {name: self._bind(what) for name, what in binds}
         except MemoryError as error:
@@ -138,39 +138,39 @@ class Compiled:
         """The specs of the inputs of a node."""
         return [self._spec(ref) for ref in node.inputs]
 
-    def _bind(self, what: tuple) -> Any:
+    def _bind(self, what: Binding) -> Any:
         """The object that a name in the generated code is bound to, the same for all instances."""
-        node = self.part.nodes[what[1]]
+        node = self.part.nodes[what.node]
         device = self.device(node)
         specs = self.specs(node)
-        if what[0] == "tiles":
+        if what.kind == BindingKind.TILED_KERNEL:
             kernel: Any = device.kernel(node, specs)
             return kernel.tiles
-        if what[0] in ("kernel", "dynamic"):
+        if what.kind in COMPUTED:
             run: Any = device.kernel(node, specs)
             if hasattr(run, "draws"):  # plans for other shapes continue the same series of draws
                 run.draws = self.store.draws.setdefault((self.label, node.name), run.draws)
                 run.seed = self.seed
-            if what[0] == "kernel":
+            if what.kind == BindingKind.KERNEL:
                 return run
             return _sized(device, node, specs, run, _is_fetched(node, self.part))
-        if what[0] == "loop":
-            return device.loop(what[2])
-        if what[0] == "plain":
+        if what.kind == BindingKind.LOOP:
+            return device.loop(what.text)
+        if what.kind == BindingKind.CONTIGUOUS:
             return plain if device.kind == "cpu" else device.xp.ascontiguousarray
-        if what[0] == "const":
+        if what.kind == BindingKind.CONSTANT:
             value = np.asarray(node.attrs["value"])
             array = device.from_host(value)
             device.held.keep("constants", array, value.nbytes)
             return array
-        if what[0] == "var":
+        if what.kind == BindingKind.VARIABLE:
             return self.store.find(node, device)
-        if what[0] == "own":
+        if what.kind == BindingKind.OWN_COPY:
             return lambda array: np.array(device.to_host(array))
-        if what[0] == "empty":
-            spec = node.specs[what[2]]
+        if what.kind == BindingKind.ALLOCATOR:
+            spec = node.specs[what.index]
             return lambda: device.allocate(known(spec.shape), spec.dtype)
-        source = self.device(self.part.nodes[node.inputs[0].node])  # kind "copy"
+        source = self.device(self.part.nodes[node.inputs[0].node])  # DEVICE_COPY
         return lambda array: device.from_host(source.to_host(array))
 
     def _wiring(self) -> tuple[dict[str | int, list[int]], list[int]]:
@@ -218,8 +218,9 @@ class Compiled:
         """
         trace = error.__traceback__
         while trace is not None:
-            if trace.tb_frame.f_code.co_filename == self.file:
-                name = self.code.lines[trace.tb_lineno - 1]
+            frame = trace.tb_frame
+            if frame.f_code.co_filename.startswith(self.file):
+                name = frame.f_globals[OPS][trace.tb_lineno - 1]
             trace = trace.tb_next
         node = self.part.nodes.get(name)
         if isinstance(error, HpcflowError):
@@ -252,8 +253,8 @@ def _loops(part: Part, code: Code) -> Iterator[tuple[Node, str]]:
         if node.type == "Fused" or node.type.startswith("UpdateRows"):
             yield node, node.attrs["text"]
     for what in code.binds.values():
-        if what[0] == "loop":
-            yield part.nodes[what[1]], what[2]
+        if what.kind == BindingKind.LOOP:
+            yield part.nodes[what.node], what.text
 
 
 def _is_fetched(node: Node, part: Part) -> bool:
@@ -388,40 +389,49 @@ class Instance:
     def _device(self, name: str) -> Device:
         return self.compiled.devices[name.removeprefix(self.part.task + "/")]
 
-    def _bound(self, name: str, what: tuple) -> Any:
+    def _bound(self, name: str, what: Binding) -> Any:
         value = self.compiled.shared.get(name)
         if value is None:
             value = self._make(what)
         self.arrays[name] = value
         return value
 
-    def _make(self, what: tuple) -> Any:
-        kind, node = what[0], self.part.nodes.get(what[1])
-        if kind == "hook":
+    def _make(self, what: Binding) -> Any:
+        """The object that a name is bound to in this instance."""
+        kind, node = what.kind, self.part.nodes.get(what.node)
+        if kind == BindingKind.HOOK:
             own = {"check": self.check, "tick": self.tick}
-            return own.get(what[1]) or getattr(self.link, what[1])(self)
-        if kind == "buffer":
-            _, device, block, dtype, shape, start = what
-            start += self.code.blocks[block].start
-            return self._device(device).view(self.arenas[device], shape, dtype, start)
+            return own.get(what.text) or getattr(self.link, what.text)(self)
+        if kind == BindingKind.BUFFER:
+            return self._buffer(what.buffers[0])
+        if kind == BindingKind.WORKSPACE:
+            return tuple(map(self._buffer, what.buffers))
         assert node is not None
-        if kind == "room":
-            return tuple(map(self._make, what[2]))
-        if kind == "frame":
+        if kind == BindingKind.BODY:
             return self.link.frame(self, node)
-        device = self.compiled.device(node)
-        if kind == "viewof":
-            specs = self.compiled.specs(node)
-            return device.kernel(node, specs)(*(self.arrays[n] for n in what[2:]))
-        if kind in ("bucket_in", "bucket_out"):
-            return self.buckets[node.name].views(kind)[what[2]]
-        if kind == "box":
-            return self.boxes.setdefault(node.name, [[None] for _ in node.specs])[what[2]]
+        if kind == BindingKind.VIEW:
+            device, specs = self.compiled.device(node), self.compiled.specs(node)
+            return device.kernel(node, specs)(self.arrays[what.text])
+        if kind in (BindingKind.BUCKET_INPUT, BindingKind.BUCKET_OUTPUT):
+            side = "bucket_in" if kind == BindingKind.BUCKET_INPUT else "bucket_out"
+            return self.buckets[node.name].views(side)[what.index]
+        if kind == BindingKind.BOX:
+            return self.boxes.setdefault(node.name, [[None] for _ in node.specs])[what.index]
+        return self._message_buffer(node, kind == BindingKind.RECEIVE_BUFFER)
+
+    def _buffer(self, view: BufferView) -> Any:
+        """A part of the arena of a device."""
+        device, block, dtype, shape, start = view
+        start += self.code.blocks[block].start
+        return self._device(device).view(self.arenas[device], known(shape), dtype, start)
+
+    def _message_buffer(self, node: Node, receives: bool) -> Any:
+        """The buffer of a Recv or of a Send."""
         default = next(iter(self.compiled.devices.values()))
-        spec = node.specs[0] if kind == "recv" else self._staged(node)
+        spec = node.specs[0] if receives else self._staged(node)
         array = default.host_empty(known(spec.shape), spec.dtype)
         self.compiled.devices["cpu:0"].held.keep("messages", array, array.nbytes)
-        if kind == "recv":
+        if receives:
             self.received[node.name] = array
         return array
 

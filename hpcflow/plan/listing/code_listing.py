@@ -1,0 +1,105 @@
+"""Code listing: the instructions of partitions as text and as plain data, `hpcflow plan --code`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from hpcflow.graph.dtypes import name_of
+from hpcflow.graph.static_shape import show
+from hpcflow.lowering.instructions import RELEASE, Access, BindingKind, CodeFunction, Instruction
+from hpcflow.lowering.kernel_metadata import Code, Generated
+from hpcflow.plan.listing.plan_text import as_table, nbytes
+
+WRITES = frozenset({Access.FILLED, Access.KEYWORD, Access.WRITTEN, Access.UPDATED})
+
+
+def code_text(made: Generated) -> str:
+    """The instructions of a partition and of its loops and branches, segment by segment."""
+    return "\n\n".join(text for title, code in _codes(made, "") for text in _texts(title, code))
+
+
+def code_data(made: Generated) -> list[dict[str, Any]]:
+    """The same as plain data: one object for the partition, and for each loop and branch in it."""
+    return [
+        {
+            "task": made.part.task,
+            "inside": title,
+            "arenas": code.arenas,
+            "names": {name: _stands_for(code, name) for name in code.binds},
+            "segments": [
+                {
+                    "name": function.name,
+                    "waits": waits,
+                    "after": after,
+                    "instructions": [*map(_instruction_data, function.body)],
+                }
+                for function, waits, after in _functions(code)
+            ],
+        }
+        for title, code in _codes(made, "")
+    ]
+
+
+def _codes(made: Generated, title: str) -> Iterator[tuple[str, Code]]:
+    """The code of a partition, and of its loops and branches with their names."""
+    yield title, made.code
+    for node, bodies in made.inner.items():
+        for key, body in bodies.items():
+            yield from _codes(body, f"{title}{node}/{key}")
+
+
+def _functions(code: Code) -> Iterator[tuple[CodeFunction, list[str], list[str]]]:
+    """The functions of a partition, each with the waits and the segments that it follows."""
+    for function, strand in zip(code.functions, code.strands, strict=False):
+        yield function, list(strand.waits), [f"s{i}" for i in strand.after]
+    yield code.functions[-1], [], []
+
+
+def _texts(title: str, code: Code) -> Iterator[str]:
+    sizes = ", ".join(f"{nbytes(size)} on {device}" for device, size in code.arenas.items())
+    yield f"code{f' of {title}' if title else ''}: buffers of {sizes or '0 B'}"
+    for function, waits, after in _functions(code):
+        conditions = ", ".join([*waits, *after])
+        if function.name == RELEASE:
+            head = "at the end of the step"
+        else:
+            head = f"segment {function.name}" + (f", after {conditions}" if conditions else "")
+        header = ("instruction", "node", "sets", "uses")
+        yield f"{head}:\n{as_table(header, [*_rows(function.body, '')])}"
+    rows = [(name, *_stands_for(code, name)) for name in code.binds]
+    if rows:
+        yield as_table(("name", "stands for", "of"), rows)
+
+
+def _rows(body: Iterable[Instruction], indent: str) -> Iterator[tuple[str, str, str, str]]:
+    for one in body:
+        sets = [*one.targets, *(use.name for use in one.operands if use.access in WRITES)]
+        uses = [use.name for use in one.operands if use.access not in WRITES]
+        called = [one.callee] if one.callee else []
+        opcode = indent + one.opcode.name.lower()
+        yield opcode, one.node, ", ".join(sets), ", ".join([*called, *uses, *map(str, one.numbers)])
+        yield from _rows(one.body, indent + "  ")
+
+
+def _instruction_data(one: Instruction) -> dict[str, Any]:
+    data = {
+        "opcode": one.opcode.name.lower(),
+        "node": one.node,
+        "sets": [*one.targets],
+        "uses": [[use.name, use.access.name.lower()] for use in one.operands],
+        "calls": one.callee,
+        "numbers": [*one.numbers],
+    }
+    return data | ({"body": [*map(_instruction_data, one.body)]} if one.body else {})
+
+
+def _stands_for(code: Code, name: str) -> tuple[str, str]:
+    """What a name is bound to: its kind, and the node or memory it is of."""
+    what = code.binds[name]
+    kind = what.kind.name.lower()
+    if what.kind == BindingKind.BUFFER:
+        device, block, dtype, shape, start = what.buffers[0]
+        at = code.blocks[block].start + start
+        return kind, f"{name_of(dtype)}{show(shape)} at byte {at} of {device}"
+    return kind, what.node
