@@ -256,10 +256,10 @@ def while_loop(
         return _counted(**locals())
     history = "host" if swap_memory and history == "keep" else history
     facts = {"back_prop": bool(back_prop), "history": history}
-    return _while(cond, body, loop_vars, shape_invariants, name, return_same_structure, facts)
+    return _build_while(cond, body, loop_vars, shape_invariants, name, return_same_structure, facts)
 
 
-def _while(
+def _build_while(
     cond: Callable[..., Any],
     body: Callable[..., Any],
     loop_vars: Any,
