@@ -94,6 +94,7 @@ def run(
 
 
 @pytest.mark.skipif("mpich" in sys.prefix, reason="needs Open MPI 5")
+@pytest.mark.verifies("ULFM", ranks=3)
 def test_the_others_go_on_without_a_worker_that_was_killed(tmp_path):
     """Every step of the others, and those it had done, are in the model once; meetings go on."""
     code, output = run(tmp_path, 1)
