@@ -32,6 +32,7 @@ class UpdateLoop:
         arrays += [self.operand(ref) for ref in self.loop.operands]
         arrays += [self.store.expr[ref] for ref in self.loop.results]
         name, given = f"k{self.store.number[last]}", tuple(arrays)
+        assert self.loop.text is not None
         self.writer.binds[name] = Binding(BindingKind.LOOP, last, 0, self.loop.text)
         if self.yields:
             with self.writer.block(Opcode.TILE_LOOP, last, size, update_tiling.TILE):

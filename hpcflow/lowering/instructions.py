@@ -152,15 +152,15 @@ class BindingKind(enum.IntEnum):
     VARIABLE = enum.auto()  # the state of a handle
     OWN_COPY = enum.auto()  # a function that copies an array for the caller
     DEVICE_COPY = enum.auto()  # a function that copies an array to another device
-    ALLOCATOR = enum.auto()  # a function that allocates the output `index`
+    ALLOCATOR = enum.auto()  # a function that allocates the output `position`
     BUFFER = enum.auto()  # of an arena
     VIEW = enum.auto()  # of the buffer that `text` names
     WORKSPACE = enum.auto()  # buffers for the time of a call
     RECEIVE_BUFFER = enum.auto()
     SEND_BUFFER = enum.auto()
-    BUCKET_INPUT = enum.auto()  # the input `index` of a collective
-    BUCKET_OUTPUT = enum.auto()  # its output `index`
-    BOX = enum.auto()  # of the output `index` of a wait
+    BUCKET_INPUT = enum.auto()  # the input `position` of a collective
+    BUCKET_OUTPUT = enum.auto()  # its output `position`
+    BOX = enum.auto()  # of the output `position` of a wait
     BODY = enum.auto()  # a loop or branch
     HOOK = enum.auto()  # the function `text` of the runtime
 
@@ -180,7 +180,7 @@ class Binding(NamedTuple):
 
     kind: BindingKind
     node: str = ""
-    index: int = 0
+    position: int = 0
     text: str = ""
     buffers: tuple[BufferView, ...] = ()
 

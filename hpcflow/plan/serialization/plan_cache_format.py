@@ -42,7 +42,7 @@ BINDINGS = {int(kind): kind for kind in BindingKind}
 ACCESSES = {int(access): access for access in Access}
 RECORDS = (
     *(Node, Part, Program, Edge, Share, Message, Block, Life, Strand, SendInfo, Code, Generated),
-    *(Body, Operand, Step, Formula, CodeFunction, BufferView),
+    *(Body, Operand, Step, Formula, CodeFunction),
 )
 
 
@@ -181,9 +181,21 @@ def _instruction_in(data: list[Any]) -> Instruction:
     )
 
 
+def _binding_out(value: Binding) -> list[Any]:
+    kind, node, position, text, buffers = value
+    views = [[v.device, v.block, text_of(v.dtype), v.shape, v.start] for v in buffers]
+    return ["bind", int(kind), node, position, text, *views]
+
+
 def _binding_in(data: list[Any]) -> Binding:
-    _, kind, node, index, text, buffers = data
-    return Binding(BINDINGS[kind], node, index, text, tuple(map(value_of, buffers)))
+    _, kind, node, position, text, *views = data
+    buffers = tuple(
+        [BufferView(on, block, _dtype(kind), tuple(s), at) for on, block, kind, s, at in views]
+    )
+    return Binding(BINDINGS[kind], node, position, text, buffers)
+
+
+_dtype = functools.lru_cache(64)(as_dtype)
 
 
 def _record(cls: Any) -> None:
@@ -209,7 +221,7 @@ _WRITERS: dict[Any, Callable[[Any], list[Any]]] = {
     dict: _map_out,
     np.ndarray: _array_out,
     Instruction: _instruction_out,
-    Binding: lambda one: ["bind", int(one.kind), *one[1:4], [*map(data_of, one.buffers)]],
+    Binding: _binding_out,
 }
 _READERS: dict[str, Callable[[list[Any]], Any]] = {
     "ref": lambda data: Ref(data[1], data[2]),

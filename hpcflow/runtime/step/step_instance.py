@@ -168,7 +168,7 @@ class Compiled:
         if what.kind == BindingKind.OWN_COPY:
             return lambda array: np.array(device.to_host(array))
         if what.kind == BindingKind.ALLOCATOR:
-            spec = node.specs[what.index]
+            spec = node.specs[what.position]
             return lambda: device.allocate(known(spec.shape), spec.dtype)
         source = self.device(self.part.nodes[node.inputs[0].node])  # DEVICE_COPY
         return lambda array: device.from_host(source.to_host(array))
@@ -414,9 +414,9 @@ class Instance:
             return device.kernel(node, specs)(self.arrays[what.text])
         if kind in (BindingKind.BUCKET_INPUT, BindingKind.BUCKET_OUTPUT):
             side = "bucket_in" if kind == BindingKind.BUCKET_INPUT else "bucket_out"
-            return self.buckets[node.name].views(side)[what.index]
+            return self.buckets[node.name].views(side)[what.position]
         if kind == BindingKind.BOX:
-            return self.boxes.setdefault(node.name, [[None] for _ in node.specs])[what.index]
+            return self.boxes.setdefault(node.name, [[None] for _ in node.specs])[what.position]
         return self._message_buffer(node, kind == BindingKind.RECEIVE_BUFFER)
 
     def _buffer(self, view: BufferView) -> Any:
