@@ -16,7 +16,8 @@ from hpcflow.runtime.executor.mpi_progress_thread import Helper
 from hpcflow.runtime.executor.progress_lock import Baton
 from hpcflow.runtime.executor.wait_timestamps import Ages, Waiting
 from hpcflow.runtime.step.cooperative_scheduling import Going, Slices, Touched
-from hpcflow.runtime.step.step_instance import Instance
+from hpcflow.runtime.step.observer import joined
+from hpcflow.runtime.step.step_instance import Instance, StepObserver
 
 _ASKED = (KeyboardInterrupt, SystemExit)  # exceptions after which a step still ends in order
 
@@ -93,12 +94,24 @@ class Engine(Baton):
         self.meeting: Callable[[], object] = _nothing_came  # called when a collective starts
         self.blame: Callable[[], tuple[str, int] | None] = _nobody  # what ends patient waits
         self.ledger: Ledger | None = None
+        self.observer: StepObserver | None = None  # all listeners as one
+        self._observers: list[StepObserver] = []
         self.entered = False
         self.ages = Ages()
         self.quiet = 0
         self.waited = 0.0  # seconds with steps in flight and nothing ready to run
         self._since = 0.0  # start of the current wait; 0: none
         self.computes: Callable[[], bool] = _nothing_came  # whether a device runs kernels
+
+    def observe(self, observer: StepObserver) -> None:
+        """Report events of execution to an observer."""
+        self._observers.append(observer)
+        self.observer = joined(self._observers)
+
+    def ignore(self, observer: StepObserver) -> None:
+        """Report no more events to an observer."""
+        self._observers.remove(observer)
+        self.observer = joined(self._observers)
 
     # -- steps
 
@@ -130,34 +143,52 @@ class Engine(Baton):
         A segment with tiled updates only begins here; `run_slice` continues it. A segment that uses
         a variable with an update in progress is deferred.
         """
-        instance.started = instance.started or not index
-        if instance.error is not None:
-            self.skip(instance, index)
-            return
-        if self.slices.going:
-            strand = instance, index, feeds
-            if self.slices.puts_off(instance.compiled.touched(index), strand):
-                return
+        observer = self.observer
+        if observer is not None:
+            observer.segment_begin(instance, index)
         try:
-            tiles = instance.strands[index](*feeds)
-        except BaseException as error:
-            self._strand_failed(instance, index, error)
-            return
-        if index in instance.code.tiled:
-            touched = instance.compiled.touched(index)
-            self.slices.going.append(Going(instance, index, tiles, touched))
-        else:
-            self.over(instance, index)
+            instance.started = instance.started or not index
+            if instance.error is not None:
+                self.skip(instance, index)
+                return
+            if self.slices.going:
+                strand = instance, index, feeds
+                if self.slices.puts_off(instance.compiled.touched(index), strand):
+                    return
+            try:
+                tiles = instance.strands[index](*feeds)
+            except BaseException as error:
+                self._strand_failed(instance, index, error)
+                return
+            if index in instance.code.tiled:
+                touched = instance.compiled.touched(index)
+                self.slices.going.append(Going(instance, index, tiles, touched))
+            else:
+                self.over(instance, index)
+        finally:
+            if observer is not None:
+                observer.segment_end(instance, index)
 
     def run_slice(self) -> None:
         """Run some tiles of the first segment in the queue of tiled updates.
 
         An update that has begun runs to its end, even if its step fails meanwhile.
         """
+        going, observer = self.slices.going[0], self.observer
+        if observer is None:
+            self._run_tiles(going)
+            return
+        observer.slice_begin(going.instance, going.strand)
+        try:
+            self._run_tiles(going)
+        finally:
+            observer.slice_end(going.instance, going.strand)
+
+    def _run_tiles(self, going: Going) -> None:
         interrupt = self.slices.interrupt
         interrupt.hold()
         try:
-            self._go_on(self.slices.going[0])
+            self._go_on(going)
         finally:
             interrupt.let_go()
 
@@ -308,8 +339,15 @@ class Engine(Baton):
         """Whether there are pending waits."""
         return bool(self.polled) or bool(self.watch)
 
-    def await_(self, request: Request, instance: Instance | None, what: Any) -> None:
-        """Wait for a request; when it completes, `what` of `instance` is over."""
+    def await_(
+        self, request: Request, instance: Instance | None, what: Any, begins: bool = True
+    ) -> None:
+        """Wait for a request; when it completes, `what` of `instance` is over.
+
+        The wait has begun before if `begins` is false.
+        """
+        if begins and self.observer is not None:
+            self.observer.wait_begin(request, instance, what)
         if self.watch is not None:
             watched_by = getattr(request, "watched_by", None)
             if watched_by is not None:
@@ -330,8 +368,9 @@ class Engine(Baton):
                 moved = True
                 wait = finished.popleft()
                 try:
-                    if not self._is_over(wait):
-                        self.await_(*wait)  # the request has a further phase
+                    if not self._is_over(wait):  # the request has a further phase
+                        request, instance, what = wait
+                        self.await_(request, instance, what, begins=False)
                 except BaseException:
                     self.polled.append(wait)  # restore the wait, so that it is not lost
                     raise
@@ -354,8 +393,13 @@ class Engine(Baton):
             if not request.test():
                 return False
         except HpcflowError as error:
+            if self.observer is not None:
+                self.observer.wait_end(*wait)
             if not self._is_over_by(error, wait):
                 return True
+        else:
+            if self.observer is not None:
+                self.observer.wait_end(*wait)
         if instance is None:
             self.tell_waiters()
         elif not instance.torn:
@@ -441,7 +485,7 @@ class Engine(Baton):
                 self._empty_inbox()
             if ready:
                 continue
-            moved = self.poll()
+            moved = self.poll() if self.observer is None else self._timed(self.poll)
             if self.slices.going:
                 if not (moved or ready or self.inbox) or self.slices.due():
                     self.run_slice()
@@ -469,8 +513,19 @@ class Engine(Baton):
 
     def _count_wait(self) -> None:
         """The rank has work again: add the time since the wait began to `waited`."""
-        self.waited += time.perf_counter() - self._since
+        now = time.perf_counter()
+        self.waited += now - self._since
+        if self.observer is not None:
+            self.observer.idle(int(self._since * 1e9), int(now * 1e9))
         self._since = 0.0
+
+    def _timed(self, call: Callable[[], Any]) -> Any:
+        """Call a function in which nothing of a step runs, and report the time."""
+        start = time.perf_counter_ns()
+        value = call()
+        if self.observer is not None:
+            self.observer.idle(start, time.perf_counter_ns())
+        return value
 
     def _moved(self) -> None:
         if self._since:
@@ -492,8 +547,12 @@ class Engine(Baton):
             self._enter()
         if self.wake.is_set():
             self.wake.clear()
-        if not self.inbox:
+        if self.inbox:
+            return
+        if self.observer is None:
             self.backoff.wait()
+        else:
+            self._timed(self.backoff.wait)
 
     def _enter(self) -> None:
         """Write the current wait into the wait ledger, for stall reports."""

@@ -111,6 +111,8 @@ class Context(Rank):
             from hpcflow.runtime.profile import profiler
 
             self.profile = profiler.install(self)
+            if self.profile is not None:
+                self.observe(self.profile)
         elif self.settings.cuda_graphs and not (self.settings.one_by_one or self.settings.inject):
             for device in self.devices.values():
                 if device.captures:
@@ -202,14 +204,14 @@ class Context(Rank):
         store = self.store if store is None else store
         store.driver = driver
         store.seed = store.seed if seed is None else Seed(*seed)
-        compiled = Compiled(made, self.devices, store, label)
+        compiled = Compiled(made, self.devices, store, label, self.observers)
         compiled.trains = trains
-        if self.profile is not None:
-            self.profile.adopt(compiled)
-        elif self.graphs is not None:
+        if self.graphs is not None:
             self.graphs.adopt(compiled)
         compiled.expected = self.expected
         self.expected.plan(compiled.memory, compiled.constants)
+        for observer in self.observers:
+            observer.bind_partition(compiled)
         if self.rehearse is not None:
             self.rehearse(compiled)
         return compiled

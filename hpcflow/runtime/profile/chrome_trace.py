@@ -10,12 +10,13 @@ import atexit
 import json
 import os
 import time
-from collections.abc import Callable
 from typing import Any
 
 from hpcflow.comm.communicator import Request
 from hpcflow.runtime.executor.executor import Engine
-from hpcflow.runtime.step.step_instance import Instance
+from hpcflow.runtime.step.step_instance import Instance, StepObserver
+
+Event = tuple[str, str, str, int, int, int]  # ph, cat, name, step, ns, duration or number
 
 
 def install(engine: Engine, file: str) -> None:
@@ -25,43 +26,62 @@ def install(engine: Engine, file: str) -> None:
     collective begins at its start and ends when a poll finds it complete. Times are of the host's
     clock.
     """
-    record = _Record(engine, file)
-    engine.run_strand = record.run_strand  # type: ignore[method-assign]
-    engine.run_slice = record.run_slice  # type: ignore[method-assign]
-    engine.await_ = record.await_  # type: ignore[method-assign]
+    record = ChromeTrace(engine.rank, file)
+    engine.observe(record)
     atexit.register(record.write)
 
 
-class _Record:
-    def __init__(self, engine: Engine, file: str) -> None:
-        self.path, self.rank = f"{file}.{engine.rank}.json", engine.rank
-        self.events: list[tuple[str, str, str, int, int, int]] = []  # ph, cat, name, step, ns, id
-        self._run: Callable[..., None] = engine.run_strand
-        self._slice, self._going = engine.run_slice, engine.slices.going
-        self._await: Callable[..., None] = engine.await_
-        self._waits = 0
+class Waits(StepObserver):
+    """Records in `events` the begin and the end of each wait."""
 
-    def run_strand(self, instance: Instance, index: int, feeds: tuple = ()) -> None:
-        """`Engine.run_strand`, timed."""
-        start = time.time_ns()
-        self._run(instance, index, feeds)
+    def __init__(self, events: list[Event]) -> None:
+        self.events = events
+        self._number = 0
+        self._begun: dict[int, tuple[str, int, int]] = {}  # id of a request -> its wait
+
+    def wait_begin(self, request: Request, instance: Instance | None, what: Any) -> None:
+        """Record the begin of a wait."""
+        self._number += 1
+        step = instance.step if instance is not None else 0
+        wait = self._begun[id(request)] = str(what or "send"), step, self._number
+        self._note("b", wait)
+
+    def wait_end(self, request: Request, instance: Instance | None, what: Any) -> None:
+        """Record the end of a wait that has begun since this observer listens."""
+        wait = self._begun.pop(id(request), None)
+        if wait is not None:
+            self._note("e", wait)
+
+    def _note(self, ph: str, wait: tuple[str, int, int]) -> None:
+        name, step, number = wait
+        self.events.append((ph, "wait", name, step, time.time_ns(), number))
+
+
+class ChromeTrace(Waits):
+    """The events of one rank, and the file that they are written to."""
+
+    def __init__(self, rank: int, file: str) -> None:
+        super().__init__([])
+        self.path, self.rank = f"{file}.{rank}.json", rank
+        self._starts: list[int] = []  # of the segments that run: one may run inside another
+
+    def segment_begin(self, instance: Instance, index: int) -> None:
+        """Note the time."""
+        self._starts.append(time.time_ns())
+
+    def segment_end(self, instance: Instance, index: int) -> None:
+        """Record the segment."""
+        start = self._starts.pop()
         took = time.time_ns() - start
         self.events.append(("X", "strand", f"strand {index}", instance.step, start, took))
 
-    def run_slice(self) -> None:
-        """`Engine.run_slice`, timed: a segment that yields between tiles has an event per turn."""
-        going, start = self._going[0], time.time_ns()
-        self._slice()
-        took = time.time_ns() - start
-        about = (f"strand {going.strand}", going.instance.step, start, took)
-        self.events.append(("X", "strand", *about))
+    def slice_begin(self, instance: Instance, index: int) -> None:
+        """Note the time."""
+        self.segment_begin(instance, index)
 
-    def await_(self, request: Request, instance: Instance | None, what: Any) -> None:
-        """`Engine.await_` with a request that records its end."""
-        self._waits += 1
-        step = instance.step if instance is not None else 0
-        watched = Watched(self.events, request, str(what or "send"), step, self._waits)
-        self._await(watched, instance, what)
+    def slice_end(self, instance: Instance, index: int) -> None:
+        """Record the turn of a segment that yields between tiles."""
+        self.segment_end(instance, index)
 
     def write(self) -> None:
         """Write the file atomically."""
@@ -73,26 +93,3 @@ class _Record:
         more = {"dur": last / 1e3} if ph == "X" else {"id": last}
         event = {"ph": ph, "cat": cat, "name": name, "pid": self.rank, "tid": 0, "ts": ns / 1e3}
         return event | more | {"args": {"step": step}}
-
-
-class Watched:
-    """Proxy of a request that records its start, on construction, and its end."""
-
-    def __init__(self, events: list, request: Request, name: str, step: int, number: int) -> None:
-        self._events, self._request = events, request
-        self._about = (name, step, number)
-        self._note("b")
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._request, name)
-
-    def test(self) -> bool:
-        """Test the request; record its end."""
-        done = self._request.test()
-        if done:
-            self._note("e")
-        return done
-
-    def _note(self, ph: str) -> None:
-        name, step, number = self._about
-        self._events.append((ph, "wait", name, step, time.time_ns(), number))

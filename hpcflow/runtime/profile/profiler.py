@@ -24,10 +24,11 @@ from hpcflow.monitoring.stack_dump import OPS
 from hpcflow.plan.ir.program import Node
 from hpcflow.platform import cpu_threads
 from hpcflow.platform.rank_logging import logger
-from hpcflow.runtime.profile.chrome_trace import Watched
+from hpcflow.runtime.profile.chrome_trace import Waits
 from hpcflow.runtime.profile.profile_events import Place, Window
 from hpcflow.runtime.profile.timed_code import timed
-from hpcflow.runtime.step.step_instance import Compiled, Instance
+from hpcflow.runtime.step.observer import Segments
+from hpcflow.runtime.step.step_instance import Compiled, Instance, StepObserver
 
 SKIPPED, STEPS = 5, 30  # warm-up steps, profiled steps
 OTHERS = 20  # steps of a plan that does not train, before it is profiled instead
@@ -36,38 +37,23 @@ ONE_WAIT_NS = 20_000  # polls at most this far apart belong to one wait
 MOST_RANKS = 64  # limit of profiled ranks, which are evenly spread
 
 
-class _Idle:
-    """Records in a window the spans in which nothing runs."""
+class _WindowWaits(Waits):
+    """Records in a window the waits of the executor, and the spans in which nothing runs."""
 
     def __init__(self, window: Window) -> None:
+        super().__init__(window.waits)
         self._window, self._from, self._to = window, 0, 0
 
-    def note(self, start: int) -> None:
-        """Record that nothing has run from `start` to now."""
+    def idle(self, start: int, end: int) -> None:
+        """Join the span to the current one, or begin another."""
         if start - self._to > ONE_WAIT_NS:
-            self.end()
+            self.flush()
             self._from = start
-        self._to = time.perf_counter_ns()
+        self._from, self._to = min(self._from, start), max(self._to, end)
 
-    def end(self) -> None:
+    def flush(self) -> None:
         """Record the current span."""
         self._window.idle.append((self._from, self._to))
-
-
-def _replaced(changes: Sequence[tuple[Any, str, Any]]) -> Callable[[], None]:
-    """Replace attributes of objects; the returned function restores them."""
-    before = [(of, name, vars(of).get(name)) for of, name, _ in changes]
-    for of, name, new in changes:
-        setattr(of, name, new)
-
-    def undo() -> None:
-        for of, name, old in before:
-            if old is None:
-                delattr(of, name)
-            else:
-                setattr(of, name, old)
-
-    return undo
 
 
 def install(context: Any) -> Profile | None:
@@ -77,7 +63,7 @@ def install(context: Any) -> Profile | None:
     return Profile(context)
 
 
-class Profile:
+class Profile(StepObserver):
     """The profile of a rank: counts steps, opens and closes the window, writes the files."""
 
     def __init__(self, context: Any) -> None:
@@ -87,7 +73,7 @@ class Profile:
         self._writing: threading.Thread | None = None
         self._is_over = False
         self._runs: dict[str, int] = {}  # label of a plan -> steps begun
-        self._undo: list[Callable[[], None]] = []
+        self._waits: _WindowWaits | None = None  # listens while the window is open
         others = [d for d in context.devices.values() if d.kind != "cpu"]
         self.clock: Callable[[], int] = time.perf_counter_ns
         if others:
@@ -121,16 +107,14 @@ class Profile:
 
     # -- instances
 
-    def adopt(self, compiled: Compiled, top: bool = True) -> None:
-        """Profile the instances of `compiled`, including its loops and branches."""
-        compiled.watch = functools.partial(self._watch, top)
-        for parts in compiled.inner.values():
-            for inside in parts.values():
-                self.adopt(inside, False)
-
-    def _watch(self, top: bool, instance: Instance, names: list[Any]) -> tuple[Any, Any]:
-        both = _Both(self, instance, names, top)
-        strands = [functools.partial(both.run, i) for i in range(len(instance.strands))]
+    def bind_segments(
+        self, instance: Instance, segments: Segments, objects: Sequence[Any]
+    ) -> Segments:
+        """Code that runs the plain or the timed segments in each step."""
+        both = _Both(self, instance, segments, objects)
+        if not instance.code.simple:
+            instance.observe(both)
+        strands = [functools.partial(both.run, i) for i in range(len(segments[0]))]
         return tuple(strands), both.release
 
     # -- the window
@@ -155,55 +139,17 @@ class Profile:
                 self._open(Window(label, trains, start, offset=time.time_ns() - start))
 
     def _open(self, window: Window) -> None:
-        self._unhook()
+        self._stop_listening()
         self.window, self.is_open = window, True
-        self._hook(window)
-
-    def _hook(self, window: Window) -> None:
-        """Record the waits of the executor; polling for messages counts as waiting."""
-        engine = self.context.engine
-        await_, poll, count_wait = engine.await_, engine.poll, engine._count_wait
-        nap = engine.backoff.wait
-        idle = _Idle(window)
-        numbers = iter(range(1, 1 << 62))
-
-        def polled() -> bool:
-            if not self.is_open:  # code bound while the window was open keeps this function
-                return bool(poll())
-            start = time.perf_counter_ns()
-            moved = bool(poll())
-            idle.note(start)
-            return moved
-
-        def napped() -> None:
-            start = time.perf_counter_ns()
-            nap()
-            idle.note(start)
-
-        def counted() -> None:
-            since = engine._since
-            count_wait()
-            window.idle.append((int(since * 1e9), time.perf_counter_ns()))
-
-        def watched(request: Any, instance: Instance | None, what: Any) -> None:
-            step = instance.step if instance is not None else 0
-            name = str(what or "send")
-            await_(Watched(window.waits, request, name, step, next(numbers)), instance, what)
-
-        changes: list[tuple[Any, str, Any]] = [
-            (engine, "await_", watched),
-            (engine, "poll", polled),
-            (engine, "_count_wait", counted),
-            (engine.backoff, "wait", napped),
-        ]
-        self._undo = [idle.end, _replaced(changes)]
+        self._waits = _WindowWaits(window)
+        self.context.engine.observe(self._waits)
 
     def close(self, end: int = 0) -> None:
         """Close the window, now or at `end`: return to the plain code, write files by a thread."""
         window = self.window
         assert window is not None
         self.is_open, window.end = False, end or time.perf_counter_ns()
-        self._unhook()
+        self._stop_listening()
         for each in (window.events, window.waits):
             if len(each) > MOST_EVENTS:
                 window.is_full = True
@@ -211,16 +157,17 @@ class Profile:
         self._writing = threading.Thread(target=self._write, args=(window,))
         self._writing.start()
 
-    def _unhook(self) -> None:
-        for undo in self._undo:
-            undo()
-        self._undo = []
+    def _stop_listening(self) -> None:
+        if self._waits is not None:
+            self.context.engine.ignore(self._waits)
+            self._waits.flush()
+            self._waits = None
 
     def finish(self) -> None:
         """Close an open window and wait until the profile is written. Warns if there is none."""
         window = self.window
         if self.is_open and window is not None and window.steps < 0:
-            self._unhook()
+            self._stop_listening()
             self.is_open, self.window, window = False, None, None
         if window is None and self.context.is_chief and not self._is_over:
             logger.warning(
@@ -321,25 +268,23 @@ def _made(
     return make, strands
 
 
-class _Both:
+class _Both(StepObserver):
     """The plain and the timed code of an instance; each step runs one of them."""
 
-    def __init__(self, profile: Profile, instance: Instance, names: list[Any], top: bool) -> None:
-        self.profile, self.instance, self.names, self.top = profile, instance, names, top
-        self.plain = instance.strands, instance.release
+    def __init__(
+        self, profile: Profile, instance: Instance, plain: Segments, objects: Sequence[Any]
+    ) -> None:
+        self.profile, self.instance, self.plain = profile, instance, plain
+        self.objects, self.top = objects, instance.outer is None
         self.window: Window | None = None  # of the current step; None: it runs the plain code
         self.timed: tuple[Any, Any] = ((), None)
         self.made: Window | None = None  # the window in which `timed` records
         self.places: list[int] = []  # of the segments; place + 1 is that of a segment's later turns
         self.began = 0
-        if not instance.code.simple:
-            begin = instance.begin
 
-            def begin_watched(step: int) -> None:
-                self.choose()
-                begin(step)
-
-            instance.begin = begin_watched  # type: ignore[method-assign]
+    def step_begin(self, instance: Instance) -> None:
+        """Choose the code of the step."""
+        self.choose()
 
     def choose(self) -> None:
         """Choose the code of a step that begins."""
@@ -358,7 +303,7 @@ class _Both:
         if compiled not in window.made:
             window.made[compiled] = _made(window, compiled, self.profile.clock)
         make, self.places = window.made[compiled]
-        self.timed, self.made = make(*self.names), window
+        self.timed, self.made = make(*self.objects), window
 
     def run(self, index: int, *feeds: Any) -> Any:
         """Run the segment `index`."""

@@ -6,7 +6,7 @@ import collections
 import functools
 import linecache
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from hpcflow.runtime.device.memory_accounting import Expected
 from hpcflow.runtime.device.out_of_memory import exhausted
 from hpcflow.runtime.state.state_store import Store
 from hpcflow.runtime.step.cooperative_scheduling import Touched
+from hpcflow.runtime.step.observer import Observer
 
 Take = Callable[[str, int], Any]  # (device, bytes) -> memory for the buffers of one partition
 LARGE = 1 << 20  # bytes: buffers that initialize larger variables are released after the step
@@ -44,8 +45,11 @@ class Compiled:
         devices: Mapping[str, Device],
         store: Store,
         label: str = "",
+        observers: Sequence[StepObserver] = (),
     ) -> None:
+        """`observers` hear the events of set-up, also of the loops and branches in it."""
         self.devices, self.store, self.label = devices, store, label
+        self.observers = tuple(observers)
         self.seed = store.seed
         self.watch: Callable[..., Any] | None = None  # replaces segments: a profile, CUDA graphs
         self.part, self.code = made.part, made.code
@@ -53,7 +57,10 @@ class Compiled:
         self.expected: Expected | None = None  # where its rank records its predicted memory
         self.trains = False  # whether a step of its plan updates variables, initialization excepted
         self.inner = {
-            name: {key: Compiled(body, devices, store, label) for key, body in bodies.items()}
+            name: {
+                key: Compiled(body, devices, store, label, observers)
+                for key, body in bodies.items()
+            }
             for name, bodies in made.inner.items()
         }
         self.spans = any(node.type in ("Send", "Recv") for node in within(part.nodes))
@@ -78,6 +85,10 @@ class Compiled:
         waits = sum(node.row.waits for node in part.nodes.values())
         self.ends = len(self.code.strands) + waits  # number of segments and waits of a step
         self._touched: dict[int, Touched] = {}
+
+    def observe(self, observer: StepObserver) -> None:
+        """Report the set-up of its instances, but not those of its loops and branches."""
+        self.observers += (observer,)
 
     def close(self) -> None:
         """Release kernels with their memory, constants and state; no instance is left."""
@@ -289,10 +300,24 @@ class Instance:
     """One step in flight: its buffers, channels, buckets and progress."""
 
     def __init__(
-        self, compiled: Compiled, link: Any, slot: int = 0, take: Take | None = None
+        self,
+        compiled: Compiled,
+        link: Any,
+        slot: int = 0,
+        take: Take | None = None,
+        observers: tuple[StepObserver, ...] = (),
+        outer: Instance | None = None,
+        frame: str = "",
     ) -> None:
-        """`take` allocates from an existing arena; without it the instance has its own."""
+        """`take` allocates from an existing arena; without it the instance has its own.
+
+        XX
+                node `frame` it is part of.
+        """
         self.compiled, self.link, self.slot, self.take = compiled, link, slot, take
+        self.observers = (*compiled.observers, *observers)
+        self._own_observers, self.outer, self.frame = observers, outer, frame
+        self.has_own_kernels = False  # an observer has replaced a kernel
         self.part, self.code = compiled.part, compiled.code
         self.lane: Any = None  # where the arena is shared: its Lane
         self.nested: list[Instance] = []  # of its loops and branches
@@ -305,6 +330,9 @@ class Instance:
             self.arenas = self._allocated()
             names = self._names()
             self.strands, self.release = compiled.make(*names)
+            for observer in self.observers:
+                segments = self.strands, self.release
+                self.strands, self.release = observer.bind_segments(self, segments, names)
             self.graphs: Any = None  # segments with CUDA graph regions
             if compiled.watch is not None:
                 self.strands, self.release = compiled.watch(self, names)
@@ -345,9 +373,13 @@ class Instance:
 
     def inside(self, compiled: Compiled, name: str) -> Instance:
         """An instance of a partition of its loop or branch `name`."""
-        made = Instance(compiled, self.link, self.slot, self.take)
+        made = Instance(compiled, self.link, self.slot, self.take, self._own_observers, self, name)
         self.nested.append(made)
         return made
+
+    def observe(self, observer: StepObserver) -> None:
+        """Report its steps and its end."""
+        self.observers += (observer,)
 
     @property
     def is_bound(self) -> bool:
@@ -364,6 +396,8 @@ class Instance:
         if self.graphs is not None:
             self.graphs.close()
             self.graphs = None
+        for observer in self.observers:
+            observer.unbind(self)
         self.strands, self.release, self.take = (), tuple, None
         for held in (self.arenas, self.arrays, self.received, self.frames, self.boxes):
             held.clear()
@@ -380,6 +414,8 @@ class Instance:
         self.sent = bytearray(len(self.sent))
         self.pending = self.compiled.pending.copy()
         self.left = self.compiled.ends
+        for observer in self.observers:
+            observer.step_begin(self)
 
     @property
     def finished(self) -> bool:
@@ -393,8 +429,18 @@ class Instance:
         value = self.compiled.shared.get(name)
         if value is None:
             value = self._make(what)
+        elif self.observers and what[0] in ("kernel", "dynamic"):
+            value = self._observed(self.part.nodes[what[1]], value)
         self.arrays[name] = value
         return value
+
+    def _observed(self, node: Node, kernel: Callable[..., Any]) -> Callable[..., Any]:
+        """The kernel of a node, as the observers bind it."""
+        bound = kernel
+        for observer in self.observers:
+            bound = observer.bind_kernel(self, node, bound)
+        self.has_own_kernels |= bound is not kernel
+        return bound
 
     def _make(self, what: Binding) -> Any:
         """The object that a name is bound to in this instance."""
@@ -462,3 +508,6 @@ class Instance:
 
 def _nothing(instance: Instance) -> None:
     """Default of `done` and `failed`: does nothing."""
+
+
+StepObserver = Observer[Compiled, Instance]
