@@ -429,8 +429,8 @@ class Instance:
         value = self.compiled.shared.get(name)
         if value is None:
             value = self._make(what)
-        elif self.observers and what[0] in ("kernel", "dynamic"):
-            value = self._observed(self.part.nodes[what[1]], value)
+        elif self.observers and what.kind in COMPUTED:
+            value = self._observed(self.part.nodes[what.node], value)
         self.arrays[name] = value
         return value
 
