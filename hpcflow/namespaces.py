@@ -1,4 +1,4 @@
-"""Namespaces: the names of `hf.nn`, `hf.math` and their kin, and the module that defines each.
+"""Namespaces: the names of `hf.nn`, `hf.math` and similar modules, and their defining modules.
 
 They hold the names of TensorFlow 1's modules of the same names that hpcflow has. `hf.rnn_cell` is
 `hf.nn.rnn_cell`. A namespace is a module without a file: `hpcflow/__init__.py` creates it by
