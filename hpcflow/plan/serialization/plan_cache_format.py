@@ -175,7 +175,7 @@ def _instruction_in(data: list[Any]) -> Instruction:
     _, opcode, node, targets, names, callee, numbers, inside = data
     accesses = map(ACCESSES.__getitem__, names[1::3])
     operands = tuple(map(Use, names[::3], accesses, names[2::3]))
-    body = tuple(map(_instruction_in, inside))
+    body = tuple(map(_instruction_in, inside)) if inside else ()
     return Instruction(
         OPCODES[opcode], node, tuple(targets), operands, callee, tuple(numbers), body
     )
@@ -189,10 +189,13 @@ def _binding_out(value: Binding) -> list[Any]:
 
 def _binding_in(data: list[Any]) -> Binding:
     _, kind, node, position, text, *views = data
-    buffers = tuple(
-        [BufferView(on, block, _dtype(kind), tuple(s), at) for on, block, kind, s, at in views]
-    )
+    buffers = tuple([_view_in(view) for view in views]) if views else ()
     return Binding(BINDINGS[kind], node, position, text, buffers)
+
+
+def _view_in(data: list[Any]) -> BufferView:
+    device, block, dtype, shape, start = data
+    return BufferView(device, block, _dtype(dtype), tuple(shape), start)
 
 
 _dtype = functools.lru_cache(64)(as_dtype)
