@@ -41,7 +41,7 @@ from hpcflow.runtime.profile.variable_traffic_counters import Counts
 from hpcflow.runtime.session.session_seed import Seed
 from hpcflow.runtime.state.state_store import Store
 from hpcflow.runtime.step.plan_cache import Outlook, Plans
-from hpcflow.runtime.step.step_instance import Compiled
+from hpcflow.runtime.step.step_instance import Compiled, StepObserver
 from hpcflow.settings import Settings
 
 if TYPE_CHECKING:
@@ -194,17 +194,19 @@ class Context(Rank):
         driver: int = -1,
         trains: bool = False,
         seed: Sequence[int] | None = None,
+        observers: Sequence[StepObserver] = (),
     ) -> Compiled:
         """Make a partition ready to run on this rank, with variables in `store`, for `driver`.
 
         A random op continues one sequence of draws in all partitions of one `label` (the fetches).
         `trains` is True if a step of the plan changes variables, other than by initialization.
-        `seed` is that of the driver's session, by default that of `store`.
+        `seed` is that of the driver's session, by default that of `store`. `observers` of this
+        partition are called after those of the rank.
         """
         store = self.store if store is None else store
         store.driver = driver
         store.seed = store.seed if seed is None else Seed(*seed)
-        compiled = Compiled(made, self.devices, store, label, self.observers)
+        compiled = Compiled(made, self.devices, store, label, (*self.observers, *observers))
         compiled.trains = trains
         if self.graphs is not None:
             self.graphs.adopt(compiled)

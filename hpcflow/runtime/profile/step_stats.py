@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpcflow.lowering.fusion import fused_node_label
@@ -18,10 +18,11 @@ from hpcflow.runtime.job.rank_context import Context
 from hpcflow.runtime.profile.profiler import when_done
 from hpcflow.runtime.profile.timed_code import timed
 from hpcflow.runtime.session.config_proto import DeviceStepStats, NodeExecStats, StepStats
-from hpcflow.runtime.step.step_instance import Compiled, Instance
+from hpcflow.runtime.step.observer import Segments
+from hpcflow.runtime.step.step_instance import Instance, StepObserver
 
 
-class Trace:
+class Trace(StepObserver):
     """The events of traced steps of one plan on this rank."""
 
     def __init__(self, context: Context) -> None:
@@ -34,15 +35,11 @@ class Trace:
         self._events: list[tuple[int, int, int, int]] = []  # place, start, end, thread
         self._offset = time.time_ns() - time.perf_counter_ns()
 
-    def adopt(self, compiled: Compiled) -> None:
-        """Time the instances of `compiled`, including its loops and branches."""
-        compiled.watch = functools.partial(self._watch, compiled)
-        for parts in compiled.inner.values():
-            for inside in parts.values():
-                self.adopt(inside)
-
-    def _watch(self, compiled: Compiled, instance: Instance, names: list[Any]) -> Any:
-        code = compiled.code
+    def bind_segments(
+        self, instance: Instance, segments: Segments, objects: Sequence[Any]
+    ) -> Segments:
+        """The timed code."""
+        compiled, code = instance.compiled, instance.code
 
         def place(line: int, kind: str) -> int:
             told = kind in ("op", "messages", "results")
@@ -52,7 +49,9 @@ class Trace:
         def note(number: int, start: int) -> None:
             self._events.append((number, start, self._clock(), threading.get_native_id()))
 
-        return timed(code, compiled.file, {OPS: code.lines}, self._clock, note, place)(*names)
+        make = timed(code, compiled.file, {OPS: code.lines}, self._clock, note, place)
+        strands, release = make(*objects)
+        return strands, release
 
     def begin(self) -> None:
         """Discard the events so far."""

@@ -480,14 +480,16 @@ class Session:
             repeat(context, plan.round, plan.updates)
         if plan.messages and context.is_chief:
             tell_traffic(context, self.graph, plan)
-        compiled = context.compile(mine, self.store, fetched(wanted), trains=trains(plan))
+        trace = Trace(context) if family.untraced else None
+        observers = () if trace is None else (trace,)
+        compiled = context.compile(
+            mine, self.store, fetched(wanted), trains=trains(plan), observers=observers
+        )
         if compiled.trains:
             context.plans.tell(context.plans.spent.since(before), self.graph)
             if learns(wanted):
                 unsaved_training_warning.tell(context, self._why_unsaved())
-        arenas, trace = (self._arena, self._lanes), Trace(context) if family.untraced else None
-        if trace is not None:
-            trace.adopt(compiled)
+        arenas = self._arena, self._lanes
         step = make_step(context, plan, compiled, wanted, family.number, family.sums, *arenas)
         step.trace = trace
         return step
