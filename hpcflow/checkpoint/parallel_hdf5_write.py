@@ -208,7 +208,9 @@ def write_shared(
                     rows.reshape((len(rows), *array.shape[1:])),
                 )
                 crcs.append([rows.nbytes, zlib.crc32(rows.reshape(-1).view(np.uint8).data)])
-            at = plan.offsets[slab.name] + slab.start * array.row_bytes
+            offset = plan.offsets[slab.name]
+            assert offset is not None, "a slab has bytes"
+            at = offset + slab.start * array.row_bytes
             slabs.append({**slab._asdict(), "offset": at, "crcs": crcs})
     hdf5_datasets.sync(path)
     return slabs

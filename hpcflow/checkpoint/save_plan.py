@@ -29,7 +29,7 @@ class SavePlan:
     # of the form "parallel": bytes of the user block, alignment and offsets of the arrays
     block: int = 0
     align: int = 0
-    offsets: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    offsets: Mapping[str, int | None] = dataclasses.field(default_factory=dict)
     waits: bool = False  # training waits for the save
 
     @property

@@ -30,6 +30,7 @@ from hpcflow.plan.ir.program import Cluster, Node
 from hpcflow.platform.install_hints import install_hint
 from hpcflow.runtime.device.memory_accounting import Held
 from hpcflow.runtime.device.size_class_allocator import LEAST, Pool
+from hpcflow.runtime.dynamic_types import DeviceArray, KernelFunction, Value
 from hpcflow.runtime.job import service_registry
 
 PAGE = 4096  # bytes
@@ -58,12 +59,12 @@ class Device:
         self.pool = Pool(self.hold, self.view)
         self.held = Held(f"{self.kind}:{index}")
 
-    def choose(self, node: Node, inputs: list[Any]) -> Choice:
+    def choose(self, node: Node, inputs: list[Value]) -> Choice:
         """The kernel that runs `node`, whose inputs have the specs `inputs`."""
         service_registry.load_kernel(node.type)
         return choose(_known(node, inputs, self.wish), self.kind, self.wish, self.xp is not None)
 
-    def is_fast(self, node: Node, inputs: list[Any]) -> bool:
+    def is_fast(self, node: Node, inputs: list[Value]) -> bool:
         """Whether a provider's kernel, not a plain one, runs `node`."""
         return self.choose(node, inputs).kernel.provider != PLAIN
 
@@ -73,14 +74,14 @@ class Device:
         plain = self.kind if self.xp is None else self.xp.__name__
         return plain if name == PLAIN else name
 
-    def info(self, node: Node, inputs: list[Any]) -> KernelInfo:
+    def info(self, node: Node, inputs: list[Value]) -> KernelInfo:
         """The calling convention of the kernel that runs `node`."""
         row = self.choose(node, inputs).kernel
         tiles = row.tiles and self.kind == "cpu" and not is_half(node.attrs["dtype"])
         inplace = node.attrs.get("inplace", row.inplace)
         return KernelInfo(row.form, inplace, _scratch(row, _known(node, inputs, self.wish)), tiles)
 
-    def kernel(self, node: Node, inputs: list[Any]) -> Callable[..., Any]:
+    def kernel(self, node: Node, inputs: list[Value]) -> KernelFunction:
         """The function that computes `node`, whose inputs have the specs `inputs`.
 
         Errors: KernelError if the attributes or inputs are malformed.
@@ -96,7 +97,7 @@ class Device:
             told = f"{node.type} cannot be computed as asked: {type(error).__name__}: {error}"
             raise KernelError(told, op=node.name, line=node.line) from error
 
-    def uncaptured(self, node: Node, inputs: list[Any]) -> str:
+    def uncaptured(self, node: Node, inputs: list[Value]) -> str:
         """Why a CUDA graph cannot hold the kernel that runs `node`; "" if it can."""
         return self.choose(node, inputs).kernel.uncaptured(_known(node, inputs, self.wish))
 
@@ -113,7 +114,7 @@ class Device:
         """The function of a generated update; it takes the first element, the last, and arrays."""
         return kernel_cache.builtin(text)
 
-    def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+    def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> DeviceArray:
         """An uninitialized array; one of a page or more is aligned to `ALIGNED` bytes."""
         nbytes = math.prod(shape) * dtype.itemsize
         if nbytes < PAGE or dtype.hasobject:
@@ -129,7 +130,7 @@ class Device:
         """Bytes of device memory that its allocator has reserved, used or not; 0 if none."""
         return 0
 
-    def hold(self, what: str, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+    def hold(self, what: str, shape: tuple[int, ...], dtype: np.dtype) -> DeviceArray:
         """An uninitialized array that outlives a step; it counts as held memory.
 
         Errors: MemoryError if there is not enough memory, or the limit would be exceeded.
@@ -140,13 +141,13 @@ class Device:
         self.held.keep(what, array, nbytes)
         return array
 
-    def take(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+    def take(self, shape: tuple[int, ...], dtype: np.dtype) -> DeviceArray:
         """An uninitialized array for a value of a step whose size is known only at run time."""
         if self.xp is not np or math.prod(shape) * dtype.itemsize < LEAST:
             return self.allocate(shape, dtype)
         return self.pool.take(shape, dtype)
 
-    def arena(self, nbytes: int) -> Any:
+    def arena(self, nbytes: int) -> DeviceArray:
         """An arena for the buffers of a step; it starts at a multiple of `ALIGNED`."""
         room = self.hold("buffers", (nbytes + ALIGNED,), np.dtype(np.uint8))
         if not isinstance(room, np.ndarray):
@@ -158,15 +159,15 @@ class Device:
         """Uninitialized host memory for messages, of the kind that this device copies fastest."""
         return np.empty(shape, dtype)
 
-    def to_host(self, array: Any) -> np.ndarray:
+    def to_host(self, array: DeviceArray) -> np.ndarray:
         """`array` as a NumPy array; a copy unless it already is one."""
         return array
 
-    def from_host(self, array: np.ndarray) -> Any:
+    def from_host(self, array: np.ndarray) -> DeviceArray:
         """A NumPy array as an array of this device."""
         return array
 
-    def lent(self, array: Any, holder: Any) -> Any:
+    def lent(self, array: DeviceArray, holder: DeviceArray) -> DeviceArray:
         """An alias of the memory of `array`; it and all views of it keep `holder` alive."""
         holder.__array_interface__ = array.__array_interface__
         return np.asarray(holder).view(array.dtype)
@@ -185,13 +186,15 @@ class Device:
         if trim is not None:
             trim(0)
 
-    def view(self, block: Any, shape: tuple[int, ...], dtype: np.dtype, start: int = 0) -> Any:
+    def view(
+        self, block: DeviceArray, shape: tuple[int, ...], dtype: np.dtype, start: int = 0
+    ) -> DeviceArray:
         """An array in a block of bytes from `allocate`, starting at byte `start`."""
         count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         return block[start : start + count].view(dtype).reshape(shape)
 
 
-def _known(node: Node, inputs: list[Any], wanted: Wish) -> KernelNode:
+def _known(node: Node, inputs: list[Value], wanted: Wish) -> KernelNode:
     return KernelNode(node.type, node.attrs, inputs, node.specs, wanted.tf32)
 
 
@@ -241,7 +244,7 @@ class GpuDevice(Device):
         """The function of a generated update; it takes the first element, the last, and arrays."""
         return kernel_cache.loop_on_gpu(self.xp.cuda, text)
 
-    def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+    def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> DeviceArray:
         """An uninitialized array in GPU memory."""
         return self.xp.empty(shape, dtype)
 
@@ -263,17 +266,17 @@ class GpuDevice(Device):
 
         return cupyx.empty_pinned(shape, dtype)
 
-    def to_host(self, array: Any) -> np.ndarray:
+    def to_host(self, array: DeviceArray) -> np.ndarray:
         """A copy in pinned host memory."""
         host = self.host_empty(array.shape, array.dtype)
         array.get(out=host)
         return host
 
-    def from_host(self, array: np.ndarray) -> Any:
+    def from_host(self, array: np.ndarray) -> DeviceArray:
         """A copy in GPU memory."""
         return self.xp.asarray(array)
 
-    def lent(self, array: Any, holder: Any) -> Any:
+    def lent(self, array: DeviceArray, holder: DeviceArray) -> DeviceArray:
         """An alias of the memory of `array`; it and all views of it keep `holder` alive."""
         cuda = self.xp.cuda
         memory = cuda.UnownedMemory(array.data.ptr, array.nbytes, holder, self.index)

@@ -10,6 +10,7 @@ from typing import Any
 
 from hpcflow.plan.cost.memory_estimate import Memory
 from hpcflow.plan.listing.plan_text import nbytes as shown
+from hpcflow.runtime.dynamic_types import Json
 
 
 class Held:
@@ -23,7 +24,7 @@ class Held:
         self.now: collections.Counter[str] = collections.Counter()
         self.peak = 0
         self.most: dict[str, int] = {}  # held bytes by purpose at the peak
-        self._owners: dict[int, weakref.ref[Any]] = {}
+        self._owners: dict[int, weakref.ref[object]] = {}
         # reentrant: an owner may be collected while this thread holds the lock
         self._lock = threading.RLock()
 
@@ -41,7 +42,7 @@ class Held:
                 f"above its limit of {shown(self.limit)} (setting memory_limit)"
             )
 
-    def keep(self, what: str, owner: Any, nbytes: int) -> None:
+    def keep(self, what: str, owner: object, nbytes: int) -> None:
         """Count `nbytes` for the lifetime of `owner`, once for each owner.
 
         Errors: MemoryError if they exceed the limit.
@@ -74,7 +75,7 @@ class Expected:
         """Add a plan: variables and constants are shared by all plans, and counted once."""
         self._lasting.update({**constants, **memory.sizes})
 
-    def step(self, owner: Any, nbytes: int, sums: Iterable[tuple[Any, int]] = ()) -> None:
+    def step(self, owner: object, nbytes: int, sums: Iterable[tuple[object, int]] = ()) -> None:
         """Add the buffers of a step instance and the storage of its collectives.
 
         Plans may share the storage.
@@ -89,7 +90,7 @@ class Expected:
         return sum(self._lasting.values()) + self._rest.peak
 
 
-def report(devices: Iterable[Any], expected: Expected) -> dict[str, Any]:
+def report(devices: Iterable[Any], expected: Expected) -> Json:
     """The peak memory of each device of a rank by purpose, beside the predicted memory."""
     most = collections.Counter[str]()
     for device in devices:

@@ -19,6 +19,7 @@ from hpcflow.lowering.arena_allocation import ALIGNED
 from hpcflow.runtime.device.device import Device
 from hpcflow.runtime.device.memory_accounting import Expected
 from hpcflow.runtime.device.out_of_memory import exhausted
+from hpcflow.runtime.dynamic_types import DeviceArray
 from hpcflow.runtime.step.step_instance import Compiled, Instance, Take
 
 
@@ -33,13 +34,13 @@ class Owner(Protocol):
 class _Room:
     """The current arenas, by device; `taker` allocates from them sequentially."""
 
-    def __init__(self, arenas: dict[str, tuple[Device, Any]]) -> None:
+    def __init__(self, arenas: dict[str, tuple[Device, DeviceArray]]) -> None:
         self.arenas = arenas
 
     def taker(self) -> Take:
         taken = collections.Counter[str]()
 
-        def take(device: str, size: int) -> Any:
+        def take(device: str, size: int) -> DeviceArray:
             start = taken[device]
             taken[device] += size
             kind, arena = self.arenas[device]
@@ -86,7 +87,7 @@ class SharedArena:
         self._sizes, self._room = most, _Room(arenas)
         self._expected.step(self._room, sum(size + ALIGNED for size in most.values()))
 
-    def _arena(self, name: str, size: int) -> tuple[Device, Any]:
+    def _arena(self, name: str, size: int) -> tuple[Device, DeviceArray]:
         device = self._devices[name.rpartition("/")[2]]
         return device, device.arena(size)
 

@@ -9,9 +9,10 @@ import math
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
+
+from hpcflow.runtime.dynamic_types import DeviceArray
 
 LEAST = 1 << 20  # bytes: NumPy's own allocator serves smaller ones without new pages
 STEPS = 4  # size classes from one power of two to the next
@@ -23,12 +24,12 @@ class Pool:
     `hold(what, shape, dtype)` allocates a block, `view(block, shape, dtype)` is an array in it.
     """
 
-    def __init__(self, hold: Callable[..., Any], view: Callable[..., Any]) -> None:
+    def __init__(self, hold: Callable[..., DeviceArray], view: Callable[..., DeviceArray]) -> None:
         self._hold, self._view = hold, view
-        self._blocks: dict[int, list[Any]] = {}  # size class -> blocks
+        self._blocks: dict[int, list[DeviceArray]] = {}  # size class -> blocks
         self._lock = threading.Lock()
 
-    def take(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+    def take(self, shape: tuple[int, ...], dtype: np.dtype) -> DeviceArray:
         """An uninitialized array.
 
         Errors: MemoryError.
@@ -41,7 +42,7 @@ class Pool:
                 self._blocks.setdefault(size, []).append(block)
             return self._view(block, shape, dtype)
 
-    def _made(self, size: int) -> Any:
+    def _made(self, size: int) -> DeviceArray:
         """A new block; if memory is exhausted, the pool first drops its blocks."""
         what = "values sized by a step", (size,), np.dtype(np.uint8)
         try:
@@ -56,7 +57,7 @@ class Pool:
             self._blocks.clear()
 
 
-def _unused(blocks: list[Any], references: int) -> Any:
+def _unused(blocks: list[DeviceArray], references: int) -> DeviceArray:
     """The first block with at most `references` references; None if all have more."""
     for block in blocks:
         if sys.getrefcount(block) <= references:

@@ -17,7 +17,7 @@ import traceback
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from types import TracebackType
 
 from hpcflow.comm.communicator import Communicator
 from hpcflow.errors import ABORTED, CommError, DeathError, HpcflowError, StallError
@@ -27,6 +27,7 @@ from hpcflow.monitoring.failure_detector import facts_of as facts_of_death
 from hpcflow.monitoring.stack_dump import own_stacks, raised_at
 from hpcflow.monitoring.wait_ledger import Entry, first
 from hpcflow.platform import rank_logging
+from hpcflow.runtime.dynamic_types import Json
 from hpcflow.runtime.job.rank_role import Rank
 from hpcflow.settings import Settings
 
@@ -90,7 +91,11 @@ class Note:
 
 
 def on_error(
-    here: Rank, hook: Callable[..., Any], kind: type, error: BaseException, trace: Any
+    here: Rank,
+    hook: Callable[..., object],
+    kind: type[BaseException],
+    error: BaseException,
+    trace: TracebackType | None,
 ) -> None:
     """The excepthook: print the traceback, then abort the job; other ranks would wait for this one.
 
@@ -152,7 +157,7 @@ def ends_all(
         raise
 
 
-def _facts_of_start(rank: int, error: BaseException, text: str) -> dict[str, Any]:
+def _facts_of_start(rank: int, error: BaseException, text: str) -> Json:
     return {
         "kind": "error",
         "rank": rank,
@@ -242,7 +247,7 @@ def is_first_to_fail(here: Rank, error: BaseException, text: str) -> bool:
     return _write(here, facts_of(here, error, text))
 
 
-def _write(here: Rank, facts: dict[str, Any]) -> bool:
+def _write(here: Rank, facts: Json) -> bool:
     ledger, run_dir = here.engine.ledger, here.settings.run_dir
     if not run_dir and ledger is None:
         return True
@@ -251,7 +256,7 @@ def _write(here: Rank, facts: dict[str, Any]) -> bool:
     )
 
 
-def facts_of(here: Rank, error: BaseException, text: str) -> dict[str, Any]:
+def facts_of(here: Rank, error: BaseException, text: str) -> Json:
     """The contents of `failure.json` for an error; `text` is its traceback.
 
     `rank` is where the error occurred, `told_by` the rank that reports it; `line` is the user's

@@ -10,6 +10,7 @@ import collections
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from hpcflow.runtime.dynamic_types import Json
 from hpcflow.runtime.job.message_headers import BatchTrained
 
 Told = tuple[int, int, int, int]  # dataset, line, epoch, step of a trained batch
@@ -22,14 +23,14 @@ class Progress:
         self._last: dict[tuple[int, int], dict[tuple[int, int], Told]] = collections.defaultdict(
             dict
         )
-        self._losses: dict[int, list[dict[str, Any]]] = collections.defaultdict(list)
+        self._losses: dict[int, list[Json]] = collections.defaultdict(list)
 
     def hear(self, rank: int, it: BatchTrained) -> None:
         """Record that `rank` has trained a batch."""
         batches = self._last[it.session, rank]
         batches[it.dataset, it.line] = (it.dataset, it.line, it.epoch, it.step)
 
-    def losses(self, session: int, lost: Iterable[int]) -> list[dict[str, Any]]:
+    def losses(self, session: int, lost: Iterable[int]) -> list[Json]:
         """The dead ranks, in a fixed order, each with its last batches when first asked for."""
         found = self._losses[session]
         known = {one["rank"] for one in found}
@@ -38,6 +39,6 @@ class Progress:
         return found
 
 
-def answer(context: Any, request: dict[str, Any], reply: Callable[[dict[str, Any]], None]) -> None:
+def answer(context: Any, request: Json, reply: Callable[[Json], None]) -> None:
     """Service "losses": answer a worker that has detected deaths."""
     reply({"losses": context.control.progress.losses(request["session"], request["lost"])})

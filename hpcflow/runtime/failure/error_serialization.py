@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from hpcflow import errors
 from hpcflow.errors import HpcflowError, KernelError, VerifyError
+from hpcflow.runtime.dynamic_types import Json
 
 FACTS = ("op", "line", "rank", "hint")
 
 
 def encode(error: BaseException) -> bytes:
     """Serialize the class name, message and facts of an error."""
-    facts: dict[str, Any] = {"kind": type(error).__name__, "message": str(error)}
+    facts: Json = {"kind": type(error).__name__, "message": str(error)}
     if isinstance(error, HpcflowError):
         facts |= {"message": error.message} | {name: getattr(error, name) for name in FACTS}
     return json.dumps(facts).encode()

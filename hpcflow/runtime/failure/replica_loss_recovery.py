@@ -12,7 +12,7 @@ batch sharded anew. No variable is copied or rolled back. The death of the chief
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -31,6 +31,9 @@ from hpcflow.runtime.job.message_headers import (
 )
 from hpcflow.runtime.job.rank_role import Rank
 from hpcflow.runtime.step.step_instance import Instance
+
+if TYPE_CHECKING:
+    from hpcflow.ops.random.random_kernels import Draws
 
 Made = TypeVar("Made")
 
@@ -106,7 +109,7 @@ class Survival:
         self.broken = False  # a replica has died since the last recovery
         self.due = False  # all are at the same step, and run it again after the recovery
         self._failure: Exception | None = None  # the last error in rebuilding the allreduces
-        self._kept: list[Any] = []  # keeps memory alive that MPI may still write to
+        self._kept: list[object] = []  # keeps memory alive that MPI may still write to
 
     # -- before the verdict
 
@@ -291,7 +294,7 @@ class Survival:
             return bool(self._base.all_agree(False))
 
 
-def snapshot(draws: Mapping[Any, Any]) -> Callable[[], None]:
+def snapshot(draws: Mapping[tuple[str, str], Draws]) -> Callable[[], None]:
     """A function that resets the random operations to their state at this call."""
     made = [(one, one.made) for one in draws.values()]
 

@@ -11,10 +11,12 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from hpcflow.comm.communicator import Communicator
+from hpcflow.comm.communicator import Communicator, Request
 from hpcflow.comm.polling_backoff import finish
 from hpcflow.errors import MALFORMED, CommError, DeathError, HpcflowError
+from hpcflow.plan.ir.program import Part
 from hpcflow.runtime.device.shared_arena import Lanes
+from hpcflow.runtime.dynamic_types import Json
 from hpcflow.runtime.executor.executor import Engine
 from hpcflow.runtime.failure import error_serialization
 from hpcflow.runtime.failure.collective_guard import Company
@@ -58,7 +60,7 @@ from hpcflow.runtime.step.server_driven_plan import Repeated
 from hpcflow.runtime.step.step_channels import Link, Lost, Sums
 from hpcflow.runtime.step.step_instance import Compiled, Instance
 
-Queue = collections.deque[Any]
+Queue = collections.deque[Json]
 
 
 class Driven(Protocol):
@@ -118,11 +120,11 @@ class Host(Protocol):
         """Make a partition ready that a session of rank `driver` has sent."""
         ...
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> Json:
         """The report of this rank."""
         ...
 
-    def answer(self, request: dict[str, Any], reply: Reply) -> None:
+    def answer(self, request: Json, reply: Reply) -> None:
         """Call a service."""
         ...
 
@@ -347,7 +349,7 @@ class Control:
             body = error_serialization.encode(error)
             self.tell(driver, StepFailed(plan, instance.slot, instance.step), body)
 
-    def _reply(self, source: int, answer: dict[str, Any]) -> None:
+    def _reply(self, source: int, answer: Json) -> None:
         text = np.frombuffer(json.dumps(answer).encode(), np.uint8)
         size = np.array([text.size], np.int64)
         for message in (size, text):
@@ -363,7 +365,7 @@ class Control:
             data = np.frombuffer(body, np.uint8)
             self.engine.await_(self.comm.send(data, rank, BODY_TAG), None, "body")
 
-    def register(self, rank: int, plan: int, part: Any, facts: dict[str, Any]) -> None:
+    def register(self, rank: int, plan: int, part: Part, facts: Json) -> None:
         """Send `rank` its partition of plan number `plan`."""
         from hpcflow.plan.serialization import partition_codec
 
@@ -371,7 +373,7 @@ class Control:
         body = len(head).to_bytes(8, "little") + head + partition_codec.encode(part)
         self.tell(rank, RegisterPlan(plan), body)
 
-    def declare(self, server: int, parts: Iterable[Any]) -> None:
+    def declare(self, server: int, parts: Iterable[Part]) -> None:
         """Send what the partitions `parts` need of servers to `server`, the first of them."""
         body = self.declared.new(parts)
         if body:
@@ -401,17 +403,15 @@ class Control:
         """Append a number to the `notes` of another driver."""
         self.engine.with_baton(lambda: self.tell(rank, SendNumber(number)), lambda: True)
 
-    def post(self, rank: int, request: Mapping[str, Any]) -> None:
+    def post(self, rank: int, request: Json) -> None:
         """Call a service of a rank without an answer; the caller holds the progress lock."""
         self.tell(rank, PostRequest(), json.dumps(request).encode())
 
-    def ask_report(self, rank: int) -> dict[str, Any]:
+    def ask_report(self, rank: int) -> Json:
         """Request the report of a served rank and wait for it."""
         return self._ask({rank: (RequestReport(), b"")})()[rank]
 
-    def call(
-        self, requests: Mapping[int, Mapping[str, Any]]
-    ) -> Callable[[], dict[int, dict[str, Any]]]:
+    def call(self, requests: Mapping[int, Json]) -> Callable[[], dict[int, Json]]:
         """Call services of served ranks concurrently; the returned function waits for the answers.
 
         A request is plain data; its "service" names one of `runtime/job/service_registry.py`.
@@ -421,18 +421,16 @@ class Control:
             {rank: (CallService(), json.dumps(one).encode()) for rank, one in requests.items()}
         )
 
-    def _ask(
-        self, messages: Mapping[int, tuple[Header, bytes]]
-    ) -> Callable[[], dict[int, dict[str, Any]]]:
+    def _ask(self, messages: Mapping[int, tuple[Header, bytes]]) -> Callable[[], dict[int, Json]]:
         sizes = {rank: np.zeros(1, np.int64) for rank in messages}
-        replies: dict[int, Any] = {}
+        replies: dict[int, Request] = {}
 
         def begin() -> None:
             for rank, (header, body) in messages.items():
                 replies[rank] = self.comm.recv(sizes[rank], rank, REPLY_TAG)
                 self.tell(rank, header, body)
 
-        def answers() -> dict[int, dict[str, Any]]:
+        def answers() -> dict[int, Json]:
             found = {}
             for rank, reply in replies.items():
                 try:
@@ -462,5 +460,5 @@ def _nothing_came() -> bool:
     return False
 
 
-def _unanswered(answer: dict[str, Any]) -> None:
+def _unanswered(answer: Json) -> None:
     """Discard the answer of a POST."""

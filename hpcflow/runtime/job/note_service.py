@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from hpcflow.runtime.dynamic_types import Json
 
-def answer(context: Any, request: dict[str, Any], reply: Callable[[dict[str, Any]], None]) -> None:
+
+def answer(context: Any, request: Json, reply: Callable[[Json], None]) -> None:
     """Store the request, so that this rank's next step sees it, and reply."""
     if request["service"] == "shares":
         context.control.shares[request["session"]].append(request)

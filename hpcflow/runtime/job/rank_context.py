@@ -23,6 +23,7 @@ from hpcflow.platform import cpu_threads, rank_logging
 from hpcflow.platform.rank_logging import logger
 from hpcflow.runtime.device.memory_accounting import Expected, report
 from hpcflow.runtime.device.shared_arena import Lanes
+from hpcflow.runtime.dynamic_types import Json
 from hpcflow.runtime.failure import abort_on_error, replica_loss_recovery
 from hpcflow.runtime.failure.replica_loss_recovery import Survival
 from hpcflow.runtime.job import service_registry
@@ -59,8 +60,16 @@ class Unfinished(Protocol):
         """Wait for its end."""
         ...
 
-    def heard(self, told: dict[str, Any]) -> None:
+    def heard(self, told: Json) -> None:
         """Handle a message of another rank about it; called with the progress lock held."""
+        ...
+
+
+class Prefetching(Protocol):
+    """A step with prefetched values."""
+
+    def discard(self) -> None:
+        """Discard the values: they are about to change."""
         ...
 
 
@@ -84,7 +93,7 @@ class Context(Rank):
         self.control: Control | None = None
         self.watching: Watching | None = None
         self.on_plan = on_plan
-        self.ahead: set[Any] = set()  # steps with prefetched values
+        self.ahead: set[Prefetching] = set()
         self.repeated: set[str] = set()  # names of the updates whose plans the servers repeat
         self.saving: Unfinished | None = None  # the last asynchronous save of this rank
         self.profile: Profile | None = None
@@ -137,7 +146,7 @@ class Context(Rank):
                 self.join_sums(group)
         self.control = Control(self.engine, self, Lanes(self))
 
-    def answer(self, request: dict[str, Any], reply: Reply) -> None:
+    def answer(self, request: Json, reply: Reply) -> None:
         """Call the service of this rank that `request` names."""
         service_registry.answer(self, request, reply)
 
@@ -274,7 +283,7 @@ class Context(Rank):
         """
         return self.survival is not None and self.survival.mend()
 
-    def discard_ahead(self, but: Any = None) -> None:
+    def discard_ahead(self, but: Prefetching | None = None) -> None:
         """Discard the prefetched values of steps other than `but`: they are about to change."""
         for step in [step for step in self.ahead if step is not but]:
             step.discard()
@@ -296,7 +305,7 @@ class Context(Rank):
         """Barrier of all drivers."""
         self.meet("waiting for each other")
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> Json:
         """The report of this rank: updates, bytes and messages sent, compile time, memory."""
         traffic = self.world.traffic if self.world else None
         if self.profile is not None:  # a report is requested at the end of the job
@@ -318,7 +327,7 @@ class Context(Rank):
             **self.counts.report(traffic),
         }
 
-    def reports(self, mine: dict[str, Any] | None = None) -> list[dict[str, Any]] | None:
+    def reports(self, mine: Json | None = None) -> list[Json] | None:
         """The reports of all ranks, on the chief; None elsewhere. All drivers call it.
 
         `mine` is merged into this driver's report.

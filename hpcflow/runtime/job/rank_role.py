@@ -8,7 +8,7 @@ import itertools
 import os
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from hpcflow.plan.ir.program import Cluster
 from hpcflow.ps import sync_rules
 from hpcflow.ps.sync_rule import SyncRule
 from hpcflow.runtime.device import device
+from hpcflow.runtime.dynamic_types import Json
 from hpcflow.runtime.executor.executor import Engine
 from hpcflow.runtime.job.stop_signal import Stop
 from hpcflow.runtime.profile.variable_traffic_counters import measured
@@ -88,7 +89,7 @@ class Rank:
         self.followers: weakref.WeakSet[Follower] = weakref.WeakSet()  # notified of lost replicas
         self.crowded = crowded_hosts
         self.spares: frozenset[int] = frozenset()  # ranks whose death the job may survive
-        self.lost: list[dict[str, Any]] = []  # ranks that have died: rank, task, host
+        self.lost: list[Json] = []  # ranks that have died: rank, task, host
         self.names: tuple[str, ...] = ()  # task names of all ranks at the start of the job
         self.rebuilding = False
         self.checkpoint = ""  # path of the newest checkpoint

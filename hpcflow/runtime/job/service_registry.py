@@ -12,8 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from hpcflow.errors import MALFORMED, CommError, HpcflowError
+from hpcflow.runtime.dynamic_types import Json
 
-Reply = Callable[[dict[str, Any]], None]
+Reply = Callable[[Json], None]
 SERVICES = {  # modules with answer(context, request, reply)
     "checkpoint": "hpcflow.checkpoint.checkpoint_service",
     "losses": "hpcflow.runtime.failure.data_progress",
@@ -30,7 +31,7 @@ STATES = {  # modules that define a type of state and its waiting ops
 }
 
 
-def answer(context: Any, request: dict[str, Any], reply: Reply) -> None:
+def answer(context: Any, request: Json, reply: Reply) -> None:
     """Call the service that `request` names; it calls `reply` with its answer, plain data.
 
     Errors: CommError for an unknown service or a malformed request.

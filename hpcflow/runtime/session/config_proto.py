@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from hpcflow.errors import ArgumentError
 from hpcflow.platform.exception_translation import shown, user_line
+from hpcflow.runtime.dynamic_types import Json
 
 
 class Message:
@@ -20,7 +21,7 @@ class Message:
     Errors: ArgumentError for an unknown field or a value of another type.
     """
 
-    _fields: ClassVar[dict[str, Any]] = {}  # name -> default value, or type: Message, list, dict
+    _fields: ClassVar[Json] = {}  # name -> default value, or type: Message, list, dict
 
     def __init__(self, **fields: Any) -> None:
         for name, default in self._fields.items():
@@ -105,7 +106,7 @@ class OptimizerOptions(Message):
 
     L1, L0 = 0, -1
     DEFAULT, OFF, ON_1, ON_2 = 0, -1, 1, 2
-    _fields: ClassVar[dict[str, Any]] = {
+    _fields: ClassVar[Json] = {
         "do_common_subexpression_elimination": False,
         "do_constant_folding": False,
         "max_folded_constant_in_bytes": 0,
@@ -120,7 +121,7 @@ class RewriterConfig(Message):
     """TensorFlow's Grappler rewriters; no field has an effect here."""
 
     DEFAULT, ON, OFF, AGGRESSIVE = 0, 1, 2, 3
-    _fields: ClassVar[dict[str, Any]] = {
+    _fields: ClassVar[Json] = {
         "arithmetic_optimization": 0,
         "auto_mixed_precision": 0,
         "constant_folding": 0,
@@ -145,7 +146,7 @@ class RewriterConfig(Message):
 class GraphOptions(Message):
     """TensorFlow's graph options; no field has an effect here."""
 
-    _fields: ClassVar[dict[str, Any]] = {
+    _fields: ClassVar[Json] = {
         "enable_recv_scheduling": False,
         "optimizer_options": OptimizerOptions,
         "rewrite_options": RewriterConfig,
@@ -161,7 +162,7 @@ class GraphOptions(Message):
 class GPUOptions(Message):
     """TensorFlow's GPU memory options; no field has an effect here."""
 
-    _fields: ClassVar[dict[str, Any]] = {
+    _fields: ClassVar[Json] = {
         "per_process_gpu_memory_fraction": 0.0,
         "allow_growth": False,
         "allocator_type": "",
@@ -184,7 +185,7 @@ class ConfigProto(Message):
     The other fields have no effect, but for warnings.
     """
 
-    _fields: ClassVar[dict[str, Any]] = {
+    _fields: ClassVar[Json] = {
         "device_count": dict,
         "intra_op_parallelism_threads": 0,
         "inter_op_parallelism_threads": 0,
@@ -205,7 +206,7 @@ class RunOptions(Message):
     """Options of one run: `session.run(y, options=hf.RunOptions(timeout_in_ms=500))`."""
 
     NO_TRACE, SOFTWARE_TRACE, HARDWARE_TRACE, FULL_TRACE = range(4)
-    _fields: ClassVar[dict[str, Any]] = {
+    _fields: ClassVar[Json] = {
         "trace_level": 0,
         "timeout_in_ms": 0,
         "inter_op_thread_pool": 0,
@@ -217,7 +218,7 @@ class RunOptions(Message):
 class NodeExecStats(Message):
     """The times of an operation in microseconds and nanoseconds; ends are relative to the start."""
 
-    _fields: ClassVar[dict[str, Any]] = {
+    _fields: ClassVar[Json] = {
         "node_name": "",
         "all_start_micros": 0,
         "op_start_rel_micros": 0,
@@ -239,16 +240,16 @@ class NodeExecStats(Message):
 class DeviceStepStats(Message):
     """The operations that ran on a device."""
 
-    _fields: ClassVar[dict[str, Any]] = {"device": "", "node_stats": list}
+    _fields: ClassVar[Json] = {"device": "", "node_stats": list}
 
 
 class StepStats(Message):
     """The operations that ran, by device."""
 
-    _fields: ClassVar[dict[str, Any]] = {"dev_stats": list}
+    _fields: ClassVar[Json] = {"dev_stats": list}
 
 
 class RunMetadata(Message):
     """Output of a run: `step_stats`, if it was traced."""
 
-    _fields: ClassVar[dict[str, Any]] = {"step_stats": StepStats, "partition_graphs": list}
+    _fields: ClassVar[Json] = {"step_stats": StepStats, "partition_graphs": list}

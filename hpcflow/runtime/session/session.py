@@ -7,7 +7,7 @@ import functools
 import gc
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from hpcflow.plan.pass_list import make_plan
 from hpcflow.runtime.device.device import DeviceAttributes, attributes
 from hpcflow.runtime.device.dlpack_exchange import shared
 from hpcflow.runtime.device.shared_arena import Lanes, SharedArena
+from hpcflow.runtime.dynamic_types import Fed, Feeds, Fetches, Given, Rebuild
 from hpcflow.runtime.failure.replica_loss_recovery import Interrupted
 from hpcflow.runtime.job import unsaved_training_warning
 from hpcflow.runtime.job.collective_agreement import agree
@@ -36,13 +37,13 @@ from hpcflow.runtime.step.feed_and_fetch import as_fed, by_tensor, has_composite
 from hpcflow.runtime.step.partial_run import PartialRun
 from hpcflow.runtime.step.plan_cache import Outlook
 from hpcflow.runtime.step.plan_preparation import evaluate, tell_traffic
-from hpcflow.runtime.step.planned_step import Feeds, PlannedStep, Runner, Step, fetched
+from hpcflow.runtime.step.planned_step import PlannedStep, Runner, Step, fetched
 from hpcflow.runtime.step.shape_specialization import Family, Growth
 from hpcflow.runtime.step.step_channels import Sums
 from hpcflow.runtime.step.step_deadline import Deadline
 
 S = TypeVar("S", bound="Session")
-_NO_FEEDS: dict[Any, Any] = {}
+_NO_FEEDS: Fed = {}
 
 
 _collecting = threading.Lock()
@@ -55,8 +56,8 @@ class Found(NamedTuple):
     """
 
     step: Step
-    rebuild: Callable[..., Any]
-    fed: dict[Tensor, Any]
+    rebuild: Rebuild
+    fed: dict[Tensor, Given]
     arrays: dict[Tensor, np.ndarray]
 
 
@@ -64,7 +65,7 @@ class Timed(NamedTuple):
     """A step that runs with deadlines; `gather` gets its feeds from a feed_dict, or None."""
 
     step: Step
-    rebuild: Callable[..., Any]
+    rebuild: Rebuild
     gather: Callable[[Feeds], list[np.ndarray] | None]
 
 
@@ -99,9 +100,9 @@ class Session:
         self.store = self.context.new_store()  # variables that live on this rank
         self._arena = SharedArena(self.context)
         self._lanes = Lanes(self.context)
-        self._runners: dict[Any, Runner] = {}  # fetches -> the last runner
-        self._timed: dict[Any, Timed] = {}  # fetches -> the last step with a deadline
-        self._families: dict[Any, Family] = {}  # (fetches, fed tensors) -> their plans
+        self._runners: dict[Fetches, Runner] = {}  # fetches -> the last runner
+        self._timed: dict[Fetches, Timed] = {}  # fetches -> the last step with a deadline
+        self._families: dict[Fetches, Family] = {}  # (fetches, fed tensors) -> their plans
         self._growth = Growth()
         self._lock = threading.Lock()
         self._closed = False
@@ -111,13 +112,13 @@ class Session:
 
     def run(
         self,
-        fetches: Any,
+        fetches: Fetches,
         feed_dict: Feeds | None = None,
         options: RunOptions | None = None,
         run_metadata: RunMetadata | None = None,
         *,
         deadline: float | None = None,
-    ) -> Any:
+    ) -> Fetches:
         """Compute `fetches`, a tensor, operation, variable, or lists, tuples and dicts of them.
 
         A step that is not complete `deadline` seconds after the call is cancelled; later steps can
@@ -153,7 +154,7 @@ class Session:
             self._go_on()
             return self.run(fetches, feed_dict)
 
-    def plan(self, fetches: Any, feed_dict: Feeds | None = None) -> Plan:
+    def plan(self, fetches: Fetches, feed_dict: Feeds | None = None) -> Plan:
         """The plan that `run` would execute for these fetches and feeds; nothing runs."""
         wanted: list[Tensor | Operation] = []
         structure(self.graph, fetches, wanted)
@@ -163,11 +164,11 @@ class Session:
 
     def make_callable(
         self,
-        fetches: Any,
-        feed_list: Sequence[Any] | None = None,
+        fetches: Fetches,
+        feed_list: Sequence[Given] | None = None,
         *,
         deadline: float | None = None,
-    ) -> Callable[..., Any]:
+    ) -> Callable[..., Fetches]:
         """A function of the values of `feed_list`, in that order, that computes `fetches`.
 
         `deadline` applies to each call, as in `run`.
@@ -176,7 +177,7 @@ class Session:
         fed = [self._fed(key) for key in feed_list or ()]
         find = functools.partial(self._find, fetches, name=object())
 
-        def call(*values: Any) -> Any:
+        def call(*values: Given) -> Fetches:
             if len(values) != len(fed):
                 raise FeedError(
                     f"the callable takes {len(fed)} values, not {len(values)}",
@@ -197,13 +198,17 @@ class Session:
 
         return call
 
-    def partial_run_setup(self, fetches: Any, feeds: Sequence[Any] | None = None) -> PartialRun:
+    def partial_run_setup(
+        self, fetches: Fetches, feeds: Sequence[Given] | None = None
+    ) -> PartialRun:
         """A step for `partial_run` with all its fetches and feeds, which may be fed in portions."""
         wanted: list[Tensor | Operation] = []
         structure(self.graph, fetches, wanted)
         return PartialRun(wanted, [self._fed(key) for key in feeds or ()])
 
-    def partial_run(self, handle: PartialRun, fetches: Any, feed_dict: Feeds | None = None) -> Any:
+    def partial_run(
+        self, handle: PartialRun, fetches: Fetches, feed_dict: Feeds | None = None
+    ) -> Fetches:
         """Compute `fetches` of the step `handle` from all feeds given so far.
 
         Each operation of the step runs at most once; values that later fetches need are kept. A
@@ -221,7 +226,7 @@ class Session:
             values = step.run(*part.feeds.values())
         return rebuild(handle.end(part, values, wanted))
 
-    def share(self, variable: Any) -> Any:
+    def share(self, variable: Given) -> Fetches:
         """Export the memory of a variable that is on this rank; see `Variable.dlpack`.
 
         Errors: FetchError if the variable is not initialized or on another rank.
@@ -298,7 +303,7 @@ class Session:
 
     # -- finding the step of a run
 
-    def _find(self, fetches: Any, feed_dict: Feeds, name: Any = None) -> Any:
+    def _find(self, fetches: Fetches, feed_dict: Feeds, name: Fetches = None) -> Fetches:
         """Run the first time, or with feeds of other shapes than the last time."""
         if has_composites(feed_dict):
             return self.run(fetches, by_tensor(feed_dict))
@@ -318,13 +323,13 @@ class Session:
                 gc.collect()  # a step and its segments are a reference cycle
         return values
 
-    def _forget(self, step: Step, name: Any) -> None:
+    def _forget(self, step: Step, name: Fetches) -> None:
         """Drop a step that is unlikely to run again; if it does, it is compiled again."""
         with self._lock:
             self._families = {k: f for k, f in self._families.items() if not f.has(step)}
             self._runners = {k: runner for k, runner in self._runners.items() if k != name}
 
-    def _found(self, fetches: Any, feed_dict: Feeds, traced: bool = False) -> Found:
+    def _found(self, fetches: Fetches, feed_dict: Feeds, traced: bool = False) -> Found:
         """The step for fetches and feeds, compiled on first use."""
         wanted: list[Tensor | Operation] = []
         rebuild = structure(self.graph, fetches, wanted)
@@ -336,11 +341,11 @@ class Session:
     def _run_within(
         self,
         deadline: Deadline | None,
-        fetches: Any,
+        fetches: Fetches,
         feed_dict: Feeds,
-        name: Any = None,
+        name: Fetches = None,
         traced: RunMetadata | None = None,
-    ) -> Any:
+    ) -> Fetches:
         """Run with a deadline, or traced into `traced`, or both."""
         if self._fewer:
             renew(feed_dict)
@@ -356,7 +361,7 @@ class Session:
             return self._run_within(deadline, fetches, feed_dict, name, traced)
 
     def _gathered(
-        self, fetches: Any, feed_dict: Feeds, name: Any
+        self, fetches: Fetches, feed_dict: Feeds, name: Fetches
     ) -> tuple[Timed, list[np.ndarray]]:
         """The step of fetches that run with deadlines, and its feeds."""
         name = _name(fetches) if name is None else name
@@ -373,7 +378,7 @@ class Session:
                 self._timed[name] = timed
         return timed, arrays
 
-    def prepare(self, fetches: Any) -> None:
+    def prepare(self, fetches: Fetches) -> None:
         """Plan `fetches` and register the partitions on their ranks; nothing runs.
 
         Each rank then has the state objects of the variables that it hosts.
@@ -409,7 +414,7 @@ class Session:
             assert family is not None
             return family.step(arrays, self._make)
 
-    def _fed(self, key: Any) -> Tensor:
+    def _fed(self, key: Given) -> Tensor:
         tensor = self.graph.get_tensor_by_name(key) if isinstance(key, str) else key
         if hasattr(tensor, "fetched"):  # a variable: feeds all its reads
             tensor = tensor.fetched
@@ -512,7 +517,7 @@ def _nothing(feed_dict: Feeds) -> None:
     """The `gather` of a step without one: its feeds are looked up in each run."""
 
 
-def _name(fetches: Any) -> Any:
+def _name(fetches: Fetches) -> Fetches:
     """The key of the runner of these fetches; with their type, as equal tuples may differ in it."""
     kind = fetches.__class__
     if kind is list:
@@ -520,7 +525,7 @@ def _name(fetches: Any) -> Any:
     return (kind, fetches) if isinstance(fetches, tuple) else fetches
 
 
-def renew(feeds: Any) -> None:
+def renew(feeds: Given) -> None:
     """Shard a batch of `hf.data` again if replicas have been lost since it was sharded."""
     if hasattr(feeds, "renew"):
         feeds.renew()

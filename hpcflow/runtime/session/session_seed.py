@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from typing import Any
+
+from hpcflow.runtime.dynamic_types import Attributes
 
 
 class Seed:
@@ -24,7 +24,7 @@ class Seed:
         digest = hashlib.blake2b(f"{job}:{session}".encode(), digest_size=16).digest()
         self.mask = int.from_bytes(digest, "little")  # 128 bits, as keys
 
-    def key(self, attrs: Mapping[str, Any]) -> int:
+    def key(self, attrs: Attributes) -> int:
         """The random key of an op in this session."""
         key: int = attrs["key"]
         return key ^ self.mask if attrs.get("unseeded") else key

@@ -7,13 +7,13 @@ FIFO.
 from __future__ import annotations
 
 import collections
-from typing import Any
 
 import numpy as np
 
 from hpcflow.errors import CancelledError, RangeError, ShapeError
 from hpcflow.graph.static_shape import merge, show
 from hpcflow.plan.ir.program import Node
+from hpcflow.runtime.dynamic_types import DeviceArray, Value
 from hpcflow.runtime.executor.async_ops import Over, Wait, waiting
 from hpcflow.runtime.state.queue_backpressure import Attempt
 from hpcflow.runtime.state.queue_op_execution import Attempted
@@ -73,7 +73,7 @@ class DenseAccumulator(Accumulator):
 
     def __init__(self, node: Node) -> None:
         super().__init__(node)
-        self._sum: Any = None
+        self._sum: DeviceArray = None
 
     def add(self, *gradient: np.ndarray) -> None:
         """Add a gradient."""
@@ -148,21 +148,21 @@ state("SparseConditionalAccumulator", "accumulator")(SparseAccumulator)
 
 @waiting("AccumulatorApplyGradient")
 def _apply(
-    instance: Instance, node: Node, accumulator: Accumulator, step: Any, *gradient: Any
+    instance: Instance, node: Node, accumulator: Accumulator, step: Value, *gradient: Value
 ) -> Wait:
     accumulator.apply(int(step), *gradient)
     return Over(instance, node)
 
 
 @waiting("AccumulatorTakeGradient")
-def _take(instance: Instance, node: Node, accumulator: Accumulator, required: Any) -> Wait:
+def _take(instance: Instance, node: Node, accumulator: Accumulator, required: Value) -> Wait:
     if required < 1:
         raise RangeError(f"{int(required)} gradients were asked for; one or more are needed")
     return Attempted(instance, node, accumulator.take(int(required)), "one")
 
 
 @waiting("AccumulatorSetGlobalStep")
-def _set_step(instance: Instance, node: Node, accumulator: Accumulator, step: Any) -> Wait:
+def _set_step(instance: Instance, node: Node, accumulator: Accumulator, step: Value) -> Wait:
     accumulator.step = int(step)
     return Over(instance, node)
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 import collections
 import heapq
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from hpcflow.errors import CancelledError, HpcflowError, OutOfRangeError
+from hpcflow.runtime.dynamic_types import Attributes, Value
 
-Element = tuple[Any, ...]
+Element = tuple[Value, ...]
 
 
 class Kept(Protocol):
@@ -286,7 +287,7 @@ def _nobody() -> None:
     """Default of `Attempt.tell`: does nothing."""
 
 
-ORDERS: dict[str, Callable[[dict[str, Any]], Kept]] = {
+ORDERS: dict[str, Callable[[Attributes], Kept]] = {
     "FIFOQueue": lambda attrs: FifoOrder(),
     "PaddingFIFOQueue": lambda attrs: FifoOrder(),
     "RandomShuffleQueue": lambda attrs: RandomOrder(attrs["key"]),

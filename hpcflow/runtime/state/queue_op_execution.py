@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -11,6 +10,7 @@ from hpcflow.errors import RangeError, ShapeError
 from hpcflow.graph.dtypes import string
 from hpcflow.graph.static_shape import Shape, merge, show
 from hpcflow.plan.ir.program import Node
+from hpcflow.runtime.dynamic_types import Value
 from hpcflow.runtime.executor.async_ops import Over, Wait, waiting
 from hpcflow.runtime.state.queue_backpressure import ORDERS, Attempt, Element, Queue
 from hpcflow.runtime.state.state_store import state
@@ -28,7 +28,7 @@ for _type in ORDERS:
     state(_type, "queue")(_make)
 
 
-def _chosen(node: Node, inputs: Sequence[Any]) -> tuple[Queue, Sequence[Any]]:
+def _chosen(node: Node, inputs: Sequence[Value]) -> tuple[Queue, Sequence[Value]]:
     """The queue of an op, selected by an index input if there are several; and the other inputs."""
     count = node.attrs["queues"]
     if count == 1:
@@ -71,7 +71,7 @@ class Attempted:
 
 
 @waiting("QueueEnqueue")
-def _enqueue(instance: Instance, node: Node, *inputs: Any) -> Wait:
+def _enqueue(instance: Instance, node: Node, *inputs: Value) -> Wait:
     queue, parts = _chosen(node, inputs)
     shapes = node.attrs["shapes"] or [None] * len(parts)
     element = tuple(_kept(p, s) for p, s in zip(parts, shapes, strict=True))
@@ -79,7 +79,7 @@ def _enqueue(instance: Instance, node: Node, *inputs: Any) -> Wait:
 
 
 @waiting("QueueEnqueueMany")
-def _enqueue_many(instance: Instance, node: Node, *inputs: Any) -> Wait:
+def _enqueue_many(instance: Instance, node: Node, *inputs: Value) -> Wait:
     queue, parts = _chosen(node, inputs)
     shapes = node.attrs["shapes"] or [None] * len(parts)
     columns = [
@@ -92,7 +92,7 @@ def _enqueue_many(instance: Instance, node: Node, *inputs: Any) -> Wait:
     return Attempted(instance, node, queue.enqueue(list(zip(*rows, strict=True))))
 
 
-def _kept(part: Any, shape: Shape) -> np.ndarray:
+def _kept(part: Value, shape: Shape) -> np.ndarray:
     """A copy of an input.
 
     Errors: ShapeError if its shape does not fit.
@@ -107,22 +107,22 @@ def _kept(part: Any, shape: Shape) -> np.ndarray:
 
 
 @waiting("QueueDequeue")
-def _dequeue(instance: Instance, node: Node, *inputs: Any) -> Wait:
+def _dequeue(instance: Instance, node: Node, *inputs: Value) -> Wait:
     queue, _ = _chosen(node, inputs)
     return Attempted(instance, node, queue.dequeue(), "one")
 
 
 @waiting("QueueDequeueMany")
-def _dequeue_many(instance: Instance, node: Node, *inputs: Any) -> Wait:
+def _dequeue_many(instance: Instance, node: Node, *inputs: Value) -> Wait:
     return _take(instance, node, inputs, some=False)
 
 
 @waiting("QueueDequeueUpTo")
-def _dequeue_up_to(instance: Instance, node: Node, *inputs: Any) -> Wait:
+def _dequeue_up_to(instance: Instance, node: Node, *inputs: Value) -> Wait:
     return _take(instance, node, inputs, some=True)
 
 
-def _take(instance: Instance, node: Node, inputs: Sequence[Any], some: bool) -> Wait:
+def _take(instance: Instance, node: Node, inputs: Sequence[Value], some: bool) -> Wait:
     queue, (count,) = _chosen(node, inputs)
     if count < 0:
         raise RangeError(f"{int(count)} elements were asked for")
@@ -152,18 +152,18 @@ def _joined(node: Node, elements: list[Element]) -> list[np.ndarray]:
 
 
 @waiting("QueueClose")
-def _close(instance: Instance, node: Node, *inputs: Any) -> Wait:
+def _close(instance: Instance, node: Node, *inputs: Value) -> Wait:
     queue, _ = _chosen(node, inputs)
     return Attempted(instance, node, queue.close(node.attrs["cancel"]))
 
 
 @waiting("QueueSize")
-def _size(instance: Instance, node: Node, *inputs: Any) -> Wait:
+def _size(instance: Instance, node: Node, *inputs: Value) -> Wait:
     queue, _ = _chosen(node, inputs)
     return Over(instance, node, np.array(len(queue), np.int32))
 
 
 @waiting("QueueIsClosed")
-def _is_closed(instance: Instance, node: Node, *inputs: Any) -> Wait:
+def _is_closed(instance: Instance, node: Node, *inputs: Value) -> Wait:
     queue, _ = _chosen(node, inputs)
     return Over(instance, node, np.array(queue.closed))

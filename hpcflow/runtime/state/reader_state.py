@@ -5,12 +5,12 @@ from __future__ import annotations
 import collections
 import os
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 
 from hpcflow.errors import DataError, HpcflowError, RangeError
 from hpcflow.plan.ir.program import Node
+from hpcflow.runtime.dynamic_types import Attributes, Value
 from hpcflow.runtime.executor.async_ops import Over, Wait, waiting
 from hpcflow.runtime.state.queue_backpressure import Attempt, Queue
 from hpcflow.runtime.state.state_store import state
@@ -19,23 +19,23 @@ from hpcflow.runtime.step.step_instance import Instance
 Record = tuple[bytes, bytes]  # key, value
 
 
-def _lines(name: bytes, attrs: dict[str, Any]) -> Iterator[Record]:
+def _lines(name: bytes, attrs: Attributes) -> Iterator[Record]:
     with open(name, "rb") as file:
         for number, line in enumerate(file, 1):
             if number > attrs["skip_header_lines"]:
                 yield b"%s:%d" % (name, number), line.removesuffix(b"\n").replace(b"\r", b"")
 
 
-def _whole(name: bytes, attrs: dict[str, Any]) -> Iterator[Record]:
+def _whole(name: bytes, attrs: Attributes) -> Iterator[Record]:
     with open(name, "rb") as file:
         yield name, file.read()
 
 
-def _itself(name: bytes, attrs: dict[str, Any]) -> Iterator[Record]:
+def _itself(name: bytes, attrs: Attributes) -> Iterator[Record]:
     yield name, name
 
 
-def _fixed(name: bytes, attrs: dict[str, Any]) -> Iterator[Record]:
+def _fixed(name: bytes, attrs: Attributes) -> Iterator[Record]:
     size, hop, at = attrs["record_bytes"], attrs["hop_bytes"], attrs["header_bytes"]
     with open(name, "rb") as file:
         end = os.fstat(file.fileno()).st_size - attrs["footer_bytes"]
@@ -46,7 +46,7 @@ def _fixed(name: bytes, attrs: dict[str, Any]) -> Iterator[Record]:
             at, number = at + hop, number + 1
 
 
-KINDS: dict[str, Callable[[bytes, dict[str, Any]], Iterator[Record]]] = {
+KINDS: dict[str, Callable[[bytes, Attributes], Iterator[Record]]] = {
     "TextLine": _lines,
     "WholeFile": _whole,
     "Identity": _itself,
@@ -176,7 +176,7 @@ def _begin(instance: Instance, node: Node, reader: Reader, queue: Queue) -> Wait
 
 
 @waiting("ReaderReadUpTo")
-def _begin_some(instance: Instance, node: Node, reader: Reader, queue: Queue, count: Any) -> Wait:
+def _begin_some(instance: Instance, node: Node, reader: Reader, queue: Queue, count: Value) -> Wait:
     if count < 1:
         raise RangeError(f"{int(count)} records were asked for", op=node.name, line=node.line)
     return _Read(instance, node, reader, queue, int(count))

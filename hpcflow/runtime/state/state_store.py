@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import math
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from hpcflow.plan.ir.attribute_values import canonical
 from hpcflow.plan.ir.program import Node
 from hpcflow.platform.exception_translation import shown
 from hpcflow.runtime.device.device import Device
+from hpcflow.runtime.dynamic_types import DeviceArray, Json, State
 from hpcflow.runtime.job import service_registry
 from hpcflow.runtime.session.session_seed import Seed
 from hpcflow.runtime.state.variable_declarations import differ, what_of
@@ -59,16 +60,16 @@ class VariableState:
         self.rows: tuple[int, int] = node.attrs.get("piece") or (0, (*self.whole, 1)[0])
         is_part = "copy" in node.attrs or "whole" in node.attrs
         self.variable = node.name.rpartition("/part_")[0] if is_part else node.name
-        self.array: Any = None  # the current version; None until initialized
+        self.array: DeviceArray = None  # the current version; None until initialized
         self.driver = -1  # the rank whose graph had it first, if known
         self.pins = 0  # pins of the current version
-        self.old: dict[int, list[Any]] = {}  # id of an older version -> [array, its pins]
-        self.spare: Any = None  # an unused buffer
+        self.old: dict[int, list[DeviceArray]] = {}  # id of an older version -> [array, its pins]
+        self.spare: DeviceArray = None  # an unused buffer
         # versions whose pins ended outside steps, at any moment, and have not been unpinned yet
-        self.let_go: collections.deque[Any] = collections.deque()
+        self.let_go: collections.deque[DeviceArray] = collections.deque()
         self.updates = 0  # updates applied, initialization not counted
 
-    def read(self) -> Any:
+    def read(self) -> DeviceArray:
         """The current version, valid until the segment ends.
 
         Errors: UninitializedError.
@@ -82,7 +83,7 @@ class VariableState:
             )
         return self.array
 
-    def pin(self) -> Any:
+    def pin(self) -> DeviceArray:
         """The current version, unchanged until `unpin`.
 
         Errors: UninitializedError.
@@ -91,14 +92,14 @@ class VariableState:
         self.pins += 1
         return array
 
-    def reserve(self) -> Any:
+    def reserve(self) -> DeviceArray:
         """Allocate and return the second buffer; None if any version is pinned."""
         if self._pinned() or self.old:
             return None
         self.spare = self._spare_buffer()
         return self.spare
 
-    def unpin(self, array: Any) -> None:
+    def unpin(self, array: DeviceArray) -> None:
         """End one pin of version `array`; an old version without pins becomes the spare buffer."""
         if array is self.array:
             self.pins -= 1
@@ -109,7 +110,7 @@ class VariableState:
             found = self.old.pop(id(array))[0]
             self.spare = None if self.array is None else found  # None: the variable is closed
 
-    def write(self) -> Any:
+    def write(self) -> DeviceArray:
         """The array that an update changes in place: the current one, or a copy if it is pinned."""
         current = self.read()
         self.updates += 1
@@ -119,18 +120,18 @@ class VariableState:
         fresh[...] = current
         return fresh
 
-    def stays(self, array: Any) -> bool:
+    def stays(self, array: DeviceArray) -> bool:
         """Whether `array` is the current version and an update would change it in place."""
         return self.array is array and array is not None and not (self.pins and self._pinned())
 
-    def assign(self, value: Any, initial: bool = False) -> None:
+    def assign(self, value: DeviceArray, initial: bool = False) -> None:
         """Make `value` the current version."""
         if not initial:
             self.updates += 1
         target = self._second() if self.array is None or self._pinned() else self.array
         target[...] = value
 
-    def adopt(self, value: Any) -> None:
+    def adopt(self, value: DeviceArray) -> None:
         """Set the initial value to `value`, an array with no other users; it is not copied."""
         if self.array is None:
             nbytes = math.prod(self.shape) * self.dtype.itemsize
@@ -139,7 +140,7 @@ class VariableState:
         else:
             self.assign(value, initial=True)
 
-    def begin(self, whole: bool) -> tuple[Any, Any]:
+    def begin(self, whole: bool) -> tuple[DeviceArray, DeviceArray]:
         """Begin a tiled update; returns the array to fill, and the array to copy into it first.
 
         The latter is None if all elements are overwritten (`whole`) or no reader pins the current
@@ -151,7 +152,7 @@ class VariableState:
             return current, None
         return self._spare_buffer(), None if whole else current
 
-    def end(self, filled: Any, updates: int) -> None:
+    def end(self, filled: DeviceArray, updates: int) -> None:
         """A tiled update is over: the filled array becomes the current version."""
         self.updates += updates
         if filled is not self.array:
@@ -169,11 +170,11 @@ class VariableState:
             yield
         self.end(target, 0)
 
-    def refill(self) -> Any:
+    def refill(self) -> DeviceArray:
         """The array, to be overwritten entirely with an initial value while no step runs."""
         return self._second() if self.array is None or self._pinned() else self.array
 
-    def fit(self, value: Any) -> None:
+    def fit(self, value: DeviceArray) -> None:
         """Errors: ShapeError if an update does not have exactly one operand for each element."""
         if value.shape != self.shape:
             raise ShapeError(
@@ -193,20 +194,20 @@ class VariableState:
             self.unpin(self.let_go.popleft())
         return self.pins
 
-    def _second(self) -> Any:
+    def _second(self) -> DeviceArray:
         """A buffer that becomes the current version; pinned versions stay valid."""
         fresh = self._spare_buffer()
         self._install(fresh)
         return fresh
 
-    def _spare_buffer(self) -> Any:
+    def _spare_buffer(self) -> DeviceArray:
         fresh, self.spare = self.spare, None
         if fresh is None:
             what = "variables" if self.array is None else "versions of variables"
             fresh = self.device.hold(what, self.shape, self.dtype)
         return fresh
 
-    def _install(self, fresh: Any) -> None:
+    def _install(self, fresh: DeviceArray) -> None:
         if self.pins:
             self.old[id(self.array)] = [self.array, self.pins]
             self.pins = 0
@@ -215,7 +216,7 @@ class VariableState:
         self.array = fresh
 
 
-Make = Callable[[Node], Any]
+Make = Callable[[Node], State]
 _KINDS: dict[str, Make] = {}
 _NAMED_AS: dict[str, str] = {}  # op type -> its namespace, by default its own
 
@@ -256,11 +257,11 @@ class Store:
         self.number = number
         self.seed = seed or Seed()  # seed of random ops without a seed
         self.states: dict[str, VariableState] = {}
-        self.others: dict[tuple[str, str], tuple[Any, Node]] = {}  # (state, node that created it)
+        self.others: dict[tuple[str, str], tuple[State, Node]] = {}  # (state, node that created it)
         self.driver = -1  # the rank whose plan is being compiled
         self.draws: dict[tuple[str, str], Draws] = {}  # (fetches, random op) -> draws made
 
-    def find(self, node: Node, device: Device) -> Any:
+    def find(self, node: Node, device: Device) -> State:
         """The state of the handle node `node`, created on first use.
 
         Errors: HpcflowError if state of that name exists with another type or other attributes.
@@ -285,7 +286,7 @@ class Store:
             )
         return found
 
-    def known(self, type: str, name: str) -> Any:
+    def known(self, type: str, name: str) -> DeviceArray:
         """Existing state of a type; None if there is none of this name."""
         return self.others.get((_NAMED_AS.get(type, type), name), (None, None))[0]
 
@@ -324,7 +325,7 @@ class Store:
         self.others.clear()
         self.draws.clear()
 
-    def reports(self) -> dict[str, Any]:
+    def reports(self) -> Json:
         """The reports of other state, by name."""
         found = ((key[1], other) for key, (other, _) in self.others.items())
         return {name: other.report() for name, other in found if hasattr(other, "report")}

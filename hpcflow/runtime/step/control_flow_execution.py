@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from hpcflow.errors import HpcflowError
 from hpcflow.graph.dtypes import OPAQUE
 from hpcflow.lowering.python_codegen import POLL_EVERY_S
 from hpcflow.plan.cost.cost_model import seconds_in
 from hpcflow.plan.ir.program import Node
+from hpcflow.runtime.device.device import Device
+from hpcflow.runtime.dynamic_types import KernelFunction, Value
 from hpcflow.runtime.executor.async_ops import waiting
 from hpcflow.runtime.step.step_instance import Instance
 
-Run = Callable[..., Any]
+Run = KernelFunction
 
 
 class Held:
@@ -36,7 +37,7 @@ class Held:
         self.empty = node.attrs["empty"]
         self.own = [_kept if s.dtype in OPAQUE else _copier(device) for s in node.specs]
 
-    def slots(self, inputs: Sequence[Any]) -> list[Any]:
+    def slots(self, inputs: Sequence[Value]) -> list[Value]:
         """The loop variables, each in an array of the loop's own, followed by the captures."""
         begin = self.variables - self.empty
         inits = [own(x) for own, x in zip(self.own, inputs[:begin], strict=False)]
@@ -49,11 +50,11 @@ class Held:
         return error
 
 
-def _kept(value: Any) -> Any:
+def _kept(value: Value) -> Value:
     return value
 
 
-def _copier(device: Any) -> Callable[[Any], Any]:
+def _copier(device: Device) -> KernelFunction:
     xp = device.xp
     return xp.array if xp is not None else lambda value: value
 
@@ -67,7 +68,7 @@ def inline(instance: Instance, node: Node) -> Run:
     run = _branch(held) if node.row.control_flow == "branch" else _loop(held, instance)
     rank = instance.link.engine.rank
 
-    def guarded(*inputs: Any) -> Any:
+    def guarded(*inputs: Value) -> Value:
         try:
             return run(*inputs)
         except HpcflowError as error:
@@ -82,7 +83,7 @@ def _branch(held: Held) -> Run:
     then, other = (held.parts[key].strands[0] for key in ("then", "else"))
     mine, its = held.feeds["then"], held.feeds["else"]
 
-    def run(pred: Any, *slots: Any) -> Any:
+    def run(pred: Value, *slots: Value) -> Value:
         if pred:
             return then(*[slots[i] for i in mine])
         return other(*[slots[i] for i in its])
@@ -122,7 +123,7 @@ def _loop(held: Held, instance: Instance) -> Run:
         poll=polls[1],
         results=_target(variables) if variables else "()",
     )
-    scope: dict[str, Any] = {
+    scope: dict[str, Value] = {
         "slots": held.slots,
         "test": held.parts["cond"].strands[0],
         "step": held.parts["body"].strands[0],
@@ -168,7 +169,7 @@ class _Across:
             self.engine.fail(self.running, self.outer.error)
 
     def start(
-        self, key: str, slots: Sequence[Any], then: Callable[[tuple[Any, ...]], None]
+        self, key: str, slots: Sequence[Value], then: Callable[[tuple[Value, ...]], None]
     ) -> None:
         """Run a partition with values of `slots`; `then` is called with its results."""
         part = self.held.parts[key]
@@ -194,7 +195,7 @@ class _Across:
         self.over = True
         self.engine.fail(self.outer, error)
 
-    def _done(self, then: Callable[[tuple[Any, ...]], None], part: Instance) -> None:
+    def _done(self, then: Callable[[tuple[Value, ...]], None], part: Instance) -> None:
         self.running = None
         values = () if part.torn else part.release()
         if part.error is not None:
@@ -202,11 +203,11 @@ class _Across:
         elif not self.over:
             self.engine.inbox.append(functools.partial(self._go_on, then, values))
 
-    def _go_on(self, then: Callable[[tuple[Any, ...]], None], values: tuple[Any, ...]) -> None:
+    def _go_on(self, then: Callable[[tuple[Value, ...]], None], values: tuple[Value, ...]) -> None:
         if not self.over:
             then(values)
 
-    def end(self, values: Sequence[Any]) -> None:
+    def end(self, values: Sequence[Value]) -> None:
         """Store the outputs; the frame is over."""
         self.outer.put(self.node.name, *values)
         self.over = True
@@ -214,33 +215,33 @@ class _Across:
 
 @waiting("BranchAcross")
 class _BranchAcross(_Across):
-    def __init__(self, instance: Instance, node: Node, pred: Any, *slots: Any) -> None:
+    def __init__(self, instance: Instance, node: Node, pred: Value, *slots: Value) -> None:
         super().__init__(instance, node)
         self.start("then" if pred else "else", slots, self.end)
 
 
 @waiting("LoopAcross")
 class _LoopAcross(_Across):
-    def __init__(self, instance: Instance, node: Node, *inputs: Any) -> None:
+    def __init__(self, instance: Instance, node: Node, *inputs: Value) -> None:
         super().__init__(instance, node)
         self.slots = self.held.slots(inputs)
         self.again = False
         self.test_it()
 
-    def test_it(self, _: tuple[Any, ...] = ()) -> None:
+    def test_it(self, _: tuple[Value, ...] = ()) -> None:
         """Evaluate the condition; iterative, so that short iterations do not nest calls."""
         self.again = True
         while self.again:
             self.again = False
             self.start("cond", self.slots, self.decided)
 
-    def decided(self, values: tuple[Any, ...]) -> None:
+    def decided(self, values: tuple[Value, ...]) -> None:
         if not values[0]:
             self.end(self.slots[: self.held.variables])
             return
         self.start("body", self.slots, self.stepped)
 
-    def stepped(self, values: tuple[Any, ...]) -> None:
+    def stepped(self, values: tuple[Value, ...]) -> None:
         self.slots[: self.held.variables] = values
         if self.held.parts["cond"].code.simple and self.held.parts["body"].code.simple:
             self.again = True

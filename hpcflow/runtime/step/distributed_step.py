@@ -16,6 +16,7 @@ from hpcflow.graph.graph import Operation, Tensor
 from hpcflow.plan.distribution.sync_program_split import attrs_of
 from hpcflow.plan.ir.program import Plan
 from hpcflow.runtime.device.shared_arena import Lanes, SharedArena
+from hpcflow.runtime.dynamic_types import Json, Value
 from hpcflow.runtime.failure.replica_loss_recovery import Interrupted, snapshot
 from hpcflow.runtime.job.message_headers import CancelStep, ForgetPlan, Starts, StartStep
 from hpcflow.runtime.job.rank_context import Context
@@ -68,7 +69,9 @@ class SpanningStep(Step):
         self.broken: BaseException | None = None
         self.closed = ""  # why no step can begin
         self.patient = any(n.row.patient for p in plan.parts.values() for n in p.nodes.values())
-        self.company: Callable[[], Any] = contextlib.nullcontext
+        self.company: Callable[[], contextlib.AbstractContextManager[object]] = (
+            contextlib.nullcontext
+        )
         if plan.collectives and context.control is not None:
             nodes = (n for part in plan.parts.values() for n in part.nodes.values())
             node = next(n for n in nodes if n.row.collective)
@@ -84,7 +87,7 @@ class SpanningStep(Step):
             context.counts.drive(plan, ranks, tag, limit)
             register(context, plan, self.number, tag, facts)
 
-    def run(self, *arrays: np.ndarray) -> list[Any]:
+    def run(self, *arrays: np.ndarray) -> list[Value]:
         """Start the step on all its ranks and make progress until this rank's partition is over.
 
         Errors: what failed on any of the ranks; the next step can follow unless the step was torn.
@@ -92,7 +95,7 @@ class SpanningStep(Step):
         """
         return self._run(arrays, None)
 
-    def run_within(self, deadline: Deadline, *arrays: np.ndarray) -> list[Any]:
+    def run_within(self, deadline: Deadline, *arrays: np.ndarray) -> list[Value]:
         """`run` with a deadline.
 
         A late step is cancelled on all its ranks. If it has collectives, other replicas may
@@ -102,7 +105,7 @@ class SpanningStep(Step):
         """
         return self._run(arrays, deadline)
 
-    def _run(self, arrays: tuple[np.ndarray, ...], deadline: Deadline | None) -> list[Any]:
+    def _run(self, arrays: tuple[np.ndarray, ...], deadline: Deadline | None) -> list[Value]:
         self._check_open()
         engine, survival = self.engine, self.survival
         late = None if deadline is None else deadline.passed
@@ -405,7 +408,7 @@ def _over(mine: list[Instance], late: Callable[[], bool] | None) -> Callable[[],
     return lambda: not mine or mine[0].finished or late()
 
 
-def register(context: Context, plan: Plan, number: int, tag: int, facts: dict[str, Any]) -> None:
+def register(context: Context, plan: Plan, number: int, tag: int, facts: Json) -> None:
     """Send the other ranks of a plan their partitions."""
     ranks, control = context.roles.ranks_of(context.replica), context.control
     assert control is not None

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, MutableMapping
-from typing import Any
+from collections.abc import Mapping, MutableMapping
 
 import numpy as np
 
@@ -16,9 +15,10 @@ from hpcflow.graph.graph import Graph, Operation, Tensor
 from hpcflow.graph.static_shape import Shape, merge, show
 from hpcflow.platform.exception_translation import shown
 from hpcflow.runtime.device.dlpack_exchange import hands_over, taken
+from hpcflow.runtime.dynamic_types import Fed, Feeds, Fetches, Given, Rebuild, Value
 
 
-def structure(graph: Graph, fetches: Any, wanted: list[Tensor | Operation]) -> Callable[..., Any]:
+def structure(graph: Graph, fetches: Fetches, wanted: list[Tensor | Operation]) -> Rebuild:
     """Append the fetches to `wanted`; returns a function that rebuilds their structure.
 
     The function takes the list of the values of the tensors in `wanted`, without its operations.
@@ -50,16 +50,16 @@ def structure(graph: Graph, fetches: Any, wanted: list[Tensor | Operation]) -> C
     )
 
 
-def _none(values: Any) -> None:
+def _none(values: Value) -> None:
     return None
 
 
-def _given(value: Any) -> Any:
+def _given(value: Value) -> Value:
     """A value as it is returned: a NumPy scalar if it has no axes."""
     return value[()] if value.__class__ is np.ndarray and not value.ndim else value
 
 
-def _like(fetches: Mapping[Any, Any], values: dict[Any, Any]) -> Mapping[Any, Any]:
+def _like(fetches: Feeds, values: Fed) -> Feeds:
     """The values of a mapping, as a copy of `fetches` with them if its type is mutable."""
     if not isinstance(fetches, MutableMapping):
         return values
@@ -68,7 +68,7 @@ def _like(fetches: Mapping[Any, Any], values: dict[Any, Any]) -> Mapping[Any, An
     return made
 
 
-def _as_fetch(graph: Graph, given: Any) -> Tensor | Operation | None:
+def _as_fetch(graph: Graph, given: Fetches) -> Tensor | Operation | None:
     if isinstance(given, str):
         by_name = graph.get_tensor_by_name if ":" in given else graph.get_operation_by_name
         return by_name(given)
@@ -91,7 +91,7 @@ def _as_fetch(graph: Graph, given: Any) -> Tensor | Operation | None:
     return given
 
 
-def has_composites(feed_dict: Mapping[Any, Any]) -> bool:
+def has_composites(feed_dict: Feeds) -> bool:
     """Whether a key of the feeds stands for several tensors.
 
     Errors: FeedError if the feeds are not a dict.
@@ -103,14 +103,14 @@ def has_composites(feed_dict: Mapping[Any, Any]) -> bool:
     return any(isinstance(key, (Composite, tuple)) for key in feed_dict)
 
 
-def by_tensor(feed_dict: Mapping[Any, Any]) -> dict[Any, Any]:
+def by_tensor(feed_dict: Feeds) -> Fed:
     """The feeds by tensor: composite tensors and tuples of tensors are flattened.
 
     Errors: FeedError for a value that does not match them.
     """
     if not has_composites(feed_dict):
         return dict(feed_dict)
-    found: dict[Any, Any] = {}
+    found: Fed = {}
     for key, value in feed_dict.items():
         if isinstance(key, tuple):
             found |= by_tensor(_paired(key, value))
@@ -136,7 +136,7 @@ def by_tensor(feed_dict: Mapping[Any, Any]) -> dict[Any, Any]:
     return found
 
 
-def _are(sizes: Shape, fed: Any) -> bool:
+def _are(sizes: Shape, fed: Given) -> bool:
     """Whether the fed sizes match the known ones."""
     given = np.array(fed, object).ravel().tolist()
     return sizes is None or (
@@ -145,7 +145,7 @@ def _are(sizes: Shape, fed: Any) -> bool:
     )
 
 
-def _contradiction(part: Tensor, known: Any, array: Any) -> FeedError:
+def _contradiction(part: Tensor, known: Given, array: Given) -> FeedError:
     return FeedError(
         f"{part.name!r} is {known}, but {shown(array)} was fed",
         op=part.op.name,
@@ -153,7 +153,7 @@ def _contradiction(part: Tensor, known: Any, array: Any) -> FeedError:
     )
 
 
-def _paired(key: tuple[Any, ...], value: Any) -> dict[Any, Any]:
+def _paired(key: tuple[object, ...], value: Given) -> Fed:
     """The tensors of a nested tuple with their values, of a structure of the same size."""
     keys, values = nested_structure.flatten(key), nested_structure.flatten(value)
     if len(keys) != len(values):
@@ -164,7 +164,7 @@ def _paired(key: tuple[Any, ...], value: Any) -> dict[Any, Any]:
     return dict(zip(keys, values, strict=True))
 
 
-def as_fed(tensor: Tensor, value: Any) -> np.ndarray:
+def as_fed(tensor: Tensor, value: Given) -> np.ndarray:
     """`value` as an array that fits `tensor`.
 
     An array of another library is imported by DLPack, without a copy.
@@ -187,7 +187,7 @@ def as_fed(tensor: Tensor, value: Any) -> np.ndarray:
     return array
 
 
-def as_read(tensor: Tensor, value: Any) -> np.ndarray:
+def as_read(tensor: Tensor, value: Given) -> np.ndarray:
     """`value`, an array or what NumPy converts to one, not yet in the dtype of `tensor`.
 
     An array of Python objects is converted through a list.
@@ -239,7 +239,7 @@ def _lost(array: np.ndarray, made: np.ndarray) -> np.ndarray:
     return (made.astype(array.dtype) != array) | ((made < 0) != (array < 0))
 
 
-def _unfit(tensor: Tensor, value: Any, hint: str | None = None) -> FeedError:
+def _unfit(tensor: Tensor, value: Given, hint: str | None = None) -> FeedError:
     kind = "text or bytes" if tensor.dtype == string else "numbers"
     told = f"{value.dtype} {value}" if isinstance(value, np.generic) else shown(value)
     return FeedError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from hpcflow.plan.cost.server_traffic import as_text
 from hpcflow.plan.distribution.variable_placement import assign_variables, held_bytes
 from hpcflow.plan.ir.program import Node, Plan
 from hpcflow.platform.rank_logging import logger
+from hpcflow.runtime.dynamic_types import Value
 from hpcflow.runtime.job.rank_context import Context
 
 
@@ -33,7 +33,7 @@ def tell_traffic(context: Context, graph: Graph, plan: Plan) -> None:
     logger.info("%s", as_text(plan, held, by))
 
 
-def evaluate(context: Context, node: Node, inputs: Sequence[Any]) -> list[Any]:
+def evaluate(context: Context, node: Node, inputs: Sequence[Value]) -> list[Value]:
     """Compute a pure node on this rank's CPU, for constant folding.
 
     Errors: KernelError or OutOfMemoryError with the node and its line, or the kernel's

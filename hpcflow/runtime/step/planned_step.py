@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from hpcflow.graph.graph import Operation, Tensor
 from hpcflow.graph.static_shape import Spec
 from hpcflow.plan.ir.program import Plan
 from hpcflow.runtime.device.shared_arena import SharedArena
+from hpcflow.runtime.dynamic_types import Feeds, Fetches, Given, KernelFunction, Rebuild, Value
 from hpcflow.runtime.executor.progress_lock import SHELL
 from hpcflow.runtime.job.job_membership import Planned
 from hpcflow.runtime.job.rank_context import Context
@@ -24,8 +24,7 @@ from hpcflow.runtime.step.step_channels import Link
 from hpcflow.runtime.step.step_deadline import NOT_BEGUN, Deadline, Watched
 from hpcflow.runtime.step.step_instance import Compiled, Instance, Take
 
-Feeds = Mapping[Any, Any]
-Runner = Callable[[Feeds], Any]
+Runner = Callable[[Feeds], Fetches]
 
 
 class Step:
@@ -37,13 +36,13 @@ class Step:
     def __init__(self, context: Context, compiled: Compiled, tensors: int) -> None:
         self.context, self.engine = context, context.engine
         self.compiled, self.tensors = compiled, tensors
-        self._runners: dict[Any, Runner] = {}
+        self._runners: dict[Fetches, Runner] = {}
 
-    def run(self, *arrays: np.ndarray) -> list[Any]:
+    def run(self, *arrays: np.ndarray) -> list[Value]:
         """Run with feeds in the plan's order; the values of the fetched tensors."""
         raise NotImplementedError
 
-    def run_within(self, deadline: Deadline, *arrays: np.ndarray) -> list[Any]:
+    def run_within(self, deadline: Deadline, *arrays: np.ndarray) -> list[Value]:
         """`run` with a deadline.
 
         Errors: DeadlineExceededError if it is missed.
@@ -52,7 +51,7 @@ class Step:
 
     def run_traced(
         self, deadline: Deadline | None, told: RunMetadata, *arrays: np.ndarray
-    ) -> list[Any]:
+    ) -> list[Value]:
         """`run`, with or without a deadline; stores the times of its operations in `told`."""
         if self.trace is not None:
             self.trace.begin()
@@ -73,7 +72,7 @@ class Step:
         """Release buffers and channels; it does not run again."""
 
     def runner(
-        self, name: Any, fed: Mapping[Tensor, Any], rebuild: Callable[..., Any], other: Runner
+        self, name: Fetches, fed: Mapping[Tensor, Given], rebuild: Rebuild, other: Runner
     ) -> Runner:
         """A function from a feed_dict to the values of the fetches `name`, built once.
 
@@ -87,7 +86,7 @@ class Step:
             self._runners[key] = self._runner(fed, rebuild, other) if self.gathers(fed) else other
         return self._runners[key]
 
-    def gathers(self, fed: Mapping[Tensor, Any]) -> bool:
+    def gathers(self, fed: Mapping[Tensor, Given]) -> bool:
         """Whether the keys, shapes and dtypes of feeds suffice to select this step.
 
         Feeds of strings do not: each value is checked.
@@ -97,18 +96,16 @@ class Step:
     def _spec(self, index: int) -> Spec:
         return self.compiled.part.nodes[self.compiled.part.feeds[index]].specs[0]
 
-    def _runner(
-        self, fed: Mapping[Tensor, Any], rebuild: Callable[..., Any], other: Runner
-    ) -> Runner:
+    def _runner(self, fed: Mapping[Tensor, Given], rebuild: Rebuild, other: Runner) -> Runner:
         gather, run = self.gatherer(fed), self.run
 
-        def runner(feed_dict: Feeds) -> Any:
+        def runner(feed_dict: Feeds) -> Fetches:
             arrays = gather(feed_dict)
             return other(feed_dict) if arrays is None else rebuild(run(*arrays))
 
         return runner
 
-    def gatherer(self, fed: Mapping[Tensor, Any]) -> Callable[[Feeds], list[np.ndarray] | None]:
+    def gatherer(self, fed: Mapping[Tensor, Given]) -> Callable[[Feeds], list[np.ndarray] | None]:
         """A function that collects the arrays of a feed_dict.
 
         It returns None if their keys or shapes are not those of this step.
@@ -148,9 +145,9 @@ class LocalStep(Step):
         self.arena = SharedArena(context) if self.once else arena
         self.instance: Instance | None = None
         self._watched: Watched | None = None  # the instance that checks a deadline
-        self._shells: list[dict[str, Any]] = []  # globals of the generated runners
+        self._shells: list[dict[str, Value]] = []  # globals of the generated runners
         self._closed = False
-        self.call: Callable[..., Any] = self._first
+        self.call: KernelFunction = self._first
 
     def _bind(self) -> None:
         """Create the instance, in the current arena.
@@ -175,24 +172,24 @@ class LocalStep(Step):
         self.instance, self._watched = None, None
         self._runs(self._first)
 
-    def _runs(self, call: Callable[..., Any]) -> None:
+    def _runs(self, call: KernelFunction) -> None:
         self.call = call
         for shell in self._shells:
             shell["call"] = call
 
-    def _first(self, *arrays: np.ndarray) -> Any:
+    def _first(self, *arrays: np.ndarray) -> Value:
         self._bind()
         return self.call(*arrays)
 
-    def _now(self, *arrays: np.ndarray) -> Any:
+    def _now(self, *arrays: np.ndarray) -> Value:
         return self.call(*arrays)  # the value of `call` once the progress lock is held
 
-    def run(self, *arrays: np.ndarray) -> list[Any]:
+    def run(self, *arrays: np.ndarray) -> list[Value]:
         """Run in this thread, or between the segments of the holder of the progress lock."""
         value = self._call(self._now, *arrays)
         return [value] if self.tensors == 1 else list(value)
 
-    def run_within(self, deadline: Deadline, *arrays: np.ndarray) -> list[Any]:
+    def run_within(self, deadline: Deadline, *arrays: np.ndarray) -> list[Value]:
         """`run` with a deadline, which is checked before each kernel until the first update.
 
         Errors: DeadlineExceededError if it is missed.
@@ -201,7 +198,7 @@ class LocalStep(Step):
         value = self._call(call, *arrays, deadline=deadline)
         return [value] if self.tensors == 1 else list(value)
 
-    def _watching(self, deadline: Deadline, *arrays: np.ndarray) -> Any:
+    def _watching(self, deadline: Deadline, *arrays: np.ndarray) -> Value:
         if self.instance is None:
             self._bind()
         if self._watched is None:
@@ -210,8 +207,8 @@ class LocalStep(Step):
         return self._watched.call(deadline, *arrays)
 
     def _call(
-        self, call: Callable[..., Any], *arrays: np.ndarray, deadline: Deadline | None = None
-    ) -> Any:
+        self, call: KernelFunction, *arrays: np.ndarray, deadline: Deadline | None = None
+    ) -> Value:
         engine = self.engine
         if not engine.baton.acquire(False):
             return self._queue(call, *arrays, deadline=deadline)
@@ -245,10 +242,10 @@ class LocalStep(Step):
         return told
 
     def _queue(
-        self, call: Callable[..., Any], *arrays: np.ndarray, deadline: Deadline | None = None
-    ) -> Any:
+        self, call: KernelFunction, *arrays: np.ndarray, deadline: Deadline | None = None
+    ) -> Value:
         """Have the holder of the progress lock run this step between its own segments."""
-        box: list[Any] = []
+        box: list[Value] = []
 
         def begin() -> None:
             self.engine.settle(self.compiled.touched(0))
@@ -263,11 +260,9 @@ class LocalStep(Step):
             raise deadline.error(NOT_BEGUN, self.compiled.label, self.engine.rank)
         return box[0]
 
-    def _runner(
-        self, fed: Mapping[Tensor, Any], rebuild: Callable[..., Any], other: Runner
-    ) -> Runner:
+    def _runner(self, fed: Mapping[Tensor, Given], rebuild: Rebuild, other: Runner) -> Runner:
         """The runner of a small step, generated for its feeds; it costs about as much as one op."""
-        scope: dict[str, Any] = {
+        scope: dict[str, Value] = {
             "ndarray": np.ndarray,
             "as_fed": as_fed,
             "acquire": self.engine.baton.acquire,
@@ -337,7 +332,7 @@ class PlannedStep(Step):
     def __init__(self, context: Context, plan: Plan, outlook: Callable[[], Outlook]) -> None:
         self.context, self.plan, self.outlook = context, plan, outlook
 
-    def run(self, *arrays: np.ndarray) -> list[Any]:
+    def run(self, *arrays: np.ndarray) -> list[Value]:
         """Report the plan; zeros in place of the fetched values.
 
         Errors: Planned once a plan has updated state.
@@ -354,12 +349,12 @@ class PlannedStep(Step):
         return [np.zeros([d or 0 for d in spec.shape or ()], spec.dtype) for spec in specs]
 
     def runner(
-        self, name: Any, fed: Mapping[Tensor, Any], rebuild: Callable[..., Any], other: Runner
+        self, name: Fetches, fed: Mapping[Tensor, Given], rebuild: Rebuild, other: Runner
     ) -> Runner:
         """`other`, which plans again each time."""
         return other
 
-    def gathers(self, fed: Mapping[Tensor, Any]) -> bool:
+    def gathers(self, fed: Mapping[Tensor, Given]) -> bool:
         """False, so that each run plans again."""
         return False
 

@@ -12,15 +12,17 @@ import hpcflow.runtime.executor.py_func_execution
 import hpcflow.runtime.state.accumulator_state
 import hpcflow.runtime.state.queue_op_execution
 import hpcflow.runtime.state.reader_state  # noqa: F401  (they register their waits)
-from hpcflow.comm.communicator import Bucket, Communicator, Request, Watch
+from hpcflow.comm.communicator import Bucket, Channel, Communicator, Request, Watch
 from hpcflow.errors import CommError, DeathError, StepError
 from hpcflow.graph.dtypes import string
 from hpcflow.graph.static_shape import Spec, is_known, show
 from hpcflow.graph.string_encoding import pack, unpack
 from hpcflow.plan.ir.program import Node
+from hpcflow.runtime.dynamic_types import DeviceArray, Value
 from hpcflow.runtime.executor.async_ops import start_wait
 from hpcflow.runtime.executor.executor import Engine
 from hpcflow.runtime.failure.replica_loss_recovery import Survival
+from hpcflow.runtime.state.state_store import VariableState
 from hpcflow.runtime.step.control_flow_execution import Run, inline
 from hpcflow.runtime.step.step_instance import Instance
 
@@ -48,6 +50,12 @@ class Link:
     ) -> None:
         self.engine, self.comm, self.sums, self.replica = engine, engine.comm, sums, replica
         self.ranks, self.tag, self.channels = ranks or {}, tag, channels
+
+    @property
+    def joined(self) -> Communicator:
+        """The communicator of a partition that has a Send or a Recv."""
+        assert self.comm is not None
+        return self.comm
 
     def tag_of(self, instance: Instance, node: Node) -> int:
         """The message tag of the channel of a Send or Recv."""
@@ -91,12 +99,12 @@ class Link:
         engine, comm = self.engine, self.comm
         assert comm is not None
 
-        def send_loose(index: int, array: np.ndarray, variable: Any) -> None:
+        def send_loose(index: int, array: np.ndarray, variable: VariableState | None) -> None:
             if variable is not None:
                 array = variable.pin()
             instance.sent[index] = 1
             dest, tag = instance.ends.address[index]
-            request: Any = comm.send_to_channel(np.ascontiguousarray(array), dest, tag)
+            request: Request = comm.send_to_channel(np.ascontiguousarray(array), dest, tag)
             if variable is not None:
                 request = _Pinned(request, variable, array, lambda: dest in comm.lost)
             instance.left += 1
@@ -129,7 +137,7 @@ class Link:
         engine = self.engine
         nodes = instance.part.nodes
 
-        def begin(name: str, *inputs: Any) -> None:
+        def begin(name: str, *inputs: Value) -> None:
             if nodes[name].row.collective:
                 instance.begun.add(name)
                 engine.start_collectives(engine.turns.ready(instance, name))
@@ -174,17 +182,19 @@ class Ends:
 
     def __init__(self, link: Link, instance: Instance) -> None:
         self.link, self.instance = link, instance
-        comm: Any = link.comm  # not None if the partition has a Send or a Recv
         nodes = instance.part.nodes
         self.address: list[tuple[int, int]] = []
-        self.sends: list[Any] = []
+        self.sends: list[Channel | None] = []
         self.numbers = {info.node: i for i, info in enumerate(instance.code.sends)}
         for info in instance.code.sends:
             node = nodes[info.node]
             self.address.append((link.ranks[node.attrs["dest"]], link.tag_of(instance, node)))
-            array = instance.arrays.get(info.bind)
-            self.sends.append(comm.send_channel(array, *self.address[-1]) if info.bind else None)
-        self.recvs: list[tuple[str, Any]] = []
+            channel = None
+            if info.bind:
+                array = instance.arrays[info.bind]
+                channel = link.joined.send_channel(array, *self.address[-1])
+            self.sends.append(channel)
+        self.recvs: list[tuple[str, _Filled | _Sized]] = []
         for node in nodes.values():
             if node.type == "Recv":
                 self.recvs.append((node.name, self._receiver(node)))
@@ -201,15 +211,14 @@ class Ends:
             receiver.close()
         self.sends, self.recvs = [], []
 
-    def _receiver(self, node: Node) -> Any:
+    def _receiver(self, node: Node) -> _Filled | _Sized:
         link, instance = self.link, self.instance
         peer, tag = link.ranks[node.attrs["source"]], link.tag_of(instance, node)
         if not node.specs[0].sized:
-            return _Sized(link.comm, peer, tag, node.specs[0], instance.boxes[node.name][0])
-        comm: Any = link.comm
+            return _Sized(link.joined, peer, tag, node.specs[0], instance.boxes[node.name][0])
         nbytes = node.specs[0].nbytes
         array = instance.received[node.name] if nbytes else np.empty(1, np.uint8)
-        return _Filled(comm.recv_channel(array, peer, tag, short=True), nbytes, node, peer)
+        return _Filled(link.joined.recv_channel(array, peer, tag, short=True), nbytes, node, peer)
 
     def send_nothing(self, name: str) -> None:
         """Send that the value of the Send `name` is missing, unless the value has been sent.
@@ -228,8 +237,7 @@ class Ends:
         else:
             message = np.zeros(0 if specs[0].nbytes else 1, np.uint8)
         instance.left += 1
-        comm: Any = link.comm
-        request = comm.send_to_channel(message, *self.address[index])
+        request = link.joined.send_to_channel(message, *self.address[index])
         link.engine.await_(request, instance, None)
 
     def post(self) -> None:
@@ -289,7 +297,7 @@ class BucketViews:
         self.nbytes = self._in.nbytes + (0 if self._out is self._in else self._out.nbytes)
         self._request: Request | None = None
 
-    def views(self, side: str) -> list[Any]:
+    def views(self, side: str) -> list[DeviceArray]:
         """The arrays of the inputs ("bucket_in") or outputs ("bucket_out")."""
         whole, at, views = self._in if side == "bucket_in" else self._out, 0, []
         for spec in self.specs:
@@ -323,13 +331,13 @@ class GatherBoxes:
         comm = group.split(range(group.size))
         assert comm is not None
         self.comm, self.specs = comm, node.specs
-        self._in: list[list[Any]] = [[None] for _ in node.inputs]
-        self._out: list[list[Any]] = [[None] for _ in node.inputs]
+        self._in: list[list[DeviceArray]] = [[None] for _ in node.inputs]
+        self._out: list[list[DeviceArray]] = [[None] for _ in node.inputs]
         self._sizes = np.zeros((comm.size, len(node.inputs)), np.int64)
         self._telling: Request | None = None
         self._moving: list[Request] = []
 
-    def views(self, side: str) -> list[Any]:
+    def views(self, side: str) -> list[DeviceArray]:
         """The boxes of the inputs ("bucket_in") or outputs ("bucket_out")."""
         return self._in if side == "bucket_in" else self._out
 
@@ -363,7 +371,11 @@ class _Pinned:
     """A send of a variable's version; it unpins the version when it completes."""
 
     def __init__(
-        self, request: Request, variable: Any, array: Any, is_lost: Callable[[], bool]
+        self,
+        request: Request,
+        variable: VariableState,
+        array: DeviceArray,
+        is_lost: Callable[[], bool],
     ) -> None:
         self.request, self.variable, self.array = request, variable, array
         self._is_lost = is_lost
@@ -395,7 +407,7 @@ class Lost(StepError):
 class _Filled:
     """A receive of `nbytes`, or of the message that the value is missing; see `send_nothing`."""
 
-    def __init__(self, channel: Any, nbytes: int, node: Node, peer: int) -> None:
+    def __init__(self, channel: Channel, nbytes: int, node: Node, peer: int) -> None:
         self.channel, self.nbytes, self.start = channel, nbytes, channel.start
         self.close, self.watched_by = channel.close, getattr(channel, "watched_by", None)
         self.node, self.peer = node, peer
@@ -421,22 +433,22 @@ class _Filled:
 class _Sized:
     """A receive whose size is in the message."""
 
-    def __init__(self, comm: Any, peer: int, tag: int, spec: Spec, box: list) -> None:
+    def __init__(self, comm: Communicator, peer: int, tag: int, spec: Spec, box: list) -> None:
         self.comm, self.peer, self.tag, self.spec, self.box = comm, peer, tag, spec, box
-        self.request: Any = None
+        self.request: Request | None = None
         self.message = np.empty(0, np.uint8)
 
     def start(self) -> None:
         self.request = None
 
-    def watched_by(self, watch: Watch, token: Any) -> None:
+    def watched_by(self, watch: Watch, token: object) -> None:
         """Have `watch` report the message."""
         if self.request is None:
             watch.expect(self.peer, self.tag, self._receive, token)
         else:
             watch.add(self.request, token)
 
-    def _receive(self, nbytes: int) -> Any:
+    def _receive(self, nbytes: int) -> Request:
         self.message = np.empty(nbytes, np.uint8)
         self.request = self.comm.recv(self.message, self.peer, self.tag)
         return self.request
@@ -450,7 +462,8 @@ class _Sized:
             if found is None:
                 return False
             self._receive(found[1])
-        if not self.request.test():
+        request = self.request
+        if request is None or not request.test():
             return False
         head = self.message[: 8 * DIMS].view(np.int64)
         if head[0] == NOTHING:
