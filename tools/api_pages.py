@@ -45,15 +45,17 @@ class Name(NamedTuple):
 def pages() -> dict[str, str]:
     """The text of each page by its path in the site, in the order of the navigation."""
     groups: dict[str, list[Name]] = {f"hf: {title}": [] for title in TITLES.values()}
-    modules: list[str] = []
-    for name in _names_of(TOP):
-        if _file_of(name.target) is None:
-            groups[f"hf: {TITLES[_group(name.target)]}"].append(name)
-        else:
-            modules.append(name.target)
-    for module in [*sorted(modules), f"{TOP}.rnn_cell"]:
-        members = (n for n in _names_of(module) if _file_of(n.target) is None)
-        groups[module.replace(TOP, "hf", 1)] = list(members)
+    left = [Name("hf", TOP)]  # modules whose names are not in groups yet
+    seen = {TOP}
+    for module in left:
+        for name in _names_of(module):
+            if _file_of(name.target) is None:
+                top = f"hf: {TITLES[_group(name.target)]}"
+                title = top if module.target == TOP else module.public
+                groups.setdefault(title, []).append(name)
+            elif name.target not in seen:
+                left.append(name)
+                seen.add(name.target)
     described: dict[str, str] = {}
     return {f"api/{_slug(title)}.md": _page(title, names, described)
             for title, names in groups.items() if names}  # fmt: skip
@@ -133,8 +135,9 @@ def _file_of(module: str) -> Path | None:
     return next((place for place in places if place.is_file()), None)
 
 
-def _names_of(module: str) -> Iterator[Name]:
+def _names_of(of: Name) -> Iterator[Name]:
     """The public names of a module: those of `__all__`, of a stub all, else its own definitions."""
+    module = of.target
     file = _file_of(module)
     assert file is not None, module
     tree = ast.parse(file.read_text(encoding="utf-8"))
@@ -157,6 +160,5 @@ def _names_of(module: str) -> Iterator[Name]:
         listed = list(imported)
     elif listed is None:
         listed = [name for name in defined if not name.startswith("_")]
-    prefix = module.replace(TOP, "hf", 1)
-    for name in listed:
-        yield Name(f"{prefix}.{name}", _home(imported.get(name, f"{module}.{name}")))
+    for name in sorted(listed):
+        yield Name(f"{of.public}.{name}", _home(imported.get(name, f"{module}.{name}")))
