@@ -137,6 +137,10 @@ pages: $(VENV)/.ready-test
 	$(PY) tools/tf1_compare.py
 	$(PY) tools/verified.py > docs/verified.md
 
+# The site in build/site: README, guides, reference and API; a warning is an error.
+docs: $(VENV)/.ready-docs
+	NO_MKDOCS_2_WARNING=1 $(LIMIT) 300 $(PY) -m mkdocs build --strict
+
 # All benchmarks, as benchmarks/run.py tells at the start, then benchmarks/RESULTS.md:
 # make bench TORCH=PYTHON TF=PYTHON JAX=PYTHON, each one that has the peer; ONLY="training_step tails".
 # SHORT=1 runs each once, to see that it works. Some need root.

@@ -67,3 +67,8 @@ def test_the_container_takes_what_a_build_needs() -> None:
     files = {line.split()[0] for line in taken.group(1).splitlines()}
     assert files >= {"pyproject.toml", "README.md", "hpcflow"}  # the readme: pyproject names it
     assert all((ROOT / file).exists() for file in files)
+
+
+def test_the_limits_of_ci_are_80_minutes_together() -> None:
+    limits = re.findall(r"timeout --kill-after=10 (\d+) ", (ROOT / ".ci" / "run").read_text())
+    assert len(limits) == 7 and sum(map(int, limits)) <= 80 * 60

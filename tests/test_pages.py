@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+import hpcflow as hf
 from hpcflow.cli import help_topics
 from hpcflow.settings import Settings
-from tools import pages
+from tools import api_pages, pages
 from tools.public_surface import lines
 
 ROOT = Path(__file__).parent.parent
@@ -70,3 +73,34 @@ def _prose(page: Path) -> str:
 def _anchors(page: Path) -> set[str]:
     heads = re.findall(r"^#+ (.*)$", _prose(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-") for head in heads}
+
+
+def test_each_public_name_is_on_a_page_of_the_reference() -> None:
+    text = "\n".join(api_pages.pages().values())
+    on_pages = set(re.findall(r"^(?:      heading: |## |\*\*)(hf\.[\w.]+)", text, re.MULTILINE))
+    recorded = {line.split("(")[0] for line in lines() if line.startswith("hf.")}
+    modules = {
+        name
+        for name in recorded
+        if name.rpartition(".")[2].islower()
+        and isinstance(operator.attrgetter(name.removeprefix("hf."))(hf), ModuleType)
+    }
+    public = {name for name in recorded - modules if name.rpartition(".")[0] in {"hf"} | modules}
+    missing = {name for name in public - on_pages if not name.startswith("hf.app.flags.")}
+    assert missing <= {"hf.newaxis"}
+    assert len(public) > 900
+
+
+def test_an_entry_of_the_reference_is_described_once() -> None:
+    text = "\n".join(api_pages.pages().values())
+    entries = re.findall(r"^::: (\S+)|\{ #(\S+) \}$", text, re.MULTILINE)
+    targets = [own or made for own, made in entries]
+    assert len(targets) == len(set(targets)) > 800
+    linked = set(re.findall(r"\]\[(hpcflow\S+)\]", text))
+    assert linked and linked <= set(targets)
+
+
+def test_a_function_that_a_call_makes_has_its_signature_and_docstring() -> None:
+    page = api_pages.pages()["api/hf-mathematics.md"]
+    entry = page[page.index("## hf.sin {") :].split("\n## ")[0]
+    assert "hf.sin(x, name=None)" in entry and "The sine of `x`." in entry

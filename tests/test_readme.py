@@ -19,6 +19,7 @@ from tests.runtime.ranks import run_ranks
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "README.md").read_text()
+RUNNING = (ROOT / "docs" / "running.md").read_text()
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def test_its_script_trains_and_writes_what_it_says(script: Path) -> None:
     result = json.loads((script.parent / "result.json").read_text())
     assert result["steps"] == [400] and result["samples"] == [20_000]
     assert names["cost"] < 0.25
-    (table,) = re.findall(r"\| Field .*?\n\n", TEXT, re.DOTALL)
+    (table,) = re.findall(r"\| Field .*?\n\n", RUNNING, re.DOTALL)
     rows = [line.split("|")[1] for line in table.strip().splitlines()]
     named = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
     assert sorted(named) == sorted(result)
