@@ -1,14 +1,32 @@
-"""Pass list: the passes that turn a graph and its fetches into a plan, in their order."""
+"""Pass list: all passes from the graph to the code of a task, in the order in which they run."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Container, Mapping, Sequence
+from typing import Any
 
 from hpcflow.graph.graph import Graph, Operation, Tensor
 from hpcflow.graph.static_shape import Spec
-from hpcflow.plan.algebra.algebra_passes import by_algebra
+from hpcflow.lowering.fusion.bias_relu_epilogue import with_epilogues
+from hpcflow.lowering.fusion.elementwise_fusion import fuse
+from hpcflow.lowering.fusion.max_pool_relu_gradient import with_pool_gradients
+from hpcflow.lowering.fusion.sparse_optimizer_fusion import fuse_rows
+from hpcflow.lowering.fusion.sparse_update_operands import without_copies
+from hpcflow.lowering.fusion.split_hoisting import split_first
+from hpcflow.lowering.fusion.strided_matmul_fusion import with_strides
+from hpcflow.lowering.lowering_target import LoweringTarget
+from hpcflow.lowering.segments_between_waits import cut
+from hpcflow.lowering.weight_packing import pack_weights
 from hpcflow.plan.algebra.loop_accumulation_hoisting import sums_behind_loops
+from hpcflow.plan.algebra.matmul_batching import batch_products
+from hpcflow.plan.algebra.overlapping_concat_sharing import share_windows
+from hpcflow.plan.algebra.reduction_reshaping import loop_ends
+from hpcflow.plan.algebra.reshape_hoisting import reshapes_first
+from hpcflow.plan.algebra.slice_gradient_concat import join_slices
+from hpcflow.plan.algebra.split_concat_to_views import row_views
+from hpcflow.plan.algebra.sum_of_matmuls import sum_products
 from hpcflow.plan.communication.atomic_step_commit import commit
 from hpcflow.plan.communication.control_edge_merging import join
 from hpcflow.plan.communication.gradient_bucketing import bucket
@@ -26,14 +44,533 @@ from hpcflow.plan.distribution.sync_program_split import split as split_rounds
 from hpcflow.plan.distribution.variable_placement import Home, assign_variables
 from hpcflow.plan.distribution.variable_sharding import shard
 from hpcflow.plan.frontend.capture_hoisting import constants_inside, reads_outside
-from hpcflow.plan.frontend.constant_folding import Evaluate
+from hpcflow.plan.frontend.common_subexpression_elimination import merge_equal
+from hpcflow.plan.frontend.constant_folding import Evaluate, fold, known_values
+from hpcflow.plan.frontend.dead_read_elimination import drop_reads, used_reads
 from hpcflow.plan.frontend.graph_pruning import prune
+from hpcflow.plan.frontend.identity_elimination import drop_identities, drop_noops
 from hpcflow.plan.frontend.py_func_threads import calls_in_threads
-from hpcflow.plan.frontend.simplification import simplify
-from hpcflow.plan.ir.control_flow_nodes import mapped
-from hpcflow.plan.ir.program import Cluster, Plan, Program
-from hpcflow.plan.verification.effect_verifier import passes
+from hpcflow.plan.ir.control_flow_nodes import FRAMES, inner
+from hpcflow.plan.ir.program import Cluster, Edge, Part, Plan, Program
+from hpcflow.plan.ir.program_rewriting import live
+from hpcflow.plan.pass_row import Form, Pass, Watch, through
 from hpcflow.settings import Settings
+
+GRAPH, PROGRAM, PLACED, PLAN, PARTITION = (
+    *(Form.GRAPH, Form.PROGRAM, Form.PLACED, Form.PLAN),
+    Form.PARTITION,
+)
+
+
+@dataclasses.dataclass
+class Planning:
+    """The planning of one step of a replica: the arguments of the passes, and what they report.
+
+    `evaluate(node, arrays)` computes a pure node for constant folding; without it no node is
+    folded. `inside` is true for the program of a loop or branch.
+    """
+
+    graph: Graph
+    cluster: Cluster
+    settings: Settings
+    replica: int = 0
+    evaluate: Evaluate | None = None
+    watch: Watch | None = None
+    what: str = "step"
+    inside: bool = False
+    sums: bool = False  # whether the graph sums over replicas
+    homes: dict[str, Home] = dataclasses.field(default_factory=dict)  # variable -> its servers
+    reads: list[str] = dataclasses.field(default_factory=list)  # reads used before simplification
+    why: dict[str, str] = dataclasses.field(default_factory=dict)  # node -> reason for its device
+    edges: list[Edge] = dataclasses.field(default_factory=list)  # in loops and branches
+    update: Program | None = None  # what the servers run on the gradients of the step
+    updates: str = ""  # the name of the update
+
+    @property
+    def verify(self) -> bool:
+        """Whether effects are checked after each pass."""
+        return self.settings.verify_passes
+
+    @functools.cached_property
+    def rewrites(self) -> bool:
+        """Whether algebraic rewrites are allowed.
+
+        They delay values for which other tasks may wait, and change values that are checked.
+        """
+        return self.cluster.tasks_per_replica == 1 and not self.settings.one_by_one
+
+    @functools.cached_property
+    def rounds(self) -> bool:
+        """Whether rewrites are allowed that change the rounding of sums."""
+        return self.rewrites and not self.settings.exact
+
+    @functools.cached_property
+    def folds_floats(self) -> bool:
+        """Whether folding computes floating-point constants as their device would."""
+        devices = (*self.cluster.devices, *self.cluster.server_devices)
+        return not self.settings.exact or all(d.startswith("cpu") for d in devices)
+
+    def of_body(self, what: str) -> Planning:
+        """The planning of the program of a loop or branch."""
+        return dataclasses.replace(self, what=f"{self.what}, {what}", inside=True)
+
+    def of_update(self) -> Planning:
+        """The planning of the servers' update, which the coordinator drives."""
+        cluster = dataclasses.replace(self.cluster, lead=COORDINATOR)
+        why: dict[str, str] = {}
+        return dataclasses.replace(self, what="update", cluster=cluster, why=why, edges=[])
+
+
+# -- passes that take more than the program, or report more
+
+
+def _variable_placement(program: Program, of: Planning) -> Program:
+    of.homes = assign_variables(of.graph, of.cluster, of.settings)
+    return program
+
+
+def _replica_lowering(program: Program, of: Planning) -> Program:
+    if of.inside and of.cluster.joins:
+        refuse_sums(program)
+    return replicate(program, of.graph, of.cluster, of.replica, of.homes)
+
+
+def _read_uses(program: Program, of: Planning) -> Program:
+    of.reads = used_reads(program)
+    return program
+
+
+def _constant_folding(program: Program, of: Planning) -> Program:
+    assert of.evaluate is not None
+    return fold(program, of.evaluate, of.folds_floats)
+
+
+def _bodies(program: Program, of: Planning) -> Program:
+    """Run the passes that also run in bodies on the programs of loops and branches."""
+    rows = [row for row in PLANNING if row.in_bodies]
+    nodes = dict(program.nodes)
+    for name, node in program.nodes.items():
+        if node.type in FRAMES:
+            bodies = {
+                key: through(rows, body, of.of_body(f"{key} of {name}"))
+                for key, body in inner(node)
+            }
+            nodes[name] = node.but(attrs={**node.attrs, **bodies})
+    return program.but(nodes=nodes)
+
+
+def _sync_program_split(program: Program, of: Planning) -> Program:
+    share = next((t.op.name for t in of.graph.get_collection("replica_share")), None)
+    step, of.update, of.updates = split_rounds(program, of.cluster, of.homes, share, of.sums)
+    return step
+
+
+def _device_placement(program: Program, of: Planning) -> Program:
+    program, of.why = place(program, of.graph, of.cluster, of.homes)
+    return program
+
+
+def _control_flow_frames(program: Program, of: Planning) -> Program:
+    program, of.edges = split(program, of.cluster)
+    return program
+
+
+def _server_traffic(plan: Plan, of: Planning) -> Plan:
+    if not server_traffic.trains(plan):
+        return plan
+    return dataclasses.replace(plan, messages=server_traffic.messages(plan, of.homes))
+
+
+def _elementwise_fusion(part: Part, of: Lowering) -> Part:
+    target = of.target
+    return fuse(part, cut(part), target.infos, target.exact, target.kinds, target.threads)
+
+
+# -- the list
+
+ONE_TASK = "one task a replica, no check_numerics"
+ROUNDS = f"{ONE_TASK}, no exact"
+SERVERS = "parameter servers"
+FUSES = "no check_numerics"
+GENERATES = f"{FUSES}, llvmlite"
+
+
+def _simplify(name: str, why: str, holds: str, run: Any, **more: Any) -> Pass:
+    return Pass(name, "simplification", PROGRAM, PROGRAM, why, holds, run, in_bodies=True, **more)
+
+
+def _algebra(name: str, why: str, holds: str, run: Any, exact: bool = False) -> Pass:
+    """A rewrite; `exact` if it changes no bit."""
+    when = ONE_TASK if exact else ROUNDS
+    on = (lambda of: of.rewrites) if exact else (lambda of: of.rounds)
+    return Pass(name, "algebra", PROGRAM, PROGRAM, why, holds, run, when, on, True)
+
+
+def _fusion(name: str, why: str, holds: str, run: Any, generates: bool = False) -> Pass:
+    """A fusion; `generates` if it is for generated loops."""
+    when = GENERATES if generates else FUSES
+    on = (lambda of: of.target.generates) if generates else (lambda _: True)
+    return Pass(name, "fusion", PARTITION, PARTITION, why, holds, run, when, on)
+
+
+PASSES = (
+    Pass(
+        *("graph_pruning", "frontend", GRAPH, PROGRAM),
+        "A step runs only the operations that its fetches need.",
+        "Feeds are Feed nodes, If is Branch, While is Loop; shapes follow from the feeds.",
+        lambda asked, of: prune(*asked),
+    ),
+    Pass(
+        *("variable_placement", "frontend", PROGRAM, PROGRAM),
+        "Analysis: later passes must know on which servers a variable is.",
+        "Each variable is on a server, sharded over servers, or local; the program is unchanged.",
+        _variable_placement,
+    ),
+    Pass(
+        *("capture_hoisting", "frontend", PROGRAM, PROGRAM),
+        "A read in a body would run in each iteration.",
+        "A read that no update of its body can change is before the loop or branch.",
+        lambda program, of: reads_outside(program),
+    ),
+    Pass(
+        *("replica_lowering", "replicas", PROGRAM, PROGRAM),
+        "The graph does not depend on the mode: single, collective, parameter servers.",
+        "Shares are constants; a sum over replicas is an AllReduce, its input, or for servers.",
+        _replica_lowering,
+        in_bodies=True,
+    ),
+    Pass(
+        *("initial_value_sharding", "replicas", PROGRAM, PROGRAM),
+        "An initial value is computed where its variable is, not sent.",
+        "The initializers of a variable that is whole on a server are on that server.",
+        lambda program, of: beside_variables(program, of.homes),
+        in_bodies=True,
+    ),
+    Pass(
+        *("variable_sharding", "replicas", PROGRAM, PROGRAM),
+        "A large variable is spread over several servers.",
+        "No handle is of a variable that has several pieces.",
+        lambda program, of: shard(program, of.homes),
+        in_bodies=True,
+    ),
+    _simplify(
+        "read_uses",
+        "Analysis: simplification removes only reads that were used before it.",
+        "The reads whose values are used are known; the program is unchanged.",
+        _read_uses,
+    ),
+    _simplify(
+        "identity_elimination",
+        "An identity would copy its input or hide a pattern from later passes.",
+        "No CustomGradient is left, and no identity without a device or control input.",
+        lambda program, of: drop_identities(program),
+    ),
+    _simplify(
+        "shape_folding",
+        "Shapes are known when the plan is made.",
+        "A value that follows from static shapes is a constant.",
+        lambda program, of: known_values(program),
+    ),
+    _simplify(
+        "dead_code_elimination",
+        "Nodes of which only shapes were used need not be folded.",
+        "Fetches or targets need each node that is no feed.",
+        lambda program, of: live(program),
+    ),
+    _simplify(
+        "constant_folding",
+        "What depends only on constants is computed once.",
+        "No small pure node has only constant inputs, where folding gives the bits of a run.",
+        _constant_folding,
+        when="in a session",
+        on=lambda of: of.evaluate is not None,
+    ),
+    _simplify(
+        "dead_code_elimination.2",
+        "Folding leaves nodes that nobody uses.",
+        "Fetches or targets need each node that is no feed.",
+        lambda program, of: live(program),
+    ),
+    _simplify(
+        "dead_read_elimination",
+        "A read of which only the shape was used still delays updates.",
+        "A read that simplification made useless is gone; the order around it stays.",
+        lambda program, of: drop_reads(program, of.reads),
+    ),
+    _simplify(
+        "common_subexpression_elimination",
+        "Gradients compute again what the forward pass has computed.",
+        "No two pure nodes, and no two reads at one place in the order, are equal.",
+        lambda program, of: merge_equal(program),
+    ),
+    _simplify(
+        "noop_elimination",
+        "A NoOp would be a message if its neighbours are on other tasks.",
+        "No NoOp is left that has no device, where this adds few edges.",
+        lambda program, of: drop_noops(program),
+    ),
+    _simplify(
+        "dead_code_elimination.3",
+        "Merged nodes leave inputs that nobody uses.",
+        "Fetches or targets need each node that is no feed.",
+        lambda program, of: live(program),
+    ),
+    Pass(
+        *("captured_constants", "simplification", PROGRAM, PROGRAM),
+        "A constant can only be folded in the body that uses it.",
+        "Small constants that a body captures are in the body.",
+        lambda program, of: constants_inside(program),
+        in_bodies=True,
+    ),
+    _algebra(
+        "split_concat_to_views",
+        "Splitting and joining rows would copy them.",
+        "Splits along axis 0 are Rows; joined neighbours are what they are rows of.",
+        lambda program, of: row_views(program),
+        exact=True,
+    ),
+    _algebra(
+        "reshape_hoisting",
+        "Elementwise operations of one shape become one loop.",
+        "A Reshape is before the elementwise operations, not between them.",
+        lambda program, of: reshapes_first(program),
+        exact=True,
+    ),
+    _algebra(
+        "common_subexpression_elimination.2",
+        "Moved Reshapes are often equal.",
+        "No two pure nodes, and no two reads at one place in the order, are equal.",
+        lambda program, of: merge_equal(program),
+        exact=True,
+    ),
+    _algebra(
+        "dead_code_elimination.4",
+        "Views leave copies that nobody uses.",
+        "Fetches or targets need each node that is no feed.",
+        lambda program, of: live(program),
+        exact=True,
+    ),
+    _algebra(
+        "matmul_batching",
+        "One large matrix product is faster than many small ones.",
+        "Independent products with a common right operand are one product.",
+        lambda program, of: batch_products(program),
+    ),
+    _algebra(
+        "split_concat_to_views.2",
+        "Batched products are joined and split by rows.",
+        "Splits along axis 0 are Rows; joined neighbours are what they are rows of.",
+        lambda program, of: row_views(program),
+    ),
+    _algebra(
+        "sum_of_matmuls",
+        "The gradient of shared weights is a sum of products.",
+        "A sum of several products, or of row sums, is one product or one row sum.",
+        lambda program, of: sum_products(program),
+    ),
+    _algebra(
+        "slice_gradient_concat",
+        "The gradient of slices is a sum of arrays that are mostly zero.",
+        "The sum of gradients of adjacent row slices is a Concat.",
+        lambda program, of: join_slices(program),
+    ),
+    _algebra(
+        "split_concat_to_views.3",
+        "The Concats of the passes before may join what was split.",
+        "Splits along axis 0 are Rows; joined neighbours are what they are rows of.",
+        lambda program, of: row_views(program),
+    ),
+    _algebra(
+        "common_subexpression_elimination.3",
+        "Sums of one list of rows join the same rows.",
+        "No two pure nodes, and no two reads at one place in the order, are equal.",
+        lambda program, of: merge_equal(program),
+    ),
+    _algebra(
+        "dead_code_elimination.5",
+        "Products that became rows of one are left.",
+        "Fetches or targets need each node that is no feed.",
+        lambda program, of: live(program),
+    ),
+    _algebra(
+        "overlapping_concat_sharing",
+        "The states before and after each step of a recurrent network overlap.",
+        "Two Concats of which one continues the other are views of one.",
+        lambda program, of: share_windows(program),
+    ),
+    _algebra(
+        "reduction_reshaping",
+        "A reduction of another shape than its operand's loop needs a loop of its own.",
+        "Sums are in front of Reshapes, or by rows first; scalars are not broadcast.",
+        lambda program, of: loop_ends(program),
+    ),
+    _algebra(
+        "common_subexpression_elimination.4",
+        "Sums in a new place may be equal.",
+        "No two pure nodes, and no two reads at one place in the order, are equal.",
+        lambda program, of: merge_equal(program),
+    ),
+    _algebra(
+        "dead_code_elimination.6",
+        "Shared Concats and moved sums leave nodes that nobody uses.",
+        "Fetches or targets need each node that is no feed.",
+        lambda program, of: live(program),
+    ),
+    Pass(
+        *("control_flow_bodies", "bodies", PROGRAM, PROGRAM),
+        "Loops and branches hold programs; the passes marked *bodies* also run on these.",
+        "What these passes say of the program also holds of the bodies.",
+        _bodies,
+        in_bodies=True,
+    ),
+    Pass(
+        *("loop_accumulation_hoisting", "bodies", PROGRAM, PROGRAM),
+        "A loop adds a small product to the gradient of its weights in each iteration.",
+        "Such a sum is one product behind the loop.",
+        lambda program, of: sums_behind_loops(program),
+        ROUNDS,
+        lambda of: of.rounds,
+        in_bodies=True,
+    ),
+    Pass(
+        *("sync_program_split", "servers", PROGRAM, PROGRAM),
+        "Servers update variables when the synchronization rule says so, not in a worker's step.",
+        "The step sends gradients; the updates are a program of their own, which goes on below.",
+        _sync_program_split,
+        SERVERS,
+        lambda of: of.cluster.mode == "ps",
+        keeps_effects=False,
+    ),
+    Pass(
+        *("py_func_threads", "placement", PROGRAM, PROGRAM),
+        "Two Python functions of the user may wait for each other.",
+        "A PyFunc that no path orders with another runs in a thread.",
+        lambda program, of: calls_in_threads(program),
+    ),
+    Pass(
+        *("device_placement", "placement", PROGRAM, PLACED),
+        "A node runs on the device that was asked for, else beside its state, else on the driver.",
+        "Each node has a full device name, and a reason for it.",
+        _device_placement,
+    ),
+    Pass(
+        *("partial_sum_hoisting", "placement", PLACED, PLACED),
+        "Terms of a sum that are on one device need one message.",
+        "An AddN has at most one term from each other device.",
+        lambda program, of: add_where_made(program),
+        "no exact",
+        lambda of: not of.settings.exact,
+    ),
+    Pass(
+        *("control_flow_frames", "placement", PLACED, PLACED),
+        "The body of a loop may be on several tasks.",
+        "Each loop or branch is on one task, and its bodies are partitions.",
+        _control_flow_frames,
+    ),
+    Pass(
+        *("gradient_bucketing", "communication", PLACED, PLACED),
+        "Many small allreduces cost a latency each.",
+        "AllReduces are buckets; all collectives are numbered, the same on all replicas.",
+        lambda program, of: bucket(program, of.settings),
+    ),
+    Pass(
+        *("atomic_step_commit", "communication", PLACED, PLACED),
+        "If a replica dies in a step, the others must be able to repeat it.",
+        "All updates of variables are behind one last allreduce.",
+        lambda program, of: commit(program),
+        "survive, collective mode",
+        lambda of: of.settings.survive and of.cluster.mode == "collective",
+    ),
+    Pass(
+        *("control_edge_merging", "communication", PLACED, PLACED),
+        "Each control edge between tasks would be a message.",
+        "For nodes of one task that another task waits for, there is one NoOp.",
+        lambda program, of: join(program, of.cluster.lead),
+    ),
+    Pass(
+        *("message_coalescing", "communication", PLACED, PLACED),
+        "Many small messages cost a latency each.",
+        "Small values of one segment for one task are in one Parcel.",
+        lambda program, of: pack_step(program, of.cluster.lead),
+    ),
+    Pass(
+        *("step_order", "communication", PLACED, PLACED),
+        "Tasks that follow one order cannot wait for each other in a circle.",
+        "The nodes are in one topological order, collectives early and in their sequence.",
+        lambda program, of: order(program),
+    ),
+    Pass(
+        *("send_recv_insertion", "communication", PLACED, PLAN),
+        "A task runs only its own nodes.",
+        "Each value for another task has a Send and a Recv, for another device a Copy.",
+        lambda program, of: partition(program, of.cluster, of.why, of.edges),
+    ),
+    Pass(
+        *("server_traffic", "communication", PLAN, PLAN),
+        "Analysis: counters of traffic by variable cost nothing in a step.",
+        "The bytes of each variable in each message to or from a server are known.",
+        _server_traffic,
+        SERVERS,
+        lambda of: of.cluster.mode == "ps" and of.what == "step",
+    ),
+    _fusion(
+        "sparse_optimizer_fusion",
+        "An optimizer's formula over the rows of a sparse gradient is one loop.",
+        "A sparse update of a variable and its slots is one node.",
+        lambda part, of: fuse_rows(part, of.target.exact),
+        generates=True,
+    ),
+    _fusion(
+        "sparse_update_operands",
+        "Scaling and joining the rows of a sparse gradient would copy them.",
+        "Sparse updates take a scale, and their rows in pieces.",
+        lambda part, of: without_copies(part),
+        generates=True,
+    ),
+    _fusion(
+        "weight_packing",
+        "A product of few rows would reorder its weights in each call.",
+        "Weights of many products of a segment or loop are packed once.",
+        lambda part, of: pack_weights(part, of.target.is_fast(part)),
+    ),
+    _fusion(
+        "bias_relu_epilogue",
+        "A library computes a product or convolution together with its bias and relu.",
+        "Bias and relu are in the product, where a library serves it.",
+        lambda part, of: with_epilogues(part, cut(part), of.target.is_fast(part)),
+    ),
+    _fusion(
+        "max_pool_relu_gradient",
+        "The gradients of pooling, relu and bias would each pass over the same memory.",
+        "They are one node, where a kernel serves it.",
+        lambda part, of: with_pool_gradients(part, cut(part), of.target.is_fast(part)),
+    ),
+    _fusion(
+        "strided_matmul_fusion",
+        "Transposes and slices around batched products would copy.",
+        "Products read and write strided arrays, where a library serves them.",
+        lambda part, of: with_strides(part, of.target.is_fast(part)),
+    ),
+    _fusion(
+        "split_hoisting",
+        "A Split between elementwise operations would end their loop.",
+        "Elementwise values are split before they are computed.",
+        lambda part, of: split_first(part, of.target.exact),
+        generates=True,
+    ),
+    _fusion(
+        "elementwise_fusion",
+        "One loop goes over memory once, and one call costs less than many.",
+        "Elementwise and row-wise nodes of one iteration space that share values are one Fused.",
+        _elementwise_fusion,
+        generates=True,
+    ),
+)
+PLANNING = tuple(row for row in PASSES if row.takes in (PROGRAM, PLACED, PLAN))
+FUSION = tuple(row for row in PASSES if row.takes is PARTITION)
+
+
+# -- running it
 
 
 def make_plan(
@@ -63,6 +600,7 @@ def plan_of(
     settings: Settings,
     replica: int = 0,
     evaluate: Evaluate | None = None,
+    watch: Watch | None = None,
 ) -> Plan:
     """Return the plan of `program`, the subgraph of `graph` that a step needs.
 
@@ -71,71 +609,32 @@ def plan_of(
     runs.
     Errors: ShapeError, PlacementError, VerifyError.
     """
-    homes = assign_variables(graph, cluster, settings)
-    planner = _Planner(graph, cluster, settings, homes, replica, evaluate)
-    program = planner.run(reads_outside, program)
-    trains = any(node.type in LOWERED for node in program.nodes.values())
-    if cluster.mode != "ps":
-        return planner.cut(planner.lowered(program), cluster)
-    share = next((t.op.name for t in graph.get_collection("replica_share")), None)
-    step, joined, updates = split_rounds(planner.lowered(program), cluster, homes, share, trains)
-    plan = planner.cut(step, cluster)
-    if server_traffic.trains(plan):
-        plan = dataclasses.replace(plan, messages=server_traffic.messages(plan, homes))
-    if joined is None:
+    sums = any(node.type in LOWERED for node in program.nodes.values())
+    of = Planning(graph, cluster, settings, replica, evaluate, watch, sums=sums)
+    plan: Plan = through(PLANNING, program, of)
+    if of.update is None:
         return plan
-    after = planner.cut(joined, dataclasses.replace(cluster, lead=COORDINATOR))
-    return dataclasses.replace(plan, round=after, updates=updates)
+    begin = next(i for i, row in enumerate(PLANNING) if row.name == "sync_program_split") + 1
+    after = through(PLANNING[begin:], of.update, of.of_update())
+    return dataclasses.replace(plan, round=after, updates=of.updates)
 
 
-class _Planner:
-    """Runs the passes and holds their common arguments."""
+@dataclasses.dataclass(frozen=True)
+class Lowering:
+    """The lowering of one partition for a target."""
 
-    def __init__(
-        self,
-        graph: Graph,
-        cluster: Cluster,
-        settings: Settings,
-        homes: dict[str, Home],
-        replica: int,
-        evaluate: Evaluate | None,
-    ) -> None:
-        self.graph, self.cluster, self.settings = graph, cluster, settings
-        self.homes, self.replica, self.evaluate = homes, replica, evaluate
-        on_cpu = all(d.startswith("cpu") for d in (*cluster.devices, *cluster.server_devices))
-        self.floats = on_cpu or not settings.exact
-        self.run = passes(settings.verify_passes)
+    target: LoweringTarget
+    verify: bool = False
+    watch: Watch | None = None
+    what: str = ""
 
-    def lowered(self, program: Program, inside: bool = False) -> Program:
-        """Return the simplified program of one replica.
 
-        `inside` is true for the program of a loop or branch.
-        """
-        run, settings, homes = self.run, self.settings, self.homes
-        if inside and self.cluster.joins:
-            refuse_sums(program)
-        program = run(replicate, program, self.graph, self.cluster, self.replica, homes)
-        program = run(beside_variables, program, homes)
-        program = run(shard, program, homes)
-        program = run(simplify, program, self.evaluate, self.floats)
-        program = run(constants_inside, program)
-        joins = self.cluster.tasks_per_replica == 1 and not settings.one_by_one
-        if joins:
-            program = run(by_algebra, program, settings.exact)
-        program = mapped(program, lambda inner: self.lowered(inner, inside=True))
-        return run(sums_behind_loops, program) if joins and not settings.exact else program
+def fused(
+    part: Part, target: LoweringTarget, verify: bool = False, watch: Watch | None = None
+) -> Part:
+    """Return the partition as it runs on `target`: operations of one kernel are one node.
 
-    def cut(self, program: Program, cluster: Cluster) -> Plan:
-        """Place `program` on the tasks of `cluster` and partition it."""
-        run, settings = self.run, self.settings
-        program = run(calls_in_threads, program)
-        program, why = run(place, program, self.graph, cluster, self.homes)
-        if not settings.exact:
-            program = run(add_where_made, program)
-        program, edges = run(split, program, cluster)
-        program = run(bucket, program, settings)
-        if settings.survive and cluster.mode == "collective":
-            program = run(commit, program)
-        program = run(join, program, cluster.lead)
-        program = run(pack_step, program, cluster.lead)
-        return partition(run(order, program), cluster, why, edges)
+    Errors: VerifyError if `verify` is set and a pass lost an effect.
+    """
+    made: Part = through(FUSION, part, Lowering(target, verify, watch, part.task))
+    return made

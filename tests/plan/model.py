@@ -10,7 +10,8 @@ import hpcflow as hf
 from hpcflow.graph.static_shape import Spec
 from hpcflow.ops.variables.variable_ops import Variable, update
 from hpcflow.plan.ir.program import Cluster, Part, Plan
-from hpcflow.plan.pass_list import make_plan
+from hpcflow.plan.pass_list import PASSES, Planning, make_plan
+from hpcflow.plan.pass_row import through
 from hpcflow.plan.verification.plan_verifier import verify
 from hpcflow.settings import Settings
 
@@ -35,6 +36,21 @@ def plan_of(made, fetches, feeds=None, cluster=SINGLE, settings=None, **more) ->
     plan = make_plan(made, fetches, specs, cluster, settings or Settings(), **more)
     verify(plan)
     return plan
+
+
+def phase(name, program, evaluate=None, cluster=SINGLE, settings=None):
+    """The program after the passes of one phase of the pass list."""
+    rows = [row for row in PASSES if row.phase == name]
+    of = Planning(hf.get_default_graph(), cluster, settings or Settings(), evaluate=evaluate)
+    return through(rows, program, of)
+
+
+def simplify(program, evaluate=None, fold_floats=True):
+    """The program after simplification; on a GPU, exact results need floats that it computes."""
+    if fold_floats:
+        return phase("simplification", program, evaluate)
+    gpu = Cluster(devices=("gpu:0",))
+    return phase("simplification", program, evaluate, gpu, Settings(exact=True))
 
 
 class Net:

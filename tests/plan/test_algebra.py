@@ -12,17 +12,15 @@ from hypothesis import strategies as st
 import hpcflow as hf
 from hpcflow.ops.variables.variable_ops import Variable
 from hpcflow.plan.algebra import sum_of_matmuls
-from hpcflow.plan.algebra.algebra_passes import by_algebra
 from hpcflow.plan.distribution.replica_lowering import replicate
 from hpcflow.plan.frontend.graph_pruning import prune
-from hpcflow.plan.frontend.simplification import simplify
 from hpcflow.plan.pass_list import make_plan
 from hpcflow.plan.verification.plan_verifier import verify
 from hpcflow.settings import Settings
 from tests.runtime.ranks import run_ranks
 
 from .interpret import run_graph, run_plan
-from .model import SINGLE, graph, plan_of, spec
+from .model import SINGLE, graph, phase, plan_of, simplify, spec
 
 RNG = np.random.default_rng(3)
 
@@ -32,7 +30,8 @@ def normal(*shape):
 
 
 def program_of(g, fetches, feeds, exact=False):
-    return by_algebra(simplify(replicate(prune(g, fetches, feeds), g, SINGLE)), exact)
+    program = simplify(replicate(prune(g, fetches, feeds), g, SINGLE))
+    return phase("algebra", program, settings=Settings(exact=exact))
 
 
 def count(program, type):

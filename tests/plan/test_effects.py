@@ -9,11 +9,15 @@ import hpcflow as hf
 from hpcflow.errors import VerifyError
 from hpcflow.plan import pass_list
 from hpcflow.plan.frontend.graph_pruning import prune
+from hpcflow.plan.ir.program import Cluster
 from hpcflow.plan.ir.program_rewriting import behind_cycles, topological
-from hpcflow.plan.verification.effect_verifier import check, passes
+from hpcflow.plan.verification.effect_verifier import check
+from hpcflow.ps.backup_workers import Backup
+from hpcflow.ps.bounded_staleness import Stale
+from hpcflow.ps.sync_rules import All
 from hpcflow.settings import Settings
 
-from .model import SINGLE, graph
+from .model import REPLICAS, SERVERS, SINGLE, Net, graph
 
 
 @pytest.fixture
@@ -97,24 +101,30 @@ def test_an_update_lost_in_a_body_is_found():
 
 
 def test_the_setting_checks_every_pass_of_the_planner(monkeypatch):
-    careless = pass_list.simplify
+    careful = pass_list.merge_equal
 
-    def simplify(program, *more):
-        done = careless(program, *more)
-        lost = next(n.name for n in done.nodes.values() if n.row.writes)
-        return without(done, lost).but(targets=())
+    def merge_equal(program):
+        done = careful(program)
+        lost = [n.name for n in done.nodes.values() if n.row.writes]
+        return without(done, lost[0]).but(targets=()) if lost else done
 
-    monkeypatch.setattr(pass_list, "simplify", simplify)
+    monkeypatch.setattr(pass_list, "merge_equal", merge_equal)
     with graph() as g:
         w = hf.Variable(np.float32(1), name="w")
         add = w.assign_add(1.0, name="add")
     pass_list.make_plan(g, [add.op], {}, SINGLE, Settings())  # nobody tells
-    with pytest.raises(VerifyError, match="simplify: 'add' is lost"):
+    with pytest.raises(VerifyError, match="common_subexpression_elimination: 'add' is lost"):
         pass_list.make_plan(g, [add.op], {}, SINGLE, Settings(verify_passes=True))
 
 
-def test_a_pass_without_the_check_is_the_pass():
-    assert passes(False)(lambda program: (program, 1), "anything") == ("anything", 1)
+CLUSTERS = [SINGLE, REPLICAS, SERVERS, Cluster(4, tasks_per_replica=2)]
+CLUSTERS += [Cluster(3, 2, sync=rule) for rule in (All(), Backup(1), Stale(2))]
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS, ids=lambda c: f"{c.mode} {c.sync}")
+@pytest.mark.parametrize("survive", [False, True])
+def test_each_pass_of_a_training_step_keeps_the_effects(cluster, survive):
+    Net().step(cluster, settings=Settings(verify_passes=True, survive=survive))
 
 
 def test_a_cycle_is_an_error_that_names_a_node():

@@ -128,7 +128,7 @@ def trained(**settings):
 def test_training_is_as_without(monkeypatch):
     made = []
     original = with_epilogues
-    module = "hpcflow.lowering.fusion.library_fusion_passes.with_epilogues"
+    module = "hpcflow.plan.pass_list.with_epilogues"
     monkeypatch.setattr(module, lambda *a: made.append(original(*a)) or made[-1])
     fast = trained()
     joined = [node.type for part in made for node in part.nodes.values()]

@@ -204,7 +204,7 @@ def test_large_operations_are_kernels_by_themselves(monkeypatch: pytest.MonkeyPa
     many, ops = module.LARGE // 6 + 1, [lambda x: hf.reduce_sum(x, 0), lambda x: x + x]
     for number, larger in ((1, []), (2, [["Add"]])):
         chosen = cpu_threads.Threads(number, number, "a test")
-        monkeypatch.setattr(module.cpu_threads, "chosen", lambda chosen=chosen: chosen)
+        monkeypatch.setattr(cpu_threads, "chosen", lambda chosen=chosen: chosen)
         assert [kinds(op, many) for op in ops] == [[["Sum"]], larger]
     assert [kinds(op, many // 2) for op in ops] == [[], []]
 

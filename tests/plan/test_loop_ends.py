@@ -9,9 +9,8 @@ import hpcflow as hf
 from hpcflow.plan.algebra.reduction_reshaping import LARGE, loop_ends
 from hpcflow.plan.distribution.replica_lowering import replicate
 from hpcflow.plan.frontend.graph_pruning import prune
-from hpcflow.plan.frontend.simplification import simplify
 
-from .model import SINGLE, graph, spec
+from .model import SINGLE, graph, simplify, spec
 
 RNG = np.random.default_rng(9)
 B, T, D = 4, 32, 64

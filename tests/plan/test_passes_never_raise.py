@@ -14,8 +14,9 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.kernels import onednn_matmul
+from hpcflow.lowering.fusion.bias_relu_epilogue import with_epilogues
 from hpcflow.lowering.fusion.elementwise_fusion import fuse
-from hpcflow.lowering.fusion.library_fusion_passes import combined
+from hpcflow.lowering.fusion.max_pool_relu_gradient import with_pool_gradients
 from hpcflow.lowering.fusion.sparse_optimizer_fusion import fuse_rows
 from hpcflow.lowering.fusion.sparse_update_operands import without_copies
 from hpcflow.lowering.fusion.split_hoisting import split_first
@@ -279,7 +280,8 @@ def every_pass(part: Part) -> None:
         lambda p: fuse_rows(p, False),
         without_copies,
         lambda p: pack_weights(p, lambda node, specs: True),
-        lambda p: combined(p, lambda node, specs: True),
+        lambda p: with_epilogues(p, cut(p), lambda node, specs: True),
+        lambda p: with_pool_gradients(p, cut(p), lambda node, specs: True),
         lambda p: with_strides(p, lambda node, specs: True),
         lambda p: split_first(p, False),
         lambda p: fuse(p, cut(p), infos_of(devices), False),

@@ -10,10 +10,9 @@ from hpcflow.graph.op_registry import rows
 from hpcflow.plan.algebra.reshape_hoisting import BY_ELEMENT, reshapes_first
 from hpcflow.plan.distribution.replica_lowering import replicate
 from hpcflow.plan.frontend.graph_pruning import prune
-from hpcflow.plan.frontend.simplification import simplify
 
 from .interpret import run_graph, run_plan
-from .model import SINGLE, graph, plan_of, spec
+from .model import SINGLE, graph, plan_of, simplify, spec
 
 RNG = np.random.default_rng(2)
 

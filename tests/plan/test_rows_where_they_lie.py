@@ -21,9 +21,9 @@ from hpcflow.codegen.row_op_decomposition import Steps
 from hpcflow.kernels import onednn_matmul
 from hpcflow.lowering.fusion import elementwise_fusion as module
 from hpcflow.lowering.strided_layout import packed
+from hpcflow.plan import pass_list
 from hpcflow.plan.ir.program import Part
 from hpcflow.runtime.job.rank_context import Context
-from hpcflow.runtime.step import kernel_selection
 from hpcflow.settings import Settings
 
 RNG = np.random.default_rng(3)
@@ -38,8 +38,8 @@ def ran(build: Callable[..., Any], *arrays: np.ndarray, **wishes: Any) -> tuple[
     """What `build` makes of these arrays, and the part that has run."""
     parts: list[Part] = []
     with pytest.MonkeyPatch.context() as patch, hf.Graph().as_default():
-        fuse = kernel_selection.fuse
-        patch.setattr(kernel_selection, "fuse", lambda *a: parts.append(fuse(*a)) or parts[-1])
+        fuse = pass_list.fuse
+        patch.setattr(pass_list, "fuse", lambda *a: parts.append(fuse(*a)) or parts[-1])
         feeds = [hf.placeholder(hf.as_dtype(a.dtype), a.shape) for a in arrays]
         with hf.Session(context=Context(Settings(**wishes))) as session:
             found = session.run(build(*feeds), dict(zip(feeds, arrays, strict=True)))
@@ -361,8 +361,8 @@ def test_a_layer_with_a_mask_copies_no_heads(small_ones: None) -> None:
     mask[..., 0] = True  # each query sees a key
     parts: list[Part] = []
     with pytest.MonkeyPatch.context() as patch, hf.Graph().as_default():
-        fuse = kernel_selection.fuse
-        patch.setattr(kernel_selection, "fuse", lambda *a: parts.append(fuse(*a)) or parts[-1])
+        fuse = pass_list.fuse
+        patch.setattr(pass_list, "fuse", lambda *a: parts.append(fuse(*a)) or parts[-1])
         given, seen = hf.placeholder(hf.float32, x.shape), hf.placeholder(hf.bool, mask.shape)
         y = hf.layers.multi_head_attention(given, num_heads=H, mask=seen, causal=True)
         loss = hf.reduce_sum(hf.square(y))

@@ -8,11 +8,10 @@ import hpcflow as hf
 from hpcflow.plan.distribution.replica_lowering import replicate
 from hpcflow.plan.frontend.graph_pruning import prune
 from hpcflow.plan.frontend.identity_elimination import NOOP_EDGES, drop_noops
-from hpcflow.plan.frontend.simplification import simplify
 from hpcflow.plan.ir.program import Ref
 
 from .interpret import pure
-from .model import SINGLE, graph, spec
+from .model import SINGLE, graph, simplify, spec
 
 
 def evaluate(node, arrays):

@@ -35,7 +35,6 @@ from hpcflow.lowering.strided_layout import SEEN, Lay, packed, seen, without_unu
 from hpcflow.lowering.update_tiling import grouped, is_loose
 from hpcflow.plan.ir.program import Node, Part, Ref
 from hpcflow.plan.ir.program_rewriting import exchange, topological
-from hpcflow.platform import cpu_threads
 
 Infos = Callable[[Part], Callable[[Node], Any]]
 MOST = 400  # operations of one kernel: compiling more takes long
@@ -51,14 +50,19 @@ LARGE = 1 << 15  # elements: with several threads any operation is faster alone 
 
 
 def fuse(
-    part: Part, strands: list[Strand], infos: Infos, exact: bool, kinds: Collection[str] = ("cpu",)
+    part: Part,
+    strands: list[Strand],
+    infos: Infos,
+    exact: bool,
+    kinds: Collection[str] = ("cpu",),
+    threads: int = 1,
 ) -> Part:
     """The partition with its elementwise nodes fused; with `exact` only where no bit changes.
 
     `infos(part)` gives a function from a node of that partition to the form of its kernel. `kinds`
-    are the kinds of devices for which fused kernels can be generated.
+    are the kinds of devices for which fused kernels can be generated, `threads` those of a rank.
     """
-    found = _Finder(part, strands, infos, exact, kinds)
+    found = _Finder(part, strands, infos, exact, kinds, threads)
     if not found.readings:
         return part
     made: list[Made] = []
@@ -96,8 +100,9 @@ class _Finder:
         infos: Infos,
         exact: bool,
         kinds: Collection[str],
+        threads: int,
     ) -> None:
-        self.part, self.infos, self.exact = part, infos, exact
+        self.part, self.infos, self.exact, self.threads = part, infos, exact, threads
         self.info = infos(part)
         self.users, self.home = users(part), home(strands)
         others = grouped(part, strands, self.info, Writer(exact, kinds))
@@ -175,7 +180,7 @@ class _Finder:
             return True
         if type in SUMS and self.settled[names[0]].cols == (size,):
             return True  # a full sum of few elements, as a loss: ten times faster than NumPy
-        return size >= LARGE and (type in SUMS or cpu_threads.chosen().threads > 1)
+        return size >= LARGE and (type in SUMS or self.threads > 1)
 
     def nodes(self, names: list[str]) -> list[Made]:
         """The node that replaces these.

@@ -8,27 +8,13 @@ that order for all effects on the same state, and a read must see the same updat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 from hpcflow.errors import VerifyError
 from hpcflow.plan.ir.control_flow_nodes import inner, whole
 from hpcflow.plan.ir.program import Node, Part, Program
 
 Nodes = Mapping[str, Node]
-
-
-def passes(verify: bool) -> Callable[..., Any]:
-    """Return `run(function, program, *more)`: runs a pass and, with `verify`, checks its result."""
-
-    def run(function: Callable[..., Any], program: Program | Part, *more: Any) -> Any:
-        result = function(program, *more)
-        if verify:
-            new = result[0] if isinstance(result, tuple) else result
-            check(function.__name__, program, new)
-        return result
-
-    return run
 
 
 def check(name: str, old: Program | Part, new: Program | Part) -> None:
@@ -96,6 +82,8 @@ def _where(node: Node, new: Nodes) -> list[str]:
     if node.name in new:
         return [node.name]
     held = [n.name for n in new.values() if node.name in n.attrs.get("names", ())]
+    if node.type == "AllReduce":  # in a bucket
+        held += [n.name for n in new.values() if node.name in n.attrs.get("of", ())]
     kin = [n for n in new.values() if n.type.startswith(node.type)]
     return held or [n.name for n in kin if n.name.startswith(f"{node.name}/")]
 

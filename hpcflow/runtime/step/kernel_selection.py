@@ -10,22 +10,18 @@ from hpcflow.codegen.llvm_cpu_compiler import absent
 from hpcflow.graph.static_shape import Spec
 from hpcflow.lowering.buffer_assignment import has_kernel
 from hpcflow.lowering.fusion import fused_node_label
-from hpcflow.lowering.fusion.elementwise_fusion import fuse
-from hpcflow.lowering.fusion.library_fusion_passes import combined
-from hpcflow.lowering.fusion.sparse_optimizer_fusion import fuse_rows
-from hpcflow.lowering.fusion.sparse_update_operands import without_copies
-from hpcflow.lowering.fusion.split_hoisting import split_first
-from hpcflow.lowering.fusion.strided_matmul_fusion import with_strides
 from hpcflow.lowering.fusion.update_fusion import Writer
 from hpcflow.lowering.kernel_metadata import KernelInfo
+from hpcflow.lowering.lowering_target import LoweringTarget
 from hpcflow.lowering.segments_between_waits import cut
 from hpcflow.lowering.update_tiling import arranged
-from hpcflow.lowering.weight_packing import pack_weights
 from hpcflow.plan.cost.cost_model import given_specs
 from hpcflow.plan.cost.memory_estimate import Made
 from hpcflow.plan.ir.control_flow_nodes import inner
 from hpcflow.plan.ir.program import Node, Part, Plan
 from hpcflow.plan.listing.plan_text import LISTED, as_table
+from hpcflow.plan.pass_list import fused
+from hpcflow.platform import cpu_threads
 from hpcflow.runtime.device.device import Device, device_of
 
 
@@ -58,24 +54,26 @@ def served(part: Part, devices: Mapping[str, Device]) -> Iterator[Served]:
 
 def _generated(part: Part, devices: Mapping[str, Device]) -> frozenset[str]:
     """The nodes that generated update loops compute."""
-    groups = arranged(part, cut(part), infos_of(devices)(part), writer_for(devices))[2]
+    groups = arranged(part, cut(part), infos_of(devices)(part), target_of(devices).writer())[2]
     return frozenset(name for name, group in groups.items() if group.loop is not None)
 
 
 def as_run(part: Part, devices: Mapping[str, Device]) -> Part:
     """The partition as it is compiled for these devices: operations of one kernel are one node."""
+    return fused(part, target_of(devices))
 
-    def is_fast(node: Node, specs: list[Spec]) -> bool:
-        return device_of(node, part.task, devices).is_fast(node, specs)
+
+def target_of(devices: Mapping[str, Device]) -> LoweringTarget:
+    """The target of lowering that these devices of a task are."""
+
+    def is_fast(part: Part) -> Callable[[Node, list[Spec]], bool]:
+        return lambda node, specs: device_of(node, part.task, devices).is_fast(node, specs)
 
     wish = next(iter(devices.values())).wish
     generates = "llvm" in wish.providers and not absent()
-    part = without_copies(fuse_rows(part, wish.exact) if generates else part)
-    part = with_strides(combined(pack_weights(part, is_fast), is_fast), is_fast)
-    if not generates:
-        return part
-    part = split_first(part, wish.exact)
-    return fuse(part, cut(part), infos_of(devices), wish.exact, generating(devices))
+    kinds = generating(devices) if generates else ()
+    threads = cpu_threads.chosen().threads
+    return LoweringTarget(wish.exact, generates, kinds, threads, is_fast, infos_of(devices))
 
 
 def generating(devices: Mapping[str, Device]) -> tuple[str, ...]:
@@ -201,18 +199,11 @@ def made_for(devices: Mapping[str, Device]) -> Made:
     """
 
     def made(part: Part) -> tuple[Part, Callable[[Node], KernelInfo], Writer | None]:
-        part = as_run(part, devices)
-        return part, infos_of(devices)(part), writer_for(devices)
+        target = target_of(devices)
+        part = fused(part, target)
+        return part, target.infos(part), target.writer()
 
     return made
-
-
-def writer_for(devices: Mapping[str, Device]) -> Writer | None:
-    """The writer of update loops for these devices; None if no loops are generated."""
-    wish = next(iter(devices.values())).wish
-    if "llvm" not in wish.providers or absent():
-        return None
-    return Writer(wish.exact, generating(devices))
 
 
 def _served(node: Node, part: Part, device: Device) -> Served:

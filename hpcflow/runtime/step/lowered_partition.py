@@ -9,9 +9,9 @@ from hpcflow.lowering.python_codegen import generate
 from hpcflow.plan.cost import cost_model
 from hpcflow.plan.ir.control_flow_nodes import inner
 from hpcflow.plan.ir.program import Node, Part
-from hpcflow.plan.verification.effect_verifier import passes
+from hpcflow.plan.pass_list import fused
 from hpcflow.runtime.device.device import Device
-from hpcflow.runtime.step.kernel_selection import as_run, infos_of, writer_for
+from hpcflow.runtime.step.kernel_selection import target_of
 from hpcflow.settings import Settings
 
 
@@ -27,12 +27,12 @@ def generated(
     Feeds in `kept` are not copied when they are results. With `check_numerics` or poisoned values
     (`one_by_one`) no operations are fused.
     """
-    writes = None
+    target, writes = target_of(devices), None
     if not settings.one_by_one:
-        part = passes(settings.verify_passes)(as_run, part, devices)
-        writes = writer_for(devices)
+        part = fused(part, target, settings.verify_passes)
+        writes = target.writer()
     seconds = cost_model.seconds_in(part) if inside or _messages(part) else _no_time
-    code = generate(part, infos_of(devices)(part), seconds, settings.check_numerics, kept, writes)
+    code = generate(part, target.infos(part), seconds, settings.check_numerics, kept, writes)
     frames = [node for node in part.nodes.values() if node.row.control_flow]
     return Generated(
         part,

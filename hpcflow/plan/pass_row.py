@@ -1,0 +1,98 @@
+"""Rows of the pass list: what a pass takes and gives, why it is there, and how it is run."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from hpcflow.plan.ir.program import Part, Program
+from hpcflow.plan.verification.effect_verifier import check
+
+
+class Form(enum.Enum):
+    """The forms of a step, from the graph to the code of a task."""
+
+    GRAPH = "graph"
+    PROGRAM = "program"
+    PLACED = "placed program"
+    PLAN = "plan"
+    PARTITION = "partition"
+    SEGMENTS = "segments"
+    BUFFERS = "buffers"
+    CODE = "code"
+
+
+@dataclasses.dataclass(frozen=True)
+class Pass:
+    """One pass: `run(value, of)` returns `value` in the form `gives`.
+
+    `of` is the run of the passes: a `Planning` or a `Lowering`. `why` says why the pass is there,
+    `holds` what is true after it. The pass runs where `on(of)` is true; `when` says so in words. A
+    pass with `in_bodies` also runs on the programs of loops and branches.
+    """
+
+    name: str
+    phase: str
+    takes: Form
+    gives: Form
+    why: str
+    holds: str
+    run: Callable[[Any, Any], Any]
+    when: str = "always"
+    on: Callable[[Any], bool] = lambda _: True
+    in_bodies: bool = False
+    keeps_effects: bool = True  # False: effects move to another program
+    line: str = ""  # where the user registered it; "" for a pass of hpcflow
+
+    @property
+    def base(self) -> str:
+        """The name without the number of a repeated pass: `live` of `live.2`."""
+        return self.name.partition(".")[0]
+
+
+Watch = Callable[[Pass, str, Any, Any, float], None]  # pass, what it ran on, before, after, seconds
+
+
+class Run(Protocol):
+    """A run of passes in order: the planning of a step, or the lowering of a partition."""
+
+    @property
+    def verify(self) -> bool:
+        """Whether the effects of programs and partitions are checked after each pass."""
+
+    @property
+    def watch(self) -> Watch | None:
+        """What is called after each pass; None if nobody asks."""
+
+    @property
+    def what(self) -> str:
+        """The program or partition that the passes run on, in words."""
+
+
+def through(rows: Iterable[Pass], value: Any, of: Run) -> Any:
+    """Return `value` after all of these passes that are on.
+
+    Errors: VerifyError if a pass lost an effect and `of.verify` is set.
+    """
+    for row in rows:
+        if row.on(of):
+            value = apply(row, value, of)
+    return value
+
+
+def apply(row: Pass, value: Any, of: Run) -> Any:
+    """Run one pass; verify and record it if `of` asks for it."""
+    if of.watch is None and not of.verify:
+        return row.run(value, of)
+    start = time.perf_counter()
+    new = row.run(value, of)
+    seconds = time.perf_counter() - start
+    checked = of.verify and row.keeps_effects
+    if checked and isinstance(value, (Program, Part)) and isinstance(new, (Program, Part)):
+        check(row.name, value, new)
+    if of.watch is not None:
+        of.watch(row, of.what, value, new, seconds)
+    return new
