@@ -8,11 +8,12 @@ lookups.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from hpcflow.graph.dtypes import OPAQUE, is_floating
 from hpcflow.graph.static_shape import is_known
-from hpcflow.lowering.buffer_assignment import Storage, assign
+from hpcflow.lowering.buffer_assignment import Storage
+from hpcflow.lowering.codegen_stages import STAGES, Generation, Segmented
 from hpcflow.lowering.fusion.update_fusion import Writer
 from hpcflow.lowering.generated_update_loop import UpdateLoop
 from hpcflow.lowering.instructions import (
@@ -27,10 +28,11 @@ from hpcflow.lowering.instructions import (
     Use,
 )
 from hpcflow.lowering.kernel_metadata import Code, KernelInfo, SendInfo
-from hpcflow.lowering.segments_between_waits import Strand, cut
+from hpcflow.lowering.segments_between_waits import Strand
 from hpcflow.lowering.tiled_update_loop import TileLoop
-from hpcflow.lowering.update_tiling import Group, arranged
+from hpcflow.lowering.update_tiling import Group
 from hpcflow.plan.ir.program import Node, Part, Ref
+from hpcflow.plan.pass_row import Form, Pass, Watch, through
 
 POLL_EVERY_S = 200e-6  # predicted time between polls; MPI makes progress only when polled
 COPIED_SEND_BYTES = 64 << 10  # larger values without a fixed buffer are sent in place, uncopied
@@ -45,41 +47,37 @@ def generate(
     check_numerics: bool = False,
     kept: frozenset[str] = frozenset(),
     writes: Writer | None = None,
+    watch: Watch | None = None,
+    what: str = "",
 ) -> Code:
     """Generate the code of `part`.
 
     `info` gives the metadata of a node's kernel, `seconds` predicts its time. Feeds in `kept` are
     not copied when they are returned as results. `writes` says for which nodes update loops are
-    generated.
+    generated. `watch` is called after each pass over `what`.
     """
-    return _Writer(part, info, seconds, check_numerics, kept, writes).write()
+    of = Generation(info, seconds, check_numerics, kept, writes, watch, what)
+    code: Code = through(CODE_PASSES, part, of)
+    return code
 
 
 class _Writer:
-    def __init__(
-        self,
-        part: Part,
-        info: Callable[[Node], KernelInfo],
-        seconds: Callable[[Node], float],
-        check_numerics: bool,
-        kept: frozenset[str],
-        writes: Writer | None,
-    ) -> None:
-        self.info, self.seconds, self.kept = info, seconds, kept
+    def __init__(self, segmented: Segmented, of: Generation) -> None:
+        self.info, self.seconds, self.kept = of.info, of.seconds, of.kept
+        self.part, self.strands = segmented.part, segmented.strands
         # a replica with an empty shard computes the mean of no elements, which is NaN
+        part = self.part
         empty = any(0 in (part.nodes[feed].specs[0].shape or ()) for feed in part.feeds)
-        self.check = check_numerics and not empty
-        self.part, self.strands = part, cut(part)
-        self.groups: dict[str, Group] = {}
-        if not check_numerics:  # check_numerics needs each value in memory
-            self.part, self.strands, self.groups = arranged(part, self.strands, info, writes)
+        self.check = of.check_numerics and not empty
+        self.groups: Mapping[str, Group] = segmented.groups
         # collectives of several plans may take turns with one storage; the first segment of a loop
         # or branch that waits runs inside the segment that contains it
         nodes = part.nodes.values()
         self.yields = not any(n.row.collective or n.row.across_tasks for n in nodes)
         self.tiled: set[int] = set()
         self.now = 0  # the segment that is being written
-        self.store: Storage = assign(self.part, self.strands, info, self.groups)
+        assert segmented.store is not None
+        self.store: Storage = segmented.store
         self.binds = self.store.binds
         self.sends: list[SendInfo] = []
         self.body: list[Instruction] = []  # of the segment, or of the block in it
@@ -459,3 +457,14 @@ class _Writer:
             return value
         self.binds[f"c{index}"] = Binding(BindingKind.OWN_COPY, ref.node, ref.index)
         return value._replace(through=f"c{index}")
+
+
+CODE_PASSES = (
+    *STAGES,
+    Pass(
+        *("python_codegen", "code", Form.BUFFERS, Form.CODE),
+        "A step runs straight Python code without an interpreter of nodes.",
+        "Instructions compute each node once, in its segment; printers make Python of them.",
+        lambda segmented, of: _Writer(segmented, of).write(),
+    ),
+)

@@ -17,6 +17,7 @@ from hpcflow.lowering.fusion.sparse_update_operands import without_copies
 from hpcflow.lowering.fusion.split_hoisting import split_first
 from hpcflow.lowering.fusion.strided_matmul_fusion import with_strides
 from hpcflow.lowering.lowering_target import LoweringTarget
+from hpcflow.lowering.python_codegen import CODE_PASSES
 from hpcflow.lowering.segments_between_waits import cut
 from hpcflow.lowering.weight_packing import pack_weights
 from hpcflow.plan.algebra.loop_accumulation_hoisting import sums_behind_loops
@@ -565,9 +566,10 @@ PASSES = (
         _elementwise_fusion,
         generates=True,
     ),
+    *CODE_PASSES,
 )
 PLANNING = tuple(row for row in PASSES if row.takes in (PROGRAM, PLACED, PLAN))
-FUSION = tuple(row for row in PASSES if row.takes is PARTITION)
+FUSION = tuple(row for row in PASSES if row.gives is PARTITION)
 
 
 # -- running it

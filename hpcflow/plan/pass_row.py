@@ -22,7 +22,7 @@ class Form(enum.Enum):
     PARTITION = "partition"
     SEGMENTS = "segments"
     BUFFERS = "buffers"
-    CODE = "code"
+    CODE = "instructions"
 
 
 @dataclasses.dataclass(frozen=True)
