@@ -24,8 +24,16 @@ from hpcflow.errors import HpcflowError, LaunchError
 from hpcflow.graph.device_names import parse
 from hpcflow.plan.ir.program import Plan
 from hpcflow.plan.listing.code_listing import code_data, code_text
+from hpcflow.plan.listing.pass_listing import (
+    diff_data,
+    diff_text,
+    named,
+    passes_data,
+    passes_text,
+)
 from hpcflow.plan.listing.plan_diagram import as_dot, as_mermaid
 from hpcflow.plan.listing.plan_text import as_data, as_text, nbytes
+from hpcflow.plan.pass_list import all_passes
 from hpcflow.plan.serialization.plan_cache_key import LEAST_NODES, MOST_BYTES
 from hpcflow.plan.verification.plan_verifier import verify
 from hpcflow.ps import script_rules
@@ -55,6 +63,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="show the instructions that one task of each job runs, and where its values are",
     )
+    parser.add_argument(
+        "--passes",
+        action="store_true",
+        help="show the passes in their order, with nodes and time",
+    )
+    parser.add_argument(
+        "--diff", metavar="PASS", help="show what a pass changed: nodes added, removed, changed"
+    )
     parser.add_argument("--dot", metavar="FILE", help="write a picture for Graphviz")
     parser.add_argument("--mermaid", metavar="FILE", help="write a picture for Mermaid")
 
@@ -78,6 +94,8 @@ def main(args: argparse.Namespace) -> int:
     if not found:
         err(f"hpcflow: {args.script} ran no step, so there is no plan")
         return 1
+    if args.passes or args.diff:
+        return _write_passes(found[-1][1](), args)
     try:
         last, outlook = found[-1]
         for plan in (last, last.round):
@@ -131,6 +149,29 @@ def _codes(plan: Plan, devices: Mapping[str, Device], settings: Settings) -> lis
         firsts = {parse(part.task).job: part for part in reversed(parts)}
         found += [generated(part, devices, settings) for part in reversed(firsts.values())]
     return found
+
+
+def _write_passes(outlook: Outlook, args: argparse.Namespace) -> int:
+    """Print the passes, or what one of them changed; 2 if there is no such pass."""
+    rows = all_passes()
+    try:
+        chosen = named(args.diff, rows) if args.diff else []
+    except HpcflowError as error:
+        err(f"hpcflow: {type(error).__name__}: {error}")
+        return 2
+    record = outlook.passes()
+    data: dict[str, Any] = {}
+    if args.passes:
+        data |= passes_data(rows, record)
+    if args.diff:
+        data["diff"] = diff_data(chosen, record)
+    if args.json:
+        out(json.dumps(data, indent=1))
+        return 0
+    texts = [passes_text(rows, record)] if args.passes else []
+    texts += [diff_text(chosen, record)] if args.diff else []
+    out("\n\n".join(texts))
+    return 0
 
 
 def _write(

@@ -54,7 +54,7 @@ from hpcflow.plan.frontend.py_func_threads import calls_in_threads
 from hpcflow.plan.ir.control_flow_nodes import FRAMES, inner
 from hpcflow.plan.ir.program import Cluster, Edge, Part, Plan, Program
 from hpcflow.plan.ir.program_rewriting import live
-from hpcflow.plan.pass_row import Form, Pass, Watch, through
+from hpcflow.plan.pass_row import Form, Pass, PlainRun, Watch, apply, through
 from hpcflow.settings import Settings
 
 GRAPH, PROGRAM, PLACED, PLAN, PARTITION = (
@@ -572,6 +572,11 @@ PLANNING = tuple(row for row in PASSES if row.takes in (PROGRAM, PLACED, PLAN))
 FUSION = tuple(row for row in PASSES if row.gives is PARTITION)
 
 
+def all_passes() -> tuple[Pass, ...]:
+    """Return the passes in their order."""
+    return PASSES
+
+
 # -- running it
 
 
@@ -591,8 +596,24 @@ def make_plan(
     step (partial run) and do not run again.
     Errors: FeedError, FetchError, ShapeError, PlacementError, VerifyError.
     """
-    program = prune(graph, fetches, feeds, done)
+    program = pruned(graph, fetches, feeds, done)
     return plan_of(program, graph, cluster, settings, replica, evaluate)
+
+
+def pruned(
+    graph: Graph,
+    fetches: Sequence[Tensor | Operation],
+    feeds: Mapping[Tensor, Spec],
+    done: Container[Operation] = (),
+    watch: Watch | None = None,
+) -> Program:
+    """Return the program of a step, after the first pass; arguments as of `make_plan`.
+
+    Errors: FeedError, FetchError, ShapeError.
+    """
+    asked = graph, fetches, feeds, done
+    program: Program = apply(PASSES[0], asked, PlainRun(watch=watch, what="step"))
+    return program
 
 
 def plan_of(
@@ -632,11 +653,15 @@ class Lowering:
 
 
 def fused(
-    part: Part, target: LoweringTarget, verify: bool = False, watch: Watch | None = None
+    part: Part,
+    target: LoweringTarget,
+    verify: bool = False,
+    watch: Watch | None = None,
+    what: str = "",
 ) -> Part:
     """Return the partition as it runs on `target`: operations of one kernel are one node.
 
     Errors: VerifyError if `verify` is set and a pass lost an effect.
     """
-    made: Part = through(FUSION, part, Lowering(target, verify, watch, part.task))
+    made: Part = through(FUSION, part, Lowering(target, verify, watch, what))
     return made

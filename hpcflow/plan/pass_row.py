@@ -72,6 +72,15 @@ class Run(Protocol):
         """The program or partition that the passes run on, in words."""
 
 
+@dataclasses.dataclass(frozen=True)
+class PlainRun:
+    """A run of passes that need no more than their value."""
+
+    verify: bool = False
+    watch: Watch | None = None
+    what: str = ""
+
+
 def through(rows: Iterable[Pass], value: Any, of: Run) -> Any:
     """Return `value` after all of these passes that are on.
 

@@ -10,6 +10,7 @@ from hpcflow.plan.cost import cost_model
 from hpcflow.plan.ir.control_flow_nodes import inner
 from hpcflow.plan.ir.program import Node, Part
 from hpcflow.plan.pass_list import fused
+from hpcflow.plan.pass_row import Watch
 from hpcflow.runtime.device.device import Device
 from hpcflow.runtime.step.kernel_selection import target_of
 from hpcflow.settings import Settings
@@ -21,25 +22,31 @@ def generated(
     settings: Settings,
     kept: frozenset[str] = frozenset(),
     inside: bool = False,
+    watch: Watch | None = None,
+    what: str = "",
 ) -> Generated:
     """The code of a partition and of its loops and branches, for the devices of its task.
 
     Feeds in `kept` are not copied when they are results. With `check_numerics` or poisoned values
-    (`one_by_one`) no operations are fused.
+    (`one_by_one`) no operations are fused. `watch` is called after each pass.
     """
-    target, writes = target_of(devices), None
+    target, writes, what = target_of(devices), None, what or part.task
     if not settings.one_by_one:
-        part = fused(part, target, settings.verify_passes)
+        part = fused(part, target, settings.verify_passes, watch, what)
         writes = target.writer()
     seconds = cost_model.seconds_in(part) if inside or _messages(part) else _no_time
-    code = generate(part, target.infos(part), seconds, settings.check_numerics, kept, writes)
+    code = generate(
+        part, target.infos(part), seconds, settings.check_numerics, kept, writes, watch, what
+    )
     frames = [node for node in part.nodes.values() if node.row.control_flow]
     return Generated(
         part,
         code,
         {
             node.name: {
-                key: generated(body, devices, settings, owned, inside=True)
+                key: generated(
+                    body, devices, settings, owned, True, watch, f"{what}, {key} of {node.name}"
+                )
                 for key, body, owned in _parts(node)
             }
             for node in frames

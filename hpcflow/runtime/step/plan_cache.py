@@ -28,10 +28,11 @@ from hpcflow.kernels.kernel_registry import are_own, versions
 from hpcflow.lowering.kernel_metadata import Generated
 from hpcflow.plan.distribution.variable_placement import assign_variables
 from hpcflow.plan.frontend.constant_folding import Evaluate
-from hpcflow.plan.frontend.graph_pruning import prune
 from hpcflow.plan.ir.control_flow_nodes import within
 from hpcflow.plan.ir.program import Cluster, Part, Plan, Program
-from hpcflow.plan.pass_list import plan_of
+from hpcflow.plan.listing.pass_listing import PassRecord
+from hpcflow.plan.pass_list import plan_of, pruned
+from hpcflow.plan.pass_row import Watch
 from hpcflow.plan.serialization import plan_cache_format
 from hpcflow.plan.serialization.plan_cache_key import LEAST_NODES, chosen, key, sources
 from hpcflow.plan.verification import summed_loss_warning
@@ -80,6 +81,7 @@ class Outlook:
     keeps: bool  # whether this plan can be cached
     kept: artifact_cache.Kept | None
     threads: int  # threads of each rank that the cached plan is for
+    passes: Callable[[], PassRecord]  # makes the plan and the code of all tasks again, recorded
 
 
 class Plans:
@@ -127,7 +129,7 @@ class Plans:
         Errors: those of `make_plan`.
         """
         context, start = self.context, time.perf_counter()
-        program = prune(graph, wanted, specs, done)
+        program = pruned(graph, wanted, specs, done)
 
         def make() -> tuple[Plan, Generated]:
             plan = self._plan(program, graph, evaluate, cluster)
@@ -156,7 +158,7 @@ class Plans:
     ) -> tuple[Plan, Callable[[], Outlook]]:
         """The plan that `find` would return, computed anew and not verified, and its outlook."""
         start = time.perf_counter()
-        program = prune(graph, wanted, specs, done)
+        program = pruned(graph, wanted, specs, done)
         plan = self._plan(program, graph, evaluate, cluster)
         seconds = time.perf_counter() - start
 
@@ -172,13 +174,30 @@ class Plans:
                 keeps, found = True, folder.find(name)
                 if found is not None:
                     break
-            return Outlook(spent, str(folder.place) if folder else None, keeps, found, count)
+            place = str(folder.place) if folder else None
+            return Outlook(spent, place, keeps, found, count, recorded)
+
+        def recorded() -> PassRecord:
+            record = PassRecord()
+            program = pruned(graph, wanted, specs, done, record)
+            plan = self._plan(program, graph, evaluate, cluster, record)
+            parts = [part for one in (plan, plan.round) if one for part in one.parts.values()]
+            for part in parts:
+                generated(part, self.context.devices, self.context.settings, watch=record)
+            return record
 
         return plan, outlook
 
-    def _plan(self, program: Program, graph: Graph, evaluate: Evaluate, cluster: Cluster) -> Plan:
+    def _plan(
+        self,
+        program: Program,
+        graph: Graph,
+        evaluate: Evaluate,
+        cluster: Cluster,
+        watch: Watch | None = None,
+    ) -> Plan:
         context = self.context
-        given = cluster, context.settings, context.replica, evaluate
+        given = cluster, context.settings, context.replica, evaluate, watch
         return plan_of(program, graph, *given)
 
     def code(self, part: Part, data: bytes) -> Generated:
