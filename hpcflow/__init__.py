@@ -223,6 +223,7 @@ __getattr__, __dir__, _later = later(
         "hpcflow.runtime.session.config_proto": (
             "ConfigProto GPUOptions GraphOptions OptimizerOptions RunMetadata RunOptions"
         ),
+        "hpcflow.plan.pass_list": "register_pass",
         "hpcflow.runtime.device.device": "Device register_device",
         "hpcflow.runtime.session.session": "InteractiveSession Session",
     },

@@ -489,6 +489,7 @@ from hpcflow.ops.variables.variable_scope import get_variable_scope as get_varia
 from hpcflow.ops.variables.variable_scope import no_regularizer as no_regularizer
 from hpcflow.ops.variables.variable_scope import variable_scope as variable_scope
 from hpcflow.ops.variables.variable_template import make_template as make_template
+from hpcflow.plan.pass_list import register_pass as register_pass
 from hpcflow.ps.backup_workers import Backup as Backup
 from hpcflow.ps.bounded_staleness import Stale as Stale
 from hpcflow.ps.sync_rule import SyncRule as SyncRule

@@ -27,13 +27,13 @@ from hpcflow.plan.listing.code_listing import code_data, code_text
 from hpcflow.plan.listing.pass_listing import (
     diff_data,
     diff_text,
-    named,
     passes_data,
     passes_text,
 )
 from hpcflow.plan.listing.plan_diagram import as_dot, as_mermaid
 from hpcflow.plan.listing.plan_text import as_data, as_text, nbytes
 from hpcflow.plan.pass_list import all_passes
+from hpcflow.plan.pass_row import named
 from hpcflow.plan.serialization.plan_cache_key import LEAST_NODES, MOST_BYTES
 from hpcflow.plan.verification.plan_verifier import verify
 from hpcflow.ps import script_rules
@@ -237,6 +237,6 @@ def _kept_text(outlook: Outlook) -> str:
     else:
         how = (
             f"each run makes it: it has fewer than {LEAST_NODES} operations, constants above "
-            f"{nbytes(MOST_BYTES)}, or operations or kernels of your own"
+            f"{nbytes(MOST_BYTES)}, or operations, kernels or passes of your own"
         )
     return f"making this plan took {1e3 * outlook.seconds:.0f} ms here; {how}"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
+from hpcflow.errors import GraphError
 from hpcflow.graph.graph import Graph, Operation, Tensor
 from hpcflow.graph.static_shape import Spec
 from hpcflow.lowering.fusion.bias_relu_epilogue import with_epilogues
@@ -54,7 +55,9 @@ from hpcflow.plan.frontend.py_func_threads import calls_in_threads
 from hpcflow.plan.ir.control_flow_nodes import FRAMES, inner
 from hpcflow.plan.ir.program import Cluster, Edge, Part, Plan, Program
 from hpcflow.plan.ir.program_rewriting import live
-from hpcflow.plan.pass_row import Form, Pass, PlainRun, Watch, apply, through
+from hpcflow.plan.pass_row import Form, Pass, PlainRun, Watch, apply, through, unknown
+from hpcflow.plan.user_passes import UserPass, form_at, register, registered, with_registered
+from hpcflow.platform.exception_translation import user_line
 from hpcflow.settings import Settings
 
 GRAPH, PROGRAM, PLACED, PLAN, PARTITION = (
@@ -77,6 +80,7 @@ class Planning:
     replica: int = 0
     evaluate: Evaluate | None = None
     watch: Watch | None = None
+    rows: Sequence[Pass] = ()
     what: str = "step"
     inside: bool = False
     sums: bool = False  # whether the graph sums over replicas
@@ -148,7 +152,7 @@ def _constant_folding(program: Program, of: Planning) -> Program:
 
 def _bodies(program: Program, of: Planning) -> Program:
     """Run the passes that also run in bodies on the programs of loops and branches."""
-    rows = [row for row in PLANNING if row.in_bodies]
+    rows = [row for row in of.rows if row.in_bodies]
     nodes = dict(program.nodes)
     for name, node in program.nodes.items():
         if node.type in FRAMES:
@@ -568,13 +572,50 @@ PASSES = (
     ),
     *CODE_PASSES,
 )
-PLANNING = tuple(row for row in PASSES if row.takes in (PROGRAM, PLACED, PLAN))
 FUSION = tuple(row for row in PASSES if row.gives is PARTITION)
 
 
 def all_passes() -> tuple[Pass, ...]:
-    """Return the passes in their order."""
-    return PASSES
+    """Return the passes in their order, with those that users registered."""
+    passes = registered()
+    return with_registered(PASSES, passes) if passes else PASSES
+
+
+def register_pass(
+    function: Callable[[Program], Program],
+    name: str | None = None,
+    *,
+    before: str = "",
+    after: str = "",
+) -> None:
+    """Run `function`, from program to program, before or after a pass of the list.
+
+    `hpcflow plan --passes SCRIPT` lists the passes. Each rank that makes plans must register the
+    same passes, before the first step. After each run of the function hpcflow checks that the nodes
+    exist and that no update, fetch or order of effects was lost. A pass of the same name takes the
+    place of an earlier one.
+
+    Errors: GraphError for an unknown place, or one that has no program. When a plan is made:
+    VerifyError that names the pass.
+    """
+    name = name or function.__name__
+    place = before or after
+    row = next((row for row in PASSES if row.name == place), None)
+    if bool(before) == bool(after):
+        raise GraphError("register_pass takes either before= or after=", line=user_line())
+    if name in {row.name for row in PASSES}:
+        raise GraphError(f"hpcflow has a pass {name!r} itself", line=user_line())
+    if row is None:
+        raise unknown(place, PASSES, user_line())
+    if form_at(row, bool(before)) not in (PROGRAM, PLACED):
+        form = form_at(row, bool(before)).value
+        raise GraphError(
+            f"a registered pass takes a program; {'before' if before else 'after'} {place} there "
+            f"is a {form}",
+            line=user_line(),
+            hint="choose a place after graph_pruning and before send_recv_insertion",
+        )
+    register(UserPass(name, function, before, after, user_line()))
 
 
 # -- running it
@@ -633,12 +674,13 @@ def plan_of(
     Errors: ShapeError, PlacementError, VerifyError.
     """
     sums = any(node.type in LOWERED for node in program.nodes.values())
-    of = Planning(graph, cluster, settings, replica, evaluate, watch, sums=sums)
-    plan: Plan = through(PLANNING, program, of)
+    rows = [row for row in all_passes() if row.takes in (PROGRAM, PLACED, PLAN)]
+    of = Planning(graph, cluster, settings, replica, evaluate, watch, rows, sums=sums)
+    plan: Plan = through(rows, program, of)
     if of.update is None:
         return plan
-    begin = next(i for i, row in enumerate(PLANNING) if row.name == "sync_program_split") + 1
-    after = through(PLANNING[begin:], of.update, of.of_update())
+    begin = next(i for i, row in enumerate(rows) if row.name == "sync_program_split") + 1
+    after = through(rows[begin:], of.update, of.of_update())
     return dataclasses.replace(plan, round=after, updates=of.updates)
 
 

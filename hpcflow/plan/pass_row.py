@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import enum
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
+from hpcflow.errors import GraphError
 from hpcflow.plan.ir.program import Part, Program
 from hpcflow.plan.verification.effect_verifier import check
 
@@ -105,3 +107,23 @@ def apply(row: Pass, value: Any, of: Run) -> Any:
     if of.watch is not None:
         of.watch(row, of.what, value, new, seconds)
     return new
+
+
+def named(name: str, rows: Sequence[Pass]) -> list[Pass]:
+    """Return the passes of a name; without a number, all passes that repeat it.
+
+    Errors: GraphError that lists similar names.
+    """
+    found = [row for row in rows if name in (row.name, row.base)]
+    if not found:
+        raise unknown(name, rows)
+    return found
+
+
+def unknown(name: str, rows: Sequence[Pass], line: str | None = None) -> GraphError:
+    """Return the error for a name that no pass has; it lists similar names."""
+    names = [row.name for row in rows]
+    near = difflib.get_close_matches(name, names, 4, 0.5)
+    near += [n for n in names if name and name in n and n not in near]
+    hint = f"similar: {', '.join(near)}" if near else "`hpcflow plan --passes SCRIPT` lists them"
+    return GraphError(f"there is no pass {name!r}", line=line, hint=hint)

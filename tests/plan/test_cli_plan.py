@@ -6,11 +6,14 @@ import json
 import resource
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from hpcflow.codegen.llvm_cpu_compiler import absent
+from hpcflow.plan.pass_list import PASSES
 
+ROOT = Path(__file__).parent.parent.parent
 with_llvm = pytest.mark.skipif(absent() != "", reason="needs llvmlite")
 SCRIPT = """
 import sys
@@ -157,6 +160,39 @@ def test_the_instructions_of_a_step(script, words):
     assert updated <= handles
     text = plan(script, *ranks, "--code", str(script)).stdout
     assert "call_kernel" in text and "/job:worker/task:0\ncode: buffers of" in text
+
+
+def test_passes_are_listed_as_they_ran(script):
+    words = ["--ranks", "3", "--ps", "1", "--sync", "all", "--passes", str(script)]
+    lines = [line.split() for line in plan(script, *words).stdout.splitlines()]
+    assert lines[0][:2] == ["pass", "form"]
+    names = [line[0] for line in lines[1:]]
+    assert names == [row.name for row in PASSES]
+    (split,) = (line for line in lines if line[0] == "sync_program_split")
+    assert split[1:4] == ["program", "1", "1"]
+    data = json.loads(plan(script, "--json", *words).stdout)
+    assert data["format"] == "hpcflow-passes-1" and "diff" not in data
+    placement = next(one for one in data["passes"] if one["name"] == "device_placement")
+    assert placement["runs"] == 2 and placement["seconds"] > 0  # the step, the servers' update
+    assert placement["nodes_before"] <= placement["nodes_after"]
+
+
+def test_the_example_of_an_own_pass_changes_its_plan_and_trains():
+    example = str(ROOT / "examples" / "own_pass.py")
+    done = plan(example, "--diff", "subtractions", example)
+    assert "~ Add  Sub" in done.stdout and "inputs: MatMul:0, Neg:0 -> MatMul:0, y:0" in done.stdout
+    data = json.loads(plan(example, "--passes", "--json", example).stdout)["passes"]
+    (own,) = (one for one in data if one["name"] == "subtractions")
+    assert own["line"].startswith(example) and own["changed"] == 1
+    command = [sys.executable, example]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=220, check=True)
+    assert "weights [ 1. -2.  3.]" in ran.stdout
+
+
+def test_an_unknown_pass_is_told_with_similar_names(script):
+    done = plan(script, "--diff", "elementwise_fusing", str(script), code=2)
+    assert "there is no pass 'elementwise_fusing'" in done.stderr
+    assert "similar: elementwise_fusion" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_misuse_is_told_without_a_traceback(script):

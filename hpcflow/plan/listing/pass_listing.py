@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpcflow.errors import GraphError
 from hpcflow.graph.dtypes import name_of
 from hpcflow.graph.static_shape import Spec, show
 from hpcflow.plan.ir.program import Node, Part, Plan, Program
@@ -90,26 +88,6 @@ def passes_text(rows: Sequence[Pass], record: PassRecord) -> str:
         lines.append((one["name"], form, *cells))
     header = ("pass", "form", "runs", "changed", "nodes before", "after", "ms", "")
     return as_table(header, lines)
-
-
-def named(name: str, rows: Sequence[Pass]) -> list[Pass]:
-    """Return the passes of a name; without a number, all passes that repeat it.
-
-    Errors: GraphError that lists similar names.
-    """
-    found = [row for row in rows if name in (row.name, row.base)]
-    if not found:
-        raise unknown(name, rows)
-    return found
-
-
-def unknown(name: str, rows: Sequence[Pass]) -> GraphError:
-    """Return the error for a name that no pass has; it lists similar names."""
-    names = [row.name for row in rows]
-    near = difflib.get_close_matches(name, names, 4, 0.5)
-    near += [n for n in names if name and name in n and n not in near]
-    hint = f"similar: {', '.join(near)}" if near else "`hpcflow plan --passes SCRIPT` lists them"
-    return GraphError(f"there is no pass {name!r}", hint=hint)
 
 
 # -- what a pass changed

@@ -15,6 +15,7 @@ import numpy as np
 
 from hpcflow.graph.dtypes import text_of
 from hpcflow.graph.graph import Graph
+from hpcflow.plan import user_passes
 from hpcflow.plan.distribution.replica_lowering import as_planned
 from hpcflow.plan.distribution.variable_placement import Home
 from hpcflow.plan.ir.control_flow_nodes import within
@@ -52,6 +53,9 @@ def key(
         return None  # the user's Python function may have changed
     if sum(map(_bytes, nodes)) > MOST_BYTES:
         return None
+    passes = user_passes.digests()
+    if passes is None:
+        return None  # what a registered pass uses may have changed
     share = [t.op.name for t in graph.get_collection("replica_share")]
     facts = [
         cluster,
@@ -59,6 +63,7 @@ def key(
         sorted(homes.items()),
         as_planned(program, cluster, replica),
         about(),
+        passes,
     ]
     try:
         data = [data_of(program), share, list(_beside(program, graph)), repr(facts)]

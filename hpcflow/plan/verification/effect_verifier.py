@@ -83,7 +83,8 @@ def _where(node: Node, new: Nodes) -> list[str]:
         return [node.name]
     held = [n.name for n in new.values() if node.name in n.attrs.get("names", ())]
     if node.type == "AllReduce":  # in a bucket
-        held += [n.name for n in new.values() if node.name in n.attrs.get("of", ())]
+        sums = [n for n in new.values() if n.type == node.type]
+        held += [n.name for n in sums if node.name in n.attrs.get("of", ())]
     kin = [n for n in new.values() if n.type.startswith(node.type)]
     return held or [n.name for n in kin if n.name.startswith(f"{node.name}/")]
 

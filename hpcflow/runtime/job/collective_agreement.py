@@ -11,6 +11,7 @@ import numpy as np
 from hpcflow.errors import GraphMismatchError, LonelyCollectiveError
 from hpcflow.graph.function_body import control_of
 from hpcflow.graph.graph import Graph, Operation, Tensor
+from hpcflow.plan import user_passes
 from hpcflow.plan.serialization.graph_fingerprint import OpDigest, first_difference, op_digests
 from hpcflow.runtime.failure.replica_loss_recovery import Interrupted
 from hpcflow.runtime.job.rank_context import Context
@@ -71,7 +72,10 @@ def _same_everywhere(context: Context, number: int, first: Tensor | Operation, s
 
 
 def _needed(graph: Graph, wanted: Sequence[Tensor | Operation]) -> list[OpDigest]:
-    """Digests of the operations that the fetches need; the rest of the graph may differ."""
+    """Digests of the operations that the fetches need, and of the registered passes.
+
+    The rest of the graph may differ.
+    """
     left = [w if isinstance(w, Operation) else w.op for w in wanted]
     names: set[str] = set()
     while left:
@@ -79,7 +83,8 @@ def _needed(graph: Graph, wanted: Sequence[Tensor | Operation]) -> list[OpDigest
         if op.name not in names:
             names.add(op.name)
             left += [t.op for t in op.inputs] + control_of(op)
-    return [d for d in op_digests(graph) if d.name in names]
+    found = [d for d in op_digests(graph) if d.name in names]
+    return [*found, *(OpDigest(*facts) for facts in user_passes.facts())]
 
 
 def _compare(texts: Sequence[str]) -> dict[str, object]:

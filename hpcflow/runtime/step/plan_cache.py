@@ -181,9 +181,12 @@ class Plans:
             record = PassRecord()
             program = pruned(graph, wanted, specs, done, record)
             plan = self._plan(program, graph, evaluate, cluster, record)
-            parts = [part for one in (plan, plan.round) if one for part in one.parts.values()]
-            for part in parts:
-                generated(part, self.context.devices, self.context.settings, watch=record)
+            parts = [("", part) for part in plan.parts.values()]
+            if plan.round is not None:
+                parts += [("update, ", part) for part in plan.round.parts.values()]
+            given = self.context.devices, self.context.settings
+            for begin, part in parts:
+                generated(part, *given, watch=record, what=f"{begin}{part.task}")
             return record
 
         return plan, outlook
