@@ -102,6 +102,13 @@ x = hf.placeholder(hf.float32, [None, 3], name="x")
 p = hf.nn.softmax(x)
 session = hf.Session()
 """
+COUNTED = """
+x = hf.placeholder(hf.float32, [2, 2])
+with hf.Session() as session:
+    session.run(hf.matmul(x, x), {x: np.ones((2, 2))})
+assert [one.name for one in user_passes.registered()] == ["count"]
+user_passes.unregister("count")
+"""
 # What stands before a block in a reader's script, and what is true behind it.
 AROUND: dict[tuple[str, int], tuple[str, str]] = {
     ("checkpoint-format.md", 0): (TRAINED, "assert session.first_step == 0"),
@@ -124,6 +131,7 @@ AROUND: dict[tuple[str, int], tuple[str, str]] = {
         "x, weights = hf.zeros([2, 3]), hf.zeros([3, 4])",
         "assert hidden.op.device == '/job:worker/task:1'",
     ),
+    ("running.md", 1): ("from hpcflow.plan import user_passes", COUNTED),
     ("survival.md", 0): (TRAINED, "assert session.first_step == 0"),
 }
 RANKS = {("parameter-servers.md", 1): {"n": 4, "ps": 1}}

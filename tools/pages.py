@@ -16,7 +16,7 @@ from pathlib import Path
 from hpcflow.cli import help_topics
 from hpcflow.cli.main import COMMANDS
 from hpcflow.settings import PREFIX
-from tools import ops_page, stubs
+from tools import ops_page, pass_list_page, stubs
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMED = re.compile(r"`hpcflow help ([a-z0-9-]+)`|(?<=\()help ([a-z0-9-]+)(?=\))")
@@ -128,10 +128,12 @@ def _usage(action: argparse.Action) -> str:
 
 
 PAGES: dict[Path, Callable[[], str]] = {
+    ROOT / "docs" / "architecture.md": pass_list_page.architecture,
     ROOT / "docs" / "commands.md": commands_page,
     ROOT / "docs" / "environment.md": environment_page,
     ROOT / "docs" / "exit-codes.md": functools.partial(topic_page, "exit-codes"),
     ROOT / "docs" / "ops.md": ops_page.page,
+    ROOT / "docs" / "passes.md": pass_list_page.page,
     ROOT / "docs" / "settings.md": settings_page,
     ROOT / "docs" / "troubleshooting.md": functools.partial(topic_page, "troubleshooting"),
     **{stubs.path(name): functools.partial(stubs.page, name) for name in stubs.LATER},

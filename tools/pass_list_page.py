@@ -27,21 +27,16 @@ script, with nodes and time. `hpcflow plan --diff PASS SCRIPT` shows what a pass
 """
 
 
-def main() -> None:
-    """Write both."""
-    for path, text in pages().items():
-        path.write_text(text, encoding="utf-8")
+def page() -> str:
+    """docs/passes.md, the table of all passes."""
+    return HEAD + "".join(_row(row) for row in PASSES)
 
 
-def pages() -> dict[Path, str]:
-    """The pages as they should be."""
-    architecture = DOCS / "architecture.md"
-    before, _, rest = architecture.read_text(encoding="utf-8").partition(BEGIN)
+def architecture() -> str:
+    """docs/architecture.md with the diagram of the passes between its two marks."""
+    before, _, rest = (DOCS / "architecture.md").read_text(encoding="utf-8").partition(BEGIN)
     _, _, after = rest.partition(END)
-    return {
-        architecture: f"{before}{BEGIN}{diagram()}{END}{after}",
-        DOCS / "passes.md": HEAD + "".join(_row(row) for row in PASSES),
-    }
+    return f"{before}{BEGIN}{diagram()}{END}{after}"
 
 
 def diagram() -> str:
@@ -75,7 +70,3 @@ def _row(row: Pass) -> str:
     form = row.takes.value if row.takes is row.gives else f"{row.takes.value} → {row.gives.value}"
     bodies = "yes" if row.in_bodies else ""
     return f"| `{row.name}` | {form} | {row.why} | {row.holds} | {row.when} | {bodies} |\n"
-
-
-if __name__ == "__main__":
-    main()

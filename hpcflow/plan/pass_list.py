@@ -52,7 +52,7 @@ from hpcflow.plan.frontend.dead_read_elimination import drop_reads, used_reads
 from hpcflow.plan.frontend.graph_pruning import prune
 from hpcflow.plan.frontend.identity_elimination import drop_identities, drop_noops
 from hpcflow.plan.frontend.py_func_threads import calls_in_threads
-from hpcflow.plan.ir.control_flow_nodes import FRAMES, inner
+from hpcflow.plan.ir.control_flow_nodes import inner
 from hpcflow.plan.ir.program import Cluster, Edge, Part, Plan, Program
 from hpcflow.plan.ir.program_rewriting import live
 from hpcflow.plan.pass_row import Form, Pass, PlainRun, Watch, apply, through, unknown
@@ -155,7 +155,7 @@ def _bodies(program: Program, of: Planning) -> Program:
     rows = [row for row in of.rows if row.in_bodies]
     nodes = dict(program.nodes)
     for name, node in program.nodes.items():
-        if node.type in FRAMES:
+        if node.row.control_flow:
             bodies = {
                 key: through(rows, body, of.of_body(f"{key} of {name}"))
                 for key, body in inner(node)
