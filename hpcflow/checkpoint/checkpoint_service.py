@@ -12,6 +12,7 @@ from hpcflow.checkpoint import checkpoint_directory, header_digests, parallel_hd
 from hpcflow.checkpoint.background_writer import Writer
 from hpcflow.checkpoint.checkpoint_layout import Slab
 from hpcflow.checkpoint.checkpoint_reader import Saved
+from hpcflow.checkpoint.load_plan import LoadPlan
 from hpcflow.checkpoint.participating_ranks import attempt
 from hpcflow.checkpoint.save_plan import SavePlan
 from hpcflow.checkpoint.snapshot_buffers import prepare_here
@@ -46,7 +47,7 @@ def answer(
         "survey": lambda: survey(store, request["wanted"]),
         "write": lambda: write(context, store, SavePlan.of_message(request), duty()),
         "begin": lambda: begin(context, store, SavePlan.of_message(request), duty()),
-        "load": lambda: load(context, store, request),
+        "load": lambda: load(context, store, LoadPlan.of_message(request)),
     }
     if request["do"] not in work:
         raise CommError(f"a checkpoint is not made by {request['do']!r}", rank=context.rank)
@@ -100,24 +101,24 @@ def writers(context: Context, ranks: Sequence[int]) -> Any:
     return context.world.group_of(ranks)
 
 
-def load(context: Context, store: Store, told: dict[str, Any]) -> int:
-    """Fill this rank's variables of `told["wanted"]` from the checkpoint; returns their bytes."""
-    saved = Saved(Path(told["path"]))
-    if saved.facts["id"] != told["id"]:
+def load(context: Context, store: Store, plan: LoadPlan) -> int:
+    """Fill this rank's variables of `plan.wanted` from the checkpoint; returns their bytes."""
+    saved = Saved(Path(plan.path))
+    if saved.facts["id"] != plan.id:
         raise header_digests.foreign(saved.index, "it was replaced while it was being loaded")
 
     def run() -> int:
         nbytes = 0
         for state in store.states.values():
-            if state.variable in told["wanted"]:
-                nbytes += _fill(state, saved, told["wanted"][state.variable])
-            elif state.variable in told["own"]:
-                nbytes += _fill_sum(state, saved, told["own"][state.variable])
+            if state.variable in plan.wanted:
+                nbytes += _fill(state, saved, plan.wanted[state.variable])
+            elif state.variable in plan.own:
+                nbytes += _fill_sum(state, saved, plan.own[state.variable])
         return nbytes
 
-    if told["seed"] is not None:
-        store.seed.set(*told["seed"])
-    for label, op, made in told["draws"]:
+    if plan.seed is not None:
+        store.seed.set(*plan.seed)
+    for label, op, made in plan.draws:
         store.draws.setdefault((label, op), Draws()).made = made
     nbytes: int = checkpoint_directory.told(f"reading {saved.path}", run)
     return nbytes

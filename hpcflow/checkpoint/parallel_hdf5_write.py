@@ -7,7 +7,7 @@ import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
@@ -21,6 +21,16 @@ from hpcflow.runtime.device.device import Device
 from hpcflow.runtime.state.state_store import Store, VariableState
 
 Record = dict[str, Any]  # the index's entry about a file: slabs, offsets, digests
+
+
+class SlabRecord(TypedDict):
+    """What the record of a file says of a slab in it."""
+
+    name: str
+    start: int
+    stop: int
+    offset: int  # in the file
+    crcs: list[list[int]]  # of each piece: its bytes, its CRC-32
 
 
 def held(store: Store, wanted: Mapping[str, str]) -> list[HeldRows]:
@@ -156,7 +166,7 @@ def write_part(
     return finish(path, {"kind": "part", **own}, slabs, block)
 
 
-def _write_slab(fd: int, offset: int, slab: Slab, version: Version) -> Record:
+def _write_slab(fd: int, offset: int, slab: Slab, version: Version) -> SlabRecord:
     crcs, at = [], offset
     for _, rows in pieces(version, slab):
         data = rows.reshape(-1).view(np.uint8).data
@@ -166,7 +176,7 @@ def _write_slab(fd: int, offset: int, slab: Slab, version: Version) -> Record:
             header_digests.write_all(fd, part, at)
             header_digests.send_off(fd, at, len(part))
             at += len(part)
-    return {**slab._asdict(), "offset": offset, "crcs": crcs}
+    return SlabRecord(name=slab.name, start=slab.start, stop=slab.stop, offset=offset, crcs=crcs)
 
 
 def lay_out(path: Path, plan: SavePlan, texts: Mapping[str, str]) -> dict[str, int | None]:
@@ -191,7 +201,7 @@ def write_shared(
     duty: Sequence[Slab],
     versions: Mapping[Slab, Version],
     comm: Any,
-) -> list[Record]:
+) -> list[SlabRecord]:
     """Write this rank's rows of the file that all ranks of `comm` write; returns its slabs.
 
     Ranks: all writers open and close the file collectively; each writes its rows independently.
@@ -211,7 +221,9 @@ def write_shared(
             offset = plan.offsets[slab.name]
             assert offset is not None, "a slab has bytes"
             at = offset + slab.start * array.row_bytes
-            slabs.append({**slab._asdict(), "offset": at, "crcs": crcs})
+            slabs.append(
+                SlabRecord(name=slab.name, start=slab.start, stop=slab.stop, offset=at, crcs=crcs)
+            )
     hdf5_datasets.sync(path)
     return slabs
 
@@ -219,7 +231,7 @@ def write_shared(
 def finish(
     path: Path,
     facts: Record,
-    slabs: Sequence[Record],
+    slabs: Sequence[SlabRecord],
     block: int,
 ) -> Record:
     """Digest the bytes that no slab covers, write the user block and fsync the file.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from hpcflow.checkpoint import checkpoint_directory
 from hpcflow.checkpoint.checkpoint_layout import Array, mine_of
 from hpcflow.checkpoint.checkpoint_reader import Saved
 from hpcflow.checkpoint.checkpoint_service import load as load_here
+from hpcflow.checkpoint.load_plan import LoadPlan
 from hpcflow.checkpoint.participating_ranks import Team, attempt, failure, served_by
 from hpcflow.errors import CheckpointCorruptError, CheckpointError
 from hpcflow.platform.rank_logging import logger
@@ -131,16 +133,23 @@ def load(
         attempt(context, lambda: saved.check_fits(arrays, _about(saved.facts), reshape)),
         lambda rows: None,
     )
-    told = {"do": "load", "path": os.path.abspath(saved.path), "id": saved.facts["id"]}
-    told["wanted"], told["own"] = dict(wanted), _dealt(context, saved, own or {})
-    told["seed"] = saved.facts.get("random_seed") if with_draws else None
-    requests = {
-        rank: {**told, "draws": draws_of(saved.facts, context, rank) if with_draws else []}
-        for rank in [context.rank, *served_by(context)]
-    }
-    own = requests.pop(context.rank)
+    plan = LoadPlan(
+        path=os.path.abspath(saved.path),
+        id=saved.facts["id"],
+        wanted=dict(wanted),
+        own=_dealt(context, saved, own or {}),
+        seed=saved.facts.get("random_seed") if with_draws else None,
+        draws=(),
+    )
+
+    def plan_of(rank: int) -> LoadPlan:
+        draws = draws_of(saved.facts, context, rank) if with_draws else ()
+        return dataclasses.replace(plan, draws=draws)
+
+    requests = {rank: {"do": "load", **plan_of(rank).as_message()} for rank in served_by(context)}
     answers = team.call(requests, store)
-    rows = [attempt(context, lambda: load_here(context, store, own)), *answers().values()]
+    mine = attempt(context, lambda: load_here(context, store, plan_of(context.rank)))
+    rows = [mine, *answers().values()]
     wrong = [row for row in rows if "error" in row]
     team.decide(wrong[0] if wrong else {"value": 0}, lambda rows: None)
 
