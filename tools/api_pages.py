@@ -130,8 +130,7 @@ def _file_of(module: str) -> Path | None:
     """The source of a module, its stub if it has one; None if it is no module."""
     base = PACKAGE.joinpath(*module.split(".")[1:])
     package = base / "__init__"
-    places = (package.with_suffix(".pyi"), base.with_suffix(".pyi"))
-    places += (package.with_suffix(".py"), base.with_suffix(".py"))
+    places = [where.with_suffix(end) for end in (".pyi", ".py") for where in (package, base)]
     return next((place for place in places if place.is_file()), None)
 
 
@@ -153,7 +152,8 @@ def _names_of(of: Name) -> Iterator[Name]:
         elif isinstance(node, ast.Assign):
             targets = [t.id for t in node.targets if isinstance(t, ast.Name)]
             if targets == ["__all__"]:
-                listed = [c.value for c in ast.walk(node.value) if isinstance(c, ast.Constant)]
+                words = (c.value for c in ast.walk(node.value) if isinstance(c, ast.Constant))
+                listed = [word for word in words if isinstance(word, str)]
             else:
                 defined += targets
     if file.suffix == ".pyi":

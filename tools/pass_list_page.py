@@ -41,7 +41,8 @@ def architecture() -> str:
 
 def diagram() -> str:
     """The phases in order, with the passes of each and the forms between them."""
-    lines, form = [], PASSES[0].takes
+    lines: list[str] = []
+    form = PASSES[0].takes
     for phase, rows in groupby(PASSES, lambda row: row.phase):
         passes = list(rows)
         if passes[0].takes is not form or not lines:

@@ -185,7 +185,7 @@ def add_n(node: CostNode, inputs: Sequence[Spec]) -> float:
 def matrices(node: CostNode, inputs: Sequence[Spec]) -> Product:
     """Return the size of a matrix product."""
     *lead, rows, columns = node.specs[0].shape or ()
-    return Product(size_of(lead), rows or 0, _summed(node, inputs), columns or 0)
+    return Product(size_of(tuple(lead)), rows or 0, _summed(node, inputs), columns or 0)
 
 
 def strided_matrices(node: CostNode, inputs: Sequence[Spec]) -> Product:
