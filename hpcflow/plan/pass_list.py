@@ -598,7 +598,9 @@ def register_pass(
     Errors: GraphError for an unknown place, or one that has no program. When a plan is made:
     VerifyError that names the pass.
     """
-    name = name or function.__name__
+    name = name or getattr(function, "__name__", "")
+    if not callable(function) or not name:
+        raise GraphError("register_pass takes a function and its name", line=user_line())
     place = before or after
     row = next((row for row in PASSES if row.name == place), None)
     if bool(before) == bool(after):

@@ -1,9 +1,10 @@
 """Effect verifier: checks after each pass that no update, wait, fetch or effect order is lost.
 
-The setting `verify_passes` enables it. An *effect* is a node that updates state, waits for other
-steps or tasks, calls a Python function of the user, or has a side effect and no output (Assert).
-Two effects are ordered if one follows the other by values or control inputs. A pass must preserve
-that order for all effects on the same state, and a read must see the same updates as before.
+The setting `verify_passes` enables it; passes that users register are always checked. An *effect*
+is a node that updates state, waits for other steps or tasks, calls a Python function of the user,
+or has a side effect and no output (Assert). Two effects are ordered if one follows the other by
+values or control inputs. A pass must preserve that order for all effects on the same state, and a
+read must see the same updates as before.
 """
 
 from __future__ import annotations
