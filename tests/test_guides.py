@@ -134,6 +134,22 @@ AROUND: dict[tuple[str, int], tuple[str, str]] = {
     ("running.md", 1): ("from hpcflow.plan import user_passes", COUNTED),
     ("survival.md", 0): (TRAINED, "assert session.first_step == 0"),
 }
+# Blocks that register what all of a process has: what stands before and behind, and is printed.
+ALONE: dict[tuple[str, int], tuple[str, str, str]] = {
+    ("CONTRIBUTING.md", 0): (
+        "",
+        "x = hf.constant([2.0, 3.0])\n"
+        "y, (dx,) = cube(x), hf.gradients(cube(x), [x])\n"
+        "print([v.tolist() for v in hf.Session().run([y, dx])])",
+        "[[8.0, 27.0], [12.0, 27.0]]\n",
+    ),
+    ("parameter-servers.md", 2): (
+        "import dataclasses, types\nimport hpcflow as hf",
+        "for arrived in [(0, 0.3)], [(0, 0.3), (2, 0.4)]:\n"
+        "    print(Quorum(0.6).select(types.SimpleNamespace(arrived=arrived)))\n",
+        "None\n[(0, 0.3), (2, 0.4)]\n",
+    ),
+}
 RANKS = {("parameter-servers.md", 1): {"n": 4, "ps": 1}}
 
 
@@ -145,7 +161,7 @@ def name_of(block: Block) -> str:
 def test_a_block_runs(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key = block.page, block.number
     compile(block.text, block.page, "exec")
-    if block.reason is not None or block.page in ELSEWHERE or block.page == "CONTRIBUTING.md":
+    if block.reason is not None or block.page in ELSEWHERE or key in ALONE:
         assert block.reason is None or block.reason in REASONS
         return
     monkeypatch.chdir(tmp_path)
@@ -159,16 +175,13 @@ def test_a_block_runs(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert all(run_ranks(body=body, **RANKS.get(key, {"n": 1})))
 
 
-def test_the_op_of_contributing_computes_and_has_its_gradient() -> None:
-    (block,) = (b for b in PYTHON if b.page == "CONTRIBUTING.md")
-    behind = (
-        "x = hf.constant([2.0, 3.0])\n"
-        "y, (dx,) = cube(x), hf.gradients(cube(x), [x])\n"
-        "print([v.tolist() for v in hf.Session().run([y, dx])])\n"
-    )
-    words = [sys.executable, "-c", block.text + behind]
-    done = subprocess.run(words, capture_output=True, text=True, check=True, cwd=ROOT)
-    assert done.stdout == "[[8.0, 27.0], [12.0, 27.0]]\n"
+@pytest.mark.parametrize("key", ALONE, ids=str)
+def test_a_block_runs_in_a_process_of_its_own(key: tuple[str, int]) -> None:
+    before, behind, printed = ALONE[key]
+    (block,) = (b for b in PYTHON if (b.page, b.number) == key)
+    words = [sys.executable, "-c", f"{before}\n{block.text}\n{behind}\n"]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stdout) == (0, printed), done.stderr
 
 
 def test_blocks_that_other_tests_run_are_run_there() -> None:
