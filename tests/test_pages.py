@@ -12,7 +12,7 @@ import pytest
 import hpcflow as hf
 from hpcflow.cli import help_topics
 from hpcflow.settings import Settings
-from tools import api_pages, pages
+from tools import api_pages, pages, site_pages
 from tools.public_surface import lines
 
 ROOT = Path(__file__).parent.parent
@@ -59,6 +59,12 @@ def test_links_lead_to_headings() -> None:
             if not other.exists() or (anchor and anchor not in _anchors(other)):
                 wrong.append(f"{page.name}: {target}")
     assert wrong == []
+
+
+def test_the_site_has_each_page_once() -> None:
+    listed = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    pages_of_docs = {page.name for page in DOCS.glob("*.md")}
+    assert sorted(listed) == sorted(pages_of_docs | set(site_pages.OUTSIDE.values()))
 
 
 def test_each_topic_has_a_guide() -> None:
