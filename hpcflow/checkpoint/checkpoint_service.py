@@ -63,13 +63,13 @@ def survey(store: Store, wanted: Mapping[str, str]) -> dict[str, Any]:
 
 def write(
     context: Context, store: Store, plan: SavePlan, duty: Sequence[Slab]
-) -> list[dict[str, Any]]:
+) -> Sequence[Mapping[str, Any]]:
     """Write the slabs `duty`; returns the record of this rank's file, or for the form "parallel"
     its slabs of the shared file.
     """
     draft = Path(plan.draft)
 
-    def run() -> list[dict[str, Any]]:
+    def run() -> Sequence[Mapping[str, Any]]:
         if plan.is_parallel:
             comm = writers(context, plan.writers)
             return parallel_hdf5_write.write_shared(draft, plan, duty, kept.versions, comm)
@@ -80,7 +80,7 @@ def write(
 
     kept = parallel_hdf5_write.Snapshot(store, plan.wanted, duty)
     try:
-        found: list[dict[str, Any]] = checkpoint_directory.told(f"writing {draft}", run)
+        found: Sequence[Mapping[str, Any]] = checkpoint_directory.told(f"writing {draft}", run)
     finally:
         kept.release()
     return found

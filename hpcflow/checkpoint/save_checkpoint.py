@@ -266,7 +266,7 @@ def merged(rows: Sequence[Mapping[str, Any]]) -> Facts:
 
 
 def finish(
-    plan: SavePlan, ask: Asked, keep: int, written: Sequence[Facts], checks: bool = False
+    plan: SavePlan, ask: Asked, keep: int, written: Sequence[Any], checks: bool = False
 ) -> Path:
     """On the chief, after all have written: write the index or the user block, publish; the path.
 

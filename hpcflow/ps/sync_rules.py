@@ -43,14 +43,14 @@ def rule(given: str | SyncRule, is_known: bool = False) -> SyncRule:
     Errors: HpcflowError listing the rules.
     """
     if isinstance(given, SyncRule):
-        return given
+        return _checked(given)
     name, _, text = str(given).partition(":")
     if registered(name) is None:
         script_rules.load(name, is_known)
     make, why = registered(name), ""
     try:
         if make is not None:
-            return make(*map(_number, text.split(",") if text else ()))
+            return _checked(make(*map(_number, text.split(",") if text else ())))
     except (TypeError, HpcflowError) as error:
         why = f": {error}" if name not in BUILT_IN else ""
     own = "".join(f", {name}" for name in names() if name not in BUILT_IN)
@@ -58,6 +58,15 @@ def rule(given: str | SyncRule, is_known: bool = False) -> SyncRule:
         f"sync={given!r} is no rule{why}",
         hint=f"choose async, all, backup:K (hf.Backup(K)) or stale:S (hf.Stale(S)){own}",
     )
+
+
+def _checked(rule: SyncRule) -> SyncRule:
+    if rule.joins and rule.counts_steps:
+        raise HpcflowError(
+            f"{type(rule).__name__}: a rule either joins gradients or says who may begin",
+            hint="leave out `joins`, or `may_begin` and `max_steps_ahead`",
+        )
+    return rule
 
 
 def _number(text: str) -> int | float | str:

@@ -62,6 +62,14 @@ def test_a_text_that_does_not_fit_the_rule_is_refused(text):
     assert "enough" in caught.value.hint
 
 
+def test_a_rule_does_not_join_gradients_and_count_steps():
+    class Both(Window):
+        joins = True
+
+    with pytest.raises(HpcflowError, match="either joins gradients or says who may begin"):
+        rule(Both(2))
+
+
 def test_names_of_rules():
     class Nameless(hf.SyncRule):
         pass

@@ -9,12 +9,13 @@ them in the boxes of its step instance before it reports its end.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from hpcflow.errors import OutOfRangeError
 from hpcflow.plan.ir.program import Node
+from hpcflow.runtime.dynamic_types import State, Value
 from hpcflow.runtime.step.step_instance import Instance
 
 
@@ -53,7 +54,7 @@ def waiting(type: str) -> Callable[[Start], Start]:
     return add
 
 
-def start_wait(instance: Instance, node: Node, inputs: tuple[Any, ...]) -> Wait:
+def start_wait(instance: Instance, node: Node, inputs: tuple[Value, ...]) -> Wait:
     """Start the wait of `node`, in the segment of the node."""
     return _STARTS[node.type](instance, node, *inputs)
 
@@ -62,7 +63,7 @@ def start_wait(instance: Instance, node: Node, inputs: tuple[Any, ...]) -> Wait:
 class _Initialized:
     """Over once the chief has initialized a variable."""
 
-    def __init__(self, instance: Instance, node: Node, variable: Any) -> None:
+    def __init__(self, instance: Instance, node: Node, variable: State) -> None:
         self.variable, self.cancelled = variable, False
 
     def test(self) -> bool:
@@ -73,7 +74,7 @@ class _Initialized:
 
 
 @waiting("CountUpTo")
-def _count_up_to(instance: Instance, node: Node, variable: Any) -> Wait:
+def _count_up_to(instance: Instance, node: Node, variable: State) -> Wait:
     host = instance.compiled.device(node).to_host(variable.read())
     count, limit = int(host), node.attrs["limit"]
     if count >= limit:
@@ -85,7 +86,7 @@ def _count_up_to(instance: Instance, node: Node, variable: Any) -> Wait:
 class Over:
     """A wait that is over at once: an op that reads state at its place in the order of effects."""
 
-    def __init__(self, instance: Instance, node: Node, *values: Any) -> None:
+    def __init__(self, instance: Instance, node: Node, *values: Value) -> None:
         instance.put(node.name, *values)
 
     def test(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 from hpcflow.comm.communicator import Communicator, Request
 from hpcflow.comm.polling_backoff import PATIENCE_POLLS, Backoff
@@ -14,11 +14,12 @@ from hpcflow.monitoring.wait_ledger import Ledger
 from hpcflow.plan.communication.atomic_step_commit import COMMIT
 from hpcflow.runtime.executor.mpi_progress_thread import Helper
 from hpcflow.runtime.executor.progress_lock import Baton
-from hpcflow.runtime.executor.wait_timestamps import Ages, Waiting
+from hpcflow.runtime.executor.wait_timestamps import Ages, Waiting, What
 from hpcflow.runtime.step.cooperative_scheduling import Going, Slices, Touched
 from hpcflow.runtime.step.observer import joined
 from hpcflow.runtime.step.step_instance import Instance, StepObserver
 
+T = TypeVar("T")
 _ASKED = (KeyboardInterrupt, SystemExit)  # exceptions after which a step still ends in order
 
 
@@ -80,7 +81,7 @@ class Engine(Baton):
         self.watch = comm.watch if comm is not None else None  # reports completed requests
         self.polled: list[Waiting] = []  # waits that cannot be watched, and must be tested
         self.beside: list[Request] = []  # tested in each poll, though no step waits for them
-        self.calls: collections.deque[Any] = collections.deque()  # Python functions in threads
+        self.calls: collections.deque[object] = collections.deque()  # Python functions in threads
         self.turns = Turns()
         # steps in flight with collectives, if replicas recover from the loss of one (shrink)
         self.joint: list[Instance] | None = None
@@ -297,7 +298,7 @@ class Engine(Baton):
         self.stopped += [wait for wait in self.polled if _is_sum(wait)]
         self.polled[:] = [wait for wait in self.polled if not _is_sum(wait)]
 
-    def forget_sums(self) -> list[Any]:
+    def forget_sums(self) -> list[object]:
         """Abandon all joint steps after the set of replicas has changed.
 
         Returns the old requests and instances, which own buffers that MPI may still use.
@@ -306,12 +307,12 @@ class Engine(Baton):
         for instance in joint:
             if not instance.finished or instance.torn:
                 self.abandon(instance)
-        old: list[Any] = [*self.stopped, *joint]
+        old: list[object] = [*self.stopped, *joint]
         self.stopped, self.joint = [], []
         self.turns, self.sums_rest = Turns(), False
         return old
 
-    def over(self, instance: Instance, what: Any) -> None:
+    def over(self, instance: Instance, what: What) -> None:
         """A segment or a wait has ended; `what` is None for a send, which nothing depends on."""
         instance.left -= 1
         if what is not None:
@@ -340,7 +341,7 @@ class Engine(Baton):
         return bool(self.polled) or bool(self.watch)
 
     def await_(
-        self, request: Request, instance: Instance | None, what: Any, begins: bool = True
+        self, request: Request, instance: Instance | None, what: What, begins: bool = True
     ) -> None:
         """Wait for a request; when it completes, `what` of `instance` is over.
 
@@ -419,7 +420,7 @@ class Engine(Baton):
             if instance is not None:  # until `abandon` is called
                 instance.error, instance.torn = instance.error or error, True
             return True
-        if instance is None or what is None:
+        if instance is None or not isinstance(what, str):
             raise error
         located = instance.compiled.located(error, what, self.rank)
         if isinstance(error, CommError):
@@ -519,7 +520,7 @@ class Engine(Baton):
             self.observer.idle(int(self._since * 1e9), int(now * 1e9))
         self._since = 0.0
 
-    def _timed(self, call: Callable[[], Any]) -> Any:
+    def _timed(self, call: Callable[[], T]) -> T:
         """Call a function in which nothing of a step runs, and report the time."""
         start = time.perf_counter_ns()
         value = call()
@@ -598,7 +599,7 @@ def _is_over(request: Request) -> bool:
         return True
 
 
-def _is_sum(wait: tuple[Request, Instance | None, Any]) -> bool:
+def _is_sum(wait: tuple[Request, Instance | None, What]) -> bool:
     _, instance, what = wait
     return instance is not None and what in instance.buckets
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import contextvars
 import threading
 import time
-from typing import Any
 
 import numpy as np
 
 from hpcflow.plan.ir.program import Node
+from hpcflow.runtime.dynamic_types import KernelFunction, Value
 from hpcflow.runtime.executor.async_ops import Wait, waiting
 from hpcflow.runtime.step.step_instance import Instance
 
@@ -28,11 +28,11 @@ class Call:
 
     local = True  # it ends by an event of this rank, not by a message
 
-    def __init__(self, instance: Instance, node: Node, inputs: tuple[Any, ...]) -> None:
+    def __init__(self, instance: Instance, node: Node, inputs: tuple[Value, ...]) -> None:
         self.instance, self.node = instance, node
         self.began, self.over, self.cancelled = 0.0, False, False
         self._error: BaseException | None = None
-        self._values: tuple[Any, ...] = ()
+        self._values: tuple[Value, ...] = ()
         self._inputs = [np.array(x) for x in inputs]  # copies: the step may end first
         self._engine = instance.link.engine
         self._before = self._engine.calls[-1] if self._engine.calls else None
@@ -73,7 +73,7 @@ class Call:
         """Whether it has run for longer than `ALONE_S`."""
         return bool(self.began) and time.monotonic() - self.began > ALONE_S
 
-    def _run(self, function: Any) -> None:
+    def _run(self, function: KernelFunction) -> None:
         try:
             found = function(*self._inputs)
             one = len(self.node.specs) == 1
@@ -89,5 +89,5 @@ class Call:
 
 
 @waiting("PyFuncThread")
-def _begin(instance: Instance, node: Node, *inputs: Any) -> Wait:
+def _begin(instance: Instance, node: Node, *inputs: Value) -> Wait:
     return Call(instance, node, inputs)

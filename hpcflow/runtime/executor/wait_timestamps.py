@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from hpcflow.comm.communicator import Request
 from hpcflow.monitoring.wait_ledger import ANY, OWN, PATIENT, REQUEST
+from hpcflow.runtime.dynamic_types import Value
 from hpcflow.runtime.step.step_instance import Instance
 
-Waiting = tuple[Request, "Instance | None", Any]  # as in Engine.waits
+What = str | int | None  # of an instance is over: a segment, a wait by its name; None: a send
+Waiting = tuple[Request, "Instance | None", What]  # as in Engine.waits
 Blamed = tuple[str, int] | None  # what patient waits are for, and the rank that can end them
 FEW = 64  # most waits that are sampled in every pause
 LOOK_S = 0.5  # seconds between two samples of the waits of a busy rank
 
 
-def told_of(request: Request, instance: Instance | None, what: Any) -> tuple[int, str, int, str]:
+def told_of(request: Request, instance: Instance | None, what: What) -> tuple[int, str, int, str]:
     """Step, operation with the user's line, awaited rank and kind, in the order of `Ledger.enter`.
 
     `what` is None for a pending send.
@@ -63,7 +64,7 @@ class Ages:
 
     def entry(
         self, count: int, waits: Callable[[], list[Waiting]], blame: Callable[[], Blamed]
-    ) -> tuple[Any, ...] | None:
+    ) -> tuple[Value, ...] | None:
         """The arguments of `Ledger.enter` for `count` waits; None: no entry.
 
         It is the longest wait. Patient waits are reported only if there are no others; the entry
@@ -84,7 +85,7 @@ class Ages:
         self._last = wait, wait[1].step if wait[1] is not None else 0, since
         return *told_of(*wait), since
 
-    def _known(self) -> tuple[Any, ...] | None:
+    def _known(self) -> tuple[Value, ...] | None:
         if self._last is None:
             return None
         wait, step, since = self._last
@@ -93,7 +94,7 @@ class Ages:
             return None
         return *told_of(*wait), since
 
-    def _patient(self, waits: Sequence[Waiting], blamed: Blamed) -> tuple[Any, ...] | None:
+    def _patient(self, waits: Sequence[Waiting], blamed: Blamed) -> tuple[Value, ...] | None:
         if blamed is not None:
             step = next((wait[1].step for wait in waits if wait[1] is not None), 0)
             return step, *blamed, PATIENT

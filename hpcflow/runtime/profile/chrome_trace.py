@@ -10,10 +10,11 @@ import atexit
 import json
 import os
 import time
-from typing import Any
 
 from hpcflow.comm.communicator import Request
+from hpcflow.runtime.dynamic_types import Json
 from hpcflow.runtime.executor.executor import Engine
+from hpcflow.runtime.executor.wait_timestamps import What
 from hpcflow.runtime.step.step_instance import Instance, StepObserver
 
 Event = tuple[str, str, str, int, int, int]  # ph, cat, name, step, ns, duration or number
@@ -39,14 +40,14 @@ class Waits(StepObserver):
         self._number = 0
         self._begun: dict[int, tuple[str, int, int]] = {}  # id of a request -> its wait
 
-    def wait_begin(self, request: Request, instance: Instance | None, what: Any) -> None:
+    def wait_begin(self, request: Request, instance: Instance | None, what: What) -> None:
         """Record the begin of a wait."""
         self._number += 1
         step = instance.step if instance is not None else 0
         wait = self._begun[id(request)] = str(what or "send"), step, self._number
         self._note("b", wait)
 
-    def wait_end(self, request: Request, instance: Instance | None, what: Any) -> None:
+    def wait_end(self, request: Request, instance: Instance | None, what: What) -> None:
         """Record the end of a wait that has begun since this observer listens."""
         wait = self._begun.pop(id(request), None)
         if wait is not None:
@@ -89,7 +90,7 @@ class ChromeTrace(Waits):
             json.dump({"traceEvents": [self._event(*event) for event in self.events]}, out)
         os.replace(self.path + ".part", self.path)
 
-    def _event(self, ph: str, cat: str, name: str, step: int, ns: int, last: int) -> dict[str, Any]:
+    def _event(self, ph: str, cat: str, name: str, step: int, ns: int, last: int) -> Json:
         more = {"dur": last / 1e3} if ph == "X" else {"id": last}
         event = {"ph": ph, "cat": cat, "name": name, "pid": self.rank, "tid": 0, "ts": ns / 1e3}
         return event | more | {"args": {"step": step}}

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
 
+from hpcflow.runtime.dynamic_types import KernelFunction
 from hpcflow.runtime.step.step_instance import Compiled
 
 
@@ -37,9 +36,7 @@ class Window:
     steps: int = -1  # number of ended steps; -1: the last warm-up step, which runs the timed code
     offset: int = 0  # time.time_ns minus the clock of the window
     places: list[Place] = dataclasses.field(default_factory=list)
-    made: dict[Compiled, tuple[Callable[..., Any], list[int]]] = dataclasses.field(
-        default_factory=dict
-    )
+    made: dict[Compiled, tuple[KernelFunction, list[int]]] = dataclasses.field(default_factory=dict)
     events: list[tuple[int, int, int]] = dataclasses.field(default_factory=list)
     steps_seen: list[tuple[str, int, int]] = dataclasses.field(default_factory=list)
     idle: list[tuple[int, int]] = dataclasses.field(default_factory=list)

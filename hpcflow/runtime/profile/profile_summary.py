@@ -7,7 +7,6 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from hpcflow.graph.dtypes import OPAQUE
 from hpcflow.kernels.roofline_peaks import Peaks
@@ -16,6 +15,7 @@ from hpcflow.lowering.fusion import fused_node_label
 from hpcflow.plan.cost.cost_model import given_specs
 from hpcflow.plan.cost.op_flops_and_bytes import given, product, work
 from hpcflow.plan.ir.program import Node
+from hpcflow.runtime.dynamic_types import Json
 from hpcflow.runtime.profile.profile_events import Place, Window
 from hpcflow.runtime.step.step_instance import Compiled
 
@@ -51,7 +51,7 @@ def seconds(window: Window) -> dict[str, float]:
     return {name: found[name] / 1e9 for name in names}
 
 
-def rows(window: Window, peaks: dict[str, Peaks]) -> list[dict[str, Any]]:
+def rows(window: Window, peaks: dict[str, Peaks]) -> list[Json]:
     """A row for each operation and kind of time, sorted by descending time."""
     events = clipped(window)
     runs = _runs(window, events)
@@ -61,7 +61,7 @@ def rows(window: Window, peaks: dict[str, Peaks]) -> list[dict[str, Any]]:
         if place.kind not in PYTHON:
             spent[id(place.compiled), place.node, _kind(place)] += took
             each[id(place.compiled)] = place.compiled
-    joined: dict[tuple[str, ...], dict[str, Any]] = {}
+    joined: dict[tuple[str, ...], Json] = {}
     for (key, name, kind), took in spent.items():
         compiled = each[key]
         row = _row(compiled, name, kind, runs[key, name], peaks)
@@ -81,9 +81,9 @@ def rows(window: Window, peaks: dict[str, Peaks]) -> list[dict[str, Any]]:
     return sorted(joined.values(), key=lambda row: -row["seconds"])
 
 
-def by_type(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def by_type(found: Sequence[Json]) -> list[Json]:
     """The rows of kernels summed by the type of operation, sorted by descending time."""
-    sums: dict[str, dict[str, Any]] = {}
+    sums: dict[str, Json] = {}
     for row in found:
         if row["kind"] != "kernels":
             continue
@@ -101,12 +101,12 @@ def by_type(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(sums.values(), key=lambda one: -one["seconds"])
 
 
-def at_peak(found: Sequence[dict[str, Any]]) -> float:
+def at_peak(found: Sequence[Json]) -> float:
     """Seconds that the operations would take at the machine's peak (roofline)."""
     return sum((row["peak_share"] or 0.0) * row["seconds"] for row in found)
 
 
-def waits(window: Window) -> list[dict[str, Any]]:
+def waits(window: Window) -> list[Json]:
     """The waits by name, with their time while nothing else could run.
 
     Each of several overlapping waits counts the full time.
@@ -128,11 +128,9 @@ def waits(window: Window) -> list[dict[str, Any]]:
     return sorted(listed, key=lambda row: -float(str(row["seconds"])))
 
 
-def _row(
-    compiled: Compiled, name: str, kind: str, calls: int, peaks: dict[str, Peaks]
-) -> dict[str, Any]:
+def _row(compiled: Compiled, name: str, kind: str, calls: int, peaks: dict[str, Peaks]) -> Json:
     node = compiled.part.nodes.get(name)
-    row: dict[str, Any] = {
+    row: Json = {
         "name": name or "results",
         "type": node.type if node else "",
         "kind": kind,
@@ -259,7 +257,7 @@ def _length(spans: Iterable[Span]) -> int:
 # -- files
 
 
-def as_data(window: Window, facts: dict[str, Any], peaks: dict[str, Peaks]) -> dict[str, Any]:
+def as_data(window: Window, facts: Json, peaks: dict[str, Peaks]) -> Json:
     """The profile of one rank as plain data, as `profile/rank-N.json` has it."""
     found = rows(window, peaks)
     return {
@@ -279,14 +277,14 @@ def as_data(window: Window, facts: dict[str, Any], peaks: dict[str, Peaks]) -> d
     }
 
 
-def as_trace(window: Window, facts: dict[str, Any]) -> list[dict[str, Any]]:
+def as_trace(window: Window, facts: Json) -> list[Json]:
     """Chrome trace events: asynchronous ones for steps and waits, nested ones for code."""
     rank = facts["rank"]
     about = {"ph": "M", "pid": rank, "tid": 0, "ts": 0}
     title = f"rank {rank} {facts['task']} on {facts['host']}"
-    out: list[dict[str, Any]] = [about | {"name": "process_name", "args": {"name": title}}]
+    out: list[Json] = [about | {"name": "process_name", "args": {"name": title}}]
 
-    def complete(cat: str, name: str, start: int, end: int, **args: Any) -> None:
+    def complete(cat: str, name: str, start: int, end: int, **args: object) -> None:
         first, last = ((t + window.offset) / 1e3 for t in (start, end))
         event = {"ph": "X", "cat": cat, "name": name, "pid": rank, "tid": 0}
         out.append(event | {"ts": first, "dur": last - first, "args": args})
@@ -315,7 +313,7 @@ def as_trace(window: Window, facts: dict[str, Any]) -> list[dict[str, Any]]:
     return out
 
 
-def written(path: Path, data: Any) -> None:
+def written(path: Path, data: object) -> None:
     """Write a JSON file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.part")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from hpcflow.kernels.roofline_peaks import Peaks
 from hpcflow.plan.listing.plan_text import as_table
+from hpcflow.runtime.dynamic_types import Json
 
 LISTED = 15
 SAID = {
@@ -21,7 +21,7 @@ SAID = {
 }
 
 
-def as_text(first: dict[str, Any]) -> str:
+def as_text(first: Json) -> str:
     """The tables of the profile of one rank."""
     each = first["wall_seconds"] / first["steps"]
     head = f"profile of {_who(first)}: {first['steps']} steps of {first['plan']}, {_ms(each)} each"
@@ -37,11 +37,11 @@ def as_text(first: dict[str, Any]) -> str:
     return "\n".join(parts)
 
 
-def _who(one: dict[str, Any]) -> str:
+def _who(one: Json) -> str:
     return f"rank {one['rank']} ({one['task']} on {one['host']})"
 
 
-def _peak(facts: dict[str, Any]) -> str:
+def _peak(facts: Json) -> str:
     return Peaks(**facts).text()
 
 
@@ -57,7 +57,7 @@ def _number(value: float | None) -> str:
     return "" if not value else f"{value:.3g}"
 
 
-def _kinds(one: dict[str, Any]) -> str:
+def _kinds(one: Json) -> str:
     wall, steps = one["wall_seconds"], one["steps"]
     rows = [
         (SAID[name], f"{1e3 * took / steps:.4g}", _share(took / wall))
@@ -67,13 +67,13 @@ def _kinds(one: dict[str, Any]) -> str:
     return as_table(("where the time goes", "ms a step", "share"), rows)
 
 
-def _types(one: dict[str, Any]) -> str:
+def _types(one: Json) -> str:
     rows = [(f"{row['type']} ({row['ops']})", *_columns(row, one)) for row in one["types"]]
     header = ("type (ops)", "calls", "ms a step", "share", "GFLOP/s", "GB/s", "of peak")
     return as_table(header, rows[:LISTED]) + _more(rows)
 
 
-def _ops(one: dict[str, Any]) -> str:
+def _ops(one: Json) -> str:
     listed = [row for row in one["ops"] if row["kind"] == "kernels"]
     rows = [
         (row["name"], row["title"], *_columns(row, one), row["provider"], row["line"])
@@ -84,13 +84,13 @@ def _ops(one: dict[str, Any]) -> str:
     return as_table(header, rows[:LISTED]) + _more(rows)
 
 
-def _columns(row: dict[str, Any], one: dict[str, Any]) -> tuple[str, ...]:
+def _columns(row: Json, one: Json) -> tuple[str, ...]:
     calls, spent = row["calls"] / one["steps"], 1e3 * row["seconds"] / one["steps"]
     rates = (_number(row["gflops"]), _number(row["gbs"]), _share(row["peak_share"]))
     return (f"{calls:.4g}", f"{spent:.4g}", _share(row["share"]), *rates)
 
 
-def _waits(one: dict[str, Any]) -> str:
+def _waits(one: Json) -> str:
     rows = [
         (row["name"], f"{row['times'] / one['steps']:.3g}", _step(row["seconds"], one))
         for row in one["waits"]
@@ -99,11 +99,11 @@ def _waits(one: dict[str, Any]) -> str:
     return as_table(("waited for", "times", "ms a step"), rows[:LISTED]) if rows else ""
 
 
-def _step(spent: float, one: dict[str, Any]) -> str:
+def _step(spent: float, one: Json) -> str:
     return f"{1e3 * spent / one['steps']:.4g}"
 
 
-def of_ranks(ranks: Sequence[dict[str, Any]]) -> str:
+def of_ranks(ranks: Sequence[Json]) -> str:
     """A table with a line for each rank."""
     rows = []
     for one in ranks:
@@ -118,5 +118,5 @@ def of_ranks(ranks: Sequence[dict[str, Any]]) -> str:
     return as_table(header, rows)
 
 
-def _more(rows: Sequence[Any]) -> str:
+def _more(rows: Sequence[object]) -> str:
     return f"\n... and {len(rows) - LISTED} more" if len(rows) > LISTED else ""

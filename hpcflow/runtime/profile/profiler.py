@@ -24,6 +24,8 @@ from hpcflow.monitoring.stack_dump import OPS
 from hpcflow.plan.ir.program import Node
 from hpcflow.platform import cpu_threads
 from hpcflow.platform.rank_logging import logger
+from hpcflow.runtime.device.device import Device
+from hpcflow.runtime.dynamic_types import KernelFunction, Value
 from hpcflow.runtime.profile.chrome_trace import Waits
 from hpcflow.runtime.profile.profile_events import Place, Window
 from hpcflow.runtime.profile.timed_code import timed
@@ -108,7 +110,7 @@ class Profile(StepObserver):
     # -- instances
 
     def bind_segments(
-        self, instance: Instance, segments: Segments, objects: Sequence[Any]
+        self, instance: Instance, segments: Segments, objects: Sequence[Value]
     ) -> Segments:
         """Code that runs the plain or the timed segments in each step."""
         both = _Both(self, instance, segments, objects)
@@ -227,7 +229,7 @@ class Profile(StepObserver):
             logger.info("profiles of %d of %d ranks: %s%s", len(ranks), context.size, file, each)
 
 
-def _product(device: Any, n: int, dtype: str) -> Callable[[], object]:
+def _product(device: Device, n: int, dtype: str) -> Callable[[], object]:
     """A function that multiplies n x n matrices by the kernel that the device selects."""
     spec = Spec(np.dtype(dtype), (n, n))
     attrs = {"transpose_a": False, "transpose_b": False}
@@ -239,7 +241,7 @@ def _product(device: Any, n: int, dtype: str) -> Callable[[], object]:
     return lambda: run(a, b, c)
 
 
-def when_done(devices: list[Any]) -> int:
+def when_done(devices: list[Device]) -> int:
     """The clock in nanoseconds, after the devices have completed their work."""
     for device in devices:
         device.finish()
@@ -248,7 +250,7 @@ def when_done(devices: list[Any]) -> int:
 
 def _made(
     window: Window, compiled: Compiled, clock: Callable[[], int]
-) -> tuple[Callable[..., Any], list[int]]:
+) -> tuple[KernelFunction, list[int]]:
     """The timed code of a partition, and the places of its segments."""
     places, add, code = window.places, window.events.append, compiled.code
 
@@ -272,7 +274,7 @@ class _Both(StepObserver):
     """The plain and the timed code of an instance; each step runs one of them."""
 
     def __init__(
-        self, profile: Profile, instance: Instance, plain: Segments, objects: Sequence[Any]
+        self, profile: Profile, instance: Instance, plain: Segments, objects: Sequence[Value]
     ) -> None:
         self.profile, self.instance, self.plain = profile, instance, plain
         self.objects, self.top = objects, instance.outer is None
@@ -305,7 +307,7 @@ class _Both(StepObserver):
         make, self.places = window.made[compiled]
         self.timed, self.made = make(*self.objects), window
 
-    def run(self, index: int, *feeds: Any) -> Any:
+    def run(self, index: int, *feeds: Value) -> Value:
         """Run the segment `index`."""
         if self.instance.code.simple:
             self.choose()
@@ -324,7 +326,7 @@ class _Both(StepObserver):
             window.steps_seen.append((self.instance.compiled.label, start, end))
         return value
 
-    def _tiles(self, window: Window, index: int, tiles: Any) -> Any:
+    def _tiles(self, window: Window, index: int, tiles: Value) -> Value:
         clock, number = self.profile.clock, self.places[index]
         while True:
             start = clock()
@@ -337,7 +339,7 @@ class _Both(StepObserver):
             number = self.places[index] + 1
             yield
 
-    def release(self) -> Any:
+    def release(self) -> Value:
         """Return the results of the step, and record its span."""
         window, release = self.window, (self.plain if self.window is None else self.timed)[1]
         if window is not None and self.top and self.began and not self.instance.code.simple:

@@ -9,11 +9,11 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from hpcflow.lowering.fusion import fused_node_label
 from hpcflow.monitoring.stack_dump import OPS
 from hpcflow.plan.ir.program import Node
+from hpcflow.runtime.dynamic_types import Value
 from hpcflow.runtime.job.rank_context import Context
 from hpcflow.runtime.profile.profiler import when_done
 from hpcflow.runtime.profile.timed_code import timed
@@ -36,7 +36,7 @@ class Trace(StepObserver):
         self._offset = time.time_ns() - time.perf_counter_ns()
 
     def bind_segments(
-        self, instance: Instance, segments: Segments, objects: Sequence[Any]
+        self, instance: Instance, segments: Segments, objects: Sequence[Value]
     ) -> Segments:
         """The timed code."""
         compiled, code = instance.compiled, instance.code

@@ -6,7 +6,6 @@ The lines are those of the untimed code, so errors still name their operation.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from hpcflow.lowering.instructions import HOOKS, RELEASE, CodeFunction, Instruction, Opcode
 from hpcflow.lowering.kernel_metadata import Code
@@ -18,6 +17,7 @@ from hpcflow.lowering.python_printer import (
     results,
     tiles,
 )
+from hpcflow.runtime.dynamic_types import KernelFunction, Value
 
 CLOCK, NOTE, PULLED = "_clock", "_note", "_pulled"
 Note = Callable[[int, int], None]  # (place, clock at its start)
@@ -34,8 +34,8 @@ NAMING = frozenset(  # opcodes that only name a value: they cost no time unless 
 IN_TILES = frozenset({Opcode.RENEW_IN_TILES, Opcode.UPDATE_IN_TILES})
 
 
-def timed(code: Code, file: str, scope: dict[str, Any], clock: Callable[[], int], note: Note,
-          place: Callable[[int, str], int]) -> Callable[..., Any]:  # fmt: skip
+def timed(code: Code, file: str, scope: dict[str, Value], clock: Callable[[], int], note: Note,
+          place: Callable[[int, str], int]) -> KernelFunction:  # fmt: skip
     """The function `make` of `code`; its segments call `note(place, start)` after each instruction.
 
     `place(line, kind)` returns the number of a place. Kinds: "op", "messages", "results", "frame"
@@ -56,7 +56,7 @@ def timed(code: Code, file: str, scope: dict[str, Any], clock: Callable[[], int]
 
     given = {**scope, CLOCK: clock, NOTE: note, PULLED: pulled}
     exec(compile(print_timed(code, place).source, file, "exec"), given)
-    made: Callable[..., Any] = given["make"]
+    made: KernelFunction = given["make"]
     return made
 
 

@@ -9,15 +9,16 @@ import collections
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hpcflow.comm.communicator import Communicator, Traffic
 from hpcflow.errors import HpcflowError
 from hpcflow.plan.ir.program import Message, Plan, Share
 from hpcflow.platform.record_files import read_table
+from hpcflow.runtime.dynamic_types import Json, Value
 from hpcflow.settings import Settings
 
-Rows = list[list[Any]]  # [server, way, variable, bytes, messages]
+Rows = list[list[Value]]  # [server, way, variable, bytes, messages]
 Measured = tuple[tuple[str, int, int], ...]  # (variable, bytes, messages) of a step
 
 
@@ -44,7 +45,7 @@ class Sender(NamedTuple):
         return max((self.moved(traffic, *send)[1] for send in self.sends), default=0)
 
 
-def sends_of(plan: Plan, task: str, ranks: Mapping[str, int]) -> list[Any]:
+def sends_of(plan: Plan, task: str, ranks: Mapping[str, int]) -> list[Value]:
     """The messages of a step that `task` sends, to servers or as a server: as plain data."""
     return [[m.channel, ranks[m.dest], m.shares] for m in plan.messages if m.source == task]
 
@@ -62,7 +63,7 @@ class Counts:
         told, self._told = self._told, True
         return not told
 
-    def serve(self, facts: Mapping[str, Any]) -> None:
+    def serve(self, facts: Json) -> None:
         """Count what this rank sends in the steps of a plan that was registered with `facts`."""
         sends = [(c, dest, [Share(*s) for s in shares]) for c, dest, shares in facts["sends"]]
         if sends:
@@ -75,7 +76,7 @@ class Counts:
             self._senders.append(Sender(tag, len(plan.edges), instances, sends))
             self._driven.append((self._senders[-1], plan.messages))
 
-    def report(self, traffic: Traffic | None) -> dict[str, Any]:
+    def report(self, traffic: Traffic | None) -> Json:
         """Of training steps: the number this rank drove, its traffic, the predicted traffic."""
         if traffic is None or not self._senders:
             return {}
@@ -89,7 +90,7 @@ class Counts:
 
 def _sent(traffic: Traffic, senders: Iterable[Sender]) -> Rows:
     """The traffic of this rank by server, direction and variable."""
-    found: dict[tuple[Any, ...], list[float]] = collections.defaultdict(lambda: [0, 0.0])
+    found: dict[tuple[Value, ...], list[float]] = collections.defaultdict(lambda: [0, 0.0])
     for one in senders:
         for channel, dest, shares in one.sends:
             nbytes, count = one.moved(traffic, channel, dest, shares)
@@ -107,14 +108,14 @@ def _sent(traffic: Traffic, senders: Iterable[Sender]) -> Rows:
 def _predicted(steps: Sequence[tuple[int, Sequence[Message]]]) -> Rows:
     """The predicted bytes of a step: the mean over plans, weighted by their numbers of steps."""
     total = sum(count for count, _ in steps) or 1
-    found: dict[tuple[Any, ...], float] = collections.defaultdict(float)
+    found: dict[tuple[Value, ...], float] = collections.defaultdict(float)
     for count, messages in steps:
         for share in (s for message in messages for s in message.shares):
             found[share.server, share.way, share.variable] += share.nbytes * count / total
     return [[*key, nbytes] for key, nbytes in found.items()]
 
 
-def summary(reports: Sequence[dict[str, Any]], servers: int) -> dict[str, Any] | None:
+def summary(reports: Sequence[Json], servers: int) -> Json | None:
     """Bytes per step of one worker, by server and by variable; None without servers or steps."""
     steps = sum(r.get("trained", 0) for r in reports)
     if not (servers and steps):

@@ -8,11 +8,11 @@ from __future__ import annotations
 import copy
 import difflib
 import numbers
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from hpcflow.errors import ArgumentError
 from hpcflow.platform.exception_translation import shown, user_line
-from hpcflow.runtime.dynamic_types import Json
+from hpcflow.runtime.dynamic_types import Given, Json
 
 
 class Message:
@@ -23,7 +23,7 @@ class Message:
 
     _fields: ClassVar[Json] = {}  # name -> default value, or type: Message, list, dict
 
-    def __init__(self, **fields: Any) -> None:
+    def __init__(self, **fields: Given) -> None:
         for name, default in self._fields.items():
             vars(self)[name] = default() if isinstance(default, type) else default
         for name, value in fields.items():
@@ -31,9 +31,9 @@ class Message:
 
     if TYPE_CHECKING:
 
-        def __getattr__(self, name: str) -> Any: ...
+        def __getattr__(self, name: str) -> Given: ...
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: Given) -> None:
         if name not in self._fields:
             raise _unknown(self, name)
         vars(self)[name] = _fitting(self, name, self._fields[name], value)
@@ -74,7 +74,7 @@ def _unknown(message: Message, name: str) -> ArgumentError:
     )
 
 
-def _fitting(message: Message, name: str, default: Any, value: Any) -> Any:
+def _fitting(message: Message, name: str, default: Given, value: Given) -> Given:
     """`value` converted to the type of the field. Errors: ArgumentError for another type."""
     if isinstance(default, type):
         if issubclass(default, Message) and isinstance(value, default):

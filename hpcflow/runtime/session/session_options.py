@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 from hpcflow.errors import GraphError
 from hpcflow.plan.ir.program import Cluster, Plan
 from hpcflow.platform import cpu_threads
 from hpcflow.platform.exception_translation import shown, user_line
 from hpcflow.platform.rank_logging import logger, say_once
+from hpcflow.runtime.dynamic_types import Given
 from hpcflow.runtime.job.rank_context import Context
 from hpcflow.runtime.session.config_proto import ConfigProto, Message, RunMetadata, RunOptions
 from hpcflow.runtime.step.step_deadline import Deadline
@@ -39,7 +39,7 @@ def checked(config: ConfigProto | None, context: Context) -> ConfigProto:
     return config
 
 
-def _check(name: str, given: Any, kind: type[Message]) -> None:
+def _check(name: str, given: Given, kind: type[Message]) -> None:
     if not isinstance(given, kind):
         raise GraphError(
             f"{name}={shown(given)} is no {kind.__name__}",

@@ -18,14 +18,16 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from hpcflow.runtime.dynamic_types import State
+
 SLICE_S = 250e-6  # seconds of tiles before other work is polled
 
 
 class Touched(NamedTuple):
     """The variables that a segment reads, and those that it updates."""
 
-    reads: frozenset[Any]
-    writes: frozenset[Any]
+    reads: frozenset[State]
+    writes: frozenset[State]
 
     def clashes(self, other: Touched) -> bool:
         """Whether the two segments must not run concurrently."""

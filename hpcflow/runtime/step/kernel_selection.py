@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hpcflow.codegen.llvm_cpu_compiler import absent
 from hpcflow.graph.static_shape import Spec
@@ -23,6 +23,7 @@ from hpcflow.plan.listing.plan_text import LISTED, as_table
 from hpcflow.plan.pass_list import fused
 from hpcflow.platform import cpu_threads
 from hpcflow.runtime.device.device import Device, device_of
+from hpcflow.runtime.dynamic_types import Json
 
 
 class Served(NamedTuple):
@@ -81,7 +82,7 @@ def generating(devices: Mapping[str, Device]) -> tuple[str, ...]:
     return tuple(device.kind for device in devices.values() if device.makes_loops())
 
 
-def groups_data(plan: Plan, devices: Mapping[str, Device]) -> list[dict[str, Any]]:
+def groups_data(plan: Plan, devices: Mapping[str, Device]) -> list[Json]:
     """One object for each fused loop of the plan and of its synchronous updates (`round`)."""
     rounds = [] if plan.round is None else groups_data(plan.round, devices)
     found = []
@@ -130,7 +131,7 @@ def _nested(part: Part, devices: Mapping[str, Device]) -> Iterator[Part]:
                 yield from _nested(inside, devices)
 
 
-def kernels_data(plan: Plan, devices: Mapping[str, Device]) -> list[dict[str, Any]]:
+def kernels_data(plan: Plan, devices: Mapping[str, Device]) -> list[Json]:
     """One object for each node with a kernel, of all tasks and of synchronous updates (`round`)."""
     rounds = [] if plan.round is None else kernels_data(plan.round, devices)
     found = [
@@ -169,7 +170,7 @@ def kernels_text(plan: Plan, devices: Mapping[str, Device]) -> str:
     return "\n\n".join(tables)
 
 
-def _reasons(one: dict[str, Any]) -> str:
+def _reasons(one: Json) -> str:
     return "; ".join(f"{other['provider']}: {other['reason']}" for other in one["instead_of"])
 
 

@@ -16,7 +16,7 @@ import logging
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from itertools import chain
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -283,7 +283,7 @@ class Plans:
         return made
 
     @functools.cached_property
-    def _about(self) -> list[Any]:
+    def _about(self) -> list[object]:
         """What plans depend on besides the program and the number of threads.
 
         These are devices, libraries and hpcflow's sources.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -39,7 +38,7 @@ class Family:
         self.wanted, self.done, self.untraced = wanted, done, untraced
         self.number: int = next(_numbers) if untraced is None else untraced.number
         self._sums: Sums | None = None
-        self._steps: dict[tuple[Any, ...], Step] = {}  # shapes -> step
+        self._steps: dict[tuple[tuple[int, ...], ...], Step] = {}  # shapes -> step
         self._general: Step | None = None
 
     def step(

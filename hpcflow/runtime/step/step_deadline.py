@@ -15,6 +15,7 @@ from hpcflow.monitoring.wait_for_report import MOST_NAMED, missing_in
 from hpcflow.monitoring.wait_ledger import OWN, read_all
 from hpcflow.plan.ir.control_flow_nodes import inner, within
 from hpcflow.plan.ir.program import Node
+from hpcflow.runtime.dynamic_types import KernelFunction, Value
 from hpcflow.runtime.executor.wait_timestamps import told_of
 from hpcflow.runtime.step.step_instance import COMPUTED, Compiled, Instance, Take
 
@@ -81,7 +82,7 @@ class Watched(Instance):
         self.nested.append(made)
         return made
 
-    def call(self, deadline: Deadline, *feeds: Any) -> Any:
+    def call(self, deadline: Deadline, *feeds: Value) -> Value:
         """Run the step.
 
         Errors: DeadlineExceededError if the deadline is missed before the first update.
@@ -96,7 +97,7 @@ class Watched(Instance):
             label, rank = self.compiled.label, self.link.engine.rank
             raise deadline.error("it computes", label, rank)
 
-    def _bound(self, name: str, what: Binding) -> Any:
+    def _bound(self, name: str, what: Binding) -> Value:
         value = super()._bound(name, what)
         if what.kind in COMPUTED and what.node in self._pure:
             return _looking(value, self._outer.look)
@@ -119,8 +120,8 @@ class _Inside(Watched):
         Instance.__init__(self, compiled, link, slot, take)
 
 
-def _looking(kernel: Callable[..., Any], look: Callable[[], None]) -> Callable[..., Any]:
-    def call(*args: Any, **named: Any) -> Any:
+def _looking(kernel: KernelFunction, look: Callable[[], None]) -> KernelFunction:
+    def call(*args: Value, **named: Value) -> Value:
         look()
         return kernel(*args, **named)
 

@@ -25,11 +25,14 @@ from hpcflow.plan.ir.program import Node, Part, Ref
 from hpcflow.runtime.device.device import Device, device_of
 from hpcflow.runtime.device.memory_accounting import Expected
 from hpcflow.runtime.device.out_of_memory import exhausted
+from hpcflow.runtime.dynamic_types import DeviceArray, KernelFunction, State, Value
 from hpcflow.runtime.state.state_store import Store
 from hpcflow.runtime.step.cooperative_scheduling import Touched
 from hpcflow.runtime.step.observer import Observer
 
-Take = Callable[[str, int], Any]  # (device, bytes) -> memory for the buffers of one partition
+Take = Callable[
+    [str, int], DeviceArray
+]  # (device, bytes) -> memory for the buffers of one partition
 LARGE = 1 << 20  # bytes: buffers that initialize larger variables are released after the step
 KNOWN = 16  # most elements of constants that kernels receive as specs
 ALIKE = frozenset(kind for kind in BindingKind if kind <= BindingKind.ALLOCATOR)  # shared
@@ -51,7 +54,7 @@ class Compiled:
         self.devices, self.store, self.label = devices, store, label
         self.observers = tuple(observers)
         self.seed = store.seed
-        self.watch: Callable[..., Any] | None = None  # replaces segments: a profile, CUDA graphs
+        self.watch: KernelFunction | None = None  # replaces segments: a profile, CUDA graphs
         self.part, self.code = made.part, made.code
         part = self.part
         self.expected: Expected | None = None  # where its rank records its predicted memory
@@ -73,7 +76,7 @@ class Compiled:
         weakref.finalize(self, linecache.cache.pop, self.file, None).atexit = False
         lines = self.code.source.splitlines(keepends=True)
         linecache.cache[self.file] = (len(self.code.source), None, lines, self.file)
-        scope: dict[str, Any] = {OPS: self.code.lines}
+        scope: dict[str, Value] = {OPS: self.code.lines}
         exec(compile(self.code.source, self.file, "exec"), scope)
         self.make = scope["make"]
         binds = [(name, what) for name, what in self.code.binds.items() if what.kind in ALIKE]
@@ -149,16 +152,16 @@ class Compiled:
         """The specs of the inputs of a node."""
         return [self._spec(ref) for ref in node.inputs]
 
-    def _bind(self, what: Binding) -> Any:
+    def _bind(self, what: Binding) -> Value:
         """The object that a name in the generated code is bound to, the same for all instances."""
         node = self.part.nodes[what.node]
         device = self.device(node)
         specs = self.specs(node)
         if what.kind == BindingKind.TILED_KERNEL:
-            kernel: Any = device.kernel(node, specs)
+            kernel: Value = device.kernel(node, specs)
             return kernel.tiles
         if what.kind in COMPUTED:
-            run: Any = device.kernel(node, specs)
+            run: Value = device.kernel(node, specs)
             if hasattr(run, "draws"):  # plans for other shapes continue the same series of draws
                 run.draws = self.store.draws.setdefault((self.label, node.name), run.draws)
                 run.seed = self.seed
@@ -196,8 +199,8 @@ class Compiled:
     def touched(self, index: int) -> Touched:
         """The variables that a segment uses, without those of loops and branches that wait."""
         if index not in self._touched:
-            reads: set[Any] = set()
-            writes: set[Any] = set()
+            reads: set[State] = set()
+            writes: set[State] = set()
             for node in (self.part.nodes[name] for name in self.code.strands[index].nodes):
                 updates = node.row.waits and node.type != "WaitInitialized"
                 for i, ref in enumerate(node.inputs):
@@ -273,8 +276,8 @@ def _is_fetched(node: Node, part: Part) -> bool:
 
 
 def _sized(
-    device: Device, node: Node, specs: list[Spec], run: Callable[..., Any], fetched: bool
-) -> Callable[..., Any]:
+    device: Device, node: Node, specs: list[Spec], run: KernelFunction, fetched: bool
+) -> KernelFunction:
     """A kernel for sizes known only at run time: each call of `run` allocates its outputs.
 
     A `fetched` value is allocated for the caller, not from the pool.
@@ -284,7 +287,7 @@ def _sized(
     infer, attrs = node.row.infer, node.attrs
     take = device.allocate if fetched else device.take
 
-    def call(*inputs: Any) -> Any:
+    def call(*inputs: Value) -> Value:
         given = [
             Spec(x.dtype, x.shape, x if s.value is None and x.ndim < 2 and x.size < 16 else s.value)
             for x, s in zip(inputs, specs, strict=True)
@@ -321,11 +324,11 @@ class Instance:
         self.part, self.code = compiled.part, compiled.code
         self.lane: Any = None  # where the arena is shared: its Lane
         self.nested: list[Instance] = []  # of its loops and branches
-        self.arrays: dict[str, Any] = {}
-        self.received: dict[str, Any] = {}  # Recv node -> its buffer
-        self.frames: dict[str, Any] = {}  # loops and branches that wait: their instances
-        self.boxes: dict[str, list[list[Any]]] = {}  # wait -> a box for each of its values
-        self.buckets: dict[str, Any] = {}
+        self.arrays: dict[str, Value] = {}
+        self.received: dict[str, Value] = {}  # Recv node -> its buffer
+        self.frames: dict[str, Value] = {}  # loops and branches that wait: their instances
+        self.boxes: dict[str, list[list[Value]]] = {}  # wait -> a box for each of its values
+        self.buckets: dict[str, Value] = {}
         try:
             self.arenas = self._allocated()
             names = self._names()
@@ -348,7 +351,7 @@ class Instance:
         self.left = 0
         self.step = 0
         self.begun: set[str] = set()  # waits that the step has started, except receives
-        self.waiting: dict[str, Any] = {}  # those of them that are not collectives
+        self.waiting: dict[str, Value] = {}  # those of them that are not collectives
         self.sent = bytearray(len(self.code.sends))  # sends that it has started
         self.error: BaseException | None = None  # the error by which the step fails
         self.started = False  # its first segment has run, or was skipped
@@ -358,12 +361,12 @@ class Instance:
         self.done: Callable[[Instance], None] = _nothing
         self.failed: Callable[[Instance], None] = _nothing  # reports a failure to other ranks
 
-    def _allocated(self) -> dict[str, Any]:
+    def _allocated(self) -> dict[str, DeviceArray]:
         """The memory of its buffers, by device."""
         take = self.take or (lambda device, size: self._device(device).arena(size))
         return {device: take(device, size) for device, size in self.code.arenas.items()}
 
-    def _names(self) -> list[Any]:
+    def _names(self) -> list[Value]:
         """The objects that the names in the code are bound to; creates its buffers and buckets."""
         for node in self.part.nodes.values():
             if node.row.collective:
@@ -425,7 +428,7 @@ class Instance:
     def _device(self, name: str) -> Device:
         return self.compiled.devices[name.removeprefix(self.part.task + "/")]
 
-    def _bound(self, name: str, what: Binding) -> Any:
+    def _bound(self, name: str, what: Binding) -> Value:
         value = self.compiled.shared.get(name)
         if value is None:
             value = self._make(what)
@@ -434,7 +437,7 @@ class Instance:
         self.arrays[name] = value
         return value
 
-    def _observed(self, node: Node, kernel: Callable[..., Any]) -> Callable[..., Any]:
+    def _observed(self, node: Node, kernel: KernelFunction) -> KernelFunction:
         """The kernel of a node, as the observers bind it."""
         bound = kernel
         for observer in self.observers:
@@ -442,7 +445,7 @@ class Instance:
         self.has_own_kernels |= bound is not kernel
         return bound
 
-    def _make(self, what: Binding) -> Any:
+    def _make(self, what: Binding) -> Value:
         """The object that a name is bound to in this instance."""
         kind, node = what.kind, self.part.nodes.get(what.node)
         if kind == BindingKind.HOOK:
@@ -465,13 +468,13 @@ class Instance:
             return self.boxes.setdefault(node.name, [[None] for _ in node.specs])[what.position]
         return self._message_buffer(node, kind == BindingKind.RECEIVE_BUFFER)
 
-    def _buffer(self, view: BufferView) -> Any:
+    def _buffer(self, view: BufferView) -> DeviceArray:
         """A part of the arena of a device."""
         device, block, dtype, shape, start = view
         start += self.code.blocks[block].start
         return self._device(device).view(self.arenas[device], known(shape), dtype, start)
 
-    def _message_buffer(self, node: Node, receives: bool) -> Any:
+    def _message_buffer(self, node: Node, receives: bool) -> DeviceArray:
         """The buffer of a Recv or of a Send."""
         default = next(iter(self.compiled.devices.values()))
         spec = node.specs[0] if receives else self._staged(node)
@@ -481,7 +484,7 @@ class Instance:
             self.received[node.name] = array
         return array
 
-    def put(self, name: str, *values: Any) -> None:
+    def put(self, name: str, *values: Value) -> None:
         """Store the values of the wait `name`, which is over."""
         for box, value in zip(self.boxes.get(name, ()), values, strict=True):
             box[0] = value
@@ -494,7 +497,7 @@ class Instance:
         """Count a step that the executor does not count."""
         self.step += 1
 
-    def check(self, array: Any, name: str) -> None:
+    def check(self, array: DeviceArray, name: str) -> None:
         """Errors: NumericError if `array` has a NaN or an infinity (setting check_numerics)."""
         host = self.compiled.device(self.part.nodes[name]).to_host(array)
         bad = int(np.size(host) - np.count_nonzero(np.isfinite(host)))
