@@ -94,7 +94,7 @@ class TileLoop:
                 continue
             tile = self.targets[variable] = f"t{variable}"
             self.flat[tile] = f"a{variable}"
-            whole = node.type == "Assign"
+            whole = node.row.variable == "assign"
             new, old = f"n{variable}", f"o{variable}"
             updated = (Use(variable, Access.UPDATED),)
             add(Opcode.BEGIN_UPDATE, node.name, (new, old), updated, "", (int(whole),))
@@ -125,7 +125,7 @@ class TileLoop:
             Use(self.tile[ref]) if ref in self.tile else store.expr[ref]
             for ref in self.operands(node)
         ]
-        if node.type == "Assign":
+        if node.row.variable == "assign":
             into = Use(self.targets[self.variable(node)], Access.FILLED)
             add(Opcode.COPY_INTO, node.name, (), (into, args[0]))
         elif node.type in TILED:
