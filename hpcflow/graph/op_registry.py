@@ -100,6 +100,7 @@ class OpDef:
     # variables and replicas
     variable: VariableRole = ""  # its part in the life of a variable
     overwrites: bool = False  # writes new values without reading the old ones
+    tiled: bool = False  # updates a variable; its plain kernel computes any part of it by itself
     whole_variable: bool = False  # cannot use a variable that is sharded by rows
     combines: Combines = ""  # how it joins the values of replicas
     lowers_to: str = ""  # the collective that replaces it in collective mode
@@ -113,13 +114,16 @@ class OpDef:
     contiguous_view: bool = False  # a view that is contiguous if its input is
     joins: Joins = ""  # joins its inputs along an axis, present or new
     splits: Splits = ""  # splits its input along an axis, which goes with "unstack"
+    checks_shape: bool = False  # inputs behind the first tell the shape; its kernel compares it
     reduction: bool = False  # reduces the axes in `axis`, which stay with `keepdims`
     sums: bool = False  # adds elements along axes
     spreads: bool = False  # repeats elements along axes
     draws_rows: bool = False  # random; any rows can be drawn by themselves
 
     # cost
-    work: Work = ""  # no kernel starts, moves no bytes, moves bytes, or reads what it outputs
+    # "nothing": no kernel starts; "start": its kernel moves no bytes; "move": it only moves bytes;
+    # "pick": it reads only as many bytes of its first input as it outputs
+    work: Work = ""
     flops: Count | None = None  # None: none with `work`, else one per element of the largest value
     nbytes: Count | None = None  # None: inputs are read once, outputs written once
     contraction: Callable[[CostNode, Sequence[Spec]], Product] | None = None  # as matrix products

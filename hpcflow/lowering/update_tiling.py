@@ -25,7 +25,6 @@ from hpcflow.plan.ir.program_rewriting import topological
 
 TILE = 32 << 10  # elements: the tiles of all values of a formula fit the L2 cache of a core
 LARGE = 4 * TILE  # elements: smaller values stay in the cache without tiling
-TILED = {"Assign", "AssignAdd", "AssignSub"}  # updates that can be computed in tiles
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +79,7 @@ def arranged(
         for names in groups
         if writes is not None and not all(writes(part, part.nodes[name]) for name in names)
         for name in names
-        if part.nodes[name].type in UPDATES.keys() - TILED
+        if part.nodes[name].type in UPDATES and not part.nodes[name].row.tiled
     }
     if whole:
         return arranged(part, strands, info, writes, alone | whole)
@@ -152,7 +151,7 @@ def _fits(part: Part, node: Node, info: Callable[[Node], Any], written: bool) ->
     if not written and not (is_known(shape) and math.prod(shape) >= LARGE):
         return False
     if node.type in UPDATES:
-        if not written and node.type not in TILED:
+        if not written and not node.row.tiled:
             return False
     else:
         form = info(node).form

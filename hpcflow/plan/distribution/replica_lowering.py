@@ -12,6 +12,7 @@ import numpy as np
 
 from hpcflow.errors import GraphError, PlacementError
 from hpcflow.graph.graph import Graph
+from hpcflow.graph.op_registry import lookup
 from hpcflow.graph.static_shape import Spec, is_known
 from hpcflow.plan.distribution.initial_value_sharding import is_initial
 from hpcflow.plan.ir.control_flow_nodes import within
@@ -122,7 +123,7 @@ def _own_variables(
 def _is_own(node: Node, graph: Graph, served: Container[str]) -> bool:
     """Return whether a sum is for a variable that is on the workers, equal on all of them."""
     mates = [graph.get_operation_by_name(name) for name in node.colocate]
-    variables = [op for op in mates if op.type == "Variable"]
+    variables = [op for op in mates if lookup(op.type).variable == "handle"]
     return any(op.name not in served and not op.attrs.get("local") for op in variables)
 
 
