@@ -222,7 +222,7 @@ def _all_reduces(program: Program, graph: Graph, only: Container[str] | None = N
 
     def rule(node: Node) -> list[Node]:
         below = max((depth[b] for b in node.before()), default=0)
-        summed = node.row.lowers_to and (only is None or node.name in only)
+        summed = bool(node.row.lowers_to) and (only is None or node.name in only)
         collective = summed or node.row.combines == "first"
         depth[node.name] = below + collective
         if not collective:
