@@ -59,14 +59,16 @@ class NoGrad:
     none: bool = False
 
 
-@dataclasses.dataclass(frozen=True)
 class OpDef:
     """One row of the op registry.
 
     `infer(inputs, attrs)` gives the specs of the outputs, or raises ShapeError or DTypeError.
     `grad(op, *gradients_of_outputs)` gives the gradient of each input: a tensor, None if it has
     none, a `NoGrad`, or a function of no arguments, which is called only if that gradient is
-    needed. The other fields are facts that passes ask; the defaults are safe for any op.
+    needed. The other attributes are facts that passes ask; the defaults are safe for any op. A row
+    does not change. It is no dataclass, whose constructor would assign all facts of all rows.
+
+    Errors: TypeError for a fact that there is not.
     """
 
     name: str
@@ -128,6 +130,19 @@ class OpDef:
     nbytes: Count | None = None  # None: inputs are read once, outputs written once
     contraction: Callable[[CostNode, Sequence[Spec]], Product] | None = None  # as matrix products
     uses_blas: bool = False  # its plain kernel calls BLAS
+
+    def __init__(self, name: str, infer: Infer, grad: Gradient | NoGrad, **facts: Any) -> None:
+        wrong = facts.keys() - OpDef.__annotations__.keys()
+        if wrong:
+            raise TypeError(f"an op has no fact {', '.join(sorted(wrong))}")
+        self.__dict__.update(facts, name=name, infer=infer, grad=grad)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"a row does not change: {name}")
+
+    def with_gradient(self, grad: Gradient | NoGrad) -> OpDef:
+        """Return the row with another gradient."""
+        return OpDef(**{**self.__dict__, "grad": grad})
 
     @property
     def pure(self) -> bool:

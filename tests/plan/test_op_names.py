@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.graph.op_registry import OPS, OpDef, rows
+from hpcflow.graph.op_registry import OPS, NoGrad, OpDef, rows
 from hpcflow.graph.static_shape import Spec
 from hpcflow.plan.cost.op_flops_and_bytes import work
 from hpcflow.plan.ir.program import Node
@@ -140,10 +140,14 @@ def test_names_are_found_in_sets_comparisons_and_lists_of_words() -> None:
     assert sorted(named(ast.parse(text + "\n"), set(rows()))) == ["Add", "Mul", "Neg", "Sub"]
 
 
-def test_facts_are_safe_by_default() -> None:
-    row = OpDef("New", lambda inputs, attrs: [], lambda op: [])
-    facts = set(OpDef.__dataclass_fields__) - {"name", "infer", "grad"}
-    assert not any(getattr(row, fact) for fact in facts)
+def test_facts_are_safe_by_default_and_do_not_change() -> None:
+    row = OpDef("New", lambda inputs, attrs: [], lambda op: [], stateful=True)
+    facts = OpDef.__annotations__.keys() - {"name", "infer", "grad"}
+    assert [fact for fact in facts if getattr(row, fact)] == ["stateful"]
+    with pytest.raises(AttributeError):
+        row.view = "strided"
+    other = row.with_gradient(NoGrad("none"))
+    assert other.stateful and isinstance(other.grad, NoGrad) and not isinstance(row.grad, NoGrad)
 
 
 def test_a_node_of_another_type_has_another_row() -> None:
