@@ -83,7 +83,7 @@ def _where(node: Node, new: Nodes) -> list[str]:
     if node.name in new:
         return [node.name]
     held = [n.name for n in new.values() if node.name in n.attrs.get("names", ())]
-    if node.type == "AllReduce":  # in a bucket
+    if node.row.combines == "sum":  # in a bucket
         sums = [n for n in new.values() if n.type == node.type]
         held += [n.name for n in sums if node.name in n.attrs.get("of", ())]
     kin = [n for n in new.values() if n.type.startswith(node.type)]
