@@ -59,14 +59,16 @@ class NoGrad:
     none: bool = False
 
 
-@dataclasses.dataclass(frozen=True)
 class OpDef:
     """One row of the op registry.
 
     `infer(inputs, attrs)` gives the specs of the outputs, or raises ShapeError or DTypeError.
     `grad(op, *gradients_of_outputs)` gives the gradient of each input: a tensor, None if it has
     none, a `NoGrad`, or a function of no arguments, which is called only if that gradient is
-    needed. The other fields are facts that passes ask; the defaults are safe for any op.
+    needed. The other attributes are facts that passes ask; the defaults are safe for any op. A row
+    does not change. It is no dataclass, whose constructor would assign all facts of all rows.
+
+    Errors: TypeError for a fact that there is not.
     """
 
     name: str
@@ -100,6 +102,7 @@ class OpDef:
     # variables and replicas
     variable: VariableRole = ""  # its part in the life of a variable
     overwrites: bool = False  # writes new values without reading the old ones
+    tiled: bool = False  # updates a variable; its plain kernel computes any part of it by itself
     whole_variable: bool = False  # cannot use a variable that is sharded by rows
     combines: Combines = ""  # how it joins the values of replicas
     lowers_to: str = ""  # the collective that replaces it in collective mode
@@ -113,17 +116,33 @@ class OpDef:
     contiguous_view: bool = False  # a view that is contiguous if its input is
     joins: Joins = ""  # joins its inputs along an axis, present or new
     splits: Splits = ""  # splits its input along an axis, which goes with "unstack"
+    checks_shape: bool = False  # inputs behind the first tell the shape; its kernel compares it
     reduction: bool = False  # reduces the axes in `axis`, which stay with `keepdims`
     sums: bool = False  # adds elements along axes
     spreads: bool = False  # repeats elements along axes
     draws_rows: bool = False  # random; any rows can be drawn by themselves
 
     # cost
-    work: Work = ""  # no kernel starts, moves no bytes, moves bytes, or reads what it outputs
+    # "nothing": no kernel starts; "start": its kernel moves no bytes; "move": it only moves bytes;
+    # "pick": it reads only as many bytes of its first input as it outputs
+    work: Work = ""
     flops: Count | None = None  # None: none with `work`, else one per element of the largest value
     nbytes: Count | None = None  # None: inputs are read once, outputs written once
     contraction: Callable[[CostNode, Sequence[Spec]], Product] | None = None  # as matrix products
     uses_blas: bool = False  # its plain kernel calls BLAS
+
+    def __init__(self, name: str, infer: Infer, grad: Gradient | NoGrad, **facts: Any) -> None:
+        wrong = facts.keys() - OpDef.__annotations__.keys()
+        if wrong:
+            raise TypeError(f"an op has no fact {', '.join(sorted(wrong))}")
+        self.__dict__.update(facts, name=name, infer=infer, grad=grad)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"a row does not change: {name}")
+
+    def with_gradient(self, grad: Gradient | NoGrad) -> OpDef:
+        """Return the row with another gradient."""
+        return OpDef(**{**self.__dict__, "grad": grad})
 
     @property
     def pure(self) -> bool:

@@ -29,7 +29,6 @@ from hpcflow.ops.replicas.replica_ops import parcel_layout
 from hpcflow.plan.ir.control_flow_nodes import within
 from hpcflow.plan.ir.program import Node, Part, Ref, shape_is_told
 
-BUILT_IN = {"Const", "Feed", "NoOp", "ReadVariable", "Assign", "Send", "Recv", "Copy", "Parcel"}
 FIXED = frozenset({BindingKind.BUFFER, BindingKind.RECEIVE_BUFFER, BindingKind.VIEW})
 
 
@@ -69,7 +68,7 @@ class Storage:
     def variable_behind(self, ref: Ref) -> str:
         """The name of the variable whose memory a value is, "" if it is of no variable."""
         node = self.part.nodes[ref.node]
-        return self.variable(node.inputs[0]) if node.type == "ReadVariable" else ""
+        return self.variable(node.inputs[0]) if node.row.variable == "read" else ""
 
     def fixed(self, ref: Ref) -> bool:
         """True if the value has a fixed address in the step instance, in a buffer of its own."""
@@ -106,7 +105,7 @@ class Storage:
         """The spec and the byte offset of each input of a Parcel, Concat or Pack."""
         if node.name not in self.places:
             specs = [self.part.spec(ref) for ref in node.inputs]
-            if node.type == "Parcel":
+            if node.row.message == "pack":
                 starts = parcel_layout(specs)[0]
             else:
                 starts = list(accumulate((spec.nbytes for spec in specs[:-1]), initial=0))
@@ -140,7 +139,7 @@ def in_block(node: Node, block: int, spec: Spec, start: int = 0) -> Binding:
 
 def has_kernel(node: Node) -> bool:
     """True if a kernel computes the outputs of the node."""
-    made = node.type not in BUILT_IN and not node.row.control_flow
+    made = not node.row.no_kernel and not node.row.control_flow
     return made and not node.row.waits and not node.is_state
 
 
@@ -205,7 +204,7 @@ class _Assigner:
 
         It is computed in memory of its own. A chain of operations that make it run in place there.
         """
-        if node.type != "Assign" or not node.attrs.get("initial"):
+        if node.row.variable != "assign" or not node.attrs.get("initial"):
             return
         ref: Ref | None = node.inputs[1]
         while ref is not None and self.takes_last(node, ref) and ref not in self.fetched:
@@ -228,7 +227,9 @@ class _Assigner:
         *others, last = self.users[ref]
         copies = (self.part.nodes[name] for name in others)
         return last == node.name and all(
-            n.type == "Assign" and n.attrs.get("initial") and self.home[n.name] == self.home[last]
+            n.row.variable == "assign"
+            and n.attrs.get("initial")
+            and self.home[n.name] == self.home[last]
             for n in copies
         )
 
@@ -259,35 +260,35 @@ class _Assigner:
     @staticmethod
     def holds(node: Node) -> bool:
         """True if the node uses its inputs after it has started: a send or a wait."""
-        return node.type == "Send" or (node.row.waits and not node.row.collective)
+        return node.row.message == "send" or (node.row.waits and not node.row.collective)
 
     # -- placing
 
     def place(self, node: Node) -> None:
         store, n = self.store, self.store.number[node.name]
-        if node.type == "Const":
+        if node.row.source == "constant":
             self.bind(Ref(node.name), f"c_{n}", Binding(BindingKind.CONSTANT, node.name))
-        elif node.type == "Feed":
+        elif node.row.source == "feed":
             index = self.part.feeds.index(node.name)
             far = any(self.home[u] != 0 for u in self.users.get(Ref(node.name), []))
             store.expr[Ref(node.name)] = Use(f"g{index}" if far else f"f{index}")
             if far:
                 store.shared.add(f"g{index}")
-        elif node.type == "Parcel":
+        elif node.row.message == "pack":
             block = self.store.parcel(node)
             spec = node.specs[0]
             self.bind(Ref(node.name), f"p{n}", in_block(node, block, spec))
-        elif node.type == "Recv" and node.specs[0].sized:
+        elif node.row.message == "receive" and node.specs[0].sized:
             self.bind(Ref(node.name), f"i{n}", Binding(BindingKind.RECEIVE_BUFFER, node.name))
         elif node.row.collective:
             for i in range(len(node.specs)):
                 # the rows of an AllGather are allocated in every step
-                access = Access.BOXED if node.type == "AllGather" else Access.VALUE
+                access = Access.BOXED if node.row.combines == "rows" else Access.VALUE
                 what = Binding(BindingKind.BUCKET_OUTPUT, node.name, i)
                 self.bind(Ref(node.name, i), f"o{n}_{i}", what, access)
-        elif node.type in ("ReadVariable", "Copy"):
+        elif node.row.variable == "read" or node.row.message == "copy":
             self.name(node, Ref(node.name))
-            if node.type == "Copy" or self.fetched_from(node):
+            if node.row.message == "copy" or self.fetched_from(node):
                 self.store.fresh.add(Ref(node.name))  # a fetched variable is copied at the read
             else:
                 self.pin(node)
@@ -390,7 +391,7 @@ class _Assigner:
         if len(names) != 1 or not self.part.nodes[names[0]].row.collective:
             return None
         node = self.part.nodes[names[0]]
-        if node.type == "AllGather" or node.inputs.count(ref) != 1:
+        if node.row.combines == "rows" or node.inputs.count(ref) != 1:
             return None
         if node.device != self.part.nodes[ref.node].device:
             return None
@@ -400,7 +401,7 @@ class _Assigner:
         """The Parcel that sends a value, if the value can be computed in it."""
         for name in self.users.get(ref, []):
             node = self.part.nodes[name]
-            if node.type == "Parcel" and node.device == self.part.nodes[ref.node].device:
+            if node.row.message == "pack" and node.device == self.part.nodes[ref.node].device:
                 return node, node.inputs.index(ref)
         return None
 
@@ -489,7 +490,8 @@ class _Assigner:
         uses = [u for r in self.views(ref) for u in self.users.get(r, [])]
         mine = self.users.get(ref, [])  # a Send of the read pins the version itself
         held = [self.part.nodes[u] for u in uses]
-        held = [u for u in held if self.holds(u) and not (u.type == "Send" and u.name in mine)]
+        held = [u for u in held if self.holds(u)]
+        held = [u for u in held if u.row.message != "send" or u.name not in mine]
         if held or any(self.home[u] != self.home[node.name] for u in uses):
             self.store.pinned[node.name] = "step"
             self.store.shared.add(text)

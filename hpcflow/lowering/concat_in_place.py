@@ -18,7 +18,7 @@ class Slot(NamedTuple):
 
 def joins(node: Node) -> bool:
     """Whether a node concatenates values of static shape along the first axis."""
-    if node.type not in ("Concat", "Pack") or not is_known(node.specs[0].shape):
+    if not node.row.joins or not is_known(node.specs[0].shape):
         return False
     return node.attrs["axis"] in (0, -len(node.specs[0].shape or ()))
 

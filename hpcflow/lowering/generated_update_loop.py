@@ -56,7 +56,7 @@ class UpdateLoop:
         users = [n for n in self.nodes if handle in [n.inputs[i] for i in n.row.writes]]
         first = users[0]
         counts = self.loop.update.targets[self.loop.handles.index(handle)].counts
-        whole = first.type == "Assign"
+        whole = first.row.variable == "assign"
         add = self.writer.add
         if counts or not (self.large or self.yields or whole or len(users) > 1):
             written = (Use(variable, Access.WRITTEN),)
@@ -75,7 +75,7 @@ class UpdateLoop:
 
         An update is torn if its array is filled but not yet current.
         """
-        whole = any(node.type == "Assign" for node in self.nodes)
+        whole = any(node.row.variable == "assign" for node in self.nodes)
         arrays = [] if whole else [Use(f"{x}{name}") for name in self.begun for x in "no"]
         self.writer.add(Opcode.HOLD_IF_TORN, self.last, (), tuple(arrays), "", (int(whole),))
 

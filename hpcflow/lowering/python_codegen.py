@@ -83,7 +83,7 @@ class _Writer:
         self.body: list[Instruction] = []  # of the segment, or of the block in it
         self.shared: set[str] = set()  # names shared by segments
         self.simple = len(self.strands) == 1 and not any(
-            n.type in ("Send", "Recv") or n.row.waits for n in part.nodes.values()
+            n.row.message in ("send", "receive") or n.row.waits for n in part.nodes.values()
         )
         self.pins: list[Instruction] = []  # they end the pins that a step still holds
         self.since_poll = 0.0
@@ -139,7 +139,7 @@ class _Writer:
         loose = {s.node for s in self.sends if s.how == "loose"}
         reads = {*self.store.pinned, *(self.part.nodes[s].inputs[0].node for s in loose)}
         found = (self.part.nodes[name] for name in reads)
-        return frozenset(n.inputs[0].node for n in found if n.type == "ReadVariable")
+        return frozenset(n.inputs[0].node for n in found if n.row.variable == "read")
 
     def strand(self, index: int, strand: Strand) -> CodeFunction:
         feeds = tuple(f"f{i}" for i in range(len(self.part.feeds))) if index == 0 else ()
@@ -331,7 +331,7 @@ class _Writer:
         if node.row.collective:
             for i, ref in enumerate(node.inputs):
                 target, value = self.store.bucket_input(node.name, i), self.store.expr[ref]
-                if node.type == "AllGather":  # the number of rows is known only in the step
+                if node.row.combines == "rows":  # the number of rows is known only in the step
                     self.binds[target] = Binding(BindingKind.BUCKET_INPUT, node.name, i)
                     rows = (Use(target, Access.BOXED), value)
                     self.add(Opcode.COPY_ROWS, node.name, (), rows)
@@ -389,7 +389,7 @@ class _Writer:
     def argument(self, node: Node, index: int, ref: Ref) -> Use:
         if index in node.row.writes:
             return Use(self.store.variable(ref), Access.WRITTEN)
-        if node.type == "IsVariableInitialized":
+        if node.row.variable == "is_initialized":
             return Use(self.store.variable(ref), Access.ARRAY)  # None until it has a value
         if index in node.row.reads:
             return Use(self.store.variable(ref), Access.READ)

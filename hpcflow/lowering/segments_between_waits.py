@@ -39,7 +39,7 @@ def cut(part: Part) -> list[Strand]:
     masks = _waits_of(part)
     members: dict[int, list[str]] = {0: []}
     for name, node in part.nodes.items():
-        if not (node.type == "Recv"):  # receives are posted when the step starts, not by a segment
+        if node.row.message != "receive":  # it is posted when the step starts, not by a segment
             members.setdefault(masks[name], []).append(name)
     handed: dict[int, list[int]] = {}
     for i, ref in enumerate(part.fetches):
@@ -108,7 +108,7 @@ def over(part: Part, strands: list[Strand]) -> np.ndarray:
     """
     number = {name: i for i, name in enumerate(part.nodes)}
     where = home(strands)
-    begun = [[w for w in s.waits if part.nodes[w].type != "Recv"] for s in strands]
+    begun = [[w for w in s.waits if part.nodes[w].row.message != "receive"] for s in strands]
     before = {i: {*s.after, *(where[w] for w in begun[i])} for i, s in enumerate(strands)}
     found = np.full((len(strands), len(strands)), -1, np.int64)
     for i in graphlib.TopologicalSorter(before).static_order():

@@ -5,16 +5,19 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from typing import Any, NamedTuple
 
 from hpcflow.codegen.fused_loop_ir import COLUMN, FULL, ONE, ROW, Begins
 from hpcflow.graph.static_shape import is_known, known
 from hpcflow.plan.ir.program import Node, Part, Ref
-from hpcflow.plan.ir.program_rewriting import SAME_ORDER
 
-# operations whose outputs are views of their input: all of it, a slice, or permuted axes
-SEEN = frozenset((*SAME_ORDER, "Transpose", "Rows", "Split", "Unpack", "StridedSlice"))
+Views = Callable[[Node], bool]
+
+
+def is_view(node: Node) -> bool:
+    """Whether outputs are views of the input: all of it, a slice, or permuted axes."""
+    return bool(node.row.view)
 
 
 class Lay(NamedTuple):
@@ -141,11 +144,11 @@ def packed(shape: Sequence[int]) -> Lay:
     return Lay(0, sizes, tuple(math.prod(sizes[i + 1 :]) for i in range(len(sizes))))
 
 
-def seen(part: Part, ref: Ref, device: str, types: Set[str] = SEEN) -> tuple[Ref, Lay]:
-    """The array that a value is a view of by operations of `types`, and its layout there."""
+def seen(part: Part, ref: Ref, device: str, views: Views = is_view) -> tuple[Ref, Lay]:
+    """The array that a value is a view of by nodes that are `views`, and its layout there."""
     chain, node = [ref], part.nodes[ref.node]
-    while node.type in types and not node.control and node.device == device:
-        plain = len(node.inputs) == 1 or node.type in SAME_ORDER
+    while views(node) and not node.control and node.device == device:
+        plain = len(node.inputs) == 1 or node.row.view == "same_order"
         if not plain or not is_known(part.spec(node.inputs[0]).shape):
             break
         chain.append(node.inputs[0])
@@ -175,10 +178,10 @@ def through(node: Node, index: int, lay: Lay) -> Lay | None:
         return lay.part(0, attrs["start"], shape[0])
     if node.type == "StridedSlice":
         return lay.picked(attrs["key"])
-    if node.type in SAME_ORDER:
+    if node.row.view == "same_order":
         return lay.reshaped(shape)
     axis = attrs["axis"] % len(lay.sizes)
-    if node.type == "Unpack":
+    if node.row.splits == "unstack":
         return lay.at(axis, index)
     before = sum(known(spec.shape)[axis] for spec in node.specs[:index])
     return lay.part(axis, before, shape[axis])
@@ -194,7 +197,7 @@ def without_unused(part: Part, had: Set[str]) -> Part:
     uses.update(ref.node for ref in part.fetches)
     uses.update(c for node in nodes.values() for c in node.control)
     for name, node in reversed(list(nodes.items())):
-        if node.type in SEEN and name in had and not uses[name]:
+        if node.row.view and name in had and not uses[name]:
             uses.subtract(ref.node for ref in node.inputs)
             del nodes[name]
     return dataclasses.replace(part, nodes=nodes)

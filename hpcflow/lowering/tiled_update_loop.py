@@ -6,7 +6,7 @@ from typing import Any
 
 from hpcflow.lowering import update_tiling
 from hpcflow.lowering.instructions import Access, Opcode, Use
-from hpcflow.lowering.update_tiling import TILED, Group
+from hpcflow.lowering.update_tiling import Group
 from hpcflow.plan.ir.program import Node, Ref
 
 
@@ -74,7 +74,7 @@ class TileLoop:
     def name_values(self) -> None:
         """Name the tiles of all values that are not scalars."""
         store = self.writer.store
-        made = [Ref(n.name) for n in self.nodes if n.type not in TILED]
+        made = [Ref(n.name) for n in self.nodes if not n.row.tiled]
         for ref in (*made, *(r for n in self.nodes for r in self.operands(n))):
             if ref in self.tile or store.part.spec(ref).shape == ():
                 continue
@@ -94,7 +94,7 @@ class TileLoop:
                 continue
             tile = self.targets[variable] = f"t{variable}"
             self.flat[tile] = f"a{variable}"
-            whole = node.type == "Assign"
+            whole = node.row.variable == "assign"
             new, old = f"n{variable}", f"o{variable}"
             updated = (Use(variable, Access.UPDATED),)
             add(Opcode.BEGIN_UPDATE, node.name, (new, old), updated, "", (int(whole),))
@@ -112,7 +112,7 @@ class TileLoop:
 
     def variable(self, node: Node) -> str:
         """The name of the variable that a node updates, "" if none."""
-        return self.writer.store.variable(node.inputs[0]) if node.type in TILED else ""
+        return self.writer.store.variable(node.inputs[0]) if node.row.tiled else ""
 
     def operands(self, node: Node) -> list[Ref]:
         """The operands of a node without the handles it updates."""
@@ -125,10 +125,10 @@ class TileLoop:
             Use(self.tile[ref]) if ref in self.tile else store.expr[ref]
             for ref in self.operands(node)
         ]
-        if node.type == "Assign":
+        if node.row.variable == "assign":
             into = Use(self.targets[self.variable(node)], Access.FILLED)
             add(Opcode.COPY_INTO, node.name, (), (into, args[0]))
-        elif node.type in TILED:
+        elif node.row.tiled:
             into = Use(self.targets[self.variable(node)], Access.FILLED)
             add(Opcode.CALL_KERNEL, node.name, (), (into, args[0]), self.writer.kernel(node))
         else:

@@ -20,14 +20,11 @@ from hpcflow.graph.static_shape import is_known
 from hpcflow.lowering.fusion.fusion_clustering import Items, in_sequence
 from hpcflow.lowering.fusion.update_fusion import Described, Writer, apart, described, shape_of
 from hpcflow.lowering.segments_between_waits import Strand, home, users
-from hpcflow.plan.distribution.variable_sharding import ELEMENTWISE
 from hpcflow.plan.ir.program import Node, Part, Ref
-from hpcflow.plan.ir.program_rewriting import SAME_ORDER, topological
+from hpcflow.plan.ir.program_rewriting import topological
 
 TILE = 32 << 10  # elements: the tiles of all values of a formula fit the L2 cache of a core
 LARGE = 4 * TILE  # elements: smaller values stay in the cache without tiling
-LOOSE_VIEWS = {"Reshape", "Rows"}  # views, as loose as their input
-TILED = {"Assign", "AssignAdd", "AssignSub"}  # updates that can be computed in tiles
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +79,7 @@ def arranged(
         for names in groups
         if writes is not None and not all(writes(part, part.nodes[name]) for name in names)
         for name in names
-        if part.nodes[name].type in UPDATES.keys() - TILED
+        if part.nodes[name].type in UPDATES and not part.nodes[name].row.tiled
     }
     if whole:
         return arranged(part, strands, info, writes, alone | whole)
@@ -137,7 +134,7 @@ def grouped(
             chosen[node.name] = alike
             for before in (part.nodes[ref.node] for ref in node.inputs):
                 there = where.get(before.name) == alike[2] and before.device == alike[1]
-                if there and before.name not in chosen and before.type in ELEMENTWISE:
+                if there and before.name not in chosen and before.row.update_formula:
                     if shape_of(before) == alike[0] and fits(before):
                         wanted.append(before.name)
     return chosen
@@ -154,7 +151,7 @@ def _fits(part: Part, node: Node, info: Callable[[Node], Any], written: bool) ->
     if not written and not (is_known(shape) and math.prod(shape) >= LARGE):
         return False
     if node.type in UPDATES:
-        if not written and node.type not in TILED:
+        if not written and not node.row.tiled:
             return False
     else:
         form = info(node).form
@@ -176,10 +173,10 @@ def _fits(part: Part, node: Node, info: Callable[[Node], Any], written: bool) ->
 def _in_order(part: Part, ref: Ref, info: Callable[[Node], Any]) -> bool:
     """Whether a value is in C order, or in memory of its own."""
     node = part.nodes[ref.node]
-    while node.type in SAME_ORDER and info(node).form == "view":
+    while node.row.view == "same_order" and info(node).form == "view":
         node = part.nodes[node.inputs[0].node]
-    has_kernel = bool(node.inputs) and not node.row.control_flow and not node.row.waits
-    if not has_kernel or node.type in ("ReadVariable", "Recv", "Copy"):
+    row = node.row
+    if not node.inputs or row.control_flow or row.waits or row.no_kernel:
         return True
     return info(node).form != "view"
 
@@ -187,13 +184,15 @@ def _in_order(part: Part, ref: Ref, info: Callable[[Node], Any]) -> bool:
 def is_loose(part: Part, ref: Ref, info: Callable[[Node], Any]) -> bool:
     """Whether a value may be no array, or not C-contiguous."""
     node = part.nodes[ref.node]
-    while node.type in LOOSE_VIEWS and ref not in part.fetches:
+    while node.row.contiguous_view and ref not in part.fetches:
         ref = node.inputs[0]
         node = part.nodes[ref.node]
-    if node.type == "Const":
+    if node.row.source == "constant":
         return not np.asarray(node.attrs["value"]).flags.c_contiguous
-    if node.type in ("ReadVariable", "Recv") or node.row.collective:
+    if node.row.variable == "read" or node.row.message == "receive" or node.row.collective:
         return not node.specs[ref.index].sized
     if ref in part.fetches or not node.inputs or node.row.waits or node.is_state:
         return True
-    return node.row.control_flow or node.type == "Copy" or info(node).form not in ("ufunc", "out")
+    row = node.row
+    copied = row.control_flow or row.message == "copy"
+    return bool(copied) or info(node).form not in ("ufunc", "out")

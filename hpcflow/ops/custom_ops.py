@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -203,4 +202,4 @@ def _put(type: str, grad: Gradient | NoGrad) -> None:
             f"op {type!r} has a gradient rule already, or a reason for none",
             hint="hf.custom_gradient changes the gradient of a function",
         )
-    OPS[type] = dataclasses.replace(found, grad=grad)
+    OPS[type] = found.with_gradient(grad)

@@ -40,7 +40,7 @@ from hpcflow.plan.distribution.control_flow_frames import split
 from hpcflow.plan.distribution.device_placement import place
 from hpcflow.plan.distribution.initial_value_sharding import beside_variables
 from hpcflow.plan.distribution.partial_sum_hoisting import add_where_made
-from hpcflow.plan.distribution.replica_lowering import LOWERED, refuse_sums, replicate
+from hpcflow.plan.distribution.replica_lowering import refuse_sums, replicate
 from hpcflow.plan.distribution.sync_program_split import COORDINATOR
 from hpcflow.plan.distribution.sync_program_split import split as split_rounds
 from hpcflow.plan.distribution.variable_placement import Home, assign_variables
@@ -675,7 +675,7 @@ def plan_of(
     runs.
     Errors: ShapeError, PlacementError, VerifyError.
     """
-    sums = any(node.type in LOWERED for node in program.nodes.values())
+    sums = any(node.row.lowers_to for node in program.nodes.values())
     rows = [row for row in all_passes() if row.takes in (PROGRAM, PLACED, PLAN)]
     of = Planning(graph, cluster, settings, replica, evaluate, watch, rows, sums=sums)
     plan: Plan = through(rows, program, of)

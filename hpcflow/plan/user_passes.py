@@ -144,7 +144,7 @@ def _check_form(one: UserPass, old: Program, new: Any, placed: bool) -> None:
 
 
 def _is_feed(program: Program, name: str) -> bool:
-    return name in program.nodes and program.nodes[name].type == "Feed"
+    return name in program.nodes and program.nodes[name].row.source == "feed"
 
 
 def _exists(program: Program, ref: Any) -> bool:

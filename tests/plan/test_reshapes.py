@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
+from hpcflow.codegen import elementwise_formulas
 from hpcflow.graph.op_registry import rows
-from hpcflow.plan.algebra.reshape_hoisting import BY_ELEMENT, reshapes_first
+from hpcflow.plan.algebra.reshape_hoisting import by_element, reshapes_first
 from hpcflow.plan.distribution.replica_lowering import replicate
 from hpcflow.plan.frontend.graph_pruning import prune
 
@@ -25,7 +26,7 @@ def moved(g, fetches, feeds):
     """The shapes of what is computed element by element."""
     program = simplify(replicate(prune(g, fetches, feeds), g, SINGLE))
     nodes = reshapes_first(program).nodes.values()
-    return [n.specs[0].shape for n in nodes if n.type in BY_ELEMENT]
+    return [n.specs[0].shape for n in nodes if by_element(n)]
 
 
 def check(g, fetches, feeds):
@@ -37,8 +38,9 @@ def check(g, fetches, feeds):
         np.testing.assert_array_equal(got, want)
 
 
-def test_each_name_is_an_operation():
-    assert set(rows()) >= BY_ELEMENT
+def test_each_formula_is_of_an_elementwise_operation():
+    for name in {*elementwise_formulas.EXACT, *elementwise_formulas.CLOSE}:
+        assert rows()[name].elementwise or rows()[name].identity == "always"
 
 
 def test_a_dense_layer_on_sequences_has_one_shape_behind_its_product():

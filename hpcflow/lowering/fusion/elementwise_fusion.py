@@ -31,7 +31,7 @@ from hpcflow.lowering.fusion.iteration_space import (
 )
 from hpcflow.lowering.fusion.update_fusion import Writer
 from hpcflow.lowering.segments_between_waits import Strand, home, users
-from hpcflow.lowering.strided_layout import SEEN, Lay, packed, seen, without_unused
+from hpcflow.lowering.strided_layout import Lay, is_view, packed, seen, without_unused
 from hpcflow.lowering.update_tiling import grouped, is_loose
 from hpcflow.plan.ir.program import Node, Part, Ref
 from hpcflow.plan.ir.program_rewriting import exchange, topological
@@ -39,14 +39,15 @@ from hpcflow.plan.ir.program_rewriting import exchange, topological
 Infos = Callable[[Part], Callable[[Node], Any]]
 MOST = 400  # operations of one kernel: compiling more takes long
 # operations that are faster as a generated loop even alone
-ALONE = frozenset({*elementwise_formulas.LONG, *elementwise_formulas.CLOSE, *EXPANSIONS}) - {
-    *("Sum", "SumToShape", "Mean", "SumGrad", "MeanGrad", "BroadcastTo", "Pow")
-}
-SUMS = frozenset(("Sum", "SumToShape", "Mean"))  # faster alone for `LARGE` elements (`is_kernel`)
-COPIES = SEEN - {"Rows", "Identity"}  # Rows is a view, Identity can be fused
+ALONE = frozenset({*elementwise_formulas.LONG, *elementwise_formulas.CLOSE, *EXPANSIONS}) - {"Pow"}
 MOST_AROUND = 4  # a window of at least 1/4 of its array is read in place; the array stays live
 SHORTEST = 16  # elements of a row of a window that is read in place
 LARGE = 1 << 15  # elements: with several threads any operation is faster alone from here on
+
+
+def _copies(node: Node) -> bool:
+    """Whether a node copies to rearrange. Rows is a view, and Identity can be fused."""
+    return is_view(node) and node.type not in ("Rows", "Identity")
 
 
 def fuse(
@@ -175,12 +176,13 @@ class _Finder:
         """Whether a connected group of nodes is worth a kernel."""
         if not self.settled.keys() >= set(names):
             return False
-        type, size = self.part.nodes[names[0]].type, self.settled[names[0]].size
-        if len(names) > 1 or type in ALONE:
+        first, size = self.part.nodes[names[0]], self.settled[names[0]].size
+        sums = first.row.sums  # faster alone for `LARGE` elements
+        if len(names) > 1 or (first.type in ALONE and not (sums or first.row.spreads)):
             return True
-        if type in SUMS and self.settled[names[0]].cols == (size,):
+        if sums and self.settled[names[0]].cols == (size,):
             return True  # a full sum of few elements, as a loss: ten times faster than NumPy
-        return size >= LARGE and (type in SUMS or self.threads > 1)
+        return size >= LARGE and (sums or self.threads > 1)
 
     def nodes(self, names: list[str]) -> list[Made]:
         """The node that replaces these.
@@ -270,11 +272,11 @@ class _Finder:
 
     def seen(self, ref: Ref, node: Node) -> tuple[Ref, Lay]:
         """The value of which `ref` is a window or a permutation, and its layout there."""
-        root, lay = seen(self.part, ref, node.device, COPIES)
+        root, lay = seen(self.part, ref, node.device, _copies)
         if (
             node.kind != "cpu"
             or lay.is_packed()
-            or self.part.nodes[root.node].type == "ReadVariable"
+            or self.part.nodes[root.node].row.variable == "read"
             or size_of(known(self.part.spec(root).shape)) > MOST_AROUND * size_of(lay.sizes)
         ):
             return ref, packed(lay.sizes)

@@ -110,17 +110,18 @@ class Items:
     @staticmethod
     def _stays(node: Node) -> bool:
         """Whether no other node may be moved across this node."""
-        acts = node.row.waits or node.row.stateful or node.row.control_flow or node.type == "Send"
-        return acts and not node.is_state
+        row = node.row
+        acts = row.waits or row.stateful or row.control_flow or row.message == "send"
+        return bool(acts) and not node.is_state
 
     def _is_light(self, node: Node) -> bool:
         """Whether a node may be moved ahead of an item: a scalar, a read, an update of a scalar."""
-        if self._stays(node) or node.type == "Copy":
+        if self._stays(node) or node.row.message == "copy":
             return False
         scalar = all(spec.shape == () for spec in node.specs)
         if node.row.writes:
             return scalar and tuple(node.attrs.get("shape", (1,))) == ()
-        return scalar or node.type in ("ReadVariable", "Const")
+        return scalar or node.row.variable == "read" or node.row.source == "constant"
 
 
 def in_sequence(part: Part, groups: Sequence[list[str]]) -> list[list[str]]:

@@ -121,7 +121,7 @@ def _read(part: Part, node: Node, exact: bool) -> Reading | None:
             return None
         found = found._replace(cols=tuple(cols for cols in found.cols if cols <= LONGEST))
         return found if {*types[:1], *types[len(given) :]} == {"float"} else None
-    if node.type == "Concat":
+    if node.row.joins == "concat":
         return _side_by_side(node, shapes, made[0])
     if elementwise_formulas.find(node.type, exact) is None:
         return None
@@ -140,7 +140,7 @@ def _made(type: str, given: tuple[str, ...], attrs: Same, exact: bool) -> str | 
 
 def steps_of(steps: Steps, node: Node, reading: Reading, inputs: Sequence[int]) -> tuple[int, ...]:
     """Add the computation of a node to the steps of a kernel; return the values of its outputs."""
-    if node.type == "Concat":
+    if node.row.joins == "concat":
         return (steps.add(JOIN, inputs, {}, JOINED),)
     if node.type in EXPANSIONS:
         expand = EXPANSIONS[node.type]
@@ -193,9 +193,9 @@ def _side_by_side(node: Node, shapes: list[tuple], made: tuple) -> Reading | Non
 def _over_rows(node: Node, shapes: list[tuple], made: list[tuple]) -> Reading | None:
     """The reading of an operation with an expansion."""
     x, type = shapes[0], node.type
-    if type in ("SumGrad", "MeanGrad", "BroadcastTo"):
+    if node.row.spreads:
         return _spread(node, x, made[0])
-    if type in ("Sum", "Mean", "SumToShape"):
+    if node.row.sums:
         return _summed(node, shapes, made[0])
     if not x:
         return None

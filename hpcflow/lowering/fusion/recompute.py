@@ -107,7 +107,7 @@ class _Work:
                 if inside and not stays:
                     if other.node not in nodes:
                         stack.append(other)
-                elif self.part.nodes[other.node].type == "ReadVariable":
+                elif self.part.nodes[other.node].row.variable == "read":
                     return None  # the variable may have changed
                 else:
                     leaves.add(other)

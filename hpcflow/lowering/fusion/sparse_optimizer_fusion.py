@@ -96,7 +96,7 @@ class _Group:
     def is_read(self, node: Node) -> bool:
         """Whether a node reads the rows of the group from one of its tables."""
         return (
-            node.type == "ReadRows"
+            node.row.variable == "read_rows"
             and node.inputs[1] == self.indices
             and (node.inputs[0] in self.handles)
         )

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from hpcflow.lowering.segments_between_waits import users
 from hpcflow.plan.ir.program import Node, Part, Ref
-from hpcflow.plan.ir.program_rewriting import SAME_ORDER, unused
+from hpcflow.plan.ir.program_rewriting import unused
 
 
 def without_copies(part: Part) -> Part:
@@ -92,7 +92,7 @@ class _Rewriter:
         """The Concat along the first axis of a value; with `user`, only if it is its only user."""
         node = self.only_for(ref, user, "Concat") if user else self.part.nodes[ref.node]
         shape = self.part.spec(ref).shape
-        if node is None or node.type != "Concat" or shape is None:
+        if node is None or node.row.joins != "concat" or shape is None:
             return None
         return node if node.attrs["axis"] % len(shape) == 0 else None
 
@@ -117,6 +117,6 @@ class _Rewriter:
     def is_computed(self, ref: Ref) -> bool:
         """Whether a value has memory of its own, unlike a read, which the update may change."""
         node = self.part.nodes[ref.node]
-        while node.type in SAME_ORDER:
+        while node.row.view == "same_order":
             node = self.part.nodes[node.inputs[0].node]
-        return node.type != "ReadVariable"
+        return node.row.variable != "read"

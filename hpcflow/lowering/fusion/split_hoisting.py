@@ -21,7 +21,7 @@ def split_first(part: Part, exact: bool) -> Part:
     Only on CPUs, and where elementwise nodes use all outputs of the Split, so that loops are
     generated for them. With `exact` only elementwise formulas that change no bit count.
     """
-    if not any(node.type == "Split" for node in part.nodes.values()):
+    if not any(node.row.splits == "split" for node in part.nodes.values()):
         return part
     return _Rewriter(part, exact).run()
 
@@ -42,7 +42,7 @@ class _Rewriter:
     def run(self) -> Part:
         """Rewrite all Splits."""
         for node in self.part.nodes.values():
-            if node.type == "Split" and self.goes_on(node):
+            if node.row.splits == "split" and self.goes_on(node):
                 ref, shape = node.inputs[0], known(node.specs[0].shape)
                 if self.moves(ref, node):
                     axis, count = node.attrs["axis"] % len(shape) - len(shape), len(node.specs)

@@ -14,10 +14,7 @@ from hpcflow.graph.static_shape import Spec, is_known, known, size_of, sizes_alo
 from hpcflow.lowering.segments_between_waits import cut, home, users
 from hpcflow.lowering.strided_layout import Lay, axes_of, packed, seen, without_unused
 from hpcflow.plan.ir.program import Node, Part, Ref
-from hpcflow.plan.ir.program_rewriting import SAME_ORDER, exchange
-
-JOINS = frozenset(("Concat", "Pack"))
-REARRANGED = JOINS | SAME_ORDER | {"Transpose"}  # nodes that may rearrange a product's result
+from hpcflow.plan.ir.program_rewriting import exchange
 
 Serves = Callable[[Node, list[Spec]], bool]
 
@@ -94,7 +91,7 @@ class _Rewriter:
         """The longest chain of nodes after a product that only rearrange its result."""
         nodes = [node]
         while (after := self.only_user(nodes[-1], node)) is not None:
-            if after.type not in JOINS:
+            if not after.row.joins:
                 nodes.append(after)
                 continue
             if join and after.inputs.count(Ref(nodes[-1].name)) == 1:
@@ -121,9 +118,9 @@ class _Rewriter:
         if len(names) != 1 or Ref(node.name) in self.fetched:
             return None
         after = self.part.nodes[names[0]]
-        if after.type not in REARRANGED:
+        if not (_rearranges(after) or after.row.joins):
             return None
-        if after.type not in JOINS and after.inputs[0] != Ref(node.name):  # a shape input
+        if not after.row.joins and after.inputs[0] != Ref(node.name):  # a shape input
             return None
         if after.control or after.name in self.followed or after.device != product.device:
             return None
@@ -209,6 +206,11 @@ def _is_matrices(node: Node, shapes: Sequence[tuple[int, ...]]) -> bool:
     return len(set(pairs)) == len(set("".join(terms)))  # no label is broadcast
 
 
+def _rearranges(node: Node) -> bool:
+    """Whether a node may rearrange a product's result."""
+    return node.row.view == "same_order" or node.type == "Transpose"
+
+
 def _matrices(node: Node, i: int, lay: Lay) -> Lay | None:
     """The layout of the matrices of operand `i` of a product; 2 is its result."""
     if node.type == "MatMul":
@@ -241,7 +243,7 @@ def _place(join: Node, node: Node, part: Part) -> Lay | None:
     axis, index = join.attrs["axis"] % len(lay.sizes), join.inputs.index(Ref(node.name))
     if not axis:
         return None
-    if join.type == "Pack":
+    if join.row.joins == "stack":
         return lay.at(axis, index)
     before = sizes_along(axis, (part.spec(ref).shape for ref in join.inputs[: index + 1]))
     return None if before is None else lay.part(axis, sum(before[:-1]), before[-1])

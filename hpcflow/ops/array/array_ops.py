@@ -317,6 +317,7 @@ op(
     view="same_order",
     contiguous_view=True,
     work="start",
+    checks_shape=True,
 )
 op("ExpandDims", infer=_expand_dims, grad=_reshape_back, view="same_order", work="start")
 op(

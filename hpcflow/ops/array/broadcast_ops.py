@@ -64,6 +64,7 @@ op(
     identity="if_specs_equal",
     spreads=True,
     work="move",
+    checks_shape=True,
 )
 op("SumToShape", infer=_sum_to_shape, grad=_sum_to_back, identity="if_specs_equal", sums=True)
 

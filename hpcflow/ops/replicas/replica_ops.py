@@ -89,7 +89,6 @@ op(
     infer=_same,
     grad=_sum_over_replicas,
     stateful=True,
-    combines="sum",
     lowers_to="AllReduce",
     update_formula=True,
 )
@@ -114,7 +113,6 @@ op(
     infer=_gathered,
     grad=NoGrad("others' rows do not depend on these"),
     stateful=True,
-    combines="rows",
     lowers_to="AllGather",
 )
 op("AllGather", infer=_gathered, grad=_MOVES, collective=True, waits=True, combines="rows")

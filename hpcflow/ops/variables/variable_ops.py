@@ -98,9 +98,10 @@ op(
     variable="assign",
     overwrites=True,
     work="move",
+    tiled=True,
 )
-op("AssignAdd", infer=_update(1, (1,)), grad=_UPDATE, writes=(0,))
-op("AssignSub", infer=_update(1, (1,)), grad=_UPDATE, writes=(0,))
+op("AssignAdd", infer=_update(1, (1,)), grad=_UPDATE, writes=(0,), tiled=True)
+op("AssignSub", infer=_update(1, (1,)), grad=_UPDATE, writes=(0,), tiled=True)
 op(
     "ApplyGradientDescent",
     infer=_update(1, (2,)),

@@ -33,7 +33,7 @@ def _as_rows(program: Program, column: Sequence[Ref]) -> list[int] | None:
 def _as_joined(program: Program, column: Sequence[Ref]) -> list[int] | None:
     wanted = set(column)
     for node in program.nodes.values():
-        if node.type in ("Concat", "Pack") and wanted.issubset(node.inputs):
+        if node.row.joins and wanted.issubset(node.inputs):
             rank = len(node.specs[0].shape or ())
             if node.attrs["axis"] in (0, -rank) and len(wanted) == len(column):
                 return sorted(range(len(column)), key=lambda i: node.inputs.index(column[i]))

@@ -123,7 +123,7 @@ def _kept(body: Program, found: _Sum) -> Program:
 
 
 def _is_zero(node: Node) -> bool:
-    return node.type == "Fill" and not node.inputs and node.attrs["value"] == 0
+    return node.row.source == "fill" and not node.inputs and node.attrs["value"] == 0
 
 
 def _put(items: tuple[Any, ...], place: int, item: Any) -> tuple[Any, ...]:

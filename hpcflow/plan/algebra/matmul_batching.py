@@ -158,7 +158,7 @@ def _of_split(program: Program, nodes: Sequence[Node]) -> _Parts | None:
     for node in nodes:
         names = used.get(Ref(node.name), [])
         split = program.nodes.get(names[0]) if len(names) == 1 else None
-        if split is None or split.type != "Split" or split.control:
+        if split is None or split.row.splits != "split" or split.control:
             return None
         if split.attrs["axis"] not in (1, -1) or not node.attrs["transpose_b"]:
             return None

@@ -25,7 +25,7 @@ def _pair(program: Program) -> tuple[Node, Node, int] | None:
     found = [
         n
         for n in program.nodes.values()
-        if n.type == "Concat" and n.name not in anchors and n.attrs["axis"] == 0
+        if n.row.joins == "concat" and n.name not in anchors and n.attrs["axis"] == 0
         if is_known(n.specs[0].shape) and len(n.inputs) > 2
     ]
     holders: dict[Ref, list[Node]] = {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from hpcflow.graph.static_shape import is_known, known, normalize_axes, size_of
-from hpcflow.plan.algebra.reshape_hoisting import BY_ELEMENT
+from hpcflow.plan.algebra.reshape_hoisting import by_element
 from hpcflow.plan.ir.program import Node, Program, Ref
 from hpcflow.plan.ir.program_builder import Draft, followed
 
@@ -60,7 +60,7 @@ def _by_columns(draft: Draft, node: Node) -> Ref | None:
 def _by_rows(draft: Draft, node: Node) -> Ref | None:
     """Replace a sum or mean over all axes by the sum or mean of those of rows."""
     shape = draft.spec(node.inputs[0]).shape
-    if draft.nodes[node.inputs[0].node].type not in BY_ELEMENT or shape is None or len(shape) < 2:
+    if not by_element(draft.nodes[node.inputs[0].node]) or shape is None or len(shape) < 2:
         return None
     if len(_axes(draft, node)) < len(shape) or shape[-1] == 1:
         return None
@@ -94,7 +94,7 @@ def _number(draft: Draft, spread: Node, like: Node) -> Ref | None:
     if spread.type == "SumGrad":
         return ref
     share = np.asarray(1 / size_of(spread.specs[0].shape), given.dtype)
-    if maker.type == "Const":
+    if maker.row.source == "constant":
         return draft.add(like, "Const", [], "share", value=share * maker.attrs["value"])
     factor = draft.add(like, "Const", [], "share", value=share)
     return draft.add(like, "Mul", [ref, factor], "number")

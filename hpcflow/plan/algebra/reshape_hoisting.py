@@ -11,8 +11,10 @@ from hpcflow.graph.static_shape import is_known, known, size_of
 from hpcflow.plan.ir.program import Node, Program, Ref
 from hpcflow.plan.ir.program_builder import Draft, followed, takers
 
-# ops whose output has the broadcast shape of their operands
-BY_ELEMENT = frozenset({*elementwise_formulas.EXACT, *elementwise_formulas.CLOSE}) - {"Identity"}
+
+def by_element(node: Node) -> bool:
+    """Return whether a node is elementwise and has a formula for generated code."""
+    return node.row.elementwise and elementwise_formulas.find(node.type, False) is not None
 
 
 def reshapes_first(program: Program) -> Program:
@@ -31,12 +33,12 @@ def _moved(program: Program) -> Program:
         if node.type != "Reshape" or node.name in anchors or not is_known(node.specs[0].shape):
             continue
         source = program.nodes[node.inputs[0].node]
-        if source.type not in BY_ELEMENT or source.name in anchors or len(source.specs) != 1:
+        if not by_element(source) or source.name in anchors or len(source.specs) != 1:
             continue
         if used[Ref(source.name)] != [node.name] or not is_known(source.specs[0].shape):
             continue
-        takes = [program.nodes[name].type for name in used.get(Ref(node.name), []) if name]
-        if BY_ELEMENT.isdisjoint(takes):  # no elementwise consumer
+        takes = [program.nodes[name] for name in used.get(Ref(node.name), []) if name]
+        if not any(map(by_element, takes)):
             continue
         made = _above(draft, node, source)
         if made is not None:

@@ -11,7 +11,6 @@ from hpcflow.graph.dtypes import OPAQUE
 from hpcflow.graph.static_shape import Shape, Spec, is_known, known, size_of
 from hpcflow.plan.ir.program import Node, Program, Ref
 from hpcflow.plan.ir.program_builder import Draft
-from hpcflow.plan.ir.program_rewriting import SAME_ORDER
 
 
 class Span(NamedTuple):
@@ -46,13 +45,13 @@ def taken_apart(program: Program) -> Program:
     """Replace Unpack and Split along the first axis by `Rows`."""
     draft = Draft(program)
     for node in program.nodes.values():
-        if node.type not in ("Unpack", "Split") or node.control or not _first_axis(node, program):
+        if not node.row.splits or node.control or not _first_axis(node, program):
             continue
         start = 0
         for i, spec in enumerate(node.specs):
-            rows = 1 if node.type == "Unpack" else (spec.shape or (0,))[0] or 0
+            rows = 1 if node.row.splits == "unstack" else (spec.shape or (0,))[0] or 0
             ref = draft.add(node, "Rows", node.inputs[:1], "rows", start=start, stop=start + rows)
-            if node.type == "Unpack":
+            if node.row.splits == "unstack":
                 ref = draft.add(node, "Reshape", [ref], "row", shape=spec.shape)
             draft.put(ref, Ref(node.name, i))
             start += rows
@@ -94,14 +93,14 @@ def _first_axis(node: Node, program: Program) -> bool:
 
 def _values(node: Node) -> int:
     """Return how many inputs of a node are split or concatenated."""
-    return 1 if node.type in ("Unpack", "Split") else len(node.inputs)
+    return 1 if node.row.splits else len(node.inputs)
 
 
 def joined(program: Program) -> Program:
     """Replace a Concat or Pack of neighbouring rows of a value by the value or its `Rows`."""
     draft = Draft(program)
     for node in program.nodes.values():
-        if node.type not in ("Concat", "Pack") or node.control or not _first_axis(node, program):
+        if not node.row.joins or node.control or not _first_axis(node, program):
             continue
         spans = [span(program, ref) for ref in node.inputs]
         root = spans[0].root
@@ -142,7 +141,7 @@ def span(program: Program, ref: Ref) -> Span:
         if node.type == "Rows":
             shape = program.spec(ref).shape or ()
             start += node.attrs["start"] * math.prod(shape[1:])  # type: ignore[arg-type]
-        elif node.type not in SAME_ORDER:
+        elif node.row.view != "same_order":
             break
         ref = node.inputs[0]
     return Span(ref, start, start + size)

@@ -21,7 +21,7 @@ def bucket(program: Program, settings: Settings) -> Program:
     `overlap`, one bucket holds all allreduces that can be merged.
     """
     program = _where_they_run(program, settings)
-    sums = [n for n in program.nodes.values() if n.type == "AllReduce"]
+    sums = [n for n in program.nodes.values() if n.row.combines == "sum"]
     taken = set(program.nodes)
     merged: list[Node] = []
     for group in _groups(sums, program, settings):
@@ -42,7 +42,7 @@ def _where_they_run(program: Program, settings: Settings) -> Program:
     for node in nodes.values():
         device = parse(node.device)
         by_nccl = device.kind == "gpu" and settings.comm in ("auto", "nccl")
-        if node.row.collective and not (by_nccl and node.type == "AllReduce"):
+        if node.row.collective and not (by_nccl and node.row.combines == "sum"):
             nodes[node.name] = node.but(device=f"{device.host}/cpu:0")
     return program.but(nodes=nodes)
 

@@ -112,7 +112,7 @@ def constants(part: Part, code: Code) -> dict[str, int]:
 
 def variables(part: Part) -> dict[str, int]:
     """Return the bytes of each variable, or piece of one, in a partition and its loops."""
-    nodes = (n for n in (*part.nodes.values(), *within(part.nodes)) if n.type == "Variable")
+    nodes = (n for n in (*part.nodes.values(), *within(part.nodes)) if n.row.variable == "handle")
     return {n.name: Spec(n.attrs["dtype"], tuple(n.attrs["shape"])).nbytes for n in nodes}
 
 
@@ -134,9 +134,9 @@ def _message(part: Part, what: Binding) -> int:
 
 def sum_bytes(node: Node) -> int:
     """Return the buffer bytes of a collective, 0 for other nodes; GPUs reduce in place."""
-    if not node.row.collective or node.type == "AllGather":
+    if not node.row.collective or node.row.combines == "rows":
         return 0
-    places = 2 if node.type == "AllReduce" and "/gpu:" not in node.device else 1
+    places = 2 if node.row.combines == "sum" and "/gpu:" not in node.device else 1
     return places * sum(spec.nbytes for spec in node.specs)
 
 

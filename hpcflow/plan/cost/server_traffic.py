@@ -46,7 +46,7 @@ class _Side:
         self.ends = {
             node.attrs["channel"]: node
             for node in part.nodes.values()
-            if node.type in ("Send", "Recv")
+            if node.row.message in ("send", "receive")
         }
         self.users: dict[str, list[Node]] = {}
         for node in part.nodes.values():
@@ -70,10 +70,10 @@ class _Side:
         """Return (node, bytes) of each value in a parcel; the node produces or takes it."""
         nodes = self.part.nodes
         if way == RECEIVED:
-            outs = [n for n in self.users.get(end.name, ()) if n.type == "FromParcel"]
+            outs = [n for n in self.users.get(end.name, ()) if n.row.message == "unpack"]
             return [(n, n.specs[0].nbytes) for n in outs]
         parcel = nodes[end.inputs[0].node] if end.inputs else None
-        if parcel is None or parcel.type != "Parcel":
+        if parcel is None or parcel.row.message != "pack":
             return []
         return [(nodes[r.node], nodes[r.node].specs[r.index].nbytes) for r in parcel.inputs]
 
@@ -103,10 +103,10 @@ class _Side:
             name = name.rpartition("/")[0]
             if name in self.homes:
                 return self.homes[name].owner
-        refs: Sequence[Ref] = node.inputs if node.type != "Variable" else (Ref(node.name),)
+        refs: Sequence[Ref] = node.inputs if node.row.variable != "handle" else (Ref(node.name),)
         for ref in refs:
             found = self.part.nodes[ref.node]
-            if found.type == "Variable":
+            if found.row.variable == "handle":
                 is_part = {"piece", "copy"} & set(found.attrs)
                 name = found.name.rpartition("/part_")[0] if is_part else found.name
                 return self.homes[name].owner if name in self.homes else name

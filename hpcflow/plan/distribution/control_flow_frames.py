@@ -83,14 +83,14 @@ class _Frames:
     def _maker(self, ref: Ref) -> str | None:
         for key, program in self.programs.items():
             node = program.nodes.get(ref.node)
-            if key != "cond" and node is not None and node.type != "Feed":
+            if key != "cond" and node is not None and node.row.source != "feed":
                 return task_of(node.device)
         return None
 
     def _tasks(self) -> list[str]:
         found = dict.fromkeys(self.homes)
         for program in self.programs.values():
-            made = (n for n in program.nodes.values() if n.type != "Feed")
+            made = (n for n in program.nodes.values() if n.row.source != "feed")
             found.update(dict.fromkeys(task_of(n.device) for n in made))
         mine = task_of(self.node.device)
         return list(found) or [mine]
@@ -101,7 +101,7 @@ class _Frames:
             n.device
             for p in self.programs.values()
             for n in p.nodes.values()
-            if n.type not in ("Feed", "Const") and task_of(n.device) == task
+            if n.row.source not in ("feed", "constant") and task_of(n.device) == task
         )
         if devices:
             return devices.most_common(1)[0][0]
@@ -193,7 +193,8 @@ class _Frames:
 
 
 def _waits(part: Part) -> bool:
-    return any(n.row.waits or n.type == "Send" for n in (*part.nodes.values(), *within(part.nodes)))
+    nodes = (*part.nodes.values(), *within(part.nodes))
+    return any(n.row.waits or n.row.message == "send" for n in nodes)
 
 
 def _dashed(task: str) -> str:

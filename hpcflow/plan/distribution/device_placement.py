@@ -10,6 +10,7 @@ from hpcflow.errors import PlacementError
 from hpcflow.graph.device_names import DeviceName, parse
 from hpcflow.graph.dtypes import resource, string
 from hpcflow.graph.graph import Graph
+from hpcflow.graph.op_registry import lookup
 from hpcflow.plan.distribution.tensor_list_placement import together
 from hpcflow.plan.distribution.variable_placement import Home
 from hpcflow.plan.ir.control_flow_nodes import inner, mapped
@@ -72,7 +73,7 @@ def _placed(
     chosen = {root: _choose(found, cluster) for root, found in bounds.items()}
     nodes = {}
     for node in program.nodes.values():
-        if node.type == "Feed":
+        if node.row.source == "feed":
             device, reason = host_device(cluster), "fed by the driver"
         else:
             root = groups.find(node.name)
@@ -108,7 +109,7 @@ class _Groups(Sets[str]):
 def _mates(node: Node, program: Program) -> list[str]:
     mates = list(node.colocate)
     mates += [ref.node for ref in node.inputs if program.spec(ref).dtype == resource]
-    if node.type in ("AllReduce", "AllGather") and not mates and not node.device:
+    if node.row.combines in ("sum", "rows") and not mates and not node.device:
         mates.append(node.inputs[0].node)
     return mates
 
@@ -125,13 +126,13 @@ def _made_here(program: Program, homes: Mapping[str, Home]) -> Program:
 
 def _bounds(name: str, program: Program, graph: Graph, homes: Mapping[str, Home]) -> list[_Bound]:
     node = program.nodes.get(name)
-    if node is not None and node.type == "Feed":
+    if node is not None and node.row.source == "feed":
         return []
     asked = node if node is not None else graph.get_operation_by_name(name)
     found = []
     if asked.device:
         why = f"asked for: {asked.device}"
-        if asked.type == "Variable" and {"piece", "copy"} & set(asked.attrs):
+        if lookup(asked.type).variable == "handle" and {"piece", "copy"} & set(asked.attrs):
             why = "part of a variable: one of the servers with the least to do"
         found.append(_Bound(parse(asked.device), name, asked.line, why))
     kind = _only_kind(node, program) if node is not None else ""

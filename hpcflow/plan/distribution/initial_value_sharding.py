@@ -13,20 +13,13 @@ from hpcflow.plan.ir.program import Node, Program, Ref
 from hpcflow.plan.ir.program_rewriting import constant, infer
 from hpcflow.platform.rank_logging import say_once
 
-DRAWS = frozenset(  # counter-based random ops: rows can be drawn separately
-    "RandomUniform RandomNormal TruncatedNormal RandomUniformInt RandomGamma RandomPoisson".split()
-)
-ELEMENTWISE = frozenset(
-    "Abs Add Cast Div Exp Identity Log Maximum Minimum Mul Neg Pow RealDiv Reciprocal Sigmoid Sign "
-    "Sqrt Square Sub Tanh".split()
-)
-READS = frozenset({"ReadCheckpoint"})  # immutable, and any rows can be read
+READS = "ReadCheckpoint"  # immutable, and any rows can be read
 FEW = 64  # maximum of nodes in an initializer that moves
 
 
 def is_initial(node: Node) -> bool:
     """Return whether a node assigns a variable its initial value."""
-    return node.type == "Assign" and bool(node.attrs.get("initial"))
+    return node.row.variable == "assign" and bool(node.attrs.get("initial"))
 
 
 def beside_variables(program: Program, homes: Mapping[str, Home]) -> Program:
@@ -71,9 +64,9 @@ def makers(program: Program, value: Ref) -> list[str]:
     stack = [value.node]
     while stack:
         node = program.nodes[stack.pop()]
-        draws = node.type in DRAWS and not node.attrs.get("batch")
-        free = not (node.control or node.device or node.colocate) and node.type != "Feed"
-        again = draws or node.row.pure or node.type in READS
+        draws = node.row.draws_rows and not node.attrs.get("batch")
+        free = not (node.control or node.device or node.colocate) and node.row.source != "feed"
+        again = draws or node.row.pure or node.type == READS
         if not (free and again) or len(found) > FEW:
             return []
         found[node.name] = None
@@ -103,7 +96,7 @@ def in_pieces(
             why = str(error)
     else:
         why = "it depends on more than itself"
-    if program.nodes[value.node].type not in ("Const", "Fill"):
+    if program.nodes[value.node].row.source not in ("constant", "fill"):
         say_once(
             f"the initial value of {node.inputs[0].node!r}, which is cut over servers, is made as "
             f"a whole by a worker and sent: {why}"
@@ -157,23 +150,23 @@ class _Rows:
 
     def _cut(self, node: Node) -> Ref:
         start, stop = self.piece.start, self.piece.stop
-        if node.type == "Const":
+        if node.row.source == "constant":
             rows = np.asarray(node.attrs["value"])[start:stop]
             made = constant(self._beside(node), rows)
             self.specs[Ref(made.name)] = made.specs[0]
             return self.add(made)
-        if node.type in READS:
+        if node.type == READS:
             first = node.attrs["start"] + start
             shape = (stop - start, *node.attrs["shape"][1:])
             attrs = {**node.attrs, "start": first, "shape": shape}
             return self._clone(node, attrs, self._whole)
-        if node.type in ELEMENTWISE:
+        if node.row.initial_formula:
             return self._clone(node, node.attrs, self._rows)
         shape = node.attrs.get("shape", ())
-        drawn = node.type in DRAWS and all(
+        drawn = node.row.draws_rows and all(
             self.program.spec(ref).shape == () for ref in node.inputs
         )
-        if not (drawn or (node.type == "Fill" and not node.inputs)):
+        if not (drawn or (node.row.source == "fill" and not node.inputs)):
             raise _Whole(f"{node.type} {node.name!r} makes no rows by themselves")
         attrs = node.attrs | {"shape": (stop - start, *shape[1:])}
         if drawn:

@@ -24,7 +24,7 @@ def _in_parts(program: Program, total: Node) -> list[Node]:
     groups: dict[str, list[Ref]] = {}
     for ref in total.inputs:
         made = program.nodes[ref.node]
-        everywhere = made.type == "Feed"  # a feed of a loop is present on each task
+        everywhere = made.row.source == "feed"  # a feed of a loop is present on each task
         groups.setdefault(total.device if everywhere else made.device, []).append(ref)
     parts, terms = list[Node](), list[Ref]()
     for device, refs in groups.items():

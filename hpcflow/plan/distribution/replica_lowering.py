@@ -12,6 +12,7 @@ import numpy as np
 
 from hpcflow.errors import GraphError, PlacementError
 from hpcflow.graph.graph import Graph
+from hpcflow.graph.op_registry import lookup
 from hpcflow.graph.static_shape import Spec, is_known
 from hpcflow.plan.distribution.initial_value_sharding import is_initial
 from hpcflow.plan.ir.control_flow_nodes import within
@@ -25,7 +26,6 @@ from hpcflow.plan.ir.program_rewriting import (
     substitute,
 )
 
-LOWERED = {"ReplicaSum": "AllReduce", "ReplicaGather": "AllGather"}
 APART = 1 << 32  # sample offset between replicas whose batches are not sharded
 UNKNOWN = -1  # bytes of a sum of unknown static shape
 
@@ -68,7 +68,7 @@ def replicate(
     if cluster.joins and cluster.mode == "ps":
         program = _equal_rows_first(program)
     if not cluster.joins:
-        alone = bypass(program, [n.name for n in program.nodes.values() if n.type in LOWERED])
+        alone = bypass(program, [n.name for n in program.nodes.values() if n.row.lowers_to])
         program = inferred_again(given, alone)
     if cluster.mode == "ps" and replica != 0:
         program = _mapped(program, lambda node: [_wait_instead(node, served)])
@@ -106,7 +106,7 @@ def _own_variables(
 
     Errors: PlacementError if the replicas would not stay equal.
     """
-    sums = [n for n in program.nodes.values() if n.type in LOWERED and _is_own(n, graph, served)]
+    sums = [n for n in program.nodes.values() if n.row.lowers_to and _is_own(n, graph, served)]
     if sums and not cluster.in_step:
         raise PlacementError(
             f"{sums[0].name!r} is for a variable on the workers: its copies stay the same only if "
@@ -123,7 +123,7 @@ def _own_variables(
 def _is_own(node: Node, graph: Graph, served: Container[str]) -> bool:
     """Return whether a sum is for a variable that is on the workers, equal on all of them."""
     mates = [graph.get_operation_by_name(name) for name in node.colocate]
-    variables = [op for op in mates if op.type == "Variable"]
+    variables = [op for op in mates if lookup(op.type).variable == "handle"]
     return any(op.name not in served and not op.attrs.get("local") for op in variables)
 
 
@@ -145,7 +145,7 @@ def refuse_sums(program: Program) -> None:
     Errors: GraphError if there is one.
     """
     for node in program.nodes.values():
-        if node.type in LOWERED or is_initial(node):
+        if node.row.lowers_to or is_initial(node):
             raise GraphError(
                 f"{node.type} needs all replicas, but stands in a loop or a branch, which each "
                 "replica runs as its own values say",
@@ -222,14 +222,14 @@ def _all_reduces(program: Program, graph: Graph, only: Container[str] | None = N
 
     def rule(node: Node) -> list[Node]:
         below = max((depth[b] for b in node.before()), default=0)
-        summed = node.type in LOWERED and (only is None or node.name in only)
-        collective = summed or node.type == "Broadcast"
+        summed = bool(node.row.lowers_to) and (only is None or node.name in only)
+        collective = summed or node.row.combines == "first"
         depth[node.name] = below + collective
         if not collective:
             return [node]
         available = max(place[ref.node] for ref in node.inputs)
         attrs = node.attrs | {"depth": below, "available": available}
-        if node.type not in LOWERED:
+        if not node.row.lowers_to:
             return [node.but(attrs=attrs)]
         known = graph.get_operation_by_name(node.name).outputs[0].spec
         wire = attrs.pop("wire", known.dtype)
@@ -237,7 +237,7 @@ def _all_reduces(program: Program, graph: Graph, only: Container[str] | None = N
         attrs["static"] = sent.nbytes if is_known(known.shape) else UNKNOWN
         attrs["group"] = "replicas"
         specs = tuple(Spec(*s[:2]) for s in node.specs)
-        made = node.but(type=LOWERED[node.type], specs=specs, attrs=attrs)
+        made = node.but(type=node.row.lowers_to, specs=specs, attrs=attrs)
         return [made] if wire == known.dtype else _narrowed(made, wire, program)
 
     return _mapped(program, rule)

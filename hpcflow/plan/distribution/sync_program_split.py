@@ -28,9 +28,9 @@ import numpy as np
 from hpcflow.errors import GraphError
 from hpcflow.graph.device_names import parse
 from hpcflow.graph.dtypes import float64, resource
+from hpcflow.graph.op_registry import lookup
 from hpcflow.graph.static_shape import Spec
 from hpcflow.plan.distribution.initial_value_sharding import is_initial
-from hpcflow.plan.distribution.replica_lowering import LOWERED
 from hpcflow.plan.distribution.variable_placement import Home
 from hpcflow.plan.ir.control_flow_nodes import within
 from hpcflow.plan.ir.program import Cluster, Node, Program, Ref
@@ -38,7 +38,7 @@ from hpcflow.plan.ir.program_rewriting import infer, live, substitute
 
 COORDINATOR = "/job:ps/task:0"  # decides for all servers; drives the updates
 CLOCK = "clock"  # channel name of steps that are only counted
-BEFORE_ALL = ("WaitInitialized", "IsVariableInitialized")  # these run before the step begins
+BEFORE_ALL = ("wait", "is_initialized")  # roles of ops that run before the step begins
 BEGIN, READY, PICK = "_rounds/begin", "_rounds/ready", "_rounds/pick"
 
 
@@ -75,9 +75,9 @@ class _Splitter:
         self.served = {
             n.name: task
             for n in program.nodes.values()
-            if n.type == "Variable" and (task := _task(n, homes)) is not None
+            if n.row.variable == "handle" and (task := _task(n, homes)) is not None
         }
-        self.sums = [n for n in program.nodes.values() if n.type in LOWERED]
+        self.sums = [n for n in program.nodes.values() if n.row.lowers_to]
         self.behind = self._behind()
         acts = [n for n in program.nodes.values() if n.name in self.behind and _acts(n)]
         self.acts = [n for n in acts if self._is_on_server(n)]  # part of the update
@@ -94,7 +94,7 @@ class _Splitter:
         found = {n.name for n in self.sums}
         for node in self.program.nodes.values():
             if any(before in found for before in node.before()):
-                if node.type in LOWERED:
+                if node.row.lowers_to:
                     raise GraphError(
                         "a sum over replicas depends on another one; with parameter servers all "
                         "sums of a step are made at once",
@@ -156,7 +156,7 @@ class _Splitter:
         Initial values and tests or waits for initialization do not.
         """
         uses = any(ref.node in self.served for ref in node.inputs)
-        if not uses or is_initial(node) or node.type in BEFORE_ALL:
+        if not uses or is_initial(node) or node.row.variable in BEFORE_ALL:
             return node
         return node.but(control=(*node.control, BEGIN))
 
@@ -190,7 +190,7 @@ class _Splitter:
         made = {n.name for n in self.acts}
         held: list[str] = []  # must run before the update of this step
         for node in self.program.nodes.values():
-            if node.type in LOWERED:
+            if node.row.lowers_to:
                 inputs = (self._handle(self._server(node)), Ref(BEGIN))
                 attrs = {"channel": self.channel, "sum": node.name, "made": _made(node.specs)}
                 nodes[node.name] = node.but(
@@ -228,7 +228,7 @@ class _Splitter:
             if name not in self.behind:
                 if name in self.program.targets or _acts(node):
                     found[name] = None
-            elif name not in seen and node.type not in LOWERED:
+            elif name not in seen and not node.row.lowers_to:
                 seen.add(name)
                 stack.extend(node.before())
         return list(found)
@@ -278,8 +278,8 @@ class _Splitter:
             nodes[new.node] = made.but(name=new.node)
             ends[COORDINATOR].append(new.node)
         for node in self.program.nodes.values():
-            if node.type in LOWERED:
-                how, task = "sum" if node.type == "ReplicaSum" else "rows", self._server(node)
+            if node.row.lowers_to:
+                how, task = lookup(node.row.lowers_to).combines, self._server(node)
                 nodes[node.name] = self._sum(node.name, task, how, node.specs, node.line)
                 ends.setdefault(task, []).append(node.name)
             elif node.name in needed:
@@ -309,7 +309,7 @@ class _Splitter:
         stack = [n.name for n in self.acts]
         while stack:
             node = self.program.nodes[stack.pop()]
-            if node.name in needed or node.type in LOWERED:
+            if node.name in needed or node.row.lowers_to:
                 continue
             needed.add(node.name)
             for ref in node.inputs:
@@ -353,7 +353,8 @@ def _acts(node: Node) -> bool:
     """Return whether a node changes state; pure nodes and reads can run any number of times."""
     if node.row.control_flow:
         return any(_acts(inner) for inner in within({node.name: node}))
-    row, passes = node.row, node.is_state or node.type in (*LOWERED, "NoOp")
+    row = node.row
+    passes = node.is_state or row.lowers_to or row.order_only
     return bool(row.writes) or (row.stateful and not passes)
 
 

@@ -109,7 +109,7 @@ def _uses(
 ) -> Iterable[tuple[str, int]]:
     """Yield (kind, rows) for one use: kind is "read", "pick", "change" or "set"."""
     row = lookup(op.type)
-    if op.type in ("ReadVariable", "ReadRows"):
+    if row.variable in ("read", "read_rows"):
         if all(variable in user.colocate for user in users.get(op, ())):
             return  # reads of an optimizer stay on the server
         yield ("pick", _rows(op)) if row.by_rows else ("read", 0)

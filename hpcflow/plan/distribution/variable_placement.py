@@ -102,7 +102,7 @@ class _Dealer:
     ) -> None:
         self.graph, self.settings, self.before = graph, settings, homes
         self.work = [0.0] * cluster.servers
-        self.variables = [op for op in graph.get_operations() if op.type == "Variable"]
+        self.variables = [op for op in graph.get_operations() if _is_variable(op)]
         self.owners, self.slots = _owners(graph), _slots(graph)
         self.tables = _tables(graph) if settings.dense == "replicas" else None
         self.loads = loads_of(graph, cluster)
@@ -183,12 +183,16 @@ def _tables(graph: Graph) -> set[str]:
     return {variable_of(op.inputs[0]).name for op in rows}
 
 
+def _is_variable(op: Operation) -> bool:
+    return lookup(op.type).variable == "handle"
+
+
 def _owners(graph: Graph) -> dict[str, str]:
     """Map each slot to its owner: by colocation, or the first variable in a common update."""
     owners: dict[str, str] = {}
     for op in all_operations(graph):
-        if op.type == "Variable":
-            beside = [n for n in op.colocate if graph.get_operation_by_name(n).type == "Variable"]
+        if _is_variable(op):
+            beside = [n for n in op.colocate if _is_variable(graph.get_operation_by_name(n))]
             handles = [*beside[:1], op.name]
         else:
             handles = handles_of(op)
@@ -199,7 +203,7 @@ def _owners(graph: Graph) -> dict[str, str]:
 
 def _slots(graph: Graph) -> set[str]:
     """Return the variables updated together with an earlier one, or colocated with another one."""
-    found, variables = set(), {op.name for op in graph.get_operations() if op.type == "Variable"}
+    found, variables = set(), {op.name for op in graph.get_operations() if _is_variable(op)}
     for op in all_operations(graph):
         first, *others = handles_of(op) or [""]
         found.update(others)

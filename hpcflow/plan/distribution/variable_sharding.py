@@ -17,18 +17,6 @@ from hpcflow.plan.distribution.variable_placement import Home, Piece
 from hpcflow.plan.ir.program import Node, Program, Ref
 from hpcflow.plan.ir.program_rewriting import constant, infer, live, substitute
 
-CUTS = (
-    "ReadVariable",
-    "ReadRows",
-    "WaitInitialized",
-    "IsVariableInitialized",
-)  # and all ops that write
-WHOLE_ONLY = "ScatterNd"  # ops that name elements, not rows
-ELEMENTWISE = frozenset(  # the ops of optimizer formulas
-    "Abs Add AddN Cast Div Equal Exp Greater GreaterEqual Identity IsFinite Less LessEqual Log "
-    "LogicalAnd Maximum Minimum Mul Neg Pow RealDiv Reciprocal ReplicaSum Rsqrt Select Sign Sqrt "
-    "Square Sub".split()
-)
 COPIES, ROWS = "copies", "rows"  # a copy each, or its rows; a Ref: the rows picked by these indices
 
 
@@ -81,7 +69,7 @@ class _Sharder:
                 self._variable(node)
             elif not handles:
                 self._beside(node)
-            elif not (node.type in CUTS or node.row.writes) or node.type.startswith(WHOLE_ONLY):
+            elif node.row.whole_variable or not (node.row.variable or node.row.writes):
                 raise PlacementError(
                     f"{node.type} cannot use variable {handles[0]!r}, which is cut over servers",
                     op=node.name,
@@ -89,12 +77,12 @@ class _Sharder:
                     hint='put the variable on one server with hf.device("/job:ps/task:0"), '
                     "or raise HPCFLOW_SHARD_BYTES",
                 )
-            elif node.type == "IsVariableInitialized":  # the pieces are initialized together
+            elif node.row.variable == "is_initialized":  # the pieces are initialized together
                 first = Ref(_part(handles[0], 0))
                 self._add(node.but(inputs=(first,), colocate=()))
-            elif node.type == "ReadVariable":
+            elif node.row.variable == "read":
                 self._read(node, self.cut[handles[0]])
-            elif node.type == "ReadRows":
+            elif node.row.variable == "read_rows":
                 self._read_rows(node, self.cut[handles[0]])
             elif node.row.by_rows:
                 self._update_rows(node, self.cut[handles[0]])
@@ -240,7 +228,7 @@ class _Sharder:
             return
         if owner is not None and node.type == "GatherGrad" and self._rows_made_whole(node, owner):
             return
-        if owner is None or node.type not in ELEMENTWISE or not self._in_pieces(node, owner):
+        if owner is None or not node.row.update_formula or not self._in_pieces(node, owner):
             loose = tuple(c for c in node.colocate if c not in self.cut)
             self._add(node.but(colocate=loose))
         if owner is not None and node.type == "ReplicaGather":
@@ -382,10 +370,10 @@ class _Sharder:
         return self.rows[ref, piece]
 
     def _slice(self, node: Node, ref: Ref, piece: Piece, name: str) -> Node:
-        if node.type == "Const":
+        if node.row.source == "constant":
             value = np.asarray(node.attrs["value"])[piece.start : piece.stop]
             return constant(node.but(name=name), value)
-        if node.type == "Fill" and not node.inputs:
+        if node.row.source == "fill" and not node.inputs:
             shape = (piece.stop - piece.start, *node.attrs["shape"][1:])
             attrs = node.attrs | {"shape": shape}
             specs = infer("Fill", [], attrs, op=node.name, line=node.line)

@@ -54,7 +54,9 @@ def constants_inside(program: Program) -> Program:
                 for feed, slot in zip(body.feeds, node.attrs[f"{key}_feeds"], strict=True):
                     outer = _outside(node, slot)
                     source = None if outer is None else program.nodes[outer.node]
-                    if source is not None and source.type == "Const" and not source.control:
+                    if source is None or source.control:
+                        continue
+                    if source.row.source == "constant":
                         if source.specs[0].nbytes <= CONSTANT_BYTES:
                             known[feed] = source
                 if known:
@@ -68,7 +70,7 @@ def _without_unused(program: Program) -> Program:
     taken.update(ref.node for ref in program.fetches)
     gone = {}
     for node in program.nodes.values():
-        if node.type == "ReadVariable" and node.name not in taken:
+        if node.row.variable == "read" and node.name not in taken:
             before = [program.nodes[name] for name in node.control]
             if any(node.inputs[0] in (b.inputs[i] for i in b.row.writes) for b in before):
                 gone[node.name] = node.control
@@ -114,7 +116,7 @@ class _Changes:
 
 def _touched(node: Node) -> set[str]:
     """Return the variables that a node or its bodies update or test for initialization."""
-    tests = (one for one in whole(node) if one.type == "IsVariableInitialized")
+    tests = (one for one in whole(node) if one.row.variable == "is_initialized")
     return used_state(node)[1] | {one.inputs[0].node for one in tests}
 
 
@@ -124,7 +126,7 @@ def _without_reads(frame: Node, changes: _Changes, front: dict[str, Node]) -> No
     for key, body in inner(frame):
         moved: dict[str, Node] = {}
         for node in body.nodes.values():
-            if node.type == "ReadVariable" and not node.control:
+            if node.row.variable == "read" and not node.control:
                 variable = node.inputs[0].node
                 if variable not in mine and not changes.before(asked, variable):
                     front[variable], front[node.name] = body.nodes[variable], node

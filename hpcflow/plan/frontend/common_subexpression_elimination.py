@@ -24,7 +24,7 @@ def merge_equal(program: Program) -> Program:
     like: dict[Hashable, Node] = {}
     seen: dict[Hashable, Node] = {}
     for node in program.nodes.values():
-        if not (node.row.pure or node.type == "ReadVariable") or not node.specs:
+        if not (node.row.pure or node.row.variable == "read") or not node.specs:
             continue
         key = _key(node, values, order)
         other = like.setdefault(key, node)

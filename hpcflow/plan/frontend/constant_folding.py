@@ -25,7 +25,7 @@ def known_values(program: Program) -> Program:
     kept = _anchors(program) | _behind_effects(program)
     nodes = dict(program.nodes)
     for node in program.nodes.values():
-        if node.type != "Const" and _may_fold(node, kept) and len(node.specs) == 1:
+        if node.row.source != "constant" and _may_fold(node, kept) and len(node.specs) == 1:
             value = node.specs[0].value
             if value is not None:
                 nodes[node.name] = constant(node, value)
@@ -39,9 +39,9 @@ def fold(program: Program, evaluate: Evaluate, floats: bool = True) -> Program:
     nodes: dict[str, Node] = {}
     values: dict[Ref, Ref] = {}
     for node in program.nodes.values():
-        if node.type == "Const" and not node.control:
+        if node.row.source == "constant" and not node.control:
             known[Ref(node.name)] = node.attrs["value"]
-        ready = node.type != "Const" and all(ref in known for ref in node.inputs)
+        ready = node.row.source != "constant" and all(ref in known for ref in node.inputs)
         if not (ready and _may_fold(node, anchors) and _small(node, floats)):
             nodes[node.name] = node
             continue

@@ -47,5 +47,5 @@ def _acting(program: Program, names: Iterable[str]) -> Iterator[str]:
             new = [b for b in dict.fromkeys(node.before()) if b not in seen]
             stack += new
             seen.update(new)
-        elif node.type not in ("Feed", "Variable"):
+        elif node.row.source != "feed" and node.row.variable != "handle":
             yield node.name

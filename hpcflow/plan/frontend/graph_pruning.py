@@ -25,9 +25,6 @@ from hpcflow.plan.ir.control_flow_nodes import Framer
 from hpcflow.plan.ir.program import Node, Program, Ref
 from hpcflow.plan.ir.program_rewriting import infer
 
-# a Feed takes over the name of such an operation and replaces it in control edges
-STANDS_FOR_ITS_FEED = ("Placeholder", "ReplicaShare", "ReplicaOffset")
-
 
 def prune(
     graph: Graph,
@@ -106,17 +103,17 @@ def _with_all_reads(
     graph: Graph, names: Mapping[tuple[Operation, int], str]
 ) -> dict[tuple[Operation, int], str]:
     """Return `names`; a fed read of a variable also feeds all other reads of it."""
-    fed = {op.inputs[0]: name for (op, _), name in names.items() if op.type == "ReadVariable"}
+    fed = {op.inputs[0]: name for (op, _), name in names.items() if _reads(op)}
     found = dict(names)
     for op in graph.get_operations() if fed else ():
-        if op.type == "ReadVariable" and op.inputs[0] in fed:
+        if _reads(op) and op.inputs[0] in fed:
             found.setdefault((op, 0), fed[op.inputs[0]])
     return found
 
 
 def _check_bodies(needed: Sequence[Operation], feeds: Iterable[Tensor]) -> None:
     """Errors: FeedError if a body reads a variable that is fed."""
-    fed = {t.op.inputs[0] for t in feeds if t.op.type == "ReadVariable"}
+    fed = {t.op.inputs[0] for t in feeds if _reads(t.op)}
     for op in needed if fed else ():
         variable = next((t.op for t in op.inputs if t in fed), None)
         if lookup(op.type).owner and variable is not None:
@@ -130,7 +127,7 @@ def _check_bodies(needed: Sequence[Operation], feeds: Iterable[Tensor]) -> None:
 
 def _feed_name(graph: Graph, tensor: Tensor) -> str:
     """Return the op's own name if a feed always replaces it, else a new name from it."""
-    if tensor.op.type in STANDS_FOR_ITS_FEED:
+    if lookup(tensor.op.type).stands_for_feed:
         return tensor.op.name
     name = f"{tensor.op.name}/feed_{tensor.index}"
     taken = {op.name for op in graph.get_operations()}
@@ -187,7 +184,7 @@ class _Builder:
         if feed is not None:
             return Ref(feed)
         op = self._final(t.op)
-        if op.type == "Parameter" and t.dtype == resource:
+        if _is_parameter(op) and t.dtype == resource:
             return Ref(self._variable(t))
         return Ref(op.name, self.outputs[op].index(t.index) if op in self.outputs else t.index)
 
@@ -204,7 +201,7 @@ class _Builder:
         return op.name
 
     def _replaced(self, op: Operation) -> bool:
-        return op.type in STANDS_FOR_ITS_FEED and (op, 0) in self.names
+        return lookup(op.type).stands_for_feed and (op, 0) in self.names
 
     def _needs(self) -> tuple[dict[Operation, set[int]], dict[Operation, Operation]]:
         """Return the needed operations with their used outputs, and the extensions.
@@ -220,7 +217,7 @@ class _Builder:
                 break
             wanted += more
         for op in used:
-            if op.type == "Placeholder":
+            if lookup(op.type).source == "placeholder":
                 raise FeedError(
                     f"placeholder {op.name!r} needs a feed",
                     op=op.name,
@@ -246,7 +243,7 @@ class _Builder:
             framer = Framer(_program, self.spec, self.ref)
             framed = framer.frame(op, self.used[op], self._control(op))
             self.nodes[op.name], self.outputs[op] = framed.node, framed.outputs
-        elif not (op.type == "Parameter" and op.outputs[0].dtype == resource):
+        elif not (_is_parameter(op) and op.outputs[0].dtype == resource):
             self.nodes.setdefault(op.name, self._node(op))
 
     def _control(self, op: Operation) -> tuple[str, ...]:
@@ -254,7 +251,7 @@ class _Builder:
         waited = [
             c
             for c in control_of(op, self.used.get(op))
-            if c not in self.done and not self._replaced(c) and c.type != "Parameter"
+            if c not in self.done and not self._replaced(c) and not _is_parameter(c)
         ]
         return tuple(dict.fromkeys(self._final(c).name for c in waited))
 
@@ -329,6 +326,15 @@ def _ordered(
         else:
             done[stack.pop()] = None
     return list(done)
+
+
+def _reads(op: Operation) -> bool:
+    """Return whether an operation reads the value of a variable."""
+    return lookup(op.type).variable == "read"
+
+
+def _is_parameter(op: Operation) -> bool:
+    return lookup(op.type).source == "parameter"
 
 
 def _feed_node(tensor: Tensor, spec: Spec, name: str) -> Node:

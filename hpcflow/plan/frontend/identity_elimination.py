@@ -6,8 +6,6 @@ from hpcflow.plan.ir.program import Node, Program, shape_is_told
 from hpcflow.plan.ir.program_rewriting import bypass, substitute
 
 NOOP_EDGES = 256  # a NoOp stays if its removal would add more control edges than this
-ALWAYS_SAME = ("Identity", "IdentityN", "StopGradient", "PlaceholderWithDefault")
-SAME_IF_SPECS_ARE = ("Reshape", "SumToShape", "BroadcastTo", "Squeeze", "Cast")
 
 
 def drop_identities(program: Program) -> Program:
@@ -35,9 +33,9 @@ def without_rules(program: Program) -> Program:
 def _is_identity(node: Node, program: Program) -> bool:
     if node.control or node.device or node.colocate:
         return False
-    if node.type in ALWAYS_SAME:
+    if node.row.identity == "always":
         return True
-    if node.type not in SAME_IF_SPECS_ARE or shape_is_told(node, program.spec):
+    if node.row.identity != "if_specs_equal" or shape_is_told(node, program.spec):
         return False
     given, made = program.spec(node.inputs[0]), node.specs[0]
     return made.known and given[:2] == made[:2]
@@ -55,7 +53,7 @@ def drop_noops(program: Program) -> Program:
     gone = {
         n.name: n.control
         for n in program.nodes.values()
-        if n.type == "NoOp"
+        if n.row.order_only
         and not (n.device or n.colocate)
         and len(n.control) * followers[n.name] <= NOOP_EDGES
     }

@@ -57,7 +57,7 @@ def _behind_waits(nodes: Mapping[str, Node], order: Iterable[str]) -> set[str]:
 
 def _may_wait(nodes: Mapping[str, Node], read: str) -> bool:
     """Return whether a read has a predecessor other than its variable."""
-    return any(nodes[b].type != "Variable" for b in nodes[read].before())
+    return any(nodes[b].row.variable != "handle" for b in nodes[read].before())
 
 
 def _pairs(nodes: Mapping[str, Node], order: list[str]) -> Iterator[Pair]:

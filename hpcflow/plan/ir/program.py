@@ -239,6 +239,6 @@ def shape_is_told(node: Node, spec: Callable[[Ref], Spec]) -> bool:
 
     The kernel compares it with the static shape.
     """
-    if node.type not in ("Reshape", "BroadcastTo"):
+    if not node.row.checks_shape:
         return False
     return any(spec(ref).value is None for ref in node.inputs[1:])

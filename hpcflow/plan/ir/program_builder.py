@@ -71,7 +71,7 @@ def joined_columns(program: Program, node: Node) -> tuple[int, ...] | None:
 
     None if the node is not such a Concat, has control inputs, or if a size is unknown.
     """
-    if node.type != "Concat" or node.control or node.attrs["axis"] not in (1, -1):
+    if node.row.joins != "concat" or node.control or node.attrs["axis"] not in (1, -1):
         return None
     specs = [program.spec(ref) for ref in node.inputs]
     if not all(spec.known and len(known(spec.shape)) == 2 for spec in specs):

@@ -15,9 +15,6 @@ from hpcflow.graph.op_registry import lookup
 from hpcflow.graph.static_shape import Spec
 from hpcflow.plan.ir.program import Node, Part, Program, Ref
 
-# operations that keep the element order of their input
-SAME_ORDER = frozenset(("Reshape", "ExpandDims", "Squeeze", "Identity", "StopGradient"))
-
 
 def infer(
     type: str, inputs: list[Spec], attrs: dict[str, Any], *, op: str, line: str
@@ -116,7 +113,8 @@ def bypass(program: Program, names: Iterable[str]) -> Program:
     values = {
         Ref(name, i): node.inputs[i] for name, node in gone.items() for i in range(len(node.specs))
     }
-    fed = {node.name for node in program.nodes.values() if node.type == "Feed"}  # no need to wait
+    # nobody needs to wait for a feed
+    fed = {node.name for node in program.nodes.values() if node.row.source == "feed"}
     order = {name: tuple(b for b in n.before() if b not in fed) for name, n in gone.items()}
     ends = [c for ref in program.fetches if ref.node in gone for c in gone[ref.node].control]
     targets = tuple(dict.fromkeys((*program.targets, *ends)))

@@ -12,7 +12,6 @@ from hpcflow.plan.listing.plan_text import copies, nbytes
 
 DRAWN_OPS = 400  # a plan with more is drawn as tasks only
 DRAWN_TASKS = 32
-NOT_DRAWN = ("Send", "Recv", "Const")
 
 
 class _Arrow(NamedTuple):
@@ -69,7 +68,7 @@ def _drawing(plan: Plan) -> tuple[list[_Box], list[_Arrow]]:
     number: dict[tuple[str, str], str] = {}
     boxes = []
     for task, part in plan.parts.items():
-        drawn = [n for n in part.nodes.values() if n.type not in NOT_DRAWN]
+        drawn = [n for n in part.nodes.values() if _is_drawn(n)]
         for node in drawn:
             number[task, node.name] = f"n{len(number)}"
         nodes = [(number[task, n.name], _label(n)) for n in drawn]
@@ -100,7 +99,7 @@ def _arrows(plan: Plan, number: dict[tuple[str, str], str]) -> Iterator[_Arrow]:
             befores += [(name, True) for name in node.control]
             for before, order in befores:
                 source = part.nodes[before]
-                if source.type == "Recv":
+                if source.row.message == "receive":
                     edge = edges[source.attrs["channel"]]
                     there = number.get((edge.source, edge.ref.node))
                     label = "" if edge.token else nbytes(edge.spec.nbytes)
@@ -108,6 +107,11 @@ def _arrows(plan: Plan, number: dict[tuple[str, str], str]) -> Iterator[_Arrow]:
                         yield _Arrow(there, here, label, edge.token)
                 elif (task, before) in number:
                     yield _Arrow(number[task, before], here, "", order)
+
+
+def _is_drawn(node: Node) -> bool:
+    """Return whether a node has a box of its own; constants and messages have none."""
+    return node.row.source != "constant" and node.row.message not in ("send", "receive")
 
 
 def _tasks_alone(plan: Plan) -> tuple[list[_Box], list[_Arrow]]:

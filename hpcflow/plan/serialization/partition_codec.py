@@ -14,6 +14,7 @@ import numpy as np
 
 from hpcflow.errors import HpcflowError, VerifyError
 from hpcflow.graph.dtypes import as_dtype, string, text_of
+from hpcflow.graph.op_registry import OPS, rows
 from hpcflow.graph.static_shape import Spec
 from hpcflow.graph.string_encoding import pack, unpack
 from hpcflow.plan.ir.program import Node, Part, Ref
@@ -22,7 +23,6 @@ from hpcflow.plan.verification.plan_verifier import verify_part
 MAGIC = b"HPCFPRT1"
 ALIGN = 64
 RULE = "plan-format"
-GENERATED = ("Fused", "UpdateRows")  # nodes with kernel source in an attribute
 
 
 def encode(part: Part) -> bytes:
@@ -184,7 +184,9 @@ class _Blobs:
 def _node_in(given: Any, reader: _Blobs) -> Node:
     fields = {"name", "type", "inputs", "control", "attrs", "specs", "device", "colocate", "line"}
     _keys(given, fields)
-    if _text(given["type"]).startswith(GENERATED):
+    type = _text(given["type"])
+    row = OPS.get(type) or rows().get(type)
+    if row is not None and row.generated:
         raise ValueError(f"{given['type']} holds generated code: each rank makes its own")
     if not isinstance(given["attrs"], dict):
         raise ValueError("attributes are not a table")

@@ -53,7 +53,7 @@ def _check_nodes(name: str, old: Nodes, new: Nodes) -> None:
                 raise _lost(name, b, f"does not follow {a.name!r} any longer")
     for node in old.values():
         made = new.get(node.name)
-        if node.type == "ReadVariable" and made is not None and made.type == node.type:
+        if node.row.variable == "read" and made is not None and made.type == node.type:
             for a in effects:
                 if node.inputs[0].node in used_state(a)[1] and before(a.name, node.name):
                     if not all(after(x, node.name) for x in where[a.name]):
@@ -74,8 +74,8 @@ def _acts(node: Node) -> bool:
     row = node.row
     if node.row.control_flow:
         return any(_acts(n) for _, body in inner(node) for n in body.nodes.values())
-    only = row.stateful and not node.specs and node.type != "NoOp"
-    return bool(row.writes or row.waits or row.script or only) and node.type != "Recv"
+    only = row.stateful and not node.specs and not node.row.order_only
+    return bool(row.writes or row.waits or row.script or only) and node.row.message != "receive"
 
 
 def _where(node: Node, new: Nodes) -> list[str]:
@@ -83,7 +83,7 @@ def _where(node: Node, new: Nodes) -> list[str]:
     if node.name in new:
         return [node.name]
     held = [n.name for n in new.values() if node.name in n.attrs.get("names", ())]
-    if node.type == "AllReduce":  # in a bucket
+    if node.row.combines == "sum":  # in a bucket
         sums = [n for n in new.values() if n.type == node.type]
         held += [n.name for n in sums if node.name in n.attrs.get("of", ())]
     kin = [n for n in new.values() if n.type.startswith(node.type)]

@@ -117,14 +117,14 @@ def _check_inputs(node: Node, seen: Mapping[str, Node], part: Part) -> None:
         made = seen[ref.node]
         if not 0 <= ref.index < len(made.specs):
             raise _fail("input-exists", node, part.task, f"{ref} is no output")
-        if made.device != node.device and node.type != "Copy":
+        if made.device != node.device and node.row.message != "copy":
             raise _fail(
                 "same-device",
                 node,
                 part.task,
                 f"it runs on {node.device}, its input {ref} is on {made.device}",
             )
-        if node.type == "Copy" and node.attrs.get("source") != made.device:
+        if node.row.message == "copy" and node.attrs.get("source") != made.device:
             raise _fail("same-device", node, part.task, f"it copies {ref} from the wrong device")
 
 
@@ -138,7 +138,7 @@ def _check_state(node: Node, seen: Mapping[str, Node], task: str) -> None:
         handle = seen[node.inputs[i].node]
         if handle.device != node.device:
             raise _fail("state-beside-handle", node, task, f"its state is on {handle.device}")
-    if handles and node.type in ("Send", "Copy"):
+    if handles and node.row.message in ("send", "copy"):
         raise _fail("state-beside-handle", node, task, "a handle cannot leave its device")
 
 
@@ -160,17 +160,17 @@ def _check_shapes(node: Node, seen: Mapping[str, Node], task: str) -> None:
 # -- rules between partitions
 
 
-def _of_type(plan: Plan, type: str) -> Iterable[tuple[str, Node]]:
-    """Yield the (task, node) pairs of a type, loops and branches included."""
+def _of_role(plan: Plan, role: str) -> Iterable[tuple[str, Node]]:
+    """Yield the (task, node) pairs of a message role, loops and branches included."""
     for task, part in plan.parts.items():
         for node in (*part.nodes.values(), *within(part.nodes)):
-            if node.type == type:
+            if node.row.message == role:
                 yield task, node
 
 
-def _by_channel(plan: Plan, type: str) -> dict[int, tuple[str, Node]]:
+def _by_channel(plan: Plan, role: str) -> dict[int, tuple[str, Node]]:
     found: dict[int, tuple[str, Node]] = {}
-    for task, node in _of_type(plan, type):
+    for task, node in _of_role(plan, role):
         channel = node.attrs.get("channel")
         if not isinstance(channel, int):
             raise _fail("channel-unique", node, task, f"its channel is {channel!r}")
@@ -182,7 +182,7 @@ def _by_channel(plan: Plan, type: str) -> dict[int, tuple[str, Node]]:
 
 
 def _check_channels(plan: Plan) -> None:
-    sends, receives = _by_channel(plan, "Send"), _by_channel(plan, "Recv")
+    sends, receives = _by_channel(plan, "send"), _by_channel(plan, "receive")
     for channel, (task, node) in sends.items():
         if channel not in receives:
             raise _fail("send-has-receive", node, task, f"nobody receives channel {channel}")
@@ -229,11 +229,11 @@ def _check_pair(plan: Plan, sender: tuple[str, Node], receiver: tuple[str, Node]
 
 
 def _check_edges(plan: Plan) -> None:
-    sends = _by_channel(plan, "Send")
+    sends = _by_channel(plan, "send")
     listed = [edge.channel for edge in plan.edges]
     if sorted(listed) != sorted(sends):
         raise VerifyError("edges-listed", "the plan's edges are not those of its Send nodes")
-    receives = _by_channel(plan, "Recv")
+    receives = _by_channel(plan, "receive")
     for edge in plan.edges:
         task, node = sends[edge.channel]
         spec = receives[edge.channel][1].specs[0]
@@ -253,7 +253,7 @@ def _check_driver(plan: Plan) -> None:
     for task, part in plan.parts.items():
         if task != part.task:
             raise VerifyError("driver", f"the part of {part.task} is listed as {task}")
-        found = {n.name for n in part.nodes.values() if n.type == "Feed"}
+        found = {n.name for n in part.nodes.values() if n.row.source == "feed"}
         if found and task != plan.driver:
             raise VerifyError("feeds-on-driver", f"{task} has the feeds {sorted(found)}")
         if found != set(part.feeds) or len(found) != len(part.feeds):
@@ -297,7 +297,7 @@ def _collective_calls(plan: Plan) -> dict[str, list[str]]:
 
 def _pairs(plan: Plan) -> list[tuple[At, At]]:
     """Return (before, after) for every Send and its Recv, except those in frames."""
-    sends, receives = _by_channel(plan, "Send"), _by_channel(plan, "Recv")
+    sends, receives = _by_channel(plan, "send"), _by_channel(plan, "receive")
     pairs = [(sends[c], receives[c]) for c in sends]
     return [
         ((a, send.name), (b, receive.name))
@@ -319,7 +319,7 @@ def _check_acyclic(plan: Plan) -> None:
                 extra.append((before, key))
             before = key
     extra += [(" ".join(a), " ".join(b)) for a, b in _pairs(plan)]
-    stuck = [key for key in behind_cycles(names, extra) if names[key].type == "Recv"]
+    stuck = [key for key in behind_cycles(names, extra) if names[key].row.message == "receive"]
     if stuck:
         task, name = stuck[0].split(" ", 1)
         node = plan.parts[task].nodes[name]

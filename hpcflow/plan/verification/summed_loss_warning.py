@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from hpcflow.graph.graph import Graph, Operation, Tensor
+from hpcflow.graph.op_registry import lookup
 from hpcflow.graph.static_shape import normalize_axes
 
 MINIMIZED = "minimized_losses"  # collection of all losses whose gradients replicas sum
 SOURCES = {"Placeholder", "PlaceholderWithDefault", "QueueDequeueMany", "QueueDequeueUpTo"}
-REDUCTIONS = {"Sum", "Mean", "Prod", "Max", "Min", "Any", "All", "LogSumExp"}
 SUMS = {"Sum", "L2Loss"}
 ADDED = {"Add", "AddN", "Sub", "Neg", "Cast", "Identity", "Reshape", "Squeeze"}
 DIVIDED = {"RealDiv", "DivNoNan"}  # by their second input
@@ -100,7 +100,7 @@ class _Batch:
         if op.type == "Transpose":
             perm = op.attrs["perm"] or range(rank)[::-1]
             return list(perm).index(axis)
-        if op.type in REDUCTIONS:
+        if lookup(op.type).reduction:
             reduced = _reduced(op)
             gone = 0 if op.attrs["keepdims"] else sum(a < axis for a in reduced)
             return None if axis in reduced else axis - gone
@@ -160,7 +160,7 @@ def _number(tensor: Tensor) -> float | None:
     """Return the value of a scalar constant; None for anything else."""
     while tensor.op.type in COPIES:
         tensor = tensor.op.inputs[0]
-    value = tensor.op.attrs.get("value") if tensor.op.type == "Const" else None
+    value = tensor.op.attrs.get("value") if lookup(tensor.op.type).source == "constant" else None
     if value is None or np.size(value) != 1 or np.asarray(value).dtype.kind not in "iuf":
         return None
     number = float(np.asarray(value).reshape(()))

@@ -34,9 +34,6 @@ from hpcflow.runtime.dynamic_types import DeviceArray, KernelFunction, Value
 from hpcflow.runtime.job import service_registry
 
 PAGE = 4096  # bytes
-PRODUCTS = frozenset(  # ops whose plain kernels use BLAS
-    ("MatMul", "PackedMatMul", "Einsum", "Conv", "ConvInputGrad", "ConvFilterGrad")
-)
 
 
 class _Room(np.ndarray):
@@ -87,7 +84,7 @@ class Device:
         Errors: KernelError if the attributes or inputs are malformed.
         """
         row = self.choose(node, inputs).kernel
-        if row.provider == PLAIN and node.type in PRODUCTS:
+        if row.provider == PLAIN and node.row.uses_blas:
             thread_team.beside_blas()
         try:
             return row.make(self.xp, _known(node, inputs, self.wish))

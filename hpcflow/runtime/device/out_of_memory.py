@@ -20,7 +20,6 @@ HINT = (
     "take smaller batches, compute blocks again in the backward pass (hf.recompute), or share the "
     "variables out over more servers (--ps); `hpcflow plan` tells how much each rank needs"
 )
-HELD_ELSEWHERE = {"Variable", "ReadVariable", "Feed"}  # variables are listed separately
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -58,6 +57,11 @@ def exhausted(
     )
 
 
+def _held_elsewhere(node: Node) -> bool:
+    """Whether a value is a variable, which is listed separately, or a feed."""
+    return node.row.variable in ("handle", "read") or node.row.source == "feed"
+
+
 def _values(part: Part) -> Iterator[Tensor]:
     """The values of known size of a partition, its loops and branches included."""
     for node in part.nodes.values():
@@ -65,7 +69,7 @@ def _values(part: Part) -> Iterator[Tensor]:
             assert isinstance(inside, Part)
             yield from _values(inside)
         for i, spec in enumerate(node.specs):
-            if spec.nbytes and node.type not in HELD_ELSEWHERE and not node.is_state:
+            if spec.nbytes and not _held_elsewhere(node) and not node.is_state:
                 yield _tensor(
                     spec,
                     fused_node_label.label(node),

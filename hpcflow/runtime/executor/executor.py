@@ -263,7 +263,7 @@ class Engine(Baton):
             return
         for name in instance.code.strands[index].nodes:
             node = instance.part.nodes[name]
-            if node.type == "Send":
+            if node.row.message == "send":
                 instance.ends.send_nothing(name)
             elif node.row.waits and name not in instance.begun:
                 instance.begun.add(name)

@@ -20,7 +20,6 @@ from hpcflow.runtime.profile.profile_events import Place, Window
 from hpcflow.runtime.step.step_instance import Compiled
 
 FORMAT = "hpcflow-profile-1"
-MESSAGES = ("Send", "Parcel")  # nodes whose time counts as "messages", besides collectives
 PYTHON = ("strand", "turn", "frame", "python")
 Span = tuple[int, int]
 
@@ -182,8 +181,9 @@ def _kind(place: Place) -> str:
     if place.kind in PYTHON:
         return "python"
     node = place.compiled.part.nodes.get(place.node)
-    if place.kind == "op" and node is not None and (node.type in MESSAGES or node.row.collective):
-        return "messages"
+    if place.kind == "op" and node is not None:
+        if node.row.collective or node.row.message in ("send", "pack"):
+            return "messages"
     return "kernels" if place.kind == "op" else place.kind
 
 

@@ -33,7 +33,7 @@ class Held(NamedTuple):
 def what_of(node: Node) -> str:
     """A description of a node's state: `variable float32[3, 4]`, or its type and attributes."""
     attrs = node.attrs
-    if node.type == "Variable":
+    if node.row.variable == "handle":
         return f"variable {attrs['dtype']}{show(attrs.get('whole', attrs['shape']))}"
     return f"{node.type} {canonical(attrs)}"
 

@@ -56,7 +56,8 @@ def generated(
 
 def _messages(part: Part) -> bool:
     """Whether a partition has messages or collectives, which long kernels would delay."""
-    return any(n.type in ("Send", "Recv") or n.row.collective for n in part.nodes.values())
+    rows = (node.row for node in part.nodes.values())
+    return any(row.message in ("send", "receive") or row.collective for row in rows)
 
 
 def _no_time(node: Node) -> float:

@@ -11,6 +11,7 @@ from hpcflow.errors import FeedError, FetchError
 from hpcflow.graph.dtypes import resource
 from hpcflow.graph.function_body import needed
 from hpcflow.graph.graph import Operation, Tensor
+from hpcflow.graph.op_registry import lookup
 from hpcflow.platform.exception_translation import guarded
 
 
@@ -105,7 +106,7 @@ class PartialRun:
         """Store the computed values; the values of `wanted`."""
         tensors = [w for w in part.wanted if isinstance(w, Tensor)]
         self.values.update(zip(tensors, values, strict=True))
-        self.done |= {op for op in part.ops if op.type != "Variable"}
+        self.done |= {op for op in part.ops if lookup(op.type).variable != "handle"}
         for fetch in wanted:
             self._left.pop(fetch, None)
             self._fetched.add(fetch)
@@ -118,7 +119,7 @@ class PartialRun:
 
         def there(item: Tensor | Operation) -> bool:
             op = item if isinstance(item, Operation) else item.op
-            return item in have or op in self.done or op.type == "Placeholder"
+            return item in have or op in self.done or lookup(op.type).source == "placeholder"
 
         return set(needed(wanted, there))
 

@@ -196,7 +196,7 @@ class Ends:
             self.sends.append(channel)
         self.recvs: list[tuple[str, _Filled | _Sized]] = []
         for node in nodes.values():
-            if node.type == "Recv":
+            if node.row.message == "receive":
                 self.recvs.append((node.name, self._receiver(node)))
         self.collectives = sorted(
             instance.buckets, key=lambda name: nodes[name].attrs.get("sequence", 0)
@@ -268,7 +268,7 @@ class Sums:
         return self._views[node.name]
 
     def _made(self, node: Node) -> BucketViews | GatherBoxes:
-        return (GatherBoxes if node.type == "AllGather" else BucketViews)(self._group, node)
+        return (GatherBoxes if node.row.combines == "rows" else BucketViews)(self._group, node)
 
 
 class BucketViews:
@@ -286,7 +286,7 @@ class BucketViews:
                 )
         self.specs = specs
         count = sum(spec.nbytes // spec.dtype.itemsize for spec in specs)
-        self.sum = node.type == "AllReduce"
+        self.sum = node.row.combines == "sum"
         self.group = group
         if self.sum:
             self.bucket: Bucket | None = group.bucket(count, specs[0].dtype)

@@ -66,7 +66,7 @@ class Compiled:
             }
             for name, bodies in made.inner.items()
         }
-        self.spans = any(node.type in ("Send", "Recv") for node in within(part.nodes))
+        self.spans = any(node.row.message in ("send", "receive") for node in within(part.nodes))
         loops: dict[Device, list[str]] = {}
         for node, text in _loops(part, self.code):
             loops.setdefault(self.device(node), []).append(text)
@@ -113,7 +113,7 @@ class Compiled:
     def initializes(self) -> bool:
         """Whether it initializes large variables and does not train. Replicas agree on it."""
         nodes = self.part.nodes.values()
-        made = any(node.type == "Assign" and node.attrs.get("initial") for node in nodes)
+        made = any(node.row.variable == "assign" and node.attrs.get("initial") for node in nodes)
         return made and not self.trains and sum(variables(self.part).values()) > LARGE
 
     @property
@@ -144,7 +144,7 @@ class Compiled:
         So kernels need not copy the constant from a GPU.
         """
         node = self.part.nodes[ref.node]
-        if node.type != "Const" or np.size(node.attrs["value"]) > KNOWN:
+        if node.row.source != "constant" or np.size(node.attrs["value"]) > KNOWN:
             return self.part.spec(ref)
         return self.part.spec(ref)._replace(value=np.asarray(node.attrs["value"]))
 
@@ -202,12 +202,12 @@ class Compiled:
             reads: set[State] = set()
             writes: set[State] = set()
             for node in (self.part.nodes[name] for name in self.code.strands[index].nodes):
-                updates = node.row.waits and node.type != "WaitInitialized"
+                updates = node.row.waits and node.row.variable != "wait"
                 for i, ref in enumerate(node.inputs):
                     source = self.part.nodes[ref.node]
-                    if node.type == "Send" and source.type == "ReadVariable":
+                    if node.row.message == "send" and source.row.variable == "read":
                         source = self.part.nodes[source.inputs[0].node]  # the Send reads it
-                    if source.type == "Variable":
+                    if source.row.variable == "handle":
                         used = writes if updates or i in node.row.writes else reads
                         used.add(self.store.find(source, self.device(source)))
                 if not node.row.waits:
@@ -264,7 +264,7 @@ class Compiled:
 def _loops(part: Part, code: Code) -> Iterator[tuple[Node, str]]:
     """The sources of a partition's generated loops, each with a node that it computes."""
     for node in part.nodes.values():
-        if node.type == "Fused" or node.type.startswith("UpdateRows"):
+        if node.row.generated:
             yield node, node.attrs["text"]
     for what in code.binds.values():
         if what.kind == BindingKind.LOOP:
