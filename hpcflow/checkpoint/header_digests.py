@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, cast
 
 from hpcflow.checkpoint import header_validation
 from hpcflow.errors import CheckpointCorruptError, CheckpointError
+from hpcflow.runtime.step.observer import checkpoint_observers
 
 MAGIC = b"HPCFCKP1"
 DIGEST_AT, TEXT_AT = 24, 56
@@ -152,6 +153,8 @@ def write(path: Path, said: dict[str, Any], size: int) -> None:
 def write_all(fd: int, data: memoryview, offset: int) -> None:
     """`os.pwrite` until everything is written."""
     while data:
+        for observer in checkpoint_observers:
+            observer.checkpoint_write(fd, offset, len(data))
         done = os.pwrite(fd, data, offset)
         data, offset = data[done:], offset + done
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.checkpoint import checkpoint_directory
+from hpcflow.checkpoint import checkpoint_directory, header_digests
 from hpcflow.checkpoint.checkpoint_reader import Saved
 from hpcflow.errors import CheckpointError, HpcflowError, LaunchError, NumericError
 from hpcflow.platform.rank_logging import logger
@@ -112,7 +112,7 @@ def test_a_fault_comes_where_the_step_of_its_rank_begins(mode, kind, monkeypatch
 
 def test_without_faults_nothing_is_wrapped():
     context = here("")
-    assert context.rehearse is None and "run_strand" not in vars(context.engine)
+    assert context.observers == [] and context.engine.observer is None
     words = "import os, sys, hpcflow.runtime.session.session\n"
     words += "os._exit('hpcflow.runtime.failure.fault_injection' in sys.modules)"
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -121,7 +121,7 @@ def test_without_faults_nothing_is_wrapped():
 
 def test_ranks_that_a_fault_does_not_name_are_left_alone(said):
     def body(context):
-        assert (context.rehearse is not None) == (context.rank == 1)
+        assert len(context.observers) == (context.rank == 1)
         return train(context, 2)
 
     run_ranks(2, body, inject="kill:rank=1@step=9")
@@ -135,7 +135,7 @@ def test_a_rank_that_is_not_there_is_refused():
 
 def test_what_did_not_come_is_told_at_the_end(said):
     context = here("stall:rank=0@step=7;nan:op=other@step=2")
-    rehearsal = context.rehearse.__self__
+    (rehearsal,) = context.observers
     train_in(context, 2)
     rehearsal.end()
     assert "stall:rank=0@step=7 did not come: rank 0 has begun 2 training steps" in said
@@ -308,7 +308,8 @@ def test_a_full_disk_is_met_by_the_saves_that_are_meant(
     tmp_path, monkeypatch, when, failing, places
 ):
     """Others are whole; on a server the disk of that rank is meant."""
-    monkeypatch.setattr(os, "pwrite", os.pwrite)  # to be put back
+    monkeypatch.setattr(fault_injection, "checkpoint_observers", full := [])
+    monkeypatch.setattr(header_digests, "checkpoint_observers", full)
     rank, errors = len(places), []
     text = f"disk-full:rank={rank}{when}"
     run_ranks(rank + 1, lambda c: writes(c, 4, tmp_path / "saved", errors), inject=text, **places)
@@ -321,7 +322,8 @@ def test_a_full_disk_is_met_by_the_saves_that_are_meant(
 
 
 def test_only_where_checkpoints_are_written_and_in_any_thread(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "pwrite", os.pwrite)
+    monkeypatch.setattr(fault_injection, "checkpoint_observers", full := [])
+    monkeypatch.setattr(header_digests, "checkpoint_observers", full)
     here("disk-full")
     (tmp_path / "step-7.tmp").mkdir()
     errors = []
@@ -329,7 +331,7 @@ def test_only_where_checkpoints_are_written_and_in_any_thread(tmp_path, monkeypa
     def write(name):
         with open(tmp_path / name, "wb") as file:
             try:
-                os.pwrite(file.fileno(), b"data", 0)
+                header_digests.write_all(file.fileno(), memoryview(b"data"), 0)
             except OSError as error:
                 errors.append((name, error.errno))
 

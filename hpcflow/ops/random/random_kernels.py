@@ -6,7 +6,8 @@ made in blocks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,10 @@ class Draws:
 
     def __init__(self, made: int = 0) -> None:
         self.made = made
+
+    def count(self, draws: int) -> None:
+        """Count draws that a replay of captured code has made."""
+        self.made += draws
 
 
 class _Drawer:
@@ -70,6 +75,15 @@ class _Stateful(_Drawer):
         self.is_seeded = not node.attrs.get("unseeded")
         self.seed: Any = None  # of the session; its `mask` changes keys
         self.counter: Any = None
+
+    @contextlib.contextmanager
+    def counted_by(self, counter: Any) -> Iterator[None]:
+        """Context manager in which the number of a draw is read from the array `counter`."""
+        self.counter = counter
+        try:
+            yield
+        finally:
+            self.counter = None
 
     def __call__(self, *args: Any) -> None:
         draws, counter = self.draws, self.counter

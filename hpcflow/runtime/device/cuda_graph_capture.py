@@ -29,15 +29,15 @@ from hpcflow.plan.ir.program import Node
 from hpcflow.platform.rank_logging import logger
 from hpcflow.runtime.device.cuda_graph_regions import CALLED, Cut, Cutter, Region
 from hpcflow.runtime.device.device import Device
-from hpcflow.runtime.step.step_deadline import Watched
-from hpcflow.runtime.step.step_instance import Compiled, Instance
+from hpcflow.runtime.step.observer import Segments
+from hpcflow.runtime.step.step_instance import Compiled, Instance, StepObserver
 
 WARM_UP = 2  # calls of a region before its capture, in which its kernels are compiled
 MOST_MOVES = 8  # changes of variable addresses after which a region is not captured again
 Run = Callable[..., tuple[Any, ...]]
 
 
-class Graphs:
+class Graphs(StepObserver):
     """The CUDA graphs of one rank: its streams, and the statistics for its report."""
 
     def __init__(self, device: Device, rank: int) -> None:
@@ -46,17 +46,17 @@ class Graphs:
         self.copying = device.xp.cuda.Stream(non_blocking=True)
         self.plans: dict[str, dict[str, Any]] = {}  # label (the fetches) -> statistics
 
-    def adopt(self, compiled: Compiled) -> None:
-        """Capture the regions of `compiled`; the loops and branches in it run without graphs."""
-        if not compiled.initializes:
-            compiled.watch = _Part(self, compiled).watch
+    def bind_partition(self, partition: Compiled) -> None:
+        """Capture the regions of a partition; the loops and branches in it run without graphs."""
+        if not partition.initializes:
+            partition.observe(_Part(self, partition))
 
     def report(self) -> dict[str, Any]:
         """For each plan: regions, their kernels, all kernels on the GPU, graphs and refusals."""
         return {label: told for label, told in self.plans.items() if told["kernels_on_gpu"]}
 
 
-class _Part:
+class _Part(StepObserver):
     """One compiled partition, and the nodes that CUDA graphs cannot hold."""
 
     def __init__(self, graphs: Graphs, compiled: Compiled) -> None:
@@ -68,15 +68,18 @@ class _Part:
         self.told = graphs.plans.setdefault(compiled.label, {"graphs": 0})
         self.cut = self._cut()
 
-    def watch(self, instance: Instance, names: list[Any]) -> tuple[Any, Any]:
+    def bind_segments(
+        self, instance: Instance, segments: Segments, objects: Sequence[Any]
+    ) -> Segments:
         """The segments and the `release` function of an instance, with regions.
 
-        A `Watched` instance checks its deadline before each kernel and has no graphs.
+        An instance whose kernels check a deadline has no graphs.
         """
-        if isinstance(instance, Watched):
-            return instance.strands, instance.release
-        instance.graphs = strands = _Strands(self, names)
-        runs = tuple(functools.partial(strands.run, i) for i in range(len(instance.strands)))
+        if instance.has_own_kernels:
+            return segments
+        strands = _Strands(self, objects)
+        instance.observe(strands)
+        runs = tuple(functools.partial(strands.run, i) for i in range(len(segments[0])))
         return runs, lambda: strands.release()  # late binding: the current segments
 
     def refuse(self, nodes: Sequence[str], why: str) -> None:
@@ -113,11 +116,11 @@ class _Part:
         return self.device.uncaptured(node, self.compiled.specs(node))
 
 
-class _Strands:
+class _Strands(StepObserver):
     """The segments of one instance, with regions."""
 
-    def __init__(self, part: _Part, names: list[Any]) -> None:
-        self.part, self.names = part, names
+    def __init__(self, part: _Part, objects: Sequence[Any]) -> None:
+        self.part, self.bound = part, objects
         self._make()
 
     def _make(self) -> None:
@@ -133,7 +136,7 @@ class _Strands:
             *(Outputs(device, [node.specs[0] for node in nodes]) for nodes in cut.outputs),
             *self.regions,
         ]
-        self.strands, self.release = cut.make(*self.names, *objects)
+        self.strands, self.release = cut.make(*self.bound, *objects)
 
     def run(self, number: int, *feeds: Any) -> Any:
         """Run a segment; before segment 0, rebuild the regions if nodes have been refused since."""
@@ -142,10 +145,10 @@ class _Strands:
             self._make()
         return self.strands[number](*feeds)
 
-    def close(self) -> None:
+    def unbind(self, instance: Instance) -> None:
         """Release graphs and blocks after the GPU has finished with them."""
         self.part.device.finish()
-        del self.inputs, self.regions, self.names, self.strands, self.release
+        del self.inputs, self.regions, self.bound, self.strands, self.release
 
 
 class Inputs:
@@ -228,6 +231,7 @@ class _Region:
         self.written = [shared[name] for name in region.written]
         kernels = [shared[name] for name in region.kernels]
         self.drawing = [kernel for kernel in kernels if hasattr(kernel, "counter")]
+        self.counters = _Counters(self.written, self.drawing)
         self.fed = [place is not None for place in region.given]
         self.turns = any(self.fed) or bool(self.drawing)
         self.pool = self.part.device.xp.cuda.MemoryPool()  # for temporary values of its graphs
@@ -263,22 +267,19 @@ class _Region:
 
     def _captured(self, turn: int, run: Run, given: tuple[Any, ...]) -> tuple[Any, ...]:
         """Capture what `run` launches, and launch the graph."""
-        counts = [(state, "updates", state.updates) for state in self.written]
-        counts += [(kernel.draws, "made", kernel.draws.made) for kernel in self.drawing]
-        found: _Graph | None = None
+        before, captured = self.counters.values(), None
         try:
-            found = self._capture(run, given)
+            captured = self._capture(run, given)
         except Exception as error:
             self._refuse(error)
-        more = [(owner, name, getattr(owner, name) - old) for owner, name, old in counts]
-        for owner, name, old in counts:
-            setattr(owner, name, old)
-        if found is None:
+        counts = [now - old for now, old in zip(self.counters.values(), before, strict=True)]
+        self.counters.count([-count for count in counts])  # nothing has run
+        if captured is None:
             return run(*given)
-        found.counts = more
-        self.graphs[turn] = found
+        graph = _Graph(captured, self.read, self.written, self.counters, counts)
+        self.graphs[turn] = graph
         self.part.told["graphs"] += 1
-        return self._launched(found, given)
+        return self._launched(graph, given)
 
     def _launched(self, graph: _Graph, given: tuple[Any, ...]) -> tuple[Any, ...]:
         try:
@@ -290,7 +291,10 @@ class _Region:
                 hint="--set cuda_graphs=0 launches each by itself and names the one that fails",
             ) from error
 
-    def _capture(self, run: Run, given: tuple[Any, ...]) -> _Graph:
+    def _capture(
+        self, run: Run, given: tuple[Any, ...]
+    ) -> tuple[Any, list[tuple[int, Any]], tuple[Any, ...]]:
+        """The graph, its inputs that are copied before each launch, and its results."""
         device, stream = self.part.device, self.part.graphs.capturing
         with contextlib.ExitStack() as stack:
             stack.enter_context(device.xp.cuda.using_allocator(self.pool.malloc))
@@ -303,7 +307,7 @@ class _Region:
                 for array, fed in zip(given, self.fed, strict=True)
             ]
             for kernel in self.drawing:
-                kernel.counter = self.strands.inputs.counter(kernel)
+                stack.enter_context(kernel.counted_by(self.strands.inputs.counter(kernel)))
             stream.begin_capture()
             try:
                 made = run(*kept)
@@ -311,12 +315,8 @@ class _Region:
                 with contextlib.suppress(Exception):  # it repeats that the capture is invalid
                     stream.end_capture()
                 raise
-            finally:
-                for kernel in self.drawing:
-                    kernel.counter = None
             graph = stream.end_capture()
-        moving = [(i, kept[i]) for i, fed in enumerate(self.fed) if not fed]
-        return _Graph(graph, self.read, self.written, moving, made)
+        return graph, [(i, kept[i]) for i, fed in enumerate(self.fed) if not fed], made
 
     def _refuse(self, error: Exception) -> None:
         told = self.part.compiled.explain(error, self.part.graphs.rank)
@@ -324,16 +324,40 @@ class _Region:
         self.part.refuse([name] if name else self.nodes, str(told))
 
 
+class _Counters:
+    """The host counters that a region advances: updates of variables, draws of random ops."""
+
+    def __init__(self, written: list[Any], drawing: list[Any]) -> None:
+        self._written, self._drawing = written, drawing
+
+    def values(self) -> list[int]:
+        """Their values."""
+        updates = [state.updates for state in self._written]
+        return updates + [kernel.draws.made for kernel in self._drawing]
+
+    def count(self, more: list[int]) -> None:
+        """Add a number to each."""
+        owners = [*self._written, *(kernel.draws for kernel in self._drawing)]
+        for owner, number in zip(owners, more, strict=True):
+            owner.count(number)
+
+
 class _Graph:
     """A CUDA graph, and the state that must be unchanged since its capture."""
 
     def __init__(
-        self, graph: Any, read: list[Any], written: list[Any], moving: list[Any], made: Any
+        self,
+        captured: tuple[Any, list[tuple[int, Any]], tuple[Any, ...]],
+        read: list[Any],
+        written: list[Any],
+        counters: _Counters,
+        counts: list[int],
     ) -> None:
-        self.graph, self.moving, self.made = graph, moving, made
+        """One launch advances `counters` by `counts`."""
+        self.graph, self.moving, self.made = captured
         self.read = [(state, state.array) for state in read]
         self.written = [(state, state.array) for state in written]
-        self.counts: list[tuple[Any, str, int]] = []  # increments of host counters by one step
+        self.counters, self.counts = counters, counts
 
     def holds(self) -> bool:
         """Whether the variables have the same arrays as at capture, and can be updated in place."""
@@ -347,6 +371,5 @@ class _Graph:
         for place, array in self.moving:
             array[...] = given[place]
         self.graph.launch()
-        for owner, name, more in self.counts:
-            setattr(owner, name, getattr(owner, name) + more)
+        self.counters.count(self.counts)
         return self.made

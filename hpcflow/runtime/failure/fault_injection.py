@@ -17,7 +17,6 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -29,8 +28,10 @@ from hpcflow.plan.ir.program import Node
 from hpcflow.platform import fault_specification
 from hpcflow.platform.fault_specification import Fault
 from hpcflow.platform.rank_logging import logger
+from hpcflow.runtime.dynamic_types import KernelFunction, Value
 from hpcflow.runtime.job.rank_role import Rank
-from hpcflow.runtime.step.step_instance import COMPUTED, Compiled, Instance
+from hpcflow.runtime.step.observer import Segments, checkpoint_observers
+from hpcflow.runtime.step.step_instance import COMPUTED, Compiled, Instance, StepObserver
 
 SIGNALS = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "stop": signal.SIGSTOP}
 DRAFT = re.compile(r"/step-\d+(\.h5)?\.tmp(?=/|\Z)")  # temporary path of a checkpoint
@@ -50,7 +51,7 @@ def install(here: Rank) -> None:
         Rehearsal(here, mine)
 
 
-class Rehearsal:
+class Rehearsal(StepObserver):
     """The faults of one rank, and the number of training steps that it has begun."""
 
     def __init__(self, here: Rank, mine: Sequence[Fault]) -> None:
@@ -61,36 +62,20 @@ class Rehearsal:
         self._nans = [fault for fault in mine if fault.kind == "nan"]
         self._told: set[str] = set()  # plans already reported to lack the operation of a fault
         self._since, self._waited = 0.0, 0.0  # clock and waiting time at the last step, seconds
-        here.rehearse = self.compiled
+        here.observe(self)
         if self._slow and not here.is_driver:
-            self._run, self._slice = self.engine.run_strand, self.engine.run_slice
-            self.engine.run_strand = self.run_strand  # type: ignore[method-assign]
-            self.engine.run_slice = self.run_slice  # type: ignore[method-assign]
+            self.engine.observe(SlowSegments(self))
         full = [fault for fault in mine if fault.kind == "disk-full"]
         if full:
-            Disk(self, full)
+            checkpoint_observers.append(FullDisk(self, full))
         atexit.register(self.end)
 
-    def compiled(self, made: Compiled) -> None:
-        """Instrument a compiled partition that trains: inject its NaNs and count its steps."""
-        if made.trains and not (self.here.is_server and not _updates(made)):
+    def bind_partition(self, partition: Compiled) -> None:
+        """Inject the NaNs of a compiled partition that trains, and count its steps."""
+        if partition.trains and not (self.here.is_server and not _updates(partition)):
             for fault in self._nans:
-                self._poison(made, fault)
-            self._count(made)
-
-    def _count(self, compiled: Compiled) -> None:
-        make = compiled.make
-
-        def counted(*bound: Any) -> tuple[tuple[Callable[..., Any], ...], Callable[[], Any]]:
-            (first, *others), release = make(*bound)
-
-            def begin(*feeds: Any) -> Any:
-                self.begin()
-                return first(*feeds)
-
-            return (begin, *others), release
-
-        compiled.make = counted
+                self._poison(partition, fault)
+            partition.observe(StepCounter(self.begin))
 
     def begin(self) -> None:
         """A training step of this rank begins: inject its faults."""
@@ -121,7 +106,8 @@ class Rehearsal:
 
     # -- slow
 
-    def _factor(self) -> float:
+    def factor(self) -> float:
+        """How many times as long this rank takes in the current step."""
         found = 1.0
         for fault in self._slow:
             if self.steps >= fault.step:
@@ -135,25 +121,13 @@ class Rehearsal:
         waited = self.engine.waited
         if self._since:
             work = time.perf_counter() - self._since - (waited - self._waited)
-            time.sleep(max(work, 0.0) * (self._factor() - 1))
+            time.sleep(max(work, 0.0) * (self.factor() - 1))
         self._since, self._waited = time.perf_counter(), waited
-
-    def run_strand(self, instance: Instance, index: int, feeds: tuple = ()) -> None:
-        """Slowed-down `Engine.run_strand`, on a rank that serves."""
-        start = time.perf_counter()
-        self._run(instance, index, feeds)
-        time.sleep((time.perf_counter() - start) * (self._factor() - 1))
-
-    def run_slice(self) -> None:
-        """Slowed-down `Engine.run_slice`."""
-        start = time.perf_counter()
-        self._slice()
-        time.sleep((time.perf_counter() - start) * (self._factor() - 1))
 
     # -- NaN
 
     def _poison(self, compiled: Compiled, fault: Fault) -> None:
-        """Wrap the kernel of the operation of `fault` in a partition, its loops and branches.
+        """Have the kernel of the operation of `fault` wrapped, also in loops and branches.
 
         Errors: HpcflowError if the operation computes no floats.
         """
@@ -171,13 +145,8 @@ class Rehearsal:
                     rank=self.here.rank,
                     hint="name an operation that computes some; hpcflow plan SCRIPT lists them",
                 )
-            for name in names:
-                kind = one.code.binds[name].kind
-                if kind in COMPUTED:
-                    fills = (kind, form) == (BindingKind.KERNEL, "out")
-                    filled = len(node.specs) if fills else 0
-                    due = self._due(fault)
-                    one.shared[name] = poisoned(one.shared[name], node.specs, filled, due)
+            fills = BindingKind.KERNEL in kinds and form == "out"
+            one.observe(Poison(node, len(node.specs) if fills else 0, self._due(fault)))
         if not found and self.here.is_chief and compiled.label not in self._told:
             self._told.add(compiled.label)
             names = [name for one in _all(compiled) for name in one.part.nodes]
@@ -195,6 +164,63 @@ class Rehearsal:
             return now
 
         return due
+
+
+class StepCounter(StepObserver):
+    """Calls `begin` where the first segment of a step begins."""
+
+    def __init__(self, begin: Callable[[], None]) -> None:
+        self._begin = begin
+
+    def bind_segments(
+        self, instance: Instance, segments: Segments, objects: Sequence[Value]
+    ) -> Segments:
+        """The segments, of which the first is counted."""
+        (first, *others), release = segments
+
+        def counted(*feeds: Value) -> Value:
+            self._begin()
+            return first(*feeds)
+
+        return (counted, *others), release
+
+
+class SlowSegments(StepObserver):
+    """Makes the segments of a rank that serves slower: it sleeps after each."""
+
+    def __init__(self, rehearsal: Rehearsal) -> None:
+        self._rehearsal = rehearsal
+        self._starts: list[float] = []  # of the segments that run: one may run inside another
+
+    def segment_begin(self, instance: Instance, index: int) -> None:
+        """Note the time."""
+        self._starts.append(time.perf_counter())
+
+    def segment_end(self, instance: Instance, index: int) -> None:
+        """Sleep in proportion to the segment."""
+        took = time.perf_counter() - self._starts.pop()
+        time.sleep(took * (self._rehearsal.factor() - 1))
+
+    def slice_begin(self, instance: Instance, index: int) -> None:
+        """Note the time."""
+        self.segment_begin(instance, index)
+
+    def slice_end(self, instance: Instance, index: int) -> None:
+        """Sleep in proportion to the slice."""
+        self.segment_end(instance, index)
+
+
+class Poison(StepObserver):
+    """Makes the results of one operation NaN whenever `due()`; see `poisoned`."""
+
+    def __init__(self, node: Node, filled: int, due: Callable[[], bool]) -> None:
+        self._node, self._filled, self._due = node, filled, due
+
+    def bind_kernel(self, instance: Instance, node: Node, kernel: KernelFunction) -> KernelFunction:
+        """The kernel, wrapped if it is that of the operation."""
+        if node is not self._node:
+            return kernel
+        return poisoned(kernel, node.specs, self._filled, self._due)
 
 
 def stall() -> None:
@@ -225,15 +251,15 @@ def _updates(compiled: Compiled) -> bool:
 
 
 def poisoned(
-    run: Callable[..., Any], specs: Sequence[Spec], filled: int, due: Callable[[], bool]
-) -> Callable[..., Any]:
+    run: KernelFunction, specs: Sequence[Spec], filled: int, due: Callable[[], bool]
+) -> KernelFunction:
     """Wrap the kernel `run`: its floating-point results are NaN whenever `due()`.
 
     The last `filled` arguments are its output buffers. Its result may be one of its arguments or a
     new array.
     """
 
-    def call(*args: Any, **named: Any) -> Any:
+    def call(*args: Value, **named: Value) -> Value:
         result = run(*args, **named)
         if not due():
             return result
@@ -251,7 +277,7 @@ def poisoned(
     return call
 
 
-def _not_a_number(value: Any, spec: Spec) -> Any:
+def _not_a_number(value: Value, spec: Spec) -> Value:
     """An array of NaN like `value`; `value` itself if it is not floating-point."""
     if not is_floating(spec.dtype):
         return value
@@ -262,8 +288,8 @@ def _not_a_number(value: Any, spec: Spec) -> Any:
     return made
 
 
-class Disk:
-    """Simulates a full disk for checkpoints: `os.pwrite` to them raises ENOSPC, in any thread.
+class FullDisk(StepObserver):
+    """Simulates a full disk for checkpoints: writing them raises ENOSPC, in any thread.
 
     HDF5's own writes, of the structure of a file, still succeed.
     """
@@ -271,15 +297,12 @@ class Disk:
     def __init__(self, rehearsal: Rehearsal, full: Sequence[Fault]) -> None:
         self._rehearsal, self._full = rehearsal, full
         self._drafts: list[tuple[str, int]] = []  # checkpoints written by this rank, by save
-        self._pwrite = os.pwrite
-        os.pwrite = self.pwrite
 
-    def pwrite(self, fd: int, data: Any, offset: int, /) -> int:
-        """`os.pwrite`; OSError for a checkpoint on which a fault is due."""
+    def checkpoint_write(self, fd: int, offset: int, nbytes: int) -> None:
+        """Errors: OSError for a checkpoint on which a fault is due."""
         draft = _draft_of(fd)
         if draft is not None and self._is_full(draft):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), draft[0])
-        return self._pwrite(fd, data, offset)
 
     def _is_full(self, draft: tuple[str, int]) -> bool:
         if draft not in self._drafts:

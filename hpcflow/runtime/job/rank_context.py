@@ -106,12 +106,11 @@ class Context(Rank):
             self._join(world)
 
     def _install(self) -> None:
-        """Install fault injection, trace, profile and CUDA graphs as the settings ask."""
-        runs = self.on_plan is None
-        if self.settings.inject and runs:
-            from hpcflow.runtime.failure import fault_injection
+        """Install trace, profile, CUDA graphs and fault injection as the settings ask.
 
-            fault_injection.install(self)
+        Fault injection is the last, so that it wraps what the others run.
+        """
+        runs = self.on_plan is None
         if self.settings.trace:
             from hpcflow.runtime.profile import chrome_trace
 
@@ -128,6 +127,11 @@ class Context(Rank):
                     from hpcflow.runtime.device.cuda_graph_capture import Graphs
 
                     self.graphs = Graphs(device, self.rank)
+                    self.observe(self.graphs)
+        if self.settings.inject and runs:
+            from hpcflow.runtime.failure import fault_injection
+
+            fault_injection.install(self)
 
     def _join(self, world: Communicator) -> None:
         # communicators of their own: a driver that waits here must not match a collective of a step
@@ -217,14 +221,10 @@ class Context(Rank):
         store.seed = store.seed if seed is None else Seed(*seed)
         compiled = Compiled(made, self.devices, store, label, (*self.observers, *observers))
         compiled.trains = trains
-        if self.graphs is not None:
-            self.graphs.adopt(compiled)
         compiled.expected = self.expected
         self.expected.plan(compiled.memory, compiled.constants)
         for observer in self.observers:
             observer.bind_partition(compiled)
-        if self.rehearse is not None:
-            self.rehearse(compiled)
         return compiled
 
     def compile_part(self, data: bytes, driver: int, session: int, **about: Any) -> Compiled:

@@ -30,7 +30,7 @@ from hpcflow.runtime.job.stop_signal import Stop
 from hpcflow.runtime.profile.variable_traffic_counters import measured
 from hpcflow.runtime.session.session_seed import Seed
 from hpcflow.runtime.state.state_store import Store
-from hpcflow.runtime.step.step_instance import Compiled, StepObserver
+from hpcflow.runtime.step.step_instance import StepObserver
 from hpcflow.settings import Settings, as_bytes, new_seed
 
 
@@ -95,7 +95,6 @@ class Rank:
         self.checkpoint = ""  # path of the newest checkpoint
         self.steps: Callable[[], int | None] = _nobody_counts  # training steps, for reports
         self.observers: list[StepObserver] = []  # of the set-up of all partitions
-        self.rehearse: Callable[[Compiled], None] | None = None  # injects faults in a partition
 
     def observe(self, observer: StepObserver) -> None:
         """Report the set-up of partitions that are compiled from now on."""

@@ -120,6 +120,10 @@ class VariableState:
         fresh[...] = current
         return fresh
 
+    def count(self, updates: int) -> None:
+        """Count updates that a replay of captured code has made."""
+        self.updates += updates
+
     def stays(self, array: DeviceArray) -> bool:
         """Whether `array` is the current version and an update would change it in place."""
         return self.array is array and array is not None and not (self.pins and self._pinned())

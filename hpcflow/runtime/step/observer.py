@@ -7,6 +7,7 @@ nothing. It is registered with what it listens to:
     Compiled.observe    events of set-up of one partition
     Instance.observe    events of one step instance; some are given when the instance is made
     Engine.observe      events of execution: of all steps that the executor runs
+    checkpoint_observers  `checkpoint_write`: of all checkpoints that the process writes
 
 Order. `bind_partition` comes once for each compiled partition. `bind_kernel`, for each kernel, and
 then `bind_segments` come once for each step instance, `unbind` when its buffers are released. A
@@ -34,11 +35,11 @@ from typing import Any, Generic, TypeVar
 
 from hpcflow.comm.communicator import Request
 from hpcflow.plan.ir.program import Node
+from hpcflow.runtime.dynamic_types import KernelFunction, Value
 
 PartitionT = TypeVar("PartitionT")  # the compiled partition, and the step instance: type
 InstanceT = TypeVar("InstanceT")  # variables, because both modules import this one
-Kernel = Callable[..., Any]
-Segments = tuple[tuple[Callable[..., Any], ...], Callable[[], Any]]  # the segments, `release`
+Segments = tuple[tuple[KernelFunction, ...], Callable[[], Value]]  # the segments, `release`
 
 
 class Observer(Generic[PartitionT, InstanceT]):
@@ -52,12 +53,14 @@ class Observer(Generic[PartitionT, InstanceT]):
         It is not called for the partitions of loops and branches in it.
         """
 
-    def bind_kernel(self, instance: InstanceT, node: Node, kernel: Kernel) -> Kernel:
+    def bind_kernel(
+        self, instance: InstanceT, node: Node, kernel: KernelFunction
+    ) -> KernelFunction:
         """The kernel to run for `node` in the steps of an instance: `kernel`, or one around it."""
         return kernel
 
     def bind_segments(
-        self, instance: InstanceT, segments: Segments, objects: Sequence[Any]
+        self, instance: InstanceT, segments: Segments, objects: Sequence[Value]
     ) -> Segments:
         """The code to run in the steps of an instance: `segments`, or code in place of it.
 
@@ -99,6 +102,15 @@ class Observer(Generic[PartitionT, InstanceT]):
 
         Spans may overlap; polls and sleeps have their own, and so has a wait as a whole.
         """
+
+    def checkpoint_write(self, fd: int, offset: int, nbytes: int) -> None:
+        """Bytes are about to be written to a file of a checkpoint.
+
+        An OSError that it raises is the error of the write.
+        """
+
+
+checkpoint_observers: list[Observer[Any, Any]] = []  # of this process
 
 
 class Observers(Observer[PartitionT, InstanceT]):

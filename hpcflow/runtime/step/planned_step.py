@@ -21,7 +21,7 @@ from hpcflow.runtime.session.config_proto import RunMetadata
 from hpcflow.runtime.step.feed_and_fetch import as_fed
 from hpcflow.runtime.step.plan_cache import Outlook
 from hpcflow.runtime.step.step_channels import Link
-from hpcflow.runtime.step.step_deadline import NOT_BEGUN, Deadline, Watched
+from hpcflow.runtime.step.step_deadline import NOT_BEGUN, Deadline, DeadlineChecks
 from hpcflow.runtime.step.step_instance import Compiled, Instance, Take
 
 Runner = Callable[[Feeds], Fetches]
@@ -144,7 +144,7 @@ class LocalStep(Step):
         self.once = compiled.initializes
         self.arena = SharedArena(context) if self.once else arena
         self.instance: Instance | None = None
-        self._watched: Watched | None = None  # the instance that checks a deadline
+        self._checks: DeadlineChecks | None = None  # the instance that checks a deadline
         self._shells: list[dict[str, Value]] = []  # globals of the generated runners
         self._closed = False
         self.call: KernelFunction = self._first
@@ -166,10 +166,11 @@ class LocalStep(Step):
 
     def unbind(self) -> None:
         """Release the buffers; the next run allocates them again."""
-        for instance in (self.instance, self._watched):
-            if instance is not None:
-                instance.unbind()
-        self.instance, self._watched = None, None
+        if self.instance is not None:
+            self.instance.unbind()
+        if self._checks is not None:
+            self._checks.release()
+        self.instance, self._checks = None, None
         self._runs(self._first)
 
     def _runs(self, call: KernelFunction) -> None:
@@ -194,17 +195,17 @@ class LocalStep(Step):
 
         Errors: DeadlineExceededError if it is missed.
         """
-        call = functools.partial(self._watching, deadline)
+        call = functools.partial(self._checking, deadline)
         value = self._call(call, *arrays, deadline=deadline)
         return [value] if self.tensors == 1 else list(value)
 
-    def _watching(self, deadline: Deadline, *arrays: np.ndarray) -> Value:
+    def _checking(self, deadline: Deadline, *arrays: np.ndarray) -> Value:
         if self.instance is None:
             self._bind()
-        if self._watched is None:
+        if self._checks is None:
             assert self.instance is not None
-            self._watched = Watched(self.instance, self._lent())
-        return self._watched.call(deadline, *arrays)
+            self._checks = DeadlineChecks(self.instance, self._lent())
+        return self._checks.call(deadline, *arrays)
 
     def _call(
         self, call: KernelFunction, *arrays: np.ndarray, deadline: Deadline | None = None

@@ -7,17 +7,16 @@ import math
 import reprlib
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hpcflow.errors import DeadlineExceededError, HpcflowError
-from hpcflow.lowering.instructions import Binding
 from hpcflow.monitoring.wait_for_report import MOST_NAMED, missing_in
 from hpcflow.monitoring.wait_ledger import OWN, read_all
 from hpcflow.plan.ir.control_flow_nodes import inner, within
 from hpcflow.plan.ir.program import Node
 from hpcflow.runtime.dynamic_types import KernelFunction, Value
 from hpcflow.runtime.executor.wait_timestamps import told_of
-from hpcflow.runtime.step.step_instance import COMPUTED, Compiled, Instance, Take
+from hpcflow.runtime.step.step_instance import Compiled, Instance, StepObserver, Take
 
 if TYPE_CHECKING:
     from hpcflow.runtime.executor.executor import Engine
@@ -57,7 +56,7 @@ class Deadline:
         return DeadlineExceededError(text, rank=rank)
 
 
-class Watched(Instance):
+class DeadlineChecks(StepObserver):
     """A second instance of a single-segment step, over the buffers of the first.
 
     It checks the deadline before each kernel, up to the first that updates a variable. From there
@@ -67,20 +66,8 @@ class Watched(Instance):
     def __init__(self, of: Instance, take: Take) -> None:
         """`take` allocates the memory that `of` has."""
         self.deadline: Deadline | None = None
-        self._outer = self
-        self._pure = before_updates(of.compiled)
-        super().__init__(of.compiled, of.link, of.slot, take)
-
-    def inside(self, compiled: Compiled, name: str) -> Instance:
-        """An instance of a partition of the loop or branch `name`.
-
-        It checks the same deadline if the loop or branch updates nothing and runs before the first
-        update.
-        """
-        pure = before_updates(compiled) if name in self._pure else frozenset()
-        made = _Inside(self._outer, pure, compiled, self.link, self.slot, self.take)
-        self.nested.append(made)
-        return made
+        self._checked: dict[Compiled, frozenset[str]] = {}
+        self.instance = Instance(of.compiled, of.link, of.slot, take, (self,))
 
     def call(self, deadline: Deadline, *feeds: Value) -> Value:
         """Run the step.
@@ -88,41 +75,39 @@ class Watched(Instance):
         Errors: DeadlineExceededError if the deadline is missed before the first update.
         """
         self.deadline = deadline
-        return self.strands[0](*feeds)
+        return self.instance.strands[0](*feeds)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Errors: DeadlineExceededError if the deadline is over."""
-        deadline = self.deadline
+        deadline, instance = self.deadline, self.instance
         if deadline is not None and time.monotonic() > deadline.until:
-            label, rank = self.compiled.label, self.link.engine.rank
+            label, rank = instance.compiled.label, instance.link.engine.rank
             raise deadline.error("it computes", label, rank)
 
-    def _bound(self, name: str, what: Binding) -> Value:
-        value = super()._bound(name, what)
-        if what.kind in COMPUTED and what.node in self._pure:
-            return _looking(value, self._outer.look)
-        return value
+    def release(self) -> None:
+        """Release the buffers."""
+        self.instance.unbind()
+        self._checked.clear()
+
+    def bind_kernel(self, instance: Instance, node: Node, kernel: KernelFunction) -> KernelFunction:
+        """The kernel, with a check of the deadline before it if no update has run by then."""
+        return _checking(kernel, self.check) if node.name in self._before(instance) else kernel
+
+    def _before(self, instance: Instance) -> frozenset[str]:
+        """The nodes that run before the first update.
+
+        In a loop or branch there are none if it runs after the first update, or updates itself.
+        """
+        compiled, outer = instance.compiled, instance.outer
+        if compiled not in self._checked:
+            reached = outer is None or instance.frame in self._before(outer)
+            self._checked[compiled] = before_updates(compiled) if reached else frozenset()
+        return self._checked[compiled]
 
 
-class _Inside(Watched):
-    """`Watched` for a partition of a loop or branch."""
-
-    def __init__(
-        self,
-        outer: Watched,
-        pure: frozenset[str],
-        compiled: Compiled,
-        link: Any,
-        slot: int,
-        take: Take | None,
-    ) -> None:
-        self.deadline, self._outer, self._pure = None, outer, pure
-        Instance.__init__(self, compiled, link, slot, take)
-
-
-def _looking(kernel: KernelFunction, look: Callable[[], None]) -> KernelFunction:
+def _checking(kernel: KernelFunction, check: Callable[[], None]) -> KernelFunction:
     def call(*args: Value, **named: Value) -> Value:
-        look()
+        check()
         return kernel(*args, **named)
 
     return call

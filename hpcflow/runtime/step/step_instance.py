@@ -54,7 +54,6 @@ class Compiled:
         self.devices, self.store, self.label = devices, store, label
         self.observers = tuple(observers)
         self.seed = store.seed
-        self.watch: KernelFunction | None = None  # replaces segments: a profile, CUDA graphs
         self.part, self.code = made.part, made.code
         part = self.part
         self.expected: Expected | None = None  # where its rank records its predicted memory
@@ -100,6 +99,7 @@ class Compiled:
                 part.close()
         self.shared.clear()
         self._touched.clear()
+        self.observers = ()
 
     def device(self, node: Node) -> Device:
         """The device that a node runs on."""
@@ -336,9 +336,6 @@ class Instance:
             for observer in self.observers:
                 segments = self.strands, self.release
                 self.strands, self.release = observer.bind_segments(self, segments, names)
-            self.graphs: Any = None  # segments with CUDA graph regions
-            if compiled.watch is not None:
-                self.strands, self.release = compiled.watch(self, names)
         except MemoryError as error:
             raise exhausted(compiled, error, None, link.engine.rank) from error
         self.ends: Any = link.open(self)  # its channels: see hpcflow.runtime.step.step_channels
@@ -396,11 +393,9 @@ class Instance:
         if not self.torn and self.ends is not None:  # else messages may still be in flight
             self.ends.close()
             self.ends = None
-        if self.graphs is not None:
-            self.graphs.close()
-            self.graphs = None
         for observer in self.observers:
             observer.unbind(self)
+        self.observers = self._own_observers = ()
         self.strands, self.release, self.take = (), tuple, None
         for held in (self.arenas, self.arrays, self.received, self.frames, self.boxes):
             held.clear()
