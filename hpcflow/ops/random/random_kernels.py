@@ -76,6 +76,10 @@ class _Stateful(_Drawer):
         self.seed: Any = None  # of the session; its `mask` changes keys
         self.counter: Any = None
 
+    def continue_draws(self, draws: Draws, seed: Any) -> None:
+        """Continue a series of draws, in a session with this seed."""
+        self.draws, self.seed = draws, seed
+
     @contextlib.contextmanager
     def counted_by(self, counter: Any) -> Iterator[None]:
         """Context manager in which the number of a draw is read from the array `counter`."""

@@ -163,8 +163,8 @@ class Compiled:
         if what.kind in COMPUTED:
             run: Value = device.kernel(node, specs)
             if hasattr(run, "draws"):  # plans for other shapes continue the same series of draws
-                run.draws = self.store.draws.setdefault((self.label, node.name), run.draws)
-                run.seed = self.seed
+                draws = self.store.draws.setdefault((self.label, node.name), run.draws)
+                run.continue_draws(draws, self.seed)
             if what.kind == BindingKind.KERNEL:
                 return run
             return _sized(device, node, specs, run, _is_fetched(node, self.part))
