@@ -17,7 +17,6 @@ SET_BY_NAME = {  # file -> why it sets attributes by name on what is not `self`
     "codegen/thread_team.py": "fields of a structure that C code reads",
     "platform/exception_translation.py": "a class decorator wraps the methods of its class",
     "platform/lazy_imports.py": "a module that loads its names when they are first used",
-    "runtime/profile/timed_code.py": "fields of the nodes of a syntax tree",
 }
 MEANT = {"mpi4py.rc", "sys.excepthook"}  # made to be assigned: all of an owner, or one name
 
