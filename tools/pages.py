@@ -106,7 +106,7 @@ def _command(name: str, line: str) -> str:
     parser = argparse.ArgumentParser(add_help=False)
     module.add_arguments(parser)
     rows: list[tuple[str, ...]] = [
-        (f"`{_usage(action)}`", linked(action.help or ""))
+        (f"`{_usage(action)}`", linked((action.help or "").replace("[", "\\[")))
         for action in parser._actions
         if action.help != argparse.SUPPRESS
     ]
