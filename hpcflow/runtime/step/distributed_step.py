@@ -69,15 +69,7 @@ class SpanningStep(Step):
         self.broken: BaseException | None = None
         self.closed = ""  # why no step can begin
         self.patient = any(n.row.patient for p in plan.parts.values() for n in p.nodes.values())
-        self.company: Callable[[], contextlib.AbstractContextManager[object]] = (
-            contextlib.nullcontext
-        )
-        if plan.collectives and context.control is not None:
-            nodes = (n for part in plan.parts.values() for n in part.nodes.values())
-            node = next(n for n in nodes if n.row.collective)
-            self.company = functools.partial(
-                context.control.company.needed, node.name, node.line, self.patient
-            )
+        self.company = _collective_guard(context, plan, self.patient)
         if self.peers:
             assert context.control is not None
             context.control.driven[self.number] = self
@@ -479,3 +471,14 @@ def make_step(
     if compiled.code.simple and len(plan.parts) == 1:
         return LocalStep(context, compiled, tensors, arena)
     return SpanningStep(context, compiled, tensors, plan, family, sums, lanes)
+
+
+def _collective_guard(
+    context: Context, plan: Plan, patient: bool
+) -> Callable[[], contextlib.AbstractContextManager[object]]:
+    """Return what a step enters while it runs: it reports ranks that do not join a collective."""
+    if not plan.collectives or context.control is None:
+        return contextlib.nullcontext
+    nodes = (node for part in plan.parts.values() for node in part.nodes.values())
+    node = next(node for node in nodes if node.row.collective)
+    return functools.partial(context.control.company.needed, node.name, node.line, patient)

@@ -314,8 +314,7 @@ class Instance:
     ) -> None:
         """`take` allocates from an existing arena; without it the instance has its own.
 
-        XX
-                node `frame` it is part of.
+        The instance of a loop or branch belongs to the node `frame` of the instance `outer`.
         """
         self.compiled, self.link, self.slot, self.take = compiled, link, slot, take
         self.observers = (*compiled.observers, *observers)
@@ -339,11 +338,7 @@ class Instance:
         except MemoryError as error:
             raise exhausted(compiled, error, None, link.engine.rank) from error
         self.ends: Any = link.open(self)  # its channels: see hpcflow.runtime.step.step_channels
-        if compiled.expected is not None:
-            nodes, memory = self.part.nodes, compiled.memory
-            sums = ((bucket, sum_bytes(nodes[name])) for name, bucket in self.buckets.items())
-            own = memory.buffers if take is None else 0  # borrowed buffers are counted by the arena
-            compiled.expected.step(self.ends, own + memory.messages, sums)
+        self._count_expected_memory()
         self.pending: list[int] = []
         self.left = 0
         self.step = 0
@@ -357,6 +352,15 @@ class Instance:
         self.patient = False  # it waits for other steps, for unlimited time
         self.done: Callable[[Instance], None] = _nothing
         self.failed: Callable[[Instance], None] = _nothing  # reports a failure to other ranks
+
+    def _count_expected_memory(self) -> None:
+        """Add the bytes of its buffers, messages and buckets to what the plan expects."""
+        compiled = self.compiled
+        if compiled.expected is not None:
+            nodes, memory = self.part.nodes, compiled.memory
+            sums = ((bucket, sum_bytes(nodes[name])) for name, bucket in self.buckets.items())
+            own = memory.buffers if self.take is None else 0  # the arena counts borrowed buffers
+            compiled.expected.step(self.ends, own + memory.messages, sums)
 
     def _allocated(self) -> dict[str, DeviceArray]:
         """The memory of its buffers, by device."""
