@@ -39,9 +39,9 @@ def main() -> None:
             if sess.worker == 2:
                 time.sleep(0.02)
             sess.step([loss, train], batch)
-        gradients = sess.result()["gradients"]
-        if sess.is_chief:
-            print(f"slope {sess.run(slope):.3f}, gradients {gradients}")
+        result = sess.result()
+        if result is not None:  # on the chief
+            print(f"slope {sess.run(slope):.3f}, gradients {result['gradients']}")
 
 
 if __name__ == "__main__":

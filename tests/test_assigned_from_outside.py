@@ -65,8 +65,9 @@ def made_in(function: ast.AST) -> set[str]:
     """The local names that a call has been assigned to, or an error."""
     found = set(ERRORS)
     for node in ast.walk(function):
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
-            found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and isinstance(node.value, ast.Call):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {target.id for target in targets if isinstance(target, ast.Name)}
         elif isinstance(node, ast.ExceptHandler) and node.name:
             found.add(node.name)
     return found
