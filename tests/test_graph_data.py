@@ -106,7 +106,7 @@ def test_errors() -> None:
     data = through_json(net())
     with hf.Graph().as_default():
         for wrong in ({}, {"format": "x"}, {**data, "nodes": [{"name": "x"}]}, []):
-            with pytest.raises(GraphError, match="this is no graph of the format"):
+            with pytest.raises(GraphError, match="this is not a graph in the format"):
                 hf.import_graph_def(wrong, name="a")
         with pytest.raises(GraphError, match="input_map names 'nothing:0'"):
             hf.import_graph_def(data, {"nothing": hf.constant(1.0)}, name="b")
@@ -118,7 +118,7 @@ def test_errors() -> None:
             hf.import_graph_def(data, name="")
     with hf.Graph().as_default() as graph:
         hf.py_func(lambda x: x, [hf.constant(1.0)], "float32", name="mine")
-        with pytest.raises(GraphError, match=r"'mine' .* cannot be plain data"):
+        with pytest.raises(GraphError, match=r"'mine' .* cannot be exported"):
             graph.as_graph_def()
 
 

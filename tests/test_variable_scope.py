@@ -315,7 +315,7 @@ def test_a_partitioned_variable_is_assigned_all_of_a_value() -> None:
     with hf.Session() as session:
         session.run(longer, {x: np.ones([4, 2])})
         for count in (6, 3):
-            with pytest.raises(ShapeError, match="do not add up to axis 0"):
+            with pytest.raises(ShapeError, match="do not add up to the size of axis 0"):
                 session.run(longer, {x: np.zeros([count, 2])})
         assert session.run(v).tolist() == np.ones([4, 2]).tolist()
 
@@ -328,7 +328,7 @@ def test_sharing_a_partitioned_variable() -> None:
         assert hf.get_variable("v", [4], partitioner=two) is v
         assert hf.get_variable("v", [4]) is v
         for name, cut in (("v", hf.fixed_size_partitioner(4)), ("w", two)):
-            with pytest.raises(VariableNameError, match=r"was made with|is cut into"):
+            with pytest.raises(VariableNameError, match=r"was made with|is split into"):
                 hf.get_variable(name, [4], partitioner=cut)
 
 

@@ -241,7 +241,7 @@ def _formula(tables: int) -> None:
             for i in full:
                 if given[i].shape != (*indices.shape, *first.shape[1:]):
                     raise ShapeError(
-                        f"the updates are {list(given[i].shape)}; these indices need "
+                        f"updates have shape {list(given[i].shape)}; the indices need "
                         f"{[*indices.shape, *first.shape[1:]]}"
                     )
             if change(*given):

@@ -131,7 +131,7 @@ def _user_rule(
 
 # -- user-defined ops
 
-_TO_COME = NoGrad("none was given: hf.RegisterGradient adds one")
+_TO_COME = NoGrad("none is registered; hf.RegisterGradient adds one")
 
 
 def own_op(
@@ -189,7 +189,7 @@ class RegisterGradient:
 
 def NotDifferentiable(op_type: str) -> None:
     """Declare that a user-defined op has no gradient."""
-    _put(op_type, NoGrad("it was said to have none", none=True))
+    _put(op_type, NoGrad("it is declared as not differentiable", none=True))
 
 
 NoGradient = NotDifferentiable

@@ -84,7 +84,7 @@ def _node_out(op: Operation, bodies: _Bodies) -> dict[str, Any]:
         }
     except TypeError as error:
         raise GraphError(
-            f"{op.name!r} ({op.type}) cannot be plain data: {error}",
+            f"{op.name!r} ({op.type}) cannot be exported: {error}",
             op=op.name,
             line=op.line,
             hint="export the graph without it",
@@ -121,7 +121,7 @@ def _value_out(value: Any) -> Any:
         array = np.asarray(value)
         data = pack(array) if as_dtype(array.dtype) == string else array.tobytes()
         return ["array", text_of(array.dtype), list(array.shape), _text(data)]
-    raise TypeError(f"a {type(value).__name__} is no plain data")
+    raise TypeError(f"a {type(value).__name__} cannot be serialized")
 
 
 def _text(data: bytes) -> str:
@@ -164,7 +164,7 @@ def import_graph_def(
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             if isinstance(error, GraphError):
                 raise
-            raise GraphError(f"this is no graph of the format {FORMAT}: {error!r}") from None
+            raise GraphError(f"this is not a graph in the format {FORMAT}: {error!r}") from None
         return None if return_elements is None else [reader.element(e) for e in return_elements]
 
 
@@ -240,7 +240,7 @@ class _Reader:
             raise GraphError(
                 f"the graph has an operation {wanted!r} already",
                 op=wanted,
-                hint="import_graph_def(..., name='another scope')",
+                hint="use another scope: import_graph_def(..., name='scope')",
             )
         with contextlib.ExitStack() as stack:
             for mate in node["colocate"]:

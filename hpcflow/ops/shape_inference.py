@@ -164,7 +164,7 @@ def tensors(values: Sequence[Any], what: str) -> list[Tensor]:
     values = several(values, what)
     lead = next((v for v in values if isinstance(v, Tensor) or hasattr(v, "as_tensor")), None)
     if not values:
-        raise ShapeError(f"{what} of no tensors")
+        raise ShapeError(f"{what} needs at least one tensor")
     first = convert_to_tensor(values[0] if lead is None else lead)
     return [like(v, first) for v in values]
 
@@ -202,7 +202,7 @@ def require(type: str, spec: Spec, kinds: str) -> None:
     if kind_of(spec.dtype) not in kinds and not wide:
         wanted = " or ".join(words for kind, words in KINDS.items() if kind in kinds)
         raise DTypeError(
-            f"{type} takes {wanted}, not {spec.dtype}", hint="hf.cast(x, hf.float32) converts"
+            f"{type} takes {wanted}, not {spec.dtype}", hint="convert with hf.cast(x, hf.float32)"
         )
 
 
@@ -211,7 +211,8 @@ def require_equal(type: str, inputs: Sequence[Spec]) -> None:
     if any(s.dtype != inputs[0].dtype for s in inputs):
         found = dict.fromkeys(str(s.dtype) for s in inputs)
         raise DTypeError(
-            f"{type} of {' and '.join(found)}", hint="hf.cast(x, dtype) makes them the same"
+            f"{type} needs one dtype, not {' and '.join(found)}",
+            hint="convert with hf.cast(x, dtype)",
         )
 
 
@@ -320,7 +321,7 @@ def with_shape_of(made: Tensor, t: Tensor, what: str) -> Tensor:
         made.set_shape(merge(made.shape, t.shape))
     except ShapeError:
         raise ShapeError(
-            f"{what} of shape {show(t.shape)} with bounds that make it {show(made.shape)}",
+            f"{what} of shape {show(t.shape)} does not fit bounds of shape {show(made.shape)}",
             line=user_line(),
         ) from None
     return made
@@ -343,7 +344,7 @@ def whole(value: Any, what: str) -> int:
     found = value.constant if isinstance(value, Tensor) else value
     array = np.asarray(found) if isinstance(found, (float, np.ndarray, np.generic)) else None
     if array is None or array.ndim or not _is_whole(array):
-        raise ArgumentError(f"{what} is {shown(value)}, not a whole number", line=user_line())
+        raise ArgumentError(f"{what} is {shown(value)}, not an integer", line=user_line())
     return int(array)
 
 
@@ -380,7 +381,7 @@ def axes_argument(axis: Any) -> Any:
         if told.constant is None:
             if told.dtype.kind not in "iu":
                 raise DTypeError(
-                    f"an axis is an integer; {told.name!r} is {told.dtype}", line=user_line()
+                    f"an axis must be an integer; {told.name!r} is {told.dtype}", line=user_line()
                 )
             require_rank("axes", told.spec, 0, 1)
             return told
@@ -393,7 +394,8 @@ def one_axis(axis: Any) -> Any:
     found = axes_argument(axis)
     if isinstance(found, Tensor) and found.shape not in (None, ()):
         raise ShapeError(
-            f"an axis is a scalar; {found.name!r} has shape {show(found.shape)}", line=user_line()
+            f"an axis must be a scalar; {found.name!r} has shape {show(found.shape)}",
+            line=user_line(),
         )
     return found if isinstance(found, Tensor) else whole(axis, "axis")
 

@@ -211,7 +211,7 @@ def test_sixteen_bits_are_summed_in_thirty_two() -> None:
 def test_errors() -> None:
     x, w = hf.placeholder("float32", [None, 8, 8, 3]), hf.placeholder("float32", [3, 3, 3, 4])
     conv2d = hf.nn.conv2d
-    with pytest.raises(ShapeError, match=r"3 channels for filters \[3, 3, 4, 4\]"):
+    with pytest.raises(ShapeError, match=r"3 channels do not fit filters \[3, 3, 4, 4\]"):
         conv2d(x, hf.zeros([3, 3, 4, 4]), 1, "SAME")
     with pytest.raises(ShapeError, match="window of 9 does not fit in 8") as info:
         conv2d(x, hf.zeros([9, 1, 3, 4]), 1, "VALID", name="deep")

@@ -65,7 +65,7 @@ def test_the_first_of_equal_ones_comes_first() -> None:
 
 
 def test_more_than_there_are() -> None:
-    with pytest.raises(ShapeError, match="the 4 largest"):
+    with pytest.raises(ShapeError, match="fewer than k = 4"):
         hf.nn.top_k(hf.zeros([2, 3]), 4)
 
 
@@ -303,5 +303,5 @@ def test_tensordot_errors() -> None:
     for axes in (3, [[0, 1], [0]], [[5], [0]], [[0], [0]]):
         with pytest.raises(ShapeError):
             hf.tensordot(x, y, axes)
-    with pytest.raises(ShapeError, match="over -1 axes"):
+    with pytest.raises(ShapeError, match="at least 0, not -1"):
         hf.tensordot(hf.placeholder(hf.float32), y, -1)

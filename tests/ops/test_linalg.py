@@ -82,9 +82,9 @@ def test_norms_of_matrices() -> None:
                 got = evaluate(hf.norm(x, order, axes, keep))
                 np.testing.assert_allclose(got, np.linalg.norm(a, order, tuple(axes), keep))
     for order in ("nuclear", 3):
-        with pytest.raises(ShapeError, match="no order"):
+        with pytest.raises(ShapeError, match=r"order .* is not known"):
             hf.norm(x, order, [1, 2])
-    with pytest.raises(ShapeError, match="no order"):
+    with pytest.raises(ShapeError, match=r"order .* is not known"):
         hf.norm(x, -1)
 
 
@@ -164,11 +164,11 @@ def test_what_cannot_be_computed(function, matrix: list) -> None:
 
 
 def test_shapes_and_dtypes_that_do_not_fit() -> None:
-    with pytest.raises(ShapeError, match="not square"):
+    with pytest.raises(ShapeError, match="needs square matrices"):
         hf.matrix_inverse(hf.zeros([2, 3]))
     with pytest.raises(ShapeError, match="rank 2 or more"):
         hf.cholesky(hf.zeros([3]))
-    with pytest.raises(ShapeError, match="3 is not 2"):
+    with pytest.raises(ShapeError, match="inner sizes 3 and 2 differ"):
         hf.matrix_solve(hf.zeros([3, 3]), hf.zeros([2, 1]))
     for dtype in (hf.float16, hf.int32):
         with pytest.raises(DTypeError, match="matrix_determinant takes"):

@@ -122,7 +122,7 @@ def test_layer_group_instance() -> None:
     check(turned, (parted * s + b).transpose(0, 3, 1, 2))
     unknown = hf.placeholder("float64", [None, None, None, 6])
     check(hf.nn.group_normalization(unknown, 3), parted, {unknown: x})
-    with pytest.raises(ShapeError, match="6 channels cannot be parted into 4 groups"):
+    with pytest.raises(ShapeError, match="6 channels cannot be divided into 4 groups"):
         hf.nn.group_normalization(x, 4)
     with pytest.raises(ShapeError, match="known rank"):
         hf.nn.instance_normalization(hf.placeholder("float32", None))

@@ -82,13 +82,13 @@ def test_limits_may_be_tensors() -> None:
     assert evaluate(slope, {mean: 5.0}) == N
     z = hf.random_uniform([N], mean, mean + 2, "float64")
     assert stats.kstest(evaluate(z, {mean: 5.0}), stats.uniform(5, 2).cdf).pvalue > LEAST
-    with pytest.raises(RangeError, match="none is there"):
+    with pytest.raises(RangeError, match="is empty"):
         evaluate(x, {high: [0, -1, 5]})
-    with pytest.raises(RangeError, match="none is there"):
+    with pytest.raises(RangeError, match="is empty"):
         hf.random_uniform([3], 5, 5, "int32")
     with pytest.raises(DTypeError, match="no limit of int8"):
         hf.random_uniform([3], 0, 129, "int8")
-    with pytest.raises(DTypeError, match="no limit"):
+    with pytest.raises(DTypeError, match="not an integer in the range of"):
         hf.random_uniform([3], 0, 1.5, "int32")
     for shape in ([4], [1], []):
         with pytest.raises(ShapeError):

@@ -113,7 +113,7 @@ def test_stacked() -> None:
         np.testing.assert_allclose(a, b)
     assert len(cell.variables) == 6
     same = rnn_cell.GRUCell(N)
-    with pytest.raises(GraphError, match="one cell twice"):
+    with pytest.raises(GraphError, match="same cell twice"):
         rnn_cell.MultiRNNCell([same, same])
 
 

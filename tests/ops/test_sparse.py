@@ -92,7 +92,7 @@ def test_places_that_are_wrong_name_the_op_and_the_line() -> None:
         ([[0], [5]], "5 is outside"),
         ([[-1], [2]], "-1 is outside"),
         ([[2], [1]], "out of order"),
-        ([[2], [2]], "named twice"),
+        ([[2], [2]], "repeated"),
     ]:
         dense = hf.sparse_to_dense(places, [5], [1.0, 2.0])
         with pytest.raises(RangeError, match=said) as caught:

@@ -114,7 +114,7 @@ def test_new_axes_by_a_list_of_one() -> None:
 
 
 def test_values_of_one_hot_have_one_dtype() -> None:
-    with pytest.raises(DTypeError, match="on_value is float64 and off_value is float32"):
+    with pytest.raises(DTypeError, match="on_value, float64, and off_value, float32, differ"):
         hf.one_hot([0], 2, np.float64(1), np.float32(0))
 
 
@@ -281,5 +281,5 @@ def test_begin_and_size_of_a_slice_have_an_entry_for_each_axis() -> None:
         for begin in ([0], [0, 0, 0]):
             with pytest.raises(ShapeError, match=r"begin of shape \[[13]\] and size"):
                 session.run(hf.slice(x, told, [1, 1]), {told: begin})
-            with pytest.raises(ShapeError, match=r"2 sizes from \[0.*\] of a tensor"):
+            with pytest.raises(ShapeError, match=r"begin \[0.*\] and size \[.*, .*\] do not fit"):
                 session.run(hf.slice(x, hidden, [1, 1]), {told: begin})

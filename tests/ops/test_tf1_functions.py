@@ -147,9 +147,9 @@ def test_leaky_relu_of_integers() -> None:
 def test_delimiters_may_be_constants() -> None:
     words = evaluate(hf.string_split(["a|b", "c"], hf.constant("|")).values)
     assert words.tolist() == [b"a", b"b", b"c"]
-    with pytest.raises(ArgumentError, match="no known text"):
+    with pytest.raises(ArgumentError, match="must be a constant string"):
         hf.string_split(["a"], hf.placeholder(hf.string))
-    with pytest.raises(ArgumentError, match="no known text"):
+    with pytest.raises(ArgumentError, match="must be a constant string"):
         hf.string_split(["a"], 3)
 
 
@@ -160,5 +160,5 @@ def test_one_dot_is_no_ellipsis() -> None:
 
 def test_integers_are_not_written_as_floating_point() -> None:
     for option in ({"scientific": True}, {"shortest": True}, {"precision": 2}):
-        with pytest.raises(ShapeError, match="floating point"):
+        with pytest.raises(ShapeError, match="floating-point"):
             hf.as_string([1, 2], **option)

@@ -306,7 +306,7 @@ def test_what_does_not_fit_is_told():
         hf.FIFOQueue(3, hf.float32, shapes=[(None,)])
     with pytest.raises(GraphError, match="capacity 0"):
         hf.FIFOQueue(0, hf.float32)
-    with pytest.raises(GraphError, match="cannot keep 5"):
+    with pytest.raises(GraphError, match="greater than min_after_dequeue 5"):
         hf.RandomShuffleQueue(5, 5, hf.float32)
     with pytest.raises(DTypeError, match="the same dtypes"):
         hf.QueueBase.from_list(0, [queue, hf.FIFOQueue(3, hf.float32)])

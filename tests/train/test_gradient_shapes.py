@@ -59,6 +59,6 @@ def test_another_number_of_indices_than_of_rows() -> None:
         )
         session.run(hf.global_variables_initializer())
         for rows, at in ((1, [0, 1, 2]), (3, [0])):
-            with pytest.raises(ShapeError, match=f"{len(at)} indices for rows"):
+            with pytest.raises(ShapeError, match=f"{len(at)} indices do not fit rows"):
                 session.run(step, {taken: np.arange(4) < rows, indices: at})
         np.testing.assert_array_equal(session.run(v), 1)

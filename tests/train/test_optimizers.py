@@ -197,7 +197,7 @@ def test_constraints_hold_behind_each_update() -> None:
         assert session.run(w).tolist() == [0.5, 0.5]
         assert session.run(free).tolist() == [-6.0, -5.0]
         assert session.run(table.as_tensor()).ravel().tolist()[:2] == [-2.0, 0.25]
-    with pytest.raises(ValueError, match="a constraint is a function"):
+    with pytest.raises(ValueError, match="a constraint must be a function"):
         hf.Variable(1.0, constraint=0)
 
 

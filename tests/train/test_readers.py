@@ -168,9 +168,9 @@ def test_readers_of_several_threads_share_a_file(tmp_path: Path) -> None:
 
 def test_what_is_refused(tmp_path: Path) -> None:
     reader = hf.TextLineReader()
-    with pytest.raises(GraphError, match="names of files"):
+    with pytest.raises(GraphError, match="queue of file names"):
         reader.read(hf.FIFOQueue(1, [hf.int32], [()]))
-    with pytest.raises(GraphError, match="no queue"):
+    with pytest.raises(GraphError, match="is not a queue"):
         reader.read("file")  # type: ignore[arg-type]
     with pytest.raises(ShapeError):
         hf.TextLineReader(skip_header_lines=-1)

@@ -193,12 +193,14 @@ def _range(xp: Any, node: Node) -> Callable[..., Any]:
     def run(*limits: Any) -> Any:
         values = [v.item() for v in limits]
         if values[-1] == 0:
-            raise NumericError("range with a step of 0")
+            raise NumericError("range: delta must not be 0")
         if any(v - v != 0 for v in values):  # NaN and infinity
-            raise NumericError(f"range of {values}")
+            raise NumericError(f"range: start, limit and delta must be finite, not {values}")
         start, limit, delta = values
         if (limit - start) * delta < 0:
-            raise ShapeError(f"range from {start} to {limit} by {delta}")
+            raise ShapeError(
+                f"range: delta {delta} does not lead from start {start} to limit {limit}"
+            )
         return xp.arange(*values, dtype=dtype)
 
     return run

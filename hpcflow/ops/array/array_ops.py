@@ -85,9 +85,11 @@ def shape_argument(shape: Any) -> tuple[Shape, list[Tensor]]:
         shape = convert_to_tensor(shape)
     if isinstance(shape, Tensor):
         if shape.dtype.kind not in "iu":
-            raise DTypeError(f"a shape is integers; {shape.name!r} is {shape.dtype}")
+            raise DTypeError(f"a shape must hold integers; {shape.name!r} is {shape.dtype}")
         if shape.shape is not None and len(shape.shape) != 1:
-            raise ShapeError(f"a shape is a vector; {shape.name!r} has shape {show(shape.shape)}")
+            raise ShapeError(
+                f"a shape must be a vector; {shape.name!r} has shape {show(shape.shape)}"
+            )
         known = partial_value(shape)
         return known, [] if shape.constant is not None else [shape]
     if isinstance(shape, (int, np.integer)):
@@ -530,12 +532,18 @@ def _length(start: Any, limit: Any, delta: Any) -> int:
         if np.ndim(given) or as_array(given).dtype.kind not in "biuf":
             raise ArgumentError(f"range takes numbers, not {shown(given)}", line=user_line())
     if delta == 0:
-        raise ShapeError("range with a step of 0", line=user_line())
+        raise ShapeError("range: delta must not be 0", line=user_line())
     if (limit - start) * delta < 0:
-        raise ShapeError(f"range from {start} to {limit} by {delta}", line=user_line())
+        raise ShapeError(
+            f"range: delta {delta} does not lead from start {start} to limit {limit}",
+            line=user_line(),
+        )
     steps = (limit - start) / delta
     if steps - steps != 0:  # NaN and infinity
-        raise NumericError(f"range from {start} to {limit} by {delta}", line=user_line())
+        raise NumericError(
+            f"range: start, limit and delta must be finite, not {[start, limit, delta]}",
+            line=user_line(),
+        )
     return max(0, math.ceil(steps))
 
 

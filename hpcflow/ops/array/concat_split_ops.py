@@ -101,7 +101,7 @@ def _split(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     lengths = _filled(lengths, given[at])
     known = [n for n in lengths if n is not None]
     if given[at] is not None and len(known) == len(lengths) and sum(known) != given[at]:
-        raise ShapeError(f"sizes {lengths} do not add up to axis {at} of {show(given)}")
+        raise ShapeError(f"sizes {lengths} do not add up to the size of axis {at} of {show(given)}")
     return [Spec(inputs[0].dtype, (*given[:at], n, *given[at + 1 :])) for n in lengths]
 
 
@@ -196,9 +196,9 @@ def _sizes_constant(value: Any, dtype: Any, name: str | None) -> Tensor:
     if plain is None or (not isinstance(plain, int) and None in plain):
         what = "size" if isinstance(value, Dimension) else "shape"
         raise ShapeError(
-            f"a static {what} that is not fully known, {value!r}, is no tensor",
+            f"the static {what} {value!r} is not fully known and cannot be converted to a tensor",
             line=user_line(),
-            hint="hf.shape(x) is the shape in the step",
+            hint="use hf.shape(x), the shape at run time",
         )
     wanted = np.dtype(np.int32) if dtype is None else as_dtype(dtype)
     if wanted.kind not in "iu":
@@ -251,7 +251,8 @@ def split(
     if isinstance(parts, int):
         if parts < 1 or (size is not None and size % parts):
             raise ShapeError(
-                f"axis {axis} of {show(x.shape)} has no {parts} equal parts", line=user_line()
+                f"axis {axis} of {show(x.shape)} cannot be split into {parts} equal parts",
+                line=user_line(),
             )
         if size is None:
             each = floordiv(getitem(shape(x), axis), parts)
@@ -283,7 +284,7 @@ def _split_as_told(
     if count is None:
         raise ShapeError(
             f"sizes of {show(sizes.shape)} must be a vector of a known length",
-            hint="split(value, sizes, axis, num=their number)",
+            hint="give the number of sizes: split(value, sizes, axis, num=...)",
         )
     attrs = {"axis": static_axes(axis), "sizes": (None,) * count}
     return list(make("Split", [x, sizes], attrs, name).outputs)
@@ -309,7 +310,9 @@ def _pad(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     if given is None:
         return [Spec(inputs[0].dtype, (None,) * len(paddings))]
     if len(given) != len(paddings):
-        raise ShapeError(f"{len(paddings)} pairs of paddings for a tensor of shape {show(given)}")
+        raise ShapeError(
+            f"paddings have {len(paddings)} pairs, but the tensor has shape {show(given)}"
+        )
     pairs = zip(given, paddings, strict=True)
     return [Spec(inputs[0].dtype, tuple(None if d is None else d + a + b for d, (a, b) in pairs))]
 
@@ -327,7 +330,7 @@ def _tile(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     if given is None:
         return [Spec(inputs[0].dtype, tuple(None if n else 0 for n in times))]
     if len(given) != len(times):
-        raise ShapeError(f"{len(times)} multiples for a tensor of shape {show(given)}")
+        raise ShapeError(f"tile has {len(times)} multiples, but the tensor has shape {show(given)}")
     pairs = zip(given, times, strict=True)
     return [Spec(inputs[0].dtype, tuple(_times(d, n) for d, n in pairs))]
 
@@ -379,11 +382,11 @@ def pad(
         return where(inside, pad(x, paddings, mode), outside, name)
     if mode != "CONSTANT" and mode not in _MIRRORS:
         modes = ", ".join(("CONSTANT", *_MIRRORS))
-        raise ShapeError(f"pad mode {mode!r} is not known", hint=f"one of {modes}")
+        raise ShapeError(f"pad mode {mode!r} is not known", hint=f"use one of {modes}")
     given = convert_to_tensor(paddings) if has_tensors(paddings) else paddings
     if isinstance(given, Tensor) and given.constant is None:
         if given.shape is not None and (len(given.shape) != 2 or given.shape[1] not in (2, None)):
-            raise ShapeError(f"paddings of shape {show(given.shape)}, not [rank, 2]")
+            raise ShapeError(f"paddings have shape {show(given.shape)}, not [rank, 2]")
         if mode != "CONSTANT":
             return _mirrored_as_told(x, given, mode, name)
         attrs = {"paddings": None, "value": _plain(constant_values, x)}
@@ -422,7 +425,9 @@ def _mirrored(x: Tensor, pairs: Any, mode: str, name: str | None) -> Tensor:
     if any(a < 0 or b < 0 for a, b in pairs):
         raise ShapeError(f"paddings {list(pairs)} have a negative size", line=user_line())
     if x.shape is not None and len(x.shape) != len(pairs):
-        raise ShapeError(f"{len(pairs)} pairs of paddings for a tensor of shape {show(x.shape)}")
+        raise ShapeError(
+            f"paddings have {len(pairs)} pairs, but the tensor has shape {show(x.shape)}"
+        )
     with get_default_graph().name_scope(name or "MirrorPad"):
         for axis, pair in enumerate(pairs):
             if pair != (0, 0):
@@ -439,9 +444,9 @@ def _mirrored_as_told(x: Tensor, paddings: Tensor, mode: str, name: str | None) 
     (count,) = merge(told, None if x.shape is None else (len(x.shape),)) or (None,)
     if count is None:
         raise ShapeError(
-            f"paddings of mode {mode} for a tensor of unknown rank",
+            f"pad with mode {mode} needs a tensor or paddings of known rank",
             line=user_line(),
-            hint="x.set_shape or paddings.set_shape tells how many axes there are",
+            hint="set the rank with x.set_shape or paddings.set_shape",
         )
     pairs, x = checked_sizes(cast(paddings, int64), "a padding"), ensure_shape(x, [None] * count)
     for axis in builtins.range(count):

@@ -140,12 +140,14 @@ def _top_k(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
         require_rank("top_k's k", inputs[1], 0)
         k = None if inputs[1].value is None else int(inputs[1].value)
     if k is not None and k < 0:
-        raise ShapeError(f"top_k of {k} elements")
+        raise ShapeError(f"top_k: k must be at least 0, not {k}")
     if given is None:
         return [Spec(inputs[0].dtype, None), Spec(int32, None)]
     least = 0 if k is None else k
     if not given or (given[-1] is not None and given[-1] < least):
-        raise ShapeError(f"the {least} largest along the last axis of {show(given)}")
+        raise ShapeError(
+            f"top_k: the last axis of {show(given)} has fewer than k = {least} elements"
+        )
     return [Spec(d, (*given[:-1], k)) for d in (inputs[0].dtype, int32)]
 
 

@@ -35,7 +35,7 @@ def listed(vector: Any) -> list[int]:
 
 def _one_axis(axis: Any, rank: int) -> int:
     if axis.ndim:
-        raise ShapeError(f"an axis is one number, not of shape {list(axis.shape)}")
+        raise ShapeError(f"an axis must be a scalar, not of shape {list(axis.shape)}")
     return normal_axes(listed(axis), rank)[0]
 
 
@@ -70,7 +70,7 @@ def _joined_shapes(xp: Any, node: Node) -> Callable[..., Any]:
         rest = [s[:at] + s[at + 1 :] for s in shapes]
         if any(r != rest[0] or len(s) != len(shapes[0]) for r, s in zip(rest, shapes, strict=True)):
             told = " and ".join(map(str, shapes))
-            raise ShapeError(f"shapes {told} do not agree beside axis {at}")
+            raise ShapeError(f"concat: shapes {told} differ along an axis other than {at}")
         whole = [*shapes[0][:at], sum(s[at] for s in shapes), *shapes[0][at + 1 :]]
         return _vectors(xp, [*(_flat(s, at) for s in shapes), whole])
 
@@ -103,7 +103,7 @@ def _dot_axes(xp: Any, node: Node) -> Callable[..., Any]:
         a, b = left.tolist(), right.tolist()
         first, second = normal_axes(listed(mine), len(a)), normal_axes(listed(its), len(b))
         if [a[i] for i in first] != [b[j] for j in second]:
-            raise ShapeError(f"axes {first} of {a} and {second} of {b} are not of the same sizes")
+            raise ShapeError(f"axes {first} of {a} and {second} of {b} have different sizes")
         mine_kept, rows, each = _parted(a, first)
         its_kept, cols, _ = _parted(b, second)
         whole = [a[i] for i in mine_kept] + [b[j] for j in its_kept]

@@ -54,7 +54,7 @@ def _joined(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     require_rank("an axis", inputs[0], 0)
     ranks = [_rank(s) for s in inputs[1:] if _rank(s) is not None]
     if len(set(ranks)) > 1:
-        raise ShapeError(f"tensors of ranks {ranks} are not joined")
+        raise ShapeError(f"concat: tensors of different ranks {ranks} cannot be concatenated")
     return [*(_vector(3) for _ in inputs[1:]), _vector(ranks[0] if ranks else None)]
 
 

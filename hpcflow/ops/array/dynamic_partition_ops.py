@@ -80,7 +80,10 @@ def dynamic_partition(
     """
     attrs: Attrs = {"num": whole(num_partitions, "num_partitions")}
     if attrs["num"] < 1:
-        raise ShapeError(f"dynamic_partition into {num_partitions} parts", line=user_line())
+        raise ShapeError(
+            f"dynamic_partition: num_partitions must be at least 1, not {num_partitions}",
+            line=user_line(),
+        )
     inputs = [convert_to_tensor(data), operand(partitions, "iu")]
     return list(make("DynamicPartition", inputs, attrs, name).outputs)
 
@@ -92,7 +95,10 @@ def dynamic_stitch(indices: Sequence[Any], data: Sequence[Any], name: str | None
     Errors: RangeError at run time for a negative index.
     """
     if not len(indices) or len(indices) != len(data):
-        raise ShapeError(f"dynamic_stitch of {len(indices)} indices and {len(data)} tensors")
+        raise ShapeError(
+            "dynamic_stitch needs as many indices as data, at least 1, not "
+            f"{len(indices)} and {len(data)}"
+        )
     first = convert_to_tensor(data[0])
     tensors = [like(d, first) for d in data]
     return one("DynamicStitch", [*(operand(i, "iu") for i in indices), *tensors], {}, name)

@@ -22,10 +22,14 @@ def _depth(indices: Spec, whole: Shape) -> int | None:
     """The number of axes that an index vector selects; None if unknown."""
     require("index vectors", indices, "iu")
     if indices.shape == ():
-        raise ShapeError("index vectors need an axis of their own, the last of the indices")
+        raise ShapeError(
+            "indices must have at least one axis: the last one holds the index vectors"
+        )
     depth = None if indices.shape is None else indices.shape[-1]
     if depth is not None and whole is not None and depth > len(whole):
-        raise ShapeError(f"index vectors of {depth} for a tensor of shape {show(whole)}")
+        raise ShapeError(
+            f"index vectors of length {depth} do not fit a tensor of shape {show(whole)}"
+        )
     return depth
 
 
@@ -107,7 +111,8 @@ def _with_batch(indices: Tensor, batch: int) -> Tensor:
     """The index vectors, prefixed with their positions along the batch axes."""
     if indices.shape is None or not 0 <= batch < len(indices.shape):
         raise ShapeError(
-            f"batch_dims {batch} for indices of shape {show(indices.shape)}", line=user_line()
+            f"batch_dims {batch} does not fit indices of shape {show(indices.shape)}",
+            line=user_line(),
         )
     lead = shape(indices)
     places: list[Tensor] = []

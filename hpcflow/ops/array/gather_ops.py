@@ -88,7 +88,7 @@ def _one_hot(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
         require_rank("one_hot's depth", inputs[1], 0)
         depth = None if inputs[1].value is None else int(inputs[1].value)
     if depth is not None and depth < 0:
-        raise ShapeError(f"one_hot of depth {depth}")
+        raise ShapeError(f"one_hot: depth must be at least 0, not {depth}")
     if given is None:
         return [Spec(dtype, None)]
     at = normal_axis(attrs["axis"], len(given) + 1)
@@ -134,7 +134,7 @@ def _gather_along(x: Tensor, indices: Tensor, axis: Tensor, batch: int, name: An
     """`gather` along an axis known at run time."""
     if batch:
         raise ShapeError(
-            "gather with batch_dims along an axis that only the step tells",
+            "gather with batch_dims needs an axis that is known when the graph is built",
             line=user_line(),
             hint="give axis as a number, or batch_dims 0",
         )
@@ -205,7 +205,8 @@ def _require_one_dtype(on_value: Any, off_value: Any) -> None:
     ]
     if len(found) == 2 and found[0] != found[1] and found[0].kind not in "SUO":
         raise DTypeError(
-            f"one_hot: on_value is {found[0]} and off_value is {found[1]}", line=user_line()
+            f"one_hot: the dtypes of on_value, {found[0]}, and off_value, {found[1]}, differ",
+            line=user_line(),
         )
 
 

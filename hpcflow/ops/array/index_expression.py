@@ -57,15 +57,17 @@ def _plain(value: Any, told: list[Tensor]) -> Any:
         return None if value is None else int(value)
     raise ShapeError(
         f"{shown(value)} cannot index a tensor",
-        hint="use ints, slices of ints, ..., None, and scalar tensors in their place",
+        hint="use ints, slices of ints, ..., None, or integer scalar tensors",
     )
 
 
 def _told(value: Tensor, told: list[Tensor]) -> Any:
     if value.dtype.kind not in "iu":
-        raise DTypeError(f"an index is an integer; {value.name!r} is {value.dtype}")
+        raise DTypeError(f"an index must be an integer; {value.name!r} is {value.dtype}")
     if value.shape not in (None, ()):
-        raise ShapeError(f"a limit is a scalar; {value.name!r} has shape {show(value.shape)}")
+        raise ShapeError(
+            f"a limit of a slice must be a scalar; {value.name!r} has shape {show(value.shape)}"
+        )
     if value.constant is not None:
         return int(value.constant)
     told.append(value)
@@ -99,7 +101,7 @@ def sliced(given: tuple[int | None, ...], key: Key) -> Shape:
     """The shape of x[key] for x of shape `given`."""
     used = sum(part[0] in ("at", "slice") for part in key)
     if used > len(given):
-        raise ShapeError(f"{used} indices for a tensor of shape {show(given)}")
+        raise ShapeError(f"{used} indices are too many for a tensor of shape {show(given)}")
     if ("rest",) not in key:
         key = (*key, ("rest",))
     out: list[int | None] = []

@@ -33,7 +33,9 @@ def _roll(xp: Any, node: Node) -> Callable[..., Any]:
     def run(x: Any, shift: Any, axes: Any, out: Any) -> None:
         by, along = listed(shift), listed(axes)
         if len(by) != len(along):
-            raise ShapeError(f"roll by {by} along axes {along}: one number an axis")
+            raise ShapeError(
+                f"roll needs one shift for each axis, not shifts {by} for axes {along}"
+            )
         found = tuple(normal_axes([a], x.ndim)[0] for a in along)
         xp.copyto(out, xp.roll(x, by, found))
 

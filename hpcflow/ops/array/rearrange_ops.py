@@ -58,7 +58,7 @@ def _reverse_sequence(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
         return [Spec(x.dtype, None)]
     along, batch = (normal_axis(attrs[a], len(x.shape)) for a in ("seq_axis", "batch_axis"))
     if along == batch:
-        raise ShapeError(f"reverse_sequence along axis {along}, which is the batch axis too")
+        raise ShapeError(f"reverse_sequence: seq_axis and batch_axis must differ, both are {along}")
     if lengths.shape is None:
         return [Spec(x.dtype, x.shape)]
     count = (merge((x.shape[batch],), lengths.shape) or (None,))[0]
@@ -112,7 +112,10 @@ def roll(input: Any, shift: Any, axis: Any, name: str | None = None) -> Tensor:
         return one("Roll", [x, shifts, convert_to_tensor(axis)], {}, name)
     listed = [axes] if isinstance(axes, int) else list(axes or ())
     if shifts.shape not in ((), (len(listed),)) or (shifts.shape == ()) != isinstance(axes, int):
-        raise ShapeError(f"shift {show(shifts.shape)} for axis {axis}: one number an axis")
+        raise ShapeError(
+            "roll needs one shift for each axis, not a shift of shape "
+            f"{show(shifts.shape)} for axis {axis}"
+        )
     for i, along in enumerate(listed):
         size = getitem(shape(x, out_type=shifts.dtype), along)
         by = shifts if shifts.shape == () else getitem(shifts, i)

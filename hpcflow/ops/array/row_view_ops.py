@@ -13,7 +13,7 @@ from hpcflow.graph.static_shape import Spec, show
 def _rows(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
     (given,), start, stop = inputs, attrs["start"], attrs["stop"]
     if not given.shape or given.shape[0] is None:
-        raise ShapeError("rows are taken of an array with a known number of them")
+        raise ShapeError("a view of rows needs an array with a known number of rows")
     if not 0 <= start <= stop <= given.shape[0]:
         raise ShapeError(f"rows {start} to {stop} are not in {show(given.shape)}")
     return [Spec(given.dtype, (stop - start, *given.shape[1:]))]
@@ -22,7 +22,7 @@ def _rows(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
 op(
     "Rows",
     infer=_rows,
-    grad=NoGrad("made when the plan is cut, after gradients are taken"),
+    grad=NoGrad("inserted when the plan is made, after gradients are computed"),
     doc="Rows `start` to `stop`, where they lie.",
     view="strided",
     contiguous_view=True,

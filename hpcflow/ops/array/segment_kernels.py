@@ -49,11 +49,13 @@ def _segments(kind: str, name: str) -> None:
     def make(xp: Any, node: Node) -> Callable[..., Any]:
         def run(data: Any, ids: Any) -> Any:
             if ids.shape != data.shape[:1]:
-                raise RangeError(f"{ids.size} segment numbers for {data.shape[0]} rows")
+                raise RangeError(
+                    f"segment_ids have {ids.size} entries, but data has {data.shape[0]} rows"
+                )
             if ids.size and (ids[0] < 0 or (ids[1:] < ids[:-1]).any()):
                 raise RangeError(
-                    "segment numbers are negative or not sorted",
-                    hint="hf.unsorted_segment_sum takes them in any order",
+                    "segment_ids are negative or not sorted",
+                    hint="use hf.unsorted_segment_sum for ids in any order",
                 )
             count = int(ids[-1]) + 1 if ids.size else 0
             out = xp.full((count, *data.shape[1:]), name == "multiply", data.dtype)

@@ -38,12 +38,12 @@ def _sorted(kinds: str) -> Callable[[Sequence[Spec], Attrs], list[Spec]]:
     def infer(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
         data, ids = inputs
         require("a segment reduction", data, kinds)
-        require("segment numbers", ids, "iu")
-        require_rank("segment numbers", ids, 1)
+        require("segment_ids", ids, "iu")
+        require_rank("segment_ids", ids, 1)
         if data.shape is None:
             return [Spec(data.dtype, None)]
         if not data.shape:
-            raise ShapeError("a segment reduction of a scalar")
+            raise ShapeError("a segment reduction needs data with rows, not a scalar")
         if ids.shape is not None:
             merge(data.shape[:1], ids.shape)
         rows = None
@@ -59,8 +59,8 @@ def _unsorted(kinds: str) -> Callable[[Sequence[Spec], Attrs], list[Spec]]:
         data, ids, num = inputs
         require("a segment reduction", data, kinds)
         for s in (ids, num):
-            require("segment numbers and their count", s, "iu")
-        require_rank("the number of segments", num, 0)
+            require("segment_ids and num_segments", s, "iu")
+        require_rank("num_segments", num, 0)
         rows = None if num.value is None else int(num.value)
         if rows is not None and rows < 0:
             raise ShapeError(f"{rows} segments")
@@ -68,7 +68,10 @@ def _unsorted(kinds: str) -> Callable[[Sequence[Spec], Attrs], list[Spec]]:
             return [Spec(data.dtype, None)]
         lead = len(ids.shape)
         if len(data.shape) < lead:
-            raise ShapeError(f"segment numbers {show(ids.shape)} for data {show(data.shape)}")
+            raise ShapeError(
+                f"segment_ids of shape {show(ids.shape)} do not fit data of shape "
+                f"{show(data.shape)}"
+            )
         merge(data.shape[:lead], ids.shape)
         out: Shape = (rows, *data.shape[lead:])
         return [Spec(data.dtype, out)]

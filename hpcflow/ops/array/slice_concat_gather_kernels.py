@@ -94,8 +94,9 @@ def _window(begin: Any, shape: tuple[int, ...], whole: tuple[int, ...]) -> tuple
     starts = begin.tolist()
     if not len(starts) == len(shape) == len(whole):
         raise ShapeError(
-            f"a slice of {len(shape)} sizes from {starts} of a tensor of shape {list(whole)}",
-            hint="begin and size have an entry for each axis",
+            f"slice: begin {starts} and size {list(shape)} do not fit a tensor of shape "
+            f"{list(whole)}",
+            hint="give begin and size one entry for each axis",
         )
     if any(b < 0 or b + n > d for b, n, d in zip(starts, shape, whole, strict=True)):
         raise RangeError(f"a slice of {list(shape)} from {starts} is outside {list(whole)}")

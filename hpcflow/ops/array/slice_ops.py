@@ -125,7 +125,7 @@ def _advanced(x: Tensor, parts: tuple[Any, ...]) -> Tensor:
         index.dtype.kind == "b" for _, index in many
     ):
         raise ShapeError(
-            "several tensors of indices must stand side by side in front, without masks",
+            "several index tensors must be adjacent and come first, without masks",
             hint="hf.transpose the axes to the front, or use hf.gather and hf.boolean_mask",
         )
     return one("GatherNd", [x, _columns([index for _, index in many])], {})
@@ -183,7 +183,10 @@ def strided_slice(
     begins, ends = _entries(begin), _entries(end)
     steps = [1] * len(begins) if strides is None else _entries(strides)
     if not len(begins) == len(ends) == len(steps):
-        raise ShapeError(f"{len(begins)} begins, {len(ends)} ends and {len(steps)} strides")
+        raise ShapeError(
+            "strided_slice: begin, end and strides have different lengths: "
+            f"{len(begins)}, {len(ends)} and {len(steps)}"
+        )
     key: list[Any] = []
     for i, (b, e, s) in enumerate(zip(begins, ends, steps, strict=True)):
         bit = 1 << i
@@ -226,8 +229,8 @@ def _slice(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
         if counts not in (None, (None,), (len(x.shape),)):
             raise ShapeError(
                 f"slice: begin of shape {show(begin.shape)} and size of shape "
-                f"{show(length.shape)} for a tensor of shape {show(x.shape)}",
-                hint="begin and size have an entry for each axis",
+                f"{show(length.shape)} do not fit a tensor of shape {show(x.shape)}",
+                hint="give begin and size one entry for each axis",
             )
     starts = (None,) * len(x.shape) if begin.value is None else tuple(map(int, begin.value))
     out: list[int | None] = []
@@ -281,7 +284,7 @@ def slice(input_: Any, begin: Any, size: Any, name: str | None = None) -> Tensor
         if len(starts) != len(lengths):
             raise ShapeError(
                 f"slice: begin {list(starts)} and size {list(lengths)} are of different lengths",
-                hint="begin and size have an entry for each axis",
+                hint="give begin and size one entry for each axis",
             )
         if x.shape is not None:
             static = [Spec(np.dtype(int32), (len(v),), np.array(v)) for v in (starts, lengths)]
@@ -311,7 +314,7 @@ def boolean_mask(tensor: Any, mask: Any, name: str | None = None, axis: Any = No
     x, m = convert_to_tensor(tensor), convert_to_tensor(mask, bool_)
     axis = 0 if axis is None else axis
     if not m.shape:
-        raise ShapeError(f"a mask of shape {show(m.shape)}; its rank must be known, and not 0")
+        raise ShapeError(f"a mask must have a known rank of at least 1, not shape {show(m.shape)}")
     many, axis = len(m.shape), one_axis(axis)
     if isinstance(axis, Tensor):
         axis = one("FloorMod", [one("Cast", [axis], {"dtype": int32}), rank(x)])

@@ -50,14 +50,16 @@ def _known(given: Any, what: str) -> np.ndarray:
         raise ShapeError(f"{what} must be known when the graph is built", line=user_line())
     found = np.asarray(value)
     if found.dtype.kind not in "iu" and found.size:
-        raise ArgumentError(f"{what} is integers, not {shown(given)}", line=user_line())
+        raise ArgumentError(f"{what} must be integers, not {shown(given)}", line=user_line())
     return found
 
 
 def _pairs(given: Any, what: str) -> list[list[int]]:
     found = _known(given, what)
     if found.size and found.shape[1:] != (2,):
-        raise ArgumentError(f"{what} is pairs of integers, not {shown(given)}", line=user_line())
+        raise ArgumentError(
+            f"{what} must be pairs of integers, not {shown(given)}", line=user_line()
+        )
     return [[int(a), int(b)] for a, b in found.reshape(-1, 2)]
 
 
@@ -92,7 +94,8 @@ def space_to_batch_nd(
     rank, spatial = _rank(x, "space_to_batch"), len(block)
     if len(pads) != spatial or rank < 1 + spatial or any(b < 1 for b in block):
         raise ShapeError(
-            f"blocks {block} with paddings {pads} for shape {show(x.shape)}", line=user_line()
+            f"block_shape {block} and paddings {pads} do not fit shape {show(x.shape)}",
+            line=user_line(),
         )
     with get_default_graph().name_scope(name or "SpaceToBatchND"):
         x = pad(x, [(0, 0), *pads, *[(0, 0)] * (rank - 1 - spatial)])
@@ -137,7 +140,8 @@ def batch_to_space_nd(input: Any, block_shape: Any, crops: Any, name: str | None
     rank, spatial = _rank(x, "batch_to_space"), len(block)
     if len(cuts) != spatial or rank < 1 + spatial or any(c < 0 for pair in cuts for c in pair):
         raise ShapeError(
-            f"blocks {block} with crops {cuts} for shape {show(x.shape)}", line=user_line()
+            f"block_shape {block} and crops {cuts} do not fit shape {show(x.shape)}",
+            line=user_line(),
         )
     with get_default_graph().name_scope(name or "BatchToSpaceND"):
         n, *rest = sizes_of(x)
@@ -152,7 +156,9 @@ def batch_to_space_nd(input: Any, block_shape: Any, crops: Any, name: str | None
         wide = [_times(size, b) for size, b in zip(rest, block, strict=False)]
         for size, (a, b) in zip(wide, cuts, strict=True):
             if not isinstance(size, Tensor) and a + b > size:
-                raise ShapeError(f"crops {[a, b]} of an axis of size {size}", line=user_line())
+                raise ShapeError(
+                    f"crops {[a, b]} are larger than an axis of size {size}", line=user_line()
+                )
         x = _under(x, [n, *wide, *rest[spatial:]])
         keys = [np.s_[a : -b or None] for a, b in cuts]
         return getitem(x, (np.s_[:], *keys))
@@ -203,8 +209,10 @@ def _known_length(block: Tensor) -> tuple[int]:
 def _channels_last(x: Tensor, data_format: str) -> Tensor:
     if data_format not in ("NHWC", "NCHW"):
         raise ShapeError(f"data_format {data_format!r} is neither 'NHWC' nor 'NCHW'")
-    if _rank(x, "space and depth") != 4:
-        raise ShapeError(f"space and depth are of images, not of shape {show(x.shape)}")
+    if _rank(x, "space_to_depth") != 4:
+        raise ShapeError(
+            f"space_to_depth and depth_to_space take images of rank 4, not shape {show(x.shape)}"
+        )
     return x if data_format == "NHWC" else transpose(x, [0, 2, 3, 1])
 
 
@@ -265,9 +273,12 @@ def extract_image_patches(
     x = as_images(images)
     for given in (ksizes, strides, rates):
         if len(given) != 4 or given[0] != 1 or given[3] != 1 or min(given) < 1:
-            raise ShapeError(f"{list(given)} is not [1, rows, columns, 1]", line=user_line())
+            raise ShapeError(
+                f"ksizes, strides and rates must be [1, rows, columns, 1], not {list(given)}",
+                line=user_line(),
+            )
     if _rank(x, "extract_image_patches") != 4:
-        raise ShapeError(f"patches are of images, not of shape {show(x.shape)}")
+        raise ShapeError(f"extract_image_patches takes images of rank 4, not shape {show(x.shape)}")
     if padding not in ("SAME", "VALID"):
         raise ShapeError(f"padding {padding!r} is neither 'SAME' nor 'VALID'")
     with get_default_graph().name_scope(name or "ExtractImagePatches"):

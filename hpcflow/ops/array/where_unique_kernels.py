@@ -68,7 +68,7 @@ def _invert(xp: Any, node: Node) -> Callable[..., Any]:
         counts = xp.bincount(x.astype(np.int64), minlength=x.size)
         if x.size and int(counts.max()) > 1:
             twice = int(xp.argmax(counts))
-            raise RangeError(f"invert_permutation: {twice} is there {int(counts[twice])} times")
+            raise RangeError(f"invert_permutation: {twice} occurs {int(counts[twice])} times")
         out[x] = xp.arange(x.size, dtype=out.dtype)
 
     return run

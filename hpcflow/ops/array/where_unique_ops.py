@@ -56,10 +56,13 @@ def _search(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     require_equal("searchsorted", inputs)
     row, values = (s.shape for s in inputs)
     if row == () or values == ():
-        raise ShapeError("searchsorted needs a sorted last axis, and values along one")
+        raise ShapeError("searchsorted takes tensors of rank 1 or more, not a scalar")
     if row is not None and values is not None:
         if len(row) != len(values):
-            raise ShapeError(f"searchsorted of {show(values)} in {show(row)}: the ranks differ")
+            raise ShapeError(
+                f"searchsorted: values {show(values)} and sorted_sequence {show(row)} "
+                "have different ranks"
+            )
         values = (*(merge(row[:-1], values[:-1]) or ()), values[-1])
     return [Spec(attrs["dtype"], values)]
 
@@ -67,7 +70,7 @@ def _search(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 def _first(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     require("first_in_row", inputs[0], "iu")
     if inputs[0].shape == ():
-        raise ShapeError("first_in_row of a scalar")
+        raise ShapeError("first_in_row needs a tensor with rows, not a scalar")
     return [Spec(bool_, inputs[0].shape)]
 
 

@@ -55,7 +55,7 @@ def _made(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     return [Spec(dtype, shape) for dtype, shape in attrs["made"]]
 
 
-_PLAN = NoGrad("made when the plan is made, after gradients are taken")
+_PLAN = NoGrad("inserted when the plan is made, after gradients are computed")
 _FRAME: Attrs = {"infer": _made, "grad": _PLAN, "stateful": True, "work": "start"}
 op("Loop", control_flow="loop", **_FRAME)
 op("LoopAcross", control_flow="loop", across_tasks=True, waits=True, **_FRAME)
@@ -110,7 +110,7 @@ def cond(
     """
     if isinstance(pred, bool):
         raise DTypeError(
-            f"the predicate of cond is the Python bool {pred}, which is known now",
+            f"the predicate of cond must be a tensor, not the Python bool {pred}",
             line=user_line(),
             hint="use Python's if, or hf.constant",
         )
@@ -128,7 +128,7 @@ def cond(
     for a, b in zip(then.results, other.results, strict=True):
         if a.dtype != b.dtype:
             raise DTypeError(
-                f"the branches of cond give {a.dtype} ({a.name!r}) and {b.dtype} ({b.name!r})",
+                f"the branches of cond return {a.dtype} ({a.name!r}) and {b.dtype} ({b.name!r})",
                 line=user_line(),
                 hint="hf.cast one of them",
             )
@@ -164,7 +164,7 @@ def _value(leaf: Any) -> Any:
     """A leaf as a tensor, or as a composite tensor."""
     if isinstance(leaf, Operation):
         raise GraphError(
-            f"{leaf.name!r} is an operation among tensors",
+            f"the result must hold tensors only; {leaf.name!r} is an operation",
             line=leaf.line,
             hint="return tensors under hf.control_dependencies([operation])",
         )
@@ -251,7 +251,9 @@ def while_loop(
     previous one has ended.
     """
     if history not in HISTORIES:
-        raise GraphError(f"history is {history!r}", hint=f"one of {', '.join(HISTORIES)}")
+        raise GraphError(
+            f"history {history!r} is not known", hint=f"use one of {', '.join(HISTORIES)}"
+        )
     if maximum_iterations is not None:
         return _counted(**locals())
     history = "host" if swap_memory and history == "keep" else history
@@ -359,10 +361,10 @@ def _shapes_of(invariants: Any, like: Any) -> list[Any]:
 def _check_predicate(pred: Tensor) -> None:
     if pred.dtype != bool_ or pred.shape not in (None, ()):
         raise ShapeError(
-            f"the condition of a loop is a scalar bool, not {pred.dtype} {show(pred.shape)}",
+            f"the condition of a loop must be a scalar bool, not {pred.dtype} {show(pred.shape)}",
             op=pred.op.name,
             line=pred.op.line,
-            hint="hf.reduce_any or hf.reduce_all makes one of many",
+            hint="reduce it with hf.reduce_any or hf.reduce_all",
         )
 
 
@@ -370,7 +372,7 @@ def _next_values(made: Any, structure: Any, single: bool) -> Any:
     """The result of the body as tensors, checked against the loop variables."""
     if not isinstance(made, (list, tuple, dict)) or single:
         made = [made]
-    nested_structure.same(structure, made, "the loop variables and what the body gives")
+    nested_structure.same(structure, made, "the loop variables and the result of the body")
     return nested_structure.mapped(_value, made)
 
 

@@ -70,7 +70,7 @@ def py_func(
 def _layout(data: Any, what: str) -> tuple[list[Tensor], tuple[str | None, ...]]:
     """The tensors of `data`, and its texts with None for each tensor."""
     if isinstance(data, (str, Tensor)) or not isinstance(data, (list, tuple)):
-        raise GraphError(f"{what} takes a list of tensors and texts, not {data!r}")
+        raise GraphError(f"{what} takes a list of tensors and strings, not {data!r}")
     layout = tuple(d if isinstance(d, str) else None for d in data)
     return [convert_to_tensor(d) for d in data if not isinstance(d, str)], layout
 

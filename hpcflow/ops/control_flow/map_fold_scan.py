@@ -26,7 +26,9 @@ class _Columns:
         self.structure = elems
         leaves = [convert_to_tensor(leaf) for leaf in nested_structure.flatten(elems)]
         if not leaves:
-            raise ShapeError(f"{shown(elems)} are no tensors to go through", line=user_line())
+            raise ShapeError(
+                f"elems must hold at least one tensor, not {shown(elems)}", line=user_line()
+            )
         for leaf in leaves:
             if leaf.shape == ():
                 raise ShapeError(f"{leaf.name!r} is a scalar and has no elements", op=leaf.op.name)
@@ -84,7 +86,7 @@ def map_fn(
 
         def step(i: Tensor, arrays: Sequence[TensorArray]) -> Any:
             values = fn(given.at(i))
-            nested_structure.same(kinds, values, "dtype and what the function gives")
+            nested_structure.same(kinds, values, "dtype and the result of the function")
             pairs = zip(arrays, nested_structure.flatten(values), strict=True)
             return add(i, 1), [array.write(i, value) for array, value in pairs]
 
@@ -182,7 +184,7 @@ def scan(
 
         def step(i: Tensor, value: Any, arrays: Sequence[TensorArray]) -> Any:
             new = fn(value, given.at(i))
-            nested_structure.same(first, new, "the initializer and what the function gives")
+            nested_structure.same(first, new, "the initializer and the result of the function")
             pairs = zip(arrays, nested_structure.flatten(new), strict=True)
             return move(i), new, [array.write(i, v) for array, v in pairs]
 

@@ -334,7 +334,8 @@ class TensorArray:
             known = merge(self.element_shape, shape)
         except ShapeError:
             raise ShapeError(
-                f"an element of shape {show(shape)} is written to a TensorArray of elements "
+                f"an element of shape {show(shape)} does not fit a TensorArray with "
+                "elements of shape "
                 f"{show(self.element_shape)}",
                 hint="infer_shape=False lets elements have different shapes",
             ) from None

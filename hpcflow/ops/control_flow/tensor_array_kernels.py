@@ -60,8 +60,8 @@ class Elements:
         if shape is not None:
             return xp.zeros(shape, node.attrs["dtype"])
         raise RangeError(
-            f"element {i} of a TensorArray is read before it is written, its shape is not known",
-            hint="write every element, or tell element_shape",
+            f"element {i} of a TensorArray is read before it is written, and its shape is unknown",
+            hint="write every element, or give element_shape",
         )
 
     def shape_of(self, i: int, told: tuple[int | None, ...] | None) -> tuple[int, ...] | None:
@@ -156,7 +156,9 @@ def _scatter(xp: Any, node: Node) -> Callable[..., Any]:
     def run(array: Elements, indices: Any, value: Any) -> Elements:
         whole = xp.array(value)
         if len(indices) != len(whole):
-            raise ShapeError(f"{len(indices)} indices for {len(whole)} elements")
+            raise ShapeError(
+                f"scatter of a TensorArray: {len(indices)} indices do not fit {len(whole)} elements"
+            )
         for k, i in enumerate(indices.tolist()):
             write(array, i, whole[k])
         return array
@@ -172,7 +174,7 @@ def _of_told(joined: Any, node: Node) -> Any:
     told = node.outputs[0].shape
     if told and told[0] not in (None, len(joined)):
         raise ShapeError(
-            f"the elements joined have {len(joined)} rows, but {told[0]} were said",
+            f"the concatenated elements have {len(joined)} rows, not the expected {told[0]}",
             hint="infer_shape=False lets elements have different lengths",
         )
     return joined
@@ -196,14 +198,16 @@ def _split(xp: Any, node: Node) -> Callable[..., Any]:
         whole, at = xp.array(value), 0
         if len(lengths) != array.size and not array.dynamic:
             raise ShapeError(
-                f"{len(lengths)} lengths for a TensorArray of {array.size} elements",
-                hint="one length for each element, or dynamic_size=True",
+                f"split: {len(lengths)} lengths do not fit a TensorArray of {array.size} elements",
+                hint="give one length for each element, or dynamic_size=True",
             )
         for i, length in enumerate(lengths.tolist()):
             array.put(i, whole[at : at + length])
             at += length
         if at != len(whole):
-            raise ShapeError(f"lengths of {at} in all for {len(whole)} rows")
+            raise ShapeError(
+                f"split: the lengths add up to {at}, but the value has {len(whole)} rows"
+            )
         return array
 
     return run

@@ -53,7 +53,10 @@ class ReaderBase:
     def __init__(self, kind: str, name: str | None, **facts: int) -> None:
         for fact, value in facts.items():
             if not isinstance(value, (int, np.integer)) or value < 0:
-                raise ShapeError(f"{fact}={value!r} of a reader", line=user_line())
+                raise ShapeError(
+                    f"{fact} of a reader must be an integer of 0 or more, not {value!r}",
+                    line=user_line(),
+                )
         graph = get_default_graph().root
         attrs = {"kind": kind, **{fact: int(value) for fact, value in facts.items()}}
         with at_root(graph):
@@ -107,14 +110,14 @@ def _queue(given: Any) -> Tensor:
     if isinstance(given, QueueBase):
         if given.dtypes != [string]:
             raise GraphError(
-                f"a reader takes the names of files; queue {given.name!r} has {given.dtypes}",
+                f"a reader takes a queue of file names; queue {given.name!r} holds {given.dtypes}",
                 line=user_line(),
                 hint="hf.train.string_input_producer([names])",
             )
         return given.queue_ref
     if isinstance(given, Tensor) and given.dtype == resource:
         return given
-    raise GraphError(f"{given!r} is no queue", line=user_line())
+    raise GraphError(f"{given!r} is not a queue", line=user_line())
 
 
 class TextLineReader(ReaderBase):
@@ -154,7 +157,10 @@ class FixedLengthRecordReader(ReaderBase):
         name: str | None = None,
     ) -> None:
         if not isinstance(record_bytes, (int, np.integer)) or record_bytes < 1:
-            raise ShapeError(f"records of {record_bytes!r} bytes", line=user_line())
+            raise ShapeError(
+                f"record_bytes must be an integer of 1 or more, not {record_bytes!r}",
+                line=user_line(),
+            )
         sizes = {"header_bytes": header_bytes or 0, "footer_bytes": footer_bytes or 0}
         hop = hop_bytes or record_bytes
         super().__init__("FixedLength", name, record_bytes=record_bytes, hop_bytes=hop, **sizes)

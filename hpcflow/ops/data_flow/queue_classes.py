@@ -58,11 +58,11 @@ class QueueBase:
             )
         first, *others = queues
         if any(q._dtypes != first._dtypes or q._names != first._names for q in others):
-            raise DTypeError("queues to choose from have the same dtypes and names")
+            raise DTypeError("the queues of from_list must have the same dtypes and names")
         shapes = _common([q._shapes for q in queues])
         handles = [h for q in queues for h in q._handles]
         if len(handles) != len(queues):
-            raise GraphError("a choice of queues cannot be chosen from again")
+            raise GraphError("from_list does not take a queue that from_list returned")
         chosen = convert_to_tensor(index) if others else None
         return QueueBase(first._dtypes, shapes, first._names, handles, chosen)
 
@@ -208,7 +208,10 @@ class RandomShuffleQueue(QueueBase):
         types, least = _types(dtypes), whole(min_after_dequeue, "min_after_dequeue")
         full = _full(_shapes(shapes))
         if least < 0 or 0 <= capacity <= least:
-            raise GraphError(f"capacity {capacity} cannot keep {least} elements and give others")
+            raise GraphError(
+                f"capacity {capacity} must be greater than min_after_dequeue {least}, "
+                "which must be 0 or more"
+            )
         attrs = {"capacity": capacity, "min_after_dequeue": least, "shared_name": shared_name}
         attrs |= {"key": _key(shared_name or name, seed), **by_session(seed)}
         handle = _handle("RandomShuffleQueue", types, full, attrs, name)
@@ -266,7 +269,7 @@ def _handle(
 ) -> Tensor:
     graph = get_default_graph().root
     if attrs["capacity"] == 0:
-        raise GraphError("a queue of capacity 0 could never be filled", hint="-1 is no limit")
+        raise GraphError("a queue of capacity 0 could never be filled", hint="-1 means no limit")
     attrs = attrs | {"capacity": int(attrs["capacity"])}
     attrs |= {"component_types": tuple(types), "shapes": shapes}
     with at_root(graph):
@@ -290,7 +293,7 @@ def _full(shapes: Shapes) -> Shapes:
     if shapes is not None and not all(is_known(shape) for shape in shapes):
         raise ShapeError(
             "the shapes of a queue's components must be known",
-            hint="PaddingFIFOQueue takes None for sizes that vary, no shapes at all fit any",
+            hint="use a PaddingFIFOQueue for sizes of None, or give no shapes to allow any",
         )
     return shapes
 
@@ -314,7 +317,7 @@ def _checked_names(names: Any, count: int) -> tuple[str, ...] | None:
     if not isinstance(names, (list, tuple)):
         names = [names]
     if len(names) != count or not all(isinstance(n, str) for n in names):
-        raise GraphError(f"{count} components need as many names, as text, not {list(names)}")
+        raise GraphError(f"{count} components need as many names, as strings, not {list(names)}")
     return tuple(names)
 
 

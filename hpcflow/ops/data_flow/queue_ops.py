@@ -56,7 +56,7 @@ def _enqueue(many: bool) -> Any:
             if spec.dtype != dtype:
                 raise DTypeError(f"component {i} is {spec.dtype}; the queue takes {dtype}")
             if many and spec.shape is not None and not spec.shape:
-                raise ShapeError(f"component {i} is a scalar; rows are needed")
+                raise ShapeError(f"component {i} is a scalar; enqueue_many needs rows")
             need = (None, *shape) if many and shape is not None else shape
             try:
                 merge(spec.shape, need)
@@ -83,12 +83,12 @@ def _rows(exact: bool) -> Any:
         merge(count.shape, ())
         size = int(count.value) if exact and count.value is not None else None
         if size is not None and size < 0:
-            raise ShapeError(f"{size} elements cannot be taken")
+            raise ShapeError(f"the number of elements to dequeue must be at least 0, not {size}")
         found = []
         for dtype, shape in _components(attrs):
             if shape is None:
                 raise ShapeError(
-                    "several elements of a queue without shapes cannot be joined",
+                    "several elements of a queue without shapes cannot be concatenated",
                     hint="give the queue the shapes of its components",
                 )
             found.append(Spec(dtype, (size, *shape)))

@@ -48,7 +48,7 @@ def convert_image_dtype(
     x, to = convert_to_tensor(image), as_dtype(dtype)
     for kind in (x.dtype, to):
         if kind.kind not in "iuf":
-            raise DTypeError(f"images are integers or floats, not {kind}", line=user_line())
+            raise DTypeError(f"images must be integers or floats, not {kind}", line=user_line())
     if x.dtype == to:
         return identity(x, name)
     with get_default_graph().name_scope(name or "convert_image"):
@@ -92,7 +92,7 @@ def adjust_contrast(images: Any, contrast_factor: Any) -> Tensor:
 def adjust_gamma(image: Any, gamma: Any = 1, gain: Any = 1) -> Tensor:
     """`gain * value ** gamma`, on the scale from 0 to 1."""
     if not isinstance(gamma, Tensor) and gamma < 0:
-        raise ArgumentError(f"a gamma of {shown(gamma)} is below 0", line=user_line())
+        raise ArgumentError(f"gamma must be at least 0, not {shown(gamma)}", line=user_line())
     x, back = _as_float(image)
     return back(multiply(pow(x, cast(gamma, x.dtype)), cast(gain, x.dtype)))
 

@@ -55,7 +55,7 @@ def _positions(size: Any, out: Any, align_corners: bool, half_pixel_centers: boo
 def _checked(align_corners: bool, half_pixel_centers: bool) -> None:
     if align_corners and half_pixel_centers:
         raise ArgumentError(
-            "align_corners and half_pixel_centers exclude each other", line=user_line()
+            "align_corners and half_pixel_centers cannot both be True", line=user_line()
         )
 
 
@@ -129,9 +129,9 @@ def resize_images(
     }
     if method not in ways:
         raise ArgumentError(
-            f"resize_images by method {shown(method)}",
+            f"resize_images: method {shown(method)} is not known",
             line=user_line(),
-            hint="ResizeMethod.BILINEAR and ResizeMethod.NEAREST_NEIGHBOR are there",
+            hint="use ResizeMethod.BILINEAR or ResizeMethod.NEAREST_NEIGHBOR",
         )
     x = image_tensor(images, "resize_images")
     h, wanted = height_axis(x), _sizes(size)

@@ -49,7 +49,7 @@ def image_tensor(x: Any, what: str) -> Tensor:
             f"not shape {show(t.shape)}",
             op=t.op.name,
             line=user_line(),
-            hint="x.set_shape([...]) says what is known",
+            hint="give what is known by x.set_shape([...])",
         )
     return t
 
@@ -102,7 +102,7 @@ def rot90(image: Any, k: Any = 1, name: str | None = None) -> Tensor:
     x = image_tensor(image, "rot90")
     turns = k.constant if isinstance(k, Tensor) else k
     if turns is None or int(turns) != turns:
-        raise ArgumentError(f"rot90 turns by a known whole k, not {shown(k)}", line=user_line())
+        raise ArgumentError(f"rot90 needs a constant integer k, not {shown(k)}", line=user_line())
     h, turns = height_axis(x), int(turns) % 4
     if turns == 1:
         return identity(transpose_image(reverse(x, [h + 1])), name)
@@ -138,7 +138,8 @@ def _check_inside(at: Any, length: Any, whole: Any, what: str) -> None:
     told = [n for n in (at, length) if isinstance(n, int)]
     if any(n < 0 for n in told) or (whole is not None and len(told) == 2 and at + length > whole):
         raise ShapeError(
-            f"{what}: {length} elements from {at} are not inside of {whole}", line=user_line()
+            f"{what}: {length} elements from {at} are outside an axis of size {whole}",
+            line=user_line(),
         )
 
 

@@ -38,20 +38,22 @@ def parse(equation: str, count: int) -> tuple[list[str], str]:
     """
     text = equation.replace(" ", "").replace("...", "\0")
     if "." in text:
-        raise ShapeError(f"einsum {equation!r} has dots that are no '...'")
+        raise ShapeError(f"einsum {equation!r} has dots that are not part of '...'")
     text = text.replace("\0", ".")
     left, arrow, out = text.partition("->")
     terms = left.split(",")
     if len(terms) != count:
-        raise ShapeError(f"einsum {equation!r} has {len(terms)} inputs, {count} are given")
+        raise ShapeError(f"einsum {equation!r} has {len(terms)} inputs, but {count} are given")
     if not arrow:
         once = sorted(c for c in set(left) if left.count(c) == 1 and c not in ",.")
         out = ("." if "." in left else "") + "".join(once)
     for term in (*terms, out):
         if set(term) - {".", *string.ascii_letters} or term.count(".") > 1:
-            raise ShapeError(f"einsum {equation!r}: {term!r} is not labels and at most one '...'")
+            raise ShapeError(f"einsum {equation!r}: {term!r} must be letters and at most one '...'")
     if len(set(out)) != len(out) or set(out) - set(left):
-        raise ShapeError(f"einsum {equation!r}: the output's labels are inputs', each once")
+        raise ShapeError(
+            f"einsum {equation!r}: each output label must occur in an input, and once in the output"
+        )
     return terms, out
 
 
@@ -62,7 +64,9 @@ def _split(term: str, given: Shape) -> tuple[list[tuple[str, int | None]], Shape
         return [(c, None) for c in before + after], None if dots else ()
     named = len(before) + len(after)
     if len(given) < named or (len(given) > named and not dots):
-        raise ShapeError(f"einsum: labels {term.replace('.', '...')!r} for shape {show(given)}")
+        raise ShapeError(
+            f"einsum: labels {term.replace('.', '...')!r} do not fit shape {show(given)}"
+        )
     first, last = given[: len(before)], given[len(given) - len(after) :]
     pairs = list(zip(before + after, (*first, *last), strict=True))
     return pairs, given[len(before) : len(given) - len(after)]
@@ -175,9 +179,9 @@ def _told_pairs(x: Tensor, y: Tensor, axes: Any) -> tuple[Tensor, Tensor] | None
     if isinstance(axes, Tensor):
         if axes.shape is not None and len(axes.shape) != 2:
             raise ShapeError(
-                f"tensordot over {axes.name!r}, {show(axes.shape)}",
+                f"tensordot: axes {axes.name!r} have shape {show(axes.shape)}",
                 line=user_line(),
-                hint="a number that is known, or a tensor of shape [2, pairs]",
+                hint="give a constant integer, or a tensor of shape [2, pairs]",
             )
         return getitem(axes, 0), getitem(axes, 1)
     if has_tensors(axes):
@@ -188,7 +192,9 @@ def _told_pairs(x: Tensor, y: Tensor, axes: Any) -> tuple[Tensor, Tensor] | None
         return None
     if isinstance(axes, (int, np.integer)):
         if axes < 0:
-            raise ShapeError(f"tensordot over {axes} axes", line=user_line())
+            raise ShapeError(
+                f"tensordot: the number of axes must be at least 0, not {axes}", line=user_line()
+            )
         return constant(np.arange(-axes, 0)), constant(np.arange(axes))
     mine, its = (constant(np.array(static_axes(part), "i8")) for part in axes)
     return mine, its
@@ -211,17 +217,21 @@ def tensordot(a: Any, b: Any, axes: Any, name: str | None = None) -> Tensor:
     if isinstance(axes, (int, np.integer)):
         n = int(axes)
         if not 0 <= n <= min(left, right):
-            raise ShapeError(f"tensordot over {n} axes of {show(x.shape)} and {show(y.shape)}")
+            raise ShapeError(
+                f"tensordot: {show(x.shape)} and {show(y.shape)} cannot be contracted over {n} axes"
+            )
         pairs = [(left - n + i, i) for i in map(int, np.arange(n))]
     else:
         first, second = ([int(i) for i in np.atleast_1d(np.asarray(part))] for part in axes)
         if len(first) != len(second):
-            raise ShapeError(f"tensordot over axes {first} and {second}, not as many")
+            raise ShapeError(f"tensordot: axes {first} and {second} have different lengths")
         normalize_axes(first, left), normalize_axes(second, right)
         pairs = [(i % left, j % right) for i, j in zip(first, second, strict=True)]
     labels = string.ascii_letters
     if left + right > len(labels):
-        raise ShapeError(f"tensordot of {left + right} axes")
+        raise ShapeError(
+            f"tensordot supports at most {len(labels)} axes in all, not {left + right}"
+        )
     mine, its = labels[:left], list(labels[left : left + right])
     for i, j in pairs:
         its[j] = mine[i]

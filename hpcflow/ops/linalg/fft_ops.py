@@ -32,14 +32,14 @@ from hpcflow.ops.shape_inference import Attrs, one, require, require_rank, stati
 
 def _least_rank(type: str, spec: Spec, rank: int) -> None:
     if spec.shape is not None and len(spec.shape) < rank:
-        raise ShapeError(f"{type} over {rank} axes of shape {show(spec.shape)}")
+        raise ShapeError(f"{type} over {rank} axes needs that rank, not shape {show(spec.shape)}")
 
 
 def _fft(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     if inputs[0].dtype.kind != "c":
         raise DTypeError(
-            f"a Fourier transform of {inputs[0].dtype}",
-            hint="hf.cast(x, hf.complex64), or hf.spectral.rfft of real numbers",
+            f"a Fourier transform takes complex numbers, not {inputs[0].dtype}",
+            hint="use hf.cast(x, hf.complex64), or hf.spectral.rfft for real numbers",
         )
     _least_rank("a Fourier transform", inputs[0], attrs["rank"])
     return [Spec(inputs[0].dtype, inputs[0].shape)]
@@ -148,14 +148,16 @@ def _lengths(given: Any, rank: int) -> tuple[int, ...] | None:
     found = static_axes(given)
     lengths = (found,) if isinstance(found, int) else tuple(found or ())
     if len(lengths) != rank or min(lengths) < 1:
-        raise ShapeError(f"fft_length {lengths} for a transform over {rank} axes", line=user_line())
+        raise ShapeError(
+            f"fft_length must be {rank} positive sizes, not {lengths}", line=user_line()
+        )
     return lengths
 
 
 def _fitted(x: Tensor, wanted: Sequence[int]) -> Tensor:
     """`x` truncated or zero-padded to these sizes on its last axes."""
     if x.shape is None:
-        raise ShapeError("fft_length for a tensor of unknown rank", hint="tensor.set_shape")
+        raise ShapeError("fft_length needs a tensor of known rank", hint="use tensor.set_shape")
     lead = len(x.shape) - len(wanted)
     last: Shape = x.shape[lead:]
     if last == tuple(wanted):
@@ -221,7 +223,7 @@ def _rolled(x: Any, axes: Any, start: Callable[[Tensor], Tensor], name: str | No
     listed = static_axes(axes)
     if listed is None:
         if x.shape is None:
-            raise ShapeError("fftshift over all axes of a tensor of unknown rank")
+            raise ShapeError("fftshift over all axes needs a tensor of known rank")
         listed = tuple(i for i, _ in enumerate(x.shape))
     for axis in (listed,) if isinstance(listed, int) else listed:
         n = getitem(shape(x), axis)

@@ -59,7 +59,7 @@ def square(type: str, spec: Spec) -> tuple[Shape, int | None]:
     if lead is None:
         return None, None
     if rows is not None and columns is not None and rows != columns:
-        raise ShapeError(f"{type} of matrices {show(spec.shape)}, which are not square")
+        raise ShapeError(f"{type} needs square matrices, not shape {show(spec.shape)}")
     return lead, rows if columns is None else columns
 
 
@@ -80,7 +80,7 @@ def _solved(type: str) -> Infer:
         more, rows, columns = lapack(f"{type}'s right side", inputs[1])
         if n is not None and rows is not None and n != rows:
             pair = f"{show(inputs[0].shape)} and {show(inputs[1].shape)}"
-            raise ShapeError(f"{type} of {pair}: {n} is not {rows}")
+            raise ShapeError(f"{type} of {pair}: the numbers of rows, {n} and {rows}, differ")
         if lead is None or more is None:
             return [Spec(inputs[0].dtype, None)]
         joint = broadcast([lead, more])
@@ -306,8 +306,8 @@ def matrix_solve_ls(
     _, rows, columns = lapack("matrix_solve_ls", a.spec)
     if rows is None or columns is None:
         raise ShapeError(
-            f"matrix_solve_ls of {show(a.shape)}",
-            hint="the sizes of the matrices must be known, or fast=False",
+            f"matrix_solve_ls with fast=True needs known sizes, not {show(a.shape)}",
+            hint="give the sizes by set_shape, or use fast=False",
         )
     tall = rows >= columns
     turned = adjoint(a)
@@ -324,7 +324,7 @@ def _pseudo_inverse(a: Tensor) -> Tensor:
     s, u, v = make("Svd", [a], attrs).outputs
     widest = cast(reduce_max(shape(a)[-2:]), s.dtype) if a.shape is not None else None
     if widest is None:
-        raise ShapeError("matrix_solve_ls of matrices of unknown rank")
+        raise ShapeError("matrix_solve_ls needs matrices of known rank")
     rounding = {4: 1.2e-7, 8: 2.3e-16}[s.dtype.itemsize]
     limit = multiply(multiply(reduce_max(s, -1, True), widest), rounding)
     kept = greater(s, limit)

@@ -23,7 +23,7 @@ def _matmul(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     a, b = inputs[0].shape, inputs[1].shape
     for s in (a, b):
         if s is not None and len(s) < 2:
-            raise ShapeError(f"matmul of shape {show(s)}", hint="it takes matrices: rank 2 or more")
+            raise ShapeError(f"matmul takes matrices of rank 2 or more, not shape {show(s)}")
     if a is None or b is None:
         return [Spec(inputs[0].dtype, None)]
     rows, left = (a[-1], a[-2]) if attrs["transpose_a"] else (a[-2], a[-1])
@@ -31,7 +31,8 @@ def _matmul(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     if None not in (left, right) and left != right:
         turned = [" transposed" if attrs[k] else "" for k in ("transpose_a", "transpose_b")]
         raise ShapeError(
-            f"matmul of {show(a)}{turned[0]} and {show(b)}{turned[1]}: {left} is not {right}"
+            f"matmul of {show(a)}{turned[0]} and {show(b)}{turned[1]}: inner sizes {left} "
+            f"and {right} differ"
         )
     lead = broadcast([a[:-2], b[:-2]])
     assert lead is not None

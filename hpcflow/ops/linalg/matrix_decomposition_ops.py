@@ -80,7 +80,7 @@ def _qr_back(op: Operation, dq: Tensor | None, dr: Tensor | None) -> list[Any]:
     rows, columns = (None, None) if x.shape is None else x.shape[-2:]
     thin = not op.attrs["full_matrices"] or rows == columns
     if rows is None or columns is None or rows < columns or not thin:
-        return [NoGrad("it is known for thin factors of matrices, not wide ones")]
+        return [NoGrad("it is implemented for thin factors of matrices that are not wide")]
 
     def gradient() -> Tensor:
         of_q = zeros_like(q) if dq is None else dq
@@ -118,7 +118,7 @@ def _svd_back(op: Operation, ds: Tensor | None, *rest: Tensor | None) -> list[An
     whole = op.attrs["full_matrices"] and (rows is None or rows != columns)
     vectors = any(t is not None for t in rest)
     if vectors and (x.dtype.kind == "c" or whole):
-        return [NoGrad("of its vectors it is known for real matrices and thin factors")]
+        return [NoGrad("that of its vectors is implemented for real matrices and thin factors")]
 
     def gradient() -> Tensor:
         s, u, v = op.outputs if op.attrs["compute_uv"] else _factors(x)

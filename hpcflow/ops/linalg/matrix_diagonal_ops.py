@@ -66,7 +66,7 @@ def matrix_shape(type: str, spec: Spec) -> tuple[Shape, int | None, int | None]:
     if given is None:
         return None, None, None
     if len(given) < 2:
-        raise ShapeError(f"{type} of shape {show(given)}", hint="it takes matrices: rank 2 or more")
+        raise ShapeError(f"{type} takes matrices of rank 2 or more, not shape {show(given)}")
     return given[:-2], given[-2], given[-1]
 
 
@@ -79,7 +79,7 @@ def _least(a: int | None, b: int | None) -> int | None:
 def _diag(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     given = inputs[0].shape
     if given == ():
-        raise ShapeError("matrix_diag of a scalar")
+        raise ShapeError("matrix_diag takes a tensor of rank 1 or more, not a scalar")
     return [Spec(inputs[0].dtype, None if given is None else (*given, given[-1]))]
 
 
@@ -174,7 +174,7 @@ def diag(diagonal: Any, name: str | None = None) -> Tensor:
     """A tensor of twice the rank with diagonal `diagonal`, zeros elsewhere."""
     x = convert_to_tensor(diagonal)
     if x.shape == ():
-        raise ShapeError("diag of a scalar", line=user_line())
+        raise ShapeError("diag takes a tensor of rank 1 or more, not a scalar", line=user_line())
     flat = matrix_diag(reshape(x, [-1]))
     if x.shape is not None and None not in x.shape:
         return reshape(flat, [*x.shape, *x.shape], name)
@@ -193,7 +193,7 @@ def diag_part(input: Any, name: str | None = None) -> Tensor:
         rows = reduce_prod(first)
         return reshape(matrix_diag_part(reshape(x, [rows, rows])), first, name)
     if len(x.shape) % 2 or not x.shape:
-        raise ShapeError(f"diag_part of shape {show(x.shape)}", hint="its rank is even")
+        raise ShapeError(f"diag_part needs an even rank of 2 or more, not shape {show(x.shape)}")
     half = len(x.shape) // 2
     both = merge(x.shape[:half], x.shape[half:])
     assert both is not None
@@ -274,14 +274,17 @@ def norm(
     axes = axes_argument(axis)
     if isinstance(axes, Tensor) and axes.shape not in ((), (1,)):
         raise ShapeError(
-            f"norm over the axes {axes.name!r}, {show(axes.shape)}: only the step tells how many",
+            f"norm: the number of axes in {axes.name!r}, {show(axes.shape)}, is unknown",
             line=user_line(),
-            hint="one axis for vectors, given as a scalar, or two numbers for matrices",
+            hint="give one axis as a scalar for vectors, or two numbers for matrices",
         )
     if isinstance(axes, tuple) and len(axes) == 2:
         return _matrix_norm(x, ord, axes, keepdims, name)
     if isinstance(axes, tuple) and len(axes) != 1:
-        raise ShapeError(f"norm over axes {axes}", hint="one axis for vectors, two for matrices")
+        raise ShapeError(
+            f"norm takes one or two axes, not {axes}",
+            hint="give one axis for vectors, two for matrices",
+        )
     size_of = abs(x)
     if ord in ("euclidean", 2):
         return sqrt(reduce_sum(square(size_of), axes, keepdims), name)
@@ -290,7 +293,7 @@ def norm(
     if ord == np.inf:
         return reduce_max(size_of, axes, keepdims, name)
     if isinstance(ord, str) or not ord > 0:
-        raise ShapeError(f"{ord!r} is no order of a norm of vectors")
+        raise ShapeError(f"norm of vectors: order {ord!r} is not known")
     power = size_of.dtype.type(ord)
     total = reduce_sum(pow(size_of, power), axes, keepdims)
     return pow(total, size_of.dtype.type(1 / ord), name)
@@ -302,13 +305,15 @@ def _matrix_norm(
     if ord in ("euclidean", "fro"):
         return sqrt(reduce_sum(square(abs(x)), axes, keepdims), name)
     if ord not in (1, 2, np.inf):
-        raise ShapeError(f"{ord!r} is no order of a norm of matrices")
+        raise ShapeError(f"norm of matrices: order {ord!r} is not known")
     if x.shape is None:
-        raise ShapeError("a norm of matrices of unknown rank", hint="tensor.set_shape tells it")
+        raise ShapeError(
+            "norm of matrices needs a tensor of known rank", hint="use tensor.set_shape"
+        )
     rank = len(x.shape)
     first, second = (a % rank for a in axes)
     if first == second or max(first, second) >= rank:
-        raise ShapeError(f"a norm over axes {axes} of {show(x.shape)}")
+        raise ShapeError(f"norm of matrices: axes {axes} do not fit shape {show(x.shape)}")
     if ord == 2:
         order = [i for i in np.arange(rank).tolist() if i not in (first, second)]
         values = one("Svd", [transpose(x, [*order, first, second])],

@@ -13,13 +13,13 @@ from hpcflow.graph.op_registry import NoGrad, op
 from hpcflow.graph.static_shape import Spec, is_known, show
 from hpcflow.ops import flop_counts
 
-_MADE = NoGrad("made when a part is compiled, after gradients are taken")
+_MADE = NoGrad("inserted when a part is compiled, after gradients are computed")
 
 
 def _matrix(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
     (given,) = inputs
     if not is_known(given.shape) or len(given.shape or ()) != 2:
-        raise ShapeError(f"a matrix of a known size is packed, not {show(given.shape)}")
+        raise ShapeError(f"a packed matrix must have a known size, not {show(given.shape)}")
     return [Spec(given.dtype, given.shape)]
 
 

@@ -38,7 +38,10 @@ for _type, _name in UFUNCS.items():
 def no_zero(xp: Any, x: Any, y: Any) -> None:
     """Check integer divisors for zero; floats follow IEEE. Errors: NumericError."""
     if x.size and not xp.all(y):
-        raise NumericError("integers are divided by zero", hint="hf.where(hf.equal(y, 0), 1, y)")
+        raise NumericError(
+            "integers are divided by zero",
+            hint="replace zeros, e.g. by hf.where(hf.equal(y, 0), 1, y)",
+        )
 
 
 def truncated(xp: Any, x: Any, y: Any) -> Any:
@@ -68,7 +71,9 @@ def _pow(xp: Any, node: Node) -> Callable[..., Any]:
 
     def run(x: Any, y: Any, *out: Any) -> Any:
         if xp.any(y < 0):
-            raise NumericError("integers to negative powers", hint="hf.cast(x, hf.float32)")
+            raise NumericError(
+                "integers cannot be raised to negative powers", hint="hf.cast(x, hf.float32)"
+            )
         return xp.power(x, y, *out)
 
     return run

@@ -539,7 +539,7 @@ def where_v2(condition: Any, x: Any = None, y: Any = None, name: str | None = No
 
 def _cast(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     if "O" in (inputs[0].dtype.kind, attrs["dtype"].kind):
-        raise DTypeError("strings are not cast", hint="hf.string_to_number and hf.as_string read")
+        raise DTypeError("strings are not cast", hint="use hf.string_to_number or hf.as_string")
     for dtype in (inputs[0].dtype, attrs["dtype"]):
         if dtype in OPAQUE:
             raise DTypeError(f"Cast takes numbers, not {name_of(dtype)}")
@@ -617,7 +617,7 @@ def add_n(inputs: Sequence[Any], name: str | None = None) -> Tensor:
     """The sum of `inputs`, all of one shape, added from left to right."""
     tensors = [convert_to_tensor(t) for t in several(inputs, "add_n")]
     if not tensors:
-        raise ShapeError("add_n of no tensors")
+        raise ShapeError("add_n needs at least one tensor")
     if len(tensors) == 1:
         return tensors[0]
     if len(tensors) > 2:

@@ -30,7 +30,9 @@ def _bitcast(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     given, dtype = inputs[0], attrs["dtype"]
     have, want = given.dtype.itemsize, dtype.itemsize
     if have % want and want % have:
-        raise DTypeError(f"bitcast of {given.dtype} to {dtype}: the sizes do not go together")
+        raise DTypeError(
+            f"bitcast of {given.dtype} to {dtype}: neither size is a multiple of the other"
+        )
     if given.shape is None or have == want:
         return [Spec(dtype, given.shape)]
     if have > want:

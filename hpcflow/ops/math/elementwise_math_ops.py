@@ -208,7 +208,7 @@ def polyval(coeffs: Any, x: Any, name: str | None = None) -> Tensor:
     """The polynomial with coefficients `coeffs`, highest power first, at `x`."""
     x = convert_to_tensor(x)
     if not isinstance(coeffs, (list, tuple)):
-        raise ArgumentError(f"coeffs are a list, not {shown(coeffs)}", line=user_line())
+        raise ArgumentError(f"coeffs must be a list, not {shown(coeffs)}", line=user_line())
     with get_default_graph().name_scope(name or "polyval"):
         value = zeros_like(x)
         for i, coefficient in enumerate(coeffs):
@@ -247,7 +247,7 @@ def _cross(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     if spec.shape is None:
         return [spec]
     if not spec.shape or spec.shape[-1] not in (3, None):
-        raise ShapeError(f"cross of shape {show(spec.shape)}", hint="the last axis has size 3")
+        raise ShapeError(f"cross needs a last axis of size 3, not shape {show(spec.shape)}")
     return [Spec(spec.dtype, merge(spec.shape, (*spec.shape[:-1], 3)))]
 
 
@@ -272,7 +272,7 @@ def saturate_cast(value: Any, dtype: Any, name: str | None = None) -> Tensor:
     """`value` cast to another dtype, with values outside its range clipped."""
     x, dtype = convert_to_tensor(value), as_dtype(dtype)
     if kind_of(x.dtype) not in "iuf" or kind_of(dtype) not in "iuf":
-        raise DTypeError(f"saturate_cast from {x.dtype} to {dtype}", hint="hf.cast")
+        raise DTypeError(f"saturate_cast does not convert {x.dtype} to {dtype}", hint="use hf.cast")
     low, high = _held(x.dtype, dtype)
     if low is not None:
         x = clip_by_value(x, low, high)

@@ -17,7 +17,7 @@ def _bincount(xp: Any, node: Node) -> Callable[..., Any]:
     def run(numbers: Any, *weights: Any) -> Any:
         flat, more = numbers.reshape(-1), [w.reshape(-1) for w in weights]
         if flat.size and flat.min() < 0:
-            raise RangeError(f"bincount of {flat.min()}", hint="it counts numbers from 0 on")
+            raise RangeError(f"bincount counts integers of 0 or more, not {flat.min()}")
         count = max(low, int(flat.max()) + 1 if flat.size else 0)
         if high is not None and count > high:
             count, kept = high, flat < high

@@ -98,7 +98,10 @@ def bincount(
     attrs: Attrs = {"minlength": whole(minlength or 0, "minlength"), "dtype": as_dtype(dtype)}
     attrs["maxlength"] = None if maxlength is None else whole(maxlength, "maxlength")
     if min(attrs["minlength"], attrs["maxlength"] or 0) < 0:
-        raise ShapeError(f"bincount of a length from {minlength} to {maxlength}", line=user_line())
+        raise ShapeError(
+            f"bincount: minlength {minlength} and maxlength {maxlength} must be at least 0",
+            line=user_line(),
+        )
     return one("Bincount", inputs, attrs, name)
 
 
@@ -181,7 +184,7 @@ def histogram_fixed_width_bins(
     """
     known, told = told_count(nbins, "nbins")
     if known is not None and known < 1:
-        raise ShapeError(f"a histogram of {known} bins", line=user_line())
+        raise ShapeError(f"nbins must be at least 1, not {known}", line=user_line())
     told = [checked_sizes(n, "nbins", 1) for n in told]
     x = convert_to_tensor(values)
     limits = like(value_range, x)

@@ -41,7 +41,9 @@ def clip_by_norm(t: Any, clip_norm: Any, axes: Any = None, name: str | None = No
     """
     if isinstance(t, IndexedSlices):
         if axes is not None and 0 in (axes if isinstance(axes, (list, tuple)) else [axes]):
-            raise ShapeError("clip_by_norm of IndexedSlices along axis 0 alone", op=t.op.name)
+            raise ShapeError(
+                "clip_by_norm of IndexedSlices cannot reduce axis 0 alone", op=t.op.name
+            )
         t = sum_equal_rows(t)
         return t.with_values(clip_by_norm(t.values, clip_norm, axes, name))
     t = convert_to_tensor(t)
@@ -67,7 +69,7 @@ def global_norm(t_list: Sequence[Any], name: str | None = None) -> Tensor:
     """
     tensors = [_summed(t) for t in several(t_list, "global_norm") if t is not None]
     if not tensors:
-        raise ShapeError("global_norm of no tensors")
+        raise ShapeError("global_norm needs at least one tensor")
     return sqrt(add_n([reduce_sum(square(t)) for t in tensors]), name)
 
 

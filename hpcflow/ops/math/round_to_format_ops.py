@@ -53,7 +53,7 @@ def round_to_format(x: Any, format: str, saturate: bool = False, name: str | Non
     Errors: DTypeError for an unknown format.
     """
     if format not in FORMATS:
-        raise DTypeError(f"format {format!r} is not known", hint=f"known: {', '.join(FORMATS)}")
+        raise DTypeError(f"format {format!r} is not known", hint=f"use one of {', '.join(FORMATS)}")
     digits, lowest, largest, beyond, negative_zero = FORMATS[format]
     attrs: Attrs = {"digits": digits, "lowest": lowest, "largest": largest}
     attrs.update(beyond="largest" if saturate else beyond, negative_zero=negative_zero)

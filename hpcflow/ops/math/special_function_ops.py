@@ -49,7 +49,7 @@ digamma: Unary = unary(
 
 def _unknown(argument: str) -> NoGrad:
     """The gradient rule for a derivative without formula."""
-    return NoGrad(f"its derivative by {argument} has no formula here", none=True)
+    return NoGrad(f"its derivative with respect to {argument} is not implemented", none=True)
 
 
 polygamma: Binary = binary(
@@ -81,7 +81,7 @@ def _gamma_density(a: Tensor, x: Tensor) -> Tensor:
 _by_a: Binary = binary(
     "IgammaGradA",
     _F,
-    NoGrad("it is a derivative that is not differentiated again"),
+    NoGrad("second derivatives are not implemented"),
     "The derivative of `igamma` by its first argument.",
     None,
 )

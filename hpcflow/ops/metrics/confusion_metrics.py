@@ -203,7 +203,9 @@ def _limits(given: Any) -> list[float]:
         return [float(t) for t in given]
     except (TypeError, ValueError):
         raise ShapeError(
-            f"thresholds={given!r} of a metric", line=user_line(), hint="give a list of numbers"
+            f"thresholds of a metric must be numbers, not {given!r}",
+            line=user_line(),
+            hint="give a list of numbers",
         ) from None
 
 
@@ -239,9 +241,9 @@ def auc(
     """
     if curve not in ("ROC", "PR") or summation_method not in METHODS:
         raise ShapeError(
-            f"auc of curve {curve!r} by {summation_method!r}",
+            f"auc does not compute curve {curve!r} by {summation_method!r}",
             line=user_line(),
-            hint=f"curve is 'ROC' or 'PR', summation_method one of {METHODS}",
+            hint=f"use curve 'ROC' or 'PR' and a summation_method of {METHODS}",
         )
     if (curve, summation_method) == ("PR", "trapezoidal"):
         say_once(
@@ -301,7 +303,7 @@ def _interpolated(tp: Tensor, fp: Tensor, fn: Tensor) -> Tensor:
 
 def _rate_at(value: Any, what: str) -> None:
     if not isinstance(value, (int, float, np.number)) or not 0 <= value <= 1:
-        raise ShapeError(f"{what}={value!r}", line=user_line(), hint="give a number in [0, 1]")
+        raise ShapeError(f"{what} must be a number in [0, 1], not {value!r}", line=user_line())
 
 
 def sensitivity_at_specificity(

@@ -95,9 +95,9 @@ def mean_tensor(
         x = cast(convert_to_tensor(values), float32)
         if not is_known(x.shape):
             raise ShapeError(
-                f"metrics.mean_tensor of a tensor of shape {show(x.shape)}",
+                f"metrics.mean_tensor needs values of known shape, not {show(x.shape)}",
                 line=user_line(),
-                hint="its whole shape must be known: values.set_shape([...])",
+                hint="give the whole shape by values.set_shape([...])",
             )
         w = fitted_weights(weights, x)
         sums = {"total_tensor": weighted(x, w), "count_tensor": ones_like(x) if w is None else w}
@@ -218,7 +218,7 @@ def _class_count(num_classes: Any) -> int:
     given = convert_to_tensor(num_classes).constant
     if given is None or given.size != 1 or given.dtype.kind not in "iu" or int(given.item()) < 1:
         raise ShapeError(
-            f"num_classes={num_classes!r} is no number of classes known now",
+            f"num_classes must be a constant positive integer, not {num_classes!r}",
             line=user_line(),
             hint="give an integer of 1 or more",
         )

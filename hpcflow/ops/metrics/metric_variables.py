@@ -155,5 +155,5 @@ def whole(given: Any, what: str, least: int | None = None) -> int:
     is_int = isinstance(given, (int, np.integer)) and not isinstance(given, bool)
     if not is_int or (least is not None and given < least):
         hint = "give an integer" + ("" if least is None else f" of {least} or more")
-        raise ShapeError(f"{what}={given!r} of a metric", line=user_line(), hint=hint)
+        raise ShapeError(f"{what}={given!r} is not valid for a metric", line=user_line(), hint=hint)
     return int(given)

@@ -228,7 +228,7 @@ def _merge(node: Node, made: Any, tag: Any) -> Callable[..., None]:
         tags = [value.tag for value in message.value]
         if len(set(tags)) < len(tags):
             twice = next(t for t in tags if tags.count(t) > 1)
-            raise DataError(f"summary.merge: the tag {twice!r} is there twice")
+            raise DataError(f"summary.merge: the tag {twice!r} occurs twice")
 
     return fill
 

@@ -42,7 +42,9 @@ def _image(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     if dtype.kind == "u" and dtype != np.uint8:
         require("summary.image", inputs[0], "f")
     if shape is not None and shape[3] not in (None, 1, 3, 4):
-        raise ShapeError(f"images of {shape[3]} colors", hint="1: gray, 3: RGB, 4: RGBA")
+        raise ShapeError(
+            f"images have {shape[3]} channels", hint="give 1 (gray), 3 (RGB) or 4 (RGBA)"
+        )
     return [Spec(string, ())]
 
 
@@ -74,7 +76,7 @@ def _tagged(name: str, family: str | None, values: Sequence[Any]) -> Iterator[tu
 
 def _tag(name: str) -> str:
     if not isinstance(name, str) or not name.strip("/"):
-        raise GraphError(f"a summary cannot be called {name!r}", line=user_line())
+        raise GraphError(f"{name!r} is not a valid name of a summary", line=user_line())
     return _NOT_IN_TAGS.sub("_", name).lstrip("/")
 
 
@@ -86,7 +88,7 @@ def _collected(message: Tensor, collections: Any, default: Sequence[str]) -> Ten
 
 def _most(max_outputs: Any, what: str) -> int:
     if not isinstance(max_outputs, (int, np.integer)) or max_outputs < 1:
-        raise ShapeError(f"{what} of max_outputs={max_outputs!r}", hint="give 1 or more")
+        raise ShapeError(f"{what}: max_outputs must be at least 1, not {max_outputs!r}")
     return int(max_outputs)
 
 
@@ -168,7 +170,7 @@ def tensor_summary(
     `summary_metadata` is a `SummaryMetadata` message (of tensorboardX), or None.
     """
     if summary_description is not None:
-        raise GraphError("there is no summary_description", hint="put it in summary_metadata")
+        raise GraphError("summary_description is not supported", hint="put it in summary_metadata")
     x = convert_to_tensor(tensor)
     told = b"" if summary_metadata is None else summary_metadata.SerializeToString()
     return _tensor(name, x, collections, family, {"metadata": told, "display": display_name or ""})
@@ -196,7 +198,7 @@ def merge(inputs: Sequence[Any], collections: Any = None, name: str | None = Non
         raise GraphError(f"summary.merge takes a list, not {inputs!r}", line=user_line())
     messages = [convert_to_tensor(i) for i in inputs]
     if not messages:
-        raise GraphError("summary.merge of no summaries", line=user_line())
+        raise GraphError("summary.merge needs at least one summary", line=user_line())
     with name_scope(None if name is None else _tag(name), "Merge", messages):
         made = one("MergeSummary", messages, {}, "MergeSummary")
     return _collected(made, collections, [])

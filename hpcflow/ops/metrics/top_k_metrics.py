@@ -84,7 +84,7 @@ def _ranked(labels: Any, predictions_idx: Any) -> Ranked:
         z = cast(given, int64)
     if not guesses.shape or z.shape is None:
         raise ShapeError(
-            f"labels {show(z.shape)} and predictions {show(guesses.shape)} of metrics at k",
+            f"labels {show(z.shape)} and predictions {show(guesses.shape)} do not fit metrics at k",
             line=user_line(),
             hint="their ranks must be known; predictions have an axis of classes",
         )

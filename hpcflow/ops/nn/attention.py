@@ -54,7 +54,7 @@ def scaled_dot_product_attention(
             scale = rsqrt(cast(getitem(shape(q), -1), q.dtype))
     seen = None if mask is None else convert_to_tensor(mask)
     if seen is not None and seen.dtype != bool_:
-        raise ShapeError(f"a mask is of booleans, not {seen.dtype}", line=user_line())
+        raise ShapeError(f"a mask must hold booleans, not {seen.dtype}", line=user_line())
     if causal:
         past = _past(q, k)
         seen = past if seen is None else logical_and(seen, past)

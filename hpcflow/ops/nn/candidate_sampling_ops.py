@@ -61,7 +61,7 @@ def _draw(
     num_sampled, range_max = whole(num_sampled, "num_sampled"), whole(range_max, "range_max")
     if num_sampled < 1 or range_max < 1 or (unique and num_sampled > range_max):
         raise ShapeError(
-            f"{num_sampled} {'different ' * unique}classes of {range_max} cannot be drawn",
+            f"{num_sampled} {'different ' * unique}classes cannot be drawn from {range_max}",
             line=user_line(),
         )
     with get_default_graph().name_scope(name or f"{kind}_candidate_sampler"):
@@ -172,14 +172,16 @@ def fixed_unigram_candidate_sampler(
     counts = np.asarray(unigrams, float64)
     if counts.ndim != 1 or counts.size + num_reserved_ids != range_max or (counts < 0).any():
         raise ShapeError(
-            f"{counts.size} unigrams and {num_reserved_ids} reserved ids for {range_max} classes",
+            f"{counts.size} unigrams and {num_reserved_ids} reserved ids do not fit "
+            f"{range_max} classes",
             line=user_line(),
-            hint="give each class behind the reserved ones a count of at least 0",
+            hint="give each class after the reserved ones a count of at least 0",
         )
     weights = np.concatenate([np.zeros(num_reserved_ids), counts**distortion])
     if np.count_nonzero(weights) < (num_sampled if unique else 1):
         raise ShapeError(
-            f"{np.count_nonzero(weights)} classes have a count; {num_sampled} cannot be drawn",
+            f"{np.count_nonzero(weights)} classes have a count above 0; {num_sampled} "
+            "cannot be drawn",
             line=user_line(),
         )
     drawn = _draw(

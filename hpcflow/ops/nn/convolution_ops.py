@@ -33,11 +33,12 @@ def _check_filters(type: str, filters: Sizes, channels: int | None, groups: int)
     if None not in (channels, each) and channels != (each or 0) * groups:
         of = "" if groups == 1 else f" in {groups} groups"
         raise ShapeError(
-            f"{type}: {channels} channels for filters {show(filters)} of {each} channels{of}",
-            hint="filters are [*kernel, channels / groups, filters]",
+            f"{type}: {channels} channels do not fit filters {show(filters)} of {each} "
+            f"channels{of}",
+            hint="give filters of shape [*kernel, channels / groups, filters]",
         )
     if count is not None and count % groups:
-        raise ShapeError(f"{type}: {count} filters cannot be parted into {groups} groups")
+        raise ShapeError(f"{type}: {count} filters cannot be divided into {groups} groups")
 
 
 def _forward(type: str, x: Spec, filters: Sizes, attrs: Attrs) -> Sizes:

@@ -65,12 +65,12 @@ def embedding_lookup(
     shards = _shards(params)
     if partition_strategy not in ("mod", "div"):
         raise ShapeError(
-            f"partition_strategy {partition_strategy!r} is not known", hint="'mod' or 'div'"
+            f"partition_strategy {partition_strategy!r} is not known", hint="use 'mod' or 'div'"
         )
     with get_default_graph().name_scope(name or "embedding_lookup"):
         at = convert_to_tensor(ids)
         if at.dtype.kind not in "iu":
-            raise DTypeError(f"ids are integers; {at.name!r} is {at.dtype}", line=user_line())
+            raise DTypeError(f"ids must be integers; {at.name!r} is {at.dtype}", line=user_line())
         if len(shards) == 1:
             return _bounded(gather(shards[0], at), at, max_norm)
         flat = reshape(at, [-1])
@@ -85,7 +85,7 @@ def _shards(params: Any) -> list[Any]:
     many = isinstance(params, (list, tuple)) or hasattr(params, "partitions")
     shards = [_table(p) for p in (params if many else [params])]
     if not shards:
-        raise ShapeError("embedding_lookup in no tables", line=user_line())
+        raise ShapeError("embedding_lookup needs at least one table", line=user_line())
     rows = {s.shape[1:] for s in shards if s.shape is not None}
     if len(rows) > 1:
         raise ShapeError(
@@ -150,10 +150,12 @@ def embedding_lookup_sparse(
     Shapes: [sp_ids.dense_shape[0]] + row.
     """
     if combiner not in ("mean", "sqrtn", "sum"):
-        raise ShapeError(f"combiner {combiner!r} is not known", hint="'mean', 'sqrtn' or 'sum'")
+        raise ShapeError(f"combiner {combiner!r} is not known", hint="use 'mean', 'sqrtn' or 'sum'")
     for given in (sp_ids, sp_weights):
         if given is not None and not isinstance(given, SparseTensor):
-            raise DTypeError(f"ids and weights are SparseTensors, not {given!r}", line=user_line())
+            raise DTypeError(
+                f"ids and weights must be SparseTensors, not {given!r}", line=user_line()
+            )
     with get_default_graph().name_scope(name or "embedding_lookup_sparse"):
         rows = embedding_lookup(params, sp_ids.values, partition_strategy, max_norm=max_norm)
         segments = getitem(sp_ids.indices, (slice(None), 0))
@@ -224,7 +226,9 @@ def _two_axes(sp: SparseTensor) -> tuple[Tensor | None, SparseTensor]:
     """A sparse tensor as a matrix, and the sizes of its leading axes if its rank was not 2."""
     rank = rank_of(sp, "safe_embedding_lookup_sparse")
     if rank < 2:
-        raise ShapeError("ids of an embedding are a matrix or more", line=user_line())
+        raise ShapeError(
+            "safe_embedding_lookup_sparse needs ids of rank 2 or more", line=user_line()
+        )
     if rank == 2:
         return None, sp
     lead = getitem(sp.dense_shape, slice(0, rank - 1))

@@ -9,7 +9,7 @@ from hpcflow.graph.op_registry import NoGrad, lookup, op
 from hpcflow.graph.static_shape import Spec, merge
 from hpcflow.ops import flop_counts
 
-MADE_LATE = NoGrad("made when a part is compiled, after gradients are taken")
+MADE_LATE = NoGrad("inserted when a part is compiled, after gradients are computed")
 
 
 def _row(type: str, base: str, doc: str, **facts: Any) -> None:

@@ -35,9 +35,9 @@ def dilation2d(
     rows, columns = kernel[:2]
     if not rows or not columns:
         raise ShapeError(
-            f"dilation2d by a filter of shape {show(w.shape)}",
+            f"dilation2d needs a filter of known sizes of 1 or more, not shape {show(w.shape)}",
             line=user_line(),
-            hint="filter.set_shape([kh, kw, None]) tells the sizes of the window, 1 or more",
+            hint="give the sizes by filter.set_shape([kh, kw, None])",
         )
     attrs = slides(strides, padding, "NHWC", per_axis("rates", rates, 2, False), 2)
     out = slid("dilation2d", tuple(space), kernel[:2], attrs)

@@ -96,7 +96,7 @@ def _softmax(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     given = inputs[0].shape
     if given is not None:
         if not given:
-            raise ShapeError("softmax of a scalar")
+            raise ShapeError("softmax takes a tensor of rank 1 or more, not a scalar")
         normal_axis(attrs["axis"], len(given))
     return [Spec(inputs[0].dtype, given)]
 
@@ -163,7 +163,7 @@ def _bias_add(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     if value is None:
         return [Spec(inputs[0].dtype, None)]
     if not value:
-        raise ShapeError("bias_add to a scalar")
+        raise ShapeError("bias_add takes a value of rank 1 or more, not a scalar")
     last = merge(value[-1:], bias)
     assert last is not None
     return [Spec(inputs[0].dtype, (*value[:-1], *last))]
@@ -247,9 +247,9 @@ def _noise_sizes(given: Any, x: Tensor) -> Any:
         return given
     if x.shape is None or len(x.shape) != len(given):
         raise ShapeError(
-            f"noise_shape {list(given)} for a tensor of shape {show(x.shape)}",
+            f"noise_shape {list(given)} does not fit a tensor of shape {show(x.shape)}",
             line=user_line(),
-            hint="None stands for the size of the same axis: the ranks are equal",
+            hint="give the same rank; None stands for the size of that axis",
         )
     told = [getitem(shape(x), i) if d is None else d for i, d in enumerate(x.shape)]
     return [t if unknown else n for n, t, unknown in zip(given, told, free, strict=True)]
@@ -278,7 +278,7 @@ def _sparse_cross_entropy(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 
 def _but_last(given: Shape) -> Shape:
     if given == ():
-        raise ShapeError(f"logits of shape {show(given)}", hint="the last axis is the classes")
+        raise ShapeError("logits need a last axis of classes, not a scalar")
     return None if given is None else given[:-1]
 
 

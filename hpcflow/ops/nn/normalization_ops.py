@@ -331,7 +331,7 @@ def group_normalization(
     channels = x.shape[axis]
     if channels is None or groups < 1 or channels % groups:
         raise ShapeError(
-            f"{channels} channels cannot be parted into {groups} groups", line=user_line()
+            f"{channels} channels cannot be divided into {groups} groups", line=user_line()
         )
     whole = [getitem(shape(x), i) if d is None else d for i, d in enumerate(x.shape)]
     parted = [*whole[:axis], groups, channels // groups, *whole[axis + 1 :]]

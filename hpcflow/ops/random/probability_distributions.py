@@ -85,7 +85,10 @@ def kl_divergence(
     """The Kullback-Leibler divergence between two distributions of the same class."""
     if type(distribution_a) is not type(distribution_b):
         kinds = [type(d).__name__ for d in (distribution_a, distribution_b)]
-        raise ArgumentError(f"kl_divergence of {' and '.join(kinds)}", line=user_line())
+        raise ArgumentError(
+            f"kl_divergence needs distributions of one class, not {' and '.join(kinds)}",
+            line=user_line(),
+        )
     with get_default_graph().name_scope(name or "kl_divergence"):
         return distribution_a._from(distribution_b)
 

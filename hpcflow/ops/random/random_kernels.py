@@ -202,8 +202,8 @@ def _whole(xp: Any, node: Node) -> Callable[..., None]:
         nonlocal checked
         if out.size and not checked and (low >= high).any():
             raise RangeError(
-                f"random_uniform of integers from {low.min()} to below {high.min()}: none is there",
-                hint="maxval must be above minval",
+                f"random_uniform of integers: the range [{low.min()}, {high.min()}) is empty",
+                hint="give a maxval above minval",
             )
         checked = known  # no GPU synchronization each time
         shape = () if low.size == high.size == 1 else out.shape
@@ -234,8 +234,8 @@ def _from_double(xp: Any, node: Node, draw: Callable[..., Any], least: float) ->
         wrong = ~((values >= least) & (values < np.inf))
         if out.size and wrong.any():
             raise NumericError(
-                f"{type} with parameter {float(values[wrong][0])}",
-                hint="a shape is above 0, a rate 0 or above; both are finite",
+                f"{type}: parameter {float(values[wrong][0])} is out of range",
+                hint="give a finite shape above 0, or a finite rate of at least 0",
             )
 
         def piece(place: int, count: int) -> Any:

@@ -43,9 +43,9 @@ from hpcflow.ops.replicas.replica_ops import replica_offset
 from hpcflow.ops.shape_inference import Attrs, one, require, told_shape, whole
 
 _DRAW = NoGrad("a random draw does not depend on its inputs")
-_GAMMA = NoGrad("how a gamma number moves with its shape has no rule here")
-_POISSON = NoGrad("its output is whole numbers")
-_SEEDED = NoGrad("its output is whole numbers", none=True)
+_GAMMA = NoGrad("its derivative with respect to the shape parameter is not implemented")
+_POISSON = NoGrad("its output is integers")
+_SEEDED = NoGrad("its output is integers", none=True)
 STATELESS = "Stateless"  # prefix of the stateless variant, with a seed tensor
 
 
@@ -59,7 +59,7 @@ def _told(inputs: Sequence[Spec], attrs: Attrs, parameters: int) -> Shape:
         seed = inputs[-2 if attrs.get("batch") else -1]
         require("the seed of a stateless draw", seed, "iu")
         if seed.shape is not None and seed.shape != (2,) and seed.shape != (None,):
-            raise ShapeError(f"a seed is two integers, not {show(seed.shape)}")
+            raise ShapeError(f"a seed must be two integers, not shape {show(seed.shape)}")
     return told_shape(inputs[: len(inputs) - others], 0, attrs)
 
 
@@ -74,7 +74,7 @@ def _parameters(inputs: Sequence[Spec], attrs: Attrs, count: int) -> Sequence[Sp
 
 def _whole(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     for spec in _parameters(inputs, attrs, 2):
-        require("a limit of whole numbers", spec, "iu")
+        require("a limit of integers", spec, "iu")
     told = _told(inputs, attrs, 2)
     shapes = [spec.shape for spec in _parameters(inputs, attrs, 2)]
     return [Spec(attrs["dtype"], merge(told, broadcast([told, *shapes])))]
@@ -169,7 +169,9 @@ class Source:
         if self.batch is None:
             return known is None or (len(known) > 0 and known[0] is None)
         if self.batch and known == ():
-            raise ShapeError("batch=True of a scalar: there is no axis 0", line=user_line())
+            raise ShapeError(
+                "batch=True needs a shape with an axis 0, not a scalar", line=user_line()
+            )
         return self.batch
 
 
@@ -212,12 +214,14 @@ def _uniform_int(
             continue
         array = np.asarray(value)
         if array.dtype.kind not in "iu" or (array.size and not _fits(array, info.min, most)):
-            raise DTypeError(f"{value!r} is no limit of {dtype}", line=user_line())
+            raise DTypeError(
+                f"{value!r} is not an integer in the range of {dtype}", line=user_line()
+            )
         ends.append(constant(array.astype(wide)))
     low, high = (t.constant for t in ends)
     if low is not None and high is not None and low.size and (low >= high).any():
         raise RangeError(
-            f"random_uniform of integers from {minval} to below {maxval}: none is there",
+            f"random_uniform of integers: the range [{minval}, {maxval}) is empty",
             line=user_line(),
         )
     return source.draw("RandomUniformInt", shape, dtype, name, ends, "iu")

@@ -138,7 +138,11 @@ def random_crop(value: Any, size: Any, seed: int | None = None, name: str | None
         have, want = cast(convert_to_tensor(whole), int64), cast(wanted, int64)
         checks = []
         if have.constant is None or want.constant is None:
-            says = ["random_crop of a part larger than the whole: wanted, there is", want, have]
+            says = [
+                "random_crop: size is larger than value; size and the shape of value:",
+                want,
+                have,
+            ]
             checks = [Assert(reduce_all(less_equal(want, have)), says)]
         with graph.control_dependencies(checks):
             limit = add(subtract(have, want), 1)
@@ -158,5 +162,6 @@ def _check_crop(value: Tensor, wanted: np.ndarray) -> None:
     )
     if not fits:
         raise ShapeError(
-            f"random_crop of {wanted.tolist()} from {show(value.shape)}", line=user_line()
+            f"random_crop: size {wanted.tolist()} does not fit value of shape {show(value.shape)}",
+            line=user_line(),
         )

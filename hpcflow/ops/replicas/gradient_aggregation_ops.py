@@ -15,7 +15,7 @@ from hpcflow.graph.dtypes import float64, int64, resource
 from hpcflow.graph.op_registry import NoGrad, op
 from hpcflow.graph.static_shape import Spec
 
-_MADE = NoGrad("made with the plan, after gradients are taken")
+_MADE = NoGrad("inserted when the plan is made, after gradients are computed")
 _STATE: dict[str, Any] = {"stateful": True, "device": "cpu", "grad": _MADE}
 _WAITS: dict[str, Any] = {**_STATE, "waits": True}
 

@@ -17,7 +17,7 @@ from hpcflow.ops.shape_inference import one
 from hpcflow.ops.variables.indexed_slices import IndexedSlices
 
 ONE_OF_A_GRAPH = {"ReplicaShare": "replica_share", "ReplicaOffset": "replica_offset"}
-_MOVES = NoGrad("made when the plan is cut, after gradients are taken")
+_MOVES = NoGrad("inserted when the plan is made, after gradients are computed")
 
 
 def _same(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
@@ -51,16 +51,20 @@ def parcel_layout(specs: Sequence[Spec]) -> tuple[list[int], int]:
 
 def _parcel(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
     if not all(spec.sized for spec in inputs):
-        raise ShapeError("a parcel holds values whose sizes are known before the step")
+        raise ShapeError("a coalesced message takes values of known size only")
     return [Spec(np.dtype(np.uint8), (parcel_layout(inputs)[1],))]
 
 
 def _from_parcel(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
     (value,), (given,), start = _declared(inputs, attrs), inputs, attrs["start"]
     if not value.sized or start < 0 or start % value.dtype.alignment:
-        raise ShapeError(f"no {value.dtype} {show(value.shape)} begins at byte {start} of a parcel")
+        raise ShapeError(
+            f"{value.dtype} {show(value.shape)} cannot begin at byte {start} of a coalesced message"
+        )
     if given.dtype != np.uint8 or start + value.nbytes > given.nbytes:
-        raise ShapeError(f"{value.nbytes} bytes from {start} on are not in one of {given.nbytes}")
+        raise ShapeError(
+            f"{value.nbytes} bytes from byte {start} exceed a message of {given.nbytes}"
+        )
     return [value]
 
 
@@ -111,7 +115,7 @@ op("Broadcast", infer=_same, grad=_MOVES, collective=True, waits=True, combines=
 op(
     "ReplicaGather",
     infer=_gathered,
-    grad=NoGrad("others' rows do not depend on these"),
+    grad=NoGrad("the rows of other replicas do not depend on these"),
     stateful=True,
     lowers_to="AllGather",
 )

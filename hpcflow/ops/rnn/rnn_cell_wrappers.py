@@ -28,12 +28,12 @@ class MultiRNNCell(RNNCell):
     def __init__(self, cells: Sequence[RNNCell], state_is_tuple: bool = True) -> None:
         super().__init__()
         if not cells:
-            raise GraphError("MultiRNNCell of no cells", line=user_line())
+            raise GraphError("MultiRNNCell needs at least one cell", line=user_line())
         if len({id(cell) for cell in cells}) < len(cells):
             raise GraphError(
-                "MultiRNNCell has one cell twice, whose weights would be shared",
+                "MultiRNNCell has the same cell twice, which would share its weights",
                 line=user_line(),
-                hint="[hf.nn.rnn_cell.LSTMCell(n) for _ in range(layers)] makes several",
+                hint="make one for each layer: [hf.nn.rnn_cell.LSTMCell(n) for _ in range(layers)]",
             )
         self._cells, self._tuple = list(cells), state_is_tuple
 
@@ -64,7 +64,10 @@ class MultiRNNCell(RNNCell):
         else:
             before = split(state, [cell.state_size for cell in self._cells], 1)
         if len(before) != len(self._cells):
-            raise GraphError(f"{len(before)} states for {len(self._cells)} cells", line=user_line())
+            raise GraphError(
+                f"MultiRNNCell of {len(self._cells)} cells takes as many states, not {len(before)}",
+                line=user_line(),
+            )
         after = []
         for i, (cell, mine) in enumerate(zip(self._cells, before, strict=True)):
             with variable_scope(f"cell_{i}"):

@@ -72,7 +72,9 @@ def static_state_saving_rnn(
     The last output and the state are available after all is saved.
     """
     if not isinstance(cell, RNNCell):
-        raise GraphError(f"{cell!r} is no cell", line=user_line(), hint="hf.nn.rnn_cell has some")
+        raise GraphError(
+            f"{cell!r} is not an RNN cell", line=user_line(), hint="use one of hf.nn.rnn_cell"
+        )
     names, sizes = nested_structure.flatten(state_name), cell.state_size
     if len(names) != len(nested_structure.flatten(sizes)):
         raise GraphError(

@@ -113,7 +113,9 @@ def sparse_add(a: Any, b: Any, thresh: Any = 0) -> Any:
     if not isinstance(a, SparseTensor):
         a, b = b, a
     if not isinstance(a, SparseTensor):
-        raise ShapeError("sparse_add of no sparse tensor", line=user_line(), hint="hf.add")
+        raise ShapeError(
+            "sparse_add needs at least one sparse tensor", line=user_line(), hint="use hf.add"
+        )
     if not isinstance(b, SparseTensor):
         dense = convert_to_tensor(b, a.dtype)
         return tensor_scatter_add(dense, a.indices, a.values)
@@ -186,7 +188,7 @@ def sparse_concat(
     """The tensors concatenated along `axis`; other sizes must be equal."""
     sp_inputs = [as_sparse(sp) for sp in several(sp_inputs, "sparse_concat")]
     if not sp_inputs:
-        raise ShapeError("sparse_concat of nothing", line=user_line())
+        raise ShapeError("sparse_concat needs at least one sparse tensor", line=user_line())
     at = normal_axis(axis, rank_of(sp_inputs[0], "sparse_concat"))
     unit = np.zeros(rank_of(sp_inputs[0], "sparse_concat"), int64)
     unit[at] = 1

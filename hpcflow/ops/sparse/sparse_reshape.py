@@ -52,7 +52,7 @@ def _check_larger(sp: SparseTensor, wanted: Tensor) -> None:
         raise ShapeError(
             f"a sparse tensor of shape {show(old)} does not fit shape {show(new)}",
             line=user_line(),
-            hint="the same rank, and no size smaller",
+            hint="give a shape of the same rank with no size smaller",
         )
 
 
@@ -73,7 +73,9 @@ def sparse_merge(
     bounds = list(vocab_size) if many else [vocab_size]
     if not ids or len(ids) != len(bounds):
         raise ShapeError(
-            f"{len(ids)} tensors of ids and {len(bounds)} sizes in sparse_merge", line=user_line()
+            f"sparse_merge needs one vocab_size for each of sp_ids, not {len(bounds)} for "
+            f"{len(ids)}",
+            line=user_line(),
         )
     lead = rank_of(ids[0], "sparse_merge") - 1
     columns = [expand_dims(cast(sp.values, int64), 1) for sp in ids]
@@ -93,7 +95,7 @@ def sparse_split(
     rank = rank_of(sp, "sparse_split")
     at = normal_axis(whole(axis, "axis"), rank)
     if count < 1:
-        raise ShapeError(f"a sparse tensor has no {count} parts", line=user_line())
+        raise ShapeError(f"num_split must be at least 1, not {count}", line=user_line())
     total = getitem(sp.dense_shape, at)
     each, more = floordiv(total, count), mod(total, count)
     parts = []

@@ -21,8 +21,8 @@ def _to_dense(xp: Any, node: Node) -> Callable[..., Any]:
             wrong = xp.flatnonzero(flat[1:] <= flat[:-1])
             if wrong.size:
                 at = int(wrong[0]) + 1
-                how = "named twice" if int(flat[at]) == int(flat[at - 1]) else "out of order"
-                raise RangeError(f"place {at}, {indices[at].tolist()}, is {how}")
+                how = "repeated" if int(flat[at]) == int(flat[at - 1]) else "out of order"
+                raise RangeError(f"the index {indices[at].tolist()} in row {at} is {how}")
         out[...] = default
         rows = xp.broadcast_to(values, flat.shape)
         apply(xp, "Update", out.reshape(-1, 1), flat, rows.reshape(-1, 1), validate)

@@ -69,10 +69,10 @@ class SparseTensor(WithValues):
         for shape, rank in zip(given, (2, 1, 1), strict=True):
             if shape is not None and len(shape) != rank:
                 raise ShapeError(
-                    f"a sparse tensor of indices {show(given[0])}, values {show(given[1])} and "
-                    f"dense_shape {show(given[2])}",
+                    f"indices {show(given[0])}, values {show(given[1])} and dense_shape "
+                    f"{show(given[2])} do not make a sparse tensor",
                     line=user_line(),
-                    hint="indices [n, rank], values [n], dense_shape [rank]",
+                    hint="give indices [n, rank], values [n] and dense_shape [rank]",
                 )
         merge(given[0], (given[1][0] if given[1] else None, given[2][0] if given[2] else None))
 
@@ -119,7 +119,7 @@ class SparseTensor(WithValues):
             f"sparse tensor {self.name!r} was given where a dense one is needed",
             op=self.op.name,
             line=self.op.line,
-            hint="hf.sparse_tensor_to_dense(x), or a sparse_... function",
+            hint="use hf.sparse_tensor_to_dense(x), or a sparse_... function",
         )
 
     def __mul__(self, other: Any) -> SparseTensor:
@@ -145,7 +145,7 @@ def _int64(value: Any) -> Tensor:
             value = constant(array.astype(int64))
     t = convert_to_tensor(value)
     if t.dtype.kind not in "iu":
-        raise DTypeError(f"places are integers; {t.name!r} is {t.dtype}", line=user_line())
+        raise DTypeError(f"indices must be integers; {t.name!r} is {t.dtype}", line=user_line())
     return cast(t, int64)
 
 
@@ -197,7 +197,7 @@ def as_sparse(given: Any) -> SparseTensor:
     raise ArgumentError(
         f"{shown(given)} is not a sparse tensor",
         line=user_line(),
-        hint="hf.SparseTensor(indices, values, dense_shape)",
+        hint="make one with hf.SparseTensor(indices, values, dense_shape)",
     )
 
 

@@ -64,10 +64,10 @@ def _decode_raw(xp: Any, node: Node) -> Callable[..., Any]:
         flat = strings.reshape(-1).tolist()
         lengths = {len(s) for s in flat}
         if len(lengths) > 1:
-            raise DataError(f"decode_raw: strings of lengths {sorted(lengths)}; one is needed")
+            raise DataError(f"decode_raw: the strings have different lengths {sorted(lengths)}")
         length = lengths.pop() if lengths else 0
         if length % dtype.itemsize:
-            raise DataError(f"decode_raw: {length} bytes are no whole number of {dtype}")
+            raise DataError(f"decode_raw: {length} bytes are not a multiple of the size of {dtype}")
         numbers = np.frombuffer(b"".join(flat), told).astype(dtype)
         return numbers.reshape((*strings.shape, length // dtype.itemsize))
 

@@ -95,7 +95,7 @@ def decode_raw(
     """
     dtype = as_dtype(out_type)
     if dtype.kind not in "iufcb":
-        raise DTypeError(f"decode_raw gives no {dtype}", line=user_line())
+        raise DTypeError(f"decode_raw does not return {dtype}", line=user_line())
     attrs = {"dtype": dtype, "little": bool(little_endian)}
     return one("DecodeRaw", [_strings(bytes)], attrs, name)
 
@@ -127,7 +127,8 @@ def decode_csv(
     columns = None if select_cols is None else tuple(int(c) for c in select_cols)
     if columns is not None and (len(columns) != len(dtypes) or sorted(set(columns)) != [*columns]):
         raise ShapeError(
-            f"select_cols {columns} must rise and be as many as the {len(dtypes)} defaults",
+            f"select_cols {columns} must increase and have {len(dtypes)} entries, one for "
+            "each default",
             line=user_line(),
         )
     attrs: Attrs = {"dtypes": tuple(dtypes), "defaults": tuple(defaults), "na": na_value}
@@ -142,8 +143,10 @@ def _default(given: Any) -> tuple[np.dtype, Any]:
     else:
         t = convert_to_tensor(given)
         if t.constant is None or t.constant.size > 1:
-            raise ShapeError(f"default {given!r} is not one value known now", line=user_line())
+            raise ShapeError(
+                f"a default must be a single constant, not {given!r}", line=user_line()
+            )
         dtype, value = t.dtype, t.constant.reshape(-1)[0] if t.constant.size else None
     if dtype not in (float32, float64, int32, int64, string):
-        raise DTypeError(f"decode_csv reads no {dtype}", line=user_line())
+        raise DTypeError(f"decode_csv does not return {dtype}", line=user_line())
     return dtype, value.item() if isinstance(value, np.generic) else value

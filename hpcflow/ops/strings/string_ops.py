@@ -91,13 +91,13 @@ def as_string(
     negative); at least `width` characters, with the flag `fill` (`0`, `-`, `+` or a space).
     """
     if scientific and shortest:
-        raise ShapeError("as_string is either scientific or shortest", line=user_line())
+        raise ShapeError("as_string cannot be both scientific and shortest", line=user_line())
     if fill not in ("", " ", "0", "-", "+"):
-        raise ShapeError(f"fill {fill!r} is none of '', ' ', '0', '-', '+'", line=user_line())
+        raise ShapeError(f"fill {fill!r} is not one of '', ' ', '0', '-', '+'", line=user_line())
     x = convert_to_tensor(input)
     if x.dtype.kind in "biu" and (scientific or shortest or precision > -1):
         raise ShapeError(
-            f"scientific, shortest and precision are of floating point, not {x.dtype}",
+            f"scientific, shortest and precision need floating-point numbers, not {x.dtype}",
             line=user_line(),
         )
     size = str(width) if width > -1 else ""
@@ -120,7 +120,7 @@ def string_to_number(
     """
     dtype = as_dtype(out_type)
     if dtype not in (float32, float64, int32, int64):
-        raise DTypeError(f"string_to_number gives no {dtype}", line=user_line())
+        raise DTypeError(f"string_to_number does not return {dtype}", line=user_line())
     return one("StringToNumber", [_strings(string_tensor)], {"dtype": dtype}, name)
 
 
@@ -131,7 +131,7 @@ def string_join(inputs: Sequence[Any], separator: str = "", name: str | None = N
     """The strings of several tensors, broadcast and concatenated."""
     listed = several(inputs, "string_join")
     if not listed:
-        raise ShapeError("string_join of no tensors", line=user_line())
+        raise ShapeError("string_join needs at least one tensor", line=user_line())
     return one("StringJoin", [_strings(t) for t in listed], {"separator": separator}, name)
 
 
@@ -212,11 +212,11 @@ def regex_full_match(input: Any, pattern: str, name: str | None = None) -> Tenso
 
 def _compiled(pattern: str) -> str:
     if not isinstance(pattern, str):
-        raise ArgumentError(f"a pattern is text, not {shown(pattern)}", line=user_line())
+        raise ArgumentError(f"a pattern must be a string, not {shown(pattern)}", line=user_line())
     try:
         re.compile(pattern)
     except re.error as error:
-        raise GraphError(f"{pattern!r} is no pattern: {error}", line=user_line()) from None
+        raise GraphError(f"{pattern!r} is not a valid pattern: {error}", line=user_line()) from None
     return pattern
 
 
@@ -238,7 +238,7 @@ def decode_base64(input: Any, name: str | None = None) -> Tensor:
 
 def _hashed(given: Any, buckets: int, how: str, key: Sequence[int], name: str | None) -> Tensor:
     if whole(buckets, "num_buckets") < 1:
-        raise ShapeError(f"{buckets} buckets to hash to", line=user_line())
+        raise ShapeError(f"num_buckets must be at least 1, not {buckets}", line=user_line())
     attrs = {"how": how, "buckets": int(buckets), "key": tuple(int(k) for k in key)}
     return one("StringToHashBucket", [_strings(given)], attrs, name)
 
@@ -253,7 +253,7 @@ def string_to_hash_bucket_strong(
 ) -> Tensor:
     """Strings as numbers below `num_buckets`, by SipHash with a secret `key` of two numbers."""
     if len(key) != 2:
-        raise ShapeError(f"a key of {len(key)} numbers; it has two", line=user_line())
+        raise ShapeError(f"key must have two numbers, not {len(key)}", line=user_line())
     return _hashed(input, num_buckets, "sip", key, name)
 
 

@@ -41,10 +41,12 @@ def _edit_distance(xp: Any, node: Node) -> Callable[..., Any]:
 
     def run(hi: Any, hv: Any, hs: Any, ti: Any, tv: Any, ts: Any) -> Any:
         if hs.shape != ts.shape:
-            raise RangeError(f"edit_distance of shapes {hs.tolist()} and {ts.tolist()}")
+            raise RangeError(
+                f"edit_distance: the ranks of shapes {hs.tolist()} and {ts.tolist()} differ"
+            )
         shape = tuple(np.maximum(hs[:-1], ts[:-1]).tolist())
         if min(shape, default=0) < 0:
-            raise RangeError(f"edit_distance of shape {list(shape)}")
+            raise RangeError(f"edit_distance: shape {list(shape)} has a negative size")
         out = np.zeros(shape, np.float32)
         hypotheses, truths = _sequences(hi, hv, shape), _sequences(ti, tv, shape)
         for place in {**hypotheses, **truths}:

@@ -29,13 +29,16 @@ def _edit_distance(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
         for s, rank in ((places, 2), (values, 1), (whole, 1)):
             require_rank("a part of a sparse tensor", s, rank)
         for s in (places, whole):
-            require("places", s, "iu")
+            require("indices", s, "iu")
         if places.shape is not None and values.shape is not None:
             merge(places.shape[:1], values.shape)
     a, b = inputs[2].value, inputs[5].value
     if a is not None and b is not None:
         if min(a.min(initial=0), b.min(initial=0)) < 0 or a.size != b.size:
-            raise ShapeError(f"edit_distance of shapes {a.tolist()} and {b.tolist()}")
+            raise ShapeError(
+                f"edit_distance: shapes {a.tolist()} and {b.tolist()} are negative or of "
+                "different rank"
+            )
         return [Spec(float32, tuple(np.maximum(a, b)[:-1].tolist()))]
     lengths = {s.shape[0] for s in (inputs[2], inputs[5]) if s.shape is not None} - {None}
     known = next(iter(lengths), None)
@@ -70,7 +73,9 @@ def string_split(
     text_of = getattr(delimiter, "item", lambda: delimiter)
     delimiter = text_of() if np.ndim(delimiter) == 0 else None
     if not isinstance(delimiter, (str, bytes)):
-        raise ArgumentError("the delimiter of string_split is no known text", line=user_line())
+        raise ArgumentError(
+            "the delimiter of string_split must be a constant string", line=user_line()
+        )
     delimiter = delimiter.decode() if isinstance(delimiter, bytes) else delimiter
     text = source if isinstance(source, Tensor) else convert_to_tensor(source, string)
     attrs: Attrs = {"delimiter": delimiter, "skip_empty": bool(skip_empty)}
@@ -91,6 +96,6 @@ def edit_distance(
     """
     for given in (hypothesis, truth):
         if not isinstance(given, SparseTensor):
-            raise DTypeError(f"edit_distance is of sparse tensors, not {given!r}", line=user_line())
+            raise DTypeError(f"edit_distance takes sparse tensors, not {given!r}", line=user_line())
     inputs = [*hypothesis.parts(), *truth.parts()]
     return one("EditDistance", inputs, {"normalize": bool(normalize)}, name)

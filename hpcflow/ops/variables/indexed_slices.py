@@ -51,7 +51,7 @@ class IndexedSlices(WithValues):
         self.values, self.indices = convert_to_tensor(values), convert_to_tensor(indices)
         self.given = values  # a list is converted to the dtype of the updated variable
         if self.indices.dtype.kind not in "iu":
-            raise DTypeError(f"indices of rows are integers, not {self.indices.dtype}")
+            raise DTypeError(f"indices of rows must be integers, not {self.indices.dtype}")
         if dense_shape is not None and not isinstance(dense_shape, Tensor):
             dense_shape = constant(np.asarray(dense_shape, int64))
         self.dense_shape: Tensor | None = dense_shape
@@ -105,7 +105,7 @@ class IndexedSlices(WithValues):
                 f"rows {self.name!r} cannot be made dense: their dense_shape is unknown",
                 op=self.op.name,
                 line=self.op.line,
-                hint="hf.IndexedSlices(values, indices, dense_shape)",
+                hint="give it: hf.IndexedSlices(values, indices, dense_shape)",
             )
         known, told = shape_argument(self.dense_shape)
         attrs = {"axis": 0, "shape": known}

@@ -21,7 +21,7 @@ CUT = 0.87962566103423978  # standard deviation of a normal truncated at 2
 def fans(shape: Sequence[int]) -> tuple[int, int]:
     """The numbers of inputs and outputs of a unit: (fan_in, fan_out) of a weight."""
     if None in shape:
-        raise ShapeError(f"the fan-in of {show(tuple(shape))} is not known", hint="tell all sizes")
+        raise ShapeError(f"the fan-in of {show(tuple(shape))} is not known", hint="give all sizes")
     if len(shape) < 1:
         raise ShapeError("a scalar has no fan-in", hint="give the initial value itself")
     if len(shape) == 1:

@@ -150,9 +150,9 @@ class VarianceScaling(Initializer):
         if scale <= 0:
             raise ValueError(f"scale must be positive, not {scale}")
         if mode not in ("fan_in", "fan_out", "fan_avg"):
-            raise ValueError(f"mode is fan_in, fan_out or fan_avg, not {mode!r}")
+            raise ValueError(f"mode must be fan_in, fan_out or fan_avg, not {mode!r}")
         if distribution not in ("uniform", "normal", "truncated_normal", "untruncated_normal"):
-            raise ValueError(f"there is no distribution {distribution!r} to scale")
+            raise ValueError(f"distribution {distribution!r} is not known")
         self.scale, self.mode, self.distribution, self.seed = scale, mode, distribution, seed
 
     def _make(self, shape: list[int], dtype: np.dtype, full: list[int]) -> Tensor:
@@ -190,9 +190,12 @@ class Identity(Initializer):
 
     def _make(self, shape: list[int], dtype: np.dtype, full: list[int]) -> Tensor:
         if len(full) != 2:
-            raise ShapeError(f"the identity is a matrix; the variable has shape {full}")
+            raise ShapeError(f"the identity needs a variable of rank 2, not shape {full}")
         if shape != full:
-            raise ShapeError("an identity cannot be made in pieces", hint="leave the partitioner")
+            raise ShapeError(
+                "the identity cannot initialize a partitioned variable",
+                hint="leave out the partitioner",
+            )
         on = equal(expand_dims(range(shape[0]), 1), expand_dims(range(shape[1]), 0))
         return multiply(cast(on, dtype), constant(self.gain, dtype))
 
@@ -210,10 +213,11 @@ class Orthogonal(Initializer):
 
     def _make(self, shape: list[int], dtype: np.dtype, full: list[int]) -> Tensor:
         if len(full) < 2:
-            raise ShapeError(f"an orthogonal matrix has two axes; the variable has shape {full}")
+            raise ShapeError(f"an orthogonal initializer needs rank 2 or more, not shape {full}")
         if shape != full:
             raise ShapeError(
-                "an orthogonal matrix cannot be made in pieces", hint="leave the partitioner"
+                "an orthogonal matrix cannot initialize a partitioned variable",
+                hint="leave out the partitioner",
             )
         rows, columns = math.prod(shape[:-1]), shape[-1]
         tall = [max(rows, columns), min(rows, columns)]

@@ -51,7 +51,8 @@ class PartitionedVariable(Assignable):
         self._pieces = list(variable_list)
         if len(self._pieces) != self.partitions[self.axis]:
             raise ShapeError(
-                f"{len(self._pieces)} variables cannot be the {self.partitions[self.axis]} pieces "
+                f"{len(self._pieces)} variables do not match the "
+                f"{self.partitions[self.axis]} shards "
                 f"of {name!r}"
             )
         with at_root(self.graph) as graph, graph.name_scope(None):
@@ -108,12 +109,12 @@ def check_partitions(partitions: Sequence[int], shape: Sequence[int]) -> tuple[i
     fit = len(counts) == len(shape) and all(n >= 1 for n in counts)
     if not fit or sum(n > 1 for n in counts) > 1:
         raise ShapeError(
-            f"partitions {list(counts)} do not cut {show(tuple(shape))} along one axis",
-            hint="give the number of pieces along each axis; one axis at most is cut",
+            f"partitions {list(counts)} do not split {show(tuple(shape))} along one axis",
+            hint="give the number of shards along each axis, more than 1 for one axis at most",
         )
     for n, size in zip(counts, shape, strict=True):
         if n > max(1, size):
-            raise ShapeError(f"an axis of size {size} cannot be cut into {n} pieces")
+            raise ShapeError(f"an axis of size {size} cannot be split into {n} shards")
     return counts
 
 

@@ -36,9 +36,9 @@ def variable_axis_size_partitioner(
 ) -> Partitioner:
     """The fewest shards along `axis` of at most `max_shard_bytes`, at most `max_shards`."""
     if max_shard_bytes < 1 or bytes_per_string_element < 1:
-        raise ShapeError("a piece takes at least one byte")
+        raise ShapeError("max_shard_bytes and bytes_per_string_element must be at least 1")
     if max_shards is not None and max_shards < 1:
-        raise ShapeError("there must be at least one piece")
+        raise ShapeError("max_shards must be at least 1")
 
     def partition(shape: Sequence[int], dtype: Any = float32) -> list[int]:
         size = _element_bytes(dtype, bytes_per_string_element)
@@ -58,7 +58,9 @@ def min_max_variable_partitioner(
 ) -> Partitioner:
     """As many shards along `axis` as have `min_slice_size` bytes each, at most `max_partitions`."""
     if max_partitions < 1 or min_slice_size < 1 or bytes_per_string_element < 1:
-        raise ShapeError("there must be at least one piece, of at least one byte")
+        raise ShapeError(
+            "max_partitions, min_slice_size and bytes_per_string_element must be at least 1"
+        )
 
     def partition(shape: Sequence[int], dtype: Any = float32) -> list[int]:
         total = _element_bytes(dtype, bytes_per_string_element) * math.prod(shape)
@@ -75,7 +77,7 @@ def _element_bytes(dtype: Any, string: int) -> int:
 
 def _along(axis: int, pieces: int, shape: Sequence[int]) -> list[int]:
     if not -len(shape) <= axis < len(shape):
-        raise ShapeError(f"a variable with {len(shape)} axes cannot be cut along axis {axis}")
+        raise ShapeError(f"a variable with {len(shape)} axes cannot be split along axis {axis}")
     return [pieces if i == axis % len(shape) else 1 for i in range(len(shape))]
 
 

@@ -16,7 +16,7 @@ from hpcflow.ops.math.arithmetic_ops import cast
 from hpcflow.ops.shape_inference import Attrs, make, one, require, require_rank
 from hpcflow.ops.variables.indexed_slices import IndexedSlices
 
-_MADE = NoGrad("made when the plan is cut, after gradients are taken")
+_MADE = NoGrad("inserted when the plan is made, after gradients are computed")
 
 
 def _sum_equal_rows(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:

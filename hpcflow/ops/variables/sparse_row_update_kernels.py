@@ -113,7 +113,7 @@ def shaped(xp: Any, updates: Any, count: int, width: int, need: tuple[int, ...])
     if updates.shape == ():
         return xp.broadcast_to(updates, (count, width))
     if updates.shape != need:
-        raise ShapeError(f"the updates are {list(updates.shape)}; these indices need {list(need)}")
+        raise ShapeError(f"updates have shape {list(updates.shape)}; the indices need {list(need)}")
     return updates.reshape(count, width)
 
 
@@ -154,7 +154,9 @@ def flat_indices(
     """Index vectors [..., k] into the first k axes of `shape` as flat numbers, and k."""
     depth = indices.shape[-1]
     if depth > len(shape):
-        raise ShapeError(f"{depth} indices for a tensor of shape {list(shape)}")
+        raise ShapeError(
+            f"index vectors of length {depth} do not fit a tensor of shape {list(shape)}"
+        )
     count = math.prod(indices.shape[:-1])
     columns = indices.reshape(count, depth)
     flat = xp.zeros(count, np.int64)
@@ -190,7 +192,7 @@ def _sum_equal_rows(xp: Any, node: Node) -> Callable[..., Any]:
 def check_rows(values: Any, indices: Any) -> None:
     """Check that there is an index for each row. Errors: ShapeError."""
     if values.shape[:1] != indices.shape:
-        raise ShapeError(f"{indices.size} indices for rows of shape {list(values.shape)}")
+        raise ShapeError(f"{indices.size} indices do not fit rows of shape {list(values.shape)}")
 
 
 def equal_rows_summed(xp: Any, values: Any, indices: Any) -> tuple[Any, Any, Any]:

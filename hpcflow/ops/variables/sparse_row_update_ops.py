@@ -49,7 +49,7 @@ def _updates(values: Spec, need: Shape, attrs: Attrs) -> None:
         merge(values.shape, need)
     except ShapeError:
         raise ShapeError(
-            f"the updates are {show(values.shape)}; these indices need {show(need)}"
+            f"updates have shape {show(values.shape)}; the indices need {show(need)}"
         ) from None
 
 
@@ -78,7 +78,9 @@ def _scatter_nd(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     if indices.shape is not None and indices.shape[-1] is not None:
         depth = indices.shape[-1]
         if depth > len(shape):
-            raise ShapeError(f"{depth} indices for a variable of shape {show(shape)}")
+            raise ShapeError(
+                f"index vectors of length {depth} do not fit a variable of shape {show(shape)}"
+            )
         need = (*indices.shape[:-1], *shape[depth:])
     _updates(values, need, attrs)
     return []
@@ -220,7 +222,7 @@ class RowUpdates:
             raise ShapeError(
                 f"{type} takes hf.IndexedSlices(values, indices), not {delta!r}",
                 op=self.name,
-                hint="hf.scatter_add(variable, indices, updates) takes both apart",
+                hint="use hf.scatter_add(variable, indices, updates) for two tensors",
             )
         return self.after(self._rows(type, delta.indices, delta.given, name))
 

@@ -72,9 +72,9 @@ def _read_gradient(operation: Operation, grad: Tensor) -> list[Tensor]:
 def _counted(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
     dtype = np.dtype(attrs["dtype"])
     if dtype.kind not in "iu":
-        raise DTypeError(f"a count is an integer, not {dtype}")
+        raise DTypeError(f"a counter must be an integer, not {dtype}")
     if tuple(attrs["shape"]) != ():
-        raise ShapeError(f"a count is a scalar; the variable is {list(attrs['shape'])}")
+        raise ShapeError(f"a counter must be a scalar; the variable is {list(attrs['shape'])}")
     return [Spec(dtype, ())]
 
 
@@ -120,7 +120,7 @@ op(
 op(
     "IsVariableInitialized",
     infer=lambda inputs, attrs: [Spec(bool_, ())],
-    grad=NoGrad("it is no number"),
+    grad=NoGrad("its output is booleans"),
     reads=(0,),
     variable="is_initialized",
 )
@@ -160,7 +160,7 @@ class Variable(RowUpdates, Assignable):
         synchronization: VariableSynchronization | None = None,
     ) -> None:
         if constraint is not None and not callable(constraint):
-            raise ArgumentError(f"a constraint is a function of the value, not {constraint!r}")
+            raise ArgumentError(f"a constraint must be a function of the value, not {constraint!r}")
         trainable = is_trained(trainable, synchronization)
         names = [GraphKeys.GLOBAL_VARIABLES] if collections is None else list(collections)
         with at_root(get_default_graph()) as graph:

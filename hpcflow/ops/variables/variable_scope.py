@@ -355,7 +355,7 @@ def _check_scope_arguments(name_or_scope: Any, default_name: str | None, reuse: 
         raise GraphError("variable_scope() needs a name, a scope or a default_name")
     if not isinstance(name_or_scope, (str, VariableScope, type(None))):
         raise GraphError(
-            f"{name_or_scope!r} is no variable scope", hint="give a name or a VariableScope"
+            f"{name_or_scope!r} is not a variable scope", hint="give a name or a VariableScope"
         )
     if name_or_scope is None and reuse:
         raise VariableNameError(

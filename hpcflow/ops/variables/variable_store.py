@@ -55,7 +55,7 @@ class Store:
             raise VariableNameError(
                 f"variable {name!r} does not exist, or was not made by hf.get_variable()",
                 line=user_line(),
-                hint="make it first, or say reuse=hf.AUTO_REUSE in hf.variable_scope",
+                hint="create it first, or use reuse=hf.AUTO_REUSE in hf.variable_scope",
             )
         value = _Value(name, shape, dtype, initializer)
         make = functools.partial(
@@ -87,17 +87,17 @@ def _check_shared(
     wrong, hint = "", None
     if reuse is False:
         wrong = f"variable {found.name!r} exists already"
-        hint = "say reuse=True or reuse=hf.AUTO_REUSE in hf.variable_scope to share it"
+        hint = "to share it use reuse=True or reuse=hf.AUTO_REUSE in hf.variable_scope"
     elif found.dtype != dtype:
         wrong = f"variable {found.name!r} is {found.dtype}, not {dtype}"
     elif shape is not None and not _fits(shape, found.shape):
         wrong = f"variable {found.name!r} has shape {show(found.shape)}, not {show(shape)}"
     elif not is_cut and partitioner is not None and found.shape != ():
         wrong = f"variable {found.name!r} was made without a partitioner"
-        hint = "share it as it was made"
+        hint = "use it without a partitioner, as it was created"
     elif is_cut and not _cut_alike(found, partitioner):
-        wrong = f"variable {found.name!r} is cut into {list(found.partitions)} pieces"
-        hint = "share it with the partitioner it was made with"
+        wrong = f"variable {found.name!r} is split into {list(found.partitions)} shards"
+        hint = "use the partitioner that it was created with"
     if wrong:
         raise VariableNameError(wrong, op=found.name, line=line, hint=hint)
 
