@@ -33,6 +33,7 @@ ALLOWED = {
         "compile",
     ): "whether the user's script is Python; its code is not run",
     ("cli/run.py", "runpy"): "the user's script, which is trusted",
+    ("ps/script_rules.py", "runpy"): "the same script, imported for its synchronization rule",
     (
         "launch/host_failure_tolerance.py",
         "socket",
