@@ -157,7 +157,7 @@ def test_a_rule_of_the_wrong_length(hopeless: str, graph: hf.Graph) -> None:
 
 def test_wrong_arguments() -> None:
     x = hf.constant([1.0, 2.0])
-    with pytest.raises(GradientError, match="2 grad_ys for 1 ys"):
+    with pytest.raises(GradientError, match="grad_ys has 2 entries, but ys has 1"):
         hf.gradients(x, x, [x, x])
     with pytest.raises(ShapeError):
         hf.gradients(x, x, [hf.zeros([3])])
@@ -184,7 +184,7 @@ def test_what_nothing_depends_on_may_have_zeros_as_its_gradient() -> None:
     )
     assert evaluate(by_x).tolist() == [[0.0, 0.0]] and evaluate(by_v).tolist() == [0.0, 0.0, 0.0]
     assert evaluate(by_y) == 2.0
-    with pytest.raises(ValueError, match="unconnected_gradients is 'nonsense'"):
+    with pytest.raises(ValueError, match="unconnected_gradients 'nonsense' is not known"):
         hf.gradients(y, x, unconnected_gradients="nonsense")
 
 

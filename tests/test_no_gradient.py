@@ -142,7 +142,7 @@ def test_where_a_gradient_goes(told: str, build: Callable[[hf.Tensor], hf.Tensor
     x = hf.placeholder(hf.float32, [], name="x")
     y = build(x)
     if told == REFUSED:
-        with pytest.raises(GradientError, match="has no gradient by") as error:
+        with pytest.raises(GradientError, match="has no gradient with respect to") as error:
             hf.gradients(y, x)
         assert "test_no_gradient.py" in str(error.value.line)
     else:
@@ -159,7 +159,7 @@ def test_gradients_that_tensorflow_has_not(build: Callable[[hf.Tensor], hf.Tenso
 @pytest.mark.parametrize("build", [c[2] for c in LESS], ids=[c[0] for c in LESS])
 def test_a_gradient_that_is_missing_is_an_error(build: Callable[[hf.Tensor], hf.Tensor]) -> None:
     x = hf.placeholder(hf.float32, [])
-    with pytest.raises(GradientError, match="has no gradient by"):
+    with pytest.raises(GradientError, match="has no gradient with respect to"):
         hf.gradients(build(x), x)
 
 

@@ -83,7 +83,9 @@ def unconnected(given: Any) -> UnconnectedGradients:
         return UnconnectedGradients(given)
     except ValueError:
         raise ArgumentError(
-            f"unconnected_gradients is {given!r}", line=user_line(), hint='"none" or "zero"'
+            f"unconnected_gradients {given!r} is not known",
+            line=user_line(),
+            hint='use "none" or "zero"',
         ) from None
 
 
@@ -137,9 +139,9 @@ def hessians(ys: Any, xs: Any, name: str = "hessians") -> list[Tensor]:
         for x in _listed(xs):
             if not is_known(x.shape):
                 raise ShapeError(
-                    f"hessians by {x.name!r}, whose shape {show(x.shape)} is not known",
+                    f"hessians needs known shapes; {x.name!r} has shape {show(x.shape)}",
                     line=user_line(),
-                    hint="set_shape what you know, or reshape to a known shape",
+                    hint="use set_shape, or reshape to a known shape",
                 )
             size, dtype = size_of(x.shape), x.dtype
             (slope,) = gradients(ys, x)
@@ -188,7 +190,7 @@ def _seeds(targets: list[Tensor], grad_ys: Any) -> Iterator[tuple[Tensor, Tensor
     graph = get_default_graph()
     given = _listed(grad_ys) or [None] * len(targets)
     if len(given) != len(targets):
-        raise GradientError(f"{len(given)} grad_ys for {len(targets)} ys")
+        raise GradientError(f"grad_ys has {len(given)} entries, but ys has {len(targets)}")
     for y, g in zip(targets, given, strict=True):
         if not (is_floating(y.dtype) or (y.dtype == tensor_array and g is not None)):
             continue  # integers, booleans and strings have no gradient
@@ -197,7 +199,8 @@ def _seeds(targets: list[Tensor], grad_ys: Any) -> Iterator[tuple[Tensor, Tensor
                 f"{y.name!r} is {y.dtype}: gradients of complex values need grad_ys",
                 op=y.op.name,
                 line=y.op.line,
-                hint="a loss is real: hf.abs(y), hf.real(y); or grad_ys=hf.ones_like(y)",
+                hint="use a real loss, e.g. hf.abs(y) or hf.real(y), or give "
+                "grad_ys=hf.ones_like(y)",
             )
         with graph.beside(y.op):
             g = ones_like(y) if g is None else convert_to_tensor(g, y.dtype)
@@ -270,8 +273,8 @@ def _dense(t: Tensor, rows: IndexedSlices, why: str) -> Tensor:
     """The gradient of `t` made dense. This is logged, since it may be a large table."""
     name = t.op.inputs[0].op.name if t.op.type == "ReadVariable" else t.op.name
     say_once(
-        f"the gradient of {name!r} {show(rows.shape)} (made at {t.op.line}) is rows; it is made "
-        f"dense, as it {why}"
+        f"the gradient of {name!r} {show(rows.shape)} (made at {t.op.line}) is sparse; it is made "
+        f"dense, since it {why}"
     )
     with get_default_graph().beside(rows.op):
         return rows.dense()
@@ -336,10 +339,11 @@ def _without(op: Operation, why: NoGrad, inputs: Iterable[tuple[Tensor, bool]]) 
     needed = [t for t, is_needed in inputs if is_needed]
     if needed and not why.none:
         raise GradientError(
-            f"{op.type} has no gradient by {', '.join(repr(t.name) for t in needed)}: {why.reason}",
+            f"{op.type} has no gradient with respect to "
+            f"{', '.join(repr(t.name) for t in needed)}: {why.reason}",
             op=op.name,
             line=op.line,
-            hint="hf.stop_gradient in front of it makes it a constant",
+            hint="apply hf.stop_gradient to that input to treat it as a constant",
         )
     if any(is_floating(t.dtype) for t in needed):
         say_once(f"no gradient goes through {op.name!r} (made at {op.line}): {why.reason}")
@@ -354,6 +358,6 @@ def _with_shape(g: Gradient | None, x: Tensor) -> Gradient | None:
             raise ShapeError(
                 f"the gradient of {x.name!r} {show(x.shape)} has shape {show(g.shape)}",
                 op=g.op.name,
-                hint="this is an error of a gradient rule: please report it",
+                hint="the gradient rule is wrong: please report it",
             ) from None
     return g

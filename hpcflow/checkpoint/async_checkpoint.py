@@ -162,5 +162,5 @@ def _died(rank: int) -> Answer:
         "kind": "CheckpointError",
         "rank": rank,
         "op": None,
-        "hint": "the next save is without it",
+        "hint": "the next save leaves it out",
     }

@@ -63,7 +63,9 @@ class Writer:
                 store, self._plan.wanted, self._duty, to_host=True
             )
         except MemoryError as error:
-            raise CheckpointError(f"no memory to copy variables to the host: {error}") from error
+            raise CheckpointError(
+                f"there is not enough memory to copy variables to the host: {error}"
+            ) from error
         return len(self._duty)
 
     def _run(self, kept: Answer) -> None:

@@ -71,8 +71,8 @@ def _entry(path: Path) -> Found:
     if not path.is_symlink():
         return look(path)
     error = CheckpointCorruptError(
-        f"{path} is a link: the checkpoints of a folder lie in it",
-        hint=f"name what it leads to: {os.path.realpath(path)}",
+        f"{path} is a symbolic link: checkpoints must be in the folder itself",
+        hint=f"give the target of the link: {os.path.realpath(path)}",
     )
     return Found(path, None, error)
 
@@ -208,14 +208,14 @@ def told(doing: str, run: Callable[[], Any]) -> Any:
         raise CheckpointStorageError(
             f"{doing}: {error.strerror or error}",
             hint=_NEXT.get(error.errno or 0, "choose another folder for the checkpoints")
-            + "; earlier checkpoints are as they were",
+            + "; earlier checkpoints are unchanged",
         ) from error
 
 
 _NEXT = {
     28: "free some space, keep fewer checkpoints (max_to_keep), or choose another disk",
     122: "your quota is used up: free some space, or choose another disk",
-    27: "no file may be so large here: raise the limit (ulimit -f)",
-    30: "the file system is read-only: choose a folder that can be written",
-    13: "choose a folder that you may write",
+    27: "the file exceeds the size limit: raise it (ulimit -f)",
+    30: "the file system is read-only: choose a writable folder",
+    13: "choose a folder with write permission",
 }

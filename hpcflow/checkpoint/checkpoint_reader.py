@@ -125,7 +125,7 @@ class Saved:
                     path, f"its id is {facts['id']}, that of {index} is {mine}"
                 )
             if any(facts.get(name) != value for name, value in record.items()):
-                raise header_digests.foreign(path, f"it is not as {index} says")
+                raise header_digests.foreign(path, f"it does not match {index}")
         except HpcflowError as error:
             yield self._whole(record["file"], error.message)
 
@@ -168,7 +168,9 @@ class Saved:
             )
             done += high - low
         if done != stop - start:
-            raise CheckpointError(f"{self.path} has {done} of bytes {start} to {stop} of {name!r}")
+            raise CheckpointError(
+                f"{self.path} has only {done} of the bytes {start} to {stop} of {name!r}"
+            )
 
     def read_checked(self, name: str, start: int, stop: int, out: np.ndarray) -> None:
         """`read_rows` after checking these rows' digests and that their files belong to the index.
@@ -193,8 +195,8 @@ class Saved:
                 faults += self._damaged(file, duties)
         if faults:
             raise CheckpointCorruptError(
-                f"{name!r} of {self.path} is not good:\n  " + "\n  ".join(f.text for f in faults),
-                hint="take another checkpoint; hpcflow verify tells which are good",
+                f"{name!r} of {self.path} is damaged:\n  " + "\n  ".join(f.text for f in faults),
+                hint="use another checkpoint; hpcflow verify shows which are good",
             )
         self.read_rows(name, start, stop, out)
 

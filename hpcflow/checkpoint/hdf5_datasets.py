@@ -109,8 +109,8 @@ def _told(path: Path) -> Iterator[None]:
 def _failed(path: Path, error: Exception) -> CheckpointError:
     return CheckpointError(
         f"HDF5 could not write {path}: {error}",
-        hint="see whether the disk is full (df, quota) or was lost; "
-        "earlier checkpoints are as they were",
+        hint="check whether the disk is full (df, quota) or was lost; "
+        "earlier checkpoints are unchanged",
     )
 
 

@@ -50,9 +50,9 @@ def check_written(
     found = found or [f"{path}: {text}" for text in _undescribed(path, attrs, texts)]
     if found:
         raise CheckpointCorruptError(
-            f"{path} is not as it was written: {found[0]}",
+            f"{path} differs from what was written: {found[0]}",
             hint="the disk or the memory of this node is at fault; "
-            "earlier checkpoints are as they were",
+            "earlier checkpoints are unchanged",
         )
 
 

@@ -81,7 +81,7 @@ def read(path: Path) -> dict[str, Any]:
     return said
 
 
-_HINT = "restore from another checkpoint; this file was cut off, changed or is not its own"
+_HINT = "restore from another checkpoint; this file was cut off, changed or replaced"
 
 
 @contextlib.contextmanager
@@ -96,23 +96,23 @@ def opened(path: Path) -> Iterator[int]:
         if error.errno != errno.ELOOP:
             raise
         raise CheckpointCorruptError(
-            f"{path} is a link: the files of a checkpoint lie in it",
-            hint="put the file itself there, or name the checkpoint that it leads to",
+            f"{path} is a symbolic link: the files of a checkpoint must be in it",
+            hint="put the file itself there, or give the checkpoint that it links to",
         ) from None
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise CheckpointCorruptError(f"{path} is no plain file", hint=_HINT)
+            raise CheckpointCorruptError(f"{path} is not a regular file", hint=_HINT)
         yield fd
     finally:
         os.close(fd)
 
 
 def _read(path: Path, fd: int) -> dict[str, Any]:
-    damage = CheckpointCorruptError(f"{path} is damaged at its beginning", hint=_HINT)
+    damage = CheckpointCorruptError(f"{path} has a damaged header", hint=_HINT)
     head = os.pread(fd, TEXT_AT, 0)
     if head[:8] != MAGIC:
         raise CheckpointCorruptError(
-            f"{path} is no file of a checkpoint: it does not begin as one", hint=_HINT
+            f"{path} is not a file of a checkpoint: its signature is missing", hint=_HINT
         )
     size, length = int.from_bytes(head[8:16], "little"), int.from_bytes(head[16:24], "little")
     if not TEXT_AT <= TEXT_AT + length <= size <= min(os.fstat(fd).st_size, LARGEST):
@@ -128,15 +128,13 @@ def _read(path: Path, fd: int) -> dict[str, Any]:
     version = said.get("format_version") if isinstance(said, dict) else None
     if type(version) is not int or not 1 <= version <= FORMAT_VERSION:
         raise CheckpointError(
-            f"{path} has format version {version}, this hpcflow reads up to {FORMAT_VERSION}",
-            hint="install the hpcflow that wrote it, or a newer one",
+            f"{path} has format version {version}, but this hpcflow reads up to {FORMAT_VERSION}",
+            hint="install the version of hpcflow that wrote it, or a newer one",
         )
     try:
         header_validation.check(said, size)
     except (header_validation.Wrong, RecursionError) as error:
-        raise CheckpointCorruptError(
-            f"{path} says what no checkpoint says: {error}", hint=_HINT
-        ) from None
+        raise CheckpointCorruptError(f"{path} has an invalid header: {error}", hint=_HINT) from None
     return cast(dict[str, Any], said)
 
 
@@ -192,7 +190,7 @@ def read_all(fd: int, data: memoryview, offset: int, path: Path) -> None:
     while data:
         done = os.preadv(fd, [data], offset)
         if not done:
-            raise CheckpointCorruptError(f"{path} ends at {offset:,} bytes", hint=_HINT)
+            raise CheckpointCorruptError(f"{path} is cut off after {offset:,} bytes", hint=_HINT)
         data, offset = data[done:], offset + done
 
 

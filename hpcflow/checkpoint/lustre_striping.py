@@ -24,7 +24,7 @@ def stripe(directory: Path) -> None:
         return
     lfs = shutil.which("lfs")
     if lfs is None:
-        logger.warning("%s is on Lustre, but there is no lfs here to stripe it", directory)
+        logger.warning("%s is on Lustre, but is not striped: the command lfs is missing", directory)
         return
     directory.mkdir(parents=True, exist_ok=True)
     words = [lfs, "setstripe", "-c", "-1", "-S", STRIPE, str(directory)]

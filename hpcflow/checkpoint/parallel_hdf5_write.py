@@ -273,9 +273,9 @@ def check(path: Path, record: Record) -> None:
         found += [(*piece, slab["name"]) for piece in header_digests.pieces_of(slab)]
     for i in header_digests.damaged(path, [header_digests.Piece(*one[:3]) for one in found]):
         raise CheckpointCorruptError(
-            f"{path} is not as it was written: {found[i][3]} differs at byte {found[i][0]:,}",
+            f"{path} differs from what was written: {found[i][3]} differs at byte {found[i][0]:,}",
             hint="the disk or the memory of this node is at fault; "
-            "earlier checkpoints are as they were",
+            "earlier checkpoints are unchanged",
         )
 
 

@@ -30,7 +30,7 @@ def write(saved: Saved, path: Path) -> int:
     After an error `path` is as it was before.
     """
     if path.suffix not in SUFFIXES:
-        raise CheckpointError(f"{path} is no {', '.join(SUFFIXES)}", hint="give one of these")
+        raise CheckpointError(f"{path} must end in {', '.join(SUFFIXES)}")
     draft = path.with_name(path.name + ".tmp")
     try:
         _npz(saved, draft) if path.suffix == ".npz" else _hdf5(saved, draft)
@@ -54,8 +54,8 @@ def _npz(saved: Saved, path: Path) -> None:
     for name in saved.arrays:
         if name.startswith("/") or {"", ".", ".."} & set(name.split("/")) or "\\" in name:
             raise CheckpointError(
-                f"an npz file has no array {name!r}: unpacked it might lie outside",
-                hint="export as .h5",
+                f"an npz file cannot hold array {name!r}: it might be unpacked outside the folder",
+                hint="export it as .h5",
             )
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
         for name, array in saved.arrays.items():

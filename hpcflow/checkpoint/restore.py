@@ -55,7 +55,7 @@ def newest_good(context: Context, directory: Path) -> Saved | None:
         raise CheckpointCorruptError(
             f"no checkpoint of {directory} is good:\n  " + "\n  ".join(bad[:10]),
             rank=context.rank,
-            hint="restore the files from a backup, or choose another folder to begin anew",
+            hint="restore the files from a backup, or choose another folder to start from scratch",
         )
     return None
 
@@ -79,7 +79,7 @@ def open_good(context: Context, path: Path) -> Saved:
     wrong = team.say(_problems(team, saved))
     if wrong:
         raise CheckpointCorruptError(
-            f"{path} is not good:\n  " + "\n  ".join(wrong[:10]),
+            f"{path} is damaged:\n  " + "\n  ".join(wrong[:10]),
             rank=context.rank,
             hint="restore another checkpoint of its folder, or the files from a backup",
         )
@@ -90,7 +90,7 @@ def _readable(path: Path) -> checkpoint_directory.Found:
     """Errors: CheckpointError if there is no checkpoint at `path`, or it is not readable."""
     if not os.path.exists(path):
         raise CheckpointError(
-            f"there is no checkpoint {path}", hint="see what there is: hpcflow inspect DIR"
+            f"there is no checkpoint {path}", hint="list the checkpoints with hpcflow inspect DIR"
         )
     one = checkpoint_directory.look(path)
     if one.error is not None:

@@ -154,9 +154,9 @@ def _form(context: Context, form: str) -> str:
     if form == "parallel" and not can and context.size > 1:
         raise CheckpointError(
             "the ranks cannot write one file together: "
-            + ("one has died" if context.lost else "this h5py was built without MPI"),
+            + ("a rank has died" if context.lost else "this h5py was built without MPI"),
             rank=context.rank,
-            hint='build it so (`hpcflow help parallel-hdf5`), or use form="sharded"',
+            hint='build h5py with MPI (`hpcflow help parallel-hdf5`), or use form="sharded"',
         )
     return "parallel" if form == "parallel" or (can and form == "auto") else "sharded"
 
@@ -243,7 +243,7 @@ def _check_cover(arrays: Mapping[str, Array], slabs: Sequence[Slab]) -> None:
             at = stop
         if at != array.rows and array.nbytes:
             raise CheckpointError(
-                f"variable {name!r} has {array.rows} rows, the ranks hold {sorted(rows[name])}",
+                f"variable {name!r} has {array.rows} rows, but the ranks hold {sorted(rows[name])}",
                 op=name,
                 hint="save between steps, on all ranks that run the script",
             )

@@ -27,7 +27,7 @@ def candidates(path: Path) -> list[checkpoint_directory.Found]:
     Errors: CheckpointError if there is none, or the folder cannot be read.
     """
     if not os.path.exists(path):
-        raise CheckpointError(f"there is no {path}", hint="name a folder of checkpoints")
+        raise CheckpointError(f"there is no {path}", hint="give a folder of checkpoints")
     if path.name == checkpoint_directory.INDEX:
         return [checkpoint_directory.look(path.parent)]
     if not checkpoint_directory.is_folder(path):
@@ -39,7 +39,7 @@ def candidates(path: Path) -> list[checkpoint_directory.Found]:
     if not found:
         raise CheckpointError(
             f"there is no checkpoint in {path}",
-            hint="checkpoints are called step-N or step-N.h5: name the folder they are in",
+            hint="give the folder of checkpoints, which are named step-N or step-N.h5",
         )
     return found
 

@@ -96,7 +96,8 @@ class Items:
             return (np.asarray(found),)
         if not isinstance(found, (tuple, list)) or len(found) != self._fields:
             raise DataError(
-                f"{what} is no tuple of {self._fields} fields", hint="one for each placeholder"
+                f"{what} is not a tuple of {self._fields} fields",
+                hint="give one field for each placeholder",
             )
         return tuple(np.asarray(field) for field in found)
 
@@ -110,7 +111,7 @@ class Items:
             except ValueError as error:
                 raise DataError(
                     f"items of {_told(self._items)} differ in shape: {error}",
-                    hint="pad them to one shape",
+                    hint="pad them to the same shape",
                 ) from error
             last = self._last.asked = (numbers, columns)
         return last[1]

@@ -159,18 +159,23 @@ class Feeding:
         context = self.context
         if self._may_inherit:
             raise HpcflowError(
-                "balance=True with survive=1 and parameter servers: shares by speed are not dealt "
-                "anew when one has died",
+                "balance=True does not work with survive=1 and parameter servers: shares by speed "
+                "are not reassigned when a worker dies",
                 rank=context.rank,
-                hint="leave out one of both, or the servers",
+                hint="leave out balance, survive or the servers",
             )
         if context.settings.exact or context.settings.tasks_per_replica > 1:
             is_exact = context.settings.exact
             raise HpcflowError(
-                "balance=True deals by measured time, "
-                + ("with exact=1 runs are to be equal" if is_exact else "of one rank a worker"),
+                "balance=True shards by measured time, "
+                + (
+                    "but exact=1 needs equal runs"
+                    if is_exact
+                    else "which needs one rank per worker"
+                ),
                 rank=context.rank,
-                hint=f"leave out {'one of both' if is_exact else '--tasks-per-replica or balance'}",
+                hint="leave out "
+                f"{'balance or exact' if is_exact else '--tasks-per-replica or balance'}",
             )
         check_may_vary(self._keys)
         if self.replicas > 1:
@@ -182,9 +187,9 @@ class Feeding:
             return itertools.count()
         cluster = self.context.cluster
         if not cluster.in_step and self.context.is_chief:
-            why = "on asynchronous workers: each draws its own part at its own pace"
+            why = "with asynchronous workers: each reads its own shard at its own speed"
             if cluster.joins:
-                why = f"with sync={cluster.sync}: gradients that come late are dropped"
+                why = f"with sync={cluster.sync}: late gradients are dropped"
             say_once(f"balance=True has no effect {why}")
         return itertools.count(self._balance.taken)
 
@@ -199,7 +204,7 @@ class Feeding:
         if self._is_synchronous and min(self.shares) == 0 and self.context.is_chief:
             say_once(
                 f"a batch of {self._full():,} leaves {self.shares.count(0)} of {self.replicas} "
-                "workers without samples: their steps add nothing; use fewer ranks, or more samples"
+                "workers without samples; use fewer ranks, or larger batches"
             )
 
     def _batches(
@@ -322,11 +327,12 @@ class Feeding:
         fed = [key.name for key in self._keys if key in feeds]
         if fed and self._last is not None:
             raise DataError(
-                f"a step is fed {', '.join(fed)}, which a dataset deals, but no batch of it: its "
-                "samples would not be counted, and a resume would train on them again",
+                f"a step feeds {', '.join(fed)}, a placeholder of a dataset, but not a "
+                "batch of it: the "
+                "samples would not be counted, and a resumed run would train on them again",
                 rank=self.context.rank,
-                hint="feed the batch that was dealt last, or `batch | {placeholder: value}` of it; "
-                "session.run counts nothing",
+                hint="feed the last batch of the dataset, or `batch | {placeholder: value}`; "
+                "session.run does not count samples",
             )
 
     def close(self) -> None:
@@ -363,7 +369,7 @@ class Feeding:
                 f"{where}: {type(error).__name__}: {error}",
                 rank=self.context.rank,
                 hint="the cause is printed above; map takes a Batch, {placeholder: rows}, and "
-                "returns the same of the new rows",
+                "returns a dict of the same form",
             ) from error
         for key, value in found.items():
             check_key(key)
@@ -371,8 +377,8 @@ class Feeding:
             check_fits(key, f"what {where} made", array.dtype, array.shape)
             if len(array) != batch.size:
                 raise ShapeError(
-                    f"{where} made {len(array)} rows of {batch.size} for {key.name!r}",
-                    hint="map keeps the number of samples: all workers count on it",
+                    f"{where} returned {len(array)} rows for {key.name!r}, not {batch.size}",
+                    hint="map must keep the number of samples",
                 )
             found[key] = np.ascontiguousarray(cast(key, array))
         if batch.size:

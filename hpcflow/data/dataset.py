@@ -144,7 +144,7 @@ class Dataset(Feeding):
             if needed > self._portion_bytes():
                 say_once(
                     f"a worker's part of {self.shuffle} has {needed >> 20:,} MiB: with memory="
-                    f"{self.memory >> 20} MiB blocks are read more than once; give "
+                    f"{self.memory >> 20} MiB blocks are read more than once; use memory="
                     f"{needed * self._held >> 20:,} MiB, or smaller blocks"
                 )
 
@@ -399,7 +399,7 @@ class Dataset(Feeding):
         wrong = [f"{k} {position.get(k)}, now {v}" for k, v in mine.items() if position.get(k) != v]
         if wrong:
             raise HpcflowError(
-                f"the checkpoint stands in other data: {'; '.join(wrong)}",
+                f"the checkpoint is from other data: {'; '.join(wrong)}",
                 hint="give the same data and seed, or restore the variables alone (hf.train.Saver)",
             )
         self._first = int(position["epoch"])

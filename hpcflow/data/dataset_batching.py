@@ -20,7 +20,7 @@ def stacked(column: Sequence[np.ndarray], what: str) -> np.ndarray:
     if len(shapes) > 1:
         told = " and ".join(show(s) for s in sorted(shapes)[:2])
         raise ShapeError(
-            f"{what} has elements of shapes {told}", hint="padded_batch() makes them equal"
+            f"{what} has elements of shapes {told}", hint="use padded_batch() to make them equal"
         )
     return np.stack(column)
 
@@ -50,7 +50,9 @@ def _number(given: Any) -> Any:
         return given
     if given.op.type != "Const":
         raise GraphError(
-            f"the padding value {given.name!r} is computed", op=given.op.name, hint="give a number"
+            f"the padding value {given.name!r} is not a constant",
+            op=given.op.name,
+            hint="give a number",
         )
     return given.op.attrs["value"]
 

@@ -17,7 +17,7 @@ def whole(what: str, given: Any, least: int) -> int:
     Errors: ShapeError if it is not an integer, or below `least`.
     """
     if not isinstance(given, (int, np.integer)) or given < least:
-        raise ShapeError(f"{what}({given!r}) of a dataset", hint=f"give {least} or more, as an int")
+        raise ShapeError(f"{what}({given!r}): a dataset needs an int of {least} or more here")
     return int(given)
 
 

@@ -39,7 +39,7 @@ class _Inner(Graph):
         if t.graph is not self.outer.root and isinstance(self.outer, _Inner):
             t = self.outer.adopt(t)
         if t.graph is not self.outer.root:
-            raise GraphError(f"input {t.name!r} is of another graph", op=t.op.name)
+            raise GraphError(f"input {t.name!r} belongs to another graph", op=t.op.name)
         if t not in self.captures:
             with self.as_default(), self.control_dependencies(None), self.name_scope(None):
                 made = t.op.attrs["value"] if t.op.type == "Const" else t.constant
@@ -60,7 +60,7 @@ class _Function:
 
     def __init__(self, function: Callable[..., Any], structure: Any, outer: Graph) -> None:
         if not callable(function):
-            raise GraphError(f"{function!r} is no function of the elements of a dataset")
+            raise GraphError(f"{function!r} is not a function of the elements of a dataset")
         self.graph = _Inner(outer)
         with self.graph.as_default():
             self._params = [placeholder(s.dtype, s.shape) for s in leaves_of(structure)]
@@ -114,9 +114,9 @@ class TracedDataset(_Function):
     def _traced(self, found: Any) -> list[Tensor]:
         if not hasattr(found, "begin") or not hasattr(found, "structure"):
             raise GraphError(
-                f"the function gave {shown(found)}, which is no dataset",
+                f"the function returned {shown(found)}, which is not a dataset",
                 line=user_line(),
-                hint="map() takes functions that give tensors",
+                hint="use map() for functions that return tensors",
             )
         self.structure, self._dataset = found.structure, found
         return [self.graph.adopt(t) for t in found.needs]
@@ -181,9 +181,9 @@ def require_tensors(structure: Any, what: str) -> None:
     """Raise GraphError if components are datasets."""
     if any(isinstance(leaf, Rows) for leaf in leaves_of(structure)):
         raise GraphError(
-            f"{what} of windows, which are datasets",
+            f"{what} needs tensors, but windows are datasets",
             line=user_line(),
-            hint="windows.flat_map(lambda w: w.batch(size)) makes tensors of them",
+            hint="convert them: windows.flat_map(lambda w: w.batch(size))",
         )
 
 
@@ -221,6 +221,6 @@ def require_scalar(traced: Traced, kind: str, what: str) -> None:
     """DTypeError or ShapeError unless the function returns one scalar with a dtype of `kind`."""
     found = leaves_of(traced.structure)
     if len(found) != 1 or found[0].dtype.kind not in kind:
-        raise DTypeError(f"{what} does not give one value of kind {kind!r}")
+        raise DTypeError(f"{what} does not return one value of kind {kind!r}")
     if found[0].shape not in (None, ()):
-        raise ShapeError(f"{what} gives shape {list(found[0].shape)}, not a scalar")
+        raise ShapeError(f"{what} returns shape {list(found[0].shape)}, not a scalar")

@@ -92,7 +92,8 @@ class Iterator:
             raise GraphError(
                 "this iterator has no initializer",
                 op=self._handle.op.name,
-                hint="dataset.make_initializable_iterator(), or iterator.make_initializer(dataset)",
+                hint="use dataset.make_initializable_iterator(), or "
+                "iterator.make_initializer(dataset)",
             )
         return self._initializer
 
@@ -100,7 +101,8 @@ class Iterator:
         """An operation that starts an iteration over `dataset`, whose elements must fit."""
         if not hasattr(dataset, "structure") or not hasattr(dataset, "begin"):
             raise GraphError(
-                f"{dataset!r} is no dataset", hint="hf.data.Dataset.from_tensor_slices"
+                f"{dataset!r} is not a dataset",
+                hint="make one, e.g. by hf.data.Dataset.from_tensor_slices",
             )
         nested_structure.same(self._structure, dataset.structure, "the iterator and the dataset")
         pairs = zip(leaves_of(self._structure), leaves_of(dataset.structure), strict=True)
@@ -199,7 +201,9 @@ def _promised(output_types: Any, output_shapes: Any) -> Any:
         [None] * len(types) if output_shapes is None else by_structure(output_types, output_shapes)
     )
     if len(types) != len(shapes):
-        raise GraphError(f"{output_shapes!r} are no shapes for {output_types!r}")
+        raise GraphError(
+            f"output_shapes {output_shapes!r} do not fit output_types {output_types!r}"
+        )
     leaves = [Leaf(t, as_shape(s)) for t, s in zip(types, shapes, strict=True)]
     return packed(output_types, leaves)
 
@@ -304,10 +308,10 @@ def _get_next_of(instance: Instance, node: Node, handle: Any) -> Wait:
     held = instance.compiled.store.known("Iterator", told)
     if held is None:
         raise FeedError(
-            f"{told!r} is the handle of no iterator of this session",
+            f"{told!r} is not the handle of an iterator of this session",
             op=node.name,
             line=node.line,
-            hint="feed what session.run(iterator.string_handle()) gave in the same session",
+            hint="feed the result of session.run(iterator.string_handle()) of the same session",
         )
     return _given(instance, node, held)
 
@@ -318,13 +322,13 @@ def _given(instance: Instance, node: Node, held: _State) -> Wait:
     for x, spec in zip_longest(found, node.specs):
         try:
             if x is None or spec is None:
-                raise ShapeError(f"{len(found)} components, not {len(node.specs)}")
+                raise ShapeError(f"it has {len(found)} components, not {len(node.specs)}")
             if x.dtype != spec.dtype:
-                raise ShapeError(f"{name_of(x.dtype)} is not {name_of(spec.dtype)}")
+                raise ShapeError(f"its dtype is {name_of(x.dtype)}, not {name_of(spec.dtype)}")
             merge(x.shape, spec.shape)
         except ShapeError as error:
             raise ShapeError(
-                f"the iterator {held.name!r} gave another element than was promised: {error}",
+                f"the iterator {held.name!r} returned an element of another type: {error}",
                 op=node.name,
             ) from None
     return Over(instance, node, *found)

@@ -42,12 +42,12 @@ def from_tensor_slices(tensors: Any) -> Pipeline:
     def rows(arrays: Sequence[np.ndarray]) -> Iterable[Element]:
         counts = {len(a) for a in arrays}
         if len(counts) > 1:
-            raise ShapeError(f"from_tensor_slices of {sorted(counts)} rows: as many are needed")
+            raise ShapeError(f"from_tensor_slices: the numbers of rows {sorted(counts)} differ")
         return (tuple(a[i, ...] for a in arrays) for i in range(counts.pop() if counts else 0))
 
     def row(shape: Shape) -> Shape:
         if shape == ():
-            raise ShapeError("from_tensor_slices of a scalar: rows are needed")
+            raise ShapeError("from_tensor_slices takes tensors with rows, not a scalar")
         return None if shape is None else shape[1:]
 
     made = _of_arrays(tensors, rows, row, "slices")
@@ -95,7 +95,10 @@ def range_(*args: Any) -> Pipeline:
     """The numbers of Python's `range(*args)` as int64 scalars; `args` may be tensors."""
     bounds = [Count("range", a, -(2**63)) for a in args]
     if not 1 <= len(bounds) <= 3 or (len(bounds) == 3 and bounds[2].known == 0):
-        raise ShapeError(f"Dataset.range{args} is no range", hint="give (stop) or (start, stop)")
+        raise ShapeError(
+            f"Dataset.range{args} is not a valid range",
+            hint="give (stop), (start, stop) or a step that is not 0",
+        )
 
     def begin(given: Given) -> Iterator[Element]:
         numbers = range(*(bound.of(given) for bound in bounds))
@@ -160,7 +163,7 @@ def list_files(file_pattern: Any, shuffle: bool | None = None, seed: int | None 
     """
     patterns = _of_arrays(file_pattern, lambda arrays: [tuple(arrays)], lambda shape: shape, "")
     if [leaf.dtype for leaf in leaves_of(patterns.structure)] != [string]:
-        raise DTypeError("list_files() needs a pattern of the names of files, or several")
+        raise DTypeError("list_files() needs one or more file name patterns")
 
     def change(elements: Iterator[Element]) -> Iterator[Element]:
         for (given,) in elements:
@@ -168,7 +171,7 @@ def list_files(file_pattern: Any, shuffle: bool | None = None, seed: int | None 
             found = sorted({name for pattern in wanted for name in glob.glob(pattern)})
             if not found:
                 told = ", ".join(repr(p.decode(errors="replace")) for p in wanted)
-                raise DataError(f"no file matches {told}", hint="is the path right?")
+                raise DataError(f"no file matches {told}", hint="check the path")
             yield from ((np.array(name, object),) for name in found)
 
     made = patterns.then("files", change, Leaf(string, ()))
@@ -185,7 +188,7 @@ def _fitted(item: Any, types: Any, leaves: Sequence[Leaf]) -> Element:
             merge(array.shape, leaf.shape)
         except ShapeError:
             raise DataError(
-                f"the generator of a dataset gave shape {list(array.shape)}; "
+                f"the generator of a dataset returned shape {list(array.shape)}; "
                 f"output_shapes says {show(leaf.shape)}"
             ) from None
         made.append(array)
@@ -199,7 +202,7 @@ def _in_structure(item: Any, types: Any) -> list[Any]:
     elif isinstance(types, tuple) and isinstance(item, (tuple, list)) and len(item) == len(types):
         pairs = list(zip(item, types, strict=True))
     else:
-        raise DataError(f"the generator of a dataset gave {item!r}; output_types says {types}")
+        raise DataError(f"the generator of a dataset returned {item!r}; output_types says {types}")
     return [x for value, t in pairs for x in ([value] if _is_leaf(t) else _in_structure(value, t))]
 
 
@@ -222,7 +225,8 @@ def text_lines(
     kind = compression_type or ""
     if kind not in ("", "GZIP", "ZLIB"):
         raise GraphError(
-            f"compression_type={kind!r} of TextLineDataset", hint='give "GZIP", "ZLIB" or ""'
+            f"TextLineDataset does not know compression_type={kind!r}",
+            hint='give "GZIP", "ZLIB" or ""',
         )
     names = _of_arrays(filenames, lambda arrays: [tuple(arrays)], lambda shape: shape, "files")
     if [leaf.dtype for leaf in leaves_of(names.structure)] != [string]:

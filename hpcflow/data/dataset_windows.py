@@ -71,12 +71,15 @@ def reduced(
     while before is None or _shapes(state) != before:  # relax the shapes to a fixed point
         before = _shapes(state)
         traced = Traced(function, (state, structure), graph)
-        nested_structure.same(state, traced.structure, "the state before and behind reduce_func")
+        nested_structure.same(
+            state, traced.structure, "the initial state and the result of reduce_func"
+        )
         pairs = list(zip(leaves_of(state), leaves_of(traced.structure), strict=True))
         for old, new in pairs:
             if old.dtype != new.dtype:
                 raise DTypeError(
-                    f"reduce_func makes {new.dtype} of a state of {old.dtype}", line=user_line()
+                    f"reduce_func changes the dtype of the state from {old.dtype} to {new.dtype}",
+                    line=user_line(),
                 )
         state = packed(state, [Leaf(a.dtype, either(a.shape, b.shape)) for a, b in pairs])
 

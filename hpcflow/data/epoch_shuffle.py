@@ -29,7 +29,7 @@ class Blocks:
     def __post_init__(self) -> None:
         for name, value in dataclasses.asdict(self).items():
             if not isinstance(value, (int, np.integer)) or value < 1:
-                raise HpcflowError(f"Blocks({name}={value!r}): give 1 or more")
+                raise HpcflowError(f"Blocks({name}={value!r}): {name} must be an int of at least 1")
 
     @property
     def together(self) -> int:

@@ -77,12 +77,12 @@ class Hdf5:
             data = self._file.get(self.field)
         except Exception as error:
             raise self._error(
-                f"cannot be opened: {error}", "look at it with: h5ls -r FILE"
+                f"cannot be opened: {error}", "inspect it with: h5ls -r FILE"
             ) from error
         if not isinstance(data, h5py.Dataset):
             raise self._missing(h5py)
         if data.shape is None or data.ndim == 0:
-            raise self._error("has no rows", "its first dimension is that of the samples")
+            raise self._error("has no rows", "its first dimension must be the samples")
         if data.dtype.hasobject:
             raise self._error("has rows of variable length", "store them as an array, padded")
         self._check_parts(path, data)
@@ -107,7 +107,7 @@ class Hdf5:
             name = source.file_name
             if name != "." and "%" not in name and not (path.parent / name).exists():
                 raise self._error(
-                    f"is made of other files, of which {name} is missing",
+                    f"is a virtual dataset of other files, of which {name} is missing",
                     f"it must be in {path.parent.absolute()} on every node"
                     + (", so do not use cache=True" if self.cache else ""),
                 )
@@ -191,7 +191,7 @@ class Hdf5:
         except (MemoryError, ValueError) as error:
             raise self._error(
                 f"{count} rows of {list(self.row_shape)} {self.dtype} are too large: {error}",
-                "the file may be damaged; look with: h5ls -r FILE",
+                "the file may be damaged; inspect it with: h5ls -r FILE",
             ) from error
 
     def _rows_from(self, start: int, count: int) -> np.ndarray:
@@ -230,7 +230,7 @@ class Hdf5:
             last = start + len(out) - 1
             raise self._error(
                 f"rows {start:,} to {last:,} cannot be read: {error}",
-                "the file may be damaged, or the disk: copy it again, or look with: h5dump",
+                "the file may be damaged, or the disk: copy it again, or inspect it with: h5dump",
             ) from error
 
     def _read_plain(self, out: np.ndarray, start: int) -> None:
@@ -281,7 +281,9 @@ def hdf5(
     Errors: DataError when the Dataset is constructed, with path, rank and remedy.
     """
     if rows.step is not None and rows.step < 1:
-        raise DataError(f"rows={rows}: the step is 1 or more", hint="shuffle=True mixes the order")
+        raise DataError(
+            f"rows={rows}: the step must be at least 1", hint="use shuffle=True for another order"
+        )
     return Hdf5(path, field, rows, cache)
 
 
@@ -298,10 +300,10 @@ def opened(path: Path) -> Any:
         return h5py.File(path, "r")
     except Exception as error:
         why = str(error)
-        hint = "copy it again, and look at it with: h5ls -r FILE"
+        hint = "copy it again, and inspect it with: h5ls -r FILE"
         what = "is truncated" if "truncated" in why else "cannot be opened as HDF5"
         if "not found" in why or "signature" in why:
-            what, hint = "is no HDF5 file", _kind(path)
+            what, hint = "is not an HDF5 file", _kind(path)
         raise DataError(f"{path} {what}: {why}", hint=hint) from error
 
 
@@ -328,5 +330,5 @@ def _kind(path: Path) -> str:
         if first.startswith(magic):
             return f"it is {what}"
     if first == SIGNATURE:
-        return "it begins as HDF5: it was damaged, copy it again"
+        return "its signature is HDF5's, so it is damaged: copy it again"
     return "give a file written by h5py, HDF5 or NetCDF-4"

@@ -48,7 +48,7 @@ def local_copy(path: Path, check: Callable[[Path], None]) -> Path:
             is_there = _is_whole(copy, facts) or _fill(path, copy, notes, since)
             return copy if is_there else path
     except OSError as error:
-        say_once(f"no copy of {path} on this node: {error}; it is read where it is")
+        say_once(f"{path} cannot be cached on this node: {error}; it is read in place")
         return path
 
 
@@ -100,7 +100,7 @@ def _fill(path: Path, copy: Path, notes: int, since: float) -> bool:
         for old in copy.parent.glob(f".{copy.name}.*"):  # drafts of processes that died
             old.unlink()
         if free < size + SPARE:
-            raise OSError(f"{free >> 20:,} MiB are free, it has {size >> 20:,} MiB")
+            raise OSError(f"it has {size >> 20:,} MiB, but only {free >> 20:,} MiB are free")
         begun = time.monotonic()
         os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))  # a file of our own
         shutil.copyfile(path, draft)
@@ -112,5 +112,5 @@ def _fill(path: Path, copy: Path, notes: int, since: float) -> bool:
         draft.unlink(missing_ok=True)
         os.lseek(notes, 0, os.SEEK_SET)
         os.write(notes, f"{time.time():<{file_locks.NOTE_BYTES}.6f}".encode())
-        say_once(f"no copy of {path} in {copy.parent}: {error}; it is read where it is")
+        say_once(f"{path} cannot be cached in {copy.parent}: {error}; it is read in place")
         return False

@@ -19,7 +19,7 @@ def joined_batch(batch: int | None, per_rank: int | None, replicas: int) -> int:
     if (batch is None) == (per_rank is None):
         raise HpcflowError(
             "a dataset takes either batch or batch_per_rank",
-            hint="batch=64 are the samples of one step over all workers",
+            hint="batch=64 means 64 samples in each step over all workers",
         )
     name, given = ("batch", batch) if per_rank is None else ("batch_per_rank", per_rank)
     if not isinstance(given, (int, np.integer)) or given < 1:
@@ -79,12 +79,12 @@ def fit(key: Tensor, source: Source) -> None:
 def common_length(lengths: Mapping[str, int]) -> int:
     """The number of samples, which must be equal for all data and not 0."""
     if not lengths or 0 in lengths.values():
-        raise ShapeError("a dataset without samples", hint="give arrays with at least one row")
+        raise ShapeError("a dataset needs samples", hint="give arrays with at least one row")
     if len(set(lengths.values())) > 1:
         told = ", ".join(f"{length:,} for {name!r}" for name, length in lengths.items())
         raise ShapeError(
             f"the arrays differ in their number of samples: {told}",
-            hint="row i of each belongs to sample i: give as many rows of all",
+            hint="give arrays of the same length: row i of each belongs to sample i",
         )
     return next(iter(lengths.values()))
 
@@ -96,7 +96,7 @@ def check_enough(samples: int, replicas: int, rank: int) -> None:
     """
     if samples < replicas:
         raise DataError(
-            f"{samples:,} samples for {replicas:,} workers: some would have none in any epoch",
+            f"{samples:,} samples are too few for {replicas:,} workers: some would have none",
             rank=rank,
             hint=f"run it on at most {samples:,} workers, or give more samples",
         )

@@ -107,8 +107,8 @@ class Balance:
         """
         if self.dealt > first:
             raise HpcflowError(
-                f"{self.dealt - self.taken} batches were dealt ahead of the steps, which "
-                "balance=True cannot deal anew",
+                f"{self.dealt - self.taken} batches were taken ahead of the steps, which "
+                "balance=True cannot shard again",
                 rank=self.rank,
                 hint="take each batch when its step begins; Dataset(read_ahead=...) reads ahead",
             )

@@ -72,8 +72,8 @@ class Stream(Feeding):
         """Global batches in an epoch of `per_epoch` samples."""
         if self.samples is None:
             raise HpcflowError(
-                "how long an epoch of this stream is is not known",
-                hint="give Stream(per_epoch=...) where something shows progress",
+                "the length of an epoch of this stream is not known",
+                hint="give Stream(per_epoch=...) to show progress",
             )
         return -(-self.samples // self.batch)
 
@@ -124,7 +124,7 @@ class Stream(Feeding):
         mine = next(part for part in parts if part[1].step >= batch.step)
         if mine[1].step > batch.step:
             raise DataError(
-                f"step {batch.step} of the stream cannot be dealt anew without those that have "
+                f"step {batch.step} of the stream cannot be sharded again without the workers that "
                 f"died: {mine[1].step} is the oldest batch of its iterator that is kept",
                 rank=self.context.rank,
                 hint="feed each batch before the next is taken, or give a function of the epoch "
@@ -177,14 +177,14 @@ class Stream(Feeding):
             return
         skipped = self._skip if epoch == self._first else 0
         if skipped:
-            say_once(f"the stream is run up to its position: {skipped:,} samples are passed over")
+            say_once(f"the stream is advanced to its position: {skipped:,} samples are skipped")
             # The last global batch of an epoch may have been smaller.
             if sum(1 for _ in islice(samples, skipped)) <= skipped - self._skipped_batch:
                 raise DataError(
                     f"epoch {epoch} of the stream ends before sample {skipped:,}, its position in "
                     "the checkpoint",
                     rank=self.context.rank,
-                    hint="make the same samples for the same epoch",
+                    hint="produce the same samples for the same epoch",
                 )
         step = skipped // self.batch
         start = skipped
@@ -209,7 +209,7 @@ class Stream(Feeding):
             return iter(self._samples(epoch))  # type: ignore[operator]
         if epoch > 0:
             raise DataError(
-                "an iterator is one epoch; this is another",
+                "an iterator is one epoch and cannot be read again",
                 rank=self.context.rank,
                 hint="give a function of the epoch that makes an iterator: lambda epoch: ...",
             )
@@ -242,7 +242,7 @@ class Stream(Feeding):
                     f"samples {share.indices[0]:,} to {share.indices[-1]:,} of the stream have no "
                     f"rows for {key.name!r}: {error}",
                     rank=self.context.rank,
-                    hint=f"a sample has {len(self._keys)} values, each of one shape",
+                    hint=f"give {len(self._keys)} values for each sample, each of the same shape",
                 ) from error
             columns[key] = column
         return [self._batch(columns, epoch, share)]
@@ -281,7 +281,7 @@ class Stream(Feeding):
         taken = int(position.get("taken", 0))
         if self._once is not None and (taken or position["epoch"]):
             raise DataError(
-                "a stream of an iterator cannot resume: what it has given is gone",
+                "a stream of an iterator cannot resume: an iterator cannot be read again",
                 rank=self.context.rank,
                 hint="give a function of the epoch that makes the iterator, or restore the "
                 "variables alone (hf.train.Saver)",

@@ -121,7 +121,7 @@ class Pipeline:
 
         def change(elements: Iterator[Element], at: int, of: int) -> Iterator[Element]:
             if at >= of:
-                raise ShapeError(f"shard {at} of {of}")
+                raise ShapeError(f"shard: index {at} must be less than num_shards {of}")
             return itertools.islice(elements, at, None, of)
 
         at, of = Count("shard", index, 0), Count("shard", num_shards, 1)
@@ -187,7 +187,9 @@ class Pipeline:
     def cache(self, filename: str = "") -> Pipeline:
         """The elements of the first complete iteration, cached in memory."""
         if filename:
-            raise GraphError("cache() keeps elements in memory", hint="give no filename")
+            raise GraphError(
+                "cache() keeps elements in memory and takes no filename", hint="leave filename out"
+            )
         kept: list[Element] = []
         whole = False
 
@@ -212,7 +214,7 @@ class Pipeline:
         """`transformation_func` of this dataset."""
         made = transformation_func(self)
         if not isinstance(made, Pipeline):
-            raise GraphError(f"apply() needs a function that gives a dataset, not {made!r}")
+            raise GraphError(f"apply() needs a function that returns a dataset, not {made!r}")
         return made
 
     # -- batching
@@ -345,13 +347,13 @@ class Pipeline:
         require_tensors(self.structure, "unbatch()")
         leaves = leaves_of(self.structure)
         if any(leaf.shape == () for leaf in leaves):
-            raise ShapeError("unbatch() of scalars: rows are needed")
+            raise ShapeError("unbatch() takes components with rows, not scalars")
         made = [Leaf(leaf.dtype, None if leaf.shape is None else leaf.shape[1:]) for leaf in leaves]
 
         def change(elements: Iterator[Element]) -> Iterator[Element]:
             for element in elements:
                 if len({len(x) for x in element}) > 1:
-                    raise ShapeError("unbatch() of components with different numbers of rows")
+                    raise ShapeError("unbatch() needs components with the same number of rows")
                 yield from (tuple(x[i, ...] for x in element) for i in range(len(element[0])))
 
         return self.then("unbatch", change, packed(self.structure, made))

@@ -59,7 +59,7 @@ def chosen(session: Any, graph: object, what: str) -> Any:
         raise FetchError(f"{shown(found)} is not a session", hint="give an hf.Session")
     if found.graph is not graph:
         raise FetchError(
-            f"{what} belongs to another graph than the {'default ' * (session is None)}session",
+            f"{what} does not belong to the graph of the {'default ' * (session is None)}session",
             hint="make the session with hf.Session(graph)",
         )
     return found

@@ -53,7 +53,7 @@ class DeviceName(NamedTuple):
 def parse(text: str) -> DeviceName:
     """Parse a device name; TensorFlow's `/replica:0` and `/device:GPU:0` are accepted."""
     if not isinstance(text, str):
-        raise PlacementError(f"{shown(text)} is not a device name", hint="give a text")
+        raise PlacementError(f"{shown(text)} is not a device name", hint="give a string")
     return _parsed(text)
 
 

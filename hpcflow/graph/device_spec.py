@@ -35,7 +35,7 @@ class DeviceSpec:
     def parse_from_string(self, spec: str) -> DeviceSpec:
         """Set the parts from a string."""
         if not isinstance(spec, str):
-            raise PlacementError(f"{spec!r} is not the name of a device", hint="give a text")
+            raise PlacementError(f"{spec!r} is not the name of a device", hint="give a string")
         found = parse(spec)
         replica = next((p[8:] for p in spec.split("/") if p.startswith("replica:")), None)
         self.job, self.task, self.replica = found.job, found.task, _whole(replica)
@@ -74,4 +74,4 @@ def _whole(given: Any) -> int | None:
     try:
         return int(given)
     except (TypeError, ValueError):
-        raise PlacementError(f"{given!r} is not a number of a device") from None
+        raise PlacementError(f"{given!r} is not a device index") from None

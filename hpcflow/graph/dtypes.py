@@ -126,7 +126,9 @@ def plain_array(value: Any) -> np.ndarray:
 def as_array(value: Any, dtype: np.dtype | None = None) -> np.ndarray:
     """The array of a constant: Python floats become float32, ints int32 (int64 if needed)."""
     if value is None:
-        raise ArgumentError("None is not a tensor", hint="a number, an array, a list or a tensor")
+        raise ArgumentError(
+            "None is not a tensor", hint="give a number, an array, a list or a tensor"
+        )
     if dtype is not None and as_dtype(dtype) == string:
         return as_strings(value)
     array = plain_array(value)

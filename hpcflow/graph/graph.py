@@ -116,7 +116,7 @@ class Tensor(Operand["Tensor"]):
 
 def _check_shared_name(name: Any) -> None:
     if name is not None and not isinstance(name, str):
-        raise GraphError(f"shared_name={shown(name)} cannot be a name", hint="give a text")
+        raise GraphError(f"shared_name={shown(name)} cannot be a name", hint="give a string")
 
 
 class Attributes(dict[str, Any]):
@@ -181,10 +181,10 @@ class Operation:
 
 def _altered(op: Operation, what: str) -> GraphError:
     return GraphError(
-        f"operation {op.name!r} is made and cannot be altered: its {what}",
+        f"operation {op.name!r} is in the graph and cannot be changed: its {what}",
         op=op.name,
         line=op.line,
-        hint="make another operation: plans of what has run keep the old one",
+        hint="add another operation; plans that have run keep the old one",
     )
 
 
@@ -223,7 +223,7 @@ class Graph:
     def get_operation_by_name(self, name: str) -> Operation:
         """The operation `name`; GraphError if there is none."""
         if not isinstance(name, str):
-            raise GraphError(f"{shown(name)} is not an operation's name", hint="give a text")
+            raise GraphError(f"{shown(name)} is not an operation's name", hint="give a string")
         try:
             return self._by_name[name]
         except KeyError:
@@ -245,15 +245,17 @@ class Graph:
         allowed = (Tensor,) * allow_tensor + (Operation,) * allow_operation
         if not isinstance(found, allowed):
             kinds = " or ".join(kind.__name__ for kind in allowed)
-            raise GraphError(f"{shown(obj)} is no {kinds}", hint="give its name, or itself")
+            raise GraphError(
+                f"{shown(obj)} is not of type {kinds}", hint="give the object or its name"
+            )
         if found.graph is not self:
-            raise GraphError(f"{found.name!r} is of another graph", op=found.name)
+            raise GraphError(f"{found.name!r} belongs to another graph", op=found.name)
         return found
 
     def get_tensor_by_name(self, name: str) -> Tensor:
         """The tensor with the name `op:index`."""
         if not isinstance(name, str):
-            raise GraphError(f"{shown(name)} is not a tensor's name", hint="give a text")
+            raise GraphError(f"{shown(name)} is not a tensor's name", hint="give a string")
         op_name, colon, index = name.rpartition(":")
         if not colon or not index.isdigit():
             hint = f"write '{name}:0'" if name in self._by_name else self._near(name)
@@ -342,7 +344,7 @@ class Graph:
     def adopt(self, t: Tensor) -> Tensor:
         """The tensor of this graph for `t`; GraphError if `t` is of another graph."""
         if t.op.graph is not self:
-            raise GraphError(f"input {t.name!r} is of another graph")
+            raise GraphError(f"input {t.name!r} belongs to another graph")
         return t
 
     def origin(self, t: Tensor) -> Tensor | None:
@@ -353,10 +355,10 @@ class Graph:
         """Errors: GraphError unless `op` is of this graph or of an outer one."""
         if op.graph is not self:
             raise GraphError(
-                f"{op.name!r} is of another graph, or inside a loop or a branch",
+                f"{op.name!r} belongs to another graph, or is inside a loop or a branch",
                 op=op.name,
                 line=op.line,
-                hint="give it as a result of the body, and use that result",
+                hint="return it as a result of the body, and use that result",
             )
 
     def bind(self, t: Tensor) -> None:
@@ -424,7 +426,7 @@ class Graph:
 
     def _unique(self, name: str, scope: str) -> str:
         if not isinstance(name, str):
-            raise GraphError(f"{shown(name)} cannot be a name", hint="give a text")
+            raise GraphError(f"{shown(name)} cannot be a name", hint="give a string")
         if name.endswith("/"):
             return name[:-1]
         name = scope + name
@@ -474,7 +476,7 @@ class Graph:
     def name_scope(self, name: str | None) -> Iterator[str]:
         """Names of operations created inside begin with `name/`; None returns to the top level."""
         if not (name is None or isinstance(name, str)):
-            raise GraphError(f"{shown(name)} cannot be the name of a scope", hint="give a text")
+            raise GraphError(f"{shown(name)} cannot be the name of a scope", hint="give a string")
         if not name:
             full = ""
         elif name.endswith("/"):
@@ -492,7 +494,7 @@ class Graph:
                 yield
             return
         if not isinstance(before, Iterable):
-            raise GraphError(f"{shown(before)} is no list of operations and tensors")
+            raise GraphError(f"{shown(before)} is not a list of operations and tensors")
         ops = tuple(as_operation(b) for b in before)
         with self._within("control", [*self._scopes()["control"], ops]):
             yield
@@ -603,7 +605,7 @@ def convert_to_tensor(
     if isinstance(value, Tensor):
         if dtype is not None and value.dtype != as_dtype(dtype):
             raise DTypeError(
-                f"tensor {value.name!r} is {value.dtype}, {as_dtype(dtype)} is needed",
+                f"tensor {value.name!r} is {value.dtype}, but must be {as_dtype(dtype)}",
                 op=value.op.name,
                 line=value.op.line,
                 hint="hf.cast(x, dtype)",

@@ -61,7 +61,7 @@ def device(
 def container(container_name: str) -> Iterator[str]:
     """Accept the name of a container for compatibility: state is named by its operation."""
     if not isinstance(container_name, str):
-        raise GraphError(f"{container_name!r} is not the name of a container", hint="give a text")
+        raise GraphError(f"{container_name!r} is not the name of a container", hint="give a string")
     yield container_name
 
 

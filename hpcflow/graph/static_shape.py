@@ -61,7 +61,7 @@ def check_sizes(shape: Shape, itemsize: int = 1) -> None:
                 raise ShapeError(f"shape {show(shape)} has a negative size")
             count *= d
     if count > MOST_BYTES:
-        raise ShapeError(f"shape {show(shape)} is of {count} bytes, more than any memory has")
+        raise ShapeError(f"shape {show(shape)} has {count} bytes, more than any memory")
 
 
 def as_sizes(given: Any) -> tuple[int | None, ...]:
@@ -127,7 +127,7 @@ def narrowed(known: Shape, given: Any, op: Any) -> Shape:
         return merge(known, told)
     except ShapeError:
         raise ShapeError(
-            f"{op.name!r} is {show(known)} and cannot be {show(told)}",
+            f"{op.name!r} has shape {show(known)}, which cannot be set to {show(told)}",
             op=op.name,
             line=user_line(),
             hint=f"it was made at {op.line}",

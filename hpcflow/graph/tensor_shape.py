@@ -171,7 +171,9 @@ class TensorShape(tuple[Any, ...]):
     def _ranked(self, what: str) -> tuple[int | None, ...]:
         plain = self.plain
         if plain is None:
-            raise ShapeError(f"{what} of a shape of unknown rank", hint="x.set_shape([...]) first")
+            raise ShapeError(
+                f"{what} needs a shape of known rank", hint="call x.set_shape([...]) first"
+            )
         return plain
 
     def is_fully_defined(self) -> bool:
@@ -265,7 +267,7 @@ class TensorShape(tuple[Any, ...]):
 
 def _rank(given: Any) -> int:
     if not isinstance(given, int) or not 0 <= given < MOST:
-        raise ShapeError(f"{given!r} is no rank", hint="give a small integer, not below 0")
+        raise ShapeError(f"{given!r} is not a rank", hint="give a small integer of at least 0")
     return given
 
 

@@ -47,7 +47,9 @@ def multi_head_attention(
     v = k if values is None else of_rank(convert_to_tensor(values), 3, "multi_head_attention")
     width = units or known_size(q, -1, "multi_head_attention")
     if num_heads < 1 or width % num_heads:
-        raise ShapeError(f"{width} units cannot be parted into {num_heads} heads", line=user_line())
+        raise ShapeError(
+            f"{width} units cannot be divided into {num_heads} heads", line=user_line()
+        )
     with variable_scope(name, "multi_head_attention", [q], reuse=reuse):
 
         def project(x: Tensor, size: int, into: str) -> Tensor:

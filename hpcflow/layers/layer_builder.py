@@ -112,7 +112,7 @@ def known_size(x: Any, axis: int, what: str) -> int:
             f"{what} needs a known size along axis {axis}, not shape {show(sizes)}",
             op=x.op.name if isinstance(x, Tensor) else None,
             line=user_line(),
-            hint="x.set_shape([...]) says what is known",
+            hint="give what is known by x.set_shape([...])",
         )
     return size
 
@@ -133,7 +133,7 @@ def sizes_of(value: Any, rank: int, what: str) -> list[int]:
     """A list of `rank` ints, from a list or from one int for all axes."""
     given = [value] * rank if isinstance(value, int) else list(value)
     if len(given) != rank or not all(isinstance(n, int) and n > 0 for n in given):
-        raise ShapeError(f"{what} {value!r} is not {rank} positive ints", line=user_line())
+        raise ShapeError(f"{what} must be {rank} positive ints, not {value!r}", line=user_line())
     return given
 
 

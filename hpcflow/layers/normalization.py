@@ -233,7 +233,9 @@ def layer_norm(
         listed = [axis] if isinstance(axis, int) else list(axis)
         axes = sorted(normal_axis(a, len(x.shape)) for a in listed)
         if axes != list(range(len(x.shape) - len(axes), len(x.shape))):
-            raise ShapeError(f"layer_norm over {axis} of {len(x.shape)}: not the last axes")
+            raise ShapeError(
+                f"layer_norm takes the last axes only, not {axis} of rank {len(x.shape)}"
+            )
         sizes = [known_size(x, a, "layer_norm") for a in axes]
         gamma, beta = (
             get_variable(name_, sizes, x.dtype, start, None, trainable) if wanted else None

@@ -35,7 +35,9 @@ def _recurrent(what: str, make: Callable[..., RNNCell], doc: str) -> Function:
     ) -> tuple[Tensor, Any]:
         x = of_rank(convert_to_tensor(inputs), 3, what)
         if num_layers < 1:
-            raise ShapeError(f"{what} of {num_layers} layers", line=user_line())
+            raise ShapeError(
+                f"{what}: num_layers must be at least 1, not {num_layers}", line=user_line()
+            )
 
         def cell() -> RNNCell:
             drops = training and not (isinstance(dropout_rate, (int, float)) and not dropout_rate)

@@ -30,7 +30,9 @@ def l1_l2_regularizer(scale_l1: float = 1.0, scale_l2: float = 1.0) -> Function:
 
 def _scaled(scale: float, of: Function) -> Function:
     if not scale >= 0:
-        raise ShapeError(f"a regularizer of scale {scale!r}", line=user_line())
+        raise ShapeError(
+            f"the scale of a regularizer must be at least 0, not {scale!r}", line=user_line()
+        )
 
     def regularizer(w: Any) -> Tensor:
         return multiply(of(convert_to_tensor(w)), scale)

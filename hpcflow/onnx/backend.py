@@ -123,7 +123,7 @@ class HpcflowBackend(Backend):
     def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> Prepared:
         """The model as an object whose `run` computes it on arrays."""
         if not cls.supports_device(device):
-            raise DeviceError(f"there is no device {device!r} here")
+            raise DeviceError(f"device {device!r} is not available here")
         return Prepared(model, _device(device))
 
     @classmethod

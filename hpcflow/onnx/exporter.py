@@ -48,7 +48,9 @@ def export_model(
         emitter.names[tensor] = emitter.free(given)
     for given, tensor in fetched.items():
         if tensor in emitter.names and given in fed:
-            raise OnnxError(f"{given!r} is an input and an output: give the output another name")
+            raise OnnxError(
+                f"{given!r} is both an input and an output: give the output another name"
+            )
         emitter.reserve(tensor, given)
     variables = _values([op for op in order if op.type == "ReadVariable"], values)
     for op in order:
@@ -66,7 +68,7 @@ def export_model(
     try:
         onnx.checker.check_model(model, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
-        raise OnnxError(f"ONNX's checker refuses the exported model: {error}") from error
+        raise OnnxError(f"ONNX's checker rejects the exported model: {error}") from error
     return model
 
 
@@ -102,12 +104,12 @@ def _values(reads: Sequence[Operation], values: Any) -> dict[Operation, np.ndarr
     for op in reads:
         variable = op.inputs[0].op.name
         if variable not in values:
-            raise OnnxError(f"there is no value of variable {variable!r}", op=op.name, line=op.line)
+            raise OnnxError(f"variable {variable!r} has no value", op=op.name, line=op.line)
         array = np.asarray(values[variable])
         spec = op.outputs[0]
         if array.shape != spec.shape or array.dtype != spec.dtype:
             raise OnnxError(
-                f"variable {variable!r} is {spec.dtype}{list(spec.shape or ())}, its value "
+                f"variable {variable!r} is {spec.dtype}{list(spec.shape or ())}, but its value is "
                 f"{array.dtype}{list(array.shape)}",
                 op=op.name,
                 line=op.line,

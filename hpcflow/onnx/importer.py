@@ -68,9 +68,9 @@ def _loaded(model: onnx.ModelProto | bytes | str | os.PathLike[str]) -> onnx.Mod
             model = onnx.load(path_of(model, "model"))
     except (DecodeError, onnx.checker.ValidationError) as error:
         name = "these bytes" if isinstance(model, bytes) else str(model)
-        raise OnnxError(f"{name}: no ONNX model: {error}") from error
+        raise OnnxError(f"{name} is not an ONNX model: {error}") from error
     if not model.graph.output:
-        raise OnnxError("the model has no outputs", hint="is it an ONNX model?")
+        raise OnnxError("the model has no outputs", hint="check that it is an ONNX model")
     return model
 
 
@@ -112,8 +112,8 @@ class Importer:
         old = version < OLDEST and any(changed(n, version) for n in self.model.graph.node)
         if old or version > newest:
             raise OnnxError(
-                f"the model is of opset {version}; opsets {OLDEST} to {newest} are imported",
-                hint="onnx.version_converter.convert_version changes it",
+                f"the model has opset {version}; supported are opsets {OLDEST} to {newest}",
+                hint="convert it with onnx.version_converter.convert_version",
             )
 
     def _input(self, info: onnx.ValueInfoProto, given: Any) -> Tensor:
@@ -134,7 +134,10 @@ class Importer:
 
     def _initializers(self, graph: onnx.GraphProto, scope: Scope, trainable: Trainable) -> set[str]:
         if graph.sparse_initializer:
-            raise OnnxError(f"initializer {graph.sparse_initializer[0].values.name!r} is sparse")
+            raise OnnxError(
+                f"initializer {graph.sparse_initializer[0].values.name!r} is sparse, "
+                "which is not supported"
+            )
         for proto in graph.initializer:
             array = carried(values_of(proto))
             tensor = self._initializer(proto.name, array, trainable)
@@ -178,7 +181,9 @@ class Importer:
             except MALFORMED as error:
                 raise OnnxError(f"{node.called} cannot be built: {error!r}") from error
         if len(made) < sum(map(bool, proto.output)):
-            raise node.declined(f"it has {len(proto.output)} outputs, {len(made)} are supported")
+            raise node.declined(
+                f"it has {len(proto.output)} outputs, but {len(made)} are supported"
+            )
         for name, tensor in zip(proto.output, made, strict=False):
             if name and tensor is not None:
                 scope.values[name] = tensor

@@ -28,7 +28,7 @@ def runtime() -> Any:
         import onnxruntime
     except ImportError as error:
         raise MissingPackageError(
-            "this needs the package onnxruntime", hint=install_hint("onnx")
+            "quantization needs the package onnxruntime", hint=install_hint("onnx")
         ) from error
     return onnxruntime
 
@@ -80,7 +80,7 @@ def run(model: Path, data: Arrays, batch: int = 256) -> list[np.ndarray]:
     session = ort.InferenceSession(str(model), providers=["CPUExecutionProvider"])
     names = [v.name for v in session.get_inputs()]
     if set(names) - set(data):
-        raise OnnxError(f"{model} takes {names}, the data have {sorted(data)}")
+        raise OnnxError(f"{model} takes {names}, but the data has {sorted(data)}")
     parts = [
         session.run(None, {name: part[name] for name in names}) for part in batches(data, batch)
     ]

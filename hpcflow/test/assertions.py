@@ -72,7 +72,7 @@ class Assertions(unittest.TestCase):
     def _close_within(
         self, a: Any, b: Any, within: Callable[..., tuple[float, float]], msg: Any, path: str
     ) -> None:
-        self.assertEqual(_is_dict(a), _is_dict(b), _told(msg, path, "one of them is a dict"))
+        self.assertEqual(_is_dict(a), _is_dict(b), _told(msg, path, "only one of them is a dict"))
         if isinstance(a, Mapping):
             self.assertEqual(sorted(a), sorted(b), _told(msg, path, "they have different keys"))
             for key in a:

@@ -102,7 +102,7 @@ class TestCase(Assertions):
         if self._cached is None:
             self._cached = self._made(graph, config, use_gpu, force_gpu)
         elif graph is not None and graph is not self._cached.graph:
-            raise ValueError("the cached session is one of another graph: use self.session(graph)")
+            raise ValueError("the cached session belongs to another graph: use self.session(graph)")
         with self._cached.graph.as_default(), self._cached.as_default():
             yield self._cached
 

@@ -22,8 +22,8 @@ def create_local_cluster(num_workers: int, num_ps: int) -> tuple[list[Server], l
     size = num_workers + num_ps
     if num_workers < 1 or num_ps < 0:
         raise LaunchError(
-            f"a cluster of {num_workers} workers and {num_ps} servers",
-            hint="give one worker at least",
+            f"a cluster cannot have {num_workers} workers and {num_ps} servers",
+            hint="give at least one worker",
         )
     settings = Settings.from_environ(ps=num_ps, serve=False, tasks_per_replica=1)
     worlds = local_world(size)

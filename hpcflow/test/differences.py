@@ -41,7 +41,10 @@ def compute_gradient(
     values = list(x_init_value) if several and x_init_value is not None else [x_init_value]
     values *= len(xs) if x_init_value is None else 1
     if not len(xs) == len(shapes) == len(values):
-        raise ShapeError(f"{len(xs)} x have {len(shapes)} shapes and {len(values)} values")
+        raise ShapeError(
+            f"x, x_shape and x_init_value have different lengths: {len(xs)}, "
+            f"{len(shapes)} and {len(values)}"
+        )
     session = chosen(None, y.graph, "compute_gradient")
     targets = init_targets if isinstance(init_targets, (list, tuple)) else [init_targets]
     for target in targets:
@@ -86,7 +89,7 @@ def _begin(x: Tensor, shape: Any, given: Any) -> np.ndarray:
     value = np.random.random_sample(wanted) if given is None else np.asarray(given)
     if value.shape != wanted:
         raise ShapeError(
-            f"x_init_value has shape {list(value.shape)}, x_shape is {list(wanted)}",
+            f"x_init_value has shape {list(value.shape)}, but x_shape is {list(wanted)}",
             op=x.op.name,
             line=x.op.line,
         )

@@ -23,7 +23,7 @@ class ClusterSpec:
         given: Any = cluster.as_dict() if isinstance(cluster, ClusterSpec) else cluster
         if not isinstance(given, Mapping):
             raise LaunchError(
-                f"{cluster!r} is no cluster", hint="give {'ps': [...], 'worker': [...]}"
+                f"{cluster!r} is not a cluster", hint="give {'ps': [...], 'worker': [...]}"
             )
         jobs = sorted(given, key=str)
         self._jobs = {str(job): _tasks(str(job), given[job]) for job in jobs}
@@ -97,13 +97,14 @@ def _tasks(job: str, given: Any) -> dict[int, str]:
         pairs = list(enumerate(given))
     else:
         raise LaunchError(
-            f"the tasks of job {job!r} are {given!r}", hint="give a list of 'host:port'"
+            f"the tasks of job {job!r} must be a list, not {given!r}",
+            hint="give a list of 'host:port'",
         )
     for number, address in pairs:
         is_number = isinstance(number, int) and 0 <= number < MOST_TASKS
         if not is_number or not isinstance(address, str) or not address:
             raise LaunchError(
-                f"task {number!r} of job {job!r} has the address {address!r}",
-                hint="give a text 'host:port'; a list of them comes of text.split(',')",
+                f"task {number!r} of job {job!r} has an invalid index or address {address!r}",
+                hint="give strings 'host:port'; text.split(',') makes a list of them",
             )
     return dict(sorted(pairs))

@@ -93,8 +93,8 @@ class Coordinator:
         self.raise_requested_exception()
         if alive and not ignore_live_threads:
             raise HpcflowError(
-                f"{len(alive)} threads still run {stop_grace_period_secs:g} s after they were "
-                f"asked to stop: {', '.join(alive)}",
+                f"{len(alive)} threads are still running {stop_grace_period_secs:g} s after the "
+                f"request to stop: {', '.join(alive)}",
                 hint="close the queues they wait in with cancel_pending_enqueues=True",
             )
 

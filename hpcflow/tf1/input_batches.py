@@ -256,7 +256,7 @@ class _Given:
     def __init__(self, sources: Sequence[Any], shapes: Any, many: bool, keep: Any) -> None:
         sources = several(sources, "a queue of batches")
         if not sources:
-            raise GraphError("nothing was given to make batches of")
+            raise GraphError("a batch function needs at least one tensor")
         first = sources[0]
         self.keys = sorted(first) if isinstance(first, Mapping) else None
         self.is_single = self.keys is None and not isinstance(first, (list, tuple))
@@ -270,7 +270,7 @@ class _Given:
         self.dtypes = [t.dtype for t in self.sources[0]]
         for tensors in self.sources:
             if [t.dtype for t in tensors] != self.dtypes:
-                raise GraphError("the sources of batches have not all the same dtypes")
+                raise GraphError("the sources of batches have different dtypes")
         self.shapes = self._shapes() if shapes is None else [as_shape(s) for s in shapes]
 
     def _tensors(self, source: Any) -> list[Tensor]:
@@ -285,7 +285,7 @@ class _Given:
             shapes = [t.shape[1:] if self.many and t.shape is not None else t.shape for t in column]
             first = shapes[0]
             if any(s is None for s in shapes) or len({len(s or ()) for s in shapes}) > 1:
-                raise ShapeError("the rank of what is put in batches must be known: give shapes")
+                raise ShapeError("tensors to batch must have a known rank: give shapes")
             sizes = zip(*(s or () for s in shapes), strict=True)
             found.append(tuple(s[0] if len(set(s)) == 1 else None for s in sizes) if first else ())
         return found
@@ -312,5 +312,7 @@ class _Given:
         if mask.shape == ():
             mask = broadcast_to(mask, shape(rows[0])[:1])
         elif not self.many:
-            raise ShapeError("keep_input of one element is one boolean", op=mask.op.name)
+            raise ShapeError(
+                "keep_input must be a scalar unless enqueue_many is set", op=mask.op.name
+            )
         return queue.enqueue_many([boolean_mask(t, mask) for t in rows])

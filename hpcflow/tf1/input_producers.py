@@ -37,9 +37,9 @@ def match_filenames_once(pattern: Any, name: str | None = None) -> Tensor:
     patterns = list(pattern) if isinstance(pattern, (list, tuple)) else [pattern]
     if not all(isinstance(p, (str, bytes)) for p in patterns):
         raise DTypeError(
-            f"the pattern {shown(pattern)} of match_filenames_once is no text",
+            f"match_filenames_once takes strings, not {shown(pattern)}",
             line=user_line(),
-            hint="hf.matching_files takes tensors, and looks in each step",
+            hint="use hf.matching_files for tensors; it looks in each step",
         )
     found = sorted({name for p in patterns for name in glob.glob(os.fsencode(p))})
     return constant(np.array([*found, None], object)[:-1], name=name or "matching_filenames")
@@ -54,7 +54,7 @@ def limit_epochs(tensor: Any, num_epochs: int | None = None, name: str | None = 
     if num_epochs is None:
         return tensor
     if num_epochs <= 0:
-        raise GraphError(f"num_epochs is {num_epochs}; one or more are needed")
+        raise GraphError(f"num_epochs must be at least 1, not {num_epochs}")
     graph = get_default_graph()
     with graph.name_scope(name or "limit_epochs"):
         keys = [GraphKeys.LOCAL_VARIABLES]
@@ -133,7 +133,7 @@ def string_input_producer(
     with get_default_graph().name_scope(name or "string_input_producer"):
         strings = convert_to_tensor(string_tensor, string)
         if strings.shape is not None and 0 in strings.shape:
-            raise ShapeError("there are no strings to produce", op=strings.op.name)
+            raise ShapeError("string_input_producer needs at least one string", op=strings.op.name)
         return input_producer(
             strings, [], num_epochs, shuffle, seed, capacity, shared_name, None, cancel_op
         )

@@ -45,7 +45,7 @@ class StepContext:
 
     def request_stop(self) -> None:
         """End the training, as the end of the data does."""
-        raise StopIteration("a step function has asked for the end")
+        raise StopIteration("a step function has requested the stop")
 
 
 class MonitoredSession:
@@ -229,7 +229,7 @@ def MonitoredTrainingSession(
     """
     context = context_of(master)
     if context.is_chief and not is_chief:
-        say_once("is_chief=False on worker 0, which is the chief all the same")
+        say_once("is_chief=False has no effect: worker 0 is always the chief")
     scaffold = scaffold or Scaffold()
     own: list[SessionRunHook] = list(chief_only_hooks or ())
     if checkpoint_dir and log_step_count_steps and get_global_step() is not None:
@@ -241,7 +241,9 @@ def MonitoredTrainingSession(
     if checkpoint_dir and (secs or every):
         saving = CheckpointSaverHook(checkpoint_dir, secs or None, every, scaffold=scaffold)
         if any(isinstance(hook, CheckpointSaverHook) for hook in (*(hooks or ()), *own)):
-            say_once(f"a CheckpointSaverHook was given: no other one saves in {checkpoint_dir}")
+            say_once(
+                f"the given CheckpointSaverHook saves; no default one is added for {checkpoint_dir}"
+            )
         else:
             own.append(saving)
     if not context.is_chief:
@@ -286,7 +288,8 @@ def save_as_hooked(
     found = [hook for hook in hooks if isinstance(hook, CheckpointSaverHook)]
     if len(found) > 1:
         raise HpcflowError(
-            f"{len(found)} hooks save the whole state of the job",
+            f"there are {len(found)} CheckpointSaverHooks, but one saves the whole state "
+            "of the job",
             hint="give one CheckpointSaverHook; for other policies session.every(steps, action)",
         )
     if session.context.on_plan is not None:

@@ -49,7 +49,7 @@ def replica_device_setter(
     strategy = _RoundRobin(ps_tasks) if ps_strategy is None else ps_strategy
     if not callable(strategy):
         raise PlacementError(
-            f"ps_strategy {strategy!r} is no function", hint="give one of an operation"
+            f"ps_strategy {strategy!r} is not a function", hint="give a function of an operation"
         )
 
     def device_of(op: Operation) -> str:
@@ -107,9 +107,9 @@ def byte_size_load_fn(op: Operation) -> float:
     """
     if op.type != "Variable":
         raise PlacementError(
-            f"{op.name!r} is a {op.type}, whose bytes are not known",
+            f"the size in bytes of {op.name!r} ({op.type}) is not known",
             op=op.name,
             line=op.line,
-            hint="give GreedyLoadBalancingStrategy a load_fn that knows it",
+            hint="give GreedyLoadBalancingStrategy a load_fn that returns it",
         )
     return float(op.attrs["dtype"].itemsize * size_of(op.attrs["shape"]))

@@ -138,7 +138,7 @@ class ScaffoldSession(TrainingSession):
             raise UninitializedError(
                 f"variables have no value after the scaffold's init_op: {names}",
                 rank=self.context.rank,
-                hint="make init_op by hf.global_variables_initializer() when all are made",
+                hint="create init_op by hf.global_variables_initializer() after all variables",
             )
 
 

@@ -117,11 +117,11 @@ class Server:
             self.context.serve()
             raise SystemExit(0)
         raise LaunchError(
-            f"join() on {_name(self.context)}, which runs the script: it would wait for ever",
+            f"join() on {_name(self.context)}, which runs the script, would wait for ever",
             rank=self.context.rank,
-            hint="ranks that serve variables never come here: leave job_name to the rank, or start "
-            "with --job_name=worker; for workers that one graph spans start with "
-            "--tasks-per-replica",
+            hint="ranks that serve variables do not run the script: leave job_name out, or "
+            "start with "
+            "--job_name=worker; use --tasks-per-replica for workers that one graph spans",
         )
 
 
@@ -140,8 +140,9 @@ def _check_jobs(cluster: ClusterSpec) -> None:
     other = [job for job in cluster.jobs if job not in ("ps", "worker")]
     if other or "worker" not in cluster.jobs:
         raise LaunchError(
-            f"a cluster with the jobs {', '.join(cluster.jobs) or 'of nobody'}",
-            hint="name them ps and worker: worker 0 is the chief",
+            "the jobs of the cluster must be ps and worker, not "
+            f"{', '.join(cluster.jobs) or 'none'}",
+            hint="name them ps and worker; worker 0 is the chief",
         )
 
 
@@ -167,7 +168,7 @@ def _check_size(cluster: ClusterSpec, context: Context) -> None:
     if found != (servers, workers):
         raise _misfit(
             cluster,
-            f"this job has {context.size} ranks: {found[0]} serve variables, {found[1]} work",
+            f"this job has {context.size} ranks: {found[0]} servers and {found[1]} workers",
             context,
         )
 
@@ -198,7 +199,7 @@ def _check_told(told: str, context: Context) -> bool:
     if len(set(said)) == 1:
         return bool(told) and (len(names) > 1 or told != names[0])
     wrong = [
-        f"rank {rank} is {name}, but was told {text}"
+        f"rank {rank} is {name}, but its command line says {text}"
         for rank, name, text in zip(context.roles.drivers, names, said, strict=True)
         if text not in ("", name)
     ]
@@ -217,8 +218,8 @@ def describe(cluster: ClusterSpec, context: Context, told: str = "") -> str:
     named = list(_tasks(cluster, context))
     words = [f"{task} ({address}) is rank {rank}" for task, address, rank in named[:TOLD]]
     more = f" and so on, {len(named)} tasks" if len(named) > TOLD else ""
-    why = f". All were told {told}: the ranks decide" if told else ""
-    return f"the cluster over MPI, no address is used: {', '.join(words)}{more}{why}"
+    why = f". All command lines say {told}; the ranks decide" if told else ""
+    return f"the cluster runs over MPI and uses no address: {', '.join(words)}{more}{why}"
 
 
 def _tasks(cluster: ClusterSpec, context: Context) -> Iterator[tuple[str, str, int]]:

@@ -39,7 +39,7 @@ class SecondOrStepTimer:
     def __init__(self, every_secs: float | None = None, every_steps: int | None = None) -> None:
         if (every_secs is None) == (every_steps is None):
             raise HpcflowError(
-                f"every {every_secs} seconds and every {every_steps} steps",
+                f"every_secs is {every_secs} and every_steps is {every_steps}",
                 hint="give exactly one of them",
             )
         self._secs, self._steps = every_secs, every_steps
@@ -89,7 +89,7 @@ class StopAtStepHook(SessionRunHook):
     def __init__(self, num_steps: int | None = None, last_step: int | None = None) -> None:
         if (num_steps is None) == (last_step is None):
             raise HpcflowError(
-                f"stop after {num_steps} steps and at step {last_step}",
+                f"num_steps is {num_steps} and last_step is {last_step}",
                 hint="give exactly one of num_steps and last_step",
             )
         self._num_steps, self._last_step = num_steps, last_step
@@ -140,7 +140,9 @@ class CheckpointSaverHook(SessionRunHook):
         listeners: Sequence[CheckpointSaverListener] | None = None,
     ) -> None:
         if saver is not None and scaffold is not None:
-            raise HpcflowError("a saver and a scaffold", hint="give at most one of them")
+            raise HpcflowError(
+                "saver and scaffold cannot both be given", hint="give at most one of them"
+            )
         SecondOrStepTimer(save_secs, save_steps)  # exactly one is given
         self.every = save_steps if save_secs is None else f"{float(save_secs):f}s"
         self.checkpoint_dir, self._saver, self._scaffold = checkpoint_dir, saver, scaffold
@@ -196,7 +198,7 @@ class LoggingTensorHook(SessionRunHook):
         only_at_end = at_end and every_n_iter is None and every_n_secs is None
         self._timer = None if only_at_end else SecondOrStepTimer(every_n_secs, every_n_iter)
         if every_n_iter is not None and every_n_iter < 1:
-            raise HpcflowError(f"every {every_n_iter} runs", hint="give 1 or more")
+            raise HpcflowError(f"every_n_iter must be at least 1, not {every_n_iter}")
         named = tensors if isinstance(tensors, Mapping) else {_name(t): t for t in tensors}
         self._tensors: dict[str, Any] = dict(named)
         self._at_end, self._formatter = at_end, formatter
@@ -377,7 +379,7 @@ class NanTensorHook(SessionRunHook):
                 op=op.name,
                 line=op.line,
                 rank=run_context.session.context.rank,
-                hint="--set check_numerics=1 names the operation that made the first one",
+                hint="find the operation that made the first NaN with --set check_numerics=1",
             )
         logger.warning("the loss %r is NaN: the training stops", self._loss.name)
         run_context.request_stop()
@@ -401,7 +403,10 @@ class GlobalStepWaiterHook(SessionRunHook):
         session, until = run_context.session, self._until
         self._until = 0
         if until > 0 and session.context.cluster.in_step:
-            say_once(f"nobody waits for global step {until}: all replicas step together")
+            say_once(
+                f"GlobalStepWaiterHook does not wait for global step {until}: all "
+                "replicas run the same step"
+            )
             return None
         while until > 0 and session.run(self._global_step) < until:
             session.between_steps()  # other ranks may wait for this one to save or stop

@@ -86,7 +86,7 @@ class SessionManager:
             raise UninitializedError(
                 f"variables have no value in a prepared session: {missing}",
                 rank=session.context.rank,
-                hint="make init_op by hf.global_variables_initializer() when all are made",
+                hint="create init_op by hf.global_variables_initializer() after all variables",
             )
         return session
 
@@ -124,7 +124,7 @@ class SessionManager:
         cluster = session.context.cluster
         if cluster.mode == "collective" and cluster.replicas > 1:
             raise GraphError(
-                "nobody can wait for variables that each replica has itself",
+                "wait_for_session needs parameter servers: here each replica has its own variables",
                 rank=session.context.rank,
                 hint="call prepare_session on every rank",
             )
@@ -137,7 +137,7 @@ class SessionManager:
                 raise DeadlineExceededError(
                     f"after {max_wait_secs} s variables have no value: {missing}",
                     rank=session.context.rank,
-                    hint="has the chief called prepare_session?",
+                    hint="check that the chief calls prepare_session",
                 )
             time.sleep(max(0.0, min(self._wait_s, end - time.monotonic())))
 
@@ -153,7 +153,8 @@ class SessionManager:
         """A session, and whether a checkpoint was restored in it."""
         if folder and file:
             raise CheckpointError(
-                "a folder of checkpoints and a checkpoint", hint="give one of the two"
+                "a folder of checkpoints and a checkpoint cannot both be restored",
+                hint="give one of them",
             )
         session, place = Session(master, self._graph, config), file or folder
         if saver is None or not place:

@@ -169,8 +169,9 @@ class Supervisor:
             return
         if context.cluster.in_step and context.roles.replicas > 1:
             say_once(
-                "no thread writes summaries: all replicas step together; compute them in a step "
-                "and give them to Supervisor.summary_computed"
+                "the Supervisor writes no summaries: all replicas run the same step; "
+                "compute them in a "
+                "step and give them to Supervisor.summary_computed"
             )
         elif context.is_chief:
             self.loop(every, self._write_now, (session,))

@@ -65,10 +65,10 @@ class SyncReplicasOptimizer(Optimizer):
         total = replicas_to_aggregate if total_num_replicas is None else total_num_replicas
         if not 1 <= replicas_to_aggregate <= total:
             raise GraphError(
-                f"{replicas_to_aggregate} gradients of {total} workers, one each, make an update",
+                f"replicas_to_aggregate {replicas_to_aggregate} must be from 1 to "
+                f"total_num_replicas {total}",
                 line=user_line(),
-                hint="give replicas_to_aggregate from 1 to total_num_replicas; for more samples in "
-                "an update hf.train.AccumulatingOptimizer",
+                hint="for more samples in an update use hf.train.AccumulatingOptimizer",
             )
         self._optimizer, self._sync = opt, SyncReplicas(replicas_to_aggregate, total)
 
@@ -147,8 +147,8 @@ def _say(graph: Graph, sync: SyncReplicas) -> None:
     found = graph.get_collection_ref(SYNC)
     if found and found != [sync]:
         raise GraphError(
-            f"this graph has {found[0]} already, and now {sync}",
+            f"this graph already has {found[0]}, which differs from {sync}",
             line=user_line(),
-            hint="one rule serves all variables: give all its optimizers the same numbers",
+            hint="give all optimizers of a graph the same numbers",
         )
     found[:] = [sync]

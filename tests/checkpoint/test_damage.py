@@ -301,7 +301,7 @@ def test_a_read_only_disk_is_told(disk):
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
     with pytest.raises(CheckpointError, match="Read-only") as caught:
         save_some(disk, 2, seed=2)
-    assert "can be written" in caught.value.hint
+    assert "writable folder" in caught.value.hint
     assert equal(load_some(disk), older)
 
 

@@ -141,7 +141,7 @@ def test_lengths_that_no_file_has(tmp_path, size, length):
     path = tmp_path / "step-1.h5"
     head = header_digests.MAGIC + size.to_bytes(8, "little") + length.to_bytes(8, "little")
     path.write_bytes(head + bytes(5000))
-    with pytest.raises(CheckpointError, match="damaged at its beginning"):
+    with pytest.raises(CheckpointError, match="has a damaged header"):
         Saved(path)
 
 

@@ -98,7 +98,7 @@ def test_a_lost_write_of_structure_is_a_failed_save(
     (older,) = checkpoint_directory.find(tmp_path)
     with losing(monkeypatch, which, lose) as lost, pytest.raises(CheckpointError) as caught:
         save_some(tmp_path, 2, rows=20, **FORMS[form])
-    assert lost and "earlier checkpoints are as they were" in str(caught.value)
+    assert lost and "earlier checkpoints are unchanged" in str(caught.value)
     assert [one.path for one in checkpoint_directory.find(tmp_path)] == [older.path]
     assert verify(older).faults == []
 
@@ -128,5 +128,5 @@ def test_behind_training_it_is_told_and_the_next_save_is_waited_for(
 
     with losing(monkeypatch, which, name_of_an_array), pytest.raises(CheckpointError) as caught:
         run_ranks(1, body)
-    assert "is not as it was written" in caught.value.message
+    assert "differs from what was written" in caught.value.message
     assert "is not written" in caplog.text and not checkpoint_directory.find(tmp_path)

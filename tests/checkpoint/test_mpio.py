@@ -184,7 +184,7 @@ def test_a_full_disk_is_told_to_all_ranks_and_they_go_on(disk, form, reserves, m
             with pytest.raises(CheckpointError) as caught:
                 saver.save(session, disk, 2)
             assert "No space left" in str(caught.value) or (form == "parallel" and not reserves)
-            assert "earlier checkpoints are as they were" in caught.value.hint
+            assert "earlier checkpoints are unchanged" in caught.value.hint
         context.barrier()
         assert len(list(disk.iterdir())) == 2  # and `latest`
         session.run(v.initializer)

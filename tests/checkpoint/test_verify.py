@@ -367,7 +367,7 @@ def test_a_link_in_a_checkpoint_is_refused(copy, tmp_path, capsys):
         file.rename(there)
         file.symlink_to(there)
         code, text = run(capsys, "verify", copy.parent)
-        assert code == 1 and f"{file} is a link" in text, text
+        assert code == 1 and f"{file} is a symbolic link" in text, text
         file.unlink()
         there.rename(file)
     assert run(capsys, "verify", copy.parent)[0] == 0
@@ -378,7 +378,7 @@ def test_a_pipe_is_no_file(copy, capsys):
     file.unlink()
     os.mkfifo(file)
     code, text = run(capsys, "verify", copy)  # and does not wait for a writer
-    assert code == 1 and "is no plain file" in text
+    assert code == 1 and "is not a regular file" in text
 
 
 def test_a_link_to_a_checkpoint_may_be_named(copy, tmp_path):
@@ -393,7 +393,7 @@ def test_a_link_among_the_checkpoints_is_not_followed_nor_what_it_leads_to_remov
     save_some(tmp_path / "precious", 9, ranks=1, rows=20)
     (tmp_path / "c" / "step-9").symlink_to(tmp_path / "precious" / "step-9")
     (tmp_path / "c" / "step-8.tmp").symlink_to(tmp_path / "precious" / "step-9")
-    assert "is a link" in str(checkpoint_directory.find(tmp_path / "c")[0].error)
+    assert "is a symbolic link" in str(checkpoint_directory.find(tmp_path / "c")[0].error)
     assert equal(load_some(tmp_path / "c", ranks=1, rows=20), values)
     for step in (2, 8, 9):
         save_some(tmp_path / "c", step, ranks=1, rows=20, max_to_keep=1)

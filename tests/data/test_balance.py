@@ -154,7 +154,7 @@ def test_batches_taken_ahead_of_the_steps_are_refused() -> None:
     balance = Balance(2, 8, 3, rank=1)
     for number in range(20):
         balance.deal(number, 8)
-    with pytest.raises(HpcflowError, match="20 batches were dealt ahead") as error:
+    with pytest.raises(HpcflowError, match="20 batches were taken ahead") as error:
         balance.change(9, [2, 6])
     assert error.value.rank == 1 and "read_ahead" in str(error.value)
 
@@ -207,9 +207,9 @@ def test_one_worker_has_nothing_to_balance() -> None:
 @pytest.mark.parametrize(
     ("sync", "why"),
     [
-        ("async", "on asynchronous workers: each draws its own part at its own pace"),
-        ("stale:1", "on asynchronous workers: each draws its own part at its own pace"),
-        ("backup:1", "with sync=backup:1: gradients that come late are dropped"),
+        ("async", "with asynchronous workers: each reads its own shard at its own speed"),
+        ("stale:1", "with asynchronous workers: each reads its own shard at its own speed"),
+        ("backup:1", "with sync=backup:1: late gradients are dropped"),
         ("all", ""),
     ],
 )
@@ -233,10 +233,10 @@ def test_workers_that_do_not_wait_for_each_other_are_told_that_it_has_no_effect(
 
 @pytest.mark.parametrize(
     ("settings", "why"),
-    [({"exact": True}, "exact=1"), ({"tasks_per_replica": 2}, "of one rank a worker")],
+    [({"exact": True}, "exact=1"), ({"tasks_per_replica": 2}, "needs one rank per worker")],
 )
 def test_what_cannot_be_balanced_is_refused(settings: dict[str, Any], why: str) -> None:
-    with pytest.raises(HpcflowError, match=f"balance=True deals by measured time.*{why}"):
+    with pytest.raises(HpcflowError, match=f"balance=True shards by measured time.*{why}"):
         run_ranks(4, made(), **settings)
 
 

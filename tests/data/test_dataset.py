@@ -202,7 +202,7 @@ def test_what_does_not_fit_is_told(alone: Context) -> None:
 def test_keys_are_tensors(alone: Context) -> None:
     with pytest.raises(FeedError, match="not a tensor"):
         Dataset({"x": IMAGES}, batch=4, context=alone)  # type: ignore[dict-item]
-    with pytest.raises(ShapeError, match="without samples"):
+    with pytest.raises(ShapeError, match="a dataset needs samples"):
         Dataset({}, batch=4, context=alone)
 
 

@@ -178,7 +178,7 @@ def test_an_old_batch_of_an_iterator_cannot_be_dealt_again() -> None:
         old = [next(batches) for _ in range(4)]
         data.dealing += 1
         old[2].renew()
-        with pytest.raises(DataError, match="step 0 of the stream cannot be dealt anew"):
+        with pytest.raises(DataError, match="step 0 of the stream cannot be sharded again"):
             old[0].renew()
         data.dealing -= 1
         data.close()

@@ -315,7 +315,7 @@ def test_a_file_missing_on_one_rank_names_the_rank(path: Path, tmp_path: Path) -
 def test_fewer_samples_than_workers_are_an_error(path: Path, places: dict[str, int]) -> None:
     def body(context: Context) -> None:
         x = hf.placeholder(hf.int32, [None])
-        with pytest.raises(DataError, match=r"7 samples for [89] workers") as caught:
+        with pytest.raises(DataError, match=r"7 samples are too few for [89] workers") as caught:
             Dataset({x: hdf5(path, "few")}, batch=64, context=context)
         assert caught.value.rank == context.rank and "at most 7 workers" in str(caught.value)
         with pytest.raises(DataError, match="3 samples"):

@@ -107,7 +107,7 @@ def test_a_position_has_what_nobody_has_drawn(done: int, when: dict[int, int], s
 def test_shares_by_speed_are_refused() -> None:
     def body(context: Context) -> None:
         x = hf.placeholder(hf.int64, [None])
-        with pytest.raises(HpcflowError, match="not dealt anew"):
+        with pytest.raises(HpcflowError, match="not reassigned when a worker dies"):
             Dataset({x: np.arange(SAMPLES)}, BATCH, balance=True, context=context)
 
     run_ranks(3, body, ps=1, survive=True, sync="all")

@@ -73,7 +73,7 @@ def test_orders_differ_by_seed_and_epoch_and_are_repeated() -> None:
 
 @pytest.mark.parametrize("wrong", [{"rows": 0}, {"window": 0}, {"rows": 2.5}])
 def test_blocks_have_rows(wrong: dict[str, Any]) -> None:
-    with pytest.raises(HpcflowError, match="1 or more"):
+    with pytest.raises(HpcflowError, match="at least 1"):
         Blocks(**wrong)
 
 

@@ -241,7 +241,7 @@ def test_tuples_of_items_feed_tuples_of_placeholders(alone: Context) -> None:
         seen += batch.indices.tolist()
     assert sorted(seen) == list(range(30))
     z = hf.placeholder(hf.float32, [None])
-    with pytest.raises(DataError, match="no tuple of 3 fields"):
+    with pytest.raises(DataError, match="not a tuple of 3 fields"):
         Dataset({(x, y, z): Pairs()}, batch=7, context=alone)
 
 

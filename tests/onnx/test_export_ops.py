@@ -36,7 +36,7 @@ def elsewhere(case: Case) -> str:
     ):
         return "a step must be known" if case.attrs["key"][0][0] == "slice" else ""
     if case.type == "Where" and arrays[0].ndim == 0:
-        return "a scalar has no positions"
+        return "does not support scalars"
     if getattr(case.attrs.get("dtype"), "kind", "") == "O":
         return "strings are not exported"
     if case.type == "Einsum" and "..." in case.attrs["equation"]:

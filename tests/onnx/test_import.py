@@ -185,7 +185,7 @@ def test_opsets_that_are_too_old_or_new_are_refused() -> None:
     text = "m (float[2] x) => (float[2] y) { y = Add(x, x) }"
     for version in (5, onnx.defs.onnx_opset_version() + 1):
         head = f'<ir_version: 4, opset_import: ["" : {version}]>'
-        with pytest.raises(OnnxError, match=f"of opset {version}; opsets 6 to"):
+        with pytest.raises(OnnxError, match=f"has opset {version}; supported are opsets 6 to"):
             import_model(model(text, head))
 
 

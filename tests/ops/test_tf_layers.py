@@ -199,7 +199,7 @@ def test_errors() -> None:
         hf.layers.conv2d(image, 3, [3, 3, 3])
     with pytest.raises(ShapeError, match="channels_last"):
         hf.layers.conv2d(image, 3, 3, data_format="NHWC")
-    with pytest.raises(ShapeError, match="3 units cannot be parted into 2 heads"):
+    with pytest.raises(ShapeError, match="3 units cannot be divided into 2 heads"):
         hf.layers.multi_head_attention(image[0], num_heads=2)
     with pytest.raises(ShapeError, match="last axes"):
         hf.layers.layer_norm(image, axis=[1])

@@ -53,7 +53,7 @@ def test_numbers_may_be_left_out() -> None:
 @pytest.mark.parametrize(
     "given, words",
     [
-        ("localhost:1", "no cluster"),
+        ("localhost:1", "is not a cluster"),
         ({"worker": "a:1,b:2"}, "tasks of job 'worker'"),
         ({"worker": [1]}, "task 0 of job 'worker'"),
         ({"worker": {"0": "a:1"}}, "task '0'"),
@@ -121,7 +121,7 @@ def test_by_bytes_each_variable_goes_to_the_least_loaded_server() -> None:
         loads[task] += size
         expected.append(f"/job:ps/task:{task}")
     assert [v.device for v in made] == expected
-    with pytest.raises(PlacementError, match="is a Const, whose bytes are not known"):
+    with pytest.raises(PlacementError, match=r"\(Const\) is not known"):
         hf.train.byte_size_load_fn(hf.constant(1.0).op)
 
 
@@ -133,7 +133,7 @@ def test_the_number_of_servers_is_the_clusters() -> None:
         assert tasks == ["/job:ps/task:0", "/job:ps/task:1", "/job:ps/task:0"]
     assert hf.train.replica_device_setter() is None
     assert hf.train.replica_device_setter(cluster={"worker": ["a:1"]}) is None
-    with pytest.raises(PlacementError, match="no function"):
+    with pytest.raises(PlacementError, match="is not a function"):
         hf.train.replica_device_setter(1, ps_strategy=1)  # type: ignore[arg-type]
 
 
@@ -192,7 +192,7 @@ def test_what_every_rank_was_told_alike_does_not_count(capsys: pytest.CaptureFix
         return hf.train.Server(CLUSTER, "worker", 0).server_def.task_index
 
     assert run_ranks(3, body, ps=1) == [0, 1]
-    assert "All were told /job:worker/task:0: the ranks decide" in capsys.readouterr().err
+    assert "All command lines say /job:worker/task:0; the ranks decide" in capsys.readouterr().err
 
 
 def test_each_rank_may_be_told_its_own_task(capsys: pytest.CaptureFixture[str]) -> None:
@@ -205,7 +205,9 @@ def test_each_rank_may_be_told_its_own_task(capsys: pytest.CaptureFixture[str]) 
 
 def test_a_rank_that_was_told_anothers_task_is_named() -> None:
     def body(context: Context) -> None:
-        with pytest.raises(LaunchError, match=r"rank 0 is /job:worker/task:0, but was told .*:1"):
+        with pytest.raises(
+            LaunchError, match=r"rank 0 is /job:worker/task:0, but its command line says .*:1"
+        ):
             hf.train.Server(CLUSTER, "worker", 1 - context.replica)
 
     run_ranks(3, body, ps=1)

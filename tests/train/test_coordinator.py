@@ -76,7 +76,7 @@ def test_a_thread_that_does_not_stop_is_named():
     thread = threading.Thread(target=release.wait, name="deaf", daemon=True)
     thread.start()
     coord.request_stop()
-    with pytest.raises(HpcflowError, match=r"1 threads still run 0\.05 s.*: deaf"):
+    with pytest.raises(HpcflowError, match=r"1 threads are still running 0\.05 s.*: deaf"):
         coord.join([thread], stop_grace_period_secs=0.05)
     coord.join([thread], stop_grace_period_secs=0.05, ignore_live_threads=True)
     release.set()

@@ -50,7 +50,7 @@ def test_initialized_then_restored(tmp_path: Path) -> None:
     path = train.latest_checkpoint(tmp_path)
     session, good = manager.recover_session("", saver, checkpoint_filename_with_path=path)
     assert good and session.run(v).tolist() == [7, 8]
-    with pytest.raises(CheckpointError, match="give one"):
+    with pytest.raises(CheckpointError, match="cannot both be restored"):
         manager.recover_session("", saver, tmp_path, path)
 
 
@@ -100,7 +100,7 @@ def test_replicas_prepare_together() -> None:
     def body(context: Context) -> Any:
         v = hf.Variable(float(3), name="v")
         manager = train.SessionManager(ready_op=hf.report_uninitialized_variables())
-        with pytest.raises(GraphError, match="each replica has itself"):
+        with pytest.raises(GraphError, match="each replica has its own variables"):
             manager.wait_for_session()
         with manager.prepare_session("", hf.global_variables_initializer()) as session:
             return float(session.run(v))

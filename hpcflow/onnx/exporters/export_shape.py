@@ -272,7 +272,7 @@ def _one_hot(to: Emitter, op: Operation) -> Any:
 @exports("Where")
 def _where(to: Emitter, op: Operation) -> Any:
     if rank_of(op.inputs[0]) == 0:
-        raise refused(op, "a scalar has no positions there")
+        raise refused(op, "NonZero of ONNX does not support scalars")
     return to.node("Transpose", to.node("NonZero", op.inputs[0]), perm=[1, 0])
 
 

@@ -21,7 +21,7 @@ class NeedsValue(OnnxError):
         names = ", ".join(map(repr, self.inputs))
         super().__init__(
             f"{what} must be known when the model is imported; it depends on {names}",
-            hint="give it to import_model: {name: an array, or a placeholder of known shape}",
+            hint="give import_model {name: an array, or a placeholder of known shape}",
         )
 
 

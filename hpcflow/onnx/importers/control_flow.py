@@ -41,7 +41,7 @@ def _loop(
     node: Node, most: Tensor | None, condition: Tensor | None, *carried: Tensor
 ) -> Sequence[Tensor]:
     """Unrolled if the number of iterations is known and small; otherwise a while loop."""
-    rounds = None if most is None else node.maybe(most, "the number of rounds")
+    rounds = None if most is None else node.maybe(most, "the number of iterations")
     count = None if rounds is None else int(rounds.reshape(()))
     goes_on = constant(True) if condition is None else reshape(condition, [])
     is_known = node.maybe(goes_on, "the condition") is not None
@@ -52,7 +52,7 @@ def _loop(
     try:
         return _looped(node, most, goes_on, carried)
     except NeedsValue:  # the body needs a value in each iteration: unroll
-        count = MOST_ROUNDS if most is None else int(node.value(most, "the number of rounds"))
+        count = MOST_ROUNDS if most is None else int(node.value(most, "the number of iterations"))
         made = _unrolled(node, count, goes_on, carried)
         if made is None:
             raise
@@ -75,7 +75,7 @@ def _unrolled(
         states = outputs[: len(carried)]
         rows.append(outputs[len(carried) :])
     if not rows and len(body.output) > 1 + len(carried):
-        raise node.declined("a loop of no rounds has outputs of each round")
+        raise node.declined("a loop without iterations cannot have scan outputs")
     return [*states, *(stack(column) for column in zip(*rows, strict=True))]
 
 

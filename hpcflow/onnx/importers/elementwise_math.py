@@ -170,7 +170,7 @@ def _cast_like(node: Node, x: Tensor, target: Tensor) -> Tensor:
 def _bit_cast(node: Node, x: Tensor) -> Tensor:
     elem_type = node.attr("to")
     if element_types.is_narrow(elem_type) or element_types.is_narrow(node.elem_type(x)):
-        raise node.declined("the bits of narrow types are not kept")
+        raise node.declined("narrow types are not supported: their bits are not kept")
     return bitwise_ops.bitcast(x, element_types.from_onnx(elem_type))
 
 

@@ -48,4 +48,4 @@ class Scope:
             if name in scope.values:
                 return scope.values[name]
             scope = scope.outer
-        raise OnnxError(f"nothing in the model is called {name!r}")
+        raise OnnxError(f"the model has no value {name!r}")

@@ -71,7 +71,7 @@ def _activation(node: Node, name: str, alpha: float | None, beta: float | None) 
         "hardsigmoid": lambda x: hard_sigmoid(x, given(0.2), given(0.5, beta)),
     }
     if name.lower() not in known:
-        raise node.declined(f"there is no activation {name!r}")
+        raise node.declined(f"activation {name!r} is not supported")
     return known[name.lower()]
 
 

@@ -121,7 +121,9 @@ def _expand(node: Node, x: Tensor, wanted: Tensor) -> Tensor:
     try:
         target = np.broadcast_shapes(node.known(x), tuple(value.tolist()))
     except ValueError:
-        raise node.declined(f"{list(node.known(x))} and {value.tolist()} do not fit") from None
+        raise node.declined(
+            f"{list(node.known(x))} and {value.tolist()} cannot be broadcast together"
+        ) from None
     return broadcast_ops.broadcast_to(x, target)
 
 
@@ -155,7 +157,7 @@ def _constant(node: Node) -> Tensor:
         if node.has(name):
             value = np.asarray(node.attr(name), dtype)
             return constant(value)
-    raise node.declined(f"a constant with {sorted(node.attributes)}")
+    raise node.declined(f"a constant with attributes {sorted(node.attributes)} is not supported")
 
 
 @imports("ConstantOfShape")
