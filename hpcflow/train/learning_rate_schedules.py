@@ -45,7 +45,9 @@ def _number(value: Any) -> Any:
 def _of(rate: Any, global_step: Any, name: str, make: Callable[[Any, Tensor], Any]) -> Tensor:
     """`make(rate, step)` in float64, cast to the dtype of `rate` (a number: float32)."""
     if global_step is None:
-        raise ShapeError(f"{name} needs a global_step", hint="hf.train.get_or_create_global_step()")
+        raise ShapeError(
+            f"{name} needs a global_step", hint="give hf.train.get_or_create_global_step()"
+        )
     plain = isinstance(rate, (int, float))
     rate = float(rate) if plain else convert_to_tensor(rate)
     dtype = float32 if plain else rate.dtype
@@ -121,10 +123,12 @@ def piecewise_constant(
     Errors: ShapeError for another number of values, or boundaries that do not increase.
     """
     if len(values) != len(boundaries) + 1:
-        raise ShapeError(f"{len(boundaries)} boundaries have {len(values)} values, not one more")
+        raise ShapeError(
+            f"{len(boundaries)} boundaries need {len(boundaries) + 1} values, not {len(values)}"
+        )
     plain = [b for b in boundaries if isinstance(b, (int, float))]
     if len(plain) == len(boundaries) and any(a >= b for a, b in pairwise(plain)):
-        raise ShapeError(f"the boundaries {list(boundaries)} do not rise")
+        raise ShapeError(f"the boundaries {list(boundaries)} do not increase")
     with get_default_graph().name_scope(name or "PiecewiseConstant"):
         step = as_scalar(x)
         found = convert_to_tensor(values[-1])

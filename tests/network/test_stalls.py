@@ -18,7 +18,7 @@ import hpcflow as hf
 import numpy as np
 from hpcflow.platform.rank_logging import logger
 from hpcflow.ops.replicas.replica_ops import replica_sum
-from hpcflow.runtime.job import rank_context as module
+from hpcflow.runtime.job import rank_monitoring as module
 
 folder = os.path.join({folder!r}, os.uname().nodename)
 os.makedirs(folder)
