@@ -76,7 +76,7 @@ def test_no_folder_is_made_and_none_needed(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("HPCFLOW_KERNEL_CACHE", "none")
     for words in ([], ["--clear"], ["--prune", "1"]):
         told = asked(capsys, *words).splitlines()
-        assert told[1].split()[:2] == ["plans", "0"] and told[2].endswith("environment says")
+        assert told[1].split()[:2] == ["plans", "0"] and told[2].endswith("by the environment)")
     assert not list(tmp_path.iterdir())
     for wrong in ("-1", "nan", "inf"):
         asked(capsys, "--prune", wrong, code=2)

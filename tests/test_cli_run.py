@@ -176,8 +176,8 @@ FOUR = Launch(1, 4, 1, 4, "srun")
         (4, None, 4, 1, "4 of 4 ranks would serve.*\n.*-n 5"),
         (None, FOUR, 5, 1, "5 of 4 ranks would serve"),
         (None, None, 1, 1, "1 of 1 rank would serve"),
-        (4, None, 0, 3, "4 workers cannot be parted in replicas of 3.*\n.*-n 6"),
-        (4, None, 2, 3, "2 workers cannot be parted in replicas of 3.*\n.*-n 5"),
+        (4, None, 0, 3, "4 workers cannot be divided into replicas of 3.*\n.*-n 6"),
+        (4, None, 2, 3, "2 workers cannot be divided into replicas of 3.*\n.*-n 5"),
     ],
 )
 def test_wrong_numbers_are_told_before_anything_starts(
@@ -188,7 +188,7 @@ def test_wrong_numbers_are_told_before_anything_starts(
 
 
 def test_to_replace_dead_workers_the_others_must_survive() -> None:
-    with pytest.raises(LaunchError, match="--replace: without --survive"):
+    with pytest.raises(LaunchError, match="--replace needs --survive"):
         run.check(3, None, Settings(replace=True))
 
 
@@ -198,7 +198,7 @@ def test_right_numbers_pass() -> None:
     run.check(None, None, Settings())
 
 
-@pytest.mark.parametrize(("text", "says"), [("pss=1", "FIELD ps"), ("ps", "no value")])
+@pytest.mark.parametrize(("text", "says"), [("pss=1", "FIELD ps"), ("ps", "value is missing")])
 def test_a_setting_that_is_none_is_told(text: str, says: str) -> None:
     args = argparse.Namespace(ps=None, tasks_per_replica=None, run_dir=None, set=[text])
     with pytest.raises(LaunchError, match=says):
@@ -320,7 +320,7 @@ def test_what_ranks_would_import_in_place_of_hpcflow_is_told(
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)
     path.write_text("")
-    with pytest.raises(LaunchError, match=f"{name} would be run in place of "):
+    with pytest.raises(LaunchError, match=f"{name} would be imported instead of "):
         run.check_folder()
 
 

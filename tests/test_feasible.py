@@ -73,13 +73,13 @@ def test_what_can_be_is_submitted(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("train.sbatch",), "the job script runs a script, and none is given"),
+        (("train.sbatch",), "the job script needs a script to run"),
         (("train.sbatch", "absent.py"), "no script 'absent.py' in "),
         (("train.sbatch", "wrong.py"), "the script is not Python: wrong.py:2: "),
         (("train.sbatch", "both.py", "--sync", "all"), "both.py has an option of this name, too"),
         (("train.sbatch", "zero.py"), "the script is not Python: zero.py:"),
         (("train.sbatch", "--what", "train.py"), "unknown option --what"),
-        (("train.sbatch", "train.py", "--set", "tim_limit=3"), "tim_limit=3: no such setting"),
+        (("train.sbatch", "train.py", "--set", "tim_limit=3"), "tim_limit=3: there is no such"),
         (("train.sbatch", "train.py", "--set", "stall_s=x"), "stall_s='x' is not a number"),
         (("ps.sbatch", "--ps", "4", "train.py"), "4 of 4 ranks would serve variables"),
         (("--sbatch=-n2", "ps.sbatch", "train.py", "--ps=2"), "2 of 2 ranks would serve"),
@@ -87,10 +87,10 @@ def test_what_can_be_is_submitted(
         (("train.sbatch", "train.py", "--survive"), "srun ends all ranks with the first that dies"),
         (("--sbatch=--time=2", "train.sbatch", "train.py"), "2m before its end: it comes at once"),
         (("--sbatch=-t 1:30", "hetero.sbatch", "train.py"), "it comes at once"),
-        (("--sbatch=--nodes=5", "train.sbatch", "train.py"), "5 nodes, the partition cpu has 4"),
-        (("--sbatch=-N4 -p gpu", "train.sbatch", "train.py"), "4 nodes, the partition gpu has 3"),
+        (("--sbatch=--nodes=5", "train.sbatch", "train.py"), "but the partition cpu has 4"),
+        (("--sbatch=-N4 -p gpu", "train.sbatch", "train.py"), "but the partition gpu has 3"),
         (("--sbatch=-p gpu -t 61", "train.sbatch", "train.py"), "the partition gpu gives 1h"),
-        (("--sbatch=-c 3", "train.sbatch", "train.py"), "2 tasks of 3 CPUs on each node, which"),
+        (("--sbatch=-c 3", "train.sbatch", "train.py"), "2 tasks of 3 CPUs do not fit a node of"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_before(
@@ -125,10 +125,10 @@ def test_doubts_are_told_and_the_job_is_submitted(
     said = capsys.readouterr()
     assert "Submitted" in said.out and "may come a minute earlier" in said.err
     assert main(["submit", "--sbatch=--time=1 --signal=CONT@10", "train.sbatch", "train.py"]) == 0
-    assert "at its first step, to be queued again" in capsys.readouterr().err
+    assert "at its first step, and is queued again" in capsys.readouterr().err
     (site / "bin" / "hpcflow").unlink()
     assert main(["submit", "train.sbatch", "train.py"]) == 0
-    assert "PATH has hpcflow: write its folder" in capsys.readouterr().err
+    assert "PATH has hpcflow: set its folder" in capsys.readouterr().err
     (site / ".venv" / "bin").mkdir(parents=True)
     (site / ".venv" / "bin" / "hpcflow").touch()
     assert main(["submit", "train.sbatch", "train.py"]) == 0

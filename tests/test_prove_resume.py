@@ -65,7 +65,8 @@ def test_two_ranks_that_are_stopped_end_with_the_same_bits(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("kind", "says"), [("counted", "state outside the graph"), ("unseeded", "not the resume")]
+    ("kind", "says"),
+    [("counted", "state outside the graph"), ("unseeded", "resuming is not the cause")],
 )
 def test_what_differs_is_named_and_why(kind: str, says: str, tmp_path: Path) -> None:
     code, out, err = prove(tmp_path, "--steps", "4", "script.py", kind, "9")
@@ -80,7 +81,7 @@ def test_what_differs_is_named_and_why(kind: str, says: str, tmp_path: Path) -> 
     [
         (("--steps", "40", "script.py", "seeded", "1"), SCRIPT, "ended at step 5, before all had"),
         (("script.py",), "raise SystemExit(4)", "failed with exit code 4"),
-        (("script.py",), "print('done')", "saved nothing"),
+        (("script.py",), "print('done')", "saved no checkpoint"),
         (("-n", "1", "--ps", "1", "script.py"), SCRIPT, "no worker"),
         (("--steps", "0", "script.py"), SCRIPT, "--steps 0"),
     ],
@@ -113,7 +114,7 @@ def test_equal_numbers_of_other_bits_differ(tmp_path: Path) -> None:
     zero, minus = saved(tmp_path / "a", [0.0, 1.0]), saved(tmp_path / "b", [-0.0, 1.0])
     assert differences(zero, saved(tmp_path / "c", [0.0, 1.0])) == []
     (one,) = differences(zero, minus)
-    assert one.name == "v" and "other bits" in one.text
+    assert one.name == "v" and "different bits" in one.text
 
 
 def test_draws_that_differ_between_ranks_alone_differ(tmp_path: Path) -> None:
@@ -130,7 +131,9 @@ def test_reasons(tmp_path: Path) -> None:
     assert "sync=async" in said and "--sync all" in said
     other = saved(tmp_path / "b", [1.0], position=[{}])
     assert "order of the data" in reasons(other, [value, place], [])[0]
-    assert "hf.data as they are" in reasons(other, [value], [])[0]  # none of its samples counted
+    assert (
+        "unchanged batches of hf.data" in reasons(other, [value], [])[0]
+    )  # none of its samples counted
     other.facts["position"] = []
     assert "feeds its own" in reasons(other, [value], [])[0]
 

@@ -75,7 +75,7 @@ def test_waiting_and_slow_workers_are_told_apart(tmp_path: Path) -> None:
     assert (run.waited, run.input_wait, run.busy) == (3.0, 0.5, 9.0)
     told = run_tables.as_text([run], [])
     assert "3 s (24%)" in told and "0.5 s (4%)" in told
-    assert "worker 2 (rank 3 on nid42) was slow for long" in told and "1.9 times" in told
+    assert "worker 2 (rank 3 on nid42) was slow for a long time" in told and "1.9 times" in told
     # of a run that has not ended the manifest knows
     (path / "result.json").unlink()
     manifest = json.loads((path / "manifest.json").read_text()) | {"finished": False}

@@ -72,7 +72,7 @@ def test_what_is_not_there_is_told(
     assert "no job script absent.sbatch" in capsys.readouterr().err
     monkeypatch.setenv("PATH", str(site))
     assert main(["submit", "train.sbatch"]) == 1
-    assert "no sbatch here" in capsys.readouterr().err
+    assert "sbatch is not available here" in capsys.readouterr().err
 
 
 HOSTILE = (

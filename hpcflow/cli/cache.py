@@ -25,9 +25,9 @@ KINDS = (("plans", artifact_cache.PLANS), ("kernels", artifact_cache.KERNELS))
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `hpcflow cache`."""
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--clear", action="store_true", help="remove all of them")
+    which.add_argument("--clear", action="store_true", help="remove all files")
     which.add_argument(
-        "--prune", type=float, metavar="DAYS", help="remove those made more than so many days ago"
+        "--prune", type=float, metavar="DAYS", help="remove files older than DAYS days"
     )
     parser.add_argument("--json", action="store_true", help="write JSON")
 
@@ -38,7 +38,7 @@ def main(args: argparse.Namespace) -> int:
     Exit code: 1 if a file could not be removed, 2 for wrong arguments.
     """
     if args.prune is not None and not 0 <= args.prune < float("inf"):
-        err("hpcflow cache: --prune takes a number of days")
+        err("hpcflow cache: --prune takes a number of days of at least 0")
         return 2
     places = [(name, artifact_cache.place(kind)) for name, kind in KINDS]
     found = [(name, place, place.files() if place else []) for name, place in places]
@@ -82,7 +82,7 @@ def _data(place: Folder | None, files: Sequence[Kept]) -> dict[str, Any]:
 
 def _row(name: str, place: Folder | None, files: Sequence[Kept]) -> tuple[str, ...]:
     ages = (age(files[0].made), age(files[-1].made)) if files else ("-", "-")
-    where = str(place.place) if place else "none, as the environment says"
+    where = str(place.place) if place else "none (disabled by the environment)"
     return name, str(len(files)), nbytes(sum(file.nbytes for file in files)), *ages, where
 
 

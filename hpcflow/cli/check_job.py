@@ -24,7 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run.add_arguments(parser)
     parser.usage = "%(prog)s [options of hpcflow run] SCRIPT [arguments of the script]"
     parser.add_argument(
-        "--signal-before-end", type=float, metavar="S", help="the S of #SBATCH --signal=USR1@S"
+        "--signal-before-end",
+        type=float,
+        metavar="S",
+        help="seconds before the end: S of #SBATCH --signal=USR1@S",
     )
 
 

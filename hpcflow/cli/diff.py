@@ -23,14 +23,14 @@ ARRAYS = ("missing", "shape", "dtype", "values")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `hpcflow diff`."""
-    parser.add_argument("a", metavar="A", help="a checkpoint, or a folder of them")
-    parser.add_argument("b", metavar="B", help="the other")
-    parser.add_argument("--arrays", action="store_true", help="compare the arrays alone")
+    parser.add_argument("a", metavar="A", help="a checkpoint, or a folder of checkpoints")
+    parser.add_argument("b", metavar="B", help="the other checkpoint or folder")
+    parser.add_argument("--arrays", action="store_true", help="compare arrays only")
     parser.add_argument(
-        "--rtol", type=float, default=0.0, metavar="R", help="differences up to R |value| are none"
+        "--rtol", type=float, default=0.0, metavar="R", help="relative tolerance (0)"
     )
     parser.add_argument(
-        "--atol", type=float, default=0.0, metavar="A", help="differences up to A are none"
+        "--atol", type=float, default=0.0, metavar="A", help="absolute tolerance (0)"
     )
     parser.add_argument("--json", action="store_true", help="write JSON")
 
@@ -39,7 +39,7 @@ def main(args: argparse.Namespace) -> int:
     """Print the differences."""
     try:
         if not all(math.isfinite(t) and t >= 0 for t in (args.rtol, args.atol)):
-            raise LaunchError("a tolerance is a number from 0 on")
+            raise LaunchError("a tolerance must be a number of at least 0")
         a, b = newest(Path(args.a)), newest(Path(args.b))
         found = list(diff(a, b, args.rtol, args.atol))
     except (HpcflowError, OSError) as error:

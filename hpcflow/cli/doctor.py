@@ -26,8 +26,10 @@ STARTS_S = 60.0  # start-up limit of MPI in a single process
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `hpcflow doctor`."""
-    parser.add_argument("-n", dest="ranks", type=int, metavar="N", help="start N ranks that look")
-    parser.add_argument("--run-dir", metavar="DIR", help="the run directory that a job would have")
+    parser.add_argument(
+        "-n", dest="ranks", type=int, metavar="N", help="start N ranks and check them"
+    )
+    parser.add_argument("--run-dir", metavar="DIR", help="the run directory of a job")
     parser.add_argument("--json", action="store_true", help="write findings and facts as JSON")
     parser.add_argument("--look", action="store_true", help=argparse.SUPPRESS)
 
@@ -69,7 +71,10 @@ def _alone(settings: Settings) -> Facts:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=STARTS_S)
     except subprocess.TimeoutExpired:
-        return Facts(node=os.uname().nodename, broken={"mpi4py": f"starts not in {STARTS_S:.0f} s"})
+        return Facts(
+            node=os.uname().nodename,
+            broken={"mpi4py": f"MPI does not start within {STARTS_S:.0f} s"},
+        )
     try:
         return Facts.from_data(json.loads(done.stdout.splitlines()[-1]))
     except (ValueError, IndexError):

@@ -23,7 +23,9 @@ from hpcflow.graph.graph import Graph
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `hpcflow export`."""
-    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a folder of them, or one of them")
+    parser.add_argument(
+        "checkpoint", metavar="CHECKPOINT", help="a checkpoint, or a folder of checkpoints"
+    )
     parser.add_argument("out", metavar="OUT", help="the file to write: .h5, .npz or .onnx")
     parser.add_argument("--model", metavar="FILE.py:FUNCTION", help=HELP)
     parser.add_argument(
@@ -31,12 +33,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="",
         metavar="DATA.h5",
-        help="also write MODEL.int8.onnx, and print size and accuracy of both; its ranges are "
-        "those of the samples in DATA.h5, whose datasets have the names of the inputs",
+        help="also write MODEL.int8.onnx, and print size and accuracy of both models; it is "
+        "calibrated "
+        "on the samples in DATA.h5, whose datasets have the names of the inputs",
     )
-    parser.add_argument("--labels", metavar="NAME", help="the dataset of classes in DATA.h5")
+    parser.add_argument("--labels", metavar="NAME", help="dataset of the classes in DATA.h5")
     parser.add_argument(
-        "--calibrate", type=int, default=256, metavar="N", help="samples that give the ranges (256)"
+        "--calibrate",
+        type=int,
+        default=256,
+        metavar="N",
+        help="number of samples for calibration (256)",
     )
 
 
@@ -56,7 +63,7 @@ def main(args: argparse.Namespace) -> int:
         err(f"hpcflow export: {type(error).__name__}: {error}")
         return 1
     except OSError as error:
-        err(f"hpcflow export: {args.out} is not written: {error}")
+        err(f"hpcflow export: {args.out} cannot be written: {error}")
         return 1
     return 0
 
@@ -67,11 +74,11 @@ def _check(path: Path, args: argparse.Namespace) -> None:
 
     if path.suffix not in SUFFIXES and args.model is None:
         raise LaunchError(
-            f"{path} would be a model, and there is none",
-            hint=f"--model FILE.py:FUNCTION; or write the arrays alone: {', '.join(SUFFIXES)}",
+            f"{path} would be an ONNX model, but no --model is given",
+            hint=f"give --model FILE.py:FUNCTION, or write the arrays only: {', '.join(SUFFIXES)}",
         )
     if path.suffix in SUFFIXES and (args.model, args.int8) != (None, None):
-        raise LaunchError(f"{path} has arrays, no model", hint="leave --model and --int8 out")
+        raise LaunchError(f"{path} holds arrays, not a model", hint="leave --model and --int8 out")
 
 
 def _plain(saved: Saved, path: Path) -> None:
@@ -102,7 +109,7 @@ def newest(path: Path) -> Saved:
         wrong += problems
     raise CheckpointError(
         f"there is no good checkpoint in {path}" + "".join(f"\n  {text}" for text in wrong[:10]),
-        hint="hpcflow inspect tells what is there",
+        hint="list the checkpoints with hpcflow inspect",
     )
 
 

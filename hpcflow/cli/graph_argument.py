@@ -15,8 +15,8 @@ from hpcflow.graph.graph import Tensor
 Named = dict[str, Tensor]
 
 HELP = (
-    "the function that builds the graph of inference in the default graph and returns its inputs "
-    "and outputs: each a tensor, a list, or a dict by names"
+    "function that builds the inference graph in the default graph and returns (inputs, outputs), "
+    "each a tensor, a list, or a dict by name"
 )
 
 
@@ -50,7 +50,7 @@ def _named(given: Any, spec: str) -> Named:
     if isinstance(given, Sequence):
         given = {getattr(getattr(t, "op", None), "name", str(i)): t for i, t in enumerate(given)}
     if not isinstance(given, Mapping) or not all(isinstance(t, Tensor) for t in given.values()):
-        raise LaunchError(f"--model {spec}: {given!r} is no tensor and no dict of tensors")
+        raise LaunchError(f"--model {spec}: {given!r} is not a tensor or a dict of tensors")
     return dict(given)
 
 

@@ -12,7 +12,7 @@ from hpcflow.plan.listing.plan_text import as_table
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `hpcflow help`."""
-    parser.add_argument("topic", nargs="?", metavar="TOPIC", help="what to explain")
+    parser.add_argument("topic", nargs="?", metavar="TOPIC", help="the topic to explain")
 
 
 def main(args: argparse.Namespace) -> int:

@@ -28,12 +28,12 @@ from hpcflow.launch import launcher_detection
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `hpcflow infer`."""
     parser.add_argument(
-        "checkpoint", metavar="CKPT", help="checkpoint, folder of them, or MODEL.onnx"
+        "checkpoint", metavar="CKPT", help="a checkpoint, a folder of checkpoints, or MODEL.onnx"
     )
     parser.add_argument("data", metavar="DATA.h5", help="the samples")
     parser.add_argument("--model", metavar="FILE.py:FUNCTION", help=HELP)
     parser.add_argument("--out", default="out.h5", metavar="OUT.h5", help="the file to write")
-    parser.add_argument("--batch", type=int, default=256, metavar="N", help="samples at once (256)")
+    parser.add_argument("--batch", type=int, default=256, metavar="N", help="batch size (256)")
     parser.add_argument("-n", dest="ranks", type=int, metavar="N", help="number of ranks")
 
 
@@ -73,14 +73,15 @@ def _failed(error: Exception) -> int:
 def _check(args: argparse.Namespace) -> None:
     if is_onnx(args.checkpoint) == bool(args.model):
         raise LaunchError(
-            "an ONNX model is the graph itself, a checkpoint needs one",
-            hint="hpcflow infer CKPT DATA.h5 --model FILE.py:FUNCTION, or infer MODEL.onnx DATA.h5",
+            "--model is needed for a checkpoint, but not for an ONNX model",
+            hint="use hpcflow infer CKPT DATA.h5 --model FILE.py:FUNCTION, or infer "
+            "MODEL.onnx DATA.h5",
         )
     if args.batch < 1:
-        raise LaunchError(f"--batch {args.batch}: at least one sample is computed at once")
+        raise LaunchError(f"--batch {args.batch}: the batch size must be at least 1")
     for path in (args.checkpoint, args.data):
         if not os.path.exists(path):
-            raise LaunchError(f"there is no {path}", hint="give its path")
+            raise LaunchError(f"there is no {path}", hint="check the path")
 
 
 def _start(args: argparse.Namespace) -> None:
@@ -203,7 +204,8 @@ def _put(file: Any, name: str, array: np.ndarray, at: int, rows: int, batch: int
     """
     if array.ndim == 0 or len(array) != batch:
         raise DataError(
-            f"output {name!r} of shape {list(array.shape)} has no row for each of {batch} samples"
+            f"output {name!r} has shape {list(array.shape)}, but needs one row for each "
+            f"of {batch} samples"
         )
     if name not in file:
         file.create_dataset(name, (rows, *array.shape[1:]), array.dtype)

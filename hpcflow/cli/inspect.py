@@ -25,7 +25,7 @@ WIDEST = 60  # longer names do not widen the column
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `hpcflow inspect`."""
-    parser.add_argument("path", metavar="DIR|FILE", help="a folder of checkpoints, or one of them")
+    parser.add_argument("path", metavar="DIR|FILE", help="a checkpoint, or a folder of checkpoints")
     parser.add_argument("--json", action="store_true", help="write JSON")
 
 
@@ -103,7 +103,7 @@ def _text(told: dict[str, Any]) -> str:
             rows.append(f"  data     epoch {position['epoch'] + 1}{some}")
     if told.get("metrics"):
         values = (
-            f"{one_line(name)} {'no number' if v is None else v}"
+            f"{one_line(name)} {'not a finite number' if v is None else v}"
             for name, v in told["metrics"].items()
         )
         rows.append(f"  metrics  {', '.join(values)}")

@@ -87,7 +87,7 @@ def check_script(name: str, folder: str | Path = ".") -> None:
     path = Path(folder, name)
     if not path.is_file():
         raise LaunchError(
-            f"no script {name!r} in {Path(folder).absolute()}",
+            f"there is no script {name!r} in {Path(folder).absolute()}",
             hint="give a path from this folder, or an absolute one",
         )
     try:
@@ -127,7 +127,7 @@ def parts_of(text: str, options: Sequence[str], environ: Mapping[str, str]) -> l
             try:
                 words = shlex.split(line.removeprefix("#SBATCH"), comments=True)
             except ValueError as error:
-                raise LaunchError(f"the line {line!r}: {error}") from None
+                raise LaunchError(f"the line {line!r} cannot be parsed: {error}") from None
             if words == ["hetjob"] or words == ["packjob"]:
                 groups.append([])
             groups[-1] += words
@@ -212,13 +212,15 @@ def _doubts_of_time(script: str, part: Part) -> list[str]:
     if limit is None or limit == math.inf:
         return []
     if lead is not None and limit <= lead:
-        raise LaunchError(comes_at_once(limit, lead), hint=f"more --time in {script} or --sbatch")
+        raise LaunchError(
+            comes_at_once(limit, lead), hint=f"increase --time in {script} or --sbatch"
+        )
     if limit <= LEAST_S:
         return [too_short(limit)]
     if lead is not None and limit <= lead + EARLY_S:
         return [
             f"the job may run for {short(limit)}, and the signal {short(lead)} before the end may "
-            "come a minute earlier: it is told to stop when it has hardly begun"
+            "come a minute earlier: it stops right after its start"
         ]
     return []
 
@@ -227,7 +229,7 @@ def too_short(left_s: float) -> str:
     """The warning that a job that saves would stop right after its start."""
     return (
         f"the job may run for {short(left_s)}, and if it saves it stops {short(LEAST_S)} before "
-        "its end: at its first step, to be queued again, and so on"
+        "its end: at its first step, and is queued again without progress"
     )
 
 
@@ -238,8 +240,8 @@ def _doubts_of_place(script: str, text: str, environ: Mapping[str, str]) -> list
     if found or "$SLURM_SUBMIT_DIR/.venv/bin" not in text:
         return []
     return [
-        f"neither {own.parent} nor PATH has hpcflow: write its folder into the line `export PATH=` "
-        f"of {script}; that of this one is {Path(sys.prefix, 'bin')}"
+        f"neither {own.parent} nor PATH has hpcflow: set its folder in the line `export PATH=` "
+        f"of {script}; this hpcflow is in {Path(sys.prefix, 'bin')}"
     ]
 
 
@@ -247,7 +249,7 @@ def comes_at_once(left_s: float, lead_s: float) -> str:
     """The warning that the time limit is shorter than the lead time of the stop signal."""
     return (
         f"the job may run for {short(left_s)}, and --signal asks for the signal {short(lead_s)} "
-        "before its end: it comes at once, so the job saves, is queued again, and so on for ever"
+        "before its end: it comes at once, so the job saves, is queued again, forever"
     )
 
 
@@ -259,7 +261,7 @@ def _check_words(
     own, script, _ = split_script(parser, arguments)
     if script is None:
         raise LaunchError(
-            "the job script runs a script, and none is given", hint="name it behind the job script"
+            "the job script needs a script to run", hint="give it after the job script"
         )
     check_script(script, parts[0].chdir)
     shared = shared_option(parser, arguments, script, str(Path(parts[0].chdir, script)))
@@ -279,12 +281,12 @@ def _check_ranks(ranks: int, settings: Settings) -> None:
     try:
         run.check(None, Launch(0, ranks, None, None, "srun"), settings)
     except LaunchError as error:
-        more = "ask for more tasks (--sbatch=--ntasks-per-node=N), or for fewer servers"
+        more = "ask for more tasks (--sbatch=--ntasks-per-node=N), or fewer servers"
         raise LaunchError(error.message, hint=error.hint if settings.survive else more) from None
     workers, k = ranks - settings.ps, settings.tasks_per_replica
     if workers % k:
         raise LaunchError(
-            f"{workers} workers of {ranks} tasks cannot be parted in replicas of {k}",
+            f"{workers} workers of {ranks} tasks cannot be divided into replicas of {k}",
             hint=f"ask for {settings.ps + -(-workers // k) * k} tasks (--sbatch=--ntasks=N)",
         )
 
@@ -297,19 +299,21 @@ def _check_partition(part: Part) -> None:
     name, nodes, most_s, cpus = found
     if part.nodes is not None and part.nodes > nodes:
         raise LaunchError(
-            f"the job asks for {part.nodes} nodes, the partition {name} has {nodes}",
-            hint="--sbatch=--nodes=N, or another --partition; sinfo -s lists them",
+            f"the job asks for {part.nodes} nodes, but the partition {name} has {nodes}",
+            hint="use --sbatch=--nodes=N, or another --partition; sinfo -s lists them",
         )
     if part.seconds is not None and part.seconds > most_s:
         raise LaunchError(
-            f"the job asks for {short(part.seconds)}, the partition {name} gives {short(most_s)}",
-            hint="less --time: a job that saves is queued again and goes on",
+            f"the job asks for {short(part.seconds)}, but the partition {name} gives "
+            f"{short(most_s)}",
+            hint="use less --time: a job that saves is queued again and resumes",
         )
     per_node = part.tasks_per_node
     if per_node is not None and per_node * part.cpus > cpus:
         raise LaunchError(
-            f"{per_node} tasks of {part.cpus} CPUs on each node, which has {cpus} in {name}",
-            hint="fewer --ntasks-per-node or --cpus-per-task",
+            f"{per_node} tasks of {part.cpus} CPUs do not fit a node of {name}, which has "
+            f"{cpus} CPUs",
+            hint="reduce --ntasks-per-node or --cpus-per-task",
         )
 
 

@@ -22,17 +22,17 @@ from hpcflow.platform.record_files import read_text
 COMMANDS = {
     "run": "run a script on one rank or many",
     "submit": "submit a job script to SLURM, and say what to do if it is refused",
-    "check-job": "check in a job script what would make the job fail, before it begins",
-    "plan": "show how a script's graph is cut over ranks, without running it",
-    "cache": "show the plans and kernels that are kept for later runs, and remove them",
-    "inspect": "show what is in a checkpoint, and whether it is whole",
-    "verify": "check every byte and the structure of checkpoints; names what is damaged",
+    "check-job": "check a job script for errors that would make the job fail",
+    "plan": "show how a script's graph is placed and partitioned over ranks, without running it",
+    "cache": "show or remove the cached plans and kernels",
+    "inspect": "show what is in a checkpoint, and whether it is complete",
+    "verify": "check every byte and the structure of checkpoints; name what is damaged",
     "diff": "compare two checkpoints, array by array",
     "export": "write a checkpoint as one plain HDF5 or npz file, or its graph as an ONNX model",
-    "infer": "run a trained graph on all samples of a file, each rank its part",
-    "doctor": "look at this installation or at a job's ranks, and say what is wrong",
+    "infer": "run a trained graph on all samples of a file, sharded over ranks",
+    "doctor": "check this installation or the ranks of a job, and say what is wrong",
     "pack": "pack this installation into one file, for thousands of ranks",
-    "prove-resume": "show that a script that is stopped and goes on ends with the same bits",
+    "prove-resume": "check that a script that is stopped and resumed ends with the same bits",
     "report": "show what runs have done: loss, throughput, scaling",
     "help": "explain a topic: checkpoints, exit codes, settings and others",
 }
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser(
         prog="hpcflow",
         description="Train models as one dataflow graph over MPI ranks.",
-        epilog="`hpcflow COMMAND --help` tells the options of a command.",
+        epilog="`hpcflow COMMAND --help` lists the options of a command.",
     )
     parser.add_argument("--version", action="version", version=f"hpcflow {_version()}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -69,7 +69,7 @@ def _run_command(name: str, words: list[str]) -> int:
         own, script, script_args = split_script(parser, words)
         args = parser.parse_args(own)
         if script is None:
-            parser.error("no script: what should run?")
+            parser.error("no script is given")
         if shared := shared_option(parser, words, script, script):
             parser.error(shared)
         args.script, args.script_args = script, script_args
@@ -110,11 +110,7 @@ def split_script(
             known = USUAL.get(name) if USUAL.get(name) in options else None
             parser.error(
                 f"unknown option {word}; "
-                + (
-                    f"it is {known} here"
-                    if known
-                    else "an option of the script stands after the script"
-                )
+                + (f"use {known}" if known else "put options of the script after the script")
             )
         else:
             script = word
@@ -142,8 +138,8 @@ def shared_option(
         flag = rf"DEFINE_\w+\s*\(\s*[\"']{re.escape(name.lstrip('-'))}[\"']"
         if name.startswith("-") and re.search(f"{own}|{flag}", text):
             return (
-                f"{name}: {script} has an option of this name, too; for hpcflow write it before "
-                f"{script}, for the script behind a --: {script} -- {name} ..."
+                f"{name}: {script} has an option of this name, too; put it before {script} for "
+                f"hpcflow, or after -- for the script: {script} -- {name} ..."
             )
     return ""
 

@@ -27,7 +27,7 @@ LOADER = Path(__file__).with_name("single_file_loader.py")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `hpcflow pack`."""
-    parser.add_argument("dir", metavar="DIR", help="where the folder hpcflow goes")
+    parser.add_argument("dir", metavar="DIR", help="where to write the folder hpcflow")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -38,7 +38,7 @@ def main(args: argparse.Namespace) -> int:
     except OSError as error:
         err(f"hpcflow: the pack cannot be written: {error}")
         return 1
-    out(f"{count} modules in {folder / 'hpcflow' / CODES}; use it by: export PYTHONPATH={folder}")
+    out(f"{count} modules in {folder / 'hpcflow' / CODES}; use it with: export PYTHONPATH={folder}")
     return 0
 
 

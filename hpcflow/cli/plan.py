@@ -56,12 +56,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--json", action="store_true", help="print JSON, as `hpcflow help plan-format` describes"
     )
     parser.add_argument(
-        "--kernels", action="store_true", help="show whose kernel serves each operation, and why"
+        "--kernels",
+        action="store_true",
+        help="show the kernel that is selected for each operation, and why",
     )
     parser.add_argument(
         "--code",
         action="store_true",
-        help="show the instructions that one task of each job runs, and where its values are",
+        help="show the instructions of one task of each job, and where its values are stored",
     )
     parser.add_argument(
         "--passes",
@@ -71,8 +73,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--diff", metavar="PASS", help="show what a pass changed: nodes added, removed, changed"
     )
-    parser.add_argument("--dot", metavar="FILE", help="write a picture for Graphviz")
-    parser.add_argument("--mermaid", metavar="FILE", help="write a picture for Mermaid")
+    parser.add_argument("--dot", metavar="FILE", help="write the graph for Graphviz")
+    parser.add_argument("--mermaid", metavar="FILE", help="write the graph for Mermaid")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -82,7 +84,9 @@ def main(args: argparse.Namespace) -> int:
     """
     try:
         if not os.path.isfile(args.script):
-            raise LaunchError(f"no script {args.script!r} in {os.getcwd()}", hint="give its path")
+            raise LaunchError(
+                f"there is no script {args.script!r} in {os.getcwd()}", hint="give its path"
+            )
         script_rules.look_in(args.script)
         settings = Settings.from_environ({**os.environ, **chosen_settings(args)})
         found, devices, code = plans_of(args.script, args.script_args, args.ranks, settings)
@@ -108,7 +112,7 @@ def main(args: argparse.Namespace) -> int:
         codes = _codes(last, devices, settings) if args.code else []
         _write(last, outlook(), args, devices, codes)
     except OSError as error:
-        err(f"hpcflow: {error.filename} is not written: {error.strerror}")
+        err(f"hpcflow: {error.filename} cannot be written: {error.strerror}")
         return 1
     return 0
 
@@ -231,9 +235,9 @@ def _kept_text(outlook: Outlook) -> str:
         file = f"{kept.path} ({nbytes(kept.nbytes)}, made {age(kept.made)} ago"
         how = f"a run loads it: {file}, for ranks of {outlook.threads} thread(s))"
     elif outlook.keeps:
-        how = f"a run makes it, and keeps it in {outlook.folder} for the next"
+        how = f"a run makes it, and caches it in {outlook.folder}"
     elif outlook.folder is None:
-        how = "each run makes it: plans are kept nowhere (setting plan_cache, or no llvmlite)"
+        how = "each run makes it: plans are not cached (setting plan_cache, or no llvmlite)"
     else:
         how = (
             f"each run makes it: it has fewer than {LEAST_NODES} operations, constants above "

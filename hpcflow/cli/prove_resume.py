@@ -54,10 +54,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run.add_arguments(parser)
     parser.usage = "%(prog)s [options] SCRIPT [arguments of the script]"
     parser.add_argument(
-        "--steps", type=int, default=STEPS, metavar="K", help=f"until the signal ({STEPS})"
+        "--steps",
+        type=int,
+        default=STEPS,
+        metavar="K",
+        help=f"number of steps before the signal ({STEPS})",
     )
     parser.add_argument(
-        "--folder", metavar="DIR", help="for checkpoints, which all nodes must see (the current)"
+        "--folder",
+        metavar="DIR",
+        help="folder for checkpoints, on a file system of all nodes (the current folder)",
     )
 
 
@@ -80,23 +86,23 @@ def prove(args: argparse.Namespace) -> int:
     script = Script(args, folder)
     stopped = script.stopped()
     end = 2 * stopped.step
-    out(f"stopped before step {stopped.step}; now on from there, until step {end}")
+    out(f"stopped before step {stopped.step}; now resuming, until step {end}")
     resumed = script.run("resumed", "stopped", end)
     if resumed.step <= stopped.step:
         raise CheckpointError(
-            f"the script did not go on behind step {stopped.step}",
-            hint=f"it ends there: give --steps less than {args.steps}; {folder} has what it said",
+            f"the script did not continue after step {stopped.step}",
+            hint=f"it ends there: use --steps less than {args.steps}; its output is in {folder}",
         )
-    out(f"ended at step {resumed.step}; now without interruption")
+    out(f"ended at step {resumed.step}; now running without interruption")
     whole = script.run("whole", "whole", end)
     found = differences(whole.saved, resumed.saved)
     if not found:
         out(f"bit-equal at step {whole.step}: {described(whole.saved)}")
         shutil.rmtree(folder)
         return 0
-    out(f"ended at step {whole.step}, otherwise; now so once more")
+    out(f"ended at step {whole.step} with other bits; now repeating the uninterrupted run")
     again = script.run("again", "again", end)
-    out("NOT bit-equal: the run without interruption, and the one that went on")
+    out("NOT bit-equal: the uninterrupted run and the resumed run")
     out("\n".join(rows(found)))
     for why in reasons(whole.saved, found, differences(whole.saved, again.saved)):
         out(f"  likely    {why}")
@@ -108,11 +114,11 @@ def check(args: argparse.Namespace) -> None:
     """Raise LaunchError for a job that cannot run."""
     if launcher_detection.detect() is not None:
         raise LaunchError(
-            "this is a rank already, and prove-resume starts ranks of its own",
+            "prove-resume starts its ranks itself and cannot run as a rank",
             hint="run it once, without srun or mpirun, with -n N",
         )
     if args.steps < 1:
-        raise LaunchError(f"--steps {args.steps}: there must be a step before the signal")
+        raise LaunchError(f"--steps {args.steps}: at least one step must precede the signal")
     settings = Settings.from_environ({**os.environ, **run.chosen_settings(args)})
     run.check(args.ranks, None, settings)
 
@@ -139,9 +145,9 @@ class Script:
         found = self.run("stopped", "stopped", 0, f"term:rank={rank}@step={before}")
         if found.code != TEMPORARY_FAILURE:
             raise LaunchError(
-                f"the script ended at step {found.step}, before all had heard of the signal that "
+                f"the script ended at step {found.step}, before all ranks knew of the signal that "
                 f"rank {rank} got before its step {before}",
-                hint="give fewer --steps, or let the script train for longer",
+                hint="use fewer --steps, or let the script train longer",
             )
         return found
 
@@ -166,13 +172,14 @@ class Script:
             tail = "\n  ".join(log.read_text(errors="replace").splitlines()[-TAIL:])
             raise LaunchError(
                 f"the script failed with exit code {done.returncode}:\n  {tail}",
-                hint=f"all it said is in {log}",
+                hint=f"its output is in {log}",
             )
         if not find(place):
             raise CheckpointError(
-                "the script has saved nothing",
-                hint="train by `step` of a hf.train.TrainingSession, or a monitored session that "
-                f"saves; all it said is in {log}",
+                "the script saved no checkpoint",
+                hint="train by `step` of a hf.train.TrainingSession, or by a monitored "
+                "session that "
+                f"saves; its output is in {log}",
             )
         return Run(done.returncode, newest(place))
 
@@ -191,9 +198,11 @@ def differences(a: Saved, b: Saved) -> list[Difference]:
     for name in sorted({*a.arrays, *b.arrays} - named):
         of = list(blocks(a.arrays[name]))
         if any(a.rows(name, *at).tobytes() != b.rows(name, *at).tobytes() for at in of):
-            found.append(Difference(name, "values", "equal numbers of other bits (-0.0, nan)"))
+            found.append(
+                Difference(name, "values", "equal numbers with different bits (-0.0, nan)")
+            )
     if not found and a.facts["draws"] != b.facts["draws"]:
-        found.append(Difference("draws", "fact", "the ranks have drawn differently often"))
+        found.append(Difference("draws", "fact", "the numbers of random draws differ"))
     return found
 
 
@@ -203,7 +212,7 @@ def described(saved: Saved) -> str:
     datasets = len(saved.facts.get("position", []))
     draws = sum(made for _, _, made in saved.facts["draws"]["most"])
     return (
-        f"{len(saved.arrays)} arrays ({total:,} bytes), the place in {datasets} dataset"
+        f"{len(saved.arrays)} arrays ({total:,} bytes), the position in {datasets} dataset"
         f"{'' if datasets == 1 else 's'}, {draws:,} random draws"
     )
 
@@ -223,30 +232,32 @@ def reasons(saved: Saved, found: Sequence[Difference], again: Sequence[Differenc
     rule, places = saved.facts.get("sync", "all"), saved.facts.get("position", [])
     if rule != "all":
         return [
-            f"workers of servers that go each at its own pace (sync={rule}): no two runs are "
-            "alike" + ("" if again else ", though the two uninterrupted ones were") + "; --sync all"
+            f"asynchronous workers (sync={rule}): no two runs are equal"
+            + ("" if again else ", though the two uninterrupted ones were")
+            + "; use --sync all"
         ]
     if again:
         return [
-            "two runs that nothing interrupted differ as well, so it is not the resume: numbers "
-            "drawn without a seed (NumPy, Python), time, threads, or kernels that add up in any "
-            "order"
+            "two uninterrupted runs differ as well, so resuming is not the cause: random numbers "
+            "without a seed (NumPy, Python), time, threads, or kernels that sum in any order"
         ]
     told = []
     if any(one.kind == "position" for one in found):
-        told.append("the order of the data: the resumed run stands elsewhere in a dataset")
+        told.append("the order of the data: the resumed run is at another position of a dataset")
     if places and not saved.facts.get("samples"):
         told.append(
-            "the data: steps were not fed with batches of hf.data as they are, so their place was "
+            "the data: steps were not fed with unchanged batches of hf.data, so their position was "
             "not counted; `session.step` on a batch of `hf.data` counts it, `session.run` does not"
         )
     if not places:
         told.append(
-            "the data: the script feeds its own, so it began it anew; hf.data keeps its place"
+            "the data: the script feeds its own data, so it restarted it; hf.data keeps "
+            "its position"
         )
     if any(one.kind == "fact" for one in found):
-        told.append("random draws, or steps, that the resumed run made besides")
+        told.append("additional random draws or steps of the resumed run")
     return told or [
-        "state outside the graph, which is in no checkpoint: what the script counts, draws by "
-        "NumPy or feeds by the number of its own steps; a hf.Variable(trainable=False) is saved"
+        "state outside the graph, which no checkpoint holds: counters of the script, "
+        "draws by NumPy, "
+        "or feeds by its own step number; a hf.Variable(trainable=False) is saved"
     ]

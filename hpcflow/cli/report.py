@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out",
         metavar="DIR",
         default=".",
-        help="where report.png and report.txt go (the current folder)",
+        help="folder for report.png and report.txt (the current folder)",
     )
 
 

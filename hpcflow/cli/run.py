@@ -35,53 +35,54 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `hpcflow run`; each but -n is a setting and a variable `HPCFLOW_<FIELD>`."""
     parser.usage = "%(prog)s [options] SCRIPT [arguments of the script]"
     parser.add_argument("-n", dest="ranks", type=int, metavar="N", help="number of ranks")
-    parser.add_argument(
-        "--hostfile", metavar="FILE", help="hosts for mpirun to start the ranks on, one a line"
-    )
+    parser.add_argument("--hostfile", metavar="FILE", help="file of hosts for mpirun, one per line")
     add_settings(parser)
     parser.add_argument(
         "--serve",
         action="store_true",
         default=None,
-        help="the ranks started by this line serve variables, those of others do not need --ps",
+        help="all ranks of this command are servers; other commands of the job need no --ps",
     )
     parser.add_argument(
         "--survive",
         action="store_true",
         default=None,
-        help="the others go on if a worker dies (mpirun of Open MPI 5)",
+        help="the other workers continue if one dies (mpirun of Open MPI 5)",
     )
     parser.add_argument(
         "--replace",
         action="store_true",
         default=None,
-        help="with --survive: they save and stop, and the next start has all workers again",
+        help="with --survive: the others save and stop, and the next start has all workers again",
     )
     parser.add_argument(
         "--inject",
         action="append",
         metavar="FAULT",
-        help="rehearse a failure; may be repeated: " + ", ".join(fault_specification.USAGES),
+        help="inject a failure; may be repeated: " + ", ".join(fault_specification.USAGES),
     )
     parser.add_argument(
-        "--max-restarts", type=int, metavar="N", help="a job that goes on does so N times at most"
+        "--max-restarts", type=int, metavar="N", help="resume a job at most N times"
     )
     parser.add_argument(
         "--profile",
         action="store_true",
         default=None,
-        help="say where the time of a step goes, by operation, with a trace in the run directory",
+        help="profile the time of a step by operation, with a trace in the run directory",
     )
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
     """The options of every command that has the settings of a script."""
-    parser.add_argument("--ps", type=int, metavar="P", help="ranks that serve variables")
+    parser.add_argument("--ps", type=int, metavar="P", help="number of parameter servers")
     parser.add_argument(
-        "--tasks-per-replica", type=int, metavar="K", help="worker ranks that one graph spans"
+        "--tasks-per-replica",
+        type=int,
+        metavar="K",
+        help="number of worker ranks per replica (model parallelism)",
     )
     parser.add_argument(
-        "--sync", metavar="RULE", help="how workers keep step: async, all, backup:K or stale:S"
+        "--sync", metavar="RULE", help="synchronization rule: async, all, backup:K or stale:S"
     )
     parser.add_argument("--run-dir", metavar="DIR", help="folder for results and reports")
     parser.add_argument(
@@ -104,7 +105,7 @@ def main(args: argparse.Namespace) -> int:
         check(args.ranks, place, settings)
         if not os.path.isfile(args.script):
             raise LaunchError(
-                f"no script {args.script!r} in {os.getcwd()}",
+                f"there is no script {args.script!r} in {os.getcwd()}",
                 hint="give a path from this folder, or an absolute one",
             )
         if place is None and args.ranks is not None:
@@ -151,7 +152,8 @@ def chosen_settings(args: argparse.Namespace) -> dict[str, str]:
         if not equals or name not in fields:
             near = get_close_matches(name, fields, n=1) or fields
             raise LaunchError(
-                f"--set {text}: " + ("no such setting" if equals else "no value"),
+                f"--set {text}: "
+                + ("there is no such setting" if equals else "the value is missing"),
                 hint=f"write --set FIELD=VALUE with FIELD {' or '.join(near)}",
             )
         chosen[name] = value
@@ -172,8 +174,8 @@ def check(asked: int | None, place: launcher_detection.Launch | None, settings: 
         )
     if settings.replace and not settings.survive:
         raise LaunchError(
-            "--replace: without --survive a worker's death ends the job",
-            hint="give both, or neither",
+            "--replace needs --survive: otherwise a worker's death ends the job",
+            hint="give both options, or neither",
         )
     if settings.survive:
         launcher_detection.check_survive(place)
@@ -190,7 +192,7 @@ def check(asked: int | None, place: launcher_detection.Launch | None, settings: 
     if place is None and workers % k:  # started ranks may include servers (--serve)
         more = ps + -(-workers // k) * k
         raise LaunchError(
-            f"{workers} worker{'s' if workers > 1 else ''} cannot be parted in replicas of {k} "
+            f"{workers} worker{'s' if workers > 1 else ''} cannot be divided into replicas of {k} "
             f"({ranks} ranks, {ps} of them servers)",
             hint=f"start {more} ranks (-n {more}), or change --tasks-per-replica",
         )
@@ -222,7 +224,7 @@ def start_ranks(args: argparse.Namespace, chosen: Mapping[str, str]) -> int:
         several = host_failure_tolerance.are_several(start, args.hostfile)
         return run_mpirun(start, args.ranks, settings, several)
     except OSError as error:
-        raise LaunchError(f"{start.argv[0]} does not start: {error.strerror}") from None
+        raise LaunchError(f"{start.argv[0]} cannot be started: {error.strerror}") from None
 
 
 def run_mpirun(
@@ -262,7 +264,7 @@ def check_folder() -> None:
     for name in ("hpcflow.py", os.path.join("hpcflow", "__init__.py")):
         if os.path.isfile(name) and not os.path.samefile(os.path.dirname(name) or ".", own):
             raise LaunchError(
-                f"{os.path.abspath(name)} would be run in place of {own}",
+                f"{os.path.abspath(name)} would be imported instead of {own}",
                 hint="rename it, or start from another folder",
             )
 

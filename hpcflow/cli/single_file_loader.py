@@ -19,7 +19,9 @@ def _codes() -> "dict[str, tuple[bool, types.CodeType]]":
     magic = importlib.util.MAGIC_NUMBER
     if data[: len(magic)] != magic:
         version = ".".join(map(str, sys.version_info[:2]))
-        raise ImportError(f"{_HERE} was packed by another Python: `hpcflow pack` with {version}")
+        raise ImportError(
+            f"{_HERE} was packed by another Python: run `hpcflow pack` with {version}"
+        )
     return marshal.loads(data[len(magic) :])
 
 

@@ -25,10 +25,8 @@ TAKES_SCRIPT = True
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `hpcflow submit`."""
-    parser.add_argument("--sbatch", metavar="OPTIONS", default="", help="options of sbatch")
-    parser.add_argument(
-        "--no-check", action="store_true", help="submit it whatever may be wrong with it"
-    )
+    parser.add_argument("--sbatch", metavar="OPTIONS", default="", help="options for sbatch")
+    parser.add_argument("--no-check", action="store_true", help="submit without checking the job")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -51,10 +49,11 @@ def submit(
             given, or if `checks` is set and the job is certain to fail.
     """
     if not os.path.isfile(script):
-        raise LaunchError(f"there is no job script {script}", hint="name one of jobs/slurm/")
+        raise LaunchError(f"there is no job script {script}", hint="give one of jobs/slurm/")
     if shutil.which("sbatch") is None:
         raise LaunchError(
-            "there is no sbatch here", hint="log in where jobs are submitted, or: hpcflow run -n N"
+            "the command sbatch is not available here",
+            hint="log in to a host with SLURM, or use hpcflow run -n N",
         )
     for doubt in job_feasibility.check(script, arguments, options, os.environ) if checks else ():
         err(f"hpcflow submit: {doubt}")
@@ -81,7 +80,7 @@ def _cure(script: str, said: str) -> str:
     if "partition" in said:
         return f"in {script} write `#SBATCH --partition=NAME` with one '#'; sinfo -s lists them"
     if "time limit" in said or "node" in said or "memory" in said:
-        return f"ask for less in {script}, or by --sbatch; sinfo -l tells what there is"
+        return f"ask for less in {script}, or by --sbatch; sinfo -l lists the limits"
     return f"change the lines of #SBATCH in {script}, or give options by --sbatch"
 
 

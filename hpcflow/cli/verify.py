@@ -23,7 +23,7 @@ MOST = 10  # names per line
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `hpcflow verify`."""
-    parser.add_argument("path", metavar="PATH", help="a folder of checkpoints, or one of them")
+    parser.add_argument("path", metavar="PATH", help="a checkpoint, or a folder of checkpoints")
     parser.add_argument("--json", action="store_true", help="write JSON")
 
 

@@ -117,7 +117,7 @@ class Often:
     def why(self, nodes: int) -> str:
         """Text: the chosen interval and the reason."""
         fails = short(self._mtbf_s)
-        of = f"of {nodes} nodes one fails" if nodes > 1 else "a node fails"
+        of = f"one of {nodes} nodes fails" if nodes > 1 else "a node fails"
         return (
             f"checkpoints every {short(self.seconds)}: a save takes {short(self.save_s or 0)}, "
             f"{of} every {fails} (setting mtbf_h)"

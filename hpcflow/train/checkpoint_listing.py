@@ -92,8 +92,8 @@ def best_checkpoint(
     told = [one.facts["keep_best"] for one in found if one.facts and "keep_best" in one.facts]
     if monitor is None and not told:
         raise CheckpointError(
-            f"nothing in {checkpoint_dir} says what is best",
-            hint='name the metric: best_checkpoint(DIR, "loss", "min")',
+            f"no checkpoint in {checkpoint_dir} names a metric",
+            hint='give the metric: best_checkpoint(DIR, "loss", "min")',
         )
     name, way, _ = policy(told[0] if monitor is None else (monitor, mode or "min", 1))
     first = checkpoint_directory.best(found, name, way, 1)

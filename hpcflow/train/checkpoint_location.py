@@ -46,7 +46,7 @@ def choose(context: Context, own: Any) -> Chosen:
     number = names.index(name) + 1
     chosen = Path(folder if number == 1 else f"{Path(folder)}-{number}")
     if own is not None and name != os.path.abspath(chosen) and context.is_chief:
-        text = "the setting checkpoints: %s takes the place of the script's own folder %s"
+        text = "the setting checkpoints, %s, replaces the script's folder %s"
         logger.info(text, chosen, own)
     return Chosen(chosen, True)
 
@@ -60,8 +60,8 @@ def tell_own_loop(session: Session, step: int) -> None:
     counts = graph.get_collection("datasets") or get_global_step(graph) is not None
     if session.context.is_chief and not counts:
         logger.warning(
-            "training goes on from step %d, but the script feeds its own data, and a loop of its "
-            "own begins anew: let it begin at the session's `first_step` "
+            "training resumes from step %d, but the script feeds its own data, whose loop starts "
+            "again: start it at the session's `first_step` "
             "(`hpcflow help checkpoints`)",
             step,
         )

@@ -210,8 +210,9 @@ class Keeper:
         if self._newest <= self.first_step:
             return Outlook(
                 NO_PROGRESS,
-                f"nothing was trained since it began at step {self.first_step}, and another start "
-                f"would not help: it does not come back (exit code {NO_PROGRESS})",
+                f"nothing was trained since the start at step {self.first_step}, so "
+                "another start would "
+                f"not help: the job is not queued again (exit code {NO_PROGRESS})",
             )
         if self._is_last and self._resumes:
             return Outlook(TOO_OFTEN, f"saved; {self._counted()}")
@@ -230,7 +231,8 @@ class Keeper:
     def _counted(self) -> str:
         most = self.context.settings.max_restarts
         return (
-            f"this is restart {self._restarts}, with max_restarts={most}: it does not come back "
+            f"this is restart {self._restarts}, with max_restarts={most}: the job is not "
+            "queued again "
             f"(exit code {TOO_OFTEN})"
         )
 
@@ -249,9 +251,9 @@ class Keeper:
         """Tell the runtime how the job can resume if a rank dies from now on."""
         path = path.resolve()
         if self._resumes:
-            text = f"the same command goes on from {path}"
+            text = f"the same command resumes from {path}"
         else:
-            text = f"start it again with resume=True: it goes on from {path}"
+            text = f"start it again with resume=True: it resumes from {path}"
         self.context.say_next(text, str(path))
 
     def _facts(self, rows: Sequence[Any]) -> dict[str, Any]:
@@ -295,9 +297,9 @@ class Keeper:
             )
             if found:
                 raise CheckpointError(
-                    f"{place} has checkpoints of another run, the newest is {found[0].path.name}",
-                    hint="go on from it: TrainingSession(checkpoints=DIR, resume=True), or "
-                    f"hpcflow run --set checkpoints={place}; or begin anew in another folder",
+                    f"{place} has checkpoints of another run; the newest is {found[0].path.name}",
+                    hint="resume from it: TrainingSession(checkpoints=DIR, resume=True), or "
+                    f"hpcflow run --set checkpoints={place}; or use another folder",
                 )
             return 0
 
@@ -350,17 +352,20 @@ class Keeper:
             raise leave(self.context, RESTARTS, self._counted(), TOO_OFTEN)
         found = newest_good(self.context, self.directory)
         if found is None:
-            self.context.say_next(f"the same command begins anew: {self.directory} is empty")
+            self.context.say_next(
+                f"the same command starts from scratch: {self.directory} is empty"
+            )
             if self.context.is_chief:
-                logger.info("no checkpoint in %s: training begins anew", self.directory)
+                logger.info("no checkpoint in %s: training starts from scratch", self.directory)
             return False
         facts = found.facts
         self.saver._load(self.session, found, with_draws=True)
         positions = facts.get("position", [])
         if len(positions) != len(self.datasets):
             raise CheckpointError(
-                f"{found.path} stands in {len(positions)} datasets, here are {len(self.datasets)}",
-                hint="make the datasets before the training session, as when it was saved",
+                f"{found.path} has positions of {len(positions)} datasets, but here are "
+                f"{len(self.datasets)}",
+                hint="create the datasets before the training session, as when it was saved",
             )
         for dataset, position in zip(self.datasets, positions, strict=True):
             dataset.restore(position)

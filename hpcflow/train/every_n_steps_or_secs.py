@@ -18,7 +18,7 @@ class Policy:
 
     def __init__(self, context: Context, every: int, action: Callable[[], Any], first: int) -> None:
         if not isinstance(every, int) or every < 1:
-            raise HpcflowError(f"every {every!r} steps", hint="give a number of steps, 1 or more")
+            raise HpcflowError(f"every must be a number of steps of at least 1, not {every!r}")
         self._context, self._every, self._action, self._first = context, every, action, first
         self._last = 0  # this worker's steps at the last run
 
@@ -55,8 +55,8 @@ def interval(every: int | str) -> tuple[int, float | None]:
     found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?)([smh]?)", str(every).strip())
     if found is None or float(found.group(1)) <= 0 or (not found[2] and "." in found[1]):
         raise CheckpointError(
-            f"{every!r} is no time between two checkpoints",
-            hint='give steps, as 500, or 30s, 10m, or "auto"',
+            f"{every!r} is not an interval between checkpoints",
+            hint='give a number of steps such as 500, or 30s, 10m, or "auto"',
         )
     if found.group(2):
         return 0, float(found.group(1)) * _SECONDS[found.group(2)]

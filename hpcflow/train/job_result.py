@@ -73,6 +73,8 @@ def updates_of(name: str, reports: Sequence[dict[str, Any]]) -> int | list[int]:
     piece = re.compile(re.escape(name) + r"(/part_\d+)?\Z")
     counts = [n for r in reports for found, n in r["updates"].items() if piece.match(found)]
     if len(set(counts)) > 1:
-        logger.warning("the copies or pieces of %s were updated %s times", name, counts)
+        logger.warning(
+            "the copies or shards of %s have different numbers of updates: %s", name, counts
+        )
         return counts
     return counts[0] if counts else 0

@@ -121,10 +121,12 @@ def piecewise_constant(
     Errors: ShapeError for another number of values, or boundaries that do not increase.
     """
     if len(values) != len(boundaries) + 1:
-        raise ShapeError(f"{len(boundaries)} boundaries have {len(values)} values, not one more")
+        raise ShapeError(
+            f"{len(boundaries)} boundaries need {len(boundaries) + 1} values, not {len(values)}"
+        )
     plain = [b for b in boundaries if isinstance(b, (int, float))]
     if len(plain) == len(boundaries) and any(a >= b for a, b in pairwise(plain)):
-        raise ShapeError(f"the boundaries {list(boundaries)} do not rise")
+        raise ShapeError(f"the boundaries {list(boundaries)} do not increase")
     with get_default_graph().name_scope(name or "PiecewiseConstant"):
         step = as_scalar(x)
         found = convert_to_tensor(values[-1])

@@ -64,7 +64,9 @@ class ExponentialMovingAverage:
         given = list(trainable_variables() if var_list is None else var_list)
         for one in given:
             if one.dtype.kind != "f":
-                raise DTypeError(f"{one.name!r} is {one.dtype}: an average is of floats")
+                raise DTypeError(
+                    f"{one.name!r} is {one.dtype}: an average needs floating-point values"
+                )
         for one in given:
             if one not in self._averages:
                 self._make(one)
@@ -117,7 +119,7 @@ class ExponentialMovingAverage:
         graph, is_state = one.graph, isinstance(one, Variable)
         if not is_known(one.shape):
             raise GraphError(
-                f"the average of {one.name!r} needs its shape, which is {show(one.shape)}",
+                f"the average of {one.name!r} needs a known shape, not {show(one.shape)}",
                 op=one.op.name,
                 line=one.op.line,
                 hint="set_shape",

@@ -32,7 +32,7 @@ class Outlook(NamedTuple):
     requeues: bool = False
 
 
-ANEW = Outlook(TEMPORARY_FAILURE, "without checkpoints, so a new job begins anew")
+ANEW = Outlook(TEMPORARY_FAILURE, "without checkpoints, so a new job starts from scratch")
 
 
 class Preempted(SystemExit):
@@ -136,7 +136,7 @@ class Preemption:
     def _finish(self) -> None:
         request, self._request = self._request, None
         if request is not None:
-            self._context.engine.finish(request, "looking for a wish to stop")
+            self._context.engine.finish(request, "checking for a stop request")
 
     def meet(self, stopping: bool, saving: int = 0, unsaved: bool = False) -> bool:
         """Wait for all ranks that run the script; returns whether one stops with steps left.

@@ -15,7 +15,9 @@ from hpcflow.train import run_records
 
 REDRAW_S = 0.1  # redraw interval in seconds
 WIDTH = 24
-FIND_NAN = "`--set check_numerics=1` ends the run where the first one is made, and names it"
+FIND_NAN = (
+    "`--set check_numerics=1` ends the run at the operation that made the first one, and names it"
+)
 
 
 class _Batch(Protocol):
@@ -111,5 +113,5 @@ class Progress:
 
     def __exit__(self, *error: object) -> None:
         if error[:1] == (None,) and self._speaks and not self._line:
-            print(f"no step was left of {self.epochs} epochs", file=self._stream, flush=True)
+            print(f"no steps are left of {self.epochs} epochs", file=self._stream, flush=True)
         self.close()

@@ -39,7 +39,7 @@ class Starts:
             self._took = _took(self._facts)
         except (HpcflowError, ValueError, KeyError, TypeError, OverflowError) as error:
             logger.warning(
-                "%s is not read, the count of restarts begins anew: %s", self._path, error
+                "%s cannot be read, so the count of restarts starts at 0: %s", self._path, error
             )
             self._facts, again = {}, 0
         told = environ.get("SLURM_RESTART_COUNT", "")

@@ -38,4 +38,4 @@ def _plain(value: Any) -> Any:
     """NumPy scalars and arrays as JSON values."""
     if isinstance(value, (np.ndarray, np.generic)):
         return value.tolist()
-    raise TypeError(f"a result holds numbers, text, lists and dicts, not {type(value).__name__}")
+    raise TypeError(f"a result holds numbers, strings, lists and dicts, not {type(value).__name__}")

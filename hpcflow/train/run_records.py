@@ -71,7 +71,7 @@ class RunLog:
         except OSError as error:
             raise HpcflowError(
                 f"the run directory {self.folder} cannot be written: {error.strerror}",
-                hint="--run-dir DIR on a file system with space where you may write",
+                hint="use --run-dir DIR on a writable file system with space",
             ) from None
         atexit.register(self._at_exit, weakref.ref(self))
 
@@ -211,7 +211,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
     try:
         rows = list(csv.DictReader(io.StringIO(text or "", newline="")))
     except csv.Error as error:
-        raise unreadable(path, f"it is no table ({error})") from None
+        raise unreadable(path, f"it is not a CSV table ({error})") from None
     return [row for row in rows if None not in row and None not in row.values()]
 
 
@@ -227,7 +227,7 @@ def _header(path: Path) -> list[str]:
         aside = path.with_name(f"{path.stem}.damaged{path.suffix}")
         with contextlib.suppress(OSError):
             path.replace(aside)
-        logger.warning("%s; it is begun anew, what was there is %s", error, aside)
+        logger.warning("%s; a new file is started, the old one is kept as %s", error, aside)
         return []
 
 

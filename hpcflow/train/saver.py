@@ -79,7 +79,7 @@ class Saver:
         given: Any = state_of_job(get_default_graph()) if self._given is None else self._given
         named = given if isinstance(given, Mapping) else {getattr(v, "name", v): v for v in given}
         if not named and not self._allow_empty:
-            raise CheckpointError("there is nothing to save", hint="make a variable first")
+            raise CheckpointError("there is nothing to save", hint="create a variable first")
         _check(named)
         self._variables = dict(named)
 
@@ -191,7 +191,7 @@ class Saver:
             found["keep_best"] = list(self.keep_best)
             if metrics is not None and self.keep_best[0] not in metrics:
                 raise CheckpointError(
-                    f"the best are kept by {self.keep_best[0]!r}, the metrics are "
+                    f"keep_best needs the metric {self.keep_best[0]!r}, but the metrics are "
                     f"{', '.join(map(repr, metrics)) or 'none'}",
                     hint=f"save with metrics={{{self.keep_best[0]!r}: ...}}",
                 )
@@ -215,7 +215,8 @@ class Saver:
             found = newest_good(sess.context, path)
             if found is None:
                 raise CheckpointError(
-                    f"there is no checkpoint in {path}", hint="see hpcflow inspect DIR"
+                    f"there is no checkpoint in {path}",
+                    hint="list the checkpoints with hpcflow inspect DIR",
                 )
         else:
             found = open_good(sess.context, path)
@@ -264,7 +265,7 @@ def policy(given: Any) -> tuple[str, str, int]:
             if isinstance(count, int) and not isinstance(count, bool) and count > 0:
                 return monitor, mode, count
     raise CheckpointError(
-        f"keep_best={given!r} does not say which are best",
+        f"keep_best={given!r} is not valid",
         hint='give a metric, "min" or "max", and how many: ("loss", "min", 3)',
     )
 
@@ -275,7 +276,7 @@ def _number(name: str, value: Any) -> float | None:
         number = float(value)
     except (TypeError, ValueError):
         raise CheckpointError(
-            f"metric {name!r} is {value!r}, no number", hint="fetch it first: session.run(loss)"
+            f"metric {name!r} is {value!r}, not a number", hint="fetch it first: session.run(loss)"
         ) from None
     return number if math.isfinite(number) else None
 
@@ -300,18 +301,18 @@ def _check(variables: Mapping[Any, Any]) -> None:
     for name, variable in variables.items():
         if not isinstance(variable, Variable):
             raise CheckpointError(
-                f"{name!r}: {variable!r} is no variable",
+                f"{name!r}: {variable!r} is not a variable",
                 hint="give a list of variables, or {'name in the checkpoint': variable}",
             )
         if not isinstance(name, str) or "\0" in name or not _is_unicode(name):
             raise CheckpointError(
                 f"{name!r} cannot be the name of {variable.name!r} in a checkpoint",
                 op=variable.name,
-                hint="give a text",
+                hint="give a string",
             )
         if variable.name in seen:
             raise CheckpointError(
-                f"variable {variable.name!r} is given as {seen[variable.name]!r} and as {name!r}",
+                f"variable {variable.name!r} has two names, {seen[variable.name]!r} and {name!r}",
                 op=variable.name,
                 hint="give it one name",
             )

@@ -129,7 +129,7 @@ class Saves:
         self._longest = Took(*map(max, self._longest, took))
         self._saved(path, took)  # before the log message, whose readers may rely on it
         if self._context.is_chief:
-            text, figures = "saved %s: training was held %.3g s", [took.held]
+            text, figures = "saved %s: training waited %.3g s", [took.held]
             if took.verified > took.durable:
                 text += "; on the disk after %.3g s, read back after %.3g s"
                 figures += took[1:3]
@@ -142,8 +142,8 @@ class Saves:
         if self._context.is_chief and not self._waits:
             hint = f"; {error.hint}" if error.hint else ""
             logger.warning(
-                "the checkpoint %sis not written: %s%s. Training goes on; the next save is waited "
-                "for, and an error if it fails too",
+                "the checkpoint %sis not written: %s%s. Training continues; it waits for the next "
+                "save, which is an error if it fails too",
                 *(which, error.message, hint),
             )
 

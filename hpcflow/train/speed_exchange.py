@@ -115,7 +115,8 @@ class Exchange:
             self._has_said.add(dataset)
             told = ", ".join(map(str, shares)) if len(shares) <= MOST_NAMED else ""
             logger.info(
-                "balance: of a batch of %d samples the workers get %s by their speed, and others "
-                "when it changes",
+                "balance: a batch of %d samples is sharded as %s by the speed of "
+                "workers; the shares "
+                "follow the speed",
                 *(balance.batch, told or f"{min(shares)} to {max(shares)}"),
             )

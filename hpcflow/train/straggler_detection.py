@@ -39,7 +39,7 @@ class Stragglers:
         hosts = frozenset() if rehearsed else context.crowded
         if hosts and context.is_chief and len(self._places) > 1:
             names = ", ".join(sorted(hosts))
-            say_once(f"slow workers are not looked for on {names}: ranks outnumber the cores there")
+            say_once(f"slow workers are not detected on {names}: it has more ranks than cores")
         return {w for w, (_, host) in enumerate(self._places) if host in hosts}
 
     def add(self, rows: Rows) -> list[str]:
@@ -82,7 +82,8 @@ class Stragglers:
 def told(found: Sequence[dict[str, Any]]) -> list[str]:
     """Text of `found`, for a report."""
     return [
-        "worker {worker} (rank {rank} on {host}) was slow for long: its own work took {factor:g} "
+        "worker {worker} (rank {rank} on {host}) was slow for a long time: its own work "
+        "took {factor:g} "
         "times the median of all".format(**one)
         for one in found
     ]

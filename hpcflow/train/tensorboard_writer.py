@@ -47,7 +47,7 @@ class FileWriter:
         filename_suffix: str | None = None,
     ) -> None:
         if graph_def is not None:
-            raise GraphError("FileWriter takes no graph_def", hint="give it the graph: graph=...")
+            raise GraphError("FileWriter takes no graph_def", hint="give the graph: graph=...")
         self._logdir, self._suffix = os.fspath(path_of(logdir, "logdir")), filename_suffix or ""
         self._most, self._flush_s = int(max_queue), float(flush_secs)
         self._lock, self._seen, self._runs = threading.Lock(), set[str](), set[str]()
@@ -87,7 +87,7 @@ class FileWriter:
     def add_graph(self, graph: Graph, global_step: int | None = None) -> None:
         """Write the operations of a graph, for TensorBoard's graph view."""
         if not isinstance(graph, Graph):
-            raise GraphError(f"{graph!r} is no graph", hint="give session.graph")
+            raise GraphError(f"{graph!r} is not a graph", hint="give session.graph")
         if self._writes:
             self._add(global_step, graph_def=graph_message(graph).SerializeToString())
 
@@ -104,11 +104,11 @@ class FileWriter:
         Errors: GraphError if it is not a RunMetadata; ArgumentError if the tag is in use.
         """
         if not isinstance(run_metadata, RunMetadata):
-            raise GraphError(f"{shown(run_metadata)} is no RunMetadata", hint="hf.RunMetadata()")
-        if tag in self._runs:
-            raise ArgumentError(
-                f"the tag {tag!r} was given to a run before", hint="give another one"
+            raise GraphError(
+                f"{shown(run_metadata)} is not a RunMetadata", hint="give hf.RunMetadata()"
             )
+        if tag in self._runs:
+            raise ArgumentError(f"the tag {tag!r} is already in use", hint="give another one")
         self._runs.add(tag)
         if self._writes:
             told = messages().event.TaggedRunMetadata(tag=tag)
@@ -137,7 +137,10 @@ class FileWriter:
     def add_event(self, event: Any) -> None:
         """Write an `Event` message."""
         if self._closed:
-            say_once(f"a closed FileWriter of {self._logdir} writes nothing: reopen() it first")
+            say_once(
+                f"the FileWriter of {self._logdir} is closed and writes nothing: call "
+                "reopen() first"
+            )
             return
         if not self._writes:
             return
@@ -184,7 +187,7 @@ def _opened(folder: str, suffix: str) -> Any:
     except OSError as error:
         raise HpcflowError(
             f"no events can be written into {folder!r}: {error.strerror or error}",
-            hint="give FileWriter a folder that this rank may write",
+            hint="give FileWriter a folder that this rank can write",
         ) from None
 
 
@@ -192,13 +195,13 @@ def _parsed(summary: Any) -> Any:
     given = summary.item() if isinstance(summary, np.ndarray) and summary.size == 1 else summary
     if not isinstance(given, bytes):
         raise DataError(
-            f"{type(summary).__name__} is no summary",
+            f"{type(summary).__name__} is not a summary",
             hint="give what session.run(hf.summary.scalar(...)) returned",
         )
     try:
         return messages().summary.Summary.FromString(given)
     except messages().DecodeError:
-        raise DataError(f"{given[:40]!r} is no serialised Summary") from None
+        raise DataError(f"{given[:40]!r} is not a serialized Summary") from None
 
 
 class FileWriterCache:
@@ -267,9 +270,9 @@ def summary_iterator(path: Any) -> Iterator[Any]:
                 (length,) = struct.unpack("<Q4x", head.ljust(12, b"\0"))
                 body = file.read(length + 4)
                 if len(head) < 12 or len(body) < length + 4:
-                    raise DataError(f"{os.fspath(path)!r} ends inside of an event")
+                    raise DataError(f"{os.fspath(path)!r} is cut off inside an event")
                 yield event.FromString(body[:length])
     except OSError as error:
         raise DataError(f"{os.fspath(path)!r} cannot be read: {error.strerror or error}") from None
     except messages().DecodeError:
-        raise DataError(f"{os.fspath(path)!r} has something that is no event") from None
+        raise DataError(f"{os.fspath(path)!r} has data that is not an event") from None

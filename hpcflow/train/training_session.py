@@ -175,15 +175,15 @@ class TrainingSession(Session):
         keeper: Keeper | None = getattr(self, "_keeper", None)
         if keeper is None:
             return (
-                "it keeps no checkpoints: what it trains is lost then. Give TrainingSession("
+                "it keeps no checkpoints, so its progress would be lost: give TrainingSession("
                 "checkpoints=DIR, resume=True), or hpcflow run --set checkpoints=DIR"
             )
         if self._begun is None:
-            return "`run` trains here, of which nothing is saved: train by the session's `step`"
+            return "it trains by `run`, which saves nothing: train by the session's `step`"
         if not self._resumes:
             return (
-                f"does not go on by itself: it saves in {keeper.directory} before, and stays away "
-                "without resume=True"
+                f"does not resume by itself: it saves in {keeper.directory} before, but needs "
+                "resume=True"
             )
         return ""
 
@@ -481,8 +481,8 @@ def tell_idle_tasks(graph: Graph, context: Context) -> None:
     idle = [k for k in range(1, spans) if k not in named]
     if idle and context.is_chief:
         logger.warning(
-            "%d of %d worker ranks have nothing to do: no operation asks for /job:worker/task:%s, "
-            "of %d in a replica; place some there by hf.device, or leave --tasks-per-replica out",
+            "%d of %d worker ranks are idle: no operation is placed on /job:worker/task:%s, "
+            "of %d in a replica; use hf.device, or leave --tasks-per-replica out",
             *(len(idle) * context.roles.replicas, len(context.roles.workers)),
             *(numbers(idle), spans),
         )

@@ -50,7 +50,8 @@ def init_from_checkpoint(
         for name, variable in _pairs(there, here):
             if variable.name in chosen:
                 raise CheckpointError(
-                    f"{variable.name!r} is to begin with {chosen[variable.name][1]!r} and with "
+                    f"{variable.name!r} is assigned twice: from "
+                    f"{chosen[variable.name][1]!r} and from "
                     f"{name!r}",
                     op=variable.name,
                     hint="give each variable one name in the checkpoint",
@@ -68,7 +69,7 @@ def _pairs(there: str, here: str | Variable) -> list[tuple[str, Variable]]:
         return [(there, here)]
     if not isinstance(here, str):
         raise CheckpointError(
-            f"{there!r}: {here!r} is no variable and no name",
+            f"{there!r}: {here!r} is neither a variable nor a name",
             hint="give {'scope/': 'other/'}, {'name': 'other name'} or {'name': variable}",
         )
     graph = get_default_graph()
@@ -78,12 +79,14 @@ def _pairs(there: str, here: str | Variable) -> list[tuple[str, Variable]]:
     if not (there.endswith("/") and (here.endswith("/") or not here)):
         raise CheckpointError(
             f"there is no variable {here!r}",
-            hint="make it first; a scope ends with a slash: {'scope/': 'other/'}",
+            hint="create it first; a scope ends with a slash: {'scope/': 'other/'}",
         )
     below, base = here.removeprefix("/"), there.removeprefix("/")
     found = [(base + n.removeprefix(below), v) for n, v in known.items() if n.startswith(below)]
     if not found:
-        raise CheckpointError(f"there is no variable below {here!r}", hint="make them first")
+        raise CheckpointError(
+            f"there are no variables in the scope {here!r}", hint="create them first"
+        )
     return found
 
 
@@ -112,10 +115,15 @@ def _open(given: str | Path) -> Saved:
     if checkpoint_directory.is_folder(path):
         found = [one for one in checkpoint_directory.find(path) if one.facts is not None]
         if not found:
-            raise CheckpointError(f"there is no checkpoint in {path}", hint="see hpcflow inspect")
+            raise CheckpointError(
+                f"there is no checkpoint in {path}",
+                hint="list the checkpoints with hpcflow inspect DIR",
+            )
         return Saved(found[0].path, found[0].facts)
     if not os.path.exists(path):
-        raise CheckpointError(f"there is no checkpoint {path}", hint="see hpcflow inspect DIR")
+        raise CheckpointError(
+            f"there is no checkpoint {path}", hint="list the checkpoints with hpcflow inspect DIR"
+        )
     return Saved(path)
 
 
@@ -137,7 +145,8 @@ class NewCheckpointReader:
         array = self._saved.arrays.get(name)
         if array is None:
             raise CheckpointError(
-                f"{self._saved.path} has no {name!r}", hint="hf.train.list_variables tells all"
+                f"{self._saved.path} has no {name!r}",
+                hint="hf.train.list_variables lists all variables",
             )
         out = np.empty(array.shape, array.dtype)
         self._saved.read_checked(name, 0, array.rows, out)

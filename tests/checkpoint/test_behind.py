@@ -181,7 +181,7 @@ def test_a_save_that_fails_is_told_and_training_goes_on(tmp_path, disk, caplog, 
     (text,) = [r.getMessage() for r in caplog.records if "is not written" in r.getMessage()]
     assert f"the checkpoint of step {STEPS} is not written" in text
     assert ("No space left" if fault == "full" else "differs from what was written") in text
-    assert "Training goes on" in text
+    assert "Training continues" in text
     assert sorted(saved_in(tmp_path)) == [2 * STEPS, 3 * STEPS]
     assert not list(tmp_path.glob("*.tmp"))
     same(done[0]["weights"], run(epochs=3, **places)[0]["weights"])
@@ -481,7 +481,7 @@ def test_a_script_that_just_ends_has_its_save_written(tmp_path):
     done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=220)
     assert done.returncode == 0, done.stderr
     assert "['step-2.tmp']" in done.stdout
-    assert "saved step-2: training was held" in done.stderr
+    assert "saved step-2: training waited" in done.stderr
     np.testing.assert_array_equal(saved_in(tmp_path / "saved")[2].read("w"), np.full(4, 2))
 
 

@@ -203,8 +203,8 @@ def test_what_cannot_be_saved_is_told_before_anything_is_written(tmp_path):
             ({"a\0b": v}, "cannot be the name"),
             ({"\ud800": v}, "cannot be the name"),
             ({3: v}, "cannot be the name"),
-            ({"a": np.zeros(3)}, "is no variable"),
-            ([v.value()], "is no variable"),
+            ({"a": np.zeros(3)}, "is not a variable"),
+            ([v.value()], "is not a variable"),
             ([], "nothing to save"),
         ):
             with pytest.raises(CheckpointError, match=words):

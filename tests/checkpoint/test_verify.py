@@ -345,7 +345,7 @@ def test_export_refuses_what_it_cannot_write(tmp_path, capsys):
     code, text = run(capsys, "export", where, tmp_path / "x.onnx")
     assert code == 1 and "--model" in text
     code, text = run(capsys, "export", where, tmp_path / "no" / "x.h5")
-    assert code == 1 and "is not written" in text
+    assert code == 1 and "cannot be written" in text
     assert sorted(p.name for p in tmp_path.iterdir()) == ["c", "x.h5"]
 
 

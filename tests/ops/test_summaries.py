@@ -240,7 +240,7 @@ def test_what_is_no_summary(tmp_path: Path) -> None:
     data = file.read_bytes()
     for cut in (5, 20):
         file.write_bytes(data[:cut])
-        with pytest.raises(DataError, match="ends inside"):
+        with pytest.raises(DataError, match="cut off inside"):
             list(hf.train.summary_iterator(file))
     with pytest.raises(DataError, match="cannot be read"):
         list(hf.train.summary_iterator(tmp_path / "none"))

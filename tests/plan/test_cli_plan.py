@@ -208,7 +208,7 @@ def test_misuse_is_told_without_a_traceback(script):
 def test_a_picture_that_cannot_be_written_is_told(script):
     stderr = plan(script, "--dot", "nowhere/plan.dot", str(script), code=1).stderr
     last = stderr.splitlines()[-1]
-    assert last.startswith("hpcflow: nowhere/plan.dot is not written: "), stderr
+    assert last.startswith("hpcflow: nowhere/plan.dot cannot be written: "), stderr
 
 
 def test_an_error_of_the_script_shows_its_own_line(tmp_path):
@@ -271,7 +271,7 @@ def test_whether_a_run_would_load_the_plan(tmp_path, monkeypatch):
     script, folder = tmp_path / "deep.py", tmp_path / "plans"
     script.write_text(DEEP)
     monkeypatch.setenv("HPCFLOW_PLAN_CACHE", str(folder))
-    assert f"a run makes it, and keeps it in {folder}" in plan(script, str(script)).stdout
+    assert f"a run makes it, and caches it in {folder}" in plan(script, str(script)).stdout
     command = [sys.executable, str(script)]
     subprocess.run(command, check=True, timeout=220, cwd=tmp_path)
     (made,) = folder.iterdir()
@@ -282,7 +282,7 @@ def test_whether_a_run_would_load_the_plan(tmp_path, monkeypatch):
     script.write_text(DEEP.replace("0.9", "0.8"))
     assert "a run makes it" in plan(script, str(script)).stdout
     monkeypatch.setenv("HPCFLOW_PLAN_CACHE", "none")
-    assert "each run makes it: plans are kept nowhere" in plan(script, str(script)).stdout
+    assert "each run makes it: plans are not cached" in plan(script, str(script)).stdout
     assert list(folder.iterdir()) == [made]
 
 

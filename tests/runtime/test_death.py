@@ -82,7 +82,7 @@ def test_a_rank_that_is_killed_is_named_and_the_same_command_goes_on(tmp_path, r
     assert output.count("has died") == 1, "once, and of the one alone"
     assert re.search(rf"^  was   {was}", output, re.MULTILINE)
     assert "FINISHED" not in output and "Traceback" not in output
-    (where,) = re.findall(r"next  the same command goes on from (\S+)", output)
+    (where,) = re.findall(r"next  the same command resumes from (\S+)", output)
     assert (tmp_path / where).exists()
     told = json.loads((tmp_path / "run/failure.json").read_text())
     assert (told["kind"], told["rank"], told["task"]) == ("death", rank, task)

@@ -121,7 +121,7 @@ def test_a_setting_that_takes_the_place_of_the_scripts_folder_says_so(tmp_path: 
     assert "the setting checkpoints: other takes the place of the script's own folder own" in text
     assert (tmp_path / "other" / "step-5").exists() and not (tmp_path / "own").exists()
     keeps = ("--set", f"checkpoints={tmp_path}/own", "--set", "stop_at=5")
-    assert "takes the place" not in started(tmp_path, OWN, *keeps, code=75)
+    assert "replaces the script's folder" not in started(tmp_path, OWN, *keeps, code=75)
 
 
 HOOKED = """
@@ -178,7 +178,7 @@ def test_a_loop_of_the_scripts_own_is_told_where_it_is(tmp_path: Path) -> None:
     keeps = ("--set", "default_checkpoints=saved")
     started(tmp_path, LOOP, *keeps, "--set", "stop_at=5", code=75)
     text = started(tmp_path, LOOP, *keeps)
-    assert "goes on from step 5, but the script feeds its own data" in text
+    assert "resumes from step 5, but the script feeds its own data" in text
     whole = started(tmp_path, LOOP)
     ((first, mine),) = re.findall(r"end (\d+) (\w+)", text)
     assert first == "5" and f"end 0 {mine}" in whole

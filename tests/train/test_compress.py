@@ -323,17 +323,17 @@ class OfItsOwn(T.GradientDescentOptimizer):
 def test_what_cannot_be_compressed_is_told() -> None:
     inside, top = T.GradientDescentOptimizer(1.0), T.TopKCompression
     for fraction in (0, -1, 0.6):
-        with pytest.raises(GraphError, match="saves nothing, or sends nothing"):
+        with pytest.raises(GraphError, match="fraction must be above 0"):
             top(fraction)
     with pytest.raises(GraphError, match="'top-k' is no compression") as info:
         T.CompressedOptimizer(inside, "top-k")
     assert "TopKCompression" in (info.value.hint or "")
     with pytest.raises(GraphError, match="OfItsOwn computes gradients that are summed"):
         T.CompressedOptimizer(OfItsOwn(1.0), top())
-    with pytest.raises(GraphError, match="leaves out updates"):
+    with pytest.raises(GraphError, match="skips updates"):
         T.CompressedOptimizer(T.LossScaleOptimizer(inside), top())
     T.CompressedOptimizer(T.LossScaleOptimizer(inside), T.BFloat16Compression())
-    with pytest.raises(GraphError, match="cannot leave out an update"):
+    with pytest.raises(GraphError, match="cannot skip an update"):
         T.AccumulatingOptimizer(T.CompressedOptimizer(inside, top()), 2)
 
 

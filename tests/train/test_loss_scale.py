@@ -99,6 +99,6 @@ def test_float16_gradients_do_not_vanish() -> None:
 
 
 def test_an_optimizer_that_cannot_leave_out_an_update() -> None:
-    with pytest.raises(GraphError, match="cannot leave out"):
+    with pytest.raises(GraphError, match="cannot skip an update"):
         T.LossScaleOptimizer(T.Optimizer("mine"))
     T.LossScaleOptimizer(T.Optimizer("mine"), 8.0)

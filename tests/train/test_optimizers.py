@@ -166,7 +166,7 @@ def test_the_training_step_is_in_its_collection() -> None:
 
 
 def test_integers_are_no_loss() -> None:
-    with pytest.raises(DTypeError, match="is int32; gradients are of floating-point"):
+    with pytest.raises(DTypeError, match="is int32; gradients need floating-point"):
         hf.train.GradientDescentOptimizer(3.0).minimize(hf.cast(hf.Variable(1.0), "int32"))
 
 

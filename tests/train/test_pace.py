@@ -238,7 +238,10 @@ def test_the_straggler_of_a_synchronous_job_is_named(
     assert work["1"] > 2 * work["0"]
     cli.main(["report", str(tmp_path), "--out", str(tmp_path)])
     text = capsys.readouterr().out
-    assert f"worker {SLOW} (rank {SLOW} on local) was slow for long" in text and "3 times" in text
+    assert (
+        f"worker {SLOW} (rank {SLOW} on local) was slow for a long time" in text
+        and "3 times" in text
+    )
 
 
 def test_the_straggler_of_an_asynchronous_job_is_named(

@@ -136,7 +136,7 @@ def test_a_run_that_had_nothing_left_to_do_says_so() -> None:
     stream = io.StringIO()
     with Progress(dataset, 3, 0, stream, context):
         pass
-    assert stream.getvalue().splitlines()[1:] == ["no step was left of 3 epochs"]
+    assert stream.getvalue().splitlines()[1:] == ["no steps are left of 3 epochs"]
     with pytest.raises(ValueError), Progress(dataset, 3, 0, stream, context):
         raise ValueError
     assert len(stream.getvalue().splitlines()) == 3
@@ -178,7 +178,7 @@ def test_ranks_that_no_operation_asks_for_are_told(named: bool, said: list[str])
             pass
 
     run_ranks(6, work, tasks_per_replica=3)
-    lines = [line for line in said if "nothing to do" in line]
+    lines = [line for line in said if "are idle" in line]
     if named:
         assert lines == []
     else:

@@ -198,7 +198,7 @@ def test_a_traced_run_is_written(tmp_path: Path) -> None:
         writer.add_run_metadata(metadata, "step 7", 7)
         with pytest.raises(ValueError, match="'step 7' was given"):
             writer.add_run_metadata(metadata, "step 7", 8)
-        with pytest.raises(HpcflowError, match="is no RunMetadata"):
+        with pytest.raises(HpcflowError, match="is not a RunMetadata"):
             writer.add_run_metadata({}, "other")
     (file,) = tmp_path.iterdir()
     (event,) = [e for e in train.summary_iterator(file) if e.tagged_run_metadata.tag]

@@ -68,9 +68,9 @@ def test_what_is_not_trained_is_not_lost(tmp_path: Path) -> None:
 
 def test_a_session_that_saves_but_does_not_come_back_says_so(tmp_path: Path) -> None:
     text = started(tmp_path, STAYS_AWAY, "--set", "time_limit=1h")
-    assert "and does not go on by itself: it saves in saved before" in text
+    assert "and does not resume by itself: it saves in saved before" in text
 
 
 def test_steps_by_run_are_told_not_to_be_saved(tmp_path: Path) -> None:
     text = started(tmp_path, TRAINS_BY_RUN, "--set", "time_limit=1h")
-    assert "`run` trains here, of which nothing is saved" in text
+    assert "it trains by `run`, which saves nothing" in text

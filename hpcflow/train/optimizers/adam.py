@@ -63,8 +63,9 @@ class AdamOptimizer(FormulaOptimizer):
             return super()._apply_sparse(grad, var)
         if size_of(var.shape) >= LARGE:
             say_once(
-                f"AdamOptimizer moves all rows of {var.name!r} {show(var.shape)} in each step, as "
-                "TensorFlow's does; LazyAdamOptimizer moves those of the gradient alone"
+                f"AdamOptimizer updates all rows of {var.name!r} {show(var.shape)} in "
+                "each step, as in "
+                "TensorFlow; LazyAdamOptimizer updates only the rows of the gradient"
             )
         with var.here.colocate_with(var.op):
             rows = sum_equal_rows(grad, f"{var.name}/distinct")

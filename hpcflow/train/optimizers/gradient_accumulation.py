@@ -31,10 +31,13 @@ class AccumulatingOptimizer(Optimizer):
     def __init__(self, optimizer: Optimizer, steps: int) -> None:
         super().__init__("Accumulate")
         if int(steps) < 1:
-            raise GraphError(f"gradients of {steps} steps cannot be added up", line=user_line())
+            raise GraphError(
+                f"the number of steps to accumulate must be at least 1, not {steps}",
+                line=user_line(),
+            )
         if not isinstance(optimizer, FormulaOptimizer):
             raise GraphError(
-                f"{type(optimizer).__name__} cannot leave out an update, as accumulation needs",
+                f"{type(optimizer).__name__} cannot skip an update, which accumulation needs",
                 line=user_line(),
                 hint="derive it from hf.train.FormulaOptimizer",
             )

@@ -89,9 +89,9 @@ class TopKCompression(Compression):
         super().__init__(min_bytes)
         if not 0 < fraction <= 0.5:
             raise GraphError(
-                f"a fraction of {fraction} of the entries saves nothing, or sends nothing",
+                f"fraction must be above 0 and at most 0.5, not {fraction}",
                 line=user_line(),
-                hint="an entry is sent as its index and its value: give a fraction up to 0.5",
+                hint="each entry is sent as index and value, so a larger fraction saves nothing",
             )
         self.fraction = float(fraction)
         self._residuals: dict[Variable, Variable] = {}
@@ -115,7 +115,7 @@ class TopKCompression(Compression):
                 "of four bytes",
                 op=var.name,
                 line=var.op.line,
-                hint="cut it with a partitioner",
+                hint="split it with a partitioner",
             )
         with _where_made(grad, var):
             at, values = self._largest(grad, var)
@@ -160,21 +160,20 @@ class CompressedOptimizer(Optimizer):
         super().__init__("Compressed")
         if not isinstance(compression, Compression):
             raise GraphError(
-                f"{compression!r} is no compression of gradients",
+                f"{compression!r} is not a compression of gradients",
                 line=user_line(),
                 hint="give hf.train.BFloat16Compression() or hf.train.TopKCompression(0.01)",
             )
         if type(optimizer).compute_gradients is not Optimizer.compute_gradients:
             raise GraphError(
-                f"{type(optimizer).__name__} computes gradients that are summed over replicas "
-                "already",
+                f"{type(optimizer).__name__} already sums its gradients over replicas",
                 line=user_line(),
-                hint="compress those of the optimizer inside it",
+                hint="compress the gradients of the optimizer inside it",
             )
         dynamic = isinstance(optimizer, LossScaleOptimizer) and optimizer._dynamic is not None
         if dynamic and isinstance(compression, TopKCompression):
             raise GraphError(
-                "a dynamic loss scale leaves out updates whose gradients are not finite, which "
+                "a dynamic loss scale skips updates whose gradients are not finite, which "
                 "top-k compression would keep in its residuals",
                 line=user_line(),
                 hint="give a number as loss_scale, or hf.train.BFloat16Compression()",

@@ -97,7 +97,7 @@ class LBFGS:
         x = _flat(session.run(self._variables))
         f, g = evaluate(x)
         if not np.isfinite(f):
-            raise NumericError(f"the loss is {f} where the minimization begins")
+            raise NumericError(f"the loss is {f} at the start of the minimization")
         pairs: list[tuple[np.ndarray, np.ndarray]] = []
         reason, number = "max_iterations", 0
         for number in range(1, self._most + 1):

@@ -83,7 +83,7 @@ class LossScaleOptimizer(Optimizer):
         self._fixed = 1.0 if self._dynamic else float(loss_scale)
         if self._dynamic and not isinstance(optimizer, FormulaOptimizer):
             raise GraphError(
-                f"{type(optimizer).__name__} cannot leave out an update, as a dynamic scale needs",
+                f"{type(optimizer).__name__} cannot skip an update, which a dynamic scale needs",
                 hint="derive it from hf.train.FormulaOptimizer, or give a number as loss_scale",
             )
 

@@ -93,7 +93,7 @@ class Optimizer:
         loss = convert_to_tensor(loss)
         if not is_floating(loss.dtype):
             raise DTypeError(
-                f"the loss {loss.name!r} is {loss.dtype}; gradients are of floating-point values",
+                f"the loss {loss.name!r} is {loss.dtype}; gradients need floating-point values",
                 op=loss.op.name,
                 line=loss.op.line,
                 hint="hf.cast(loss, hf.float32)",
@@ -242,10 +242,10 @@ def _fitting(grad: Any, var: Variable) -> Any:
         merge(grad.shape, var.shape)
     except ShapeError:
         raise ShapeError(
-            f"the gradient {show(grad.shape)} of {var.name!r} has not its shape, {show(var.shape)}",
+            f"the gradient of {var.name!r} has shape {show(grad.shape)}, not {show(var.shape)}",
             op=grad.op.name,
             line=grad.op.line,
-            hint="gradients are not broadcast: give one number for each element",
+            hint="give one number for each element: gradients are not broadcast",
         ) from None
     if isinstance(grad, IndexedSlices):
         return grad.with_values(_ensured(grad.values, (None, *known(var.shape)[1:])))
@@ -278,7 +278,7 @@ def _pair(given: Any) -> Any:
         raise ArgumentError(
             f"apply_gradients takes pairs (gradient, variable), not {shown(given)}",
             line=user_line(),
-            hint="compute_gradients makes them",
+            hint="use the result of compute_gradients",
         )
     return given
 
