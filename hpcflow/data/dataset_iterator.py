@@ -81,7 +81,7 @@ class Iterator:
             raise DTypeError(
                 f"{handle.name!r} is {handle.dtype}, not the handle of an iterator",
                 op=handle.op.name,
-                hint="hf.placeholder(hf.string, [])",
+                hint="use hf.placeholder(hf.string, [])",
             )
         return _Feedable(handle, _promised(output_types, output_shapes), None)
 
@@ -270,7 +270,7 @@ class _State:
         if self._elements is None:
             raise UninitializedError(
                 f"the iterator {self.name!r} has not been initialized",
-                hint="session.run(iterator.initializer) first",
+                hint="call session.run(iterator.initializer) first",
             )
         with self._lock:
             found = next(self._elements, None)

@@ -110,7 +110,9 @@ def as_strings(value: Any) -> np.ndarray:
         if v is None:
             raise DTypeError(f"{shown(value)} has no values: None is not a tensor", hint="give one")
         if not isinstance(v, (str, bytes)):
-            raise DTypeError(f"{shown(v)} is not a string", hint="hf.as_string converts numbers")
+            raise DTypeError(
+                f"{shown(v)} is not a string", hint="convert numbers with hf.as_string"
+            )
         made[i] = v.encode() if isinstance(v, str) else bytes(v)
     return made.reshape(array.shape)
 

@@ -608,7 +608,7 @@ def convert_to_tensor(
                 f"tensor {value.name!r} is {value.dtype}, but must be {as_dtype(dtype)}",
                 op=value.op.name,
                 line=value.op.line,
-                hint="hf.cast(x, dtype)",
+                hint="convert with hf.cast(x, dtype)",
             )
         return value
     wish = preferred_dtype if dtype_hint is None else dtype_hint

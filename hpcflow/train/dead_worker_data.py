@@ -119,13 +119,15 @@ class Heirs:
         knowing = np.zeros(workers + 1, np.int64)  # number of workers that know of so many deaths
         knowing[len(self._losses)] = at_end
         assert context.drivers is not None
-        context.engine.finish(context.drivers.all_reduce(knowing), "who lives")
+        context.engine.finish(context.drivers.all_reduce(knowing), "the list of living workers")
         heard = int(knowing.argmax())
         self._agreed = knowing[heard] == workers - heard and knowing.sum() == knowing[heard]
         if not context.cluster.in_step:
             return steps
         most = np.array([steps])
-        context.engine.finish(context.drivers.all_reduce(most, "max"), "how far they are")
+        context.engine.finish(
+            context.drivers.all_reduce(most, "max"), "the numbers of steps of all workers"
+        )
         return int(most[0])
 
     def close(self) -> None:

@@ -47,7 +47,7 @@ def create_global_step(graph: Graph | None = None) -> Variable:
             f"the graph has a global step, {found.name!r}",
             op=found.name,
             line=user_line(),
-            hint="hf.train.get_or_create_global_step() gives it",
+            hint="get it by hf.train.get_or_create_global_step()",
         )
     with graph.as_default(), graph.name_scope(None):
         made = Variable(lambda: constant(0, int64), trainable=False, name="global_step")

@@ -45,7 +45,9 @@ def _number(value: Any) -> Any:
 def _of(rate: Any, global_step: Any, name: str, make: Callable[[Any, Tensor], Any]) -> Tensor:
     """`make(rate, step)` in float64, cast to the dtype of `rate` (a number: float32)."""
     if global_step is None:
-        raise ShapeError(f"{name} needs a global_step", hint="hf.train.get_or_create_global_step()")
+        raise ShapeError(
+            f"{name} needs a global_step", hint="give hf.train.get_or_create_global_step()"
+        )
     plain = isinstance(rate, (int, float))
     rate = float(rate) if plain else convert_to_tensor(rate)
     dtype = float32 if plain else rate.dtype

@@ -122,7 +122,7 @@ class ExponentialMovingAverage:
                 f"the average of {one.name!r} needs a known shape, not {show(one.shape)}",
                 op=one.op.name,
                 line=one.op.line,
-                hint="set_shape",
+                hint="use set_shape",
             )
         start = one.initialized_value if is_state else (lambda: zeros(one.shape, one.dtype))
         name = f"{one.op.name}/{self._name}"

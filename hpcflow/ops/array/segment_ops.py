@@ -63,7 +63,7 @@ def _unsorted(kinds: str) -> Callable[[Sequence[Spec], Attrs], list[Spec]]:
         require_rank("num_segments", num, 0)
         rows = None if num.value is None else int(num.value)
         if rows is not None and rows < 0:
-            raise ShapeError(f"{rows} segments")
+            raise ShapeError(f"num_segments must be at least 0, not {rows}")
         if data.shape is None or ids.shape is None:
             return [Spec(data.dtype, None)]
         lead = len(ids.shape)

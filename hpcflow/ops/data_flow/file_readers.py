@@ -112,7 +112,7 @@ def _queue(given: Any) -> Tensor:
             raise GraphError(
                 f"a reader takes a queue of file names; queue {given.name!r} holds {given.dtypes}",
                 line=user_line(),
-                hint="hf.train.string_input_producer([names])",
+                hint="use hf.train.string_input_producer([names])",
             )
         return given.queue_ref
     if isinstance(given, Tensor) and given.dtype == resource:

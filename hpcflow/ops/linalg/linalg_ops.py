@@ -48,7 +48,7 @@ def lapack(type: str, spec: Spec) -> tuple[Shape, int | None, int | None]:
     if spec.dtype.kind not in "fc" or spec.dtype.itemsize < 4:
         raise DTypeError(
             f"{type} takes float32, float64 or complex numbers, not {spec.dtype}",
-            hint="hf.cast(x, hf.float32)",
+            hint="convert with hf.cast(x, hf.float32)",
         )
     return matrix_shape(type, spec)
 
@@ -97,7 +97,7 @@ def _determinant(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 
 def _log_determinant(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     if inputs[0].dtype.kind == "c":
-        raise DTypeError("slogdet takes real matrices", hint="hf.matrix_determinant")
+        raise DTypeError("slogdet takes real matrices", hint="use hf.matrix_determinant")
     return _determinant(inputs, attrs) * 2
 
 

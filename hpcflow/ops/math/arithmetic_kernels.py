@@ -72,7 +72,8 @@ def _pow(xp: Any, node: Node) -> Callable[..., Any]:
     def run(x: Any, y: Any, *out: Any) -> Any:
         if xp.any(y < 0):
             raise NumericError(
-                "integers cannot be raised to negative powers", hint="hf.cast(x, hf.float32)"
+                "integers cannot be raised to negative powers",
+                hint="convert with hf.cast(x, hf.float32)",
             )
         return xp.power(x, y, *out)
 

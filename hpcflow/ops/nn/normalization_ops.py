@@ -179,7 +179,7 @@ def channel_axis(x: Tensor, data_format: str | None) -> int:
             f"normalization needs a known rank, not shape {x.shape}",
             op=x.op.name,
             line=user_line(),
-            hint="x.set_shape([None, channels])",
+            hint="use x.set_shape([None, channels])",
         )
     first = data_format is not None and data_format.startswith("NC")
     return 1 if first else len(x.shape) - 1

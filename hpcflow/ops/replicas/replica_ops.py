@@ -99,14 +99,14 @@ op(
 op(
     "ReplicaShare",
     infer=_declared,
-    grad=NoGrad("a count of samples"),
+    grad=NoGrad("its output counts samples"),
     stateful=True,
     stands_for_feed=True,
 )
 op(
     "ReplicaOffset",
     infer=_declared,
-    grad=NoGrad("a count of samples"),
+    grad=NoGrad("its output counts samples"),
     stateful=True,
     stands_for_feed=True,
 )

@@ -124,7 +124,14 @@ op(
     reads=(0,),
     variable="is_initialized",
 )
-op("CountUpTo", infer=_counted, grad=NoGrad("a count"), writes=(0,), waits=True, stateful=True)
+op(
+    "CountUpTo",
+    infer=_counted,
+    grad=NoGrad("its output is an integer"),
+    writes=(0,),
+    waits=True,
+    stateful=True,
+)
 op(
     "WaitInitialized",
     infer=lambda inputs, attrs: [],

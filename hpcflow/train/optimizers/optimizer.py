@@ -96,7 +96,7 @@ class Optimizer:
                 f"the loss {loss.name!r} is {loss.dtype}; gradients need floating-point values",
                 op=loss.op.name,
                 line=loss.op.line,
-                hint="hf.cast(loss, hf.float32)",
+                hint="convert with hf.cast(loss, hf.float32)",
             )
         given: list[Any] = (
             list(trainable_variables()) if var_list is None else several(var_list, "var_list")
