@@ -79,7 +79,11 @@ def test_what_differs_is_named_and_why(kind: str, says: str, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("words", "script", "says"),
     [
-        (("--steps", "40", "script.py", "seeded", "1"), SCRIPT, "ended at step 5, before all had"),
+        (
+            ("--steps", "40", "script.py", "seeded", "1"),
+            SCRIPT,
+            "ended at step 5, before all ranks knew",
+        ),
         (("script.py",), "raise SystemExit(4)", "failed with exit code 4"),
         (("script.py",), "print('done')", "saved no checkpoint"),
         (("-n", "1", "--ps", "1", "script.py"), SCRIPT, "no worker"),

@@ -358,7 +358,7 @@ def test_elements_of_the_graph_by_name_or_themselves() -> None:
     for wrong in (3.0, "none", "none:0"):
         with pytest.raises(GraphError):
             graph.as_graph_element(wrong)
-    with pytest.raises(GraphError, match="is no Operation"):
+    with pytest.raises(GraphError, match="is not of type Operation"):
         graph.as_graph_element(c, allow_tensor=False)
     with hf.Graph().as_default() as other, pytest.raises(GraphError, match="another graph"):
         other.as_graph_element(c)

@@ -237,7 +237,7 @@ def test_what_does_not_fit_is_told_when_the_graph_is_made(tmp_path):
             begin(tmp_path, {"top": "top"})
         with pytest.raises(CheckpointMismatchError, match="not in the checkpoint"):
             begin(tmp_path, {"nowhere/": "a/"})
-        with pytest.raises(CheckpointError, match="no variable below 'b/'"):
+        with pytest.raises(CheckpointError, match="no variables in the scope 'b/'"):
             begin(tmp_path, {"head/": "b/"})
         with pytest.raises(CheckpointError, match="no variable 'b'"):
             begin(tmp_path, {"head/": "b"})

@@ -199,7 +199,7 @@ def test_what_cannot_be_saved_is_told_before_anything_is_written(tmp_path):
     with hf.Graph().as_default():
         v = hf.Variable(np.zeros(3, np.float32), name="v")
         for given, words in (
-            ({"a": v, "b": v}, "as 'a' and as 'b'"),
+            ({"a": v, "b": v}, "two names, 'a' and 'b'"),
             ({"a\0b": v}, "cannot be the name"),
             ({"\ud800": v}, "cannot be the name"),
             ({3: v}, "cannot be the name"),

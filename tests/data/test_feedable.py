@@ -100,7 +100,7 @@ def test_what_does_not_fit_is_refused() -> None:
                 session.run(following, {handle: session.run(other.string_handle())})
         with pytest.raises(UninitializedError, match="has not been initialized"):
             session.run(following, {handle: session.run(late.string_handle())})
-        with pytest.raises(FeedError, match="'nobody' is the handle of no iterator"):
+        with pytest.raises(FeedError, match="'nobody' is not the handle of an iterator"):
             session.run(following, {handle: "nobody"})
     with pytest.raises(GraphError, match="has no initializer"):
         iterator.initializer  # noqa: B018

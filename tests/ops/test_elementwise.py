@@ -250,7 +250,7 @@ def test_global_norm_of_many() -> None:
     np.testing.assert_allclose(evaluate(kept[2]), [[4.0]])
     broken, _ = hf.clip_by_global_norm([hf.constant([np.inf, 1.0])], 1.0)
     assert np.isnan(evaluate(broken[0])).all()
-    with pytest.raises(ShapeError, match="add_n needs at least one tensor"):
+    with pytest.raises(ShapeError, match="needs at least one tensor"):
         hf.global_norm([None])
 
 

@@ -263,7 +263,7 @@ def test_without_a_trace_nothing_is_told() -> None:
 
 @pytest.mark.parametrize("given", [{"options": 3}, {"run_metadata": {}}])
 def test_options_are_options(given: dict[str, Any]) -> None:
-    with hf.Session() as session, pytest.raises(GraphError, match="is not a Run"):
+    with hf.Session() as session, pytest.raises(GraphError, match="is no Run"):
         session.run(hf.constant(1), **given)
 
 

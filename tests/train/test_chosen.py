@@ -118,7 +118,7 @@ def test_the_folder_that_a_script_names_is_used_not_the_default(tmp_path: Path) 
 
 def test_a_setting_that_takes_the_place_of_the_scripts_folder_says_so(tmp_path: Path) -> None:
     text = started(tmp_path, OWN, "--set", "checkpoints=other", "--set", "stop_at=5", code=75)
-    assert "the setting checkpoints: other takes the place of the script's own folder own" in text
+    assert "the setting checkpoints, other, replaces the script's folder own" in text
     assert (tmp_path / "other" / "step-5").exists() and not (tmp_path / "own").exists()
     keeps = ("--set", f"checkpoints={tmp_path}/own", "--set", "stop_at=5")
     assert "replaces the script's folder" not in started(tmp_path, OWN, *keeps, code=75)

@@ -325,7 +325,7 @@ def test_what_cannot_be_compressed_is_told() -> None:
     for fraction in (0, -1, 0.6):
         with pytest.raises(GraphError, match="fraction must be above 0"):
             top(fraction)
-    with pytest.raises(GraphError, match="'top-k' is no compression") as info:
+    with pytest.raises(GraphError, match="'top-k' is not a compression") as info:
         T.CompressedOptimizer(inside, "top-k")
     assert "TopKCompression" in (info.value.hint or "")
     with pytest.raises(GraphError, match="OfItsOwn computes gradients that are summed"):

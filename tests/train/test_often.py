@@ -205,7 +205,7 @@ def test_time_limits(text: str, expected: float) -> None:
 
 @pytest.mark.parametrize("text", ["soon", "1:30", "-5m", "5 minutes", "h"])
 def test_what_is_no_time_limit_is_told(text: str) -> None:
-    with pytest.raises(HpcflowError, match="is not an interval"):
+    with pytest.raises(HpcflowError, match="is no time"):
         seconds(text)
 
 

@@ -196,7 +196,7 @@ def test_a_traced_run_is_written(tmp_path: Path) -> None:
         session.run(y, {y.op.inputs[0]: np.ones((2, 2))}, full, metadata)
     with hf.summary.FileWriter(tmp_path) as writer:
         writer.add_run_metadata(metadata, "step 7", 7)
-        with pytest.raises(ValueError, match="'step 7' was given"):
+        with pytest.raises(ValueError, match="'step 7' is already in use"):
             writer.add_run_metadata(metadata, "step 7", 8)
         with pytest.raises(HpcflowError, match="is not a RunMetadata"):
             writer.add_run_metadata({}, "other")

@@ -114,7 +114,7 @@ def test_numbers_that_make_no_sense() -> None:
         net(2)
         with pytest.raises(GraphError, match="made for 2 workers; this job has 1"):
             train.TrainingSession()
-        with pytest.raises(GraphError, match=r"this graph has .*aggregated=2, total=2"):
+        with pytest.raises(GraphError, match=r"this graph already has .*aggregated=2, total=2"):
             net(1)
 
 
