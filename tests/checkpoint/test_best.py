@@ -241,7 +241,7 @@ def test_what_does_not_fit_is_told_when_the_graph_is_made(tmp_path):
             begin(tmp_path, {"head/": "b/"})
         with pytest.raises(CheckpointError, match="no variable 'b'"):
             begin(tmp_path, {"head/": "b"})
-        with pytest.raises(CheckpointError, match="'head/w' and with 'top'"):
+        with pytest.raises(CheckpointError, match="from 'head/w' and from 'top'"):
             begin(tmp_path, {"head/w": "a/w", "top": "a/w"})
         with pytest.raises(CheckpointError, match="neither a variable nor a name"):
             begin(tmp_path, {"top": 3})
