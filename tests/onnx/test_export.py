@@ -81,7 +81,7 @@ def test_values_may_be_arrays_by_name() -> None:
     np.testing.assert_array_equal(in_onnxruntime(model, np.ones(2, np.float32))[0], [2, 3])
     with pytest.raises(OnnxError, match="variable 'scale' has no value"):
         export_model(y, x, {})
-    with pytest.raises(OnnxError, match=r"float32\[2\], its value float32\[3\]"):
+    with pytest.raises(OnnxError, match=r"float32\[2\], but its value is float32\[3\]"):
         export_model(y, x, {"scale": np.ones(3, np.float32)})
 
 
