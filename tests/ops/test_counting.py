@@ -97,7 +97,7 @@ def test_a_segment_number_too_large() -> None:
     x, ids = hf.zeros([2]), hf.placeholder(hf.int32, [2])
     with pytest.raises(RangeError, match=r"3 is outside \[0, 3\)"):
         evaluate(hf.unsorted_segment_sum(x, ids, 3), {ids: [0, 3]})
-    with pytest.raises(ShapeError, match="-1 segments"):
+    with pytest.raises(ShapeError, match="at least 0, not -1"):
         hf.unsorted_segment_sum(x, ids, -1)
 
 
@@ -167,7 +167,7 @@ def test_histograms() -> None:
     assert bins.tolist() == [0, 0, 1, 2, 4, 4]
     got = evaluate(hf.histogram_fixed_width(hf.constant(values), [0.0, 5.0], nbins=5))
     assert got.tolist() == [2, 1, 1, 0, 2]
-    with pytest.raises(ShapeError, match="0 bins"):
+    with pytest.raises(ShapeError, match="at least 1, not 0"):
         hf.histogram_fixed_width(values, [0.0, 5.0], 0)
 
 
