@@ -43,11 +43,11 @@ def burn(seconds: float) -> None:
 def stepper(balance: bool, how: str) -> tuple[Callable[[], Any], Callable[[], float], Any, Crew]:
     """One training step, the weights' square sum, the dataset, and the ranks."""
     import hpcflow as hf
-    from hpcflow.runtime.job.job_membership import current
+    from hpcflow.runtime.job.job_membership import current_context
 
     import numpy as np  # isort: skip  (after hpcflow, which gives it its threads)
 
-    context = current()
+    context = current_context()
     crew = common.crew_of_workers(0) if context.world is not None else Crew()
     last, work = context.roles.replicas - 1, {"sleep": sleep, "burn": burn}[how]
     cost = SAMPLE_S * (SLOWER if context.replica == last else 1)

@@ -156,7 +156,7 @@ def ranks(n: int, command: Sequence[str], **environ: str) -> tuple[list[str], di
     """The command line and environment that start `n` ranks of a command, as `hpcflow run` does."""
     from hpcflow.launch import launcher_detection
 
-    start = launcher_detection.command(n, command, ENVIRON)
+    start = launcher_detection.start_command(n, command, ENVIRON)
     return start.argv, start.env | environ
 
 

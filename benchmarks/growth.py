@@ -62,9 +62,9 @@ def real(n: int, mode: Mode) -> Told:
         script = [sys.executable, growth_rank.__file__, str(folder), *(["rows"] * mode.rows)]
         given = {"ps": mode.servers, "run_dir": run_dir, "random_seed": 1, **mode.settings}
         environ = {f"HPCFLOW_{key.upper()}": str(value) for key, value in given.items()}
-        start = launcher_detection.command(n, script, common.ENVIRON)
+        start = launcher_detection.start_command(n, script, common.ENVIRON)
         if mode.settings.get("survive"):
-            start = launcher_detection.tolerant(start)
+            start = launcher_detection.with_survival_option(start)
         env = {**start.env, **common.QUIET, **common.ONE_THREAD, **environ}
         ended = subprocess.run(start.argv, env=env, capture_output=True, text=True, timeout=LIMIT_S)
         if ended.returncode:

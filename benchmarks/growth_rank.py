@@ -158,7 +158,7 @@ def main() -> None:
     folder, rows = pathlib.Path(sys.argv[1]), sys.argv[2:] == ["rows"]
     from hpcflow.comm import mpi_library
 
-    plain = mpi_library.running()
+    plain = mpi_library.initialized_mpi()
     world, size = plain.COMM_WORLD, plain.COMM_WORLD.size
     notes = Notes(folder, world.rank)
     notes.start()
@@ -167,14 +167,14 @@ def main() -> None:
         ask(folder, "begin", size)
     world.Barrier()
     counting = count_calls(plain)
-    mpi_library.loaded = lambda: counting
-    mpi_library.running.cache_clear()
+    mpi_library.mpi_module = lambda: counting
+    mpi_library.initialized_mpi.cache_clear()
 
     from growth_program import training
 
-    from hpcflow.runtime.job.job_membership import current
+    from hpcflow.runtime.job.job_membership import current_context
 
-    context = current()  # a server does not come back from here
+    context = current_context()  # a server does not come back from here
     step = training(rows)
     drivers = world.Create_group(world.Get_group().Incl(context.roles.drivers))
 

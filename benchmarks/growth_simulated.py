@@ -23,16 +23,22 @@ import growth_program
 import numpy as np
 
 import hpcflow
-from hpcflow.comm.communicator import Traffic
+from hpcflow.comm.communicator import TrafficCounter
 from hpcflow.comm.polling_backoff import CORES_TAG, crowded_hosts
 from hpcflow.comm.thread_communicator import LocalCommunicator
-from hpcflow.comm.thread_mailbox import Delays, Group, Message, Round, Transfer
+from hpcflow.comm.thread_mailbox import (
+    CollectiveCall,
+    MessageDelays,
+    ThreadGroup,
+    ThreadMessage,
+    ThreadTransfer,
+)
 from hpcflow.errors import CommError
 from hpcflow.graph.graph import Graph
-from hpcflow.plan.distribution.task_assignment import assign
+from hpcflow.plan.distribution.task_assignment import assign_tasks
 from hpcflow.runtime.job import job_membership
 from hpcflow.runtime.job.message_headers import BODY_TAG, BODY_WORD, HEADER_TAG, HeaderKind
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.settings import Settings
 
 CHIEF, MODEL = 0, 1
@@ -56,14 +62,16 @@ class World:
 
     def __init__(self, n: int, servers: int, all_live: bool = False) -> None:
         self.hosts = tuple(f"node{rank // NODE:04d}" for rank in range(n))
-        self.roles = assign(self.hosts, servers)
+        self.roles = assign_tasks(self.hosts, servers)
         few = (CHIEF, MODEL, *self.roles.servers)
         self.live = tuple(range(n)) if all_live else few
         self.done: dict[int, Numbers] = {rank: collections.Counter() for rank in self.live}
         self.played = dict.fromkeys(self.live, 0.0)  # CPU time of its thread for the simulation
         self.threads: dict[int, threading.Thread] = {}
         group = Echoing(self, range(n))
-        self.comms = {rank: Simulated(self, group, rank, range(n), Traffic()) for rank in self.live}
+        self.comms = {
+            rank: Simulated(self, group, rank, range(n), TrafficCounter()) for rank in self.live
+        }
 
     @contextlib.contextmanager
     def playing(self, rank: int) -> Iterator[None]:
@@ -86,17 +94,17 @@ class World:
         return found
 
 
-class Echoing(Group):
+class Echoing(ThreadGroup):
     """What `ranks` of the world share; those that do not live bring what rank 1 brings."""
 
     def __init__(self, world: World, ranks: Sequence[int]) -> None:
-        super().__init__(len(ranks), Delays(None, 0), EAGER_BYTES)
+        super().__init__(len(ranks), MessageDelays(None, 0), EAGER_BYTES)
         self.world, self.ranks = world, ranks
         self.echoes = [place for place, rank in enumerate(ranks) if rank not in world.live]
 
     def bring(
         self, key: object, rank: int, label: str, what: Any, combine: Callable[[list], Any]
-    ) -> Round:
+    ) -> CollectiveCall:
         with self.lock, self.world.playing(self.ranks[rank]):
             if self.ranks[rank] == MODEL and self.echoes:
                 brought = self.rounds[key].brought
@@ -124,7 +132,7 @@ class Simulated(LocalCommunicator):
     _group: Echoing
 
     def __init__(
-        self, world: World, group: Echoing, rank: int, ranks: Sequence[int], traffic: Traffic
+        self, world: World, group: Echoing, rank: int, ranks: Sequence[int], traffic: TrafficCounter
     ) -> None:
         super().__init__(group, rank, traffic, ranks)
         self._world, self.hosts = world, tuple(world.hosts[rank] for rank in ranks)
@@ -138,11 +146,11 @@ class Simulated(LocalCommunicator):
 
     # -- messages
 
-    def _send(self, data: np.ndarray, dest: int, tag: int) -> Transfer:
+    def _send(self, data: np.ndarray, dest: int, tag: int) -> ThreadTransfer:
         self._count(1, data.nbytes)
         place = self._top[dest]
         if place not in self._world.live:
-            transfer = Transfer(self, data, dest, tag)
+            transfer = ThreadTransfer(self, data, dest, tag)
             transfer.done = True
             self._close_ring(data, place, tag)
             return transfer
@@ -184,7 +192,7 @@ class Simulated(LocalCommunicator):
 
     def _put(self, source: int, data: np.ndarray, dest: int, tag: int) -> None:
         self._world.comms[self._top[dest]]._count(1, data.nbytes, "received")
-        self._group.boxes[dest].put(Message(source, tag, data, None), 0)
+        self._group.boxes[dest].put(ThreadMessage(source, tag, data, None), 0)
 
     def _in_the_name_of(self, echo: int, kind: np.ndarray, body: np.ndarray) -> np.ndarray | None:
         """The body of a message of rank 1 as `echo` would send it; None if one rank alone does."""
@@ -271,7 +279,7 @@ def counted(
                 held.append(_traced())
         drivers.wait(LIMIT_S)
 
-    def drive(context: Context) -> None:
+    def drive(context: RankContext) -> None:
         step = program(rows)
         for phase in (2, STEPS):
             for _ in range(phase):
@@ -287,9 +295,9 @@ def counted(
             given = {"ps": servers, "random_seed": 1, **settings}
             comm.all_gather_text(comm.hosts[rank])  # as MpiCommunicator does when it begins
             crowded_hosts(comm)
-            context = Context(Settings(**given), comm, crowded=True)
+            context = RankContext(Settings(**given), comm, crowded=True)
             context.table()
-            with job_membership.use(context), Graph().as_default():
+            with job_membership.use_context(context), Graph().as_default():
                 if context.is_driver:
                     drive(context)
                     context.leave()

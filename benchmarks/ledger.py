@@ -35,13 +35,13 @@ AUTOMATIC_S = 60.0  # the same, of automatic saves at first
 def worker(watched: bool) -> None:
     """One rank of a job; the server's does not come back from the first call that needs it."""
     import hpcflow as hf
-    from hpcflow.runtime.job.job_membership import current
-    from hpcflow.runtime.job.rank_context import Context
+    from hpcflow.runtime.job.job_membership import current_context
+    from hpcflow.runtime.job.rank_context import RankContext
 
     if not watched:
-        Context.watch = lambda self: None  # type: ignore[method-assign]
-    context = current()
-    if (context.engine.ledger is not None) != watched:
+        RankContext.watch = lambda self: None  # type: ignore[method-assign]
+    context = current_context()
+    if (context.executor.ledger is not None) != watched:
         raise SystemExit("the job is watched if it should not be, or the other way round")
     crew = common.crew_of_workers(servers=1)
     v = hf.Variable(hf.zeros([]), name="v")

@@ -26,18 +26,18 @@ from common import Contender, Repeat, Tournament, check, role
 
 import hpcflow as hf
 from hpcflow.comm import mpi_library
-from hpcflow.comm.communicator import Traffic
+from hpcflow.comm.communicator import TrafficCounter
 from hpcflow.comm.mpi_communicator import MpiCommunicator
-from hpcflow.plan.ir.program import Part, Plan
+from hpcflow.plan.ir.program import Partition, Plan
 from hpcflow.plan.serialization import partition_codec
-from hpcflow.runtime.device.shared_arena import Lanes
-from hpcflow.runtime.executor.executor import Engine
-from hpcflow.runtime.job.control_messages import Control
-from hpcflow.runtime.job.job_membership import Planned, planning
+from hpcflow.runtime.device.shared_arena import ArenaLeases
+from hpcflow.runtime.executor.executor import Executor
+from hpcflow.runtime.job.control_messages import MessageDispatcher
+from hpcflow.runtime.job.job_membership import PlanningFinished, simulated_driver
 from hpcflow.runtime.job.message_headers import BODY_TAG, HEADER_TAG, RegisterPlan, StartStep
-from hpcflow.runtime.job.rank_context import Context
-from hpcflow.runtime.profile.variable_traffic_counters import Counts
-from hpcflow.runtime.step.step_instance import Compiled
+from hpcflow.runtime.job.rank_context import RankContext
+from hpcflow.runtime.profile.variable_traffic_counters import VariableTrafficCounters
+from hpcflow.runtime.step.step_instance import CompiledPartition
 from hpcflow.settings import Settings
 
 OURS, BARE = "hpcflow", "bare loop"
@@ -100,7 +100,7 @@ def bare(world: simulated.World, count: int) -> Run:
 def ours(world: simulated.World, count: int) -> Run:
     """hpcflow's engine, as on a rank that serves."""
     workers, part = world.size - 1, server_part(count)
-    engine, value = serving(world, part)
+    executor, value = serving(world, part)
     update = np.ones(count, np.float32).view(np.uint8)
     begin = HEADER_TAG, StartStep(PLAN, 0).encode().view(np.uint8)
     crew = Workers(world, {FIRST_TAG: [(FIRST_TAG + 1, update)], FIRST_TAG + 2: [begin]})
@@ -110,7 +110,7 @@ def ours(world: simulated.World, count: int) -> Run:
 
     def run(steps: int) -> None:
         end = crew.done + steps
-        engine.progress(lambda: crew.done >= end)
+        executor.progress(lambda: crew.done >= end)
 
     run(2 * workers)
     if not 0 < value.array[0] <= crew.done:
@@ -118,11 +118,11 @@ def ours(world: simulated.World, count: int) -> Run:
     return run
 
 
-def server_part(count: int) -> Part:
+def server_part(count: int) -> Partition:
     """What a server does in a step that reads a value and adds an update."""
     plans: list[Plan] = []
-    alone = planning(2, Settings(ps=1), lambda plan, _: plans.append(plan))
-    with contextlib.suppress(Planned), alone, hf.Graph().as_default():
+    alone = simulated_driver(2, Settings(ps=1), lambda plan, _: plans.append(plan))
+    with contextlib.suppress(PlanningFinished), alone, hf.Graph().as_default():
         v = hf.Variable(hf.zeros([count]), name="v")
         with hf.device("/job:worker/task:0"):
             update = v * 1e-6 + 1.0
@@ -130,40 +130,51 @@ def server_part(count: int) -> Part:
     return plans[-1].parts[SERVER]
 
 
-def serving(world: simulated.World, part: Part) -> tuple[Engine, Any]:
+def serving(world: simulated.World, part: Partition) -> tuple[Executor, Any]:
     """An engine that listens, and the variable."""
-    mpi_library.loaded = world.mpi  # in place of mpi4py's
-    mpi_library.running.cache_clear()
+    mpi_library.mpi_module = world.mpi  # in place of mpi4py's
+    mpi_library.initialized_mpi.cache_clear()
     mpi_library.misses_any_source.cache_clear()
     ranks = range(world.size)
     hosts = tuple(f"host{rank}" for rank in ranks)
     parent: Any = types.SimpleNamespace(
-        **{"traffic": Traffic(), "tolerant": False, "_top": ranks, "hosts": hosts, "_comm": world}
+        **{
+            "traffic": TrafficCounter(),
+            "tolerant": False,
+            "_top": ranks,
+            "hosts": hosts,
+            "_comm": world,
+        }
     )
-    context = Context(Settings(plan_cache="none"))
-    engine = context.engine = Engine(MpiCommunicator(world, parent))
+    context = RankContext(Settings(plan_cache="none"))
+    executor = context.executor = Executor(MpiCommunicator(world, parent))
 
-    def compiled(data: bytes, driver: int, session: int, **about: Any) -> Compiled:
-        made = context.plans.code(partition_codec.decode(data), data)
+    def compiled(data: bytes, driver: int, session: int, **about: Any) -> CompiledPartition:
+        made = context.plans.code(partition_codec.decode_partition(data), data)
         return context.compile(made, driver=driver, **about)
 
     host: Any = types.SimpleNamespace(
-        **{"compile_part": compiled, "stop": context.stop, "counts": Counts(), "group": None}
+        **{
+            "compile_part": compiled,
+            "stop": context.stop,
+            "counts": VariableTrafficCounters(),
+            "group": None,
+        }
     )
-    Control(engine, host, Lanes(context))
+    MessageDispatcher(executor, host, ArenaLeases(context))
     node = next(node for node in part.nodes.values() if node.type == "Variable")
     variable: Any = context.store.find(node, context.devices["cpu:0"])
     variable.adopt(np.zeros(variable.shape, np.float32))
-    return engine, variable
+    return executor, variable
 
 
-def registration(rank: int, server: int, part: Part) -> Iterator[tuple[int, np.ndarray]]:
+def registration(rank: int, server: int, part: Partition) -> Iterator[tuple[int, np.ndarray]]:
     """The messages by which a worker registers the plan of its steps."""
     ranks = {"/job:worker/task:0": rank, SERVER: server}
     facts = {"sums": 0, "fetches": "v", "trains": True, "seed": [1, 1], "session": 0, "sends": []}
     facts |= {"ranks": ranks, "tag": FIRST_TAG, "channels": 3, "instances": 4, "replica": rank}
     head = json.dumps(facts).encode()
-    body = len(head).to_bytes(8, "little") + head + partition_codec.encode(part)
+    body = len(head).to_bytes(8, "little") + head + partition_codec.encode_partition(part)
     yield HEADER_TAG, RegisterPlan(PLAN).encode(len(body)).view(np.uint8)
     yield BODY_TAG, np.frombuffer(body, np.uint8)
 

@@ -110,16 +110,16 @@ def early(found: dict[str, Any]) -> float:
 
     Strand 0 is forward and backward: it ends with the last gradient.
     """
-    strands = [e for e in found["trace"] if e["name"] == "strand 0" and e["dur"] > 0]
+    segments = [e for e in found["trace"] if e["name"] == "strand 0" and e["dur"] > 0]
     sums = [e for e in found["trace"] if e["ph"] == "b" and "bucket" in e["name"]]
     steps = {e["args"]["step"] for e in sums}
     shares = []
-    for strand in strands:
-        first = [e["ts"] for e in sums if e["args"]["step"] == strand["args"]["step"]]
-        end = strand["ts"] + strand["dur"]
-        if strand["args"]["step"] not in steps or not first or not strand["ts"] < first[0] <= end:
+    for segment in segments:
+        first = [e["ts"] for e in sums if e["args"]["step"] == segment["args"]["step"]]
+        end = segment["ts"] + segment["dur"]
+        if segment["args"]["step"] not in steps or not first or not segment["ts"] < first[0] <= end:
             continue
-        left = [sent for ns, sent in found["sent"] if strand["ts"] <= ns / 1e3 <= end]
+        left = [sent for ns, sent in found["sent"] if segment["ts"] <= ns / 1e3 <= end]
         if left:
             shares.append((left[-1] - left[0]) / GRADIENT_BYTES)
     return statistics.median(shares) if shares else 0.0

@@ -181,9 +181,9 @@ def act(arguments: argparse.Namespace) -> None:
         cases, crew = training(arguments, arguments.role)
     else:
         if arguments.role == "hpcflow":
-            from hpcflow.runtime.job.job_membership import current
+            from hpcflow.runtime.job.job_membership import current_context
 
-            current()
+            current_context()
         crew = common.crew_of_workers(0)
         cases = cases_of(arguments, arguments.role, crew)
     common.serve(cases, ["h5py", "numpy", "mpi4py"], crew)

@@ -25,10 +25,10 @@ STEPS = 40_000  # of all workers together, in one repeat
 
 def rounds_of(name: str, workers: int) -> Callable[[int], None]:
     """A function that makes so many rounds."""
-    from hpcflow.ps.sync_coordinator import Rounds
+    from hpcflow.ps.sync_coordinator import SyncCoordinator
     from hpcflow.ps.sync_rules import rule
 
-    made = Rounds(rule(name), workers)
+    made = SyncCoordinator(rule(name), workers)
     joins, share = made.rule.joins, 1 / workers
     drawn, begun = random.Random(workers), [0]
     orders = itertools.cycle([drawn.sample(range(workers), workers) for _ in range(3)])

@@ -79,14 +79,16 @@ def hpcflow(arguments: argparse.Namespace, where: pathlib.Path, value: Value, co
     crew = common.crew_of_workers(0) if session.context.world is not None else Crew()
     for i, assign in enumerate(assigns):
         session.run(assign, {feed: value(i)})
-    keeper = session._keeper
+    keeper = session._checkpoints
     assert keeper is not None
 
     def repeat() -> dict[str, float]:
         found = measured(
             lambda: session.step(update, {}),
             lambda: keeper.save(session.steps, 0, waits=False),
-            lambda: bool(crew.largest(float(keeper.saves.going))),  # joint steps: as many on all
+            lambda: bool(
+                crew.largest(float(keeper.saves.is_saving))
+            ),  # joint steps: as many on all
         )
         took = keeper.saves.last
         return found | {"durable": took.durable, "verified": took.verified}

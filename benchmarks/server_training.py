@@ -55,9 +55,9 @@ def starts() -> list[tuple[np.ndarray, np.ndarray]]:
 
 def hpcflow_worker() -> None:
     import hpcflow as hf
-    from hpcflow.runtime.job.job_membership import current
+    from hpcflow.runtime.job.job_membership import current_context
 
-    context = current()  # the server's rank does not come back from here
+    context = current_context()  # the server's rank does not come back from here
     crew = common.crew_of_workers(servers=1)
     x = hf.placeholder(hf.float32, [BATCH, SIZES[0]])
     y = hf.placeholder(hf.int64, [BATCH])

@@ -7,14 +7,14 @@ same (`hpcflow help tf1` lists them). A submodule is imported when one of its na
 from hpcflow import errors
 from hpcflow.namespaces import NAMESPACES
 from hpcflow.platform import cpu_threads
-from hpcflow.platform.lazy_imports import later, namespace
+from hpcflow.platform.lazy_imports import lazy_names, namespace
 
-cpu_threads.chosen()  # sizes the pools of BLAS and OpenMP before numpy loads
+cpu_threads.chosen_threads()  # sizes the pools of BLAS and OpenMP before numpy loads
 
 __version__ = "0.1.0"
 newaxis = None  # x[..., hf.newaxis] adds an axis of size 1
 
-__getattr__, __dir__, _later = later(
+__getattr__, __dir__, _later = lazy_names(
     __name__,
     {
         "": (

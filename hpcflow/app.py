@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from hpcflow import flags
-from hpcflow.platform.exception_translation import guard_module
+from hpcflow.platform.exception_translation import translate_module
 
 __all__ = ["flags", "run"]
 
@@ -21,4 +21,4 @@ def run(
     sys.exit(call([(argv or sys.argv)[0], *rest]))
 
 
-guard_module(globals(), __all__)
+translate_module(globals(), __all__)

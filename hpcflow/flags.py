@@ -6,10 +6,10 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from hpcflow.graph.device_names import parse
-from hpcflow.platform.exception_translation import guard_module
+from hpcflow.graph.device_names import parse_device
+from hpcflow.platform.exception_translation import translate_module
 from hpcflow.platform.rank_logging import say_once
-from hpcflow.runtime.job.job_membership import current, joined
+from hpcflow.runtime.job.job_membership import current_context, has_joined
 
 __all__ = [
     "FLAGS",
@@ -42,11 +42,11 @@ class FlagValues:
 
     def _of_the_rank(self) -> dict[str, Any]:
         names = [name for name in OF_THE_RANK if name in self._defaults]
-        if not (names and joined()):
+        if not (names and has_joined()):
             return {}
-        context = current()
+        context = current_context()
         say_once(f"{' and '.join(names)} are the rank's, unless the command line says them")
-        task = parse(context.task_name(context.rank))
+        task = parse_device(context.task_name(context.rank))
         return {name: task.job if name == "job_name" else task.task for name in names}
 
     def __getattr__(self, name: str) -> Any:
@@ -105,4 +105,4 @@ def _boolean(text: str) -> bool:
     return known[text.lower()]
 
 
-guard_module(globals(), __all__)
+translate_module(globals(), __all__)

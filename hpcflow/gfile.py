@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hpcflow.errors import ArgumentError
-from hpcflow.platform.exception_translation import guard_module, shown, user_line
+from hpcflow.platform.exception_translation import translate_module, user_line, value_text
 
 __all__ = [
     *("Copy", "DeleteRecursively", "Exists", "FastGFile", "GFile", "Glob", "IsDirectory"),
@@ -79,7 +79,7 @@ def Rename(oldname: Any, newname: Any, overwrite: bool = False) -> None:
 def _check_free(path: Any, overwrite: bool) -> None:
     if not overwrite and os.path.exists(path):
         raise ArgumentError(
-            f"{shown(path)} exists", line=user_line(), hint="say overwrite=True to replace it"
+            f"{value_text(path)} exists", line=user_line(), hint="say overwrite=True to replace it"
         )
 
 
@@ -99,4 +99,4 @@ def Walk(top: Any, in_order: bool = True) -> Iterator[tuple[str, list[str], list
     return os.walk(top, topdown=in_order)
 
 
-guard_module(globals(), __all__)
+translate_module(globals(), __all__)

@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 from hpcflow.platform import rank_logging
-from hpcflow.platform.exception_translation import guard_module, user_line
+from hpcflow.platform.exception_translation import translate_module, user_line
 
 DEBUG, INFO, WARN = logging.DEBUG, logging.INFO, logging.WARNING
 ERROR, FATAL = logging.ERROR, logging.CRITICAL
@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 
-class _Early(logging.Handler):
+class _EarlyHandler(logging.Handler):
     """Prints messages logged before the first session, when ranks are not yet known."""
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -32,7 +32,7 @@ class _Early(logging.Handler):
 
 _logger = logging.getLogger("hpcflow.script")
 _logger.setLevel(WARN)
-_logger.addHandler(_Early())
+_logger.addHandler(_EarlyHandler())
 _counts: dict[str, int] = {}  # number of calls from each line of the script
 
 
@@ -115,4 +115,4 @@ def flush() -> None:
         handler.flush()
 
 
-guard_module(globals(), __all__)
+translate_module(globals(), __all__)

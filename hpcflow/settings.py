@@ -88,7 +88,7 @@ class Settings:
     def one_by_one(self) -> bool:
         """Whether each operation's values are checked or poisoned; this forbids fusion."""
         return self.check_numerics or any(
-            f.kind == "nan" for f in fault_specification.parse(self.inject)
+            f.kind == "nan" for f in fault_specification.parse_faults(self.inject)
         )
 
     def changed(self) -> dict[str, object]:
@@ -112,7 +112,7 @@ class Settings:
                 )
         rule(self.sync or "async")
         as_bytes(self.memory_limit)
-        fault_specification.parse(self.inject)
+        fault_specification.parse_faults(self.inject)
         least = {
             "ps": 0,
             "tasks_per_replica": 1,

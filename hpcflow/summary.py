@@ -18,7 +18,7 @@ from hpcflow.ops.metrics.summary_ops import (
     tensor_summary,
     text,
 )
-from hpcflow.platform.exception_translation import guard_module
+from hpcflow.platform.exception_translation import translate_module
 from hpcflow.train.tensorboard_writer import FileWriter, FileWriterCache
 
 _MESSAGES = {"Event": "event", "SessionLog": "event", "Summary": "summary"}
@@ -42,4 +42,4 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-guard_module(globals(), __all__)
+translate_module(globals(), __all__)

@@ -22,7 +22,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     for kind in (artifact_cache.PLANS, artifact_cache.KERNELS):
         place = tmp_path / kind.what
         monkeypatch.setenv(kind.setting, str(place))
-        folder = artifact_cache.own(kind)
+        folder = artifact_cache.own_cache(kind)
         assert folder is not None and place.stat().st_mode & 0o777 == 0o700
         for i, days in enumerate(DAYS):
             name = f"{i:064x}"
@@ -59,7 +59,7 @@ def test_the_old_are_pruned(kept, capsys):
     assert [removed[what]["files"] for what in kept] == [2, 2]
     assert [one["files"] for one in json.loads(asked(capsys, "--json"))["kept"].values()] == [1, 1]
     for kind in (artifact_cache.PLANS, artifact_cache.KERNELS):
-        folder = artifact_cache.own(kind)
+        folder = artifact_cache.own_cache(kind)
         assert folder is not None and folder.read(f"{0:064x}") == bytes(100)
         assert folder.read(f"{1:064x}") is None
 

@@ -19,7 +19,7 @@ import pytest
 from hpcflow.cli import run
 from hpcflow.cli.main import main, shared_option, split_script
 from hpcflow.errors import LaunchError
-from hpcflow.launch.launcher_detection import Launch
+from hpcflow.launch.launcher_detection import LaunchedRank
 from hpcflow.platform.cpu_threads import CHOSEN
 from hpcflow.settings import Settings
 from tests.comm.threads import until
@@ -28,19 +28,19 @@ ROOT = Path(__file__).parent.parent
 DOUBLE = """
 import sys, types
 job = types.ModuleType("hpcflow.runtime.job.job_membership")
-def enter():
+def join_job():
     from hpcflow.launch import launcher_detection; from hpcflow import settings
-    place, ps = launcher_detection.detect(), settings.Settings.from_environ().ps
+    place, ps = launcher_detection.detect_launcher(), settings.Settings.from_environ().ps
     is_server = place is not None and place.rank >= place.size - ps
     return types.SimpleNamespace(is_server=is_server)
-job.enter = enter
+job.join_job = join_job
 job.serve = lambda: print("serving", flush=True)
 sys.modules["hpcflow.runtime.job.job_membership"] = job
 """
 SCRIPT = """
 import os, sys
 from hpcflow.launch import launcher_detection
-place = launcher_detection.detect()
+place = launcher_detection.detect_launcher()
 me = (place.rank, place.size) if place else None
 settings = sorted(k for k in os.environ if k in ("HPCFLOW_PS", "HPCFLOW_BUCKET_BYTES"))
 loaded = "mpi4py" in sys.modules
@@ -165,7 +165,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert end.value.code == 0 and capsys.readouterr().out.startswith("hpcflow ")
 
 
-FOUR = Launch(1, 4, 1, 4, "srun")
+FOUR = LaunchedRank(1, 4, 1, 4, "srun")
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ FOUR = Launch(1, 4, 1, 4, "srun")
     ],
 )
 def test_wrong_numbers_are_told_before_anything_starts(
-    asked: int | None, place: Launch | None, ps: int, k: int, says: str
+    asked: int | None, place: LaunchedRank | None, ps: int, k: int, says: str
 ) -> None:
     with pytest.raises(LaunchError, match=says):
         run.check(asked, place, Settings(ps=ps, tasks_per_replica=k))

@@ -12,7 +12,7 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import GradientError, GraphError, PlacementError, ShapeError
-from hpcflow.graph.op_registry import OPS, rows
+from hpcflow.graph.op_registry import OPS, all_ops
 from hpcflow.kernels import kernel_registry
 from hpcflow.plan.ir.program import Cluster
 from hpcflow.plan.pass_list import make_plan
@@ -30,7 +30,7 @@ def graph() -> Iterator[hf.Graph]:
 def tables() -> Iterator[None]:
     """The op and kernel tables as they were, after the test."""
     kernel_registry.names()  # all kernels are imported
-    ops, kernels = dict(rows()), dict(kernel_registry._TABLE)
+    ops, kernels = dict(all_ops()), dict(kernel_registry._TABLE)
     yield
     OPS.clear()
     kernel_registry._TABLE.clear()
@@ -264,9 +264,9 @@ def test_what_is_recomputed_runs_twice_and_is_not_merged() -> None:
 
 
 def test_recomputing_needs_less_memory() -> None:
-    from hpcflow.kernels.kernel_registry import find
+    from hpcflow.kernels.kernel_registry import find_plain_kernel
     from hpcflow.lowering.kernel_metadata import KernelInfo
-    from hpcflow.lowering.python_codegen import generate
+    from hpcflow.lowering.python_codegen import generate_code
 
     sizes = []
     for wrap in (lambda f: f, hf.recompute):
@@ -277,10 +277,10 @@ def test_recomputing_needs_less_memory() -> None:
             (part,) = plan.parts.values()
 
             def info(node: Any) -> KernelInfo:
-                row = find(node.type, "cpu")
+                row = find_plain_kernel(node.type, "cpu")
                 return KernelInfo(row.form, row.inplace)
 
-            sizes.append(generate(part, info).buffer_bytes)
+            sizes.append(generate_code(part, info).buffer_bytes)
     assert sizes[1] < sizes[0] / 2
 
 

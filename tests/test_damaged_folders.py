@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 
 from hpcflow.cli import main as cli
-from hpcflow.platform.terminal_escaping import one_line, printable
+from hpcflow.platform.terminal_escaping import escape_line, escape_text
 from hpcflow.report import scaling_plots
 
 ROOT = Path(__file__).parents[1]
@@ -514,9 +514,9 @@ def test_subcommands_print_by_one_function_alone() -> None:
 
 def test_what_is_printed_has_no_letter_that_steers() -> None:
     every = "".join(map(chr, [*range(0x3000), *range(0xD800, 0xD900), 0xE0001, 0x1F600]))
-    assert steers(printable(every)) == [] and steers(one_line(every)) == []
-    assert printable("a\tb\nö 😀") == "a\tb\nö 😀" and one_line("a\tb\n") == r"a\tb\n"
-    assert printable("\x1b[2J\x9b\r\u202e\udcff") == r"\x1b[2J\x9b\r\u202e\udcff"
+    assert steers(escape_text(every)) == [] and steers(escape_line(every)) == []
+    assert escape_text("a\tb\nö 😀") == "a\tb\nö 😀" and escape_line("a\tb\n") == r"a\tb\n"
+    assert escape_text("\x1b[2J\x9b\r\u202e\udcff") == r"\x1b[2J\x9b\r\u202e\udcff"
 
 
 @pytest.mark.parametrize(("encoding", "told"), [("ascii", r"\xf6\u5b9e"), ("utf-8", "ö实")])

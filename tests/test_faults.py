@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 
 from hpcflow.cli import run
 from hpcflow.errors import HpcflowError, LaunchError
-from hpcflow.platform.fault_specification import KINDS, USAGES, Fault, check, parse
+from hpcflow.platform.fault_specification import (
+    KINDS,
+    USAGES,
+    InjectedFault,
+    check_faults,
+    parse_faults,
+)
 from hpcflow.settings import Settings
 
 
@@ -32,12 +38,12 @@ from hpcflow.settings import Settings
     ],
 )
 def test_what_a_fault_means(text: str, fields: dict) -> None:
-    assert parse(text) == (Fault(text=text, **fields),)
-    assert [str(one) for one in parse(f" {text} ;; disk-full")] == [text, "disk-full"]
+    assert parse_faults(text) == (InjectedFault(text=text, **fields),)
+    assert [str(one) for one in parse_faults(f" {text} ;; disk-full")] == [text, "disk-full"]
 
 
 def test_nothing_is_no_fault() -> None:
-    assert parse("") == parse(" ; ") == ()
+    assert parse_faults("") == parse_faults(" ; ") == ()
 
 
 @pytest.mark.parametrize(
@@ -65,7 +71,7 @@ def test_nothing_is_no_fault() -> None:
 def test_what_is_wrong_is_told_with_its_place(text: str, at: str, says: str, hint: str) -> None:
     whole = f"disk-full; {text}"
     with pytest.raises(LaunchError) as caught:
-        parse(whole)
+        parse_faults(whole)
     place = len("disk-full; ") + (text.rindex(at) if at else len(text))
     message, shown, mark = caught.value.message.split("\n")
     assert says in message and message.endswith(f"at character {place + 1}")
@@ -76,7 +82,7 @@ def test_what_is_wrong_is_told_with_its_place(text: str, at: str, says: str, hin
 @given(st.text("kilterm:@=,;x. -0123456789diskfulnaop/", max_size=40))
 def test_any_text_is_faults_or_an_error_that_shows_where(text: str) -> None:
     try:
-        found = parse(text)
+        found = parse_faults(text)
     except LaunchError as error:
         place = int(re.findall(r"at character (\d+)", error.message)[-1])
         assert 1 <= place <= len(text) + 1
@@ -87,13 +93,13 @@ def test_any_text_is_faults_or_an_error_that_shows_where(text: str) -> None:
 def test_every_usage_is_one_once_its_letters_are_numbers() -> None:
     for usage in USAGES:
         text = re.sub(r"\[|\]|\|@save=K", "", usage).replace("FACTOR", "2").replace("NAME", "loss")
-        assert parse(re.sub(r"\b(R|N)(?=\b|x)", "1", text))
+        assert parse_faults(re.sub(r"\b(R|N)(?=\b|x)", "1", text))
 
 
 def test_a_rank_that_is_not_there_is_told() -> None:
-    assert check("kill:rank=3@step=1", 4)
+    assert check_faults("kill:rank=3@step=1", 4)
     with pytest.raises(LaunchError, match="the job has 3 ranks") as caught:
-        check("disk-full;kill:rank=3@step=1", 3)
+        check_faults("disk-full;kill:rank=3@step=1", 3)
     assert caught.value.hint == "name a rank from 0 to 2"
 
 

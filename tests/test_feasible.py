@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcflow.cli.job_feasibility import Part, parts_of, seconds_of
+from hpcflow.cli.job_feasibility import JobRequest, parts_of, seconds_of
 from hpcflow.cli.main import main
 
 ROOT = Path(__file__).parent.parent
@@ -151,9 +151,9 @@ def test_lines_environment_and_options_are_read_as_sbatch_does() -> None:
         "#SBATCH hetjob\n#SBATCH --nodes=4-8 --ntasks=8\nset -e\n#SBATCH --nodes=9\n"
     )
     first, second = parts_of(text, [], {})
-    assert first == Part(2, None, 3, 2, 3600.0, "cpu", "R:USR1@90")
+    assert first == JobRequest(2, None, 3, 2, 3600.0, "cpu", "R:USR1@90")
     assert (first.ranks, first.lead_s) == (6, 90.0)
-    assert second == Part(4, 8, None, 1, 3600.0, "cpu") and second.ranks == 8
+    assert second == JobRequest(4, 8, None, 1, 3600.0, "cpu") and second.ranks == 8
     (given, _) = parts_of(text, ["--nodes=k", "-t", "5"], {"SBATCH_TIMELIMIT": "7"})
     assert given.nodes is None and given.ranks is None and given.seconds == 300
     assert parts_of(text, [], {"SBATCH_TIMELIMIT": "7"})[0].seconds == 420
@@ -165,7 +165,7 @@ def test_lines_environment_and_options_are_read_as_sbatch_does() -> None:
      ("", None)],
 )  # fmt: skip
 def test_which_signals_stop_a_job(signal: str, lead: float | None) -> None:
-    assert Part(signal=signal).lead_s == lead
+    assert JobRequest(signal=signal).lead_s == lead
 
 
 def test_times_as_slurm_takes_them() -> None:

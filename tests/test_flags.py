@@ -11,8 +11,8 @@ import pytest
 
 import hpcflow as hf
 from hpcflow import flags
-from hpcflow.runtime.job.job_membership import use
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.job_membership import use_context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.settings import Settings
 from tests.runtime.ranks import run_ranks
 
@@ -80,7 +80,7 @@ def test_main_gets_the_other_words(
 
 
 def test_the_task_is_the_ranks_unless_it_is_said() -> None:
-    def body(context: Context) -> list[Any]:
+    def body(context: RankContext) -> list[Any]:
         made = flags.FlagValues()
         made._defaults.update(job_name="", task_index=0)
         made._parser.add_argument("--task_index", type=int)
@@ -90,5 +90,5 @@ def test_the_task_is_the_ranks_unless_it_is_said() -> None:
         return [*found, made.task_index]
 
     assert run_ranks(3, body, ps=1) == [["worker", 0, 5], ["worker", 1, 5]]
-    with use(Context(Settings())):
-        assert body(Context(Settings()))[:2] == ["worker", 0]
+    with use_context(RankContext(Settings())):
+        assert body(RankContext(Settings()))[:2] == ["worker", 0]

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 import hpcflow as hf
 from hpcflow.errors import HpcflowError
 from hpcflow.flags import _boolean
-from hpcflow.graph.device_names import parse
+from hpcflow.graph.device_names import parse_device
 from hpcflow.graph.dtypes import as_dtype
 from hpcflow.launch import launcher_detection
 from hpcflow.platform import fault_specification
 from hpcflow.ps.sync_rules import rule
 from hpcflow.settings import Settings
-from hpcflow.train.every_n_steps_or_secs import interval
-from hpcflow.train.saver import policy
+from hpcflow.train.every_n_steps_or_secs import parse_interval
+from hpcflow.train.saver import retention_policy
 
 FUZZ = settings(max_examples=200)
 NUMBERS = st.sampled_from(
@@ -68,14 +68,14 @@ def refused(call: Any, *given: Any) -> Any:
 @FUZZ
 @given(st.dictionaries(st.sampled_from(NAMES), TEXT, min_size=1))
 def test_what_launchers_say(environ):
-    found = refused(launcher_detection.detect, environ)
+    found = refused(launcher_detection.detect_launcher, environ)
     assert found is None or 0 <= found.rank < found.size
 
 
 def test_a_list_of_tasks_that_would_fill_memory():
     environ = {"SLURM_STEP_TASKS_PER_NODE": "2(x99999999999999)", "SLURM_STEP_ID": "0"}
     environ |= {"SLURM_PROCID": "0", "SLURM_NTASKS": "2"}
-    assert refused(launcher_detection.detect, environ).local_size is None
+    assert refused(launcher_detection.detect_launcher, environ).local_size is None
 
 
 @FUZZ
@@ -88,10 +88,10 @@ def test_settings(given_):
 @FUZZ
 @given(TEXT | st.sampled_from(["a", "a8", "backup:²", "stale:" + "9" * 5000, "stale:-1"]))
 def test_words_of_the_command_line(text):
-    for parser in (rule, fault_specification.parse, parse, interval):
+    for parser in (rule, fault_specification.parse_faults, parse_device, parse_interval):
         refused(parser, text)
     refused(as_dtype, text)
-    refused(policy, (text, text, 1))
+    refused(retention_policy, (text, text, 1))
     try:
         _boolean(text)
     except argparse.ArgumentTypeError:

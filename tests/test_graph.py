@@ -16,8 +16,15 @@ from hpcflow.errors import DTypeError, GraphError, HpcflowError, PlacementError,
 from hpcflow.graph import device_names
 from hpcflow.graph.dtypes import as_array, as_dtype
 from hpcflow.graph.graph import as_operation
-from hpcflow.graph.op_registry import NoGrad, lookup, op
-from hpcflow.graph.static_shape import as_shape, broadcast, merge, normalize_axes, show, size_of
+from hpcflow.graph.op_registry import NoGrad, lookup_op, op
+from hpcflow.graph.static_shape import (
+    as_shape,
+    broadcast_shapes,
+    merge_shapes,
+    normalize_axes,
+    shape_text,
+    size_of,
+)
 from tests.ops.evaluate import evaluate
 
 
@@ -118,7 +125,7 @@ PARTS = st.builds(
     ],
 )
 def test_device_names(text: str, means: str) -> None:
-    assert str(device_names.parse(text)) == means
+    assert str(device_names.parse_device(text)) == means
 
 
 @pytest.mark.parametrize(
@@ -131,7 +138,7 @@ def test_what_is_no_device(graph: hf.Graph, text: str) -> None:
 
 @given(PARTS)
 def test_a_device_name_reads_as_it_prints(name: device_names.DeviceName) -> None:
-    assert device_names.parse(str(name)) == name
+    assert device_names.parse_device(str(name)) == name
     assert name.matches(name)
 
 
@@ -312,8 +319,10 @@ def test_the_op_table() -> None:
     with pytest.raises(GraphError, match="already in the table"):
         op("Add", infer=lambda inputs, attrs: [], grad=NoGrad("a second one"))
     with pytest.raises(GraphError, match="no op 'Nonsense'"):
-        lookup("Nonsense")
-    assert lookup("Add").pure and not lookup("ReadVariable").pure and not lookup("NoOp").pure
+        lookup_op("Nonsense")
+    assert (
+        lookup_op("Add").pure and not lookup_op("ReadVariable").pure and not lookup_op("NoOp").pure
+    )
 
 
 def test_what_is_no_operation() -> None:
@@ -408,7 +417,7 @@ def test_reset_default_graph() -> None:
 
 @given(hnp.mutually_broadcastable_shapes(num_shapes=3, max_side=4))
 def test_broadcast_is_numpys(shapes) -> None:
-    assert broadcast(shapes.input_shapes) == shapes.result_shape
+    assert broadcast_shapes(shapes.input_shapes) == shapes.result_shape
 
 
 @given(hnp.mutually_broadcastable_shapes(num_shapes=2, min_side=0, max_side=3), st.data())
@@ -416,15 +425,15 @@ def test_broadcast_of_partly_known_shapes(shapes, data) -> None:
     hidden = [
         tuple(None if data.draw(st.booleans()) else d for d in s) for s in shapes.input_shapes
     ]
-    merge(broadcast(hidden), shapes.result_shape)
-    assert broadcast([hidden[0], None]) is None
+    merge_shapes(broadcast_shapes(hidden), shapes.result_shape)
+    assert broadcast_shapes([hidden[0], None]) is None
 
 
 @given(st.lists(st.none() | st.integers(0, 3), max_size=3), st.data())
 def test_merge(shape, data) -> None:
     full = tuple(data.draw(st.integers(0, 3)) if d is None else d for d in shape)
-    assert merge(tuple(shape), full) == merge(full, tuple(shape)) == full
-    assert merge(None, full) == full
+    assert merge_shapes(tuple(shape), full) == merge_shapes(full, tuple(shape)) == full
+    assert merge_shapes(None, full) == full
     assert size_of(full) == np.prod(full)
 
 
@@ -434,10 +443,10 @@ def test_shapes() -> None:
     for wrong in ([-2], "ab", [1.5, "x"], 2.5):
         with pytest.raises(ShapeError):
             as_shape(wrong)
-    assert show((None, 3)) == "[?, 3]" and show(None) == "[unknown rank]"
+    assert shape_text((None, 3)) == "[?, 3]" and shape_text(None) == "[unknown rank]"
     assert normalize_axes([-1, 0], 3) == (0, 2) and normalize_axes(None, 2) == (0, 1)
     with pytest.raises(ShapeError, match="different ranks"):
-        merge((1,), (1, 1))
+        merge_shapes((1,), (1, 1))
 
 
 def test_dtypes() -> None:

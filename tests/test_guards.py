@@ -23,7 +23,7 @@ def run_pytest(folder: Path, source: str, ranks: int = 0, **env: str) -> tuple[i
     argv = [sys.executable, "-m", "pytest", *options, str(folder)]
     environ = {**os.environ, "PYTHONPATH": str(HERE.parent), "CI": "", **env}
     if ranks:
-        start = launcher_detection.command(ranks, [*argv, "--with-mpi"], environ)
+        start = launcher_detection.start_command(ranks, [*argv, "--with-mpi"], environ)
         argv, environ = start.argv, start.env
     done = subprocess.run(argv, env=environ, cwd=folder, capture_output=True, timeout=220)
     text = (done.stdout + done.stderr).decode(errors="replace")

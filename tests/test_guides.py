@@ -20,8 +20,8 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.cli.main import COMMANDS, split_script
-from hpcflow.cli.terminal_output import Parser
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.cli.terminal_output import EscapingParser
+from hpcflow.runtime.job.rank_context import RankContext
 from tests.runtime.ranks import run_ranks
 
 ROOT = Path(__file__).parent.parent
@@ -168,7 +168,7 @@ def test_a_block_runs(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     before, behind = AROUND.get(key, ("", ""))
     code = compile(f"{before}\n{block.text}\n{behind}\n", f"{block.page} {block.number}", "exec")
 
-    def body(context: Context) -> bool:
+    def body(context: RankContext) -> bool:
         exec(code, {"hf": hf, "np": np})
         return True
 
@@ -227,7 +227,7 @@ LINES = sorted(set(command_lines()))
 def test_a_command_line_is_one(page: str, line: str) -> None:
     _, command, *words = shlex.split(line)
     module = importlib.import_module(f"hpcflow.cli.{command.replace('-', '_')}")
-    parser = Parser(prog=f"hpcflow {command}", allow_abbrev=False)
+    parser = EscapingParser(prog=f"hpcflow {command}", allow_abbrev=False)
     module.add_arguments(parser)
     if not getattr(module, "TAKES_SCRIPT", False):
         parser.parse_args(words)

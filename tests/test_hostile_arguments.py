@@ -23,7 +23,7 @@ from hpcflow.errors import (
     PlacementError,
     ShapeError,
 )
-from hpcflow.graph.op_registry import OPS, rows
+from hpcflow.graph.op_registry import OPS, all_ops
 from tools import fuzz_api
 from tools.fuzz_api import Call, attempt
 
@@ -247,7 +247,7 @@ def raising(*args, **kwargs):
 
 
 def with_user_rule():
-    rows()  # the whole table, which stays as it is
+    all_ops()  # the whole table, which stays as it is
     make = hf.op("RuleThatRaises", infer=raising)
     try:
         make(hf.constant(1.0))

@@ -15,9 +15,9 @@ import pytest
 
 from hpcflow.errors import LaunchError
 from hpcflow.launch import host_failure_tolerance, ssh_relay
-from hpcflow.launch.launcher_detection import Start
+from hpcflow.launch.launcher_detection import StartCommand
 
-OPEN_MPI = Start(["mpirun", "-n", "4", "train.py"], {}, "mpirun of Open MPI")
+OPEN_MPI = StartCommand(["mpirun", "-n", "4", "train.py"], {}, "mpirun of Open MPI")
 PRTED = (
     "nid2",
     "PRTE_PREFIX=/opt;export PRTE_PREFIX;/opt/bin/prted",
@@ -34,15 +34,15 @@ class Running:
     """A supervisor of `ranks` that turns in a thread while the `with` block lasts."""
 
     def __init__(self, ranks: int) -> None:
-        self.supervisor = host_failure_tolerance.Supervisor(ranks)
+        self.supervisor = host_failure_tolerance.RankSupervisor(ranks)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._turn)
 
     def _turn(self) -> None:
         while not self._over.is_set():
-            self.supervisor.turn()
+            self.supervisor.process_events()
 
-    def __enter__(self) -> host_failure_tolerance.Supervisor:
+    def __enter__(self) -> host_failure_tolerance.RankSupervisor:
         self._thread.start()
         return self.supervisor
 
@@ -75,23 +75,31 @@ def wait_until(holds) -> None:  # the limit of tests ends it
 def test_a_hostfile_is_given_to_the_launcher(tmp_path: Path) -> None:
     file = str(tmp_path / "hosts")
     with pytest.raises(LaunchError, match="no such file"):
-        host_failure_tolerance.spread(OPEN_MPI, file)
+        host_failure_tolerance.with_hosts(OPEN_MPI, file)
     Path(file).write_text("nid1 slots=2\n")
-    start = host_failure_tolerance.spread(OPEN_MPI, file)
+    start = host_failure_tolerance.with_hosts(OPEN_MPI, file)
     assert start.argv == ["mpirun", "--hostfile", file, "-n", "4", "train.py"]
-    mpich = host_failure_tolerance.spread(Start(["mpirun", "-n", "4"], {}, "mpirun of MPICH"), file)
+    mpich = host_failure_tolerance.with_hosts(
+        StartCommand(["mpirun", "-n", "4"], {}, "mpirun of MPICH"), file
+    )
     assert mpich.argv == ["mpirun", "-f", file, "-n", "4"]
     with pytest.raises(LaunchError, match="places the ranks itself"):
-        host_failure_tolerance.spread(Start(["srun", "-n", "4"], {}, "srun, in SLURM job 7"), file)
+        host_failure_tolerance.with_hosts(
+            StartCommand(["srun", "-n", "4"], {}, "srun, in SLURM job 7"), file
+        )
 
 
 def test_only_open_mpi_5_is_watched() -> None:
     old = {"OMPI_MCA_hwloc_base_binding_policy": "none"}
-    assert host_failure_tolerance.are_several(
+    assert host_failure_tolerance.spans_hosts(
         OPEN_MPI, "file"
-    ) and not host_failure_tolerance.are_several(OPEN_MPI, None)
-    assert not host_failure_tolerance.are_several(Start(["mpirun"], {}, "mpirun of MPICH"), "file")
-    assert not host_failure_tolerance.are_several(Start(["mpirun"], old, OPEN_MPI.why), "file")
+    ) and not host_failure_tolerance.spans_hosts(OPEN_MPI, None)
+    assert not host_failure_tolerance.spans_hosts(
+        StartCommand(["mpirun"], {}, "mpirun of MPICH"), "file"
+    )
+    assert not host_failure_tolerance.spans_hosts(
+        StartCommand(["mpirun"], old, OPEN_MPI.why), "file"
+    )
     for env, several in (
         ({"PBS_NODEFILE": "f"}, True),
         ({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2"}, True),
@@ -99,15 +107,18 @@ def test_only_open_mpi_5_is_watched() -> None:
         ({"SLURM_JOB_NUM_NODES": "2"}, False),
     ):
         assert (
-            host_failure_tolerance.are_several(Start(["mpirun"], env, OPEN_MPI.why), None)
+            host_failure_tolerance.spans_hosts(StartCommand(["mpirun"], env, OPEN_MPI.why), None)
             == several
         )
 
 
 def test_a_daemon_is_told_the_relays_port() -> None:
     assert ssh_relay.mpirun_of(PRTED) == ("10.0.0.1", 4711)
-    assert ssh_relay.host_of(PRTED) == "nid2" and ssh_relay.host_of(("-p", "22", *PRTED)) == "nid2"
-    words = ssh_relay.through(99, PRTED)
+    assert (
+        ssh_relay.target_host(PRTED) == "nid2"
+        and ssh_relay.target_host(("-p", "22", *PRTED)) == "nid2"
+    )
+    words = ssh_relay.relay_command(99, PRTED)
     assert words[4] == '"prterun-nid1-7@0.0;tcp://10.0.0.1,10.1.0.1:99:24,24"'
     assert words[7] == '"prterun-nid1-7@0.0;tcp://10.0.0.1,10.1.0.1:99:24,24"'
     assert words[:4] == list(PRTED[:4])
@@ -156,8 +167,11 @@ def test_who_does_not_show_the_token_is_cut() -> None:
 
 def test_mpiruns_0_is_none_if_the_chief_has_not_told_it() -> None:
     """PRRTE ends with 0 when it has lost a host."""
-    supervisor = host_failure_tolerance.Supervisor(1)
-    rank = "import sys; from hpcflow.launch.host_failure_tolerance import Line; l = Line(0)"
+    supervisor = host_failure_tolerance.RankSupervisor(1)
+    rank = (
+        "import sys; from hpcflow.launch.host_failure_tolerance import SupervisorConnection; l = "
+        "SupervisorConnection(0)"
+    )
     rank += "; l.code = int(sys.argv[1])"
     rank += "; sys.argv[2:] and __import__('os').kill(__import__('os').getpid(), 9)"
     root = str(Path(__file__).parents[1])
@@ -177,7 +191,7 @@ from hpcflow.errors import LaunchError
 ranks, soft, hard = map(int, sys.argv[1:])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 try:
-    supervisor = host_failure_tolerance.Supervisor(ranks)
+    supervisor = host_failure_tolerance.RankSupervisor(ranks)
 except LaunchError as error:
     sys.exit(str(error))
 children = []
@@ -188,9 +202,9 @@ for first in range(0, ranks, 40):  # processes with 40 lines each
         kept = [ssh_relay.call(supervisor.where, f"rank {rank}") for rank in ranks]
         while True:
             os.read(kept[0].fileno(), 1)
-while supervisor._left < ranks:
-    supervisor.turn()
-print(supervisor._left, flush=True)
+while supervisor._ranks_left < ranks:
+    supervisor.process_events()
+print(supervisor._ranks_left, flush=True)
 for child in children:
     os.kill(child, 9)
 """
@@ -216,7 +230,10 @@ def test_there_may_be_more_ranks_than_usual_descriptors() -> None:
 
 def test_a_rank_that_mpirun_has_left_ends_with_the_job() -> None:
     with Running(1) as supervisor:
-        rank = "import time; from hpcflow.launch.host_failure_tolerance import Line; Line(0)"
+        rank = (
+            "import time; from hpcflow.launch.host_failure_tolerance import SupervisorConnection; "
+            "SupervisorConnection(0)"
+        )
         rank += "; print(1, flush=True)"
         env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
         env[ssh_relay.SUPERVISOR] = supervisor.where
@@ -230,13 +247,13 @@ def test_a_rank_that_mpirun_has_left_ends_with_the_job() -> None:
 
 
 @pytest.fixture
-def between() -> Iterator[tuple[ssh_relay.Relay, socket.socket, socket.socket, socket.socket]]:
+def between() -> Iterator[tuple[ssh_relay.SshRelay, socket.socket, socket.socket, socket.socket]]:
     """A relay whose daemon has come: it, mpirun's end, the daemon's end, mpirun's listener."""
     listener = socket.create_server(("127.0.0.1", 0))
-    one = ssh_relay.Relay(("127.0.0.1", listener.getsockname()[1]))
+    one = ssh_relay.SshRelay(("127.0.0.1", listener.getsockname()[1]))
     daemon = socket.create_connection(("127.0.0.1", one.port))
     while not one.has_come:
-        one.turn()
+        one.forward_pending()
     mpirun = listener.accept()[0]
     yield one, mpirun, daemon, listener
     for end in (one, mpirun, daemon, listener):
@@ -247,22 +264,22 @@ def test_bytes_go_both_ways_and_a_loss_is_held(between) -> None:
     one, mpirun, daemon, _ = between
     for sender, receiver in ((daemon, mpirun), (mpirun, daemon)):
         sender.sendall(b"x" * 100)
-        one.turn()
+        one.forward_pending()
         assert receiver.recv(200) == b"x" * 100
     daemon.close()
     left = None
     while left is None:
-        is_there, left = one.turn()
+        is_there, left = one.forward_pending()
         assert is_there
     one.hold(left)
     mpirun.sendall(b"who is there")
-    assert one.turn() == (True, None)
+    assert one.forward_pending() == (True, None)
     mpirun.setblocking(False)
     with pytest.raises(BlockingIOError):  # neither an answer nor the end
         mpirun.recv(1)
     mpirun.close()
     while is_there:
-        is_there, _ = one.turn()
+        is_there, _ = one.forward_pending()
 
 
 def test_a_host_that_does_not_start_its_daemon_is_told_as_by_ssh() -> None:
@@ -290,9 +307,11 @@ def test_a_host_that_does_not_start_its_daemon_is_told_as_by_ssh() -> None:
 def test_a_job_that_has_lost_a_host_does_not_end_with_0(script: str, code: int) -> None:
     """And without --survive nothing listens: the job is mpirun's, of which only words are read."""
     program = "import os, sys; from hpcflow.cli.run import run_mpirun\n"
-    program += "from hpcflow.launch.launcher_detection import Start\n"
+    program += "from hpcflow.launch.launcher_detection import StartCommand\n"
     program += "from hpcflow.settings import Settings\n"
-    program += "start = Start(['sh', '-c', sys.argv[1]], dict(os.environ), 'mpirun of Open MPI')\n"
+    program += (
+        "start = StartCommand(['sh', '-c', sys.argv[1]], dict(os.environ), 'mpirun of Open MPI')\n"
+    )
     program += "sys.exit(run_mpirun(start, 4, Settings(), several=True))"
     done = subprocess.run(
         [sys.executable, "-c", program, script], capture_output=True, text=True, timeout=100

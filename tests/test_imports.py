@@ -73,7 +73,8 @@ def test_a_name_loads_its_family_alone() -> None:
 
 def test_a_row_of_the_op_table_is_found_whoever_made_its_operation() -> None:
     find = (
-        "from hpcflow.graph.op_registry import lookup; assert lookup('CTCLoss').name == 'CTCLoss'"
+        "from hpcflow.graph.op_registry import lookup_op; assert lookup_op('CTCLoss').name == "
+        "'CTCLoss'"
     )
     assert "hpcflow.ops.load_all_ops" in loaded_by(find)
 

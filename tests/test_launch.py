@@ -13,12 +13,12 @@ import pytest
 from hpcflow.errors import LaunchError
 from hpcflow.launch import launcher_detection
 from hpcflow.launch.launcher_detection import (
-    Launch,
+    LaunchedRank,
     check_library,
     check_survive,
     check_world,
-    command,
-    detect,
+    detect_launcher,
+    start_command,
 )
 
 # What SLURM 22.05 sets in the batch script of `sbatch -N2 -n4`: rank-like numbers, but no step.
@@ -90,22 +90,22 @@ NO_RANK = {
 @pytest.mark.parametrize("name", RANK_1_OF_3)
 def test_launcher_is_told_by_its_variables(name: str) -> None:
     environ, launcher = RANK_1_OF_3[name]
-    found = detect(environ)
+    found = detect_launcher(environ)
     assert found is not None
     assert (found.rank, found.size) == (1, 3)
     assert found.local_rank == 1
     if launcher is not None:
-        assert found == Launch(1, 3, 1, 2, launcher)
+        assert found == LaunchedRank(1, 3, 1, 2, launcher)
 
 
 @pytest.mark.parametrize("name", NO_RANK)
 def test_an_allocation_is_no_rank(name: str) -> None:
-    assert detect(NO_RANK[name]) is None
+    assert detect_launcher(NO_RANK[name]) is None
 
 
 def test_an_mpirun_inside_a_step_is_the_inner_launcher() -> None:
     inner = {**STEP, **PROXY, "PMI_RANK": "3", "PMI_SIZE": "4"}  # PMI without hydra's marks
-    found = detect(inner)
+    found = detect_launcher(inner)
     assert found is not None and (found.rank, found.size) == (3, 4)
 
 
@@ -117,7 +117,7 @@ def test_srun_tells_the_ranks_of_each_node(
     tasks: str, node: str, size: str, local: int | None
 ) -> None:
     told = {"SLURM_STEP_TASKS_PER_NODE": tasks, "SLURM_NODEID": node, "SLURM_STEP_NUM_TASKS": size}
-    found = detect({**STEP, **told})
+    found = detect_launcher({**STEP, **told})
     assert found is not None and found.local_size == local
 
 
@@ -133,7 +133,7 @@ def test_srun_tells_the_ranks_of_each_node(
 )
 def test_half_told_or_wrong_numbers_are_errors(environ: dict[str, str], words: str) -> None:
     with pytest.raises(LaunchError, match=words) as error:
-        detect(environ)
+        detect_launcher(environ)
     assert error.value.hint
 
 
@@ -151,7 +151,7 @@ MPICH_SAYS = "MPICH Version:      5.0.2\nMPICH Release date: ..."
 )
 def test_singletons_under_srun_are_told_the_right_line(says: str, line: str) -> None:
     with pytest.raises(LaunchError) as error:
-        check_world(detect(SRUN), 1, says, ["python", "train.py"])
+        check_world(detect_launcher(SRUN), 1, says, ["python", "train.py"])
     assert line in str(error.value)
     assert "srun started 3 ranks" in str(error.value) and "world of 1" in str(error.value)
     assert error.value.rank == 1
@@ -164,25 +164,25 @@ def test_singletons_under_a_foreign_mpirun_are_told_the_right_one(tmp_path: Path
     mpirun.touch(0o755)
     libmpi = str(tmp_path / "lib" / "libmpi.so.40")
     with pytest.raises(LaunchError) as error:
-        check_world(detect(MPICH), 1, OPEN_MPI_SAYS, ["python", "train.py"], libmpi)
+        check_world(detect_launcher(MPICH), 1, OPEN_MPI_SAYS, ["python", "train.py"], libmpi)
     assert f"{mpirun} -n 3 python train.py" in str(error.value)
     assert "(library: Open MPI v5.0.11)" in str(error.value)
     with pytest.raises(LaunchError, match="the mpirun of MPICH -n 3"):
-        check_world(detect(OPEN_MPI), 1, MPICH_SAYS, ["x.py"], "/nowhere/lib/libmpi.so")
+        check_world(detect_launcher(OPEN_MPI), 1, MPICH_SAYS, ["x.py"], "/nowhere/lib/libmpi.so")
 
 
 def test_the_right_world_passes() -> None:
-    check_world(detect(SRUN), 3, OPEN_MPI_SAYS)
+    check_world(detect_launcher(SRUN), 3, OPEN_MPI_SAYS)
     check_world(None, 1, OPEN_MPI_SAYS)
 
 
 def test_a_foreign_library_is_seen_before_mpi_starts() -> None:
     with pytest.raises(LaunchError, match="mpirun of Open MPI started this rank"):
-        check_library(detect(OPEN_MPI), MPICH_SAYS)
+        check_library(detect_launcher(OPEN_MPI), MPICH_SAYS)
     with pytest.raises(LaunchError, match="mpirun of MPICH started this rank"):
-        check_library(detect(MPICH), OPEN_MPI_SAYS)
+        check_library(detect_launcher(MPICH), OPEN_MPI_SAYS)
     for place, says in [(OPEN_MPI, OPEN_MPI_SAYS), (MPICH, "Intel(R) MPI"), (SRUN, MPICH_SAYS)]:
-        check_library(detect(place), says)
+        check_library(detect_launcher(place), says)
 
 
 class Machine:
@@ -199,9 +199,9 @@ class Machine:
     def ask(self, argv: Sequence[str], env: Mapping[str, str]) -> str:
         return self.plugins if argv[1] == "--mpi=list" else self.says
 
-    def start(self, n: int, cores: int = 8, **environ: str) -> launcher_detection.Start:
+    def start(self, n: int, cores: int = 8, **environ: str) -> launcher_detection.StartCommand:
         environ = {"PATH": "/usr/bin:/site/bin", **environ}
-        return command(n, ["p"], environ, cores=cores, which=self.which, ask=self.ask)
+        return start_command(n, ["p"], environ, cores=cores, which=self.which, ask=self.ask)
 
 
 VENV_MPIRUN = os.path.join(os.path.dirname(sys.executable), "mpirun")
@@ -278,8 +278,8 @@ def test_a_job_that_is_to_survive_is_started_by_mpirun_in_an_allocation_too() ->
     machine = Machine(VENV_MPIRUN, "/usr/bin/srun", says=OPEN_MPI_5)
     environ = {"PATH": "/usr/bin", "SLURM_JOB_ID": "7"}
     asked = {"cores": 8, "which": machine.which, "ask": machine.ask}
-    assert command(4, ["p"], environ, **asked).why.startswith("srun")
-    assert command(4, ["p"], environ, by_srun=False, **asked).argv[0] == VENV_MPIRUN
+    assert start_command(4, ["p"], environ, **asked).why.startswith("srun")
+    assert start_command(4, ["p"], environ, by_srun=False, **asked).argv[0] == VENV_MPIRUN
 
 
 def test_without_srun_or_its_plugin_mpirun_starts_them_and_says_so() -> None:
@@ -298,11 +298,13 @@ from hpcflow.launch import launcher_detection
 folder = pathlib.Path(tempfile.gettempdir(), f"ompi.{os.getpid()}")
 folder.mkdir()
 (folder / f"pmix.{os.uname().nodename}.tool").write_text("of a dead process")
-launcher_detection.command(1, ["true"]).become()
+launcher_detection.start_command(1, ["true"]).become()
 """
 
 
-@pytest.mark.skipif(launcher_detection.detect() is not None, reason="a job cannot start jobs")
+@pytest.mark.skipif(
+    launcher_detection.detect_launcher() is not None, reason="a job cannot start jobs"
+)
 def test_what_a_killed_mpirun_left_stops_none_that_gets_its_number(tmp_path: Path) -> None:
     env = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[1])}
     command = [sys.executable, "-c", LEFT_BY_A_KILLED_MPIRUN]
@@ -319,18 +321,20 @@ def test_an_mpich_without_pmix_is_told_before_it_aborts() -> None:
     pmix = {**SRUN, "PMIX_RANK": "1", "PMIX_NAMESPACE": "slurm.pmix.9.0"}
     argv = ["python", "train.py"]
     with pytest.raises(LaunchError) as error:
-        check_library(detect(pmix), MPICH_SAYS, argv, pmix)
+        check_library(detect_launcher(pmix), MPICH_SAYS, argv, pmix)
     assert "srun --mpi=pmi2 -n 3 python train.py" in str(error.value)
-    check_library(detect(pmix), MPICH_SAYS + "\nMPICH configure: --with-pmix=/usr", argv, pmix)
-    check_library(detect(pmix), OPEN_MPI_SAYS, argv, pmix)
-    check_library(detect({**pmix, **PMI2}), MPICH_SAYS, argv, {**pmix, **PMI2})
+    check_library(
+        detect_launcher(pmix), MPICH_SAYS + "\nMPICH configure: --with-pmix=/usr", argv, pmix
+    )
+    check_library(detect_launcher(pmix), OPEN_MPI_SAYS, argv, pmix)
+    check_library(detect_launcher({**pmix, **PMI2}), MPICH_SAYS, argv, {**pmix, **PMI2})
 
 
 @pytest.mark.mpi
 def test_the_table_agrees_with_mpi() -> None:
     from mpi4py import MPI
 
-    place, world = detect(), MPI.COMM_WORLD
+    place, world = detect_launcher(), MPI.COMM_WORLD
     assert place is not None
     assert (place.rank, place.size) == (world.rank, world.size)
     node = world.Split_type(MPI.COMM_TYPE_SHARED)
@@ -349,7 +353,7 @@ def test_the_table_agrees_with_mpi() -> None:
     ],
 )
 def test_survive_under_a_launcher_that_ends_all_is_refused(launcher: str, hint: str) -> None:
-    place = Launch(1, 4, 1, 2, launcher)
+    place = LaunchedRank(1, 4, 1, 2, launcher)
     with pytest.raises(LaunchError, match="ends all ranks with the first that dies") as caught:
         check_survive(place, ["python", "train.py"], {})
     assert str(caught.value.hint).startswith(hint)

@@ -46,7 +46,7 @@ TURN = """
 import sys, time
 from pathlib import Path
 from hpcflow.platform import file_locks
-with file_locks.turn("kernels", Path(sys.argv[1])):
+with file_locks.build_turn("kernels", Path(sys.argv[1])):
     print("has its turn", flush=True)
     sys.stdin.read()
 """
@@ -101,7 +101,7 @@ def holds(path: Path) -> bool:
 def test_the_folder_and_its_files_are_this_users_alone(temp: Path, own: Path) -> None:
     before = os.umask(0)
     try:
-        with file_locks.turn("kernels", own):
+        with file_locks.build_turn("kernels", own):
             (lock,) = file_locks.folder().iterdir()
             assert holds(lock)
     finally:
@@ -117,7 +117,7 @@ def test_another_user_who_holds_all_names_delays_nothing(
     start = time.monotonic()
     with child(SQUATS, file_locks.folder(), user=NOBODY):
         since = time.monotonic()
-        with file_locks.turn("kernels", own):
+        with file_locks.build_turn("kernels", own):
             (lock,) = own.iterdir()
             assert holds(lock), "the own processes of the node still wait for each other"
         assert time.monotonic() - since < file_locks.SAY_S
@@ -128,13 +128,13 @@ def test_another_user_who_holds_all_names_delays_nothing(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for a second user")
 def test_another_user_cannot_hold_a_lock_of_ours(temp: Path, own: Path) -> None:
-    with file_locks.turn("kernels", own):
+    with file_locks.build_turn("kernels", own):
         pass
     (lock,) = file_locks.folder().iterdir()
     with pytest.raises(AssertionError), child(HOLDS, lock, user=NOBODY):
         pass  # it printed nothing, for it could not open the file
     os.chown(lock, NOBODY, NOBODY)  # as if it had been put there
-    with file_locks.turn("kernels", own):
+    with file_locks.build_turn("kernels", own):
         assert not holds(lock) and holds(next(own.iterdir()))
 
 
@@ -158,7 +158,7 @@ def test_what_stands_in_the_place_of_locks_is_not_used(
     else:
         (place / "kernels.lock").mkdir(mode=0o700, parents=True)
         place.chmod(0o700)
-    with file_locks.turn("kernels", own):
+    with file_locks.build_turn("kernels", own):
         assert holds(next(own.iterdir()))
     assert list(victim.iterdir()) == []
     assert len(caplog.records) == 1 and caplog.records[0].levelno == logging.WARNING
@@ -170,7 +170,7 @@ def test_without_any_lock_each_goes_on_and_says_so(
 ) -> None:
     file_locks.folder().write_text("")
     own.chmod(0o777)
-    with file_locks.turn("kernels", own):
+    with file_locks.build_turn("kernels", own):
         pass
     assert list(own.iterdir()) == []
     assert [str(place) in caplog.text for place in (file_locks.folder(), own)] == [True, True]
@@ -184,7 +184,7 @@ def test_a_file_system_without_locks_is_no_lock_that_is_held(
 
     monkeypatch.setattr(file_locks.fcntl, "flock", none)
     since = time.monotonic()
-    with file_locks.turn("kernels", own):
+    with file_locks.build_turn("kernels", own):
         assert time.monotonic() - since < file_locks.SAY_S
     assert "Function not implemented" in caplog.text
 
@@ -198,7 +198,7 @@ def test_a_wait_says_once_for_which_process(
     with child(TURN, own) as job:
         job.send_signal(signal.SIGSTOP)
         since = time.monotonic()
-        with file_locks.turn("kernels", own):
+        with file_locks.build_turn("kernels", own):
             assert 0.6 <= time.monotonic() - since < 30
         told = [record.getMessage() for record in caplog.records]
         assert len(told) == 2
@@ -208,11 +208,11 @@ def test_a_wait_says_once_for_which_process(
         levels = [record.levelno for record in caplog.records]
         assert levels == [logging.INFO, logging.WARNING] and "goes on without" in told[1]
         since = time.monotonic()
-        with file_locks.turn("kernels", own):  # nobody waits twice in vain for one process
+        with file_locks.build_turn("kernels", own):  # nobody waits twice in vain for one process
             assert time.monotonic() - since < 0.6
         assert len(caplog.records) == 2
     with child(TURN, own) as other:  # it is another that has the lock now
-        with file_locks.turn("kernels", own):
+        with file_locks.build_turn("kernels", own):
             pass
         assert f"process {other.pid}" in caplog.records[-1].getMessage()
 
@@ -235,7 +235,7 @@ def test_who_waits_alone_waits_on_and_says_for_whom(
         before = signal.signal(signal.SIGALRM, end)
         signal.setitimer(signal.ITIMER_REAL, 1.0)
         try:
-            with file_locks.alone(path, "the copy of x.h5") as notes:
+            with file_locks.exclusive(path, "the copy of x.h5") as notes:
                 assert time.monotonic() >= ends
                 assert os.pread(notes, file_locks.NOTE_BYTES, 0) == b"0" * file_locks.NOTE_BYTES
         finally:
@@ -249,7 +249,7 @@ def test_who_waits_alone_waits_on_and_says_for_whom(
 def test_who_dies_lets_the_next_one_in(temp: Path, own: Path) -> None:
     with child(TURN, own):
         assert holds(file_locks.folder() / "kernels.lock")
-    with file_locks.turn("kernels", own):
+    with file_locks.build_turn("kernels", own):
         said = (file_locks.folder() / "kernels.lock").read_bytes()[file_locks.NOTE_BYTES :].decode()
     assert f"process {os.getpid()} " in said
 
@@ -268,7 +268,7 @@ def test_a_board_in_a_folder_of_others_is_not_used(tmp_path: Path, how: str) -> 
     else:
         place.mkdir()
         place.chmod(0o777)
-    board = rank_logging.Board(str(place), 0)
+    board = rank_logging.SharedLineBoard(str(place), 0)
     path = Path(board._path("a line"))
     path.symlink_to(tmp_path / "precious")
     assert board.is_first("a line", 0.0) and board.is_first("another", 0.0)

@@ -32,7 +32,7 @@ def finish_lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 
 def test_equal_lines_are_one_with_their_count(capsys: pytest.CaptureFixture[str]) -> None:
-    rank_logging.set_up(3, 8)
+    rank_logging.set_up_logging(3, 8)
     for _ in range(1022):
         rank_logging.logger.warning("the disk is slow")
     rank_logging.logger.warning("another")
@@ -41,7 +41,7 @@ def test_equal_lines_are_one_with_their_count(capsys: pytest.CaptureFixture[str]
         "hpcflow [3/8] another",
         "hpcflow [3/8] the disk is slow  (x 1,022)",
     ]
-    assert rank_logging.warned() == {"the disk is slow": 1022, "another": 1}
+    assert rank_logging.warning_counts() == {"the disk is slow": 1022, "another": 1}
 
 
 def test_after_the_window_a_line_is_told_anew(
@@ -49,7 +49,7 @@ def test_after_the_window_a_line_is_told_anew(
 ) -> None:
     clock = [0.0]
     monkeypatch.setattr(rank_logging.time, "monotonic", lambda: clock[0])
-    rank_logging.set_up(0, 1)
+    rank_logging.set_up_logging(0, 1)
     for now in (0, 1, 2, 11, 12):
         clock[0] = float(now)
         rank_logging.logger.info("slow")
@@ -65,7 +65,7 @@ def test_after_the_window_a_line_is_told_anew(
 def test_rank_0_speaks_at_info_others_at_warning(
     rank: int, said: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rank_logging.set_up(rank, 2)
+    rank_logging.set_up_logging(rank, 2)
     rank_logging.logger.debug("debug")
     rank_logging.logger.info("info")
     rank_logging.logger.warning("warning")
@@ -73,21 +73,21 @@ def test_rank_0_speaks_at_info_others_at_warning(
 
 
 def test_a_rank_that_fails_writes_its_last_lines(tmp_path: pathlib.Path) -> None:
-    rank_logging.set_up(5, 8, str(tmp_path / "run"))
+    rank_logging.set_up_logging(5, 8, str(tmp_path / "run"))
     for number in range(300):
         rank_logging.logger.debug("line %d", number)
     assert not (tmp_path / "run").exists()
-    rank_logging.on_failure("ValueError: no\n")
+    rank_logging.write_last_lines("ValueError: no\n")
     lines = (tmp_path / "run" / "rank-5.log").read_text().splitlines()
-    assert len(lines) == rank_logging.KEPT + 1
+    assert len(lines) == rank_logging.MAX_RECENT_LINES + 1
     assert lines[0].endswith("DEBUG line 100") and lines[-1] == "ValueError: no"
 
 
 def test_on_request_every_line_is_in_the_file(tmp_path: pathlib.Path) -> None:
-    rank_logging.set_up(5, 8, str(tmp_path), log_files=True)
+    rank_logging.set_up_logging(5, 8, str(tmp_path), log_files=True)
     for number in range(300):
         rank_logging.logger.debug("line %d", number)
-    rank_logging.on_failure("ValueError: no\n")
+    rank_logging.write_last_lines("ValueError: no\n")
     lines = (tmp_path / "rank-5.log").read_text().splitlines()
     assert len(lines) == 301 and lines[-1] == "ValueError: no"
 
@@ -96,8 +96,8 @@ def test_without_a_run_directory_a_failure_writes_no_file(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    rank_logging.set_up(0, 1)
-    rank_logging.on_failure("ValueError: no")
+    rank_logging.set_up_logging(0, 1)
+    rank_logging.write_last_lines("ValueError: no")
     assert not list(tmp_path.iterdir())
 
 
@@ -105,18 +105,18 @@ def test_warnings_of_all_ranks_are_told_once() -> None:
     told = [{"slow": 1} for _ in range(1024)]
     told[17] = {"slow": 1, "odd": 2}
     told[3] = {}
-    assert rank_logging.together(told) == {
+    assert rank_logging.merge_warnings(told) == {
         "slow": "x 1,023, ranks 0-2, 4-1023",
         "odd": "x 2, rank 17",
     }
 
 
-def boards(folder: pathlib.Path, ranks: int, nodes: int) -> list[rank_logging.Board]:
+def boards(folder: pathlib.Path, ranks: int, nodes: int) -> list[rank_logging.SharedLineBoard]:
     """A board for each rank, in a folder for each node, and one folder above them."""
     above = f"{folder}/all" if nodes > 1 else None
     return [
-        rank_logging.Board(
-            f"{folder}/{r % nodes}", r, rank_logging.Board(above, r) if above else None
+        rank_logging.SharedLineBoard(
+            f"{folder}/{r % nodes}", r, rank_logging.SharedLineBoard(above, r) if above else None
         )
         for r in range(ranks)
     ]
@@ -129,18 +129,23 @@ def test_a_thousand_ranks_that_say_the_same_are_told_once(
     made = boards(tmp_path, 1024, nodes)
     speakers = [board for r, board in enumerate(made) if r not in (5, 900)]
     assert sum(board.is_first("slow", 0.0) for board in speakers) == 1
-    assert made[7].more("slow", 3)
+    assert made[7].add_repetitions("slow", 3)
     assert made[900].is_first("odd", 1.0), "another line is its own"
-    assert not [line for board in made for line in board.told(rank_logging.FOLD_S - 1)], "too early"
+    assert not [line for board in made for line in board.due_lines(rank_logging.FOLD_S - 1)], (
+        "too early"
+    )
     late = rank_logging.FOLD_S + rank_logging.LET_NODES_TELL_S
     told = [
-        line for now in (rank_logging.FOLD_S, late) for board in made for line in board.told(now)
+        line
+        for now in (rank_logging.FOLD_S, late)
+        for board in made
+        for line in board.due_lines(now)
     ]
     said = [r for r in range(1024) if r not in (5, 900)]
     assert told == [("slow", 1025, said)], "what one rank said once needs no second line"
     assert sum(board.is_first("slow", 99.0) for board in made) == 1, "later it is told anew"
     for board in made * 2:
-        list(board.told(float("inf")))
+        list(board.due_lines(float("inf")))
     assert not any(path.is_file() for path in tmp_path.rglob("*")), "nothing is left"
 
 
@@ -149,7 +154,9 @@ def test_a_board_that_cannot_be_written_silences_nobody(tmp_path: pathlib.Path) 
     assert all(board.is_first("slow", 0.0) for board in boards(tmp_path, 3, 1))
 
 
-@pytest.mark.skipif(launcher_detection.detect() is not None, reason="a job cannot start jobs")
+@pytest.mark.skipif(
+    launcher_detection.detect_launcher() is not None, reason="a job cannot start jobs"
+)
 def test_ranks_of_a_job_warn_once_and_each_file_has_all(tmp_path: pathlib.Path) -> None:
     script = tmp_path / "warns.py"
     script.write_text(
@@ -176,13 +183,15 @@ def test_ranks_of_a_job_warn_once_and_each_file_has_all(tmp_path: pathlib.Path) 
 
 
 def test_a_handler_set_up_twice_prints_once(capsys: pytest.CaptureFixture[str]) -> None:
-    rank_logging.set_up(0, 1)
-    rank_logging.set_up(0, 1)
+    rank_logging.set_up_logging(0, 1)
+    rank_logging.set_up_logging(0, 1)
     rank_logging.logger.log(logging.WARNING, "one")
     assert finish_lines(capsys) == ["hpcflow one"]
 
 
-@pytest.mark.skipif(launcher_detection.detect() is not None, reason="a job cannot start jobs")
+@pytest.mark.skipif(
+    launcher_detection.detect_launcher() is not None, reason="a job cannot start jobs"
+)
 def test_the_rank_that_raised_leaves_its_log(tmp_path: pathlib.Path) -> None:
     script = tmp_path / "fails.py"
     script.write_text(
@@ -211,12 +220,14 @@ with hf.train.TrainingSession() as sess:
 """
 
 
-@pytest.mark.skipif(launcher_detection.detect() is not None, reason="a job cannot start jobs")
+@pytest.mark.skipif(
+    launcher_detection.detect_launcher() is not None, reason="a job cannot start jobs"
+)
 def test_the_chief_is_heard_where_rank_0_serves(tmp_path: pathlib.Path) -> None:
     (tmp_path / "train.py").write_text(SERVED)
     serve = '[ "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" = 0 ] && export HPCFLOW_SERVE=1'
     line = f"{serve}; exec {sys.executable} -m hpcflow run train.py"
-    start = launcher_detection.command(3, ["sh", "-c", line])
+    start = launcher_detection.start_command(3, ["sh", "-c", line])
     environ = {**start.env, "PYTHONPATH": str(ROOT), "HPCFLOW_DEFAULT_CHECKPOINTS": "saved"}
     done = subprocess.run(
         start.argv, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=100

@@ -42,7 +42,7 @@ SCRIPT = """
                 print("STEP", session.steps, flush=True)
 """
 pytestmark = pytest.mark.skipif(
-    launcher_detection.detect() is not None, reason="a job cannot start jobs"
+    launcher_detection.detect_launcher() is not None, reason="a job cannot start jobs"
 )
 
 
@@ -83,7 +83,10 @@ class Job:
 
     def saved(self) -> list[int]:
         """The steps of the checkpoints."""
-        return [found.facts["step"] for found in checkpoint_directory.find(self.where / "saved")]
+        return [
+            found.facts["step"]
+            for found in checkpoint_directory.find_checkpoints(self.where / "saved")
+        ]
 
 
 def runs(pid: int) -> bool:
@@ -211,14 +214,14 @@ def test_a_rank_that_hangs_at_the_end_is_named_and_ends_the_job(tmp_path):
     script = """
         import os, signal
         import hpcflow as hf
-        from hpcflow.runtime.job.rank_monitoring import Watching
+        from hpcflow.runtime.job.rank_monitoring import RankMonitoring
 
-        def ends(watching, end=Watching.end):
+        def ends(watching, end=RankMonitoring.end):
             end(watching)
             if session.context.rank == 1:
                 os.kill(os.getpid(), signal.SIGSTOP)
 
-        Watching.end = ends
+        RankMonitoring.end = ends
         count = hf.train.get_or_create_global_step().assign_add(1)
         with hf.train.TrainingSession() as session:
             session.run(count)

@@ -13,7 +13,7 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import GradientError
-from hpcflow.graph.op_registry import NoGrad, op, rows
+from hpcflow.graph.op_registry import NoGrad, all_ops, op
 
 NONE, REFUSED, REAL = "None", "LookupError", "a gradient"
 
@@ -189,7 +189,7 @@ QueueIsClosed QueueSize"""
 
 
 def test_the_rows_through_which_none_goes() -> None:
-    silent = {n for n, row in rows().items() if isinstance(row.grad, NoGrad) and row.grad.none}
+    silent = {n for n, row in all_ops().items() if isinstance(row.grad, NoGrad) and row.grad.none}
     assert silent == {*SILENT.split(), *HANDLES.split()}
 
 
@@ -204,7 +204,7 @@ def test_an_own_op_that_was_said_to_have_none() -> None:
         hf.NotDifferentiable("Blunt")
         assert hf.gradients(y, x) == [None]
     finally:
-        del rows()["Blunt"]
+        del all_ops()["Blunt"]
 
 
 def test_a_rule_may_say_it_of_one_input(caplog: pytest.LogCaptureFixture) -> None:
@@ -223,4 +223,4 @@ def test_a_rule_may_say_it_of_one_input(caplog: pytest.LogCaptureFixture) -> Non
         assert line.startswith("no gradient goes through 'half' (made at")
         assert "test_no_gradient.py" in line and line.endswith("nobody knows")
     finally:
-        del rows()["Half"]
+        del all_ops()["Half"]

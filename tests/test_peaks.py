@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hpcflow.kernels import roofline_peaks
-from hpcflow.kernels.roofline_peaks import Peaks
+from hpcflow.kernels.roofline_peaks import RooflinePeaks
 from tests.runtime.test_gpu import GpuModule
 
 
@@ -77,7 +77,7 @@ def test_a_gpu_is_waited_for():
 
 
 def test_a_share_is_that_of_the_nearer_peak():
-    found = Peaks({"float32": 100e9, "float64": 50e9}, 10e9, 2)
+    found = RooflinePeaks({"float32": 100e9, "float64": 50e9}, 10e9, 2)
     assert found.share(50e9, 1e9, 1.0, "float32") == 0.5  # computes
     assert found.share(1e9, 8e9, 1.0, "float32") == 0.8  # moves
     assert found.share(50e9, 0, 2.0, "float64") == 0.5
@@ -88,22 +88,22 @@ def test_a_share_is_that_of_the_nearer_peak():
 
 def test_they_are_measured_once(tmp_path):
     file = tmp_path / "profile" / "peaks.json"
-    made = Peaks({"float32": 3.0}, 4.0, 1)
-    assert roofline_peaks.kept(file, lambda: made) == made
+    made = RooflinePeaks({"float32": 3.0}, 4.0, 1)
+    assert roofline_peaks.cached_peaks(file, lambda: made) == made
 
     def never():
         raise AssertionError("measured again")
 
-    assert roofline_peaks.kept(file, never) == made
+    assert roofline_peaks.cached_peaks(file, never) == made
     facts = {"flops": {"float32": 3.0}, "nbytes": 4.0, "threads": 1, "device": "cpu"}
     wrong = [{"flops": {}}, {"flops": 3.0}, {"flops": {"float32": "3"}}, {"nbytes": 0.0}]
     for i, text in enumerate(["{", "[]", "null", *(json.dumps({**facts, **w}) for w in wrong)]):
         file.write_text(text)
-        other = Peaks({"float32": 5.0 + i}, 6.0, 1)
+        other = RooflinePeaks({"float32": 5.0 + i}, 6.0, 1)
         assert (
-            roofline_peaks.kept(file, lambda other=other: other)
+            roofline_peaks.cached_peaks(file, lambda other=other: other)
             == other
-            == roofline_peaks.kept(file, never)
+            == roofline_peaks.cached_peaks(file, never)
         )
     assert [path.name for path in file.parent.iterdir()] == ["peaks.json"]
 

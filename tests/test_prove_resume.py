@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import hpcflow as hf
-from hpcflow.checkpoint.checkpoint_reader import Saved
-from hpcflow.checkpoint.compare_checkpoints import Difference
+from hpcflow.checkpoint.checkpoint_reader import SavedCheckpoint
+from hpcflow.checkpoint.compare_checkpoints import CheckpointDifference
 from hpcflow.cli.prove_resume import differences, reasons, rows
 from tests.runtime.ranks import run_ranks
 
@@ -97,7 +97,7 @@ def test_what_says_nothing_is_told(
     assert code == 2 and says in err, out + err
 
 
-def saved(folder: Path, value: list[float], **more: Any) -> Saved:
+def saved(folder: Path, value: list[float], **more: Any) -> SavedCheckpoint:
     """A checkpoint of one variable."""
 
     def body(context: Any) -> Path:
@@ -109,7 +109,7 @@ def saved(folder: Path, value: list[float], **more: Any) -> Saved:
         session.run(set_it, {x: value})
         return Path(hf.train.Saver([v]).save(session, folder, 1))
 
-    found = Saved(run_ranks(1, body)[0])
+    found = SavedCheckpoint(run_ranks(1, body)[0])
     found.facts.update(more)
     return found
 
@@ -128,8 +128,8 @@ def test_draws_that_differ_between_ranks_alone_differ(tmp_path: Path) -> None:
 
 
 def test_reasons(tmp_path: Path) -> None:
-    value = Difference("w", "values", "1 of 2 differ")
-    place = Difference("dataset 0", "position", "epoch 1 and 2")
+    value = CheckpointDifference("w", "values", "1 of 2 differ")
+    place = CheckpointDifference("dataset 0", "position", "epoch 1 and 2")
     server = saved(tmp_path / "a", [1.0], sync="async", position=[{}])
     (said,) = reasons(server, [value], [value])
     assert "sync=async" in said and "--sync all" in said
@@ -143,5 +143,5 @@ def test_reasons(tmp_path: Path) -> None:
 
 
 def test_the_first_that_differ_are_shown() -> None:
-    found = [Difference(f"v{i}", "values", "1 of 2 differ") for i in range(8)]
+    found = [CheckpointDifference(f"v{i}", "values", "1 of 2 differ") for i in range(8)]
     assert len(rows(found)) == 6 and rows(found)[-1] == "  ... 3 more"

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.runtime.job.job_membership import use
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.job_membership import use_context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.settings import Settings
 from tests.runtime.ranks import run_ranks
 
@@ -31,7 +31,10 @@ def script(tmp_path: Path) -> Path:
 
 
 def test_its_script_trains_and_writes_what_it_says(script: Path) -> None:
-    with use(Context(Settings(run_dir=str(script.parent), random_seed=1))), hf.Graph().as_default():
+    with (
+        use_context(RankContext(Settings(run_dir=str(script.parent), random_seed=1))),
+        hf.Graph().as_default(),
+    ):
         names = runpy.run_path(str(script))
     result = json.loads((script.parent / "result.json").read_text())
     assert result["steps"] == [400] and result["samples"] == [20_000]
@@ -44,7 +47,7 @@ def test_its_script_trains_and_writes_what_it_says(script: Path) -> None:
 
 @pytest.mark.parametrize("servers", [0, 1])
 def test_its_script_runs_on_ranks(script: Path, servers: int) -> None:
-    def body(context: Context) -> float:
+    def body(context: RankContext) -> float:
         return float(runpy.run_path(str(script))["cost"])
 
     costs = run_ranks(4, body, ps=servers, run_dir=str(script.parent), random_seed=1)

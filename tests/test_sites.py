@@ -39,7 +39,7 @@ with hf.train.TrainingSession() as sess, hf.train.Progress(data, 1) as progress:
 MOST_PACKED, MOST_UNPACKED = 60, 350  # files of ours that a rank opens before its first step
 
 pytestmark = pytest.mark.skipif(
-    launcher_detection.detect() is not None, reason="a job cannot start jobs"
+    launcher_detection.detect_launcher() is not None, reason="a job cannot start jobs"
 )
 
 
@@ -48,7 +48,7 @@ def environ(**more: str) -> dict[str, str]:
 
 
 def on_ranks(n: int, program: list[str], **more: str) -> subprocess.CompletedProcess[str]:
-    start = launcher_detection.command(n, program)
+    start = launcher_detection.start_command(n, program)
     env = {**start.env, "PYTHONPATH": str(ROOT), **more}
     return subprocess.run(start.argv, env=env, capture_output=True, text=True, timeout=220)
 

@@ -11,7 +11,14 @@ from pathlib import Path
 import pytest
 
 from hpcflow.errors import HpcflowError
-from hpcflow.platform.cpu_threads import CHOSEN, SPIN_COUNT, VARIABLES, Cores, find_cores, set_up
+from hpcflow.platform.cpu_threads import (
+    CHOSEN,
+    SPIN_COUNT,
+    VARIABLES,
+    CpuCores,
+    find_cores,
+    set_up_threads,
+)
 
 ROOT = Path(__file__).parent.parent
 
@@ -35,66 +42,66 @@ def numpy_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("cores", "local_size", "threads"),
     [
-        (Cores(64, 64, 64), 1, 64),  # alone on the node
-        (Cores(64, 64, 64), 4, 16),  # four ranks, none bound
-        (Cores(64, 64, 64), 3, 21),
-        (Cores(16, 64, 64), 4, 16),  # four ranks, each bound to its quarter
-        (Cores(32, 64, 64), 8, 8),  # eight ranks bound to two sockets
-        (Cores(16, 16, 64), 4, 4),  # a container or a job with 16 CPUs, shared by four ranks
-        (Cores(2, 2, 2), 4, 1),  # more ranks than cores
-        (Cores(128, 128, 128, siblings=2), 4, 16),  # hyper-threads do not help BLAS
+        (CpuCores(64, 64, 64), 1, 64),  # alone on the node
+        (CpuCores(64, 64, 64), 4, 16),  # four ranks, none bound
+        (CpuCores(64, 64, 64), 3, 21),
+        (CpuCores(16, 64, 64), 4, 16),  # four ranks, each bound to its quarter
+        (CpuCores(32, 64, 64), 8, 8),  # eight ranks bound to two sockets
+        (CpuCores(16, 16, 64), 4, 4),  # a container or a job with 16 CPUs, shared by four ranks
+        (CpuCores(2, 2, 2), 4, 1),  # more ranks than cores
+        (CpuCores(128, 128, 128, siblings=2), 4, 16),  # hyper-threads do not help BLAS
     ],
 )
-def test_a_rank_gets_its_share_of_the_cores(cores: Cores, local_size: int, threads: int) -> None:
+def test_a_rank_gets_its_share_of_the_cores(cores: CpuCores, local_size: int, threads: int) -> None:
     environ = rank(local_size)
-    chosen = set_up(environ, cores)
+    chosen = set_up_threads(environ, cores)
     assert chosen.threads == threads and chosen.warning is None
     assert {environ[name] for name in VARIABLES} == {str(threads)}
 
 
 def test_the_users_values_are_honoured() -> None:
     environ = rank(4, OMP_NUM_THREADS="3")
-    assert set_up(environ, Cores(64, 64, 64)).threads == 3
+    assert set_up_threads(environ, CpuCores(64, 64, 64)).threads == 3
     assert {environ[name] for name in VARIABLES} == {"3"}
     environ = rank(4, MKL_NUM_THREADS="5", OMP_NUM_THREADS="2,1")
-    assert "OMP_NUM_THREADS" in set_up(environ, Cores(64, 64, 64)).why
+    assert "OMP_NUM_THREADS" in set_up_threads(environ, CpuCores(64, 64, 64)).why
     assert environ["OMP_NUM_THREADS"] == "2,1" and environ["MKL_NUM_THREADS"] == "5"
     assert environ["OPENBLAS_NUM_THREADS"] == "2"
 
 
 def test_hpcflow_threads_counts_before_all_others() -> None:
     environ = rank(4, HPCFLOW_THREADS="7", OMP_NUM_THREADS="3")
-    assert set_up(environ, Cores(64, 64, 64)).threads == 7
+    assert set_up_threads(environ, CpuCores(64, 64, 64)).threads == 7
     assert {environ[name] for name in VARIABLES} == {"7"}
-    assert set_up(rank(4, HPCFLOW_THREADS="0"), Cores(64, 64, 64)).threads == 16
+    assert set_up_threads(rank(4, HPCFLOW_THREADS="0"), CpuCores(64, 64, 64)).threads == 16
 
 
 @pytest.mark.parametrize("name", ["HPCFLOW_THREADS", "OMP_NUM_THREADS"])
 def test_a_value_that_is_no_number_is_an_error(name: str) -> None:
     with pytest.raises(HpcflowError, match=name):
-        set_up({name: "many"}, Cores(4, 4, 4))
+        set_up_threads({name: "many"}, CpuCores(4, 4, 4))
 
 
 def test_what_was_chosen_here_is_chosen_anew_in_the_ranks_started_from_here() -> None:
     parent: dict[str, str] = {}
-    assert set_up(parent, Cores(8, 8, 8)).threads == 8
+    assert set_up_threads(parent, CpuCores(8, 8, 8)).threads == 8
     child = rank(4, **parent)
-    assert set_up(child, Cores(8, 8, 8)).threads == 2
+    assert set_up_threads(child, CpuCores(8, 8, 8)).threads == 2
     users: dict[str, str] = {"OMP_NUM_THREADS": "8"}
-    set_up(users, Cores(8, 8, 8))
+    set_up_threads(users, CpuCores(8, 8, 8))
     assert CHOSEN in users
-    assert set_up(rank(4, **users), Cores(8, 8, 8)).threads == 8
+    assert set_up_threads(rank(4, **users), CpuCores(8, 8, 8)).threads == 8
 
 
 def test_threads_of_libgomp_sleep_soon_unless_the_user_says_how_they_wait() -> None:
     environ = rank(4)
-    set_up(environ, Cores(64, 64, 64))
+    set_up_threads(environ, CpuCores(64, 64, 64))
     assert environ["GOMP_SPINCOUNT"] == str(SPIN_COUNT)
     environ = rank(4, GOMP_SPINCOUNT="7")
-    set_up(environ, Cores(64, 64, 64))
+    set_up_threads(environ, CpuCores(64, 64, 64))
     assert environ["GOMP_SPINCOUNT"] == "7"
     environ = rank(4, OMP_WAIT_POLICY="active")
-    set_up(environ, Cores(64, 64, 64))
+    set_up_threads(environ, CpuCores(64, 64, 64))
     assert "GOMP_SPINCOUNT" not in environ
 
 
@@ -130,25 +137,25 @@ def test_a_pool_that_waits_leaves_its_core_to_others() -> None:
 
 
 def test_one_core_of_many_warns_unless_it_was_asked_for() -> None:
-    one = Cores(1, 64, 64)
-    warning = set_up(rank(2), one).warning
+    one = CpuCores(1, 64, 64)
+    warning = set_up_threads(rank(2), one).warning
     assert warning is not None and "1 of the node's 64 CPUs" in warning
     assert "--bind-to none" in warning
     srun = {
         "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2",
         "SLURM_STEP_TASKS_PER_NODE": "2",
     }  # fmt: skip
-    assert "srun --cpus-per-task=32" in (set_up(dict(srun), one).warning or "")
+    assert "srun --cpus-per-task=32" in (set_up_threads(dict(srun), one).warning or "")
     for asked in ({"SLURM_CPUS_PER_TASK": "1"}, {"OMP_NUM_THREADS": "1"}, {"HPCFLOW_THREADS": "1"}):
-        assert set_up({**srun, **asked}, one).warning is None
-    assert set_up(rank(64), one).warning is None  # every core has its rank
-    assert set_up({}, Cores(1, 1, 1)).warning is None
+        assert set_up_threads({**srun, **asked}, one).warning is None
+    assert set_up_threads(rank(64), one).warning is None  # every core has its rank
+    assert set_up_threads({}, CpuCores(1, 1, 1)).warning is None
 
 
 def test_numpy_loaded_first_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "numpy", json)
-    assert "before hpcflow" in (set_up(rank(4), Cores(64, 64, 64)).warning or "")
-    assert set_up({}, Cores(64, 64, 64)).warning is None  # its own choice is the same
+    assert "before hpcflow" in (set_up_threads(rank(4), CpuCores(64, 64, 64)).warning or "")
+    assert set_up_threads({}, CpuCores(64, 64, 64)).warning is None  # its own choice is the same
 
 
 def test_slurms_share_bounds_the_cores() -> None:
@@ -164,7 +171,7 @@ starts = ("subprocess.", "os.fork", "os.posix_spawn", "os.system", "os.exec")
 sys.addaudithook(lambda event, args: started.append(event) if event.startswith(starts) else None)
 for _ in range(20):
     environ = dict(os.environ)
-    start = time.perf_counter(); chosen = cpu_threads.set_up(environ)
+    start = time.perf_counter(); chosen = cpu_threads.set_up_threads(environ)
     times.append(time.perf_counter() - start)
 print(json.dumps([chosen.threads, chosen.cores, min(times), started]))
 """

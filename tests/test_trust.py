@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from hpcflow.lowering.kernel_metadata import KernelInfo
-from hpcflow.lowering.python_codegen import generate
+from hpcflow.lowering.python_codegen import generate_code
 from hpcflow.plan.ir.program import Cluster
-from hpcflow.plan.serialization.partition_codec import decode, encode
+from hpcflow.plan.serialization.partition_codec import decode_partition, encode_partition
 from tests.plan.model import Net
 
 ROOT = Path(__file__).parent.parent
@@ -122,7 +122,7 @@ EVIL = "x\"\"\"'''\n\n    import os; os.system('touch evil')\n#{evil}\\"
 
 def test_names_in_a_plan_are_never_text_of_its_code() -> None:
     """A part whose nodes are called like statements compiles to the same code, but for texts."""
-    data = encode(Net().step(Cluster()).parts["/job:worker/task:0"])
+    data = encode_partition(Net().step(Cluster()).parts["/job:worker/task:0"])
     size = int.from_bytes(data[8:16], "little")
     told, blobs = json.loads(data[16 : 16 + size]), data[16 + size + -(16 + size) % 64 :]
     names = {node["name"] for node in told["nodes"]}
@@ -139,7 +139,8 @@ def test_names_in_a_plan_are_never_text_of_its_code() -> None:
     evil = start + bytes(-len(start) % 64) + blobs
     info = KernelInfo("new", (), False)
     sources = [
-        generate(decode(one), lambda node: info, check_numerics=True).source for one in (data, evil)
+        generate_code(decode_partition(one), lambda node: info, check_numerics=True).source
+        for one in (data, evil)
     ]
     kinds = [[type(node) for node in ast.walk(ast.parse(source))] for source in sources]
     assert kinds[0] == kinds[1] and len(kinds[0]) > 100

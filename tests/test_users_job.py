@@ -23,7 +23,9 @@ from tests.slurm.users import SCRIPT
 
 ROOT = Path(__file__).resolve().parent.parent
 pytestmark = [
-    pytest.mark.skipif(launcher_detection.detect() is not None, reason="a job cannot start jobs"),
+    pytest.mark.skipif(
+        launcher_detection.detect_launcher() is not None, reason="a job cannot start jobs"
+    ),
     pytest.mark.slow,
 ]
 # Of srun's options those that begin with -- stand before the program; SLURM itself is not there.
@@ -45,7 +47,7 @@ def folder() -> Iterator[Path]:
     where.chmod(0o755)
     (where / "jobs").symlink_to(ROOT / "jobs")
     (where / "train.py").write_text(SCRIPT)
-    start = launcher_detection.command(3, [])
+    start = launcher_detection.start_command(3, [])
     changed = {k: v for k, v in start.env.items() if os.environ.get(k) != v and k != "PATH"}
     env = " ".join(f"{name}={shlex.quote(value)}" for name, value in changed.items())
     tools = where / ".venv" / "bin"

@@ -51,7 +51,7 @@ def refused(parse: Parser, data: bytes) -> None:
     """Parse it, or have it refused by an error of ours."""
     try:
         parse(data)
-    except (HpcflowError, header_validation.Wrong):
+    except (HpcflowError, header_validation.InvalidHeader):
         pass
 
 
@@ -66,7 +66,7 @@ def words(data: bytes, then: Callable[[Any], Any]) -> None:
 
 def of_plans() -> tuple[bytes, Parser]:
     """A part of a plan, as ranks send it."""
-    return importlib.import_module("tests.plan.test_codec").GOOD, partition_codec.decode
+    return importlib.import_module("tests.plan.test_codec").GOOD, partition_codec.decode_partition
 
 
 def of_checkpoints() -> tuple[bytes, Parser]:
@@ -74,10 +74,10 @@ def of_checkpoints() -> tuple[bytes, Parser]:
     jobs = importlib.import_module("tests.checkpoint.jobs")
     with tempfile.TemporaryDirectory() as where:
         jobs.save_some(pathlib.Path(where), 1, ranks=2, rows=20)
-        (found,) = checkpoint_directory.find(pathlib.Path(where))
-        said = header_digests.read(checkpoint_directory.index_of(found.path))
+        (found,) = checkpoint_directory.find_checkpoints(pathlib.Path(where))
+        said = header_digests.read_user_block(checkpoint_directory.index_file(found.path))
     return json.dumps(said).encode(), lambda data: words(
-        data, lambda v: header_validation.check(v, 4096)
+        data, lambda v: header_validation.check_header(v, 4096)
     )
 
 

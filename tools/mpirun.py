@@ -9,7 +9,7 @@ from hpcflow.launch import launcher_detection
 
 def main(n: int, program: list[str]) -> None:
     """Become the launcher."""
-    start = launcher_detection.command(n, program)
+    start = launcher_detection.start_command(n, program)
     print(f"$ {' '.join(start.argv)}", file=sys.stderr, flush=True)
     start.become()
 

@@ -60,9 +60,9 @@ def run(op: str, test: Any) -> tuple[str, str, str, str]:
     from onnx.backend.test.runner import Runner, _normalize_tensor
 
     from hpcflow.onnx.backend import HpcflowBackend
-    from hpcflow.onnx.unsupported_operators import outside, why_not
+    from hpcflow.onnx.unsupported_operators import is_unsupported_model, why_not
 
-    if outside(test.model):
+    if is_unsupported_model(test.model):
         return op, test.name, "outside", ""
     reason = why_not(op, test.name)
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hpcflow
 import hpcflow.checkpoint.read_checkpoint_kernels  # noqa: F401 - has a kernel that is loaded when it is needed
-from hpcflow.graph.op_registry import NoGrad, OpDef, rows
+from hpcflow.graph.op_registry import NoGrad, OpDef, all_ops
 from hpcflow.kernels.kernel_registry import names
 
 HEAD = """# The op table
@@ -25,7 +25,7 @@ def main() -> None:
 
 def page() -> str:
     """The whole page."""
-    ops, kernels = rows(), names()
+    ops, kernels = all_ops(), names()
     return HEAD + "".join(_row(ops[name], name in kernels) for name in sorted(ops))
 
 

@@ -33,12 +33,12 @@ def _by_onednn(a: Any, b: Any, out: Any) -> list[Callable[[], object]]:
     import numpy as np
 
     from hpcflow.graph.static_shape import Spec
-    from hpcflow.kernels.kernel_registry import Node, choose, wish
+    from hpcflow.kernels.kernel_registry import KernelNode, choose_kernel, kernel_preferences
 
     specs = [Spec(x.dtype, x.shape) for x in (a, b, out)]
     attrs = {"transpose_a": False, "transpose_b": False}
-    node = Node("MatMul", attrs, specs[:2], specs[2:])
-    kernel = choose(node, "cpu", wish("onednn")).kernel
+    node = KernelNode("MatMul", attrs, specs[:2], specs[2:])
+    kernel = choose_kernel(node, "cpu", kernel_preferences("onednn")).kernel
     if kernel.provider != "onednn":
         return []
     run = kernel.make(np, node)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import ArgumentError, DTypeError, GradientError, ShapeError
-from hpcflow.graph.deprecated_arguments import also_takes
+from hpcflow.graph.deprecated_arguments import accepts_and_ignores
 from hpcflow.graph.dtypes import history, is_floating, resource, tensor_array
 from hpcflow.graph.function_body import depth
 from hpcflow.graph.graph import (
@@ -23,15 +23,15 @@ from hpcflow.graph.graph import (
     get_default_graph,
     user_line,
 )
-from hpcflow.graph.op_registry import NoGrad, lookup
+from hpcflow.graph.op_registry import NoGrad, lookup_op
 from hpcflow.graph.operator_overloads import OPERATORS
-from hpcflow.graph.static_shape import is_known, merge, show, size_of
+from hpcflow.graph.static_shape import is_known, merge_shapes, shape_text, size_of
 from hpcflow.ops.array.array_ops import reshape
 from hpcflow.ops.array.broadcast_ops import ones_like, zeros, zeros_like
 from hpcflow.ops.array.concat_split_ops import stack
 from hpcflow.ops.control_flow.control_dependencies import in_order
 from hpcflow.ops.math.arithmetic_ops import add_n
-from hpcflow.ops.shape_inference import one
+from hpcflow.ops.shape_inference import first_output
 from hpcflow.ops.variables.indexed_slices import IndexedSlices
 from hpcflow.ops.variables.row_list_ops import join_slices
 from hpcflow.platform.rank_logging import say_once
@@ -39,7 +39,7 @@ from hpcflow.platform.rank_logging import say_once
 Gradient = Tensor | IndexedSlices
 
 
-@also_takes("colocate_gradients_with_ops", "gate_gradients", "aggregation_method")
+@accepts_and_ignores("colocate_gradients_with_ops", "gate_gradients", "aggregation_method")
 def gradients(
     ys: Any,
     xs: Any,
@@ -63,10 +63,10 @@ def gradients(
 
     The results follow the control dependencies in force; the operations that compute them do not.
     """
-    zero = unconnected(unconnected_gradients) == UnconnectedGradients.ZERO
+    zero = as_unconnected_gradients(unconnected_gradients) == UnconnectedGradients.ZERO
     graph, found = get_default_graph(), free_gradients(ys, xs, grad_ys, name, stop_gradients)
     if zero:
-        found = [_zeros_of(x) if g is None else g for g, x in zip(found, _listed(xs), strict=True)]
+        found = [_zeros_of(x) if g is None else g for g, x in zip(found, _as_list(xs), strict=True)]
     return [_in_scope(graph, g) for g in found] if graph.is_ordering else found
 
 
@@ -77,7 +77,7 @@ class UnconnectedGradients(enum.Enum):
     ZERO = "zero"
 
 
-def unconnected(given: Any) -> UnconnectedGradients:
+def as_unconnected_gradients(given: Any) -> UnconnectedGradients:
     """The member for `given`, a member or its value."""
     try:
         return UnconnectedGradients(given)
@@ -108,25 +108,25 @@ def free_gradients(
     ys: Any, xs: Any, grad_ys: Any = None, name: str = "gradients", stop_gradients: Any = None
 ) -> list[Any]:
     """As `gradients`, without control dependencies."""
-    targets = [convert_to_tensor(y) for y in _listed(ys)]
-    sources = [_source(x) for x in _listed(xs)]
-    stops = {_source(t) for t in _listed(stop_gradients)}
+    targets = [convert_to_tensor(y) for y in _as_list(ys)]
+    sources = [_gradient_source(x) for x in _as_list(xs)]
+    stops = {_gradient_source(t) for t in _as_list(stop_gradients)}
     graph = get_default_graph()
     reached = _reached_from(sources, targets, stops)
     with graph.name_scope(name) as scope, graph.control_dependencies(None):
-        found = _Contributions()
-        for y, g in _seeds(targets, grad_ys):
+        found = _GradientContributions()
+        for y, g in _seed_gradients(targets, grad_ys):
             found.add(y, g)
         ops = {t.op for t in reached}
-        for op in sorted(ops, key=_place, reverse=True):
+        for op in sorted(ops, key=_creation_order, reverse=True):
             _backward(op, found, reached, stops, scope)
-        return [_with_shape(_asked_for(found.total(x), x), x) for x in sources]
+        return [_with_static_shape(_as_requested(found.total(x), x), x) for x in sources]
 
 
 OPERATORS["gradients"] = free_gradients  # gradients of function bodies call it
 
 
-@also_takes("colocate_gradients_with_ops", "gate_gradients", "aggregation_method")
+@accepts_and_ignores("colocate_gradients_with_ops", "gate_gradients", "aggregation_method")
 def hessians(ys: Any, xs: Any, name: str = "hessians") -> list[Tensor]:
     """The second derivatives of the sum of `ys` by the elements of each of `xs`.
 
@@ -136,10 +136,10 @@ def hessians(ys: Any, xs: Any, name: str = "hessians") -> list[Tensor]:
     graph = get_default_graph()
     found = []
     with graph.name_scope(name):
-        for x in _listed(xs):
+        for x in _as_list(xs):
             if not is_known(x.shape):
                 raise ShapeError(
-                    f"hessians needs known shapes; {x.name!r} has shape {show(x.shape)}",
+                    f"hessians needs known shapes; {x.name!r} has shape {shape_text(x.shape)}",
                     line=user_line(),
                     hint="use set_shape, or reshape to a known shape",
                 )
@@ -154,13 +154,13 @@ def hessians(ys: Any, xs: Any, name: str = "hessians") -> list[Tensor]:
     return found
 
 
-def _listed(given: Any) -> list[Any]:
+def _as_list(given: Any) -> list[Any]:
     if given is None:
         return []
     return list(given) if isinstance(given, (list, tuple)) else [given]
 
 
-def _source(x: Any) -> Tensor:
+def _gradient_source(x: Any) -> Tensor:
     """The tensor itself, or a variable's handle, which all reads of the variable take."""
     x = getattr(x, "handle", x)
     if not isinstance(x, Tensor):
@@ -168,7 +168,7 @@ def _source(x: Any) -> Tensor:
     return x
 
 
-def _place(op: Operation) -> tuple[int, int]:
+def _creation_order(op: Operation) -> tuple[int, int]:
     """The order of an operation among those of all graphs: a body follows the graphs around it."""
     return depth(op.graph), op.index
 
@@ -181,14 +181,14 @@ def _inputs(op: Operation) -> Sequence[Tensor]:
     return op.inputs
 
 
-def _carries(t: Tensor) -> bool:
+def _is_differentiable(t: Tensor) -> bool:
     """True if a gradient flows through `t`: floats, handles, TensorArrays, loop histories."""
     return is_floating(t.dtype) or t.dtype in (resource, tensor_array, history)
 
 
-def _seeds(targets: list[Tensor], grad_ys: Any) -> Iterator[tuple[Tensor, Tensor]]:
+def _seed_gradients(targets: list[Tensor], grad_ys: Any) -> Iterator[tuple[Tensor, Tensor]]:
     graph = get_default_graph()
-    given = _listed(grad_ys) or [None] * len(targets)
+    given = _as_list(grad_ys) or [None] * len(targets)
     if len(given) != len(targets):
         raise GradientError(f"grad_ys has {len(given)} entries, but ys has {len(targets)}")
     for y, g in zip(targets, given, strict=True):
@@ -204,7 +204,7 @@ def _seeds(targets: list[Tensor], grad_ys: Any) -> Iterator[tuple[Tensor, Tensor
             )
         with graph.beside(y.op):
             g = ones_like(y) if g is None else convert_to_tensor(g, y.dtype)
-        merge(g.shape, y.shape)
+        merge_shapes(g.shape, y.shape)
         yield y, g
 
 
@@ -219,14 +219,16 @@ def _reached_from(
         if op not in behind:
             behind.add(op)
             stack.extend(t.op for t in _inputs(op))
-    reached = {x: None for x in sources if _carries(x)}
-    for op in sorted(behind, key=_place):
+    reached = {x: None for x in sources if _is_differentiable(x)}
+    for op in sorted(behind, key=_creation_order):
         if any(t in reached and (t not in stops or t in sources) for t in _inputs(op)):
-            reached.update({t: None for t in op.outputs if _carries(t) and t not in stops})
+            reached.update(
+                {t: None for t in op.outputs if _is_differentiable(t) and t not in stops}
+            )
     return reached
 
 
-class _Contributions:
+class _GradientContributions:
     """The gradients that the consumers of each tensor have contributed so far."""
 
     def __init__(self) -> None:
@@ -244,10 +246,10 @@ class _Contributions:
         if len(parts) > 1:
             places = {(g.op.device, g.op.colocate): g.op for g in reversed(parts)}
             home = places.get((t.op.device, t.op.colocate), parts[0].op)
-            parts = self.parts[t] = [_sum(t, parts, home)]
+            parts = self.parts[t] = [_add_contributions(t, parts, home)]
         return parts[0] if parts else None
 
-    def whole(self, t: Tensor, why: str) -> Tensor | None:
+    def dense_total(self, t: Tensor, why: str) -> Tensor | None:
         """The sum as a dense tensor, for a gradient function that cannot take slices."""
         total = self.total(t)
         if isinstance(total, IndexedSlices):
@@ -256,7 +258,7 @@ class _Contributions:
         return total
 
 
-def _sum(t: Tensor, parts: Sequence[Gradient], where: Operation) -> Gradient:
+def _add_contributions(t: Tensor, parts: Sequence[Gradient], where: Operation) -> Gradient:
     if len(parts) == 1:
         return parts[0]
     rows = [g for g in parts if isinstance(g, IndexedSlices)]
@@ -264,7 +266,7 @@ def _sum(t: Tensor, parts: Sequence[Gradient], where: Operation) -> Gradient:
         if len(rows) == len(parts):
             return join_slices(rows)
         if t.dtype == tensor_array:
-            return one("TensorArrayAddN", [g for g in parts if isinstance(g, Tensor)])
+            return first_output("TensorArrayAddN", [g for g in parts if isinstance(g, Tensor)])
         why = "is added to dense gradients"
         return add_n([_dense(t, g, why) if isinstance(g, IndexedSlices) else g for g in parts])
 
@@ -273,14 +275,15 @@ def _dense(t: Tensor, rows: IndexedSlices, why: str) -> Tensor:
     """The gradient of `t` made dense. This is logged, since it may be a large table."""
     name = t.op.inputs[0].op.name if t.op.type == "ReadVariable" else t.op.name
     say_once(
-        f"the gradient of {name!r} {show(rows.shape)} (made at {t.op.line}) is sparse; it is made "
+        f"the gradient of {name!r} {shape_text(rows.shape)} (made at {t.op.line}) is sparse; it is "
+        "made "
         f"dense, since it {why}"
     )
     with get_default_graph().beside(rows.op):
         return rows.dense()
 
 
-def _asked_for(g: Gradient | None, x: Tensor) -> Gradient | None:
+def _as_requested(g: Gradient | None, x: Tensor) -> Gradient | None:
     """IndexedSlices for variables and reads of them; a dense tensor otherwise."""
     if isinstance(g, IndexedSlices) and x.dtype != resource and x.op.type != "ReadVariable":
         with get_default_graph().beside(g.op):
@@ -290,7 +293,7 @@ def _asked_for(g: Gradient | None, x: Tensor) -> Gradient | None:
 
 def _backward(
     op: Operation,
-    found: _Contributions,
+    found: _GradientContributions,
     reached: dict[Tensor, None],
     stops: set[Tensor],
     scope: str,
@@ -300,7 +303,9 @@ def _backward(
     if not any(wanted):
         return
     take = (
-        found.total if lookup(op.type).slices else lambda t: found.whole(t, f"is used by {op.type}")
+        found.total
+        if lookup_op(op.type).slices
+        else lambda t: found.dense_total(t, f"is used by {op.type}")
     )
     outputs = [None if t in stops else take(t) for t in op.outputs]
     if all(g is None for g in outputs):
@@ -310,9 +315,9 @@ def _backward(
         assert g is not None
         found.add(outer, g)
         return
-    rule = lookup(op.type).grad
+    rule = lookup_op(op.type).grad
     if isinstance(rule, NoGrad):
-        _without(op, rule, zip(_inputs(op), wanted, strict=True))
+        _refuse_missing_gradient(op, rule, zip(_inputs(op), wanted, strict=True))
         return
     graph = get_default_graph()  # not that of `op` inside a gradient function
     with graph.name_scope(f"{scope}{op.name}_grad/"), graph.beside(op):
@@ -326,12 +331,14 @@ def _backward(
         for t, needed, given in zip(op.inputs, wanted, grads, strict=True):
             g = given() if needed and callable(given) else given
             if isinstance(g, NoGrad):
-                _without(op, g, [(t, needed)])
+                _refuse_missing_gradient(op, g, [(t, needed)])
             elif needed and isinstance(g, (Tensor, IndexedSlices)):
                 found.add(t, g)
 
 
-def _without(op: Operation, why: NoGrad, inputs: Iterable[tuple[Tensor, bool]]) -> None:
+def _refuse_missing_gradient(
+    op: Operation, why: NoGrad, inputs: Iterable[tuple[Tensor, bool]]
+) -> None:
     """Raise for inputs that need a gradient but have none; with `none`, log floating ones.
 
     A handle, as that of a queue, has no gradient that could be missing.
@@ -349,14 +356,14 @@ def _without(op: Operation, why: NoGrad, inputs: Iterable[tuple[Tensor, bool]]) 
         say_once(f"no gradient goes through {op.name!r} (made at {op.line}): {why.reason}")
 
 
-def _with_shape(g: Gradient | None, x: Tensor) -> Gradient | None:
+def _with_static_shape(g: Gradient | None, x: Tensor) -> Gradient | None:
     """`g` with the known sizes of the shape of `x`."""
     if isinstance(g, Tensor) and x.dtype != resource and g.shape != x.shape:
         try:
             g.set_shape(x.shape)
         except ShapeError:
             raise ShapeError(
-                f"the gradient of {x.name!r} {show(x.shape)} has shape {show(g.shape)}",
+                f"the gradient of {x.name!r} {shape_text(x.shape)} has shape {shape_text(g.shape)}",
                 op=g.op.name,
                 hint="the gradient rule is wrong: please report it",
             ) from None

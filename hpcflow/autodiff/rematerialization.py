@@ -11,8 +11,8 @@ from hpcflow.errors import GradientError
 from hpcflow.graph.dtypes import is_floating
 from hpcflow.graph.function_body import last_name
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, get_default_graph
-from hpcflow.graph.op_registry import lookup
-from hpcflow.graph.static_shape import merge
+from hpcflow.graph.op_registry import lookup_op
+from hpcflow.graph.static_shape import merge_shapes
 from hpcflow.ops.custom_ops import with_gradient
 
 
@@ -33,14 +33,14 @@ def recompute(f: Callable[..., Any]) -> Callable[..., Any]:
         result = f(*args, **kwargs)
         several = isinstance(result, (list, tuple))
         outputs = [convert_to_tensor(y) for y in (result if several else [result])]
-        block = _Block(outputs, since)
+        block = _RecomputedBlock(outputs, since)
         made = with_gradient(outputs, block.inputs, block.gradients, "recompute")
         return type(result)(made) if several else made[0]
 
     return decorated
 
 
-class _Block:
+class _RecomputedBlock:
     """The repeatable operations since `since` that `outputs` depend on, and their inputs."""
 
     def __init__(self, outputs: Sequence[Tensor], since: int) -> None:
@@ -65,7 +65,7 @@ class _Block:
         given = [graph.adopt(t) for t in op.inputs[len(self.outputs) :]]
         pairs = [
             (again, g)
-            for again, g in zip(self.again(given, grads), grads, strict=True)
+            for again, g in zip(self.recompute(given, grads), grads, strict=True)
             if is_floating(again.dtype)
         ]
         if not pairs:
@@ -75,7 +75,7 @@ class _Block:
         found = iter(gradients(list(ys), floats, list(seeds), stop_gradients=floats))
         return [next(found) if is_floating(t.dtype) else None for t in given]
 
-    def again(self, given: Sequence[Tensor], after: Sequence[Tensor]) -> list[Tensor]:
+    def recompute(self, given: Sequence[Tensor], after: Sequence[Tensor]) -> list[Tensor]:
         """The outputs recomputed from `given`; none starts before all of `after`.
 
         These control dependencies also prevent merging with the forward operations: nodes are
@@ -95,10 +95,10 @@ class _Block:
                 copy = graph.create_op(op.type, inputs, op.attrs, last_name(op))
             new.add(copy)
             for mine, its in zip(copy.outputs, op.outputs, strict=True):
-                mine.shape = merge(mine.shape, its.shape)
+                mine.shape = merge_shapes(mine.shape, its.shape)
                 made[its] = mine
         return [made[y] for y in self.outputs]
 
 
 def _repeatable(op: Operation, since: int) -> bool:
-    return op.index >= since and op.type != "Const" and lookup(op.type).pure
+    return op.index >= since and op.type != "Const" and lookup_op(op.type).pure

@@ -14,16 +14,16 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from hpcflow.checkpoint.background_writer import Answer, done, in_thread
-from hpcflow.checkpoint.checkpoint_service import begin
-from hpcflow.checkpoint.participating_ranks import Team
-from hpcflow.checkpoint.save_checkpoint import Asked, discard, finish, make_plan
+from hpcflow.checkpoint.background_writer import Answer, run_in_thread, write_result
+from hpcflow.checkpoint.checkpoint_service import begin_write
+from hpcflow.checkpoint.participating_ranks import ParticipatingRanks
+from hpcflow.checkpoint.save_checkpoint import SaveRequest, discard_draft, finish_save, make_plan
 from hpcflow.checkpoint.save_plan import SavePlan
-from hpcflow.runtime.job.rank_context import Context
-from hpcflow.runtime.state.state_store import Store
+from hpcflow.runtime.job.rank_context import RankContext
+from hpcflow.runtime.state.state_store import StateStore
 
 
-class Behind:
+class AsyncSave:
     """An asynchronous save, as a driver (a rank that runs the script) sees it.
 
     `ended` is called with the outcome, under the progress lock. On success the outcome is the facts
@@ -35,7 +35,7 @@ class Behind:
     """
 
     def __init__(
-        self, context: Context, ended: Callable[[Answer], None], waits: bool = False
+        self, context: RankContext, ended: Callable[[Answer], None], waits: bool = False
     ) -> None:
         self.context, self._ended, self._waits = context, ended, waits
         self.outcome: Answer | None = None
@@ -43,9 +43,9 @@ class Behind:
         self._since = 0.0
         self._writers: set[int] = set()
         self._rows: dict[int, Answer] = {}  # on the chief: the writers' reports, by rank
-        self._all_told = threading.Event()
+        self._all_reported = threading.Event()
 
-    def begin(self, store: Store, ask: Asked, mine: Any, keep: int) -> None:
+    def begin(self, store: StateStore, ask: SaveRequest, mine: Any, keep: int) -> None:
         """Agree on which rank writes which rows, and pin the values of these rows.
 
         Returns when all ranks with variables that the next steps may change have pinned them.
@@ -53,11 +53,13 @@ class Behind:
         Ranks:  every rank that runs the script, between steps.
         Errors: CheckpointError on all of them; no save has begun then.
         """
-        team = Team(self.context)
+        team = ParticipatingRanks(self.context)
         with self.context.begins_saving(self):
             self._begin(team, store, ask, mine, keep)
 
-    def _begin(self, team: Team, store: Store, ask: Asked, mine: Any, keep: int) -> None:
+    def _begin(
+        self, team: ParticipatingRanks, store: StateStore, ask: SaveRequest, mine: Any, keep: int
+    ) -> None:
         context = self.context
         duties, plan = make_plan(team, store, ask, mine)
         plan = dataclasses.replace(plan, waits=self._waits)
@@ -71,36 +73,36 @@ class Behind:
         if context.rank in self._writers:
 
             def begin_here() -> None:
-                context.engine.settle()
-                begin(context, store, plan, duty)
+                context.executor.finish_tiled()
+                begin_write(context, store, plan, duty)
 
-            context.engine.with_baton(begin_here, lambda: True)
+            context.executor.run_locked(begin_here, lambda: True)
         answers()
         if context.is_chief:
-            in_thread(lambda: self._publish(plan, ask, keep))
-            self._look()
+            run_in_thread(lambda: self._publish(plan, ask, keep))
+            self._check_writers()
         if context.roles.servers:  # no driver continues before all drivers' ranks have pinned
             team.decide({"value": 0}, lambda rows: 0)
 
     # -- on the chief
 
-    def _look(self) -> None:
-        """Set `_all_told` once every writer has reported; a dead writer counts as an error."""
+    def _check_writers(self) -> None:
+        """Set `_all_reported` once every writer has reported; a dead writer counts as an error."""
         world = self.context.world
         for rank in self._writers.intersection(world.lost if world is not None else ()):
-            self._rows.setdefault(rank, _died(rank))
+            self._rows.setdefault(rank, _writer_death_error(rank))
         if self._writers and self._writers <= self._rows.keys():
-            self._all_told.set()
+            self._all_reported.set()
 
-    def _publish(self, plan: SavePlan, ask: Asked, keep: int) -> None:
+    def _publish(self, plan: SavePlan, ask: SaveRequest, keep: int) -> None:
         """In a thread: wait for all writers, then write the index and publish the checkpoint."""
-        self._all_told.wait()
+        self._all_reported.wait()
         rows = list(self._rows.values())
         wrong = [row for row in rows if "error" in row]
         parts = [row["value"] for row in rows if "value" in row]
 
         def publish() -> dict[str, Any]:
-            path = finish(plan, ask, keep, [one["record"] for one in parts], checks=True)
+            path = finish_save(plan, ask, keep, [one["record"] for one in parts], checks=True)
             return {
                 "path": str(path),
                 "durable": max(one["durable"] for one in parts),
@@ -108,12 +110,14 @@ class Behind:
                 "published": time.perf_counter() - self._since,
             }
 
-        outcome = wrong[0] if wrong else done(self.context, f"publishing {plan.draft}", publish)
+        outcome = (
+            wrong[0] if wrong else write_result(self.context, f"publishing {plan.draft}", publish)
+        )
         if "error" in outcome:
-            discard(plan)
-        self.context.engine.hand_over(lambda: self._tell(outcome))
+            discard_draft(plan)
+        self.context.executor.call_in_holder(lambda: self._send_outcome(outcome))
 
-    def _tell(self, outcome: Answer) -> None:
+    def _send_outcome(self, outcome: Answer) -> None:
         context, control = self.context, self.context.control
         told = {"service": "checkpoint", "do": "ended", "outcome": outcome}
         for rank in context.roles.drivers[1:]:
@@ -124,13 +128,13 @@ class Behind:
 
     # -- on all drivers
 
-    def heard(self, told: dict[str, Any]) -> None:
+    def handle_message(self, told: dict[str, Any]) -> None:
         """Handle a message: a writer's report to the chief, or the outcome from the chief."""
         if told["do"] == "ended":
             self._end(told["outcome"])
         else:
             self._rows[told["rank"]] = told["answer"]
-            self._look()
+            self._check_writers()
 
     def _end(self, outcome: Answer) -> None:
         self.outcome = outcome
@@ -138,8 +142,8 @@ class Behind:
 
     def poll(self) -> None:
         """Between two steps: receive messages, since a step without waits does not poll."""
-        self.context.engine.attend()
-        self._look()
+        self.context.executor.poll_if_free()
+        self._check_writers()
 
     def finish(self, late: float = math.inf) -> bool:
         """Wait for the outcome while making progress; False once the clock is past `late`."""
@@ -148,15 +152,15 @@ class Behind:
         class Outcome:
             def test(self) -> bool:
                 if behind.outcome is None:
-                    behind._look()
+                    behind._check_writers()
                 return behind.outcome is not None or time.perf_counter() > late
 
         chief = -1 if self.context.is_chief else self.context.roles.drivers[0]
-        self.context.engine.finish(Outcome(), f"the checkpoint of step {self.step}", chief)
+        self.context.executor.finish(Outcome(), f"the checkpoint of step {self.step}", chief)
         return self.outcome is not None
 
 
-def _died(rank: int) -> Answer:
+def _writer_death_error(rank: int) -> Answer:
     return {
         "error": f"rank {rank} has died while it wrote its part",
         "kind": "CheckpointError",

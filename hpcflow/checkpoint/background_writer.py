@@ -18,20 +18,20 @@ from typing import Any
 
 from hpcflow.checkpoint import checkpoint_directory, parallel_hdf5_write
 from hpcflow.checkpoint.checkpoint_layout import Slab
-from hpcflow.checkpoint.participating_ranks import attempt
+from hpcflow.checkpoint.participating_ranks import run_or_error
 from hpcflow.checkpoint.save_plan import SavePlan
 from hpcflow.errors import CheckpointError
 from hpcflow.platform.rank_logging import logger
 from hpcflow.runtime.hdf5_library import library
-from hpcflow.runtime.job.rank_context import Context
-from hpcflow.runtime.state.state_store import Store
+from hpcflow.runtime.job.rank_context import RankContext
+from hpcflow.runtime.state.state_store import StateStore
 
 Answer = dict[str, Any]  # as `attempt` returns it
 GIVE_WAY_S = 0.2  # longest wait for a step that copies: both need the memory bandwidth
 NICE = 5  # niceness of a writing thread, below the threads of training
 
 
-class Writer:
+class BackgroundWriter:
     """Pins the current values of the slabs `duty` and writes them with digests to its own file.
 
     Host memory is pinned and not copied. Rows on another device are copied to the host now. The
@@ -47,19 +47,19 @@ class Writer:
     """
 
     def __init__(
-        self, context: Context, store: Store, plan: SavePlan, duty: Sequence[Slab]
+        self, context: RankContext, store: StateStore, plan: SavePlan, duty: Sequence[Slab]
     ) -> None:
         library()  # imported on this thread: an h5py built with MPI calls MPI when imported
         self._context, self._plan, self._duty = context, plan, duty
         self._since = time.perf_counter()
-        self._kept: parallel_hdf5_write.Snapshot | None = None
-        kept = attempt(context, lambda: self._keep(store))
+        self._kept: parallel_hdf5_write.PinnedSnapshot | None = None
+        kept = run_or_error(context, lambda: self._pin_rows(store))
         self.nbytes = sum((s.stop - s.start) * plan.by_name[s.name].row_bytes for s in duty)
-        in_thread(lambda: self._run(kept))
+        run_in_thread(lambda: self._run(kept))
 
-    def _keep(self, store: Store) -> int:
+    def _pin_rows(self, store: StateStore) -> int:
         try:
-            self._kept = parallel_hdf5_write.Snapshot(
+            self._kept = parallel_hdf5_write.PinnedSnapshot(
                 store, self._plan.wanted, self._duty, to_host=True
             )
         except MemoryError as error:
@@ -71,11 +71,11 @@ class Writer:
     def _run(self, kept: Answer) -> None:
         answer = kept
         if "error" not in kept:
-            answer = done(self._context, f"writing {self._plan.draft}", self._write)
-        self._context.engine.hand_over(lambda: self._end(answer))
+            answer = write_result(self._context, f"writing {self._plan.draft}", self._write)
+        self._context.executor.call_in_holder(lambda: self._end(answer))
 
     def _write(self) -> dict[str, Any]:
-        kept, plan, hand_over = self._kept, self._plan, self._context.engine.hand_over
+        kept, plan, hand_over = self._kept, self._plan, self._context.executor.call_in_holder
         assert kept is not None
         late = self._since + (0 if plan.waits else GIVE_WAY_S)
         while kept.is_current() and time.perf_counter() < late:
@@ -91,7 +91,7 @@ class Writer:
             done=lambda slab: hand_over(lambda: kept.release(slab)),
         )
         durable = time.perf_counter() - self._since
-        parallel_hdf5_write.check(path, record)
+        parallel_hdf5_write.check_file(path, record)
         parallel_hdf5_write.check_part(path, plan, rank, record)
         return {
             "record": record,
@@ -102,10 +102,10 @@ class Writer:
     def _end(self, answer: Answer) -> None:
         if self._kept is not None:
             self._kept.release()
-        tell_chief(self._context, answer)
+        report_to_chief(self._context, answer)
 
 
-def in_thread(run: Callable[[], None]) -> None:
+def run_in_thread(run: Callable[[], None]) -> None:
     """Call `run` in a thread of lower priority than training."""
 
     def nicely() -> None:
@@ -117,27 +117,27 @@ def in_thread(run: Callable[[], None]) -> None:
     threading.Thread(target=nicely, name="hpcflow-save", daemon=True).start()
 
 
-def done(context: Context, doing: str, run: Callable[[], Any]) -> Answer:
+def write_result(context: RankContext, doing: str, run: Callable[[], Any]) -> Answer:
     """The result of `run()` as `attempt` returns it; any Exception becomes a CheckpointError."""
 
     def safely() -> Any:
         try:
-            return checkpoint_directory.told(doing, run)
+            return checkpoint_directory.with_storage_errors(doing, run)
         except CheckpointError:
             raise
         except Exception as error:
             logger.warning("%s", traceback.format_exc())
             raise CheckpointError(f"{doing}: {type(error).__name__}: {error}") from error
 
-    return attempt(context, safely)
+    return run_or_error(context, safely)
 
 
-def tell_chief(context: Context, answer: Answer) -> None:
+def report_to_chief(context: RankContext, answer: Answer) -> None:
     """Report the result of this rank's part to the chief; the caller holds the progress lock."""
     told = {"service": "checkpoint", "do": "written", "rank": context.rank, "answer": answer}
     if context.is_chief:
         assert context.saving is not None
-        context.saving.heard(told)
+        context.saving.handle_message(told)
     else:
         assert context.control is not None
         context.control.post(context.roles.drivers[0], told)

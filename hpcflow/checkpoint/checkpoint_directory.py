@@ -19,7 +19,7 @@ _NAME = re.compile(r"step-(\d+)(\.h5)?(\.old)?\Z")
 _DRAFT = re.compile(r"(step-\d+(\.h5)?|latest)\.tmp\Z")
 
 
-class Found(NamedTuple):
+class CheckpointEntry(NamedTuple):
     """A checkpoint in a folder; if it cannot be read, `facts` is None and `error` says why."""
 
     path: Path  # the directory or the file
@@ -43,12 +43,12 @@ def is_folder(path: Path) -> bool:
     return os.path.isdir(path) and not os.path.exists(path / INDEX)
 
 
-def index_of(path: Path) -> Path:
+def index_file(path: Path) -> Path:
     """The file that holds a checkpoint's index; `path` itself may be a link."""
     return path / INDEX if os.path.isdir(path) else Path(os.path.realpath(path))
 
 
-def find(folder: Path) -> list[Found]:
+def find_checkpoints(folder: Path) -> list[CheckpointEntry]:
     """The checkpoints of a folder, newest first, without drafts.
 
     The order is that of the saves' serial numbers. An unreadable checkpoint comes before the
@@ -58,7 +58,7 @@ def find(folder: Path) -> list[Found]:
     found = [_entry(folder / name) for name in names if _NAME.match(name)]
     serials = [(one.step, one.facts["serial"]) for one in found if one.facts]
 
-    def order(one: Found) -> tuple[float, int]:
+    def order(one: CheckpointEntry) -> tuple[float, int]:
         if one.facts:
             return one.facts["serial"], 0
         return max((s for step, s in serials if step <= one.step), default=0) + 0.5, one.step
@@ -66,42 +66,44 @@ def find(folder: Path) -> list[Found]:
     return sorted(found, key=order, reverse=True)
 
 
-def _entry(path: Path) -> Found:
+def _entry(path: Path) -> CheckpointEntry:
     """The checkpoint at `path` in a folder; a symbolic link is an error."""
     if not path.is_symlink():
-        return look(path)
+        return read_entry(path)
     error = CheckpointCorruptError(
         f"{path} is a symbolic link: checkpoints must be in the folder itself",
         hint=f"give the target of the link: {os.path.realpath(path)}",
     )
-    return Found(path, None, error)
+    return CheckpointEntry(path, None, error)
 
 
-def look(path: Path) -> Found:
+def read_entry(path: Path) -> CheckpointEntry:
     """The checkpoint at `path`, from the user block of its index."""
     try:
-        facts = header_digests.read(index_of(path))
+        facts = header_digests.read_user_block(index_file(path))
         if facts.get("kind") not in ("index", "whole"):
-            raise header_digests.foreign(index_of(path), f"it is a {facts.get('kind')}")
-        return Found(path, facts, None)
+            raise header_digests.foreign_file_error(
+                index_file(path), f"it is a {facts.get('kind')}"
+            )
+        return CheckpointEntry(path, facts, None)
     except HpcflowError as error:
-        return Found(path, None, error)
+        return CheckpointEntry(path, None, error)
 
 
-def draft(folder: Path, step: int, single: bool) -> Path:
+def new_draft(folder: Path, step: int, single: bool) -> Path:
     """A new path for the draft of a step's checkpoint; created if it is a directory."""
     if not folder.is_dir():
         folder.mkdir(parents=True, exist_ok=True)
         sync(folder.parent)
     name = f"step-{step}" + (".h5" if single else "")
     path = folder / (name + ".tmp")
-    remove(path)
+    remove_checkpoint(path)
     if not single:
         path.mkdir()
     return path
 
 
-def publish(path: Path) -> Path:
+def publish_draft(path: Path) -> Path:
     """Rename a finished draft to its final name and return that path.
 
     It replaces another checkpoint of the same step. If there was one, then at every moment a
@@ -114,17 +116,17 @@ def publish(path: Path) -> Path:
     if not single:
         sync(path)
         if final.exists():
-            remove(old)
+            remove_checkpoint(old)
             os.rename(final, old)
     os.replace(path, final)
     sync(folder)
-    point(final)
-    remove(old)
-    remove(other)
+    write_latest(final)
+    remove_checkpoint(old)
+    remove_checkpoint(other)
     return final
 
 
-def point(path: Path) -> None:
+def write_latest(path: Path) -> None:
     """Write the checkpoint's name into the file `latest` of its folder."""
     folder, text = path.parent, path.name + "\n"
     pointer = folder / (LATEST + ".tmp")
@@ -139,30 +141,35 @@ def point(path: Path) -> None:
     sync(folder)
 
 
-def keep(folder: Path, count: int) -> None:
+def apply_retention(folder: Path, count: int) -> None:
     """Remove all but the newest `count` checkpoints; 0 keeps all. Unreadable ones are not removed.
 
     Checkpoints whose facts have `keep` also remain, and so do the best ones by the policy
     `keep_best` in the facts of the newest checkpoint.
     """
-    readable = [one for one in find(folder) if one.facts is not None]
+    readable = [one for one in find_checkpoints(folder) if one.facts is not None]
     policy = (readable[0].facts or {}).get("keep_best") if readable else None
-    kept = [one.path for one in (*readable[:count], *(best(readable, *policy) if policy else ()))]
+    kept = [
+        one.path
+        for one in (*readable[:count], *(best_checkpoints(readable, *policy) if policy else ()))
+    ]
     kept += [one.path for one in readable if (one.facts or {}).get("keep")]
     for one in [one for one in readable if one.path not in kept] if count else []:
         gone = one.path.with_name(one.path.name.removesuffix(".old") + ".tmp")
-        remove(gone)
+        remove_checkpoint(gone)
         os.rename(one.path, gone)  # so that no reader sees it half removed
-        remove(gone)
+        remove_checkpoint(gone)
 
 
-def best(found: Iterable[Found], monitor: str, mode: str, count: int) -> list[Found]:
+def best_checkpoints(
+    found: Iterable[CheckpointEntry], monitor: str, mode: str, count: int
+) -> list[CheckpointEntry]:
     """The `count` checkpoints with the smallest ("min") or largest ("max") `monitor`, best first.
 
     Checkpoints without this metric, or with a non-finite one (stored as None), are left out.
     """
 
-    def value(one: Found) -> float | None:
+    def value(one: CheckpointEntry) -> float | None:
         return (one.facts or {}).get("metrics", {}).get(monitor)
 
     judged = [(v, one) for one in found if (v := value(one)) is not None]
@@ -171,22 +178,22 @@ def best(found: Iterable[Found], monitor: str, mode: str, count: int) -> list[Fo
     return [one for _, one in judged[:count]]
 
 
-def sweep(folder: Path) -> None:
+def remove_drafts(folder: Path) -> None:
     """Remove the drafts of interrupted saves; rename `.old` back if its final name is missing."""
     for name in os.listdir(folder) if folder.is_dir() else []:
         path = folder / name
         with contextlib.suppress(OSError):
             if _DRAFT.match(name):
-                remove(path)
+                remove_checkpoint(path)
             elif _NAME.match(name) and name.endswith(".old"):
                 final = folder / name.removesuffix(".old")
                 if not final.exists():
                     os.rename(path, final)
-                elif look(final).error is None:
-                    remove(path)
+                elif read_entry(final).error is None:
+                    remove_checkpoint(path)
 
 
-def remove(path: Path) -> None:
+def remove_checkpoint(path: Path) -> None:
     """Remove a file or a directory if it exists; of a link, only the link."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
@@ -197,10 +204,12 @@ def remove(path: Path) -> None:
 
 def next_serial(folder: Path) -> int:
     """A serial number larger than that of every readable checkpoint in this folder."""
-    return 1 + max((one.facts["serial"] for one in find(folder) if one.facts), default=0)
+    return 1 + max(
+        (one.facts["serial"] for one in find_checkpoints(folder) if one.facts), default=0
+    )
 
 
-def told(doing: str, run: Callable[[], Any]) -> Any:
+def with_storage_errors(doing: str, run: Callable[[], Any]) -> Any:
     """`run()`; an OSError becomes a CheckpointStorageError with a hint for the user."""
     try:
         return run()

@@ -17,7 +17,7 @@ GRAPH, STATE = ".graph", ".state"  # text datasets beside the arrays
 RESERVED = (SLOTS, NUMBERED, GRAPH, STATE)
 
 
-class Array(NamedTuple):
+class ArraySpec(NamedTuple):
     """A whole variable; a scalar counts as one row."""
 
     name: str
@@ -51,9 +51,9 @@ class HeldRows(NamedTuple):
     copy: int
 
     @property
-    def array(self) -> Array:
+    def array(self) -> ArraySpec:
         """The whole array."""
-        return Array(self.name, self.dtype, tuple(self.shape))
+        return ArraySpec(self.name, self.dtype, tuple(self.shape))
 
     @property
     def slab(self) -> Slab:
@@ -69,17 +69,17 @@ class Slab(NamedTuple):
     stop: int
 
 
-def arrays_of(told: Mapping[str, Any]) -> dict[str, Array]:
+def decode_arrays(told: Mapping[str, Any]) -> dict[str, ArraySpec]:
     """The entry "arrays" of a message, as name -> Array."""
-    return {name: Array(name, dtype, tuple(shape)) for name, dtype, shape in told["arrays"]}
+    return {name: ArraySpec(name, dtype, tuple(shape)) for name, dtype, shape in told["arrays"]}
 
 
-def mine_of(own: Mapping[str, str], replica: int) -> dict[str, str]:
+def replica_names(own: Mapping[str, str], replica: int) -> dict[str, str]:
     """The names in the checkpoint of the variables that each replica has for itself."""
     return {variable: f"{name}/replica_{replica}" for variable, name in own.items()}
 
 
-def share(arrays: Sequence[Array], writers: int) -> list[list[Slab]]:
+def assign_rows(arrays: Sequence[ArraySpec], writers: int) -> list[list[Slab]]:
     """The rows that each writer of the same arrays writes; shares have about equal bytes."""
     shares: list[list[Slab]] = [[] for _ in range(writers)]
     total = sum(array.nbytes for array in arrays)
@@ -91,13 +91,15 @@ def share(arrays: Sequence[Array], writers: int) -> list[list[Slab]]:
             owner = (before + array.nbytes // 2) * writers // total
             shares[min(owner, writers - 1)].append(Slab(array.name, 0, array.rows))
         else:
-            for owner, (start, stop) in _cut(array, before, total, writers).items():
+            for owner, (start, stop) in _split_array(array, before, total, writers).items():
                 shares[owner].append(Slab(array.name, start, stop))
         before += array.nbytes
     return shares
 
 
-def _cut(array: Array, before: int, total: int, writers: int) -> dict[int, tuple[int, int]]:
+def _split_array(
+    array: ArraySpec, before: int, total: int, writers: int
+) -> dict[int, tuple[int, int]]:
     """The rows of `array` by writer; `before` of the `total` bytes precede the array."""
     unit = ALIGN_BYTES // math.gcd(ALIGN_BYTES, array.row_bytes)  # rows between aligned cuts
     if unit * array.row_bytes * writers > array.nbytes:
@@ -113,7 +115,7 @@ def _cut(array: Array, before: int, total: int, writers: int) -> dict[int, tuple
     return {first + i: (a, b) for i, (a, b) in enumerate(ranges) if b > a}
 
 
-def paths(names: Iterable[str]) -> dict[str, str]:
+def hdf5_paths(names: Iterable[str]) -> dict[str, str]:
     """The HDF5 path of each array: its name where possible, else a path in a reserved group.
 
     HDF5 allows either a dataset or a group at a path, so `w/Adam` cannot be below the dataset `w`

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpcflow.checkpoint import checkpoint_directory, header_digests
-from hpcflow.checkpoint.checkpoint_layout import Array
+from hpcflow.checkpoint.checkpoint_layout import ArraySpec
 from hpcflow.errors import (
     CheckpointCorruptError,
     CheckpointError,
@@ -18,15 +18,15 @@ from hpcflow.errors import (
 )
 
 
-class Duty(NamedTuple):
+class CheckedRange(NamedTuple):
     """A piece of a file to check, and the array that it belongs to."""
 
     file: str
-    piece: header_digests.Piece
+    piece: header_digests.DigestedRange
     array: str | None  # None: the structure of the file
 
 
-class Fault(NamedTuple):
+class CheckpointFault(NamedTuple):
     """A fault in a file: the file's name, the arrays affected, and the message for the user."""
 
     file: str
@@ -35,16 +35,17 @@ class Fault(NamedTuple):
     whole: bool = False  # missing, truncated or foreign file: faults of its bytes add nothing
 
 
-class Saved:
+class SavedCheckpoint:
     """The checkpoint at `path`, a directory or a file; `facts` are those of its index."""
 
     def __init__(self, path: Path, facts: dict[str, Any] | None = None) -> None:
         self.path = path
-        self.index = checkpoint_directory.index_of(path)
-        self.facts = header_digests.read(self.index) if facts is None else facts
+        self.index = checkpoint_directory.index_file(path)
+        self.facts = header_digests.read_user_block(self.index) if facts is None else facts
         self.base = self.index.parent
         self.arrays = {
-            name: Array(name, dtype, tuple(shape)) for name, dtype, shape in self.facts["arrays"]
+            name: ArraySpec(name, dtype, tuple(shape))
+            for name, dtype, shape in self.facts["arrays"]
         }
         # a single-file checkpoint may have been renamed
         own = {"file": self.index.name, "slabs": self.facts["slabs"], "rest": self.facts["rest"]}
@@ -69,7 +70,7 @@ class Saved:
         """
         return [fault.text for fault in self.faults(who, of)]
 
-    def faults(self, who: int = 0, of: int = 1) -> list[Fault]:
+    def faults(self, who: int = 0, of: int = 1) -> list[CheckpointFault]:
         """The faults in share `who` of `of` shares, by file and arrays."""
         found = [
             fault for i, r in enumerate(self.files) if i % of == who for fault in self._owner(r)
@@ -77,7 +78,7 @@ class Saved:
         duties = list(self._duties())
         total = sum(duty.piece.nbytes for duty in duties)
         before = 0
-        mine: dict[str, list[Duty]] = {}
+        mine: dict[str, list[CheckedRange]] = {}
         for duty in duties:
             if before * of // max(total, 1) == who:
                 mine.setdefault(duty.file, []).append(duty)
@@ -86,25 +87,25 @@ class Saved:
             found += self._damaged(file, some)
         return list({fault.text: fault for fault in found}.values())
 
-    def _damaged(self, file: str, duties: Sequence[Duty]) -> Iterator[Fault]:
+    def _damaged(self, file: str, duties: Sequence[CheckedRange]) -> Iterator[CheckpointFault]:
         path = self.base / file
         every: tuple[str, ...] = ()
         try:
-            for i in header_digests.damaged(path, [duty.piece for duty in duties]):
+            for i in header_digests.damaged_pieces(path, [duty.piece for duty in duties]):
                 array, at = duties[i].array, duties[i].piece.offset
                 named = "its structure" if array is None else array
                 every = every or self.arrays_in(file)
                 arrays = every if array is None else (array,)
-                yield Fault(file, arrays, f"{path}: {named} is damaged (at byte {at:,})")
+                yield CheckpointFault(file, arrays, f"{path}: {named} is damaged (at byte {at:,})")
         except HpcflowError as error:
-            yield self._whole(file, error.message)
+            yield self._whole_file_fault(file, error.message)
         except FileNotFoundError:
-            yield self._whole(file, f"{path} is missing")
+            yield self._whole_file_fault(file, f"{path} is missing")
         except OSError as error:
-            yield self._whole(file, f"{path} cannot be read: {error.strerror}")
+            yield self._whole_file_fault(file, f"{path} cannot be read: {error.strerror}")
 
-    def _whole(self, file: str, text: str) -> Fault:
-        return Fault(file, self.arrays_in(file), text, whole=True)
+    def _whole_file_fault(self, file: str, text: str) -> CheckpointFault:
+        return CheckpointFault(file, self.arrays_in(file), text, whole=True)
 
     def arrays_in(self, file: str) -> tuple[str, ...]:
         """The arrays with rows in a file; for an index, all arrays."""
@@ -112,33 +113,37 @@ class Saved:
             return tuple(sorted(self.arrays))
         return tuple(sorted({slab["name"] for slab in self._records[file]["slabs"]}))
 
-    def _owner(self, record: Mapping[str, Any]) -> Iterator[Fault]:
+    def _owner(self, record: Mapping[str, Any]) -> Iterator[CheckpointFault]:
         """A fault unless the file is the one that the index records."""
         path = self.base / record["file"]
         if path == self.index:
             return
         try:
-            facts = header_digests.read(path)
+            facts = header_digests.read_user_block(path)
             index, mine = self.index.name, self.facts["id"]
             if facts["id"] != mine:
-                raise header_digests.foreign(
+                raise header_digests.foreign_file_error(
                     path, f"its id is {facts['id']}, that of {index} is {mine}"
                 )
             if any(facts.get(name) != value for name, value in record.items()):
-                raise header_digests.foreign(path, f"it does not match {index}")
+                raise header_digests.foreign_file_error(path, f"it does not match {index}")
         except HpcflowError as error:
-            yield self._whole(record["file"], error.message)
+            yield self._whole_file_fault(record["file"], error.message)
 
-    def _duties(self) -> Iterator[Duty]:
+    def _duties(self) -> Iterator[CheckedRange]:
         for offset, nbytes, crc in self.facts["rest"]:
-            yield Duty(self.index.name, header_digests.Piece(offset, nbytes, crc), None)
+            yield CheckedRange(
+                self.index.name, header_digests.DigestedRange(offset, nbytes, crc), None
+            )
         for record in self.files:
             if record["file"] != self.index.name:
                 for offset, nbytes, crc in record["rest"]:
-                    yield Duty(record["file"], header_digests.Piece(offset, nbytes, crc), None)
+                    yield CheckedRange(
+                        record["file"], header_digests.DigestedRange(offset, nbytes, crc), None
+                    )
             for slab in record["slabs"]:
-                for piece in header_digests.pieces_of(slab):
-                    yield Duty(record["file"], piece, slab["name"])
+                for piece in header_digests.digested_pieces(slab):
+                    yield CheckedRange(record["file"], piece, slab["name"])
 
     # -- reading
 
@@ -178,13 +183,13 @@ class Saved:
         Errors: CheckpointCorruptError that names the faults.
         """
         row = self.arrays[name].row_bytes
-        faults: list[Fault] = []
+        faults: list[CheckpointFault] = []
         for slab, file in self.slabs_of(name):
             # file offset -> byte of the array
             shift = slab["start"] * row - slab["offset"]
             duties = [
-                Duty(file, piece, name)
-                for piece in header_digests.pieces_of(slab)
+                CheckedRange(file, piece, name)
+                for piece in header_digests.digested_pieces(slab)
                 if piece.offset + shift < stop * row
                 and start * row < piece.offset + shift + piece.nbytes
             ]
@@ -201,7 +206,7 @@ class Saved:
         self.read_rows(name, start, stop, out)
 
     def _read(self, path: Path, offset: int, data: memoryview) -> None:
-        with header_digests.opened(path) as fd:
+        with header_digests.open_checkpoint_file(path) as fd:
             header_digests.read_all(fd, data, offset, path)
 
     def read(self, name: str) -> np.ndarray:
@@ -217,7 +222,7 @@ class Saved:
 
     # -- comparing
 
-    def check_fits(self, wanted: Sequence[Array], told: str, reshape: bool = False) -> None:
+    def check_fits(self, wanted: Sequence[ArraySpec], told: str, reshape: bool = False) -> None:
         """Raise unless the checkpoint has every array `wanted` with the same shape and dtype.
 
         With `reshape` the same dtype and number of elements are enough.
@@ -227,16 +232,16 @@ class Saved:
         for mine in wanted:
             theirs = self.arrays.get(mine.name)
             if theirs is None:
-                rows.append(f"  - {_shown(mine)}: not in the checkpoint")
+                rows.append(f"  - {_shape_text(mine)}: not in the checkpoint")
             elif (theirs.dtype, theirs.shape) != (mine.dtype, mine.shape) and not (
                 reshape and (theirs.dtype, theirs.nbytes) == (mine.dtype, mine.nbytes)
             ):
-                rows.append(f"  ! {_shown(mine)}: in the checkpoint {_kind(theirs)}")
+                rows.append(f"  ! {_shape_text(mine)}: in the checkpoint {_array_kind(theirs)}")
         if not rows:
             return
         names = {mine.name for mine in wanted}
         rows += [
-            f"  + {_shown(a)}: only in the checkpoint"
+            f"  + {_shape_text(a)}: only in the checkpoint"
             for a in self.arrays.values()
             if a.name not in names
         ]
@@ -252,9 +257,9 @@ class Saved:
 MOST_ROWS = 20
 
 
-def _kind(array: Array) -> str:
+def _array_kind(array: ArraySpec) -> str:
     return f"{np.dtype(array.dtype)}{list(array.shape)}"
 
 
-def _shown(array: Array) -> str:
-    return f"{array.name} {_kind(array)}"
+def _shape_text(array: ArraySpec) -> str:
+    return f"{array.name} {_array_kind(array)}"

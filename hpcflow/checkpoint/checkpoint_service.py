@@ -9,21 +9,21 @@ from typing import Any
 import numpy as np
 
 from hpcflow.checkpoint import checkpoint_directory, header_digests, parallel_hdf5_write
-from hpcflow.checkpoint.background_writer import Writer
+from hpcflow.checkpoint.background_writer import BackgroundWriter
 from hpcflow.checkpoint.checkpoint_layout import Slab
-from hpcflow.checkpoint.checkpoint_reader import Saved
+from hpcflow.checkpoint.checkpoint_reader import SavedCheckpoint
 from hpcflow.checkpoint.load_plan import LoadPlan
-from hpcflow.checkpoint.participating_ranks import attempt
+from hpcflow.checkpoint.participating_ranks import run_or_error
 from hpcflow.checkpoint.save_plan import SavePlan
-from hpcflow.checkpoint.snapshot_buffers import prepare_here
+from hpcflow.checkpoint.snapshot_buffers import reserve_local_buffers
 from hpcflow.errors import CommError
-from hpcflow.ops.random.random_kernels import Draws
-from hpcflow.runtime.job.rank_context import Context
-from hpcflow.runtime.state.state_store import Store
+from hpcflow.ops.random.random_kernels import DrawCount
+from hpcflow.runtime.job.rank_context import RankContext
+from hpcflow.runtime.state.state_store import StateStore
 
 
 def answer(
-    context: Context, request: dict[str, Any], reply: Callable[[dict[str, Any]], None]
+    context: RankContext, request: dict[str, Any], reply: Callable[[dict[str, Any]], None]
 ) -> None:
     """Answer a driver's request: survey, write, begin or load; an error is part of the reply.
 
@@ -33,36 +33,36 @@ def answer(
     """
     if request["do"] in ("written", "ended"):
         assert context.saving is not None
-        context.saving.heard(request)
+        context.saving.handle_message(request)
         return
     store = context.store_for(*request["store"])
     if request["do"] == "prepare":
-        prepare_here(context, store, request)
+        reserve_local_buffers(context, store, request)
         return
 
     def duty() -> list[Slab]:
         return [Slab(*slab) for slab in request["duty"]]
 
     work: dict[str, Callable[[], Any]] = {
-        "survey": lambda: survey(store, request["wanted"]),
-        "write": lambda: write(context, store, SavePlan.of_message(request), duty()),
-        "begin": lambda: begin(context, store, SavePlan.of_message(request), duty()),
-        "load": lambda: load(context, store, LoadPlan.of_message(request)),
+        "survey": lambda: survey_variables(store, request["wanted"]),
+        "write": lambda: write_local(context, store, SavePlan.of_message(request), duty()),
+        "begin": lambda: begin_write(context, store, SavePlan.of_message(request), duty()),
+        "load": lambda: load_local(context, store, LoadPlan.of_message(request)),
     }
     if request["do"] not in work:
         raise CommError(f"a checkpoint is not made by {request['do']!r}", rank=context.rank)
-    context.engine.settle()  # finish the updates in progress
-    reply(attempt(context, work[request["do"]]))
+    context.executor.finish_tiled()  # finish the updates in progress
+    reply(run_or_error(context, work[request["do"]]))
 
 
-def survey(store: Store, wanted: Mapping[str, str]) -> dict[str, Any]:
+def survey_variables(store: StateStore, wanted: Mapping[str, str]) -> dict[str, Any]:
     """This rank's variables among `wanted`, and the random draws that it has made."""
     draws = [[label, op, d.made] for (label, op), d in store.draws.items()]
-    return {"held": parallel_hdf5_write.held(store, wanted), "draws": draws}
+    return {"held": parallel_hdf5_write.local_pieces(store, wanted), "draws": draws}
 
 
-def write(
-    context: Context, store: Store, plan: SavePlan, duty: Sequence[Slab]
+def write_local(
+    context: RankContext, store: StateStore, plan: SavePlan, duty: Sequence[Slab]
 ) -> Sequence[Mapping[str, Any]]:
     """Write the slabs `duty`; returns the record of this rank's file, or for the form "parallel"
     its slabs of the shared file.
@@ -71,27 +71,31 @@ def write(
 
     def run() -> Sequence[Mapping[str, Any]]:
         if plan.is_parallel:
-            comm = writers(context, plan.writers)
+            comm = writer_communicator(context, plan.writers)
             return parallel_hdf5_write.write_shared(draft, plan, duty, kept.versions, comm)
         path = draft / f"part-{context.rank:05d}.h5"
         record = parallel_hdf5_write.write_part(path, plan, context.rank, duty, kept.versions)
         parallel_hdf5_write.check_part(path, plan, context.rank, record)
         return [record]
 
-    kept = parallel_hdf5_write.Snapshot(store, plan.wanted, duty)
+    kept = parallel_hdf5_write.PinnedSnapshot(store, plan.wanted, duty)
     try:
-        found: Sequence[Mapping[str, Any]] = checkpoint_directory.told(f"writing {draft}", run)
+        found: Sequence[Mapping[str, Any]] = checkpoint_directory.with_storage_errors(
+            f"writing {draft}", run
+        )
     finally:
         kept.release()
     return found
 
 
-def begin(context: Context, store: Store, plan: SavePlan, duty: Sequence[Slab]) -> int:
+def begin_write(
+    context: RankContext, store: StateStore, plan: SavePlan, duty: Sequence[Slab]
+) -> int:
     """Pin the slabs `duty` and write them in a thread; returns their bytes."""
-    return Writer(context, store, plan, duty).nbytes
+    return BackgroundWriter(context, store, plan, duty).nbytes
 
 
-def writers(context: Context, ranks: Sequence[int]) -> Any:
+def writer_communicator(context: RankContext, ranks: Sequence[int]) -> Any:
     """The communicator of the ranks that write one file; None for a single rank."""
     if len(ranks) == 1:
         return None
@@ -101,17 +105,19 @@ def writers(context: Context, ranks: Sequence[int]) -> Any:
     return context.world.group_of(ranks)
 
 
-def load(context: Context, store: Store, plan: LoadPlan) -> int:
+def load_local(context: RankContext, store: StateStore, plan: LoadPlan) -> int:
     """Fill this rank's variables of `plan.wanted` from the checkpoint; returns their bytes."""
-    saved = Saved(Path(plan.path))
+    saved = SavedCheckpoint(Path(plan.path))
     if saved.facts["id"] != plan.id:
-        raise header_digests.foreign(saved.index, "it was replaced while it was being loaded")
+        raise header_digests.foreign_file_error(
+            saved.index, "it was replaced while it was being loaded"
+        )
 
     def run() -> int:
         nbytes = 0
         for state in store.states.values():
             if state.variable in plan.wanted:
-                nbytes += _fill(state, saved, plan.wanted[state.variable])
+                nbytes += _fill_variable(state, saved, plan.wanted[state.variable])
             elif state.variable in plan.own:
                 nbytes += _fill_sum(state, saved, plan.own[state.variable])
         return nbytes
@@ -119,12 +125,12 @@ def load(context: Context, store: Store, plan: LoadPlan) -> int:
     if plan.seed is not None:
         store.seed.set(*plan.seed)
     for label, op, made in plan.draws:
-        store.draws.setdefault((label, op), Draws()).made = made
-    nbytes: int = checkpoint_directory.told(f"reading {saved.path}", run)
+        store.draws.setdefault((label, op), DrawCount()).made = made
+    nbytes: int = checkpoint_directory.with_storage_errors(f"reading {saved.path}", run)
     return nbytes
 
 
-def _fill(state: Any, saved: Saved, name: str) -> int:
+def _fill_variable(state: Any, saved: SavedCheckpoint, name: str) -> int:
     """Read the local rows of one variable; rows on a device go through a staging buffer."""
     target, (start, stop) = state.refill(), state.rows
     if isinstance(target, np.ndarray):
@@ -142,7 +148,7 @@ def _fill(state: Any, saved: Saved, name: str) -> int:
     return int(target.nbytes)
 
 
-def _fill_sum(state: Any, saved: Saved, names: Sequence[str]) -> int:
+def _fill_sum(state: Any, saved: SavedCheckpoint, names: Sequence[str]) -> int:
     """Set a variable to the sum of arrays of its shape."""
     total = np.zeros(state.shape, state.dtype)
     for name in names:

@@ -7,16 +7,28 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpcflow.checkpoint.checkpoint_layout import Array
-from hpcflow.checkpoint.checkpoint_reader import Saved
+from hpcflow.checkpoint.checkpoint_layout import ArraySpec
+from hpcflow.checkpoint.checkpoint_reader import SavedCheckpoint
 from hpcflow.graph.dtypes import kind_of
 
 BLOCK_BYTES = 16 << 20
-OWN = {"id", "serial", "saved", "arrays", "paths", "files", "file", "size", "slabs", "rest", "kind"}
-HOW = ("form", "mode", "ranks", "servers", "replicas", "tasks_per_replica", "format_version")
+PER_CHECKPOINT_FACTS = {
+    "id",
+    "serial",
+    "saved",
+    "arrays",
+    "paths",
+    "files",
+    "file",
+    "size",
+    "slabs",
+    "rest",
+    "kind",
+}
+JOB_FACTS = ("form", "mode", "ranks", "servers", "replicas", "tasks_per_replica", "format_version")
 
 
-class Difference(NamedTuple):
+class CheckpointDifference(NamedTuple):
     """How an array or a fact differs: `kind` is missing, dtype, shape, values, position or fact.
 
     For values: `differing` counts them, `absolute` and `relative` are the largest differences, nan
@@ -31,7 +43,9 @@ class Difference(NamedTuple):
     relative: float = 0.0
 
 
-def diff(a: Saved, b: Saved, rtol: float = 0.0, atol: float = 0.0) -> Iterator[Difference]:
+def diff(
+    a: SavedCheckpoint, b: SavedCheckpoint, rtol: float = 0.0, atol: float = 0.0
+) -> Iterator[CheckpointDifference]:
     """The differences between two checkpoints: arrays by name, then facts.
 
     With tolerances, values with |a - b| <= atol + rtol * max(|a|, |b|) are equal. Without them only
@@ -41,45 +55,49 @@ def diff(a: Saved, b: Saved, rtol: float = 0.0, atol: float = 0.0) -> Iterator[D
     for name in sorted({*a.arrays, *b.arrays}):
         one, other = a.arrays.get(name), b.arrays.get(name)
         if one is None or other is None:
-            yield Difference(name, "missing", f"only in {(b if one is None else a).path}")
+            yield CheckpointDifference(name, "missing", f"only in {(b if one is None else a).path}")
         elif one.shape != other.shape:
-            yield Difference(name, "shape", f"{list(one.shape)} and {list(other.shape)}")
+            yield CheckpointDifference(name, "shape", f"{list(one.shape)} and {list(other.shape)}")
         elif one.dtype != other.dtype:
-            yield Difference(name, "dtype", f"{_dtype(one)} and {_dtype(other)}")
+            yield CheckpointDifference(name, "dtype", f"{_dtype(one)} and {_dtype(other)}")
         else:
             yield from _values(a, b, one, rtol, atol)
     yield from _facts(a.facts, b.facts)
 
 
-def how(a: Saved, b: Saved) -> dict[str, tuple[Any, Any]]:
+def job_differences(a: SavedCheckpoint, b: SavedCheckpoint) -> dict[str, tuple[Any, Any]]:
     """The differences between the jobs that saved them: name -> both values."""
-    both = {name: (a.facts.get(name), b.facts.get(name)) for name in HOW}
+    both = {name: (a.facts.get(name), b.facts.get(name)) for name in JOB_FACTS}
     return {name: pair for name, pair in both.items() if pair[0] != pair[1]}
 
 
-def _dtype(array: Array) -> str:
+def _dtype(array: ArraySpec) -> str:
     return str(np.dtype(array.dtype))
 
 
-def _values(a: Saved, b: Saved, array: Array, rtol: float, atol: float) -> Iterator[Difference]:
+def _values(
+    a: SavedCheckpoint, b: SavedCheckpoint, array: ArraySpec, rtol: float, atol: float
+) -> Iterator[CheckpointDifference]:
     count, absolute, relative = 0, 0.0, 0.0
-    for start, stop in blocks(array):
+    for start, stop in row_blocks(array):
         x, y = a.rows(array.name, start, stop), b.rows(array.name, start, stop)
         if x.tobytes() != y.tobytes():
-            some = _compared(x.ravel(), y.ravel(), rtol, atol)
+            some = _compare_values(x.ravel(), y.ravel(), rtol, atol)
             count += some[0]
             absolute = float(np.maximum(absolute, some[1]))  # maximum propagates nan
             relative = float(np.maximum(relative, some[2]))
     if count:
         total = array.nbytes // np.dtype(array.dtype).itemsize
         text = f"{count:,} of {total:,} differ, by up to {absolute:.3g} (relative {relative:.3g})"
-        yield Difference(array.name, "values", text, count, absolute, relative)
+        yield CheckpointDifference(array.name, "values", text, count, absolute, relative)
 
 
-def _compared(x: np.ndarray, y: np.ndarray, rtol: float, atol: float) -> tuple[int, float, float]:
+def _compare_values(
+    x: np.ndarray, y: np.ndarray, rtol: float, atol: float
+) -> tuple[int, float, float]:
     """The number of differing values, and the largest absolute and relative difference."""
     same = (x == y) | ((x != x) & (y != y))
-    x, y = _wide(x[~same]), _wide(y[~same])
+    x, y = _as_longdouble(x[~same]), _as_longdouble(y[~same])
     with np.errstate(all="ignore"):
         apart, size = np.abs(x - y), np.maximum(np.abs(x), np.abs(y))
         far = ~(apart <= atol + rtol * size) | ~np.isfinite(size)
@@ -89,40 +107,44 @@ def _compared(x: np.ndarray, y: np.ndarray, rtol: float, atol: float) -> tuple[i
     return int(far.sum()), float(np.max(apart[far])), float(np.max(relative))
 
 
-def _wide(x: np.ndarray) -> np.ndarray:
+def _as_longdouble(x: np.ndarray) -> np.ndarray:
     """As long doubles: differences do not overflow, and 64-bit integers are exact."""
     return x.astype(np.clongdouble if kind_of(x.dtype) == "c" else np.longdouble)
 
 
-def blocks(array: Array) -> Iterator[tuple[int, int]]:
+def row_blocks(array: ArraySpec) -> Iterator[tuple[int, int]]:
     """Ranges of rows of about BLOCK_BYTES; none for an array without bytes."""
     step = max(BLOCK_BYTES // max(array.row_bytes, 1), 1)
     for start in range(0, array.rows if array.nbytes else 0, step):
         yield start, min(start + step, array.rows)
 
 
-def _facts(a: dict[str, Any], b: dict[str, Any]) -> Iterator[Difference]:
+def _facts(a: dict[str, Any], b: dict[str, Any]) -> Iterator[CheckpointDifference]:
     """Differences in steps, samples, draws, the graph, and the positions of the datasets.
 
     The job's random seed is not compared: its effect is in the variables.
     """
-    for name in sorted({*a, *b} - OWN - set(HOW) - {"position", "draws", "random_seed"}):
+    for name in sorted(
+        {*a, *b} - PER_CHECKPOINT_FACTS - set(JOB_FACTS) - {"position", "draws", "random_seed"}
+    ):
         if a.get(name) != b.get(name):
-            yield Difference(name, "fact", f"{a.get(name)} and {b.get(name)}")
+            yield CheckpointDifference(name, "fact", f"{a.get(name)} and {b.get(name)}")
     if a["draws"]["most"] != b["draws"]["most"]:
         mine, theirs = _draws(a), _draws(b)
         keys = sorted(key for key in {*mine, *theirs} if mine.get(key) != theirs.get(key))
         for key in keys:
             text = f"{mine.get(key, 0)} and {theirs.get(key, 0)} draws made"
-            yield Difference(key, "fact", text)
+            yield CheckpointDifference(key, "fact", text)
     places, others = a.get("position", []), b.get("position", [])
     if len(places) != len(others):
-        yield Difference("position", "position", f"{len(places)} and {len(others)} datasets")
+        yield CheckpointDifference(
+            "position", "position", f"{len(places)} and {len(others)} datasets"
+        )
     for i, (one, other) in enumerate(zip(places, others, strict=False)):
         keys = sorted(key for key in {*one, *other} if one.get(key) != other.get(key))
         if keys:
             text = "; ".join(f"{key} {one.get(key)} and {other.get(key)}" for key in keys)
-            yield Difference(f"dataset {i}", "position", text)
+            yield CheckpointDifference(f"dataset {i}", "position", text)
 
 
 def _draws(facts: dict[str, Any]) -> dict[str, int]:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpcflow.comm.polling_backoff import calling, finish
+from hpcflow.comm.polling_backoff import ledger_entry, wait_for_requests
 from hpcflow.errors import CheckpointError
 from hpcflow.graph.dtypes import bfloat16
 from hpcflow.runtime.hdf5_library import library
@@ -25,7 +25,7 @@ ALIGN_FROM, PAGE = 64 << 10, 4096  # datasets from this size on begin at pages
 WAY_S = 50e-6  # pause before a dataset, which takes about a millisecond to create
 
 
-class Place(NamedTuple):
+class DatasetSpec(NamedTuple):
     """A dataset: its path in the file, dtype, shape, and the name of its variable."""
 
     path: str
@@ -34,7 +34,7 @@ class Place(NamedTuple):
     name: str
 
 
-class Source(NamedTuple):
+class VirtualSource(NamedTuple):
     """Rows `start` to `stop` of a virtual dataset, stored in the part `file` beside the index."""
 
     file: str
@@ -43,13 +43,13 @@ class Source(NamedTuple):
 
 
 @contextlib.contextmanager
-def created(path: Path, block: int, align: int = PAGE) -> Iterator[Any]:
+def create_file(path: Path, block: int, align: int = PAGE) -> Iterator[Any]:
     """A new HDF5 file after a user block of `block` bytes, large datasets at multiples of `align`.
 
     Errors: OSError with the errno of the system if there is one, else CheckpointError.
     """
     h5py = library()
-    with _told(path):
+    with _hdf5_errors(path):
         file = h5py.File(
             path,
             "w",
@@ -64,22 +64,22 @@ def created(path: Path, block: int, align: int = PAGE) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def joined(path: Path, comm: Any) -> Iterator[Any]:
+def open_for_writing(path: Path, comm: Any) -> Iterator[Any]:
     """An existing HDF5 file, open for writing; by all ranks of a communicator, if given."""
     options: dict[str, Any] = {} if comm is None else {"driver": "mpio", "comm": comm.handle}
     name = path.name.removesuffix(".tmp")
-    with _told(path):
-        with _together(comm, f"opening {name}"):
+    with _hdf5_errors(path):
+        with _collective_call(comm, f"opening {name}"):
             file = library().File(path, "r+", **options)
         try:
             yield file
         finally:
-            with _together(comm, f"closing {name}"):
+            with _collective_call(comm, f"closing {name}"):
                 file.close()
 
 
 @contextlib.contextmanager
-def _together(comm: Any, what: str) -> Iterator[None]:
+def _collective_call(comm: Any, what: str) -> Iterator[None]:
     """A context in which all ranks of `comm`, if given, make a collective HDF5 call.
 
     A barrier precedes the call, because the call holds the interpreter and so stops the stall
@@ -88,25 +88,25 @@ def _together(comm: Any, what: str) -> Iterator[None]:
     if comm is None:
         yield
         return
-    finish(comm.barrier(), what=what)
-    with calling(what):
+    wait_for_requests(comm.barrier(), what=what)
+    with ledger_entry(what):
         yield
 
 
 @contextlib.contextmanager
-def _told(path: Path) -> Iterator[None]:
+def _hdf5_errors(path: Path) -> Iterator[None]:
     """Raise HDF5's errors as CheckpointError; an OSError with an errno stays as it is."""
     try:
         yield
     except OSError as error:
         if error.errno is not None:
             raise
-        raise _failed(path, error) from error
+        raise _hdf5_error(path, error) from error
     except (RuntimeError, ValueError, KeyError) as error:
-        raise _failed(path, error) from error
+        raise _hdf5_error(path, error) from error
 
 
-def _failed(path: Path, error: Exception) -> CheckpointError:
+def _hdf5_error(path: Path, error: Exception) -> CheckpointError:
     return CheckpointError(
         f"HDF5 could not write {path}: {error}",
         hint="check whether the disk is full (df, quota) or was lost; "
@@ -114,12 +114,12 @@ def _failed(path: Path, error: Exception) -> CheckpointError:
     )
 
 
-def give_way() -> None:
+def release_gil() -> None:
     """Release the interpreter lock, which HDF5 calls hold, so that training threads can run."""
     time.sleep(WAY_S)
 
 
-def add(file: Any, place: Place) -> int | None:
+def add_dataset(file: Any, place: DatasetSpec) -> int | None:
     """Create a dataset with allocated, unwritten bytes; returns their offset in the file.
 
     The offset is None if the dataset has no bytes.
@@ -134,14 +134,14 @@ def add(file: Any, place: Place) -> int | None:
     plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     plist.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     plist.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-    offset = _made(file, place, plist).get_offset()
+    offset = _create_dataset(file, place, plist).get_offset()
     return None if offset is None else int(offset)
 
 
-def _made(file: Any, place: Place, plist: Any) -> Any:
+def _create_dataset(file: Any, place: DatasetSpec, plist: Any) -> Any:
     """A dataset created with `plist`, with its missing groups and hpcflow's attributes."""
     h5py = library()
-    give_way()
+    release_gil()
     links = h5py.h5p.create(h5py.h5p.LINK_CREATE)
     links.set_create_intermediate_group(True)
     kind = h5py.h5t.py_create(on_disk(place.dtype), logical=True)
@@ -172,7 +172,7 @@ def write_rows(file: Any, path: str, start: int, rows: np.ndarray) -> None:
         dataset[start : start + len(rows)] = rows
 
 
-def describe(file: Any, facts: Mapping[str, Any], texts: Mapping[str, str]) -> None:
+def write_description(file: Any, facts: Mapping[str, Any], texts: Mapping[str, str]) -> None:
     """Write `facts` as attributes of the file and `texts` as datasets."""
     for name, value in facts.items():
         file.attrs[name] = value
@@ -185,14 +185,14 @@ def as_bytes(text: str) -> np.ndarray:
     return np.frombuffer(text.encode() or b" ", np.uint8)
 
 
-def add_virtual(file: Any, place: Place, sources: Sequence[Source]) -> None:
+def add_virtual(file: Any, place: DatasetSpec, sources: Sequence[VirtualSource]) -> None:
     """Create a virtual dataset of the rows in the parts; unmapped floats read as NaN.
 
     A scalar is an external link to its part.
     """
     h5py = library()
     if not place.shape:
-        give_way()
+        release_gil()
         file[place.path] = h5py.ExternalLink(sources[0].file, place.path)
         return
     plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
@@ -207,7 +207,7 @@ def add_virtual(file: Any, place: Place, sources: Sequence[Source]) -> None:
         mine.select_hyperslab((source.start, *(0 for _ in rows[1:])), rows)
         theirs = h5py.h5s.create_simple(rows)
         plist.set_virtual(mine, source.file.encode(), place.path.encode(), theirs)
-    _made(file, place, plist)
+    _create_dataset(file, place, plist)
 
 
 def reserve(path: Path) -> None:

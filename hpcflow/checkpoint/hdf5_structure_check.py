@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 
 from hpcflow.checkpoint import hdf5_datasets
-from hpcflow.checkpoint.checkpoint_layout import GRAPH, STATE, Array
-from hpcflow.checkpoint.checkpoint_reader import Fault, Saved
+from hpcflow.checkpoint.checkpoint_layout import GRAPH, STATE, ArraySpec
+from hpcflow.checkpoint.checkpoint_reader import CheckpointFault, SavedCheckpoint
 from hpcflow.errors import MALFORMED, CheckpointCorruptError
 from hpcflow.runtime.hdf5_library import library
 
 
-def structure(saved: Saved, names: Sequence[str] = ()) -> Iterator[Fault]:
+def structure_faults(
+    saved: SavedCheckpoint, names: Sequence[str] = ()
+) -> Iterator[CheckpointFault]:
     """Faults where HDF5 would read something else than the user blocks record.
 
     The digests of the bytes have been checked before. The check covers the files `names`, by
@@ -27,9 +29,11 @@ def structure(saved: Saved, names: Sequence[str] = ()) -> Iterator[Fault]:
         path = saved.base / name
         try:
             with library().File(path, "r") as file:
-                yield from _File(saved, name, file).faults()
+                yield from _StructureCheck(saved, name, file).faults()
         except (OSError, RuntimeError, *MALFORMED) as error:
-            yield Fault(name, saved.arrays_in(name), f"{path}: HDF5 cannot read it: {error}")
+            yield CheckpointFault(
+                name, saved.arrays_in(name), f"{path}: HDF5 cannot read it: {error}"
+            )
 
 
 def check_written(
@@ -45,9 +49,9 @@ def check_written(
 
     Errors: CheckpointCorruptError if something is missing or different.
     """
-    saved = Saved(path if facts["kind"] == "whole" else path.parent, dict(facts))
-    found = [fault.text for fault in structure(saved, [path.name])]
-    found = found or [f"{path}: {text}" for text in _undescribed(path, attrs, texts)]
+    saved = SavedCheckpoint(path if facts["kind"] == "whole" else path.parent, dict(facts))
+    found = [fault.text for fault in structure_faults(saved, [path.name])]
+    found = found or [f"{path}: {text}" for text in _description_faults(path, attrs, texts)]
     if found:
         raise CheckpointCorruptError(
             f"{path} differs from what was written: {found[0]}",
@@ -56,7 +60,9 @@ def check_written(
         )
 
 
-def _undescribed(path: Path, attrs: Mapping[str, Any], texts: Mapping[str, str]) -> Iterator[str]:
+def _description_faults(
+    path: Path, attrs: Mapping[str, Any], texts: Mapping[str, str]
+) -> Iterator[str]:
     """Faults of a file's attributes and texts."""
     try:
         with library().File(path, "r") as file:
@@ -70,10 +76,10 @@ def _undescribed(path: Path, attrs: Mapping[str, Any], texts: Mapping[str, str])
         yield f"HDF5 cannot read it: {error}"
 
 
-class _File:
+class _StructureCheck:
     """One file of a checkpoint and what its user block records."""
 
-    def __init__(self, saved: Saved, name: str, file: Any) -> None:
+    def __init__(self, saved: SavedCheckpoint, name: str, file: Any) -> None:
         self.saved, self.name, self.file = saved, name, file
         records = [record for record in saved.files if record["file"] == name]
         self.slabs = {slab["name"]: slab for record in records for slab in record["slabs"]}
@@ -82,18 +88,18 @@ class _File:
         mine = set(saved.arrays) if self.is_index else set(self.slabs)
         self.expected = {self.paths[array]: saved.arrays[array] for array in mine}
 
-    def faults(self) -> Iterator[Fault]:
+    def faults(self) -> Iterator[CheckpointFault]:
         """The faults of this file."""
         found = dict(self._walk(self.file, ""))
         for path, array in self.expected.items():
-            hdf5_datasets.give_way()
+            hdf5_datasets.release_gil()
             wrong = self._wrong(array, path, found.pop(path, None))
             if wrong:
                 text = f"{self.saved.base / self.name}: {array.name}: {wrong}"
-                yield Fault(self.name, (array.name,), text)
+                yield CheckpointFault(self.name, (array.name,), text)
         for path in sorted(found.keys() - {GRAPH, STATE}):
             text = f"{self.saved.base / self.name}: {path} is not in the index"
-            yield Fault(self.name, (), text)
+            yield CheckpointFault(self.name, (), text)
 
     def _walk(self, group: Any, above: str) -> Iterator[tuple[str, Any]]:
         """Path -> link of everything that is not a group; follows hard links only."""
@@ -106,7 +112,7 @@ class _File:
             else:
                 yield path, link
 
-    def _wrong(self, array: Array, path: str, link: Any) -> str | None:
+    def _wrong(self, array: ArraySpec, path: str, link: Any) -> str | None:
         h5py = library()
         if link is None:
             return "HDF5 does not show it"
@@ -128,7 +134,7 @@ class _File:
         named = dataset.attrs.get("name")
         return wrong(array, dataset) or (None if named == array.name else f"HDF5 names it {named}")
 
-    def _bytes(self, array: Array, dataset: Any) -> str | None:
+    def _bytes(self, array: ArraySpec, dataset: Any) -> str | None:
         """An error unless HDF5 reads the bytes whose digests were checked."""
         plist = dataset.id.get_create_plist()
         if plist.get_layout() != library().h5d.CONTIGUOUS or plist.get_external_count():
@@ -146,7 +152,7 @@ class _File:
             return None if ends else "its rows do not follow each other"
         return None
 
-    def _sources(self, array: Array, dataset: Any) -> str | None:
+    def _sources(self, array: ArraySpec, dataset: Any) -> str | None:
         """An error unless a virtual dataset maps exactly the rows of each part."""
         sources = dataset.virtual_sources() if dataset.is_virtual else []
         count = len(self.saved.slabs_of(array.name))
@@ -162,7 +168,7 @@ class _File:
                 return f"rows {rows[0]} to {rows[1]} are taken from {named[1]} of {named[0]}"
         return None
 
-    def _is_source(self, array: Array, start: int, stop: int, file: str, path: str) -> bool:
+    def _is_source(self, array: ArraySpec, start: int, stop: int, file: str, path: str) -> bool:
         """Whether this part has these rows at this path."""
         return path.lstrip("/") == self.paths[array.name] and any(
             (named, slab["start"], slab["stop"]) == (file, start, stop)

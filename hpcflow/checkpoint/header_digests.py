@@ -30,7 +30,7 @@ CHECK_BYTES = 1 << 20  # bytes read per call of a check, to fit a core's cache
 FORMAT_VERSION = 1
 
 
-class Piece(NamedTuple):
+class DigestedRange(NamedTuple):
     """A range of bytes of a file with its CRC-32."""
 
     offset: int
@@ -38,7 +38,7 @@ class Piece(NamedTuple):
     crc: int
 
 
-def room(text_bytes: int) -> int:
+def user_block_size(text_bytes: int) -> int:
     """The size of a user block for `text_bytes` bytes of text."""
     size = SMALLEST
     while size < TEXT_AT + text_bytes:
@@ -46,29 +46,29 @@ def room(text_bytes: int) -> int:
     return size
 
 
-def block(said: dict[str, Any], size: int) -> bytes:
+def encode_user_block(said: dict[str, Any], size: int) -> bytes:
     """A user block of `size` bytes with the facts `said`."""
     text = json.dumps(said, separators=(",", ":"), allow_nan=False).encode()
     if TEXT_AT + len(text) > size:
         raise CheckpointError(f"{len(text)} bytes of facts do not fit a user block of {size}")
     head = MAGIC + size.to_bytes(8, "little") + len(text).to_bytes(8, "little")
     body = text + bytes(size - TEXT_AT - len(text))
-    return head + _digest(head, body) + body
+    return head + _header_digest(head, body) + body
 
 
-def _digest(head: bytes, body: bytes | bytearray) -> bytes:
+def _header_digest(head: bytes, body: bytes | bytearray) -> bytes:
     return hashlib.blake2b(head + bytes(TEXT_AT - DIGEST_AT) + body, digest_size=32).digest()
 
 
-def read(path: Path) -> dict[str, Any]:
+def read_user_block(path: Path) -> dict[str, Any]:
     """The facts in the user block of a file.
 
     Errors: CheckpointCorruptError if it is missing, damaged, truncated or no checkpoint file;
     CheckpointError if it cannot be read or has a newer format version.
     """
     try:
-        with opened(path) as fd:
-            said = _read(path, fd)
+        with open_checkpoint_file(path) as fd:
+            said = _read_user_block(path, fd)
             size = os.fstat(fd).st_size
     except FileNotFoundError:
         raise CheckpointCorruptError(f"{path} is missing", hint=_HINT) from None
@@ -85,7 +85,7 @@ _HINT = "restore from another checkpoint; this file was cut off, changed or repl
 
 
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[int]:
+def open_checkpoint_file(path: Path) -> Iterator[int]:
     """A checkpoint file, open for reading; links are not followed.
 
     Errors: OSError; CheckpointCorruptError if it is a link or not a regular file.
@@ -107,7 +107,7 @@ def opened(path: Path) -> Iterator[int]:
         os.close(fd)
 
 
-def _read(path: Path, fd: int) -> dict[str, Any]:
+def _read_user_block(path: Path, fd: int) -> dict[str, Any]:
     damage = CheckpointCorruptError(f"{path} has a damaged header", hint=_HINT)
     head = os.pread(fd, TEXT_AT, 0)
     if head[:8] != MAGIC:
@@ -119,7 +119,7 @@ def _read(path: Path, fd: int) -> dict[str, Any]:
         raise damage
     body = bytearray(size - TEXT_AT)
     read_all(fd, memoryview(body), TEXT_AT, path)
-    if _digest(head[:DIGEST_AT], body) != head[DIGEST_AT:]:
+    if _header_digest(head[:DIGEST_AT], body) != head[DIGEST_AT:]:
         raise damage
     try:
         said = json.loads(body[:length])
@@ -132,17 +132,17 @@ def _read(path: Path, fd: int) -> dict[str, Any]:
             hint="install the version of hpcflow that wrote it, or a newer one",
         )
     try:
-        header_validation.check(said, size)
-    except (header_validation.Wrong, RecursionError) as error:
+        header_validation.check_header(said, size)
+    except (header_validation.InvalidHeader, RecursionError) as error:
         raise CheckpointCorruptError(f"{path} has an invalid header: {error}", hint=_HINT) from None
     return cast(dict[str, Any], said)
 
 
-def write(path: Path, said: dict[str, Any], size: int) -> None:
+def write_user_block(path: Path, said: dict[str, Any], size: int) -> None:
     """Write the user block of a finished file, then fsync the file."""
     fd = os.open(path, os.O_RDWR)
     try:
-        write_all(fd, memoryview(block(said, size)), 0)
+        write_all(fd, memoryview(encode_user_block(said, size)), 0)
         os.fsync(fd)
     finally:
         os.close(fd)
@@ -157,7 +157,7 @@ def write_all(fd: int, data: memoryview, offset: int) -> None:
         data, offset = data[done:], offset + done
 
 
-def send_off(fd: int, offset: int, nbytes: int) -> None:
+def start_writeback(fd: int, offset: int, nbytes: int) -> None:
     """Start the write-back of these bytes, so that a later `fsync` has little left to write.
 
     On Linux POSIX_FADV_DONTNEED starts the write-back of dirty pages, and these stay in the page
@@ -167,15 +167,15 @@ def send_off(fd: int, offset: int, nbytes: int) -> None:
         os.posix_fadvise(fd, offset, nbytes, os.POSIX_FADV_DONTNEED)
 
 
-def pieces_of(slab: Mapping[str, Any]) -> Iterator[Piece]:
+def digested_pieces(slab: Mapping[str, Any]) -> Iterator[DigestedRange]:
     """The pieces of a slab, each with its digest."""
     at = slab["offset"]
     for nbytes, crc in slab["crcs"]:
-        yield Piece(at, nbytes, crc)
+        yield DigestedRange(at, nbytes, crc)
         at += nbytes
 
 
-def forget(path: Path) -> None:
+def drop_page_cache(path: Path) -> None:
     """Drop a durable file from the page cache, so that the next read comes from the disk."""
     if hasattr(os, "posix_fadvise"):
         fd = os.open(path, os.O_RDONLY)
@@ -194,10 +194,12 @@ def read_all(fd: int, data: memoryview, offset: int, path: Path) -> None:
         data, offset = data[done:], offset + done
 
 
-def rest_pieces(path: Path, start: int, used: Sequence[tuple[int, int]]) -> list[Piece]:
+def uncovered_pieces(
+    path: Path, start: int, used: Sequence[tuple[int, int]]
+) -> list[DigestedRange]:
     """The bytes from `start` to the end that no range of `used` covers, as pieces with CRC-32."""
     size = path.stat().st_size
-    found: list[Piece] = []
+    found: list[DigestedRange] = []
     buffer = memoryview(bytearray(PIECE_BYTES))
     fd = os.open(path, os.O_RDONLY)
     try:
@@ -205,7 +207,7 @@ def rest_pieces(path: Path, start: int, used: Sequence[tuple[int, int]]) -> list
             while start < low:
                 data = buffer[: min(PIECE_BYTES, low - start)]
                 read_all(fd, data, start, path)
-                found.append(Piece(start, len(data), zlib.crc32(data)))
+                found.append(DigestedRange(start, len(data), zlib.crc32(data)))
                 start += len(data)
             start = max(start, high)
     finally:
@@ -213,11 +215,11 @@ def rest_pieces(path: Path, start: int, used: Sequence[tuple[int, int]]) -> list
     return found
 
 
-def damaged(path: Path, pieces: Sequence[Piece]) -> Iterator[int]:
+def damaged_pieces(path: Path, pieces: Sequence[DigestedRange]) -> Iterator[int]:
     """The indices of the pieces whose bytes do not match their digest."""
     largest = max((piece.nbytes for piece in pieces), default=0)
     buffer = memoryview(bytearray(min(CHECK_BYTES, largest)))
-    with opened(path) as fd:
+    with open_checkpoint_file(path) as fd:
         for i, (offset, nbytes, crc) in enumerate(pieces):
             crc_here = 0
             for at in range(0, nbytes, CHECK_BYTES):
@@ -228,6 +230,6 @@ def damaged(path: Path, pieces: Sequence[Piece]) -> Iterator[int]:
                 yield i
 
 
-def foreign(path: Path, said: str) -> CheckpointCorruptError:
+def foreign_file_error(path: Path, said: str) -> CheckpointCorruptError:
     """The error for a file that belongs to another checkpoint or place."""
     return CheckpointCorruptError(f"{path} does not belong to this checkpoint: {said}", hint=_HINT)

@@ -19,15 +19,15 @@ MOST_DIMENSIONS = 32  # the limit of HDF5 and of NumPy
 COUNTS = ("serial", "step", "ranks", "servers", "replicas", "tasks_per_replica")
 
 
-class Wrong(Exception):
+class InvalidHeader(Exception):
     """The reason why the facts are not valid."""
 
 
-def check(facts: Any, start: int) -> None:
+def check_header(facts: Any, start: int) -> None:
     """Raise Wrong unless `facts` are valid for a file whose HDF5 data begins at byte `start`."""
-    _need(isinstance(facts, dict), "they are no table")
+    _require(isinstance(facts, dict), "they are no table")
     kind = facts.get("kind")
-    _need(kind in ("part", "index", "whole"), f"their kind is {kind!r}")
+    _require(kind in ("part", "index", "whole"), f"their kind is {kind!r}")
     _record(facts)
     _cover(facts, start)
     if kind == "part":
@@ -35,9 +35,9 @@ def check(facts: Any, start: int) -> None:
     for name in COUNTS:
         _count(facts.get(name), name)
     for name in ("saved", "mode", "form"):
-        _need(isinstance(facts.get(name), str), f"{name} is no text")
+        _require(isinstance(facts.get(name), str), f"{name} is no text")
     _files(facts)
-    arrays = _arrays(facts)
+    arrays = _array_specs(facts)
     records = [facts] if kind == "whole" else facts["files"]
     _rows(arrays, [slab for record in records for slab in record["slabs"]])
     _state(facts)
@@ -48,30 +48,30 @@ def plain_name(name: Any) -> bool:
     return isinstance(name, str) and name not in ("", ".", "..") and not {"/", "\\", "\0"} & {*name}
 
 
-def _need(holds: bool, said: str) -> None:
+def _require(holds: bool, said: str) -> None:
     if not holds:
-        raise Wrong(said)
+        raise InvalidHeader(said)
 
 
 def _count(value: Any, what: str) -> None:
-    _need(type(value) is int and 0 <= value < MOST, f"{what} is {value!r}")
+    _require(type(value) is int and 0 <= value < MOST, f"{what} is {value!r}")
 
 
 def _list(value: Any, what: str) -> Any:
-    _need(isinstance(value, list), f"{what} is no list")
+    _require(isinstance(value, list), f"{what} is no list")
     return value
 
 
 def _record(record: Any) -> None:
     """Validate a file's record, as the file itself and the index have it."""
-    _need(isinstance(record, dict), "a file's record is no table")
+    _require(isinstance(record, dict), "a file's record is no table")
     name = record.get("file")
-    _need(plain_name(name), f"{name!r} is no name of a file beside it")
-    _need(isinstance(record.get("id"), str), "there is no id")
+    _require(plain_name(name), f"{name!r} is no name of a file beside it")
+    _require(isinstance(record.get("id"), str), "there is no id")
     _count(record.get("step"), "step")
     _count(record.get("size"), "size")
     for slab in _list(record.get("slabs"), "slabs"):
-        _need(isinstance(slab, dict) and isinstance(slab.get("name"), str), "a slab has no name")
+        _require(isinstance(slab, dict) and isinstance(slab.get("name"), str), "a slab has no name")
         for key in ("start", "stop", "offset"):
             _count(slab.get(key), key)
         for piece in _list(slab.get("crcs"), "crcs"):
@@ -81,10 +81,10 @@ def _record(record: Any) -> None:
 
 
 def _piece(piece: Any, words: int) -> None:
-    _need(isinstance(piece, list) and len(piece) == words, f"{piece!r} is no piece of a file")
+    _require(isinstance(piece, list) and len(piece) == words, f"{piece!r} is no piece of a file")
     for value in piece:
         _count(value, "a piece of a file")
-    _need(piece[-2] > 0 and piece[-1] < 1 << 32, f"{piece!r} is no piece of a file")
+    _require(piece[-2] > 0 and piece[-1] < 1 << 32, f"{piece!r} is no piece of a file")
 
 
 def _cover(record: Mapping[str, Any], start: int) -> None:
@@ -92,47 +92,47 @@ def _cover(record: Mapping[str, Any], start: int) -> None:
     ranges = [(s["offset"], s["offset"] + sum(n for n, _ in s["crcs"])) for s in record["slabs"]]
     ranges += [(offset, offset + nbytes) for offset, nbytes, _ in record["rest"]]
     for low, high in sorted(ranges):
-        _need(low == start, f"byte {min(low, start):,} has not one digest")
+        _require(low == start, f"byte {min(low, start):,} has not one digest")
         start = high
-    _need(start == record["size"], f"the bytes from {start:,} on have no digest")
+    _require(start == record["size"], f"the bytes from {start:,} on have no digest")
 
 
 def _files(facts: Mapping[str, Any]) -> None:
     """Check that the parts of an index belong to its save and that each is listed once."""
     if facts["kind"] == "whole":
-        _need("files" not in facts, "one file has no parts")
+        _require("files" not in facts, "one file has no parts")
         return
     names = set()
     for record in _list(facts.get("files"), "files"):
         _record(record)
-        _need(record.get("kind") == "part", f"{record['file']} is no part")
+        _require(record.get("kind") == "part", f"{record['file']} is no part")
         same = (record["id"], record["step"]) == (facts["id"], facts["step"])
-        _need(same, f"{record['file']} is of another save")
+        _require(same, f"{record['file']} is of another save")
         names.add(record["file"])
-    _need(len(names) == len(facts["files"]), "a part is named twice")
-    _need(facts["file"] not in names and not facts["slabs"], "the index is a part")
+    _require(len(names) == len(facts["files"]), "a part is named twice")
+    _require(facts["file"] not in names and not facts["slabs"], "the index is a part")
 
 
-def _arrays(facts: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
+def _array_specs(facts: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
     """Validate the arrays; returns name -> (number of rows, bytes of one row)."""
     found = {}
     for array in _list(facts.get("arrays"), "arrays"):
-        _need(isinstance(array, list) and len(array) == 3, f"{array!r} is no array")
+        _require(isinstance(array, list) and len(array) == 3, f"{array!r} is no array")
         name, dtype, shape = array
-        _need(isinstance(name, str) and name not in found, f"{name!r} is no name of an array")
-        _need(isinstance(dtype, str) and dtype in DTYPES, f"{name!r} is of dtype {dtype!r}")
+        _require(isinstance(name, str) and name not in found, f"{name!r} is no name of an array")
+        _require(isinstance(dtype, str) and dtype in DTYPES, f"{name!r} is of dtype {dtype!r}")
         for size in _list(shape, f"the shape of {name!r}"):
             _count(size, f"a size of {name!r}")
-        _need(len(shape) <= MOST_DIMENSIONS, f"{name!r} has {len(shape)} dimensions")
+        _require(len(shape) <= MOST_DIMENSIONS, f"{name!r} has {len(shape)} dimensions")
         row = DTYPES[dtype].itemsize * math.prod(shape[1:])
         most = 16 * math.prod(size or 1 for size in shape)  # NumPy limits it even if a size is 0
-        _need(most < MOST, f"{name!r} is of shape {shape}")
+        _require(most < MOST, f"{name!r} is of shape {shape}")
         found[name] = (shape[0] if shape else 1, row)
     paths = facts.get("paths")
-    _need(isinstance(paths, dict), "paths is no table")
+    _require(isinstance(paths, dict), "paths is no table")
     assert isinstance(paths, dict)
-    _need(paths.keys() == found.keys(), "not each array has its path")
-    _need(all(isinstance(path, str) and path for path in paths.values()), "a path is no text")
+    _require(paths.keys() == found.keys(), "not each array has its path")
+    _require(all(isinstance(path, str) and path for path in paths.values()), "a path is no text")
     return found
 
 
@@ -141,39 +141,39 @@ def _rows(arrays: Mapping[str, tuple[int, int]], slabs: Sequence[Mapping[str, An
     rows: dict[str, list[tuple[int, int]]] = {name: [] for name in arrays}
     for slab in slabs:
         name, start, stop = slab["name"], slab["start"], slab["stop"]
-        _need(name in arrays, f"{name!r} is no array of it")
+        _require(name in arrays, f"{name!r} is no array of it")
         nbytes = sum(n for n, _ in slab["crcs"])
-        _need(nbytes == (stop - start) * arrays[name][1] > 0, f"{name!r} has {nbytes:,} bytes")
+        _require(nbytes == (stop - start) * arrays[name][1] > 0, f"{name!r} has {nbytes:,} bytes")
         rows[name].append((start, stop))
     for name, (count, row) in arrays.items():
         at = 0
         for start, stop in sorted(rows[name]):
-            _need(start == at, f"row {min(at, start)} of {name!r} is not there once")
+            _require(start == at, f"row {min(at, start)} of {name!r} is not there once")
             at = stop
-        _need(at == count or not row or not count, f"{name!r} has {at} of {count} rows")
+        _require(at == count or not row or not count, f"{name!r} has {at} of {count} rows")
 
 
 def _state(facts: Mapping[str, Any]) -> None:
     """Validate the draws of random operations, the dataset positions and the metrics."""
     draws = facts.get("draws")
-    _need(isinstance(draws, dict) and isinstance(draws.get("tasks"), dict), "draws is no table")
+    _require(isinstance(draws, dict) and isinstance(draws.get("tasks"), dict), "draws is no table")
     assert isinstance(draws, dict)
     _draws([draws.get("most"), *draws["tasks"].values()])
     seed = _list(facts.get("random_seed", [0, 0]), "random_seed")
-    _need(len(seed) == 2, "random_seed is no seed")
+    _require(len(seed) == 2, "random_seed is no seed")
     for number in seed:
         _count(number, "random_seed")
     for place in _list(facts.get("position", []), "position"):
-        _need(isinstance(place, dict), "a position is no table")
-        _place(place)
+        _require(isinstance(place, dict), "a position is no table")
+        _check_position(place)
     if "samples" in facts:
         _count(facts["samples"], "samples")
     metrics = facts.get("metrics", {})
-    _need(isinstance(metrics, dict), "metrics is no table")
+    _require(isinstance(metrics, dict), "metrics is no table")
     for name, value in metrics.items():
-        _need(type(value) in (int, float, NoneType), f"metric {name!r} is {value!r}")
+        _require(type(value) in (int, float, NoneType), f"metric {name!r} is {value!r}")
     best = facts.get("keep_best")
-    _need(best is None or _is_policy(best), f"keep_best is {best!r}")
+    _require(best is None or _is_policy(best), f"keep_best is {best!r}")
 
 
 def _is_policy(best: Any) -> bool:
@@ -181,17 +181,19 @@ def _is_policy(best: Any) -> bool:
     return kinds == [str, str, int] and best[1] in ("min", "max") and best[2] > 0
 
 
-def _place(place: Mapping[str, Any]) -> None:
+def _check_position(place: Mapping[str, Any]) -> None:
     """Validate the position of a dataset."""
     for name in ("epoch", "taken", "batch"):
         _count(place.get(name, 0), name)
-    _need("epoch" in place, "a position has no epoch")
+    _require("epoch" in place, "a position has no epoch")
     for name in ("left", "begun_with"):
-        _need(isinstance(place.get(name, {}), dict), f"{name} is no table")
-        _need(all(epoch.isdecimal() for epoch in place.get(name, {})), f"{name} is not by epochs")
+        _require(isinstance(place.get(name, {}), dict), f"{name} is no table")
+        _require(
+            all(epoch.isdecimal() for epoch in place.get(name, {})), f"{name} is not by epochs"
+        )
     for ranges in place.get("left", {}).values():
         for pair in _list(ranges, "left"):
-            _need(isinstance(pair, list) and len(pair) == 2, f"{pair!r} is no range")
+            _require(isinstance(pair, list) and len(pair) == 2, f"{pair!r} is no range")
             _count(pair[0], "left")
             _count(pair[1], "left")
     for size in place.get("begun_with", {}).values():
@@ -201,6 +203,6 @@ def _place(place: Mapping[str, Any]) -> None:
 def _draws(lists: Iterable[Any]) -> None:
     for some in lists:
         for draw in _list(some, "draws"):
-            _need(isinstance(draw, list) and len(draw) == 3, f"{draw!r} is no draw")
-            _need(all(isinstance(text, str) for text in draw[:2]), f"{draw!r} is no draw")
+            _require(isinstance(draw, list) and len(draw) == 3, f"{draw!r} is no draw")
+            _require(all(isinstance(text, str) for text in draw[:2]), f"{draw!r} is no draw")
             _count(draw[2], "draws")

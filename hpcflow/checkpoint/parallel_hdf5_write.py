@@ -12,13 +12,13 @@ from typing import Any, NamedTuple, TypedDict
 import numpy as np
 
 from hpcflow.checkpoint import hdf5_datasets, header_digests
-from hpcflow.checkpoint.checkpoint_layout import Array, HeldRows, Slab
+from hpcflow.checkpoint.checkpoint_layout import ArraySpec, HeldRows, Slab
 from hpcflow.checkpoint.hdf5_structure_check import check_written
 from hpcflow.checkpoint.save_plan import SavePlan
 from hpcflow.errors import CheckpointCorruptError
 from hpcflow.graph.dtypes import text_of
 from hpcflow.runtime.device.device import Device
-from hpcflow.runtime.state.state_store import Store, VariableState
+from hpcflow.runtime.state.state_store import StateStore, VariableState
 
 Record = dict[str, Any]  # the index's entry about a file: slabs, offsets, digests
 
@@ -33,7 +33,7 @@ class SlabRecord(TypedDict):
     crcs: list[list[int]]  # of each piece: its bytes, its CRC-32
 
 
-def held(store: Store, wanted: Mapping[str, str]) -> list[HeldRows]:
+def local_pieces(store: StateStore, wanted: Mapping[str, str]) -> list[HeldRows]:
     """This rank's pieces of the variables `wanted` (variable -> name in the checkpoint).
 
     Of a slot that each piece has for itself, the first copy represents all.
@@ -47,7 +47,7 @@ def held(store: Store, wanted: Mapping[str, str]) -> list[HeldRows]:
     return found
 
 
-class Version(NamedTuple):
+class PinnedRows(NamedTuple):
     """A pinned or copied version of rows of a variable, for a save."""
 
     rows: tuple[int, int]
@@ -55,7 +55,7 @@ class Version(NamedTuple):
     device: Device
 
 
-class Snapshot:
+class PinnedSnapshot:
     """The current values of some slabs, by slab; they do not change until `release`.
 
     Host memory is not copied: its version is pinned, so that an update goes to a second buffer.
@@ -64,23 +64,29 @@ class Snapshot:
     """
 
     def __init__(
-        self, store: Store, names: Mapping[str, str], duty: Sequence[Slab], to_host: bool = False
+        self,
+        store: StateStore,
+        names: Mapping[str, str],
+        duty: Sequence[Slab],
+        to_host: bool = False,
     ) -> None:
-        self.versions: dict[Slab, Version] = {}
+        self.versions: dict[Slab, PinnedRows] = {}
         self._pins: dict[Slab, tuple[VariableState, Any]] = {}
         try:
-            for slab, state in kept_for(store, names, duty):
-                self.versions[slab] = self._kept(state, slab, to_host)
+            for slab, state in slab_states(store, names, duty):
+                self.versions[slab] = self._pin(state, slab, to_host)
         except BaseException:
             self.release()
             raise
 
-    def _kept(self, state: VariableState, slab: Slab, to_host: bool) -> Version:
+    def _pin(self, state: VariableState, slab: Slab, to_host: bool) -> PinnedRows:
         if to_host and not isinstance(state.array, np.ndarray):
-            return _copied(Version(state.rows, state.read(), state.device), slab, state.dtype)
+            return _copy_to_host(
+                PinnedRows(state.rows, state.read(), state.device), slab, state.dtype
+            )
         array = state.pin()
         self._pins[slab] = state, array
-        return Version(state.rows, array, state.device)
+        return PinnedRows(state.rows, array, state.device)
 
     def is_current(self) -> bool:
         """Whether an update has yet to copy one of the pinned versions; callable in any thread."""
@@ -95,8 +101,8 @@ class Snapshot:
                 state.unpin(array)
 
 
-def kept_for(
-    store: Store, names: Mapping[str, str], duty: Sequence[Slab]
+def slab_states(
+    store: StateStore, names: Mapping[str, str], duty: Sequence[Slab]
 ) -> Iterator[tuple[Slab, VariableState]]:
     """Each slab with the variable state that holds its rows."""
     wanted = {slab.name for slab in duty}
@@ -108,17 +114,17 @@ def kept_for(
         yield slab, next(s for s in held[slab.name] if s.rows[0] <= slab.start < s.rows[1])
 
 
-def _copied(version: Version, slab: Slab, dtype: np.dtype) -> Version:
+def _copy_to_host(version: PinnedRows, slab: Slab, dtype: np.dtype) -> PinnedRows:
     """A copy of the rows of a slab in host memory."""
     host = None
-    for row, rows in pieces(version, slab):
+    for row, rows in host_pieces(version, slab):
         if host is None:
             host = np.empty((slab.stop - slab.start, *rows.shape[1:]), dtype)
         host[row - slab.start : row - slab.start + len(rows)] = rows
-    return Version((slab.start, slab.stop), host, Device())
+    return PinnedRows((slab.start, slab.stop), host, Device())
 
 
-def pieces(version: Version, slab: Slab) -> Iterator[tuple[int, np.ndarray]]:
+def host_pieces(version: PinnedRows, slab: Slab) -> Iterator[tuple[int, np.ndarray]]:
     """The rows of a slab in host memory, as pairs of first row and rows.
 
     A pair has at most the bytes of a staging buffer, or one row. Host memory is not copied.
@@ -137,22 +143,25 @@ def write_part(
     plan: SavePlan,
     rank: int,
     duty: Sequence[Slab],
-    versions: Mapping[Slab, Version],
+    versions: Mapping[Slab, PinnedRows],
     done: Callable[[Slab], object] = lambda slab: None,
 ) -> Record:
     """Write the own file of `rank`, a dataset for its rows of each variable; returns its record.
 
     `done` is called with each slab when its version is no longer needed, before it is durable.
     """
-    block, own = header_digests.room(text_bytes(plan.by_name, duty)), plan.part_facts(rank)
+    block, own = (
+        header_digests.user_block_size(header_text_bytes(plan.by_name, duty)),
+        plan.part_facts(rank),
+    )
     offsets: dict[str, int | None] = {}
-    with hdf5_datasets.created(path, block) as file:
+    with hdf5_datasets.create_file(path, block) as file:
         for slab in duty:
             array = plan.by_name[slab.name]
             shape = (slab.stop - slab.start, *array.shape[1:]) if array.shape else ()
-            place = hdf5_datasets.Place(plan.paths[slab.name], array.dtype, shape, slab.name)
-            offsets[slab.name] = hdf5_datasets.add(file, place)
-        hdf5_datasets.describe(file, own, {})
+            place = hdf5_datasets.DatasetSpec(plan.paths[slab.name], array.dtype, shape, slab.name)
+            offsets[slab.name] = hdf5_datasets.add_dataset(file, place)
+        hdf5_datasets.write_description(file, own, {})
     slabs = []
     fd = os.open(path, os.O_RDWR)
     try:
@@ -163,33 +172,35 @@ def write_part(
             done(slab)
     finally:
         os.close(fd)
-    return finish(path, {"kind": "part", **own}, slabs, block)
+    return finish_file(path, {"kind": "part", **own}, slabs, block)
 
 
-def _write_slab(fd: int, offset: int, slab: Slab, version: Version) -> SlabRecord:
+def _write_slab(fd: int, offset: int, slab: Slab, version: PinnedRows) -> SlabRecord:
     crcs, at = [], offset
-    for _, rows in pieces(version, slab):
+    for _, rows in host_pieces(version, slab):
         data = rows.reshape(-1).view(np.uint8).data
         for low in range(0, len(data), header_digests.PIECE_BYTES):  # one row may exceed a piece
             part = data[low : low + header_digests.PIECE_BYTES]
             crcs.append([len(part), zlib.crc32(part)])
             header_digests.write_all(fd, part, at)
-            header_digests.send_off(fd, at, len(part))
+            header_digests.start_writeback(fd, at, len(part))
             at += len(part)
     return SlabRecord(name=slab.name, start=slab.start, stop=slab.stop, offset=offset, crcs=crcs)
 
 
-def lay_out(path: Path, plan: SavePlan, texts: Mapping[str, str]) -> dict[str, int | None]:
+def create_shared_file(
+    path: Path, plan: SavePlan, texts: Mapping[str, str]
+) -> dict[str, int | None]:
     """Create the single file of all writers, without rows; returns the offset of each array.
 
     The file's blocks are allocated before any rank writes.
     """
     offsets = {}
-    with hdf5_datasets.created(path, plan.block, plan.align) as file:
+    with hdf5_datasets.create_file(path, plan.block, plan.align) as file:
         for name, array in plan.by_name.items():
-            place = hdf5_datasets.Place(plan.paths[name], array.dtype, array.shape, name)
-            offsets[name] = hdf5_datasets.add(file, place)
-        hdf5_datasets.describe(file, plan.attributes, texts)
+            place = hdf5_datasets.DatasetSpec(plan.paths[name], array.dtype, array.shape, name)
+            offsets[name] = hdf5_datasets.add_dataset(file, place)
+        hdf5_datasets.write_description(file, plan.attributes, texts)
     hdf5_datasets.reserve(path)
     hdf5_datasets.sync(path)
     return offsets
@@ -199,7 +210,7 @@ def write_shared(
     path: Path,
     plan: SavePlan,
     duty: Sequence[Slab],
-    versions: Mapping[Slab, Version],
+    versions: Mapping[Slab, PinnedRows],
     comm: Any,
 ) -> list[SlabRecord]:
     """Write this rank's rows of the file that all ranks of `comm` write; returns its slabs.
@@ -207,10 +218,10 @@ def write_shared(
     Ranks: all writers open and close the file collectively; each writes its rows independently.
     """
     slabs = []
-    with hdf5_datasets.joined(path, comm) as file:
+    with hdf5_datasets.open_for_writing(path, comm) as file:
         for slab in duty:
             crcs, array = [], plan.by_name[slab.name]
-            for row, rows in pieces(versions[slab], slab):
+            for row, rows in host_pieces(versions[slab], slab):
                 hdf5_datasets.write_rows(
                     file,
                     plan.paths[slab.name],
@@ -228,7 +239,7 @@ def write_shared(
     return slabs
 
 
-def finish(
+def finish_file(
     path: Path,
     facts: Record,
     slabs: Sequence[SlabRecord],
@@ -245,9 +256,9 @@ def finish(
         "file": path.name.removesuffix(".tmp"),
         "size": path.stat().st_size,
         "slabs": list(slabs),
-        "rest": [list(piece) for piece in header_digests.rest_pieces(path, block, used)],
+        "rest": [list(piece) for piece in header_digests.uncovered_pieces(path, block, used)],
     }
-    header_digests.write(path, record, block)
+    header_digests.write_user_block(path, record, block)
     return record
 
 
@@ -260,18 +271,20 @@ def check_part(path: Path, plan: SavePlan, rank: int, record: Record) -> None:
     check_written(path, {**facts, "slabs": [], "rest": []}, plan.part_facts(rank), {})
 
 
-def check(path: Path, record: Record) -> None:
+def check_file(path: Path, record: Record) -> None:
     """Read a finished file back and check its digests, from the disk if the page cache drops it.
 
     Errors: CheckpointCorruptError if a byte is not as it was written.
     """
-    header_digests.forget(path)
-    if header_digests.read(path)["id"] != record["id"]:
-        raise header_digests.foreign(path, "another save wrote it")
+    header_digests.drop_page_cache(path)
+    if header_digests.read_user_block(path)["id"] != record["id"]:
+        raise header_digests.foreign_file_error(path, "another save wrote it")
     found = [(offset, nbytes, crc, "its structure") for offset, nbytes, crc in record["rest"]]
     for slab in record["slabs"]:
-        found += [(*piece, slab["name"]) for piece in header_digests.pieces_of(slab)]
-    for i in header_digests.damaged(path, [header_digests.Piece(*one[:3]) for one in found]):
+        found += [(*piece, slab["name"]) for piece in header_digests.digested_pieces(slab)]
+    for i in header_digests.damaged_pieces(
+        path, [header_digests.DigestedRange(*one[:3]) for one in found]
+    ):
         raise CheckpointCorruptError(
             f"{path} differs from what was written: {found[i][3]} differs at byte {found[i][0]:,}",
             hint="the disk or the memory of this node is at fault; "
@@ -279,7 +292,7 @@ def check(path: Path, record: Record) -> None:
         )
 
 
-def text_bytes(arrays: Mapping[str, Array], duty: Sequence[Slab]) -> int:
+def header_text_bytes(arrays: Mapping[str, ArraySpec], duty: Sequence[Slab]) -> int:
     """An upper bound on the text bytes in the user block of a file with these slabs."""
     count = 1024
     for slab in duty:

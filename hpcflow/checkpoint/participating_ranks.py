@@ -13,25 +13,27 @@ from hpcflow.errors import (
     CheckpointStorageError,
     HpcflowError,
 )
-from hpcflow.runtime.job.rank_context import Context
-from hpcflow.runtime.state.state_store import Store
+from hpcflow.runtime.job.rank_context import RankContext
+from hpcflow.runtime.state.state_store import StateStore
 
 _KINDS = {
     e.__name__: e for e in (CheckpointCorruptError, CheckpointMismatchError, CheckpointStorageError)
 }
 
 
-class Team:
+class ParticipatingRanks:
     """All ranks that run the script (drivers); each calls every method, in the same order.
 
     The constructor waits for the end of an asynchronous save, if there is one.
     """
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: RankContext) -> None:
         self.context = context
         if context.saving is not None:
             context.saving.finish()
-        context.engine.with_baton(context.engine.settle, lambda: True)  # finish updates in progress
+        context.executor.run_locked(
+            context.executor.finish_tiled, lambda: True
+        )  # finish updates in progress
         drivers = context.drivers
         self._drivers = drivers if drivers is not None and drivers.size > 1 else None
         self.size = self._drivers.size if self._drivers else 1
@@ -43,7 +45,7 @@ class Team:
         if self._drivers is None:
             return [mine]
         text, drivers = json.dumps(mine), self._drivers
-        rows = self._calmly(lambda: drivers.gather_text(text))
+        rows = self._call_locked(lambda: drivers.gather_text(text))
         return None if rows is None else [json.loads(row) for row in rows]
 
     def say(self, value: Any = None) -> Any:
@@ -52,7 +54,7 @@ class Team:
             return value
         text = json.dumps(value) if self.context.is_chief else None
         drivers = self._drivers
-        return json.loads(self._calmly(lambda: drivers.broadcast_text(text)))
+        return json.loads(self._call_locked(lambda: drivers.broadcast_text(text)))
 
     def decide(self, mine: Any, chief: Callable[[list[Any]], Any]) -> Any:
         """The result of `chief` for the data of all drivers; an error of one is raised on all.
@@ -64,19 +66,21 @@ class Team:
             answer = self.say()
         else:
             wrong = [row for row in rows if "error" in row]
-            answer = self.say(wrong[0] if wrong else attempt(self.context, lambda: chief(rows)))
+            answer = self.say(
+                wrong[0] if wrong else run_or_error(self.context, lambda: chief(rows))
+            )
         if "error" in answer:
-            raise failure(answer)
+            raise error_from_answer(answer)
         return answer["value"]
 
-    def _calmly(self, run: Callable[[], Any]) -> Any:
+    def _call_locked(self, run: Callable[[], Any]) -> Any:
         """Make a blocking call under the progress lock, so that no other thread makes progress."""
         box: list[Any] = []
-        self.context.engine.with_baton(lambda: box.append(run()), lambda: True)
+        self.context.executor.run_locked(lambda: box.append(run()), lambda: True)
         return box[0]
 
     def call(
-        self, requests: Mapping[int, Mapping[str, Any]], store: Store
+        self, requests: Mapping[int, Mapping[str, Any]], store: StateStore
     ) -> Callable[[], dict[int, Any]]:
         """Send requests to served ranks, about their state for the session that has `store`.
 
@@ -90,7 +94,7 @@ class Team:
         return self.context.control.call(named)
 
 
-def served_by(context: Context) -> list[int]:
+def served_ranks(context: RankContext) -> list[int]:
     """The ranks served by this driver: its replica's other tasks; on the chief also the servers."""
     ranks = context.roles.ranks_of(context.replica).values()
     return [
@@ -100,7 +104,7 @@ def served_by(context: Context) -> list[int]:
     ]
 
 
-def attempt(context: Context, run: Callable[[], Any]) -> dict[str, Any]:
+def run_or_error(context: RankContext, run: Callable[[], Any]) -> dict[str, Any]:
     """{"value": `run()`}, or its error as plain data, which `failure` makes an exception."""
     try:
         return {"value": run()}
@@ -115,7 +119,7 @@ def attempt(context: Context, run: Callable[[], Any]) -> dict[str, Any]:
         }
 
 
-def failure(answer: Mapping[str, Any]) -> CheckpointError:
+def error_from_answer(answer: Mapping[str, Any]) -> CheckpointError:
     """The exception for an answer with an error."""
     kind = _KINDS.get(answer["kind"], CheckpointError)
     return kind(answer["error"], op=answer["op"], rank=answer["rank"], hint=answer["hint"])

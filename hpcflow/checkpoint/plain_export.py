@@ -9,17 +9,23 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.checkpoint.checkpoint_reader import Saved
-from hpcflow.checkpoint.compare_checkpoints import blocks
-from hpcflow.checkpoint.hdf5_datasets import Place, add, created, describe, write_rows
+from hpcflow.checkpoint.checkpoint_reader import SavedCheckpoint
+from hpcflow.checkpoint.compare_checkpoints import row_blocks
+from hpcflow.checkpoint.hdf5_datasets import (
+    DatasetSpec,
+    add_dataset,
+    create_file,
+    write_description,
+    write_rows,
+)
 from hpcflow.errors import CheckpointError
 from hpcflow.graph.dtypes import bfloat16
 
 SUFFIXES = (".h5", ".hdf5", ".npz")
-KEPT = ("step", "samples", "mode", "ranks", "saved", "id", "graph_digest")
+EXPORTED_FACTS = ("step", "samples", "mode", "ranks", "saved", "id", "graph_digest")
 
 
-def write(saved: Saved, path: Path) -> int:
+def export_arrays(saved: SavedCheckpoint, path: Path) -> int:
     """Write the arrays of a checkpoint into one file; returns their number.
 
     The suffix of `path` selects the format. HDF5 has each array at its path in the checkpoint,
@@ -33,24 +39,24 @@ def write(saved: Saved, path: Path) -> int:
         raise CheckpointError(f"{path} must end in {', '.join(SUFFIXES)}")
     draft = path.with_name(path.name + ".tmp")
     try:
-        _npz(saved, draft) if path.suffix == ".npz" else _hdf5(saved, draft)
+        _write_npz(saved, draft) if path.suffix == ".npz" else _write_hdf5(saved, draft)
         os.replace(draft, path)
     finally:
         draft.unlink(missing_ok=True)
     return len(saved.arrays)
 
 
-def _hdf5(saved: Saved, path: Path) -> None:
-    with created(path, 0) as file:
+def _write_hdf5(saved: SavedCheckpoint, path: Path) -> None:
+    with create_file(path, 0) as file:
         for name, array in saved.arrays.items():
-            place = Place(saved.facts["paths"][name], array.dtype, array.shape, name)
-            add(file, place)
-            for start, stop in blocks(array):
+            place = DatasetSpec(saved.facts["paths"][name], array.dtype, array.shape, name)
+            add_dataset(file, place)
+            for start, stop in row_blocks(array):
                 write_rows(file, place.path, start, saved.rows(name, start, stop))
-        describe(file, {k: saved.facts[k] for k in KEPT if k in saved.facts}, {})
+        write_description(file, {k: saved.facts[k] for k in EXPORTED_FACTS if k in saved.facts}, {})
 
 
-def _npz(saved: Saved, path: Path) -> None:
+def _write_npz(saved: SavedCheckpoint, path: Path) -> None:
     for name in saved.arrays:
         if name.startswith("/") or {"", ".", ".."} & set(name.split("/")) or "\\" in name:
             raise CheckpointError(
@@ -64,5 +70,5 @@ def _npz(saved: Saved, path: Path) -> None:
                 dtype = np.dtype(np.float32) if dtype == bfloat16 else dtype
                 header: dict[str, Any] = {"descr": dtype.str, "fortran_order": False}
                 np.lib.format.write_array_header_1_0(file, {**header, "shape": array.shape})
-                for start, stop in blocks(array):
+                for start, stop in row_blocks(array):
                     file.write(saved.rows(name, start, stop).astype(dtype).tobytes())

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from hpcflow.checkpoint import header_digests
-from hpcflow.checkpoint.checkpoint_reader import Saved
+from hpcflow.checkpoint.checkpoint_reader import SavedCheckpoint
 from hpcflow.errors import CheckpointError
-from hpcflow.kernels.kernel_registry import Node, kernel
+from hpcflow.kernels.kernel_registry import KernelNode, kernel
 
 
 @kernel("ReadCheckpoint", "new", on="cpu", moves=True)
-def _read(xp: Any, node: Node) -> Callable[..., Any]:
+def _read_checkpoint(xp: Any, node: KernelNode) -> Callable[..., Any]:
     attrs = node.attrs
 
     def run() -> np.ndarray:
@@ -36,9 +36,11 @@ def _read(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @functools.lru_cache(maxsize=4)
-def _opened(path: str, id: str) -> Saved:
+def _opened(path: str, id: str) -> SavedCheckpoint:
     """Errors: CheckpointCorruptError if another checkpoint has replaced it."""
-    saved = Saved(Path(path))
+    saved = SavedCheckpoint(Path(path))
     if saved.facts["id"] != id:
-        raise header_digests.foreign(saved.index, "it was replaced since the graph was made")
+        raise header_digests.foreign_file_error(
+            saved.index, "it was replaced since the graph was made"
+        )
     return saved

@@ -7,12 +7,12 @@ import functools
 import math
 from collections.abc import Container, Sequence
 
-from hpcflow.checkpoint.checkpoint_layout import HeldRows, Slab, share
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.checkpoint.checkpoint_layout import HeldRows, Slab, assign_rows
+from hpcflow.runtime.job.rank_context import RankContext
 
 
-def duty_of(
-    context: Context,
+def rows_to_write(
+    context: RankContext,
     rank: int,
     found: Sequence[HeldRows],
     own: Container[str],
@@ -31,7 +31,7 @@ def duty_of(
     if rank in context.roles.servers:
         shared = [h.slab for h in some if not h.copy]
     elif context.cluster.mode == "collective":
-        shared = _shared(context, rank, some, replica)
+        shared = _shared_rows(context, rank, some, replica)
     elif leads:
         shared = [h.slab for h in some]
     mine = [h.slab for h in found if h.name in own]
@@ -39,22 +39,24 @@ def duty_of(
     return [slab for slab in (*shared, *mine) if slab.name not in empty]
 
 
-def _shared(context: Context, rank: int, found: Sequence[HeldRows], replica: int) -> list[Slab]:
+def _shared_rows(
+    context: RankContext, rank: int, found: Sequence[HeldRows], replica: int
+) -> list[Slab]:
     """The rows that `rank` writes of the variables that its task has on all replicas."""
     arrays = [h.array for h in found]
     roles, settings = context.roles, context.settings
     task = roles.workers.index(rank) % roles.tasks_per_replica
-    chosen = writers(
+    chosen = choose_writers(
         [context.hosts[peer] for peer in roles.peers_of(task)],
         sum(array.nbytes for array in arrays),
         settings.part_bytes,
         settings.writers_per_node / roles.tasks_per_replica,
         task,
     )
-    return share(arrays, len(chosen))[chosen.index(replica)] if replica in chosen else []
+    return assign_rows(arrays, len(chosen))[chosen.index(replica)] if replica in chosen else []
 
 
-def writers(
+def choose_writers(
     hosts: Sequence[str], nbytes: int, part_bytes: int, per_node: float, first: int = 0
 ) -> list[int]:
     """The replicas that write `nbytes`, which all replicas on `hosts` have; at least one.
@@ -64,11 +66,11 @@ def writers(
     """
     most = max(1, int(per_node * len(set(hosts))))
     count = max(1, min(nbytes // part_bytes, most))
-    return sorted(_by_turns(tuple(hosts), max(1, math.ceil(per_node)), first)[:count])
+    return sorted(_round_robin_nodes(tuple(hosts), max(1, math.ceil(per_node)), first)[:count])
 
 
 @functools.lru_cache(maxsize=8)
-def _by_turns(hosts: tuple[str, ...], per_node: int, first: int) -> list[int]:
+def _round_robin_nodes(hosts: tuple[str, ...], per_node: int, first: int) -> list[int]:
     """The replicas in turn by node, beginning with node `first`; at most `per_node` of a node."""
     numbers = {host: i for i, host in enumerate(dict.fromkeys(hosts))}
     seen: collections.Counter[str] = collections.Counter()

@@ -22,26 +22,26 @@ from hpcflow.checkpoint import (
 from hpcflow.checkpoint.checkpoint_layout import (
     ALIGN_BYTES,
     STATE,
-    Array,
+    ArraySpec,
     HeldRows,
     Slab,
-    arrays_of,
-    mine_of,
-    paths,
+    decode_arrays,
+    hdf5_paths,
+    replica_names,
 )
-from hpcflow.checkpoint.checkpoint_service import survey, write
+from hpcflow.checkpoint.checkpoint_service import survey_variables, write_local
 from hpcflow.checkpoint.hdf5_structure_check import check_written
-from hpcflow.checkpoint.participating_ranks import Team, attempt, served_by
-from hpcflow.checkpoint.row_partitioning import duty_of
+from hpcflow.checkpoint.participating_ranks import ParticipatingRanks, run_or_error, served_ranks
+from hpcflow.checkpoint.row_partitioning import rows_to_write
 from hpcflow.checkpoint.save_plan import Facts, SavePlan
 from hpcflow.errors import CheckpointError
-from hpcflow.runtime.job.rank_context import Context
-from hpcflow.runtime.state.state_store import Store
+from hpcflow.runtime.job.rank_context import RankContext
+from hpcflow.runtime.state.state_store import StateStore
 
 FORMS = ("auto", "sharded", "parallel")
 
 
-class Asked(NamedTuple):
+class SaveRequest(NamedTuple):
     """The variables and facts to save, and the folder."""
 
     directory: Path
@@ -52,26 +52,30 @@ class Asked(NamedTuple):
     own: frozenset[str]
 
 
-def asked(
-    context: Context,
+def make_request(
+    context: RankContext,
     directory: Path,
     wanted: Mapping[str, str],
     facts: Callable[[list[Any]], Facts],
     texts: Callable[[], dict[str, str]] = dict,
     form: str = "auto",
     own: Mapping[str, str] | None = None,
-) -> Asked:
+) -> SaveRequest:
     """The variables `wanted` (variable -> name in the checkpoint), to be saved into a folder.
 
     `facts` runs on the chief. It computes further facts of the checkpoint, at least "step", from
     the data of all drivers. `texts` runs on the chief; its texts become datasets of the file. Each
-    replica has its own value of the variables in `own`, saved under the names of `mine_of`.
+    replica has its own value of the variables in `own`, saved under the names of `replica_names`.
     """
-    alone = mine_of(own or {}, context.replica)
-    return Asked(directory, {**wanted, **alone}, facts, texts, form, frozenset(alone.values()))
+    alone = replica_names(own or {}, context.replica)
+    return SaveRequest(
+        directory, {**wanted, **alone}, facts, texts, form, frozenset(alone.values())
+    )
 
 
-def save(context: Context, store: Store, ask: Asked, mine: Any = None, keep: int = 5) -> Path:
+def save_checkpoint(
+    context: RankContext, store: StateStore, ask: SaveRequest, mine: Any = None, keep: int = 5
+) -> Path:
     """Write a checkpoint while all ranks wait; returns its path. `mine` is input to the facts.
 
     The folder keeps the newest `keep` checkpoints, 0 for all.
@@ -79,7 +83,7 @@ def save(context: Context, store: Store, ask: Asked, mine: Any = None, keep: int
     Ranks:  every rank that runs the script, between steps, with the same arguments.
     Errors: CheckpointError on all of them; the folder's earlier checkpoints are unchanged.
     """
-    team = Team(context)
+    team = ParticipatingRanks(context)
     duties, plan = make_plan(team, store, ask, mine)
     duty = duties.pop(context.rank, [] if context.rank in plan.writers else None)
     message = {"do": "write", **plan.as_message()}
@@ -87,30 +91,30 @@ def save(context: Context, store: Store, ask: Asked, mine: Any = None, keep: int
     answers = team.call(requests, store)
     rows = []
     if duty is not None:
-        rows.append(attempt(context, lambda: write(context, store, plan, duty)))
+        rows.append(run_or_error(context, lambda: write_local(context, store, plan, duty)))
     rows += answers().values()
     wrong = [row for row in rows if "error" in row]
     written = wrong[0] if wrong else {"value": [one for row in rows for one in row["value"]]}
 
     def publish(rows: Sequence[Any]) -> str:
-        return str(finish(plan, ask, keep, [one for row in rows for one in row["value"]]))
+        return str(finish_save(plan, ask, keep, [one for row in rows for one in row["value"]]))
 
     try:
         return Path(team.decide(written, publish))
     except CheckpointError:
         if context.is_chief:
-            discard(plan)
+            discard_draft(plan)
         raise
 
 
-def discard(plan: SavePlan) -> None:
+def discard_draft(plan: SavePlan) -> None:
     """On the chief: remove the draft of a save that failed."""
     with contextlib.suppress(OSError):
-        checkpoint_directory.remove(Path(plan.draft))
+        checkpoint_directory.remove_checkpoint(Path(plan.draft))
 
 
 def make_plan(
-    team: Team, store: Store, ask: Asked, mine: Any
+    team: ParticipatingRanks, store: StateStore, ask: SaveRequest, mine: Any
 ) -> tuple[dict[int, list[Slab]], SavePlan]:
     """The slabs that this driver and its served ranks write, by rank; and the plan of the save.
 
@@ -118,13 +122,16 @@ def make_plan(
     """
     context = team.context
     request = {"do": "survey", "wanted": ask.wanted}
-    answers = team.call(dict.fromkeys(served_by(context), request), store)
-    surveys = {context.rank: attempt(context, lambda: survey(store, ask.wanted)), **answers()}
+    answers = team.call(dict.fromkeys(served_ranks(context), request), store)
+    surveys = {
+        context.rank: run_or_error(context, lambda: survey_variables(store, ask.wanted)),
+        **answers(),
+    }
     wrong = [row for row in surveys.values() if "error" in row]
     found = {rank: row.get("value", {}) for rank, row in surveys.items()}
     held = {rank: [HeldRows(*h) for h in one.get("held", ())] for rank, one in found.items()}
     mine_to_say = (ask.own, context.replica, context.is_chief)
-    all_duties = {rank: duty_of(context, rank, h, *mine_to_say) for rank, h in held.items()}
+    all_duties = {rank: rows_to_write(context, rank, h, *mine_to_say) for rank, h in held.items()}
     duties = {rank: duty for rank, duty in all_duties.items() if duty}
     row = (
         wrong[0]
@@ -142,7 +149,7 @@ def make_plan(
     return duties, SavePlan.of_message({**message, "wanted": ask.wanted})
 
 
-def _form(context: Context, form: str) -> str:
+def _choose_form(context: RankContext, form: str) -> str:
     """`parallel` if the ranks can write one HDF5 file together, else `sharded`."""
     from hpcflow.runtime.hdf5_library import is_parallel
 
@@ -161,9 +168,9 @@ def _form(context: Context, form: str) -> str:
     return "parallel" if form == "parallel" or (can and form == "auto") else "sharded"
 
 
-def _decide(context: Context, ask: Asked, rows: Sequence[Any]) -> Facts:
+def _decide(context: RankContext, ask: SaveRequest, rows: Sequence[Any]) -> Facts:
     """On the chief: the plan of the save, as plain data; creates the draft."""
-    arrays = {name: array for row in rows for name, array in arrays_of(row).items()}
+    arrays = {name: array for row in rows for name, array in decode_arrays(row).items()}
     missing = sorted(set(ask.wanted.values()) - set(arrays))
     if missing:
         raise CheckpointError(
@@ -182,55 +189,59 @@ def _decide(context: Context, ask: Asked, rows: Sequence[Any]) -> Facts:
         "tasks_per_replica": context.cluster.tasks_per_replica,
         "saved": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
-    form, step = _form(context, ask.form), said.pop("step")
-    draws = merged([row["draws"] for row in rows])
+    form, step = _choose_form(context, ask.form), said.pop("step")
+    draws = merge_draws([row["draws"] for row in rows])
     plan = SavePlan(
         id=uuid.uuid4().hex,
         step=step,
         form=form,
         arrays=tuple(arrays.values()),
-        paths=paths(arrays),
+        paths=hdf5_paths(arrays),
         writers=tuple(sorted(rank for row in rows for rank in row["writers"])) or (context.rank,),
         facts={**said, "draws": draws, "random_seed": rows[0]["seed"]},
     )
     if plan.is_parallel:
         plan = _with_front(plan, slabs)
     lustre_striping.stripe(ask.directory)
-    make = functools.partial(_make, ask, plan)
-    made: SavePlan = checkpoint_directory.told(f"making a checkpoint in {ask.directory}", make)
+    make = functools.partial(_create_draft, ask, plan)
+    made: SavePlan = checkpoint_directory.with_storage_errors(
+        f"making a checkpoint in {ask.directory}", make
+    )
     return made.as_message()
 
 
 def _with_front(plan: SavePlan, slabs: Sequence[Slab]) -> SavePlan:
     """The plan with the size of the shared file's user block and the alignment of its arrays."""
     text = json.dumps([plan.facts, plan.arrays, plan.paths])
-    block = header_digests.room(parallel_hdf5_write.text_bytes(plan.by_name, slabs) + len(text))
+    block = header_digests.user_block_size(
+        parallel_hdf5_write.header_text_bytes(plan.by_name, slabs) + len(text)
+    )
     if all(array.nbytes < ALIGN_BYTES for array in plan.arrays):
         return dataclasses.replace(plan, block=block, align=hdf5_datasets.PAGE)
     return dataclasses.replace(plan, block=max(block, ALIGN_BYTES), align=ALIGN_BYTES)
 
 
-def _texts(ask: Asked, plan: SavePlan) -> dict[str, str]:
+def _text_datasets(ask: SaveRequest, plan: SavePlan) -> dict[str, str]:
     """The text datasets beside the arrays."""
     state = {name: plan.facts.get(name) for name in ("position", "draws")}
     return {**ask.texts(), STATE: json.dumps(state)}
 
 
-def _make(ask: Asked, plan: SavePlan) -> SavePlan:
+def _create_draft(ask: SaveRequest, plan: SavePlan) -> SavePlan:
     """Create the draft, and in it a shared file's structure; the plan with its path and offsets."""
-    draft = checkpoint_directory.draft(ask.directory, plan.step, plan.is_parallel).absolute()
+    draft = checkpoint_directory.new_draft(ask.directory, plan.step, plan.is_parallel).absolute()
     try:
         offsets = {}
         if plan.is_parallel:
-            offsets = parallel_hdf5_write.lay_out(draft, plan, _texts(ask, plan))
+            offsets = parallel_hdf5_write.create_shared_file(draft, plan, _text_datasets(ask, plan))
         return dataclasses.replace(plan, draft=str(draft), offsets=offsets)
     except BaseException:
         with contextlib.suppress(OSError):
-            checkpoint_directory.remove(draft)
+            checkpoint_directory.remove_checkpoint(draft)
         raise
 
 
-def _check_cover(arrays: Mapping[str, Array], slabs: Sequence[Slab]) -> None:
+def _check_cover(arrays: Mapping[str, ArraySpec], slabs: Sequence[Slab]) -> None:
     """Raise unless every row of every array is written once, so that ranks and graph agree."""
     rows: dict[str, list[tuple[int, int]]] = {name: [] for name in arrays}
     for slab in slabs:
@@ -249,7 +260,7 @@ def _check_cover(arrays: Mapping[str, Array], slabs: Sequence[Slab]) -> None:
             )
 
 
-def merged(rows: Sequence[Mapping[str, Any]]) -> Facts:
+def merge_draws(rows: Sequence[Mapping[str, Any]]) -> Facts:
     """Draws by (fetches, op): the most of all ranks, and each task's draws if it made fewer."""
     most: dict[tuple[str, str], int] = {}
     for row in rows:
@@ -265,8 +276,8 @@ def merged(rows: Sequence[Mapping[str, Any]]) -> Facts:
     return {"most": [[*key, made] for key, made in most.items()], "tasks": differing}
 
 
-def finish(
-    plan: SavePlan, ask: Asked, keep: int, written: Sequence[Any], checks: bool = False
+def finish_save(
+    plan: SavePlan, ask: SaveRequest, keep: int, written: Sequence[Any], checks: bool = False
 ) -> Path:
     """On the chief, after all have written: write the index or the user block, publish; the path.
 
@@ -279,22 +290,22 @@ def finish(
         facts = {**plan.index_facts, "serial": checkpoint_directory.next_serial(draft.parent)}
         if plan.is_parallel:
             more = {**facts, "kind": "whole"}
-            record = parallel_hdf5_write.finish(draft, more, written, plan.block)
-            check_written(draft, record, plan.attributes, _texts(ask, plan))
+            record = parallel_hdf5_write.finish_file(draft, more, written, plan.block)
+            check_written(draft, record, plan.attributes, _text_datasets(ask, plan))
         else:
             slabs = [one for record in written for one in record["slabs"]]
             rows = [Slab(one["name"], one["start"], one["stop"]) for one in slabs]
             _check_cover(plan.by_name, rows)
-            index, texts = draft / checkpoint_directory.INDEX, _texts(ask, plan)
+            index, texts = draft / checkpoint_directory.INDEX, _text_datasets(ask, plan)
             record = _write_index(index, plan, texts, facts, written)
             if checks:
-                parallel_hdf5_write.check(index, record)
+                parallel_hdf5_write.check_file(index, record)
             check_written(index, record, plan.attributes, texts)
-        path = checkpoint_directory.publish(draft)
-        checkpoint_directory.keep(path.parent, keep)
+        path = checkpoint_directory.publish_draft(draft)
+        checkpoint_directory.apply_retention(path.parent, keep)
         return path
 
-    path: Path = checkpoint_directory.told(f"publishing {draft}", run)
+    path: Path = checkpoint_directory.with_storage_errors(f"publishing {draft}", run)
     return path
 
 
@@ -309,18 +320,18 @@ def _write_index(
 
     Returns the index's own record.
     """
-    sources: dict[str, list[hdf5_datasets.Source]] = {name: [] for name in plan.by_name}
+    sources: dict[str, list[hdf5_datasets.VirtualSource]] = {name: [] for name in plan.by_name}
     for record in records:
         for slab in record["slabs"]:
-            source = hdf5_datasets.Source(record["file"], slab["start"], slab["stop"])
+            source = hdf5_datasets.VirtualSource(record["file"], slab["start"], slab["stop"])
             sources[slab["name"]].append(source)
     more = {**facts, "files": list(records)}
-    block = header_digests.room(len(json.dumps(more)) + 4096)
-    with hdf5_datasets.created(path, block) as file:
+    block = header_digests.user_block_size(len(json.dumps(more)) + 4096)
+    with hdf5_datasets.create_file(path, block) as file:
         for name, array in plan.by_name.items():
-            place = hdf5_datasets.Place(plan.paths[name], array.dtype, array.shape, name)
+            place = hdf5_datasets.DatasetSpec(plan.paths[name], array.dtype, array.shape, name)
             hdf5_datasets.add_virtual(file, place, sources[name])
-        hdf5_datasets.describe(file, plan.attributes, texts)
-    record = parallel_hdf5_write.finish(path, {**more, "kind": "index"}, [], block)
+        hdf5_datasets.write_description(file, plan.attributes, texts)
+    record = parallel_hdf5_write.finish_file(path, {**more, "kind": "index"}, [], block)
     hdf5_datasets.sync(path.parent)
     return record

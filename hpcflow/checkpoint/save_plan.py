@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hpcflow.checkpoint import header_digests
-from hpcflow.checkpoint.checkpoint_layout import Array, arrays_of
+from hpcflow.checkpoint.checkpoint_layout import ArraySpec, decode_arrays
 
 Facts = dict[str, Any]  # plain data, as in the user block of a file
 
@@ -20,7 +20,7 @@ class SavePlan:
     id: str
     step: int
     form: str  # "sharded": a file for each writer; "parallel": one file of all
-    arrays: tuple[Array, ...]
+    arrays: tuple[ArraySpec, ...]
     paths: Mapping[str, str]  # array -> its path in HDF5 files
     writers: tuple[int, ...]  # ranks
     facts: Facts  # further facts of the index
@@ -38,7 +38,7 @@ class SavePlan:
         return self.form == "parallel"
 
     @functools.cached_property
-    def by_name(self) -> dict[str, Array]:
+    def by_name(self) -> dict[str, ArraySpec]:
         """The arrays by name."""
         return {array.name: array for array in self.arrays}
 
@@ -67,5 +67,5 @@ class SavePlan:
     def of_message(cls, message: Mapping[str, Any]) -> SavePlan:
         """The plan in a message. Errors: KeyError, TypeError or ValueError for any other data."""
         values = {field.name: message[field.name] for field in dataclasses.fields(cls)}
-        arrays, writers = tuple(arrays_of(message).values()), tuple(message["writers"])
+        arrays, writers = tuple(decode_arrays(message).values()), tuple(message["writers"])
         return cls(**{**values, "arrays": arrays, "writers": writers})

@@ -15,19 +15,19 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.checkpoint.background_writer import in_thread
-from hpcflow.checkpoint.parallel_hdf5_write import held, kept_for
-from hpcflow.checkpoint.participating_ranks import served_by
-from hpcflow.checkpoint.row_partitioning import duty_of
-from hpcflow.runtime.job.rank_context import Context
-from hpcflow.runtime.state.state_store import Store
+from hpcflow.checkpoint.background_writer import run_in_thread
+from hpcflow.checkpoint.parallel_hdf5_write import local_pieces, slab_states
+from hpcflow.checkpoint.participating_ranks import served_ranks
+from hpcflow.checkpoint.row_partitioning import rows_to_write
+from hpcflow.runtime.job.rank_context import RankContext
+from hpcflow.runtime.state.state_store import StateStore
 
 AT_ONCE = 2 << 20  # bytes per madvise call, which holds a lock that other threads may need
 POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, since Linux 5.14: populates pages, changes no byte
 
 
-def prepare(
-    context: Context, store: Store, wanted: Mapping[str, str], own: Mapping[str, str]
+def reserve_buffers(
+    context: RankContext, store: StateStore, wanted: Mapping[str, str], own: Mapping[str, str]
 ) -> None:
     """Allocate the second buffers of what this rank and its served ranks will write.
 
@@ -46,28 +46,28 @@ def prepare(
     }
 
     def begin() -> None:
-        for rank in served_by(context):
+        for rank in served_ranks(context):
             assert context.control is not None and context.world is not None
             if rank not in context.world.lost:
                 context.control.post(rank, {"service": "checkpoint", **told})
-        prepare_here(context, store, told)
+        reserve_local_buffers(context, store, told)
 
-    context.engine.with_baton(begin, lambda: True)
+    context.executor.run_locked(begin, lambda: True)
 
 
-def prepare_here(context: Context, store: Store, told: Mapping[str, Any]) -> None:
+def reserve_local_buffers(context: RankContext, store: StateStore, told: Mapping[str, Any]) -> None:
     """Reserve this rank's second buffers, populated by a thread; needs the progress lock."""
     wanted = told["wanted"]
-    found = held(store, wanted)
-    duty = duty_of(context, context.rank, found, told["own"], told["replica"], told["leads"])
-    states = [state for _, state in kept_for(store, wanted, duty)]
+    found = local_pieces(store, wanted)
+    duty = rows_to_write(context, context.rank, found, told["own"], told["replica"], told["leads"])
+    states = [state for _, state in slab_states(store, wanted, duty)]
     hosts = [state for state in states if isinstance(state.array, np.ndarray)]
     buffers = [b for b in (state.reserve() for state in hosts) if b is not None]
     if buffers:
-        in_thread(lambda: populate(buffers))
+        run_in_thread(lambda: populate_pages(buffers))
 
 
-def populate(buffers: Sequence[np.ndarray]) -> None:
+def populate_pages(buffers: Sequence[np.ndarray]) -> None:
     """Populate all pages of these arrays, which may be in use at the same time; on Linux only."""
     if sys.platform != "linux":
         return

@@ -8,20 +8,20 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hpcflow.checkpoint import checkpoint_directory
-from hpcflow.checkpoint.checkpoint_reader import Fault, Saved
-from hpcflow.checkpoint.hdf5_structure_check import structure
+from hpcflow.checkpoint.checkpoint_reader import CheckpointFault, SavedCheckpoint
+from hpcflow.checkpoint.hdf5_structure_check import structure_faults
 from hpcflow.errors import CheckpointError
 
 
-class Report(NamedTuple):
+class VerificationReport(NamedTuple):
     """The faults found at `path`; the checkpoint is good if there are none."""
 
     path: Path
     facts: dict[str, Any] | None
-    faults: list[Fault]
+    faults: list[CheckpointFault]
 
 
-def candidates(path: Path) -> list[checkpoint_directory.Found]:
+def checkpoint_candidates(path: Path) -> list[checkpoint_directory.CheckpointEntry]:
     """The checkpoints at `path`, newest first: the one it names, or those of the folder.
 
     Errors: CheckpointError if there is none, or the folder cannot be read.
@@ -29,11 +29,11 @@ def candidates(path: Path) -> list[checkpoint_directory.Found]:
     if not os.path.exists(path):
         raise CheckpointError(f"there is no {path}", hint="give a folder of checkpoints")
     if path.name == checkpoint_directory.INDEX:
-        return [checkpoint_directory.look(path.parent)]
+        return [checkpoint_directory.read_entry(path.parent)]
     if not checkpoint_directory.is_folder(path):
-        return [checkpoint_directory.look(path)]
+        return [checkpoint_directory.read_entry(path)]
     try:
-        found = checkpoint_directory.find(path)
+        found = checkpoint_directory.find_checkpoints(path)
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
     if not found:
@@ -44,19 +44,23 @@ def candidates(path: Path) -> list[checkpoint_directory.Found]:
     return found
 
 
-def verify(one: checkpoint_directory.Found, threads: int = 1) -> Report:
+def verify_checkpoint(
+    one: checkpoint_directory.CheckpointEntry, threads: int = 1
+) -> VerificationReport:
     """Check every byte of a checkpoint on `threads` threads, and then its HDF5 structure."""
     if one.facts is None:
         text = one.error.message if one.error else "it cannot be read"
-        return Report(
-            one.path, None, [Fault(checkpoint_directory.index_of(one.path).name, (), text)]
+        return VerificationReport(
+            one.path,
+            None,
+            [CheckpointFault(checkpoint_directory.index_file(one.path).name, (), text)],
         )
-    saved = Saved(one.path, one.facts)
+    saved = SavedCheckpoint(one.path, one.facts)
     with ThreadPoolExecutor(threads) as pool:
         shares = pool.map(lambda who: saved.faults(who, threads), range(threads))
         faults = list({fault.text: fault for some in shares for fault in some}.values())
     gone = {fault.file for fault in faults if fault.whole}
     faults = [fault for fault in faults if fault.whole or fault.file not in gone]
     if not faults:  # HDF5 opens only files whose bytes are good
-        faults = list(structure(saved))
-    return Report(one.path, one.facts, faults)
+        faults = list(structure_faults(saved))
+    return VerificationReport(one.path, one.facts, faults)

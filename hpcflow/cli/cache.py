@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcflow.cli.terminal_output import err, out
-from hpcflow.plan.listing.plan_text import as_table, nbytes
+from hpcflow.plan.listing.plan_text import format_bytes, format_table
 from hpcflow.platform import artifact_cache
-from hpcflow.platform.artifact_cache import Folder, Kept
+from hpcflow.platform.artifact_cache import CachedFile, CacheFolder
 
 DAY_S = 86_400.0
 KINDS = (("plans", artifact_cache.PLANS), ("kernels", artifact_cache.KERNELS))
@@ -40,7 +40,7 @@ def main(args: argparse.Namespace) -> int:
     if args.prune is not None and not 0 <= args.prune < float("inf"):
         err("hpcflow cache: --prune takes a number of days of at least 0")
         return 2
-    places = [(name, artifact_cache.place(kind)) for name, kind in KINDS]
+    places = [(name, artifact_cache.cache_place(kind)) for name, kind in KINDS]
     found = [(name, place, place.files() if place else []) for name, place in places]
     removes = args.clear or args.prune is not None
     code = 0
@@ -55,11 +55,11 @@ def main(args: argparse.Namespace) -> int:
     else:
         rows = [_row(name, place, files) for name, place, files in found]
         head = ("removed" if removes else "kept", "files", "bytes", "oldest", "newest", "folder")
-        out(as_table(head, rows))
+        out(format_table(head, rows))
     return code
 
 
-def _removed(file: Kept) -> bool:
+def _removed(file: CachedFile) -> bool:
     """Remove a file; on failure print the reason and return False."""
     try:
         file.path.unlink(missing_ok=True)
@@ -69,7 +69,7 @@ def _removed(file: Kept) -> bool:
     return True
 
 
-def _data(place: Folder | None, files: Sequence[Kept]) -> dict[str, Any]:
+def _data(place: CacheFolder | None, files: Sequence[CachedFile]) -> dict[str, Any]:
     now = time.time()
     return {
         "folder": str(place.place) if place else None,
@@ -80,10 +80,10 @@ def _data(place: Folder | None, files: Sequence[Kept]) -> dict[str, Any]:
     }
 
 
-def _row(name: str, place: Folder | None, files: Sequence[Kept]) -> tuple[str, ...]:
+def _row(name: str, place: CacheFolder | None, files: Sequence[CachedFile]) -> tuple[str, ...]:
     ages = (age(files[0].made), age(files[-1].made)) if files else ("-", "-")
     where = str(place.place) if place else "none (disabled by the environment)"
-    return name, str(len(files)), nbytes(sum(file.nbytes for file in files)), *ages, where
+    return name, str(len(files)), format_bytes(sum(file.nbytes for file in files)), *ages, where
 
 
 def age(made: float) -> str:

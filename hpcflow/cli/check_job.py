@@ -12,7 +12,7 @@ from pathlib import Path
 from hpcflow.cli import job_feasibility, run
 from hpcflow.cli.terminal_output import err
 from hpcflow.errors import HpcflowError
-from hpcflow.launch.time_limit import left_s
+from hpcflow.launch.time_limit import seconds_left
 from hpcflow.monitoring import run_directory_lock
 from hpcflow.settings import Settings
 
@@ -41,7 +41,7 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def say(text: str) -> None:
+def log_line(text: str) -> None:
     """Print a line to the log of the job."""
     err(f"hpcflow check-job: {text}")
 
@@ -50,12 +50,12 @@ def check(args: argparse.Namespace) -> None:
     """Raise HpcflowError for a job that must not start."""
     settings = Settings.from_environ({**os.environ, **run.chosen_settings(args)})
     job_feasibility.check_script(args.script)
-    left, lead = left_s(settings), args.signal_before_end
+    left, lead = seconds_left(settings), args.signal_before_end
     if lead is not None and left <= lead:
-        say(
+        log_line(
             job_feasibility.comes_at_once(left, lead) + ", unless sbatch was given another --signal"
         )
     elif lead is not None and left <= job_feasibility.LEAST_S:
-        say(job_feasibility.too_short(left))
+        log_line(job_feasibility.too_short(left))
     if settings.run_dir:
-        run_directory_lock.refuse(Path(settings.run_dir), run_directory_lock.RUN_DIR)
+        run_directory_lock.refuse_directory(Path(settings.run_dir), run_directory_lock.RUN_DIR)

@@ -12,11 +12,11 @@ import json
 import math
 from pathlib import Path
 
-from hpcflow.checkpoint.compare_checkpoints import Difference, diff, how
+from hpcflow.checkpoint.compare_checkpoints import CheckpointDifference, diff, job_differences
 from hpcflow.cli.export import newest
 from hpcflow.cli.terminal_output import err, out
 from hpcflow.errors import HpcflowError, LaunchError
-from hpcflow.platform.terminal_escaping import one_line
+from hpcflow.platform.terminal_escaping import escape_line
 
 ARRAYS = ("missing", "shape", "dtype", "values")
 
@@ -47,10 +47,10 @@ def main(args: argparse.Namespace) -> int:
         return 2
     if args.arrays:
         found = [one for one in found if one.kind in ARRAYS]
-    saved = how(a, b)
+    saved = job_differences(a, b)
     if args.json:
         told = {"a": str(a.path), "b": str(b.path), "equal": not found, "saved_by": saved}
-        rows = [{k: _plain(v) for k, v in one._asdict().items()} for one in found]
+        rows = [{k: _json_value(v) for k, v in one._asdict().items()} for one in found]
         out(json.dumps({**told, "differences": rows}, indent=1))
         return int(bool(found))
     out(f"A {a.path} (step {a.facts['step']:,})\nB {b.path} (step {b.facts['step']:,})")
@@ -60,11 +60,11 @@ def main(args: argparse.Namespace) -> int:
     return int(bool(found))
 
 
-def _plain(value: object) -> object:
+def _json_value(value: object) -> object:
     """A value for JSON, which has no NaN and no infinity."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def row(one: Difference) -> str:
+def row(one: CheckpointDifference) -> str:
     """A difference as text."""
-    return f"  {one.kind:<9} {one_line(one.name)}: {one_line(one.text)}"
+    return f"  {one.kind:<9} {escape_line(one.name)}: {escape_line(one.text)}"

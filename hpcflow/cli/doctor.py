@@ -16,7 +16,7 @@ import sys
 
 from hpcflow.cli.terminal_output import err, out
 from hpcflow.doctor import check_table, findings_report, rank_inspection
-from hpcflow.doctor.rank_facts import Facts, Job
+from hpcflow.doctor.rank_facts import JobFacts, RankFacts
 from hpcflow.errors import HpcflowError
 from hpcflow.launch import launcher_detection
 from hpcflow.settings import Settings
@@ -42,7 +42,7 @@ def main(args: argparse.Namespace) -> int:
     if args.run_dir is not None:
         os.environ["HPCFLOW_RUN_DIR"] = args.run_dir
     try:
-        settings, place = Settings.from_environ(), launcher_detection.detect()
+        settings, place = Settings.from_environ(), launcher_detection.detect_launcher()
         if args.look:
             out(json.dumps(dataclasses.asdict(rank_inspection.of_rank(None, settings))))
             return 0
@@ -51,7 +51,9 @@ def main(args: argparse.Namespace) -> int:
     except HpcflowError as error:
         err(f"hpcflow: {type(error).__name__}: {error}")
         return 2
-    job = Job([_alone(settings)]) if place is None else _together(place, settings)
+    job = (
+        JobFacts([_inspect_in_child(settings)]) if place is None else _inspect_job(place, settings)
+    )
     if job is None:
         return 0
     findings = check_table.judge(job)
@@ -61,33 +63,33 @@ def main(args: argparse.Namespace) -> int:
 
 def _start(args: argparse.Namespace) -> None:
     program = [sys.executable, "-m", "hpcflow", "doctor", *(["--json"] if args.json else [])]
-    start = launcher_detection.command(args.ranks, program)
+    start = launcher_detection.start_command(args.ranks, program)
     start.become()
 
 
-def _alone(settings: Settings) -> Facts:
+def _inspect_in_child(settings: Settings) -> RankFacts:
     """The facts of this machine, gathered in a child process, since a broken MPI may end it."""
     command = [sys.executable, "-m", "hpcflow", "doctor", "--look"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=STARTS_S)
     except subprocess.TimeoutExpired:
-        return Facts(
+        return RankFacts(
             node=os.uname().nodename,
             broken={"mpi4py": f"MPI does not start within {STARTS_S:.0f} s"},
         )
     try:
-        return Facts.from_data(json.loads(done.stdout.splitlines()[-1]))
+        return RankFacts.from_data(json.loads(done.stdout.splitlines()[-1]))
     except (ValueError, IndexError):
         words = [line for line in done.stderr.splitlines() if line.strip(" -")]
         why = " ".join(words[-3:]) or f"exit code {done.returncode}"
-        return Facts(node=os.uname().nodename, broken={"mpi4py": f"MPI does not start: {why}"})
+        return RankFacts(node=os.uname().nodename, broken={"mpi4py": f"MPI does not start: {why}"})
 
 
-def _together(place: launcher_detection.Launch, settings: Settings) -> Job | None:
+def _inspect_job(place: launcher_detection.LaunchedRank, settings: Settings) -> JobFacts | None:
     """The facts of this rank; on rank 0 those of the whole job, on others None."""
     mine = rank_inspection.of_rank(place, settings)
     if mine.launch_error or not mine.world_size:  # no MPI world: the launcher's first rank reports
-        return Job([mine]) if place.rank == 0 else None
+        return JobFacts([mine]) if place.rank == 0 else None
     from hpcflow.doctor import network_benchmark
 
     try:

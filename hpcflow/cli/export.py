@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcflow.checkpoint.checkpoint_reader import Saved
-from hpcflow.checkpoint.verify_checkpoint import candidates
+from hpcflow.checkpoint.checkpoint_reader import SavedCheckpoint
+from hpcflow.checkpoint.verify_checkpoint import checkpoint_candidates
 from hpcflow.cli.graph_argument import HELP, build
 from hpcflow.cli.terminal_output import err, out
 from hpcflow.errors import CheckpointError, DataError, HpcflowError, LaunchError
@@ -54,7 +54,7 @@ def main(args: argparse.Namespace) -> int:
         _check(path, args)
         saved = newest(Path(args.checkpoint))
         if args.model is None:
-            _plain(saved, path)
+            _write_plain(saved, path)
         else:
             export(saved, args.model, path)
         if args.int8 is not None:
@@ -81,28 +81,28 @@ def _check(path: Path, args: argparse.Namespace) -> None:
         raise LaunchError(f"{path} holds arrays, not a model", hint="leave --model and --int8 out")
 
 
-def _plain(saved: Saved, path: Path) -> None:
+def _write_plain(saved: SavedCheckpoint, path: Path) -> None:
     """Write the arrays and print a summary line."""
-    from hpcflow.checkpoint.plain_export import write
+    from hpcflow.checkpoint.plain_export import export_arrays
 
-    count = write(saved, path)
+    count = export_arrays(saved, path)
     out(
         f"{path}: {count} arrays, {path.stat().st_size:,} bytes, of {saved.path} "
         f"(step {saved.facts['step']:,})"
     )
 
 
-def newest(path: Path) -> Saved:
+def newest(path: Path) -> SavedCheckpoint:
     """The checkpoint at `path`, or the newest valid one of a folder.
 
     Errors: CheckpointError if there is none whose every byte is verified.
     """
     wrong: list[str] = []
-    for one in candidates(path):
+    for one in checkpoint_candidates(path):
         if one.facts is None:
             wrong.append(str(one.error))
             continue
-        saved = Saved(one.path, one.facts)
+        saved = SavedCheckpoint(one.path, one.facts)
         problems = saved.problems()
         if not problems:
             return saved
@@ -113,10 +113,10 @@ def newest(path: Path) -> Saved:
     )
 
 
-class Values(Mapping[str, np.ndarray]):
+class LazyArrays(Mapping[str, np.ndarray]):
     """The arrays of a checkpoint by name, read on access."""
 
-    def __init__(self, saved: Saved) -> None:
+    def __init__(self, saved: SavedCheckpoint) -> None:
         self.saved = saved
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -129,13 +129,13 @@ class Values(Mapping[str, np.ndarray]):
         return len(self.saved.arrays)
 
 
-def export(saved: Saved, spec: str, path: Path) -> None:
+def export(saved: SavedCheckpoint, spec: str, path: Path) -> None:
     """Write the model and print a summary line."""
     from hpcflow.onnx import export_model
 
     with Graph().as_default():
         inputs, outputs = build(spec)
-        model = export_model(outputs, inputs, Values(saved))
+        model = export_model(outputs, inputs, LazyArrays(saved))
     path.write_bytes(model.SerializeToString())
     out(
         f"{path}: {len(model.graph.node)} nodes, {path.stat().st_size:,} bytes, of {saved.path} "

@@ -7,7 +7,7 @@ import difflib
 
 from hpcflow.cli import help_topics
 from hpcflow.cli.terminal_output import err, out
-from hpcflow.plan.listing.plan_text import as_table
+from hpcflow.plan.listing.plan_text import format_table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,7 +19,7 @@ def main(args: argparse.Namespace) -> int:
     """Print the page or the list; 2 if there is no such topic."""
     titles = help_topics.titles()
     if args.topic is None:
-        out(as_table(("topic", "about"), list(titles.items())))
+        out(format_table(("topic", "about"), list(titles.items())))
         out("\n`hpcflow help TOPIC` prints a page; `hpcflow COMMAND --help`, a command's options.")
         return 0
     if args.topic not in titles:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import hpcflow
-from hpcflow.plan.listing.plan_text import as_table
+from hpcflow.plan.listing.plan_text import format_table
 from hpcflow.settings import PREFIX, Settings
 
 FOLDER = Path(hpcflow.__file__).with_name("help")
@@ -55,17 +55,17 @@ def _settings_page() -> str:
         f"`--set NAME=VALUE` of `hpcflow run` and `hpcflow plan`, or {PREFIX}NAME in the\n"
         "environment, sets a setting. 1 and 0 are yes and no.\n\n"
     )
-    return how + as_table(("setting", "default", "meaning"), settings()) + "\n"
+    return how + format_table(("setting", "default", "meaning"), settings()) + "\n"
 
 
 def _ops_page() -> str:
-    from hpcflow.graph.op_registry import rows
+    from hpcflow.graph.op_registry import all_ops
 
     head = (
         "An op is the type of an operation in a graph. Functions such as `hf.matmul` make\n"
         "operations; `hf.op` and `hf.kernel` add an op of your own (`help(hf.op)`).\n\n"
     )
-    return head + "".join(f"    {name}\n" for name in sorted(rows()))
+    return head + "".join(f"    {name}\n" for name in sorted(all_ops()))
 
 
 GENERATED: dict[str, tuple[str, Callable[[], str]]] = {

@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Join the job as a rank, or start the launcher that starts the ranks."""
     try:
-        place = launcher_detection.detect()
+        place = launcher_detection.detect_launcher()
         _check(args)
         if place is None and args.ranks is not None:
             _start(args)
@@ -52,7 +52,7 @@ def main(args: argparse.Namespace) -> int:
         serving()
         return 0
     try:
-        Job(args).run()
+        InferenceJob(args).run()
     except (HpcflowError, OSError) as error:
         return _failed(error)
     return 0
@@ -60,9 +60,9 @@ def main(args: argparse.Namespace) -> int:
 
 def _failed(error: Exception) -> int:
     """Report an error; with several ranks the first failing rank reports it and ends the job."""
-    from hpcflow.runtime.job.job_membership import current
+    from hpcflow.runtime.job.job_membership import current_context
 
-    if current().size == 1:
+    if current_context().size == 1:
         err(f"hpcflow infer: {type(error).__name__}: {error}")
     else:
         error.__cause__ = error.__context__ = None
@@ -90,20 +90,20 @@ def _start(args: argparse.Namespace) -> None:
     options += [f"--model={args.model}"] if args.model else []
     check_folder()
     program = [sys.executable, "-m", "hpcflow", "infer", args.checkpoint, args.data, *options]
-    start = launcher_detection.command(args.ranks, program)
+    start = launcher_detection.start_command(args.ranks, program)
     err(f"hpcflow: starting {args.ranks} ranks by {start.why}")
     start.become()
 
 
-class Job:
+class InferenceJob:
     """Inference on this rank's share of the samples; the chief merges the outputs into one file."""
 
     def __init__(self, args: argparse.Namespace) -> None:
-        from hpcflow.checkpoint.participating_ranks import Team
-        from hpcflow.runtime.job.job_membership import current
+        from hpcflow.checkpoint.participating_ranks import ParticipatingRanks
+        from hpcflow.runtime.job.job_membership import current_context
 
         self.args, self.out = args, Path(args.out)
-        self.team = Team(current())
+        self.team = ParticipatingRanks(current_context())
         self.part = self.out.with_name(f"{self.out.name}.part-{self.team.number:05d}")
 
     def run(self) -> None:
@@ -119,7 +119,7 @@ class Job:
                 batch = {inputs[name]: r.rows(np.arange(low, high)) for name, r in rows.items()}
                 made = session.run(list(outputs.values()), _cast(batch))
                 for name, array in zip(outputs, made, strict=True):
-                    _put(file, name, array, low - start, stop - start, high - low)
+                    _write_batch(file, name, array, low - start, stop - start, high - low)
         told = self.team.gather({"part": str(self.part), "rows": stop - start})
         if told is not None:
             self._join([Path(row["part"]) for row in told if row["rows"]], count)
@@ -192,12 +192,12 @@ def _writing(path: Path) -> Any:
 
 
 def _reading(path: Path) -> Any:
-    from hpcflow.data.hdf5_rows import opened
+    from hpcflow.data.hdf5_rows import open_hdf5
 
-    return opened(path)
+    return open_hdf5(path)
 
 
-def _put(file: Any, name: str, array: np.ndarray, at: int, rows: int, batch: int) -> None:
+def _write_batch(file: Any, name: str, array: np.ndarray, at: int, rows: int, batch: int) -> None:
     """Write the outputs of one batch.
 
     Errors: DataError if the output has no row for each sample.

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from hpcflow.checkpoint import checkpoint_directory
-from hpcflow.checkpoint.checkpoint_reader import Saved
-from hpcflow.checkpoint.verify_checkpoint import candidates
+from hpcflow.checkpoint.checkpoint_reader import SavedCheckpoint
+from hpcflow.checkpoint.verify_checkpoint import checkpoint_candidates
 from hpcflow.cli.terminal_output import err, out
 from hpcflow.errors import HpcflowError
-from hpcflow.platform.terminal_escaping import one_line
+from hpcflow.platform.terminal_escaping import escape_line
 
 WIDEST = 60  # longer names do not widen the column
 
@@ -33,7 +33,7 @@ def main(args: argparse.Namespace) -> int:
     """Print the contents; the exit code is 1 if a checkpoint is damaged or none is valid."""
     path = Path(args.path)
     try:
-        found = candidates(path)
+        found = checkpoint_candidates(path)
     except HpcflowError as error:
         err(f"hpcflow inspect: {error}")
         return 1
@@ -42,7 +42,7 @@ def main(args: argparse.Namespace) -> int:
         wrong = _problems(one)
         if not wrong:
             assert one.facts is not None
-            told = {**_told(Saved(one.path, one.facts)), "damaged": bad}
+            told = {**_checkpoint_data(SavedCheckpoint(one.path, one.facts)), "damaged": bad}
             told["others"] = [c.path.name for c in found if c is not one]
             out(json.dumps(told, indent=1) if args.json else _text(told))
             return 1 if bad else 0
@@ -54,13 +54,13 @@ def main(args: argparse.Namespace) -> int:
     return 1
 
 
-def _problems(one: checkpoint_directory.Found) -> list[str]:
+def _problems(one: checkpoint_directory.CheckpointEntry) -> list[str]:
     if one.facts is None:
         return [one.error.message if one.error else "it cannot be read"]
-    return Saved(one.path, one.facts).problems()
+    return SavedCheckpoint(one.path, one.facts).problems()
 
 
-def _told(saved: Saved) -> dict[str, Any]:
+def _checkpoint_data(saved: SavedCheckpoint) -> dict[str, Any]:
     """The contents of a checkpoint as plain data."""
     facts = saved.facts
     kept = (
@@ -103,21 +103,21 @@ def _text(told: dict[str, Any]) -> str:
             rows.append(f"  data     epoch {position['epoch'] + 1}{some}")
     if told.get("metrics"):
         values = (
-            f"{one_line(name)} {'not a finite number' if v is None else v}"
+            f"{escape_line(name)} {'not a finite number' if v is None else v}"
             for name, v in told["metrics"].items()
         )
         rows.append(f"  metrics  {', '.join(values)}")
-    width = min(max((len(one_line(name)) for name in told["variables"]), default=0), WIDEST)
+    width = min(max((len(escape_line(name)) for name in told["variables"]), default=0), WIDEST)
     rows.append(f"  variables {len(told['variables'])}, {told['bytes']:,} bytes")
     for name, one in told["variables"].items():
-        name = one_line(name)
+        name = escape_line(name)
         shape = "[" + ", ".join(map(str, one["shape"])) + "]"
         rows.append(f"    {name:<{width}}  {one['dtype']:<8} {shape:<16} {one['bytes']:>14,}")
     if told["others"]:
-        rows.append(f"  others   {', '.join(map(one_line, told['others']))}")
+        rows.append(f"  others   {', '.join(map(escape_line, told['others']))}")
     return "\n".join([*rows, *_damage(told["damaged"])])
 
 
 def _damage(bad: dict[str, list[str]]) -> list[str]:
     """The damage of each invalid checkpoint."""
-    return [f"  DAMAGED  {one_line(text)}" for texts in bad.values() for text in texts]
+    return [f"  DAMAGED  {escape_line(text)}" for texts in bad.values() for text in texts]

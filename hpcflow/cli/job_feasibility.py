@@ -18,8 +18,8 @@ from typing import NoReturn
 from hpcflow.cli import run
 from hpcflow.cli.main import shared_option, split_script
 from hpcflow.errors import LaunchError
-from hpcflow.launch.launcher_detection import Launch
-from hpcflow.launch.time_limit import short
+from hpcflow.launch.launcher_detection import LaunchedRank
+from hpcflow.launch.time_limit import short_duration
 from hpcflow.settings import Settings
 from hpcflow.train.checkpoint_interval import SPARE_S, UNKNOWN_S
 
@@ -36,7 +36,7 @@ PASSED_ON = ("time", "partition", "chdir")  # inherited from the job's previous 
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class JobRequest:
     """The resources that one part of a job requests of SLURM.
 
     A heterogeneous job has several parts. None stands for an option that is absent or not parsed.
@@ -68,7 +68,7 @@ class Part:
         return float(seconds) if seconds.isdigit() else 60.0
 
 
-class Words(argparse.ArgumentParser):
+class RaisingParser(argparse.ArgumentParser):
     """An argument parser whose errors are LaunchErrors."""
 
     def error(self, message: str) -> NoReturn:
@@ -112,7 +112,7 @@ def check_script(name: str, folder: str | Path = ".") -> None:
 # -- requested resources
 
 
-def parts_of(text: str, options: Sequence[str], environ: Mapping[str, str]) -> list[Part]:
+def parts_of(text: str, options: Sequence[str], environ: Mapping[str, str]) -> list[JobRequest]:
     """The requests of each part of a job: `#SBATCH` lines, then environment, then options.
 
     Later sources override earlier ones. Command line options apply to the first part, as in
@@ -137,13 +137,13 @@ def parts_of(text: str, options: Sequence[str], environ: Mapping[str, str]) -> l
         if number == 0:
             told = {name: environ[v] for name, v in ENVIRONMENT.items() if v in environ}
             given = _parsed(options, {**vars(given), **told})
-        parts.append(_part(given))
+        parts.append(_parse_request(given))
         before = given
     return parts
 
 
 def _parsed(words: Sequence[str], before: Mapping[str, str | None]) -> argparse.Namespace:
-    parser = Words(add_help=False, allow_abbrev=False)
+    parser = RaisingParser(add_help=False, allow_abbrev=False)
     for names in (("-N", "--nodes"), ("-n", "--ntasks"), ("--ntasks-per-node",), ("--signal",),
                   ("-c", "--cpus-per-task"), ("-t", "--time"), ("-p", "--partition"),
                   ("-D", "--chdir")):  # fmt: skip
@@ -152,9 +152,9 @@ def _parsed(words: Sequence[str], before: Mapping[str, str | None]) -> argparse.
     return parser.parse_known_args(list(words))[0]
 
 
-def _part(given: argparse.Namespace) -> Part:
+def _parse_request(given: argparse.Namespace) -> JobRequest:
     least = None if given.nodes is None else given.nodes.partition("-")[0]
-    return Part(
+    return JobRequest(
         nodes=_number(least),
         tasks=_number(given.ntasks),
         tasks_per_node=_number(given.ntasks_per_node),
@@ -207,7 +207,7 @@ def check(
     return doubts
 
 
-def _doubts_of_time(script: str, part: Part) -> list[str]:
+def _doubts_of_time(script: str, part: JobRequest) -> list[str]:
     limit, lead = part.seconds, part.lead_s
     if limit is None or limit == math.inf:
         return []
@@ -219,7 +219,8 @@ def _doubts_of_time(script: str, part: Part) -> list[str]:
         return [too_short(limit)]
     if lead is not None and limit <= lead + EARLY_S:
         return [
-            f"the job may run for {short(limit)}, and the signal {short(lead)} before the end may "
+            f"the job may run for {short_duration(limit)}, and the signal {short_duration(lead)} "
+            "before the end may "
             "come a minute earlier: it stops right after its start"
         ]
     return []
@@ -228,7 +229,8 @@ def _doubts_of_time(script: str, part: Part) -> list[str]:
 def too_short(left_s: float) -> str:
     """The warning that a job that saves would stop right after its start."""
     return (
-        f"the job may run for {short(left_s)}, and if it saves it stops {short(LEAST_S)} before "
+        f"the job may run for {short_duration(left_s)}, and if it saves it stops "
+        f"{short_duration(LEAST_S)} before "
         "its end: at its first step, and is queued again without progress"
     )
 
@@ -248,15 +250,16 @@ def _doubts_of_place(script: str, text: str, environ: Mapping[str, str]) -> list
 def comes_at_once(left_s: float, lead_s: float) -> str:
     """The warning that the time limit is shorter than the lead time of the stop signal."""
     return (
-        f"the job may run for {short(left_s)}, and --signal asks for the signal {short(lead_s)} "
+        f"the job may run for {short_duration(left_s)}, and --signal asks for the signal "
+        f"{short_duration(lead_s)} "
         "before its end: it comes at once, so the job saves, is queued again, forever"
     )
 
 
 def _check_words(
-    text: str, arguments: Sequence[str], parts: Sequence[Part], environ: Mapping[str, str]
+    text: str, arguments: Sequence[str], parts: Sequence[JobRequest], environ: Mapping[str, str]
 ) -> None:
-    parser = Words(add_help=False, allow_abbrev=False)
+    parser = RaisingParser(add_help=False, allow_abbrev=False)
     run.add_arguments(parser)
     own, script, _ = split_script(parser, arguments)
     if script is None:
@@ -279,7 +282,7 @@ def _check_words(
 
 def _check_ranks(ranks: int, settings: Settings) -> None:
     try:
-        run.check(None, Launch(0, ranks, None, None, "srun"), settings)
+        run.check(None, LaunchedRank(0, ranks, None, None, "srun"), settings)
     except LaunchError as error:
         more = "ask for more tasks (--sbatch=--ntasks-per-node=N), or fewer servers"
         raise LaunchError(error.message, hint=error.hint if settings.survive else more) from None
@@ -291,7 +294,7 @@ def _check_ranks(ranks: int, settings: Settings) -> None:
         )
 
 
-def _check_partition(part: Part) -> None:
+def _check_partition(part: JobRequest) -> None:
     """Compare the request with the limits of the partition, if sinfo reports them."""
     found = _sinfo(part.partition)
     if not found:
@@ -304,8 +307,8 @@ def _check_partition(part: Part) -> None:
         )
     if part.seconds is not None and part.seconds > most_s:
         raise LaunchError(
-            f"the job asks for {short(part.seconds)}, but the partition {name} gives "
-            f"{short(most_s)}",
+            f"the job asks for {short_duration(part.seconds)}, but the partition {name} gives "
+            f"{short_duration(most_s)}",
             hint="use less --time: a job that saves is queued again and resumes",
         )
     per_node = part.tasks_per_node

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpcflow.cli.terminal_output import Parser
+from hpcflow.cli.terminal_output import EscapingParser
 from hpcflow.errors import HpcflowError
 from hpcflow.platform.record_files import read_text
 
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if words and words[0] in COMMANDS:
         return _run_command(words[0], words[1:])
-    parser = Parser(
+    parser = EscapingParser(
         prog="hpcflow",
         description="Train models as one dataflow graph over MPI ranks.",
         epilog="`hpcflow COMMAND --help` lists the options of a command.",
@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run_command(name: str, words: list[str]) -> int:
     module = importlib.import_module(f"hpcflow.cli.{name.replace('-', '_')}")
-    parser = Parser(prog=f"hpcflow {name}", description=module.__doc__, allow_abbrev=False)
+    parser = EscapingParser(prog=f"hpcflow {name}", description=module.__doc__, allow_abbrev=False)
     module.add_arguments(parser)
     if getattr(module, "TAKES_SCRIPT", False):
         own, script, script_args = split_script(parser, words)

@@ -21,7 +21,7 @@ from hpcflow.cli.cache import age
 from hpcflow.cli.run import add_settings, chosen_settings, run_script
 from hpcflow.cli.terminal_output import err, out
 from hpcflow.errors import HpcflowError, LaunchError
-from hpcflow.graph.device_names import parse
+from hpcflow.graph.device_names import parse_device
 from hpcflow.plan.ir.program import Plan
 from hpcflow.plan.listing.code_listing import code_data, code_text
 from hpcflow.plan.listing.pass_listing import (
@@ -31,18 +31,18 @@ from hpcflow.plan.listing.pass_listing import (
     passes_text,
 )
 from hpcflow.plan.listing.plan_diagram import as_dot, as_mermaid
-from hpcflow.plan.listing.plan_text import as_data, as_text, nbytes
+from hpcflow.plan.listing.plan_text import format_bytes, plan_data, plan_text
 from hpcflow.plan.pass_list import all_passes
 from hpcflow.plan.pass_row import named
 from hpcflow.plan.serialization.plan_cache_key import LEAST_NODES, MOST_BYTES
-from hpcflow.plan.verification.plan_verifier import verify
+from hpcflow.plan.verification.plan_verifier import verify_plan
 from hpcflow.ps import script_rules
 from hpcflow.settings import Settings
 
 if TYPE_CHECKING:
-    from hpcflow.lowering.kernel_metadata import Generated
+    from hpcflow.lowering.kernel_metadata import LoweredPartition
     from hpcflow.runtime.device.device import Device
-    from hpcflow.runtime.step.plan_cache import Outlook
+    from hpcflow.runtime.step.plan_cache import PlanOutlook
 
 TAKES_SCRIPT = True
 
@@ -104,7 +104,7 @@ def main(args: argparse.Namespace) -> int:
         last, outlook = found[-1]
         for plan in (last, last.round):
             if plan is not None:
-                verify(plan)
+                verify_plan(plan)
     except HpcflowError as error:
         err(f"hpcflow: {type(error).__name__}: {error}")
         return 1
@@ -119,43 +119,43 @@ def main(args: argparse.Namespace) -> int:
 
 def plans_of(
     script: str, script_args: list[str], ranks: int, settings: Settings
-) -> tuple[list[tuple[Plan, Callable[[], Outlook]]], Mapping[str, Device], int]:
+) -> tuple[list[tuple[Plan, Callable[[], PlanOutlook]]], Mapping[str, Device], int]:
     """The script's plans, up to the first that trains, and the script's exit code.
 
     Each plan comes with the description of its cache file. All come with the devices whose kernels
     would run here. Output of the script goes to stderr, since stdout is for the plan.
     """
-    from hpcflow.runtime.job.job_membership import Planned, planning
+    from hpcflow.runtime.job.job_membership import PlanningFinished, simulated_driver
 
-    found: list[tuple[Plan, Callable[[], Outlook]]] = []
+    found: list[tuple[Plan, Callable[[], PlanOutlook]]] = []
     code = 0
 
-    def note(plan: Plan, outlook: Callable[[], Outlook]) -> None:
+    def note(plan: Plan, outlook: Callable[[], PlanOutlook]) -> None:
         found.append((plan, outlook))
 
-    with contextlib.redirect_stdout(sys.stderr), planning(ranks, settings, note) as here:
+    with contextlib.redirect_stdout(sys.stderr), simulated_driver(ranks, settings, note) as here:
         try:
             code = run_script(script, script_args)
-        except Planned:
+        except PlanningFinished:
             pass
         except SystemExit as end:
             code = 0 if end.code is None else end.code if isinstance(end.code, int) else 1
     return found, here.devices, code
 
 
-def _codes(plan: Plan, devices: Mapping[str, Device], settings: Settings) -> list[Generated]:
+def _codes(plan: Plan, devices: Mapping[str, Device], settings: Settings) -> list[LoweredPartition]:
     """The code of one task of each job, for the step and for the synchronous update of servers."""
-    from hpcflow.runtime.step.lowered_partition import generated
+    from hpcflow.runtime.step.lowered_partition import lower_partition
 
     found = []
     for each in (plan, plan.round):
         parts = () if each is None else each.parts.values()
-        firsts = {parse(part.task).job: part for part in reversed(parts)}
-        found += [generated(part, devices, settings) for part in reversed(firsts.values())]
+        firsts = {parse_device(part.task).job: part for part in reversed(parts)}
+        found += [lower_partition(part, devices, settings) for part in reversed(firsts.values())]
     return found
 
 
-def _write_passes(outlook: Outlook, args: argparse.Namespace) -> int:
+def _write_passes(outlook: PlanOutlook, args: argparse.Namespace) -> int:
     """Print the passes, or what one of them changed; 2 if there is no such pass."""
     rows = all_passes()
     try:
@@ -180,34 +180,34 @@ def _write_passes(outlook: Outlook, args: argparse.Namespace) -> int:
 
 def _write(
     plan: Plan,
-    outlook: Outlook,
+    outlook: PlanOutlook,
     args: argparse.Namespace,
     devices: Mapping[str, Device],
-    codes: list[Generated],
+    codes: list[LoweredPartition],
 ) -> None:
     from hpcflow.runtime.step.kernel_selection import (
-        groups_data,
-        groups_text,
+        fused_loops_data,
+        fused_loops_text,
         kernels_data,
         kernels_text,
-        made_for,
+        memory_lowering,
     )
 
-    made = made_for(devices)
+    made = memory_lowering(devices)
     if args.dot:
         Path(args.dot).write_text(as_dot(plan), encoding="utf-8")
     if args.mermaid:
         Path(args.mermaid).write_text(as_mermaid(plan), encoding="utf-8")
     if args.json:
-        more = {"fused": groups_data(plan, devices), "kept": _kept_data(outlook)}
+        more = {"fused": fused_loops_data(plan, devices), "kept": _kept_data(outlook)}
         if args.kernels:
             more["kernels"] = kernels_data(plan, devices)
         if args.code:
             more["code"] = [one for code in codes for one in code_data(code)]
-        out(json.dumps(as_data(plan, made) | more, indent=1))
+        out(json.dumps(plan_data(plan, made) | more, indent=1))
     else:
-        out(as_text(plan, made), end="")
-        if groups := groups_text(plan, devices):
+        out(plan_text(plan, made), end="")
+        if groups := fused_loops_text(plan, devices):
             out(f"\n{groups}")
         if args.kernels:
             out(f"\n{kernels_text(plan, devices)}")
@@ -216,7 +216,7 @@ def _write(
         out(f"\n{_kept_text(outlook)}")
 
 
-def _kept_data(outlook: Outlook) -> dict[str, Any]:
+def _kept_data(outlook: PlanOutlook) -> dict[str, Any]:
     kept = outlook.kept
     return {
         "seconds": outlook.seconds,
@@ -228,11 +228,11 @@ def _kept_data(outlook: Outlook) -> dict[str, Any]:
     }
 
 
-def _kept_text(outlook: Outlook) -> str:
+def _kept_text(outlook: PlanOutlook) -> str:
     """Text: whether a run would load the plan from the cache, and the cost of planning."""
     kept = outlook.kept
     if kept is not None:
-        file = f"{kept.path} ({nbytes(kept.nbytes)}, made {age(kept.made)} ago"
+        file = f"{kept.path} ({format_bytes(kept.nbytes)}, made {age(kept.made)} ago"
         how = f"a run loads it: {file}, for ranks of {outlook.threads} thread(s))"
     elif outlook.keeps:
         how = f"a run makes it, and caches it in {outlook.folder}"
@@ -241,6 +241,6 @@ def _kept_text(outlook: Outlook) -> str:
     else:
         how = (
             f"each run makes it: it has fewer than {LEAST_NODES} operations, constants above "
-            f"{nbytes(MOST_BYTES)}, or operations, kernels or passes of your own"
+            f"{format_bytes(MOST_BYTES)}, or operations, kernels or passes of your own"
         )
     return f"making this plan took {1e3 * outlook.seconds:.0f} ms here; {how}"

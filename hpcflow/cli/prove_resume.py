@@ -18,9 +18,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from hpcflow.checkpoint.checkpoint_directory import find
-from hpcflow.checkpoint.checkpoint_reader import Saved
-from hpcflow.checkpoint.compare_checkpoints import Difference, blocks, diff
+from hpcflow.checkpoint.checkpoint_directory import find_checkpoints
+from hpcflow.checkpoint.checkpoint_reader import SavedCheckpoint
+from hpcflow.checkpoint.compare_checkpoints import CheckpointDifference, diff, row_blocks
 from hpcflow.cli import run
 from hpcflow.cli.diff import row
 from hpcflow.cli.export import newest
@@ -37,11 +37,11 @@ SHOWN = 5  # arrays listed
 TAIL = 15  # output lines of a failed run
 
 
-class Run(NamedTuple):
+class ScriptRun(NamedTuple):
     """The exit code of one run of the script, and its last checkpoint."""
 
     code: int
-    saved: Saved
+    saved: SavedCheckpoint
 
     @property
     def step(self) -> int:
@@ -83,7 +83,7 @@ def prove(args: argparse.Namespace) -> int:
     """
     check(args)
     folder = Path(tempfile.mkdtemp(prefix="prove-resume-", dir=args.folder or ".")).absolute()
-    script = Script(args, folder)
+    script = ScriptRunner(args, folder)
     stopped = script.stopped()
     end = 2 * stopped.step
     out(f"stopped before step {stopped.step}; now resuming, until step {end}")
@@ -112,7 +112,7 @@ def prove(args: argparse.Namespace) -> int:
 
 def check(args: argparse.Namespace) -> None:
     """Raise LaunchError for a job that cannot run."""
-    if launcher_detection.detect() is not None:
+    if launcher_detection.detect_launcher() is not None:
         raise LaunchError(
             "prove-resume starts its ranks itself and cannot run as a rank",
             hint="run it once, without srun or mpirun, with -n N",
@@ -123,7 +123,7 @@ def check(args: argparse.Namespace) -> None:
     run.check(args.ranks, None, settings)
 
 
-class Script:
+class ScriptRunner:
     """The user's script, which runs several times with other settings."""
 
     def __init__(self, args: argparse.Namespace, folder: Path) -> None:
@@ -134,7 +134,7 @@ class Script:
             self._settings.setdefault("random_seed", str(new_seed()))
         self._faults = self._settings.pop("inject", os.environ.get(PREFIX + "INJECT", ""))
 
-    def stopped(self) -> Run:
+    def stopped(self) -> ScriptRun:
         """The first run: a rank gets SIGTERM in the middle.
 
         Errors: LaunchError if the script ends before all ranks know of the signal.
@@ -151,7 +151,7 @@ class Script:
             )
         return found
 
-    def run(self, name: str, where: str, stop_at: int, fault: str = "") -> Run:
+    def run(self, name: str, where: str, stop_at: int, fault: str = "") -> ScriptRun:
         """One run, which saves to the folder `where` and resumes from the checkpoint in it.
 
         Errors: LaunchError if it fails, CheckpointError if it saves nothing.
@@ -174,14 +174,14 @@ class Script:
                 f"the script failed with exit code {done.returncode}:\n  {tail}",
                 hint=f"its output is in {log}",
             )
-        if not find(place):
+        if not find_checkpoints(place):
             raise CheckpointError(
                 "the script saved no checkpoint",
                 hint="train by `step` of a hf.train.TrainingSession, or by a monitored "
                 "session that "
                 f"saves; its output is in {log}",
             )
-        return Run(done.returncode, newest(place))
+        return ScriptRun(done.returncode, newest(place))
 
     def _words(self, settings: Mapping[str, str]) -> list[str]:
         args = self._args
@@ -191,22 +191,24 @@ class Script:
         return [*words, args.script, "--", *args.script_args]
 
 
-def differences(a: Saved, b: Saved) -> list[Difference]:
+def differences(a: SavedCheckpoint, b: SavedCheckpoint) -> list[CheckpointDifference]:
     """The differences between two checkpoints, including equal numbers with different bits."""
     found = list(diff(a, b))
     named = {one.name for one in found}
     for name in sorted({*a.arrays, *b.arrays} - named):
-        of = list(blocks(a.arrays[name]))
+        of = list(row_blocks(a.arrays[name]))
         if any(a.rows(name, *at).tobytes() != b.rows(name, *at).tobytes() for at in of):
             found.append(
-                Difference(name, "values", "equal numbers with different bits (-0.0, nan)")
+                CheckpointDifference(
+                    name, "values", "equal numbers with different bits (-0.0, nan)"
+                )
             )
     if not found and a.facts["draws"] != b.facts["draws"]:
-        found.append(Difference("draws", "fact", "the numbers of random draws differ"))
+        found.append(CheckpointDifference("draws", "fact", "the numbers of random draws differ"))
     return found
 
 
-def described(saved: Saved) -> str:
+def described(saved: SavedCheckpoint) -> str:
     """Text: what was equal."""
     total = sum(array.nbytes for array in saved.arrays.values())
     datasets = len(saved.facts.get("position", []))
@@ -217,14 +219,18 @@ def described(saved: Saved) -> str:
     )
 
 
-def rows(found: Sequence[Difference]) -> list[str]:
+def rows(found: Sequence[CheckpointDifference]) -> list[str]:
     """Text: the first differences."""
     more = len(found) - SHOWN
     shown = [row(one) for one in found[:SHOWN]]
     return shown + ([f"  ... {more} more"] if more > 0 else [])
 
 
-def reasons(saved: Saved, found: Sequence[Difference], again: Sequence[Difference]) -> list[str]:
+def reasons(
+    saved: SavedCheckpoint,
+    found: Sequence[CheckpointDifference],
+    again: Sequence[CheckpointDifference],
+) -> list[str]:
     """Likely reasons, as far as checkpoints show them.
 
     `again` is the difference between two uninterrupted runs.

@@ -22,7 +22,7 @@ from hpcflow.errors import ABORTED, HpcflowError, LaunchError
 from hpcflow.launch import host_failure_tolerance, launcher_detection
 from hpcflow.monitoring import run_directory_lock, srun_rank_supervisor
 from hpcflow.monitoring.run_directory_lock import RUN_DIR
-from hpcflow.monitoring.wait_ledger import base as ledgers
+from hpcflow.monitoring.wait_ledger import ledger_folder as ledgers
 from hpcflow.platform import fault_specification
 from hpcflow.ps import script_rules
 from hpcflow.settings import PREFIX, Settings
@@ -98,7 +98,7 @@ def main(args: argparse.Namespace) -> int:
     """Join the job as a rank, or start the launcher that starts the ranks."""
     place = None
     try:
-        place = launcher_detection.detect()
+        place = launcher_detection.detect_launcher()
         script_rules.look_in(args.script)
         chosen = chosen_settings(args)
         settings = Settings.from_environ({**os.environ, **chosen})
@@ -113,7 +113,9 @@ def main(args: argparse.Namespace) -> int:
         os.environ.update(chosen)
         if place is not None:
             srun_rank_supervisor.become_child(place, settings.run_dir)
-        line = host_failure_tolerance.Line(place.rank) if place is not None else None
+        line = (
+            host_failure_tolerance.SupervisorConnection(place.rank) if place is not None else None
+        )
         serving = enter()
     except HpcflowError as error:
         if place is None or place.rank == 0:  # the other ranks have the same error
@@ -160,7 +162,9 @@ def chosen_settings(args: argparse.Namespace) -> dict[str, str]:
     return {PREFIX + name.upper(): value for name, value in chosen.items()}
 
 
-def check(asked: int | None, place: launcher_detection.Launch | None, settings: Settings) -> None:
+def check(
+    asked: int | None, place: launcher_detection.LaunchedRank | None, settings: Settings
+) -> None:
     """Check the options before the ranks start.
 
     Errors: LaunchError naming the option and a valid number.
@@ -180,7 +184,7 @@ def check(asked: int | None, place: launcher_detection.Launch | None, settings: 
     if settings.survive:
         launcher_detection.check_survive(place)
     ranks = place.size if place is not None else asked or 1
-    fault_specification.check(settings.inject, ranks)
+    fault_specification.check_faults(settings.inject, ranks)
     ps, k = settings.ps, settings.tasks_per_replica
     workers = ranks - ps
     if workers < 1:
@@ -209,43 +213,43 @@ def start_ranks(args: argparse.Namespace, chosen: Mapping[str, str]) -> int:
     check_folder()
     settings = Settings.from_environ({**os.environ, **chosen})
     if settings.run_dir:
-        run_directory_lock.refuse(Path(settings.run_dir), RUN_DIR)
-    start = launcher_detection.command(args.ranks, program, by_srun=not settings.survive)
+        run_directory_lock.refuse_directory(Path(settings.run_dir), RUN_DIR)
+    start = launcher_detection.start_command(args.ranks, program, by_srun=not settings.survive)
     if settings.survive:
-        start = launcher_detection.tolerant(start)
+        start = launcher_detection.with_survival_option(start)
     if args.hostfile:
-        start = host_failure_tolerance.spread(start, args.hostfile)
+        start = host_failure_tolerance.with_hosts(start, args.hostfile)
     noun = "rank" if args.ranks == 1 else "ranks"
     err(f"hpcflow: starting {args.ranks} {noun} by {start.why}")
     sys.stdout.flush()
     try:
         if not start.why.startswith("mpirun"):
             start.become()
-        several = host_failure_tolerance.are_several(start, args.hostfile)
+        several = host_failure_tolerance.spans_hosts(start, args.hostfile)
         return run_mpirun(start, args.ranks, settings, several)
     except OSError as error:
         raise LaunchError(f"{start.argv[0]} cannot be started: {error.strerror}") from None
 
 
 def run_mpirun(
-    start: launcher_detection.Start, ranks: int, settings: Settings, several: bool
+    start: launcher_detection.StartCommand, ranks: int, settings: Settings, several: bool
 ) -> int:
     """Run mpirun on this host or on `several`, wait for its end, and return the job's exit code."""
     import subprocess
 
-    from hpcflow.launch.mpirun_supervisor import Mpirun
-    from hpcflow.monitoring.launcher_watchdog import Witness
-    from hpcflow.monitoring.stall_watchdog import Times
+    from hpcflow.launch.mpirun_supervisor import MpirunProcess
+    from hpcflow.monitoring.launcher_watchdog import LauncherWatchdog
+    from hpcflow.monitoring.stall_watchdog import StallTimes
 
     if several and settings.survive:
-        return host_failure_tolerance.supervised(start, ranks, Mpirun)
-    times = Times(settings.stall_s, settings.stall_abort_s)
-    witness = Witness(ledgers(), times, not several) if hasattr(os, "pidfd_open") else None
-    joined = witness.joined if witness is not None and not several else lambda: True
-    mpirun = Mpirun(start, joined, stderr=subprocess.PIPE if several else None)
+        return host_failure_tolerance.run_supervised(start, ranks, MpirunProcess)
+    times = StallTimes(settings.stall_s, settings.stall_abort_s)
+    witness = LauncherWatchdog(ledgers(), times, not several) if hasattr(os, "pidfd_open") else None
+    joined = witness.have_joined if witness is not None and not several else lambda: True
+    mpirun = MpirunProcess(start, joined, stderr=subprocess.PIPE if several else None)
     if witness is not None:
         witness.give_up = lambda text: mpirun.end_at_once(ABORTED, text)
-    code = host_failure_tolerance.watched(mpirun) if several else mpirun.wait()
+    code = host_failure_tolerance.watch_mpirun(mpirun) if several else mpirun.wait()
     goes_on = settings.survive and code not in (0, ABORTED) and code < 128  # without the dead
     if witness is not None and code and not mpirun.stopping and not goes_on:
         has_died = witness.tell(settings.run_dir, code)
@@ -273,7 +277,7 @@ def enter() -> Callable[[], object] | None:
     """Join the job; returns the service function on a server rank, None on others."""
     from hpcflow.runtime.job import job_membership
 
-    return job_membership.serve if job_membership.enter().is_server else None
+    return job_membership.serve if job_membership.join_job().is_server else None
 
 
 def run_script(script: str, script_args: list[str]) -> int:

@@ -25,7 +25,7 @@ def _codes() -> "dict[str, tuple[bool, types.CodeType]]":
     return marshal.loads(data[len(magic) :])
 
 
-class _Pack(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
+class _PackImporter(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
     """Finder and loader of the packed modules; sources are read only for tracebacks."""
 
     def __init__(self) -> None:
@@ -67,6 +67,6 @@ class _Pack(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
             return str(marshal.load(file)[name])
 
 
-_pack = _Pack()
+_pack = _PackImporter()
 sys.meta_path.insert(0, _pack)
 exec(_pack.get_code(__name__), globals())

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import IO, Any
 
-from hpcflow.platform.terminal_escaping import printable
+from hpcflow.platform.terminal_escaping import escape_text
 
 BROKEN_PIPE = 1  # exit code if the reader has closed the pipe, as with `| head`
 
@@ -22,7 +22,7 @@ def err(text: str) -> None:
     _write(sys.stderr, text + "\n")
 
 
-class Parser(argparse.ArgumentParser):
+class EscapingParser(argparse.ArgumentParser):
     """An argument parser whose messages are escaped, since they repeat the command line."""
 
     def _print_message(self, message: str, file: Any = None) -> None:
@@ -32,7 +32,7 @@ class Parser(argparse.ArgumentParser):
 def _write(stream: IO[str], text: str) -> None:
     """Write and flush; characters that the encoding lacks are escaped."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
-    text = printable(text).encode(encoding, "backslashreplace").decode(encoding)
+    text = escape_text(text).encode(encoding, "backslashreplace").decode(encoding)
     try:
         stream.write(text)
         stream.flush()

@@ -13,10 +13,14 @@ import os
 from pathlib import Path
 from typing import Any
 
-from hpcflow.checkpoint.verify_checkpoint import Report, candidates, verify
+from hpcflow.checkpoint.verify_checkpoint import (
+    VerificationReport,
+    checkpoint_candidates,
+    verify_checkpoint,
+)
 from hpcflow.cli.terminal_output import err, out
 from hpcflow.errors import HpcflowError
-from hpcflow.platform.terminal_escaping import one_line
+from hpcflow.platform.terminal_escaping import escape_line
 
 MOST = 10  # names per line
 
@@ -33,20 +37,20 @@ def main(args: argparse.Namespace) -> int:
     Exit code: 1 if one is damaged, 2 if there is none.
     """
     try:
-        found = candidates(Path(args.path))
+        found = checkpoint_candidates(Path(args.path))
     except HpcflowError as error:
         err(f"hpcflow verify: {error}")
         return 2
     threads = len(os.sched_getaffinity(0))
-    reports = [verify(one, threads) for one in found]
+    reports = [verify_checkpoint(one, threads) for one in found]
     if args.json:
-        out(json.dumps([_told(report) for report in reports], indent=1))
+        out(json.dumps([_report_data(report) for report in reports], indent=1))
     else:
         out("\n".join(row for report in reports for row in _rows(report)))
     return int(any(report.faults for report in reports))
 
 
-def _told(report: Report) -> dict[str, Any]:
+def _report_data(report: VerificationReport) -> dict[str, Any]:
     """The result as plain data: texts, and the names of damaged files and arrays."""
     return {
         "checkpoint": str(report.path),
@@ -58,18 +62,18 @@ def _told(report: Report) -> dict[str, Any]:
     }
 
 
-def _rows(report: Report) -> list[str]:
+def _rows(report: VerificationReport) -> list[str]:
     """The result as text."""
-    told = _told(report)
+    told = _report_data(report)
     if not report.faults:
         assert report.facts is not None
         arrays, files = len(report.facts["arrays"]), len(report.facts.get("files", [])) + 1
         return [f"{report.path}: good: step {told['step']:,}, {arrays} arrays in {files} files"]
-    rows = [f"{report.path}: DAMAGED", *(f"  {one_line(text)}" for text in told["faults"])]
-    rows.append(f"  files    {_some(told['files'])}")
-    return [*rows, *([f"  arrays   {_some(told['arrays'])}"] if told["arrays"] else [])]
+    rows = [f"{report.path}: DAMAGED", *(f"  {escape_line(text)}" for text in told["faults"])]
+    rows.append(f"  files    {_shortened(told['files'])}")
+    return [*rows, *([f"  arrays   {_shortened(told['arrays'])}"] if told["arrays"] else [])]
 
 
-def _some(names: list[str]) -> str:
+def _shortened(names: list[str]) -> str:
     more = len(names) - MOST
-    return ", ".join(map(one_line, names[:MOST])) + (f" and {more} more" if more > 0 else "")
+    return ", ".join(map(escape_line, names[:MOST])) + (f" and {more} more" if more > 0 else "")

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpcflow.codegen import python_call_abi
-from hpcflow.codegen.llvm_builder import TYPES, Value, number
-from hpcflow.codegen.llvm_loops import BEGIN, COUNT, Blocks, module, whole
+from hpcflow.codegen.llvm_builder import TYPES, LlvmValue, number
+from hpcflow.codegen.llvm_loops import BEGIN, COUNT, BasicBlocks, int64_constant, module
 
 ARRAYS = ("%x", "%y", "%out")
 OUT = ARRAYS[2]
@@ -31,28 +31,28 @@ def text(terms: Sequence[str], out: str, dtype: str) -> str:
     order of the terms. `innermost` is the inner loop; it must exist. Threads split the first outer
     loop.
     """
-    head = Blocks(ARRAYS)
+    head = BasicBlocks(ARRAYS)
     length = _lengths(head, (*terms, out))
-    elements = whole(1)
+    elements = int64_constant(1)
     for label in length:
         elements = head.two("mul", elements, length[label])
-    writer = _Writer(terms, out, dtype)
+    writer = _EinsumWriter(terms, out, dtype)
     outer = [c for c in out if c != writer.inner]
-    last = length[outer[0]] if outer else whole(1)
+    last = length[outer[0]] if outer else int64_constant(1)
     writer.ranged(outer)
-    return module(head, python_call_abi.Ranges("0", last.text, elements.text), writer)
+    return module(head, python_call_abi.KernelRanges("0", last.text, elements.text), writer)
 
 
-def _lengths(b: Blocks, axes: Sequence[str]) -> dict[str, Value]:
+def _lengths(b: BasicBlocks, axes: Sequence[str]) -> dict[str, LlvmValue]:
     """The size of each label."""
-    found: dict[str, Value] = {}
+    found: dict[str, LlvmValue] = {}
     for name, labels in zip(ARRAYS, axes, strict=True):
         for axis, label in enumerate(labels):
             found.setdefault(label, b.size(name, axis))
     return found
 
 
-class _Writer(Blocks):
+class _EinsumWriter(BasicBlocks):
     """Writes the loops: `length` of a label, and its `step` (stride) in each array."""
 
     def __init__(self, terms: Sequence[str], out: str, dtype: str) -> None:
@@ -62,9 +62,9 @@ class _Writer(Blocks):
         together = dict.fromkeys("".join(terms))
         self.summed = [c for c in together if c not in out and c != self.inner]
         self.length = _lengths(self, (*terms, out))
-        self.step: dict[tuple[str, str], Value] = {}
+        self.step: dict[tuple[str, str], LlvmValue] = {}
         for name in ARRAYS:
-            behind = whole(1)
+            behind = int64_constant(1)
             for label in reversed(self.axes[name]):
                 self.step[name, label] = behind
                 behind = self.two("mul", behind, self.length[label])
@@ -76,7 +76,7 @@ class _Writer(Blocks):
             i = self.two("add", BEGIN, loop.i)
             self.each(labels[1:], self.further(starts, labels[0], i) if labels else starts)
 
-    def each(self, labels: Sequence[str], starts: dict[str, Value]) -> None:
+    def each(self, labels: Sequence[str], starts: dict[str, LlvmValue]) -> None:
         """A loop for each outer label; inside, a row or one element of the result."""
         if labels:
             with self.loop(self.length[labels[0]]) as loop:
@@ -86,21 +86,25 @@ class _Writer(Blocks):
             self.store(total, starts[OUT])
         elif self.summed:
             with self.loop(self.length[self.inner], free=True) as loop:
-                self.store(number(0, self.of), self.place(starts[OUT], loop.i, self.of), loop.tag)
+                self.store(
+                    number(0, self.of), self.element_address(starts[OUT], loop.i, self.of), loop.tag
+                )
             self.rows(self.summed, starts)
         else:
             self.row(starts, is_first=True)
 
-    def further(self, starts: dict[str, Value], label: str, i: Value) -> dict[str, Value]:
+    def further(
+        self, starts: dict[str, LlvmValue], label: str, i: LlvmValue
+    ) -> dict[str, LlvmValue]:
         """The base addresses of the arrays in iteration `i` of the loop over a label."""
         found = dict(starts)
         for name in ARRAYS:
             if label in self.axes[name]:
                 away = self.two("mul", i, self.step[name, label])
-                found[name] = self.place(starts[name], away, self.of)
+                found[name] = self.element_address(starts[name], away, self.of)
         return found
 
-    def rows(self, summed: Sequence[str], starts: dict[str, Value]) -> None:
+    def rows(self, summed: Sequence[str], starts: dict[str, LlvmValue]) -> None:
         """Add rows of products to a row of the result."""
         if not summed:
             self.row(starts)
@@ -108,17 +112,19 @@ class _Writer(Blocks):
         with self.loop(self.length[summed[0]]) as loop:
             self.rows(summed[1:], self.further(starts, summed[0], loop.i))
 
-    def row(self, starts: dict[str, Value], is_first: bool = False) -> None:
+    def row(self, starts: dict[str, LlvmValue], is_first: bool = False) -> None:
         """Add one row of products to a row of the result, or store it with `is_first`."""
         same = self.unmoved(starts)
         with self.loop(self.length[self.inner], free=True) as loop:
             made = self.product(same, starts, loop.i, loop.tag)
-            at = self.place(starts[OUT], loop.i, self.of)
+            at = self.element_address(starts[OUT], loop.i, self.of)
             if not is_first:
                 made = self.two("add", self.load(at, self.of, loop.tag), made)
             self.store(made, at, loop.tag)
 
-    def total(self, summed: Sequence[str], starts: dict[str, Value], sum: Value) -> Value:
+    def total(
+        self, summed: Sequence[str], starts: dict[str, LlvmValue], sum: LlvmValue
+    ) -> LlvmValue:
         """The sum of products; additions of the inner loop may be reordered."""
         label = summed[0] if summed else self.inner
         same = {} if summed else self.unmoved(starts)
@@ -131,17 +137,18 @@ class _Writer(Blocks):
                 loop.next = [self.two(word, loop.carried[0], x)]
         return loop.ends[0]
 
-    def unmoved(self, starts: dict[str, Value]) -> dict[str, Value]:
+    def unmoved(self, starts: dict[str, LlvmValue]) -> dict[str, LlvmValue]:
         """The factors that are invariant in the inner loop."""
         names = [name for name in ARRAYS[:2] if self.inner not in self.axes[name]]
         return {name: self.load(starts[name], self.of) for name in names}
 
     def product(
-        self, same: dict[str, Value], starts: dict[str, Value], i: Value, tag: str
-    ) -> Value:
+        self, same: dict[str, LlvmValue], starts: dict[str, LlvmValue], i: LlvmValue, tag: str
+    ) -> LlvmValue:
         """The product of the elements of iteration `i`."""
         x, y = (
-            same.get(name) or self.load(self.place(starts[name], i, self.of), self.of, tag)
+            same.get(name)
+            or self.load(self.element_address(starts[name], i, self.of), self.of, tag)
             for name in ARRAYS[:2]
         )
         return self.two("mul", x, y)

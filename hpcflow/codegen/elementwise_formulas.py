@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.codegen import vector_math
-from hpcflow.codegen.llvm_builder import Lines, Value, number, type_of
+from hpcflow.codegen.llvm_builder import InstructionBuilder, LlvmValue, number, type_of
 
 Formula = Callable[..., Any]  # (lines, *operands, **attributes); None: types not supported
 EXACT: dict[str, Formula] = {}  # bitwise equal to NumPy
@@ -16,7 +16,7 @@ CLOSE: dict[str, Formula] = {}  # of float32; within a few units in the last pla
 LONG = frozenset({"Erf"})  # the expensive formulas of EXACT
 
 
-def find(type: str, exact: bool) -> Formula | None:
+def find_formula(type: str, exact: bool) -> Formula | None:
     """The formula of an operation, if any; with `exact`, only if bitwise equal to NumPy."""
     return EXACT.get(type) or (None if exact else CLOSE.get(type))
 
@@ -61,88 +61,88 @@ for _type, _word in {"Floor": "floor", "Ceil": "ceil", "Rint": "rint"}.items():
     _rounded(_type, _word)
 
 
-def zero(x: Value) -> Value:
+def zero(x: LlvmValue) -> LlvmValue:
     """0 of the type of a value."""
     return number(0, x.type)
 
 
-def one(x: Value) -> Value:
+def one_of_type(x: LlvmValue) -> LlvmValue:
     """1 of the type of a value."""
     return number(1, x.type)
 
 
 @formula("RealDiv")
-def _divide(b: Lines, x: Value, y: Value, **_: Any) -> Any:
+def _divide(b: InstructionBuilder, x: LlvmValue, y: LlvmValue, **_: Any) -> Any:
     return b.two("fdiv", x, y) if x.is_float else None
 
 
 @formula("Neg")
-def _negative(b: Lines, x: Value, **_: Any) -> Value:
+def _negative(b: InstructionBuilder, x: LlvmValue, **_: Any) -> LlvmValue:
     if x.is_float:
         return b.add(f"fneg {x.type} {x.text}", x.type)
     return b.two("sub", zero(x), x)
 
 
 @formula("Abs")
-def _absolute(b: Lines, x: Value, **_: Any) -> Any:
+def _absolute(b: InstructionBuilder, x: LlvmValue, **_: Any) -> Any:
     return b.call("fabs", x) if x.is_float else _larger(b, x, _negative(b, x))
 
 
 @formula("Sign")
-def _sign(b: Lines, x: Value, **_: Any) -> Value:
+def _sign(b: InstructionBuilder, x: LlvmValue, **_: Any) -> LlvmValue:
     """NaN of NaN, 0 of -0."""
     below = b.choose(b.compare("lt", x, zero(x)), number(-1, x.type), x)
-    made = b.choose(b.compare("gt", x, zero(x)), one(x), below)
+    made = b.choose(b.compare("gt", x, zero(x)), one_of_type(x), below)
     return b.choose(b.compare("eq", x, zero(x)), zero(x), made)
 
 
 @formula("Square")
-def _square(b: Lines, x: Value, **_: Any) -> Value:
+def _square(b: InstructionBuilder, x: LlvmValue, **_: Any) -> LlvmValue:
     return b.two("mul", x, x)
 
 
 @formula("Sqrt")
-def _root(b: Lines, x: Value, **_: Any) -> Any:
+def _root(b: InstructionBuilder, x: LlvmValue, **_: Any) -> Any:
     return b.call("sqrt", x) if x.is_float else None
 
 
 @formula("Reciprocal")
-def _reciprocal(b: Lines, x: Value, **_: Any) -> Any:
-    return b.two("fdiv", one(x), x) if x.is_float else None
+def _reciprocal(b: InstructionBuilder, x: LlvmValue, **_: Any) -> Any:
+    return b.two("fdiv", one_of_type(x), x) if x.is_float else None
 
 
 @formula("Rsqrt")
-def _reciprocal_root(b: Lines, x: Value, **_: Any) -> Any:
-    return b.two("fdiv", one(x), b.call("sqrt", x)) if x.is_float else None
+def _reciprocal_root(b: InstructionBuilder, x: LlvmValue, **_: Any) -> Any:
+    return b.two("fdiv", one_of_type(x), b.call("sqrt", x)) if x.is_float else None
 
 
 @formula("DivNoNan")
-def _divide_no_nan(b: Lines, x: Value, y: Value, **_: Any) -> Value:
+def _divide_no_nan(b: InstructionBuilder, x: LlvmValue, y: LlvmValue, **_: Any) -> LlvmValue:
     return b.choose(b.compare("eq", y, zero(y)), zero(x), b.two("fdiv", x, y))
 
 
 @formula("MulNoNan")
-def _multiply_no_nan(b: Lines, x: Value, y: Value, **_: Any) -> Value:
+def _multiply_no_nan(b: InstructionBuilder, x: LlvmValue, y: LlvmValue, **_: Any) -> LlvmValue:
     return b.choose(b.compare("eq", y, zero(y)), zero(x), b.two("mul", x, y))
 
 
 @formula("IsNan")
-def _is_nan(b: Lines, x: Value, **_: Any) -> Value:
+def _is_nan(b: InstructionBuilder, x: LlvmValue, **_: Any) -> LlvmValue:
     return b.is_nan(x)
 
 
 @formula("IsInf")
-def _is_infinite(b: Lines, x: Value, **_: Any) -> Value:
+def _is_infinite(b: InstructionBuilder, x: LlvmValue, **_: Any) -> LlvmValue:
     return b.compare("eq", b.call("fabs", x), number(np.inf, x.type))
 
 
 @formula("IsFinite")
-def _is_finite(b: Lines, x: Value, **_: Any) -> Value:
+def _is_finite(b: InstructionBuilder, x: LlvmValue, **_: Any) -> LlvmValue:
     return b.compare("lt", b.call("fabs", x), number(np.inf, x.type))
 
 
 @formula("Maximum")
-def _larger(b: Lines, x: Value, y: Value, **_: Any) -> Value:
+def _larger(b: InstructionBuilder, x: LlvmValue, y: LlvmValue, **_: Any) -> LlvmValue:
     """NaN if one operand is NaN, as in NumPy."""
     above = b.compare("gt", x, y)
     if x.is_float:
@@ -151,7 +151,7 @@ def _larger(b: Lines, x: Value, y: Value, **_: Any) -> Value:
 
 
 @formula("Minimum")
-def _smaller(b: Lines, x: Value, y: Value, **_: Any) -> Value:
+def _smaller(b: InstructionBuilder, x: LlvmValue, y: LlvmValue, **_: Any) -> LlvmValue:
     below = b.compare("lt", x, y)
     if x.is_float:
         below = b.add(f"or i1 {below.text}, {b.is_nan(x).text}", "i1")
@@ -159,54 +159,56 @@ def _smaller(b: Lines, x: Value, y: Value, **_: Any) -> Value:
 
 
 @formula("Relu")
-def _relu(b: Lines, x: Value, **_: Any) -> Value:
+def _relu(b: InstructionBuilder, x: LlvmValue, **_: Any) -> LlvmValue:
     return _larger(b, x, zero(x))
 
 
 @formula("Relu6")
-def _relu6(b: Lines, x: Value, **_: Any) -> Value:
+def _relu6(b: InstructionBuilder, x: LlvmValue, **_: Any) -> LlvmValue:
     return _smaller(b, _relu(b, x), number(6, x.type))
 
 
-def _masked(b: Lines, g: Value, condition: Value) -> Any:
+def _masked(b: InstructionBuilder, g: LlvmValue, condition: LlvmValue) -> Any:
     """The product with a mask of 0 or 1, so that infinities and NaN propagate."""
     mask = b.convert(condition, g.type)
     return mask and b.two("mul", g, mask)
 
 
 @formula("ReluGrad")
-def _relu_grad(b: Lines, g: Value, y: Value, **_: Any) -> Any:
+def _relu_grad(b: InstructionBuilder, g: LlvmValue, y: LlvmValue, **_: Any) -> Any:
     return _masked(b, g, b.compare("gt", y, zero(y)))
 
 
 @formula("Relu6Grad")
-def _relu6_grad(b: Lines, g: Value, y: Value, **_: Any) -> Any:
+def _relu6_grad(b: InstructionBuilder, g: LlvmValue, y: LlvmValue, **_: Any) -> Any:
     above, below = b.compare("gt", y, zero(y)), b.compare("lt", y, number(6, y.type))
     return _masked(b, g, b.two("and", above, below))
 
 
 @formula("EluGrad")
-def _elu_grad(b: Lines, g: Value, y: Value, **_: Any) -> Value:
-    return b.two("mul", b.two("add", _smaller(b, y, zero(y)), one(y)), g)
+def _elu_grad(b: InstructionBuilder, g: LlvmValue, y: LlvmValue, **_: Any) -> LlvmValue:
+    return b.two("mul", b.two("add", _smaller(b, y, zero(y)), one_of_type(y)), g)
 
 
 @formula("Erf")
-def _erf(b: Lines, x: Value, **_: Any) -> Any:
+def _erf(b: InstructionBuilder, x: LlvmValue, **_: Any) -> Any:
     return vector_math.erf(b, x) if x.type == "float" else None
 
 
 @formula("ClipByValue")
-def _clip(b: Lines, x: Value, low: Value, high: Value, **_: Any) -> Value:
+def _clip(
+    b: InstructionBuilder, x: LlvmValue, low: LlvmValue, high: LlvmValue, **_: Any
+) -> LlvmValue:
     return _larger(b, _smaller(b, x, high), low)
 
 
 @formula("SquaredDifference")
-def _squared_difference(b: Lines, x: Value, y: Value, **_: Any) -> Value:
+def _squared_difference(b: InstructionBuilder, x: LlvmValue, y: LlvmValue, **_: Any) -> LlvmValue:
     return _square(b, b.two("sub", x, y))
 
 
 @formula("AddN")
-def _add_n(b: Lines, *given: Value, **_: Any) -> Value:
+def _add_n(b: InstructionBuilder, *given: LlvmValue, **_: Any) -> LlvmValue:
     total = given[0]
     for x in given[1:]:
         total = b.two("add", total, x)
@@ -214,42 +216,44 @@ def _add_n(b: Lines, *given: Value, **_: Any) -> Value:
 
 
 @formula("Select")
-def _select(b: Lines, condition: Value, x: Value, y: Value, **_: Any) -> Value:
+def _select(
+    b: InstructionBuilder, condition: LlvmValue, x: LlvmValue, y: LlvmValue, **_: Any
+) -> LlvmValue:
     return b.choose(condition, x, y)
 
 
 @formula("LogicalNot")
-def _not(b: Lines, x: Value, **_: Any) -> Value:
+def _not(b: InstructionBuilder, x: LlvmValue, **_: Any) -> LlvmValue:
     return b.add(f"xor i1 {x.text}, 1", "i1")
 
 
 @formula("Invert")
-def _invert(b: Lines, x: Value, **_: Any) -> Value:
+def _invert(b: InstructionBuilder, x: LlvmValue, **_: Any) -> LlvmValue:
     return b.two("xor", x, number(-1, x.type))
 
 
 @formula("Identity")
-def _identity(b: Lines, x: Value, **_: Any) -> Value:
+def _identity(b: InstructionBuilder, x: LlvmValue, **_: Any) -> LlvmValue:
     return x
 
 
 @formula("Cast")
-def _cast(b: Lines, x: Value, dtype: Any = None, **_: Any) -> Any:
+def _cast(b: InstructionBuilder, x: LlvmValue, dtype: Any = None, **_: Any) -> Any:
     wanted = type_of(dtype)
     return b.convert(x, wanted) if wanted else None
 
 
 @formula("TanhGrad")
-def _tanh_grad(b: Lines, g: Value, y: Value, **_: Any) -> Value:
-    return b.two("mul", b.two("sub", one(y), b.two("mul", y, y)), g)
+def _tanh_grad(b: InstructionBuilder, g: LlvmValue, y: LlvmValue, **_: Any) -> LlvmValue:
+    return b.two("mul", b.two("sub", one_of_type(y), b.two("mul", y, y)), g)
 
 
 @formula("SigmoidGrad")
-def _sigmoid_grad(b: Lines, g: Value, y: Value, **_: Any) -> Value:
-    return b.two("mul", b.two("mul", b.two("sub", one(y), y), y), g)
+def _sigmoid_grad(b: InstructionBuilder, g: LlvmValue, y: LlvmValue, **_: Any) -> LlvmValue:
+    return b.two("mul", b.two("mul", b.two("sub", one_of_type(y), y), y), g)
 
 
-def _function(write: Callable[[Lines, Value], Value]) -> Formula:
+def _function(write: Callable[[InstructionBuilder, LlvmValue], LlvmValue]) -> Formula:
     return lambda b, x, **_: write(b, x) if x.type == "float" else None
 
 
@@ -266,19 +270,19 @@ CLOSE.update(
 
 
 @formula("Elu", CLOSE)
-def _elu(b: Lines, x: Value, **_: Any) -> Any:
+def _elu(b: InstructionBuilder, x: LlvmValue, **_: Any) -> Any:
     if x.type != "float":
         return None
     return _larger(b, x, vector_math.expm1(b, _smaller(b, x, zero(x))))
 
 
 @formula("Pow", CLOSE)
-def _power(b: Lines, x: Value, y: Value, **_: Any) -> Any:
+def _power(b: InstructionBuilder, x: LlvmValue, y: LlvmValue, **_: Any) -> Any:
     return vector_math.power(b, x, y) if x.type == "float" else None
 
 
 @formula("Softplus", CLOSE)
-def _softplus(b: Lines, x: Value, **_: Any) -> Any:
+def _softplus(b: InstructionBuilder, x: LlvmValue, **_: Any) -> Any:
     if x.type != "float":
         return None
     size = b.call("fabs", x)
@@ -286,7 +290,9 @@ def _softplus(b: Lines, x: Value, **_: Any) -> Any:
     return b.two("add", _larger(b, x, zero(x)), vector_math.log1p(b, power))
 
 
-def written(b: Lines, type: str, given: list[Value], attrs: Mapping[str, Any], exact: bool) -> Any:
+def written(
+    b: InstructionBuilder, type: str, given: list[LlvmValue], attrs: Mapping[str, Any], exact: bool
+) -> Any:
     """Write the operation on these operands; its value, None if it has no formula for them."""
-    write = find(type, exact)
+    write = find_formula(type, exact)
     return write and write(b, *given, **attrs)

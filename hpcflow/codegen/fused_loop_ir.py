@@ -22,7 +22,7 @@ NUMBER = "Number"  # a constant: attributes `value` and `dtype`; no inputs
 OF_ROWS = (SUM, MAX)
 
 
-class Operand(NamedTuple):
+class KernelOperand(NamedTuple):
     """An array: its dtype, and `way`, which of its elements belongs to row i, column j.
 
     With a `limit` it has one class label per row, from 0 up to that limit. Where rows are not
@@ -36,7 +36,7 @@ class Operand(NamedTuple):
     begins: Begins | None = None
 
 
-class Step(NamedTuple):
+class KernelStep(NamedTuple):
     """One operation; inputs are numbers of operands, then of earlier steps."""
 
     type: str
@@ -45,15 +45,15 @@ class Step(NamedTuple):
     way: str = FULL
 
 
-class Body(NamedTuple):
+class KernelBody(NamedTuple):
     """The computation of a kernel: `results` are the numbers of the values it stores, in order.
 
     Rows have `cols` elements; 0: one row has all elements. If no array is FULL, `size` is the
     number of elements.
     """
 
-    operands: tuple[Operand, ...]
-    steps: tuple[Step, ...]
+    operands: tuple[KernelOperand, ...]
+    steps: tuple[KernelStep, ...]
     results: tuple[int, ...]
     cols: int = 0
     size: int = 0
@@ -63,20 +63,20 @@ class Body(NamedTuple):
         count = len(self.operands)
         return self.operands[value].way if value < count else self.steps[value - count].way
 
-    def step(self, value: int) -> Step | None:
+    def step(self, value: int) -> KernelStep | None:
         """The step that computes a value; None if it is an operand."""
         count = len(self.operands)
         return self.steps[value - count] if value >= count else None
 
 
-class Schedule:
+class LoopSchedule:
     """Assigns each value to the first loop over a row that can compute it.
 
     A step of `OF_ROWS` ends a loop. `kept` are values that the first loop stores in memory for a
     later one: those that are expensive to recompute.
     """
 
-    def __init__(self, body: Body, costly: frozenset[str]) -> None:
+    def __init__(self, body: KernelBody, costly: frozenset[str]) -> None:
         self.body, self.costly = body, costly
         self.loop = [0] * len(body.operands)
         for step in body.steps:

@@ -15,12 +15,12 @@ from typing import Any, Protocol
 from hpcflow.codegen import ptx_codegen, ptx_compiler
 from hpcflow.codegen.llvm_cpu_compiler import machine
 from hpcflow.platform import artifact_cache
-from hpcflow.platform.artifact_cache import Folder
+from hpcflow.platform.artifact_cache import CacheFolder
 
 NAME = "@NAME"  # the placeholder of the function's name in the LLVM IR of a kernel
 
 
-class Maker(Protocol):
+class KernelCompiler(Protocol):
     """A compiler of LLVM IR: `llvm_cpu_compiler.Machine` for CPUs, `ptx_compiler.Gpu` for GPUs."""
 
     identity: str
@@ -35,7 +35,7 @@ class Maker(Protocol):
 _lock = threading.Lock()  # one thread at a time compiles
 _loaded: set[tuple[Any, str]] = set()  # (compiler, name of a function)
 compiled, loaded, seconds = 0, 0, 0.0  # kernels so far, and the time they have taken
-folder: Folder | None = None  # the directory of cache files; None: cache in memory only
+folder: CacheFolder | None = None  # the directory of cache files; None: cache in memory only
 
 
 def name_of(text: str) -> str:
@@ -43,7 +43,7 @@ def name_of(text: str) -> str:
     return f"k{hashlib.sha256(text.encode()).hexdigest()[:24]}"
 
 
-def prepare(texts: Iterable[str], here: Maker | None = None) -> None:
+def prepare(texts: Iterable[str], here: KernelCompiler | None = None) -> None:
     """Compile or load the kernels of these texts; those missing are compiled together.
 
     They are for this CPU, or for the GPU `here`.
@@ -91,10 +91,10 @@ def loop_on_gpu(cuda: Any, text: str) -> Callable[..., None]:
 def use(path: str) -> None:
     """Cache files in the folder `path`; by default in the user's cache folder."""
     global folder
-    folder = artifact_cache.own(artifact_cache.KERNELS, path)
+    folder = artifact_cache.own_cache(artifact_cache.KERNELS, path)
 
 
-def _code(here: Maker, texts: dict[str, str]) -> bytes:
+def _code(here: KernelCompiler, texts: dict[str, str]) -> bytes:
     """The object code of kernels by name, from the cache file or compiled and cached."""
     global loaded
     if folder is None:
@@ -112,7 +112,7 @@ def _code(here: Maker, texts: dict[str, str]) -> bytes:
     return found
 
 
-def _built(here: Maker, texts: dict[str, str]) -> bytes:
+def _built(here: KernelCompiler, texts: dict[str, str]) -> bytes:
     global compiled
     compiled += len(texts)
     return here.build(text.replace(NAME, f"@{name}") for name, text in texts.items())

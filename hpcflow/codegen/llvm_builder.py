@@ -24,7 +24,7 @@ def type_of(dtype: Any) -> str | None:
 FREE = ", !llvm.access.group !0"  # tag of accesses without loop-carried dependence: see `metadata`
 
 
-class Value(NamedTuple):
+class LlvmValue(NamedTuple):
     """An operand: its text and its type."""
 
     text: str
@@ -36,12 +36,12 @@ class Value(NamedTuple):
         return self.type in ("float", "double")
 
 
-def number(value: Any, type: str) -> Value:
+def number(value: Any, type: str) -> LlvmValue:
     """A constant."""
     if type in ("float", "double"):
         exact = float(np.float32(value)) if type == "float" else float(value)
-        return Value(f"0x{struct.unpack('Q', struct.pack('d', exact))[0]:016X}", type)
-    return Value(str(int(value)), type)
+        return LlvmValue(f"0x{struct.unpack('Q', struct.pack('d', exact))[0]:016X}", type)
+    return LlvmValue(str(int(value)), type)
 
 
 def metadata(loops: int, whole: bool = False) -> list[str]:
@@ -57,7 +57,7 @@ def metadata(loops: int, whole: bool = False) -> list[str]:
     return [*lines, *(f"!{2 + k} = distinct !{{!{2 + k}, {told}}}" for k in range(loops))]
 
 
-class Lines:
+class InstructionBuilder:
     """The lines of a function's body; `declared` are the intrinsics that it calls."""
 
     def __init__(self, letter: str = "v") -> None:
@@ -66,17 +66,17 @@ class Lines:
         self.declared: set[str] = set()
         self.count = 0
 
-    def add(self, text: str, type: str = "") -> Value:
+    def add(self, text: str, type: str = "") -> LlvmValue:
         """Append one line; with a type, it names the value that is returned."""
         if not type:
             self.lines.append(text)
-            return Value("", "")
+            return LlvmValue("", "")
         self.count += 1
         name = f"%{self.letter}{self.count}"
         self.lines.append(f"  {name} = {text}")
-        return Value(name, type)
+        return LlvmValue(name, type)
 
-    def call(self, name: str, *given: Value, type: str = "") -> Value:
+    def call(self, name: str, *given: LlvmValue, type: str = "") -> LlvmValue:
         """A call of one of LLVM's intrinsics."""
         type = type or given[0].type
         suffix = {"float": "f32", "double": "f64"}.get(given[0].type, given[0].type)
@@ -84,16 +84,16 @@ class Lines:
         self.declared.add(f"declare {what}({', '.join(v.type for v in given)})")
         return self.add(f"call {what}({', '.join(f'{v.type} {v.text}' for v in given)})", type)
 
-    def is_nan(self, x: Value) -> Value:
+    def is_nan(self, x: LlvmValue) -> LlvmValue:
         """Whether a floating-point number is NaN."""
         return self.add(f"fcmp uno {x.type} {x.text}, {x.text}", "i1")
 
-    def two(self, name: str, x: Value, y: Value) -> Value:
+    def two(self, name: str, x: LlvmValue, y: LlvmValue) -> LlvmValue:
         """An instruction of two operands of one type: "add", "sub", "mul", or "fdiv" by itself."""
         prefix = "f" if x.is_float and not name.startswith("f") else ""
         return self.add(f"{prefix}{name} {x.type} {x.text}, {y.text}", x.type)
 
-    def compare(self, how: str, x: Value, y: Value) -> Value:
+    def compare(self, how: str, x: LlvmValue, y: LlvmValue) -> LlvmValue:
         """Compare by "eq", "ne", "lt", "le", "gt" or "ge" of IEEE 754: only `ne` is true of NaN."""
         if x.is_float:
             word = f"fcmp {'une' if how == 'ne' else 'o' + how}"
@@ -101,11 +101,11 @@ class Lines:
             word = f"icmp {how if how in ('eq', 'ne') else 's' + how}"
         return self.add(f"{word} {x.type} {x.text}, {y.text}", "i1")
 
-    def choose(self, condition: Value, x: Value, y: Value) -> Value:
+    def choose(self, condition: LlvmValue, x: LlvmValue, y: LlvmValue) -> LlvmValue:
         """`x` where the condition holds, else `y`."""
         return self.add(f"select i1 {condition.text}, {x.type} {x.text}, {y.type} {y.text}", x.type)
 
-    def convert(self, x: Value, type: str) -> Value | None:
+    def convert(self, x: LlvmValue, type: str) -> LlvmValue | None:
         """The same number in another type; None for floats to integers, which may overflow."""
         if x.type == type:
             return x
@@ -128,17 +128,17 @@ class Lines:
         word = words.get((x.type, type))
         return (word and self.add(f"{word} {x.type} {x.text} to {type}", type)) or None
 
-    def at(self, array: str, place: str, type: str) -> Value:
+    def at(self, array: str, place: str, type: str) -> LlvmValue:
         """The address of an element of an array."""
         return self.add(f"getelementptr {MEMORY.get(type, type)}, ptr {array}, i64 {place}", "ptr")
 
-    def load(self, at: Value, type: str, tag: str = "") -> Value:
+    def load(self, at: LlvmValue, type: str, tag: str = "") -> LlvmValue:
         """Load the value at an address."""
         memory = MEMORY.get(type, type)
         value = self.add(f"load {memory}, ptr {at.text}{tag}", memory)
         return self.add(f"icmp ne i8 {value.text}, 0", "i1") if type == "i1" else value
 
-    def store(self, value: Value, at: Value, tag: str = "") -> None:
+    def store(self, value: LlvmValue, at: LlvmValue, tag: str = "") -> None:
         """Store a value at an address."""
         if value.type == "i1":
             value = self.add(f"zext i1 {value.text} to i8", "i8")

@@ -26,12 +26,21 @@ from hpcflow.codegen.fused_loop_ir import (
     ROW,
     SUM,
     Begins,
-    Body,
-    Schedule,
-    Step,
+    KernelBody,
+    KernelStep,
+    LoopSchedule,
 )
-from hpcflow.codegen.llvm_builder import BYTES, FREE, MEMORY, TYPES, Lines, Value, metadata, number
-from hpcflow.codegen.llvm_loops import Blocks, whole
+from hpcflow.codegen.llvm_builder import (
+    BYTES,
+    FREE,
+    MEMORY,
+    TYPES,
+    InstructionBuilder,
+    LlvmValue,
+    metadata,
+    number,
+)
+from hpcflow.codegen.llvm_loops import BasicBlocks, int64_constant
 
 MOST_KEPT = 1 << 18  # bytes of stack for values of a row that a later loop reads
 COSTLY = LONG | CLOSE.keys()
@@ -40,12 +49,12 @@ VECTOR = 16  # elements of 4 bytes in the widest vector register
 PLACES = {COLUMN: "%i", ONE: "0"}  # indices of operands read outside of the loops over a row
 
 
-def schedule(body: Body) -> Schedule:
+def schedule(body: KernelBody) -> LoopSchedule:
     """The loops of a kernel."""
-    return Schedule(body, COSTLY)
+    return LoopSchedule(body, COSTLY)
 
 
-def writable(body: Body) -> list[int]:
+def writable(body: KernelBody) -> list[int]:
     """Operands that the first result may overwrite in place.
 
     None if rows do not fill a vector: each row is then written by a masked store, and the load of
@@ -54,28 +63,30 @@ def writable(body: Body) -> list[int]:
     return [] if 0 < body.cols < VECTOR else schedule(body).writable()
 
 
-def text(body: Body, exact: bool) -> str | None:
+def text(body: KernelBody, exact: bool) -> str | None:
     """The LLVM IR of the kernel, with the function `@NAME`; None if an operation has no formula.
 
     Arrays are in C order. The mapping of a result's value says if it has elements, rows or columns.
     """
     if not all(np.dtype(operand.dtype).name in TYPES for operand in body.operands):
         return None
-    writer = _Nest(body, exact, schedule(body))
+    writer = _CpuLoopNest(body, exact, schedule(body))
     return writer.text() if writer.write() else None
 
 
-class Writer:
+class LoopBodyWriter:
     """Writes the loop bodies of a kernel; subclasses add loops and threads."""
 
-    def __init__(self, body: Body, exact: bool, plan: Schedule) -> None:
+    def __init__(self, body: KernelBody, exact: bool, plan: LoopSchedule) -> None:
         self.body, self.exact, self.plan = body, exact, plan
         loops = range(len(self.plan.used))
-        self.entry = Lines("e")
-        self.heads = [Lines(f"h{k}.") for k in (*loops, len(loops))]  # the last is after all loops
-        self.bodies = [Lines(f"v{k}.") for k in loops]
-        self.scalars: dict[int, Value] = {}  # values of mapping COLUMN or ONE
-        self.begins: dict[int, Value] = {}  # operand -> offset of the row
+        self.entry = InstructionBuilder("e")
+        self.heads = [
+            InstructionBuilder(f"h{k}.") for k in (*loops, len(loops))
+        ]  # the last is after all loops
+        self.bodies = [InstructionBuilder(f"v{k}.") for k in loops]
+        self.scalars: dict[int, LlvmValue] = {}  # values of mapping COLUMN or ONE
+        self.begins: dict[int, LlvmValue] = {}  # operand -> offset of the row
         self.types: dict[int, str] = {}
         self.kept = 0  # bytes
 
@@ -105,12 +116,12 @@ class Writer:
                 self.column(self.heads[self.plan.loop[value]], y, self.scalars[value])
         return self.kept <= MOST_KEPT
 
-    def beginning(self, lines: Lines, begins: Begins) -> Value:
+    def beginning(self, lines: InstructionBuilder, begins: Begins) -> LlvmValue:
         """The offset of row %i in an array."""
         first, terms = begins
         found = number(first, "i64")
         for over, of, stride in terms:
-            place = Value("%i", "i64")
+            place = LlvmValue("%i", "i64")
             if over > 1:
                 place = lines.two("udiv", place, number(over, "i64"))
             if of:
@@ -118,7 +129,7 @@ class Writer:
             found = lines.two("add", found, lines.two("mul", place, number(stride, "i64")))
         return found
 
-    def scalar(self, k: int, value: int, step: Step) -> bool:
+    def scalar(self, k: int, value: int, step: KernelStep) -> bool:
         """Write a value that is scalar in a row, or in the kernel."""
         lines = self.entry if step.way == ONE else self.heads[k]
         if step.type == NUMBER:
@@ -131,11 +142,11 @@ class Writer:
             self.scalars[value] = made
         return made is not None
 
-    def loop(self, k: int, lines: Lines) -> bool:
+    def loop(self, k: int, lines: InstructionBuilder) -> bool:
         """Write the body of one loop over the elements of a row."""
         body, count = self.body, len(self.body.operands)
         places = {FULL: f"%n{k}", ROW: f"%j{k}"}
-        known: dict[int, Value] = {}
+        known: dict[int, LlvmValue] = {}
         for value in sorted(self.plan.used[k]):
             step = body.step(value)
             way = body.way(value)
@@ -145,7 +156,7 @@ class Writer:
                 type = TYPES[np.dtype(body.operands[value].dtype).name]
                 place = places[way]
                 if value in self.begins:
-                    place = lines.two("add", self.begins[value], Value(f"%j{k}", "i64")).text
+                    place = lines.two("add", self.begins[value], LlvmValue(f"%j{k}", "i64")).text
                 at = lines.at(f"%x{value}", place, type)
                 known[value] = lines.load(at, type, FREE)
             elif self.plan.is_there(k, value):
@@ -153,7 +164,7 @@ class Writer:
                 type = self.types[value]
                 known[value] = lines.load(lines.at(array, places[way], type), type, FREE)
             elif step.type == PLACE:
-                known[value] = Value(places[ROW], "i64")
+                known[value] = LlvmValue(places[ROW], "i64")
             else:
                 given = [known[i] for i in step.inputs]
                 made = written(lines, step.type, given, step.attrs, self.exact)
@@ -177,13 +188,15 @@ class Writer:
                 lines.store(made, lines.at(f"%y{y}", places[FULL], made.type), FREE)
         return True
 
-    def join_rows(self, k: int, lines: Lines, value: int, parts: list[Value]) -> None:
+    def join_rows(
+        self, k: int, lines: InstructionBuilder, value: int, parts: list[LlvmValue]
+    ) -> None:
         """Store elements of rows that are concatenated."""
         array, cols = f"%y{self.body.results.index(value)}", self.body.cols
-        row = lines.two("mul", Value("%base", "i64"), number(len(parts), "i64"))
+        row = lines.two("mul", LlvmValue("%base", "i64"), number(len(parts), "i64"))
         for n, part in enumerate(parts):
             begin = lines.two("add", row, number(n * cols, "i64"))
-            place = lines.two("add", begin, Value(f"%j{k}", "i64")).text
+            place = lines.two("add", begin, LlvmValue(f"%j{k}", "i64")).text
             lines.store(part, lines.at(array, place, part.type), FREE)
 
     def memory(self, value: int) -> tuple[str, str]:
@@ -192,7 +205,7 @@ class Writer:
             return f"%kept{value}", ROW
         return f"%y{self.body.results.index(value)}", FULL
 
-    def keep(self, lines: Lines, value: int, made: Value, place: str) -> None:
+    def keep(self, lines: InstructionBuilder, value: int, made: LlvmValue, place: str) -> None:
         """Store a value that is no result on the stack for a later loop."""
         if value in self.plan.results:
             return
@@ -201,27 +214,31 @@ class Writer:
         self.entry.add(f"  %kept{value} = alloca [{self.body.cols} x {memory}], align 64")
         lines.store(made, lines.at(f"%kept{value}", place, made.type), FREE)
 
-    def column(self, lines: Lines, y: int, made: Value) -> None:
+    def column(self, lines: InstructionBuilder, y: int, made: LlvmValue) -> None:
         """Store a value that is scalar in a row."""
         raise NotImplementedError
 
-    def reduced(self, k: int, lines: Lines, value: int, step: Step, x: Value) -> bool:
+    def reduced(
+        self, k: int, lines: InstructionBuilder, value: int, step: KernelStep, x: LlvmValue
+    ) -> bool:
         """Add an element to the reduction of a row or a column; False if its type has none."""
         raise NotImplementedError
 
 
-class _Nest(Writer):
+class _CpuLoopNest(LoopBodyWriter):
     """The CPU kernel: a thread runs over the rows of its range in order."""
 
-    def __init__(self, body: Body, exact: bool, plan: Schedule) -> None:
+    def __init__(self, body: KernelBody, exact: bool, plan: LoopSchedule) -> None:
         super().__init__(body, exact, plan)
         self.carried: list[list[str]] = [[] for _ in self.bodies]  # phis of row reductions
 
-    def column(self, lines: Lines, y: int, made: Value) -> None:
+    def column(self, lines: InstructionBuilder, y: int, made: LlvmValue) -> None:
         """Store a value that is scalar in a row."""
         lines.store(made, lines.at(f"%y{y}", "%i", made.type))
 
-    def reduced(self, k: int, lines: Lines, value: int, step: Step, x: Value) -> bool:
+    def reduced(
+        self, k: int, lines: InstructionBuilder, value: int, step: KernelStep, x: LlvmValue
+    ) -> bool:
         """Add an element to the reduction of a row or a column."""
         if not x.is_float:
             return False
@@ -237,9 +254,9 @@ class _Nest(Writer):
             lines.add(f"  {name}.next = fadd reassoc {x.type} {name}, {x.text}")
         else:
             assert step.type == MAX
-            made = lines.call("maximum", Value(name, x.type), x)
+            made = lines.call("maximum", LlvmValue(name, x.type), x)
             lines.lines[-1] = lines.lines[-1].replace(made.text, f"{name}.next", 1)
-        self.scalars[value] = Value(f"{name}.next", x.type)
+        self.scalars[value] = LlvmValue(f"{name}.next", x.type)
         return True
 
     # -- the function
@@ -247,7 +264,7 @@ class _Nest(Writer):
     def text(self) -> str:
         """The LLVM module."""
         cols, bytes = self.body.cols, self.places()[-1]
-        head = Blocks()
+        head = BasicBlocks()
         total = self.total(head)
         rows = head.add(f"udiv i64 {total.text}, {max(1, cols)}", "i64")
         self.check(head, rows)
@@ -257,16 +274,16 @@ class _Nest(Writer):
         return python_call_abi.text(
             {*declared, "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)"},
             head.lines,
-            python_call_abi.Ranges("0", rows.text, total.text, grain, bytes),
+            python_call_abi.KernelRanges("0", rows.text, total.text, grain, bytes),
             self.range(),
             metadata(len(self.bodies), cols in SHORT),
             self.join() if bytes else (),
         )
 
-    def total(self, head: Blocks) -> Value:
+    def total(self, head: BasicBlocks) -> LlvmValue:
         """The number of elements."""
         if self.body.size:
-            return whole(self.body.size)
+            return int64_constant(self.body.size)
         ways = [o.way if o.begins is None else "" for o in self.body.operands]
         ways += [self.body.way(value) for value in self.body.results]
         head.lines += python_call_abi.objects(
@@ -274,18 +291,18 @@ class _Nest(Writer):
         )
         return head.elements("%whole")
 
-    def check(self, head: Blocks, rows: Value) -> None:
+    def check(self, head: BasicBlocks, rows: LlvmValue) -> None:
         """Return to Python if values of `rows` are outside of the limits of their operands."""
         for i, operand in enumerate(self.body.operands):
             if operand.limit:
                 head.lines += python_call_abi.objects([f"%l{i}"], i)
                 type, numbers = TYPES[np.dtype(operand.dtype).name], head.data(f"%l{i}")
-                with head.loop(rows, [whole(0)]) as loop:
-                    given = head.load(head.place(numbers, loop.i, type), type)
+                with head.loop(rows, [int64_constant(0)]) as loop:
+                    given = head.load(head.element_address(numbers, loop.i, type), type)
                     wrong = head.add(f"icmp uge {type} {given.text}, {operand.limit}", "i1")
                     wrong = head.add(f"zext i1 {wrong.text} to i64", "i64")
                     loop.next = [head.two("add", loop.carried[0], wrong)]
-                head.end_if(head.compare("ne", loop.ends[0], whole(0)), loop.ends[0])
+                head.end_if(head.compare("ne", loop.ends[0], int64_constant(0)), loop.ends[0])
 
     def range(self) -> list[str]:
         """The code for the rows from %begin to %end; without rows, for these elements."""
@@ -348,14 +365,14 @@ class _Nest(Writer):
 
     def join(self) -> list[str]:
         """Add the partial sums of a range to the results."""
-        b = Blocks()
+        b = BasicBlocks()
         for y, place in zip(self.sums(), self.places(), strict=False):
             of = self.types[self.body.results[y]]
             b.lines += python_call_abi.objects([f"%o{y}"], len(self.body.operands) + y)
             total, part = b.data(f"%o{y}"), b.at("%sums", str(place), "i8")
-            with b.loop(whole(self.body.cols)) as loop:
-                at = b.place(total, loop.i, of)
-                more = b.load(b.place(part, loop.i, of), of)
+            with b.loop(int64_constant(self.body.cols)) as loop:
+                at = b.element_address(total, loop.i, of)
+                more = b.load(b.element_address(part, loop.i, of), of)
                 b.store(b.two("add", b.load(at, of), more), at)
         return b.lines
 

@@ -28,7 +28,7 @@ def version() -> str:
     return machine().identity
 
 
-class Machine:
+class CpuCompiler:
     """The compiler for this CPU, and the code that this process has loaded."""
 
     def __init__(self) -> None:
@@ -78,12 +78,12 @@ class Machine:
 _lock = threading.Lock()
 
 
-def machine() -> Machine:
+def machine() -> CpuCompiler:
     """The compiler of this process; safe to call from any thread."""
     with _lock:
-        return _made()
+        return _create_engine()
 
 
 @functools.cache
-def _made() -> Machine:
-    return Machine()
+def _create_engine() -> CpuCompiler:
+    return CpuCompiler()

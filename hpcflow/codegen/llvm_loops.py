@@ -7,25 +7,25 @@ from collections.abc import Iterator, Sequence
 
 from hpcflow.codegen import python_call_abi
 from hpcflow.codegen.fused_loop_ir import DATA, RANK, SIZES
-from hpcflow.codegen.llvm_builder import Lines, Value, number
+from hpcflow.codegen.llvm_builder import InstructionBuilder, LlvmValue, number
 
-BEGIN = Value("%begin", "i64")  # the first index of a function's range
-COUNT = Value("%count", "i64")  # the length of the range
+BEGIN = LlvmValue("%begin", "i64")  # the first index of a function's range
+COUNT = LlvmValue("%count", "i64")  # the length of the range
 
 
-def whole(value: int) -> Value:
+def int64_constant(value: int) -> LlvmValue:
     """A 64-bit integer constant."""
     return number(value, "i64")
 
 
-class Blocks(Lines):
+class BasicBlocks(InstructionBuilder):
     """Basic blocks of a function; `here` is the label of the current one.
 
     They begin with loads of the argument pointers `arrays`. Access groups of parallel loops are
     numbered after those of `before`, another function of the module.
     """
 
-    def __init__(self, arrays: Sequence[str] = (), before: Blocks | None = None) -> None:
+    def __init__(self, arrays: Sequence[str] = (), before: BasicBlocks | None = None) -> None:
         super().__init__()
         self.here, self.blocks = "entry", 0
         self.groups: int = before.groups if before else 0
@@ -43,23 +43,23 @@ class Blocks(Lines):
 
     @contextlib.contextmanager
     def loop(
-        self, count: Value, carried: Sequence[Value] = (), free: bool = False
-    ) -> Iterator[Loop]:
+        self, count: LlvmValue, carried: Sequence[LlvmValue] = (), free: bool = False
+    ) -> Iterator[LoopBlocks]:
         """Run the body `count` times; with `free`, iterations are independent (vectorizable).
 
         `carried` are the initial values of loop-carried variables (`Loop.carried`, `Loop.next`).
         """
         head, tail, end = self.labels("head", "tail", "end")
         before = self.here
-        some = self.compare("gt", count, whole(0))
+        some = self.compare("gt", count, int64_constant(0))
         self.add(f"  br i1 {some.text}, label %{head}, label %{end}")
         self.begin(head)
         at = len(self.lines)
         if free:
             self.groups += 1
-        loop = Loop(
-            Value(f"%i_{head}", "i64"),
-            [Value(f"%c{k}_{head}", v.type) for k, v in enumerate(carried)],
+        loop = LoopBlocks(
+            LlvmValue(f"%i_{head}", "i64"),
+            [LlvmValue(f"%c{k}_{head}", v.type) for k, v in enumerate(carried)],
             f", !llvm.access.group !{3 * self.groups}" if free else "",
         )
         yield loop
@@ -82,7 +82,7 @@ class Blocks(Lines):
         ]
 
     @contextlib.contextmanager
-    def when(self, condition: Value) -> Iterator[None]:
+    def when(self, condition: LlvmValue) -> Iterator[None]:
         """Run the body if the condition holds."""
         yes, after = self.labels("yes", "after")
         self.add(f"  br i1 {condition.text}, label %{yes}, label %{after}")
@@ -91,7 +91,7 @@ class Blocks(Lines):
         self.add(f"  br label %{after}")
         self.begin(after)
 
-    def end_if(self, condition: Value, result: Value) -> None:
+    def end_if(self, condition: LlvmValue, result: LlvmValue) -> None:
         """Return an integer to Python if the condition holds."""
         yes, after = self.labels("return", "after")
         self.add(f"  br i1 {condition.text}, label %{yes}, label %{after}")
@@ -102,39 +102,47 @@ class Blocks(Lines):
 
     # -- memory
 
-    def place(self, base: Value, index: Value, type: str) -> Value:
+    def element_address(self, base: LlvmValue, index: LlvmValue, type: str) -> LlvmValue:
         """The address of an element."""
         return self.at(base.text, index.text, type)
 
-    def prefetch(self, at: Value, write: bool) -> None:
+    def prefetch(self, at: LlvmValue, write: bool) -> None:
         """Prefetch the memory at an address."""
         self.declared.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
         self.add(f"  call void @llvm.prefetch.p0(ptr {at.text}, i32 {int(write)}, i32 2, i32 1)")
 
     # -- NumPy arrays
 
-    def data(self, array: str) -> Value:
+    def data(self, array: str) -> LlvmValue:
         """The data pointer of an array."""
-        return self.load(self.place(Value(array, "ptr"), whole(DATA), "i8"), "ptr")
+        return self.load(
+            self.element_address(LlvmValue(array, "ptr"), int64_constant(DATA), "i8"), "ptr"
+        )
 
-    def sizes(self, array: str) -> tuple[Value, Value]:
+    def sizes(self, array: str) -> tuple[LlvmValue, LlvmValue]:
         """The rank of an array, and the address of its sizes."""
-        where = Value(array, "ptr")
-        rank = self.load(self.place(where, whole(RANK), "i8"), "i32")
-        table = self.load(self.place(where, whole(SIZES), "i8"), "ptr")
+        where = LlvmValue(array, "ptr")
+        rank = self.load(self.element_address(where, int64_constant(RANK), "i8"), "i32")
+        table = self.load(self.element_address(where, int64_constant(SIZES), "i8"), "ptr")
         return self.add(f"sext i32 {rank.text} to i64", "i64"), table
 
-    def size(self, array: str, axis: int) -> Value:
+    def size(self, array: str, axis: int) -> LlvmValue:
         """The size of one axis."""
-        return self.load(self.place(self.sizes(array)[1], whole(axis), "i64"), "i64")
+        return self.load(
+            self.element_address(self.sizes(array)[1], int64_constant(axis), "i64"), "i64"
+        )
 
-    def elements(self, array: str, start: int = 0, stop: int | None = None) -> Value:
+    def elements(self, array: str, start: int = 0, stop: int | None = None) -> LlvmValue:
         """The product of the sizes of axes `start` to `stop`."""
         rank, table = self.sizes(array)
-        axes = self.two("sub", rank, whole(start)) if stop is None else whole(stop - start)
-        with self.loop(axes, [whole(1)]) as loop:
-            axis = self.two("add", loop.i, whole(start))
-            size = self.load(self.place(table, axis, "i64"), "i64")
+        axes = (
+            self.two("sub", rank, int64_constant(start))
+            if stop is None
+            else int64_constant(stop - start)
+        )
+        with self.loop(axes, [int64_constant(1)]) as loop:
+            axis = self.two("add", loop.i, int64_constant(start))
+            size = self.load(self.element_address(table, axis, "i64"), "i64")
             loop.next = [self.two("mul", loop.carried[0], size)]
         return loop.ends[0]
 
@@ -149,7 +157,10 @@ class Blocks(Lines):
 
 
 def module(
-    head: Blocks, ranges: python_call_abi.Ranges, body: Blocks, join: Blocks | None = None
+    head: BasicBlocks,
+    ranges: python_call_abi.KernelRanges,
+    body: BasicBlocks,
+    join: BasicBlocks | None = None,
 ) -> str:
     """The module of a kernel, as `python_call_abi.text`; %count is the length of its range."""
     lines = ["  %count = sub i64 %end, %begin", *body.lines]
@@ -159,14 +170,14 @@ def module(
     )
 
 
-class Loop:
+class LoopBlocks:
     """A loop that is being written."""
 
-    def __init__(self, i: Value, carried: list[Value], tag: str) -> None:
+    def __init__(self, i: LlvmValue, carried: list[LlvmValue], tag: str) -> None:
         self.i, self.carried, self.tag = (
             i,
             carried,
             tag,
         )  # index, carried, access tag
-        self.next: list[Value] = []  # the carried values of the next iteration
-        self.ends: list[Value] = []  # the carried values after the last iteration
+        self.next: list[LlvmValue] = []  # the carried values of the next iteration
+        self.ends: list[LlvmValue] = []  # the carried values after the last iteration

@@ -14,7 +14,7 @@ from hpcflow.codegen import python_call_abi
 from hpcflow.codegen.llvm_builder import FREE, metadata, number
 
 
-class Pool(NamedTuple):
+class PoolShape(NamedTuple):
     """x is [batch, *space, channels]; y has an element for each window: [batch, *out, channels]."""
 
     batch: int
@@ -32,7 +32,7 @@ class Pool(NamedTuple):
         return any(self.before) or any((o - 1) * s + k > n for n, o, k, s in sizes)
 
     @property
-    def apart(self) -> bool:
+    def windows_disjoint(self) -> bool:
         """Whether no two windows overlap."""
         return all(s >= k for s, k in zip(self.strides, self.window, strict=True))
 
@@ -53,12 +53,12 @@ CLAMPS = [f"declare i64 @llvm.{which}.i64(i64, i64)" for which in ("smin", "smax
 ZERO, LOWEST = number(0.0, "float").text, number(float("-inf"), "float").text
 
 
-def largest(pool: Pool) -> str:
+def largest(pool: PoolShape) -> str:
     """The kernel of x and y: y = the maximum of each window, NaN if it has one."""
     body = []
     best = LOWEST
     for i, tap in enumerate(pool.taps):
-        body += _load(f"v{i}", "%x", *_place(pool, tap))
+        body += _load(f"v{i}", "%x", *_element_address(pool, tap))
         body.append(f"  %m{i} = call float @llvm.maximum.f32(float {best}, float %v{i})")
         best = f"%m{i}"
     body += [
@@ -70,7 +70,7 @@ def largest(pool: Pool) -> str:
     return _function(pool, declared, ["x", "y"], lines)
 
 
-def gradient(pool: Pool, relu: bool = False, bias: bool = False) -> str:
+def gradient(pool: PoolShape, relu: bool = False, bias: bool = False) -> str:
     """The kernel of x, y, g and dx: g goes to the first maximum of each window.
 
     With `relu`, x is the output of a relu, and dx is the gradient by the input of the relu. With
@@ -87,7 +87,7 @@ def gradient(pool: Pool, relu: bool = False, bias: bool = False) -> str:
         ]
     if bias:  # sum each sample apart, so that rounding errors do not grow with the batch
         before.append(_clear("%sample", pool.channels))
-        behind += _total("%total", "%sample", pool.channels)
+        behind += _add_to_total("%total", "%sample", pool.channels)
     lines = _windows(pool, _channels(pool, body), before, behind)
     if bias:
         lines = [*_own_total(pool.channels), *lines]
@@ -96,7 +96,7 @@ def gradient(pool: Pool, relu: bool = False, bias: bool = False) -> str:
     return _function(pool, declared, names, lines, pool.channels if bias else 0)
 
 
-def _given_back(pool: Pool, relu: bool, bias: bool) -> list[str]:
+def _given_back(pool: PoolShape, relu: bool, bias: bool) -> list[str]:
     """The gradient of one window in one channel."""
     body = [*_load("y1", "%y", "%to", 0), *_load("g0", "%g", "%to", 0)]
     mine = "%g0"
@@ -108,16 +108,16 @@ def _given_back(pool: Pool, relu: bool, bias: bool) -> list[str]:
     taken = "false"
     for i, tap in enumerate(pool.taps):
         body += [
-            *_load(f"v{i}", "%x", *_place(pool, tap)),
+            *_load(f"v{i}", "%x", *_element_address(pool, tap)),
             f"  %is{i} = fcmp oeq float %v{i}, %y1",
             f"  %free{i} = xor i1 {taken}, true",
             f"  %hit{i} = and i1 %is{i}, %free{i}",
             f"  %t{i} = or i1 {taken}, %hit{i}",
             f"  %d{i} = select i1 %hit{i}, float {mine}, float {ZERO}",
-            *_address(f"dp{i}", "%d", *_place(pool, tap)),
+            *_address(f"dp{i}", "%d", *_element_address(pool, tap)),
         ]
         value = f"%d{i}"
-        if pool.pads or not pool.apart:
+        if pool.pads or not pool.windows_disjoint:
             body.append(f"  %o{i} = load float, ptr %dp{i}{FREE}")
             body.append(f"  %s{i} = fadd float %o{i}, %d{i}")
             value = f"%s{i}"
@@ -135,17 +135,17 @@ def _given_back(pool: Pool, relu: bool, bias: bool) -> list[str]:
 
 
 def _function(
-    pool: Pool, declared: list[str], names: list[str], lines: list[str], sums: int = 0
+    pool: PoolShape, declared: list[str], names: list[str], lines: list[str], sums: int = 0
 ) -> str:
     """The module; threads split the samples, each range has `sums` partial sums."""
     arrays = [f"%{name}" for name in names]
     found = python_call_abi.objects([f"{array}.of" for array in arrays])
     found += [line for array in arrays for line in python_call_abi.numbers(array, f"{array}.of")]
     elements = pool.batch * pool.space[0] * pool.space[1] * pool.channels
-    ranges = python_call_abi.Ranges(
+    ranges = python_call_abi.KernelRanges(
         "0", str(pool.batch), str(elements), bytes=python_call_abi.lines(4 * sums)
     )
-    join = [*found, *_total("%outs", "%sums", sums)] if sums else []
+    join = [*found, *_add_to_total("%outs", "%sums", sums)] if sums else []
     return python_call_abi.text({*declared}, [], ranges, [*found, *lines], metadata(3), join)
 
 
@@ -156,7 +156,7 @@ def _load(name: str, array: str, at: str, offset: int) -> list[str]:
     ]
 
 
-def _place(pool: Pool, tap: tuple[int, int]) -> tuple[str, int]:
+def _element_address(pool: PoolShape, tap: tuple[int, int]) -> tuple[str, int]:
     """The base value and the offset of the element `tap` of a window in x."""
     i, j = tap
     if pool.pads:
@@ -164,7 +164,7 @@ def _place(pool: Pool, tap: tuple[int, int]) -> tuple[str, int]:
     return "%from", (i * pool.space[1] + j) * pool.channels
 
 
-def _clamped(pool: Pool, axis: int, first: str, size: int) -> list[str]:
+def _clamped(pool: PoolShape, axis: int, first: str, size: int) -> list[str]:
     """The clamped offsets, %rowI or %colJ, of a window's elements along an axis."""
     lines, (name, last) = [], (("row", "col")[axis], pool.space[axis] - 1)
     for k in range(pool.window[axis]):
@@ -206,7 +206,7 @@ def _loop(
     ]
 
 
-def _channels(pool: Pool, body: list[str]) -> list[str]:
+def _channels(pool: PoolShape, body: list[str]) -> list[str]:
     """The loop over the channels of a window: %from, or each %tapI.J, in x; %to in y."""
     begin, before = ["  %to = add nuw nsw i64 %place, %c"], []
     if pool.pads:
@@ -220,7 +220,10 @@ def _channels(pool: Pool, body: list[str]) -> list[str]:
 
 
 def _windows(
-    pool: Pool, body: list[str], before: list[str] | None = None, behind: list[str] | None = None
+    pool: PoolShape,
+    body: list[str],
+    before: list[str] | None = None,
+    behind: list[str] | None = None,
 ) -> list[str]:
     """The loops over samples, rows and columns; %window in x, %place in y begin a window.
 
@@ -279,7 +282,7 @@ def _own_total(channels: int) -> list[str]:
     ]
 
 
-def _total(total: str, part: str, channels: int) -> list[str]:
+def _add_to_total(total: str, part: str, channels: int) -> list[str]:
     """Add partial sums to the total."""
     body = [
         *_load("part", part, "%k", 0),

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hpcflow.codegen.llvm_builder import Lines, Value, number
+from hpcflow.codegen.llvm_builder import InstructionBuilder, LlvmValue, number
 
 # (lines before the loop, lines of its body, values of the variables, other operands, attributes)
 # -> the variables' new values
-Change = Callable[[Lines, Lines, list[Value], list[Value], Mapping[str, Any]], list[Value]]
+Change = Callable[
+    [InstructionBuilder, InstructionBuilder, list[LlvmValue], list[LlvmValue], Mapping[str, Any]],
+    list[LlvmValue],
+]
 UPDATES: dict[str, Change] = {}
 COUNTED = {"ApplyAdam": 3}  # op -> the input that is its scalar variable that counts updates
 
@@ -30,37 +33,57 @@ def change(type: str) -> Callable[[Change], Change]:
 
 @change("Assign")
 def _assign(
-    h: Lines, b: Lines, old: list[Value], given: list[Value], attrs: Mapping[str, Any]
-) -> list[Value]:
+    h: InstructionBuilder,
+    b: InstructionBuilder,
+    old: list[LlvmValue],
+    given: list[LlvmValue],
+    attrs: Mapping[str, Any],
+) -> list[LlvmValue]:
     return given
 
 
 @change("AssignAdd")
 def _add(
-    h: Lines, b: Lines, old: list[Value], given: list[Value], attrs: Mapping[str, Any]
-) -> list[Value]:
+    h: InstructionBuilder,
+    b: InstructionBuilder,
+    old: list[LlvmValue],
+    given: list[LlvmValue],
+    attrs: Mapping[str, Any],
+) -> list[LlvmValue]:
     return [b.two("add", old[0], given[0])]
 
 
 @change("AssignSub")
 def _subtract(
-    h: Lines, b: Lines, old: list[Value], given: list[Value], attrs: Mapping[str, Any]
-) -> list[Value]:
+    h: InstructionBuilder,
+    b: InstructionBuilder,
+    old: list[LlvmValue],
+    given: list[LlvmValue],
+    attrs: Mapping[str, Any],
+) -> list[LlvmValue]:
     return [b.two("sub", old[0], given[0])]
 
 
 @change("ApplyGradientDescent")
 def _descent(
-    h: Lines, b: Lines, old: list[Value], given: list[Value], attrs: Mapping[str, Any]
-) -> list[Value]:
+    h: InstructionBuilder,
+    b: InstructionBuilder,
+    old: list[LlvmValue],
+    given: list[LlvmValue],
+    attrs: Mapping[str, Any],
+) -> list[LlvmValue]:
     rate, g = given
     return [b.two("sub", old[0], b.two("mul", g, rate))]
 
 
 @change("ApplyMomentum")
 def _momentum(
-    h: Lines, b: Lines, old: list[Value], given: list[Value], attrs: Mapping[str, Any]
-) -> list[Value]:
+    h: InstructionBuilder,
+    b: InstructionBuilder,
+    old: list[LlvmValue],
+    given: list[LlvmValue],
+    attrs: Mapping[str, Any],
+) -> list[LlvmValue]:
     rate, momentum, g = given
     accum = moved = b.two("add", b.two("mul", old[1], momentum), g)
     if attrs.get("use_nesterov", False):
@@ -70,8 +93,12 @@ def _momentum(
 
 @change("ApplyAdam")
 def _adam(
-    h: Lines, b: Lines, old: list[Value], given: list[Value], attrs: Mapping[str, Any]
-) -> list[Value]:
+    h: InstructionBuilder,
+    b: InstructionBuilder,
+    old: list[LlvmValue],
+    given: list[LlvmValue],
+    attrs: Mapping[str, Any],
+) -> list[LlvmValue]:
     x, m, v, count = old
     *numbers, eps, g = given
     count = h.two("add", count, number(1, "i64"))
@@ -90,14 +117,14 @@ def _adam(
     return [b.two("sub", x, b.two("mul", moved, rate)), m, v, count]
 
 
-def _exact(h: Lines, x: Value) -> Value:
+def _exact(h: InstructionBuilder, x: LlvmValue) -> LlvmValue:
     """A scalar converted to 64 bits."""
     found = h.convert(x, "double")
     assert found is not None
     return found
 
 
-def _rounded(h: Lines, x: Value, type: str) -> Value:
+def _rounded(h: InstructionBuilder, x: LlvmValue, type: str) -> LlvmValue:
     """A 64-bit scalar converted to the type of a variable."""
     found = h.convert(x, type)
     assert found is not None

@@ -29,14 +29,14 @@ from hpcflow.codegen.fused_loop_ir import (
     MAX,
     OF_ROWS,
     ROW,
-    Body,
-    Operand,
-    Schedule,
-    Step,
+    KernelBody,
+    KernelOperand,
+    KernelStep,
+    LoopSchedule,
 )
-from hpcflow.codegen.llvm_builder import TYPES, Lines, Value, metadata, number
-from hpcflow.codegen.llvm_cpu_codegen import Writer
-from hpcflow.codegen.variable_update_codegen import Update
+from hpcflow.codegen.llvm_builder import TYPES, InstructionBuilder, LlvmValue, metadata, number
+from hpcflow.codegen.llvm_cpu_codegen import LoopBodyWriter
+from hpcflow.codegen.variable_update_codegen import UpdateKernel
 
 THREADS = 256  # of a block, a power of two
 LINE = 32  # threads of a warp, whose loads are coalesced
@@ -78,7 +78,7 @@ done:
 }"""
 
 
-class Launch(NamedTuple):
+class LaunchConfig(NamedTuple):
     """A launch configuration: grid, block, elements or rows; rows are summed in `slices` apart."""
 
     grid: tuple[int, int]
@@ -87,7 +87,7 @@ class Launch(NamedTuple):
     slices: int = 1
 
 
-def form(body: Body) -> str:
+def form(body: KernelBody) -> str:
     """The form of the kernel of a body."""
     types = {step.type for step in body.steps}
     if types & {*OF_ROWS} or COLUMN in map(body.way, body.results):
@@ -95,59 +95,61 @@ def form(body: Body) -> str:
     return COLUMNS if COLUMN_SUM in types else FLAT
 
 
-def launch(body: Body, size: int) -> Launch:
+def launch(body: KernelBody, size: int) -> LaunchConfig:
     """The launch configuration of a kernel whose domain has `size` elements."""
     if form(body) == FLAT:
         return flat(size)
     block, rows = _block(body), size // body.cols
     if form(body) == COLUMNS:
-        columns = _over(body.cols, block[0])
-        slices = min(_over(rows, DEEP * block[1]), SLICES, max(1, BLOCKS // columns))
-        return Launch((columns, slices), block, rows, slices)
-    blocks, summed = _over(rows, block[1]), bool(sums(body))
+        columns = _grid_loop(body.cols, block[0])
+        slices = min(_grid_loop(rows, DEEP * block[1]), SLICES, max(1, BLOCKS // columns))
+        return LaunchConfig((columns, slices), block, rows, slices)
+    blocks, summed = _grid_loop(rows, block[1]), bool(column_sums(body))
     blocks = min(blocks, max(1, SLICES // block[1]) if summed else BLOCKS)
-    return Launch((blocks, 1), block, rows, blocks * block[1] if summed else 1)
+    return LaunchConfig((blocks, 1), block, rows, blocks * block[1] if summed else 1)
 
 
-def flat(size: int) -> Launch:
+def flat(size: int) -> LaunchConfig:
     """The launch configuration of a grid-stride kernel over `size` elements."""
-    return Launch((min(_over(size, THREADS), BLOCKS), 1), (THREADS, 1), size)
+    return LaunchConfig((min(_grid_loop(size, THREADS), BLOCKS), 1), (THREADS, 1), size)
 
 
-def _block(body: Body) -> tuple[int, int]:
+def _block(body: KernelBody) -> tuple[int, int]:
     """Threads of a block in x, less than twice the elements of a row, and in y."""
     most = min(THREADS, LINE) if form(body) == COLUMNS else THREADS
     wide = min(most, 1 << (body.cols - 1).bit_length())
     return wide, THREADS // wide
 
 
-def _over(count: int, by: int) -> int:
+def _grid_loop(count: int, by: int) -> int:
     return -(-count // by)
 
 
-def sums(body: Body) -> list[int]:
+def column_sums(body: KernelBody) -> list[int]:
     """The results that are column sums."""
     steps = [body.step(value) for value in body.results]
     return [y for y, step in enumerate(steps) if step and step.type == COLUMN_SUM]
 
 
-def joining(cols: int, dtype: Any) -> Body:
+def joining(cols: int, dtype: Any) -> KernelBody:
     """The body of the kernel that adds up slices: column sums again."""
-    return Body((Operand(dtype, FULL),), (Step(COLUMN_SUM, (0,), {}, ROW),), (1,), cols)
+    return KernelBody(
+        (KernelOperand(dtype, FULL),), (KernelStep(COLUMN_SUM, (0,), {}, ROW),), (1,), cols
+    )
 
 
-def join(body: Body, slices: int) -> Launch:
+def join(body: KernelBody, slices: int) -> LaunchConfig:
     """The launch configuration of the kernel that adds up slices."""
     block = _block(joining(body.cols, None))
-    return Launch((_over(body.cols, block[0]), 1), block, slices)
+    return LaunchConfig((_grid_loop(body.cols, block[0]), 1), block, slices)
 
 
-def schedule(body: Body) -> Schedule:
+def schedule(body: KernelBody) -> LoopSchedule:
     """The loops of a kernel; a later loop recomputes what it needs, in registers."""
-    return Schedule(body, frozenset())
+    return LoopSchedule(body, frozenset())
 
 
-def text(body: Body, small: bool) -> str | None:
+def text(body: KernelBody, small: bool) -> str | None:
     """The LLVM module: `@NAME`, and `@NAME_join{y}` for each result y that is a column sum.
 
     None if an operation has no formula. Arrays are in C order; `small`: fewer than `SMALL`
@@ -155,15 +157,15 @@ def text(body: Body, small: bool) -> str | None:
     """
     if not all(np.dtype(operand.dtype).name in TYPES for operand in body.operands):
         return None
-    if len(body.operands) + len(body.results) + len(sums(body)) > MOST:
+    if len(body.operands) + len(body.results) + len(column_sums(body)) > MOST:
         return None
-    kernel = _Grid("@NAME", body, small)
+    kernel = _GpuKernel("@NAME", body, small)
     if not kernel.write():
         return None
     kernels = [kernel]
-    for y in sums(body):
+    for y in column_sums(body):
         of = next(name for name, type in TYPES.items() if type == kernel.types[body.results[y]])
-        one = _Grid(f"@NAME_join{y}", joining(body.cols, of), True)
+        one = _GpuKernel(f"@NAME_join{y}", joining(body.cols, of), True)
         one.write()
         kernels.append(one)
     head: set[str] = set().union(*(one.head() for one in kernels))
@@ -171,7 +173,7 @@ def text(body: Body, small: bool) -> str | None:
     return "\n".join([*sorted(head), *functions, *metadata(0)])
 
 
-def update(of: Update) -> str | None:
+def update(of: UpdateKernel) -> str | None:
     """The LLVM module of an update: `@NAME`, which reads the variables that count updates.
 
     If there are such variables, `@NAME_count` increments them in one thread afterwards.
@@ -185,12 +187,12 @@ def update(of: Update) -> str | None:
     head, body = made
     lines = [*_begin("@NAME", names), *head.lines, *_stride()]
     lines += [*_rounds("j", "%n.first", "%length", "%n.step", body.lines), "  ret void", "}"]
-    count = Lines("c")
+    count = InstructionBuilder("c")
     for k, (target, times) in enumerate(
         zip(of.targets, variable_update_codegen.times(of), strict=True)
     ):
         if target.counts:
-            at = Value(f"%n{k}", "ptr")
+            at = LlvmValue(f"%n{k}", "ptr")
             count.store(count.two("add", count.load(at, "i64"), number(times, "i64")), at)
     if count.lines:
         lines += [*_begin("@NAME_count", names), *count.lines, "  ret void", "}"]
@@ -215,19 +217,21 @@ def _stride() -> Iterator[str]:
     yield f"  %n.step = mul i64 %gx, {THREADS}"
 
 
-class _Grid(Writer):
+class _GpuKernel(LoopBodyWriter):
     """One GPU function: loop bodies as in the CPU kernel, with other loops around them."""
 
-    def __init__(self, name: str, body: Body, small: bool) -> None:
+    def __init__(self, name: str, body: KernelBody, small: bool) -> None:
         super().__init__(body, False, schedule(body))
         self.name, self.small, self.form = name, small, form(body)
         self.wide, self.down = _block(body) if self.form != FLAT else (THREADS, 1)
         self.shared: set[str] = set()  # types of values in shared memory
-        self.end = Lines("z")  # after all loops
+        self.end = InstructionBuilder("z")  # after all loops
 
     # -- values of rows and columns
 
-    def reduced(self, k: int, lines: Lines, value: int, step: Step, x: Value) -> bool:
+    def reduced(
+        self, k: int, lines: InstructionBuilder, value: int, step: KernelStep, x: LlvmValue
+    ) -> bool:
         """Add an element to this thread's partial reduction of a row or a column."""
         if not x.is_float:
             return False
@@ -236,11 +240,11 @@ class _Grid(Writer):
             at = lines.at(f"%mine{self.body.results.index(value)}", f"%j{k}", x.type)
             lines.store(lines.two("add", lines.load(at, x.type), x), at)
             return True
-        at = Value(f"%r{value}", "ptr")
+        at = LlvmValue(f"%r{value}", "ptr")
         self.entry.add(f"  {at.text} = alloca {x.type}")
         before = self.entry if step.type == COLUMN_SUM else self.heads[k]
         before.store(number(-np.inf if step.type == MAX else 0, x.type), at)
-        lines.store(_added(lines, step, lines.load(at, x.type), x), at)
+        lines.store(_combine(lines, step, lines.load(at, x.type), x), at)
         if step.type == COLUMN_SUM:
             made = self.joined(self.end, step, self.end.load(at, x.type), self.down, "ty")
             place = self.end.add("add i64 %slice, %j0", "i64")
@@ -252,7 +256,9 @@ class _Grid(Writer):
             self.scalars[value] = made
         return True
 
-    def joined(self, lines: Lines, step: Step, made: Value, many: int, lane: str) -> Value:
+    def joined(
+        self, lines: InstructionBuilder, step: KernelStep, made: LlvmValue, many: int, lane: str
+    ) -> LlvmValue:
         """Reduce the values of `many` threads along `lane` in shared memory; each gets it."""
         if many == 1:
             return made
@@ -267,25 +273,27 @@ class _Grid(Writer):
             with self.when(lines, lines.add(f"icmp ult i64 %{lane}, {half}", "i1")):
                 place = lines.add(f"add i64 %here, {half * apart}", "i64")
                 other = lines.load(lines.at(room, place.text, type), type)
-                lines.store(_added(lines, step, lines.load(mine, type), other), mine)
+                lines.store(_combine(lines, step, lines.load(mine, type), other), mine)
             lines.add(f"  call void @{BARRIER}()")
             half //= 2
         found = lines.load(lines.at(room, f"%zero.{lane}", type), type)
         lines.add(f"  call void @{BARRIER}()")  # before the shared memory is reused
         return found
 
-    def column(self, lines: Lines, y: int, made: Value) -> None:
+    def column(self, lines: InstructionBuilder, y: int, made: LlvmValue) -> None:
         """Store a value that is scalar in a row, in one thread."""
         self.only(lines, "%tells", made, f"%y{y}", "%i")
 
-    def only(self, lines: Lines, condition: str, made: Value, array: str, place: str) -> None:
+    def only(
+        self, lines: InstructionBuilder, condition: str, made: LlvmValue, array: str, place: str
+    ) -> None:
         """Store a value where a condition holds."""
         at = lines.at(array, place, made.type)
-        with self.when(lines, Value(condition, "i1")):
+        with self.when(lines, LlvmValue(condition, "i1")):
             lines.store(made, at)
 
     @contextlib.contextmanager
-    def when(self, lines: Lines, condition: Value) -> Iterator[None]:
+    def when(self, lines: InstructionBuilder, condition: LlvmValue) -> Iterator[None]:
         """Run the body where a condition holds."""
         lines.count += 1
         name = f"{lines.letter}{lines.count}"
@@ -308,7 +316,7 @@ class _Grid(Writer):
         """The lines of the function."""
         arrays = [f"x{i}" for i in range(len(self.body.operands))]
         arrays += [f"y{y}" for y in range(len(self.body.results))]
-        arrays += [f"s{y}" for y in sums(self.body)]
+        arrays += [f"s{y}" for y in column_sums(self.body)]
         yield from _begin(self.name, arrays)
         yield from self.entry.lines
         yield from {FLAT: self.flat, ROWS: self.rows, COLUMNS: self.columns}[self.form]()
@@ -342,7 +350,7 @@ class _Grid(Writer):
         yield "  %last = sub i64 %length, 1"
         yield "  %slot = add i64 %first.row, %ty"
         yield f"  %slice = mul i64 %slot, {self.body.cols}"
-        for y in sums(self.body):
+        for y in column_sums(self.body):
             type = self.types[self.body.results[y]]
             yield f"  %mine{y} = getelementptr {type}, ptr %s{y}, i64 %slice"
             zero = [f"  %zero{y} = getelementptr {type}, ptr %mine{y}, i64 %z{y}"]
@@ -390,7 +398,7 @@ class _Grid(Writer):
         yield "  %here = add i64 %zero.tx, %tx"
 
 
-def _added(lines: Lines, step: Step, x: Value, y: Value) -> Value:
+def _combine(lines: InstructionBuilder, step: KernelStep, x: LlvmValue, y: LlvmValue) -> LlvmValue:
     """The sum of two values, or their maximum."""
     return lines.call("maximum", x, y) if step.type == MAX else lines.two("add", x, y)
 

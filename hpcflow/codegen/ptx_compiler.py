@@ -8,14 +8,20 @@ from collections.abc import Iterable
 from typing import Any
 
 TRIPLE = "nvptx64-nvidia-cuda"
-KNOWN = (70, 75, 80, 86, 90)  # compute capabilities of targets; later GPUs run the last one's PTX
+KNOWN_TARGETS = (
+    70,
+    75,
+    80,
+    86,
+    90,
+)  # compute capabilities of targets; later GPUs run the last one's PTX
 
 
 @functools.cache
 def absent() -> str:
     """Why nothing can be compiled for GPUs here; "" if it can. llvmlite must not be absent."""
     try:
-        _target(KNOWN[0])
+        _target(KNOWN_TARGETS[0])
     except RuntimeError as error:
         return f"this llvmlite makes no code for GPUs: {error}"
     return ""
@@ -24,7 +30,11 @@ def absent() -> str:
 def too_old(cuda: Any) -> str:
     """Why nothing can be compiled for the current GPU, "" if it can; `cuda` is CuPy's."""
     found = int(cuda.Device().compute_capability)
-    return "" if found >= KNOWN[0] else f"it is sm_{found}, code is made from sm_{KNOWN[0]} on"
+    return (
+        ""
+        if found >= KNOWN_TARGETS[0]
+        else f"it is sm_{found}, code is made from sm_{KNOWN_TARGETS[0]} on"
+    )
 
 
 @functools.cache
@@ -53,7 +63,7 @@ def assembled(texts: Iterable[str], number: int) -> bytes:
     return machine.emit_assembly(joined).encode()
 
 
-class Gpu:
+class PtxCompiler:
     """The compiler for the current GPU, and the code that this process has loaded."""
 
     def __init__(self, cuda: Any) -> None:
@@ -61,7 +71,7 @@ class Gpu:
 
         self.cuda = cuda
         found = int(cuda.Device().compute_capability)
-        self.number = max(n for n in KNOWN if n <= found)
+        self.number = max(n for n in KNOWN_TARGETS if n <= found)
         made = repr((TRIPLE, self.number, llvmlite.__version__))
         self.identity = hashlib.sha256(made.encode()).hexdigest()
         self.modules: dict[str, Any] = {}  # the name of a kernel -> the module that contains it
@@ -82,6 +92,6 @@ class Gpu:
 
 
 @functools.cache
-def gpu(cuda: Any) -> Gpu:
+def gpu(cuda: Any) -> PtxCompiler:
     """The compiler of this process, by CuPy's `cupy.cuda`."""
-    return Gpu(cuda)
+    return PtxCompiler(cuda)

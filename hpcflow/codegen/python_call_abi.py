@@ -26,7 +26,7 @@ FASTCALL = 0x80
 GRAIN = 64  # elements: no two threads write to one cache line
 
 
-class Ranges(NamedTuple):
+class KernelRanges(NamedTuple):
     """How a kernel may be split into ranges for several threads, in numbers or names of values.
 
     It goes from `first` to `last`, in multiples of `grain`; `elements` is the total amount of work.
@@ -43,7 +43,7 @@ class Ranges(NamedTuple):
 def text(
     declared: Set[str],
     head: Sequence[str],
-    ranges: Ranges,
+    ranges: KernelRanges,
     body: Sequence[str],
     metadata: Sequence[str],
     join: Sequence[str] = (),
@@ -77,7 +77,7 @@ def text(
     )
 
 
-def plain(value: Any) -> np.ndarray:
+def as_contiguous(value: Any) -> np.ndarray:
     """The value as a C-contiguous, aligned array, as kernels require."""
     array = np.asarray(value)
     return array if array.flags.c_contiguous and array.flags.aligned else array.copy()
@@ -109,7 +109,7 @@ def integer(name: str, argument: int) -> list[str]:
     return [*objects([f"{name}.of"], argument), made]
 
 
-class _Method(ctypes.Structure):
+class _PyMethodDef(ctypes.Structure):
     """`PyMethodDef` of Python's C API."""
 
     _fields_ = (
@@ -120,15 +120,15 @@ class _Method(ctypes.Structure):
     )
 
 
-_methods: list[_Method] = []  # Python requires that a PyMethodDef is never freed
+_methods: list[_PyMethodDef] = []  # Python requires that a PyMethodDef is never freed
 
 
 def function(address: int, name: str) -> Callable[..., Any]:
     """The kernel at an address as a Python function."""
-    method = _Method(name.encode(), address, FASTCALL, None)
+    method = _PyMethodDef(name.encode(), address, FASTCALL, None)
     _methods.append(method)
     make = ctypes.PYFUNCTYPE(
-        ctypes.py_object, ctypes.POINTER(_Method), ctypes.py_object, ctypes.c_void_p
+        ctypes.py_object, ctypes.POINTER(_PyMethodDef), ctypes.py_object, ctypes.c_void_p
     )(("PyCFunction_NewEx", ctypes.pythonapi))
     made: Callable[..., Any] = make(ctypes.byref(method), None, None)
     return made

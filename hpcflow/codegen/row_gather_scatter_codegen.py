@@ -13,9 +13,9 @@ import numpy as np
 
 from hpcflow.codegen import python_call_abi
 from hpcflow.codegen.elementwise_formulas import written
-from hpcflow.codegen.fused_loop_ir import ONE, Operand, Step
-from hpcflow.codegen.llvm_builder import BYTES, LINE, TYPES, Value
-from hpcflow.codegen.llvm_loops import BEGIN, COUNT, Blocks, module, whole
+from hpcflow.codegen.fused_loop_ir import ONE, KernelOperand, KernelStep
+from hpcflow.codegen.llvm_builder import BYTES, LINE, TYPES, LlvmValue
+from hpcflow.codegen.llvm_loops import BEGIN, COUNT, BasicBlocks, int64_constant, module
 
 AHEAD = 8  # rows of prefetch distance
 MOST_LINES = 16  # cache lines of a row to prefetch; the hardware prefetches the others
@@ -32,25 +32,25 @@ def lines_of(nbytes: int) -> int:
     return min(MOST_LINES, -(-nbytes // LINE))
 
 
-def take(itemsize: int, index: str, axis: int, lines: int) -> str:
+def gather_kernel(itemsize: int, index: str, axis: int, lines: int) -> str:
     """The gather kernel of table, indices, out: out[..., i, ...] = table[..., indices[i], ...].
 
     Elements have 1, 2, 4, 8 or 16 bytes. Threads split the indices.
     """
     of, units = f"i{8 * min(itemsize, 8)}", max(1, itemsize // 8)
-    head = Blocks(TAKEN)
-    cut = _Rows(head, index, axis, units).checked()
-    b = Blocks(TAKEN, head)
-    rows = _Rows(b, index, axis, units)
+    head = BasicBlocks(TAKEN)
+    cut = _RowOffsets(head, index, axis, units).checked()
+    b = BasicBlocks(TAKEN, head)
+    rows = _RowOffsets(b, index, axis, units)
     table, out = b.data("%table"), b.data("%out")
     with b.loop(rows.outer) as outer, b.loop(COUNT) as loop:
         i = b.two("add", BEGIN, loop.i)
-        start = b.place(table, rows.named(outer.i, i), of)
+        start = b.element_address(table, rows.named(outer.i, i), of)
         rows.fetch(table, outer.i, i, of, lines, write=False)
-        to = b.place(out, rows.given(outer.i, i), of)
+        to = b.element_address(out, rows.given(outer.i, i), of)
         with b.loop(rows.width, free=True) as inner:
-            value = b.load(b.place(start, inner.i, of), of, inner.tag)
-            b.store(value, b.place(to, inner.i, of), inner.tag)
+            value = b.load(b.element_address(start, inner.i, of), of, inner.tag)
+            b.store(value, b.element_address(to, inner.i, of), inner.tag)
     return module(head, cut, b)
 
 
@@ -72,22 +72,22 @@ def change(
     indices are skipped. Threads split the columns, since an index may repeat.
     """
     of, arrays = TYPES[dtype], ("%table", "%indices", "%rows", *["%scale"] * scaled)
-    head = Blocks(arrays)
-    cut = _Rows(head, index, axis).checked(skips, by_columns=True)
-    b = Blocks(arrays, head)
-    rows = _Rows(b, index, axis)
+    head = BasicBlocks(arrays)
+    cut = _RowOffsets(head, index, axis).checked(skips, by_columns=True)
+    b = BasicBlocks(arrays, head)
+    rows = _RowOffsets(b, index, axis)
     table, changes = b.data("%table"), b.data("%rows")
     factor = b.load(b.data("%scale"), of) if scaled else None
     with b.loop(rows.outer) as outer, b.loop(rows.count) as loop:
         rows.fetch(table, outer.i, loop.i, of, lines, write=True, part=COUNT)
-        named = b.compare("ge", rows.index(loop.i), whole(0)) if skips else None
+        named = b.compare("ge", rows.index(loop.i), int64_constant(0)) if skips else None
         with nullcontext() if named is None else b.when(named):
-            start = b.place(table, b.two("add", rows.named(outer.i, loop.i), BEGIN), of)
-            given = b.place(changes, b.two("add", rows.given(outer.i, loop.i), BEGIN), of)
+            start = b.element_address(table, b.two("add", rows.named(outer.i, loop.i), BEGIN), of)
+            given = b.element_address(changes, b.two("add", rows.given(outer.i, loop.i), BEGIN), of)
             with b.loop(COUNT, free=True) as inner:
-                value = b.load(b.place(given, inner.i, of), of, inner.tag)
+                value = b.load(b.element_address(given, inner.i, of), of, inner.tag)
                 value = value if factor is None else b.two("mul", value, factor)
-                at = b.place(start, inner.i, of)
+                at = b.element_address(start, inner.i, of)
                 if CHANGES[how]:
                     old = b.load(at, of, inner.tag)
                     value = written(b, CHANGES[how], [old, value], {}, True)
@@ -95,7 +95,7 @@ def change(
     return module(head, cut, b)
 
 
-class Formula(NamedTuple):
+class RowUpdateFormula(NamedTuple):
     """The update of rows of several tables of one shape and dtype.
 
     Values have numbers: those of the tables, then operands, then steps. `changes` has for each
@@ -104,12 +104,12 @@ class Formula(NamedTuple):
 
     dtype: Any
     indices: str
-    operands: tuple[Operand, ...]
-    steps: tuple[Step, ...]
+    operands: tuple[KernelOperand, ...]
+    steps: tuple[KernelStep, ...]
     changes: tuple[tuple[str, int], ...]
 
 
-def formula(body: Formula, lines: int, exact: bool) -> str | None:
+def formula(body: RowUpdateFormula, lines: int, exact: bool) -> str | None:
     """The kernel of tables, indices and operands; None if an operation has no formula.
 
     Indices must be distinct: rows are read before any is updated, and threads split the indices.
@@ -118,27 +118,27 @@ def formula(body: Formula, lines: int, exact: bool) -> str | None:
     names = [f"%table{t}" for t in range(len(body.changes))]
     given = [f"%x{k}" for k in range(len(body.operands))]
     arrays = [*names, "%indices", *given]
-    head = Blocks(arrays)
-    cut = _Rows(head, body.indices, 0, table=names[0]).checked()
-    b = Blocks(arrays, head)
+    head = BasicBlocks(arrays)
+    cut = _RowOffsets(head, body.indices, 0, table=names[0]).checked()
+    b = BasicBlocks(arrays, head)
     tables, places = [b.data(name) for name in names], [b.data(name) for name in given]
-    rows = _Rows(b, body.indices, 0, table=names[0])
+    rows = _RowOffsets(b, body.indices, 0, table=names[0])
     types = [TYPES[np.dtype(operand.dtype).name] for operand in body.operands]
     both = list(zip(body.operands, places, types, strict=True))
     ones = {at: b.load(at, type) for o, at, type in both if o.way == ONE}
     with b.loop(COUNT) as loop:
         i = b.two("add", BEGIN, loop.i)
         for table in tables:
-            rows.fetch(table, whole(0), i, of, lines, write=True)
-        start, beside = rows.named(whole(0), i), rows.given(whole(0), i)
-        starts = [b.place(table, start, of) for table in tables]
+            rows.fetch(table, int64_constant(0), i, of, lines, write=True)
+        start, beside = rows.named(int64_constant(0), i), rows.given(int64_constant(0), i)
+        starts = [b.element_address(table, start, of) for table in tables]
         with b.loop(rows.width, free=True) as inner:
-            at = [b.place(place, inner.i, of) for place in starts]
+            at = [b.element_address(place, inner.i, of) for place in starts]
             values = [b.load(place, of, inner.tag) for place in at]
             away = b.two("add", beside, inner.i)
             for _, place, type in both:
                 one = ones.get(place)
-                value = one or b.load(b.place(place, away, type), type, inner.tag)
+                value = one or b.load(b.element_address(place, away, type), type, inner.tag)
                 values.append(value)
             for step in body.steps:
                 made = written(b, step.type, [values[v] for v in step.inputs], step.attrs, exact)
@@ -160,90 +160,94 @@ def group(index: str) -> str:
     inverse[position] the group of the index at that position.
     """
     arrays = ("%keys", "%found", "%inverse")
-    head = Blocks(arrays)
-    cut = python_call_abi.Ranges("0", "1", head.elements("%keys").text)
-    b = Blocks(arrays)
+    head = BasicBlocks(arrays)
+    cut = python_call_abi.KernelRanges("0", "1", head.elements("%keys").text)
+    b = BasicBlocks(arrays)
     keys, found, inverse = (b.data(a) for a in arrays)
     many = b.two("mul", b.elements("%keys"), COUNT)
-    with b.loop(many, [whole(-1), whole(-1)]) as loop:
+    with b.loop(many, [int64_constant(-1), int64_constant(-1)]) as loop:
         group, last = loop.carried
-        key = b.load(b.place(keys, loop.i, "i64"), "i64")
-        row = b.two("ashr", key, whole(32))
-        place = b.two("and", key, whole((1 << 32) - 1))
+        key = b.load(b.element_address(keys, loop.i, "i64"), "i64")
+        row = b.two("ashr", key, int64_constant(32))
+        place = b.two("and", key, int64_constant((1 << 32) - 1))
         new = b.add(f"zext i1 {b.compare('ne', row, last).text} to i64", "i64")
         group = b.two("add", group, new)
-        at = b.place(found, group, TYPES[index])
+        at = b.element_address(found, group, TYPES[index])
         if index == "int32":
             b.store(b.add(f"trunc i64 {row.text} to i32", "i32"), at)
         else:
             b.store(row, at)
-        b.store(group, b.place(inverse, place, "i64"))
+        b.store(group, b.element_address(inverse, place, "i64"))
         loop.next = [group, row]
     return module(head, cut, b)
 
 
-class _Rows:
+class _RowOffsets:
     """Offsets of rows of the table, and of the rows that belong to the indices."""
 
     def __init__(
-        self, b: Blocks, index: str, axis: int, units: int = 1, table: str = "%table"
+        self, b: BasicBlocks, index: str, axis: int, units: int = 1, table: str = "%table"
     ) -> None:
         self.b, self.type = b, TYPES[index]
         self.indices, self.count = b.data("%indices"), b.elements("%indices")
         self.outer, self.size = b.elements(table, 0, axis), b.size(table, axis)
-        self.width = b.two("mul", b.elements(table, axis + 1), whole(units))
+        self.width = b.two("mul", b.elements(table, axis + 1), int64_constant(units))
 
-    def index(self, i: Value) -> Value:
+    def index(self, i: LlvmValue) -> LlvmValue:
         """Index number i, in 64 bits."""
-        found = self.b.load(self.b.place(self.indices, i, self.type), self.type)
+        found = self.b.load(self.b.element_address(self.indices, i, self.type), self.type)
         return found if self.type == "i64" else self.b.add(f"sext i32 {found.text} to i64", "i64")
 
-    def named(self, outer: Value, i: Value) -> Value:
+    def named(self, outer: LlvmValue, i: LlvmValue) -> LlvmValue:
         """The offset of the row of the table at index number i."""
         return self._start(outer, self.size, self.index(i))
 
-    def given(self, outer: Value, i: Value) -> Value:
+    def given(self, outer: LlvmValue, i: LlvmValue) -> LlvmValue:
         """The offset of row i of the array that has a row for each index."""
         return self._start(outer, self.count, i)
 
-    def _start(self, outer: Value, size: Value, row: Value) -> Value:
+    def _start(self, outer: LlvmValue, size: LlvmValue, row: LlvmValue) -> LlvmValue:
         b = self.b
         return b.two("mul", b.two("add", b.two("mul", outer, size), row), self.width)
 
-    def checked(self, skips: bool = False, by_columns: bool = False) -> python_call_abi.Ranges:
+    def checked(
+        self, skips: bool = False, by_columns: bool = False
+    ) -> python_call_abi.KernelRanges:
         """Write code that returns the count of out-of-range indices; return the kernel's ranges."""
         b, word = self.b, "sge" if skips else "uge"
-        with b.loop(self.count, [whole(0)], free=True) as loop:
+        with b.loop(self.count, [int64_constant(0)], free=True) as loop:
             wrong = b.add(f"icmp {word} i64 {self.index(loop.i).text}, {self.size.text}", "i1")
             wrong = b.add(f"zext i1 {wrong.text} to i64", "i64")
             loop.next = [b.two("add", loop.carried[0], wrong)]
-        b.end_if(b.compare("ne", loop.ends[0], whole(0)), loop.ends[0])
+        b.end_if(b.compare("ne", loop.ends[0], int64_constant(0)), loop.ends[0])
 
         elements = b.two("mul", b.two("mul", self.outer, self.count), self.width).text
         if by_columns:
-            return python_call_abi.Ranges("0", self.width.text, elements, python_call_abi.GRAIN)
-        return python_call_abi.Ranges("0", self.count.text, elements)
+            return python_call_abi.KernelRanges(
+                "0", self.width.text, elements, python_call_abi.GRAIN
+            )
+        return python_call_abi.KernelRanges("0", self.count.text, elements)
 
     def fetch(
         self,
-        table: Value,
-        outer: Value,
-        i: Value,
+        table: LlvmValue,
+        outer: LlvmValue,
+        i: LlvmValue,
         of: str,
         lines: int,
         write: bool,
-        part: Value | None = None,
+        part: LlvmValue | None = None,
     ) -> None:
         """Prefetch the row used `AHEAD` rows later; with `part`, only this thread's columns."""
         b = self.b
-        last = b.two("sub", self.count, whole(1))
-        later = b.two("add", i, whole(AHEAD))
+        last = b.two("sub", self.count, int64_constant(1))
+        later = b.two("add", i, int64_constant(AHEAD))
         later = b.choose(b.compare("lt", later, last), later, last)
         start = self.named(outer, later)
-        start = b.place(table, start if part is None else b.two("add", start, BEGIN), of)
+        start = b.element_address(table, start if part is None else b.two("add", start, BEGIN), of)
         for k in range(lines):
-            away = whole(k * LINE)
+            away = int64_constant(k * LINE)
             if part is not None:
-                inside = b.compare("lt", whole(k * LINE // BYTES[of]), part)
-                away = b.choose(inside, away, whole(0))
-            b.prefetch(b.place(start, away, "i8"), write)
+                inside = b.compare("lt", int64_constant(k * LINE // BYTES[of]), part)
+                away = b.choose(inside, away, int64_constant(0))
+            b.prefetch(b.element_address(start, away, "i8"), write)

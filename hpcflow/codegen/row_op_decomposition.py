@@ -22,20 +22,20 @@ from hpcflow.codegen.fused_loop_ir import (
     PLACE,
     ROW,
     SUM,
-    Body,
-    Operand,
-    Step,
+    KernelBody,
+    KernelOperand,
+    KernelStep,
 )
 
 INDEX = np.dtype("int64")
 
 
-class Steps:
+class StepBuilder:
     """A list of steps in the making; values are numbers, those of operands first."""
 
-    def __init__(self, operands: tuple[Operand, ...], cols: int) -> None:
+    def __init__(self, operands: tuple[KernelOperand, ...], cols: int) -> None:
         self.operands, self.cols = operands, cols
-        self.steps: list[Step] = []
+        self.steps: list[KernelStep] = []
         self.ways = [operand.way for operand in operands]
 
     def __call__(self, type: str, *inputs: int, way: str = "", **attrs: Any) -> int:
@@ -44,7 +44,7 @@ class Steps:
 
     def add(self, type: str, inputs: Sequence[int], attrs: Mapping[str, Any], way: str) -> int:
         """Append a step with the attributes of an operation; return its value."""
-        self.steps.append(Step(type, tuple(inputs), attrs, way))
+        self.steps.append(KernelStep(type, tuple(inputs), attrs, way))
         self.ways.append(way)
         return len(self.ways) - 1
 
@@ -52,9 +52,9 @@ class Steps:
         """A constant of the dtype `like`."""
         return self(NUMBER, way=ONE, value=value, dtype=like)
 
-    def body(self, results: tuple[int, ...]) -> Body:
+    def body(self, results: tuple[int, ...]) -> KernelBody:
         """The finished body; `results` are stored."""
-        return Body(self.operands, tuple(self.steps), results, self.cols)
+        return KernelBody(self.operands, tuple(self.steps), results, self.cols)
 
     def _way(self, type: str, inputs: tuple[int, ...]) -> str:
         if type in OF_ROWS:
@@ -82,7 +82,7 @@ def expansion(type: str) -> Callable[[Expansion], Expansion]:
     return add
 
 
-def exponentials(s: Steps, x: int) -> tuple[int, int, int]:
+def exponentials(s: StepBuilder, x: int) -> tuple[int, int, int]:
     """x minus the maximum of its row, the exponentials of that, and their sum."""
     shifted = s("Sub", x, s(MAX, x))
     powers = s("Exp", shifted)
@@ -90,34 +90,34 @@ def exponentials(s: Steps, x: int) -> tuple[int, int, int]:
 
 
 @expansion("Softmax")
-def _softmax(s: Steps, dtype: Any, attrs: Mapping[str, Any], x: int) -> tuple[int, ...]:
+def _softmax(s: StepBuilder, dtype: Any, attrs: Mapping[str, Any], x: int) -> tuple[int, ...]:
     _, powers, total = exponentials(s, x)
     return (s("Mul", powers, s("Reciprocal", total)),)
 
 
 @expansion("SoftmaxGrad")
 def _softmax_grad(
-    s: Steps, dtype: Any, attrs: Mapping[str, Any], g: int, y: int
+    s: StepBuilder, dtype: Any, attrs: Mapping[str, Any], g: int, y: int
 ) -> tuple[int, ...]:
     return (s("Mul", y, s("Sub", g, s(SUM, s("Mul", g, y)))),)
 
 
 @expansion("LogSoftmax")
-def _log_softmax(s: Steps, dtype: Any, attrs: Mapping[str, Any], x: int) -> tuple[int, ...]:
+def _log_softmax(s: StepBuilder, dtype: Any, attrs: Mapping[str, Any], x: int) -> tuple[int, ...]:
     shifted, _, total = exponentials(s, x)
     return (s("Sub", shifted, s("Log", total)),)
 
 
 @expansion("LogSoftmaxGrad")
 def _log_softmax_grad(
-    s: Steps, dtype: Any, attrs: Mapping[str, Any], g: int, y: int
+    s: StepBuilder, dtype: Any, attrs: Mapping[str, Any], g: int, y: int
 ) -> tuple[int, ...]:
     return (s("Sub", g, s("Mul", s("Exp", y), s(SUM, g))),)
 
 
 @expansion("SoftmaxCrossEntropy")
 def _cross_entropy(
-    s: Steps, dtype: Any, attrs: Mapping[str, Any], logits: int, labels: int
+    s: StepBuilder, dtype: Any, attrs: Mapping[str, Any], logits: int, labels: int
 ) -> tuple[int, ...]:
     shifted, powers, total = exponentials(s, logits)
     whole = s("Mul", s("Log", total), s(SUM, labels))
@@ -127,7 +127,7 @@ def _cross_entropy(
 
 @expansion("SparseSoftmaxCrossEntropy")
 def _sparse_cross_entropy(
-    s: Steps, dtype: Any, attrs: Mapping[str, Any], logits: int, labels: int
+    s: StepBuilder, dtype: Any, attrs: Mapping[str, Any], logits: int, labels: int
 ) -> tuple[int, ...]:
     shifted, powers, total = exponentials(s, logits)
     label = s("Cast", labels, dtype=INDEX)
@@ -142,7 +142,7 @@ def _sparse_cross_entropy(
 
 
 @expansion("Normalize")
-def _normalize(s: Steps, dtype: Any, attrs: Mapping[str, Any], x: int) -> tuple[int, ...]:
+def _normalize(s: StepBuilder, dtype: Any, attrs: Mapping[str, Any], x: int) -> tuple[int, ...]:
     count = s.number(s.cols, dtype)
     mean = s("RealDiv", s(SUM, x), count)
     centered = s("Sub", x, mean)
@@ -152,7 +152,7 @@ def _normalize(s: Steps, dtype: Any, attrs: Mapping[str, Any], x: int) -> tuple[
 
 @expansion("NormalizeGrad")
 def _normalize_grad(
-    s: Steps, dtype: Any, attrs: Mapping[str, Any], g: int, y: int, variance: int
+    s: StepBuilder, dtype: Any, attrs: Mapping[str, Any], g: int, y: int, variance: int
 ) -> tuple[int, ...]:
     count = s.number(s.cols, dtype)
     along = s("RealDiv", s(SUM, s("Mul", g, y)), count)
@@ -160,29 +160,33 @@ def _normalize_grad(
     return (s("Mul", rest, _scale(s, dtype, attrs, variance)),)
 
 
-def _scale(s: Steps, dtype: Any, attrs: Mapping[str, Any], variance: int) -> int:
+def _scale(s: StepBuilder, dtype: Any, attrs: Mapping[str, Any], variance: int) -> int:
     return s("Rsqrt", s("Add", variance, s.number(attrs["epsilon"], dtype)))
 
 
 @expansion("Sum")
 @expansion("SumToShape")
-def _sum(s: Steps, dtype: Any, attrs: Mapping[str, Any], x: int, *more: int) -> tuple[int, ...]:
+def _sum(
+    s: StepBuilder, dtype: Any, attrs: Mapping[str, Any], x: int, *more: int
+) -> tuple[int, ...]:
     return (s(SUM if attrs["way"] == COLUMN else COLUMN_SUM, x),)
 
 
 @expansion("Mean")
-def _mean(s: Steps, dtype: Any, attrs: Mapping[str, Any], x: int) -> tuple[int, ...]:
+def _mean(s: StepBuilder, dtype: Any, attrs: Mapping[str, Any], x: int) -> tuple[int, ...]:
     return (s("RealDiv", s(SUM, x), s.number(s.cols, dtype)),)
 
 
 @expansion("SumGrad")
 @expansion("BroadcastTo")
-def _spread(s: Steps, dtype: Any, attrs: Mapping[str, Any], g: int, *more: int) -> tuple[int, ...]:
+def _spread(
+    s: StepBuilder, dtype: Any, attrs: Mapping[str, Any], g: int, *more: int
+) -> tuple[int, ...]:
     return (s("Identity", g, way=FULL),)
 
 
 @expansion("MeanGrad")
 def _mean_grad(
-    s: Steps, dtype: Any, attrs: Mapping[str, Any], g: int, *more: int
+    s: StepBuilder, dtype: Any, attrs: Mapping[str, Any], g: int, *more: int
 ) -> tuple[int, ...]:
     return (s("Identity", s("RealDiv", g, s.number(attrs["count"], dtype)), way=FULL),)

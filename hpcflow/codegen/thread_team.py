@@ -16,12 +16,12 @@ from typing import Any
 
 from hpcflow.platform import cpu_threads
 
-MANY = 1 << 14  # elements from which on a kernel releases the GIL
-FEW = 1 << 12  # elements of a range, at least
+MIN_GIL_RELEASE_ELEMENTS = 1 << 14  # elements from which on a kernel releases the GIL
+MIN_RANGE_ELEMENTS = 1 << 12  # elements of a range, at least
 MOST_SUMS = 1 << 20  # bytes of stack for the partial sums of all threads but one
 
 
-class _Team(ctypes.Structure):
+class _ThreadTeam(ctypes.Structure):
     """The global struct that kernels read: the number of threads, and functions of OpenMP."""
 
     _fields_ = (
@@ -33,7 +33,7 @@ class _Team(ctypes.Structure):
 
 
 FUNCTIONS = ("GOMP_parallel", "omp_get_num_threads", "omp_get_thread_num")
-_team = _Team(1)
+_team = _ThreadTeam(1)
 NAME, ADDRESS = "hpcflow.team", ctypes.addressof(_team)
 _is_only = False  # whether this is the only thread pool of the process with several threads
 _barred: set[str] = set()  # the reasons why kernels run on one thread
@@ -41,7 +41,7 @@ _barred: set[str] = set()  # the reasons why kernels run on one thread
 
 def load() -> None:
     """Load the OpenMP library that oneDNN uses, if it exists and this rank has several threads."""
-    if cpu_threads.chosen().threads > 1:
+    if cpu_threads.chosen_threads().threads > 1:
         with contextlib.suppress(OSError):
             use(ctypes.CDLL("libgomp.so.1"))
 
@@ -51,7 +51,7 @@ def use(library: Any) -> None:
     if all(hasattr(library, name) for name in FUNCTIONS):
         for field, name in zip(("start", "count", "number"), FUNCTIONS, strict=True):
             setattr(_team, field, ctypes.cast(getattr(library, name), ctypes.c_void_p).value)
-        resize(cpu_threads.chosen().threads)
+        resize(cpu_threads.chosen_threads().threads)
 
 
 def size() -> int:
@@ -71,12 +71,12 @@ def beside_blas() -> None:
         resize(1)
 
 
-def alone() -> None:
+def blas_is_single_threaded() -> None:
     """Note that BLAS has one thread from now on: kernels may have several."""
     global _is_only
     _is_only = True
     _barred.discard("BLAS")
-    resize(cpu_threads.chosen().threads)
+    resize(cpu_threads.chosen_threads().threads)
 
 
 def _forked() -> None:
@@ -108,7 +108,7 @@ def _each(line: str) -> list[str]:
     return found
 
 
-TOLD = _each("  store {type} %{name}, ptr %{name}.at")
+STORE_JOB_FIELDS = _each("  store {type} %{name}, ptr %{name}.at")
 HEARD = _each("  %{name} = load {type}, ptr %{name}.at")
 
 
@@ -124,7 +124,7 @@ def _of_team(name: str, place: int) -> list[str]:
 RUN = [
     "define linkonce_odr hidden void @hpcflow.run(ptr %range, ptr %join, ptr %args, i64 %first, "
     "i64 %last, i64 %grain, i64 %elements, i64 %bytes) noinline {",
-    f"  %many = icmp sge i64 %elements, {MANY}",
+    f"  %many = icmp sge i64 %elements, {MIN_GIL_RELEASE_ELEMENTS}",
     "  br i1 %many, label %unlock, label %small",
     "small:",
     "  call void %range(ptr %args, i64 %first, i64 %last, ptr null)",
@@ -136,7 +136,7 @@ RUN = [
     "  %several = icmp sgt i64 %others, 0",
     "  %room = mul i64 %others, %bytes",
     f"  %fits = icmp sle i64 %room, {MOST_SUMS}",
-    f"  %least = mul i64 %threads, {FEW}",
+    f"  %least = mul i64 %threads, {MIN_RANGE_ELEMENTS}",
     "  %enough = icmp sge i64 %elements, %least",
     "  %can = and i1 %several, %fits",
     "  %shared = and i1 %can, %enough",
@@ -147,7 +147,7 @@ RUN = [
     "share:",
     "  %sums = alloca i8, i64 %room, align 64",
     f"  %job = alloca [{len(JOB) + 1} x i64], align 64",
-    *TOLD,
+    *STORE_JOB_FIELDS,
     *_of_team("start", 1),
     "  %asked = trunc i64 %threads to i32",
     "  call void %start(ptr @hpcflow.part, ptr %job, i32 %asked, i32 0)",

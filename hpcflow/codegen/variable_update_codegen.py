@@ -15,19 +15,26 @@ import numpy as np
 
 from hpcflow.codegen import python_call_abi
 from hpcflow.codegen.elementwise_formulas import written
-from hpcflow.codegen.fused_loop_ir import ONE, Operand, Step
-from hpcflow.codegen.llvm_builder import FREE, TYPES, Lines, Value, metadata, number
+from hpcflow.codegen.fused_loop_ir import ONE, KernelOperand, KernelStep
+from hpcflow.codegen.llvm_builder import (
+    FREE,
+    TYPES,
+    InstructionBuilder,
+    LlvmValue,
+    metadata,
+    number,
+)
 from hpcflow.codegen.optimizer_formulas import UPDATES
 
 
-class Target(NamedTuple):
+class UpdateTarget(NamedTuple):
     """A variable. One that `counts` updates is a single 64-bit element."""
 
     dtype: Any
     counts: bool = False
 
 
-class Change(NamedTuple):
+class VariableChange(NamedTuple):
     """An update of the variables with the numbers `targets`."""
 
     type: str
@@ -36,19 +43,19 @@ class Change(NamedTuple):
     attrs: Mapping[str, Any]
 
 
-class Update(NamedTuple):
+class UpdateKernel(NamedTuple):
     """The computation of a kernel; values are numbered, operands first, then steps.
 
     `results` are the numbers of the values that it stores, in order.
     """
 
-    targets: tuple[Target, ...]
-    operands: tuple[Operand, ...]
-    steps: tuple[Step | Change, ...]
+    targets: tuple[UpdateTarget, ...]
+    operands: tuple[KernelOperand, ...]
+    steps: tuple[KernelStep | VariableChange, ...]
     results: tuple[int, ...]
 
 
-def text(update: Update, exact: bool) -> str | None:
+def text(update: UpdateKernel, exact: bool) -> str | None:
     """The LLVM module with the function `@NAME`; None if an operation has no formula."""
     written = lines(update, exact, counted=True)
     if written is None:
@@ -61,20 +68,22 @@ def text(update: Update, exact: bool) -> str | None:
             *python_call_abi.integer("%last", 1),
             *_counting(update),
         ],
-        python_call_abi.Ranges("%first", "%last", "%size", python_call_abi.GRAIN),
+        python_call_abi.KernelRanges("%first", "%last", "%size", python_call_abi.GRAIN),
         [*_addresses(arrays(update), 2), *head.lines, *LOOP_BEGIN, *body.lines, *LOOP_END],
         metadata(1),
     )
 
 
-def arrays(update: Update) -> list[str]:
+def arrays(update: UpdateKernel) -> list[str]:
     """The names of the array arguments of a kernel, which follow the range."""
     found = [f"{kind}{k}" for k in range(len(update.targets)) for kind in ("n", "o")]
     found += [f"x{i}" for i in range(len(update.operands))]
     return found + [f"y{i}" for i in range(len(update.results))]
 
 
-def lines(update: Update, exact: bool, counted: bool) -> tuple[Lines, Lines] | None:
+def lines(
+    update: UpdateKernel, exact: bool, counted: bool
+) -> tuple[InstructionBuilder, InstructionBuilder] | None:
     """The code before the loop, and its body for element %j; None if an operation has no formula.
 
     `counted`: the variables that count updates have already been incremented.
@@ -82,12 +91,12 @@ def lines(update: Update, exact: bool, counted: bool) -> tuple[Lines, Lines] | N
     dtypes = [*(t.dtype for t in update.targets), *(o.dtype for o in update.operands)]
     if not all(np.dtype(dtype).name in TYPES for dtype in dtypes):
         return None
-    head, body = Lines("h"), Lines()
+    head, body = InstructionBuilder("h"), InstructionBuilder()
     now = _variables(update, head, body, counted)
     values = [_operand(head, body, i, operand) for i, operand in enumerate(update.operands)]
     for step in update.steps:
         given = [values[i] for i in step.inputs]
-        if isinstance(step, Step):
+        if isinstance(step, KernelStep):
             made = written(body, step.type, given, step.attrs, exact)
             if made is None:
                 return None
@@ -106,7 +115,7 @@ def lines(update: Update, exact: bool, counted: bool) -> tuple[Lines, Lines] | N
     return head, body
 
 
-NOTHING = Value("", "")  # the value of an update step, which has none
+NOTHING = LlvmValue("", "")  # the value of an update step, which has none
 LOOP_BEGIN = [
     "  %some = icmp slt i64 %begin, %end",
     "  br i1 %some, label %loop, label %over",
@@ -129,33 +138,35 @@ def _addresses(arrays: Sequence[str], first: int) -> list[str]:
     return found
 
 
-def times(update: Update) -> list[int]:
+def times(update: UpdateKernel) -> list[int]:
     """The number of updates of each variable."""
-    changes = [step for step in update.steps if isinstance(step, Change)]
+    changes = [step for step in update.steps if isinstance(step, VariableChange)]
     found = collections.Counter(k for change in changes for k in change.targets)
     return [found[k] for k in range(len(update.targets))]
 
 
-def _counting(update: Update) -> list[str]:
+def _counting(update: UpdateKernel) -> list[str]:
     """%size, and the increment of counts in the first range of elements."""
-    lines = Lines("c")
+    lines = InstructionBuilder("c")
     lines.add("  %size = sub i64 %last, %first")
     lines.add("  %starts = icmp eq i64 %first, 0")
     for k, (target, many) in enumerate(zip(update.targets, times(update), strict=True)):
         if target.counts:
             lines.lines += _addresses([f"n{k}"], 2 + 2 * k)
-            at, starts = Value(f"%n{k}", "ptr"), Value("%starts", "i1")
+            at, starts = LlvmValue(f"%n{k}", "ptr"), LlvmValue("%starts", "i1")
             more = lines.choose(starts, number(many, "i64"), number(0, "i64"))
             lines.store(lines.two("add", lines.load(at, "i64"), more), at)
     return lines.lines
 
 
-def _variables(update: Update, h: Lines, b: Lines, counted: bool) -> list[Value]:
+def _variables(
+    update: UpdateKernel, h: InstructionBuilder, b: InstructionBuilder, counted: bool
+) -> list[LlvmValue]:
     """The value of each variable before the update."""
     found = []
     for k, (target, many) in enumerate(zip(update.targets, times(update), strict=True)):
         if target.counts:
-            count = h.load(Value(f"%n{k}", "ptr"), "i64")
+            count = h.load(LlvmValue(f"%n{k}", "ptr"), "i64")
             found.append(h.two("sub", count, number(many, "i64")) if counted else count)
         else:
             type = TYPES[np.dtype(target.dtype).name]
@@ -163,7 +174,9 @@ def _variables(update: Update, h: Lines, b: Lines, counted: bool) -> list[Value]
     return found
 
 
-def _operand(h: Lines, b: Lines, i: int, operand: Operand) -> Value:
+def _operand(
+    h: InstructionBuilder, b: InstructionBuilder, i: int, operand: KernelOperand
+) -> LlvmValue:
     """A scalar, loaded before the loop, or an element."""
     type = TYPES[np.dtype(operand.dtype).name]
     if operand.way == ONE:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from hpcflow.codegen.llvm_builder import Lines, Value, number
+from hpcflow.codegen.llvm_builder import InstructionBuilder, LlvmValue, number
 
 LOG2_E, LN2_HIGH, LN2_LOW = 1.44269504088896341, 0.693359375, -2.12194440e-4
 EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1)
@@ -20,7 +20,7 @@ LOG = (
 TANH = (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1)
 SMALL = 0.625  # tanh is a polynomial below
 ONES = 20.0  # tanh is 1 above half of it
-LEAST = 1.17549435e-38  # the smallest normal number
+SMALLEST_NORMAL = 1.17549435e-38  # the smallest normal number
 OVER, UNDER = 88.7228394, -87.3365479  # exp is infinity above, and not normal below
 
 
@@ -39,17 +39,17 @@ LOG2 = tuple(2 / math.log(2) / k for k in range(11, 0, -2))
 EXP2 = tuple(math.log(2) ** k / math.factorial(k) for k in range(7, -1, -1))
 
 
-def f(value: float) -> Value:
+def f(value: float) -> LlvmValue:
     """A float32 constant."""
     return number(value, "float")
 
 
-def d(value: float) -> Value:
+def d(value: float) -> LlvmValue:
     """A float64 constant."""
     return number(value, "double")
 
 
-def polynomial(b: Lines, x: Value, coefficients: tuple[float, ...]) -> Value:
+def polynomial(b: InstructionBuilder, x: LlvmValue, coefficients: tuple[float, ...]) -> LlvmValue:
     """A polynomial by Horner's rule, the coefficient of the highest power first."""
     found = number(coefficients[0], x.type)
     for c in coefficients[1:]:
@@ -57,12 +57,12 @@ def polynomial(b: Lines, x: Value, coefficients: tuple[float, ...]) -> Value:
     return found
 
 
-def _bounded(b: Lines, x: Value) -> Value:
+def _bounded(b: InstructionBuilder, x: LlvmValue) -> LlvmValue:
     """x clamped to the range where exp(x) is a normal number."""
     return b.call("minnum", b.call("maxnum", x, f(UNDER)), f(OVER))
 
 
-def _reduced(b: Lines, inside: Value) -> tuple[Value, Value, Value]:
+def _reduced(b: InstructionBuilder, inside: LlvmValue) -> tuple[LlvmValue, LlvmValue, LlvmValue]:
     """n, r and p so that a bounded x = n log 2 + r and exp(r) = 1 + r + p r r."""
     n = b.call("floor", b.call("fma", inside, f(LOG2_E), f(0.5)))
     r = b.call("fma", n, f(-LN2_HIGH), inside)
@@ -70,7 +70,7 @@ def _reduced(b: Lines, inside: Value) -> tuple[Value, Value, Value]:
     return n, r, b.call("fma", polynomial(b, r, EXP), r, f(0.5))
 
 
-def exp(b: Lines, x: Value) -> Value:
+def exp(b: InstructionBuilder, x: LlvmValue) -> LlvmValue:
     """e to the x; 0 where that is not a normal number, NaN of NaN."""
     n, r, p = _reduced(b, _bounded(b, x))
     near = b.call("fma", p, b.two("mul", r, r), b.two("add", r, f(1.0)))
@@ -82,7 +82,7 @@ def exp(b: Lines, x: Value) -> Value:
     return _ends(b, x, f(0.0), made)
 
 
-def expm1(b: Lines, x: Value) -> Value:
+def expm1(b: InstructionBuilder, x: LlvmValue) -> LlvmValue:
     """e to the x, minus 1, accurate near 0."""
     n, r, p = _reduced(b, _bounded(b, x))
     near = b.call("fma", p, b.two("mul", r, r), r)
@@ -92,22 +92,22 @@ def expm1(b: Lines, x: Value) -> Value:
     return _ends(b, x, f(-1.0), b.two("add", made, made))
 
 
-def _ends(b: Lines, x: Value, least: Value, made: Value) -> Value:
+def _ends(b: InstructionBuilder, x: LlvmValue, least: LlvmValue, made: LlvmValue) -> LlvmValue:
     """Replace exponentials of very small and very large numbers, and of NaN."""
     made = b.choose(b.compare("lt", x, f(UNDER)), least, made)
     made = b.choose(b.compare("gt", x, f(OVER)), f(float("inf")), made)
     return b.choose(b.is_nan(x), x, made)
 
 
-def _power(b: Lines, n: Value) -> Value:
+def _power(b: InstructionBuilder, n: LlvmValue) -> LlvmValue:
     """2 to an integer, by its bit pattern."""
     shifted = b.add(f"shl i32 {b.two('add', n, number(127, 'i32')).text}, 23", "i32")
     return b.add(f"bitcast i32 {shifted.text} to float", "float")
 
 
-def log(b: Lines, x: Value) -> Value:
+def log(b: InstructionBuilder, x: LlvmValue) -> LlvmValue:
     """The natural logarithm: -infinity of 0, NaN of negative numbers."""
-    tiny = b.compare("lt", x, f(LEAST))
+    tiny = b.compare("lt", x, f(SMALLEST_NORMAL))
     normal = b.choose(tiny, b.two("mul", x, f(2.0**25)), x)
     bits = b.add(f"bitcast float {normal.text} to i32", "i32")
     exponent = b.add(f"ashr i32 {bits.text}, 23", "i32")
@@ -131,7 +131,7 @@ def log(b: Lines, x: Value) -> Value:
     return b.choose(b.compare("lt", x, f(0.0)), f(float("nan")), y)
 
 
-def log1p(b: Lines, x: Value) -> Value:
+def log1p(b: InstructionBuilder, x: LlvmValue) -> LlvmValue:
     """log(1 + x); the factor x / ((1 + x) - 1) corrects the rounding of 1 + x (W. Kahan)."""
     whole = b.two("add", x, f(1.0))
     lost = b.two("sub", whole, f(1.0))
@@ -140,7 +140,7 @@ def log1p(b: Lines, x: Value) -> Value:
     return b.choose(b.compare("eq", x, f(float("inf"))), x, made)
 
 
-def tanh(b: Lines, x: Value) -> Value:
+def tanh(b: InstructionBuilder, x: LlvmValue) -> LlvmValue:
     """1 - 2 / (exp(2x) + 1); a polynomial near 0."""
     square = b.two("mul", x, x)
     near = b.call("fma", b.two("mul", polynomial(b, square, TANH), square), x, x)
@@ -154,13 +154,13 @@ def tanh(b: Lines, x: Value) -> Value:
     return b.choose(b.compare("ge", size, f(SMALL)), far, near)
 
 
-def sigmoid(b: Lines, x: Value) -> Value:
+def sigmoid(b: InstructionBuilder, x: LlvmValue) -> LlvmValue:
     """1 / (1 + exp(-x))."""
     power = exp(b, b.add(f"fneg float {x.text}", "float"))
     return b.two("fdiv", f(1.0), b.two("add", power, f(1.0)))
 
 
-def erf(b: Lines, x: Value) -> Value:
+def erf(b: InstructionBuilder, x: LlvmValue) -> LlvmValue:
     """The error function, bitwise equal to `ops/math/special_function_kernels.py`."""
     x = b.choose(b.compare("lt", x, f(-ERF_END)), f(-ERF_END), x)
     x = b.choose(b.compare("gt", x, f(ERF_END)), f(ERF_END), x)
@@ -173,7 +173,7 @@ def erf(b: Lines, x: Value) -> Value:
     return b.two("fdiv", b.two("mul", x, above), below)
 
 
-def power(b: Lines, x: Value, y: Value) -> Value:
+def power(b: InstructionBuilder, x: LlvmValue, y: LlvmValue) -> LlvmValue:
     """x to the y, computed in 64 bits; zeros, infinities, NaN and signs as in C99."""
     size = b.call("fabs", x)
     made = _exp2(b, b.two("mul", _double(b, y), _log2(b, _double(b, size))))
@@ -192,11 +192,11 @@ def power(b: Lines, x: Value, y: Value) -> Value:
     return b.choose(always, f(1.0), made)
 
 
-def _double(b: Lines, x: Value) -> Value:
+def _double(b: InstructionBuilder, x: LlvmValue) -> LlvmValue:
     return b.add(f"fpext float {x.text} to double", "double")
 
 
-def _log2(b: Lines, x: Value) -> Value:
+def _log2(b: InstructionBuilder, x: LlvmValue) -> LlvmValue:
     """The logarithm to base 2 of a non-negative float32, given as float64."""
     bits = b.add(f"bitcast double {x.text} to i64", "i64")
     # exponent and fraction so that the latter is in [sqrt(1/2), sqrt(2))
@@ -212,7 +212,7 @@ def _log2(b: Lines, x: Value) -> Value:
     return b.choose(b.compare("eq", x, d(math.inf)), d(math.inf), made)
 
 
-def _exp2(b: Lines, x: Value) -> Value:
+def _exp2(b: InstructionBuilder, x: LlvmValue) -> LlvmValue:
     """2 to the x in float64, where the result fits float32."""
     x = b.call("minnum", b.call("maxnum", x, d(-200.0)), d(200.0))
     n = b.call("rint", x)

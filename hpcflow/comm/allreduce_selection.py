@@ -10,7 +10,7 @@ from hpcflow.platform.rank_logging import say_once
 from hpcflow.settings import Settings
 
 
-def choose(group: Communicator, settings: Settings, on_gpu: bool) -> Communicator:
+def choose_allreduce(group: Communicator, settings: Settings, on_gpu: bool) -> Communicator:
     """The communicator for allreduces over `group`; logs one line with the choice. Collective."""
     from hpcflow.comm.mpi_communicator import MpiCommunicator
 

@@ -18,7 +18,7 @@ from hpcflow.comm.communicator import Request
 Start = Callable[[np.ndarray, int], Request]  # starts a message (bytes, peer rank)
 
 
-def rounds(rank: int, size: int) -> Iterator[tuple[int, int, int]]:
+def bruck_rounds(rank: int, size: int) -> Iterator[tuple[int, int, int]]:
     """(dest, source, count) of each round.
 
     `rank` sends `count` blocks, starting with its own, to `dest`. It receives `count` blocks,
@@ -31,7 +31,7 @@ def rounds(rank: int, size: int) -> Iterator[tuple[int, int, int]]:
         distance *= 2
 
 
-def runs(first: int, count: int, size: int) -> list[tuple[int, int]]:
+def block_ranges(first: int, count: int, size: int) -> list[tuple[int, int]]:
     """The `count` blocks from `first` on, as (begin, end) ranges that do not wrap around."""
     end = first + count
     return [(first, end)] if end <= size else [(first, size), (0, end - size)]
@@ -50,7 +50,7 @@ class AllGather:
     ) -> None:
         self._rank, self._result, self._starts = rank, result, starts
         self._send, self._recv = send, recv
-        self._rounds = rounds(rank, len(starts) - 1)
+        self._rounds = bruck_rounds(rank, len(starts) - 1)
         self._left: list[Request] = []
 
     def test(self) -> bool:
@@ -68,7 +68,7 @@ class AllGather:
             self._left = arrive + leave
 
     def _parts(self, first: int, count: int) -> Iterator[np.ndarray]:
-        for begin, end in runs(first, count, len(self._starts) - 1):
+        for begin, end in block_ranges(first, count, len(self._starts) - 1):
             low, high = self._starts[begin], self._starts[end]
             if low < high:  # no message for empty blocks: the peer knows the sizes
                 yield self._result[low:high]

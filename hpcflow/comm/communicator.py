@@ -35,7 +35,7 @@ class Channel(Request, Protocol):
         ...
 
 
-class Watch(Protocol):
+class CompletionQueue(Protocol):
     """Completion queue of requests in flight, so that the caller need not test each request.
 
     A request with a method `watched_by(watch, token)` adds itself; other requests are tested. A
@@ -62,7 +62,7 @@ class Watch(Protocol):
         """Tokens of all requests that have not completed, or were not popped."""
         ...
 
-    def drop(self, gone: Callable[[Any], bool]) -> None:
+    def drop_tokens(self, gone: Callable[[Any], bool]) -> None:
         """Remove the tokens for which `gone` is true."""
         ...
 
@@ -102,7 +102,7 @@ REDUCTIONS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 COLLECTIVE = ("collective", 0)  # the key of collectives in Traffic
 
 
-class Traffic:
+class TrafficCounter:
     """Bytes and messages sent by this rank, by key (destination, tag).
 
     Collectives count under the key COLLECTIVE with the bytes of their input. Communicators
@@ -153,11 +153,11 @@ class Communicator(abc.ABC):
     rank: int
     size: int
     hosts: tuple[str, ...]  # host name of each rank
-    traffic: Traffic
+    traffic: TrafficCounter
     max_tag: int  # largest usable tag, at least 32767; all_gather uses the GATHER_TAGS below it
     tolerant = False  # the job survives a rank's death, which raises DeathError
     lost: tuple[int, ...] = ()  # dead ranks known to this rank
-    watch: Watch | None = None  # None: the caller tests each request
+    watch: CompletionQueue | None = None  # None: the caller tests each request
 
     @abc.abstractmethod
     def send(self, array: np.ndarray, dest: int, tag: int) -> Request:

@@ -9,7 +9,7 @@ import numpy as np
 from hpcflow.comm.communicator import Channel, Communicator, Request
 
 
-class Delegate(Communicator):
+class CommunicatorWrapper(Communicator):
     """Forwards everything but `bucket`, `split` and `close` to `inner`.
 
     The creator of `inner` closes it, unless `split` made it.
@@ -76,11 +76,11 @@ class Delegate(Communicator):
         inner = self.inner.split(ranks)
         if inner is None:
             return None
-        part = self.over(inner, ranks)
+        part = self.over_subset(inner, ranks)
         part._owns_inner = True
         return part
 
-    def over(self, part: Communicator, ranks: Sequence[int]) -> Delegate:
+    def over_subset(self, part: Communicator, ranks: Sequence[int]) -> CommunicatorWrapper:
         """A communicator of this class over the subset `ranks`; collective over `part`."""
         raise NotImplementedError
 

@@ -12,7 +12,7 @@ from hpcflow.errors import CommError
 from hpcflow.graph.dtypes import bfloat16
 
 
-def as_bytes(array: np.ndarray, *, writable: bool = False) -> np.ndarray:
+def byte_view(array: np.ndarray, *, writable: bool = False) -> np.ndarray:
     """A flat byte view of `array` without a copy; CommError if there is none."""
     if not isinstance(array, np.ndarray):
         raise CommError(f"a NumPy array is needed, not {type(array).__name__}")
@@ -28,9 +28,9 @@ def as_bytes(array: np.ndarray, *, writable: bool = False) -> np.ndarray:
     return array.reshape(-1).view(np.uint8)
 
 
-def flat(array: np.ndarray) -> np.ndarray:
+def flat_view(array: np.ndarray) -> np.ndarray:
     """A one-dimensional view of a writable array that a collective reduces in place."""
-    as_bytes(array, writable=True)
+    byte_view(array, writable=True)
     return array.reshape(-1)
 
 
@@ -58,7 +58,7 @@ def add_bfloat16(addend: Any, total: Any, kind: Any) -> None:
     np.add(np.frombuffer(addend, bfloat16), into, out=into)
 
 
-def share(count: int, parts: int, part: int, unit: int = 1) -> slice:
+def chunk_of(count: int, parts: int, part: int, unit: int = 1) -> slice:
     """Chunk `part` of `parts` nearly equal ones of `count` elements, cut at multiples of `unit`."""
     units = math.ceil(count / unit)
     low, high = units * part // parts, units * (part + 1) // parts

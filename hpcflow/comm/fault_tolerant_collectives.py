@@ -14,14 +14,22 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from hpcflow.comm.communicator import REDUCTIONS, Communicator, Request
-from hpcflow.comm.fault_tolerant_tree import Chair, Join, Mail, Member, Put, Settle, Tree
-from hpcflow.comm.polling_backoff import finish
+from hpcflow.comm.fault_tolerant_tree import (
+    Join,
+    MemberRound,
+    Put,
+    RootRound,
+    Settle,
+    TreeMailbox,
+    TreePosition,
+)
+from hpcflow.comm.polling_backoff import wait_for_requests
 from hpcflow.errors import CommError, DeathError
 
 LENGTH = 16  # bytes of the header of a text: its rank, its length
 
 
-class Chaired:
+class FaultTolerantCollectives:
     """Small collectives over the ranks `members` of `comm`; the first member is the root.
 
     It uses `tag` and the next two tags. Every live member calls the collectives in the same order;
@@ -38,24 +46,24 @@ class Chaired:
         tag: int,
         beside: list[Request] | None = None,
     ) -> None:
-        self.comm, self._mail, self._beside = comm, Mail(comm, tag), beside
+        self.comm, self._mail, self._beside = comm, TreeMailbox(comm, tag), beside
         self._begun = 0  # collectives started
-        self._last: _InTurn | None = None  # the collective started last
-        self.gone: set[int] = set()  # dead members on which all members agree
-        self._made: tuple[tuple[int, ...], frozenset[int], Tree] | None = None
-        self.go_on(members)
+        self._last: _OrderedCollective | None = None  # the collective started last
+        self.dead_ranks: set[int] = set()  # dead members on which all members agree
+        self._made: tuple[tuple[int, ...], frozenset[int], TreePosition] | None = None
+        self.continue_with(members)
 
-    def go_on(self, members: Sequence[int]) -> None:
+    def continue_with(self, members: Sequence[int]) -> None:
         """Continue with the live `members`; collectives already started keep their old members."""
         self.members = tuple(members)
         self.size, self.rank = len(members), self.members.index(self.comm.rank)
 
-    def _tree(self, members: tuple[int, ...]) -> Tree:
+    def _tree(self, members: tuple[int, ...]) -> TreePosition:
         """The tree of the members that all members agree are live."""
-        if self._made is None or self._made[0] is not members or self._made[1] != self.gone:
-            ranks = tuple(rank for rank in members if rank not in self.gone)
-            tree = Tree(ranks, ranks.index(self.comm.rank))
-            self._made = members, frozenset(self.gone), tree
+        if self._made is None or self._made[0] is not members or self._made[1] != self.dead_ranks:
+            ranks = tuple(rank for rank in members if rank not in self.dead_ranks)
+            tree = TreePosition(ranks, ranks.index(self.comm.rank))
+            self._made = members, frozenset(self.dead_ranks), tree
         return self._made[2]
 
     def all_reduce(self, array: np.ndarray, op: str = "sum") -> Request:
@@ -80,12 +88,12 @@ class Chaired:
         texts: dict[int, str] = {}
 
         def settle(told: bytes) -> bytes:
-            texts.update(_texts(told))
+            texts.update(_decode_texts(told))
             return b""
 
         what, mine = f"a text of {self.size} ranks", text.encode()
         mine = np.array([self.comm.rank, len(mine)], np.int64).tobytes() + mine
-        finish(self._round(mine, b"".join, settle, lambda data: None), what=what)
+        wait_for_requests(self._round(mine, b"".join, settle, lambda data: None), what=what)
         return None if self.rank else [texts[r] for r in self.members if r in texts]
 
     def broadcast_text(self, text: str | None, root: int = 0) -> str:
@@ -95,7 +103,7 @@ class Chaired:
         box: list[str] = []
         said = (text or "").encode()
         told = self._round(b"", b"".join, lambda told: said, lambda data: box.append(data.decode()))
-        finish(told, what="what one rank decides", peer=self.members[0])
+        wait_for_requests(told, what="what one rank decides", peer=self.members[0])
         return box[0]
 
     def all_gather_text(self, text: str) -> list[str]:
@@ -107,20 +115,20 @@ class Chaired:
         number, members = self._begun, self.members
         self._begun += 1
 
-        def begin() -> Chair | Member:
+        def begin() -> RootRound | MemberRound:
             tree = self._tree(members)
             if tree.place:
-                return Member(self._mail, number, tree, mine, join, put)
-            return Chair(self._mail, number, tree, mine, join, settle, put)
+                return MemberRound(self._mail, number, tree, mine, join, put)
+            return RootRound(self._mail, number, tree, mine, join, settle, put)
 
-        self._last = _InTurn(self, begin, self._last)
+        self._last = _OrderedCollective(self, begin, self._last)
         self._last.begin()
         if self._beside is not None:
             self._beside.append(self._last)
         return self._last
 
 
-def _texts(told: bytes) -> dict[int, str]:
+def _decode_texts(told: bytes) -> dict[int, str]:
     """The texts in a gathered message, by rank."""
     found, at = {}, 0
     while at < len(told):
@@ -130,14 +138,17 @@ def _texts(told: bytes) -> dict[int, str]:
     return found
 
 
-class _InTurn:
+class _OrderedCollective:
     """A collective that starts when the previous one has completed."""
 
     def __init__(
-        self, group: Chaired, make: Callable[[], Chair | Member], before: _InTurn | None
+        self,
+        group: FaultTolerantCollectives,
+        make: Callable[[], RootRound | MemberRound],
+        before: _OrderedCollective | None,
     ) -> None:
         self._group, self._make, self._before = group, make, before
-        self._round: Chair | Member | None = None
+        self._round: RootRound | MemberRound | None = None
         self._is_over = False
 
     def begin(self) -> None:
@@ -159,6 +170,6 @@ class _InTurn:
             self._round = self._make()
         if self._round.test():
             self._is_over = True
-            self._group.gone |= self._round.gone
+            self._group.dead_ranks |= self._round.gone
             self._round = None
         return self._is_over

@@ -1,6 +1,6 @@
 """Fault-tolerant reduce and broadcast over a tree: one collective operation, called a round.
 
-The first rank is the root (class `Chair`). Without a death each rank sends at most FANOUT + 2
+The first rank is the root (class `RootRound`). Without a death each rank sends at most FANOUT + 2
 messages, and the root receives from FANOUT children:
 
     UP       to the parent: the combined input of a rank and its subtree
@@ -39,7 +39,7 @@ Settle = Callable[[bytes], bytes]  # on the root: combined input -> result
 Put = Callable[[bytes], None]  # takes the result
 
 
-class Told(NamedTuple):
+class TreeMessage(NamedTuple):
     """A message of a round."""
 
     source: int
@@ -48,7 +48,7 @@ class Told(NamedTuple):
     data: bytes
 
 
-class _Message:
+class _MessageReceiver:
     """Receives a message of unknown size from one rank, or from any."""
 
     def __init__(self, comm: Communicator, source: int, tag: int) -> None:
@@ -56,7 +56,7 @@ class _Message:
         self._request: Request | None = None
         self._data = np.empty(0, np.uint8)
 
-    def take(self) -> Told | None:
+    def take(self) -> TreeMessage | None:
         """The message, once it has been received; None before."""
         if self._request is None:
             found = self.comm.probe(self.source, self.tag)
@@ -68,17 +68,17 @@ class _Message:
         if not self._request.test():
             return None
         kind, number = self._data[:HEAD].view(np.int64)
-        return Told(self.source, int(kind), int(number), self._data[HEAD:].tobytes())
+        return TreeMessage(self.source, int(kind), int(number), self._data[HEAD:].tobytes())
 
 
-class Mail:
+class TreeMailbox:
     """The messages of a group of ranks, delivered by round."""
 
     def __init__(self, comm: Communicator, tag: int) -> None:
         self.comm, self._tag = comm, tag
-        self._coming: dict[tuple[int, int], _Message] = {}
-        self._kept: dict[tuple[int, int], Told] = {}  # messages of a later round
-        self._direct: list[Told] = []
+        self._receivers: dict[tuple[int, int], _MessageReceiver] = {}
+        self._kept: dict[tuple[int, int], TreeMessage] = {}  # messages of a later round
+        self._direct: list[TreeMessage] = []
         self._leaving: list[Request] = []
 
     def send(self, rank: int, way: int, kind: int, number: int, data: bytes = b"") -> None:
@@ -87,11 +87,11 @@ class Mail:
         message = np.frombuffer(head + data, np.uint8)
         self._leaving.append(self.comm.send(message, rank, self._tag + way))
 
-    def reap(self) -> None:
+    def drop_completed(self) -> None:
         """Drop sends that have completed or whose receiver has died."""
-        self._leaving = [request for request in self._leaving if not _is_over(request)]
+        self._leaving = [request for request in self._leaving if not _has_completed(request)]
 
-    def take(self, source: int, way: int, number: int) -> Told | None:
+    def take(self, source: int, way: int, number: int) -> TreeMessage | None:
         """A message of `source` in round `number`, or None; messages of later rounds are held back.
 
         Errors: DeathError if `source` has died and no message is left.
@@ -109,7 +109,7 @@ class Mail:
                 self._kept[key] = told
                 return None
 
-    def direct(self, number: int) -> list[Told]:
+    def direct_messages(self, number: int) -> list[TreeMessage]:
         """On the root: messages sent directly to it in round `number`, each returned once."""
         while (told := self._receive(self.comm.ANY, TO_CHAIR)) is not None:
             self._direct.append(told)
@@ -117,33 +117,33 @@ class Mail:
         self._direct = [told for told in self._direct if told.number > number]
         return found
 
-    def _receive(self, source: int, way: int) -> Told | None:
+    def _receive(self, source: int, way: int) -> TreeMessage | None:
         key = source, way
-        if key not in self._coming:
-            self._coming[key] = _Message(self.comm, source, self._tag + way)
+        if key not in self._receivers:
+            self._receivers[key] = _MessageReceiver(self.comm, source, self._tag + way)
         try:
-            told = self._coming[key].take()
+            told = self._receivers[key].take()
         except DeathError:
-            del self._coming[key]
+            del self._receivers[key]
             if source == self.comm.ANY:
                 return None
             raise
         if told is not None:
-            del self._coming[key]
+            del self._receivers[key]
         return told
 
 
 UPWARD, DOWN, TO_CHAIR = range(TAGS)
 
 
-def _is_over(request: Request) -> bool:
+def _has_completed(request: Request) -> bool:
     try:
         return request.test()
     except DeathError:
         return True
 
 
-class Tree(NamedTuple):
+class TreePosition(NamedTuple):
     """The position of this rank in the tree of `ranks`; the first rank is the root."""
 
     ranks: tuple[int, ...]
@@ -161,10 +161,12 @@ class Tree(NamedTuple):
         return self.ranks[first : first + FANOUT]
 
 
-class Round:
-    """Common part of `Chair` and `Member`."""
+class TreeRound:
+    """Common part of `RootRound` and `MemberRound`."""
 
-    def __init__(self, mail: Mail, number: int, tree: Tree, mine: bytes, join: Join) -> None:
+    def __init__(
+        self, mail: TreeMailbox, number: int, tree: TreePosition, mine: bytes, join: Join
+    ) -> None:
         self._mail, self._number, self._mine, self._join = mail, number, mine, join
         self._ranks, self._children = tree.ranks, tree.children
         self._left = set(self._children)  # children whose message is missing
@@ -193,92 +195,92 @@ class Round:
             self._mail.send(rank, way, kind, self._number, data)
 
 
-class Member(Round):
+class MemberRound(TreeRound):
     """A round on a rank other than the root."""
 
     def __init__(
-        self, mail: Mail, number: int, tree: Tree, mine: bytes, join: Join, put: Put
+        self, mail: TreeMailbox, number: int, tree: TreePosition, mine: bytes, join: Join, put: Put
     ) -> None:
         super().__init__(mail, number, tree, mine, join)
-        self._put, self._chair, self._parent = put, tree.ranks[0], tree.parent
-        self._step: Callable[[], bool] = self._up
+        self._put, self._root, self._parent = put, tree.ranks[0], tree.parent
+        self._step: Callable[[], bool] = self._gather_from_children
 
     def test(self) -> bool:
         """Make progress; whether this rank and its subtree have the result.
 
         Errors: DeathError if the root has died.
         """
-        self._mail.reap()
-        if self._step != self._over:
-            self._hear_chair()
+        self._mail.drop_completed()
+        if self._step != self._finish:
+            self._receive_from_root()
         try:
             return self._step()
         except DeathError:
-            self._send([self._chair], TO_CHAIR, BROKEN)
-            self._step = self._over if self._step == self._down_again else self._alone
+            self._send([self._root], TO_CHAIR, BROKEN)
+            self._step = self._finish if self._step == self._await_acks else self._await_root
         return self._step()
 
-    def _hear_chair(self) -> None:
-        told = self._mail.take(self._chair, DOWN, self._number)
+    def _receive_from_root(self) -> None:
+        told = self._mail.take(self._root, DOWN, self._number)
         if told is None:
             return
         if told.kind == ANSWER:
-            self._answered(told.data)
+            self._deliver(told.data)
         elif told.kind == ASK:
-            self._send([self._chair], TO_CHAIR, TELL, self._mine)
-            self._step = self._alone
+            self._send([self._root], TO_CHAIR, TELL, self._mine)
+            self._step = self._await_root
         else:
             end = 8 + 8 * int(np.frombuffer(told.data[:8], np.int64)[0])
             self.gone = set(np.frombuffer(told.data[8:end], np.int64).tolist())
             self._put(told.data[end:])
-            self._step = self._over
+            self._step = self._finish
 
-    def _up(self) -> bool:
+    def _gather_from_children(self) -> bool:
         """State: waits for the inputs of the children."""
         if not self._all_came(UP):
             return False
         self._send([self._parent], UPWARD, UP, self._join(self._parts))
-        self._step = self._down
+        self._step = self._await_result
         return self._step()
 
-    def _down(self) -> bool:
+    def _await_result(self) -> bool:
         """State: waits for the result."""
-        if self._parent != self._chair:
+        if self._parent != self._root:
             told = self._mail.take(self._parent, DOWN, self._number)
             if told is not None:
-                self._answered(told.data)
+                self._deliver(told.data)
                 return self._step()
         return False
 
-    def _answered(self, answer: bytes) -> None:
+    def _deliver(self, answer: bytes) -> None:
         self._put(answer)
         self._pass_on(answer)
-        self._step = self._down_again
+        self._step = self._await_acks
 
-    def _down_again(self) -> bool:
+    def _await_acks(self) -> bool:
         """State: waits for the ACKs of the children."""
         if not self._all_came(ACK):
             return False
         self._send([self._parent], UPWARD, ACK)
-        self._step = self._over
+        self._step = self._finish
         return True
 
-    def _alone(self) -> bool:
+    def _await_root(self) -> bool:
         """State: the tree is broken; waits for a direct message of the root."""
         return False
 
-    def _over(self) -> bool:
+    def _finish(self) -> bool:
         return True
 
 
-class Chair(Round):
+class RootRound(TreeRound):
     """A round on the root."""
 
     def __init__(
         self,
-        mail: Mail,
+        mail: TreeMailbox,
         number: int,
-        tree: Tree,
+        tree: TreePosition,
         mine: bytes,
         join: Join,
         settle: Settle,
@@ -286,15 +288,15 @@ class Chair(Round):
     ) -> None:
         super().__init__(mail, number, tree, mine, join)
         self._settle, self._put, self._answer = settle, put, b""
-        self._heard: dict[int, bytes] = {}
-        self._step: Callable[[], bool] = self._up
+        self._received: dict[int, bytes] = {}
+        self._step: Callable[[], bool] = self._gather_from_children
 
     def test(self) -> bool:
         """Make progress; whether all live ranks have the result."""
-        self._mail.reap()
+        self._mail.drop_completed()
         return self._step()
 
-    def _up(self) -> bool:
+    def _gather_from_children(self) -> bool:
         """State: waits for the inputs of the children."""
         try:
             if not self._is_whole(UP):
@@ -302,21 +304,21 @@ class Chair(Round):
         except DeathError:
             self._left = self._living()
             self._send(self._left, DOWN, ASK)
-            self._step = self._asked
+            self._step = self._await_live_ranks
             return self._step()
-        self._conclude(self._parts)
+        self._settle_result(self._parts)
         self._pass_on(self._answer)
-        self._step = self._down_again
+        self._step = self._await_acks
         return self._step()
 
-    def _down_again(self) -> bool:
+    def _await_acks(self) -> bool:
         """State: waits for the ACKs of the children."""
         try:
             if not self._is_whole(ACK):
                 return False
         except DeathError:
-            self._tell(self._living())
-        self._step = self._over
+            self._send_result(self._living())
+        self._step = self._finish
         return True
 
     def _is_whole(self, kind: int) -> bool:
@@ -324,35 +326,35 @@ class Chair(Round):
 
         Errors: DeathError if a child, or a rank below it, has died.
         """
-        if any(told.kind == BROKEN for told in self._mail.direct(self._number)):
+        if any(told.kind == BROKEN for told in self._mail.direct_messages(self._number)):
             raise DeathError("a rank has died", rank=self._mail.comm.rank)
         return self._all_came(kind)
 
-    def _asked(self) -> bool:
+    def _await_live_ranks(self) -> bool:
         """State: waits for a direct message of each live rank."""
-        for told in self._mail.direct(self._number):
+        for told in self._mail.direct_messages(self._number):
             if told.kind == TELL:
-                self._heard[told.source] = told.data
+                self._received[told.source] = told.data
         self._left &= self._living()
-        if not self._left <= self._heard.keys():
+        if not self._left <= self._received.keys():
             return False
-        told_so = [rank for rank in self._ranks if rank in self._heard]
-        self._conclude([self._mine, *(self._heard[rank] for rank in told_so)])
-        self.gone = set(self._ranks[1:]) - self._heard.keys()
-        self._tell(told_so)
-        self._step = self._over
+        told_so = [rank for rank in self._ranks if rank in self._received]
+        self._settle_result([self._mine, *(self._received[rank] for rank in told_so)])
+        self.gone = set(self._ranks[1:]) - self._received.keys()
+        self._send_result(told_so)
+        self._step = self._finish
         return True
 
-    def _conclude(self, told: Sequence[bytes]) -> None:
+    def _settle_result(self, told: Sequence[bytes]) -> None:
         self._answer = self._settle(self._join(told))
         self._put(self._answer)
 
     def _living(self) -> set[int]:
         return set(self._ranks[1:]).difference(self._mail.comm.lost)
 
-    def _tell(self, ranks: Iterable[int]) -> None:
+    def _send_result(self, ranks: Iterable[int]) -> None:
         gone = np.array([len(self.gone), *sorted(self.gone)], np.int64)
         self._send(ranks, DOWN, TOLD, gone.tobytes() + self._answer)
 
-    def _over(self) -> bool:
+    def _finish(self) -> bool:
         return True

@@ -21,23 +21,29 @@ from hpcflow.comm.communicator import (
     Channel,
     Communicator,
     Request,
-    Traffic,
+    TrafficCounter,
 )
-from hpcflow.comm.contiguous_buffers import as_bytes, check_rows, flat, read_only
-from hpcflow.comm.mpi_library import bfloat16_sum, misses_any_source, running, thread_level, type_of
-from hpcflow.comm.mpi_request_polling import MpiWatch
+from hpcflow.comm.contiguous_buffers import byte_view, check_rows, flat_view, read_only
+from hpcflow.comm.mpi_library import (
+    bfloat16_sum,
+    initialized_mpi,
+    misses_any_source,
+    mpi_datatype,
+    thread_level,
+)
+from hpcflow.comm.mpi_request_polling import MpiCompletionQueue
 from hpcflow.comm.mpi_requests import (
     PATIENCE_S,
     PIECE_BYTES,
-    Failed,
+    ChunkedChannel,
+    FailedTransfer,
+    MpiTransfer,
     PersistentChannel,
-    PiecedChannel,
     ProbedChannel,
-    Several,
-    Transfer,
-    pieces_of,
+    RequestGroup,
+    chunks_of,
 )
-from hpcflow.comm.polling_backoff import calling, finish
+from hpcflow.comm.polling_backoff import ledger_entry, wait_for_requests
 from hpcflow.errors import CommError, DeathError, LaunchError, StallError
 from hpcflow.graph.dtypes import bfloat16
 from hpcflow.platform.rank_logging import logger
@@ -50,7 +56,7 @@ UNIT = 1 << 20  # bytes in one unit of the datatype of larger messages
 @functools.cache
 def world() -> MpiCommunicator:
     """All ranks of the job, on a duplicate of MPI_COMM_WORLD; the first call is collective."""
-    MPI = running()
+    MPI = initialized_mpi()
     if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
         raise LaunchError(
             f"MPI gives thread level {thread_level()}, hpcflow needs serialized or more",
@@ -71,7 +77,7 @@ class _MpiBucket:
         self._sum = np.zeros(count, dtype)
         self.input = np.zeros(count, dtype) if comm.size > 1 else self._sum
         self.output = read_only(self._sum)
-        self._request: Request = Several([])
+        self._request: Request = RequestGroup([])
 
     def start(self) -> None:
         if not self._request.test():
@@ -93,8 +99,8 @@ class MpiCommunicator(Communicator):
     def __init__(self, comm: Any, parent: MpiCommunicator | None = None) -> None:
         self._comm = comm
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
-        self.max_tag = running().COMM_WORLD.Get_attr(running().TAG_UB)
-        self.live: set[Transfer] = set()
+        self.max_tag = initialized_mpi().COMM_WORLD.Get_attr(initialized_mpi().TAG_UB)
+        self.live: set[MpiTransfer] = set()
         self.channels: set[PersistentChannel] = set()
         self._children: list[MpiCommunicator] = []
         self._buried: list[MpiCommunicator] = []  # replaced communicators, whose members died
@@ -102,11 +108,11 @@ class MpiCommunicator(Communicator):
         self._large: dict[int, Any] = {}
         self._gathers = 0
         self._groups: dict[tuple[int, ...], MpiCommunicator] = {}
-        self.watch = MpiWatch(self)
+        self.watch = MpiCompletionQueue(self)
         if parent is None:
-            self.traffic = Traffic()
+            self.traffic = TrafficCounter()
             self._top: Sequence[int] = range(self.size)
-            names = self.all_gather_text(running().Get_processor_name())
+            names = self.all_gather_text(initialized_mpi().Get_processor_name())
             self.hosts = tuple(map(sys.intern, names))  # one string per node, not per rank
         else:
             self.traffic, self.tolerant = parent.traffic, parent.tolerant
@@ -124,15 +130,15 @@ class MpiCommunicator(Communicator):
         try:
             request = self._comm.Isend(self._spec(array), dest, tag)
         except RuntimeError as error:
-            return Failed(self._failure(error, f"send to rank {dest}, tag {tag}"))
-        return Transfer(self, request, array, ("send", dest, tag))
+            return FailedTransfer(self._failure(error, f"send to rank {dest}, tag {tag}"))
+        return MpiTransfer(self, request, array, ("send", dest, tag))
 
     def send_to_channel(self, array: np.ndarray, dest: int, tag: int) -> Request:
         """Start sending `array` to a rank that receives by a channel."""
         if not self._in_pieces(array, dest):
             return self.send(array, dest, tag)
         self.traffic.add((self._top[dest], tag), array.nbytes)
-        return Several([self._send(piece, dest, tag) for piece in pieces_of(as_bytes(array))])
+        return RequestGroup([self._send(piece, dest, tag) for piece in chunks_of(byte_view(array))])
 
     def recv(self, array: np.ndarray, source: int, tag: int) -> Request:
         """Start receiving into `array`."""
@@ -140,16 +146,18 @@ class MpiCommunicator(Communicator):
         try:
             request = self._comm.Irecv(spec, self._source(source), tag)
         except RuntimeError as error:
-            return Failed(self._failure(error, f"receive from rank {source}, tag {tag}"))
-        return Transfer(self, request, array, ("receive", source, tag), running().Status())
+            return FailedTransfer(self._failure(error, f"receive from rank {source}, tag {tag}"))
+        return MpiTransfer(
+            self, request, array, ("receive", source, tag), initialized_mpi().Status()
+        )
 
     def send_channel(self, array: np.ndarray, dest: int, tag: int) -> Channel:
         """A persistent send of `array`."""
-        data, tally = as_bytes(array), self.traffic.tally((self._top[dest], tag))
+        data, tally = byte_view(array), self.traffic.tally((self._top[dest], tag))
         if not self._in_pieces(data, dest):
             return self._send_channel(array, dest, tag, tally)
-        sends = [self._send_channel(piece, dest, tag) for piece in pieces_of(data)]
-        return PiecedChannel(sends, tally=tally)
+        sends = [self._send_channel(piece, dest, tag) for piece in chunks_of(data)]
+        return ChunkedChannel(sends, tally=tally)
 
     def _send_channel(
         self, array: np.ndarray, dest: int, tag: int, tally: list[int] | None = None
@@ -164,13 +172,13 @@ class MpiCommunicator(Communicator):
         # a posted receive was seen to complete without its message when another rank died
         if source == self.ANY and (self.tolerant or misses_any_source()):
             return ProbedChannel(self, array, tag)
-        data = as_bytes(array, writable=True)
+        data = byte_view(array, writable=True)
         if not self._in_pieces(data, source):
             return self._recv_channel(array, source, tag, short)
-        pieces = pieces_of(data)
+        pieces = chunks_of(data)
         first = self._recv_channel(pieces[0], source, tag, short)
         rest = [self._recv_channel(piece, source, tag) for piece in pieces[1:]]
-        return PiecedChannel([first, *rest], source)
+        return ChunkedChannel([first, *rest], source)
 
     def _recv_channel(
         self, array: np.ndarray, source: int, tag: int, short: bool = False
@@ -178,7 +186,9 @@ class MpiCommunicator(Communicator):
         spec = self._spec(array, writable=True)
         request = self._comm.Recv_init(spec, self._source(source), tag)
         label = ("receive", source, tag)
-        return PersistentChannel(self, request, array, label, running().Status(), short=short)
+        return PersistentChannel(
+            self, request, array, label, initialized_mpi().Status(), short=short
+        )
 
     def _in_pieces(self, array: np.ndarray, peer: int) -> bool:
         """Whether a channel splits the message; sender and receiver compute the same value."""
@@ -192,13 +202,13 @@ class MpiCommunicator(Communicator):
 
     def probe_any(self) -> tuple[int, int, int] | None:
         """(source, tag, bytes) of some message that can be received, or None."""
-        status = self._probe(self.ANY, running().ANY_TAG)
+        status = self._probe(self.ANY, initialized_mpi().ANY_TAG)
         if status is None:
             return None
         return status.Get_source(), status.Get_tag(), self.count_bytes(status)
 
     def _probe(self, source: int, tag: int) -> Any:
-        status = running().Status()
+        status = initialized_mpi().Status()
         try:
             return status if self._comm.Iprobe(self._source(source), tag, status) else None
         except RuntimeError as error:
@@ -211,7 +221,7 @@ class MpiCommunicator(Communicator):
 
         The dead ranks are then in `lost`. In a job without `survive` it is always False.
         """
-        MPI = running()
+        MPI = initialized_mpi()
         kind = error.Get_error_class() if isinstance(error, MPI.Exception) else -1
         if not self.tolerant or kind not in (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING):
             return False
@@ -232,16 +242,16 @@ class MpiCommunicator(Communicator):
 
     def count_bytes(self, status: Any) -> int:
         """Bytes of the message of an MPI status, also above 2**31."""
-        return int(status.Get_elements(running().BYTE))
+        return int(status.Get_elements(initialized_mpi().BYTE))
 
     def bucket(self, count: int, dtype: np.dtype) -> Bucket:
         """A bucket in private memory, summed by MPI."""
-        type_of(np.dtype(dtype))
+        mpi_datatype(np.dtype(dtype))
         return _MpiBucket(self, count, np.dtype(dtype))
 
     def all_reduce(self, array: np.ndarray, op: str = "sum") -> Request:
         """Allreduce `array` in place."""
-        data = flat(array)
+        data = flat_view(array)
         self.traffic.add(COLLECTIVE, data.nbytes)
         return self.reduce_into(None, data, op)
 
@@ -249,7 +259,7 @@ class MpiCommunicator(Communicator):
         self, addend: np.ndarray | None, result: np.ndarray, op: str = "sum"
     ) -> Request:
         """Allreduce `addend` (None: `result` itself) into `result`."""
-        MPI, kind = running(), type_of(result.dtype)
+        MPI, kind = initialized_mpi(), mpi_datatype(result.dtype)
         if op not in ("sum", "max", "min"):
             raise CommError(f"a reduction by {op!r} is not one of sum, max, min")
         combine = getattr(MPI, op.upper())
@@ -266,14 +276,14 @@ class MpiCommunicator(Communicator):
                 self._comm.Iallreduce, given, [result[piece], kind], op=combine
             )
             requests.append(self._collective("all_reduce", start, (addend, result)))
-        return Several(requests)
+        return RequestGroup(requests)
 
     def _collective(self, what: str, start: Callable[[], Any], held: Any) -> Request:
         """The request made by `start`, which uses the memory `held`; `test` raises its error."""
         try:
-            return Transfer(self, start(), held, (what, -1, -1))
+            return MpiTransfer(self, start(), held, (what, -1, -1))
         except RuntimeError as error:
-            return Failed(self._failure(error, what))
+            return FailedTransfer(self._failure(error, what))
 
     def broadcast(self, array: np.ndarray, root: int) -> Request:
         """Broadcast `root`'s array in place."""
@@ -286,7 +296,7 @@ class MpiCommunicator(Communicator):
     def all_gather(self, array: np.ndarray, out: np.ndarray, rows: Sequence[int]) -> Request:
         """Concatenate the arrays of all ranks, in rank order, in `out` on every rank."""
         check_rows(array, out, rows, self.rank)
-        data, target = as_bytes(array), as_bytes(out, writable=True)
+        data, target = byte_view(array), byte_view(out, writable=True)
         self.traffic.add(COLLECTIVE, array.nbytes)
         row = target.size // max(out.shape[0], 1)
         starts = [0, *(np.cumsum(np.asarray(rows, np.int64)) * row).tolist()]
@@ -303,7 +313,7 @@ class MpiCommunicator(Communicator):
 
     def barrier(self) -> Request:
         """Done once all ranks have called it."""
-        return Transfer(self, self._comm.Ibarrier(), None, ("barrier", -1, -1))
+        return MpiTransfer(self, self._comm.Ibarrier(), None, ("barrier", -1, -1))
 
     def gather_text(self, text: str, root: int = 0) -> list[str] | None:
         """All ranks' strings on `root`, None elsewhere."""
@@ -311,11 +321,15 @@ class MpiCommunicator(Communicator):
         lengths = np.zeros(self.size, np.int64)
         lengths[self.rank] = data.size
         what = f"a text of {self.size} ranks"
-        finish(self.all_reduce(lengths), what=what)  # no rank continues before all have called
+        wait_for_requests(
+            self.all_reduce(lengths), what=what
+        )  # no rank continues before all have called
         joined = np.empty(int(lengths.sum()) if self.rank == root else 0, np.uint8)
-        target = [joined, lengths, running().BYTE] if self.rank == root else None
-        request = self._comm.Igatherv([data, running().BYTE], target, root)
-        finish(Transfer(self, request, (data, joined, lengths), ("gather", root, -1)), what=what)
+        target = [joined, lengths, initialized_mpi().BYTE] if self.rank == root else None
+        request = self._comm.Igatherv([data, initialized_mpi().BYTE], target, root)
+        wait_for_requests(
+            MpiTransfer(self, request, (data, joined, lengths), ("gather", root, -1)), what=what
+        )
         if self.rank != root:
             return None
         pieces = np.split(joined, np.cumsum(lengths)[:-1])
@@ -326,9 +340,9 @@ class MpiCommunicator(Communicator):
         data = np.frombuffer((text or "").encode(), np.uint8) if self.rank == root else None
         length = np.array([0 if data is None else data.size])
         what, peer = "what one rank decides", self._top[root]
-        finish(self.broadcast(length, root), what=what, peer=peer)
+        wait_for_requests(self.broadcast(length, root), what=what, peer=peer)
         buffer = np.empty(length[0], np.uint8) if data is None else data
-        finish(self.broadcast(buffer, root), what=what, peer=peer)
+        wait_for_requests(self.broadcast(buffer, root), what=what, peer=peer)
         return buffer.tobytes().decode()
 
     def split(self, ranks: Sequence[int]) -> MpiCommunicator | None:
@@ -340,7 +354,7 @@ class MpiCommunicator(Communicator):
 
     def split_by(self, color: int, key: int) -> MpiCommunicator | None:
         """One communicator for each `color`, ordered by `key`; None where `color` is negative."""
-        MPI = running()
+        MPI = initialized_mpi()
         part = self._comm.Split(MPI.UNDEFINED if color < 0 else color, key)
         if part == MPI.COMM_NULL:
             return None
@@ -371,7 +385,7 @@ class MpiCommunicator(Communicator):
         """Whether all live ranks pass True and no new death was found; same on all; blocks."""
         try:
             return bool(self._comm.Agree(int(yes)))
-        except running().Exception:  # a rank has died; raised on all ranks
+        except initialized_mpi().Exception:  # a rank has died; raised on all ranks
             return False
 
     @property
@@ -389,19 +403,19 @@ class MpiCommunicator(Communicator):
         key = tuple(ranks)
         if key not in self._groups:
             group = self._comm.Get_group().Incl(key)
-            with calling(f"a communicator of {len(key)} ranks"):
+            with ledger_entry(f"a communicator of {len(key)} ranks"):
                 made = self._comm.Create_group(group, tag=0)
             self._groups[key] = MpiCommunicator(made, self)
         return self._groups[key]
 
     def nodes(self) -> tuple[int, ...]:
         """For each rank the first rank that shares memory with it; collective."""
-        local = self._comm.Split_type(running().COMM_TYPE_SHARED, key=self.rank)
+        local = self._comm.Split_type(initialized_mpi().COMM_TYPE_SHARED, key=self.rank)
         first = local.Get_group().Translate_ranks([0], self._comm.Get_group())[0]
         local.Free()
         table = np.zeros(self.size, np.int64)
         table[self.rank] = first
-        finish(self.all_reduce(table))
+        wait_for_requests(self.all_reduce(table))
         return tuple(table.tolist())
 
     def abort(self, code: int) -> None:
@@ -421,7 +435,7 @@ class MpiCommunicator(Communicator):
 
     def close(self) -> None:
         """Cancel receives and free channels; collective for communicators made by `split`."""
-        if self._closed or running().Is_finalized():
+        if self._closed or initialized_mpi().Is_finalized():
             return
         self._release()
         if self._parent is not None:
@@ -438,7 +452,7 @@ class MpiCommunicator(Communicator):
         for transfer in flying:
             transfer.cancel()
         try:
-            finish(*flying, timeout=PATIENCE_S)
+            wait_for_requests(*flying, timeout=PATIENCE_S)
         except (CommError, StallError):
             labels = ", ".join(str(transfer) for transfer in flying if transfer.active)
             if not self.lost:
@@ -450,11 +464,11 @@ class MpiCommunicator(Communicator):
             kind.Free()
 
     def _source(self, rank: int) -> int:
-        return int(running().ANY_SOURCE) if rank == self.ANY else rank
+        return int(initialized_mpi().ANY_SOURCE) if rank == self.ANY else rank
 
     def _spec(self, array: np.ndarray, writable: bool = False) -> list[Any]:
         """The mpi4py buffer of `array`: bytes, or one element of a datatype of that many bytes."""
-        data, MPI = as_bytes(array, writable=writable), running()
+        data, MPI = byte_view(array, writable=writable), initialized_mpi()
         if data.size < 1 << 31:
             return [data, MPI.BYTE]
         kind = self._large.get(data.size)
@@ -467,7 +481,7 @@ class MpiCommunicator(Communicator):
         return [data, 1, kind]
 
 
-class Window:
+class SharedMemoryWindow:
     """A shared-memory window of the ranks of `comm`, all on one node; collective.
 
     `segments[rank]` is the segment of that rank, `nbytes` bytes. A write is visible to another rank
@@ -475,7 +489,7 @@ class Window:
     """
 
     def __init__(self, comm: MpiCommunicator, nbytes: int) -> None:
-        MPI = running()
+        MPI = initialized_mpi()
         info = MPI.Info.Create({"alloc_shared_noncontig": "true"})  # own pages, near their writer
         self._window = MPI.Win.Allocate_shared(nbytes, 1, info, comm._comm)
         info.Free()

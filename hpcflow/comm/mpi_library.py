@@ -20,9 +20,9 @@ MOST_TRIED = 4  # library files named in an error
 
 
 @functools.cache
-def running() -> Any:
+def initialized_mpi() -> Any:
     """The mpi4py module `MPI`, with MPI initialized."""
-    MPI = loaded()
+    MPI = mpi_module()
     if not MPI.Is_initialized():
         MPI.Init_thread(MPI.THREAD_SERIALIZED)
         if Settings.from_environ().survive:
@@ -32,7 +32,7 @@ def running() -> Any:
 
 def abort(code: int) -> None:
     """End every rank of the job now; does nothing unless MPI is running."""
-    MPI = loaded()
+    MPI = mpi_module()
     if MPI.Is_initialized() and not MPI.Is_finalized():
         MPI.COMM_WORLD.Abort(code)
 
@@ -45,12 +45,12 @@ def _finalize() -> None:
 
     After a death, Open MPI 5 was seen to hang in MPI_Finalize.
     """
-    if not lost() and not running().Is_finalized():
-        running().Finalize()
+    if not lost() and not initialized_mpi().Is_finalized():
+        initialized_mpi().Finalize()
 
 
 @functools.cache
-def loaded() -> Any:
+def mpi_module() -> Any:
     """The mpi4py module `MPI`, loaded but not initialized.
 
     The library version can be read before initialization, which may abort.
@@ -79,7 +79,7 @@ def loaded() -> Any:
 
 def thread_level() -> str:
     """The thread level that MPI provides: single, funneled, serialized or multiple."""
-    MPI = running()
+    MPI = initialized_mpi()
     names = ("single", "funneled", "serialized", "multiple")
     levels = [getattr(MPI, f"THREAD_{name.upper()}") for name in names]
     return names[levels.index(MPI.Query_thread())]
@@ -87,12 +87,12 @@ def thread_level() -> str:
 
 def library_version() -> str:
     """The MPI library in use, on one line."""
-    return str(running().Get_library_version()).split("\n", 1)[0].strip("\0 ,")
+    return str(initialized_mpi().Get_library_version()).split("\n", 1)[0].strip("\0 ,")
 
 
 def build_facts() -> str:
     """The full version string of the MPI library; does not initialize MPI."""
-    return str(loaded().Get_library_version())
+    return str(mpi_module().Get_library_version())
 
 
 @functools.cache
@@ -105,12 +105,12 @@ def misses_any_source() -> bool:
     return "MPICH" in told and "ucx" in told
 
 
-def type_of(dtype: np.dtype) -> Any:
+def mpi_datatype(dtype: np.dtype) -> Any:
     """The MPI datatype of `dtype`; CommError if MPI cannot reduce it."""
     if dtype == bfloat16:  # as raw bits; summed by bfloat16_sum()
-        return running().UINT16_T
+        return initialized_mpi().UINT16_T
     try:
-        return running().Datatype.fromcode(dtype.char)
+        return initialized_mpi().Datatype.fromcode(dtype.char)
     except (KeyError, ValueError):
         raise CommError(f"MPI cannot combine arrays of dtype {dtype}") from None
 
@@ -118,4 +118,4 @@ def type_of(dtype: np.dtype) -> Any:
 @functools.cache
 def bfloat16_sum() -> Any:
     """The MPI reduction operation that sums bfloat16, rounding after each addition."""
-    return running().Op.Create(add_bfloat16, commute=True)
+    return initialized_mpi().Op.Create(add_bfloat16, commute=True)

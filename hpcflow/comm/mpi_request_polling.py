@@ -1,4 +1,5 @@
-"""The completion queue (`Watch`) of MPI: tests all requests in flight by one MPI_Testsome.
+"""The completion queue (`CompletionQueue`) of MPI: tests all requests in flight by one
+MPI_Testsome.
 
 A server has some requests in flight for each of its workers. To test each of them in Python for
 every message would cost time quadratic in their number.
@@ -11,14 +12,14 @@ import itertools
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from hpcflow.comm.mpi_library import running
-from hpcflow.comm.mpi_requests import Transfer
+from hpcflow.comm.mpi_library import initialized_mpi
+from hpcflow.comm.mpi_requests import MpiTransfer
 from hpcflow.errors import DeathError
 
 AT_ONCE = 32  # expected messages probed one by one in one call
 
 
-class Owner(Protocol):
+class ProbingCommunicator(Protocol):
     """The communicator."""
 
     def probe_any(self) -> tuple[int, int, int] | None:
@@ -30,19 +31,19 @@ class Owner(Protocol):
         ...
 
 
-class MpiWatch:
+class MpiCompletionQueue:
     """Finds completed requests by `MPI_Testsome` over all requests in flight."""
 
-    def __init__(self, owner: Owner) -> None:
+    def __init__(self, owner: ProbingCommunicator) -> None:
         self._owner = owner
         self._requests: list[Any] = []  # mpi4py requests, parallel to _transfers
-        self._transfers: list[Transfer] = []
+        self._transfers: list[MpiTransfer] = []
         # (source, tag) of a message -> function that starts its receive, token
-        self._expected: dict[tuple[int, int], tuple[Callable[[int], Transfer], Any]] = {}
+        self._expected: dict[tuple[int, int], tuple[Callable[[int], MpiTransfer], Any]] = {}
         self._statuses: list[Any] = []  # of completed requests; filled by mpi4py
         self._done: collections.deque[Any] = collections.deque()
 
-    def add(self, transfer: Transfer, token: Any) -> None:
+    def add(self, transfer: MpiTransfer, token: Any) -> None:
         """Watch a transfer that has been started."""
         if transfer.active:
             transfer.token = token
@@ -51,7 +52,9 @@ class MpiWatch:
         else:
             self._done.append(token)
 
-    def expect(self, source: int, tag: int, receive: Callable[[int], Transfer], token: Any) -> None:
+    def expect(
+        self, source: int, tag: int, receive: Callable[[int], MpiTransfer], token: Any
+    ) -> None:
         """When a matching message is available, start its receive by `receive(bytes)`; watch it."""
         self._expected[source, tag] = receive, token
 
@@ -61,7 +64,7 @@ class MpiWatch:
             self._receive_expected()
         if self._requests:
             try:
-                places = running().Request.Testsome(self._requests, self._statuses)
+                places = initialized_mpi().Request.Testsome(self._requests, self._statuses)
             except RuntimeError as error:  # mpi4py's Exception is one
                 self._look_at_each(error)
             else:
@@ -82,11 +85,11 @@ class MpiWatch:
 
     def _look_at_each(self, error: RuntimeError) -> None:
         """After a failed Testsome: find the completed requests and those that failed."""
-        faults = {s.source: running().Exception(s.error) for s in self._statuses if s.error}
+        faults = {s.source: initialized_mpi().Exception(s.error) for s in self._statuses if s.error}
         whole = {(s.source, s.tag): s for s in self._statuses if not s.error}
-        left: list[Transfer] = []
+        left: list[MpiTransfer] = []
         for transfer in self._transfers:
-            if transfer.look(whole, lambda peer: faults.get(peer, error)):
+            if transfer.check_after_failure(whole, lambda peer: faults.get(peer, error)):
                 self._done.append(transfer.token)
             else:
                 left.append(transfer)
@@ -128,7 +131,7 @@ class MpiWatch:
         waiting = [transfer.token for transfer in self._transfers]
         return [*self._done, *waiting, *(token for _, token in self._expected.values())]
 
-    def drop(self, gone: Callable[[Any], bool]) -> None:
+    def drop_tokens(self, gone: Callable[[Any], bool]) -> None:
         """Remove the tokens for which `gone` is true."""
         self._transfers = [t for t in self._transfers if not gone(t.token)]
         self._requests = [transfer.request for transfer in self._transfers]

@@ -7,9 +7,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hpcflow.comm.communicator import Communicator, Request, Traffic, Watch
-from hpcflow.comm.mpi_library import running
-from hpcflow.comm.polling_backoff import finish
+from hpcflow.comm.communicator import Communicator, CompletionQueue, Request, TrafficCounter
+from hpcflow.comm.mpi_library import initialized_mpi
+from hpcflow.comm.polling_backoff import wait_for_requests
 from hpcflow.errors import CommError, DeathError, StallError
 
 PATIENCE_S = 1.0  # longest wait of close() for sends
@@ -17,12 +17,12 @@ PIECE_BYTES = 4 << 20  # chunk size of a large message within a node
 ANY = Communicator.ANY
 
 
-class Owner(Protocol):
+class TransferCommunicator(Protocol):
     """The communicator; references transfers in flight, so that their memory stays valid."""
 
     rank: int
-    traffic: Traffic
-    live: set[Transfer]
+    traffic: TrafficCounter
+    live: set[MpiTransfer]
     channels: set[PersistentChannel]
 
     def count_bytes(self, status: Any) -> int:
@@ -42,7 +42,7 @@ class Owner(Protocol):
         ...
 
 
-class Transfer:
+class MpiTransfer:
     """One nonblocking call; `label` is (kind, peer, tag); a receive has a `status`."""
 
     __slots__ = (
@@ -52,7 +52,7 @@ class Transfer:
 
     def __init__(
         self,
-        owner: Owner,
+        owner: TransferCommunicator,
         request: Any,
         array: Any,
         label: tuple[str, int, int],
@@ -64,12 +64,12 @@ class Transfer:
         self._nbytes = array.nbytes if status is not None else -1
         self._error: CommError | None = None  # its failure, raised once by test
         self.token: Any = None  # reported by its watch on completion
-        self._hold()
+        self._keep_alive()
 
-    def _hold(self) -> None:
+    def _keep_alive(self) -> None:
         self._owner.live.add(self)
 
-    def _let_go(self) -> None:
+    def _drop_reference(self) -> None:
         self._owner.live.discard(self)
 
     def test(self) -> bool:
@@ -91,7 +91,7 @@ class Transfer:
     def end(self, status: Any) -> None:
         """MPI has completed the request; `test` raises an error if the message has a wrong size."""
         self.active = False
-        self._let_go()
+        self._drop_reference()
         if self._status is not None:
             self.source, self.nbytes = status.source, self._nbytes
             if status.count != self._nbytes:  # short, or too large for an MPI-3 count
@@ -106,19 +106,21 @@ class Transfer:
         if died is None:  # a receive from any rank continues with the other ranks
             return False
         self.active = False
-        self._let_go()
+        self._drop_reference()
         self._error = self.failed(str(error), died)
         self._error.__cause__ = error
         return True
 
-    def look(self, whole: dict[tuple[int, int], Any], fault: Callable[[int], RuntimeError]) -> bool:
+    def check_after_failure(
+        self, whole: dict[tuple[int, int], Any], fault: Callable[[int], RuntimeError]
+    ) -> bool:
         """Whether it has completed, after a call over many requests failed for some of them.
 
         MPI keeps no status of requests that completed in that call. `whole` has the statuses of the
         messages received in it, by (source, tag). Any other completed receive failed by the fault
         of its peer.
         """
-        status = running().Status()
+        status = initialized_mpi().Status()
         try:
             if not self.request.Test(status):
                 return False
@@ -133,7 +135,7 @@ class Transfer:
             return self._fails(fault(peer))
         return True
 
-    def watched_by(self, watch: Watch, token: Any) -> None:
+    def watched_by(self, watch: CompletionQueue, token: Any) -> None:
         """Add it to `watch`."""
         watch.add(self, token)
 
@@ -156,14 +158,14 @@ class Transfer:
         return f"{kind} {preposition} rank {'any' if peer < 0 else peer}, tag {tag}"
 
 
-class PersistentChannel(Transfer):
+class PersistentChannel(MpiTransfer):
     """A persistent send or receive; a send counts its messages and bytes in `tally`."""
 
     __slots__ = ("_tally",)
 
     def __init__(
         self,
-        owner: Owner,
+        owner: TransferCommunicator,
         request: Any,
         array: Any,
         label: tuple[str, int, int],
@@ -174,10 +176,10 @@ class PersistentChannel(Transfer):
         super().__init__(owner, request, array, label, status)
         self.active, self._tally, self._nbytes, self._short = False, tally, array.nbytes, short
 
-    def _hold(self) -> None:
+    def _keep_alive(self) -> None:
         self._owner.channels.add(self)
 
-    def _let_go(self) -> None:  # the owner holds it until it is closed
+    def _drop_reference(self) -> None:  # the owner holds it until it is closed
         pass
 
     def start(self) -> None:
@@ -205,7 +207,7 @@ class PersistentChannel(Transfer):
             return
         self.cancel()
         try:
-            finish(self, timeout=PATIENCE_S)
+            wait_for_requests(self, timeout=PATIENCE_S)
         except StallError:
             raise self.failed("closed while in flight") from None
         self.request.Free()
@@ -213,7 +215,7 @@ class PersistentChannel(Transfer):
         self._owner.channels.discard(self)
 
 
-class PiecedChannel:
+class ChunkedChannel:
     """A large message within a node, sent in chunks; a receive has one chunk in flight at a time.
 
     Open MPI copies a whole message between processes of a node in one call of MPI_Test, whatever
@@ -258,7 +260,7 @@ class PiecedChannel:
                 return False
         return True
 
-    def watched_by(self, watch: Watch, token: Any) -> None:
+    def watched_by(self, watch: CompletionQueue, token: Any) -> None:
         """Add the chunk in flight to `watch`; more chunks may follow it."""
         watch.add(self._pieces[min(self._at, len(self._pieces) - 1)], token)
 
@@ -268,7 +270,7 @@ class PiecedChannel:
             piece.close()
 
 
-def pieces_of(array: np.ndarray) -> list[np.ndarray]:
+def chunks_of(array: np.ndarray) -> list[np.ndarray]:
     """The byte array cut into chunks of PIECE_BYTES."""
     return [array[at : at + PIECE_BYTES] for at in range(0, array.nbytes, PIECE_BYTES)]
 
@@ -279,7 +281,7 @@ class ProbedChannel:
     For an MPI whose receives from MPI_ANY_SOURCE miss messages that a probe finds.
     """
 
-    def __init__(self, owner: Owner, array: np.ndarray, tag: int) -> None:
+    def __init__(self, owner: TransferCommunicator, array: np.ndarray, tag: int) -> None:
         self._owner, self._array, self._tag = owner, array, tag
         self._receive: Request | None = None
         self._active, self.source, self.nbytes = False, ANY, array.nbytes
@@ -315,11 +317,11 @@ class ProbedChannel:
     def close(self) -> None:
         """Stop probing; a receive that has been started completes first."""
         if self._receive is not None:
-            finish(self._receive, timeout=PATIENCE_S)
+            wait_for_requests(self._receive, timeout=PATIENCE_S)
         self._receive, self._active = None, False
 
 
-class Failed:
+class FailedTransfer:
     """A transfer that failed when it was started."""
 
     active = False
@@ -331,12 +333,12 @@ class Failed:
         """Raise its error."""
         raise self._error
 
-    def watched_by(self, watch: Watch, token: Any) -> None:
+    def watched_by(self, watch: CompletionQueue, token: Any) -> None:
         """Add it to `watch` as completed."""
         watch.add(self, token)
 
 
-class Several:
+class RequestGroup:
     """Several requests as one."""
 
     def __init__(self, requests: Iterable[Request]) -> None:

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from hpcflow.comm.communicator import COLLECTIVE, Bucket, Communicator
-from hpcflow.comm.communicator_wrapper import Delegate
-from hpcflow.comm.polling_backoff import finish
+from hpcflow.comm.communicator_wrapper import CommunicatorWrapper
+from hpcflow.comm.polling_backoff import wait_for_requests
 from hpcflow.errors import CommError, DeviceError, MissingPackageError, StallError
 from hpcflow.platform.install_hints import install_hint
-from hpcflow.platform.rank_logging import logger, say_once, spans
+from hpcflow.platform.rank_logging import logger, rank_spans, say_once
 
 ID_BYTES = 128
 SET_UP_S = 300.0  # NCCL itself waits without limit for a missing rank
@@ -55,7 +55,7 @@ def _packages() -> tuple[Any, Any]:
     return cupy, nccl
 
 
-class NcclCommunicator(Delegate):
+class NcclCommunicator(CommunicatorWrapper):
     """Wraps `inner`; buckets are on the GPU `device` (None: the current one).
 
     Collective over `inner`. Two ranks on one GPU, or different versions of NCCL, raise a
@@ -73,7 +73,7 @@ class NcclCommunicator(Delegate):
         self.device = self.cupy.cuda.runtime.getDevice() if device is None else device
         self._failed = ""
         self.comm: Any = None
-        self._call_roll()
+        self._check_presence()
         self._check_gpus()
         with self.cupy.cuda.Device(self.device):
             self.stream = self.cupy.cuda.Stream(non_blocking=True)
@@ -91,7 +91,7 @@ class NcclCommunicator(Delegate):
             raise CommError(f"NCCL cannot add arrays of dtype {name}", rank=self.rank)
         return _NcclBucket(self, count, np.dtype(dtype))
 
-    def over(self, part: Communicator, ranks: Sequence[int]) -> Delegate:
+    def over_subset(self, part: Communicator, ranks: Sequence[int]) -> CommunicatorWrapper:
         """NCCL over a subset of the ranks, on the same GPU."""
         return NcclCommunicator(part, self.device, (self.cupy, self.nccl))
 
@@ -114,7 +114,7 @@ class NcclCommunicator(Delegate):
     def close(self) -> None:
         """Destroy the NCCL communicator; collective. If its sums do not end, it is aborted."""
         if self.comm is not None and not self._failed:
-            if self._is_quiet():
+            if self._sums_have_ended():
                 self.comm.destroy()
             else:
                 logger.warning("a sum on the GPU did not end in %.0f s: NCCL is aborted", CLOSE_S)
@@ -122,7 +122,7 @@ class NcclCommunicator(Delegate):
         self.comm = None
         super().close()
 
-    def _is_quiet(self) -> bool:
+    def _sums_have_ended(self) -> bool:
         """Whether all sums in flight end within CLOSE_S."""
         with self.cupy.cuda.Device(self.device):
             end = self.cupy.cuda.Event(disable_timing=True)
@@ -134,23 +134,24 @@ class NcclCommunicator(Delegate):
             time.sleep(0.001)
         return True
 
-    def _call_roll(self) -> None:
+    def _check_presence(self) -> None:
         """Check with a timeout that all ranks are present: rank 0 collects messages and answers.
 
         Errors: CommError, on each rank that is present, naming the missing ranks.
         """
-        came = self._hear_all() if self.rank == 0 else self._answer_to_roll()
+        came = self._collect_presence() if self.rank == 0 else self._presence_result()
         if not came.all():
             there, missing = (np.flatnonzero(came == n).tolist() for n in (1, 0))
             hosts = ", ".join(sorted({self.hosts[rank] for rank in missing}))
             raise CommError(
-                f"NCCL cannot start: {spans(missing)} on {hosts} did not come in {SET_UP_S:.0f} s; "
-                f"{spans(there)} did",
+                f"NCCL cannot start: {rank_spans(missing)} on {hosts} did not come in "
+                f"{SET_UP_S:.0f} s; "
+                f"{rank_spans(there)} did",
                 rank=self.rank,
                 hint="see what those ranks do or say; HPCFLOW_COMM=mpi sums on the hosts",
             )
 
-    def _answer_to_roll(self) -> np.ndarray:
+    def _presence_result(self) -> np.ndarray:
         """For each rank whether it is present, as rank 0 sends it.
 
         Without an answer only rank 0 counts as missing.
@@ -159,12 +160,14 @@ class NcclCommunicator(Delegate):
         word = self.inner.send(np.ones(1, np.int8), 0, ROLL_TAG)
         said = self.inner.recv(came, 0, ROLL_TAG)
         try:
-            finish(word, said, timeout=SET_UP_S + ANSWER_S, what="the start of NCCL", peer=0)
+            wait_for_requests(
+                word, said, timeout=SET_UP_S + ANSWER_S, what="the start of NCCL", peer=0
+            )
         except StallError:
             return np.array([rank > 0 for rank in range(self.size)], np.int8)
         return came
 
-    def _hear_all(self) -> np.ndarray:
+    def _collect_presence(self) -> np.ndarray:
         """On rank 0: collect who is present, send the result to those ranks, and return it."""
         words = [np.zeros(1, np.int8) for _ in range(self.size)]
         left = {r: self.inner.recv(words[r], r, ROLL_TAG) for r in range(1, self.size)}
@@ -175,7 +178,7 @@ class NcclCommunicator(Delegate):
         came = np.array([rank not in left for rank in range(self.size)], np.int8)
         sends = [self.inner.send(came, int(r), ROLL_TAG) for r in np.flatnonzero(came) if r]
         with contextlib.suppress(StallError):  # a later step detects a rank that is gone
-            finish(*sends, timeout=ANSWER_S, what="the start of NCCL")
+            wait_for_requests(*sends, timeout=ANSWER_S, what="the start of NCCL")
         return came
 
     def _check_gpus(self) -> None:
@@ -203,8 +206,8 @@ class NcclCommunicator(Delegate):
         name = np.zeros(ID_BYTES, np.int8)
         if self.rank == 0:
             name[:] = self.nccl.get_unique_id()
-        finish(self.inner.broadcast(name, 0), timeout=SET_UP_S, what="setting up NCCL")
-        finish(self.inner.barrier(), timeout=SET_UP_S, what="setting up NCCL")
+        wait_for_requests(self.inner.broadcast(name, 0), timeout=SET_UP_S, what="setting up NCCL")
+        wait_for_requests(self.inner.barrier(), timeout=SET_UP_S, what="setting up NCCL")
         box: list[Any] = []
 
         def enter() -> None:
@@ -222,7 +225,8 @@ class NcclCommunicator(Delegate):
             hosts = ", ".join(sorted(set(self.hosts)))
             why = f"failed: {box[0]}" if box else f"has not ended in {SET_UP_S:.0f} s"
             raise CommError(
-                f"NCCL's own start {why}; all of {spans(range(self.size))} came to it, on {hosts}",
+                f"NCCL's own start {why}; all of {rank_spans(range(self.size))} came to it, on "
+                f"{hosts}",
                 rank=self.rank,
                 hint=f"{DEBUG}; NCCL_SOCKET_IFNAME names the network",
             )

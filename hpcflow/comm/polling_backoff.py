@@ -14,7 +14,7 @@ import numpy as np
 
 from hpcflow.comm.communicator import Communicator, Request
 from hpcflow.errors import StallError
-from hpcflow.monitoring.wait_ledger import ANY, CALL, REQUEST, Ledger
+from hpcflow.monitoring.wait_ledger import ANY, CALL, REQUEST, WaitLedger
 
 SPIN_S = 0.025  # spin time on a dedicated core
 CROWDED_SPIN_S = 0.0005
@@ -24,7 +24,7 @@ MOST_CORES = 8192  # of a Linux kernel
 CORES_TAG = 0  # used before the job has assigned tags
 LAZY, LAZIEST_SLEEP_S = 0.01, 4e-3  # longest sleep: this share of the time waited
 
-ledger: Ledger | None = None  # of this process, if it is a rank: records long waits
+ledger: WaitLedger | None = None  # of this process, if it is a rank: records long waits
 
 
 class Backoff:
@@ -43,7 +43,7 @@ class Backoff:
     ) -> None:
         self._crowded = crowded
         self._spin_s = CROWDED_SPIN_S if crowded else SPIN_S
-        self._sleep = _sleeper(wake)
+        self._sleep = _sleep_function(wake)
         self._let_go = select.poll().poll
         self._polls = 0
         self._since = 0.0
@@ -71,7 +71,7 @@ class Backoff:
             os.sched_yield()
 
 
-def _sleeper(
+def _sleep_function(
     wake: threading.Event | threading.Condition | None,
 ) -> Callable[[float], object]:
     if wake is None:
@@ -86,7 +86,7 @@ def _sleeper(
     return sleep
 
 
-def finish(
+def wait_for_requests(
     *requests: Request, timeout: float | None = None, what: str = "a request", peer: int = ANY
 ) -> None:
     """Wait with back-off until all `requests` are done; StallError after `timeout` seconds.
@@ -109,7 +109,7 @@ def finish(
 
 
 @contextlib.contextmanager
-def calling(what: str) -> Iterator[None]:
+def ledger_entry(what: str) -> Iterator[None]:
     """Context manager around a blocking library call, entered in the ledger as `what`.
 
     All ranks that make the call together use the same name.
@@ -139,10 +139,12 @@ def crowded_hosts(comm: Communicator) -> frozenset[str]:
     if comm.rank == first:
         told = np.zeros((len(others), MOST_CORES // 8), np.uint8)
         came = [comm.recv(row, r, CORES_TAG) for row, r in zip(told, others, strict=True)]
-        finish(*came, what="the cores of this host's ranks")
+        wait_for_requests(*came, what="the cores of this host's ranks")
         cores = np.bitwise_or.reduce(told, initial=0) | np.packbits(mine)
         flags[hosts.index(host)] = np.unpackbits(cores).sum() < 1 + len(others)
     else:
-        finish(comm.send(np.packbits(mine), first, CORES_TAG), what="the first rank of this host")
-    finish(comm.all_reduce(flags, "max"), what="which hosts have fewer cores than ranks")
+        wait_for_requests(
+            comm.send(np.packbits(mine), first, CORES_TAG), what="the first rank of this host"
+        )
+    wait_for_requests(comm.all_reduce(flags, "max"), what="which hosts have fewer cores than ranks")
     return frozenset(itertools.compress(hosts, flags))

@@ -31,11 +31,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from hpcflow.comm.communicator import COLLECTIVE, Bucket, Communicator, Traffic
-from hpcflow.comm.communicator_wrapper import Delegate
-from hpcflow.comm.contiguous_buffers import read_only, share
-from hpcflow.comm.mpi_communicator import MpiCommunicator, Window
-from hpcflow.comm.polling_backoff import finish
+from hpcflow.comm.communicator import COLLECTIVE, Bucket, Communicator, TrafficCounter
+from hpcflow.comm.communicator_wrapper import CommunicatorWrapper
+from hpcflow.comm.contiguous_buffers import chunk_of, read_only
+from hpcflow.comm.mpi_communicator import MpiCommunicator, SharedMemoryWindow
+from hpcflow.comm.polling_backoff import wait_for_requests
 from hpcflow.errors import CommError
 from hpcflow.platform.rank_logging import say_once
 
@@ -44,7 +44,7 @@ TURN_S = 0.5e-3  # time of work in one call of test()
 SMALL_BYTES = 8 * 1024  # up to this size MPI is as fast and needs no mapping
 PAGE = 4096
 SHARED_MEMORY = "/dev/shm"
-SPARE = 0.95  # largest share of the free shared memory to use
+MAX_MEMORY_SHARE = 0.95  # largest share of the free shared memory to use
 
 
 def free_bytes() -> int:
@@ -53,7 +53,7 @@ def free_bytes() -> int:
     return state.f_bavail * state.f_frsize
 
 
-class SharedCommunicator(Delegate):
+class SharedCommunicator(CommunicatorWrapper):
     """Wraps MPI; buckets of ranks on one node are summed in a shared window.
 
     `node_of` maps a rank to a node, to test several nodes on one; it must not join ranks that share
@@ -71,8 +71,8 @@ class SharedCommunicator(Delegate):
         sizes = collections.Counter(nodes)
         self.node_count, self.lanes = len(sizes), min(sizes.values())
         self._worthwhile = max(sizes.values()) > 1
-        self.local = _part(inner, numbers[nodes[inner.rank]])
-        self.local.traffic = Traffic()  # barrier messages are not counted as user traffic
+        self.local = _split_comm(inner, numbers[nodes[inner.rank]])
+        self.local.traffic = TrafficCounter()  # barrier messages are not counted as user traffic
         in_lane = self.node_count > 1 and self.local.rank < self.lanes
         self.lane = inner.split_by(self.local.rank if in_lane else -1, inner.rank)
         self._tags = itertools.count()
@@ -87,8 +87,8 @@ class SharedCommunicator(Delegate):
         if not self._worthwhile or nbytes <= SMALL_BYTES:
             return self.inner.bucket(count, dtype)
         need = (self.local.size + 1) * (nbytes + PAGE)
-        fits = np.array([need <= SPARE * free_bytes()], np.int32)
-        finish(self.inner.all_reduce(fits, "min"))
+        fits = np.array([need <= MAX_MEMORY_SHARE * free_bytes()], np.int32)
+        wait_for_requests(self.inner.all_reduce(fits, "min"))
         if not fits[0]:
             say_once(
                 f"shared memory ({SHARED_MEMORY}) has no room for more buckets on some node: "
@@ -101,7 +101,7 @@ class SharedCommunicator(Delegate):
         self.buckets.append(_SharedBucket(self, count, dtype, tag))
         return self.buckets[-1]
 
-    def over(self, part: Communicator, ranks: Sequence[int]) -> Delegate:
+    def over_subset(self, part: Communicator, ranks: Sequence[int]) -> CommunicatorWrapper:
         """Shared-memory buckets over a subset of the ranks."""
         assert isinstance(part, MpiCommunicator)
         node_of = self._node_of
@@ -130,7 +130,7 @@ class SharedCommunicator(Delegate):
                 self._active.remove(bucket)
 
 
-class _Meeting:
+class _DisseminationBarrier:
     """A dissemination barrier: zero-byte messages in log2(n) rounds, under its own tag.
 
     Ranks finish started buckets in any order. MPI's barriers match in the order of calls, so they
@@ -169,20 +169,20 @@ class _SharedBucket:
         self._comm, local = comm, comm.local
         nbytes = count * dtype.itemsize
         padded = -(-nbytes // PAGE) * PAGE
-        self._window = Window(local, padded * (2 if local.rank == 0 else 1))
+        self._window = SharedMemoryWindow(local, padded * (2 if local.rank == 0 else 1))
         segments = self._window.segments
         self._inputs = [segment[:nbytes].view(dtype) for segment in segments]
         self._sum = segments[0][padded : padded + nbytes].view(dtype)
         unit = max(1, PAGE // dtype.itemsize)
         adds = local.rank < comm.lanes  # on every node as many ranks add as the smallest node has
-        self._share = share(count, comm.lanes, local.rank, unit) if adds else slice(0, 0)
-        self._meeting = _Meeting(local, tag)
+        self._share = chunk_of(count, comm.lanes, local.rank, unit) if adds else slice(0, 0)
+        self._meeting = _DisseminationBarrier(local, tag)
         self._steps: Iterator[None] | None = None
         self._end = 0.0
         self.input, self.output = self._inputs[local.rank], read_only(self._sum)
         self.input[:] = 0  # first touch by their writers, for NUMA locality ...
         self._sum[self._share] = 0
-        finish(local.barrier())  # ... and before the next bucket reads the free memory
+        wait_for_requests(local.barrier())  # ... and before the next bucket reads the free memory
 
     def start(self) -> None:
         if self._steps is not None:
@@ -257,7 +257,7 @@ class _SharedBucket:
             yield
 
 
-def _part(comm: MpiCommunicator, color: int) -> MpiCommunicator:
+def _split_comm(comm: MpiCommunicator, color: int) -> MpiCommunicator:
     part = comm.split_by(color, comm.rank)
     assert part is not None, "the color of a node is not negative"
     return part

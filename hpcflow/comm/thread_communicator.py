@@ -14,19 +14,26 @@ from hpcflow.comm.communicator import (
     Bucket,
     Channel,
     Communicator,
+    CompletionQueue,
     Request,
-    Traffic,
-    Watch,
+    TrafficCounter,
 )
-from hpcflow.comm.contiguous_buffers import as_bytes, check_rows, flat, read_only
-from hpcflow.comm.thread_mailbox import Delays, Group, Message, Round, Transfer, Watched
+from hpcflow.comm.contiguous_buffers import byte_view, check_rows, flat_view, read_only
+from hpcflow.comm.thread_mailbox import (
+    CollectiveCall,
+    MessageDelays,
+    ThreadCompletionQueue,
+    ThreadGroup,
+    ThreadMessage,
+    ThreadTransfer,
+)
 from hpcflow.errors import CommError, StallError
 
 EAGER_BYTES = 4096  # larger messages are copied from the sender's array at receive
 SET_UP_S = 60.0  # timeout of a blocking call
 
 
-def local_world(
+def thread_world(
     n: int, seed: int | None = None, max_delay: int = 8, eager_bytes: int = EAGER_BYTES
 ) -> list[LocalCommunicator]:
     """`n` communicators, one for each of `n` threads.
@@ -35,8 +42,8 @@ def local_world(
     `max_delay` times. The number depends only on the seed, the sender, the tag and the order of
     sending.
     """
-    group = Group(n, Delays(seed, max_delay), eager_bytes)
-    traffic = [Traffic() for _ in range(n)]
+    group = ThreadGroup(n, MessageDelays(seed, max_delay), eager_bytes)
+    traffic = [TrafficCounter() for _ in range(n)]
     return [LocalCommunicator(group, rank, traffic[rank], range(n)) for rank in range(n)]
 
 
@@ -44,7 +51,11 @@ class _Collective:
     """One rank's request of a collective: done some polls after the last rank has called it."""
 
     def __init__(
-        self, comm: LocalCommunicator, round_: Round, delay: int, take: Callable[[Any], None]
+        self,
+        comm: LocalCommunicator,
+        round_: CollectiveCall,
+        delay: int,
+        take: Callable[[Any], None],
     ) -> None:
         self._comm, self._round, self._delay, self._take = comm, round_, delay, take
         self._taken = False
@@ -65,12 +76,12 @@ class _Collective:
         return True
 
 
-class _Channel:
+class _ThreadChannel:
     """A persistent send or receive."""
 
-    def __init__(self, comm: LocalCommunicator, begin: Callable[[], Transfer]) -> None:
+    def __init__(self, comm: LocalCommunicator, begin: Callable[[], ThreadTransfer]) -> None:
         self._comm, self._begin = comm, begin
-        self._transfer: Transfer | None = None
+        self._transfer: ThreadTransfer | None = None
         self.source, self.nbytes = -1, 0
 
     def start(self) -> None:
@@ -91,7 +102,7 @@ class _Channel:
         self.source, self.nbytes, self._transfer = transfer.source, transfer.nbytes, None
         return True
 
-    def watched_by(self, watch: Watch, token: Any) -> None:
+    def watched_by(self, watch: CompletionQueue, token: Any) -> None:
         assert self._transfer is not None, "watched before it was started"
         watch.add(self._transfer, token)
 
@@ -136,33 +147,38 @@ class LocalCommunicator(Communicator):
     max_tag = 32767
 
     def __init__(
-        self, group: Group, rank: int, traffic: Traffic, top: Sequence[int], host: str = "local"
+        self,
+        group: ThreadGroup,
+        rank: int,
+        traffic: TrafficCounter,
+        top: Sequence[int],
+        host: str = "local",
     ) -> None:
         self._group, self._top = group, top
         self.rank, self.size, self.hosts = rank, group.size, (host,) * group.size
         self.traffic = traffic
         self._calls = itertools.count()
-        self.watch = Watched(group.lock, group.boxes[rank], self.poll)
+        self.watch = ThreadCompletionQueue(group.lock, group.boxes[rank], self.poll)
 
     def send(self, array: np.ndarray, dest: int, tag: int) -> Request:
         """Start sending `array`."""
-        return self._send(as_bytes(array), self._peer(dest), tag)
+        return self._send(byte_view(array), self._peer(dest), tag)
 
     def recv(self, array: np.ndarray, source: int, tag: int) -> Request:
         """Start receiving into `array`."""
-        return self._recv(as_bytes(array, writable=True), self._peer(source, any_too=True), tag)
+        return self._recv(byte_view(array, writable=True), self._peer(source, any_too=True), tag)
 
     def send_channel(self, array: np.ndarray, dest: int, tag: int) -> Channel:
         """A persistent send of `array`."""
-        data, dest = as_bytes(array), self._peer(dest)
-        return _Channel(self, lambda: self._send(data, dest, tag))
+        data, dest = byte_view(array), self._peer(dest)
+        return _ThreadChannel(self, lambda: self._send(data, dest, tag))
 
     def recv_channel(
         self, array: np.ndarray, source: int, tag: int, short: bool = False
     ) -> Channel:
         """A persistent receive into `array`."""
-        data, source = as_bytes(array, writable=True), self._peer(source, any_too=True)
-        return _Channel(self, lambda: self._recv(data, source, tag, short))
+        data, source = byte_view(array, writable=True), self._peer(source, any_too=True)
+        return _ThreadChannel(self, lambda: self._recv(data, source, tag, short))
 
     def probe(self, source: int, tag: int) -> tuple[int, int] | None:
         """(source, bytes) of a message that can be received, or None."""
@@ -180,7 +196,7 @@ class LocalCommunicator(Communicator):
 
     def all_reduce(self, array: np.ndarray, op: str = "sum") -> Request:
         """Allreduce `array` in place."""
-        data = flat(array)
+        data = flat_view(array)
         if op not in REDUCTIONS:
             raise CommError(f"a reduction by {op!r} is not one of {', '.join(REDUCTIONS)}")
 
@@ -196,7 +212,7 @@ class LocalCommunicator(Communicator):
 
     def broadcast(self, array: np.ndarray, root: int) -> Request:
         """Broadcast `root`'s array in place."""
-        data = as_bytes(array, writable=self.rank != root)
+        data = byte_view(array, writable=self.rank != root)
         if self.rank == root:
             self.traffic.add(COLLECTIVE, array.nbytes)
 
@@ -210,7 +226,7 @@ class LocalCommunicator(Communicator):
     def all_gather(self, array: np.ndarray, out: np.ndarray, rows: Sequence[int]) -> Request:
         """Concatenate the arrays of all ranks, in rank order, in `out` on every rank."""
         check_rows(array, out, rows, self.rank)
-        data, target = as_bytes(array), as_bytes(out, writable=True)
+        data, target = byte_view(array), byte_view(out, writable=True)
         self.traffic.add(COLLECTIVE, array.nbytes)
         label = f"gathers {list(rows)} rows of {out.dtype}{list(out.shape[1:])}"
 
@@ -240,7 +256,7 @@ class LocalCommunicator(Communicator):
         group = self._blocking(
             f"splits off {list(ranks)}",
             None,
-            lambda _: Group(len(ranks), mine.delays, mine.eager_bytes),
+            lambda _: ThreadGroup(len(ranks), mine.delays, mine.eager_bytes),
         )
         if self.rank not in ranks:
             return None
@@ -274,12 +290,12 @@ class LocalCommunicator(Communicator):
         with self._group.lock:
             self._group.boxes[self.rank].poll()
 
-    def _send(self, data: np.ndarray, dest: int, tag: int) -> Transfer:
+    def _send(self, data: np.ndarray, dest: int, tag: int) -> ThreadTransfer:
         self._check()
         self.traffic.add((self._top[dest], tag), data.nbytes)
-        group, transfer = self._group, Transfer(self, data, dest, tag)
+        group, transfer = self._group, ThreadTransfer(self, data, dest, tag)
         eager = data.nbytes <= group.eager_bytes
-        message = Message(
+        message = ThreadMessage(
             self.rank, tag, data.copy() if eager else data, None if eager else transfer
         )
         transfer.done = eager
@@ -289,14 +305,14 @@ class LocalCommunicator(Communicator):
             box.put(message, group.delays.draw("message", self.rank, dest, tag, number))
         return transfer
 
-    def _recv(self, data: np.ndarray, source: int, tag: int, short: bool = False) -> Transfer:
+    def _recv(self, data: np.ndarray, source: int, tag: int, short: bool = False) -> ThreadTransfer:
         self._check()
-        transfer = Transfer(self, data, source, tag, short)
+        transfer = ThreadTransfer(self, data, source, tag, short)
         with self._group.lock:
             self._group.boxes[self.rank].post(transfer)
         return transfer
 
-    def _withdraw(self, transfer: Transfer) -> None:
+    def _withdraw(self, transfer: ThreadTransfer) -> None:
         with self._group.lock:
             self._group.boxes[self.rank].withdraw(transfer)
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from hpcflow.comm.communicator import Communicator, Watch
+from hpcflow.comm.communicator import Communicator, CompletionQueue
 from hpcflow.errors import CommError
 
 ANY = Communicator.ANY
@@ -20,7 +20,7 @@ Key = tuple[int, int]  # the rank at the other end, and the tag
 One = TypeVar("One")
 
 
-class Owner(Protocol):
+class PollingCommunicator(Protocol):
     """The communicator of a transfer."""
 
     rank: int
@@ -30,7 +30,7 @@ class Owner(Protocol):
         ...
 
 
-class Delays:
+class MessageDelays:
     """The number of polls before each arrival, drawn by name, independent of thread timing."""
 
     def __init__(self, seed: int | None, most: int) -> None:
@@ -43,7 +43,7 @@ class Delays:
         return random.Random(repr((self._seed, *name))).randint(0, self._most)
 
 
-class Transfer:
+class ThreadTransfer:
     """One send or receive; the `Group` completes it."""
 
     __slots__ = (
@@ -52,12 +52,12 @@ class Transfer:
     )
 
     def __init__(
-        self, owner: Owner, data: np.ndarray, peer: int, tag: int, short: bool = False
+        self, owner: PollingCommunicator, data: np.ndarray, peer: int, tag: int, short: bool = False
     ) -> None:
         self.owner, self.data, self.peer, self.tag, self.short = owner, data, peer, tag, short
         self.done, self.error, self.source, self.nbytes = False, "", -1, 0
         self.number = 0  # its number among the receives of its rank
-        self.watch: Watched | None = None  # notified on completion
+        self.watch: ThreadCompletionQueue | None = None  # notified on completion
 
     def finish(self) -> None:
         """Mark it as completed; the caller holds the group's lock."""
@@ -65,7 +65,7 @@ class Transfer:
         if self.watch is not None:
             self.watch.over(self)
 
-    def watched_by(self, watch: Watch, token: Any) -> None:
+    def watched_by(self, watch: CompletionQueue, token: Any) -> None:
         """Add it to `watch`."""
         watch.add(self, token)
 
@@ -78,21 +78,22 @@ class Transfer:
         return self.done
 
 
-class Watched:
-    """The thread communicator's `Watch`: completed transfers and sent messages are recorded here.
+class ThreadCompletionQueue:
+    """The thread communicator's `CompletionQueue`: completed transfers and sent messages are
+    recorded here.
 
     All changes are made under the group's lock.
     """
 
     def __init__(self, lock: threading.Condition, box: Mailbox, poll: Callable[[], None]) -> None:
         self._lock, self._box, self._poll = lock, box, poll
-        self._waiting: dict[Transfer, Any] = {}  # -> token
-        self._expected: dict[Key, tuple[Callable[[int], Transfer], Any]] = {}
+        self._waiting: dict[ThreadTransfer, Any] = {}  # -> token
+        self._expected: dict[Key, tuple[Callable[[int], ThreadTransfer], Any]] = {}
         self._done: collections.deque[Any] = collections.deque()
         self._there: collections.deque[Key] = collections.deque()  # arrived, expected
         box.arrives = self._arrives
 
-    def add(self, transfer: Transfer, token: Any) -> None:
+    def add(self, transfer: ThreadTransfer, token: Any) -> None:
         """Watch a transfer."""
         with self._lock:
             if transfer.done:
@@ -100,7 +101,9 @@ class Watched:
             else:
                 self._waiting[transfer], transfer.watch = token, self
 
-    def expect(self, source: int, tag: int, receive: Callable[[int], Transfer], token: Any) -> None:
+    def expect(
+        self, source: int, tag: int, receive: Callable[[int], ThreadTransfer], token: Any
+    ) -> None:
         """When a matching message is available, start its receive by `receive(bytes)`; watch it."""
         with self._lock:
             self._expected[source, tag] = receive, token
@@ -111,7 +114,7 @@ class Watched:
         if key in self._expected:
             self._there.append(key)
 
-    def over(self, transfer: Transfer) -> None:
+    def over(self, transfer: ThreadTransfer) -> None:
         """Record that a transfer has completed."""
         if transfer in self._waiting:
             self._done.append(self._waiting.pop(transfer))
@@ -133,7 +136,7 @@ class Watched:
             expected = [token for _, token in self._expected.values()]
             return [*self._done, *self._waiting.values(), *expected]
 
-    def drop(self, gone: Callable[[Any], bool]) -> None:
+    def drop_tokens(self, gone: Callable[[Any], bool]) -> None:
         """Remove the tokens for which `gone` is true."""
         with self._lock:
             self._waiting = {t: token for t, token in self._waiting.items() if not gone(token)}
@@ -146,12 +149,14 @@ class Watched:
         return len(self._waiting) + len(self._expected) + len(self._done)
 
 
-class Message:
+class ThreadMessage:
     """A message in flight: a copy of its bytes, or the send whose array still holds them."""
 
     __slots__ = ("data", "number", "sender", "source", "tag")
 
-    def __init__(self, source: int, tag: int, data: np.ndarray, sender: Transfer | None) -> None:
+    def __init__(
+        self, source: int, tag: int, data: np.ndarray, sender: ThreadTransfer | None
+    ) -> None:
         self.source, self.tag, self.data, self.sender = source, tag, data, sender
         self.number = 0  # its number among the messages of its rank
 
@@ -164,16 +169,23 @@ class Mailbox:
 
     def __init__(self) -> None:
         self.polls = 0
-        self.posted: dict[Key, collections.deque[Transfer]] = {}  # includes receives from any rank
-        self.arrived: dict[Key, collections.deque[Message]] = {}
-        self.delayed: list[tuple[int, int, Message]] = []  # a heap: (due poll, number, message)
+        self.posted: dict[
+            Key, collections.deque[ThreadTransfer]
+        ] = {}  # includes receives from any rank
+        self.arrived: dict[Key, collections.deque[ThreadMessage]] = {}
+        self.delayed: list[
+            tuple[int, int, ThreadMessage]
+        ] = []  # a heap: (due poll, number, message)
         self.count: collections.Counter[Key] = collections.Counter()
-        self.arrives: Callable[[Key], None] = _unheard  # called for a message without receive
-        self._from_any: dict[int, collections.OrderedDict[int, Message]] = {}  # arrived, by tag
+        # called for a message without receive
+        self.arrives: Callable[[Key], None] = _ignore_arrival
+        self._from_any: dict[
+            int, collections.OrderedDict[int, ThreadMessage]
+        ] = {}  # arrived, by tag
         self._due: dict[Key, int] = {}  # poll at which the last delayed message is due
         self._numbers = itertools.count()
 
-    def put(self, message: Message, delay: int) -> None:
+    def put(self, message: ThreadMessage, delay: int) -> None:
         """Deliver a message after `delay` polls, in order for each (sender, tag)."""
         key = message.source, message.tag
         due = max(self.polls + delay, self._due.get(key, 0))
@@ -183,24 +195,24 @@ class Mailbox:
         else:
             self._arrive(message)
 
-    def post(self, receive: Transfer) -> None:
+    def post(self, receive: ThreadTransfer) -> None:
         """Match a new receive with the first message that fits, or queue it."""
         message = self.probe(receive.peer, receive.tag)
         if message is None:
             receive.number = next(self._numbers)
-            _line(self.posted, (receive.peer, receive.tag)).append(receive)
+            _queue_for(self.posted, (receive.peer, receive.tag)).append(receive)
             return
         self.arrived[message.source, message.tag].popleft()
         del self._from_any[message.tag][message.number]
         _deliver(message, receive)
 
-    def withdraw(self, receive: Transfer) -> None:
+    def withdraw(self, receive: ThreadTransfer) -> None:
         """Withdraw a receive that no message has matched."""
         line = self.posted.get((receive.peer, receive.tag))
         if line and receive in line:
             line.remove(receive)
 
-    def probe(self, source: int, tag: int) -> Message | None:
+    def probe(self, source: int, tag: int) -> ThreadMessage | None:
         """The first message that a receive would match."""
         if source == ANY:
             return next(iter(self._from_any.get(tag, {}).values()), None)
@@ -213,35 +225,35 @@ class Mailbox:
         while self.delayed and self.delayed[0][0] <= self.polls:
             self._arrive(heapq.heappop(self.delayed)[2])
 
-    def _arrive(self, message: Message) -> None:
+    def _arrive(self, message: ThreadMessage) -> None:
         key = message.source, message.tag
         lines = (self.posted.get(key), self.posted.get((ANY, message.tag)))
-        first = min((line for line in lines if line), key=_asked, default=None)
+        first = min((line for line in lines if line), key=_requested, default=None)
         if first is not None:
             _deliver(message, first.popleft())
             return
         message.number = next(self._numbers)
-        _line(self.arrived, key).append(message)
+        _queue_for(self.arrived, key).append(message)
         self._from_any.setdefault(message.tag, collections.OrderedDict())[message.number] = message
         self.arrives(key)
 
 
-def _unheard(key: Key) -> None:
+def _ignore_arrival(key: Key) -> None:
     """Default of `Mailbox.arrives`: does nothing."""
 
 
-def _line(lines: dict[Key, collections.deque[One]], key: Key) -> collections.deque[One]:
+def _queue_for(lines: dict[Key, collections.deque[One]], key: Key) -> collections.deque[One]:
     line = lines.get(key)
     if line is None:
         line = lines[key] = collections.deque()
     return line
 
 
-def _asked(line: collections.deque[Transfer]) -> int:
+def _requested(line: collections.deque[ThreadTransfer]) -> int:
     return line[0].number
 
 
-def _deliver(message: Message, receive: Transfer) -> None:
+def _deliver(message: ThreadMessage, receive: ThreadTransfer) -> None:
     got, room = message.data.nbytes, receive.data.nbytes
     if got == room or (receive.short and got < room):
         receive.data[:got] = message.data
@@ -256,7 +268,7 @@ def _deliver(message: Message, receive: Transfer) -> None:
         message.sender.finish()
 
 
-class Round:
+class CollectiveCall:
     """One collective call: the inputs by rank, and the result once all ranks have called it."""
 
     def __init__(self) -> None:
@@ -266,19 +278,21 @@ class Round:
         self.done = False
 
 
-class Group:
+class ThreadGroup:
     """Shared state of the ranks of one communicator; `lock` guards all of it."""
 
-    def __init__(self, size: int, delays: Delays, eager_bytes: int) -> None:
+    def __init__(self, size: int, delays: MessageDelays, eager_bytes: int) -> None:
         self.size, self.delays, self.eager_bytes = size, delays, eager_bytes
         self.lock = threading.Condition()
         self.boxes = [Mailbox() for _ in range(size)]
-        self.rounds: collections.defaultdict[object, Round] = collections.defaultdict(Round)
+        self.rounds: collections.defaultdict[object, CollectiveCall] = collections.defaultdict(
+            CollectiveCall
+        )
         self.aborted: int | None = None
 
     def bring(
         self, key: object, rank: int, label: str, what: Any, combine: Callable[[list], Any]
-    ) -> Round:
+    ) -> CollectiveCall:
         """Add one rank's input to a collective; the last call combines all inputs in rank order."""
         with self.lock:
             round_ = self.rounds[key]

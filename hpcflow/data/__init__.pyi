@@ -10,8 +10,8 @@ from hpcflow.data.dataset_iterator import Iterator as Iterator
 from hpcflow.data.dataset_iterator import get_output_classes as get_output_classes
 from hpcflow.data.dataset_iterator import get_output_shapes as get_output_shapes
 from hpcflow.data.dataset_iterator import get_output_types as get_output_types
-from hpcflow.data.dataset_iterator import initializable as make_initializable_iterator
-from hpcflow.data.dataset_iterator import one_shot as make_one_shot_iterator
+from hpcflow.data.dataset_iterator import initializable_iterator as make_initializable_iterator
+from hpcflow.data.dataset_iterator import one_shot_iterator as make_one_shot_iterator
 from hpcflow.data.dataset_options import Options as Options
 from hpcflow.data.dataset_sources import text_lines as TextLineDataset
 from hpcflow.data.epoch_shuffle import Blocks as Blocks

@@ -34,7 +34,7 @@ class Source(Protocol):
         """Release the files; `open` reopens them."""
 
 
-class InMemory:
+class ArraySource:
     """An array in memory, or mapped from a file."""
 
     name = "an array"
@@ -62,7 +62,7 @@ class InMemory:
         return self.array[numbers]
 
 
-class Items:
+class ItemReader:
     """An object with `__len__` and `__getitem__` whose items are rows, or tuples of `fields` rows.
 
     The prefetch threads read the items one by one.
@@ -72,9 +72,9 @@ class Items:
         self._items, self._fields = items, fields
         self._last = threading.local()  # the last samples: their fields are read one by one
 
-    def fields(self) -> list[Field]:
+    def fields(self) -> list[ItemField]:
         """A source for each field, or one for the items themselves."""
-        return [Field(self, number) for number in range(self._fields or 1)]
+        return [ItemField(self, number) for number in range(self._fields or 1)]
 
     def __len__(self) -> int:
         return len(self._items)
@@ -84,7 +84,7 @@ class Items:
 
         Errors: DataError that names it.
         """
-        what = f"item {number} of {_told(self._items)}"
+        what = f"item {number} of {_value_text(self._items)}"
         try:
             found = self._items[number]
         except Exception as error:
@@ -110,22 +110,22 @@ class Items:
                 columns = [np.stack(column) for column in zip(*rows, strict=True)]
             except ValueError as error:
                 raise DataError(
-                    f"items of {_told(self._items)} differ in shape: {error}",
+                    f"items of {_value_text(self._items)} differ in shape: {error}",
                     hint="pad them to the same shape",
                 ) from error
             last = self._last.asked = (numbers, columns)
         return last[1]
 
 
-class Field:
+class ItemField:
     """One field of the items of an object."""
 
     dtype: np.dtype
     row_shape: Shape
 
-    def __init__(self, items: Items, number: int) -> None:
+    def __init__(self, items: ItemReader, number: int) -> None:
         self._items, self._number = items, number
-        self.name = _told(items._items)
+        self.name = _value_text(items._items)
 
     def __len__(self) -> int:
         return len(self._items)
@@ -151,7 +151,7 @@ class Field:
 def sources_of(value: Any, fields: int | None) -> list[Source]:
     """`value` as one source, or as one source for each of the `fields` of its items."""
     if fields is not None:
-        return list(Items(value, fields).fields())
+        return list(ItemReader(value, fields).fields())
     if all(hasattr(value, name) for name in ("open", "rows", "close")):
         return [value]
     if type(value).__module__.startswith("h5py."):
@@ -161,8 +161,8 @@ def sources_of(value: Any, fields: int | None) -> list[Source]:
     has_items = hasattr(value, "__getitem__") and hasattr(value, "__len__")
     is_stored = hasattr(value, "chunks")  # arrays on disk as those of Zarr: larger than memory
     is_array = isinstance(value, (list, tuple)) or (hasattr(value, "__array__") and not is_stored)
-    return [InMemory(value)] if is_array or not has_items else list(Items(value).fields())
+    return [ArraySource(value)] if is_array or not has_items else list(ItemReader(value).fields())
 
 
-def _told(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return f"a {type(value).__name__}"

@@ -12,17 +12,17 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from hpcflow.data.fork_guard import forbid_forks
-from hpcflow.data.global_batch_sharding import Share, cuts
+from hpcflow.data.global_batch_sharding import BatchShare, split_points
 from hpcflow.data.placeholder_checks import check_fits, check_key, check_may_vary
-from hpcflow.data.prefetch_threads import Ahead
-from hpcflow.data.speed_weighted_sharding import Balance
+from hpcflow.data.prefetch_threads import PrefetchThreads
+from hpcflow.data.speed_weighted_sharding import SpeedBalance
 from hpcflow.errors import DataError, HpcflowError, ShapeError
 from hpcflow.graph.graph import Graph, Tensor
 from hpcflow.ops.replicas.replica_ops import replica_share
 from hpcflow.platform.rank_logging import say_once
-from hpcflow.runtime.failure.shard_reassignment import Line, Lines, Place
-from hpcflow.runtime.job.rank_context import Context
-from hpcflow.runtime.step.feed_and_fetch import as_read, cast
+from hpcflow.runtime.failure.shard_reassignment import DataShard, Place, ShardAssignment
+from hpcflow.runtime.job.rank_context import RankContext
+from hpcflow.runtime.step.feed_and_fetch import cast, read_feed
 
 Portion = TypeVar("Portion")
 Columns = Mapping[Tensor, np.ndarray]
@@ -36,7 +36,7 @@ class Batch(dict[Tensor, np.ndarray]):
     0. `source` is the dataset that it comes from.
     """
 
-    def __init__(self, feeds: Columns, epoch: int, share: Share, source: Any = None) -> None:
+    def __init__(self, feeds: Columns, epoch: int, share: BatchShare, source: Any = None) -> None:
         super().__init__(feeds)
         self.indices, self.size = share.indices, len(share.indices)
         self.joined_size, self.epoch, self.step = share.joined_size, epoch, share.step
@@ -71,18 +71,22 @@ class Batch(dict[Tensor, np.ndarray]):
 
 
 Map = Callable[[Batch], Columns]
-Stand = Place | None | Sequence[Place | None]  # of a worker, or of each part of a dead one's share
-Held = Mapping[int, tuple[Line, Place]]  # a worker's lines by number, with their last places
+WorkerPosition = (
+    Place | None | Sequence[Place | None]
+)  # of a worker, or of each part of a dead one's share
+HeldShards = Mapping[
+    int, tuple[DataShard, Place]
+]  # a worker's lines by number, with their last places
 
 
-class Heirs(Protocol):
+class DeadWorkerShards(Protocol):
     """A training session's data about dead workers (`train/dead_worker_data.py`)."""
 
     def deaths(self, dataset: Any) -> int:
         """The number of deaths that count for the sharding of `dataset`."""
         ...
 
-    def lines(self, dataset: Any) -> Lines:
+    def lines(self, dataset: Any) -> ShardAssignment:
         """The assignment of lines of `dataset` to workers."""
         ...
 
@@ -91,16 +95,19 @@ class Heirs(Protocol):
         ...
 
 
-class Feeding:
+class ShardedBatches:
     """A worker's batches: sharded, mapped, weighted, prefetched.
 
     `input_wait_seconds` is the time that the consumer of batches has waited for them.
     """
 
     readers = 1  # prefetch threads
-    heirs: Heirs | None = None  # of the training session, with --survive and parameter servers
+    # of the training session, with --survive and parameter servers
+    heirs: DeadWorkerShards | None = None
 
-    def __init__(self, keys: Iterable[Any], batch: int, map: Map | None, context: Context) -> None:
+    def __init__(
+        self, keys: Iterable[Any], batch: int, map: Map | None, context: RankContext
+    ) -> None:
         self.context, self.batch = context, batch
         self.replica, self.replicas = context.replica, context.roles.replicas
         self.input_wait_seconds = 0.0
@@ -111,10 +118,10 @@ class Feeding:
             check_key(key)
         self._share: Tensor | None = None
         if context.cluster.mode != "single" and self._keys:
-            self._share = _share_of(self._keys[0].graph)
-        self._balance: Balance | None = None
-        self._numbered: dict[int, int] = {}  # epoch -> the number of its step 0, see `Balance`
-        self._reading: weakref.WeakSet[Ahead[Any, Any]] = weakref.WeakSet()
+            self._share = _share_tensor(self._keys[0].graph)
+        self._balance: SpeedBalance | None = None
+        self._numbered: dict[int, int] = {}  # epoch -> the number of its step 0, see `SpeedBalance`
+        self._reading: weakref.WeakSet[PrefetchThreads[Any, Any]] = weakref.WeakSet()
         self._finished: set[int] = set()  # the lines of this worker when it last reached the end
         self._last: Batch | None = None  # the last batch that was taken
         self.dealing = 0  # number of times that the workers have become fewer
@@ -131,7 +138,7 @@ class Feeding:
         return self.context.cluster.joins or self.dealing > 0
 
     @property
-    def balance(self) -> Balance | None:
+    def balance(self) -> SpeedBalance | None:
         """The sharding by speed; None without `balance`, or if workers do not run equal steps."""
         return self._balance if self.context.cluster.in_step else None
 
@@ -145,7 +152,7 @@ class Feeding:
         """The number of samples of a full global batch for each worker."""
         if self.balance is not None:
             return self.balance.shares
-        return np.diff(cuts(self._full(), self.replicas)).tolist()
+        return np.diff(split_points(self._full(), self.replicas)).tolist()
 
     def _full(self) -> int:
         """The size of a global batch that is not the last of an epoch."""
@@ -157,7 +164,7 @@ class Feeding:
         Errors: HpcflowError if that is not possible.
         """
         context = self.context
-        if self._may_inherit:
+        if self._can_reassign:
             raise HpcflowError(
                 "balance=True does not work with survive=1 and parameter servers: shares by speed "
                 "are not reassigned when a worker dies",
@@ -179,7 +186,7 @@ class Feeding:
             )
         check_may_vary(self._keys)
         if self.replicas > 1:
-            self._balance = Balance(self.replicas, self._full(), lead, context.rank)
+            self._balance = SpeedBalance(self.replicas, self._full(), lead, context.rank)
 
     def _numbers(self) -> Iterator[int]:
         """The numbers of the next batches; equal on all workers that run equal steps."""
@@ -193,7 +200,7 @@ class Feeding:
             say_once(f"balance=True has no effect {why}")
         return itertools.count(self._balance.taken)
 
-    def _told(self, samples: str) -> str:
+    def _log_shares(self, samples: str) -> str:
         most, least = max(self.shares), min(self.shares)
         each = f"{most}" if most == least else f"{least} or {most}"
         workers = f"each of {self.replicas} workers" if self.replicas > 1 else "one worker"
@@ -215,7 +222,7 @@ class Feeding:
         what: str,
     ) -> Iterator[Batch]:
         """The batches of all portions; with `ahead`, threads load them. Counts the wait time."""
-        reader = Ahead(portions, load, ahead, self.readers) if ahead else None
+        reader = PrefetchThreads(portions, load, ahead, self.readers) if ahead else None
         if reader is not None:
             self._reading.add(reader)
         try:
@@ -225,7 +232,7 @@ class Feeding:
                     portion = next(portions, None)
                     loaded = None if portion is None else load(portion)
                 else:
-                    loaded = reader.take(self.context.engine.ledger, what)
+                    loaded = reader.take(self.context.executor.ledger, what)
                 self.input_wait_seconds += time.perf_counter() - begun
                 if loaded is None:
                     return
@@ -233,13 +240,13 @@ class Feeding:
                 while loaded:  # release each batch once it is consumed
                     if self.balance is not None:
                         self.balance.taken += 1
-                    yield self._placed(loaded.pop())
+                    yield self._with_offset(loaded.pop())
         finally:
             if reader is not None:
                 reader.close()
 
     @property
-    def _may_inherit(self) -> bool:
+    def _can_reassign(self) -> bool:
         """Whether workers take over the samples of dead ones: --survive with parameter servers."""
         return self.context.settings.survive and self.context.cluster.mode == "ps"
 
@@ -249,14 +256,14 @@ class Feeding:
         self.dealing += 1
         if self._balance is not None:  # all workers restart with equal shares, without a message
             old = self._balance
-            self._balance = Balance(self.replicas, old.batch, old.lead, self.context.rank)
+            self._balance = SpeedBalance(self.replicas, old.batch, old.lead, self.context.rank)
             self._balance.taken = old.taken
 
     def deal_again(self, batch: Batch) -> Batch:
         """This worker's current share of the global batch that contains `batch`."""
         raise NotImplementedError
 
-    def _going_on(
+    def _reshard_after_deaths(
         self, begin: Callable[[Place, Iterator[int]], Iterator[Batch]]
     ) -> Iterator[Batch]:
         """The batches of `begin(...)` after the last one taken; sharded again after deaths.
@@ -269,17 +276,19 @@ class Feeding:
             batches = begin(last, itertools.count(start))
             for batch in batches:
                 last = batch.epoch, batch.step
-                self._took(batch.step)
+                self._batch_in_use(batch.step)
                 yield batch
                 if self.dealing != dealing:
                     is_over = False
                     break
             batches.close()  # type: ignore[attr-defined]
 
-    def _took(self, step: int) -> None:
+    def _batch_in_use(self, step: int) -> None:
         """Batch `step` is in use: earlier batches will not be sharded again."""
 
-    def _inheriting(self, begin: Callable[[Held], Iterator[Batch]], first: int) -> Iterator[Batch]:
+    def _reassigned_batches(
+        self, begin: Callable[[HeldShards], Iterator[Batch]], first: int
+    ) -> Iterator[Batch]:
         """The batches of `begin(...)` for this worker's lines from epoch `first` on.
 
         Lines of dead workers that it takes over are added. Their batches that others have trained
@@ -290,7 +299,11 @@ class Feeding:
         while True:
             heirs = self.heirs  # a session may begin after this call
             deaths = heirs.deaths(self) if heirs is not None else 0
-            lines = heirs.lines(self) if deaths and heirs is not None else Lines(self.replicas)
+            lines = (
+                heirs.lines(self)
+                if deaths and heirs is not None
+                else ShardAssignment(self.replicas)
+            )
             held = lines.of(self.replica)
             for number, line in held.items():
                 done = before if number in self._finished else lines.places.get(line, before)
@@ -307,7 +320,7 @@ class Feeding:
                     return
             batches.close()  # type: ignore[attr-defined]
 
-    def _placed(self, batch: Batch) -> Batch:
+    def _with_offset(self, batch: Batch) -> Batch:
         """The batch, with the offset of its samples if a random op of the graph needs it by now."""
         if self._is_synchronous and self._keys:
             for offset in self._keys[0].graph.get_collection("replica_offset"):
@@ -348,7 +361,7 @@ class Feeding:
 
     # -- from rows to feeds
 
-    def _batch(self, columns: Columns, epoch: int, share: Share) -> Batch:
+    def _batch(self, columns: Columns, epoch: int, share: BatchShare) -> Batch:
         batch = Batch(columns, epoch, share, self)
         if self._map is not None:
             batch = Batch(self._mapped(self._map, batch), epoch, share, self)
@@ -373,7 +386,7 @@ class Feeding:
             ) from error
         for key, value in found.items():
             check_key(key)
-            array = as_read(key, value)
+            array = read_feed(key, value)
             check_fits(key, f"what {where} made", array.dtype, array.shape)
             if len(array) != batch.size:
                 raise ShapeError(
@@ -386,7 +399,7 @@ class Feeding:
         return found
 
 
-def places(last: Sequence[Stand], before: Place) -> list[list[Place]]:
+def last_positions(last: Sequence[WorkerPosition], before: Place) -> list[list[Place]]:
     """The places of the parts of each worker's share; `before` for parts without a batch yet."""
     found = []
     for one in last:
@@ -400,7 +413,7 @@ def _samples(indices: np.ndarray) -> str:
     return f"samples {few}{', ...' if len(indices) > 3 else ''}"
 
 
-def _share_of(graph: Graph) -> Tensor | None:
+def _share_tensor(graph: Graph) -> Tensor | None:
     """The tensor fed with this replica's fraction; None if no operation can depend on it."""
     if graph.finalized and not graph.get_collection("replica_share"):
         return None

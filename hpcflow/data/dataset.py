@@ -9,16 +9,24 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.data.array_rows import InMemory, Source, sources_of
-from hpcflow.data.batch_iterator import Batch, Feeding, Held, Map, Place, Stand, places
-from hpcflow.data.epoch_shuffle import Blocks, Order, Shuffle, as_plain, ordered
+from hpcflow.data.array_rows import ArraySource, Source, sources_of
+from hpcflow.data.batch_iterator import (
+    Batch,
+    HeldShards,
+    Map,
+    Place,
+    ShardedBatches,
+    WorkerPosition,
+    last_positions,
+)
+from hpcflow.data.epoch_shuffle import Blocks, EpochOrder, Shuffle, epoch_order, shuffle_to_plain
 from hpcflow.data.global_batch_sharding import (
-    Cut,
+    BatchShare,
     Ranges,
-    Share,
-    cuts,
-    deal,
-    left_after,
+    SplitPoints,
+    remaining_ranges,
+    shard_epoch,
+    split_points,
     steps_per_epoch,
 )
 from hpcflow.data.placeholder_checks import (
@@ -26,24 +34,24 @@ from hpcflow.data.placeholder_checks import (
     check_fixed_sizes,
     check_key,
     common_length,
-    fit,
-    joined_batch,
+    fit_source,
+    global_batch_size,
 )
 from hpcflow.errors import HpcflowError
 from hpcflow.graph.graph import Tensor
-from hpcflow.platform.lazy_imports import LaterFunction
+from hpcflow.platform.lazy_imports import LazyStaticMethod
 from hpcflow.platform.rank_logging import say_once
-from hpcflow.runtime.job.job_membership import current
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.job_membership import current_context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.runtime.step.feed_and_fetch import cast
 
 MEMORY = 256 << 20
 STRETCH = 4 << 20  # bytes per read, unless blocks determine it
-FEW = 8  # largest number of batches per read if shares may change
-Dealt = tuple[int, Share]  # an epoch and a share of it
+MAX_BATCHES_PER_READ = 8  # largest number of batches per read if shares may change
+EpochShare = tuple[int, BatchShare]  # an epoch and a share of it
 
 
-class Dataset(Feeding):
+class Dataset(ShardedBatches):
     """Samples sharded over the workers as feeds of placeholders.
 
     `data` maps placeholders to arrays, `hf.data.hdf5(...)`, or any object with `__len__` and
@@ -71,12 +79,12 @@ class Dataset(Feeding):
     `epochs` then continue after the last batch whose step is in the checkpoint.
     """
 
-    from_tensors = LaterFunction("hpcflow.data.dataset_sources", "from_tensors")
-    from_tensor_slices = LaterFunction("hpcflow.data.dataset_sources", "from_tensor_slices")
-    from_generator = LaterFunction("hpcflow.data.dataset_sources", "from_generator")
-    list_files = LaterFunction("hpcflow.data.dataset_sources", "list_files")
-    range = LaterFunction("hpcflow.data.dataset_sources", "range_")
-    zip = LaterFunction("hpcflow.data.dataset_sources", "zip_")
+    from_tensors = LazyStaticMethod("hpcflow.data.dataset_sources", "from_tensors")
+    from_tensor_slices = LazyStaticMethod("hpcflow.data.dataset_sources", "from_tensor_slices")
+    from_generator = LazyStaticMethod("hpcflow.data.dataset_sources", "from_generator")
+    list_files = LazyStaticMethod("hpcflow.data.dataset_sources", "list_files")
+    range = LazyStaticMethod("hpcflow.data.dataset_sources", "range_")
+    zip = LazyStaticMethod("hpcflow.data.dataset_sources", "zip_")
 
     def __init__(
         self,
@@ -91,18 +99,18 @@ class Dataset(Feeding):
         readers: int = 1,
         memory: int = MEMORY,
         balance: bool = False,
-        context: Context | None = None,
+        context: RankContext | None = None,
     ) -> None:
-        context = context or current()
-        joined = joined_batch(batch, batch_per_rank, context.roles.replicas)
-        pairs = _pairs(data)
+        context = context or current_context()
+        joined = global_batch_size(batch, batch_per_rank, context.roles.replicas)
+        pairs = _placeholder_sources(data)
         super().__init__([key for key, _ in pairs], joined, map, context)
         self.seed, self.shuffle, self.memory = int(seed), shuffle, memory
         self._sources: dict[Tensor, Source] = dict(pairs)
         self._open()
-        weakref.finalize(self, _close, list(self._sources.values()))
+        weakref.finalize(self, _close_sources, list(self._sources.values()))
         self.samples = common_length({k.name: len(s) for k, s in self._sources.items()})
-        self._is_in_memory = all(isinstance(s, InMemory) for s in self._sources.values())
+        self._is_in_memory = all(isinstance(s, ArraySource) for s in self._sources.values())
         self.readers = int(readers)
         needs = 0 if self._is_in_memory and map is None else max(2, self.readers)
         self.read_ahead = needs if read_ahead is None else int(read_ahead)
@@ -122,7 +130,7 @@ class Dataset(Feeding):
             for key, source in self._sources.items():
                 source.open()
                 if self._map is None:
-                    fit(key, source)
+                    fit_source(key, source)
         except HpcflowError as error:
             error.rank = self.context.rank if error.rank is None else error.rank
             raise
@@ -145,12 +153,12 @@ class Dataset(Feeding):
                 say_once(
                     f"a worker's part of {self.shuffle} has {needed >> 20:,} MiB: with memory="
                     f"{self.memory >> 20} MiB blocks are read more than once; use memory="
-                    f"{needed * self._held >> 20:,} MiB, or smaller blocks"
+                    f"{needed * self._portions_held >> 20:,} MiB, or smaller blocks"
                 )
 
     def _check_sizes(self) -> None:
         last = self.samples - (self.steps_per_epoch - 1) * self.batch
-        given = {*self.shares, *np.diff(cuts(last, self.replicas)).tolist()}
+        given = {*self.shares, *np.diff(split_points(last, self.replicas)).tolist()}
         check_fixed_sizes(self._keys, given)
 
     @property
@@ -163,7 +171,9 @@ class Dataset(Feeding):
 
     def describe(self) -> str:
         """How the samples are sharded, in one line."""
-        return self._told(f"{self.samples:,} samples in {self.steps_per_epoch:,} steps an epoch")
+        return self._log_shares(
+            f"{self.samples:,} samples in {self.steps_per_epoch:,} steps an epoch"
+        )
 
     def epoch(self, number: int) -> Iterator[Batch]:
         """This worker's batches of one epoch.
@@ -171,18 +181,18 @@ class Dataset(Feeding):
         A synchronous worker gets a batch for every global batch; an asynchronous one skips those
         without samples for it. The arrays are views of a larger read: copy what you keep.
         """
-        return self._of([number])
+        return self._batches_of_epochs([number])
 
     def epochs(self, count: int, first: int = 0) -> Iterator[Batch]:
         """This worker's batches of `count` epochs from number `first`.
 
         After `restore`, those that remain.
         """
-        return self._of(range(max(first, self._first), first + count))
+        return self._batches_of_epochs(range(max(first, self._first), first + count))
 
     # -- reading
 
-    def _of(self, epochs: Sequence[int]) -> Iterator[Batch]:
+    def _batches_of_epochs(self, epochs: Sequence[int]) -> Iterator[Batch]:
         self._open()  # reopens a closed dataset
         name = next(iter(self._sources.values())).name
 
@@ -190,19 +200,19 @@ class Dataset(Feeding):
             dealt = (
                 (epoch, share)
                 for number in epochs
-                for epoch, share in self._dealt(number, numbers)
+                for epoch, share in self._shares_of_epoch(number, numbers)
                 if (epoch, share.step) > last
             )
             return self._batches(self._portions(dealt), self._load, self.read_ahead, f"read {name}")
 
-        def begin_lines(held: Held) -> Iterator[Batch]:
-            dealt = (one for number in epochs for one in self._dealt_lines(number, held))
+        def begin_lines(held: HeldShards) -> Iterator[Batch]:
+            dealt = (one for number in epochs for one in self._shares_of_lines(number, held))
             return self._batches(self._portions(dealt), self._load, self.read_ahead, f"read {name}")
 
-        if self._may_inherit and epochs:
-            return self._inheriting(begin_lines, epochs[0])
+        if self._can_reassign and epochs:
+            return self._reassigned_batches(begin_lines, epochs[0])
         if self.context.survival is not None:
-            return self._going_on(begin)
+            return self._reshard_after_deaths(begin)
         return begin((-1, -1), self._numbers())
 
     def replicas_changed(self) -> None:
@@ -222,11 +232,11 @@ class Dataset(Feeding):
             def cut(step: int, size: int) -> np.ndarray:
                 return balance.cuts(begun + step, size)
 
-        dealt = self._deal(batch.epoch, self.replica, cut)
+        dealt = self._shard_epoch(batch.epoch, self.replica, cut)
         mine = next(share for share in dealt if share.step == batch.step)
-        return self._placed(self._load([(batch.epoch, mine)])[0])
+        return self._with_offset(self._load([(batch.epoch, mine)])[0])
 
-    def _dealt(self, number: int, numbers: Iterator[int]) -> Iterator[Dealt]:
+    def _shares_of_epoch(self, number: int, numbers: Iterator[int]) -> Iterator[EpochShare]:
         balance, numbered = self.balance, self._numbered
 
         def cut(step: int, size: int) -> np.ndarray:
@@ -235,15 +245,19 @@ class Dataset(Feeding):
             numbered[number] = batch - step
             return balance.deal(batch, size)
 
-        for share in self._deal(number, self.replica, None if balance is None else cut):
+        for share in self._shard_epoch(number, self.replica, None if balance is None else cut):
             if len(share.indices) or self._is_synchronous:
                 yield number, share
 
-    def _deal(
-        self, number: int, replica: int, cut: Cut | None = None, drawn: Order | None = None
-    ) -> Iterator[Share]:
+    def _shard_epoch(
+        self,
+        number: int,
+        replica: int,
+        cut: SplitPoints | None = None,
+        drawn: EpochOrder | None = None,
+    ) -> Iterator[BatchShare]:
         """The shares of a worker in an epoch, or in the remaining ranges of an epoch."""
-        return deal(
+        return shard_epoch(
             self.samples,
             self.batch,
             self.seed,
@@ -257,14 +271,16 @@ class Dataset(Feeding):
             drawn,
         )
 
-    def _dealt_lines(self, number: int, held: Held) -> Iterator[Dealt]:
+    def _shares_of_lines(self, number: int, held: HeldShards) -> Iterator[EpochShare]:
         """The shares of this worker's lines in an epoch after their places, step by step."""
         if all(place[0] > number for _, place in held.values()):
             return
         begun, left = self._begun_with.get(number, self.batch), self._left.get(number)
-        drawn = ordered(self.samples, self.seed, number, self.shuffle, begun, left)
+        drawn = epoch_order(self.samples, self.seed, number, self.shuffle, begun, left)
         whose = sorted({line.worker for line, _ in held.values()})
-        for shares in zip(*(self._deal(number, one, drawn=drawn) for one in whose), strict=True):
+        for shares in zip(
+            *(self._shard_epoch(number, one, drawn=drawn) for one in whose), strict=True
+        ):
             of = dict(zip(whose, shares, strict=True))
             for name, (line, last) in held.items():
                 share, place = of[line.worker], (number, shares[0].step)
@@ -277,20 +293,20 @@ class Dataset(Feeding):
         if self._is_in_memory and self._map is None:
             return 1
         share = max(1, self._row_bytes) * max(1, self._full() // self.replicas)
-        return min(max(STRETCH // share, 1), FEW)
+        return min(max(STRETCH // share, 1), MAX_BATCHES_PER_READ)
 
     @property
-    def _held(self) -> int:
+    def _portions_held(self) -> int:
         """Portions held at once: the prefetched, the one in use, the next, and one per reader."""
         return self.read_ahead + self.readers + 2
 
     def _portion_bytes(self) -> int:
-        return self.memory // self._held
+        return self.memory // self._portions_held
 
-    def _portions(self, dealt: Iterator[Dealt]) -> Iterator[list[Dealt]]:
+    def _portions(self, dealt: Iterator[EpochShare]) -> Iterator[list[EpochShare]]:
         """Groups of batches to read at once: of one window of blocks, or of a suitable size."""
         window = self.shuffle.together if isinstance(self.shuffle, Blocks) else 0
-        portion: list[Dealt] = []
+        portion: list[EpochShare] = []
         rows, most, last = 0, 0, None
         for one in dealt:
             epoch, share = one
@@ -317,7 +333,7 @@ class Dataset(Feeding):
         most = self._portion_bytes() // row_bytes
         return most if in_windows else min(most, STRETCH // max(1, self._row_bytes))
 
-    def _load(self, portion: list[Dealt]) -> list[Batch]:
+    def _load(self, portion: list[EpochShare]) -> list[Batch]:
         """Read the rows of several batches at once; each batch gets a view of them."""
         numbers = np.concatenate([share.indices for _, share in portion])
         try:
@@ -340,18 +356,18 @@ class Dataset(Feeding):
     def close(self) -> None:
         """Stop the prefetch threads and close the files; a later epoch reopens them."""
         super().close()
-        _close(list(self._sources.values()))
+        _close_sources(list(self._sources.values()))
 
     # -- the position
 
-    def position(self, last: Sequence[Stand]) -> dict[str, Any]:
+    def position(self, last: Sequence[WorkerPosition]) -> dict[str, Any]:
         """The common position of the workers, as plain data.
 
         `last` has the (epoch, step) of each worker's last batch, None before its first. For a dead
         worker it has a list of those of the parts of its share
         (`runtime/failure/shard_reassignment.py`).
         """
-        done = places(last, (self._first, -1))
+        done = last_positions(last, (self._first, -1))
         first = min(map(min, done))[0]
         end = max(max(map(max, done))[0], *self._left, 0) + 1
         left = {number: self._left_of(number, done) for number in range(first, end)}
@@ -363,7 +379,7 @@ class Dataset(Feeding):
             "left": {str(number): ranges for number, ranges in left.items()},
             "samples": self.samples,
             "seed": self.seed,
-            "shuffle": as_plain(self.shuffle),
+            "shuffle": shuffle_to_plain(self.shuffle),
         }
         if isinstance(self.shuffle, Blocks):
             begun = {str(n): self._begun_with.get(n, self.batch) for n in left}
@@ -384,9 +400,9 @@ class Dataset(Feeding):
         ]
         balance, begun = self.balance, self._numbered.get(number)
         if balance is None or begun is None:
-            return left_after(ranges, self.batch, taken, shift=number + first)
+            return remaining_ranges(ranges, self.batch, taken, shift=number + first)
         begun += first
-        return left_after(
+        return remaining_ranges(
             ranges, self.batch, taken, lambda step, size: balance.cuts(begun + step, size)
         )
 
@@ -395,7 +411,11 @@ class Dataset(Feeding):
 
         Errors: HpcflowError if it is a position in other data.
         """
-        mine = {"samples": self.samples, "seed": self.seed, "shuffle": as_plain(self.shuffle)}
+        mine = {
+            "samples": self.samples,
+            "seed": self.seed,
+            "shuffle": shuffle_to_plain(self.shuffle),
+        }
         wrong = [f"{k} {position.get(k)}, now {v}" for k, v in mine.items() if position.get(k) != v]
         if wrong:
             raise HpcflowError(
@@ -408,7 +428,7 @@ class Dataset(Feeding):
         self._begun_with = {int(number): int(size) for number, size in begun.items()}
 
 
-def _pairs(data: Mapping[Any, Any]) -> list[tuple[Tensor, Source]]:
+def _placeholder_sources(data: Mapping[Any, Any]) -> list[tuple[Tensor, Source]]:
     """Each placeholder with its source; a tuple of placeholders maps to the fields of items."""
     found: list[tuple[Tensor, Source]] = []
     for key, value in data.items():
@@ -427,6 +447,6 @@ def _bytes_of(key: Tensor, source: Source) -> int:
     return int(np.prod(source.row_shape)) * width
 
 
-def _close(sources: Sequence[Source]) -> None:
+def _close_sources(sources: Sequence[Source]) -> None:
     for source in sources:
         source.close()

@@ -7,44 +7,48 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.data.dataset_functions import Leaf, by_structure
+from hpcflow.data.dataset_functions import TensorComponent, values_by_component
 from hpcflow.errors import GraphError, ShapeError
 from hpcflow.graph.dtypes import as_array, string
 from hpcflow.graph.graph import Tensor
-from hpcflow.graph.static_shape import Shape, as_shape, show
+from hpcflow.graph.static_shape import Shape, as_shape, shape_text
 
 
-def stacked(column: Sequence[np.ndarray], what: str) -> np.ndarray:
+def stack_elements(column: Sequence[np.ndarray], what: str) -> np.ndarray:
     """Elements of equal shapes as one array; the ShapeError otherwise names them as `what`."""
     shapes = {x.shape for x in column}
     if len(shapes) > 1:
-        told = " and ".join(show(s) for s in sorted(shapes)[:2])
+        told = " and ".join(shape_text(s) for s in sorted(shapes)[:2])
         raise ShapeError(
             f"{what} has elements of shapes {told}", hint="use padded_batch() to make them equal"
         )
     return np.stack(column)
 
 
-def padded(leaf: Leaf, given: Any) -> Shape:
+def padded_shape(leaf: TensorComponent, given: Any) -> Shape:
     """The shape of a component in a padded batch."""
     wanted = as_shape(given)
     if leaf.shape is not None and wanted is not None and len(leaf.shape) != len(wanted):
-        raise ShapeError(f"elements {show(leaf.shape)} cannot be padded to {show(wanted)}")
+        raise ShapeError(
+            f"elements {shape_text(leaf.shape)} cannot be padded to {shape_text(wanted)}"
+        )
     return wanted
 
 
-def paddings(structure: Any, leaves: Sequence[Leaf], given: Any) -> list[Any]:
+def paddings(structure: Any, leaves: Sequence[TensorComponent], given: Any) -> list[Any]:
     """The padding value of each component, by default 0 or an empty string."""
     if given is None:
         return [b"" if leaf.dtype == string else 0 for leaf in leaves]
-    values = by_structure(structure, given)
-    arrays = [as_array(_number(v), leaf.dtype) for v, leaf in zip(values, leaves, strict=True)]
+    values = values_by_component(structure, given)
+    arrays = [
+        as_array(_padding_value(v), leaf.dtype) for v, leaf in zip(values, leaves, strict=True)
+    ]
     if any(a.shape for a in arrays):
         raise ShapeError("the padding values of padded_batch are scalars")
     return [a.item() for a in arrays]
 
 
-def _number(given: Any) -> Any:
+def _padding_value(given: Any) -> Any:
     """A padding value, also from a Const of the graph."""
     if not isinstance(given, Tensor):
         return given
@@ -57,15 +61,17 @@ def _number(given: Any) -> Any:
     return given.op.attrs["value"]
 
 
-def padded_rows(column: Sequence[np.ndarray], shape: Any, fill: Any) -> np.ndarray:
+def pad_elements(column: Sequence[np.ndarray], shape: Any, fill: Any) -> np.ndarray:
     """Elements as one array, padded to `shape`; None in it stands for the largest size."""
     if any(x.ndim != len(shape) for x in column):
-        found = " and ".join(sorted({show(x.shape) for x in column}))
-        raise ShapeError(f"elements of shapes {found} cannot be padded to {show(shape)}")
+        found = " and ".join(sorted({shape_text(x.shape) for x in column}))
+        raise ShapeError(f"elements of shapes {found} cannot be padded to {shape_text(shape)}")
     largest = [max(sizes) for sizes in zip(*(x.shape for x in column), strict=True)]
     sizes = [n if d is None else d for n, d in zip(largest, shape, strict=True)]
     if any(n > d for n, d in zip(largest, sizes, strict=True)):
-        raise ShapeError(f"an element of size {largest} does not fit padded_shapes {show(shape)}")
+        raise ShapeError(
+            f"an element of size {largest} does not fit padded_shapes {shape_text(shape)}"
+        )
     rows = np.full((len(column), *sizes), fill, column[0].dtype)
     for i, x in enumerate(column):
         place: tuple[Any, ...] = (i, *map(slice, x.shape))

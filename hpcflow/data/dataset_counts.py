@@ -11,7 +11,7 @@ from hpcflow.errors import DTypeError, ShapeError
 from hpcflow.graph.graph import Tensor, convert_to_tensor
 
 
-def whole(what: str, given: Any, least: int) -> int:
+def as_integer(what: str, given: Any, least: int) -> int:
     """`given` as an int.
 
     Errors: ShapeError if it is not an integer, or below `least`.
@@ -21,7 +21,7 @@ def whole(what: str, given: Any, least: int) -> int:
     return int(given)
 
 
-class Count:
+class ElementCount:
     """A number of elements: an int, or an integer scalar tensor.
 
     Errors: ShapeError, for a tensor when its value is known, if it is below `least`; DTypeError.
@@ -32,7 +32,7 @@ class Count:
         self.known: int | None = None
         self.needs: list[Tensor] = []  # the tensor, if the value is one
         if not isinstance(given, Tensor) and not hasattr(given, "as_tensor"):
-            self.known = whole(what, given, least)
+            self.known = as_integer(what, given, least)
             return
         tensor = convert_to_tensor(given)
         if tensor.dtype.kind not in "iu" or tensor.shape not in (None, ()):
@@ -43,7 +43,7 @@ class Count:
                 hint="give an integer scalar",
             )
         if tensor.op.type == "Const":
-            self.known = whole(what, int(tensor.op.attrs["value"]), least)
+            self.known = as_integer(what, int(tensor.op.attrs["value"]), least)
         else:
             self.needs = [tensor]
 
@@ -51,4 +51,4 @@ class Count:
         """The number; `given` has the values of tensors."""
         if self.known is not None:
             return self.known
-        return whole(self._what, int(given[self.needs[0]]), self._least)
+        return as_integer(self._what, int(given[self.needs[0]]), self._least)

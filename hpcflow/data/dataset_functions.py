@@ -14,9 +14,9 @@ from hpcflow.graph import nested_structure
 from hpcflow.graph.graph import Graph, Operation, Tensor, convert_to_tensor
 from hpcflow.graph.static_shape import Spec
 from hpcflow.ops.array.array_ops import constant, placeholder
-from hpcflow.platform.exception_translation import shown, user_line
-from hpcflow.runtime.job.job_membership import current
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.platform.exception_translation import user_line, value_text
+from hpcflow.runtime.job.job_membership import current_context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.runtime.session.session import Session
 
 Element = tuple[np.ndarray, ...]  # the leaves of a structure
@@ -24,7 +24,7 @@ Given = dict[Tensor, np.ndarray]  # values of tensors of the outer graph
 Begin = Callable[[Given], Iterator[Element]]  # starts one pass over the elements of a dataset
 
 
-class _Inner(Graph):
+class _FunctionGraph(Graph):
     """The graph of a function; outer tensors that it uses are captures, fed to placeholders."""
 
     def __init__(self, outer: Graph) -> None:
@@ -36,7 +36,7 @@ class _Inner(Graph):
         """The tensor of this graph that represents `t`."""
         if t.graph is self:
             return t
-        if t.graph is not self.outer.root and isinstance(self.outer, _Inner):
+        if t.graph is not self.outer.root and isinstance(self.outer, _FunctionGraph):
             t = self.outer.adopt(t)
         if t.graph is not self.outer.root:
             raise GraphError(f"input {t.name!r} belongs to another graph", op=t.op.name)
@@ -51,7 +51,7 @@ class _Inner(Graph):
         return tuple(b for b in before if b.graph is self)
 
 
-class _Function:
+class _TracedGraph:
     """A function of the elements of a dataset, traced once to a graph.
 
     A tuple is passed as several arguments. Captured outer tensors have their values at the
@@ -61,12 +61,14 @@ class _Function:
     def __init__(self, function: Callable[..., Any], structure: Any, outer: Graph) -> None:
         if not callable(function):
             raise GraphError(f"{function!r} is not a function of the elements of a dataset")
-        self.graph = _Inner(outer)
+        self.graph = _FunctionGraph(outer)
         with self.graph.as_default():
             self._params = [placeholder(s.dtype, s.shape) for s in leaves_of(structure)]
             leaves = leaves_of(structure)
-            parts = [leaf.given(t) for leaf, t in zip(leaves, self._params, strict=True)]
-            given = packed(structure, parts)
+            parts = [
+                leaf.function_argument(t) for leaf, t in zip(leaves, self._params, strict=True)
+            ]
+            given = pack_components(structure, parts)
             self._results = self._traced(
                 function(*given) if isinstance(given, tuple) else function(given)
             )
@@ -86,7 +88,7 @@ class _Function:
         if not self._results:
             return lambda element: ()
         if self._session is None:
-            self._session = Session(self.graph, context=_alone())
+            self._session = Session(self.graph, context=_single_rank_context())
         session = self._session
         fed = {self.graph.captures[t]: given[t] for t in self.needs}
 
@@ -98,23 +100,25 @@ class _Function:
         return call
 
 
-class Traced(_Function):
+class TensorFunction(_TracedGraph):
     """A function that returns tensors; `structure` has their specs."""
 
     def _traced(self, found: Any) -> list[Tensor]:
         found = tensors_of(tuple(found) if isinstance(found, list) else found)
-        results = [self.graph.adopt(t) for t in nested_structure.flatten(found)]
-        self.structure = nested_structure.pack(found, [Leaf(t.dtype, t.shape) for t in results])
+        results = [self.graph.adopt(t) for t in nested_structure.flatten_structure(found)]
+        self.structure = nested_structure.pack_structure(
+            found, [TensorComponent(t.dtype, t.shape) for t in results]
+        )
         return results
 
 
-class TracedDataset(_Function):
+class DatasetFunction(_TracedGraph):
     """A function that returns a dataset; `structure` is that of its elements."""
 
     def _traced(self, found: Any) -> list[Tensor]:
         if not hasattr(found, "begin") or not hasattr(found, "structure"):
             raise GraphError(
-                f"the function returned {shown(found)}, which is not a dataset",
+                f"the function returned {value_text(found)}, which is not a dataset",
                 line=user_line(),
                 hint="use map() for functions that return tensors",
             )
@@ -128,20 +132,20 @@ class TracedDataset(_Function):
 
 
 @functools.lru_cache(maxsize=1)
-def _alone_with(settings: Any) -> Context:
-    return Context(settings)
+def _single_rank_context_with(settings: Any) -> RankContext:
+    return RankContext(settings)
 
 
-def _alone() -> Context:
+def _single_rank_context() -> RankContext:
     """A single-rank context: functions of elements take no part in the job's steps."""
     kept = dict(ps=0, tasks_per_replica=1, run_dir="", inject="", profile=False, tensorboard=False)
-    return _alone_with(dataclasses.replace(current().settings, **kept))  # type: ignore[arg-type]
+    return _single_rank_context_with(dataclasses.replace(current_context().settings, **kept))  # type: ignore[arg-type]
 
 
 # -- structures of specs
 
 
-class Leaf:
+class TensorComponent:
     """The dtype and static shape of one component; not a tuple, because tuples are structures."""
 
     def __init__(self, dtype: np.dtype, shape: Any) -> None:
@@ -152,12 +156,12 @@ class Leaf:
         """The dtype and shape as a Spec."""
         return Spec(self.dtype, self.shape)
 
-    def given(self, t: Tensor) -> Any:
+    def function_argument(self, t: Tensor) -> Any:
         """The argument of a function of elements for the component `t`."""
         return t
 
 
-class Rows(Leaf):
+class RowsComponent(TensorComponent):
     """A component that is a dataset whose elements are the rows of an array.
 
     `make(t)` is the dataset of the rows of a tensor.
@@ -167,19 +171,19 @@ class Rows(Leaf):
         super().__init__(dtype, shape)
         self._make = make
 
-    def given(self, t: Tensor) -> Any:
+    def function_argument(self, t: Tensor) -> Any:
         """A dataset of the rows."""
         return self._make(t)
 
 
-def leaves_of(structure: Any) -> list[Leaf]:
+def leaves_of(structure: Any) -> list[TensorComponent]:
     """The components of a structure."""
-    return nested_structure.flatten(structure)
+    return nested_structure.flatten_structure(structure)
 
 
 def require_tensors(structure: Any, what: str) -> None:
     """Raise GraphError if components are datasets."""
-    if any(isinstance(leaf, Rows) for leaf in leaves_of(structure)):
+    if any(isinstance(leaf, RowsComponent) for leaf in leaves_of(structure)):
         raise GraphError(
             f"{what} needs tensors, but windows are datasets",
             line=user_line(),
@@ -187,22 +191,24 @@ def require_tensors(structure: Any, what: str) -> None:
         )
 
 
-def by_structure(structure: Any, given: Any) -> list[Any]:
+def values_by_component(structure: Any, given: Any) -> list[Any]:
     """The value in `given` for each component; a shape is a leaf, even as a list or a tuple."""
     if isinstance(structure, dict):
         if not isinstance(given, dict) or set(given) != set(structure):
             raise GraphError(f"{given!r} does not have the structure of an element")
-        return [x for key in sorted(structure) for x in by_structure(structure[key], given[key])]
+        return [
+            x for key in sorted(structure) for x in values_by_component(structure[key], given[key])
+        ]
     if isinstance(structure, tuple):
         if not isinstance(given, (tuple, list)) or len(given) != len(structure):
             raise GraphError(f"{given!r} does not have the structure of an element")
-        return [x for s, g in zip(structure, given, strict=True) for x in by_structure(s, g)]
+        return [x for s, g in zip(structure, given, strict=True) for x in values_by_component(s, g)]
     return [given]
 
 
-def packed(structure: Any, values: Sequence[Any]) -> Any:
+def pack_components(structure: Any, values: Sequence[Any]) -> Any:
     """The structure with `values` in place of its components."""
-    return nested_structure.pack(structure, values)
+    return nested_structure.pack_structure(structure, values)
 
 
 def tensors_of(given: Any) -> Any:
@@ -217,7 +223,7 @@ def tensors_of(given: Any) -> Any:
     return convert_to_tensor(given)
 
 
-def require_scalar(traced: Traced, kind: str, what: str) -> None:
+def require_scalar(traced: TensorFunction, kind: str, what: str) -> None:
     """DTypeError or ShapeError unless the function returns one scalar with a dtype of `kind`."""
     found = leaves_of(traced.structure)
     if len(found) != 1 or found[0].dtype.kind not in kind:

@@ -11,7 +11,7 @@ Made = TypeVar("Made")
 _END: Any = object()
 
 
-def interleaved(
+def interleave_iterators(
     inputs: Iterator[Given], begin: Callable[[Given], Iterator[Made]], cycle: int, block: int
 ) -> Iterator[Made]:
     """The elements of `begin(x)` of the inputs: `block` elements of each of `cycle` in turn.

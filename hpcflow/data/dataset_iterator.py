@@ -11,11 +11,11 @@ import numpy as np
 
 from hpcflow.data.dataset_functions import (
     Begin,
-    Leaf,
-    by_structure,
+    TensorComponent,
     leaves_of,
-    packed,
+    pack_components,
     require_tensors,
+    values_by_component,
 )
 from hpcflow.errors import (
     DTypeError,
@@ -26,19 +26,19 @@ from hpcflow.errors import (
     UninitializedError,
 )
 from hpcflow.graph import nested_structure
-from hpcflow.graph.deprecated_arguments import also_takes
+from hpcflow.graph.deprecated_arguments import accepts_and_ignores
 from hpcflow.graph.dtypes import as_dtype, name_of, string
-from hpcflow.graph.function_body import at_root, innermost
+from hpcflow.graph.function_body import innermost_graph, root_as_default
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, get_default_graph
-from hpcflow.graph.static_shape import as_shape, merge
+from hpcflow.graph.static_shape import as_shape, merge_shapes
 from hpcflow.ops.array.array_ops import identity
 from hpcflow.plan.ir.program import Node
-from hpcflow.runtime.executor.async_ops import Over, Wait, waiting
-from hpcflow.runtime.state.state_store import state
-from hpcflow.runtime.step.step_instance import Instance
+from hpcflow.runtime.executor.async_ops import AsyncWait, CompletedWait, async_op
+from hpcflow.runtime.state.state_store import state_type
+from hpcflow.runtime.step.step_instance import StepInstance
 
 
-class Elements(Protocol):
+class ElementSource(Protocol):
     """A dataset: the structure of an element, and the start of a pass over the elements."""
 
     structure: Any
@@ -58,16 +58,16 @@ class Iterator:
         self._handle, self._structure, self._initializer = handle, structure, initializer
 
     @staticmethod
-    @also_takes("output_classes")
+    @accepts_and_ignores("output_classes")
     def from_structure(
         output_types: Any, output_shapes: Any = None, shared_name: str | None = None
     ) -> Iterator:
         """An iterator for any dataset of these dtypes and shapes; see `make_initializer`."""
-        structure = _promised(output_types, output_shapes)
+        structure = _declared_structure(output_types, output_shapes)
         return Iterator(_handle(None, shared_name), structure, None)
 
     @staticmethod
-    @also_takes("output_classes")
+    @accepts_and_ignores("output_classes")
     def from_string_handle(
         string_handle: Any, output_types: Any, output_shapes: Any = None
     ) -> Iterator:
@@ -83,7 +83,7 @@ class Iterator:
                 op=handle.op.name,
                 hint="use hf.placeholder(hf.string, [])",
             )
-        return _Feedable(handle, _promised(output_types, output_shapes), None)
+        return _Feedable(handle, _declared_structure(output_types, output_shapes), None)
 
     @property
     def initializer(self) -> Operation:
@@ -97,25 +97,27 @@ class Iterator:
             )
         return self._initializer
 
-    def make_initializer(self, dataset: Elements, name: str | None = None) -> Operation:
+    def make_initializer(self, dataset: ElementSource, name: str | None = None) -> Operation:
         """An operation that starts an iteration over `dataset`, whose elements must fit."""
         if not hasattr(dataset, "structure") or not hasattr(dataset, "begin"):
             raise GraphError(
                 f"{dataset!r} is not a dataset",
                 hint="make one, e.g. by hf.data.Dataset.from_tensor_slices",
             )
-        nested_structure.same(self._structure, dataset.structure, "the iterator and the dataset")
+        nested_structure.check_same_structure(
+            self._structure, dataset.structure, "the iterator and the dataset"
+        )
         pairs = zip(leaves_of(self._structure), leaves_of(dataset.structure), strict=True)
         for mine, given in pairs:
             if mine.dtype != given.dtype:
                 raise DTypeError(f"the iterator gives {mine.dtype}, the dataset {given.dtype}")
-            merge(mine.shape, given.shape)
+            merge_shapes(mine.shape, given.shape)
         return _initializer(self._handle, dataset, name)
 
     def get_next(self, name: str | None = None) -> Any:
         """The next element, as tensors in its structure."""
         made = self._used("IteratorGetNext", self._promise, name or "IteratorGetNext")
-        return packed(self._structure, made.outputs)
+        return pack_components(self._structure, made.outputs)
 
     def string_handle(self, name: str | None = None) -> Tensor:
         """The string scalar to feed to an iterator made by `from_string_handle`.
@@ -134,7 +136,7 @@ class Iterator:
     def _used(self, type: str, attrs: dict[str, Any], name: str) -> Operation:
         """An operation on its state; its inputs include what a one-shot dataset needs."""
         once = self._handle.op.attrs["dataset"]
-        graph = innermost(self._handle.graph)
+        graph = innermost_graph(self._handle.graph)
         with graph.colocate_with(self._handle.op):
             inputs = [self._handle, *(once.needs if once is not None else ())]
             return graph.create_op(type, inputs, attrs, name)
@@ -142,17 +144,17 @@ class Iterator:
     @property
     def output_types(self) -> Any:
         """The dtypes of an element, in its structure."""
-        return nested_structure.mapped(lambda leaf: leaf.dtype, self._structure)
+        return nested_structure.map_structure(lambda leaf: leaf.dtype, self._structure)
 
     @property
     def output_shapes(self) -> Any:
         """The static shapes of an element, in its structure."""
-        return packed(self._structure, [leaf.shape for leaf in leaves_of(self._structure)])
+        return pack_components(self._structure, [leaf.shape for leaf in leaves_of(self._structure)])
 
     @property
     def output_classes(self) -> Any:
         """The classes of an element, in its structure: tensors."""
-        return nested_structure.mapped(lambda leaf: Tensor, self._structure)
+        return nested_structure.map_structure(lambda leaf: Tensor, self._structure)
 
 
 def get_output_types(dataset_or_iterator: Any) -> Any:
@@ -182,7 +184,7 @@ class _Feedable(Iterator):
             hint="run the initializer of the iterator whose handle is fed",
         )
 
-    def make_initializer(self, dataset: Elements, name: str | None = None) -> Operation:
+    def make_initializer(self, dataset: ElementSource, name: str | None = None) -> Operation:
         """Errors: GraphError, as `initializer`."""
         return self.initializer
 
@@ -191,24 +193,30 @@ class _Feedable(Iterator):
         return identity(self._handle, name)
 
     def _used(self, type: str, attrs: dict[str, Any], name: str) -> Operation:
-        return innermost(self._handle.graph).create_op(f"{type}Of", [self._handle], attrs, name)
+        return innermost_graph(self._handle.graph).create_op(
+            f"{type}Of", [self._handle], attrs, name
+        )
 
 
-def _promised(output_types: Any, output_shapes: Any) -> Any:
+def _declared_structure(output_types: Any, output_shapes: Any) -> Any:
     """The structure of an element with these dtypes and shapes."""
-    types = nested_structure.flatten(nested_structure.mapped(as_dtype, output_types))
+    types = nested_structure.flatten_structure(
+        nested_structure.map_structure(as_dtype, output_types)
+    )
     shapes = (
-        [None] * len(types) if output_shapes is None else by_structure(output_types, output_shapes)
+        [None] * len(types)
+        if output_shapes is None
+        else values_by_component(output_types, output_shapes)
     )
     if len(types) != len(shapes):
         raise GraphError(
             f"output_shapes {output_shapes!r} do not fit output_types {output_types!r}"
         )
-    leaves = [Leaf(t, as_shape(s)) for t, s in zip(types, shapes, strict=True)]
-    return packed(output_types, leaves)
+    leaves = [TensorComponent(t, as_shape(s)) for t, s in zip(types, shapes, strict=True)]
+    return pack_components(output_types, leaves)
 
 
-def one_shot(dataset: Elements) -> Iterator:
+def one_shot_iterator(dataset: ElementSource) -> Iterator:
     """An iterator over one pass of the dataset, without initializer."""
     require_tensors(dataset.structure, "an iterator")
     fed = [t for t in dataset.needs if t.op.type == "Placeholder"]
@@ -221,23 +229,23 @@ def one_shot(dataset: Elements) -> Iterator:
     return Iterator(_handle(dataset, None), dataset.structure, None)
 
 
-def initializable(dataset: Elements, shared_name: str | None = None) -> Iterator:
+def initializable_iterator(dataset: ElementSource, shared_name: str | None = None) -> Iterator:
     """An iterator that starts, or restarts, when its `initializer` runs."""
     require_tensors(dataset.structure, "an iterator")
     handle = _handle(None, shared_name)
     return Iterator(handle, dataset.structure, _initializer(handle, dataset, None))
 
 
-def _handle(dataset: Elements | None, shared_name: str | None) -> Tensor:
+def _handle(dataset: ElementSource | None, shared_name: str | None) -> Tensor:
     graph = get_default_graph().root
     attrs = {"dataset": dataset, "shared_name": shared_name}
-    with at_root(graph):
+    with root_as_default(graph):
         return graph.create_op("Iterator", [], attrs, "Iterator").outputs[0]
 
 
-def _initializer(handle: Tensor, dataset: Elements, name: str | None) -> Operation:
+def _initializer(handle: Tensor, dataset: ElementSource, name: str | None) -> Operation:
     graph = handle.graph
-    with at_root(graph), graph.colocate_with(handle.op):
+    with root_as_default(graph), graph.colocate_with(handle.op):
         inputs = [handle, *dataset.needs]
         return graph.create_op("MakeIterator", inputs, {"dataset": dataset}, name or "MakeIterator")
 
@@ -245,16 +253,16 @@ def _initializer(handle: Tensor, dataset: Elements, name: str | None) -> Operati
 # -- at run time
 
 
-class _State:
+class _IteratorState:
     """The state of an iterator."""
 
     def __init__(self, node: Node) -> None:
-        self.once: Elements | None = node.attrs["dataset"]
+        self.once: ElementSource | None = node.attrs["dataset"]
         self.name = node.attrs.get("shared_name") or node.name
         self._elements: Any = None
         self._lock = threading.Lock()
 
-    def begin(self, dataset: Elements, values: Sequence[np.ndarray]) -> None:
+    def begin(self, dataset: ElementSource, values: Sequence[np.ndarray]) -> None:
         """Start a pass over `dataset`, with the values of the tensors that it needs."""
         given = {t: np.array(v) for t, v in zip(dataset.needs, values, strict=True)}
         with self._lock:
@@ -279,29 +287,31 @@ class _State:
         return [np.array(x) for x in found]
 
 
-state("Iterator")(_State)
+state_type("Iterator")(_IteratorState)
 
 
-@waiting("MakeIterator")
-def _make(instance: Instance, node: Node, held: _State, *values: Any) -> Wait:
+@async_op("MakeIterator")
+def _make_state(
+    instance: StepInstance, node: Node, held: _IteratorState, *values: Any
+) -> AsyncWait:
     held.begin(node.attrs["dataset"], values)
-    return Over(instance, node)
+    return CompletedWait(instance, node)
 
 
-@waiting("IteratorToHandle")
-def _to_handle(instance: Instance, node: Node, held: _State, *values: Any) -> Wait:
+@async_op("IteratorToHandle")
+def _to_handle(instance: StepInstance, node: Node, held: _IteratorState, *values: Any) -> AsyncWait:
     held.begin_once(values)
-    return Over(instance, node, np.array(held.name.encode(), object))
+    return CompletedWait(instance, node, np.array(held.name.encode(), object))
 
 
-@waiting("IteratorGetNext")
-def _get_next(instance: Instance, node: Node, held: _State, *values: Any) -> Wait:
+@async_op("IteratorGetNext")
+def _get_next(instance: StepInstance, node: Node, held: _IteratorState, *values: Any) -> AsyncWait:
     held.begin_once(values)
-    return _given(instance, node, held)
+    return _checked_next(instance, node, held)
 
 
-@waiting("IteratorGetNextOf")
-def _get_next_of(instance: Instance, node: Node, handle: Any) -> Wait:
+@async_op("IteratorGetNextOf")
+def _get_next_of(instance: StepInstance, node: Node, handle: Any) -> AsyncWait:
     """The next element of this session's iterator whose handle is fed."""
     name = np.asarray(handle, object).item()
     told = name.decode(errors="replace") if isinstance(name, bytes) else str(name)
@@ -313,10 +323,10 @@ def _get_next_of(instance: Instance, node: Node, handle: Any) -> Wait:
             line=node.line,
             hint="feed the result of session.run(iterator.string_handle()) of the same session",
         )
-    return _given(instance, node, held)
+    return _checked_next(instance, node, held)
 
 
-def _given(instance: Instance, node: Node, held: _State) -> Wait:
+def _checked_next(instance: StepInstance, node: Node, held: _IteratorState) -> AsyncWait:
     """The next element, checked against the node's specs."""
     found = held.next()
     for x, spec in zip_longest(found, node.specs):
@@ -325,10 +335,10 @@ def _given(instance: Instance, node: Node, held: _State) -> Wait:
                 raise ShapeError(f"it has {len(found)} components, not {len(node.specs)}")
             if x.dtype != spec.dtype:
                 raise ShapeError(f"its dtype is {name_of(x.dtype)}, not {name_of(spec.dtype)}")
-            merge(x.shape, spec.shape)
+            merge_shapes(x.shape, spec.shape)
         except ShapeError as error:
             raise ShapeError(
                 f"the iterator {held.name!r} returned an element of another type: {error}",
                 op=node.name,
             ) from None
-    return Over(instance, node, *found)
+    return CompletedWait(instance, node, *found)

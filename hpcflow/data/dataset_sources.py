@@ -12,28 +12,28 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.data.dataset_counts import Count
+from hpcflow.data.dataset_counts import ElementCount
 from hpcflow.data.dataset_functions import (
     Element,
     Given,
-    Leaf,
-    by_structure,
+    TensorComponent,
     leaves_of,
-    packed,
+    pack_components,
     tensors_of,
+    values_by_component,
 )
-from hpcflow.data.dataset_interleave import interleaved
+from hpcflow.data.dataset_interleave import interleave_iterators
 from hpcflow.data.tf_data import Pipeline
 from hpcflow.errors import DataError, DTypeError, GraphError, ShapeError
 from hpcflow.graph import nested_structure
 from hpcflow.graph.dtypes import as_array, as_dtype, int64, string
 from hpcflow.graph.graph import Tensor
-from hpcflow.graph.static_shape import Shape, as_shape, merge, show
+from hpcflow.graph.static_shape import Shape, as_shape, merge_shapes, shape_text
 
 
 def from_tensors(tensors: Any) -> Pipeline:
     """A dataset of one element, `tensors`."""
-    return _of_arrays(tensors, lambda arrays: [tuple(arrays)], lambda shape: shape, "tensors")
+    return _array_dataset(tensors, lambda arrays: [tuple(arrays)], lambda shape: shape, "tensors")
 
 
 def from_tensor_slices(tensors: Any) -> Pipeline:
@@ -50,8 +50,8 @@ def from_tensor_slices(tensors: Any) -> Pipeline:
             raise ShapeError("from_tensor_slices takes tensors with rows, not a scalar")
         return None if shape is None else shape[1:]
 
-    made = _of_arrays(tensors, rows, row, "slices")
-    _check_rows(nested_structure.flatten(_as_data(tensors)))
+    made = _array_dataset(tensors, rows, row, "slices")
+    _check_rows(nested_structure.flatten_structure(_as_structure(tensors)))
     return made
 
 
@@ -59,19 +59,21 @@ def _check_rows(values: Sequence[Any]) -> None:
     rows: Shape = (None,)
     for value in values:
         if value.shape:
-            rows = merge(rows, value.shape[:1])
+            rows = merge_shapes(rows, value.shape[:1])
 
 
-def _of_arrays(
+def _array_dataset(
     tensors: Any,
     elements: Callable[[Sequence[np.ndarray]], Iterable[Element]],
     shape_of: Callable[[Shape], Shape],
     kind: str,
 ) -> Pipeline:
     """A dataset of arrays and of graph tensors, which are evaluated when an iterator starts."""
-    given = _as_data(tensors)
-    values = nested_structure.flatten(given)
-    structure = packed(given, [Leaf(v.dtype, shape_of(v.shape)) for v in values])
+    given = _as_structure(tensors)
+    values = nested_structure.flatten_structure(given)
+    structure = pack_components(
+        given, [TensorComponent(v.dtype, shape_of(v.shape)) for v in values]
+    )
 
     def begin(known: Given) -> Iterator[Element]:
         return iter(elements([known[v] if isinstance(v, Tensor) else v for v in values]))
@@ -79,12 +81,12 @@ def _of_arrays(
     return Pipeline(structure, begin, [v for v in values if isinstance(v, Tensor)], kind)
 
 
-def _as_data(given: Any) -> Any:
+def _as_structure(given: Any) -> Any:
     """`given` as a structure of arrays and tensors; a list is one array."""
     if isinstance(given, dict):
-        return type(given)((key, _as_data(value)) for key, value in given.items())
+        return type(given)((key, _as_structure(value)) for key, value in given.items())
     if isinstance(given, tuple):
-        items = [_as_data(item) for item in given]
+        items = [_as_structure(item) for item in given]
         return type(given)(*items) if hasattr(given, "_fields") else tuple(items)
     if isinstance(given, Tensor) or hasattr(given, "as_tensor"):
         return tensors_of(given)
@@ -93,7 +95,7 @@ def _as_data(given: Any) -> Any:
 
 def range_(*args: Any) -> Pipeline:
     """The numbers of Python's `range(*args)` as int64 scalars; `args` may be tensors."""
-    bounds = [Count("range", a, -(2**63)) for a in args]
+    bounds = [ElementCount("range", a, -(2**63)) for a in args]
     if not 1 <= len(bounds) <= 3 or (len(bounds) == 3 and bounds[2].known == 0):
         raise ShapeError(
             f"Dataset.range{args} is not a valid range",
@@ -104,12 +106,14 @@ def range_(*args: Any) -> Pipeline:
         numbers = range(*(bound.of(given) for bound in bounds))
         return ((np.asarray(n, int64),) for n in numbers)
 
-    return Pipeline(Leaf(int64, ()), begin, [t for b in bounds for t in b.needs], "range")
+    return Pipeline(
+        TensorComponent(int64, ()), begin, [t for b in bounds for t in b.needs], "range"
+    )
 
 
 def zip_(datasets: Any) -> Pipeline:
     """Elements of several datasets as one structure; ends with the shortest dataset."""
-    parts: list[Pipeline] = nested_structure.flatten(datasets)
+    parts: list[Pipeline] = nested_structure.flatten_structure(datasets)
     if not parts or not all(isinstance(part, Pipeline) for part in parts):
         raise GraphError("Dataset.zip() needs datasets, as a tuple or dict of them")
 
@@ -117,7 +121,7 @@ def zip_(datasets: Any) -> Pipeline:
         together = zip(*(part.begin(given) for part in parts), strict=False)
         return (tuple(chain(*elements)) for elements in together)
 
-    structure = nested_structure.mapped(lambda part: part.structure, datasets)
+    structure = nested_structure.map_structure(lambda part: part.structure, datasets)
     return Pipeline(structure, begin, [t for part in parts for t in part.needs], "zip")
 
 
@@ -135,24 +139,25 @@ def from_generator(
     """
     if not callable(generator):
         raise GraphError(f"from_generator needs a function, not {generator!r}")
-    types = nested_structure.mapped(as_dtype, output_types)
+    types = nested_structure.map_structure(as_dtype, output_types)
     shapes = (
-        [None] * len(nested_structure.flatten(types))
+        [None] * len(nested_structure.flatten_structure(types))
         if output_shapes is None
-        else by_structure(types, output_shapes)
+        else values_by_component(types, output_shapes)
     )
     leaves = [
-        Leaf(t, as_shape(s)) for t, s in zip(nested_structure.flatten(types), shapes, strict=True)
+        TensorComponent(t, as_shape(s))
+        for t, s in zip(nested_structure.flatten_structure(types), shapes, strict=True)
     ]
 
-    given = [_as_data(a) for a in args or ()]
+    given = [_as_structure(a) for a in args or ()]
 
     def begin(known: Given) -> Iterator[Element]:
         values = [(known[a] if isinstance(a, Tensor) else a)[()] for a in given]
-        return (_fitted(item, types, leaves) for item in generator(*values))
+        return (_fit_to_types(item, types, leaves) for item in generator(*values))
 
     needs = [a for a in given if isinstance(a, Tensor)]
-    return Pipeline(packed(types, leaves), begin, needs, "generator")
+    return Pipeline(pack_components(types, leaves), begin, needs, "generator")
 
 
 def list_files(file_pattern: Any, shuffle: bool | None = None, seed: int | None = None) -> Pipeline:
@@ -161,7 +166,7 @@ def list_files(file_pattern: Any, shuffle: bool | None = None, seed: int | None 
     The order is random and differs between iterations; with `shuffle=False` it is sorted.
     Errors: DataError at run time, if no file matches.
     """
-    patterns = _of_arrays(file_pattern, lambda arrays: [tuple(arrays)], lambda shape: shape, "")
+    patterns = _array_dataset(file_pattern, lambda arrays: [tuple(arrays)], lambda shape: shape, "")
     if [leaf.dtype for leaf in leaves_of(patterns.structure)] != [string]:
         raise DTypeError("list_files() needs one or more file name patterns")
 
@@ -174,22 +179,22 @@ def list_files(file_pattern: Any, shuffle: bool | None = None, seed: int | None 
                 raise DataError(f"no file matches {told}", hint="check the path")
             yield from ((np.array(name, object),) for name in found)
 
-    made = patterns.then("files", change, Leaf(string, ()))
+    made = patterns.then("files", change, TensorComponent(string, ()))
     return made if shuffle is False else made.shuffle(sys.maxsize, seed)
 
 
-def _fitted(item: Any, types: Any, leaves: Sequence[Leaf]) -> Element:
+def _fit_to_types(item: Any, types: Any, leaves: Sequence[TensorComponent]) -> Element:
     """An item of a generator as arrays with the promised dtypes and shapes."""
     values = [item] if not isinstance(types, (tuple, dict)) else _in_structure(item, types)
     made = []
     for value, leaf in zip(values, leaves, strict=True):
         array = as_array(value, leaf.dtype)
         try:
-            merge(array.shape, leaf.shape)
+            merge_shapes(array.shape, leaf.shape)
         except ShapeError:
             raise DataError(
                 f"the generator of a dataset returned shape {list(array.shape)}; "
-                f"output_shapes says {show(leaf.shape)}"
+                f"output_shapes says {shape_text(leaf.shape)}"
             ) from None
         made.append(array)
     return tuple(made)
@@ -228,20 +233,22 @@ def text_lines(
             f"TextLineDataset does not know compression_type={kind!r}",
             hint='give "GZIP", "ZLIB" or ""',
         )
-    names = _of_arrays(filenames, lambda arrays: [tuple(arrays)], lambda shape: shape, "files")
+    names = _array_dataset(filenames, lambda arrays: [tuple(arrays)], lambda shape: shape, "files")
     if [leaf.dtype for leaf in leaves_of(names.structure)] != [string]:
         raise DTypeError("TextLineDataset needs the names of files")
 
     def change(elements: Iterator[Element]) -> Iterator[Element]:
         names = (name for (given,) in elements for name in given.reshape(-1).tolist())
-        return interleaved(names, lambda name: _lines(name, kind), num_parallel_reads or 1, 1)
+        return interleave_iterators(
+            names, lambda name: _lines(name, kind), num_parallel_reads or 1, 1
+        )
 
-    return names.then("lines", change, Leaf(string, ()))
+    return names.then("lines", change, TensorComponent(string, ()))
 
 
 def _lines(name: bytes, kind: str) -> Iterator[Element]:
     try:
-        with _opened(name, kind) as file:
+        with _open_file(name, kind) as file:
             for line in file:
                 text = line.removesuffix(b"\n").replace(b"\r", b"")
                 yield (np.array(text, object),)
@@ -250,7 +257,7 @@ def _lines(name: bytes, kind: str) -> Iterator[Element]:
         raise DataError(f"{name.decode()!r} cannot be read: {told}") from None
 
 
-def _opened(name: bytes, kind: str) -> Any:
+def _open_file(name: bytes, kind: str) -> Any:
     """A file, open for reading its decompressed bytes."""
     if kind == "GZIP":
         import gzip

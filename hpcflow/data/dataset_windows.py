@@ -6,28 +6,28 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from hpcflow.data.dataset_batching import stacked
-from hpcflow.data.dataset_counts import whole
+from hpcflow.data.dataset_batching import stack_elements
+from hpcflow.data.dataset_counts import as_integer
 from hpcflow.data.dataset_functions import (
     Element,
     Given,
-    Leaf,
-    Rows,
-    Traced,
+    RowsComponent,
+    TensorComponent,
+    TensorFunction,
     leaves_of,
-    packed,
+    pack_components,
     require_tensors,
 )
 from hpcflow.errors import DTypeError
 from hpcflow.graph import nested_structure
 from hpcflow.graph.graph import Graph, Tensor
-from hpcflow.graph.static_shape import either
+from hpcflow.graph.static_shape import common_shape
 from hpcflow.platform.exception_translation import user_line
 
 Change = Callable[[Iterator[Element]], Iterator[Element]]
 
 
-def windows_of(
+def make_windows(
     structure: Any, size: int, shift: int, stride: int, drop: bool, make: Callable[[Tensor], Any]
 ) -> tuple[Change, Any]:
     """A function that makes windows of elements of `structure`, and the windows' structure.
@@ -35,20 +35,20 @@ def windows_of(
     `make` returns the dataset of the rows of a tensor.
     """
     require_tensors(structure, "window()")
-    size, shift, stride = (whole("window", n, 1) for n in (size, shift, stride))
+    size, shift, stride = (as_integer("window", n, 1) for n in (size, shift, stride))
 
-    def wide(leaf: Leaf) -> Rows:
+    def wide(leaf: TensorComponent) -> RowsComponent:
         rows = None if leaf.shape is None else (size if drop else None, *leaf.shape)
-        return Rows(leaf.dtype, rows, make)
+        return RowsComponent(leaf.dtype, rows, make)
 
     def change(elements: Iterator[Element]) -> Iterator[Element]:
-        for part in _grouped(elements, size, shift, stride, drop):
-            yield tuple(stacked(column, "a window") for column in zip(*part, strict=True))
+        for part in _window_groups(elements, size, shift, stride, drop):
+            yield tuple(stack_elements(column, "a window") for column in zip(*part, strict=True))
 
-    return change, packed(structure, [wide(leaf) for leaf in leaves_of(structure)])
+    return change, pack_components(structure, [wide(leaf) for leaf in leaves_of(structure)])
 
 
-def _grouped(
+def _window_groups(
     elements: Iterator[Element], size: int, shift: int, stride: int, drop: bool
 ) -> Iterator[list[Element]]:
     span, held = (size - 1) * stride + 1, list[Element]()
@@ -62,16 +62,16 @@ def _grouped(
         held = held[shift:]
 
 
-def reduced(
+def reduce_function(
     structure: Any, initial_state: Any, function: Callable[[Any, Any], Any], graph: Graph
 ) -> tuple[Callable[[Iterator[Element], Given], Element], Any, list[Tensor]]:
     """A function that folds elements to a state, the state's structure, and captured tensors."""
-    first = Traced(lambda: initial_state, (), graph)
+    first = TensorFunction(lambda: initial_state, (), graph)
     state, before = first.structure, None
     while before is None or _shapes(state) != before:  # relax the shapes to a fixed point
         before = _shapes(state)
-        traced = Traced(function, (state, structure), graph)
-        nested_structure.same(
+        traced = TensorFunction(function, (state, structure), graph)
+        nested_structure.check_same_structure(
             state, traced.structure, "the initial state and the result of reduce_func"
         )
         pairs = list(zip(leaves_of(state), leaves_of(traced.structure), strict=True))
@@ -81,7 +81,9 @@ def reduced(
                     f"reduce_func changes the dtype of the state from {old.dtype} to {new.dtype}",
                     line=user_line(),
                 )
-        state = packed(state, [Leaf(a.dtype, either(a.shape, b.shape)) for a, b in pairs])
+        state = pack_components(
+            state, [TensorComponent(a.dtype, common_shape(a.shape, b.shape)) for a, b in pairs]
+        )
 
     def fold(elements: Iterator[Element], given: Given) -> Element:
         call, found = traced.bound(given), first.bound(given)(())

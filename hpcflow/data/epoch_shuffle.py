@@ -40,14 +40,14 @@ class Blocks:
 Shuffle = bool | Blocks
 
 
-class Order(Protocol):
+class EpochOrder(Protocol):
     """The order of an epoch: `order[a:b]` are the samples at positions a to b."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, places: slice, /) -> np.ndarray: ...
 
 
-class Stored:
+class StoredOrder:
     """The order in which the samples are stored."""
 
     def __init__(self, samples: int) -> None:
@@ -61,7 +61,7 @@ class Stored:
         return np.arange(start, stop)
 
 
-class Mixed:
+class BlockShuffle:
     """The order of `Blocks`: window after window; rows within a global batch are sorted by block.
 
     It depends on the global batch size; an epoch keeps the size that it began with.
@@ -75,7 +75,7 @@ class Mixed:
         ends = np.minimum((self._sequence + 1) * blocks.rows, samples)
         self._starts = np.concatenate([[0], np.cumsum(ends - self._sequence * blocks.rows)])
         # Each order has a cache of its own, so that those of past epochs are freed.
-        self._window = functools.lru_cache(maxsize=3)(self._drawn)
+        self._window = functools.lru_cache(maxsize=3)(self._shuffled_window)
 
     def _random(self, stream: int) -> np.random.Generator:
         """A counter-based generator: a later window is drawn without the earlier ones."""
@@ -102,7 +102,7 @@ class Mixed:
         number = place // self._blocks.together
         return number + 1 if self._begin(number + 1) <= place else number
 
-    def _drawn(self, number: int) -> np.ndarray:
+    def _shuffled_window(self, number: int) -> np.ndarray:
         """The samples of a window, in order."""
         random, rows = self._random(number + 1), self._blocks.rows
         blocks = self._sequence[number * self._blocks.window :][: self._blocks.window]
@@ -125,10 +125,10 @@ class Mixed:
         return samples[np.argsort(key.astype(narrow), kind="stable")]
 
 
-class Left:
+class RemainingOrder:
     """The order of the remaining positions of `order` in an interrupted epoch."""
 
-    def __init__(self, order: Order, ranges: Ranges) -> None:
+    def __init__(self, order: EpochOrder, ranges: Ranges) -> None:
         self._order, self._ranges = order, ranges
         self._length = sum(b - a for a, b in ranges)
 
@@ -154,7 +154,7 @@ class Left:
         return np.concatenate(found)
 
 
-def order(samples: int, seed: int, epoch: int, shuffle: bool = True) -> np.ndarray:
+def sample_order(samples: int, seed: int, epoch: int, shuffle: bool = True) -> np.ndarray:
     """The samples in the order of one epoch."""
     if not shuffle:
         return np.arange(samples)
@@ -163,23 +163,23 @@ def order(samples: int, seed: int, epoch: int, shuffle: bool = True) -> np.ndarr
     return np.random.Generator(np.random.Philox(key=key)).permutation(samples)
 
 
-def ordered(
+def epoch_order(
     samples: int,
     seed: int,
     epoch: int,
     shuffle: Shuffle,
     batch: int,
     left: Ranges | None = None,
-) -> Order:
+) -> EpochOrder:
     """The order of an epoch, or of its remaining ranges `left`."""
-    found: Order
+    found: EpochOrder
     if isinstance(shuffle, Blocks):
-        found = Mixed(samples, seed, epoch, shuffle, batch)
+        found = BlockShuffle(samples, seed, epoch, shuffle, batch)
     else:
-        found = order(samples, seed, epoch) if shuffle else Stored(samples)
-    return found if left is None else Left(found, left)
+        found = sample_order(samples, seed, epoch) if shuffle else StoredOrder(samples)
+    return found if left is None else RemainingOrder(found, left)
 
 
-def as_plain(shuffle: Shuffle) -> Any:
+def shuffle_to_plain(shuffle: Shuffle) -> Any:
     """`shuffle` in the form of a checkpoint."""
     return dataclasses.asdict(shuffle) if isinstance(shuffle, Blocks) else bool(shuffle)

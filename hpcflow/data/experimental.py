@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hpcflow.data.tf_data import Pipeline
-from hpcflow.platform.exception_translation import guard_module
+from hpcflow.platform.exception_translation import translate_module
 
 AUTOTUNE = -1  # for num_parallel_calls and prefetch, which have no effect
 
@@ -54,4 +54,4 @@ __all__ = [
     "take_while",
     "unbatch",
 ]
-guard_module(globals(), [name for name in __all__ if name != "AUTOTUNE"])
+translate_module(globals(), [name for name in __all__ if name != "AUTOTUNE"])

@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpcflow.data.epoch_shuffle import Left, Order, Ranges, Shuffle, ordered
+from hpcflow.data.epoch_shuffle import EpochOrder, Ranges, RemainingOrder, Shuffle, epoch_order
 
-Cut = Callable[[int, int], np.ndarray]  # step and size of a batch -> its split points
+SplitPoints = Callable[[int, int], np.ndarray]  # step and size of a batch -> its split points
 DRAWN = 1 << 14  # samples of the order that are drawn at once if batches are smaller
 
 
-class Share(NamedTuple):
+class BatchShare(NamedTuple):
     """One replica's share of a global batch."""
 
     step: int  # the batch's number in its epoch
@@ -31,7 +31,7 @@ class Share(NamedTuple):
     line: int = 0  # number of the worker's line (`runtime/failure/shard_reassignment.py`)
 
 
-def cuts(size: int, replicas: int) -> np.ndarray:
+def split_points(size: int, replicas: int) -> np.ndarray:
     """The split points of `size` samples: replica r has cuts[r] to cuts[r + 1].
 
     Counts differ by at most one; the larger ones come first.
@@ -46,7 +46,7 @@ def steps_per_epoch(samples: int, batch: int) -> int:
     return -(-samples // batch)
 
 
-def deal(
+def shard_epoch(
     samples: int,
     batch: int,
     seed: int,
@@ -56,9 +56,9 @@ def deal(
     shuffle: Shuffle = True,
     left: Ranges | None = None,
     begun_with: int | None = None,
-    cut: Cut | None = None,
-    drawn: Order | None = None,
-) -> Iterator[Share]:
+    cut: SplitPoints | None = None,
+    drawn: EpochOrder | None = None,
+) -> Iterator[BatchShare]:
     """The shares of `replica` in the global batches of an epoch, or of its remaining ranges `left`.
 
     The last step has the number that it has in a whole epoch. `begun_with` is the global batch size
@@ -67,7 +67,7 @@ def deal(
     already known.
     """
     if drawn is None:
-        drawn = ordered(samples, seed, epoch, shuffle, begun_with or batch, left)
+        drawn = epoch_order(samples, seed, epoch, shuffle, begun_with or batch, left)
     total = len(drawn)
     steps = steps_per_epoch(total, batch)
     first = max(steps_per_epoch(samples, batch) - steps, 0)
@@ -88,15 +88,15 @@ def deal(
             if not ahead:
                 part = drawn[at : min(at + together * batch, total)]
             mine = part[ahead + low : ahead + high]
-        place = drawn.place(at) if isinstance(drawn, Left) else at
-        yield Share(first + step, mine, size, place, low)
+        place = drawn.place(at) if isinstance(drawn, RemainingOrder) else at
+        yield BatchShare(first + step, mine, size, place, low)
 
 
-def left_after(
+def remaining_ranges(
     left: Ranges,
     batch: int,
     taken: Sequence[Sequence[int]],
-    cut: Cut | None = None,
+    cut: SplitPoints | None = None,
     shift: int = 0,
 ) -> list[list[int]]:
     """The remaining ranges of `left`, sharded in batches, after worker r took its first taken[r].
@@ -109,7 +109,7 @@ def left_after(
     open_: list[list[int]] = []  # remaining ranges, as positions within `left`
     for step in range(fewest, min(most, steps_per_epoch(total, batch))):
         size = min(batch, total - step * batch)
-        at = step * batch + (cuts(size, len(taken)) if cut is None else cut(step, size))
+        at = step * batch + (split_points(size, len(taken)) if cut is None else cut(step, size))
         open_ += [
             [int(at[r]), int(at[r + 1])]
             for r, t in enumerate(taken)

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from hpcflow.data.node_local_file_cache import local_copy
-from hpcflow.data.row_buffer_pool import Buffers
+from hpcflow.data.row_buffer_pool import RowBufferPool
 from hpcflow.errors import MALFORMED, DataError
-from hpcflow.platform.artifact_cache import path_of
+from hpcflow.platform.artifact_cache import as_path
 from hpcflow.platform.record_files import open_plain
 from hpcflow.runtime.hdf5_library import library
 
@@ -29,17 +29,17 @@ FOREIGN = {
 }
 
 
-class Hdf5:
+class Hdf5Rows:
     """Rows of one dataset of an HDF5 file; `hf.data.hdf5` creates it."""
 
     dtype: np.dtype
     row_shape: tuple[int, ...]
 
     def __init__(self, path: str | Path, field: str, part: slice, cache: bool) -> None:
-        self.path, self.field, self.part, self.cache = path_of(path, "path"), field, part, cache
+        self.path, self.field, self.part, self.cache = as_path(path, "path"), field, part, cache
         self.name = f"{path}:{field}"
         self._lock = threading.RLock()
-        self._buffers = Buffers()
+        self._buffers = RowBufferPool()
         self._readers, self._is_closing = 0, False  # the last reader closes the file
         self._file: Any = None
         self._data: Any = None
@@ -59,9 +59,9 @@ class Hdf5:
             if self._file is not None:
                 return
             path = local_copy(self.path, _readable) if self.cache else self.path
-            self._file = opened(path)
+            self._file = open_hdf5(path)
             try:
-                self._look(path)
+                self._inspect(path)
             except DataError:
                 self._close()
                 raise
@@ -71,7 +71,7 @@ class Hdf5:
                     raise self._error(f"is damaged: {error}", "copy it again") from error
                 raise
 
-    def _look(self, path: Path) -> None:
+    def _inspect(self, path: Path) -> None:
         h5py = library()
         try:
             data = self._file.get(self.field)
@@ -88,7 +88,7 @@ class Hdf5:
         self._check_parts(path, data)
         self._data, self._range = data, range(data.shape[0])[self.part]
         self.dtype, self.row_shape = data.dtype, data.shape[1:]
-        self._raw = self._plain(path)
+        self._raw = self._raw_location(path)
 
     def _missing(self, h5py: Any) -> DataError:
         found: list[str] = []
@@ -112,7 +112,7 @@ class Hdf5:
                     + (", so do not use cache=True" if self.cache else ""),
                 )
 
-    def _plain(self, path: Path) -> tuple[int, int] | None:
+    def _raw_location(self, path: Path) -> tuple[int, int] | None:
         """Descriptor and offset of the rows, if they lie in the file as they will in memory.
 
         They are then read without HDF5: faster, without its global lock and the interpreter lock.
@@ -271,7 +271,7 @@ def hdf5(
     *,
     rows: slice = slice(None),
     cache: bool = False,
-) -> Hdf5:
+) -> Hdf5Rows:
     """The rows of the dataset `field` of an HDF5 or NetCDF-4 file, as data of `hf.data.Dataset`.
 
     Values are as stored: NetCDF's scale_factor and fill values are not applied. `rows` selects a
@@ -284,10 +284,10 @@ def hdf5(
         raise DataError(
             f"rows={rows}: the step must be at least 1", hint="use shuffle=True for another order"
         )
-    return Hdf5(path, field, rows, cache)
+    return Hdf5Rows(path, field, rows, cache)
 
 
-def opened(path: Path) -> Any:
+def open_hdf5(path: Path) -> Any:
     """The HDF5 file, open for reading.
 
     Errors: DataError that distinguishes a missing, foreign, truncated and unreadable file.

@@ -15,10 +15,10 @@ from hpcflow.platform import file_locks
 from hpcflow.platform.private_files import is_own_folder, make_folder
 from hpcflow.platform.rank_logging import logger, say_once
 
-SPARE = 64 << 20  # bytes of the disk that stay free for others
+RESERVED_DISK_BYTES = 64 << 20  # bytes of the disk that stay free for others
 
 
-def folder() -> Path:
+def cache_folder() -> Path:
     """The cache folder: HPCFLOW_CACHE_DIR, else a folder of this user in TMPDIR.
 
     If others may write to HPCFLOW_CACHE_DIR, it is a folder of this user in it.
@@ -36,33 +36,33 @@ def local_copy(path: Path, check: Callable[[Path], None]) -> Path:
     """
     check(path)
     try:
-        base = _own()
+        base = _own_cache_folder()
         facts = path.stat()
         told = f"{path.resolve()}|{facts.st_size}|{facts.st_mtime_ns}"
         key = hashlib.blake2b(told.encode(), digest_size=12).hexdigest()
         copy = base / f"{path.stem}-{key}{path.suffix}"
-        if _is_whole(copy, facts):
+        if _is_complete(copy, facts):
             return copy
         since = time.time()
-        with file_locks.alone(base / f"{key}.lock", f"the copy of {path}") as notes:
-            is_there = _is_whole(copy, facts) or _fill(path, copy, notes, since)
+        with file_locks.exclusive(base / f"{key}.lock", f"the copy of {path}") as notes:
+            is_there = _is_complete(copy, facts) or _fill_copy(path, copy, notes, since)
             return copy if is_there else path
     except OSError as error:
         say_once(f"{path} cannot be cached on this node: {error}; it is read in place")
         return path
 
 
-def _own() -> Path:
+def _own_cache_folder() -> Path:
     """The cache folder, created if needed; OSError if it belongs to another user."""
     given = os.environ.get("HPCFLOW_CACHE_DIR")
     if given:
         Path(given).mkdir(mode=0o700, parents=True, exist_ok=True)
-    base = folder()
+    base = cache_folder()
     make_folder(base)
     return base
 
 
-def _is_whole(copy: Path, original: os.stat_result) -> bool:
+def _is_complete(copy: Path, original: os.stat_result) -> bool:
     """Whether the copy exists with all its bytes, which may be missing after a power failure.
 
     It must have the original's modification time, so a copy of another file or a modified copy does
@@ -78,7 +78,7 @@ def _is_whole(copy: Path, original: os.stat_result) -> bool:
     return mine and of_this and facts.st_size == original.st_size
 
 
-def _failed(notes: int) -> float:
+def _last_failure(notes: int) -> float:
     """The time of the last failed copy, in seconds since 1970; 0 if none is recorded."""
     try:
         return float(os.pread(notes, file_locks.NOTE_BYTES, 0).strip(b"\0") or 0)
@@ -86,12 +86,12 @@ def _failed(notes: int) -> float:
         return 0.0
 
 
-def _fill(path: Path, copy: Path, notes: int, since: float) -> bool:
+def _fill_copy(path: Path, copy: Path, notes: int, since: float) -> bool:
     """Copy to a draft and rename it; False if the copy fails, as without space.
 
     After a failure, the processes that were waiting for the lock do not try again.
     """
-    if _failed(notes) >= since:
+    if _last_failure(notes) >= since:
         return False
     facts, free = path.stat(), shutil.disk_usage(copy.parent).free
     size = facts.st_size
@@ -99,7 +99,7 @@ def _fill(path: Path, copy: Path, notes: int, since: float) -> bool:
     try:
         for old in copy.parent.glob(f".{copy.name}.*"):  # drafts of processes that died
             old.unlink()
-        if free < size + SPARE:
+        if free < size + RESERVED_DISK_BYTES:
             raise OSError(f"it has {size >> 20:,} MiB, but only {free >> 20:,} MiB are free")
         begun = time.monotonic()
         os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))  # a file of our own

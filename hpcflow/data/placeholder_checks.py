@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.data.array_rows import InMemory, Source
+from hpcflow.data.array_rows import ArraySource, Source
 from hpcflow.errors import DataError, DTypeError, FeedError, HpcflowError, ShapeError
 from hpcflow.graph.graph import Tensor
-from hpcflow.graph.static_shape import merge, show
-from hpcflow.runtime.step.feed_and_fetch import as_read, cast, castable
+from hpcflow.graph.static_shape import merge_shapes, shape_text
+from hpcflow.runtime.step.feed_and_fetch import cast, castable, read_feed
 
 
-def joined_batch(batch: int | None, per_rank: int | None, replicas: int) -> int:
+def global_batch_size(batch: int | None, per_rank: int | None, replicas: int) -> int:
     """The size of the global batch, from either `batch` or `per_rank`."""
     if (batch is None) == (per_rank is None):
         raise HpcflowError(
@@ -50,25 +50,25 @@ def check_fits(
             line=key.op.line,
         )
     try:
-        merge(shape[1:] if shape else None, key.shape and key.shape[1:])
+        merge_shapes(shape[1:] if shape else None, key.shape and key.shape[1:])
         fits = bool(shape) and key.shape != ()
     except ShapeError:
         fits = False
     if not fits:
         raise ShapeError(
-            f"{what} for {key.name!r} has shape {show(shape)}; "
-            f"the placeholder takes {show(key.shape)}, one row a sample",
+            f"{what} for {key.name!r} has shape {shape_text(shape)}; "
+            f"the placeholder takes {shape_text(key.shape)}, one row a sample",
             hint=cure or "reshape the array, or the placeholder",
             op=key.op.name,
             line=key.op.line,
         )
 
 
-def fit(key: Tensor, source: Source) -> None:
+def fit_source(key: Tensor, source: Source) -> None:
     """Check an open source; values that were not NumPy arrays are cast here, once."""
-    if isinstance(source, InMemory):
+    if isinstance(source, ArraySource):
         if source.is_loose:
-            source.take(cast(key, as_read(key, source.array)))
+            source.take(cast(key, read_feed(key, source.array)))
         check_fits(key, "the array", source.dtype, source.array.shape)
         return
     shape = (len(source), *source.row_shape)

@@ -10,16 +10,16 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
-from hpcflow.monitoring.wait_ledger import INSIDE, Ledger
+from hpcflow.monitoring.wait_ledger import INSIDE, WaitLedger
 
 PATIENCE_S = 1.0  # a longer wait for input is entered in the wait ledger
 LEAVE_S = 1.0  # time that `close` waits for threads that are still reading
 Task = TypeVar("Task")
 Result = TypeVar("Result")
-_all: weakref.WeakSet[Ahead[Any, Any]] = weakref.WeakSet()
+_all: weakref.WeakSet[PrefetchThreads[Any, Any]] = weakref.WeakSet()
 
 
-class Ahead(Generic[Task, Result]):
+class PrefetchThreads(Generic[Task, Result]):
     """The results of `run(task)` for each task in order, at most `ahead` of them in advance.
 
     `threads` threads compute them. An exception of a task is raised by the `take` of its result.
@@ -40,11 +40,11 @@ class Ahead(Generic[Task, Result]):
             thread.start()
         _all.add(self)
 
-    def take(self, ledger: Ledger | None = None, what: str = "input") -> Result | None:
+    def take(self, ledger: WaitLedger | None = None, what: str = "input") -> Result | None:
         """The next result; None after the last. A long wait is entered in the ledger."""
         with self._changed:
             if not self._changed.wait_for(self._is_ready, PATIENCE_S):
-                with _inside(ledger, what):
+                with _in_ledger(ledger, what):
                     self._changed.wait_for(self._is_ready)
             if self._taken not in self._results:
                 return None
@@ -111,7 +111,7 @@ class Ahead(Generic[Task, Result]):
 
 
 @contextlib.contextmanager
-def _inside(ledger: Ledger | None, what: str) -> Iterator[None]:
+def _in_ledger(ledger: WaitLedger | None, what: str) -> Iterator[None]:
     """Enter the wait for input in the ledger, for other ranks that may wait for this one."""
     if ledger is None:
         yield

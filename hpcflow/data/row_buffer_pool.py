@@ -11,7 +11,7 @@ GRAIN = 64 << 10
 _UNUSED = 2  # getrefcount of a buffer in use by no array: the list's reference and its own
 
 
-class Buffers:
+class RowBufferPool:
     """Arrays whose memory is reused when no array refers to it any more.
 
     A view of an array refers to its base, so a count of the base's references is enough.
@@ -29,10 +29,10 @@ class Buffers:
         if size < GRAIN or not self._can_reuse:
             return np.empty(shape, dtype)
         with self._lock:
-            owner = self._free(size)
+            owner = self._unused_buffer(size)
             return owner[:size].view(dtype).reshape(shape)
 
-    def _free(self, size: int) -> np.ndarray:
+    def _unused_buffer(self, size: int) -> np.ndarray:
         owners = self._owners
         free = [i for i in range(len(owners)) if sys.getrefcount(owners[i]) == _UNUSED]
         fitting = [i for i in free if owners[i].nbytes >= size]

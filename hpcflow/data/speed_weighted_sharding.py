@@ -12,18 +12,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hpcflow.data.global_batch_sharding import cuts
+from hpcflow.data.global_batch_sharding import split_points
 from hpcflow.errors import HpcflowError
 
 FINENESS = 16  # shares change in steps of 1/16 of an equal one: few sizes, hence few plans
-GAIN = 0.05  # shares change if the slowest worker's time falls by at least this fraction;
-MUCH = 0.25  # below this fraction, each change doubles the pause before the next:
+MIN_GAIN = 0.05  # shares change if the slowest worker's time falls by at least this fraction;
+LARGE_GAIN = 0.25  # below this fraction, each change doubles the pause before the next:
 LONGEST_REST = 32  # decisions; a new size costs each worker a new plan
-MARGIN = 4  # batches that a worker may have taken beyond those of the deciding one
+MAX_BATCHES_AHEAD = 4  # batches that a worker may have taken beyond those of the deciding one
 DAMPING = 0.5  # the weight of the earlier speeds
 
 
-def shares_by(speeds: Sequence[float], batch: int) -> np.ndarray:
+def shares_by_speed(speeds: Sequence[float], batch: int) -> np.ndarray:
     """The samples of each replica in a batch of `batch`, in proportion to its speed (samples/s).
 
     Each gets at least one, if there are enough. The others are assigned in steps of 1 / FINENESS of
@@ -49,7 +49,7 @@ def shares_by(speeds: Sequence[float], batch: int) -> np.ndarray:
     return np.array(found)
 
 
-class Balance:
+class SpeedBalance:
     """The split points of global batches of `batch` samples over replicas, by batch number.
 
     Batches are numbered in the order in which a worker takes them. `taken` counts those that the
@@ -60,7 +60,7 @@ class Balance:
         self.replicas, self.batch, self.lead, self.rank = replicas, batch, lead, rank
         self.taken = self.dealt = 0
         # first batch of a change, and the split points of a full batch from there on
-        self._changes: list[tuple[int, np.ndarray]] = [(0, cuts(batch, replicas))]
+        self._changes: list[tuple[int, np.ndarray]] = [(0, split_points(batch, replicas))]
         self._speeds: np.ndarray | None = None
         self._rest, self._left = 1, 0  # decisions to skip after the next change, and now
 
@@ -79,7 +79,7 @@ class Balance:
         first, whole = next(one for one in reversed(self._changes) if one[0] <= number)
         if size == self.batch:
             return whole
-        return whole * size // self.batch if first else cuts(size, self.replicas)
+        return whole * size // self.batch if first else split_points(size, self.replicas)
 
     def decide(self, speeds: Sequence[float]) -> tuple[int, list[int]] | None:
         """The first batch and the sizes of new shares by these speeds (samples/s), for all ranks.
@@ -91,14 +91,14 @@ class Balance:
         if self._speeds is not None:
             now = self._speeds**DAMPING * now ** (1 - DAMPING)
         self._speeds = now
-        wanted = shares_by(now.tolist(), self.batch)
+        wanted = shares_by_speed(now.tolist(), self.batch)
         gain = 1 - (wanted / now).max() / (np.array(self.shares) / now).max()
         self._left -= 1
-        if gain < GAIN or (gain < MUCH and self._left >= 0):
+        if gain < MIN_GAIN or (gain < LARGE_GAIN and self._left >= 0):
             return None
-        self._rest = 1 if gain >= MUCH else min(2 * self._rest, LONGEST_REST)
+        self._rest = 1 if gain >= LARGE_GAIN else min(2 * self._rest, LONGEST_REST)
         self._left = self._rest
-        return self.taken + MARGIN + self.lead, wanted.tolist()
+        return self.taken + MAX_BATCHES_AHEAD + self.lead, wanted.tolist()
 
     def change(self, first: int, shares: Sequence[int]) -> None:
         """Use these shares of a full batch from batch `first` on; called on all replicas.

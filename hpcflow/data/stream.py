@@ -9,20 +9,28 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.data.batch_iterator import Batch, Feeding, Held, Map, Place, Stand, places
-from hpcflow.data.global_batch_sharding import Share, cuts
-from hpcflow.data.placeholder_checks import check_enough, check_fits, joined_batch
+from hpcflow.data.batch_iterator import (
+    Batch,
+    HeldShards,
+    Map,
+    Place,
+    ShardedBatches,
+    WorkerPosition,
+    last_positions,
+)
+from hpcflow.data.global_batch_sharding import BatchShare, split_points
+from hpcflow.data.placeholder_checks import check_enough, check_fits, global_batch_size
 from hpcflow.errors import DataError, HpcflowError
 from hpcflow.graph.graph import Tensor
 from hpcflow.platform.rank_logging import say_once
-from hpcflow.runtime.job.job_membership import current
-from hpcflow.runtime.job.rank_context import Context
-from hpcflow.runtime.step.feed_and_fetch import as_read, cast
+from hpcflow.runtime.job.job_membership import current_context
+from hpcflow.runtime.job.rank_context import RankContext
+from hpcflow.runtime.step.feed_and_fetch import cast, read_feed
 
-Part = tuple[int, Share, list[Any]]  # epoch, share, this worker's samples
+StreamShare = tuple[int, BatchShare, list[Any]]  # epoch, share, this worker's samples
 
 
-class Stream(Feeding):
+class Stream(ShardedBatches):
     """Samples of an iterator, sharded over the workers as feeds of placeholders.
 
     `samples` is a function from an epoch's number to its iterator, or an iterator, which is one
@@ -46,10 +54,10 @@ class Stream(Feeding):
         map: Map | None = None,
         read_ahead: int = 2,
         balance: bool = False,
-        context: Context | None = None,
+        context: RankContext | None = None,
     ) -> None:
-        context = context or current()
-        joined = joined_batch(batch, batch_per_rank, context.roles.replicas)
+        context = context or current_context()
+        joined = global_batch_size(batch, batch_per_rank, context.roles.replicas)
         self._is_single = isinstance(keys, Tensor)
         super().__init__([keys] if isinstance(keys, Tensor) else keys, joined, map, context)
         self._samples, self.read_ahead, self.samples = samples, int(read_ahead), per_epoch
@@ -80,7 +88,9 @@ class Stream(Feeding):
     def describe(self) -> str:
         """How the samples are sharded, in one line."""
         known = self.samples is not None
-        return self._told(f"{self.samples:,} samples an epoch" if known else "a stream of samples")
+        return self._log_shares(
+            f"{self.samples:,} samples an epoch" if known else "a stream of samples"
+        )
 
     def epoch(self, number: int) -> Iterator[Batch]:
         """This worker's batches of one epoch; an iterator has only epoch 0."""
@@ -95,20 +105,20 @@ class Stream(Feeding):
             left = (part for part in parts if (part[0], part[1].step) > last)
             return self._batches(left, self._load, self.read_ahead, "read a stream")
 
-        def begin_lines(held: Held) -> Iterator[Batch]:
+        def begin_lines(held: HeldShards) -> Iterator[Batch]:
             first = min(place[0] for _, place in held.values())
             parts = (
                 part for epoch in epochs if epoch >= first for part in self._lines(epoch, held)
             )
             return self._batches(parts, self._load, self.read_ahead, "read a stream")
 
-        if self._may_inherit and self._once is None and epochs:
-            return self._inheriting(begin_lines, epochs[0])
+        if self._can_reassign and self._once is None and epochs:
+            return self._reassigned_batches(begin_lines, epochs[0])
         if self.context.survival is not None:
-            batches = self._going_on(begin)
+            batches = self._reshard_after_deaths(begin)
         else:
             batches = begin((-1, -1), self._numbers())
-        return self._together(batches) if self._is_synchronous else batches
+        return self._check_equal_counts(batches) if self._is_synchronous else batches
 
     def deal_again(self, batch: Batch) -> Batch:
         """This worker's current share of the global batch that contains `batch`.
@@ -130,13 +140,13 @@ class Stream(Feeding):
                 hint="feed each batch before the next is taken, or give a function of the epoch "
                 "that makes the iterator",
             )
-        return self._placed(self._load(mine)[0])
+        return self._with_offset(self._load(mine)[0])
 
-    def _took(self, step: int) -> None:
+    def _batch_in_use(self, step: int) -> None:
         for old in [one for one in list(self._kept) if one < step - 1]:  # a thread may add entries
             del self._kept[old]
 
-    def _together(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+    def _check_equal_counts(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """The batches; at the end synchronous workers compare their numbers of samples."""
         total = 0
         for batch in batches:
@@ -144,36 +154,36 @@ class Stream(Feeding):
             yield batch
         self.context.meet(f"the end of a stream after {total:,} samples")
 
-    def _parts(self, epoch: int, numbers: Iterator[int]) -> Iterator[Part]:
+    def _parts(self, epoch: int, numbers: Iterator[int]) -> Iterator[StreamShare]:
         """This worker's shares of an epoch's global batches, with their samples."""
         balance, is_once = self.balance, self._once is not None
         begun = next(numbers) if is_once else 0
-        for step, start, joined in self._joined(epoch):
+        for step, start, joined in self._global_batches(epoch):
             if balance is not None:
                 number = begun + step if is_once else next(numbers)
                 self._numbered[epoch] = number - step
                 at = balance.deal(number, len(joined))
             else:
-                at = cuts(len(joined), self.replicas)
+                at = split_points(len(joined), self.replicas)
             low, high = int(at[self.replica]), int(at[self.replica + 1])
             if low < high or self._is_synchronous:
-                yield _part(epoch, step, start, joined, low, high)
+                yield _make_part(epoch, step, start, joined, low, high)
 
-    def _lines(self, epoch: int, held: Held) -> Iterator[Part]:
+    def _lines(self, epoch: int, held: HeldShards) -> Iterator[StreamShare]:
         """The shares of this worker's lines after their places, with their samples."""
-        for step, start, joined in self._joined(epoch):
-            at = cuts(len(joined), self.replicas)
+        for step, start, joined in self._global_batches(epoch):
+            at = split_points(len(joined), self.replicas)
             for name, (line, last) in held.items():
                 low, high = int(at[line.worker]), int(at[line.worker + 1])
                 counts = low < high or (name == 0 and self._is_synchronous)
                 if counts and line.has(epoch, step) and (epoch, step) > last:
-                    yield _part(epoch, step, start, joined, low, high, name)
+                    yield _make_part(epoch, step, start, joined, low, high, name)
 
-    def _joined(self, epoch: int) -> Iterator[tuple[int, int, list[Any]]]:
+    def _global_batches(self, epoch: int) -> Iterator[tuple[int, int, list[Any]]]:
         """The global batches of an epoch: step, number of the first sample, samples."""
         samples = self._iterator(epoch)
         if self._once is not None and self.context.survival is not None:
-            yield from self._joined_once(samples)
+            yield from self._global_batches_once(samples)
             return
         skipped = self._skip if epoch == self._first else 0
         if skipped:
@@ -192,7 +202,7 @@ class Stream(Feeding):
             yield step, start, joined
             start, step = start + len(joined), step + 1
 
-    def _joined_once(self, samples: Iterator[Any]) -> Iterator[tuple[int, int, list[Any]]]:
+    def _global_batches_once(self, samples: Iterator[Any]) -> Iterator[tuple[int, int, list[Any]]]:
         """The global batches of an iterator, beginning with the oldest cached one."""
         step = min(list(self._kept), default=0)
         while True:
@@ -228,7 +238,7 @@ class Stream(Feeding):
                 hint="the cause is printed above",
             ) from error
 
-    def _load(self, part: Part) -> list[Batch]:
+    def _load(self, part: StreamShare) -> list[Batch]:
         epoch, share, samples = part
         columns = {}
         for number, key in enumerate(self._keys):
@@ -253,19 +263,19 @@ class Stream(Feeding):
             return np.empty((0, *(d or 0 for d in (key.shape or (0,))[1:])), key.dtype)
         if self._map is not None:
             return np.stack([np.asarray(value) for value in values])
-        column = np.stack([as_read(key, value) for value in values])
+        column = np.stack([read_feed(key, value) for value in values])
         check_fits(key, "the stream's value", column.dtype, column.shape)
         return np.ascontiguousarray(cast(key, column))
 
     # -- the position
 
-    def position(self, last: Sequence[Stand]) -> dict[str, Any]:
+    def position(self, last: Sequence[WorkerPosition]) -> dict[str, Any]:
         """The common position of the workers, as plain data; `last` as for `Dataset`.
 
         Asynchronous workers continue after the last global batch that all of them have taken.
         Samples that faster workers took after it are used again.
         """
-        epoch, step = min(map(min, places(last, (self._first, -1))))
+        epoch, step = min(map(min, last_positions(last, (self._first, -1))))
         skipped = self._skip if epoch == self._first else 0
         taken = skipped + max(step + 1 - skipped // self.batch, 0) * self.batch
         resumes = self._once is None
@@ -290,8 +300,8 @@ class Stream(Feeding):
         self._skipped_batch = int(position.get("batch", 1))
 
 
-def _part(
+def _make_part(
     epoch: int, step: int, start: int, joined: list[Any], low: int, high: int, line: int = 0
-) -> Part:
-    share = Share(step, np.arange(start + low, start + high), len(joined), 0, low, line)
+) -> StreamShare:
+    share = BatchShare(step, np.arange(start + low, start + high), len(joined), 0, low, line)
     return epoch, share, joined[low:high]

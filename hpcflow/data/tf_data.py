@@ -12,31 +12,31 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.data.dataset_batching import padded, padded_rows, paddings, stacked
-from hpcflow.data.dataset_counts import Count, whole
+from hpcflow.data.dataset_batching import pad_elements, padded_shape, paddings, stack_elements
+from hpcflow.data.dataset_counts import ElementCount, as_integer
 from hpcflow.data.dataset_functions import (
     Begin,
+    DatasetFunction,
     Element,
     Given,
-    Leaf,
-    Traced,
-    TracedDataset,
-    by_structure,
+    TensorComponent,
+    TensorFunction,
     leaves_of,
-    packed,
+    pack_components,
     require_scalar,
     require_tensors,
+    values_by_component,
 )
-from hpcflow.data.dataset_interleave import interleaved
-from hpcflow.data.dataset_iterator import initializable, one_shot
+from hpcflow.data.dataset_interleave import interleave_iterators
+from hpcflow.data.dataset_iterator import initializable_iterator, one_shot_iterator
 from hpcflow.data.dataset_options import Options
-from hpcflow.data.dataset_windows import reduced, windows_of
+from hpcflow.data.dataset_windows import make_windows, reduce_function
 from hpcflow.errors import DTypeError, GraphError, ShapeError
 from hpcflow.graph import nested_structure
 from hpcflow.graph.dtypes import int64
 from hpcflow.graph.graph import Graph, Tensor, get_default_graph
-from hpcflow.graph.static_shape import either, show
-from hpcflow.platform.exception_translation import shown
+from hpcflow.graph.static_shape import common_shape, shape_text
+from hpcflow.platform.exception_translation import value_text
 
 
 class Pipeline:
@@ -54,23 +54,25 @@ class Pipeline:
         self._options = Options()
 
     def __repr__(self) -> str:
-        told = ", ".join(f"{leaf.dtype}{show(leaf.shape)}" for leaf in leaves_of(self.structure))
+        told = ", ".join(
+            f"{leaf.dtype}{shape_text(leaf.shape)}" for leaf in leaves_of(self.structure)
+        )
         return f"<hf.data dataset {self.kind} of {told}>"
 
     @property
     def output_types(self) -> Any:
         """The dtypes of an element, in its structure."""
-        return nested_structure.mapped(lambda leaf: leaf.dtype, self.structure)
+        return nested_structure.map_structure(lambda leaf: leaf.dtype, self.structure)
 
     @property
     def output_shapes(self) -> Any:
         """The static shapes of an element, in its structure."""
-        return packed(self.structure, [leaf.shape for leaf in leaves_of(self.structure)])
+        return pack_components(self.structure, [leaf.shape for leaf in leaves_of(self.structure)])
 
     @property
     def output_classes(self) -> Any:
         """The classes of an element, in its structure: tensors."""
-        return nested_structure.mapped(lambda leaf: Tensor, self.structure)
+        return nested_structure.map_structure(lambda leaf: Tensor, self.structure)
 
     def then(
         self,
@@ -85,7 +87,7 @@ class Pipeline:
     def _counted(
         self,
         kind: str,
-        counts: Sequence[Count],
+        counts: Sequence[ElementCount],
         change: Callable[..., Iterable[Element]],
         structure: Any = None,
     ) -> Pipeline:
@@ -104,7 +106,7 @@ class Pipeline:
         """The first `count` elements; -1 is all."""
         return self._counted(
             "take",
-            [Count("take", count, -1)],
+            [ElementCount("take", count, -1)],
             lambda it, n: itertools.islice(it, None if n == -1 else n),
         )
 
@@ -112,7 +114,7 @@ class Pipeline:
         """All but the first `count` elements; -1 skips all."""
         return self._counted(
             "skip",
-            [Count("skip", count, -1)],
+            [ElementCount("skip", count, -1)],
             lambda it, n: () if n == -1 else itertools.islice(it, n, None),
         )
 
@@ -124,14 +126,14 @@ class Pipeline:
                 raise ShapeError(f"shard: index {at} must be less than num_shards {of}")
             return itertools.islice(elements, at, None, of)
 
-        at, of = Count("shard", index, 0), Count("shard", num_shards, 1)
+        at, of = ElementCount("shard", index, 0), ElementCount("shard", num_shards, 1)
         if at.known is not None and of.known is not None:
             change(iter(()), at.known, of.known)
         return self._counted("shard", [at, of], change)
 
     def repeat(self, count: int | None = None) -> Pipeline:
         """The elements `count` times; without end if it is None or -1."""
-        times = Count("repeat", -1 if count is None else count, -1)
+        times = ElementCount("repeat", -1 if count is None else count, -1)
 
         def begin(given: Given) -> Iterator[Element]:
             number = times.of(given)
@@ -147,11 +149,16 @@ class Pipeline:
 
     def concatenate(self, dataset: Pipeline) -> Pipeline:
         """These elements, then those of another dataset, of the same structure and dtypes."""
-        nested_structure.same(self.structure, dataset.structure, "datasets to concatenate")
+        nested_structure.check_same_structure(
+            self.structure, dataset.structure, "datasets to concatenate"
+        )
         pairs = list(zip(leaves_of(self.structure), leaves_of(dataset.structure), strict=True))
         if any(a.dtype != b.dtype for a, b in pairs):
             raise DTypeError(f"{self} and {dataset} cannot be concatenated: dtypes differ")
-        made = packed(self.structure, [Leaf(a.dtype, either(a.shape, b.shape)) for a, b in pairs])
+        made = pack_components(
+            self.structure,
+            [TensorComponent(a.dtype, common_shape(a.shape, b.shape)) for a, b in pairs],
+        )
 
         def begin(given: Given) -> Iterator[Element]:
             return itertools.chain(self.begin(given), dataset.begin(given))
@@ -169,7 +176,10 @@ class Pipeline:
         The order depends on the graph's seed and `seed` and is the same on every rank. It differs
         between iterations unless `reshuffle_each_iteration` is False.
         """
-        key = [get_default_graph().seed or 0, 0 if seed is None else whole("seed", seed, 0) + 1]
+        key = [
+            get_default_graph().seed or 0,
+            0 if seed is None else as_integer("seed", seed, 0) + 1,
+        ]
         times = itertools.count() if reshuffle_each_iteration is not False else itertools.repeat(0)
 
         def change(elements: Iterator[Element], size: int) -> Iterator[Element]:
@@ -182,7 +192,7 @@ class Pipeline:
             for at in drawn.permutation(len(held)):
                 yield held[at]
 
-        return self._counted("shuffle", [Count("shuffle", buffer_size, 1)], change)
+        return self._counted("shuffle", [ElementCount("shuffle", buffer_size, 1)], change)
 
     def cache(self, filename: str = "") -> Pipeline:
         """The elements of the first complete iteration, cached in memory."""
@@ -208,7 +218,9 @@ class Pipeline:
 
     def prefetch(self, buffer_size: int) -> Pipeline:
         """The same elements, without prefetching: they are computed on request."""
-        return self._counted("prefetch", [Count("prefetch", buffer_size, -1)], lambda it, n: it)
+        return self._counted(
+            "prefetch", [ElementCount("prefetch", buffer_size, -1)], lambda it, n: it
+        )
 
     def apply(self, transformation_func: Callable[[Pipeline], Pipeline]) -> Pipeline:
         """`transformation_func` of this dataset."""
@@ -241,8 +253,8 @@ class Pipeline:
         leaves = leaves_of(self.structure)
         shapes: list[Any] = [leaf.shape for leaf in leaves]
         if padded_shapes is not None:
-            given = by_structure(self.structure, padded_shapes)
-            shapes = [padded(leaf, s) for leaf, s in zip(leaves, given, strict=True)]
+            given = values_by_component(self.structure, padded_shapes)
+            shapes = [padded_shape(leaf, s) for leaf, s in zip(leaves, given, strict=True)]
         if None in shapes:
             raise ShapeError("padded_batch needs the rank of each component", hint="padded_shapes")
         return self._batched(
@@ -253,10 +265,10 @@ class Pipeline:
         self, batch_size: int, drop: bool, shapes: list[Any] | None, fills: list[Any] | None
     ) -> Pipeline:
         require_tensors(self.structure, "batch()")
-        size, leaves = Count("batch", batch_size, 1), leaves_of(self.structure)
+        size, leaves = ElementCount("batch", batch_size, 1), leaves_of(self.structure)
         rows = [leaf.shape for leaf in leaves] if shapes is None else shapes
         made = [
-            Leaf(leaf.dtype, None if s is None else (size.known if drop else None, *s))
+            TensorComponent(leaf.dtype, None if s is None else (size.known if drop else None, *s))
             for leaf, s in zip(leaves, rows, strict=True)
         ]
 
@@ -266,12 +278,12 @@ class Pipeline:
                     return
                 columns = zip(*part, strict=True)
                 if shapes is None or fills is None:
-                    yield tuple(stacked(column, "a batch") for column in columns)
+                    yield tuple(stack_elements(column, "a batch") for column in columns)
                 else:
                     facts = zip(columns, shapes, fills, strict=True)
-                    yield tuple(padded_rows(*fact) for fact in facts)
+                    yield tuple(pad_elements(*fact) for fact in facts)
 
-        return self._counted("batch", [size], change, packed(self.structure, made))
+        return self._counted("batch", [size], change, pack_components(self.structure, made))
 
     # -- functions of elements
 
@@ -282,7 +294,7 @@ class Pipeline:
         outer graph; their values are those at the initialization of the iterator.
         `num_parallel_calls` has no effect: elements keep their order.
         """
-        traced = Traced(map_func, self.structure, _root())
+        traced = TensorFunction(map_func, self.structure, _root_graph())
 
         def begin(given: Given) -> Iterator[Element]:
             return map(traced.bound(given), self.begin(given))
@@ -296,7 +308,7 @@ class Pipeline:
     def _chosen(
         self, kind: str, predicate: Callable[..., Any], choose: Callable[..., Iterator[Element]]
     ) -> Pipeline:
-        traced = Traced(predicate, self.structure, _root())
+        traced = TensorFunction(predicate, self.structure, _root_graph())
         require_scalar(traced, "b", f"the predicate of {kind}()")
 
         def begin(given: Given) -> Iterator[Element]:
@@ -321,21 +333,23 @@ class Pipeline:
         Each turn takes `block_length` elements of one dataset. A dataset that has ended is replaced
         at its next turn. `cycle_length` is 10 by default. `num_parallel_calls` has no effect.
         """
-        cycle = whole("interleave", 10 if cycle_length in (None, -1) else cycle_length, 1)
-        return self._nested("interleave", map_func, cycle, whole("interleave", block_length, 1))
+        cycle = as_integer("interleave", 10 if cycle_length in (None, -1) else cycle_length, 1)
+        return self._nested(
+            "interleave", map_func, cycle, as_integer("interleave", block_length, 1)
+        )
 
     def _nested(self, kind: str, map_func: Callable[..., Any], cycle: int, block: int) -> Pipeline:
-        traced = TracedDataset(map_func, self.structure, _root())
+        traced = DatasetFunction(map_func, self.structure, _root_graph())
 
         def begin(given: Given) -> Iterator[Element]:
-            return interleaved(self.begin(given), traced.elements(given), cycle, block)
+            return interleave_iterators(self.begin(given), traced.elements(given), cycle, block)
 
         return Pipeline(traced.structure, begin, [*self.needs, *traced.needs], kind)
 
     def enumerate(self, start: int = 0) -> Pipeline:
         """Pairs of a number and an element, with numbers from `start`."""
-        first = whole("enumerate", start, -(2**63))
-        made = (Leaf(int64, ()), self.structure)
+        first = as_integer("enumerate", start, -(2**63))
+        made = (TensorComponent(int64, ()), self.structure)
 
         def change(elements: Iterator[Element]) -> Iterator[Element]:
             return ((np.asarray(i, int64), *x) for i, x in enumerate(elements, first))
@@ -348,7 +362,10 @@ class Pipeline:
         leaves = leaves_of(self.structure)
         if any(leaf.shape == () for leaf in leaves):
             raise ShapeError("unbatch() takes components with rows, not scalars")
-        made = [Leaf(leaf.dtype, None if leaf.shape is None else leaf.shape[1:]) for leaf in leaves]
+        made = [
+            TensorComponent(leaf.dtype, None if leaf.shape is None else leaf.shape[1:])
+            for leaf in leaves
+        ]
 
         def change(elements: Iterator[Element]) -> Iterator[Element]:
             for element in elements:
@@ -356,7 +373,7 @@ class Pipeline:
                     raise ShapeError("unbatch() needs components with the same number of rows")
                 yield from (tuple(x[i, ...] for x in element) for i in range(len(element[0])))
 
-        return self.then("unbatch", change, packed(self.structure, made))
+        return self.then("unbatch", change, pack_components(self.structure, made))
 
     def window(
         self, size: int, shift: int | None = None, stride: int = 1, drop_remainder: bool = False
@@ -368,7 +385,7 @@ class Pipeline:
         shapes. `shift` is `size` by default. The last windows are smaller, or are dropped.
         """
         shift = size if shift is None else shift
-        told = windows_of(self.structure, size, shift, stride, drop_remainder, _rows_of)
+        told = make_windows(self.structure, size, shift, stride, drop_remainder, _rows_of)
         return self.then("window", *told)
 
     def reduce(self, initial_state: Any, reduce_func: Callable[[Any, Any], Any]) -> Any:
@@ -377,18 +394,20 @@ class Pipeline:
         Each run starts a new iteration. Variables have their values from before the first
         run. Placeholders cannot feed it.
         """
-        fold, state, needs = reduced(self.structure, initial_state, reduce_func, _root())
+        fold, state, needs = reduce_function(
+            self.structure, initial_state, reduce_func, _root_graph()
+        )
 
         def begin(given: Given) -> Iterator[Element]:
             yield fold(self.begin(given), given)
 
         whole_of = Pipeline(state, begin, [*self.needs, *needs], "reduce")
-        return one_shot(whole_of.repeat()).get_next()
+        return one_shot_iterator(whole_of.repeat()).get_next()
 
     def with_options(self, options: Options) -> Pipeline:
         """The same dataset: options of TensorFlow's runtime have no effect."""
         if not isinstance(options, Options):
-            raise GraphError(f"with_options() takes hf.data.Options(), not {shown(options)}")
+            raise GraphError(f"with_options() takes hf.data.Options(), not {value_text(options)}")
         made = Pipeline(self.structure, self.begin, self.needs, self.kind)
         made._options = options
         return made
@@ -405,21 +424,21 @@ class Pipeline:
 
     def make_one_shot_iterator(self) -> Any:
         """An iterator over one pass; it has no initializer, and placeholders cannot feed it."""
-        return one_shot(self)
+        return one_shot_iterator(self)
 
     def make_initializable_iterator(self, shared_name: str | None = None) -> Any:
         """An iterator that starts, or restarts, when its `initializer` runs."""
-        return initializable(self, shared_name)
+        return initializable_iterator(self, shared_name)
 
 
 # -- helpers
 
 
-def _root() -> Graph:
+def _root_graph() -> Graph:
     return get_default_graph().root
 
 
 def _rows_of(t: Tensor) -> Pipeline:
     """The rows of a tensor."""
-    row = Leaf(t.dtype, None if t.shape is None else t.shape[1:])
+    row = TensorComponent(t.dtype, None if t.shape is None else t.shape[1:])
     return Pipeline(row, lambda g: ((g[t][i, ...],) for i in range(len(g[t]))), [t], "window")

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from hpcflow.doctor import node_checks as node
 from hpcflow.doctor import startup_checks as start
-from hpcflow.doctor.rank_facts import Finding, Job
+from hpcflow.doctor.rank_facts import Finding, JobFacts
 
-Run = Callable[[Job], list[Finding]]
+Run = Callable[[JobFacts], list[Finding]]
 CHECKS: tuple[tuple[str, Run], ...] = (
     ("python", start.python),
     ("packages", start.packages),
@@ -32,7 +32,7 @@ CHECKS: tuple[tuple[str, Run], ...] = (
 )
 
 
-def judge(job: Job) -> list[Finding]:
+def judge(job: JobFacts) -> list[Finding]:
     """All findings, in the order of the table."""
     return [
         dataclasses.replace(finding, check=name) for name, run in CHECKS for finding in run(job)

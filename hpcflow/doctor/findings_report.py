@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
-from hpcflow.doctor.rank_facts import ERROR, OK, WARN, Finding, Job, some
+from hpcflow.doctor.rank_facts import ERROR, OK, WARN, Finding, JobFacts, shortened_names
 
 MARKS = {OK: "ok   ", WARN: "warn ", ERROR: "ERROR"}
 
@@ -19,13 +19,13 @@ def fold(findings: list[Finding]) -> list[tuple[Finding, list[str]]]:
             for (check, level, what, fix), nodes in rows.items()]  # fmt: skip
 
 
-def as_text(job: Job, findings: list[Finding]) -> str:
+def as_text(job: JobFacts, findings: list[Finding]) -> str:
     """One row per finding, with its fix on the next line; the verdict at the end."""
     ranks, nodes = len(job.ranks), len(job.nodes)
     lines = [f"hpcflow doctor: {_count(ranks, 'rank')} on {_count(nodes, 'node')}"]
     wide = max((len(row.check) for row in findings), default=0)
     for row, where in fold(findings):
-        at = f"{some(where)}: " if any(where) else ""
+        at = f"{shortened_names(where)}: " if any(where) else ""
         lines.append(f"  {MARKS[row.level]}  {row.check:<{wide}}  {at}{row.what}")
         if row.fix:
             lines.append(f"  {'':5}  {'':<{wide}}  fix: {row.fix}")
@@ -39,18 +39,18 @@ def verdict(findings: list[Finding]) -> str:
     told = [_count(len(rows), word) for word, rows in
             (("error", bad[ERROR]), ("warning", bad[WARN])) if rows]  # fmt: skip
     end = "a job would not run" if bad[ERROR] else "a job would run"
-    return f"{', '.join(told) or 'nothing is wrong'}{_of(odd)}: {end}"
+    return f"{', '.join(told) or 'nothing is wrong'}{_findings_of(odd)}: {end}"
 
 
-def _of(nodes: dict[str, None]) -> str:
-    return f" on {some(nodes)}" if nodes else ""
+def _findings_of(nodes: dict[str, None]) -> str:
+    return f" on {shortened_names(nodes)}" if nodes else ""
 
 
 def _count(n: int, noun: str) -> str:
     return f"{n} {noun}{'' if n == 1 else 's'}"
 
 
-def as_json(job: Job, findings: list[Finding]) -> str:
+def as_json(job: JobFacts, findings: list[Finding]) -> str:
     """Findings and facts as JSON; `format` changes when the meaning of a field does."""
     data = {
         "format": 1,

@@ -6,8 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.doctor.rank_facts import Agreement
-from hpcflow.kernels.kernel_registry import Kernel, Node, Wish, choose, find
+from hpcflow.doctor.rank_facts import KernelAgreement
+from hpcflow.kernels.kernel_registry import (
+    Kernel,
+    KernelNode,
+    KernelPreferences,
+    choose_kernel,
+    find_plain_kernel,
+)
 
 EPSILON = {"float32": 2**-23, "float64": 2**-52, "float16": 2**-10, "bfloat16": 2**-7}
 ROUNDINGS = 16  # tolerated relative error by norm, in units of the dtype's epsilon
@@ -33,25 +39,25 @@ CONVOLUTIONS: list[tuple[str, dict[str, Any], list[Sizes], Sizes]] = [
 CASES = {"cublaslt": PRODUCTS, "cudnn": CONVOLUTIONS}
 
 
-def agreements(xp: Any) -> list[Agreement]:
+def agreements(xp: Any) -> list[KernelAgreement]:
     """The agreement of each library on the current GPU; `xp` is CuPy."""
     return [_agreement(xp, provider) for provider in CASES]
 
 
-def _agreement(xp: Any, provider: str) -> Agreement:
-    found = Agreement(provider)
+def _agreement(xp: Any, provider: str) -> KernelAgreement:
+    found = KernelAgreement(provider)
     for type, attrs, shapes, shape in CASES[provider]:
         for dtype, epsilon in EPSILON.items():
             title = ", ".join([f"{type} of {dtype}", *(n for n in attrs if attrs[n] is True)])
             rng = np.random.default_rng(len(title))
             inputs = [rng.standard_normal(s).astype(dtype) for s in shapes]
-            node = Node(type, attrs, inputs, [np.full(shape, np.nan, dtype)])
+            node = KernelNode(type, attrs, inputs, [np.full(shape, np.nan, dtype)])
             try:
-                kernel, refused = choose(node, "gpu", Wish((provider,)))
+                kernel, refused = choose_kernel(node, "gpu", KernelPreferences((provider,)))
                 if refused:
                     found.refused[title] = refused[0][1]
                     continue
-                apart = _apart(_by_gpu(xp, kernel, node), _by_plain(node))
+                apart = _difference_text(_by_gpu(xp, kernel, node), _by_plain(node))
                 if not apart <= ROUNDINGS * epsilon:  # also true for NaN
                     found.wrong[title] = f"{apart:.1g} off"
             except Exception as error:  # every error belongs in the report
@@ -60,19 +66,19 @@ def _agreement(xp: Any, provider: str) -> Agreement:
     return found
 
 
-def _by_gpu(xp: Any, kernel: Kernel, node: Node) -> np.ndarray:
+def _by_gpu(xp: Any, kernel: Kernel, node: KernelNode) -> np.ndarray:
     out = xp.asarray(node.outputs[0])
     kernel.make(xp, node)(*(xp.asarray(x) for x in node.inputs), out)
     return out.get()
 
 
-def _by_plain(node: Node) -> np.ndarray:
+def _by_plain(node: KernelNode) -> np.ndarray:
     """The result of NumPy in float64."""
     inputs, outputs = ([x.astype(np.float64) for x in xs] for xs in (node.inputs, node.outputs))
-    wide = Node(node.type, node.attrs, inputs, outputs)
-    find(node.type, "cpu").make(np, wide)(*inputs, *outputs)
+    wide = KernelNode(node.type, node.attrs, inputs, outputs)
+    find_plain_kernel(node.type, "cpu").make(np, wide)(*inputs, *outputs)
     return outputs[0]
 
 
-def _apart(found: np.ndarray, wanted: np.ndarray) -> float:
+def _difference_text(found: np.ndarray, wanted: np.ndarray) -> float:
     return float(np.linalg.norm(found.astype(np.float64) - wanted) / np.linalg.norm(wanted))

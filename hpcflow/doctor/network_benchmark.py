@@ -12,8 +12,8 @@ import numpy as np
 from hpcflow.comm import mpi_communicator
 from hpcflow.comm.communicator import Communicator
 from hpcflow.comm.mpi_communicator import MpiCommunicator
-from hpcflow.comm.polling_backoff import finish
-from hpcflow.doctor.rank_facts import Facts, Job, Link
+from hpcflow.comm.polling_backoff import wait_for_requests
+from hpcflow.doctor.rank_facts import JobFacts, NetworkLink, RankFacts
 
 PATIENCE_S = 60.0  # timeout of one message
 TRIPS = 30
@@ -38,7 +38,7 @@ def exchange(comm: Communicator, to: int, source: int, out: np.ndarray, into: np
     """Seconds to send `out` and receive `into` at the same time."""
     begun = time.perf_counter()
     requests = comm.recv(into, source, TAG), comm.send(out, to, TAG)
-    finish(*requests, timeout=PATIENCE_S, what=f"a message to rank {to}")
+    wait_for_requests(*requests, timeout=PATIENCE_S, what=f"a message to rank {to}")
     return time.perf_counter() - begun
 
 
@@ -51,7 +51,7 @@ def time_pair(comm: Communicator) -> tuple[float, float, float]:
     while True:
         out, into = np.zeros(count, np.uint8), np.zeros(count, np.uint8)
         seconds = np.array([min(exchange(comm, peer, peer, out, into) for _ in range(2))])
-        finish(comm.all_reduce(seconds, "max"))
+        wait_for_requests(comm.all_reduce(seconds, "max"))
         best = max(best, count / float(seconds[0]))
         if seconds[0] > LONG_S or count >= LARGEST:
             break
@@ -62,9 +62,9 @@ def time_pair(comm: Communicator) -> tuple[float, float, float]:
 def time_sum(comm: Communicator) -> float:
     """Seconds of an allreduce of 1 MiB over all ranks of `comm`."""
     data = np.zeros(SUMMED // 4, np.float32)
-    finish(comm.barrier())
+    wait_for_requests(comm.barrier())
     begun = time.perf_counter()
-    finish(comm.all_reduce(data), timeout=PATIENCE_S, what="a sum")
+    wait_for_requests(comm.all_reduce(data), timeout=PATIENCE_S, what="a sum")
     return time.perf_counter() - begun
 
 
@@ -88,10 +88,10 @@ def time_ring(leaders: Communicator) -> float:
     """Seconds in which every node sends 1 MiB to the next."""
     out, into = np.zeros(SUMMED, np.uint8), np.zeros(SUMMED, np.uint8)
     following, before = (leaders.rank + 1) % leaders.size, (leaders.rank - 1) % leaders.size
-    finish(leaders.barrier())
+    wait_for_requests(leaders.barrier())
     spans = [exchange(leaders, following, before, out, into) for _ in range(3)]
     longest = np.array([min(spans)])
-    finish(leaders.all_reduce(longest, "max"))
+    wait_for_requests(leaders.all_reduce(longest, "max"))
     return float(longest[0])
 
 
@@ -101,8 +101,10 @@ def clock_offsets(leaders: Communicator) -> tuple[float, float]:
     for other in range(1, leaders.size):
         if leaders.rank == 0:
             for _ in range(TRIPS // 3):
-                finish(leaders.send(np.array([time.time()]), other, TAG), timeout=PATIENCE_S)
-                finish(leaders.recv(np.zeros(1), other, TAG), timeout=PATIENCE_S)
+                wait_for_requests(
+                    leaders.send(np.array([time.time()]), other, TAG), timeout=PATIENCE_S
+                )
+                wait_for_requests(leaders.recv(np.zeros(1), other, TAG), timeout=PATIENCE_S)
         elif leaders.rank == other:
             best = _clock_against_first(leaders)
     return best
@@ -113,17 +115,17 @@ def _clock_against_first(leaders: Communicator) -> tuple[float, float]:
     found, before = [], None
     for _ in range(TRIPS // 3):
         theirs = np.zeros(1)
-        finish(leaders.recv(theirs, 0, TAG), timeout=PATIENCE_S)
+        wait_for_requests(leaders.recv(theirs, 0, TAG), timeout=PATIENCE_S)
         now = time.time()
         if before is not None:  # rank 0 sent it after it had received our last answer
             found.append(((before + now) / 2 - theirs[0], (now - before) / 2))
         before = time.time()
-        finish(leaders.send(np.zeros(1), 0, TAG), timeout=PATIENCE_S)
+        wait_for_requests(leaders.send(np.zeros(1), 0, TAG), timeout=PATIENCE_S)
     offset, within = min(found, key=lambda row: row[1])
     return float(offset), float(within)
 
 
-def gather(mine: Facts) -> Job | None:
+def gather(mine: RankFacts) -> JobFacts | None:
     """Time the network and gather all ranks' facts on rank 0; every rank calls it."""
     world = mpi_communicator.world()
     nodes = [text.strip() for text in world.all_gather_text(mine.node)]
@@ -134,14 +136,14 @@ def gather(mine: Facts) -> Job | None:
         rows = time_pairs(leaders, list(firsts))
         together["ring"] = time_ring(leaders)
         mine.clock_s, mine.clock_within_s = clock_offsets(leaders)
-    finish(world.barrier())
+    wait_for_requests(world.barrier())
     if world.size > 1:
         together["allreduce"] = min(time_sum(world) for _ in range(3))
     told = world.gather_text(json.dumps([dataclasses.asdict(mine), rows]))
     if told is None:
         return None
     found = [json.loads(text) for text in told]
-    ranks = [Facts.from_data(facts) for facts, _ in found]
-    links = [Link(a, b, *values) for _, theirs in found for a, b, values in theirs]
+    ranks = [RankFacts.from_data(facts) for facts, _ in found]
+    links = [NetworkLink(a, b, *values) for _, theirs in found for a, b, values in theirs]
     skipped = f"; each node with {ALL_PAIRS - 1} others" if len(firsts) > ALL_PAIRS else ""
-    return Job(ranks, links, together, skipped)
+    return JobFacts(ranks, links, together, skipped)

@@ -6,18 +6,18 @@ from hpcflow.doctor.rank_facts import (
     ERROR,
     OK,
     WARN,
-    Agreement,
-    Facts,
     Finding,
-    Job,
-    Link,
-    Place,
+    FolderFacts,
+    JobFacts,
+    KernelAgreement,
+    NetworkLink,
+    RankFacts,
     middle,
+    shortened_names,
     size,
-    some,
 )
 from hpcflow.doctor.startup_checks import mpi_of, mpirun_or_srun
-from hpcflow.launch.time_limit import span
+from hpcflow.launch.time_limit import format_duration
 from hpcflow.platform.install_hints import install_hint
 
 LEAST_DISK = 100e6  # free bytes of a disk below which a run will soon fail
@@ -27,7 +27,7 @@ SLOW = 0.5  # fraction of the median bandwidth
 LATE, LATE_S = 4.0, 100e-6  # a late link takes LATE times the median latency plus LATE_S
 
 
-def cores(job: Job) -> list[Finding]:
+def cores(job: JobFacts) -> list[Finding]:
     """The CPUs of each rank; warns of ranks with fewer than others or with too many threads."""
     usual = middle(len(rank.cpus) for rank in job.ranks)
     found = []
@@ -35,7 +35,7 @@ def cores(job: Job) -> list[Finding]:
         ranks = job.on(node)
         few = [rank for rank in ranks if len(rank.cpus) * 2 <= usual]
         if few:
-            who = some(f"rank {rank.rank}" for rank in few)
+            who = shortened_names(f"rank {rank.rank}" for rank in few)
             of = f"of the node's {few[0].node_cpus} CPUs, ranks elsewhere {usual:.0f}"
             what = f"{who} may use {len(few[0].cpus)} {of}"
             found.append(Finding(WARN, node, what, _more_cores(few[0], usual)))
@@ -49,7 +49,7 @@ def cores(job: Job) -> list[Finding]:
     return [Finding(OK, "", each), *found]
 
 
-def _more_cores(rank: Facts, cpus: float) -> str:
+def _more_cores(rank: RankFacts, cpus: float) -> str:
     count = f"{cpus:.0f}" if cpus else "N"
     if mpirun_or_srun(rank) == "srun":
         return f"srun --cpus-per-task={count} --cpu-bind=cores ..."
@@ -58,7 +58,7 @@ def _more_cores(rank: Facts, cpus: float) -> str:
     return "mpirun -bind-to none ..., and no taskset around it"
 
 
-def blas(job: Job) -> list[Finding]:
+def blas(job: JobFacts) -> list[Finding]:
     """Threads per rank; warns if BLAS uses more, or if a node has fewer CPUs than threads."""
     (name, number, why), _ = job.by_node(lambda r: (r.blas, r.threads, r.threads_why))[0]
     threads = f"{number} thread{'' if number == 1 else 's'} a rank ({why})"
@@ -67,7 +67,7 @@ def blas(job: Job) -> list[Finding]:
         ranks = job.on(node)
         more = [rank for rank in ranks if rank.blas_threads > rank.threads]
         if more:
-            who = some(f"rank {rank.rank}" for rank in more)
+            who = shortened_names(f"rank {rank.rank}" for rank in more)
             what = f"{who}: BLAS has {more[0].blas_threads} threads, not {more[0].threads}"
             fix = f"export OMP_NUM_THREADS={more[0].threads} in the job script"
             found.append(Finding(WARN, node, what, fix))
@@ -84,7 +84,7 @@ def blas(job: Job) -> list[Finding]:
     return found
 
 
-def speed(job: Job) -> list[Finding]:
+def speed(job: JobFacts) -> list[Finding]:
     """Compute and copy rates of a rank per node; warns of nodes far below the median."""
     kinds = {"gemm": ("float32 products", "GFLOP/s"), "copies": ("copies in memory", "GB/s")}
     found, usual = [], []
@@ -100,7 +100,7 @@ def speed(job: Job) -> list[Finding]:
     return [Finding(OK, "", f"{', '.join(usual)} a rank"), *found]
 
 
-def gpus(job: Job) -> list[Finding]:
+def gpus(job: JobFacts) -> list[Finding]:
     """The GPU of each rank; an error for two ranks on one GPU or a GPU that cupy cannot use."""
     found = []
     for node in job.nodes:
@@ -115,16 +115,16 @@ def gpus(job: Job) -> list[Finding]:
             found.append(Finding(WARN, node, what, fix))
         shared = [gpu for gpu in {r.gpu for r in ranks if r.gpu} if _users(ranks, gpu) > 1]
         for gpu in shared:
-            who = some(f"rank {r.rank}" for r in ranks if r.gpu == gpu)
+            who = shortened_names(f"rank {r.rank}" for r in ranks if r.gpu == gpu)
             fix = f"{mpirun_or_srun(first)} with one rank for each GPU (srun --gpus-per-task=1)"
             found.append(Finding(ERROR, node, f"{who} would share {gpu}, NCCL refuses that", fix))
     bound = [f"rank {r.rank} {r.gpu}" for r in job.ranks if r.gpu]
     if not found:
-        found = [Finding(OK, "", some(bound, 8) if bound else "none; CPUs will be used")]
+        found = [Finding(OK, "", shortened_names(bound, 8) if bound else "none; CPUs will be used")]
     return found
 
 
-def gpu_kernels(job: Job) -> list[Finding]:
+def gpu_kernels(job: JobFacts) -> list[Finding]:
     """Whether the libraries' kernels on each node's GPUs agree with the plain kernels."""
     found = []
     for node in job.nodes:
@@ -136,32 +136,36 @@ def gpu_kernels(job: Job) -> list[Finding]:
     return [*(row for i, row in enumerate(told) if row not in told[:i]), *found]
 
 
-def _agreement(one: Agreement) -> Finding:
+def _agreement(one: KernelAgreement) -> Finding:
     """How many kernels of a library agree, and which it refuses for which reasons."""
     reasons: dict[str, list[str]] = {}
     for title, why in one.refused.items():
         reasons.setdefault(why, []).append(title)
-    refused = "; ".join(f"not {some(titles)}: {why}" for why, titles in reasons.items())
+    refused = "; ".join(f"not {shortened_names(titles)}: {why}" for why, titles in reasons.items())
     if not one.run:
         return Finding(WARN, "", f"{one.provider} serves nothing, CuPy does: {'; '.join(reasons)}")
     right = f"{one.run - len(one.wrong)} of {one.run} compute what plain kernels do"
     return Finding(OK, "", f"{one.provider}: {right}{'; ' if refused else ''}{refused}")
 
 
-def _users(ranks: list[Facts], gpu: str) -> int:
+def _users(ranks: list[RankFacts], gpu: str) -> int:
     return sum(rank.gpu == gpu for rank in ranks)
 
 
-def disk(job: Job) -> list[Finding]:
+def disk(job: JobFacts) -> list[Finding]:
     """Whether the run directory, TMPDIR, HOME and shared memory are writable; their free space."""
     found = []
     for name in dict.fromkeys(place.name for rank in job.ranks for place in rank.places):
         bad = [
             row
             for node in job.nodes
-            if (row := _worst(node, [_place(r, name) for r in job.on(node)], len(job.on(node))))
+            if (
+                row := _worst(
+                    node, [_check_folder(r, name) for r in job.on(node)], len(job.on(node))
+                )
+            )
         ]
-        places = [place for rank in job.ranks if (place := _place(rank, name))]
+        places = [place for rank in job.ranks if (place := _check_folder(rank, name))]
         least = min(places, key=lambda place: place.free)
         if not bad:
             found.append(Finding(OK, "", f"{name} {least.path}: {size(least.free)} free"))
@@ -169,11 +173,11 @@ def disk(job: Job) -> list[Finding]:
     return found
 
 
-def _place(rank: Facts, name: str) -> Place | None:
+def _check_folder(rank: RankFacts, name: str) -> FolderFacts | None:
     return next((place for place in rank.places if place.name == name), None)
 
 
-def _worst(node: str, places: list[Place | None], ranks: int) -> Finding | None:
+def _worst(node: str, places: list[FolderFacts | None], ranks: int) -> Finding | None:
     """The finding about the worst of a node's folders; None if all are good."""
     there = [place for place in places if place is not None]
     if not there:
@@ -195,7 +199,7 @@ def _worst(node: str, places: list[Place | None], ranks: int) -> Finding | None:
     return Finding(WARN, node, f"{where}: {size(place.free)} free", _elsewhere(place))
 
 
-def _elsewhere(place: Place) -> str:
+def _elsewhere(place: FolderFacts) -> str:
     if place.name == "TMPDIR":
         return "export TMPDIR=/some/node-local/folder with space, or empty this one"
     if place.name == "shared memory":
@@ -203,7 +207,7 @@ def _elsewhere(place: Place) -> str:
     return "hpcflow run --run-dir /a/folder/on/scratch, or ask for quota"
 
 
-def clock(job: Job) -> list[Finding]:
+def clock(job: JobFacts) -> list[Finding]:
     """Warns of clock offsets, which make the times of logs and files meaningless."""
     found, most = [], 0.0
     for node in job.nodes:
@@ -211,16 +215,16 @@ def clock(job: Job) -> list[Finding]:
         most = max(most, abs(rank.clock_s))
         if abs(rank.clock_s) - rank.clock_within_s > CLOCK_S:
             way = "ahead of" if rank.clock_s > 0 else "behind"
-            what = f"{span(abs(rank.clock_s))} {way} {job.nodes[0]}"
+            what = f"{format_duration(abs(rank.clock_s))} {way} {job.nodes[0]}"
             fix = "chronyc tracking; tell the site's staff that its clock is not kept"
             found.append(Finding(WARN, node, what, fix))
     if not found and len(job.nodes) > 1:
         within = max(rank.clock_within_s for rank in job.ranks)
-        found = [Finding(OK, "", f"within {span(max(most, within))} of each other")]
+        found = [Finding(OK, "", f"within {format_duration(max(most, within))} of each other")]
     return found
 
 
-def links(job: Job) -> list[Finding]:
+def links(job: JobFacts) -> list[Finding]:
     """The network's timings, and the nodes or pairs that are outliers."""
     found = []
     if job.links:
@@ -228,12 +232,16 @@ def links(job: Job) -> list[Finding]:
         late = middle(link.latency_s for link in job.links)
         total = middle(link.allreduce_s for link in job.links)
         what = (
-            f"{len(job.links)} pairs of nodes, median {size(speed)}/s each way, {span(late)}; "
-            f"sum of 1 MiB {span(total)}{job.skipped}"
+            f"{len(job.links)} pairs of nodes, median {size(speed)}/s each way, "
+            f"{format_duration(late)}; "
+            f"sum of 1 MiB {format_duration(total)}{job.skipped}"
         )
         found.append(Finding(OK, "", what))
     told = {"ring": f"a ring over {len(job.nodes)} nodes", "allreduce": "a sum over all ranks"}
-    rows = [f"1 MiB by {told[name]} {span(seconds)}" for name, seconds in job.together.items()]
+    rows = [
+        f"1 MiB by {told[name]} {format_duration(seconds)}"
+        for name, seconds in job.total_cores.items()
+    ]
     if rows:
         found.append(Finding(OK, "", ", ".join(rows)))
     return found + slow_links(job.links, job.nodes) + late_links(job.links, job.nodes)
@@ -242,7 +250,7 @@ def links(job: Job) -> list[Finding]:
 FIX_LINK = "leave it out (srun --exclude={}), and show the site's staff this page"
 
 
-def slow_links(links: list[Link], nodes: list[str]) -> list[Finding]:
+def slow_links(links: list[NetworkLink], nodes: list[str]) -> list[Finding]:
     """Nodes whose best link is below half the median best; then slow pairs of the other nodes."""
     best = {n: max((li.bytes_per_s for li in links if n in (li.a, li.b)), default=0) for n in nodes}
     usual = middle(best.values())
@@ -265,7 +273,7 @@ def slow_links(links: list[Link], nodes: list[str]) -> list[Finding]:
     return found
 
 
-def late_links(links: list[Link], nodes: list[str]) -> list[Finding]:
+def late_links(links: list[NetworkLink], nodes: list[str]) -> list[Finding]:
     """Nodes whose least latency is far above the median."""
     least = {n: min((li.latency_s for li in links if n in (li.a, li.b)), default=0) for n in nodes}
     usual = middle(least.values())
@@ -273,7 +281,8 @@ def late_links(links: list[Link], nodes: list[str]) -> list[Finding]:
         Finding(
             WARN,
             node,
-            f"no message faster than {span(seconds)}, the median of all nodes is {span(usual)}",
+            f"no message faster than {format_duration(seconds)}, the median of all nodes is "
+            f"{format_duration(usual)}",
             FIX_LINK.format(node),
         )
         for node, seconds in least.items()

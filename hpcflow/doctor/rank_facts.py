@@ -11,7 +11,7 @@ OK, WARN, ERROR = "ok", "warn", "error"
 
 
 @dataclasses.dataclass
-class Facts:
+class RankFacts:
     """The facts of one rank; every field is JSON, and empty if unknown."""
 
     rank: int = 0
@@ -47,21 +47,21 @@ class Facts:
     gpus: list[str] = dataclasses.field(default_factory=list)  # ids of the visible GPUs
     gpu: str = ""  # id of the GPU that this rank would use
     gpu_error: str = ""
-    agreements: list[Agreement] = dataclasses.field(default_factory=list)  # of GPU libraries
-    places: list[Place] = dataclasses.field(default_factory=list)
+    agreements: list[KernelAgreement] = dataclasses.field(default_factory=list)  # of GPU libraries
+    places: list[FolderFacts] = dataclasses.field(default_factory=list)
     clock_s: float = 0.0  # this node's clock minus the first node's
     clock_within_s: float = 0.0
 
     @classmethod
-    def from_data(cls, data: dict[str, Any]) -> Facts:
+    def from_data(cls, data: dict[str, Any]) -> RankFacts:
         """The inverse of `dataclasses.asdict`."""
-        places = [Place(**place) for place in data.pop("places", [])]
-        agreements = [Agreement(**one) for one in data.pop("agreements", [])]
+        places = [FolderFacts(**place) for place in data.pop("places", [])]
+        agreements = [KernelAgreement(**one) for one in data.pop("agreements", [])]
         return cls(places=places, agreements=agreements, **data)
 
 
 @dataclasses.dataclass
-class Agreement:
+class KernelAgreement:
     """GPU kernels of a library: how many ran; the wrong and the refused ones with the reason."""
 
     provider: str
@@ -71,7 +71,7 @@ class Agreement:
 
 
 @dataclasses.dataclass
-class Place:
+class FolderFacts:
     """A folder: its use, free bytes, and why it cannot be written."""
 
     name: str
@@ -81,7 +81,7 @@ class Place:
 
 
 @dataclasses.dataclass
-class Link:
+class NetworkLink:
     """Timings between the first ranks of two nodes: latency, bytes/s, seconds of an allreduce."""
 
     a: str
@@ -92,12 +92,14 @@ class Link:
 
 
 @dataclasses.dataclass
-class Job:
+class JobFacts:
     """All ranks' facts and the timings between them."""
 
-    ranks: list[Facts]
-    links: list[Link] = dataclasses.field(default_factory=list)
-    together: dict[str, float] = dataclasses.field(default_factory=dict)  # "ring", "allreduce": s
+    ranks: list[RankFacts]
+    links: list[NetworkLink] = dataclasses.field(default_factory=list)
+    total_cores: dict[str, float] = dataclasses.field(
+        default_factory=dict
+    )  # "ring", "allreduce": s
     skipped: str = ""  # note on pairs that were not timed
 
     @property
@@ -106,15 +108,15 @@ class Job:
         return list(dict.fromkeys(rank.node for rank in self.ranks))
 
     @property
-    def first(self) -> Facts:
+    def first(self) -> RankFacts:
         """The facts of rank 0."""
         return self.ranks[0]
 
-    def on(self, node: str) -> list[Facts]:
+    def on(self, node: str) -> list[RankFacts]:
         """The ranks of a node."""
         return [rank for rank in self.ranks if rank.node == node]
 
-    def by_node(self, get: Callable[[Facts], Any]) -> list[tuple[Any, list[str]]]:
+    def by_node(self, get: Callable[[RankFacts], Any]) -> list[tuple[Any, list[str]]]:
         """The values of `get` and the nodes that have each; the most common value first."""
         found: dict[Any, dict[str, None]] = {}
         for rank in self.ranks:
@@ -134,7 +136,7 @@ class Finding:
     check: str = ""
 
 
-def some(names: Iterable[object], most: int = 4) -> str:
+def shortened_names(names: Iterable[object], most: int = 4) -> str:
     """The names as `a, b, c, d and 12 more`."""
     words = [str(name) for name in names]
     more = f" and {len(words) - most} more" if len(words) > most + 1 else ""

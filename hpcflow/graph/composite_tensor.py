@@ -8,11 +8,11 @@ from typing import Any
 from hpcflow.errors import ArgumentError
 from hpcflow.graph.graph import Graph, Operation, Tensor
 from hpcflow.graph.static_shape import Shape
-from hpcflow.platform.exception_translation import guarded
+from hpcflow.platform.exception_translation import translate_exceptions
 
 
-@guarded
-class Composite:
+@translate_exceptions
+class CompositeTensor:
     """Base of values that are made of several tensors.
 
     A session fetches one as its `Value`, a named tuple of arrays in the order of `parts`, and
@@ -29,8 +29,10 @@ class Composite:
         """The same kind of value made of other tensors."""
         raise NotImplementedError
 
-    def invariants(self, told: tuple[Shape] | None) -> list[Shape]:
-        """The shapes of the parts that a loop keeps; `told` has the shape invariant of the user."""
+    def invariants(self, shape_invariant: tuple[Shape] | None) -> list[Shape]:
+        """The shapes of the parts that a loop keeps; `shape_invariant` has the shape invariant
+        of the user.
+        """
         return [t.shape for t in self.parts()]
 
     @property
@@ -52,7 +54,7 @@ class Composite:
         raise ArgumentError(f"{self!r} has no truth value", op=self.op.name, line=self.op.line)
 
 
-class WithValues(Composite):
+class WithValues(CompositeTensor):
     """Base of composites whose `values` are at positions that other tensors hold."""
 
     values: Tensor

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def also_named(**names: str) -> Callable[[F], F]:
+def accepts_aliases(**names: str) -> Callable[[F], F]:
     """Decorator: the function also takes arguments by other names: `other="its own"`.
 
     None is not passed on if the parameter has a default. Errors: TypeError for an argument that is
@@ -26,15 +26,15 @@ def also_named(**names: str) -> Callable[[F], F]:
             for other in names.keys() & kwargs.keys():
                 value = kwargs.pop(other)
                 if value is not None or names[other] in needed:
-                    _put(function, kwargs, names[other], value, other)
+                    _set_argument(function, kwargs, names[other], value, other)
             return function(*args, **kwargs)
 
-        return _told(call, signature, list(names))
+        return _with_signature(call, signature, list(names))
 
     return decorate
 
 
-def also_takes(*names: str) -> Callable[[F], F]:
+def accepts_and_ignores(*names: str) -> Callable[[F], F]:
     """Decorator: the function accepts these arguments and ignores them."""
 
     def decorate(function: F) -> F:
@@ -46,39 +46,45 @@ def also_takes(*names: str) -> Callable[[F], F]:
                 kwargs.pop(name, None)
             return function(*args, **kwargs)
 
-        return _told(call, signature, list(names))
+        return _with_signature(call, signature, list(names))
 
     return decorate
 
 
-def renamed(**names: str) -> Callable[[F], F]:
+def with_public_names(**names: str) -> Callable[[F], F]:
     """Decorator: the function's arguments have other names: `its own="public name"`."""
 
     def decorate(function: F) -> F:
         own = {new: old for old, new in names.items()}
         signature = inspect.signature(function)
-        made = [p.replace(name=names.get(p.name, p.name)) for p in signature.parameters.values()]
+        new_parameters = [
+            p.replace(name=names.get(p.name, p.name)) for p in signature.parameters.values()
+        ]
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             return function(*args, **{own.get(name, name): v for name, v in kwargs.items()})
 
-        return _told(call, signature.replace(parameters=made), [])
+        return _with_signature(call, signature.replace(parameters=new_parameters), [])
 
     return decorate
 
 
-def _put(function: Any, kwargs: dict[str, Any], name: str, value: Any, other: str) -> None:
+def _set_argument(function: Any, kwargs: dict[str, Any], name: str, value: Any, other: str) -> None:
     if kwargs.get(name) is not None:
         raise TypeError(f"{function.__name__}() got {name!r} and {other!r}, which are the same")
     kwargs[name] = value
 
 
-def _told(call: Any, signature: inspect.Signature, more: list[str]) -> Any:
-    """`call` with a signature that reports `signature` and the keyword arguments `more`."""
+def _with_signature(call: Any, signature: inspect.Signature, keyword_names: list[str]) -> Any:
+    """`call` with a signature that reports `signature` and the keyword arguments
+    `keyword_names`.
+    """
     old: Mapping[str, inspect.Parameter] = signature.parameters
-    rest = [p for p in old.values() if p.kind is p.VAR_KEYWORD]
-    added = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=None) for n in more]
-    kept = [p for p in old.values() if p not in rest]
-    call.__signature__ = signature.replace(parameters=[*kept, *added, *rest])
+    var_keyword = [p for p in old.values() if p.kind is p.VAR_KEYWORD]
+    added = [
+        inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=None) for n in keyword_names
+    ]
+    other_parameters = [p for p in old.values() if p not in var_keyword]
+    call.__signature__ = signature.replace(parameters=[*other_parameters, *added, *var_keyword])
     return call

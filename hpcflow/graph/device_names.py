@@ -7,7 +7,7 @@ import re
 from typing import NamedTuple
 
 from hpcflow.errors import PlacementError
-from hpcflow.platform.exception_translation import shown
+from hpcflow.platform.exception_translation import value_text
 
 _PART = re.compile(
     r"/?(?:job:(?P<job>[a-zA-Z_]\w*)|replica:\d{1,9}|task:(?P<task>\d{1,9})"
@@ -50,16 +50,16 @@ class DeviceName(NamedTuple):
         return all(mine is None or mine == its for mine, its in zip(self, device, strict=True))
 
 
-def parse(text: str) -> DeviceName:
+def parse_device(text: str) -> DeviceName:
     """Parse a device name; TensorFlow's `/replica:0` and `/device:GPU:0` are accepted."""
     if not isinstance(text, str):
-        raise PlacementError(f"{shown(text)} is not a device name", hint="give a string")
-    return _parsed(text)
+        raise PlacementError(f"{value_text(text)} is not a device name", hint="give a string")
+    return _parse_cached(text)
 
 
 @functools.lru_cache(maxsize=4096)  # plans parse the same few names many times
-def _parsed(text: str) -> DeviceName:
-    found: dict[str, str] = {}
+def _parse_cached(text: str) -> DeviceName:
+    fields: dict[str, str] = {}
     at = 0
     while at < len(text):
         part = _PART.match(text, at)
@@ -67,12 +67,12 @@ def _parsed(text: str) -> DeviceName:
             raise PlacementError(
                 f"{text!r} is not a device name", hint="write /job:ps/task:0/cpu:0 or a part of it"
             )
-        found.update({k: v for k, v in part.groupdict().items() if v is not None})
+        fields.update({k: v for k, v in part.groupdict().items() if v is not None})
         at = part.end()
-    index = found.get("index")
+    index = fields.get("index")
     return DeviceName(
-        found.get("job"),
-        int(found["task"]) if "task" in found else None,
-        found["kind"].lower() if "kind" in found else None,
+        fields.get("job"),
+        int(fields["task"]) if "task" in fields else None,
+        fields["kind"].lower() if "kind" in fields else None,
         int(index) if index not in (None, "*") else None,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hpcflow.errors import PlacementError
-from hpcflow.graph.device_names import parse
+from hpcflow.graph.device_names import parse_device
 
 
 class DeviceSpec:
@@ -22,10 +22,10 @@ class DeviceSpec:
         device_type: str | None = None,
         device_index: int | None = None,
     ) -> None:
-        self.job, self.replica, self.task = job, _whole(replica), _whole(task)
+        self.job, self.replica, self.task = job, _as_index(replica), _as_index(task)
         self.device_type = None if device_type is None else device_type.upper()
-        self.device_index = _whole(device_index)
-        parse(self.to_string())  # raises for an invalid name
+        self.device_index = _as_index(device_index)
+        parse_device(self.to_string())  # raises for an invalid name
 
     @staticmethod
     def from_string(spec: str) -> DeviceSpec:
@@ -36,11 +36,11 @@ class DeviceSpec:
         """Set the parts from a string."""
         if not isinstance(spec, str):
             raise PlacementError(f"{spec!r} is not the name of a device", hint="give a string")
-        found = parse(spec)
+        parsed = parse_device(spec)
         replica = next((p[8:] for p in spec.split("/") if p.startswith("replica:")), None)
-        self.job, self.task, self.replica = found.job, found.task, _whole(replica)
-        self.device_type = None if found.kind is None else found.kind.upper()
-        self.device_index = found.index
+        self.job, self.task, self.replica = parsed.job, parsed.task, _as_index(replica)
+        self.device_type = None if parsed.kind is None else parsed.kind.upper()
+        self.device_index = parsed.index
         return self
 
     def merge_from(self, dev: DeviceSpec) -> None:
@@ -68,10 +68,10 @@ class DeviceSpec:
         return f"DeviceSpec({self.to_string()!r})"
 
 
-def _whole(given: Any) -> int | None:
-    if given is None:
+def _as_index(number: Any) -> int | None:
+    if number is None:
         return None
     try:
-        return int(given)
+        return int(number)
     except (TypeError, ValueError):
-        raise PlacementError(f"{given!r} is not a device index") from None
+        raise PlacementError(f"{number!r} is not a device index") from None

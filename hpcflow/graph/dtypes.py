@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 
 from hpcflow.errors import MALFORMED, ArgumentError, DTypeError, ShapeError
-from hpcflow.platform.exception_translation import shown
+from hpcflow.platform.exception_translation import value_text
 
 bfloat16 = np.dtype(ml_dtypes.bfloat16)  # float32 without its last 16 bits
 float16 = np.dtype("float16")
@@ -50,7 +50,7 @@ def as_dtype(given: Any) -> np.dtype:
         dtype = _NAMES[given] if isinstance(given, str) and given in _NAMES else np.dtype(given)
     except (*MALFORMED, SyntaxError):  # NumPy reads some texts as Python
         raise DTypeError(
-            f"{shown(given)} is not a data type", hint="use hf.float32 or 'float32'"
+            f"{value_text(given)} is not a data type", hint="use hf.float32 or 'float32'"
         ) from None
     if dtype.kind in "US" or (dtype == string and isinstance(given, (np.dtype, str))):
         return string
@@ -101,20 +101,22 @@ def as_strings(value: Any) -> np.ndarray:
         try:
             array = np.array(value, dtype=string)
         except ValueError:  # rows of unequal length
-            raise DTypeError(f"{shown(value)} is not an array of strings") from None
+            raise DTypeError(f"{value_text(value)} is not an array of strings") from None
     flat = array.reshape(-1).tolist()
     if all(type(v) is bytes for v in flat):
         return array
-    made = np.empty(len(flat), string)
+    strings = np.empty(len(flat), string)
     for i, v in enumerate(flat):
         if v is None:
-            raise DTypeError(f"{shown(value)} has no values: None is not a tensor", hint="give one")
+            raise DTypeError(
+                f"{value_text(value)} has no values: None is not a tensor", hint="give one"
+            )
         if not isinstance(v, (str, bytes)):
             raise DTypeError(
-                f"{shown(v)} is not a string", hint="convert numbers with hf.as_string"
+                f"{value_text(v)} is not a string", hint="convert numbers with hf.as_string"
             )
-        made[i] = v.encode() if isinstance(v, str) else bytes(v)
-    return made.reshape(array.shape)
+        strings[i] = v.encode() if isinstance(v, str) else bytes(v)
+    return strings.reshape(array.shape)
 
 
 def plain_array(value: Any) -> np.ndarray:
@@ -122,7 +124,7 @@ def plain_array(value: Any) -> np.ndarray:
     try:
         return np.asarray(value)
     except (ValueError, RecursionError):
-        raise ShapeError(f"{shown(value)} has rows of unequal length") from None
+        raise ShapeError(f"{value_text(value)} has rows of unequal length") from None
 
 
 def as_array(value: Any, dtype: np.dtype | None = None) -> np.ndarray:

@@ -20,7 +20,7 @@ from hpcflow.graph.graph import (
     convert_to_tensor,
     get_default_graph,
 )
-from hpcflow.graph.op_registry import NoGrad, lookup, op
+from hpcflow.graph.op_registry import NoGrad, lookup_op, op
 from hpcflow.graph.static_shape import Spec
 
 op(
@@ -37,7 +37,7 @@ def last_name(op: Operation) -> str:
     return op.name.rpartition("/")[2]
 
 
-class Body(Graph):
+class FunctionBody(Graph):
     """A graph whose parameters its operation feeds; its names are unique in the root graph."""
 
     def __init__(self, outer: Graph, name: str) -> None:
@@ -101,11 +101,11 @@ class Body(Graph):
 
     def get_operation_by_name(self, name: str) -> Operation:
         """An operation of this graph or of an outer one."""
-        found = self._by_name.get(name)
-        return self.outer.get_operation_by_name(name) if found is None else found
+        operation = self._by_name.get(name)
+        return self.outer.get_operation_by_name(name) if operation is None else operation
 
 
-class Need(NamedTuple):
+class FunctionDependencies(NamedTuple):
     """What results of a function depend on: operations and their used outputs, and outside."""
 
     inside: Mapping[Operation, set[int]]
@@ -119,12 +119,12 @@ class Function:
     It does not change when its graph grows: gradients take further results from the same graph.
     """
 
-    body: Body
+    body: FunctionBody
     params: tuple[Tensor, ...]
     captures: tuple[tuple[Tensor, Tensor], ...]  # (outer tensor, parameter)
     results: tuple[Tensor, ...]
     targets: tuple[Operation, ...] = ()
-    needs: dict[tuple[int, ...], Need] = dataclasses.field(
+    needs: dict[tuple[int, ...], FunctionDependencies] = dataclasses.field(
         default_factory=dict, init=False, compare=False, repr=False
     )
 
@@ -138,8 +138,8 @@ class Function:
         return dataclasses.replace(self, **changes)
 
 
-def closed(
-    body: Body,
+def close_function(
+    body: FunctionBody,
     params: Sequence[Tensor],
     results: Sequence[Tensor],
     targets: Sequence[Operation] = (),
@@ -149,7 +149,7 @@ def closed(
     return Function(body, tuple(params), captures, tuple(results), tuple(targets))
 
 
-def trace(
+def trace_function(
     outer: Graph,
     name: str,
     params: Sequence[tuple[Spec, str]],
@@ -157,33 +157,33 @@ def trace(
     take: Callable[[Any], tuple[Sequence[Any], Sequence[Any]]],
 ) -> Function:
     """Run `build(*parameters)` in a new body; `take` returns its results and its targets."""
-    body = Body(outer, name)
-    given = [body.parameter(spec, hint) for spec, hint in params]
+    body = FunctionBody(outer, name)
+    arguments = [body.parameter(spec, hint) for spec, hint in params]
     with body.as_default():
-        results, targets = take(build(*given))
-        made = [body.adopt(convert_to_tensor(r)) for r in results]
+        results, targets = take(build(*arguments))
+        results_here = [body.adopt(convert_to_tensor(r)) for r in results]
         runs = [as_operation(t) for t in targets]
     for t in runs:
         if t.graph is not body:
             raise GraphError(f"{t.name!r} was made outside of {name!r}", op=t.name, line=t.line)
-    return closed(body, given, made, runs)
+    return close_function(body, arguments, results_here, runs)
 
 
 @contextlib.contextmanager
-def at_root(graph: Graph) -> Iterator[Graph]:
+def root_as_default(graph: Graph) -> Iterator[Graph]:
     """Make the root graph of `graph` the default, without scopes: for what outlives a step."""
     root = graph.root
     with root.as_default(), root.control_dependencies(None):
         yield root
 
 
-def innermost(root: Graph) -> Graph:
+def innermost_graph(root: Graph) -> Graph:
     """The default graph if it is `root` or a body in it, else `root`."""
     graph = get_default_graph()
     return graph if graph.root is root else root
 
 
-def variable_of(handle: Tensor) -> Operation:
+def variable_operation(handle: Tensor) -> Operation:
     """The Variable operation of a handle, also of a capture of one."""
     while (outer := handle.graph.origin(handle)) is not None:
         handle = outer
@@ -193,7 +193,7 @@ def variable_of(handle: Tensor) -> Operation:
 def depth(graph: Graph) -> int:
     """The number of graphs around `graph`."""
     count = 0
-    while isinstance(graph, Body):
+    while isinstance(graph, FunctionBody):
         graph, count = graph.outer, count + 1
     return count
 
@@ -208,7 +208,7 @@ def bodies(operation: Operation) -> Iterator[Function]:
 # -- dependencies of results: of a branch or loop, only those of the outputs in use
 
 
-def needed(
+def needed_operations(
     wanted: Iterable[Tensor | Operation],
     there: Callable[[Tensor | Operation], bool] = lambda _: False,
 ) -> dict[Operation, set[int]]:
@@ -226,81 +226,83 @@ def needed(
         op = item if isinstance(item, Operation) else item.op
         outputs = {item.index} if isinstance(item, Tensor) else set(range(len(op.outputs)))
         new = op not in used
-        mine = used.setdefault(op, set())
-        if new or not (outputs <= mine):
-            mine |= outputs
-            if new or lookup(op.type).owner:
-                stack += inputs_of(op, mine)
-                stack += control_of(op, mine)
+        used_outputs = used.setdefault(op, set())
+        if new or not (outputs <= used_outputs):
+            used_outputs |= outputs
+            if new or lookup_op(op.type).owner:
+                stack += used_inputs(op, used_outputs)
+                stack += used_control_inputs(op, used_outputs)
     return used
 
 
-def inputs_of(op: Operation, used: Collection[int] | None = None) -> Sequence[Tensor]:
+def used_inputs(op: Operation, used: Collection[int] | None = None) -> Sequence[Tensor]:
     """The inputs that the outputs `used` (all by default) depend on."""
-    if not lookup(op.type).owner:
+    if not lookup_op(op.type).owner:
         return op.inputs
-    outside = [outer for f, results in functions_of(op, used) for outer in captured(f, results)]
+    outside = [
+        outer for f, results in used_functions(op, used) for outer in captured_tensors(f, results)
+    ]
     if op.type == "If":
         return [op.inputs[0], *outside]
     begins = op.inputs[: len(op.attrs["body"].params) - op.attrs["lists"]]
-    return [*(begins[i] for i in alive(op, used) if i < len(begins)), *outside]
+    return [*(begins[i] for i in live_loop_variables(op, used) if i < len(begins)), *outside]
 
 
-def control_of(op: Operation, used: Collection[int] | None = None) -> list[Operation]:
+def used_control_inputs(op: Operation, used: Collection[int] | None = None) -> list[Operation]:
     """The control inputs of an operation and of its functions, as operations of its own graph."""
-    return [c for c in dict.fromkeys(_followed(op, used)) if c.graph is op.graph]
+    return [c for c in dict.fromkeys(_outer_control_inputs(op, used)) if c.graph is op.graph]
 
 
-def functions_of(
+def used_functions(
     op: Operation, used: Collection[int] | None = None
 ) -> list[tuple[Function, Sequence[int]]]:
     """The functions of a branch or loop, and the results that the outputs `used` depend on."""
     if op.type == "If":
         results = sorted(range(len(op.outputs)) if used is None else used)
         return [(op.attrs[side], results) for side in ("then", "else")]
-    return [(op.attrs["cond"], [0]), (op.attrs["body"], alive(op, used))]
+    return [(op.attrs["cond"], [0]), (op.attrs["body"], live_loop_variables(op, used))]
 
 
-def alive(op: Operation, used: Collection[int] | None = None) -> list[int]:
+def live_loop_variables(op: Operation, used: Collection[int] | None = None) -> list[int]:
     """The live variables of a loop: those of the outputs `used`, and those that these depend on."""
     test, step = op.attrs["cond"], op.attrs["body"]
-    found = set(range(len(op.outputs)) if used is None else used)
-    found |= {i for i, p in enumerate(test.params) if p.op in _behind(test, [0])}
+    live = set(range(len(op.outputs)) if used is None else used)
+    live |= {i for i, p in enumerate(test.params) if p.op in _dependencies(test, [0])}
     while True:
-        behind = _behind(step, sorted(found))
-        more = {i for i, p in enumerate(step.params) if p.op in behind} - found
-        if not more:
-            return sorted(found)
-        found |= more
+        behind = _dependencies(step, sorted(live))
+        newly_live = {i for i, p in enumerate(step.params) if p.op in behind} - live
+        if not newly_live:
+            return sorted(live)
+        live |= newly_live
 
 
-def captured(f: Function, results: Sequence[int]) -> list[Tensor]:
+def captured_tensors(f: Function, results: Sequence[int]) -> list[Tensor]:
     """The outer tensors that these results, and the targets, depend on."""
-    behind = _behind(f, results)
+    behind = _dependencies(f, results)
     return [outer for outer, param in f.captures if param.op in behind]
 
 
-def _behind(f: Function, results: Sequence[int]) -> Mapping[Operation, set[int]]:
+def _dependencies(f: Function, results: Sequence[int]) -> Mapping[Operation, set[int]]:
     """The operations in a function that these results, and the targets, depend on."""
-    return _need(f, results).inside
+    return _cached_dependencies(f, results).inside
 
 
-def _followed(op: Operation, used: Collection[int] | None) -> Iterator[Operation]:
+def _outer_control_inputs(op: Operation, used: Collection[int] | None) -> Iterator[Operation]:
     """The control inputs of an operation and of its functions, in its graph or an outer one."""
     yield from op.control_inputs
-    if lookup(op.type).owner:
-        for f, results in functions_of(op, used):
-            yield from _need(f, results).outside
+    if lookup_op(op.type).owner:
+        for f, results in used_functions(op, used):
+            yield from _cached_dependencies(f, results).outside
 
 
-def _need(f: Function, results: Sequence[int]) -> Need:
+def _cached_dependencies(f: Function, results: Sequence[int]) -> FunctionDependencies:
     """The dependencies of results of a function, cached: a function does not change."""
     key = tuple(results)
     if key not in f.needs:
-        inside = needed([*(f.results[i] for i in key), *f.targets])
-        followed = (c for op, used in inside.items() for c in _followed(op, used))
+        inside = needed_operations([*(f.results[i] for i in key), *f.targets])
+        followed = (c for op, used in inside.items() for c in _outer_control_inputs(op, used))
         outside = tuple(dict.fromkeys(c for c in followed if c.graph is not f.body))
-        f.needs[key] = Need(inside, outside)
+        f.needs[key] = FunctionDependencies(inside, outside)
     return f.needs[key]
 
 

@@ -14,18 +14,18 @@ from hpcflow.errors import ArgumentError, DTypeError, GraphError, HpcflowError
 from hpcflow.graph import default_session, device_names
 from hpcflow.graph.dtypes import as_dtype, name_of
 from hpcflow.graph.node_def import NodeDef
-from hpcflow.graph.op_registry import lookup
-from hpcflow.graph.operator_overloads import OPERATORS, Operand
-from hpcflow.graph.static_shape import Shape, Spec, narrowed, show
-from hpcflow.graph.tensor_shape import Sizes, TensorShape, plain
-from hpcflow.platform.exception_translation import guarded, shown, user_line
+from hpcflow.graph.op_registry import lookup_op
+from hpcflow.graph.operator_overloads import OPERATORS, OverloadedOperand
+from hpcflow.graph.static_shape import Shape, Spec, refine_shape, shape_text
+from hpcflow.graph.tensor_shape import Sizes, TensorShape, to_plain
+from hpcflow.platform.exception_translation import translate_exceptions, user_line, value_text
 
 OF_SHAPES = ("Shape", "Size", "Rank")  # operations whose value depends on static shapes only
 _NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\-/]*\Z")
 
 
-@guarded
-class Tensor(Operand["Tensor"]):
+@translate_exceptions
+class Tensor(OverloadedOperand["Tensor"]):
     """An output of an operation: a value that exists when the graph runs."""
 
     __slots__ = ("_shape", "_spec", "assign", "dtype", "index", "name", "op")
@@ -34,7 +34,7 @@ class Tensor(Operand["Tensor"]):
 
     def __init__(self, op: Operation, index: int, spec: Spec) -> None:
         self.op, self.index, self.dtype = op, index, spec.dtype
-        self._spec = Spec(spec.dtype, plain(spec.shape), spec.value)
+        self._spec = Spec(spec.dtype, to_plain(spec.shape), spec.value)
         self._shape: Sizes | None = None  # created at first use
         self.name = f"{op.name}:{index}"
 
@@ -76,7 +76,7 @@ class Tensor(Operand["Tensor"]):
 
     @shape.setter
     def shape(self, shape: Shape) -> None:
-        self._spec, self._shape = self._spec._replace(shape=plain(shape)), None
+        self._spec, self._shape = self._spec._replace(shape=to_plain(shape)), None
 
     def get_shape(self) -> TensorShape:
         """Its static shape as in TensorFlow 1: unknown sizes are `Dimension(None)`."""
@@ -84,18 +84,22 @@ class Tensor(Operand["Tensor"]):
 
     def set_shape(self, shape: Any) -> None:
         """Refine its static shape; ShapeError if it contradicts what is known."""
-        self.shape = narrowed(self._spec.shape, shape, self.op)
+        self.shape = refine_shape(self._spec.shape, shape, self.op)
 
     def eval(self, feed_dict: Any = None, session: Any = None) -> Any:
         """Its value, computed by `session` or the default session: `session.run(tensor)`."""
-        return default_session.chosen(session, self.graph, repr(self.name)).run(self, feed_dict)
+        return default_session.session_or_default(session, self.graph, repr(self.name)).run(
+            self, feed_dict
+        )
 
     def consumers(self) -> list[Operation]:
         """Operations that take this tensor as input."""
         return [op for op in self.graph.get_operations() if any(t is self for t in op.inputs)]
 
     def __repr__(self) -> str:
-        return f"<hf.Tensor {self.name!r} shape={show(self.shape)} dtype={name_of(self.dtype)}>"
+        return (
+            f"<hf.Tensor {self.name!r} shape={shape_text(self.shape)} dtype={name_of(self.dtype)}>"
+        )
 
     def __bool__(self) -> bool:
         raise ArgumentError(
@@ -116,7 +120,7 @@ class Tensor(Operand["Tensor"]):
 
 def _check_shared_name(name: Any) -> None:
     if name is not None and not isinstance(name, str):
-        raise GraphError(f"shared_name={shown(name)} cannot be a name", hint="give a string")
+        raise GraphError(f"shared_name={value_text(name)} cannot be a name", hint="give a string")
 
 
 class Attributes(dict[str, Any]):
@@ -125,17 +129,17 @@ class Attributes(dict[str, Any]):
     __slots__ = ("op",)
 
     def __init__(self, op: Operation, values: Mapping[str, Any]) -> None:
-        super().__init__({name: plain(value) for name, value in values.items()})
+        super().__init__({name: to_plain(value) for name, value in values.items()})
         self.op = op
 
     def _refuse(self, *args: Any, **kwargs: Any) -> Any:
-        raise _altered(self.op, "attributes")
+        raise _immutable_error(self.op, "attributes")
 
     __setitem__ = __delitem__ = __ior__ = _refuse
     update = pop = popitem = clear = setdefault = _refuse
 
 
-@guarded
+@translate_exceptions
 class Operation:
     """A node of the graph: an op of the registry, inputs, attributes, placement constraints.
 
@@ -159,12 +163,14 @@ class Operation:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if getattr(self, "index", -1) >= 0:
-            raise _altered(self, repr(name))
+            raise _immutable_error(self, repr(name))
         object.__setattr__(self, name, value)
 
     def run(self, feed_dict: Any = None, session: Any = None) -> None:
         """Run it in `session` or the default session: `session.run(operation)`."""
-        default_session.chosen(session, self.graph, repr(self.name)).run(self, feed_dict)
+        default_session.session_or_default(session, self.graph, repr(self.name)).run(
+            self, feed_dict
+        )
 
     def colocation_groups(self) -> list[bytes]:
         """The operations it is colocated with, as b"loc:@name"; itself if there are none."""
@@ -179,7 +185,7 @@ class Operation:
         return f"<hf.Operation {self.name!r} type={self.type}>"
 
 
-def _altered(op: Operation, what: str) -> GraphError:
+def _immutable_error(op: Operation, what: str) -> GraphError:
     return GraphError(
         f"operation {op.name!r} is in the graph and cannot be changed: its {what}",
         op=op.name,
@@ -188,7 +194,7 @@ def _altered(op: Operation, what: str) -> GraphError:
     )
 
 
-@guarded
+@translate_exceptions
 class Graph:
     """A dataflow graph. Operations can be added until `finalize`; none is ever changed."""
 
@@ -223,7 +229,7 @@ class Graph:
     def get_operation_by_name(self, name: str) -> Operation:
         """The operation `name`; GraphError if there is none."""
         if not isinstance(name, str):
-            raise GraphError(f"{shown(name)} is not an operation's name", hint="give a string")
+            raise GraphError(f"{value_text(name)} is not an operation's name", hint="give a string")
         try:
             return self._by_name[name]
         except KeyError:
@@ -236,26 +242,26 @@ class Graph:
 
         Errors: GraphError for anything else, or if it is of another graph.
         """
-        found: Any = obj
+        element: Any = obj
         if isinstance(obj, str):
             is_tensor = ":" in obj and allow_tensor
-            found = (self.get_tensor_by_name if is_tensor else self.get_operation_by_name)(obj)
+            element = (self.get_tensor_by_name if is_tensor else self.get_operation_by_name)(obj)
         elif hasattr(obj, "as_tensor"):
-            found = obj.as_tensor()
+            element = obj.as_tensor()
         allowed = (Tensor,) * allow_tensor + (Operation,) * allow_operation
-        if not isinstance(found, allowed):
+        if not isinstance(element, allowed):
             kinds = " or ".join(kind.__name__ for kind in allowed)
             raise GraphError(
-                f"{shown(obj)} is not of type {kinds}", hint="give the object or its name"
+                f"{value_text(obj)} is not of type {kinds}", hint="give the object or its name"
             )
-        if found.graph is not self:
-            raise GraphError(f"{found.name!r} belongs to another graph", op=found.name)
-        return found
+        if element.graph is not self:
+            raise GraphError(f"{element.name!r} belongs to another graph", op=element.name)
+        return element
 
     def get_tensor_by_name(self, name: str) -> Tensor:
         """The tensor with the name `op:index`."""
         if not isinstance(name, str):
-            raise GraphError(f"{shown(name)} is not a tensor's name", hint="give a string")
+            raise GraphError(f"{value_text(name)} is not a tensor's name", hint="give a string")
         op_name, colon, index = name.rpartition(":")
         if not colon or not index.isdigit():
             hint = f"write '{name}:0'" if name in self._by_name else self._near(name)
@@ -277,18 +283,18 @@ class Graph:
 
     def add_to_collections(self, names: Hashable | Iterable[Hashable], value: Any) -> None:
         """Add `value` to each of the collections `names`, or to one."""
-        one = isinstance(names, (str, bytes)) or not isinstance(names, Iterable)
-        several: Iterable[Hashable] = [names] if one else names  # type: ignore[list-item,assignment]
+        is_single = isinstance(names, (str, bytes)) or not isinstance(names, Iterable)
+        several: Iterable[Hashable] = [names] if is_single else names  # type: ignore[list-item,assignment]
         for name in dict.fromkeys(several):
             self.add_to_collection(name, value)
 
     def get_collection(self, name: Hashable, scope: str | None = None) -> list[Any]:
         """The items of a collection; with `scope`, those whose name matches this regex."""
-        found = list(self._collections.get(name, ()))
+        items = list(self._collections.get(name, ()))
         if scope is None:
-            return found
+            return items
         pattern = re.compile(scope)
-        return [item for item in found if hasattr(item, "name") and pattern.match(item.name)]
+        return [item for item in items if hasattr(item, "name") and pattern.match(item.name)]
 
     def get_collection_ref(self, name: Hashable) -> list[Any]:
         """The list of a collection itself, not a copy."""
@@ -297,7 +303,9 @@ class Graph:
 
     def get_all_collection_keys(self) -> list[str]:
         """The names of the collections that are not empty."""
-        return [name for name, held in self._collections.items() if held and isinstance(name, str)]
+        return [
+            name for name, items in self._collections.items() if items and isinstance(name, str)
+        ]
 
     def clear_collection(self, name: Hashable) -> None:
         """Remove a collection."""
@@ -317,7 +325,7 @@ class Graph:
         name: str | None = None,
     ) -> Operation:
         """Create an operation in the current scopes; its shapes and dtypes are checked at once."""
-        row = lookup(type)
+        row = lookup_op(type)
         line = user_line()
         attrs = attrs or {}
         with self._lock:
@@ -393,7 +401,7 @@ class Graph:
         deps: dict[Operation, None] = {}
         for group in scope["control"]:
             deps.update(dict.fromkeys(group))
-        if not lookup(op.type).owner:
+        if not lookup_op(op.type).owner:
             for t in op.inputs:
                 deps.pop(t.op, None)
         op.control_inputs = self._followed(deps)
@@ -411,13 +419,13 @@ class Graph:
     def _device_for(op: Operation, scopes: list[Any]) -> device_names.DeviceName:
         """Combine device scopes, inner first; `op.device` has them when a function is called."""
         wish = device_names.DeviceName()
-        for given in reversed(scopes):
-            if given is None:
+        for scope_device in reversed(scopes):
+            if scope_device is None:
                 break
-            if callable(given):
+            if callable(scope_device):
                 op.device = str(wish)
-                given = given(op)
-            wish = wish.within(device_names.parse(given or ""))
+                scope_device = scope_device(op)
+            wish = wish.within(device_names.parse_device(scope_device or ""))
         return wish
 
     def unique_name(self, name: str) -> str:
@@ -426,18 +434,18 @@ class Graph:
 
     def _unique(self, name: str, scope: str) -> str:
         if not isinstance(name, str):
-            raise GraphError(f"{shown(name)} cannot be a name", hint="give a string")
+            raise GraphError(f"{value_text(name)} cannot be a name", hint="give a string")
         if name.endswith("/"):
             return name[:-1]
         name = scope + name
         if not _NAME.match(name):
             raise GraphError(f"{name!r} cannot be a name", hint="use letters, digits and ._-/")
         with self._lock:
-            taken = self._used.get(name, 0)
-            self._used[name] = taken + 1
-            if taken == 0:
+            uses = self._used.get(name, 0)
+            self._used[name] = uses + 1
+            if uses == 0:
                 return name
-            return self.unique_name_exact(f"{name}_{taken}")
+            return self.unique_name_exact(f"{name}_{uses}")
 
     def unique_name_exact(self, name: str) -> str:
         """`name`, or the first of `name_1`, `name_2` ... that is not in use."""
@@ -469,14 +477,16 @@ class Graph:
     @property
     def scope_name(self) -> str:
         """The current name scope, with its trailing slash."""
-        found: str = self._scopes()["name"]
-        return found
+        name: str = self._scopes()["name"]
+        return name
 
     @contextlib.contextmanager
     def name_scope(self, name: str | None) -> Iterator[str]:
         """Names of operations created inside begin with `name/`; None returns to the top level."""
         if not (name is None or isinstance(name, str)):
-            raise GraphError(f"{shown(name)} cannot be the name of a scope", hint="give a string")
+            raise GraphError(
+                f"{value_text(name)} cannot be the name of a scope", hint="give a string"
+            )
         if not name:
             full = ""
         elif name.endswith("/"):
@@ -494,7 +504,7 @@ class Graph:
                 yield
             return
         if not isinstance(before, Iterable):
-            raise GraphError(f"{shown(before)} is not a list of operations and tensors")
+            raise GraphError(f"{value_text(before)} is not a list of operations and tensors")
         ops = tuple(as_operation(b) for b in before)
         with self._within("control", [*self._scopes()["control"], ops]):
             yield
@@ -506,7 +516,7 @@ class Graph:
         A function is called with each operation, whose `device` is the constraint of inner scopes.
         """
         if not (name is None or callable(name)):
-            device_names.parse(name)
+            device_names.parse_device(name)
         with self._within("device", [*self._scopes()["device"], name]):
             yield
 
@@ -578,14 +588,14 @@ def reset_default_graph() -> None:
     _global = Graph()
 
 
-def as_operation(given: Any) -> Operation:
+def as_operation(graph_element: Any) -> Operation:
     """The operation of a tensor, an operation, or an object with an `op` (a variable)."""
-    if isinstance(given, Operation):
-        return given
-    op = getattr(given, "op", None)
+    if isinstance(graph_element, Operation):
+        return graph_element
+    op = getattr(graph_element, "op", None)
     if isinstance(op, Operation):
         return op
-    raise GraphError(f"{shown(given)} is not an operation or a tensor")
+    raise GraphError(f"{value_text(graph_element)} is not an operation or a tensor")
 
 
 def convert_to_tensor(

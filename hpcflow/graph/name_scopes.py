@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from hpcflow.errors import GraphError
-from hpcflow.graph.deprecated_arguments import also_named
+from hpcflow.graph.deprecated_arguments import accepts_aliases
 from hpcflow.graph.device_spec import DeviceSpec
 from hpcflow.graph.graph import Graph, Operation, Tensor, get_default_graph
 
@@ -22,17 +22,17 @@ def name_scope(
     """
     graphs = [v.graph for v in values if isinstance(getattr(v, "graph", None), Graph)]
     graph = graphs[0] if graphs else get_default_graph()
-    return _scope_in(graph, name if name is not None else default_name)
+    return _graph_scope(graph, name if name is not None else default_name)
 
 
 @contextmanager
-def _scope_in(graph: Graph, name: str | None) -> Iterator[str]:
+def _graph_scope(graph: Graph, name: str | None) -> Iterator[str]:
     with graph.as_default(), graph.name_scope(name) as full:
         yield full
 
 
 @contextmanager
-def reopened(graph: Graph) -> Iterator[None]:
+def reopen_for_session(graph: Graph) -> Iterator[None]:
     """Inside, a session may add operations that it needs for variables to a finalized graph."""
     root = graph.root
     before, root.finalized = root.finalized, False
@@ -42,7 +42,7 @@ def reopened(graph: Graph) -> Iterator[None]:
         root.finalized = before
 
 
-@also_named(device_name_or_function="name")
+@accepts_aliases(device_name_or_function="name")
 def device(
     name: str | DeviceSpec | Callable[[Operation], str] | None,
 ) -> AbstractContextManager[None]:
@@ -65,7 +65,7 @@ def container(container_name: str) -> Iterator[str]:
     yield container_name
 
 
-@also_named(control_inputs="before")
+@accepts_aliases(control_inputs="before")
 def control_dependencies(
     before: Iterable[Operation | Tensor] | None,
 ) -> AbstractContextManager[None]:

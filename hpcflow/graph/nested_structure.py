@@ -8,63 +8,65 @@ from typing import Any
 from hpcflow.errors import GraphError
 
 
-def flatten(given: Any) -> list[Any]:
+def flatten_structure(structure: Any) -> list[Any]:
     """The leaves of a structure, dicts by sorted key; a single value is its own leaf."""
-    return list(_leaves(given))
+    return list(_leaves(structure))
 
 
-def _leaves(given: Any) -> Iterator[Any]:
-    if isinstance(given, Mapping):
-        for key in sorted(given):
-            yield from _leaves(given[key])
-    elif isinstance(given, (list, tuple)):
-        for item in given:
+def _leaves(structure: Any) -> Iterator[Any]:
+    if isinstance(structure, Mapping):
+        for key in sorted(structure):
+            yield from _leaves(structure[key])
+    elif isinstance(structure, (list, tuple)):
+        for item in structure:
             yield from _leaves(item)
     else:
-        yield given
+        yield structure
 
 
-def pack(like: Any, leaves: Sequence[Any]) -> Any:
+def pack_structure(like: Any, leaves: Sequence[Any]) -> Any:
     """`leaves` packed in the structure of `like`."""
-    rest = iter(leaves)
-    made = _packed(like, rest)
-    if next(rest, None) is not None:
+    remaining_leaves = iter(leaves)
+    packed = _pack(like, remaining_leaves)
+    if next(remaining_leaves, None) is not None:
         raise GraphError(f"{len(leaves)} values are too many for the structure {like!r}")
-    return made
+    return packed
 
 
-def _packed(like: Any, rest: Iterator[Any]) -> Any:
+def _pack(like: Any, remaining_leaves: Iterator[Any]) -> Any:
     if isinstance(like, Mapping):
-        made = {key: _packed(like[key], rest) for key in sorted(like)}
-        return type(like)((key, made[key]) for key in like)  # type: ignore[call-arg]
+        packed_items = {key: _pack(like[key], remaining_leaves) for key in sorted(like)}
+        return type(like)((key, packed_items[key]) for key in like)  # type: ignore[call-arg]
     if isinstance(like, (list, tuple)):
-        items = [_packed(item, rest) for item in like]
+        items = [_pack(item, remaining_leaves) for item in like]
         return type(like)(*items) if hasattr(like, "_fields") else type(like)(items)
-    return next(rest)
+    return next(remaining_leaves)
 
 
-def alike(a: Any, b: Any) -> bool:
+def same_structure(a: Any, b: Any) -> bool:
     """Whether two structures are the same, where lists equal tuples."""
-    return bool(_outline(a) == _outline(b))
+    return bool(_structure_outline(a) == _structure_outline(b))
 
 
-def same(a: Any, b: Any, what: str) -> None:
+def check_same_structure(a: Any, b: Any, what: str) -> None:
     """Errors: GraphError unless the two structures are alike."""
-    if not alike(a, b):
-        raise GraphError(f"{what} have different structures: {_outline(a)} and {_outline(b)}")
+    if not same_structure(a, b):
+        raise GraphError(
+            f"{what} have different structures: {_structure_outline(a)} and {_structure_outline(b)}"
+        )
 
 
-def _outline(given: Any) -> Any:
-    if isinstance(given, Mapping):
-        return {key: _outline(given[key]) for key in sorted(given)}
-    if isinstance(given, (list, tuple)):
-        return [_outline(item) for item in given]
+def _structure_outline(structure: Any) -> Any:
+    if isinstance(structure, Mapping):
+        return {key: _structure_outline(structure[key]) for key in sorted(structure)}
+    if isinstance(structure, (list, tuple)):
+        return [_structure_outline(item) for item in structure]
     return "."
 
 
-def mapped(function: Callable[..., Any], *structures: Any) -> Any:
+def map_structure(function: Callable[..., Any], *structures: Any) -> Any:
     """`function` of the corresponding leaves, in the structure of the first argument."""
     for other in structures[1:]:
-        same(structures[0], other, "the arguments")
-    columns = zip(*map(flatten, structures), strict=True)
-    return pack(structures[0], [function(*leaves) for leaves in columns])
+        check_same_structure(structures[0], other, "the arguments")
+    columns = zip(*map(flatten_structure, structures), strict=True)
+    return pack_structure(structures[0], [function(*leaves) for leaves in columns])

@@ -10,8 +10,8 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from hpcflow.errors import MALFORMED, GraphError, HpcflowError, ShapeError
 from hpcflow.graph.dtypes import name_of
-from hpcflow.graph.static_shape import Spec, check_sizes, show
-from hpcflow.platform.exception_translation import ours, shown
+from hpcflow.graph.static_shape import Spec, check_sizes, shape_text
+from hpcflow.platform.exception_translation import is_own_error, value_text
 
 Infer = Callable[[Sequence[Spec], dict[str, Any]], Sequence[Spec]]
 Gradient = Callable[..., Sequence[Any]]  # tensors, functions that return one, or None
@@ -26,7 +26,7 @@ class CostNode(Protocol):
     def specs(self) -> Sequence[Spec]: ...  # noqa: D102
 
 
-class Product(NamedTuple):
+class MatmulSize(NamedTuple):
     """Matrix products, each of [rows, summed] by [summed, columns]."""
 
     products: int
@@ -128,7 +128,8 @@ class OpDef:
     work: Work = ""
     flops: Count | None = None  # None: none with `work`, else one per element of the largest value
     nbytes: Count | None = None  # None: inputs are read once, outputs written once
-    contraction: Callable[[CostNode, Sequence[Spec]], Product] | None = None  # as matrix products
+    # as matrix products
+    contraction: Callable[[CostNode, Sequence[Spec]], MatmulSize] | None = None
     uses_blas: bool = False  # its plain kernel calls BLAS
 
     def __init__(self, name: str, infer: Infer, grad: Gradient | NoGrad, **facts: Any) -> None:
@@ -158,11 +159,11 @@ def op(name: str, *, infer: Infer, grad: Gradient | NoGrad, **facts: Any) -> OpD
     """Register an op."""
     if name in OPS:
         raise GraphError(f"op {name!r} is already in the table")
-    OPS[name] = row = OpDef(name, _refusing(name, infer), grad, **facts)
+    OPS[name] = row = OpDef(name, _with_size_checks(name, infer), grad, **facts)
     return row
 
 
-def _refusing(name: str, infer: Infer) -> Infer:
+def _with_size_checks(name: str, infer: Infer) -> Infer:
     """A shape function that also checks sizes, and raises ShapeError in place of raw Python errors.
 
     Errors of a user's shape function pass unchanged.
@@ -178,24 +179,26 @@ def _refusing(name: str, infer: Infer) -> Infer:
         except HpcflowError:
             raise
         except MALFORMED as error:
-            if not ours(error):
+            if not is_own_error(error):
                 raise
-            given = ", ".join(f"{name_of(s.dtype)} {show(s.shape)}" for s in inputs)
-            told = ", ".join(f"{key} {shown(value)}" for key, value in attrs.items())
-            raise ShapeError(f"{name} does not take ({given}) with {told}: {error}") from error
+            input_texts = ", ".join(f"{name_of(s.dtype)} {shape_text(s.shape)}" for s in inputs)
+            attr_texts = ", ".join(f"{key} {value_text(value)}" for key, value in attrs.items())
+            raise ShapeError(
+                f"{name} does not take ({input_texts}) with {attr_texts}: {error}"
+            ) from error
 
     return rule
 
 
-def lookup(name: str) -> OpDef:
+def lookup_op(name: str) -> OpDef:
     """The row of an op; GraphError if there is none."""
-    row = OPS.get(name) or rows().get(name)
+    row = OPS.get(name) or all_ops().get(name)
     if row is None:
         raise GraphError(f"there is no op {name!r}", hint="`hpcflow help ops` lists them")
     return row
 
 
-def rows() -> dict[str, OpDef]:
+def all_ops() -> dict[str, OpDef]:
     """The whole op registry, including modules that are not yet imported."""
     importlib.import_module(VOCABULARY)
     return OPS

@@ -9,7 +9,7 @@ Result = TypeVar("Result")
 OPERATORS: dict[str, Callable[..., Any]] = {}  # filled by hpcflow.ops: operator -> op function
 
 
-class Operand(Generic[Result]):
+class OverloadedOperand(Generic[Result]):
     """Base of operands of Python operators; `Result` is the class of tensors."""
 
     __array_priority__ = 100  # so that NumPy calls __radd__ for `array + tensor`

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from hpcflow.errors import MALFORMED, ShapeError
-from hpcflow.platform.exception_translation import shown, user_line
+from hpcflow.platform.exception_translation import user_line, value_text
 
 Shape: TypeAlias = "tuple[int | None, ...] | None"
 MOST_BYTES = 1 << 47  # the address space of a process
@@ -58,29 +58,31 @@ def check_sizes(shape: Shape, itemsize: int = 1) -> None:
     for d in shape or ():
         if d is not None:
             if d < 0:
-                raise ShapeError(f"shape {show(shape)} has a negative size")
+                raise ShapeError(f"shape {shape_text(shape)} has a negative size")
             count *= d
     if count > MOST_BYTES:
-        raise ShapeError(f"shape {show(shape)} has {count} bytes, more than any memory")
+        raise ShapeError(f"shape {shape_text(shape)} has {count} bytes, more than any memory")
 
 
-def as_sizes(given: Any) -> tuple[int | None, ...]:
-    """Sizes as ints, None where one is None; ShapeError if `given` is no sequence of sizes."""
+def as_sizes(sizes_given: Any) -> tuple[int | None, ...]:
+    """Sizes as ints, None where one is None; ShapeError if `sizes_given` is no sequence of
+    sizes.
+    """
     try:
-        if isinstance(given, (str, bytes)):
+        if isinstance(sizes_given, (str, bytes)):
             raise TypeError("a text is no list")
-        sizes = (getattr(d, "value", d) for d in given)  # of a Dimension
+        sizes = (getattr(d, "value", d) for d in sizes_given)  # of a Dimension
         return tuple(None if d is None else _as_size(d) for d in sizes)
     except MALFORMED:
         raise ShapeError(
-            f"{shown(given)} is not a shape", hint="use a list such as [None, 784]"
+            f"{value_text(sizes_given)} is not a shape", hint="use a list such as [None, 784]"
         ) from None
 
 
-def _as_size(given: Any) -> int:
-    if isinstance(given, (str, bytes)) or int(given) != given or not -(2**63) <= given < 2**63:
+def _as_size(size: Any) -> int:
+    if isinstance(size, (str, bytes)) or int(size) != size or not -(2**63) <= size < 2**63:
         raise ValueError("no whole number that 64 bits hold")
-    return int(given)
+    return int(size)
 
 
 def is_known(shape: Shape) -> bool:
@@ -88,10 +90,10 @@ def is_known(shape: Shape) -> bool:
     return shape is not None and None not in shape
 
 
-def known(shape: Shape) -> tuple[int, ...]:
+def require_known(shape: Shape) -> tuple[int, ...]:
     """`shape` if every size is known; ShapeError otherwise."""
     if shape is None or None in shape:
-        raise ShapeError(f"shape {show(shape)} is not known")
+        raise ShapeError(f"shape {shape_text(shape)} is not known")
     return shape  # type: ignore[return-value]
 
 
@@ -107,34 +109,35 @@ def size_of(shape: Shape) -> int:
 
 def sizes_along(axis: int, shapes: Iterable[Shape]) -> tuple[int, ...] | None:
     """The size of each shape along an axis; None if one is not known."""
-    found = [None if shape is None else shape[axis] for shape in shapes]
-    return None if None in found else tuple(found)  # type: ignore[arg-type]
+    sizes = [None if shape is None else shape[axis] for shape in shapes]
+    return None if None in sizes else tuple(sizes)  # type: ignore[arg-type]
 
 
-def merge(a: Shape, b: Shape) -> Shape:
+def merge_shapes(a: Shape, b: Shape) -> Shape:
     """What two shapes of one tensor say together; ShapeError if they contradict."""
     if a is None or b is None:
         return b if a is None else a
     if len(a) != len(b):
-        raise ShapeError(f"shapes {show(a)} and {show(b)} have different ranks")
+        raise ShapeError(f"shapes {shape_text(a)} and {shape_text(b)} have different ranks")
     return tuple(_merge_dim(x, y, a, b) for x, y in zip(a, b, strict=True))
 
 
-def narrowed(known: Shape, given: Any, op: Any) -> Shape:
+def refine_shape(known: Shape, user_shape: Any, op: Any) -> Shape:
     """The known shape of `op` refined by the user's; ShapeError if they contradict."""
-    told = as_shape(given)
+    requested = as_shape(user_shape)
     try:
-        return merge(known, told)
+        return merge_shapes(known, requested)
     except ShapeError:
         raise ShapeError(
-            f"{op.name!r} has shape {show(known)}, which cannot be set to {show(told)}",
+            f"{op.name!r} has shape {shape_text(known)}, which cannot be set to "
+            f"{shape_text(requested)}",
             op=op.name,
             line=user_line(),
             hint=f"it was made at {op.line}",
         ) from None
 
 
-def either(a: Shape, b: Shape) -> Shape:
+def common_shape(a: Shape, b: Shape) -> Shape:
     """The most specific shape that covers both shapes."""
     if a is None or b is None or len(a) != len(b):
         return None
@@ -143,11 +146,11 @@ def either(a: Shape, b: Shape) -> Shape:
 
 def _merge_dim(x: int | None, y: int | None, a: Shape, b: Shape) -> int | None:
     if x is not None and y is not None and x != y:
-        raise ShapeError(f"shapes {show(a)} and {show(b)} do not agree")
+        raise ShapeError(f"shapes {shape_text(a)} and {shape_text(b)} do not agree")
     return y if x is None else x
 
 
-def broadcast(shapes: Iterable[Shape]) -> Shape:
+def broadcast_shapes(shapes: Iterable[Shape]) -> Shape:
     """The shape of NumPy broadcasting; ShapeError if the sizes do not match."""
     shapes = list(shapes)
     if any(s is None for s in shapes):
@@ -159,7 +162,7 @@ def broadcast(shapes: Iterable[Shape]) -> Shape:
         fixed = {d for d in dims if d not in (None, 1)}
         if len(fixed) > 1:
             raise ShapeError(
-                f"shapes {' and '.join(map(show, shapes))} cannot be broadcast together"
+                f"shapes {' and '.join(map(shape_text, shapes))} cannot be broadcast together"
             )
         if fixed:
             out.append(fixed.pop())
@@ -176,13 +179,13 @@ def normalize_axes(axis: int | Sequence[int] | None, rank: int) -> tuple[int, ..
     for a in axes:
         if not -rank <= a < rank:
             raise ShapeError(f"axis {a} is out of range for rank {rank}")
-    found = sorted({int(a) % rank for a in axes})
-    if len(found) != len(axes):
+    normalized = sorted({int(a) % rank for a in axes})
+    if len(normalized) != len(axes):
         raise ShapeError(f"axes {axes} name one axis twice")
-    return tuple(found)
+    return tuple(normalized)
 
 
-def show(shape: Shape) -> str:
+def shape_text(shape: Shape) -> str:
     """A shape in the form of messages: `[?, 784]`."""
     if shape is None:
         return "[unknown rank]"

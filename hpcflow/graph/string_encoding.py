@@ -7,14 +7,14 @@ import numpy as np
 from hpcflow.graph.dtypes import as_strings, string
 
 
-def pack(array: np.ndarray) -> bytes:
+def encode_strings(array: np.ndarray) -> bytes:
     """The encoded elements of an array of strings, in order."""
     flat = as_strings(array).reshape(-1).tolist()
     lengths = np.fromiter(map(len, flat), "<u8", len(flat))
     return b"".join([lengths.tobytes(), *flat])
 
 
-def unpack(data: bytes, shape: tuple[int, ...]) -> np.ndarray:
+def decode_strings(data: bytes, shape: tuple[int, ...]) -> np.ndarray:
     """Decode an array of `shape`; ValueError if the bytes do not match the shape."""
     count = 1
     for d in shape:
@@ -24,8 +24,8 @@ def unpack(data: bytes, shape: tuple[int, ...]) -> np.ndarray:
     lengths = np.frombuffer(data, "<u8", count).tolist()
     if sum(lengths) != len(data) - 8 * count:
         raise ValueError("the lengths of strings do not add up to their bytes")
-    found, at = np.empty(count, string), 8 * count
+    strings, at = np.empty(count, string), 8 * count
     for i, length in enumerate(lengths):
-        found[i] = bytes(data[at : at + length])
+        strings[i] = bytes(data[at : at + length])
         at += length
-    return found.reshape(shape)
+    return strings.reshape(shape)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hpcflow.errors import ShapeError
-from hpcflow.graph.static_shape import Shape, as_shape, merge, show, size_of
+from hpcflow.graph.static_shape import Shape, as_shape, merge_shapes, shape_text, size_of
 
 MOST = 1 << 16  # upper limit of a rank
 
@@ -118,12 +118,12 @@ _SIZES: dict[int, Dimension] = {}  # cached dimensions, up to a limit
 def _sized(size: int | None) -> Dimension:
     if size is None:
         return UNKNOWN
-    found = _SIZES.get(size)
-    if found is None:
-        found = int.__new__(Dimension, size)
+    cached = _SIZES.get(size)
+    if cached is None:
+        cached = int.__new__(Dimension, size)
         if len(_SIZES) < 1 << 16:
-            _SIZES[size] = found
-    return found
+            _SIZES[size] = cached
+    return cached
 
 
 def _as_size(result: Any) -> Any:
@@ -186,7 +186,7 @@ class TensorShape(tuple[Any, ...]):
 
     def merge_with(self, other: Any) -> TensorShape:
         """The shape that the two give together; ShapeError if they contradict."""
-        return TensorShape(merge(self.plain, as_shape(other)))
+        return TensorShape(merge_shapes(self.plain, as_shape(other)))
 
     def concatenate(self, other: Any) -> TensorShape:
         """The sizes of both shapes, one after the other."""
@@ -196,20 +196,20 @@ class TensorShape(tuple[Any, ...]):
     def is_compatible_with(self, other: Any) -> bool:
         """Whether a tensor may have both shapes."""
         try:
-            merge(self.plain, as_shape(other))
+            merge_shapes(self.plain, as_shape(other))
         except ShapeError:
             return False
         return True
 
     def assert_is_compatible_with(self, other: Any) -> None:
         """ShapeError unless a tensor may have both shapes."""
-        merge(self.plain, as_shape(other))
+        merge_shapes(self.plain, as_shape(other))
 
     def assert_same_rank(self, other: Any) -> None:
         """ShapeError unless the ranks may be the same."""
         a, b = self.plain, as_shape(other)
         if a is not None and b is not None and len(a) != len(b):
-            raise ShapeError(f"shapes {show(a)} and {show(b)} have different ranks")
+            raise ShapeError(f"shapes {shape_text(a)} and {shape_text(b)} have different ranks")
 
     def with_rank(self, rank: int) -> TensorShape:
         """This shape with this rank; ShapeError if it has another."""
@@ -220,23 +220,23 @@ class TensorShape(tuple[Any, ...]):
     def with_rank_at_least(self, rank: int) -> TensorShape:
         """This shape; ShapeError if its rank is smaller."""
         if self.plain is not None and len(self.plain) < _rank(rank):
-            raise ShapeError(f"shape {show(self.plain)} must have rank {rank} or more")
+            raise ShapeError(f"shape {shape_text(self.plain)} must have rank {rank} or more")
         return self
 
     def with_rank_at_most(self, rank: int) -> TensorShape:
         """This shape; ShapeError if its rank is larger."""
         if self.plain is not None and len(self.plain) > _rank(rank):
-            raise ShapeError(f"shape {show(self.plain)} must have rank {rank} or less")
+            raise ShapeError(f"shape {shape_text(self.plain)} must have rank {rank} or less")
         return self
 
     def assert_is_fully_defined(self) -> None:
         """ShapeError unless the rank and all sizes are known."""
         if not self.is_fully_defined():
-            raise ShapeError(f"shape {show(self.plain)} is not fully known")
+            raise ShapeError(f"shape {shape_text(self.plain)} is not fully known")
 
     def __getitem__(self, key: Any) -> Any:
-        found = tuple.__getitem__(self, key)
-        return tuple.__new__(type(self), found) if isinstance(key, slice) else found
+        selected = tuple.__getitem__(self, key)
+        return tuple.__new__(type(self), selected) if isinstance(key, slice) else selected
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, (tuple, list, type(None))):
@@ -265,10 +265,10 @@ class TensorShape(tuple[Any, ...]):
         return TensorShape, (self.plain,)
 
 
-def _rank(given: Any) -> int:
-    if not isinstance(given, int) or not 0 <= given < MOST:
-        raise ShapeError(f"{given!r} is not a rank", hint="give a small integer of at least 0")
-    return given
+def _rank(shape: Any) -> int:
+    if not isinstance(shape, int) or not 0 <= shape < MOST:
+        raise ShapeError(f"{shape!r} is not a rank", hint="give a small integer of at least 0")
+    return shape
 
 
 class _UnknownRank(TensorShape):
@@ -321,10 +321,10 @@ class Sizes(TensorShape):
         return tuple(self)
 
     def __getitem__(self, key: Any) -> Any:
-        found = tuple.__getitem__(self, key)
+        selected = tuple.__getitem__(self, key)
         if isinstance(key, slice):
-            return tuple.__new__(Sizes, found)
-        return found if found is None else _sized(found)
+            return tuple.__new__(Sizes, selected)
+        return selected if selected is None else _sized(selected)
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, (TensorShape, list)):
@@ -342,12 +342,12 @@ class Sizes(TensorShape):
         return Sizes, (self.plain,)
 
 
-def plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
     """`value` with integers and tuples in place of dimensions and shapes, also in nested lists."""
     if isinstance(value, Dimension):
         return value.value
     if isinstance(value, TensorShape):
         return value.plain
     if type(value) in (tuple, list) and any(isinstance(v, (Dimension, tuple, list)) for v in value):
-        return type(value)(plain(v) for v in value)
+        return type(value)(to_plain(v) for v in value)
     return value

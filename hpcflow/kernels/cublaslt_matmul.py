@@ -19,7 +19,7 @@ import numpy as np
 from hpcflow.errors import KernelError
 from hpcflow.kernels import cuda_provider
 from hpcflow.kernels.cuda_provider import ALIGNED, Sizes
-from hpcflow.kernels.kernel_registry import Node, fast
+from hpcflow.kernels.kernel_registry import KernelNode, fast
 
 NAME = "cublaslt"
 TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}  # element types
@@ -36,7 +36,7 @@ class _Algorithm(ctypes.Structure):
     _fields_ = [("data", c_uint64 * 8)]
 
 
-class _Found(ctypes.Structure):
+class _HeuristicResult(ctypes.Structure):
     _fields_ = [
         ("algorithm", _Algorithm),
         ("workspace", c_size_t),
@@ -106,7 +106,7 @@ def context() -> int:
     return made.value
 
 
-class Handle:
+class CublasLtHandle:
     """A descriptor of the library, destroyed with this object; `kind` names its type."""
 
     def __init__(self, kind: str, *arguments: Any) -> None:
@@ -125,7 +125,7 @@ class Handle:
             self.destroy(self.value)
 
 
-class Product(NamedTuple):
+class MatmulProblem(NamedTuple):
     """c = a b, plus bias, then relu: the shapes of arrays, and whether a and b are transposed."""
 
     dtype: str
@@ -144,19 +144,21 @@ class Product(NamedTuple):
         return a, b, c
 
     @property
-    def joined(self) -> bool:
+    def shares_right_operand(self) -> bool:
         """Whether one b serves all of a: the rows of all matrices of a then form one matrix."""
         a, b, c = self.lead
         return b == 1 and a == c and not self.turns[0]
 
 
-class Descriptors:
+class MatmulDescriptors:
     """The library's descriptors of a product; creating them needs no GPU."""
 
-    def __init__(self, of: Product, aligned: int, most: int) -> None:
+    def __init__(self, of: MatmulProblem, aligned: int, most: int) -> None:
         wide = of.dtype == "float64"
         compute = DOUBLE if wide else TF32 if of.tf32 and of.dtype == "float32" else FLOAT
-        self.product = Handle("MatmulDesc", compute, TYPES["float64" if wide else "float32"])
+        self.product = CublasLtHandle(
+            "MatmulDesc", compute, TYPES["float64" if wide else "float32"]
+        )
         for name, turned in ((OF_A, of.turns[1]), (OF_B, of.turns[0])):
             self.product.set(name, c_int32(turned))
         ends = (WITH_BIAS_RELU if of.relu else WITH_BIAS) if of.bias else PLAIN
@@ -164,34 +166,34 @@ class Descriptors:
         if of.bias:
             self.product.set(BIAS, c_void_p(aligned))  # any address of this alignment
         self.a, self.b, self.c = map(_layout, (of,) * 3, (of.a, of.b, of.c))
-        self.preference = Handle("MatmulPreference")
+        self.preference = CublasLtHandle("MatmulPreference")
         self.preference.set(WORKSPACE, c_uint64(most))
         self.preference.set(REDUCTION, c_uint32(IN_COMPUTE_TYPE))
         for name in ALIGNMENTS:
             self.preference.set(name, c_uint32(aligned))
 
 
-def _layout(of: Product, shape: Sizes) -> Handle:
+def _layout(of: MatmulProblem, shape: Sizes) -> CublasLtHandle:
     """The column-major layout of row-major matrices; a broadcast matrix has stride 0."""
     rows, columns = shape[-2:]
     own, count = math.prod(shape[:-2]), of.lead[2]
-    if of.joined:
+    if of.shares_right_operand:
         rows, own, count = rows * own, 1, 1
-    made = Handle("MatrixLayout", TYPES[of.dtype], columns, rows, columns)
+    made = CublasLtHandle("MatrixLayout", TYPES[of.dtype], columns, rows, columns)
     made.set(BATCH, c_int32(count))
     made.set(STRIDE, c_int64(rows * columns if own == count else 0))
     return made
 
 
-class Plan:
+class MatmulPlan:
     """A product and the algorithm that the library chooses for arrays of this alignment."""
 
-    def __init__(self, of: Product, aligned: int = ALIGNED, most: int = MOST) -> None:
-        self.descriptors = d = Descriptors(of, aligned, most)
+    def __init__(self, of: MatmulProblem, aligned: int = ALIGNED, most: int = MOST) -> None:
+        self.descriptors = d = MatmulDescriptors(of, aligned, most)
         self.of, self.lock = of, threading.Lock()
         number = ctypes.c_double if of.dtype == "float64" else ctypes.c_float
         self.one, self.zero = number(1), number(0)
-        found, count = _Found(), c_int()
+        found, count = _HeuristicResult(), c_int()
         status = library().cublasLtMatmulAlgoGetHeuristic(
             context(), d.product.value, d.b.value, d.a.value, d.c.value, d.c.value,
             d.preference.value, 1, byref(found), byref(count),
@@ -222,10 +224,10 @@ class Plan:
 
 
 @functools.lru_cache(maxsize=4096)
-def planned(of: Product) -> Plan | str:
+def planned(of: MatmulProblem) -> MatmulPlan | str:
     """The plan of a product, or the reason why the library has none."""
     try:
-        return Plan(of)
+        return MatmulPlan(of)
     except KernelError as error:
         return error.message
 
@@ -233,16 +235,16 @@ def planned(of: Product) -> Plan | str:
 # -- kernels
 
 
-def _product(node: Node) -> Product:
+def _product(node: KernelNode) -> MatmulProblem:
     attrs, dtype = node.attrs, node.inputs[0].dtype.name
     a, b, c = (tuple(s.shape) for s in (*node.inputs[:2], node.outputs[0]))
     turns = attrs["transpose_a"], attrs["transpose_b"]
     bias, relu = node.type == "MatMulBias", attrs.get("relu", False)
-    return Product(dtype, turns, a, b, c, bias, relu, node.tf32)
+    return MatmulProblem(dtype, turns, a, b, c, bias, relu, node.tf32)
 
 
-def _refuses(node: Node) -> str:
-    if why := cuda_provider.unfit((*node.inputs[:2], node.outputs[0]), TYPES):
+def _refuses(node: KernelNode) -> str:
+    if why := cuda_provider.unsupported_reason((*node.inputs[:2], node.outputs[0]), TYPES):
         return why
     of = _product(node)
     if not {of.lead[0], of.lead[1]} <= {1, of.lead[2]}:
@@ -250,24 +252,24 @@ def _refuses(node: Node) -> str:
     return cuda_provider.refusal(planned(of), of.relu)
 
 
-def _plan(node: Node) -> Plan:
-    return cuda_provider.there(planned(_product(node)))
+def _plan(node: KernelNode) -> MatmulPlan:
+    return cuda_provider.plan_or_error(planned(_product(node)))
 
 
-def _scratch(node: Node) -> list[tuple[Any, Sizes]]:
+def _scratch(node: KernelNode) -> list[tuple[Any, Sizes]]:
     nbytes = _plan(node).bytes
     return [(np.uint8, (nbytes,))] if nbytes else []
 
 
 def _row(type: str) -> None:
     @fast(NAME, type, "out", on="gpu", refuses=_refuses, scratch=_scratch)
-    def make(xp: Any, node: Node) -> Callable[..., Any]:
+    def make(xp: Any, node: KernelNode) -> Callable[..., Any]:
         of, usual = _product(node), _plan(node)
 
         @functools.cache
-        def odd() -> Plan:
+        def odd() -> MatmulPlan:
             """The plan for arrays of any alignment, as slices; it needs no more workspace."""
-            return Plan(of, np.dtype(node.inputs[0].dtype).itemsize, usual.bytes)
+            return MatmulPlan(of, np.dtype(node.inputs[0].dtype).itemsize, usual.bytes)
 
         def run(*arrays: Any, room: Any = ()) -> None:
             a, b, *bias, c = cuda_provider.dense(xp, *arrays)

@@ -102,14 +102,14 @@ def refusal(plan: Any, relu: bool) -> str:
     return "" if not relu or plan.keeps_nan else LOSES_NAN
 
 
-def there(plan: Plan | str) -> Plan:
+def plan_or_error(plan: Plan | str) -> Plan:
     """The plan; KernelError if it is a reason why there is none."""
     if isinstance(plan, str):
         raise KernelError(plan)
     return plan
 
 
-def unfit(specs: Sequence[Any], dtypes: Any) -> str:
+def unsupported_reason(specs: Sequence[Any], dtypes: Any) -> str:
     """Why a library of these `dtypes` cannot take arrays of these specs; "" if it can."""
     dtype = specs[0].dtype.name
     if dtype not in dtypes:

@@ -18,9 +18,9 @@ import numpy as np
 from hpcflow.errors import KernelError
 from hpcflow.kernels import cuda_provider
 from hpcflow.kernels.cuda_provider import ALIGNED, Sizes
-from hpcflow.kernels.kernel_registry import Node, fast
+from hpcflow.kernels.kernel_registry import KernelNode, fast
 from hpcflow.kernels.onednn_convolution import (
-    Geometry,
+    ConvolutionGeometry,
     channels_second,
     geometry,
     padding,
@@ -79,7 +79,7 @@ class Convolution(NamedTuple):
 
     kind: str
     dtype: str
-    of: Geometry
+    of: ConvolutionGeometry
     x: Sizes
     w: Sizes
     y: Sizes
@@ -177,7 +177,7 @@ def _two(numbers: Sizes, missing: int) -> list[int]:
     return [missing, *numbers] if len(numbers) == 1 else list(numbers)
 
 
-class Plan:
+class ConvolutionPlan:
     """A convolution ready to run, and the workspace that it needs besides its filters."""
 
     def __init__(self, conv: Convolution) -> None:
@@ -201,10 +201,10 @@ class Plan:
 
 
 @functools.lru_cache(maxsize=4096)
-def planned(conv: Convolution) -> Plan | str:
+def planned(conv: Convolution) -> ConvolutionPlan | str:
     """The plan of a convolution, or the reason why the library has none."""
     try:
-        return Plan(conv)
+        return ConvolutionPlan(conv)
     except KernelError as error:
         return error.message
 
@@ -219,7 +219,7 @@ ROLES = {  # the arrays of a kernel, its output last
 }
 
 
-def _convolution(node: Node) -> Convolution:
+def _convolution(node: KernelNode) -> Convolution:
     biased = node.type == "ConvBias"
     roles = ROLES["Conv" if biased else node.type]
     specs = (*node.inputs[:2], node.outputs[0])
@@ -229,8 +229,8 @@ def _convolution(node: Node) -> Convolution:
     return Convolution(kind, dtype, geometry(node.attrs), shapes[X], shapes[W], shapes[Y], *ends)
 
 
-def _refuses(node: Node) -> str:
-    if why := cuda_provider.unfit((*node.inputs[:2], node.outputs[0]), TYPES):
+def _refuses(node: KernelNode) -> str:
+    if why := cuda_provider.unsupported_reason((*node.inputs[:2], node.outputs[0]), TYPES):
         return why
     if why := ungrouped(geometry(node.attrs)):
         return why
@@ -240,11 +240,11 @@ def _refuses(node: Node) -> str:
     return cuda_provider.refusal(planned(conv), conv.relu)
 
 
-def _plan(node: Node) -> Plan:
-    return cuda_provider.there(planned(_convolution(node)))
+def _plan(node: KernelNode) -> ConvolutionPlan:
+    return cuda_provider.plan_or_error(planned(_convolution(node)))
 
 
-def _scratch(node: Node) -> list[tuple[Any, Sizes]]:
+def _scratch(node: KernelNode) -> list[tuple[Any, Sizes]]:
     """The filters in the library's layout, then the workspace of the plan."""
     nbytes, filters = _plan(node).bytes, _convolution(node).filters
     return [(node.inputs[0].dtype, filters), *([(np.uint8, (nbytes,))] if nbytes else [])]
@@ -258,7 +258,7 @@ def _placed(xp: Any, x: Any) -> Any:
 
 def _row(type: str) -> None:
     @fast(NAME, type, "out", on="gpu", refuses=_refuses, scratch=_scratch)
-    def make(xp: Any, node: Node) -> Callable[..., Any]:
+    def make(xp: Any, node: KernelNode) -> Callable[..., Any]:
         plan, conv, roles = _plan(node), _convolution(node), ROLES[type]
 
         def run(*arrays: Any, room: Any = ()) -> None:

@@ -35,7 +35,7 @@ def _wide_spec(spec: Any) -> Any:
     return spec._replace(dtype=float32) if is_half(spec.dtype) else spec
 
 
-def _wide(arrays: Sequence[Any], specs: Sequence[Any]) -> list[Any]:
+def _widen_arrays(arrays: Sequence[Any], specs: Sequence[Any]) -> list[Any]:
     """The arrays, those of 16-bit floats as float32 copies."""
     pairs = zip(arrays, specs, strict=True)
     return [x.astype(float32) if is_half(s.dtype) else x for x, s in pairs]
@@ -47,7 +47,7 @@ def _out(xp: Any, node: Any, run: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any) -> None:
         inputs, outs = args[: len(args) - count], args[len(args) - count :]
         wide = [xp.empty(o.shape, float32) if is_half(o.dtype) else o for o in outs]
-        run(*_wide(inputs, node.inputs), *wide)
+        run(*_widen_arrays(inputs, node.inputs), *wide)
         for out, found in zip(outs, wide, strict=True):
             if out is not found:
                 xp.copyto(out, found, casting="same_kind")
@@ -60,7 +60,7 @@ def _new(xp: Any, node: Any, run: Callable[..., Any]) -> Callable[..., Any]:
         return value.astype(spec.dtype) if is_half(spec.dtype) else value
 
     def call(*inputs: Any) -> Any:
-        found = run(*_wide(inputs, node.inputs))
+        found = run(*_widen_arrays(inputs, node.inputs))
         if len(node.outputs) != 1:
             if not node.outputs:
                 return found
@@ -74,7 +74,7 @@ def _update(xp: Any, node: Any, run: Callable[..., Any]) -> Callable[..., Any]:
     handles = sum(s.dtype.kind == "V" and not is_half(s.dtype) for s in node.inputs)
 
     def call(*arrays: Any) -> None:
-        wide = _wide(arrays, arrays)
+        wide = _widen_arrays(arrays, arrays)
         run(*wide)
         for array, found in zip(arrays[:handles], wide, strict=False):
             if array is not found:

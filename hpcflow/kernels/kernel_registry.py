@@ -28,7 +28,7 @@ Form = Literal["ufunc", "out", "new", "view", "update"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Node:
+class KernelNode:
     """The facts of an operation that a kernel is created for: attributes, dtypes and shapes.
 
     `inputs` and `outputs` have `.dtype` and `.shape` (None for unknown sizes), as
@@ -43,16 +43,16 @@ class Node:
     tf32: bool = False
 
 
-Make = Callable[[Any, Node], Callable[..., Any]]
-Scratch = Callable[[Node], Sequence[tuple[Any, tuple[int, ...]]]]
+Make = Callable[[Any, KernelNode], Callable[..., Any]]
+Scratch = Callable[[KernelNode], Sequence[tuple[Any, tuple[int, ...]]]]
 PLAIN = "plain"  # the provider of kernels that always serve
 
 
-def _never(node: Node) -> str:
+def _never(node: KernelNode) -> str:
     return ""
 
 
-def _none(node: Node) -> Sequence[tuple[Any, tuple[int, ...]]]:
+def _none(node: KernelNode) -> Sequence[tuple[Any, tuple[int, ...]]]:
     return ()
 
 
@@ -61,7 +61,7 @@ class Kernel:
     """One row: `make(xp, node)` returns the function that computes the node, called as `form` says.
 
     `inplace` lists inputs whose memory output 0 may share (same shape and dtype, read elementwise
-    before it is written). `tiles`: `make` returns a `Tiled`, unless there are 16-bit floats.
+    before it is written). `tiles`: `make` returns a `TiledUpdate`, unless there are 16-bit floats.
 
     `refuses(node)` says why a provider's kernel does not serve a node, "" if it does. `exact`: its
     results are bitwise equal to those of the plain kernel. `scratch(node)`, called only if all
@@ -79,13 +79,13 @@ class Kernel:
     inplace: tuple[int, ...] = ()
     tiles: bool = False
     provider: str = PLAIN
-    refuses: Callable[[Node], str] = _never
+    refuses: Callable[[KernelNode], str] = _never
     exact: bool = False
     scratch: Scratch = _none
-    uncaptured: Callable[[Node], str] = _never
+    uncaptured: Callable[[KernelNode], str] = _never
 
 
-class Wish(NamedTuple):
+class KernelPreferences(NamedTuple):
     """The kernels that a user wants: of `providers`, the best first; and settings."""
 
     providers: tuple[str, ...]
@@ -93,14 +93,14 @@ class Wish(NamedTuple):
     tf32: bool = False
 
 
-class Choice(NamedTuple):
+class KernelChoice(NamedTuple):
     """The kernel that serves a node, and the better providers that refused: (name, reason)."""
 
     kernel: Kernel
     refused: tuple[tuple[str, str], ...] = ()
 
 
-class Tiled:
+class TiledUpdate:
     """An update that can pause: `tiles(*arrays)` yields between tiles, a call does not."""
 
     def __init__(self, tiles: Callable[..., Iterator[None]]) -> None:
@@ -143,7 +143,7 @@ def are_own(types: Iterable[str], kinds: Iterable[str]) -> bool:
     return not _OWN.isdisjoint(product(types, (ANY, *kinds)))
 
 
-def versions(wanted: Wish) -> list[tuple[str, str]]:
+def versions(wanted: KernelPreferences) -> list[tuple[str, str]]:
     """The wanted providers, each with its library's version, or why it is absent."""
     modules = {name: importlib.import_module(PROVIDERS[name]) for name in wanted.providers}
     return [(name, module.absent() or module.version()) for name, module in modules.items()]
@@ -160,7 +160,8 @@ def kernel(
     scratch: Scratch = _none,
     captured: bool = False,
 ) -> Callable[
-    [Callable[[Any, Node], Callable[..., Any]]], Callable[[Any, Node], Callable[..., Any]]
+    [Callable[[Any, KernelNode], Callable[..., Any]]],
+    Callable[[Any, KernelNode], Callable[..., Any]],
 ]:
     """Decorator: `make(xp, node)` is the plain kernel of op `type` on devices of kind `on`.
 
@@ -169,7 +170,7 @@ def kernel(
     `captured` says that a CUDA graph may capture a user-defined kernel for GPUs.
     """
 
-    def add(make: Callable[[Any, Node], Callable[..., Any]]) -> Any:
+    def add(make: Callable[[Any, KernelNode], Callable[..., Any]]) -> Any:
         why = REASONS.get(type, "")
         if make.__module__ not in _HOMES.get(type, ()):
             _load(type)  # register first what a user-defined kernel replaces
@@ -190,21 +191,22 @@ def fast(
     form: Form,
     *,
     on: str,
-    refuses: Callable[[Node], str] = _never,
+    refuses: Callable[[KernelNode], str] = _never,
     inplace: tuple[int, ...] = (),
     tiles: bool = False,
     exact: bool = False,
     scratch: Scratch = _none,
-    uncaptured: Callable[[Node], str] = _never,
+    uncaptured: Callable[[KernelNode], str] = _never,
 ) -> Callable[
-    [Callable[[Any, Node], Callable[..., Any]]], Callable[[Any, Node], Callable[..., Any]]
+    [Callable[[Any, KernelNode], Callable[..., Any]]],
+    Callable[[Any, KernelNode], Callable[..., Any]],
 ]:
     """Decorator: `make(xp, node)` is the kernel of `provider` for op `type`; see `Kernel`.
 
     It serves the nodes, of any dtype, that it does not refuse.
     """
 
-    def add(make: Callable[[Any, Node], Callable[..., Any]]) -> Any:
+    def add(make: Callable[[Any, KernelNode], Callable[..., Any]]) -> Any:
         row = Kernel(form, make, inplace, tiles, provider, refuses, exact, scratch, uncaptured)
         _FAST.setdefault((type, on), {})[provider] = row
         return make
@@ -212,13 +214,16 @@ def fast(
     return add
 
 
-def wish(kernels: str = "auto", exact: bool = False, tf32: bool = False) -> Wish:
-    """The `Wish` of the settings; `kernels` is "auto", "plain", or names separated by commas.
+def kernel_preferences(
+    kernels: str = "auto", exact: bool = False, tf32: bool = False
+) -> KernelPreferences:
+    """The `KernelPreferences` of the settings; `kernels` is "auto", "plain", or names separated by
+    commas.
 
     Errors: HpcflowError for an unknown provider.
     """
     if kernels in ("auto", PLAIN):
-        return Wish(tuple(_PROVIDERS) if kernels == "auto" else (), exact, tf32)
+        return KernelPreferences(tuple(_PROVIDERS) if kernels == "auto" else (), exact, tf32)
     names = tuple(name.strip() for name in kernels.split(","))
     for name in names:
         if name not in _PROVIDERS:
@@ -226,10 +231,12 @@ def wish(kernels: str = "auto", exact: bool = False, tf32: bool = False) -> Wish
                 f"setting kernels={kernels!r}: there is no provider {name!r}",
                 hint=f"known: auto, {PLAIN}, {', '.join(_PROVIDERS)}",
             )
-    return Wish(names, exact, tf32)
+    return KernelPreferences(names, exact, tf32)
 
 
-def choose(node: Node, kind: str, wanted: Wish, xp: bool = True) -> Choice:
+def choose_kernel(
+    node: KernelNode, kind: str, wanted: KernelPreferences, xp: bool = True
+) -> KernelChoice:
     """The best kernel that serves `node` on a device of kind `kind`; `xp` as in `find`."""
     _load(node.type)
     refused: list[tuple[str, str]] = []
@@ -242,12 +249,12 @@ def choose(node: Node, kind: str, wanted: Wish, xp: bool = True) -> Choice:
         if not why and wanted.exact and not row.exact:
             why = "it may round differently (setting exact)"
         if not why:
-            return Choice(row, tuple(refused))
+            return KernelChoice(row, tuple(refused))
         refused.append((name, why))
-    return Choice(find(node.type, kind, xp), tuple(refused))
+    return KernelChoice(find_plain_kernel(node.type, kind, xp), tuple(refused))
 
 
-def find(type: str, kind: str, xp: bool = True) -> Kernel:
+def find_plain_kernel(type: str, kind: str, xp: bool = True) -> Kernel:
     """The plain kernel of `type` on a device of kind `kind`; with `xp`, else the `xp` kernel."""
     _load(type)
     row = _TABLE.get((type, kind)) or (_TABLE.get((type, ANY)) if xp else None)

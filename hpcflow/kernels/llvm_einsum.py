@@ -9,17 +9,17 @@ import numpy as np
 
 from hpcflow.codegen import einsum_codegen
 from hpcflow.codegen.kernel_cache import builtin
-from hpcflow.codegen.python_call_abi import plain
-from hpcflow.kernels.kernel_registry import Node, fast
+from hpcflow.codegen.python_call_abi import as_contiguous
+from hpcflow.kernels.kernel_registry import KernelNode, fast
 from hpcflow.ops.linalg.einsum_kernels import spelled
 
 
-def _terms(node: Node) -> tuple[list[str], str]:
+def _terms(node: KernelNode) -> tuple[list[str], str]:
     left, _, right = node.attrs["equation"].partition("->")
     return spelled(left.split(","), right, [len(s.shape) for s in node.inputs])
 
 
-def _refuses(node: Node) -> str:
+def _refuses(node: KernelNode) -> str:
     """Why generated loops are not the better choice for an einsum."""
     shapes = [spec.shape for spec in (*node.inputs, *node.outputs)]
     if len(node.inputs) != 2:
@@ -57,7 +57,7 @@ def _as_matrices(terms: Sequence[str], out: str, shapes: Sequence[Any]) -> str:
 
 
 @fast("llvm", "Einsum", "out", on="cpu", refuses=_refuses)
-def _einsum(xp: Any, node: Node) -> Callable[..., Any]:
+def _einsum(xp: Any, node: KernelNode) -> Callable[..., Any]:
     terms, out = _terms(node)
     run = builtin(einsum_codegen.text(terms, out, node.outputs[0].dtype.name))
-    return lambda x, y, out: run(plain(x), plain(y), out)
+    return lambda x, y, out: run(as_contiguous(x), as_contiguous(y), out)

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from hpcflow.codegen import kernel_cache, ptx_codegen
-from hpcflow.codegen.python_call_abi import plain
+from hpcflow.codegen.python_call_abi import as_contiguous
 from hpcflow.errors import RangeError
-from hpcflow.kernels.kernel_registry import Node, fast
+from hpcflow.kernels.kernel_registry import KernelNode, fast
 from hpcflow.ops.array.slice_concat_gather_kernels import check_indices
 
 
 @fast("llvm", "Fused", "out", on="cpu", exact=True)
-def _fused(xp: Any, node: Node) -> Callable[..., Any]:
+def _fused(xp: Any, node: KernelNode) -> Callable[..., Any]:
     loose, run = node.attrs["loose"], kernel_cache.builtin(node.attrs["text"])
     operands, labels = node.attrs["body"].operands, node.attrs["labels"]
     if not loose and not labels:
@@ -24,7 +24,7 @@ def _fused(xp: Any, node: Node) -> Callable[..., Any]:
     def call(*arrays: Any) -> None:
         given = list(arrays)
         for i in loose:
-            given[i] = plain(given[i])
+            given[i] = as_contiguous(given[i])
         if run(*given):
             for i, op, line in labels:
                 try:
@@ -36,16 +36,16 @@ def _fused(xp: Any, node: Node) -> Callable[..., Any]:
     return call
 
 
-def _slices(node: Node) -> Sequence[tuple[Any, tuple[int, ...]]]:
+def _slices(node: KernelNode) -> Sequence[tuple[Any, tuple[int, ...]]]:
     """The workspace of column sums: partial sums of slices of rows, still to be added up."""
     body, size = node.attrs["body"], node.attrs["size"]
     slices = ptx_codegen.launch(body, size).slices
-    sums = ptx_codegen.sums(body) if slices > 1 else []
+    sums = ptx_codegen.column_sums(body) if slices > 1 else []
     return [(node.outputs[y].dtype, (slices, body.cols)) for y in sums]
 
 
 @fast("llvm", "Fused", "out", on="gpu", scratch=_slices)
-def _fused_on_gpu(xp: Any, node: Node) -> Callable[..., Any]:
+def _fused_on_gpu(xp: Any, node: KernelNode) -> Callable[..., Any]:
     """It does not synchronize; with `room` and contiguous inputs, it does not allocate.
 
     So a CUDA graph can capture it.
@@ -53,7 +53,7 @@ def _fused_on_gpu(xp: Any, node: Node) -> Callable[..., Any]:
     body, loose, text = node.attrs["body"], node.attrs["loose"], node.attrs["text"]
     how, sums, rooms = (
         ptx_codegen.launch(body, node.attrs["size"]),
-        ptx_codegen.sums(body),
+        ptx_codegen.column_sums(body),
         _slices(node),
     )
     run = kernel_cache.on_gpu(xp.cuda, text)

@@ -8,23 +8,23 @@ from typing import Any
 import numpy as np
 
 from hpcflow.codegen import kernel_cache, max_pooling_codegen
-from hpcflow.codegen.python_call_abi import plain
-from hpcflow.kernels.kernel_registry import Node, fast
+from hpcflow.codegen.python_call_abi import as_contiguous
+from hpcflow.kernels.kernel_registry import KernelNode, fast
 from hpcflow.kernels.sliding_window_views import Windows
 
 MOST = 25  # elements of a window: the generated code has lines for each
 
 
-def _pool(node: Node) -> max_pooling_codegen.Pool:
+def _pool(node: KernelNode) -> max_pooling_codegen.PoolShape:
     """The pooling of x, input 0, to y: the output, or input 1 of a gradient."""
     x, y = node.inputs[0].shape, (*node.inputs, node.outputs[0])[1].shape
     window, strides = tuple(node.attrs["window"]), tuple(node.attrs["strides"])
     space, out = tuple(x[1:3]), tuple(y[1:3])
     before = Windows(node.attrs, space, window, out).before
-    return max_pooling_codegen.Pool(x[0], space, x[3], out, window, strides, before)
+    return max_pooling_codegen.PoolShape(x[0], space, x[3], out, window, strides, before)
 
 
-def _refuses(node: Node) -> str:
+def _refuses(node: KernelNode) -> str:
     specs, attrs = (*node.inputs, *node.outputs), node.attrs
     if any(s.dtype != np.float32 for s in specs):
         return "its arrays are not of float32"
@@ -42,24 +42,24 @@ def _refuses(node: Node) -> str:
 
 
 @fast("llvm", "MaxPool", "out", on="cpu", refuses=_refuses, exact=True)
-def _max_pool(xp: Any, node: Node) -> Callable[..., Any]:
+def _max_pool(xp: Any, node: KernelNode) -> Callable[..., Any]:
     run = kernel_cache.builtin(max_pooling_codegen.largest(_pool(node)))
-    return lambda x, out: run(plain(x), out)
+    return lambda x, out: run(as_contiguous(x), out)
 
 
-def _refuses_gradient(node: Node) -> str:
+def _refuses_gradient(node: KernelNode) -> str:
     why = _refuses(node)
-    return why or ("" if _pool(node).apart else "its windows share elements")
+    return why or ("" if _pool(node).windows_disjoint else "its windows share elements")
 
 
 @fast("llvm", "MaxPoolGrad", "out", on="cpu", refuses=_refuses_gradient, exact=True)
-def _max_pool_grad(xp: Any, node: Node) -> Callable[..., Any]:
+def _max_pool_grad(xp: Any, node: KernelNode) -> Callable[..., Any]:
     run = kernel_cache.builtin(max_pooling_codegen.gradient(_pool(node)))
-    return lambda x, y, g, out: run(plain(x), plain(y), plain(g), out)
+    return lambda x, y, g, out: run(as_contiguous(x), as_contiguous(y), as_contiguous(g), out)
 
 
 @fast("llvm", "MaxPoolReluGrad", "out", on="cpu", refuses=_refuses)
-def _max_pool_relu_grad(xp: Any, node: Node) -> Callable[..., Any]:
+def _max_pool_relu_grad(xp: Any, node: KernelNode) -> Callable[..., Any]:
     bias = node.attrs["bias"]
     run = kernel_cache.builtin(max_pooling_codegen.gradient(_pool(node), True, bias))
-    return lambda x, y, g, *outs: run(plain(x), plain(y), plain(g), *outs)
+    return lambda x, y, g, *outs: run(as_contiguous(x), as_contiguous(y), as_contiguous(g), *outs)

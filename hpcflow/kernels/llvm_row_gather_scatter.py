@@ -15,9 +15,9 @@ import numpy as np
 from hpcflow.codegen import row_gather_scatter_codegen
 from hpcflow.codegen.fused_loop_ir import FULL
 from hpcflow.codegen.kernel_cache import builtin
-from hpcflow.codegen.python_call_abi import plain
+from hpcflow.codegen.python_call_abi import as_contiguous
 from hpcflow.errors import ShapeError
-from hpcflow.kernels.kernel_registry import Node, Tiled, fast
+from hpcflow.kernels.kernel_registry import KernelNode, TiledUpdate, fast
 from hpcflow.ops.array.slice_concat_gather_kernels import SCATTER_BLOCK, check_indices
 from hpcflow.ops.variables.sparse_row_update_kernels import (
     UFUNCS,
@@ -27,7 +27,7 @@ from hpcflow.ops.variables.sparse_row_update_kernels import (
 )
 
 
-def _moves(node: Node) -> str:
+def _moves(node: KernelNode) -> str:
     """Why generated code cannot gather rows of the table, the first input; "" if it can."""
     dtype, indices = node.outputs[0].dtype, node.inputs[1].dtype
     if dtype.hasobject or dtype.itemsize not in (1, 2, 4, 8, 16):
@@ -35,7 +35,7 @@ def _moves(node: Node) -> str:
     return "" if indices.name in row_gather_scatter_codegen.INDICES else f"indices of {indices}"
 
 
-def _changes(node: Node, dtype: np.dtype) -> str:
+def _changes(node: KernelNode, dtype: np.dtype) -> str:
     """Why generated code cannot update rows of that dtype; "" if it can."""
     indices = node.inputs[1].dtype
     if dtype.name not in row_gather_scatter_codegen.DTYPES:
@@ -53,29 +53,31 @@ def _lines(shape: tuple[int | None, ...], itemsize: int) -> int:
 
 
 @fast("llvm", "ReadRows", "out", on="cpu", refuses=_moves, exact=True)
-def _read_rows(xp: Any, node: Node) -> Callable[..., Any]:
+def _read_rows(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return _taker(node, 0, tuple(node.attrs["shape"][1:]), "rows: index")
 
 
-def _no_gather(node: Node) -> str:
+def _no_gather(node: KernelNode) -> str:
     if node.attrs.get("batch_dims", 0):
         return "indices of each of a batch"
     return "a table of unknown rank" if node.inputs[0].shape is None else _moves(node)
 
 
 @fast("llvm", "Gather", "out", on="cpu", refuses=_no_gather, exact=True)
-def _gather(xp: Any, node: Node) -> Callable[..., Any]:
+def _gather(xp: Any, node: KernelNode) -> Callable[..., Any]:
     shape = node.inputs[0].shape
     axis = node.attrs["axis"] % len(shape)
     return _taker(node, axis, shape[axis + 1 :], "gather: index")
 
 
-def _taker(node: Node, axis: int, row: tuple[int | None, ...], what: str) -> Callable[..., Any]:
+def _taker(
+    node: KernelNode, axis: int, row: tuple[int | None, ...], what: str
+) -> Callable[..., Any]:
     size, index = node.outputs[0].dtype.itemsize, node.inputs[1].dtype.name
-    take = builtin(row_gather_scatter_codegen.take(size, index, axis, _lines(row, size)))
+    take = builtin(row_gather_scatter_codegen.gather_kernel(size, index, axis, _lines(row, size)))
 
     def run(table: Any, indices: Any, out: Any) -> None:
-        if take(plain(table), plain(indices), out):
+        if take(as_contiguous(table), as_contiguous(indices), out):
             check_indices(np, indices, table.shape[axis], what)
 
     return run
@@ -85,14 +87,14 @@ def _taker(node: Node, axis: int, row: tuple[int | None, ...], what: str) -> Cal
 
 
 def _scatter(how: str) -> None:
-    def refuses(node: Node) -> str:
+    def refuses(node: KernelNode) -> str:
         dtype = np.dtype(node.attrs["dtype"])
         if how == "Div" and dtype.kind in "iu":
             return "integers are divided and cut"
         return _changes(node, dtype)
 
     @fast("llvm", f"Scatter{how}", "update", on="cpu", refuses=refuses, tiles=True, exact=True)
-    def make(xp: Any, node: Node) -> Callable[..., Any]:
+    def make(xp: Any, node: KernelNode) -> Callable[..., Any]:
         dtype, index = np.dtype(node.attrs["dtype"]), node.inputs[1].dtype.name
         lines = _lines(tuple(node.attrs["shape"][1:]), dtype.itemsize)
         is_scaled = len(node.inputs) > 3
@@ -103,8 +105,8 @@ def _scatter(how: str) -> None:
         def tiles(var: Any, indices: Any, updates: Any, *scale: Any) -> Iterator[None]:
             width = math.prod(var.shape[1:])
             need = (*indices.shape, *var.shape[1:])
-            given = plain(shaped(np, updates, indices.size, width, need))
-            at, factor = plain(indices).reshape(-1), [plain(x) for x in scale]
+            given = as_contiguous(shaped(np, updates, indices.size, width, need))
+            at, factor = as_contiguous(indices).reshape(-1), [as_contiguous(x) for x in scale]
             step = max(1, SCATTER_BLOCK // max(1, width))
             if at.size > step:  # no row is updated if any index is out of range
                 check_indices(np, at, var.shape[0], "scatter: index")
@@ -113,7 +115,7 @@ def _scatter(how: str) -> None:
                     check_indices(np, at, var.shape[0], "scatter: index")
                 yield
 
-        return Tiled(tiles)
+        return TiledUpdate(tiles)
 
 
 for _how in ("Update", *UFUNCS):
@@ -123,7 +125,7 @@ for _how in ("Update", *UFUNCS):
 # -- reductions
 
 
-def _no_grad(node: Node) -> str:
+def _no_grad(node: KernelNode) -> str:
     if node.attrs.get("batch_dims", 0):
         return "indices of each of a batch"
     if node.outputs[0].shape is None:
@@ -132,7 +134,7 @@ def _no_grad(node: Node) -> str:
 
 
 @fast("llvm", "GatherGrad", "out", on="cpu", refuses=_no_grad, exact=True)
-def _gather_grad(xp: Any, node: Node) -> Callable[..., Any]:
+def _gather_grad(xp: Any, node: KernelNode) -> Callable[..., Any]:
     dtype, shape = node.outputs[0].dtype, node.outputs[0].shape
     axis = node.attrs["axis"] % len(shape)
     lines = _lines(shape[axis + 1 :], dtype.itemsize)
@@ -144,14 +146,14 @@ def _gather_grad(xp: Any, node: Node) -> Callable[..., Any]:
         out = more[-1]
         out.fill(0)
         g = g.reshape((*out.shape[:axis], *indices.shape, *out.shape[axis + 1 :]))
-        if add(out, plain(indices), plain(g)):
+        if add(out, as_contiguous(indices), as_contiguous(g)):
             check_indices(np, indices, out.shape[axis], "gather: index")
 
     return run
 
 
 def _segments(kind: str, how: str, empty: int) -> None:
-    def refuses(node: Node) -> str:
+    def refuses(node: KernelNode) -> str:
         if node.inputs[1].shape is None:
             return "indices of unknown rank"
         return _changes(node, node.outputs[0].dtype)
@@ -159,7 +161,7 @@ def _segments(kind: str, how: str, empty: int) -> None:
     exact = how != "Add"
 
     @fast("llvm", f"UnsortedSegment{kind}", "out", on="cpu", refuses=refuses, exact=exact)
-    def make(xp: Any, node: Node) -> Callable[..., Any]:
+    def make(xp: Any, node: KernelNode) -> Callable[..., Any]:
         dtype, shape = node.outputs[0].dtype, node.outputs[0].shape
         lines = _lines((None,) if shape is None else shape[1:], dtype.itemsize)
         text = row_gather_scatter_codegen.change(
@@ -170,7 +172,7 @@ def _segments(kind: str, how: str, empty: int) -> None:
         def run(data: Any, ids: Any, num: Any, out: Any) -> None:
             out.fill(empty)
             data = data.reshape((*ids.shape, *out.shape[1:]))
-            if change(out, plain(ids), plain(data)):
+            if change(out, as_contiguous(ids), as_contiguous(data)):
                 check_indices(np, ids[ids >= 0], out.shape[0], "segment number")
 
         return run
@@ -180,17 +182,19 @@ _segments("Sum", "Add", 0)
 _segments("Prod", "Mul", 1)
 
 
-def _no_sum(node: Node) -> str:
+def _no_sum(node: KernelNode) -> str:
     return _changes(node, node.inputs[0].dtype)
 
 
 @fast("llvm", "SumEqualRows", "new", on="cpu", refuses=_no_sum, exact=True)
-def _sum_equal_rows(xp: Any, node: Node) -> Callable[..., Any]:
+def _sum_equal_rows(xp: Any, node: KernelNode) -> Callable[..., Any]:
     values, index = node.inputs[0], node.inputs[1].dtype.name
     lines = _lines((None,) if values.shape is None else values.shape[1:], values.dtype.itemsize)
     grouped = builtin(row_gather_scatter_codegen.group(index))
     add = builtin(row_gather_scatter_codegen.change("Add", values.dtype.name, "int64", 0, lines))
-    take = builtin(row_gather_scatter_codegen.take(values.dtype.itemsize, "int64", 0, lines))
+    take = builtin(
+        row_gather_scatter_codegen.gather_kernel(values.dtype.itemsize, "int64", 0, lines)
+    )
 
     def run(values: Any, indices: Any) -> tuple[Any, Any, Any]:
         check_rows(values, indices)
@@ -202,10 +206,10 @@ def _sum_equal_rows(xp: Any, node: Node) -> Callable[..., Any]:
         count = int(inverse[keys[-1] & LOW]) + 1
         if count == indices.size:
             summed = np.empty(values.shape, values.dtype)
-            take(plain(values), keys & LOW, summed)
+            take(as_contiguous(values), keys & LOW, summed)
         else:
             summed = np.zeros((count, *values.shape[1:]), values.dtype)
-            add(summed, inverse, plain(values))
+            add(summed, inverse, as_contiguous(values))
         return summed, found[:count], inverse
 
     return run
@@ -230,13 +234,13 @@ def sort_keys(indices: np.ndarray) -> np.ndarray | None:
 
 def _formula(tables: int) -> None:
     @fast("llvm", f"UpdateRows{tables}", "update", on="cpu", exact=True)
-    def make(xp: Any, node: Node) -> Callable[..., Any]:
+    def make(xp: Any, node: KernelNode) -> Callable[..., Any]:
         body = node.attrs["body"]
         change = builtin(node.attrs["text"])
         full = [tables + 1 + k for k, one in enumerate(body.operands) if one.way == FULL]
 
         def run(*arrays: Any) -> None:
-            given = [*arrays[:tables], *map(plain, arrays[tables:])]
+            given = [*arrays[:tables], *map(as_contiguous, arrays[tables:])]
             first, indices = given[0], given[tables]
             for i in full:
                 if given[i].shape != (*indices.shape, *first.shape[1:]):

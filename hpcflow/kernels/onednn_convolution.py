@@ -16,8 +16,15 @@ import numpy as np
 
 from hpcflow.errors import KernelError
 from hpcflow.kernels import onednn_library
-from hpcflow.kernels.kernel_registry import Node, fast, find
-from hpcflow.kernels.onednn_library import NAME, Handle, Place, Program, Programs, Step
+from hpcflow.kernels.kernel_registry import KernelNode, fast, find_plain_kernel
+from hpcflow.kernels.onednn_library import (
+    NAME,
+    OnednnHandle,
+    PrimitiveProgram,
+    PrimitiveStep,
+    ProgramCache,
+    ProgramMemory,
+)
 from hpcflow.kernels.sliding_window_views import Windows
 
 FORWARD, DIRECT = 64, 1  # propagation kind: forward training; the algorithm
@@ -25,7 +32,7 @@ FEW = 5  # channels: fewer leave blocks of sixteen mostly empty, and the gradien
 Sizes = tuple[int, ...]
 
 
-class Geometry(NamedTuple):
+class ConvolutionGeometry(NamedTuple):
     """The hashable parameters of a convolution: `padding` is SAME, VALID or pairs."""
 
     strides: Sizes
@@ -35,13 +42,13 @@ class Geometry(NamedTuple):
     groups: int
 
 
-class Sliding:
+class ConvolutionDescriptors:
     """The descriptors of one convolution: layouts of x, w and y in memory, and window parameters.
 
     `inner` are the layouts of x and y in the primitive: any, where channels come first.
     """
 
-    def __init__(self, of: Geometry, x: Sizes, w: Sizes, y: Sizes) -> None:
+    def __init__(self, of: ConvolutionGeometry, x: Sizes, w: Sizes, y: Sizes) -> None:
         before, after = padding(of, x, w[:-2], y)
         gaps = [d - 1 for d in of.dilations]
         self.moves = tuple(
@@ -56,7 +63,7 @@ class Sliding:
         self.few = x[1 if of.first else -1] < FEW
         self.inner = tuple(map(onednn_library.free_layout, sizes)) if of.first else lying
 
-    def forward(self, bias: Handle | None = None, relu: bool = False) -> Handle:
+    def forward(self, bias: OnednnHandle | None = None, relu: bool = False) -> OnednnHandle:
         """The forward primitive descriptor, which the backward ones take as a hint."""
         x, y = self.inner
         return onednn_library.create(
@@ -65,7 +72,7 @@ class Sliding:
             FORWARD, DIRECT, x, self.free, bias, y, *self.moves, onednn_library.attributes(relu),
         )  # fmt: skip
 
-    def back_to_input(self) -> Handle:
+    def back_to_input(self) -> OnednnHandle:
         """The primitive descriptor of the input gradient."""
         x, y = (self.x, self.y) if self.few else self.inner
         return onednn_library.create(
@@ -74,7 +81,7 @@ class Sliding:
             onednn_library.attributes(),
         )  # fmt: skip
 
-    def back_to_filters(self) -> Handle:
+    def back_to_filters(self) -> OnednnHandle:
         """The primitive descriptor of the filter gradient."""
         x, y = self.inner
         return onednn_library.create(
@@ -109,54 +116,54 @@ def _filters_first(shape: Sizes, groups: int) -> tuple[Sizes, Sizes]:
     return (groups, each, channels, *kernel), (each, 1, step, *steps)
 
 
-class _Lines:
+class _ProgramBuilder:
     """Builder of a program: `primitive`, and reorders before and after it."""
 
-    def __init__(self, primitive: Handle) -> None:
+    def __init__(self, primitive: OnednnHandle) -> None:
         self.primitive = primitive
-        self.given: list[Place] = []
-        self.memories: dict[int, Place] = {}
-        self.before: list[Step] = []
-        self.behind: list[Step] = []
+        self.given: list[ProgramMemory] = []
+        self.memories: dict[int, ProgramMemory] = {}
+        self.before: list[PrimitiveStep] = []
+        self.behind: list[PrimitiveStep] = []
 
-    def reads(self, argument: int, lying: Handle, what: int = 0) -> None:
+    def reads(self, argument: int, lying: OnednnHandle, what: int = 0) -> None:
         """Add an input array; `what` queries the layout that the primitive wants."""
         given, inner = self._places(lying, what)
         if inner is not given:
             self.before.append(_copy(given, inner))
         self.memories[argument] = inner
 
-    def writes(self, argument: int, lying: Handle, what: int) -> None:
+    def writes(self, argument: int, lying: OnednnHandle, what: int) -> None:
         """Add an output array."""
         given, inner = self._places(lying, what)
         if inner is not given:
             self.behind.append(_copy(inner, given))
         self.memories[argument] = inner
 
-    def _places(self, lying: Handle, what: int) -> tuple[Place, Place]:
-        given = Place(lying)
+    def _places(self, lying: OnednnHandle, what: int) -> tuple[ProgramMemory, ProgramMemory]:
+        given = ProgramMemory(lying)
         self.given.append(given)
         wanted = onednn_library.layout_of(self.primitive, what) if what else lying
-        return given, given if onednn_library.equal(wanted, lying) else Place(wanted)
+        return given, given if onednn_library.equal(wanted, lying) else ProgramMemory(wanted)
 
-    def program(self) -> Program:
+    def program(self) -> PrimitiveProgram:
         """The program over the arrays in the order in which they were added."""
-        middle = Step(self.primitive, self.memories)
-        return Program(self.given, [*self.before, middle, *self.behind])
+        middle = PrimitiveStep(self.primitive, self.memories)
+        return PrimitiveProgram(self.given, [*self.before, middle, *self.behind])
 
 
-def _copy(source: Place, dest: Place) -> Step:
+def _copy(source: ProgramMemory, dest: ProgramMemory) -> PrimitiveStep:
     arguments = {onednn_library.SRC: source, onednn_library.DST: dest}
-    return Step(onednn_library.reorder(source.layout, dest.layout), arguments)
+    return PrimitiveStep(onednn_library.reorder(source.layout, dest.layout), arguments)
 
 
 def forward(
-    of: Geometry, x: Sizes, w: Sizes, y: Sizes, bias: bool = False, relu: bool = False
-) -> Program:
+    of: ConvolutionGeometry, x: Sizes, w: Sizes, y: Sizes, bias: bool = False, relu: bool = False
+) -> PrimitiveProgram:
     """The program of x, w, `bias` (one number a filter) if true, and y: convolution, bias, relu."""
-    sliding = Sliding(of, x, w, y)
+    sliding = ConvolutionDescriptors(of, x, w, y)
     each = onednn_library.strided(w[-1:], (1,)) if bias else None
-    lines = _Lines(sliding.forward(each, relu))
+    lines = _ProgramBuilder(sliding.forward(each, relu))
     lines.reads(onednn_library.SRC, sliding.x, onednn_library.OF_SRC)
     lines.reads(onednn_library.WEIGHTS, sliding.w, onednn_library.OF_WEIGHTS)
     if each is not None:
@@ -169,20 +176,20 @@ def forward(
     return lines.program()
 
 
-def input_gradient(of: Geometry, y: Sizes, w: Sizes, x: Sizes) -> Program:
+def input_gradient(of: ConvolutionGeometry, y: Sizes, w: Sizes, x: Sizes) -> PrimitiveProgram:
     """The program of g of y's shape, w, and the gradient by x."""
-    sliding = Sliding(of, x, w, y)
-    lines = _Lines(sliding.back_to_input())
+    sliding = ConvolutionDescriptors(of, x, w, y)
+    lines = _ProgramBuilder(sliding.back_to_input())
     lines.reads(onednn_library.DIFF_DST, sliding.y, onednn_library.OF_DIFF_DST)
     lines.reads(onednn_library.WEIGHTS, sliding.w, onednn_library.OF_WEIGHTS)
     lines.writes(onednn_library.DIFF_SRC, sliding.x, onednn_library.OF_DIFF_SRC)
     return lines.program()
 
 
-def filter_gradient(of: Geometry, x: Sizes, y: Sizes, w: Sizes) -> Program:
+def filter_gradient(of: ConvolutionGeometry, x: Sizes, y: Sizes, w: Sizes) -> PrimitiveProgram:
     """The program of x, g of y's shape, and the gradient by w."""
-    sliding = Sliding(of, x, w, y)
-    lines = _Lines(sliding.back_to_filters())
+    sliding = ConvolutionDescriptors(of, x, w, y)
+    lines = _ProgramBuilder(sliding.back_to_filters())
     lines.reads(onednn_library.SRC, sliding.x, onednn_library.OF_SRC)
     lines.reads(onednn_library.DIFF_DST, sliding.y, onednn_library.OF_DIFF_DST)
     lines.writes(onednn_library.DIFF_WEIGHTS, sliding.w, onednn_library.OF_DIFF_WEIGHTS)
@@ -197,13 +204,15 @@ def hashable(padding: Any) -> Any:
     return padding if isinstance(padding, str) else tuple(map(tuple, padding))
 
 
-def geometry(attrs: dict[str, Any]) -> Geometry:
+def geometry(attrs: dict[str, Any]) -> ConvolutionGeometry:
     """The geometry in the attributes of a node."""
     steps = tuple(attrs["strides"]), tuple(attrs["dilations"])
-    return Geometry(*steps, hashable(attrs["padding"]), bool(attrs["first"]), attrs["groups"])
+    return ConvolutionGeometry(
+        *steps, hashable(attrs["padding"]), bool(attrs["first"]), attrs["groups"]
+    )
 
 
-def unfit(specs: Sequence[Any], axes: int) -> str:
+def unsupported_reason(specs: Sequence[Any], axes: int) -> str:
     """Why oneDNN cannot take arrays of these specs with so many spatial axes; "" if it can."""
     dtype = next((s.dtype for s in specs if s.dtype != np.float32), None)
     if dtype is not None:
@@ -214,7 +223,7 @@ def unfit(specs: Sequence[Any], axes: int) -> str:
     return "it is empty" if empty else ""
 
 
-def ungrouped(of: Geometry) -> str:
+def ungrouped(of: ConvolutionGeometry) -> str:
     """Why a library cannot compute a convolution of unknown groups; "" if they are known."""
     return "" if of.groups else "only the step tells its groups"
 
@@ -224,7 +233,7 @@ def sizes_known(specs: Sequence[Any]) -> bool:
     return all(s.shape is not None and None not in s.shape for s in specs)
 
 
-def no_fast_one(make: Callable[[], Handle]) -> str:
+def no_fast_one(make: Callable[[], OnednnHandle]) -> str:
     """Why the primitive whose descriptor `make` creates is not used; "" if it is."""
     try:
         name = onednn_library.implementation(make())
@@ -233,10 +242,10 @@ def no_fast_one(make: Callable[[], Handle]) -> str:
     return "oneDNN has no fast implementation for it" if name.startswith("ref") else ""
 
 
-def _refuses(kind: str) -> Callable[[Node], str]:
-    def refuses(node: Node) -> str:
+def _refuses(kind: str) -> Callable[[KernelNode], str]:
+    def refuses(node: KernelNode) -> str:
         specs, of = [*node.inputs[:2], node.outputs[0]], geometry(node.attrs)
-        why = unfit(specs, len(of.strides)) or ungrouped(of)
+        why = unsupported_reason(specs, len(of.strides)) or ungrouped(of)
         if why or not sizes_known(specs):
             return why
         return _slow(kind, of, *(tuple(s.shape) for s in specs))
@@ -245,12 +254,12 @@ def _refuses(kind: str) -> Callable[[Node], str]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _slow(kind: str, of: Geometry, a: Sizes, b: Sizes, c: Sizes) -> str:
+def _slow(kind: str, of: ConvolutionGeometry, a: Sizes, b: Sizes, c: Sizes) -> str:
     """Why oneDNN is not used for these convolutions, as the library itself reports."""
     x, w, y = {"Conv": (a, b, c), "ConvInputGrad": (c, b, a), "ConvFilterGrad": (a, c, b)}[kind]
     if kind == "ConvInputGrad" and w[-2] == of.groups == 1:
         return "a gradient of a single channel is slower there"
-    sliding = Sliding(of, x, w, y)
+    sliding = ConvolutionDescriptors(of, x, w, y)
     primitives = {
         "Conv": sliding.forward,
         "ConvInputGrad": sliding.back_to_input,
@@ -259,17 +268,17 @@ def _slow(kind: str, of: Geometry, a: Sizes, b: Sizes, c: Sizes) -> str:
     return no_fast_one(primitives[kind])
 
 
-def _scratch(program: Callable[..., Program]) -> Callable[[Node], Any]:
+def _scratch(program: Callable[..., PrimitiveProgram]) -> Callable[[KernelNode], Any]:
     """The workspace of the program of a node."""
 
-    def scratch(node: Node) -> Any:
+    def scratch(node: KernelNode) -> Any:
         shapes = (tuple(s.shape) for s in (*node.inputs[:2], node.outputs[0]))
         return onednn_library.scratch(program, geometry(node.attrs), *shapes)
 
     return scratch
 
 
-def _is_spoiled(of: Geometry, filters: Any) -> bool:
+def _is_spoiled(of: ConvolutionGeometry, filters: Any) -> bool:
     """Whether infinities or NaN may meet padding, which the library skips or not.
 
     The plain kernel multiplies padding as zeros. `filters` may be the filter gradient, which is not
@@ -279,13 +288,13 @@ def _is_spoiled(of: Geometry, filters: Any) -> bool:
     return pads and not math.isfinite(np.add.reduce(filters, axis=None))
 
 
-def _row(kind: str, program: Callable[..., Program], watched: int | None = None) -> None:
+def _row(kind: str, program: Callable[..., PrimitiveProgram], watched: int | None = None) -> None:
     """Register a kernel; `watched` is the argument with the filters, or with their gradient."""
 
     @fast(NAME, kind, "out", on="cpu", refuses=_refuses(kind), scratch=_scratch(program))
-    def make(xp: Any, node: Node) -> Callable[..., Any]:
-        of, programs = geometry(node.attrs), Programs(program)
-        plain = find(kind, "cpu").make(xp, node)
+    def make(xp: Any, node: KernelNode) -> Callable[..., Any]:
+        of, programs = geometry(node.attrs), ProgramCache(program)
+        plain = find_plain_kernel(kind, "cpu").make(xp, node)
 
         def run(a: Any, b: Any, *more: Any, room: Any = ()) -> None:
             out = more[-1]
@@ -307,14 +316,14 @@ _row("ConvFilterGrad", filter_gradient, watched=2)
 BIASED = {relu: functools.partial(forward, bias=True, relu=relu) for relu in (False, True)}
 
 
-def _of_biased(node: Node) -> Any:
+def _of_biased(node: KernelNode) -> Any:
     return _scratch(BIASED[node.attrs["relu"]])(node)
 
 
 @fast(NAME, "ConvBias", "out", on="cpu", refuses=_refuses("Conv"), scratch=_of_biased)
-def _conv_bias(xp: Any, node: Node) -> Callable[..., Any]:
-    of, programs = geometry(node.attrs), Programs(BIASED[node.attrs["relu"]])
-    plain = find("ConvBias", "cpu").make(xp, node)
+def _conv_bias(xp: Any, node: KernelNode) -> Callable[..., Any]:
+    of, programs = geometry(node.attrs), ProgramCache(BIASED[node.attrs["relu"]])
+    plain = find_plain_kernel("ConvBias", "cpu").make(xp, node)
 
     def run(x: Any, w: Any, bias: Any, out: Any, room: Any = ()) -> None:
         if out.size:

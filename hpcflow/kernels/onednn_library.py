@@ -72,7 +72,7 @@ def absent() -> str:
 
 def several() -> bool:
     """Whether this rank has more than one thread: then only the library has a thread pool."""
-    return cpu_threads.chosen().threads > 1
+    return cpu_threads.chosen_threads().threads > 1
 
 
 @functools.cache
@@ -122,7 +122,7 @@ def check(status: int, what: str) -> None:
         raise KernelError(f"oneDNN: {what}: {told}")
 
 
-class Handle:
+class OnednnHandle:
     """An object of the library, destroyed with this one; `kind` is the end of its type's name."""
 
     __slots__ = ("__weakref__", "destroy", "value")
@@ -136,14 +136,14 @@ class Handle:
         self.destroy(self.value)
 
 
-def create(kind: str, function: str, *arguments: Any) -> Handle:
+def create(kind: str, function: str, *arguments: Any) -> OnednnHandle:
     """The handle that a function returns through its first argument."""
-    return Handle(kind, _created(function, *arguments))
+    return OnednnHandle(kind, _created(function, *arguments))
 
 
 def _created(function: str, *arguments: Any) -> int:
     made = ctypes.c_void_p()
-    given = [ctypes.c_void_p(a.value) if isinstance(a, Handle) else a for a in arguments]
+    given = [ctypes.c_void_p(a.value) if isinstance(a, OnednnHandle) else a for a in arguments]
     check(getattr(library(), function)(ctypes.byref(made), *given), function)
     assert made.value is not None
     return made.value
@@ -152,7 +152,7 @@ def _created(function: str, *arguments: Any) -> int:
 def engine() -> Any:
     """The CPU engine; sets the number of OpenMP threads of this thread at its first call."""
     if not hasattr(_own, "threads"):
-        _own.threads = cpu_threads.chosen().threads
+        _own.threads = cpu_threads.chosen_threads().threads
         use_threads(_own.threads)
     return _cpu()
 
@@ -171,13 +171,13 @@ def dims(sizes: Sequence[int]) -> Any:
     return (ctypes.c_int64 * MAX_DIMS)(*sizes)
 
 
-def strided(sizes: Sequence[int], strides: Sequence[int]) -> Handle:
+def strided(sizes: Sequence[int], strides: Sequence[int]) -> OnednnHandle:
     """The descriptor of a float32 array of these sizes and strides, in elements."""
     function = "dnnl_memory_desc_create_with_strides"
     return create("memory_desc", function, len(sizes), dims(sizes), FLOAT, dims(strides))
 
 
-def free_layout(sizes: Sequence[int]) -> Handle:
+def free_layout(sizes: Sequence[int]) -> OnednnHandle:
     """The descriptor of a float32 array of these sizes in the layout that the primitive chooses."""
     function = "dnnl_memory_desc_create_with_tag"
     return create("memory_desc", function, len(sizes), dims(sizes), FLOAT, ANY_LAYOUT)
@@ -188,23 +188,23 @@ def packed(sizes: Sequence[int]) -> tuple[int, ...]:
     return tuple(math.prod(sizes[i + 1 :]) for i in range(len(sizes)))
 
 
-def layout_of(primitive: Handle, what: int) -> Handle:
+def layout_of(primitive: OnednnHandle, what: int) -> OnednnHandle:
     """The memory descriptor that a primitive descriptor has chosen for one of its arguments."""
     found = library().dnnl_primitive_desc_query_md(primitive.value, what, 0)
     return create("memory_desc", "dnnl_memory_desc_clone", ctypes.c_void_p(found))
 
 
-def nbytes(layout: Handle) -> int:
+def nbytes(layout: OnednnHandle) -> int:
     """The bytes of an array of this layout."""
     return library().dnnl_memory_desc_get_size(layout.value)
 
 
-def equal(a: Handle, b: Handle) -> bool:
+def equal(a: OnednnHandle, b: OnednnHandle) -> bool:
     """Whether two descriptors are the same."""
     return bool(library().dnnl_memory_desc_equal(a.value, b.value))
 
 
-def implementation(primitive: Handle) -> str:
+def implementation(primitive: OnednnHandle) -> str:
     """The name of the implementation, as `brgconv:avx512_core`; `ref` is slow."""
     name = ctypes.c_char_p()
     query = library().dnnl_primitive_desc_query
@@ -214,7 +214,7 @@ def implementation(primitive: Handle) -> str:
 
 
 @functools.cache
-def attributes(relu: bool = False) -> Handle:
+def attributes(relu: bool = False) -> OnednnHandle:
     """Attributes of a primitive: a user-managed scratchpad; with `relu`, it ends in max(x, 0).
 
     The relu is a prelu with a slope of 0, since the library's own relu maps NaN to 0. This one maps
@@ -230,7 +230,7 @@ def attributes(relu: bool = False) -> Handle:
     return made
 
 
-def reorder(source: Handle, dest: Handle) -> Handle:
+def reorder(source: OnednnHandle, dest: OnednnHandle) -> OnednnHandle:
     """The primitive descriptor of a copy from one layout to another."""
     function = "dnnl_reorder_primitive_desc_create"
     return create("primitive_desc", function, source, engine(), dest, engine(), attributes())
@@ -239,17 +239,17 @@ def reorder(source: Handle, dest: Handle) -> Handle:
 # -- programs
 
 
-class Step:
+class PrimitiveStep:
     """One primitive of a program, with the memory of each of its arguments."""
 
-    def __init__(self, primitive: Handle, memories: dict[int, Place]) -> None:
+    def __init__(self, primitive: OnednnHandle, memories: dict[int, ProgramMemory]) -> None:
         self.primitive, self.memories = primitive, memories
 
 
-class Place:
+class ProgramMemory:
     """A memory of a program: an array of the caller, a constant, or workspace."""
 
-    def __init__(self, layout: Handle, kept: np.ndarray | None = None) -> None:
+    def __init__(self, layout: OnednnHandle, kept: np.ndarray | None = None) -> None:
         address = kept.ctypes.data if kept is not None else None
         self.layout, self.kept = layout, kept
         function = "dnnl_memory_create"
@@ -266,23 +266,23 @@ def _nothing() -> None:
     return None
 
 
-def zero_slope(axes: int) -> Place:
+def zero_slope(axes: int) -> ProgramMemory:
     """The argument POST_OP | WEIGHTS of a primitive that ends in a relu."""
-    return Place(strided((1,) * axes, (1,) * axes), np.zeros(1, np.float32))
+    return ProgramMemory(strided((1,) * axes, (1,) * axes), np.zeros(1, np.float32))
 
 
-class Program:
+class PrimitiveProgram:
     """A sequence of primitives on the arrays `given`; its other memories are in the workspace.
 
     Primitives are created at the first run; `bytes`, the size of the workspace, is known before.
     """
 
-    def __init__(self, given: Sequence[Place], steps: Sequence[Step]) -> None:
+    def __init__(self, given: Sequence[ProgramMemory], steps: Sequence[PrimitiveStep]) -> None:
         self.given, self.steps, self.bytes = list(given), list(steps), 0
         for step in steps:
             room = layout_of(step.primitive, OF_SCRATCH)
             if nbytes(room):
-                step.memories[SCRATCH] = Place(room)
+                step.memories[SCRATCH] = ProgramMemory(room)
         places = dict.fromkeys(place for step in steps for place in step.memories.values())
         self.scratch = [p for p in places if p not in self.given and p.kept is None]
         for place in self.scratch:
@@ -298,7 +298,7 @@ class Program:
         return [self._call(step, stream) for step in self.steps]
 
     @staticmethod
-    def _call(step: Step, stream: Handle) -> tuple[Any, Any, int, Any, Any]:
+    def _call(step: PrimitiveStep, stream: OnednnHandle) -> tuple[Any, Any, int, Any, Any]:
         made = create("primitive", "dnnl_primitive_create", step.primitive)
         arguments = (_Argument * len(step.memories))(
             *[_Argument(which, place.memory.value) for which, place in step.memories.items()]
@@ -361,16 +361,16 @@ def _one_pool() -> None:
     from threadpoolctl import threadpool_limits
 
     threadpool_limits(1, user_api="blas")
-    thread_team.alone()
+    thread_team.blas_is_single_threaded()
 
 
-def kernel(make: Callable[..., Program], *key: Hashable) -> Callable[..., None]:
+def kernel(make: Callable[..., PrimitiveProgram], *key: Hashable) -> Callable[..., None]:
     """The function that runs `make(*key)` on arrays; each concurrent call has a program of its own.
 
     `room` is the workspace that `scratch` asks for; without it, the workspace of the thread is
     used.
     """
-    idle: list[Program] = []
+    idle: list[PrimitiveProgram] = []
 
     def run(*arrays: np.ndarray, room: Sequence[np.ndarray] = ()) -> None:
         try:
@@ -383,10 +383,10 @@ def kernel(make: Callable[..., Program], *key: Hashable) -> Callable[..., None]:
     return run
 
 
-class Programs:
+class ProgramCache:
     """Kernels by key, created at first use."""
 
-    def __init__(self, make: Callable[..., Program]) -> None:
+    def __init__(self, make: Callable[..., PrimitiveProgram]) -> None:
         self.make = make
         self.kernels: dict[Hashable, Callable[..., None]] = {}
 
@@ -400,7 +400,9 @@ class Programs:
 
 
 @functools.lru_cache(maxsize=1024)
-def scratch(make: Callable[..., Program], *key: Hashable) -> list[tuple[Any, tuple[int, ...]]]:
+def scratch(
+    make: Callable[..., PrimitiveProgram], *key: Hashable
+) -> list[tuple[Any, tuple[int, ...]]]:
     """The workspace of `make(*key)` in the form of `Kernel.scratch`."""
     size = make(*key).bytes
     return [(np.uint8, (size,))] if size else []

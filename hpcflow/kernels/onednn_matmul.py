@@ -16,9 +16,15 @@ from collections.abc import Callable
 from typing import Any
 
 from hpcflow.kernels import onednn_library
-from hpcflow.kernels.kernel_registry import Node, fast
-from hpcflow.kernels.onednn_convolution import Sizes, sizes_known, unfit
-from hpcflow.kernels.onednn_library import NAME, Handle, Place, Program, Step
+from hpcflow.kernels.kernel_registry import KernelNode, fast
+from hpcflow.kernels.onednn_convolution import Sizes, sizes_known, unsupported_reason
+from hpcflow.kernels.onednn_library import (
+    NAME,
+    OnednnHandle,
+    PrimitiveProgram,
+    PrimitiveStep,
+    ProgramMemory,
+)
 
 INFERENCE = 96
 FEW = 256  # rows, columns, or inner dimension: with more NumPy may be as fast
@@ -26,7 +32,7 @@ MANY_ROWS = 64  # with fewer, or more columns than `FEW`, the inner product prim
 COLUMNS, WORK = 16, 1 << 20  # least columns, and multiplications in all: below NumPy is faster
 
 
-def product(turn_a: bool, turn_b: bool, a: Sizes, b: Sizes, c: Sizes) -> Program:
+def product(turn_a: bool, turn_b: bool, a: Sizes, b: Sizes, c: Sizes) -> PrimitiveProgram:
     """The program of a, b and c = a b; a matrix with `turn` is stored transposed."""
     if len(a) == 2 and not turn_a and not turn_b:
         return as_they_lie(a, b, c)
@@ -35,7 +41,7 @@ def product(turn_a: bool, turn_b: bool, a: Sizes, b: Sizes, c: Sizes) -> Program
     return _product(_matrices(a, turn_a), _matrices(b, turn_b), _matrices(c, False))
 
 
-def _matrices(shape: Sizes, turned: bool) -> Handle:
+def _matrices(shape: Sizes, turned: bool) -> OnednnHandle:
     """The descriptor of matrices of this shape in memory, transposed if `turned`."""
     sizes, strides = list(shape), list(onednn_library.packed(shape))
     if turned:
@@ -44,7 +50,9 @@ def _matrices(shape: Sizes, turned: bool) -> Handle:
     return onednn_library.strided(sizes, strides)
 
 
-def as_they_lie(a: Sizes, b: Sizes, c: Sizes, bias: bool = False, relu: bool = False) -> Program:
+def as_they_lie(
+    a: Sizes, b: Sizes, c: Sizes, bias: bool = False, relu: bool = False
+) -> PrimitiveProgram:
     """The program of a, b, the bias (a number a column) if any, and c = relu(a b + bias)."""
     (rows, columns), (x, w, y) = c, (_matrices(shape, False) for shape in (a, b, c))
     if rows >= MANY_ROWS and columns <= FEW:
@@ -60,7 +68,9 @@ def as_they_lie(a: Sizes, b: Sizes, c: Sizes, bias: bool = False, relu: bool = F
     return _program(primitive, x, w, y, each, relu)
 
 
-def _product(x: Handle, w: Handle, y: Handle, each: Any = None, relu: bool = False) -> Program:
+def _product(
+    x: OnednnHandle, w: OnednnHandle, y: OnednnHandle, each: Any = None, relu: bool = False
+) -> PrimitiveProgram:
     """The program of the matmul primitive."""
     primitive = onednn_library.create(
         "primitive_desc", "dnnl_matmul_primitive_desc_create",
@@ -70,7 +80,14 @@ def _product(x: Handle, w: Handle, y: Handle, each: Any = None, relu: bool = Fal
     return _program(primitive, x, w, y, each, relu)
 
 
-def _program(primitive: Handle, x: Handle, w: Handle, y: Handle, each: Any, relu: bool) -> Program:
+def _program(
+    primitive: OnednnHandle,
+    x: OnednnHandle,
+    w: OnednnHandle,
+    y: OnednnHandle,
+    each: Any,
+    relu: bool,
+) -> PrimitiveProgram:
     """The program of x, w, the bias `each` if there is one, and y."""
     names = (
         onednn_library.SRC,
@@ -78,11 +95,11 @@ def _program(primitive: Handle, x: Handle, w: Handle, y: Handle, each: Any, relu
         *([onednn_library.BIAS] if each else []),
         onednn_library.DST,
     )
-    given = [Place(layout) for layout in (x, w, *([each] if each else []), y)]
+    given = [ProgramMemory(layout) for layout in (x, w, *([each] if each else []), y)]
     memories = dict(zip(names, given, strict=True))
     if relu:
         memories[onednn_library.POST_OP | onednn_library.WEIGHTS] = onednn_library.zero_slope(2)
-    return Program(given, [Step(primitive, memories)])
+    return PrimitiveProgram(given, [PrimitiveStep(primitive, memories)])
 
 
 def _is_gradient(turn_a: bool, turn_b: bool, rows: int, columns: int) -> bool:
@@ -90,7 +107,7 @@ def _is_gradient(turn_a: bool, turn_b: bool, rows: int, columns: int) -> bool:
     return turn_a and not turn_b and rows <= 2 * columns
 
 
-def weights_gradient(a: Sizes, b: Sizes, c: Sizes) -> Program:
+def weights_gradient(a: Sizes, b: Sizes, c: Sizes) -> PrimitiveProgram:
     """The program of a, b and c = a' b, as the weights gradient of an inner product from a to b."""
     x, y = (onednn_library.strided(s, onednn_library.packed(s)) for s in (a, b))
     w = onednn_library.strided(c[::-1], (1, c[1]))
@@ -103,15 +120,15 @@ def weights_gradient(a: Sizes, b: Sizes, c: Sizes) -> Program:
         "primitive_desc", "dnnl_inner_product_backward_weights_primitive_desc_create",
         onednn_library.engine(), x, w, None, y, forward, onednn_library.attributes(),
     )  # fmt: skip
-    given = [Place(x), Place(y), Place(w)]
+    given = [ProgramMemory(x), ProgramMemory(y), ProgramMemory(w)]
     names = (onednn_library.SRC, onednn_library.DIFF_DST, onednn_library.DIFF_WEIGHTS)
-    return Program(given, [Step(primitive, dict(zip(names, given, strict=True)))])
+    return PrimitiveProgram(given, [PrimitiveStep(primitive, dict(zip(names, given, strict=True)))])
 
 
-def refuses(node: Node) -> str:
+def refuses(node: KernelNode) -> str:
     """Why oneDNN does not serve a product of inputs 0 and 1; "" if it does."""
     a, b, c = *node.inputs[:2], node.outputs[0]
-    if why := unfit((a, b, c), 0):
+    if why := unsupported_reason((a, b, c), 0):
         return why
     if not sizes_known((a, b, c)):
         return "its sizes are known only in the step"
@@ -135,24 +152,24 @@ def slow(turn_a: bool, turn_b: bool, a: Sizes, b: Sizes, c: Sizes) -> str:
     return "" if two else "NumPy is as fast for one so large"
 
 
-def _turns(node: Node) -> tuple[bool, bool]:
+def _turns(node: KernelNode) -> tuple[bool, bool]:
     return node.attrs["transpose_a"], node.attrs["transpose_b"]
 
 
-def _shapes(node: Node) -> list[Sizes]:
+def _shapes(node: KernelNode) -> list[Sizes]:
     return [tuple(s.shape) for s in (*node.inputs, node.outputs[0])]
 
 
-def _scratch(node: Node) -> Any:
+def _scratch(node: KernelNode) -> Any:
     return onednn_library.scratch(product, *_turns(node), *_shapes(node))
 
 
 @fast(NAME, "MatMul", "out", on="cpu", refuses=refuses, scratch=_scratch)
-def _matmul(xp: Any, node: Node) -> Callable[..., Any]:
+def _matmul(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return onednn_library.kernel(product, *_turns(node), *_shapes(node))
 
 
-def _refuses_bias(node: Node) -> str:
+def _refuses_bias(node: KernelNode) -> str:
     turned = node.attrs["transpose_a"] or node.attrs["transpose_b"]
     if turned or len(node.inputs[0].shape or ()) != 2:
         return "it is no product of two matrices as they lie"
@@ -162,12 +179,12 @@ def _refuses_bias(node: Node) -> str:
 BIASED = {relu: functools.partial(as_they_lie, bias=True, relu=relu) for relu in (False, True)}
 
 
-def _of_biased(node: Node) -> Any:
+def _of_biased(node: KernelNode) -> Any:
     a, b, _, c = _shapes(node)
     return onednn_library.scratch(BIASED[node.attrs["relu"]], a, b, c)
 
 
 @fast(NAME, "MatMulBias", "out", on="cpu", refuses=_refuses_bias, scratch=_of_biased)
-def _matmul_bias(xp: Any, node: Node) -> Callable[..., Any]:
+def _matmul_bias(xp: Any, node: KernelNode) -> Callable[..., Any]:
     a, b, _, c = _shapes(node)
     return onednn_library.kernel(BIASED[node.attrs["relu"]], a, b, c)

@@ -14,26 +14,34 @@ import numpy as np
 
 from hpcflow.errors import KernelError
 from hpcflow.kernels import onednn_library
-from hpcflow.kernels.kernel_registry import Node, fast, kernel
-from hpcflow.kernels.onednn_library import NAME, Handle, Place, Program, Step
+from hpcflow.kernels.kernel_registry import KernelNode, fast, kernel
+from hpcflow.kernels.onednn_library import (
+    NAME,
+    OnednnHandle,
+    PrimitiveProgram,
+    PrimitiveStep,
+    ProgramMemory,
+)
 
 Sizes = tuple[int, ...]
 
 
 @kernel("Packed", "out", moves=True)
-def _packed(xp: Any, node: Node) -> Callable[..., Any]:
+def _packed(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return lambda w, out: xp.copyto(out, w)
 
 
 @kernel("PackedMatMul", "out")
-def _product(xp: Any, node: Node) -> Callable[..., Any]:
+def _product(xp: Any, node: KernelNode) -> Callable[..., Any]:
     matmul = xp.matmul
     if node.attrs["transpose_b"]:
         return lambda a, w, out: matmul(a, w.T, out)
     return matmul
 
 
-def _primitive(rows: int, w: Sizes, turned: bool) -> tuple[Handle, Handle, Handle, Handle]:
+def _primitive(
+    rows: int, w: Sizes, turned: bool
+) -> tuple[OnednnHandle, OnednnHandle, OnednnHandle, OnednnHandle]:
     """The primitive descriptor of `rows` rows times w or w', and the layouts of rows, w, result."""
     sizes, strides = (w[::-1], (1, w[1])) if turned else (w, (w[1], 1))
     left, made = (onednn_library.strided((rows, n), (n, 1)) for n in sizes)
@@ -45,40 +53,44 @@ def _primitive(rows: int, w: Sizes, turned: bool) -> tuple[Handle, Handle, Handl
     return found, left, given, made
 
 
-def pack(rows: int, w: Sizes, turned: bool) -> Program:
+def pack(rows: int, w: Sizes, turned: bool) -> PrimitiveProgram:
     """The program of w and packed w."""
     primitive, _, given, _ = _primitive(rows, w, turned)
     layout = onednn_library.layout_of(primitive, onednn_library.OF_WEIGHTS)
-    places = [Place(given), Place(layout)]
+    places = [ProgramMemory(given), ProgramMemory(layout)]
     memories = {onednn_library.SRC: places[0], onednn_library.DST: places[1]}
-    return Program(places, [Step(onednn_library.reorder(given, layout), memories)])
+    return PrimitiveProgram(
+        places, [PrimitiveStep(onednn_library.reorder(given, layout), memories)]
+    )
 
 
-def product(rows: int, w: Sizes, turned: bool) -> Program:
+def product(rows: int, w: Sizes, turned: bool) -> PrimitiveProgram:
     """The program of rows, packed w, and their product."""
     primitive, left, _, made = _primitive(rows, w, turned)
     places = [
-        Place(left),
-        Place(onednn_library.layout_of(primitive, onednn_library.OF_WEIGHTS)),
-        Place(made),
+        ProgramMemory(left),
+        ProgramMemory(onednn_library.layout_of(primitive, onednn_library.OF_WEIGHTS)),
+        ProgramMemory(made),
     ]
     names = (onednn_library.SRC, onednn_library.WEIGHTS, onednn_library.DST)
-    return Program(places, [Step(primitive, dict(zip(names, places, strict=True)))])
+    return PrimitiveProgram(
+        places, [PrimitiveStep(primitive, dict(zip(names, places, strict=True)))]
+    )
 
 
-def _key(node: Node) -> tuple[int, Sizes, bool]:
+def _key(node: KernelNode) -> tuple[int, Sizes, bool]:
     w = node.inputs[-1].shape  # the weights, packed or not
     return node.attrs["rows"], tuple(w), bool(node.attrs["transpose_b"])
 
 
-def _refuses(node: Node) -> str:
+def _refuses(node: KernelNode) -> str:
     if any(s.dtype != np.float32 for s in node.inputs):
         return "its arrays are not of float32"
-    return _unfit(*_key(node))
+    return _unsupported_reason(*_key(node))
 
 
 @functools.lru_cache(maxsize=1024)
-def _unfit(rows: int, w: Sizes, turned: bool) -> str:
+def _unsupported_reason(rows: int, w: Sizes, turned: bool) -> str:
     """Why weights of this shape are not packed for products of so many rows; "" if they are."""
     if 0 in w or rows == 0:
         return "it is empty"
@@ -96,12 +108,12 @@ def _unfit(rows: int, w: Sizes, turned: bool) -> str:
     return ""
 
 
-def _row(type: str, program: Callable[..., Program]) -> None:
+def _row(type: str, program: Callable[..., PrimitiveProgram]) -> None:
     @fast(
         NAME, type, "out", on="cpu", refuses=_refuses,
         scratch=lambda node: onednn_library.scratch(program, *_key(node)),
     )  # fmt: skip
-    def make(xp: Any, node: Node) -> Callable[..., Any]:
+    def make(xp: Any, node: KernelNode) -> Callable[..., Any]:
         return onednn_library.kernel(program, *_key(node))
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpcflow.kernels import onednn_library
-from hpcflow.kernels.kernel_registry import Node, fast, find
+from hpcflow.kernels.kernel_registry import KernelNode, fast, find_plain_kernel
 from hpcflow.kernels.onednn_convolution import (
     FORWARD,
     Sizes,
@@ -22,9 +22,16 @@ from hpcflow.kernels.onednn_convolution import (
     no_fast_one,
     padding,
     sizes_known,
-    unfit,
+    unsupported_reason,
 )
-from hpcflow.kernels.onednn_library import NAME, Handle, Place, Program, Programs, Step
+from hpcflow.kernels.onednn_library import (
+    NAME,
+    OnednnHandle,
+    PrimitiveProgram,
+    PrimitiveStep,
+    ProgramCache,
+    ProgramMemory,
+)
 
 LARGEST, MEAN_WITH_PADDING, MEAN = 0x1FF, 0x2FF, 0x3FF
 
@@ -40,7 +47,7 @@ class Pooling(NamedTuple):
     first: bool
 
 
-class Windowed:
+class PoolingDescriptors:
     """The descriptors of one pooling of x to y."""
 
     def __init__(self, of: Pooling, x: Sizes, y: Sizes) -> None:
@@ -51,7 +58,7 @@ class Windowed:
         self.x = onednn_library.strided(*channels_second(x, of.first))
         self.y = onednn_library.strided(*channels_second(y, of.first))
 
-    def forward(self) -> Handle:
+    def forward(self) -> OnednnHandle:
         """The forward primitive descriptor, which the backward one takes as a hint."""
         return onednn_library.create(
             "primitive_desc", "dnnl_pooling_forward_primitive_desc_create",
@@ -59,7 +66,7 @@ class Windowed:
             FORWARD, self.kind, self.x, self.y, *self.moves, onednn_library.attributes(),
         )  # fmt: skip
 
-    def back(self, forward: Handle) -> Handle:
+    def back(self, forward: OnednnHandle) -> OnednnHandle:
         """The primitive descriptor of the gradient."""
         return onednn_library.create(
             "primitive_desc", "dnnl_pooling_backward_primitive_desc_create",
@@ -68,30 +75,30 @@ class Windowed:
         )  # fmt: skip
 
 
-def mean(of: Pooling, x: Sizes, y: Sizes) -> Program:
+def mean(of: Pooling, x: Sizes, y: Sizes) -> PrimitiveProgram:
     """The program of x and y = the means."""
-    windowed = Windowed(of, x, y)
-    given = [Place(windowed.x), Place(windowed.y)]
+    windowed = PoolingDescriptors(of, x, y)
+    given = [ProgramMemory(windowed.x), ProgramMemory(windowed.y)]
     memories = {onednn_library.SRC: given[0], onednn_library.DST: given[1]}
-    return Program(given, [Step(windowed.forward(), memories)])
+    return PrimitiveProgram(given, [PrimitiveStep(windowed.forward(), memories)])
 
 
-def mean_gradient(of: Pooling, y: Sizes, x: Sizes) -> Program:
+def mean_gradient(of: Pooling, y: Sizes, x: Sizes) -> PrimitiveProgram:
     """The program of g of y's shape and the gradient by x."""
-    windowed = Windowed(of, x, y)
-    given = [Place(windowed.y), Place(windowed.x)]
+    windowed = PoolingDescriptors(of, x, y)
+    given = [ProgramMemory(windowed.y), ProgramMemory(windowed.x)]
     memories = {onednn_library.DIFF_DST: given[0], onednn_library.DIFF_SRC: given[1]}
-    return Program(given, [Step(windowed.back(windowed.forward()), memories)])
+    return PrimitiveProgram(given, [PrimitiveStep(windowed.back(windowed.forward()), memories)])
 
 
-def largest_gradient(of: Pooling, x: Sizes, y: Sizes) -> Program:
+def largest_gradient(of: Pooling, x: Sizes, y: Sizes) -> PrimitiveProgram:
     """The program of x, g of y's shape and the gradient by x."""
-    windowed = Windowed(of, x, y)
+    windowed = PoolingDescriptors(of, x, y)
     forward = windowed.forward()
-    given = [Place(windowed.x), Place(windowed.y), Place(windowed.x)]
+    given = [ProgramMemory(windowed.x), ProgramMemory(windowed.y), ProgramMemory(windowed.x)]
     places, again = (
-        Place(onednn_library.layout_of(forward, onednn_library.OF_WORKSPACE)),
-        Place(windowed.y),
+        ProgramMemory(onednn_library.layout_of(forward, onednn_library.OF_WORKSPACE)),
+        ProgramMemory(windowed.y),
     )
     found = {
         onednn_library.SRC: given[0],
@@ -103,13 +110,15 @@ def largest_gradient(of: Pooling, x: Sizes, y: Sizes) -> Program:
         onednn_library.DIFF_SRC: given[2],
         onednn_library.WORKSPACE: places,
     }
-    return Program(given, [Step(forward, found), Step(windowed.back(forward), back)])
+    return PrimitiveProgram(
+        given, [PrimitiveStep(forward, found), PrimitiveStep(windowed.back(forward), back)]
+    )
 
 
 # -- kernels
 
 
-def _pooling(node: Node) -> Pooling:
+def _pooling(node: KernelNode) -> Pooling:
     attrs = node.attrs
     kind = LARGEST
     if node.type.startswith("AvgPool"):
@@ -118,12 +127,12 @@ def _pooling(node: Node) -> Pooling:
     return Pooling(kind, *steps, hashable(attrs["padding"]), bool(attrs["first"]))
 
 
-def _refuses(node: Node) -> str:
+def _refuses(node: KernelNode) -> str:
     x, y = node.inputs[0], node.outputs[0]
     if node.type != "AvgPool":
         x, y = y, node.inputs[-1] if node.type == "MaxPoolGrad" else x
     of = _pooling(node)
-    why = unfit((x, y), len(of.window))
+    why = unsupported_reason((x, y), len(of.window))
     if why or not sizes_known((x, y)):
         return why or "its sizes are known only in the step"
     return _slow(of, tuple(x.shape), tuple(y.shape), node.type.endswith("Grad"))
@@ -136,23 +145,23 @@ def _slow(of: Pooling, x: Sizes, y: Sizes, gradient: bool) -> str:
     axes = zip(space, out, before, of.window, of.strides, of.dilations, strict=True)
     if any(b > (k - 1) * d or (o - 1) * s - b >= n for n, o, b, k, s, d in axes):
         return "some of its windows have nothing but padding"
-    windowed = Windowed(of, x, y)
+    windowed = PoolingDescriptors(of, x, y)
     if gradient:
         return no_fast_one(lambda: windowed.back(windowed.forward()))
     return no_fast_one(windowed.forward)
 
 
-def _row(type: str, program: Callable[..., Program], given: Callable[[Any], Any]) -> None:
+def _row(type: str, program: Callable[..., PrimitiveProgram], given: Callable[[Any], Any]) -> None:
     """Register the kernel of an op; `given` selects the arrays that the program takes."""
 
-    def scratch(node: Node) -> Any:
+    def scratch(node: KernelNode) -> Any:
         a, b, *_ = given([*node.inputs, node.outputs[0]])
         return onednn_library.scratch(program, _pooling(node), tuple(a.shape), tuple(b.shape))
 
     @fast(NAME, type, "out", on="cpu", refuses=_refuses, scratch=scratch)
-    def make(xp: Any, node: Node) -> Callable[..., Any]:
-        of, programs = _pooling(node), Programs(program)
-        plain = find(type, "cpu").make(xp, node)
+    def make(xp: Any, node: KernelNode) -> Callable[..., Any]:
+        of, programs = _pooling(node), ProgramCache(program)
+        plain = find_plain_kernel(type, "cpu").make(xp, node)
 
         def run(*arrays: Any, room: Any = ()) -> None:
             if of.kind == LARGEST and np.isnan(np.add.reduce(arrays[1], axis=None)):

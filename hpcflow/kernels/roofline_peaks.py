@@ -29,7 +29,7 @@ Product = Callable[[int, str], Callable[[], object]]  # of a size and dtype: one
 
 
 @dataclasses.dataclass(frozen=True)
-class Peaks:
+class RooflinePeaks:
     """FLOP/s of matrix products by dtype; bytes/s, reads and writes."""
 
     flops: dict[str, float]
@@ -59,7 +59,7 @@ def measure(
     device: str = "cpu",
     sharing: int = 1,
     products: Sequence[Product] = (),
-) -> Peaks:
+) -> RooflinePeaks:
     """Measure for about `seconds`; `wait` blocks until the work that `xp` has launched is done.
 
     `sharing` processes measure at once on this node; `products` are other ways to multiply than
@@ -71,13 +71,13 @@ def measure(
         dtype: max(_products(way, dtype, wait, each / len(ways)) for way in ways)
         for dtype in dtypes
     }
-    return Peaks(flops, _copies(xp, threads, wait, each, sharing), threads, device)
+    return RooflinePeaks(flops, _copies(xp, threads, wait, each, sharing), threads, device)
 
 
-def kept(file: Path, make: Callable[[], Peaks]) -> Peaks:
+def cached_peaks(file: Path, make: Callable[[], RooflinePeaks]) -> RooflinePeaks:
     """The peaks cached in `file`; if it cannot be read, they are measured and written there."""
     with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
-        found = Peaks(**json.loads(file.read_text()))
+        found = RooflinePeaks(**json.loads(file.read_text()))
         if found.flops and min(found.nbytes, found.threads, *found.flops.values()) > 0:
             return found
     peaks = make()

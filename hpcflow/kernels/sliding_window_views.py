@@ -160,6 +160,6 @@ def channels_last(x: Any, first: bool) -> Any:
     return x.transpose(0, *range(2, x.ndim), 1) if first else x
 
 
-def wide(dtype: Any) -> Any:
+def accumulator_dtype(dtype: Any) -> Any:
     """The dtype of sums: float32 for 16-bit floats."""
     return "float32" if dtype.kind not in "iu" and dtype.itemsize == 2 else dtype

@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hpcflow.codegen.python_call_abi import plain
+from hpcflow.codegen.python_call_abi import as_contiguous
 from hpcflow.kernels import onednn_library
-from hpcflow.kernels.kernel_registry import Node, fast, kernel
-from hpcflow.kernels.onednn_convolution import no_fast_one, unfit
-from hpcflow.kernels.onednn_library import NAME, Handle, Place, Program, Step
+from hpcflow.kernels.kernel_registry import KernelNode, fast, kernel
+from hpcflow.kernels.onednn_convolution import no_fast_one, unsupported_reason
+from hpcflow.kernels.onednn_library import (
+    NAME,
+    OnednnHandle,
+    PrimitiveProgram,
+    PrimitiveStep,
+    ProgramMemory,
+)
 from hpcflow.kernels.onednn_matmul import slow
 
 Lay = tuple[int, tuple[int, ...], tuple[int, ...]]  # offset, sizes, strides, in elements
@@ -29,7 +35,7 @@ def _begin(xp: Any, before: Any, out: Any) -> None:
 
 
 @kernel("StridedMatMul", "out")
-def _product(xp: Any, node: Node) -> Callable[..., Any]:
+def _product(xp: Any, node: KernelNode) -> Callable[..., Any]:
     lays = node.attrs["lays"]
 
     def run(a: Any, b: Any, *rest: Any) -> None:
@@ -41,31 +47,35 @@ def _product(xp: Any, node: Node) -> Callable[..., Any]:
     return run
 
 
-def _primitive(*layouts: Handle) -> Handle:
+def _primitive(*layouts: OnednnHandle) -> OnednnHandle:
     return onednn_library.create(
         "primitive_desc", "dnnl_matmul_primitive_desc_create", onednn_library.engine(),
         *layouts[:2], None, layouts[2], onednn_library.attributes(),
     )  # fmt: skip
 
 
-def _layouts(*lays: Lay) -> list[Handle]:
+def _layouts(*lays: Lay) -> list[OnednnHandle]:
     return [onednn_library.strided(sizes, strides) for _, sizes, strides in lays]
 
 
-def program(a: Lay, b: Lay, c: Lay) -> Program:
+def program(a: Lay, b: Lay, c: Lay) -> PrimitiveProgram:
     """The program of the arrays that contain a, b and c; c = a b."""
     layouts = _layouts(a, b, c)
-    given = [Place(layout) for layout in layouts]
+    given = [ProgramMemory(layout) for layout in layouts]
     for place, (start, *_) in zip(given, (a, b, c), strict=True):
         place.offset = 4 * start
     names = (onednn_library.SRC, onednn_library.WEIGHTS, onednn_library.DST)
-    return Program(given, [Step(_primitive(*layouts), dict(zip(names, given, strict=True)))])
+    return PrimitiveProgram(
+        given, [PrimitiveStep(_primitive(*layouts), dict(zip(names, given, strict=True)))]
+    )
 
 
-def _refuses(node: Node) -> str:
+def _refuses(node: KernelNode) -> str:
     """Why oneDNN does not serve a strided matrix product; "" if it does."""
     sizes = [sizes for _, sizes, _ in node.attrs["lays"]]
-    if why := unfit((*node.inputs[:2], node.outputs[0]), 0) or slow(False, False, *sizes):
+    if why := unsupported_reason((*node.inputs[:2], node.outputs[0]), 0) or slow(
+        False, False, *sizes
+    ):
         return why
     return no_fast_one(lambda: _primitive(*_layouts(*node.attrs["lays"])))
 
@@ -74,12 +84,12 @@ def _refuses(node: Node) -> str:
     NAME, "StridedMatMul", "out", on="cpu", refuses=_refuses,
     scratch=lambda node: onednn_library.scratch(program, *node.attrs["lays"]),
 )  # fmt: skip
-def _matmul(xp: Any, node: Node) -> Callable[..., Any]:
+def _matmul(xp: Any, node: KernelNode) -> Callable[..., Any]:
     multiply = onednn_library.kernel(program, *node.attrs["lays"])
 
     def run(a: Any, b: Any, *rest: Any, room: Any = ()) -> None:
         for before in rest[:-1]:
             _begin(xp, before, rest[-1])
-        multiply(plain(a), plain(b), rest[-1], room=room)
+        multiply(as_contiguous(a), as_contiguous(b), rest[-1], room=room)
 
     return run

@@ -30,12 +30,12 @@ from typing import TYPE_CHECKING
 
 from hpcflow.errors import ABORTED, LaunchError
 from hpcflow.launch import ssh_relay
-from hpcflow.launch.launcher_detection import Start, has_ulfm
+from hpcflow.launch.launcher_detection import StartCommand, has_ulfm
 
 if TYPE_CHECKING:
     import subprocess
 
-    from hpcflow.launch.mpirun_supervisor import Mpirun
+    from hpcflow.launch.mpirun_supervisor import MpirunProcess
 LET_DAEMONS_END_S = 2.0  # daemons of live hosts
 OTHER_DESCRIPTORS = 64  # of the supervisor, besides one connection per rank
 MOST_LINE = 4096  # bytes of a text line: token, word, name
@@ -58,7 +58,7 @@ OPTIONS = (
 )
 
 
-def spread(start: Start, file: str) -> Start:
+def with_hosts(start: StartCommand, file: str) -> StartCommand:
     """`start` with the hosts of a hostfile.
 
     Errors: LaunchError if the file does not exist, or the launcher takes no hostfile.
@@ -77,19 +77,19 @@ def spread(start: Start, file: str) -> Start:
     return dataclasses.replace(start, argv=[start.argv[0], option, file, *start.argv[1:]])
 
 
-def are_several(start: Start, file: str | None) -> bool:
+def spans_hosts(start: StartCommand, file: str | None) -> bool:
     """Whether `start` is mpirun of Open MPI 5 on several hosts, from a hostfile or SLURM."""
-    named = file or any(start.env.get(name) for name in HOSTFILES) or by_slurm(start) > 1
+    named = file or any(start.env.get(name) for name in HOSTFILES) or slurm_node_count(start) > 1
     return bool(named) and start.why.startswith("mpirun of Open MPI") and has_ulfm(start)
 
 
-def by_slurm(start: Start) -> int:
+def slurm_node_count(start: StartCommand) -> int:
     """The number of nodes of the SLURM allocation that mpirun uses; 0 outside an allocation."""
     nodes = start.env.get("SLURM_JOB_NUM_NODES", "1") if "SLURM_JOB_ID" in start.env else "0"
     return int(nodes) if nodes.isdecimal() else 1
 
 
-def watched(mpirun: Mpirun) -> int:
+def watch_mpirun(mpirun: MpirunProcess) -> int:
     """Wait for mpirun of Open MPI 5 on several hosts, and copy its stderr, a pipe, to ours.
 
     Returns its exit code, or 86 if it has reported a lost host but exits with 0.
@@ -103,15 +103,17 @@ def watched(mpirun: Mpirun) -> int:
     return mpirun.wait() or (ABORTED if has_lost else 0)
 
 
-def supervised(start: Start, ranks: int, run: Callable[[Start], Mpirun]) -> int:
+def run_supervised(
+    start: StartCommand, ranks: int, run: Callable[[StartCommand], MpirunProcess]
+) -> int:
     """Start mpirun by `run` such that the job survives a host; returns the job's exit code.
 
     With SLURM the job needs all hosts, because mpirun starts its daemons by srun there.
     """
-    supervisor, env = Supervisor(ranks), dict(start.env)
+    supervisor, env = RankSupervisor(ranks), dict(start.env)
     env[ssh_relay.SUPERVISOR] = supervisor.where
     options = ["-x", ssh_relay.SUPERVISOR]
-    if not by_slurm(start):
+    if not slurm_node_count(start):
         env[ssh_relay.AGENT] = next((env[name] for name in AGENTS if env.get(name)), "ssh")
         through = f"{sys.executable} -I -S {os.path.abspath(ssh_relay.__file__)}"
         radix = ["--prtemca", "rml_base_radix", str(max(ranks, 64))]
@@ -128,16 +130,16 @@ def supervised(start: Start, ranks: int, run: Callable[[Start], Mpirun]) -> int:
             start.sweep(mpirun.pid)
 
 
-class Supervisor:
+class RankSupervisor:
     """Counts the `ranks` that still run, and decides whether the job continues without a host."""
 
     def __init__(self, ranks: int) -> None:
-        allow_descriptors(ranks)
+        raise_descriptor_limit(ranks)
         self._ranks = ranks
         self._token = secrets.token_hex(16)
         self._listener = socket.create_server(("0.0.0.0", 0), backlog=1024)
         port = self._listener.getsockname()[1]
-        self.where = f"{','.join(addresses())}:{port}:{self._token}"
+        self.where = f"{','.join(host_addresses())}:{port}:{self._token}"
         self._ready = selectors.DefaultSelector()
         self._ready.register(self._listener, selectors.EVENT_READ)
         self._names: dict[socket.socket, str] = {}  # identified ranks
@@ -149,11 +151,11 @@ class Supervisor:
     def run(self, mpirun: subprocess.Popen[bytes]) -> int:
         """Run until the job is over; its exit code."""
         while mpirun.poll() is None and not self.is_over:
-            self.turn()
+            self.process_events()
         mpirun.terminate()
         late = time.monotonic() + LET_DAEMONS_END_S
-        while (mpirun.poll() is None or self._left) and time.monotonic() < late:
-            self.turn()
+        while (mpirun.poll() is None or self._ranks_left) and time.monotonic() < late:
+            self.process_events()
         returned = mpirun.poll()
         if returned and not self.lost:
             return returned if returned > 0 else 128 - returned
@@ -168,10 +170,10 @@ class Supervisor:
     @property
     def is_over(self) -> bool:
         """Whether mpirun waits only for ranks of a lost host."""
-        return bool(self.lost) and not self._left
+        return bool(self.lost) and not self._ranks_left
 
     @property
-    def _left(self) -> int:
+    def _ranks_left(self) -> int:
         return sum(name.startswith("rank ") for name in self._names.values())
 
     @property
@@ -184,20 +186,20 @@ class Supervisor:
             return 0  # no rank has connected: the program does not use hpcflow
         return self._codes.get(0, max(self._codes.values(), default=0) or ABORTED)
 
-    def turn(self) -> None:
+    def process_events(self) -> None:
         """Process incoming connections and messages, for up to LOOK_S."""
         for key, _ in self._ready.select(ssh_relay.LOOK_S):
             one = key.fileobj
             assert isinstance(one, socket.socket)
             if one is self._listener:
-                new = ssh_relay.watched(self._listener.accept()[0])
+                new = ssh_relay.watch_relay(self._listener.accept()[0])
                 new.setblocking(False)
                 self._said[new] = b""
                 self._ready.register(new, selectors.EVENT_READ)
             else:
-                self._hear(one)
+                self._receive(one)
 
-    def _hear(self, one: socket.socket) -> None:
+    def _receive(self, one: socket.socket) -> None:
         try:
             data = one.recv(MOST_LINE)
         except BlockingIOError:
@@ -228,12 +230,12 @@ class Supervisor:
             one.send(b"\n")
             return True
         if what == "gone":
-            one.send(b"\n" + (ssh_relay.HOLD if self._holds(name) else b"e"))
+            one.send(b"\n" + (ssh_relay.HOLD if self._survives_host(name) else b"e"))
         return False
 
-    def _holds(self, host: str) -> bool:
+    def _survives_host(self, host: str) -> bool:
         """Whether the job continues without `host`, whose daemon is lost."""
-        if not self._left:  # a daemon that ends after all ranks
+        if not self._ranks_left:  # a daemon that ends after all ranks
             return False
         goes_on = self._come == self._ranks
         what = "the others go on if they can" if goes_on else "the job, which still starts, ends"
@@ -242,7 +244,7 @@ class Supervisor:
         return goes_on
 
 
-def allow_descriptors(ranks: int) -> None:
+def raise_descriptor_limit(ranks: int) -> None:
     """Raise the limit of file descriptors (usually 1,024): one connection for each rank.
 
     Errors: LaunchError if the hard limit is too low.
@@ -259,7 +261,7 @@ def allow_descriptors(ranks: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (need, hard))
 
 
-def addresses() -> list[str]:
+def host_addresses() -> list[str]:
     """This host's IPv4 addresses, loopback addresses last."""
     import fcntl
 
@@ -273,7 +275,7 @@ def addresses() -> list[str]:
     return sorted(found, key=lambda address: address.startswith("127."))
 
 
-class Line:
+class SupervisorConnection:
     """A rank's connection to the supervisor; without a supervisor it does nothing.
 
     When the supervisor closes it, the kernel kills the rank: a rank that mpirun has left behind

@@ -21,7 +21,7 @@ FIRST_RESERVED_STEP = 4_294_967_200
 
 
 @dataclasses.dataclass(frozen=True)
-class Launch:
+class LaunchedRank:
     """This process's rank; the local numbers are None if the launcher does not provide them."""
 
     rank: int
@@ -32,7 +32,7 @@ class Launch:
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class LauncherRow:
     """One launcher: the variables that hold rank and size, and the conditions that identify it.
 
     One of `marks` must be set (empty: no mark is needed), and `when` must be true. Rank and size in
@@ -51,7 +51,7 @@ class Row:
 
 
 @dataclasses.dataclass(frozen=True)
-class Start:
+class StartCommand:
     """How to start ranks: a command line, its whole environment, and the reason for this choice."""
 
     argv: list[str]
@@ -110,25 +110,25 @@ def _flux_local_size(environ: Environ) -> int | None:
 # PALS also set the variables of their MPI: they precede it and match only if it agrees.
 _PMI = ("PMI_RANK", "PMI_SIZE")
 _HYDRA = ("MPI_LOCALRANKID", "MPI_LOCALNRANKS")
-LAUNCHERS: tuple[Row, ...] = (
-    Row("jsrun", "JSM_NAMESPACE_RANK", ("JSM_NAMESPACE_SIZE",),
+LAUNCHERS: tuple[LauncherRow, ...] = (
+    LauncherRow("jsrun", "JSM_NAMESPACE_RANK", ("JSM_NAMESPACE_SIZE",),
         "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE",
         inner=("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")),
-    Row("mpirun of Open MPI", "OMPI_COMM_WORLD_RANK", ("OMPI_COMM_WORLD_SIZE",),
+    LauncherRow("mpirun of Open MPI", "OMPI_COMM_WORLD_RANK", ("OMPI_COMM_WORLD_SIZE",),
         "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
-    Row("mpirun of MVAPICH", "MV2_COMM_WORLD_RANK", ("MV2_COMM_WORLD_SIZE",),
+    LauncherRow("mpirun of MVAPICH", "MV2_COMM_WORLD_RANK", ("MV2_COMM_WORLD_SIZE",),
         "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"),
-    Row("flux run", "FLUX_TASK_RANK", ("FLUX_JOB_SIZE",),
+    LauncherRow("flux run", "FLUX_TASK_RANK", ("FLUX_JOB_SIZE",),
         "FLUX_TASK_LOCAL_ID", _flux_local_size, inner=_PMI),
-    Row("mpiexec of PALS", "PALS_RANKID", ("PMI_SIZE",),
+    LauncherRow("mpiexec of PALS", "PALS_RANKID", ("PMI_SIZE",),
         "PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE", inner=("PMI_RANK",)),
-    Row("mpirun of Intel MPI", "PMI_RANK", ("PMI_SIZE",), *_HYDRA,
+    LauncherRow("mpirun of Intel MPI", "PMI_RANK", ("PMI_SIZE",), *_HYDRA,
         marks=("I_MPI_HYDRA_UUID", "I_MPI_MPIRUN")),
-    Row("mpirun of MPICH", "PMI_RANK", ("PMI_SIZE",), *_HYDRA,
+    LauncherRow("mpirun of MPICH", "PMI_RANK", ("PMI_SIZE",), *_HYDRA,
         marks=("MPI_LOCALRANKID", "HYDI_CONTROL_FD")),
-    Row("srun", "SLURM_PROCID", ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
+    LauncherRow("srun", "SLURM_PROCID", ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
         "SLURM_LOCALID", _slurm_local_size, inner=_PMI, when=_slurm_rank),
-    Row("a PMI launcher", "PMI_RANK", ("PMI_SIZE",), "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE"),
+    LauncherRow("a PMI launcher", "PMI_RANK", ("PMI_SIZE",), "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE"),
 )  # fmt: skip
 
 UNKNOWN_MPI = "MPI"
@@ -142,7 +142,7 @@ MPIS: tuple[tuple[str, str, str], ...] = (
 )
 
 
-def detect(environ: Environ = os.environ) -> Launch | None:
+def detect_launcher(environ: Environ = os.environ) -> LaunchedRank | None:
     """The launcher of this process and its rank; None if it was started without a launcher.
 
     Errors: LaunchError for a rank without a size, or for malformed numbers.
@@ -162,7 +162,7 @@ def detect(environ: Environ = os.environ) -> Launch | None:
     return None
 
 
-def _read(row: Row, environ: Environ) -> Launch | None:
+def _read(row: LauncherRow, environ: Environ) -> LaunchedRank | None:
     size_name = next((name for name in row.size if name in environ), None)
     if row.rank not in environ or size_name is None or not row.when(environ):
         return None
@@ -179,9 +179,9 @@ def _read(row: Row, environ: Environ) -> Launch | None:
         )
     local_rank = _number(row.local_rank, environ) if row.local_rank in environ else None
     if callable(row.local_size):
-        return Launch(rank, size, local_rank, row.local_size(environ), row.launcher)
+        return LaunchedRank(rank, size, local_rank, row.local_size(environ), row.launcher)
     local_size = _number(row.local_size, environ) if row.local_size in environ else None
-    return Launch(rank, size, local_rank, local_size, row.launcher)
+    return LaunchedRank(rank, size, local_rank, local_size, row.launcher)
 
 
 def _number(name: str, environ: Environ) -> int:
@@ -198,7 +198,7 @@ def _is_number(text: str) -> bool:
 
 
 def check_world(
-    launch: Launch | None,
+    launch: LaunchedRank | None,
     mpi_size: int,
     library_version: str,
     argv: Sequence[str] | None = None,
@@ -222,14 +222,14 @@ def check_world(
     raise LaunchError(
         f"{launch.launcher} started {launch.size} ranks, but {name} sees a world of {mpi_size}: "
         "launcher and MPI library do not belong together, and each rank would work alone "
-        f"(library: {first_words(library_version)})",
+        f"(library: {short_version(library_version)})",
         rank=launch.rank,
         hint=f"start it by: {line}{also}",
     )
 
 
 def check_library(
-    launch: Launch | None,
+    launch: LaunchedRank | None,
     library_version: str,
     argv: Sequence[str] | None = None,
     environ: Environ = os.environ,
@@ -249,14 +249,14 @@ def check_library(
         line = f"{_mpirun_of(_loaded_libmpi(), name)} -n {launch.size} {words}"
         raise LaunchError(
             f"{launch.launcher} started this rank, but the MPI library loaded here is {name} "
-            f"(library: {first_words(library_version)})",
+            f"(library: {short_version(library_version)})",
             rank=launch.rank,
             hint=f"start it by: {line}",
         )
 
 
 def _check_plugin(
-    launch: Launch, library_version: str, argv: Sequence[str] | None, environ: Environ
+    launch: LaunchedRank, library_version: str, argv: Sequence[str] | None, environ: Environ
 ) -> None:
     """LaunchError if srun offers only PMIx and MPICH was built without it: MPI_Init would abort."""
     name, srun_type = mpi_name(library_version)
@@ -266,14 +266,14 @@ def _check_plugin(
     words = " ".join(sys.orig_argv if argv is None else argv)
     raise LaunchError(
         f"srun offers PMIx to this rank, but {name} was built without it "
-        f"(library: {first_words(library_version)})",
+        f"(library: {short_version(library_version)})",
         rank=launch.rank,
         hint=f"start it by: srun --mpi={srun_type} -n {launch.size} {words}",
     )
 
 
 def check_survive(
-    launch: Launch | None, argv: Sequence[str] | None = None, environ: Environ = os.environ
+    launch: LaunchedRank | None, argv: Sequence[str] | None = None, environ: Environ = os.environ
 ) -> None:
     """Before MPI_Init with `survive`: check that the launcher keeps ranks alive after a death.
 
@@ -296,7 +296,7 @@ def check_survive(
     )
 
 
-def first_words(library_version: str) -> str:
+def short_version(library_version: str) -> str:
     """`Open MPI v5.0.11` from a version string of several lines, which may end in NUL."""
     return " ".join(re.split(r"[,\n\0]", library_version.strip())[0].split())
 
@@ -332,7 +332,7 @@ def _mpirun_of(libmpi: str | None, name: str) -> str:
     return f"the mpirun of {name}"
 
 
-def command(
+def start_command(
     n: int,
     program: Sequence[str],
     environ: Environ = os.environ,
@@ -341,7 +341,7 @@ def command(
     cores: int | None = None,
     which: Which | None = None,
     ask: Ask | None = None,
-) -> Start:
+) -> StartCommand:
     """How to start `n` ranks of `program` from a process that is not a rank.
 
     srun in a SLURM allocation that has the MPI plugin needed, unless `by_srun` is False; else the
@@ -349,7 +349,7 @@ def command(
     use. `which` finds programs and `ask` runs them.
     Errors: LaunchError if there is no launcher.
     """
-    which, ask = which or _which, ask or _ask
+    which, ask = which or _find_program, ask or _run_query
     mpirun = _find_mpirun(environ, which)
     env = dict(environ)
     if mpirun is not None:
@@ -371,7 +371,7 @@ def command(
     return _by_mpirun(mpirun, n, program, env, told, cores or len(_affinity()), refused)
 
 
-def tolerant(start: Start) -> Start:
+def with_survival_option(start: StartCommand) -> StartCommand:
     """`start` with the launcher option that keeps ranks alive when another rank has died.
 
     Errors: LaunchError if the launcher has no such option.
@@ -384,7 +384,7 @@ def tolerant(start: Start) -> Start:
     return dataclasses.replace(start, argv=[start.argv[0], "--with-ft", "ulfm", *start.argv[1:]])
 
 
-def has_ulfm(start: Start) -> bool:
+def has_ulfm(start: StartCommand) -> bool:
     """False for Open MPI before 5, recognized by its binding variables."""
     return not any(name.startswith("OMPI_MCA_hwloc") for name in start.env)
 
@@ -401,7 +401,7 @@ def _find_mpirun(environ: Environ, which: Which) -> str | None:
 
 def _by_srun(
     srun: str, n: int, program: Sequence[str], env: dict[str, str], told: str, ask: Ask
-) -> tuple[Start | None, str]:
+) -> tuple[StartCommand | None, str]:
     """srun's command line, or None and the reason why SLURM cannot start this MPI."""
     name, kind = mpi_name(told)
     argv = [srun, "-n", str(n), "--kill-on-bad-exit=1"]
@@ -413,7 +413,7 @@ def _by_srun(
         argv.append(f"--cpus-per-task={env['SLURM_CPUS_PER_TASK']}")
     if name == "Open MPI":
         env = {**_open_mpi_env(told), **env}
-    return Start([*argv, *program], env, f"srun, in SLURM job {env['SLURM_JOB_ID']}"), ""
+    return StartCommand([*argv, *program], env, f"srun, in SLURM job {env['SLURM_JOB_ID']}"), ""
 
 
 def _by_mpirun(
@@ -424,7 +424,7 @@ def _by_mpirun(
     told: str,
     cores: int,
     refused: str,
-) -> Start:
+) -> StartCommand:
     """mpirun's command line; Open MPI needs options for what other MPIs do by default."""
     name, _ = mpi_name(told)
     shared = f", {n} ranks on {cores} cores" if n > cores else ""
@@ -434,7 +434,7 @@ def _by_mpirun(
         env = {**more, **env}
         for key in sorted(env):  # ranks on other hosts get only variables named by -x
             argv += ["-x", key] if key.startswith("HPCFLOW_") else []
-    return Start([*argv, *program], env, f"mpirun of {name}{shared}{refused}")
+    return StartCommand([*argv, *program], env, f"mpirun of {name}{shared}{refused}")
 
 
 def _open_mpi_env(told: str) -> dict[str, str]:
@@ -473,13 +473,13 @@ def _affinity() -> set[int]:
     return set(range(os.cpu_count() or 1))
 
 
-def _which(name: str, path: str) -> str | None:
+def _find_program(name: str, path: str) -> str | None:
     import shutil
 
     return shutil.which(name, path=path)
 
 
-def _ask(argv: Sequence[str], env: Environ) -> str:
+def _run_query(argv: Sequence[str], env: Environ) -> str:
     import subprocess
 
     try:

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from hpcflow.launch.launcher_detection import Start
+from hpcflow.launch.launcher_detection import StartCommand
 
 STOPPING = ("SIGTERM", "SIGINT", "SIGHUP")  # sent by users, batch systems and terminals
 FORWARDED = ("SIGUSR1", "SIGUSR2", "SIGTSTP", "SIGCONT")
@@ -31,14 +31,14 @@ MOST = 1 << 16  # bytes read at once
 PR_SET_PDEATHSIG = 1  # Linux, <sys/prctl.h>
 
 
-class Mpirun:
+class MpirunProcess:
     """The running launcher of `start`; from its creation this process handles signals for it.
 
     `joined()` says whether the ranks have joined the job.
     """
 
     def __init__(
-        self, start: Start, joined: Callable[[], bool] = lambda: True, **pipes: Any
+        self, start: StartCommand, joined: Callable[[], bool] = lambda: True, **pipes: Any
     ) -> None:
         self._start, self._joined = start, joined
         self.stopping = 0  # the first stop signal
@@ -75,10 +75,12 @@ class Mpirun:
         if self._at_once:
             return self._at_once
         if code < 0:
-            _say(f"mpirun was killed by {signal.Signals(-code).name}: its ranks end")
+            _print_line(f"mpirun was killed by {signal.Signals(-code).name}: its ranks end")
         code = code if code >= 0 else 128 - code
         if self.stopping and code == 128 + signal.SIGUSR1:
-            _say("the ranks have ended at once, unsaved: no step was made, or training was over")
+            _print_line(
+                "the ranks have ended at once, unsaved: no step was made, or training was over"
+            )
             return 128 + self.stopping
         return code
 
@@ -89,7 +91,9 @@ class Mpirun:
             if not self._joined():
                 self.end_at_once(128 + number, f"{name}: the ranks, which still start, end at once")
                 return
-            _say(f"{name}: all ranks save and stop after this step; Ctrl-C ends them at once")
+            _print_line(
+                f"{name}: all ranks save and stop after this step; Ctrl-C ends them at once"
+            )
             self._send(signal.SIGUSR1)
         elif number == signal.SIGINT:
             self.end_at_once(128 + number, "SIGINT again: all ranks end at once, unsaved")
@@ -97,7 +101,7 @@ class Mpirun:
     def end_at_once(self, code: int, why: str) -> None:
         """End the ranks without a save; the exit code is `code`."""
         self._at_once = code
-        _say(why)
+        _print_line(why)
         self._send(signal.SIGTERM)
         timer = threading.Timer(LET_MPIRUN_END_S, self.process.kill)
         timer.daemon = True
@@ -138,5 +142,5 @@ class Mpirun:
             self.process.stdin.close()
 
 
-def _say(text: str) -> None:
+def _print_line(text: str) -> None:
     os.write(2, f"hpcflow: {text}\n".encode())

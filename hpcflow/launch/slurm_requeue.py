@@ -23,7 +23,7 @@ def job_of(environ: Mapping[str, str] = os.environ) -> str | None:
     return environ.get("SLURM_HET_JOB_ID") or environ.get("SLURM_JOB_ID")
 
 
-def end_of_job(environ: Mapping[str, str] = os.environ) -> float | None:
+def job_end_time(environ: Mapping[str, str] = os.environ) -> float | None:
     """When SLURM ends this job, in seconds since 1970; None if unknown.
 
     From `SLURM_JOB_END_TIME`. If that is not set, or is past because the limit was raised, from
@@ -40,7 +40,7 @@ def end_of_job(environ: Mapping[str, str] = os.environ) -> float | None:
     return min((datetime.datetime.fromisoformat(text).timestamp() for text in found), default=None)
 
 
-def runs(job: str, step: str | None = None) -> bool | None:
+def is_job_running(job: str, step: str | None = None) -> bool | None:
     """Whether a job, or its step, still has processes; None if SLURM does not answer."""
     if shutil.which("scontrol") is None:
         return None

@@ -32,7 +32,7 @@ MOST = 1 << 16  # bytes forwarded at once
 HOLD = b"h"  # the supervisor's answer: the job continues
 
 
-def watched(connection: socket.socket) -> socket.socket:
+def watch_relay(connection: socket.socket) -> socket.socket:
     """The same connection, which now breaks after SILENCE_S without an acknowledgement."""
     third = SILENCE_S // 3
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -65,7 +65,7 @@ def call(where: str, line: str) -> socket.socket | None:
     return None
 
 
-class Relay:
+class SshRelay:
     """Forwards traffic between mpirun, at address `mpirun`, and the daemon of one host."""
 
     def __init__(self, mpirun: tuple[str, int]) -> None:
@@ -77,7 +77,7 @@ class Relay:
         self._ups: set[socket.socket] = set()  # mpirun's sockets
         self.has_come = False  # whether the daemon has connected
 
-    def turn(self) -> tuple[bool, socket.socket | None]:
+    def forward_pending(self) -> tuple[bool, socket.socket | None]:
         """Forward pending data; whether mpirun is connected, and a socket closed by the host."""
         ready, _, _ = select.select([self._listener, *self._held, *self._other], [], [], LOOK_S)
         for one in ready:
@@ -102,7 +102,7 @@ class Relay:
         down.close()
 
     def _accept(self) -> None:
-        down = watched(self._listener.accept()[0])
+        down = watch_relay(self._listener.accept()[0])
         up = socket.create_connection(self._mpirun)
         self._other[down], self._other[up] = up, down
         self._ups.add(up)
@@ -133,14 +133,14 @@ def mpirun_of(words: Sequence[str]) -> tuple[str, int]:
     return found[1], int(found[2])
 
 
-def through(port: int, words: Sequence[str]) -> list[str]:
+def relay_command(port: int, words: Sequence[str]) -> list[str]:
     """The command line that starts a daemon, with the relay's `port` in place of mpirun's."""
     old = mpirun_of(words)[1]
     only_ipv4 = [re.sub(r";tcp6://[^;\"]*", "", word) for word in words]
     return [re.sub(rf"(;tcp://[^:\"]*):{old}\b", rf"\1:{port}", word) for word in only_ipv4]
 
 
-def host_of(words: Sequence[str]) -> str:
+def target_host(words: Sequence[str]) -> str:
     """The host: the word before the command, which begins with settings or is prted."""
     at = next(i for i, word in enumerate(words) if ";" in word or "prted" in word)
     return words[at - 1]
@@ -150,25 +150,25 @@ def main(words: Sequence[str]) -> int:
     """Start the daemon of a host, and relay between it and mpirun until one of them ends."""
     import subprocess
 
-    relay = Relay(mpirun_of(words))
+    relay = SshRelay(mpirun_of(words))
     agent = shlex.split(os.environ.get(AGENT, "ssh"))
-    child = subprocess.Popen([*agent, *through(relay.port, words)])
+    child = subprocess.Popen([*agent, *relay_command(relay.port, words)])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     try:
-        return _stand(relay, host_of(words), child)
+        return _start_relay(relay, target_host(words), child)
     finally:
         relay.close()
         child.terminate()
 
 
-def _stand(relay: Relay, host: str, child: subprocess.Popen[bytes]) -> int:
+def _start_relay(relay: SshRelay, host: str, child: subprocess.Popen[bytes]) -> int:
     """Relay until mpirun has ended, or the host, unless the job survives it."""
     is_there, left = True, None
     while is_there:
         code = child.poll()
         if code is not None and not relay.has_come:
             return code if code >= 0 else 1
-        is_there, left = relay.turn()
+        is_there, left = relay.forward_pending()
         if left is not None:
             supervisor = call(os.environ.get(SUPERVISOR, "::"), f"gone {host}")
             if supervisor is None or supervisor.recv(len(HOLD)) != HOLD:

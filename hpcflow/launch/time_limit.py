@@ -14,15 +14,15 @@ from hpcflow.settings import Settings
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-def left_s(settings: Settings) -> float:
+def seconds_left(settings: Settings) -> float:
     """Seconds until this job is ended; infinite if unknown."""
     if settings.time_limit:
-        return seconds(settings.time_limit) - age_s()
-    ends = slurm_requeue.end_of_job()
+        return seconds(settings.time_limit) - seconds_running()
+    ends = slurm_requeue.job_end_time()
     return math.inf if ends is None else ends - time.time()
 
 
-def age_s() -> float:
+def seconds_running() -> float:
     """Seconds since this process started, including the start of MPI."""
     with open("/proc/self/stat") as file:
         ticks = int(file.read().rpartition(")")[2].split()[19])
@@ -47,7 +47,7 @@ def seconds(text: str) -> float:
     return float(((days * 24 + hours) * 60 + minutes) * 60 + rest)
 
 
-def short(span_s: float) -> str:
+def short_duration(span_s: float) -> str:
     """Seconds as text of at most two units: "0.8s", "12m", "1h 30m", "264d"."""
     if span_s < 10:
         return f"{span_s:.2g}s"
@@ -60,7 +60,7 @@ def short(span_s: float) -> str:
     return " ".join(f"{number}{name}" for number, name in parts if number)
 
 
-def span(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Seconds as text with a unit: 12 us."""
     if abs(seconds) >= 1:
         return f"{seconds:.3g} s"

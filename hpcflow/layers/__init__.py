@@ -50,7 +50,7 @@ from hpcflow.layers.pooling import (
 from hpcflow.layers.recurrent import gru, lstm, rnn
 from hpcflow.layers.regularizers import l1_l2_regularizer, l1_regularizer, l2_regularizer
 from hpcflow.ops.nn.layer_objects import InputSpec, Layer
-from hpcflow.platform.exception_translation import guard_module
+from hpcflow.platform.exception_translation import translate_module
 
 __all__ = [
     "AveragePooling1D",
@@ -103,4 +103,4 @@ __all__ = [
     "separable_conv2d",
 ]
 
-guard_module(globals(), __all__)
+translate_module(globals(), __all__)

@@ -62,8 +62,7 @@ def multi_head_attention(
         mask = None if mask is None else _mask_of_heads(mask)
         rate = dropout_rate if training else 0.0
         heads = scaled_dot_product_attention(a, b, c, mask, causal, rate, seed=seed)
-        joined = transpose(heads, [0, 2, 1, 3])
-        joined = reshape(joined, [*_lead(q), width])
+        joined = reshape(transpose(heads, [0, 2, 1, 3]), [*_lead(q), width])
         return project(joined, output_units or known_size(q, -1, "attention"), "output")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from hpcflow.errors import ShapeError
 from hpcflow.graph.graph import Tensor, convert_to_tensor, user_line
-from hpcflow.graph.static_shape import as_shape, show
+from hpcflow.graph.static_shape import as_shape, shape_text
 from hpcflow.ops.nn import nn_ops
 from hpcflow.ops.nn.layer_objects import Layer
 from hpcflow.ops.shape_inference import named
@@ -109,7 +109,7 @@ def known_size(x: Any, axis: int, what: str) -> int:
     size = None if sizes is None or len(sizes) <= abs(axis + (axis < 0)) else sizes[axis]
     if size is None:
         raise ShapeError(
-            f"{what} needs a known size along axis {axis}, not shape {show(sizes)}",
+            f"{what} needs a known size along axis {axis}, not shape {shape_text(sizes)}",
             op=x.op.name if isinstance(x, Tensor) else None,
             line=user_line(),
             hint="give what is known by x.set_shape([...])",
@@ -124,7 +124,9 @@ def of_rank(x: Tensor, rank: int, what: str) -> Tensor:
     """
     if x.shape is None or len(x.shape) != rank:
         raise ShapeError(
-            f"{what} takes rank {rank}, not shape {show(x.shape)}", op=x.op.name, line=user_line()
+            f"{what} takes rank {rank}, not shape {shape_text(x.shape)}",
+            op=x.op.name,
+            line=user_line(),
         )
     return x
 

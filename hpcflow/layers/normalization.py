@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from hpcflow.errors import ShapeError
-from hpcflow.graph.deprecated_arguments import also_takes
+from hpcflow.graph.deprecated_arguments import accepts_and_ignores
 from hpcflow.graph.dtypes import float32
 from hpcflow.graph.graph import Tensor, convert_to_tensor, user_line
 from hpcflow.graph.static_shape import as_shape
@@ -43,7 +43,7 @@ class BatchNormalization(OfTensor):
 
     what = "batch_normalization"
 
-    @also_takes("fused")
+    @accepts_and_ignores("fused")
     def __init__(
         self,
         axis: int = -1,

@@ -15,11 +15,11 @@ import numpy as np
 from hpcflow.plan.ir.program import Ref
 
 ALIGNED = 64  # bytes: a cache line, which vector units load at once
-NEVER = 2**62  # a position after the end of the step
+AFTER_STEP = 2**62  # a position after the end of the step
 
 
 @dataclasses.dataclass(frozen=True)
-class Life:
+class Lifetime:
     """The lifetime of `nbytes` of memory, in use from position `start` of segment `strand` on.
 
     `ends` maps each segment that uses the memory to the position of its last use. It is None if the
@@ -27,11 +27,11 @@ class Life:
     """
 
     nbytes: int
-    strand: int
+    segment: int
     start: int
     ends: Mapping[int, int] | None
 
-    def then(self, ends: Mapping[int, int] | None) -> Life:
+    def then(self, ends: Mapping[int, int] | None) -> Lifetime:
         """The lifetime extended to `ends`: another value reuses the memory after the last one."""
         if ends is None or self.ends is None:
             return dataclasses.replace(self, ends=None)
@@ -39,36 +39,36 @@ class Life:
 
 
 @dataclasses.dataclass
-class Block:
+class MemoryBlock:
     """A memory block on `device`, used by `values` in turn, at arena offset `start`."""
 
     device: str
-    life: Life
+    life: Lifetime
     values: list[Ref]
     start: int = 0  # byte offset in the arena
 
 
-def lay_out(lives: Sequence[Life], over: np.ndarray) -> tuple[list[int], int]:
+def place_blocks(lives: Sequence[Lifetime], over: np.ndarray) -> tuple[list[int], int]:
     """Return the byte offset of each block, and the size of the arena in bytes.
 
     `over[i, j]` is the position of the last node of segment j that has finished when segment i
     begins (see `hpcflow.lowering.segments_between_waits.over`).
     """
-    apart = _Conflicts(lives, over)
+    apart = _LifetimeConflicts(lives, over)
     starts = [0] * len(lives)
     placed = np.zeros(len(lives), bool)
     sizes = [-(-life.nbytes // ALIGNED) * ALIGNED for life in lives]
     for i in sorted(range(len(lives)), key=lambda i: (-sizes[i], i)):
         others = np.flatnonzero(apart.of(i) & placed).tolist()
         taken = sorted((starts[j], starts[j] + sizes[j]) for j in others)
-        starts[i] = _tightest(taken, sizes[i])
+        starts[i] = _tightest_gap(taken, sizes[i])
         placed[i] = True
     return starts, max((s + n for s, n in zip(starts, sizes, strict=True)), default=0)
 
 
-def _tightest(taken: Sequence[tuple[int, int]], size: int) -> int:
+def _tightest_gap(taken: Sequence[tuple[int, int]], size: int) -> int:
     """The start of the smallest gap of at least `size` between sorted intervals, else their end."""
-    best, least, end = -1, NEVER, 0
+    best, least, end = -1, AFTER_STEP, 0
     for first, last in taken:
         if size <= first - end < least:
             best, least = end, first - end
@@ -76,29 +76,30 @@ def _tightest(taken: Sequence[tuple[int, int]], size: int) -> int:
     return end if best < 0 else best
 
 
-class _Conflicts:
+class _LifetimeConflicts:
     """Which blocks may be live at the same time."""
 
-    def __init__(self, lives: Sequence[Life], over: np.ndarray) -> None:
+    def __init__(self, lives: Sequence[Lifetime], over: np.ndarray) -> None:
         self.over = over
-        self.strand = np.array([life.strand for life in lives], np.int64)
+        self.segment = np.array([life.segment for life in lives], np.int64)
         self.start = np.array([life.start for life in lives], np.int64)
         self.ends = [
-            [(life.strand, NEVER)] if life.ends is None else [*life.ends.items()] for life in lives
+            [(life.segment, AFTER_STEP)] if life.ends is None else [*life.ends.items()]
+            for life in lives
         ]
         pairs = [pair for ends in self.ends for pair in ends]
-        self.where = np.array([strand for strand, _ in pairs], np.int64)
+        self.where = np.array([segment for segment, _ in pairs], np.int64)
         self.last = np.array([last for _, last in pairs], np.int64)
         counts = np.array([len(ends) for ends in self.ends], np.int64)
         self.first = np.concatenate([[0], np.cumsum(counts)[:-1]]) if len(lives) else counts
 
     def of(self, i: int) -> np.ndarray:
         """A boolean mask of the blocks that may be live while block `i` is."""
-        mine = self.over[self.strand[i]].copy()  # per segment, what has finished by then
-        mine[self.strand[i]] = self.start[i] - 1
+        mine = self.over[self.segment[i]].copy()  # per segment, what has finished by then
+        mine[self.segment[i]] = self.start[i] - 1
         before = np.logical_and.reduceat(mine[self.where] >= self.last, self.first)
         after = np.ones(len(before), bool)
-        for strand, last in self.ends[i]:
-            there = self.over[self.strand, strand]
-            after &= np.where(self.strand == strand, self.start - 1, there) >= last
+        for segment, last in self.ends[i]:
+            there = self.over[self.segment, segment]
+            after &= np.where(self.segment == segment, self.start - 1, there) >= last
         return ~(before | after)

@@ -12,8 +12,8 @@ from typing import Any
 
 from hpcflow.graph.static_shape import Spec, is_known, size_of
 from hpcflow.lowering import arena_allocation, update_tiling
-from hpcflow.lowering.arena_allocation import Block, Life
-from hpcflow.lowering.concat_in_place import slots
+from hpcflow.lowering.arena_allocation import Lifetime, MemoryBlock
+from hpcflow.lowering.concat_in_place import concat_slots
 from hpcflow.lowering.instructions import (
     Access,
     Binding,
@@ -23,26 +23,31 @@ from hpcflow.lowering.instructions import (
     Opcode,
     Use,
 )
-from hpcflow.lowering.segments_between_waits import Strand, home, over, users
-from hpcflow.lowering.update_tiling import Group
+from hpcflow.lowering.segments_between_waits import (
+    Segment,
+    finished_before,
+    segment_by_node,
+    value_consumers,
+)
+from hpcflow.lowering.update_tiling import TileGroup
 from hpcflow.ops.replicas.replica_ops import parcel_layout
-from hpcflow.plan.ir.control_flow_nodes import within
-from hpcflow.plan.ir.program import Node, Part, Ref, shape_is_told
+from hpcflow.plan.ir.control_flow_nodes import nested_nodes
+from hpcflow.plan.ir.program import Node, Partition, Ref, has_runtime_shape
 
 FIXED = frozenset({BindingKind.BUFFER, BindingKind.RECEIVE_BUFFER, BindingKind.VIEW})
 
 
 @dataclasses.dataclass
-class Storage:
+class BufferAssignment:
     """The result of `assign`: where each value is, and the bindings of its names."""
 
-    part: Part
+    part: Partition
     number: dict[str, int]
-    expr: dict[Ref, Use] = dataclasses.field(default_factory=dict)
+    expressions: dict[Ref, Use] = dataclasses.field(default_factory=dict)
     binds: dict[str, Binding] = dataclasses.field(default_factory=dict)
-    blocks: list[Block] = dataclasses.field(default_factory=list)
+    blocks: list[MemoryBlock] = dataclasses.field(default_factory=list)
     arenas: dict[str, int] = dataclasses.field(default_factory=dict)  # device -> bytes
-    fresh: set[Ref] = dataclasses.field(default_factory=set)  # allocated in every step
+    caller_owned: set[Ref] = dataclasses.field(default_factory=set)  # allocated in every step
     shared: set[str] = dataclasses.field(default_factory=set)  # names used by several segments
     assigned: dict[str, list[str]] = dataclasses.field(
         default_factory=dict
@@ -54,10 +59,12 @@ class Storage:
 
     # initial values whose memory becomes that of a variable -> the Assign that adopts them
     owned: dict[Ref, str] = dataclasses.field(default_factory=dict)
-    boxes: list[str] = dataclasses.field(default_factory=list)  # names of the outputs of waits
+    box_names: list[str] = dataclasses.field(default_factory=list)  # names of the outputs of waits
     parcels: dict[str, int] = dataclasses.field(default_factory=dict)  # Parcel -> its block
-    joins: dict[str, int] = dataclasses.field(default_factory=dict)  # Concat, Pack -> its block
-    places: dict[str, list[tuple[Spec, int]]] = dataclasses.field(default_factory=dict)
+    joined_nodes: dict[str, int] = dataclasses.field(
+        default_factory=dict
+    )  # Concat, Pack -> its block
+    slot_of_input: dict[str, list[tuple[Spec, int]]] = dataclasses.field(default_factory=dict)
 
     def variable(self, ref: Ref) -> str:
         """The name bound to the variable, or other state, of a handle."""
@@ -72,7 +79,7 @@ class Storage:
 
     def fixed(self, ref: Ref) -> bool:
         """True if the value has a fixed address in the step instance, in a buffer of its own."""
-        binding = self.binds.get(self.expr[ref].name)
+        binding = self.binds.get(self.expressions[ref].name)
         return binding is not None and binding.kind in FIXED
 
     def static(self, node: Node) -> bool:
@@ -83,8 +90,8 @@ class Storage:
         """The block of a Parcel, unshared: its inputs are written there before its turn."""
         if node.name not in self.parcels:
             self.parcels[node.name] = len(self.blocks)
-            life = Life(node.specs[0].nbytes, 0, -1, None)
-            self.blocks.append(Block(node.device, life, [Ref(node.name)]))
+            life = Lifetime(node.specs[0].nbytes, 0, -1, None)
+            self.blocks.append(MemoryBlock(node.device, life, [Ref(node.name)]))
         return self.parcels[node.name]
 
     def slot(self, node: Node, index: int) -> str:
@@ -94,41 +101,41 @@ class Storage:
         self.binds[name] = in_block(node, block, spec, start)
         return name
 
-    def joined(self, node: Node, index: int) -> str:
+    def concat_slot(self, node: Node, index: int) -> str:
         """The name of the slot of input `index` in a Concat or Pack."""
         name, (spec, start) = f"j{self.number[node.name]}_{index}", self._places(node)[index]
-        block = self.joins[node.name]
+        block = self.joined_nodes[node.name]
         self.binds[name] = in_block(node, block, spec, start)
         return name
 
     def _places(self, node: Node) -> list[tuple[Spec, int]]:
         """The spec and the byte offset of each input of a Parcel, Concat or Pack."""
-        if node.name not in self.places:
+        if node.name not in self.slot_of_input:
             specs = [self.part.spec(ref) for ref in node.inputs]
             if node.row.message == "pack":
                 starts = parcel_layout(specs)[0]
             else:
                 starts = list(accumulate((spec.nbytes for spec in specs[:-1]), initial=0))
-            self.places[node.name] = list(zip(specs, starts, strict=True))
-        return self.places[node.name]
+            self.slot_of_input[node.name] = list(zip(specs, starts, strict=True))
+        return self.slot_of_input[node.name]
 
     def bucket_input(self, node: str, index: int) -> str:
         """The name of the slot of input `index` of a collective in its bucket."""
         return f"w{self.number[node]}_{index}"
 
 
-def assign(
-    part: Part,
-    strands: list[Strand],
+def assign_buffers(
+    part: Partition,
+    segments: list[Segment],
     info: Callable[[Node], Any],
-    groups: Mapping[str, Group] | None = None,
-) -> Storage:
+    groups: Mapping[str, TileGroup] | None = None,
+) -> BufferAssignment:
     """Assign memory to every value of `part`.
 
     `groups` maps a node to its group, if it has one. The scratch values of a group have the size of
     one tile.
     """
-    return _Assigner(part, strands, info, groups or {}).run()
+    return _BufferAssigner(part, segments, info, groups or {}).run()
 
 
 def in_block(node: Node, block: int, spec: Spec, start: int = 0) -> Binding:
@@ -143,34 +150,34 @@ def has_kernel(node: Node) -> bool:
     return made and not node.row.waits and not node.is_state
 
 
-class _Assigner:
+class _BufferAssigner:
     def __init__(
         self,
-        part: Part,
-        strands: list[Strand],
+        part: Partition,
+        segments: list[Segment],
         info: Callable[[Node], Any],
-        groups: Mapping[str, Group],
+        groups: Mapping[str, TileGroup],
     ) -> None:
-        self.part, self.strands, self.info, self.groups = part, strands, info, groups
+        self.part, self.segments, self.info, self.groups = part, segments, info, groups
         self.scratch = {ref for group in groups.values() for ref in group.scratch}
         loops = [group for group in groups.values() if group.loop is not None]
-        self.nowhere = {ref for group in loops for ref in group.scratch}
-        self.home = home(strands)
-        self.users = users(part)
+        self.no_segments = {ref for group in loops for ref in group.scratch}
+        self.segment_by_node = segment_by_node(segments)
+        self.users = value_consumers(part)
         self.fetched = set(part.fetches)
         self.written_inside = {
-            node.name: {n.inputs[i].node for n in within({"": node}) for i in n.row.writes}
+            node.name: {n.inputs[i].node for n in nested_nodes({"": node}) for i in n.row.writes}
             for node in part.nodes.values()
             if node.row.control_flow
         }
-        self.store = Storage(part, {name: i for i, name in enumerate(part.nodes)})
+        self.store = BufferAssignment(part, {name: i for i, name in enumerate(part.nodes)})
         self.root: dict[Ref, Ref] = {}  # value -> the value whose memory it lies in
         self.block_of: dict[Ref, int] = {}
 
-    def run(self) -> Storage:
+    def run(self) -> BufferAssignment:
         for node in self.part.nodes.values():
             self.find_initial(node)
-        self.slots = slots(self.part, self.is_whole, self.fits_slot)
+        self.slots = concat_slots(self.part, self.is_whole, self.fits_slot)
         for node in self.part.nodes.values():
             self.find_roots(node)
         self.ends = self.find_ends()
@@ -181,10 +188,10 @@ class _Assigner:
 
     def lay_out(self) -> None:
         """Assign each block its offset in the arena of its device."""
-        before = over(self.part, self.strands)
+        before = finished_before(self.part, self.segments)
         for device in sorted({block.device for block in self.store.blocks}):
             blocks = [block for block in self.store.blocks if block.device == device]
-            starts, self.store.arenas[device] = arena_allocation.lay_out(
+            starts, self.store.arenas[device] = arena_allocation.place_blocks(
                 [b.life for b in blocks], before
             )
             for block, start in zip(blocks, starts, strict=True):
@@ -207,11 +214,14 @@ class _Assigner:
         if node.row.variable != "assign" or not node.attrs.get("initial"):
             return
         ref: Ref | None = node.inputs[1]
-        while ref is not None and self.takes_last(node, ref) and ref not in self.fetched:
+        while ref is not None and self.only_copies_remain(node, ref) and ref not in self.fetched:
             maker = self.part.nodes[ref.node]
             if not has_kernel(maker) or not self.store.static(maker) or ref.index:
                 return
-            if (maker.device, self.home[maker.name]) != (node.device, self.home[node.name]):
+            if (maker.device, self.segment_by_node[maker.name]) != (
+                node.device,
+                self.segment_by_node[node.name],
+            ):
                 return
             info = self.info(maker)
             if info.form not in ("ufunc", "out"):
@@ -222,14 +232,14 @@ class _Assigner:
             sources = [r for r in sources if self.part.spec(r)[:2] == spec[:2]]
             ref = sources[0] if sources and maker.inputs.count(sources[0]) == 1 else None
 
-    def takes_last(self, node: Node, ref: Ref) -> bool:
+    def only_copies_remain(self, node: Node, ref: Ref) -> bool:
         """Whether all other users of a value only copy it as an initial value."""
         *others, last = self.users[ref]
         copies = (self.part.nodes[name] for name in others)
         return last == node.name and all(
             n.row.variable == "assign"
             and n.attrs.get("initial")
-            and self.home[n.name] == self.home[last]
+            and self.segment_by_node[n.name] == self.segment_by_node[last]
             for n in copies
         )
 
@@ -241,15 +251,18 @@ class _Assigner:
         found: dict[Ref, dict[int, int] | None] = {}
         for ref, root in self.root.items():
             names = self.users.get(ref, [])
-            held = any(self.holds(self.part.nodes[n]) for n in names)
-            inside = all(n in self.home for n in (*names, ref.node))
+            held = any(self.uses_after_start(self.part.nodes[n]) for n in names)
+            inside = all(n in self.segment_by_node for n in (*names, ref.node))
             if held or not inside or self.part.nodes[root.node].row.waits or ref in self.fetched:
                 found[root] = None
             if (ends := found.setdefault(root, {})) is None:
                 continue
             for name in (*names, ref.node):
-                strand, place = self.home[name], self.store.number[self.until(name, root)]
-                ends[strand] = max(place, ends.get(strand, 0))
+                segment, place = (
+                    self.segment_by_node[name],
+                    self.store.number[self.until(name, root)],
+                )
+                ends[segment] = max(place, ends.get(segment, 0))
         return found
 
     def until(self, name: str, root: Ref) -> str:
@@ -258,7 +271,7 @@ class _Assigner:
         return name if group is None or root in self.scratch else group.last
 
     @staticmethod
-    def holds(node: Node) -> bool:
+    def uses_after_start(node: Node) -> bool:
         """True if the node uses its inputs after it has started: a send or a wait."""
         return node.row.message == "send" or (node.row.waits and not node.row.collective)
 
@@ -270,8 +283,8 @@ class _Assigner:
             self.bind(Ref(node.name), f"c_{n}", Binding(BindingKind.CONSTANT, node.name))
         elif node.row.source == "feed":
             index = self.part.feeds.index(node.name)
-            far = any(self.home[u] != 0 for u in self.users.get(Ref(node.name), []))
-            store.expr[Ref(node.name)] = Use(f"g{index}" if far else f"f{index}")
+            far = any(self.segment_by_node[u] != 0 for u in self.users.get(Ref(node.name), []))
+            store.expressions[Ref(node.name)] = Use(f"g{index}" if far else f"f{index}")
             if far:
                 store.shared.add(f"g{index}")
         elif node.row.message == "pack":
@@ -288,8 +301,10 @@ class _Assigner:
                 self.bind(Ref(node.name, i), f"o{n}_{i}", what, access)
         elif node.row.variable == "read" or node.row.message == "copy":
             self.name(node, Ref(node.name))
-            if node.row.message == "copy" or self.fetched_from(node):
-                self.store.fresh.add(Ref(node.name))  # a fetched variable is copied at the read
+            if node.row.message == "copy" or self.is_fetched_view(node):
+                self.store.caller_owned.add(
+                    Ref(node.name)
+                )  # a fetched variable is copied at the read
             else:
                 self.pin(node)
         elif node.row.waits:
@@ -297,7 +312,7 @@ class _Assigner:
         elif node.row.control_flow:
             for ref in (Ref(node.name, i) for i in range(len(node.specs))):
                 self.name(node, ref)
-                self.store.fresh.add(ref)
+                self.store.caller_owned.add(ref)
         elif has_kernel(node):
             self.place_computed(node)
 
@@ -306,18 +321,21 @@ class _Assigner:
         for i in range(len(node.specs)):
             box = Binding(BindingKind.BOX, node.name, i)
             self.bind(Ref(node.name, i), f"i{n}_{i}", box, Access.BOXED)
-            self.store.boxes.append(f"i{n}_{i}")
+            self.store.box_names.append(f"i{n}_{i}")
 
     def bind(self, ref: Ref, name: str, what: Binding, access: Access = Access.VALUE) -> None:
-        self.store.expr[ref] = Use(name, access)
+        self.store.expressions[ref] = Use(name, access)
         self.store.binds[name] = what
 
     def name(self, node: Node, ref: Ref) -> None:
         """Bind a value to a Python name that the code of the segment assigns."""
         text = f"x{self.store.number[node.name]}" + (f"_{ref.index}" if ref.index else "")
-        self.store.expr[ref] = Use(text)
+        self.store.expressions[ref] = Use(text)
         self.store.assigned.setdefault(node.name, []).append(text)
-        if any(self.home[u] != self.home[node.name] for u in self.users.get(ref, [])):
+        if any(
+            self.segment_by_node[u] != self.segment_by_node[node.name]
+            for u in self.users.get(ref, [])
+        ):
             self.store.shared.add(text)
 
     def place_computed(self, node: Node) -> None:
@@ -327,27 +345,27 @@ class _Assigner:
             return
         for i in range(len(node.specs)):
             ref = Ref(node.name, i)
-            if ref in self.nowhere:
+            if ref in self.no_segments:
                 continue
             bucket = self.bucket_for(ref)
             static = self.store.static(node) and node.specs[i].sized
             if info.form not in ("ufunc", "out") or not static:
                 self.name(node, ref)
-                self.store.fresh.add(ref)
+                self.store.caller_owned.add(ref)
             elif ref in self.store.owned:
                 self.place_owned(node, ref, info)
             elif ref in self.fetched:
                 self.name(node, ref)
-                self.store.fresh.add(ref)
+                self.store.caller_owned.add(ref)
             elif bucket:
                 what = Binding(BindingKind.BUCKET_INPUT, *bucket)
                 self.bind(ref, self.store.bucket_input(*bucket), what)
             elif parcel := self.parcel_for(ref):
-                self.store.expr[ref] = Use(self.store.slot(*parcel))
+                self.store.expressions[ref] = Use(self.store.slot(*parcel))
             elif slot := self.slots.get(ref):
                 joining = self.part.nodes[slot.node]
-                self.open_join(joining)
-                self.store.expr[ref] = Use(self.store.joined(joining, slot.place))
+                self.allocate_concat(joining)
+                self.store.expressions[ref] = Use(self.store.concat_slot(joining, slot.place))
             else:
                 self.place_in_block(node, ref, info)
         if info.form == "out" and self.store.static(node) and node.name not in self.groups:
@@ -356,11 +374,11 @@ class _Assigner:
     def place_scratch(self, node: Node, specs: Sequence[Spec]) -> None:
         """Allocate the workspace of a kernel, which is live only while the kernel runs."""
         place = self.store.number[node.name]
-        strand, buffers = self.home[node.name], []
+        segment, buffers = self.segment_by_node[node.name], []
         for spec in specs:
             buffers.append(BufferView(node.device, len(self.store.blocks), *spec[:2], 0))
-            life = Life(spec.nbytes, strand, place, {strand: place})
-            self.store.blocks.append(Block(node.device, life, []))
+            life = Lifetime(spec.nbytes, segment, place, {segment: place})
+            self.store.blocks.append(MemoryBlock(node.device, life, []))
         if buffers:
             room = Binding(BindingKind.WORKSPACE, node.name, buffers=tuple(buffers))
             self.store.binds[f"h{place}"] = room
@@ -371,13 +389,13 @@ class _Assigner:
         owned = next((r for r in sources if r in self.store.owned), None)
         if owned is None:
             self.name(node, ref)
-            self.store.fresh.add(ref)
+            self.store.caller_owned.add(ref)
         else:
-            self.store.expr[ref] = self.store.expr[owned]
+            self.store.expressions[ref] = self.store.expressions[owned]
 
     def place_view(self, node: Node) -> None:
-        ref, source = Ref(node.name), self.store.expr[node.inputs[0]]
-        told = shape_is_told(node, self.part.spec)
+        ref, source = Ref(node.name), self.store.expressions[node.inputs[0]]
+        told = has_runtime_shape(node, self.part.spec)
         bound = source.access == Access.VALUE and source.name in self.store.binds
         if bound and is_known(node.specs[0].shape) and not told:
             n = self.store.number[node.name]
@@ -420,34 +438,44 @@ class _Assigner:
             return False
         if not self.store.static(maker) or not maker.specs[ref.index].sized:
             return False
-        if (maker.device, self.home[maker.name]) != (node.device, self.home[node.name]):
+        if (maker.device, self.segment_by_node[maker.name]) != (
+            node.device,
+            self.segment_by_node[node.name],
+        ):
             return False
         elsewhere = ref in self.fetched or ref in self.store.owned or ref in self.scratch
         return not (elsewhere or self.bucket_for(ref) or self.parcel_for(ref))
 
-    def open_join(self, node: Node) -> None:
+    def allocate_concat(self, node: Node) -> None:
         """Allocate the block of a Concat or Pack, live from the first value computed in it."""
-        if node.name not in self.store.joins:
+        if node.name not in self.store.joined_nodes:
             ref, makers = Ref(node.name), [r.node for r in node.inputs if r in self.slots]
-            start = min(self.begins(self.part.nodes[name], False) for name in makers)
-            life = Life(node.specs[0].nbytes, self.home[node.name], start, self.ends[ref])
-            self.block_of[ref] = self.store.joins[node.name] = len(self.store.blocks)
-            self.store.blocks.append(Block(node.device, life, [ref]))
+            start = min(self.first_write(self.part.nodes[name], False) for name in makers)
+            life = Lifetime(
+                node.specs[0].nbytes, self.segment_by_node[node.name], start, self.ends[ref]
+            )
+            self.block_of[ref] = self.store.joined_nodes[node.name] = len(self.store.blocks)
+            self.store.blocks.append(MemoryBlock(node.device, life, [ref]))
 
     def place_in_block(self, node: Node, ref: Ref, info: Any) -> None:
-        if node.name in self.store.joins:
-            whole, joined = node.specs[0], self.store.joins[node.name]
+        if node.name in self.store.joined_nodes:
+            whole, joined = node.specs[0], self.store.joined_nodes[node.name]
             what = in_block(node, joined, whole)
             self.bind(ref, f"b{self.store.number[node.name]}", what)
             return
         spec, tile = node.specs[ref.index], ref in self.scratch
         if tile:
             spec = Spec(spec.dtype, (update_tiling.TILE,))
-        block = self.inherited(node, ref, info)
-        life = Life(spec.nbytes, self.home[node.name], self.begins(node, tile), self.ends[ref])
+        block = self.reusable_block(node, ref, info)
+        life = Lifetime(
+            spec.nbytes,
+            self.segment_by_node[node.name],
+            self.first_write(node, tile),
+            self.ends[ref],
+        )
         if block is None:
             block = len(self.store.blocks)
-            self.store.blocks.append(Block(node.device, life, [ref]))
+            self.store.blocks.append(MemoryBlock(node.device, life, [ref]))
         else:
             self.store.blocks[block].values.append(ref)
             self.store.blocks[block].life = self.store.blocks[block].life.then(life.ends)
@@ -455,7 +483,7 @@ class _Assigner:
         name = f"b{self.store.number[node.name]}" + (f"_{ref.index}" if ref.index else "")
         self.bind(ref, name, in_block(node, block, spec))
 
-    def begins(self, node: Node, tile: bool) -> int:
+    def first_write(self, node: Node, tile: bool) -> int:
         """The first position at which an output of `node` is written.
 
         A group writes the outputs of all its nodes from its first node on.
@@ -463,11 +491,11 @@ class _Assigner:
         group = self.groups.get(node.name)
         return self.store.number[node.name if group is None or tile else group.nodes[0]]
 
-    def inherited(self, node: Node, ref: Ref, info: Any) -> int | None:
+    def reusable_block(self, node: Node, ref: Ref, info: Any) -> int | None:
         """The block of an input that ends its life at `node` and can be overwritten in place."""
         if ref.index or size_of(node.specs[ref.index].shape) == 1:
             return None  # NumPy in place on a single element is three times slower
-        here = {self.home[node.name]: self.store.number[node.name]}
+        here = {self.segment_by_node[node.name]: self.store.number[node.name]}
         for i in info.inplace[: len(node.inputs)]:
             source = node.inputs[i]
             root, spec = self.root[source], self.part.spec(source)
@@ -485,20 +513,22 @@ class _Assigner:
     def pin(self, node: Node) -> None:
         """Pin the version that a read returns, unless no update can precede its last use."""
         ref = Ref(node.name)
-        text, var = self.store.expr[ref].name, self.store.variable(node.inputs[0])
+        text, var = self.store.expressions[ref].name, self.store.variable(node.inputs[0])
         number = self.store.number
         uses = [u for r in self.views(ref) for u in self.users.get(r, [])]
         mine = self.users.get(ref, [])  # a Send of the read pins the version itself
         held = [self.part.nodes[u] for u in uses]
-        held = [u for u in held if self.holds(u)]
+        held = [u for u in held if self.uses_after_start(u)]
         held = [u for u in held if u.row.message != "send" or u.name not in mine]
-        if held or any(self.home[u] != self.home[node.name] for u in uses):
+        if held or any(self.segment_by_node[u] != self.segment_by_node[node.name] for u in uses):
             self.store.pinned[node.name] = "step"
             self.store.shared.add(text)
         elif uses:
             last = max(uses, key=number.__getitem__)
             writes = self.later_writes(node)
-            overwritten = number[last] in writes and self.mixes(self.part.nodes[last], ref)
+            overwritten = number[last] in writes and self.may_mix_versions(
+                self.part.nodes[last], ref
+            )
             if overwritten or any(w < number[last] for w in writes):
                 self.store.pinned[node.name] = "use"
                 self.store.shared.add(text)  # a step that fails before the last use unpins it
@@ -509,7 +539,7 @@ class _Assigner:
                 ]
                 self.store.after.setdefault(last, []).extend(ends)
 
-    def mixes(self, update: Node, ref: Ref) -> bool:
+    def may_mix_versions(self, update: Node, ref: Ref) -> bool:
         """Whether an update may read elements of the read value `ref` after changing them."""
         if update.row.control_flow or update.row.by_rows:
             return True
@@ -519,7 +549,7 @@ class _Assigner:
         """The values that lie in the memory of `ref`, including `ref`."""
         return [r for r, root in self.root.items() if root == ref]
 
-    def fetched_from(self, node: Node) -> bool:
+    def is_fetched_view(self, node: Node) -> bool:
         """True if a read is fetched, or a view of it that a later update would change."""
         ref = Ref(node.name)
         if ref in self.fetched:

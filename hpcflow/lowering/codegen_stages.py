@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 
-from hpcflow.lowering.buffer_assignment import Storage, assign
-from hpcflow.lowering.fusion.update_fusion import Writer
+from hpcflow.lowering.buffer_assignment import BufferAssignment, assign_buffers
+from hpcflow.lowering.fusion.update_fusion import UpdateLoopFactory
 from hpcflow.lowering.kernel_metadata import KernelInfo
-from hpcflow.lowering.segments_between_waits import Strand, cut
-from hpcflow.lowering.update_tiling import Group, arranged
-from hpcflow.plan.ir.program import Node, Part
+from hpcflow.lowering.segments_between_waits import Segment, split_segments
+from hpcflow.lowering.update_tiling import TileGroup, tile_updates
+from hpcflow.plan.ir.program import Node, Partition
 from hpcflow.plan.pass_row import Form, Pass, Watch
 
 
@@ -22,7 +22,7 @@ class Generation:
     seconds: Callable[[Node], float]
     check_numerics: bool
     kept: frozenset[str]
-    writes: Writer | None
+    writes: UpdateLoopFactory | None
     watch: Watch | None = None
     what: str = ""
     verify: bool = False
@@ -32,22 +32,22 @@ class Generation:
 class Segmented:
     """A partition in segments; `groups` maps a node to the loop that computes it with others."""
 
-    part: Part
-    strands: list[Strand]
-    groups: Mapping[str, Group] = dataclasses.field(default_factory=dict)
-    store: Storage | None = None
+    part: Partition
+    strands: list[Segment]
+    groups: Mapping[str, TileGroup] = dataclasses.field(default_factory=dict)
+    store: BufferAssignment | None = None
 
 
-def _segments(part: Part, of: Generation) -> Segmented:
-    return Segmented(part, cut(part))
+def _segments(part: Partition, of: Generation) -> Segmented:
+    return Segmented(part, split_segments(part))
 
 
 def _tiled(segmented: Segmented, of: Generation) -> Segmented:
-    return Segmented(*arranged(segmented.part, segmented.strands, of.info, of.writes))
+    return Segmented(*tile_updates(segmented.part, segmented.strands, of.info, of.writes))
 
 
 def _buffers(segmented: Segmented, of: Generation) -> Segmented:
-    store = assign(segmented.part, segmented.strands, of.info, segmented.groups)
+    store = assign_buffers(segmented.part, segmented.strands, of.info, segmented.groups)
     return dataclasses.replace(segmented, store=store)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from hpcflow.lowering import update_tiling
-from hpcflow.lowering.fusion.update_fusion import Described
+from hpcflow.lowering.fusion.update_fusion import UpdateDescription
 from hpcflow.lowering.instructions import Access, Binding, BindingKind, Opcode, Use
-from hpcflow.lowering.update_tiling import Group, is_loose
+from hpcflow.lowering.update_tiling import TileGroup, may_be_strided
 from hpcflow.plan.ir.program import Node, Ref
 
 
@@ -18,11 +18,13 @@ class UpdateLoop:
     ended: no update is left half done.
     """
 
-    def __init__(self, writer: Any, group: Group, loop: Described, yields: bool) -> None:
+    def __init__(
+        self, writer: Any, group: TileGroup, loop: UpdateDescription, yields: bool
+    ) -> None:
         self.writer, self.group, self.loop, self.yields = writer, group, loop, yields
         self.store, self.last = writer.store, group.last
         self.nodes: list[Node] = [writer.part.nodes[name] for name in group.nodes]
-        self.large = group.size >= update_tiling.LARGE
+        self.large = group.size >= update_tiling.MIN_TILED_ELEMENTS
         self.begun: dict[str, int] = {}  # variable -> how many updates its `end` counts
 
     def write(self) -> None:
@@ -30,7 +32,7 @@ class UpdateLoop:
         add, last, size = self.writer.add, self.last, self.group.size
         arrays = [Use(array) for handle in self.loop.handles for array in self.target(handle)]
         arrays += [self.operand(ref) for ref in self.loop.operands]
-        arrays += [self.store.expr[ref] for ref in self.loop.results]
+        arrays += [self.store.expressions[ref] for ref in self.loop.results]
         name, given = f"k{self.store.number[last]}", tuple(arrays)
         assert self.loop.text is not None
         self.writer.binds[name] = Binding(BindingKind.LOOP, last, 0, self.loop.text)
@@ -87,8 +89,8 @@ class UpdateLoop:
 
     def operand(self, ref: Ref) -> Use:
         """An array of a value's elements in C order."""
-        value: Use = self.store.expr[ref]
-        if not is_loose(self.writer.part, ref, self.writer.info):
+        value: Use = self.store.expressions[ref]
+        if not may_be_strided(self.writer.part, ref, self.writer.info):
             return value
         plain = f"plain_{self.nodes[-1].kind}"
         self.writer.binds[plain] = Binding(BindingKind.CONTIGUOUS, self.last)

@@ -1,7 +1,7 @@
 """Instructions: the last form of a partition, of which Python code is printed.
 
 A segment of a partition is a list of instructions. They name values as the printed code does, and
-`Code.binds` says what each name stands for. Four modules read instructions:
+`GeneratedCode.binds` says what each name stands for. Four modules read instructions:
 `lowering/python_printer.py` prints the code that a step runs, `runtime/profile/timed_code.py` the
 same code with clocks, `runtime/device/cuda_graph_regions.py` groups the instructions that a CUDA
 graph replays, and `lowering/instruction_listing.py` lists them for people.

@@ -6,11 +6,11 @@ import dataclasses
 import functools
 
 from hpcflow.graph.static_shape import Spec
-from hpcflow.lowering.arena_allocation import Block
+from hpcflow.lowering.arena_allocation import MemoryBlock
 from hpcflow.lowering.instructions import Binding, CodeFunction
-from hpcflow.lowering.python_printer import Printed, PythonPrinter
-from hpcflow.lowering.segments_between_waits import Strand
-from hpcflow.plan.ir.program import Part
+from hpcflow.lowering.python_printer import PrintedCode, PythonPrinter
+from hpcflow.lowering.segments_between_waits import Segment
+from hpcflow.plan.ir.program import Partition
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,22 +36,22 @@ class SendInfo:
 
 
 @dataclasses.dataclass(frozen=True)
-class Code:
+class GeneratedCode:
     """The instructions of a partition, and what their names are bound to."""
 
     functions: tuple[CodeFunction, ...]  # one for each segment, then `release`
     shared: tuple[str, ...]  # names that several functions use
     binds: dict[str, Binding]
-    blocks: list[Block]
+    blocks: list[MemoryBlock]
     arenas: dict[str, int]  # device -> bytes of one step instance
-    strands: list[Strand]
-    sends: list[SendInfo]
-    simple: bool  # one segment and no messages: segment 0 returns the results itself
+    segments: list[Segment]
+    sends_info: list[SendInfo]
+    is_single_segment: bool  # one segment and no messages: segment 0 returns the results itself
     versions: frozenset[str] = frozenset()  # variables of which a step may hold a version
     tiled: frozenset[int] = frozenset()  # segments that yield between the tiles of large updates
 
     @functools.cached_property
-    def printed(self) -> Printed:
+    def printed(self) -> PrintedCode:
         """The Python code that a step runs."""
         return PythonPrinter().print(self.binds, self.shared, self.functions)
 
@@ -72,12 +72,12 @@ class Code:
 
 
 @dataclasses.dataclass(frozen=True)
-class Generated:
+class LoweredPartition:
     """A partition as it runs, its code, and the code of its loops and branches.
 
     `inner` maps the name of a control-flow node, then the name of a body, to the code of the body.
     """
 
-    part: Part
-    code: Code
-    inner: dict[str, dict[str, Generated]]
+    part: Partition
+    code: GeneratedCode
+    frames: dict[str, dict[str, LoweredPartition]]

@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Callable
 
 from hpcflow.graph.static_shape import Spec
-from hpcflow.lowering.fusion.update_fusion import Writer
+from hpcflow.lowering.fusion.update_fusion import UpdateLoopFactory
 from hpcflow.lowering.kernel_metadata import KernelInfo
-from hpcflow.plan.ir.program import Node, Part
+from hpcflow.plan.ir.program import Node, Partition
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,9 +26,9 @@ class LoweringTarget:
     generates: bool
     kinds: tuple[str, ...]
     threads: int
-    is_fast: Callable[[Part], Callable[[Node, list[Spec]], bool]]
-    infos: Callable[[Part], Callable[[Node], KernelInfo]]
+    is_fast: Callable[[Partition], Callable[[Node, list[Spec]], bool]]
+    infos: Callable[[Partition], Callable[[Node], KernelInfo]]
 
-    def writer(self) -> Writer | None:
+    def writer(self) -> UpdateLoopFactory | None:
         """The writer of update loops; None if no loops are generated."""
-        return Writer(self.exact, self.kinds) if self.generates else None
+        return UpdateLoopFactory(self.exact, self.kinds) if self.generates else None

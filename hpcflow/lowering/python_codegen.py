@@ -1,6 +1,7 @@
 """Code generator: compiles a task's partition to instructions, one function per segment.
 
-The instructions name what they need (kernels, buffers, variables, channels), and `Code.binds` says
+The instructions name what they need (kernels, buffers, variables, channels), and
+`GeneratedCode.binds` says
 what each name stands for. The runtime binds the names once per step instance, so a step does no
 lookups.
 """
@@ -12,9 +13,9 @@ from collections.abc import Callable, Iterator, Mapping
 
 from hpcflow.graph.dtypes import OPAQUE, is_floating
 from hpcflow.graph.static_shape import is_known
-from hpcflow.lowering.buffer_assignment import Storage
+from hpcflow.lowering.buffer_assignment import BufferAssignment
 from hpcflow.lowering.codegen_stages import STAGES, Generation, Segmented
-from hpcflow.lowering.fusion.update_fusion import Writer
+from hpcflow.lowering.fusion.update_fusion import UpdateLoopFactory
 from hpcflow.lowering.generated_update_loop import UpdateLoop
 from hpcflow.lowering.instructions import (
     HOOKS,
@@ -27,11 +28,11 @@ from hpcflow.lowering.instructions import (
     Opcode,
     Use,
 )
-from hpcflow.lowering.kernel_metadata import Code, KernelInfo, SendInfo
-from hpcflow.lowering.segments_between_waits import Strand
+from hpcflow.lowering.kernel_metadata import GeneratedCode, KernelInfo, SendInfo
+from hpcflow.lowering.segments_between_waits import Segment
 from hpcflow.lowering.tiled_update_loop import TileLoop
-from hpcflow.lowering.update_tiling import Group
-from hpcflow.plan.ir.program import Node, Part, Ref
+from hpcflow.lowering.update_tiling import TileGroup
+from hpcflow.plan.ir.program import Node, Partition, Ref
 from hpcflow.plan.pass_row import Form, Pass, Watch, through
 
 POLL_EVERY_S = 200e-6  # predicted time between polls; MPI makes progress only when polled
@@ -40,16 +41,16 @@ LONG_S = 2e-3  # kernels predicted to take longer lend the progress lock to the 
 KEYWORD_OUT = {"Maximum", "Minimum"}  # NumPy deprecates their positional `out`, at 2 us a call
 
 
-def generate(
-    part: Part,
+def generate_code(
+    part: Partition,
     info: Callable[[Node], KernelInfo],
     seconds: Callable[[Node], float] = lambda node: 0.0,
     check_numerics: bool = False,
     kept: frozenset[str] = frozenset(),
-    writes: Writer | None = None,
+    writes: UpdateLoopFactory | None = None,
     watch: Watch | None = None,
     what: str = "",
-) -> Code:
+) -> GeneratedCode:
     """Generate the code of `part`.
 
     `info` gives the metadata of a node's kernel, `seconds` predicts its time. Feeds in `kept` are
@@ -57,19 +58,19 @@ def generate(
     generated. `watch` is called after each pass over `what`.
     """
     of = Generation(info, seconds, check_numerics, kept, writes, watch, what)
-    code: Code = through(CODE_PASSES, part, of)
+    code: GeneratedCode = through(CODE_PASSES, part, of)
     return code
 
 
-class _Writer:
+class _CodeGenerator:
     def __init__(self, segmented: Segmented, of: Generation) -> None:
         self.info, self.seconds, self.kept = of.info, of.seconds, of.kept
-        self.part, self.strands = segmented.part, segmented.strands
+        self.part, self.segments = segmented.part, segmented.strands
         # a replica with an empty shard computes the mean of no elements, which is NaN
         part = self.part
         empty = any(0 in (part.nodes[feed].specs[0].shape or ()) for feed in part.feeds)
         self.check = of.check_numerics and not empty
-        self.groups: Mapping[str, Group] = segmented.groups
+        self.groups: Mapping[str, TileGroup] = segmented.groups
         # collectives of several plans may take turns with one storage; the first segment of a loop
         # or branch that waits runs inside the segment that contains it
         nodes = part.nodes.values()
@@ -77,12 +78,12 @@ class _Writer:
         self.tiled: set[int] = set()
         self.now = 0  # the segment that is being written
         assert segmented.store is not None
-        self.store: Storage = segmented.store
+        self.store: BufferAssignment = segmented.store
         self.binds = self.store.binds
         self.sends: list[SendInfo] = []
         self.body: list[Instruction] = []  # of the segment, or of the block in it
         self.shared: set[str] = set()  # names shared by segments
-        self.simple = len(self.strands) == 1 and not any(
+        self.is_single_segment = len(self.segments) == 1 and not any(
             n.row.message in ("send", "receive") or n.row.waits for n in part.nodes.values()
         )
         self.pins: list[Instruction] = []  # they end the pins that a step still holds
@@ -118,18 +119,18 @@ class _Writer:
         self.binds[name] = Binding(BindingKind.KERNEL, node.name)
         return name
 
-    def write(self) -> Code:
-        functions = [self.strand(i, s) for i, s in enumerate(self.strands)]
+    def write(self) -> GeneratedCode:
+        functions = [self.strand(i, s) for i, s in enumerate(self.segments)]
         functions.append(self.release())
-        return Code(
+        return GeneratedCode(
             tuple(functions),
             tuple(sorted(self.shared)),
             self.binds,
             self.store.blocks,
             self.store.arenas,
-            self.strands,
+            self.segments,
             self.sends,
-            self.simple,
+            self.is_single_segment,
             self.versions(),
             frozenset(self.tiled),
         )
@@ -141,29 +142,29 @@ class _Writer:
         found = (self.part.nodes[name] for name in reads)
         return frozenset(n.inputs[0].node for n in found if n.row.variable == "read")
 
-    def strand(self, index: int, strand: Strand) -> CodeFunction:
+    def strand(self, index: int, segment: Segment) -> CodeFunction:
         feeds = tuple(f"f{i}" for i in range(len(self.part.feeds))) if index == 0 else ()
         shared_before = self.store.shared
         mine: set[str] = set()
         self.now, self.body = index, []
-        if index == 0 and self.check and self.simple:  # the executor counts other steps
+        if index == 0 and self.check and self.is_single_segment:  # the executor counts other steps
             self.add(Opcode.COUNT_STEP)
         for i, name in enumerate(feeds):
             held = f"g{i}"
             if held in shared_before:
                 mine.add(held)
                 self.add(Opcode.KEEP_FEED, "", (held,), (Use(name),))
-        for name in strand.nodes:
+        for name in segment.nodes:
             if name not in self.groups:
                 self.node(self.part.nodes[name])
             elif name == self.groups[name].last:
                 self.group(self.groups[name])
             mine.update(v for v in self.store.assigned.get(name, ()) if v in shared_before)
-        results = [self.result(i) for i in strand.fetches]
-        if self.simple:
+        results = [self.result(i) for i in segment.fetches]
+        if self.is_single_segment:
             self.add(Opcode.RETURN, "", (), tuple(results))
         else:
-            for i, result in zip(strand.fetches, results, strict=True):
+            for i, result in zip(segment.fetches, results, strict=True):
                 mine.add(f"r{i}")
                 self.add(Opcode.KEEP_RESULT, "", (f"r{i}",), (result,))
         self.shared |= mine
@@ -172,8 +173,10 @@ class _Writer:
     def release(self) -> CodeFunction:
         """The last function: it returns the results and releases what the step held."""
         self.body = [*self.pins]
-        results = () if self.simple else tuple(f"r{i}" for i in range(len(self.part.fetches)))
-        for box in self.store.boxes:
+        results = (
+            () if self.is_single_segment else tuple(f"r{i}" for i in range(len(self.part.fetches)))
+        )
+        for box in self.store.box_names:
             self.add(Opcode.EMPTY_BOX, "", (), (Use(box, Access.BOXED),))
         self.add(Opcode.PACK_RESULTS, "", ("_",), tuple(map(Use, results)))
         shared = tuple(sorted(self.shared))
@@ -189,16 +192,16 @@ class _Writer:
         if special is not None:
             special(node)
         elif node.is_state:
-            self.nothing(node)
+            self.emit_nothing(node)
         elif node.row.waits:
             self.wait(node)
-        elif node.name in self.store.joins:
+        elif node.name in self.store.joined_nodes:
             self.join(node)
         else:
-            self.compute(node)
+            self.emit_compute(node)
         self.body += self.store.after.get(node.name, ())
 
-    def group(self, group: Group) -> None:
+    def group(self, group: TileGroup) -> None:
         """Add the nodes of a group as one loop."""
         seconds = sum(self.seconds(self.part.nodes[name]) for name in group.nodes)
         last = self.part.nodes[group.last]
@@ -217,22 +220,22 @@ class _Writer:
 
     def may_yield(self, seconds: float) -> bool:
         """Whether the segment yields between the tiles of an update predicted to take `seconds`."""
-        long = not self.simple and self.yields and seconds > LONG_S
+        long = not self.is_single_segment and self.yields and seconds > LONG_S
         if long:
             self.tiled.add(self.now)
             self.since_poll = 0.0
         return long
 
-    def nothing(self, node: Node) -> None:
+    def emit_nothing(self, node: Node) -> None:
         """A node that needs no code: a constant, a feed, a handle, a control dependency."""
 
-    do_Const = do_Feed = do_NoOp = nothing
+    do_Const = do_Feed = do_NoOp = emit_nothing
 
     def do_ReadVariable(self, node: Node) -> None:
         var = self.store.variable(node.inputs[0])
-        target = self.store.expr[Ref(node.name)].name
+        target = self.store.expressions[Ref(node.name)].name
         opcode, read = Opcode.READ_VARIABLE, Use(var, Access.READ)
-        if Ref(node.name) in self.store.fresh:
+        if Ref(node.name) in self.store.caller_owned:
             read = read._replace(through=f"y{target}")
             self.binds[read.through] = Binding(BindingKind.OWN_COPY, node.name)
         elif node.name in self.store.pinned:
@@ -244,7 +247,7 @@ class _Writer:
     def do_Assign(self, node: Node) -> None:
         var = Use(self.store.variable(node.inputs[0]), Access.UPDATED)
         self.fit(node)
-        value = self.store.expr[node.inputs[1]]
+        value = self.store.expressions[node.inputs[1]]
         if self.store.owned.get(node.inputs[1]) == node.name:
             self.add(Opcode.ADOPT_ARRAY, node.name, (), (var, value))
             return
@@ -259,7 +262,7 @@ class _Writer:
             spec = self.part.spec(ref)
             if i not in node.row.writes and not is_known(spec.shape):
                 var = Use(self.store.variable(node.inputs[0]), Access.STATE)
-                self.add(Opcode.CHECK_SHAPE, node.name, (), (var, self.store.expr[ref]))
+                self.add(Opcode.CHECK_SHAPE, node.name, (), (var, self.store.expressions[ref]))
 
     def do_Send(self, node: Node) -> None:
         numbers = (len(self.sends),)
@@ -268,7 +271,7 @@ class _Writer:
             self.add(Opcode.SEND, node.name, numbers=numbers)
             return
         ref = node.inputs[0]
-        spec, value = self.part.spec(ref), self.store.expr[ref]
+        spec, value = self.part.spec(ref), self.store.expressions[ref]
         if not spec.sized:
             self.sends.append(SendInfo(node.name, "sized"))
             self.add(Opcode.SEND_SIZED, node.name, (), (value,), "", numbers)
@@ -299,28 +302,33 @@ class _Writer:
         """Copy in the values that were not computed in the Parcel."""
         for i, ref in enumerate(node.inputs):
             slot = self.store.slot(node, i)
-            if self.store.expr[ref] != Use(slot):
-                self.copy_into(node, slot, self.store.expr[ref])
+            if self.store.expressions[ref] != Use(slot):
+                self.copy_into(node, slot, self.store.expressions[ref])
 
     def join(self, node: Node) -> None:
         """Copy in the values that were not computed in their slot."""
         for i, ref in enumerate(node.inputs):
-            slot = self.store.joined(node, i)
-            if self.store.expr[ref] != Use(slot):
-                self.copy_into(node, slot, self.store.expr[ref])
+            slot = self.store.concat_slot(node, i)
+            if self.store.expressions[ref] != Use(slot):
+                self.copy_into(node, slot, self.store.expressions[ref])
 
     def do_Copy(self, node: Node) -> None:
         name = f"k{self.store.number[node.name]}"
         self.binds[name] = Binding(BindingKind.DEVICE_COPY, node.name)
-        target, value = self.store.expr[Ref(node.name)].name, self.store.expr[node.inputs[0]]
+        target, value = (
+            self.store.expressions[Ref(node.name)].name,
+            self.store.expressions[node.inputs[0]],
+        )
         self.add(Opcode.COPY_DEVICE, node.name, (target,), (value,), name)
 
     def do_Loop(self, node: Node) -> None:
         """Call a loop or branch that never waits."""
         name = f"k{self.store.number[node.name]}"
         self.binds[name] = Binding(BindingKind.BODY, node.name)
-        targets = tuple(self.store.expr[Ref(node.name, i)].name for i in range(len(node.specs)))
-        operands = tuple(self.store.expr[ref] for ref in node.inputs)
+        targets = tuple(
+            self.store.expressions[Ref(node.name, i)].name for i in range(len(node.specs))
+        )
+        operands = tuple(self.store.expressions[ref] for ref in node.inputs)
         self.add(Opcode.CALL_BODY, node.name, targets, operands, name)
 
     do_Branch = do_Loop
@@ -330,7 +338,7 @@ class _Writer:
         given: tuple[Use, ...] = ()
         if node.row.collective:
             for i, ref in enumerate(node.inputs):
-                target, value = self.store.bucket_input(node.name, i), self.store.expr[ref]
+                target, value = self.store.bucket_input(node.name, i), self.store.expressions[ref]
                 if node.row.combines == "rows":  # the number of rows is known only in the step
                     self.binds[target] = Binding(BindingKind.BUCKET_INPUT, node.name, i)
                     rows = (Use(target, Access.BOXED), value)
@@ -346,9 +354,9 @@ class _Writer:
         """An input of a wait: a value, or the state of a handle."""
         if self.part.nodes[ref.node].is_state:
             return Use(self.store.variable(ref), Access.STATE)
-        return self.store.expr[ref]
+        return self.store.expressions[ref]
 
-    def compute(self, node: Node) -> None:
+    def emit_compute(self, node: Node) -> None:
         info = self.info(node)
         args = [self.argument(node, i, ref) for i, ref in enumerate(node.inputs)]
         name = self.kernel(node)
@@ -369,7 +377,7 @@ class _Writer:
 
     def is_long(self, node: Node, seconds: float) -> bool:
         """Whether the progress lock is lent during a kernel. Launches on a GPU return at once."""
-        return not self.simple and node.kind != "gpu" and seconds > LONG_S
+        return not self.is_single_segment and node.kind != "gpu" and seconds > LONG_S
 
     @staticmethod
     def handles_first(node: Node, args: list[Use]) -> tuple[Use, ...]:
@@ -393,16 +401,16 @@ class _Writer:
             return Use(self.store.variable(ref), Access.ARRAY)  # None until it has a value
         if index in node.row.reads:
             return Use(self.store.variable(ref), Access.READ)
-        return self.store.expr[ref]
+        return self.store.expressions[ref]
 
     def call(self, node: Node, info: KernelInfo, name: str, args: list[Use]) -> None:
         refs = [Ref(node.name, i) for i in range(len(node.specs))]
-        outs = tuple(self.store.expr[ref].name for ref in refs)
+        outs = tuple(self.store.expressions[ref].name for ref in refs)
         if info.form == "view" and outs[0] in self.store.binds:
             return  # a view of a fixed buffer is created when the instance is bound
         static = self.store.static(node)
         if info.form in ("ufunc", "out") and static:
-            fresh = [r for r in refs if r in self.store.fresh]
+            fresh = [r for r in refs if r in self.store.caller_owned]
             if info.form == "ufunc" and fresh and refs[0] not in self.store.owned:
                 self.add(Opcode.CALL_KERNEL, node.name, outs[:1], tuple(args), name)
             else:
@@ -414,15 +422,15 @@ class _Writer:
         if self.check:
             for ref in refs:
                 if is_floating(node.specs[ref.index].dtype):
-                    self.add(Opcode.CHECK_FINITE, node.name, (), (self.store.expr[ref],))
+                    self.add(Opcode.CHECK_FINITE, node.name, (), (self.store.expressions[ref],))
 
     def call_into(self, node: Node, fresh: list[Ref], name: str, args: list[Use]) -> None:
         """Call a kernel that fills its outputs; those in `fresh` are allocated first."""
         for ref in fresh:
-            target = self.store.expr[ref].name
+            target = self.store.expressions[ref].name
             self.add(Opcode.ALLOCATE, node.name, (target,), (), self.empty(node, ref))
         filled = self.filled(node)
-        outs = [self.store.expr[Ref(node.name, i)].name for i in range(len(node.specs))]
+        outs = [self.store.expressions[Ref(node.name, i)].name for i in range(len(node.specs))]
         room = f"h{self.store.number[node.name]}"
         rooms = [Use(room, Access.WORKSPACE)] if room in self.binds else []
         operands = (*args, *(Use(out, filled) for out in outs), *rooms)
@@ -439,7 +447,7 @@ class _Writer:
         return name
 
     def poll(self, node: Node) -> None:
-        if self.simple or node.kind == "gpu":  # launches return at once
+        if self.is_single_segment or node.kind == "gpu":  # launches return at once
             return
         self.since_poll += self.seconds(node)
         if self.since_poll >= POLL_EVERY_S:
@@ -448,12 +456,12 @@ class _Writer:
 
     def result(self, index: int) -> Use:
         ref = self.part.fetches[index]
-        value = self.store.expr[ref]
+        value = self.store.expressions[ref]
         node = self.part.nodes[ref.node]
         if node.specs[ref.index].dtype in OPAQUE or ref.node in self.kept:
             return value
         on_host = "/cpu:" in node.device
-        if on_host and ref in self.store.fresh and self.part.fetches.index(ref) == index:
+        if on_host and ref in self.store.caller_owned and self.part.fetches.index(ref) == index:
             return value
         self.binds[f"c{index}"] = Binding(BindingKind.OWN_COPY, ref.node, ref.index)
         return value._replace(through=f"c{index}")
@@ -465,6 +473,6 @@ CODE_PASSES = (
         *("python_codegen", "code", Form.BUFFERS, Form.CODE),
         "A step runs straight Python code without an interpreter of nodes.",
         "Instructions compute each node once, in its segment; printers make Python of them.",
-        lambda segmented, of: _Writer(segmented, of).write(),
+        lambda segmented, of: _CodeGenerator(segmented, of).write(),
     ),
 )

@@ -14,7 +14,7 @@ from hpcflow.lowering.instructions import RELEASE, Access, CodeFunction, Instruc
 
 
 @dataclasses.dataclass(frozen=True)
-class Printed:
+class PrintedCode:
     """The source of `make`, and the node that each of its lines computes."""
 
     source: str
@@ -30,7 +30,7 @@ class PythonPrinter:
 
     def print(
         self, names: Iterable[str], shared: Sequence[str], functions: Sequence[CodeFunction]
-    ) -> Printed:
+    ) -> PrintedCode:
         """The function `make` of the parameters `names`; `shared` are names of several segments."""
         self.emit(0, f"def make({', '.join(names)}):")
         if shared:
@@ -39,7 +39,7 @@ class PythonPrinter:
             self.function(function)
         segments = [function.name for function in functions if function.is_segment]
         self.emit(1, f"return ({', '.join(segments)},), {RELEASE}")
-        return Printed("\n".join(self.out) + "\n", self.lines)
+        return PrintedCode("\n".join(self.out) + "\n", self.lines)
 
     def function(self, function: CodeFunction) -> None:
         """Print one function."""

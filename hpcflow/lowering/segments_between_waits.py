@@ -1,6 +1,6 @@
 """Segments: cuts a task's partition into straight-line code between waits.
 
-A segment runs when the waits it depends on have finished. In the code a segment is a `Strand`.
+A segment runs when the waits it depends on have finished. In the code a segment is a `Segment`.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import graphlib
 
 import numpy as np
 
-from hpcflow.plan.ir.program import Node, Part, Ref
+from hpcflow.plan.ir.program import Node, Partition, Ref
 
-ALL = 2**61  # a position after the end of a segment
+AFTER_SEGMENT = 2**61  # a position after the end of a segment
 
 
 @dataclasses.dataclass(frozen=True)
-class Strand:
+class Segment:
     """A segment: nodes that no wait separates, in the global order.
 
     It may run once the wait nodes `waits` have finished and the segments `after` have run. Segment
@@ -29,7 +29,7 @@ class Strand:
     fetches: tuple[int, ...] = ()
 
 
-def cut(part: Part) -> list[Strand]:
+def split_segments(part: Partition) -> list[Segment]:
     """The segments of a partition.
 
     Two nodes share a segment exactly if they depend, directly or indirectly, on the same waits. So
@@ -43,17 +43,17 @@ def cut(part: Part) -> list[Strand]:
             members.setdefault(masks[name], []).append(name)
     handed: dict[int, list[int]] = {}
     for i, ref in enumerate(part.fetches):
-        mask = _after(part.nodes[ref.node], masks)
+        mask = _waits_behind(part.nodes[ref.node], masks)
         handed.setdefault(mask, []).append(i)
         members.setdefault(mask, [])
     number = {mask: i for i, mask in enumerate(members)}
     return [
-        _strand(part, masks, number, mask, names, handed.get(mask, []))
+        _make_segment(part, masks, number, mask, names, handed.get(mask, []))
         for mask, names in members.items()
     ]
 
 
-def _waits_of(part: Part) -> dict[str, int]:
+def _waits_of(part: Partition) -> dict[str, int]:
     """For each node, the set of waits that must finish before it can start, as a bit mask."""
     masks: dict[str, int] = {}
     bit: dict[str, int] = {}
@@ -69,19 +69,19 @@ def _waits_of(part: Part) -> dict[str, int]:
     return masks
 
 
-def _after(node: Node, masks: dict[str, int]) -> int:
+def _waits_behind(node: Node, masks: dict[str, int]) -> int:
     """The waits that the values of `node` depend on, including the node itself if it is a wait."""
     return masks[f"{node.name} is over"] if node.row.waits else masks[node.name]
 
 
-def _strand(
-    part: Part,
+def _make_segment(
+    part: Partition,
     masks: dict[str, int],
     number: dict[int, int],
     mask: int,
     names: list[str],
     fetches: list[int],
-) -> Strand:
+) -> Segment:
     waits: dict[str, None] = {}
     after: dict[int, None] = {}
     sources = [b for name in names for b in part.nodes[name].before()]
@@ -92,36 +92,36 @@ def _strand(
             waits[before] = None
         elif masks[before] != mask:
             after[number[masks[before]]] = None
-    return Strand(tuple(names), tuple(waits), tuple(after), tuple(fetches))
+    return Segment(tuple(names), tuple(waits), tuple(after), tuple(fetches))
 
 
-def home(strands: list[Strand]) -> dict[str, int]:
+def segment_by_node(segments: list[Segment]) -> dict[str, int]:
     """The number of the segment in which each node runs (or starts, if it is a wait)."""
-    return {name: i for i, s in enumerate(strands) for name in s.nodes}
+    return {name: i for i, s in enumerate(segments) for name in s.nodes}
 
 
-def over(part: Part, strands: list[Strand]) -> np.ndarray:
+def finished_before(part: Partition, segments: list[Segment]) -> np.ndarray:
     """[i, j]: the number of the last node of segment j that has finished when segment i begins.
 
     ALL if the whole segment has finished, -1 if possibly no node has. A wait that has finished was
     started in its segment, except a receive, which is posted before the step.
     """
     number = {name: i for i, name in enumerate(part.nodes)}
-    where = home(strands)
-    begun = [[w for w in s.waits if part.nodes[w].row.message != "receive"] for s in strands]
-    before = {i: {*s.after, *(where[w] for w in begun[i])} for i, s in enumerate(strands)}
-    found = np.full((len(strands), len(strands)), -1, np.int64)
+    where = segment_by_node(segments)
+    begun = [[w for w in s.waits if part.nodes[w].row.message != "receive"] for s in segments]
+    before = {i: {*s.after, *(where[w] for w in begun[i])} for i, s in enumerate(segments)}
+    found = np.full((len(segments), len(segments)), -1, np.int64)
     for i in graphlib.TopologicalSorter(before).static_order():
         for j in before[i]:
             np.maximum(found[i], found[j], out=found[i])
         for wait in begun[i]:
             j = where[wait]
             found[i, j] = max(found[i, j], number[wait])
-        found[i, list(strands[i].after)] = ALL
+        found[i, list(segments[i].after)] = AFTER_SEGMENT
     return found
 
 
-def users(part: Part) -> dict[Ref, list[str]]:
+def value_consumers(part: Partition) -> dict[Ref, list[str]]:
     """The nodes that consume each value, in the global order."""
     found: dict[Ref, list[str]] = {}
     for node in part.nodes.values():

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence, Set
 from typing import Any, NamedTuple
 
 from hpcflow.codegen.fused_loop_ir import COLUMN, FULL, ONE, ROW, Begins
-from hpcflow.graph.static_shape import is_known, known
-from hpcflow.plan.ir.program import Node, Part, Ref
+from hpcflow.graph.static_shape import is_known, require_known
+from hpcflow.plan.ir.program import Node, Partition, Ref
 
 Views = Callable[[Node], bool]
 
@@ -20,7 +20,7 @@ def is_view(node: Node) -> bool:
     return bool(node.row.view)
 
 
-class Lay(NamedTuple):
+class StridedLayout(NamedTuple):
     """A layout: an array of `sizes` at offset `start` with `strides`, both in elements."""
 
     start: int
@@ -29,29 +29,29 @@ class Lay(NamedTuple):
 
     def is_packed(self) -> bool:
         """Whether the elements are contiguous in C order."""
-        expected, pairs = packed(self.sizes), zip(self.sizes, self.strides, strict=True)
+        expected, pairs = c_order_layout(self.sizes), zip(self.sizes, self.strides, strict=True)
         return all(n == 1 or s == e for (n, s), e in zip(pairs, expected.strides, strict=True))
 
-    def turned(self, perm: Sequence[int]) -> Lay:
+    def transposed(self, perm: Sequence[int]) -> StridedLayout:
         """The layout with its axes permuted by `perm`."""
         sizes = tuple(self.sizes[i] for i in perm)
-        return Lay(self.start, sizes, tuple(self.strides[i] for i in perm))
+        return StridedLayout(self.start, sizes, tuple(self.strides[i] for i in perm))
 
-    def swapped(self) -> Lay:
+    def swapped(self) -> StridedLayout:
         """The layout with the last two axes swapped."""
-        return self.turned([*range(len(self.sizes) - 2), -1, -2])
+        return self.transposed([*range(len(self.sizes) - 2), -1, -2])
 
-    def part(self, axis: int, first: int, count: int) -> Lay:
+    def part(self, axis: int, first: int, count: int) -> StridedLayout:
         """The slice of `count` indices of an axis from `first` on."""
         sizes = (*self.sizes[:axis], count, *self.sizes[axis + 1 :])
-        return Lay(self.start + first * self.strides[axis], sizes, self.strides)
+        return StridedLayout(self.start + first * self.strides[axis], sizes, self.strides)
 
-    def at(self, axis: int, place: int) -> Lay:
+    def at(self, axis: int, place: int) -> StridedLayout:
         """The slice at one index of an axis, without the axis."""
         one = self.part(axis, place, 1)
-        return one.turned([i for i in range(len(self.sizes)) if i != axis])
+        return one.transposed([i for i in range(len(self.sizes)) if i != axis])
 
-    def reshaped(self, shape: Sequence[int]) -> Lay | None:
+    def reshaped(self, shape: Sequence[int]) -> StridedLayout | None:
         """The layout of the elements in another shape; None if no strides describe it."""
         runs: list[tuple[int, int]] = []  # merged axes: (size, stride)
         for n, stride in zip(self.sizes, self.strides, strict=True):
@@ -72,14 +72,14 @@ class Lay(NamedTuple):
             strides.append(stride)
             if count > n:
                 runs.append((count // n, n * stride))
-        return Lay(self.start, tuple(shape), tuple(reversed(strides)))
+        return StridedLayout(self.start, tuple(shape), tuple(reversed(strides)))
 
-    def broadcast(self, shape: Sequence[int]) -> Lay:
+    def broadcast(self, shape: Sequence[int]) -> StridedLayout:
         """The layout with the elements broadcast to `shape`."""
         more = len(shape) - len(self.sizes)
         sizes, strides = (1,) * more + self.sizes, (0,) * more + self.strides
         spread = (s if n == m else 0 for n, m, s in zip(sizes, shape, strides, strict=True))
-        return Lay(self.start, tuple(shape), tuple(spread))
+        return StridedLayout(self.start, tuple(shape), tuple(spread))
 
     def run(self) -> int:
         """The number of trailing elements that are contiguous in memory."""
@@ -90,7 +90,7 @@ class Lay(NamedTuple):
             count *= n
         return count
 
-    def by_rows(self, cols: int) -> tuple[str, Begins | None] | None:
+    def row_mapping(self, cols: int) -> tuple[str, Begins | None] | None:
         """How the elements map to rows of `cols`, and the row offsets where that is not enough.
 
         None: a row is neither contiguous nor a single repeated element.
@@ -99,7 +99,7 @@ class Lay(NamedTuple):
         while axis and count < cols:
             axis -= 1
             count *= self.sizes[axis]
-        inside = Lay(0, self.sizes[axis:], self.strides[axis:])
+        inside = StridedLayout(0, self.sizes[axis:], self.strides[axis:])
         along = inside.run() == cols
         pairs = zip(inside.sizes, inside.strides, strict=True)
         if count != cols or not (along or all(n == 1 or not stride for n, stride in pairs)):
@@ -119,7 +119,7 @@ class Lay(NamedTuple):
             return FULL if along else COLUMN, None
         return FULL if along else COLUMN, (self.start, tuple(terms))
 
-    def picked(self, key: Sequence[tuple[Any, ...]]) -> Lay | None:
+    def strided_slice(self, key: Sequence[tuple[Any, ...]]) -> StridedLayout | None:
         """The layout that a `StridedSlice` key selects; None unless it is static, of step 1."""
         places = sum(part[0] in ("at", "slice") for part in key)
         lay, axis = self, 0
@@ -138,13 +138,15 @@ class Lay(NamedTuple):
         return lay
 
 
-def packed(shape: Sequence[int]) -> Lay:
+def c_order_layout(shape: Sequence[int]) -> StridedLayout:
     """The layout of an array of this shape in C order."""
     sizes = tuple(shape)
-    return Lay(0, sizes, tuple(math.prod(sizes[i + 1 :]) for i in range(len(sizes))))
+    return StridedLayout(0, sizes, tuple(math.prod(sizes[i + 1 :]) for i in range(len(sizes))))
 
 
-def seen(part: Part, ref: Ref, device: str, views: Views = is_view) -> tuple[Ref, Lay]:
+def layout_of_view(
+    part: Partition, ref: Ref, device: str, views: Views = is_view
+) -> tuple[Ref, StridedLayout]:
     """The array that a value is a view of by nodes that are `views`, and its layout there."""
     chain, node = [ref], part.nodes[ref.node]
     while views(node) and not node.control and node.device == device:
@@ -154,40 +156,40 @@ def seen(part: Part, ref: Ref, device: str, views: Views = is_view) -> tuple[Ref
         chain.append(node.inputs[0])
         node = part.nodes[node.inputs[0].node]
     root = chain.pop()
-    lay = packed(known(part.spec(root).shape))
+    lay = c_order_layout(require_known(part.spec(root).shape))
     for ref in reversed(chain):
-        made = through(part.nodes[ref.node], ref.index, lay)
+        made = layout_after(part.nodes[ref.node], ref.index, lay)
         if made is None:  # no strides describe it
-            root, made = ref, packed(known(part.spec(ref).shape))
+            root, made = ref, c_order_layout(require_known(part.spec(ref).shape))
         lay = made
     return root, lay
 
 
-def axes_of(node: Node) -> list[int]:
+def transpose_axes(node: Node) -> list[int]:
     """The permutation of a Transpose: the input axis of each output axis."""
-    rank, perm = len(known(node.specs[0].shape)), node.attrs["perm"]
+    rank, perm = len(require_known(node.specs[0].shape)), node.attrs["perm"]
     return [axis % rank for axis in (reversed(range(rank)) if perm is None else perm)]
 
 
-def through(node: Node, index: int, lay: Lay) -> Lay | None:
+def layout_after(node: Node, index: int, lay: StridedLayout) -> StridedLayout | None:
     """The layout of output `index` of a node whose input has the layout `lay`."""
-    shape, attrs = known(node.specs[index].shape), node.attrs
+    shape, attrs = require_known(node.specs[index].shape), node.attrs
     if node.type == "Transpose":
-        return lay.turned(axes_of(node))
+        return lay.transposed(transpose_axes(node))
     if node.type == "Rows":
         return lay.part(0, attrs["start"], shape[0])
     if node.type == "StridedSlice":
-        return lay.picked(attrs["key"])
+        return lay.strided_slice(attrs["key"])
     if node.row.view == "same_order":
         return lay.reshaped(shape)
     axis = attrs["axis"] % len(lay.sizes)
     if node.row.splits == "unstack":
         return lay.at(axis, index)
-    before = sum(known(spec.shape)[axis] for spec in node.specs[:index])
+    before = sum(require_known(spec.shape)[axis] for spec in node.specs[:index])
     return lay.part(axis, before, shape[axis])
 
 
-def without_unused(part: Part, had: Set[str]) -> Part:
+def drop_unused_views(part: Partition, had: Set[str]) -> Partition:
     """The partition without rearranging nodes that have lost their last user.
 
     `had` are the nodes that had users before.

@@ -6,7 +6,7 @@ from typing import Any
 
 from hpcflow.lowering import update_tiling
 from hpcflow.lowering.instructions import Access, Opcode, Use
-from hpcflow.lowering.update_tiling import Group
+from hpcflow.lowering.update_tiling import TileGroup
 from hpcflow.plan.ir.program import Node, Ref
 
 
@@ -18,7 +18,7 @@ class TileLoop:
     the last tile: no update is left half done.
     """
 
-    def __init__(self, writer: Any, group: Group, yields: bool) -> None:
+    def __init__(self, writer: Any, group: TileGroup, yields: bool) -> None:
         self.writer, self.group, self.yields = writer, group, yields
         self.nodes = [writer.part.nodes[name] for name in group.nodes]
         self.tile: dict[Ref, str] = {}  # value -> the name of its tile
@@ -80,10 +80,10 @@ class TileLoop:
                 continue
             name = self.tile[ref] = f"t{store.number[ref.node]}_{ref.index}"
             if ref in self.group.scratch:
-                self.scratch.append((name, store.expr[ref]))
+                self.scratch.append((name, store.expressions[ref]))
             else:
                 flat = self.flat[name] = f"a{name[1:]}"
-                self.writer.add(Opcode.FLATTEN, ref.node, (flat,), (store.expr[ref],))
+                self.writer.add(Opcode.FLATTEN, ref.node, (flat,), (store.expressions[ref],))
 
     def begin_updates(self) -> None:
         """Get from each variable the array to fill, and the version to copy there first."""
@@ -122,7 +122,7 @@ class TileLoop:
         """Add the instruction that computes one node on one tile."""
         add, store = self.writer.add, self.writer.store
         args = [
-            Use(self.tile[ref]) if ref in self.tile else store.expr[ref]
+            Use(self.tile[ref]) if ref in self.tile else store.expressions[ref]
             for ref in self.operands(node)
         ]
         if node.row.variable == "assign":

@@ -17,18 +17,24 @@ import numpy as np
 
 from hpcflow.codegen.optimizer_formulas import UPDATES
 from hpcflow.graph.static_shape import is_known
-from hpcflow.lowering.fusion.fusion_clustering import Items, in_sequence
-from hpcflow.lowering.fusion.update_fusion import Described, Writer, apart, described, shape_of
-from hpcflow.lowering.segments_between_waits import Strand, home, users
-from hpcflow.plan.ir.program import Node, Part, Ref
-from hpcflow.plan.ir.program_rewriting import topological
+from hpcflow.lowering.fusion.fusion_clustering import SegmentItems, ordered_groups
+from hpcflow.lowering.fusion.update_fusion import (
+    UpdateDescription,
+    UpdateLoopFactory,
+    describe_update,
+    independent_groups,
+    updated_shape,
+)
+from hpcflow.lowering.segments_between_waits import Segment, segment_by_node, value_consumers
+from hpcflow.plan.ir.program import Node, Partition, Ref
+from hpcflow.plan.ir.program_rewriting import topological_order
 
 TILE = 32 << 10  # elements: the tiles of all values of a formula fit the L2 cache of a core
-LARGE = 4 * TILE  # elements: smaller values stay in the cache without tiling
+MIN_TILED_ELEMENTS = 4 * TILE  # elements: smaller values stay in the cache without tiling
 
 
 @dataclasses.dataclass(frozen=True)
-class Group:
+class TileGroup:
     """Nodes of one segment that are computed tile by tile; all have `size` elements.
 
     The nodes run in their order. `scratch` are values that only the group uses: they have the size
@@ -38,7 +44,7 @@ class Group:
     nodes: tuple[str, ...]
     size: int
     scratch: frozenset[Ref]
-    loop: Described | None = None
+    loop: UpdateDescription | None = None
 
     @property
     def last(self) -> str:
@@ -46,34 +52,34 @@ class Group:
         return self.nodes[-1]
 
 
-def arranged(
-    part: Part,
-    strands: list[Strand],
+def tile_updates(
+    part: Partition,
+    segments: list[Segment],
     info: Callable[[Node], Any],
-    writes: Writer | None = None,
+    writes: UpdateLoopFactory | None = None,
     alone: frozenset[str] = frozenset(),
-) -> tuple[Part, list[Strand], dict[str, Group]]:
+) -> tuple[Partition, list[Segment], dict[str, TileGroup]]:
     """The partition and its segments with contiguous groups, and the group of each node.
 
     Only the order within segments changes, and only of nodes that do not depend on each other.
     `writes` says for which nodes loops can be generated, None if for none. Updates in `alone` are
     in no group.
     """
-    chosen = grouped(part, strands, info, writes, alone)
+    chosen = tile_groups(part, segments, info, writes, alone)
     if not chosen:
-        return part, strands, {}
-    new: list[Strand] = []
+        return part, segments, {}
+    new: list[Segment] = []
     groups: list[list[str]] = []
-    for strand in strands:
-        items = Items(part)
-        for name in strand.nodes:
+    for segment in segments:
+        items = SegmentItems(part)
+        for name in segment.nodes:
             items.add(part.nodes[name], [chosen[name]] if name in chosen else [])
         for item in items.items:
             if item.key is not None:
-                found = in_sequence(part, list(apart(part, item.nodes)))
+                found = ordered_groups(part, list(independent_groups(part, item.nodes)))
                 item.nodes = [name for group in found for name in group]
                 groups += found
-        new.append(dataclasses.replace(strand, nodes=tuple(items.names())))
+        new.append(dataclasses.replace(segment, nodes=tuple(items.names())))
     whole = {
         name
         for names in groups
@@ -82,33 +88,33 @@ def arranged(
         if part.nodes[name].type in UPDATES and not part.nodes[name].row.tiled
     }
     if whole:
-        return arranged(part, strands, info, writes, alone | whole)
+        return tile_updates(part, segments, info, writes, alone | whole)
     position = {name: i for i, name in enumerate(part.nodes)}
-    inside = [pair for strand in new for pair in pairwise(strand.nodes)]
-    names = topological(part.nodes, position.__getitem__, inside)
+    inside = [pair for segment in new for pair in pairwise(segment.nodes)]
+    names = topological_order(part.nodes, position.__getitem__, inside)
     part = dataclasses.replace(part, nodes={name: part.nodes[name] for name in names})
-    made = [_group(part, names, writes) for names in groups]
+    made = [_make_group(part, names, writes) for names in groups]
     return part, new, {name: group for group in made for name in group.nodes}
 
 
-def _group(part: Part, names: list[str], writes: Writer | None) -> Group:
+def _make_group(part: Partition, names: list[str], writes: UpdateLoopFactory | None) -> TileGroup:
     """The group of the nodes `names`."""
     nodes = [part.nodes[name] for name in names]
-    mine, taken = set(names), users(part)
+    mine, taken = set(names), value_consumers(part)
     made = [Ref(node.name, i) for node in nodes for i in range(len(node.specs))]
     outside = set(part.fetches)
     scratch = {r for r in made if r not in outside and mine.issuperset(taken.get(r, ()))}
     loop = None
     if writes is not None and all(writes(part, node) for node in nodes):
-        loop = described(part, nodes, [r for r in made if r not in scratch], writes.exact)
-    return Group(tuple(names), math.prod(shape_of(nodes[0])), frozenset(scratch), loop)
+        loop = describe_update(part, nodes, [r for r in made if r not in scratch], writes.exact)
+    return TileGroup(tuple(names), math.prod(updated_shape(nodes[0])), frozenset(scratch), loop)
 
 
-def grouped(
-    part: Part,
-    strands: list[Strand],
+def tile_groups(
+    part: Partition,
+    segments: list[Segment],
     info: Callable[[Node], Any],
-    writes: Writer | None,
+    writes: UpdateLoopFactory | None,
     alone: frozenset[str] = frozenset(),
 ) -> dict[str, tuple[Any, ...]]:
     """The nodes that are computed in loops, each with the key that all nodes of its group share.
@@ -116,18 +122,18 @@ def grouped(
     They are updates and the elementwise nodes they depend on. Loops are generated where possible;
     else large variables are updated in tiles.
     """
-    where = home(strands)
+    where = segment_by_node(segments)
     chosen: dict[str, tuple[Any, ...]] = {}
 
     def fits(node: Node) -> bool:
         written = writes is not None and writes(part, node)
-        return _fits(part, node, info, written)
+        return _can_tile(part, node, info, written)
 
     for name in reversed(part.nodes):
         node = part.nodes[name]
         if node.type not in UPDATES or node.attrs.get("initial") or name in alone or not fits(node):
             continue  # an initial value is computed in the memory of the variable
-        alike = (shape_of(node), node.device, where[name])
+        alike = (updated_shape(node), node.device, where[name])
         wanted = [name]
         while wanted:
             node = part.nodes[wanted.pop()]
@@ -135,20 +141,20 @@ def grouped(
             for before in (part.nodes[ref.node] for ref in node.inputs):
                 there = where.get(before.name) == alike[2] and before.device == alike[1]
                 if there and before.name not in chosen and before.row.update_formula:
-                    if shape_of(before) == alike[0] and fits(before):
+                    if updated_shape(before) == alike[0] and fits(before):
                         wanted.append(before.name)
     return chosen
 
 
-def _fits(part: Part, node: Node, info: Callable[[Node], Any], written: bool) -> bool:
+def _can_tile(part: Partition, node: Node, info: Callable[[Node], Any], written: bool) -> bool:
     """Whether a node can be in a group: its operands are scalars, or have its own shape.
 
     `written`: a loop can be generated for it.
     """
     if node.kind != "cpu" and not written:
         return False
-    shape = shape_of(node)
-    if not written and not (is_known(shape) and math.prod(shape) >= LARGE):
+    shape = updated_shape(node)
+    if not written and not (is_known(shape) and math.prod(shape) >= MIN_TILED_ELEMENTS):
         return False
     if node.type in UPDATES:
         if not written and not node.row.tiled:
@@ -165,12 +171,12 @@ def _fits(part: Part, node: Node, info: Callable[[Node], Any], written: bool) ->
         given = part.spec(ref)
         if given.shape != shape and given.shape != ():
             return False
-        if given.shape == shape and not _in_order(part, ref, info):
+        if given.shape == shape and not _is_c_order(part, ref, info):
             return False
     return True
 
 
-def _in_order(part: Part, ref: Ref, info: Callable[[Node], Any]) -> bool:
+def _is_c_order(part: Partition, ref: Ref, info: Callable[[Node], Any]) -> bool:
     """Whether a value is in C order, or in memory of its own."""
     node = part.nodes[ref.node]
     while node.row.view == "same_order" and info(node).form == "view":
@@ -181,7 +187,7 @@ def _in_order(part: Part, ref: Ref, info: Callable[[Node], Any]) -> bool:
     return info(node).form != "view"
 
 
-def is_loose(part: Part, ref: Ref, info: Callable[[Node], Any]) -> bool:
+def may_be_strided(part: Partition, ref: Ref, info: Callable[[Node], Any]) -> bool:
     """Whether a value may be no array, or not C-contiguous."""
     node = part.nodes[ref.node]
     while node.row.contiguous_view and ref not in part.fetches:

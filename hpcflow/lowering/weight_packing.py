@@ -13,46 +13,46 @@ from typing import NamedTuple
 import numpy as np
 
 from hpcflow.graph.static_shape import Spec, is_known
-from hpcflow.lowering.segments_between_waits import cut, home
-from hpcflow.plan.ir.program import Node, Part, Ref
+from hpcflow.lowering.segments_between_waits import segment_by_node, split_segments
+from hpcflow.plan.ir.program import Node, Partition, Ref
 
-MANY = 8  # products: packing costs about as much as one product
+MIN_PRODUCTS = 8  # products: packing costs about as much as one product
 FEW_ROWS = 128
 
 IsFast = Callable[[Node, list[Spec]], bool]
 
 
-def pack_weights(part: Part, is_fast: IsFast) -> Part:
+def pack_weights(part: Partition, is_fast: IsFast) -> Partition:
     """The partition with `Packed` weights for products of a segment or loop that share them.
 
     `is_fast(node, specs)` is true if a provider serves a node with inputs of these specs.
     """
-    groups = [nodes for nodes in _groups(part).values() if len(nodes) >= MANY]
-    found = _packed(part, groups, is_fast)
+    groups = [nodes for nodes in _product_groups(part).values() if len(nodes) >= MIN_PRODUCTS]
+    found = _pack_groups(part, groups, is_fast)
     changed: dict[str, Node] = {}
     for name, node in part.nodes.items():
         if name in found.weights:
             changed[found.weights[name].name] = found.weights[name]
         if node.row.control_flow == "loop" and not node.row.across_tasks:
-            before, node = _for_loop(node, is_fast)
+            before, node = _pack_loop_weights(node, is_fast)
             changed.update({one.name: one for one in before})
         changed[name] = found.products.get(name, node)
     return dataclasses.replace(part, nodes=changed)
 
 
-class _Packed(NamedTuple):
+class _PackedWeights(NamedTuple):
     """Packing nodes by the first product that uses them, and all products that use them."""
 
     weights: dict[str, Node]
     products: dict[str, Node]
 
 
-def _packed(part: Part, groups: Iterable[list[Node]], is_fast: IsFast) -> _Packed:
+def _pack_groups(part: Partition, groups: Iterable[list[Node]], is_fast: IsFast) -> _PackedWeights:
     """Pack the weights of each group of products that share them."""
-    found = _Packed({}, {})
+    found = _PackedWeights({}, {})
     for nodes in groups:
         first = nodes[0]
-        weights, attrs = first.inputs[1], _attrs(part, first)
+        weights, attrs = first.inputs[1], _packing_attributes(part, first)
         specs = (part.spec(weights),)
         made = first.but(
             name=f"{first.name}/packed", type="Packed", inputs=(weights,), attrs=attrs, specs=specs
@@ -66,21 +66,21 @@ def _packed(part: Part, groups: Iterable[list[Node]], is_fast: IsFast) -> _Packe
     return found
 
 
-def _for_loop(loop: Node, is_fast: IsFast) -> tuple[list[Node], Node]:
+def _pack_loop_weights(loop: Node, is_fast: IsFast) -> tuple[list[Node], Node]:
     """The nodes that pack loop-invariant weights, and the loop that takes them."""
-    body: Part = loop.attrs["body"]
+    body: Partition = loop.attrs["body"]
     begin = loop.attrs["empty"]  # the number of slots that are no inputs
     outside = {
         Ref(feed): loop.inputs[slot - begin]
         for feed, slot in zip(body.feeds, loop.attrs["body_feeds"], strict=True)
         if slot >= len(loop.specs)
     }
-    groups = [nodes for nodes in _groups(body).values() if nodes[0].inputs[1] in outside]
-    found = _packed(body, groups, is_fast)
+    groups = [nodes for nodes in _product_groups(body).values() if nodes[0].inputs[1] in outside]
+    found = _pack_groups(body, groups, is_fast)
     made = [node.but(inputs=(outside[node.inputs[0]],)) for node in found.weights.values()]
     if not made:
         return [], loop
-    feeds = {node.name: _feed(node) for node in made}
+    feeds = {node.name: _packed_feed(node) for node in made}
     slots = range(len(loop.inputs) + begin, len(loop.inputs) + begin + len(made))
     nodes = {**feeds, **body.nodes, **found.products}
     attrs = {
@@ -92,28 +92,28 @@ def _for_loop(loop: Node, is_fast: IsFast) -> tuple[list[Node], Node]:
     return made, loop.but(inputs=inputs, attrs=attrs)
 
 
-def _feed(packed: Node) -> Node:
+def _packed_feed(packed: Node) -> Node:
     """The feed of packed weights in the body of a loop."""
     (spec,) = packed.specs
     attrs = {"dtype": spec.dtype, "shape": spec.shape}
     return packed.but(type="Feed", inputs=(), attrs=attrs)
 
 
-def _attrs(part: Part, node: Node) -> dict[str, object]:
+def _packing_attributes(part: Partition, node: Node) -> dict[str, object]:
     left = part.spec(node.inputs[0]).shape or ()
     return {"transpose_b": node.attrs["transpose_b"], "rows": left[0]}
 
 
-def _groups(part: Part) -> dict[Hashable, list[Node]]:
+def _product_groups(part: Partition) -> dict[Hashable, list[Node]]:
     """Products of a few rows by their weights, how they use them, device and segment."""
-    where, found = home(cut(part)), dict[Hashable, list[Node]]()
+    where, found = segment_by_node(split_segments(part)), dict[Hashable, list[Node]]()
     for node in part.nodes.values():
         if node.type != "MatMul" or node.attrs["transpose_a"] or node.control:
             continue
         specs = [part.spec(r) for r in node.inputs]
         known = all(is_known(s.shape) and s.dtype == np.float32 for s in specs)
         if known and all(len(s.shape or ()) == 2 for s in specs):
-            attrs = _attrs(part, node)
+            attrs = _packing_attributes(part, node)
             if 0 < attrs["rows"] <= FEW_ROWS:  # type: ignore[operator]
                 key = node.inputs[1], *attrs.values(), node.device, where[node.name]
                 found.setdefault(key, []).append(node)

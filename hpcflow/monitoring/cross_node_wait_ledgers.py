@@ -13,16 +13,16 @@ import contextlib
 import pathlib
 import shutil
 
-from hpcflow.monitoring.stack_dump import Files, process_state
+from hpcflow.monitoring.stack_dump import ProgressFiles, process_state
 from hpcflow.monitoring.wait_ledger import (
     DEAD_S,
     PREFIX,
     RECORD_BYTES,
-    Entry,
+    LedgerEntry,
     decode,
-    for_others,
     is_younger,
-    raw,
+    raw_entries,
+    shared_folder,
 )
 from hpcflow.platform.private_files import is_own_folder, make_folder
 
@@ -30,12 +30,12 @@ WANTED = "wanted"
 FRESH_S = 30.0  # validity of a request or a node's file, generous as clocks differ
 
 
-class Nodes:
+class CrossNodeLedgers:
     """This node among the nodes of a job; each has its ledgers in the local `directory`."""
 
     def __init__(self, directory: pathlib.Path, run_dir: pathlib.Path, host: str) -> None:
         self._directory, self._host = directory, host
-        self._files = Files()
+        self._files = ProgressFiles()
         self.folder = run_dir / f".{directory.name}"
 
     def want(self) -> None:
@@ -51,7 +51,7 @@ class Nodes:
 
     def tell(self) -> None:
         """Publish the ledgers of this node."""
-        records = [raw(path) for path in sorted(self._directory.glob("rank-*"))]
+        records = [raw_entries(path) for path in sorted(self._directory.glob("rank-*"))]
         whole = [record for record in records if record is not None]
         told = b"".join(self._copy(record) for record in whole)
         draft = self.folder / f".{self._host}"
@@ -61,11 +61,11 @@ class Nodes:
 
     def _copy(self, record: bytes) -> bytes:
         pid = decode(record).pid
-        return for_others(record, process_state(pid), self._files.moved(pid))
+        return shared_folder(record, process_state(pid), self._files.last_io_time(pid))
 
-    def others(self) -> list[Entry]:
+    def others(self) -> list[LedgerEntry]:
         """The published records of the ranks of other nodes."""
-        found: list[Entry] = []
+        found: list[LedgerEntry] = []
         if not is_own_folder(self.folder):
             return found
         for path in sorted(self.folder.glob("[!.]*")):
@@ -82,7 +82,7 @@ class Nodes:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def sweep(run_dir: pathlib.Path) -> None:
+def remove_stale_folders(run_dir: pathlib.Path) -> None:
     """Remove the folders of dead jobs: those without a write for DEAD_S.
 
     A live job that had nothing to write creates its folder again when it needs it.

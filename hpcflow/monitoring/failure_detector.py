@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hpcflow.monitoring.failure_json import now
-from hpcflow.monitoring.wait_ledger import Entry, read_all, read_one
+from hpcflow.monitoring.failure_json import timestamp
+from hpcflow.monitoring.wait_ledger import LedgerEntry, read_all, read_one
 
 LOOK_S = 0.5  # between two scans for new ledgers
 LET_SIGNAL_COME_S = 0.05  # a death by a signal sent to all ranks is not reported
@@ -29,16 +29,20 @@ UNSAVED = (
 )
 
 
-class Deaths:
+class FailureDetector:
     """Calls `tell` with the dead ranks of this node, from its own thread.
 
     A rank that has left in order, or has reported why it ends, does not count as dead.
     """
 
     def __init__(
-        self, directory: pathlib.Path, host: str, rank: int, tell: Callable[[list[Entry]], None]
+        self,
+        directory: pathlib.Path,
+        host: str,
+        rank: int,
+        tell: Callable[[list[LedgerEntry]], None],
     ) -> None:
-        self._watched = Watched(directory, host, rank)
+        self._watched = WatchedRanks(directory, host, rank)
         self._tell = tell
         self._wake, self._stopped = os.pipe()
         self._watched.epoll.register(self._wake, select.EPOLLHUP)
@@ -64,7 +68,7 @@ class Deaths:
                 self._tell(dead)
 
 
-class Watched:
+class WatchedRanks:
     """The processes of the ranks of a node, each by a pidfd that becomes readable when it ends."""
 
     def __init__(self, directory: pathlib.Path, host: str, rank: int = -1) -> None:
@@ -72,7 +76,7 @@ class Watched:
         self.epoll = select.epoll()  # reports processes in the order in which they end
         self._ranks: dict[int, pathlib.Path] = {}  # descriptor -> ledger
         self._known: set[pathlib.Path] = set()
-        self.ranks: dict[int, Entry] = {}  # process -> its first record; all hosts
+        self.ranks: dict[int, LedgerEntry] = {}  # process -> its first record; all hosts
 
     def wait(self, seconds: float) -> list[pathlib.Path] | None:
         """Ledgers of the ranks that end within `seconds`, in order; None if asked to stop."""
@@ -86,7 +90,7 @@ class Watched:
             os.close(descriptor)
         return gone
 
-    def some_left(self) -> bool:
+    def any_live(self) -> bool:
         """Whether a rank has left the job in order: its ledger was removed."""
         return sum(1 for _ in self.directory.glob("rank-*")) < len(self._known)
 
@@ -119,7 +123,7 @@ class Watched:
         self.epoll.close()
 
 
-def what_next(directory: pathlib.Path) -> tuple[str, str | None]:
+def next_advice(directory: pathlib.Path) -> tuple[str, str | None]:
     """The advice for the user if the job ends now, and the checkpoint to resume from, or None.
 
     The ranks of this node write them by `say_next`.
@@ -131,7 +135,7 @@ def what_next(directory: pathlib.Path) -> tuple[str, str | None]:
     return text, checkpoint or None
 
 
-def say_next(directory: pathlib.Path, text: str, checkpoint: str = "") -> None:
+def set_next_advice(directory: pathlib.Path, text: str, checkpoint: str = "") -> None:
     """Write the advice for the user if the job ends now, and the checkpoint to resume from."""
     draft = directory / f".{NEXT}-{os.getpid()}"
     with contextlib.suppress(OSError):  # a full disk must not end the job
@@ -139,19 +143,21 @@ def say_next(directory: pathlib.Path, text: str, checkpoint: str = "") -> None:
         draft.replace(directory / NEXT)
 
 
-def facts_of(dead: Sequence[Entry], directory: pathlib.Path, cause: str = GONE) -> dict[str, Any]:
+def death_facts(
+    dead: Sequence[LedgerEntry], directory: pathlib.Path, cause: str = GONE
+) -> dict[str, Any]:
     """The content of `failure.json` for a death; `message` is for users."""
     entry = dead[0]
-    rows = [row for one in dead for row in _rows(one, cause)]
-    hint, checkpoint = what_next(directory)
+    rows = [row for one in dead for row in _death_rows(one, cause)]
+    hint, checkpoint = next_advice(directory)
     return {
         "kind": "death",
         "rank": entry.rank,
         "ranks": [other.rank for other in dead],
         "task": entry.task,
         "host": entry.host,
-        "time": now(),
-        "step": _trained(entry, directory),
+        "time": timestamp(),
+        "step": _trained_steps(entry, directory),
         "op": entry.op or None,
         "line": entry.line or None,
         "cause": f"process {entry.pid} {cause}",
@@ -163,8 +169,8 @@ def facts_of(dead: Sequence[Entry], directory: pathlib.Path, cause: str = GONE) 
     }
 
 
-def facts_outside(
-    rank: int | None, pid: int | None, cause: str, what: str, entry: Entry | None = None
+def external_death_facts(
+    rank: int | None, pid: int | None, cause: str, what: str, entry: LedgerEntry | None = None
 ) -> dict[str, Any]:
     """The content of `failure.json` for a rank of this node that is not a member of the job.
 
@@ -185,19 +191,19 @@ def facts_outside(
         "task": task,
         "host": host,
     }
-    told |= {"time": now(), "step": step, "op": None, "line": None, "cause": why}
+    told |= {"time": timestamp(), "step": step, "op": None, "line": None, "cause": why}
     told |= {"error": error, "message": message, "hint": hint}
     return {**told, "checkpoint": None, "traceback": None}
 
 
-def _trained(entry: Entry, directory: pathlib.Path) -> int:
+def _trained_steps(entry: LedgerEntry, directory: pathlib.Path) -> int:
     """The training steps of a rank; of a server, the most of the workers on its node."""
     if not entry.is_server:
         return entry.trained
     return max((other.trained for other in read_all(directory)), default=0)
 
 
-def _rows(entry: Entry, cause: str) -> list[str]:
+def _death_rows(entry: LedgerEntry, cause: str) -> list[str]:
     """Lines of the message: which rank has died, and its role."""
     was = "a server: the variables that it held are lost"
     if "/job:ps" not in entry.task:

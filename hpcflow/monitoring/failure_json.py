@@ -17,12 +17,12 @@ NAME, EARLIER = "failure.json", "failure.earlier.json"
 REPLACED = ("manifest.json", "result.json")  # replaced by the training session, unless folders
 
 
-def now() -> str:
+def timestamp() -> str:
     """The current local time in ISO format, for failure reports."""
     return datetime.datetime.now().astimezone().isoformat(timespec="milliseconds")
 
 
-def write(folder: Path, facts: dict[str, Any]) -> bool:
+def write_failure(folder: Path, facts: dict[str, Any]) -> bool:
     """Write `failure.json` in `folder` atomically unless it exists; whether it is the first.
 
     True also if it cannot be written: then no failure has been recorded.
@@ -41,13 +41,13 @@ def write(folder: Path, facts: dict[str, Any]) -> bool:
     except FileExistsError:
         return False
     except OSError:
-        return _without_links(draft, path)
+        return _open_without_links(draft, path)
     finally:
         draft.unlink(missing_ok=True)
     return True
 
 
-def _without_links(draft: Path, path: Path) -> bool:
+def _open_without_links(draft: Path, path: Path) -> bool:
     """`write` on file systems without hard links: for a moment the file may be empty."""
     try:
         with path.open("x") as file:
@@ -59,7 +59,7 @@ def _without_links(draft: Path, path: Path) -> bool:
     return True
 
 
-def prepare(run_dir: str) -> None:
+def prepare_folder(run_dir: str) -> None:
     """Create and claim the run directory of a new run; rename an earlier `failure.json`.
 
     Does nothing if `run_dir` is empty: then no `failure.json` is written.
@@ -74,7 +74,7 @@ def prepare(run_dir: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         draft.write_text("\n")
         draft.unlink()
-        run_directory_lock.claim(folder, run_directory_lock.RUN_DIR)
+        run_directory_lock.claim_directory(folder, run_directory_lock.RUN_DIR)
         with contextlib.suppress(FileNotFoundError):
             os.replace(folder / NAME, folder / EARLIER)
         for name in REPLACED:

@@ -16,20 +16,26 @@ from typing import Any
 from hpcflow.monitoring.failure_detector import (
     DIED,
     LOOK_S,
-    Watched,
-    facts_of,
-    facts_outside,
-    what_next,
+    WatchedRanks,
+    death_facts,
+    external_death_facts,
+    next_advice,
 )
-from hpcflow.monitoring.failure_json import write
-from hpcflow.monitoring.stall_watchdog import Times
-from hpcflow.monitoring.startup_processes import Starting
-from hpcflow.monitoring.wait_ledger import Entry, of_process, of_user, read_all, read_one
+from hpcflow.monitoring.failure_json import write_failure
+from hpcflow.monitoring.stall_watchdog import StallTimes
+from hpcflow.monitoring.startup_processes import StartupProcesses
+from hpcflow.monitoring.wait_ledger import (
+    LedgerEntry,
+    process_ledger,
+    read_all,
+    read_one,
+    user_ledgers,
+)
 
 FIND_S = 0.05  # between two scans of starting ranks
 
 
-class Witness:
+class LauncherWatchdog:
     """Watches the ranks that this process, or a child, starts on this node, from a thread.
 
     It searches for their processes, and for their ledgers in `base`. It calls `give_up` with the
@@ -37,12 +43,12 @@ class Witness:
     `times.abort_s`. If `all_here`, all ranks are on this node.
     """
 
-    def __init__(self, base: str, times: Times, all_here: bool = True) -> None:
+    def __init__(self, base: str, times: StallTimes, all_here: bool = True) -> None:
         self._base, self._times, self._all_here = pathlib.Path(base), times, all_here
         self.give_up: Callable[[str], None] = lambda text: None
         self._over = threading.Event()
         self._directory: pathlib.Path | None = None
-        self._dead: list[Entry] = []
+        self._dead: list[LedgerEntry] = []
         self._early: list[tuple[int, int]] = []  # rank and process of dead ranks without a ledger
         self._hung: dict[str, Any] = {}  # failure.json of a hung rank
         self._reported = False
@@ -50,7 +56,7 @@ class Witness:
         self._thread = threading.Thread(target=self._watch, name="hpcflow-witness", daemon=True)
         self._thread.start()
 
-    def joined(self) -> bool:
+    def have_joined(self) -> bool:
         """Whether the ranks of this node have joined the job."""
         return self._directory is not None
 
@@ -63,27 +69,27 @@ class Witness:
         self._thread.join()
         facts, is_told = self._hung, bool(self._hung)
         if self._dead and self._directory is not None:
-            facts = facts_of(self._dead, self._directory)
+            facts = death_facts(self._dead, self._directory)
             is_told = (self._directory / DIED).exists()
         elif (name := _signal_name(code - 128)) and not facts:
             facts = self._died_early(f"was killed by {name}")
         if facts and not is_told:
             os.write(2, f"hpcflow: {facts['message']}\n".encode())
         if facts and run_dir:
-            write(pathlib.Path(run_dir), facts)
+            write_failure(pathlib.Path(run_dir), facts)
         return bool(facts)
 
     def _died_early(self, cause: str) -> dict[str, Any]:
         """The facts of a rank that died before it had joined; it may never have been found."""
         what = "has died before it had joined"
         if self._early:
-            return facts_outside(*self._early[0], cause, what)
+            return external_death_facts(*self._early[0], cause, what)
         if self._all_here and self._directory is None:
-            return facts_outside(None, None, cause, what)
+            return external_death_facts(None, None, cause, what)
         return {}
 
     def _watch(self) -> None:
-        starting, watched, leaving, all_joined = Starting(), None, None, False
+        starting, watched, leaving, all_joined = StartupProcesses(), None, None, False
         while not (self._dead or self._early or self._hung or self._over.is_set()):
             watched = watched or _ledgers_of(os.getpid(), self._base)
             if not all_joined:
@@ -91,11 +97,11 @@ class Witness:
                 self._look_for_hangs(starting)
             if watched is not None:
                 self._directory = watched.directory
-                self._checkpoint = what_next(self._directory)[1] or self._checkpoint
+                self._checkpoint = next_advice(self._directory)[1] or self._checkpoint
                 self._look_at(watched.wait(LOOK_S if all_joined else 0.0) or [])
-                all_joined = all_joined or starting.joined(watched.ranks.keys())
-            if leaving is None and all_joined and watched is not None and watched.some_left():
-                leaving = Starting()
+                all_joined = all_joined or starting.mark_joined(watched.ranks.keys())
+            if leaving is None and all_joined and watched is not None and watched.any_live():
+                leaving = StartupProcesses()
             if leaving is not None:
                 leaving.wait(0.0)
                 self._look_for_hangs(leaving, watched)
@@ -115,13 +121,15 @@ class Witness:
 
     def _look_for_ledgers(self) -> None:
         """Search for ledgers of dead ranks: one may have been created just before the death."""
-        found = [one for _, pid in self._early if (one := of_process(self._base, pid)) is not None]
+        found = [
+            one for _, pid in self._early if (one := process_ledger(self._base, pid)) is not None
+        ]
         if found:
             self._early = []
             self._directory = found[0][1]
             self._dead = [entry for entry, _ in found if not entry.ending]
 
-    def _look_for_hangs(self, ranks: Starting, joined: Watched | None = None) -> None:
+    def _look_for_hangs(self, ranks: StartupProcesses, joined: WatchedRanks | None = None) -> None:
         """Report a hung rank once; at the abort limit give up.
 
         If `joined` is given, the `ranks` have joined the job before and are shutting down.
@@ -137,7 +145,7 @@ class Witness:
             rank, pid, why = found[0]
             what = "has not joined" if joined is None else "does not leave"
             entry = joined.ranks.get(pid) if joined is not None else None
-            facts = facts_outside(rank, pid, f"{why}, for {since:g} s", what, entry)
+            facts = external_death_facts(rank, pid, f"{why}, for {since:g} s", what, entry)
             facts["checkpoint"] = self._checkpoint
             if limit:
                 self._hung = facts
@@ -155,12 +163,12 @@ def _signal_name(number: int) -> str:
         return ""
 
 
-def _ledgers_of(launcher: int, base: pathlib.Path) -> Watched | None:
+def _ledgers_of(launcher: int, base: pathlib.Path) -> WatchedRanks | None:
     """The ledgers of a launcher's job on this node; None if there are none yet."""
-    for directory in of_user(base):
+    for directory in user_ledgers(base):
         entry = next(iter(read_all(directory)), None)
         if entry is not None and launcher in _ancestors(entry.pid):
-            return Watched(directory, entry.host)
+            return WatchedRanks(directory, entry.host)
     return None
 
 

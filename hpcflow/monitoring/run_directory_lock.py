@@ -23,7 +23,7 @@ from hpcflow.launch import slurm_requeue
 from hpcflow.monitoring.stack_dump import process_state
 from hpcflow.monitoring.wait_ledger import DEAD_S, alive
 from hpcflow.platform.record_files import open_plain
-from hpcflow.platform.terminal_escaping import one_line
+from hpcflow.platform.terminal_escaping import escape_line
 
 NAME = ".running.json"
 RUN_DIR, CHECKPOINTS = "the run directory", "the folder of checkpoints"  # for messages
@@ -37,7 +37,7 @@ _lock = threading.Lock()
 _over = threading.Event()  # nothing is held: the touching thread ends
 
 
-def claim(folder: Path, what: str) -> None:
+def claim_directory(folder: Path, what: str) -> None:
     """Lock a folder, called `what` in messages, until `release` or the end of this process.
 
     Errors: LaunchError that names the job which uses it; OSError if it cannot be written.
@@ -47,7 +47,7 @@ def claim(folder: Path, what: str) -> None:
         if key not in _held:
             is_new = not os.path.isdir(key)
             os.makedirs(key, exist_ok=True)
-            _take(folder, what)
+            _try_claim(folder, what)
             if is_new:
                 _made.add(key)
             if not _held:
@@ -55,7 +55,7 @@ def claim(folder: Path, what: str) -> None:
         _held[key] = _held.get(key, 0) + 1
 
 
-def release(folder: Path) -> None:
+def release_directory(folder: Path) -> None:
     """Undo one `claim`. A folder that `claim` created is removed if it is empty."""
     key = os.path.realpath(folder)
     with _lock:
@@ -64,12 +64,12 @@ def release(folder: Path) -> None:
         _held[key] -= 1
         if not _held[key]:
             del _held[key]
-            _let_go(key)
+            _release(key)
         if not _held:
             _over.set()
 
 
-def refuse(folder: Path, what: str) -> None:
+def refuse_directory(folder: Path, what: str) -> None:
     """LaunchError if another job uses the folder; does not claim it, and it need not exist."""
     try:
         found = _read(folder / NAME)
@@ -77,20 +77,20 @@ def refuse(folder: Path, what: str) -> None:
         return
     if found is not None and os.path.realpath(folder) not in _held:
         who = found[0]
-        if _lives(who, me(), folder / NAME, None):
-            raise _used(folder, what, who)
+        if _is_alive(who, this_job(), folder / NAME, None):
+            raise _is_in_use(folder, what, who)
 
 
 def is_free(folder: Path) -> bool:
     """Whether no other job uses the folder."""
     try:
-        refuse(folder, "")
+        refuse_directory(folder, "")
     except LaunchError:
         return False
     return True
 
 
-def me(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
+def this_job(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
     """The content of the lock file for this process."""
     pid = os.getpid()
     return {
@@ -102,7 +102,7 @@ def me(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
         "boot": _first_line("/proc/sys/kernel/random/boot_id"),
         "processes": _link("/proc/self/ns/pid"),  # the PID namespace; a container has its own
         "pid": pid,
-        "begun": _begun(pid),
+        "begun": _start_time(pid),
         "since": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
     }
 
@@ -111,35 +111,35 @@ def describe(who: Mapping[str, Any]) -> str:
     """Description of a job for messages, from its lock file."""
     job = f"SLURM job {who['job']}, " if who.get("job") else ""
     place = f"process {who.get('pid', '?')} on {who.get('host', 'an unknown host')}"
-    return one_line(f"{job}{place}, since {who.get('since', 'an unknown time')}")
+    return escape_line(f"{job}{place}, since {who.get('since', 'an unknown time')}")
 
 
 # -- the file
 
 
-def _take(folder: Path, what: str) -> None:
-    mark, mine = folder / NAME, me()
+def _try_claim(folder: Path, what: str) -> None:
+    mark, mine = folder / NAME, this_job()
     draft = folder / f"{NAME}.{mine['host']}.{mine['pid']}"
     draft.unlink(missing_ok=True)
     with draft.open("x") as file:  # does not follow links
         file.write(json.dumps(mine, indent=1) + "\n")
     try:
         for _ in range(ATTEMPTS):
-            if _put(draft, mark):
+            if _write_claim(draft, mark):
                 return
-            found = _theirs(mark, what)
+            found = _other_claim(mark, what)
             if found is None:  # just released
                 continue
             who, text = found
-            if _lives(who, mine, mark, draft):
-                raise _used(folder, what, who)
-            _put_away(mark, text)
+            if _is_alive(who, mine, mark, draft):
+                raise _is_in_use(folder, what, who)
+            _set_aside(mark, text)
         raise LaunchError(f"{what} {folder}: several jobs begin in it at once", hint="start one")
     finally:
         draft.unlink(missing_ok=True)
 
 
-def _theirs(mark: Path, what: str) -> tuple[dict[str, Any], str] | None:
+def _other_claim(mark: Path, what: str) -> tuple[dict[str, Any], str] | None:
     """`_read`, with a LaunchError if the lock file cannot be read."""
     try:
         return _read(mark)
@@ -151,7 +151,7 @@ def _theirs(mark: Path, what: str) -> tuple[dict[str, Any], str] | None:
         ) from None
 
 
-def _put(draft: Path, mark: Path) -> bool:
+def _write_claim(draft: Path, mark: Path) -> bool:
     """Create the lock file atomically; False if it exists."""
     try:
         os.link(draft, mark)
@@ -166,14 +166,14 @@ def _put(draft: Path, mark: Path) -> bool:
     return True
 
 
-def _put_away(mark: Path, text: str) -> None:
+def _set_aside(mark: Path, text: str) -> None:
     """Remove the lock file of a dead job, unless another job has replaced it meanwhile."""
     away = mark.with_name(f"{NAME}.{os.uname().nodename}.{os.getpid()}.old")
     with contextlib.suppress(FileNotFoundError):
         os.rename(mark, away)
         found = _read(away)
         if found is not None and found[1] != text:
-            _put(away, mark)
+            _write_claim(away, mark)
         away.unlink()
 
 
@@ -194,7 +194,7 @@ def _read(mark: Path) -> tuple[dict[str, Any], str] | None:
     return (who if isinstance(who, dict) else {}), text
 
 
-def _used(folder: Path, what: str, who: Mapping[str, Any]) -> LaunchError:
+def _is_in_use(folder: Path, what: str, who: Mapping[str, Any]) -> LaunchError:
     return LaunchError(
         f"{what} {folder} is in use by another job: {describe(who)}",
         hint=f"wait for its end, or name another folder; if it has ended, remove {folder / NAME}",
@@ -204,21 +204,23 @@ def _used(folder: Path, what: str, who: Mapping[str, Any]) -> LaunchError:
 # -- whether its writer is alive
 
 
-def _lives(who: Mapping[str, Any], mine: Mapping[str, Any], mark: Path, draft: Path | None) -> bool:
+def _is_alive(
+    who: Mapping[str, Any], mine: Mapping[str, Any], mark: Path, draft: Path | None
+) -> bool:
     """Whether the writer of `mark`, not this process, is alive; `draft` was written just now."""
     here = ("boot", "processes") if mine["boot"] else ("host", "boot")
     if all(who.get(name) == mine[name] for name in here):
-        return who.get("pid") != mine["pid"] and _runs(who.get("pid"), who.get("begun"))
+        return who.get("pid") != mine["pid"] and _is_running(who.get("pid"), who.get("begun"))
     if str(who.get("job")).isdecimal() and who.get("cluster") == mine["cluster"]:
         if who["job"] == mine["job"] and who.get("restarts") != mine["restarts"]:
             return False  # an earlier start of this job
-        said = slurm_requeue.runs(str(who["job"]), who.get("step"))
+        said = slurm_requeue.is_job_running(str(who["job"]), who.get("step"))
         if said is not None:
             return said
-    return _silent_s(mark, draft) < DEAD_S
+    return _seconds_silent(mark, draft) < DEAD_S
 
 
-def _runs(pid: Any, begun: Any) -> bool:
+def _is_running(pid: Any, begun: Any) -> bool:
     """Whether process `pid` of this host is alive and started at `begun`."""
     if (
         not isinstance(pid, int)
@@ -227,11 +229,11 @@ def _runs(pid: Any, begun: Any) -> bool:
         or process_state(pid) in "ZX"
     ):
         return False
-    now = _begun(pid)
+    now = _start_time(pid)
     return now is None or begun is None or now == begun
 
 
-def _silent_s(mark: Path, draft: Path | None) -> float:
+def _seconds_silent(mark: Path, draft: Path | None) -> float:
     """Seconds since the file was touched, by the file system's clock if `draft` is given."""
     try:
         touched = mark.stat().st_mtime
@@ -241,7 +243,7 @@ def _silent_s(mark: Path, draft: Path | None) -> float:
     return now - touched
 
 
-def _begun(pid: int) -> int | None:
+def _start_time(pid: int) -> int | None:
     """The start time of a process, in clock ticks since boot; None if unknown."""
     line = _first_line(f"/proc/{pid}/stat")
     return int(line.rpartition(")")[2].split()[19]) if line else None
@@ -277,7 +279,7 @@ def _touch() -> None:
                 os.utime(os.path.join(folder, NAME))
 
 
-def _let_go(folder: str) -> None:
+def _release(folder: str) -> None:
     with contextlib.suppress(OSError):
         os.unlink(os.path.join(folder, NAME))
         if folder in _made:
@@ -286,9 +288,9 @@ def _let_go(folder: str) -> None:
 
 
 @atexit.register
-def _let_all_go() -> None:
+def _release_all() -> None:
     while _held:
-        _let_go(_held.popitem()[0])
+        _release(_held.popitem()[0])
 
 
 if hasattr(os, "register_at_fork"):

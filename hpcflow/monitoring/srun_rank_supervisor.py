@@ -20,9 +20,9 @@ from types import FrameType
 from typing import Any
 
 from hpcflow.errors import ABORTED
-from hpcflow.launch.launcher_detection import Launch
+from hpcflow.launch.launcher_detection import LaunchedRank
 from hpcflow.monitoring import failure_detector, failure_json
-from hpcflow.monitoring.wait_ledger import base, first, of_process
+from hpcflow.monitoring.wait_ledger import first, ledger_folder, process_ledger
 
 LAUNCHERS = ("srun",)  # they end all tasks before another rank can report
 FORWARDED = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT")
@@ -35,7 +35,7 @@ PR_SET_PDEATHSIG = 1  # Linux, <sys/prctl.h>
 _to_parent: list[socket.socket] = []  # in a child that has not shared its connection yet
 
 
-def become_child(place: Launch, run_dir: str) -> None:
+def become_child(place: LaunchedRank, run_dir: str) -> None:
     """Fork: returns in the child, which becomes the rank; the parent exits with its exit code.
 
     Must be called before a thread is started or MPI is loaded. Does nothing if the launcher of
@@ -119,7 +119,7 @@ def _wait(child: int, connection: socket.socket) -> None:
             poll.unregister(connection)
 
 
-def _end(child: int, received: set[int], place: Launch, run_dir: str) -> int:
+def _end(child: int, received: set[int], place: LaunchedRank, run_dir: str) -> int:
     """The exit code of this task; reports the death of the child if a signal has killed it."""
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code >= 0:
@@ -127,19 +127,23 @@ def _end(child: int, received: set[int], place: Launch, run_dir: str) -> int:
     if {-code, signal.SIGTERM} & received:  # SLURM sends SIGTERM before it kills
         return 128 - code
     cause = f"was killed by {signal.Signals(-code).name}"
-    found = of_process(base(), child)
+    found = process_ledger(ledger_folder(), child)
     if found is None:  # it had not joined the job
-        _report(failure_detector.facts_outside(place.rank, child, cause, DIED_EARLY), True, run_dir)
+        _report(
+            failure_detector.external_death_facts(place.rank, child, cause, DIED_EARLY),
+            True,
+            run_dir,
+        )
     elif not found[0].ending:
         entry, directory = found
         is_first = first(directory / failure_detector.DIED)
-        _report(failure_detector.facts_of([entry], directory, cause), is_first, run_dir)
+        _report(failure_detector.death_facts([entry], directory, cause), is_first, run_dir)
     return ABORTED
 
 
 def _report(facts: dict[str, Any], is_first: bool, run_dir: str) -> None:
     """Write `failure.json`; also report on stderr if this is the first report."""
     if run_dir:
-        is_first = failure_json.write(pathlib.Path(run_dir), facts)
+        is_first = failure_json.write_failure(pathlib.Path(run_dir), facts)
     if is_first:
         os.write(2, f"hpcflow: {facts['message']}\n".encode())

@@ -114,7 +114,7 @@ def bytes_moved(pid: int) -> int:
         return 0
 
 
-class Files:
+class ProgressFiles:
     """When processes of this node last read or wrote files, as when they save a checkpoint.
 
     Their interpreters need not run. A hung process moves almost no bytes between two samples;
@@ -124,7 +124,7 @@ class Files:
     def __init__(self) -> None:
         self._seen: dict[int, tuple[int, float]] = {}  # process -> its bytes, time of the last I/O
 
-    def moved(self, pid: int) -> float:
+    def last_io_time(self, pid: int) -> float:
         """Time of the last I/O seen, wall clock; 0 if none."""
         now = bytes_moved(pid)
         before, when = self._seen.get(pid, (now, 0.0))

@@ -18,20 +18,27 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from hpcflow.errors import StallError
-from hpcflow.monitoring.cross_node_wait_ledgers import Nodes
-from hpcflow.monitoring.stack_dump import DEAD, STOPPED, Files, main_line, main_op, own_stacks
+from hpcflow.monitoring.cross_node_wait_ledgers import CrossNodeLedgers
+from hpcflow.monitoring.stack_dump import (
+    DEAD,
+    STOPPED,
+    ProgressFiles,
+    main_line,
+    main_op,
+    own_stacks,
+)
 from hpcflow.monitoring.wait_for_report import (
     MOST_NAMED,
-    chain,
     describe_stall,
     is_debugged,
     is_silent,
-    letter_of,
-    missing_in,
+    missing_ranks,
+    process_state_letter,
     state,
+    wait_chain,
 )
-from hpcflow.monitoring.wait_ledger import Entry, Ledger, is_younger, read_all
-from hpcflow.platform.rank_logging import fold, logger
+from hpcflow.monitoring.wait_ledger import LedgerEntry, WaitLedger, is_younger, read_all
+from hpcflow.platform.rank_logging import logger, print_due
 
 TICK_S = 1.0
 TICKS = 8  # minimum number of ticks within stall_s
@@ -40,7 +47,7 @@ LOOKS = 4  # scans for ranks that cannot report for themselves, within stall_s
 
 
 @dataclasses.dataclass(frozen=True)
-class Times:
+class StallTimes:
     """Limits of a wait, in seconds: until it is reported, until the job ends; check intervals."""
 
     stall_s: float
@@ -57,7 +64,7 @@ class Times:
         return max(SILENT_TICKS * self.tick_s, 0.5)
 
 
-class Watchdog:
+class StallWatchdog:
     """Reports stalls of this rank: `stall-STEP.txt` in `run_dir` and one line in the log.
 
     A wait is reported when its chain (the ranks that this rank waits for, those that they wait for,
@@ -71,14 +78,14 @@ class Watchdog:
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: WaitLedger,
         size: int,
         run_dir: str | os.PathLike[str],
-        times: Times,
+        times: StallTimes,
         abort: Callable[[StallError], None],
         *,
         moves: Callable[[float], bool] | None = None,
-        nodes: Nodes | None = None,
+        nodes: CrossNodeLedgers | None = None,
         leads: bool = False,
         steps: Callable[[], int] = int,
         watch_gil: bool = True,
@@ -90,7 +97,7 @@ class Watchdog:
         self._watched = ledger.directory / "watched"  # if fresh, ranks here check whether they move
         self._suspected: dict[int, tuple[float, float]] = {}  # rank -> its wait, first check
         self._told: dict[int, tuple[float, pathlib.Path]] = {}  # rank -> its wait, report
-        self._files = Files()
+        self._files = ProgressFiles()
         self._looked, self._failed = 0.0, False
         self._stop = threading.Event()
         self._stacks = stacks_path(ledger.directory, ledger.rank).open("wb") if watch_gil else None
@@ -122,11 +129,11 @@ class Watchdog:
         """One check and one heartbeat of this rank; the thread calls it periodically."""
         if self._stacks is not None:
             faulthandler.dump_traceback_later(self._times.stall_s, file=self._stacks)
-        self._ledger.beat(main_line(), self._steps())
-        fold()
+        self._ledger.update_heartbeat(main_line(), self._steps())
+        print_due()
         try:
-            self._answer()
-            self._look()
+            self._answer_stack_request()
+            self._check()
         except OSError as error:  # a full disk must not end the watchdog
             logger.error("the stall report cannot be written: %s", error)
 
@@ -140,7 +147,7 @@ class Watchdog:
             self._ledger.moves()
         return self._stop.wait(max(0.0, until - time.monotonic()))
 
-    def _answer(self) -> None:
+    def _answer_stack_request(self) -> None:
         """If another rank has asked: log where this rank is, and add its stacks to the report."""
         mark = asked_path(self._ledger.directory, self._ledger.rank)
         if not mark.exists():
@@ -150,11 +157,11 @@ class Watchdog:
         append(path, _stacks_of(self._ledger.rank, self._ledger.host))
         logger.error("others wait for this rank, which is at %s", main_line())
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         """Check this rank's own wait, and less often those of ranks that cannot report."""
         now, mine = time.time(), self._ledger.read()
         if mine is not None and mine.may_stall and now - mine.since >= self._times.stall_s / 2:
-            self._suspect(mine, now)
+            self._report_if_stalled(mine, now)
         if now - self._looked < self._times.stall_s / LOOKS:
             return
         self._looked = now
@@ -163,9 +170,9 @@ class Watchdog:
             self._nodes.tell()
         for entry in read_all(self._ledger.directory):
             if entry.rank != self._ledger.rank and _is_mute(entry, now, self._times.silent_s):
-                self._suspect(entry, now)
+                self._report_if_stalled(entry, now)
 
-    def _suspect(self, mine: Entry, now: float) -> None:
+    def _report_if_stalled(self, mine: LedgerEntry, now: float) -> None:
         """A wait is long: check whether the awaited ranks move; report it; end the job."""
         self._watched.touch()
         entries = read_all(self._ledger.directory)
@@ -178,7 +185,7 @@ class Watchdog:
         if since != mine.since:
             first_look = now
         self._suspected[mine.rank] = mine.since, first_look
-        still = now - self._moved(mine, entries)
+        still = now - self._has_progress(mine, entries)
         if still < self._times.stall_s or now - first_look < self._times.stall_s / 2:
             return  # until then others check whether they move, and nodes publish ledgers
         told, path = self._told.get(mine.rank, (0.0, self._run_dir))
@@ -190,13 +197,13 @@ class Watchdog:
             self._stop.set()
             self._abort(self._error(mine, entries, path))
 
-    def _moved(self, mine: Entry, entries: Sequence[Entry]) -> float:
+    def _has_progress(self, mine: LedgerEntry, entries: Sequence[LedgerEntry]) -> float:
         """When `mine`, or a rank in its wait chain, last moved; wall clock."""
-        behind = chain(mine, entries)
-        here = [self._files.moved(entry.pid) for entry in behind if entry.host == mine.host]
+        behind = wait_chain(mine, entries)
+        here = [self._files.last_io_time(entry.pid) for entry in behind if entry.host == mine.host]
         return max([mine.since, *here, *(entry.moved for entry in behind)])
 
-    def _report(self, mine: Entry, entries: Sequence[Entry]) -> pathlib.Path:
+    def _report(self, mine: LedgerEntry, entries: Sequence[LedgerEntry]) -> pathlib.Path:
         """Write the report of a wait, or append to the current report of this node."""
         path, is_first = self._claim(mine)
         error = self._error(mine, entries, path)
@@ -205,24 +212,26 @@ class Watchdog:
             parts += self._table(mine, entries)
         append(path, "".join(parts) + _stacks_of(self._ledger.rank, self._ledger.host))
         if is_first:
-            for entry in missing_in(mine, entries)[:MOST_NAMED]:
+            for entry in missing_ranks(mine, entries)[:MOST_NAMED]:
                 if entry.host == mine.host:
-                    ask(self._ledger.directory, entry.rank, path)
+                    request_stacks(self._ledger.directory, entry.rank, path)
         logger.log(logging.ERROR if is_first else logging.DEBUG, "StallError: %s", error)
         return path
 
-    def _error(self, mine: Entry, entries: Sequence[Entry], path: pathlib.Path) -> StallError:
+    def _error(
+        self, mine: LedgerEntry, entries: Sequence[LedgerEntry], path: pathlib.Path
+    ) -> StallError:
         return StallError(
             describe_stall(mine, entries, self._size, path, self._times.silent_s),
             step=mine.step,
-            missing=tuple(entry.rank for entry in missing_in(mine, entries)),
+            missing=tuple(entry.rank for entry in missing_ranks(mine, entries)),
             report=str(path),
             op=mine.op,
             line=mine.made or None,
             rank=mine.rank,
         )
 
-    def _table(self, mine: Entry, entries: Sequence[Entry]) -> Iterator[str]:
+    def _table(self, mine: LedgerEntry, entries: Sequence[LedgerEntry]) -> Iterator[str]:
         """The states of all known ranks, and the faulthandler stacks of silent local ranks."""
         now, silent_s = time.time(), self._times.silent_s
         yield "\nranks\n"
@@ -234,7 +243,7 @@ class Watchdog:
             if entry.host == mine.host and is_silent(entry, now, silent_s):
                 yield _left_stacks(entry, self._ledger.directory)
 
-    def _claim(self, mine: Entry) -> tuple[pathlib.Path, bool]:
+    def _claim(self, mine: LedgerEntry) -> tuple[pathlib.Path, bool]:
         """The report shared by all waits of this node that stall at a time; whether it is new."""
         path, mark = self._run_dir / f"stall-{max(mine.step, 0)}.txt", self._mark
         if not is_younger(mark, self._times.stall_s):
@@ -261,7 +270,7 @@ def asked_path(directory: pathlib.Path, rank: int) -> pathlib.Path:
     return directory / f"asked-{rank:06d}"
 
 
-def ask(directory: pathlib.Path, rank: int, path: pathlib.Path) -> None:
+def request_stacks(directory: pathlib.Path, rank: int, path: pathlib.Path) -> None:
     """Ask a rank of this node to add its stacks to a report."""
     mark = asked_path(directory, rank)
     draft = mark.with_name(f".{mark.name}")
@@ -278,7 +287,7 @@ def append(path: pathlib.Path, text: str) -> None:
         os.close(descriptor)
 
 
-def _is_mute(entry: Entry, now: float, silent_s: float) -> bool:
+def _is_mute(entry: LedgerEntry, now: float, silent_s: float) -> bool:
     """Whether it waits but cannot report: its interpreter does not run.
 
     Its process is neither stopped nor dead.
@@ -286,7 +295,7 @@ def _is_mute(entry: Entry, now: float, silent_s: float) -> bool:
     return (
         entry.may_stall
         and is_silent(entry, now, silent_s)
-        and letter_of(entry) not in (STOPPED, *DEAD)
+        and process_state_letter(entry) not in (STOPPED, *DEAD)
     )
 
 
@@ -295,7 +304,7 @@ def _stacks_of(rank: int, host: str) -> str:
     return f"\nstacks of rank {rank} on {host}, process {os.getpid()}\n{own_stacks()}"
 
 
-def _left_stacks(entry: Entry, directory: pathlib.Path) -> str:
+def _left_stacks(entry: LedgerEntry, directory: pathlib.Path) -> str:
     try:
         text = stacks_path(directory, entry.rank).read_text(errors="replace")
     except OSError:

@@ -20,7 +20,7 @@ from hpcflow.monitoring.stack_dump import STOPPED, bytes_moved, process_state
 LOOK_S = 0.5  # between two samples of the ranks' progress
 
 
-class Starting:
+class StartupProcesses:
     """Descendant processes that are ranks of this node and that no other rank watches.
 
     These are the ranks that have not joined the job yet, or, if created at its end, the ranks that
@@ -39,7 +39,7 @@ class Starting:
 
     def wait(self, seconds: float) -> list[tuple[int, int]]:
         """(rank, pid) of the ranks that end within `seconds`, in the order of their ends."""
-        self._look()
+        self._check_processes()
         gone = []
         for descriptor, _ in self._epoll.poll(seconds):
             gone.append(self._watched[descriptor])
@@ -62,7 +62,7 @@ class Starting:
         all_sleep = self._is_whole and len(found) == len(self._watched)
         if not stopped and (stopped_alone or not all_sleep):
             return []
-        return [(rank, pid, _why(pid, letter)) for rank, pid, letter in stopped or found]
+        return [(rank, pid, _movement_text(pid, letter)) for rank, pid, letter in stopped or found]
 
     def _look_for_movement(self) -> None:
         """Update the idle times, by at most 2 * LOOK_S a sample.
@@ -80,7 +80,7 @@ class Starting:
             self._idle[pid] = self._idle.get(pid, 0.0) + elapsed if is_idle else 0.0
             self._moved[pid] = moved
 
-    def joined(self, processes: Container[int]) -> bool:
+    def mark_joined(self, processes: Container[int]) -> bool:
         """`processes` have joined: stop watching them. Whether all ranks have joined."""
         for descriptor, (_, pid) in list(self._watched.items()):
             if pid in processes:
@@ -98,7 +98,7 @@ class Starting:
         os.close(descriptor)
         del self._watched[descriptor]
 
-    def _look(self) -> None:
+    def _check_processes(self) -> None:
         if len(self._known) == self._expected:
             return
         for place, pid in _ranks_below(os.getpid()):
@@ -113,7 +113,7 @@ class Starting:
                 self._is_whole = place.local_size == place.size
 
 
-def _why(pid: int, letter: str) -> str:
+def _movement_text(pid: int, letter: str) -> str:
     """Why a starting rank makes no progress."""
     if letter == STOPPED:
         return f"is stopped (T; kill -CONT {pid} lets it go on)"
@@ -131,10 +131,10 @@ def _cpu_ticks(pid: int) -> int:
     return int(fields[11]) + int(fields[12])
 
 
-def _ranks_below(pid: int) -> Iterator[tuple[launcher_detection.Launch, int]]:
+def _ranks_below(pid: int) -> Iterator[tuple[launcher_detection.LaunchedRank, int]]:
     """The ranks among the descendants of a process, without the descendants of ranks."""
     for child in _children(pid):
-        place = _place(child)
+        place = _rank_of_process(child)
         if place is not None:
             yield place, child
         else:
@@ -149,10 +149,12 @@ def _children(pid: int) -> list[int]:
     return found
 
 
-def _place(pid: int) -> launcher_detection.Launch | None:
+def _rank_of_process(pid: int) -> launcher_detection.LaunchedRank | None:
     """The rank of a process, from its environment; None if it is not a rank."""
     try:
         words = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
-        return launcher_detection.detect(dict(word.split("=", 1) for word in words if "=" in word))
+        return launcher_detection.detect_launcher(
+            dict(word.split("=", 1) for word in words if "=" in word)
+        )
     except (OSError, LaunchError):
         return None

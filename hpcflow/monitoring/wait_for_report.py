@@ -6,13 +6,13 @@ import time
 from collections.abc import Iterable, Sequence
 
 from hpcflow.monitoring.stack_dump import DEBUGGED, STOPPED, process_state, why_silent
-from hpcflow.monitoring.wait_ledger import ANY, INSIDE, OWN, Entry
+from hpcflow.monitoring.wait_ledger import ANY, INSIDE, OWN, LedgerEntry
 
 SILENT_S = 5.0  # an older heartbeat is reported
 MOST_NAMED = 8  # ranks listed individually in a message
 
 
-def missing_in(mine: Entry, entries: Iterable[Entry]) -> list[Entry]:
+def missing_ranks(mine: LedgerEntry, entries: Iterable[LedgerEntry]) -> list[LedgerEntry]:
     """The `entries` of the ranks that the rank of `mine` waits for.
 
     If it waits for all ranks, these are the ranks of the same task in their replicas that do not
@@ -26,9 +26,9 @@ def missing_in(mine: Entry, entries: Iterable[Entry]) -> list[Entry]:
     return [entry for entry in alike if (entry.step, entry.op, entry.waits) != there]
 
 
-def behind(mine: Entry, entries: Sequence[Entry]) -> list[Entry]:
+def ranks_waiting_for(mine: LedgerEntry, entries: Sequence[LedgerEntry]) -> list[LedgerEntry]:
     """The ranks that the awaited ranks of `mine` wait for, transitively."""
-    left = missing_in(mine, entries)
+    left = missing_ranks(mine, entries)
     known = {mine.rank, *(entry.rank for entry in left)}
     found = []
     while left:
@@ -41,7 +41,7 @@ def behind(mine: Entry, entries: Sequence[Entry]) -> list[Entry]:
     return found
 
 
-def ring(mine: Entry, entries: Sequence[Entry]) -> list[int]:
+def wait_cycle(mine: LedgerEntry, entries: Sequence[LedgerEntry]) -> list[int]:
     """The cycle of ranks that the wait of `mine` leads to; empty if there is none."""
     known, path, entry = {e.rank: e for e in entries}, [mine.rank], mine
     while entry.waits and entry.peer in known:
@@ -52,42 +52,51 @@ def ring(mine: Entry, entries: Sequence[Entry]) -> list[int]:
     return []
 
 
-def chain(mine: Entry, entries: Sequence[Entry]) -> list[Entry]:
+def wait_chain(mine: LedgerEntry, entries: Sequence[LedgerEntry]) -> list[LedgerEntry]:
     """All ranks that `mine` waits for, directly or transitively."""
-    return [*missing_in(mine, entries), *behind(mine, entries)]
+    return [*missing_ranks(mine, entries), *ranks_waiting_for(mine, entries)]
 
 
-def is_debugged(mine: Entry, entries: Sequence[Entry]) -> bool:
+def is_debugged(mine: LedgerEntry, entries: Sequence[LedgerEntry]) -> bool:
     """Whether a debugger traces the rank or one in its wait chain; then a wait is no stall."""
-    return any(letter_of(entry) == DEBUGGED for entry in [mine, *chain(mine, entries)])
+    return any(
+        process_state_letter(entry) == DEBUGGED for entry in [mine, *wait_chain(mine, entries)]
+    )
 
 
-def letter_of(entry: Entry) -> str:
+def process_state_letter(entry: LedgerEntry) -> str:
     """The state letter of the rank's process, as seen on its own node."""
     return entry.process or process_state(entry.pid)
 
 
-def is_silent(entry: Entry, now: float, silent_s: float = SILENT_S) -> bool:
+def is_silent(entry: LedgerEntry, now: float, silent_s: float = SILENT_S) -> bool:
     """Whether its interpreter does not run: stopped, dead, or in a call that holds the GIL."""
-    return now - entry.heartbeat > silent_s or letter_of(entry) in (STOPPED, DEBUGGED)
+    return now - entry.heartbeat > silent_s or process_state_letter(entry) in (STOPPED, DEBUGGED)
 
 
 def describe_stall(
-    mine: Entry, entries: Sequence[Entry], size: int, path: object, silent_s: float = SILENT_S
+    mine: LedgerEntry,
+    entries: Sequence[LedgerEntry],
+    size: int,
+    path: object,
+    silent_s: float = SILENT_S,
 ) -> str:
     """The short message: the wait, its duration, states of the awaited ranks, the report file."""
     now = time.time()
-    missing = missing_in(mine, entries)
-    rows = [f"{mine.where} has waited {now - mine.since:.0f} s for {_whom(mine, missing, size)}"]
+    missing = missing_ranks(mine, entries)
+    rows = [
+        f"{mine.where} has waited {now - mine.since:.0f} s for {_awaited_rank(mine, missing, size)}"
+    ]
     rows += [
         f"missing  {entry.rank} on {state(entry, now, silent_s)}" for entry in missing[:MOST_NAMED]
     ]
     if len(missing) > MOST_NAMED:
         rows.append(f"missing  and {len(missing) - MOST_NAMED} more")
     rows += [
-        f"behind   {entry.rank} on {state(entry, now, silent_s)}" for entry in behind(mine, entries)
+        f"behind   {entry.rank} on {state(entry, now, silent_s)}"
+        for entry in ranks_waiting_for(mine, entries)
     ]
-    if circle := ring(mine, entries):
+    if circle := wait_cycle(mine, entries):
         ranks = ", ".join(map(str, circle))
         rows.append(
             f"ring     {ranks} wait for each other: a message of theirs has not left or come"
@@ -99,7 +108,7 @@ def describe_stall(
     return "\n  ".join(rows)
 
 
-def _whom(mine: Entry, missing: Sequence[Entry], size: int) -> str:
+def _awaited_rank(mine: LedgerEntry, missing: Sequence[LedgerEntry], size: int) -> str:
     if mine.peer == OWN:
         return "a step of this rank, in another thread say"
     if mine.peer >= 0:
@@ -107,7 +116,7 @@ def _whom(mine: Entry, missing: Sequence[Entry], size: int) -> str:
     return f"{len(missing)} of {size} ranks" if missing else f"ranks among {size}, none here"
 
 
-def state(entry: Entry, now: float, silent_s: float = SILENT_S) -> str:
+def state(entry: LedgerEntry, now: float, silent_s: float = SILENT_S) -> str:
     """Host, task and state of a rank."""
     waited = f"since {now - entry.since:.0f} s"
     if entry.since and entry.kind == INSIDE:
@@ -120,7 +129,7 @@ def state(entry: Entry, now: float, silent_s: float = SILENT_S) -> str:
     else:
         what = "waits for nothing: it computes, or is idle"
     if is_silent(entry, now, silent_s):
-        what += f"; {why_silent(entry.pid, letter_of(entry))}, silent for "
+        what += f"; {why_silent(entry.pid, process_state_letter(entry))}, silent for "
         what += f"{now - entry.heartbeat:.0f} s, last seen at {entry.line or 'its start'}"
     elif entry.line:
         what += f"; at {entry.line}"

@@ -53,7 +53,7 @@ ATTEMPTS = 100  # reads of a record that is being written
 
 
 @dataclasses.dataclass(frozen=True)
-class Entry:
+class LedgerEntry:
     """A decoded record of one rank."""
 
     rank: int
@@ -102,7 +102,7 @@ class Entry:
         return self.since > 0 and self.kind != INSIDE
 
 
-class Ledger:
+class WaitLedger:
     """This rank's record; `enter` when a wait's first poll failed, `leave` when the wait ends.
 
     `directory` belongs to this run alone, preferably in memory (/dev/shm) or on a local disk.
@@ -163,7 +163,7 @@ class Ledger:
         self._times[_SINCE] = 0.0
         self._words[_SEQUENCE] += 1
 
-    def beat(self, line: str = "", trained: int = 0) -> None:
+    def update_heartbeat(self, line: str = "", trained: int = 0) -> None:
         """Record a heartbeat: the interpreter runs, the main thread is at `line`.
 
         `trained` is the number of training steps. Only the watchdog calls it, so the heartbeat and
@@ -182,9 +182,9 @@ class Ledger:
         """Record that this rank has reported why it ends: its death is not reported."""
         self._words[_ENDING] = 1
 
-    def read(self) -> Entry | None:
+    def read(self) -> LedgerEntry | None:
         """This rank's own record; None in the rare case that every read met a writer."""
-        record = _whole(self._memory)
+        record = _complete_record(self._memory)
         return decode(record) if record is not None else None
 
     def close(self) -> None:
@@ -197,19 +197,19 @@ class Ledger:
         (self.directory / f"rank-{self.rank:06d}").unlink(missing_ok=True)
 
 
-def read_all(directory: str | os.PathLike[str]) -> list[Entry]:
+def read_all(directory: str | os.PathLike[str]) -> list[LedgerEntry]:
     """The records of all ranks in `directory`, by rank, without those that cannot be read."""
     paths = sorted(pathlib.Path(directory).glob("rank-*"))
     return [entry for path in paths if (entry := read_one(path)) is not None]
 
 
-def read_one(path: pathlib.Path) -> Entry | None:
+def read_one(path: pathlib.Path) -> LedgerEntry | None:
     """The record in a file; None if it is missing or not yet written."""
-    record = raw(path)
+    record = raw_entries(path)
     return decode(record) if record is not None else None
 
 
-def raw(path: pathlib.Path) -> bytes | None:
+def raw_entries(path: pathlib.Path) -> bytes | None:
     """The bytes of the record in a file, read consistently; None if missing or not yet written."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -217,28 +217,30 @@ def raw(path: pathlib.Path) -> bytes | None:
         return None
     try:
         with mmap.mmap(fd, RECORD_BYTES, access=mmap.ACCESS_READ) as record:
-            return _whole(record)
+            return _complete_record(record)
     except (OSError, ValueError):
         return None
     finally:
         os.close(fd)
 
 
-def of_user(base: str | os.PathLike[str]) -> list[pathlib.Path]:
+def user_ledgers(base: str | os.PathLike[str]) -> list[pathlib.Path]:
     """The ledger directories in `base` that belong to this user; those of others are not read."""
     return [path for path in pathlib.Path(base).glob(PREFIX + "*") if is_own_folder(path)]
 
 
-def of_process(base: str | os.PathLike[str], pid: int) -> tuple[Entry, pathlib.Path] | None:
+def process_ledger(
+    base: str | os.PathLike[str], pid: int
+) -> tuple[LedgerEntry, pathlib.Path] | None:
     """The record of a process of this user and host, and its directory; None if there is none."""
-    for directory in of_user(base):
+    for directory in user_ledgers(base):
         for entry in read_all(directory):
             if entry.pid == pid:
                 return entry, directory
     return None
 
 
-def for_others(record: bytes, letter: str, moved: float) -> bytes:
+def shared_folder(record: bytes, letter: str, moved: float) -> bytes:
     """A copy of a record for other nodes, which cannot read /proc of its process."""
     copy = bytearray(record)
     copy[_PROCESS] = letter.encode().ljust(8, b"\0")
@@ -272,19 +274,19 @@ def remove(directory: pathlib.Path) -> None:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def base() -> str:
+def ledger_folder() -> str:
     """The folder of the ledger directories of all jobs, in memory if possible."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
 
 
-def sweep(base: str | os.PathLike[str], host: str) -> None:
+def remove_stale(base: str | os.PathLike[str], host: str) -> None:
     """Remove from `base` the ledgers of jobs on `host` that died without closing them.
 
     A job is dead if its processes do not exist and its heartbeats are old. Neither alone is enough:
     PIDs are reused, and processes of another container are not visible.
     """
     old = time.time() - DEAD_S
-    for directory in of_user(base):
+    for directory in user_ledgers(base):
         with contextlib.suppress(OSError):  # another rank has removed it
             left = read_all(directory)
             dead = all(e.host == host and e.heartbeat < old and not alive(e.pid) for e in left)
@@ -303,7 +305,7 @@ def alive(pid: int) -> bool:
     return True
 
 
-def _whole(memory: memoryview | mmap.mmap) -> bytes | None:
+def _complete_record(memory: memoryview | mmap.mmap) -> bytes | None:
     """The record, or None if every read met a writer."""
     for _ in range(ATTEMPTS):
         data = bytes(memory[:RECORD_BYTES])
@@ -319,7 +321,7 @@ def _sequences(memory: bytes | memoryview | mmap.mmap) -> tuple[int, int]:
     return wait, line
 
 
-def decode(record: bytes) -> Entry:
+def decode(record: bytes) -> LedgerEntry:
     """The entry encoded in a record."""
     fields = _RECORD.unpack(record)
     _, rank, pid, step, peer, since, heartbeat, ending, moved, place, _ = fields[:11]
@@ -327,7 +329,7 @@ def decode(record: bytes) -> Entry:
         text.rstrip(b"\0").decode(errors="replace") for text in fields[11:17]
     )
     op, _, made = op.partition("\n")
-    return Entry(
+    return LedgerEntry(
         *(rank, pid, host, step, op, kind, peer, since, heartbeat, bool(ending), moved, place),
         *(process, task, line, made, fields[17]),
     )

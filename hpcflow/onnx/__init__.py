@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from hpcflow.errors import MissingPackageError
-from hpcflow.platform.exception_translation import guard_module
+from hpcflow.platform.exception_translation import translate_module
 from hpcflow.platform.install_hints import install_hint
 
 try:
@@ -39,4 +39,4 @@ __all__ = [
     "supports_device",
 ]
 
-guard_module(globals(), __all__)
+translate_module(globals(), __all__)

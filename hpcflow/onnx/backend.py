@@ -13,14 +13,15 @@ from hpcflow.errors import DeviceError, OnnxError
 from hpcflow.graph.graph import Graph
 from hpcflow.onnx.element_types import carried, from_onnx, is_narrow
 from hpcflow.onnx.importer import Importer, import_model, name_for
-from hpcflow.onnx.importers.constant_propagation import NeedsValue
+from hpcflow.onnx.importers.constant_propagation import UnknownValueError
 from hpcflow.ops.array.array_ops import placeholder
 from hpcflow.runtime.session.session import Session
 
-KEPT = 16  # most cached graphs of a model, per input shapes and shape-determining values
+# most cached graphs of a model, per input shapes and shape-determining values
+MAX_CACHED_GRAPHS = 16
 
 
-class Prepared(BackendRep):
+class PreparedModel(BackendRep):
     """A model prepared to run: a graph and a session, rebuilt for new shape-determining values."""
 
     def __init__(self, model: onnx.ModelProto, device: str) -> None:
@@ -30,7 +31,7 @@ class Prepared(BackendRep):
         self._types = [v.type.tensor_type.elem_type for v in model.graph.output]
         self._exact = False  # whether sizes left open by the model must be known
         self._fixed: set[str] = set()  # inputs whose values are constants of the graph
-        self._kept: dict[Any, Ready] = {}
+        self._kept: dict[Any, SpecializedGraph] = {}
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
         """The outputs for `inputs`: arrays in order or by name, or a single array."""
@@ -47,7 +48,7 @@ class Prepared(BackendRep):
             for a, t in zip(outputs, self._types, strict=True)
         )
 
-    def _ready(self, arrays: Mapping[str, np.ndarray]) -> Ready:
+    def _ready(self, arrays: Mapping[str, np.ndarray]) -> SpecializedGraph:
         while True:
             fixed = {name: arrays[name] for name in sorted(self._fixed)}
             rest = {name: a for name, a in arrays.items() if name not in fixed}
@@ -59,8 +60,8 @@ class Prepared(BackendRep):
             if key in self._kept:
                 return self._kept[key]
             try:
-                ready = Ready(self.model, fixed, shapes, self.device)
-            except NeedsValue as missing:
+                ready = SpecializedGraph(self.model, fixed, shapes, self.device)
+            except UnknownValueError as missing:
                 if not self._exact:
                     self._exact = True
                     continue
@@ -69,13 +70,13 @@ class Prepared(BackendRep):
                     raise
                 self._fixed |= more
                 continue
-            if len(self._kept) >= KEPT:
+            if len(self._kept) >= MAX_CACHED_GRAPHS:
                 del self._kept[next(iter(self._kept))]
             self._kept[key] = ready
             return ready
 
 
-class Ready:
+class SpecializedGraph:
     """A graph of the model with constants for some inputs, shapes for others, and its session."""
 
     def __init__(
@@ -113,18 +114,18 @@ class HpcflowBackend(Backend):
         try:
             with Graph().as_default():
                 Importer(model, False).run({})
-        except NeedsValue:
+        except UnknownValueError:
             return True
         except OnnxError:
             return False
         return True
 
     @classmethod
-    def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> Prepared:
+    def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> PreparedModel:
         """The model as an object whose `run` computes it on arrays."""
         if not cls.supports_device(device):
             raise DeviceError(f"device {device!r} is not available here")
-        return Prepared(model, _device(device))
+        return PreparedModel(model, _device(device))
 
     @classmethod
     def run_model(
@@ -163,9 +164,9 @@ class HpcflowBackend(Backend):
         """True for CPU; for CUDA if this process has a GPU."""
         kind = Device(device).type
         if kind == DeviceType.CUDA:
-            from hpcflow.runtime.device.device import names
+            from hpcflow.runtime.device.device import device_names
 
-            return names(False, 0)[0].startswith("gpu")
+            return device_names(False, 0)[0].startswith("gpu")
         return bool(kind == DeviceType.CPU)
 
 

@@ -40,7 +40,7 @@ def _load() -> None:
         importlib.import_module(f"hpcflow.onnx.exporters.{family}")
 
 
-def find(type: str) -> Say | None:
+def find_exporter(type: str) -> Say | None:
     """The export function of an op type, or None."""
     _load()
     return _TABLE.get(type)
@@ -81,7 +81,7 @@ class Emitter:
         """Reserve a name for a tensor that is emitted later."""
         self._kept.setdefault(tensor, self.free(name))
 
-    def settle(self, tensor: Tensor, made: str, since: int) -> None:
+    def set_name(self, tensor: Tensor, made: str, since: int) -> None:
         """Set the ONNX name of `tensor`, emitted as `made`.
 
         If a node emitted since `since` computes it, the node's output gets the tensor's own name.

@@ -11,9 +11,9 @@ from onnx import helper
 
 from hpcflow.errors import OnnxError
 from hpcflow.graph.graph import Operation, Tensor
-from hpcflow.graph.op_registry import lookup
+from hpcflow.graph.op_registry import lookup_op
 from hpcflow.onnx.element_types import to_onnx
-from hpcflow.onnx.export_emitter import Emitter, find, rank_of, refused
+from hpcflow.onnx.export_emitter import Emitter, find_exporter, rank_of, refused
 
 OPSET, IR = 17, 8  # of 2022: supported by runtimes and quantizers
 Named = Mapping[str, Tensor] | Sequence[Tensor] | Tensor
@@ -54,7 +54,7 @@ def export_model(
         emitter.reserve(tensor, given)
     variables = _values([op for op in order if op.type == "ReadVariable"], values)
     for op in order:
-        _say(emitter, op, variables)
+        _write_operation(emitter, op, variables)
     _finish(emitter, fetched)
     graph = helper.make_graph(
         emitter.nodes,
@@ -118,7 +118,9 @@ def _values(reads: Sequence[Operation], values: Any) -> dict[Operation, np.ndarr
     return found
 
 
-def _say(emitter: Emitter, op: Operation, variables: Mapping[Operation, np.ndarray]) -> None:
+def _write_operation(
+    emitter: Emitter, op: Operation, variables: Mapping[Operation, np.ndarray]
+) -> None:
     """Emit the nodes of one operation."""
     if op.type == "ReadVariable":
         name = emitter.constant(variables[op], op.inputs[0].op.name)
@@ -130,16 +132,18 @@ def _say(emitter: Emitter, op: Operation, variables: Mapping[Operation, np.ndarr
         raise refused(op, "ONNX does not compute with complex numbers")
     if any(t.dtype.kind == "O" for t in (*op.inputs, *op.outputs)):
         raise refused(op, "strings are not exported")
-    say = find(op.type)
+    say = find_exporter(op.type)
     if say is None:
         why = WHY.get(op.type)
         if why is None:
-            why = "ONNX has no such operator" if lookup(op.type).pure else "it has or reads state"
+            why = (
+                "ONNX has no such operator" if lookup_op(op.type).pure else "it has or reads state"
+            )
         raise refused(op, why)
     since = emitter.begin(op)
     made = say(emitter, op)
     for tensor, name in zip(op.outputs, [made] if isinstance(made, str) else made, strict=False):
-        emitter.settle(tensor, name, since)
+        emitter.set_name(tensor, name, since)
 
 
 def _finish(emitter: Emitter, fetched: Mapping[str, Tensor]) -> None:

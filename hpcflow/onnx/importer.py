@@ -16,14 +16,14 @@ from hpcflow.errors import MALFORMED, HpcflowError, OnnxError
 from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph
 from hpcflow.onnx.element_types import carried, from_onnx, is_narrow, to_onnx
 from hpcflow.onnx.importers import importer_table
-from hpcflow.onnx.importers.constant_propagation import Values
-from hpcflow.onnx.importers.import_scope import Scope
-from hpcflow.onnx.importers.onnx_node import Node, values_of
+from hpcflow.onnx.importers.constant_propagation import ConstantValues
+from hpcflow.onnx.importers.import_scope import ImportScope
+from hpcflow.onnx.importers.onnx_node import OnnxNode, values_of
 from hpcflow.onnx.importers.opset6_broadcasting import aligned
 from hpcflow.onnx.unsupported_operators import OPS as DECLINED
 from hpcflow.ops.array.array_ops import constant, placeholder
 from hpcflow.ops.variables.variable_ops import Variable
-from hpcflow.platform.artifact_cache import path_of
+from hpcflow.platform.artifact_cache import as_path
 
 OLDEST = 6
 Trainable = bool | Callable[[str, np.ndarray], bool]
@@ -65,7 +65,7 @@ def _loaded(model: onnx.ModelProto | bytes | str | os.PathLike[str]) -> onnx.Mod
         if isinstance(model, bytes):
             model = onnx.load_model_from_string(model)
         elif not isinstance(model, onnx.ModelProto):
-            model = onnx.load(path_of(model, "model"))
+            model = onnx.load(as_path(model, "model"))
     except (DecodeError, onnx.checker.ValidationError) as error:
         name = "these bytes" if isinstance(model, bytes) else str(model)
         raise OnnxError(f"{name} is not an ONNX model: {error}") from error
@@ -79,7 +79,7 @@ class Importer:
 
     def __init__(self, model: onnx.ModelProto, trainable: Trainable) -> None:
         self.model, self.trainable = model, trainable
-        self.values = Values()
+        self.values = ConstantValues()
         self.functions = {(f.domain, f.name): f for f in model.functions}
         self.variables: dict[str, Variable] = {}
         self.narrow: dict[Tensor, int] = {}  # tensors with values of a narrower type
@@ -93,7 +93,7 @@ class Importer:
     def run(self, given: Mapping[str, Any]) -> Imported:
         """Build the whole model."""
         graph = self.model.graph
-        scope = Scope(self, versions_of(self.model.opset_import))
+        scope = ImportScope(self, versions_of(self.model.opset_import))
         self._check_version(scope.versions)
         initial = self._initializers(graph, scope, self.trainable)
         wanted = [v for v in graph.input if v.name not in initial]
@@ -132,7 +132,9 @@ class Importer:
             self.values.inputs[tensor.op] = info.name
         return self.mark(tensor, elem_type)
 
-    def _initializers(self, graph: onnx.GraphProto, scope: Scope, trainable: Trainable) -> set[str]:
+    def _initializers(
+        self, graph: onnx.GraphProto, scope: ImportScope, trainable: Trainable
+    ) -> set[str]:
         if graph.sparse_initializer:
             raise OnnxError(
                 f"initializer {graph.sparse_initializer[0].values.name!r} is sparse, "
@@ -154,22 +156,24 @@ class Importer:
 
     # -- graphs and nodes
 
-    def _nodes(self, graph: onnx.GraphProto | onnx.FunctionProto, scope: Scope) -> None:
+    def _nodes(self, graph: onnx.GraphProto | onnx.FunctionProto, scope: ImportScope) -> None:
         for proto in graph.node:
             self._node(proto, scope)
 
-    def body(self, graph: onnx.GraphProto, inputs: Sequence[Tensor], outer: Scope) -> list[Tensor]:
+    def body(
+        self, graph: onnx.GraphProto, inputs: Sequence[Tensor], outer: ImportScope
+    ) -> list[Tensor]:
         """Build a subgraph attribute; it can use names of enclosing graphs."""
-        scope = Scope(self, outer.versions, outer, outer.attributes)
+        scope = ImportScope(self, outer.versions, outer, outer.attributes)
         self._initializers(graph, scope, False)
         scope.values.update(zip((v.name for v in graph.input), inputs, strict=False))
         self._nodes(graph, scope)
         return [scope.find(v.name) for v in graph.output]
 
-    def _node(self, proto: onnx.NodeProto, scope: Scope) -> None:
+    def _node(self, proto: onnx.NodeProto, scope: ImportScope) -> None:
         domain = "" if proto.domain == "ai.onnx" else proto.domain
         version = scope.versions.get(domain, 1)
-        node = Node(proto, scope, version)
+        node = OnnxNode(proto, scope, version)
         inputs = [scope.find(name) if name else None for name in proto.input]
         with get_default_graph().name_scope(name_for(proto.name) if proto.name else None):
             try:
@@ -189,13 +193,13 @@ class Importer:
                 scope.values[name] = tensor
 
     def _build(
-        self, node: Node, domain: str, inputs: Sequence[Tensor | None]
+        self, node: OnnxNode, domain: str, inputs: Sequence[Tensor | None]
     ) -> Sequence[Tensor | None]:
         """The outputs of a node: by a model function, the table, or the standard's body."""
         own = self.functions.get((node.proto.domain, node.type))
         if own is not None:
             return self._call(own, node, inputs)
-        row = importer_table.find(domain, node.type, node.version)
+        row = importer_table.find_importer(domain, node.type, node.version)
         if row is not None:
             made = row.build(node, *(inputs if domain else aligned(node, inputs)))
             return [made] if isinstance(made, Tensor) else made
@@ -215,24 +219,24 @@ class Importer:
         return onnx.helper.make_tensor_type_proto(elem_type, tensor.shape)
 
     def _call(
-        self, function: onnx.FunctionProto, node: Node, inputs: Sequence[Tensor | None]
+        self, function: onnx.FunctionProto, node: OnnxNode, inputs: Sequence[Tensor | None]
     ) -> list[Tensor | None]:
         """Inline the body of a function with these inputs."""
         attributes = {a.name: a for a in function.attribute_proto}
         attributes.update(default_attributes(node.proto, node.version))
         attributes.update(node.attributes)
         versions = versions_of(function.opset_import) or node.scope.versions
-        scope = Scope(self, versions, node.scope, attributes)
+        scope = ImportScope(self, versions, node.scope, attributes)
         names = list(function.input)
         bound = zip(names, inputs, strict=False)
         scope.values.update((name, tensor) for name, tensor in bound if tensor is not None)
         absent = set(names) - set(scope.values)
         for proto in function.node:
-            self._node(_without(proto, absent), scope)
+            self._node(_drop_missing_inputs(proto, absent), scope)
         return [scope.values.get(name) for name in function.output]
 
 
-def _without(proto: onnx.NodeProto, absent: set[str]) -> onnx.NodeProto:
+def _drop_missing_inputs(proto: onnx.NodeProto, absent: set[str]) -> onnx.NodeProto:
     """A node of a function without the inputs that its call omits."""
     if not absent.intersection(proto.input):
         return proto

@@ -15,7 +15,7 @@ from hpcflow.platform.install_hints import install_hint
 Arrays = Mapping[str, np.ndarray]
 
 
-class Told(NamedTuple):
+class QuantizationResult(NamedTuple):
     """A model's size in bytes, and its accuracy on labelled data (None without labels)."""
 
     bytes: int
@@ -50,10 +50,12 @@ def quantize(model: Path, out: Path, data: Arrays | None = None, batch: int = 32
         if data is None:
             quantization.quantize_dynamic(ready, out)
         else:
-            quantization.quantize_static(ready, out, Batches(data, batch), per_channel=True)
+            quantization.quantize_static(
+                ready, out, CalibrationBatches(data, batch), per_channel=True
+            )
 
 
-class Batches:
+class CalibrationBatches:
     """A calibration data reader of onnxruntime: yields samples in batches."""
 
     def __init__(self, data: Arrays, batch: int) -> None:
@@ -87,14 +89,14 @@ def run(model: Path, data: Arrays, batch: int = 256) -> list[np.ndarray]:
     return [np.concatenate(column) for column in zip(*parts, strict=True)]
 
 
-def measure(model: Path, data: Arrays | None, labels: np.ndarray | None) -> Told:
+def measure(model: Path, data: Arrays | None, labels: np.ndarray | None) -> QuantizationResult:
     """Size, and accuracy: the share of samples whose first output is largest at the label."""
     size = model.stat().st_size
     if data is None or labels is None:
-        return Told(size, None)
+        return QuantizationResult(size, None)
     scores = run(model, data)[0]
     hits = scores.reshape(len(scores), -1).argmax(1) == labels.reshape(-1)
-    return Told(size, float(hits.mean()))
+    return QuantizationResult(size, float(hits.mean()))
 
 
 def deviation(model: Path, other: Path, data: Arrays) -> float:

@@ -64,7 +64,7 @@ def why_not(op: str, test: str) -> str:
     return next((why for pattern, why in TESTS.items() if re.search(pattern, test)), "")
 
 
-def outside(model: onnx.ModelProto) -> bool:
+def is_unsupported_model(model: onnx.ModelProto) -> bool:
     """Whether a model uses strings, sequences, optional values or quantized operators."""
     graph = model.graph
     if any(OPS.get(node.op_type) in _OUTSIDE for node in graph.node):

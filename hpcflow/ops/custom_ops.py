@@ -8,7 +8,7 @@ from typing import Any
 
 from hpcflow.errors import GradientError, GraphError
 from hpcflow.graph.dtypes import resource
-from hpcflow.graph.function_body import variable_of
+from hpcflow.graph.function_body import variable_operation
 from hpcflow.graph.graph import (
     Graph,
     Operation,
@@ -16,7 +16,7 @@ from hpcflow.graph.graph import (
     convert_to_tensor,
     get_default_graph,
 )
-from hpcflow.graph.op_registry import OPS, Gradient, Infer, NoGrad, lookup, rows
+from hpcflow.graph.op_registry import OPS, Gradient, Infer, NoGrad, all_ops, lookup_op
 from hpcflow.graph.op_registry import op as row
 from hpcflow.graph.static_shape import Spec
 from hpcflow.ops.array.broadcast_ops import zeros_like
@@ -101,7 +101,7 @@ def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
 def _variables_used(graph: Graph, since: int) -> list[Any]:
     """The trainable variables read by operations created after the first `since`."""
     handles = [t for op in graph.get_operations()[since:] for t in op.inputs if t.dtype == resource]
-    used = {variable_of(handle) for handle in handles}
+    used = {variable_operation(handle) for handle in handles}
     return [v for v in graph.get_collection("trainable_variables") if v.op in used]
 
 
@@ -149,7 +149,7 @@ def own_op(
     attributes by name, and `name`. Operations run on ranks that run the script, since only these
     know the op. `facts`: see `hpcflow.graph.op_registry.OpDef`.
     """
-    rows()  # built-in names are taken
+    all_ops()  # built-in names are taken
     row(name, infer=infer or _like_first, grad=grad, **{"script": True, **facts})
 
     def function(*inputs: Any, name: str | None = None, **attrs: Any) -> Any:
@@ -196,7 +196,7 @@ NoGradient = NotDifferentiable
 
 
 def _put(type: str, grad: Gradient | NoGrad) -> None:
-    found = lookup(type)
+    found = lookup_op(type)
     if found.grad is not _TO_COME:
         raise GraphError(
             f"op {type!r} has a gradient rule already, or a reason for none",

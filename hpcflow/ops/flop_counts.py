@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from hpcflow.graph.op_registry import CostNode, Count, Product
+from hpcflow.graph.op_registry import CostNode, Count, MatmulSize
 from hpcflow.graph.static_shape import Spec, size_of
 
 
@@ -182,26 +182,26 @@ def add_n(node: CostNode, inputs: Sequence[Spec]) -> float:
 # -- matrix products and convolutions as products
 
 
-def matrices(node: CostNode, inputs: Sequence[Spec]) -> Product:
+def matrices(node: CostNode, inputs: Sequence[Spec]) -> MatmulSize:
     """Return the size of a matrix product."""
     *lead, rows, columns = node.specs[0].shape or ()
-    return Product(size_of(tuple(lead)), rows or 0, _summed(node, inputs), columns or 0)
+    return MatmulSize(size_of(tuple(lead)), rows or 0, _summed(node, inputs), columns or 0)
 
 
-def strided_matrices(node: CostNode, inputs: Sequence[Spec]) -> Product:
+def strided_matrices(node: CostNode, inputs: Sequence[Spec]) -> MatmulSize:
     """Return the size of a product of matrices that lie by `lays`."""
     (_, left, _), _, (_, (*lead, rows, columns), _) = node.attrs["lays"]
-    return Product(size_of(lead), rows, int(left[-1]), columns)
+    return MatmulSize(size_of(lead), rows, int(left[-1]), columns)
 
 
-def filters(weights: int, y: int, summed: str) -> Callable[[CostNode, Sequence[Spec]], Product]:
+def filters(weights: int, y: int, summed: str) -> Callable[[CostNode, Sequence[Spec]], MatmulSize]:
     """Return a function that gives a convolution as a product of windows and filters.
 
     `weights` and `y` index inputs followed by outputs. `summed` is the axis that is summed over:
     the "window", the "channels" of the result, or its "pixels".
     """
 
-    def sizes(node: CostNode, inputs: Sequence[Spec]) -> Product:
+    def sizes(node: CostNode, inputs: Sequence[Spec]) -> MatmulSize:
         kernel, made = ((*inputs, *node.specs)[i].shape for i in (weights, y))
         assert kernel is not None and made is not None
         groups = node.attrs["groups"] or 1
@@ -209,9 +209,9 @@ def filters(weights: int, y: int, summed: str) -> Callable[[CostNode, Sequence[S
         if node.attrs["first"]:
             pixels = size_of((made[0], *made[2:]))
         if summed == "channels":
-            return Product(groups, pixels, each, window)
+            return MatmulSize(groups, pixels, each, window)
         if summed == "pixels":
-            return Product(groups, window, pixels, each)
-        return Product(groups, pixels, window, each)
+            return MatmulSize(groups, window, pixels, each)
+        return MatmulSize(groups, pixels, window, each)
 
     return sizes

@@ -17,7 +17,7 @@ import numpy as np
 
 from hpcflow.errors import GraphError
 from hpcflow.graph.dtypes import as_dtype, string, text_of
-from hpcflow.graph.function_body import Body, Function
+from hpcflow.graph.function_body import Function, FunctionBody
 from hpcflow.graph.graph import (
     Graph,
     Operation,
@@ -25,7 +25,7 @@ from hpcflow.graph.graph import (
     convert_to_tensor,
     get_default_graph,
 )
-from hpcflow.graph.string_encoding import pack, unpack
+from hpcflow.graph.string_encoding import decode_strings, encode_strings
 from hpcflow.ops.variables.variable_ops import Variable, variable_of_op
 
 FORMAT = "hpcflow-graph-1"
@@ -42,7 +42,7 @@ def as_graph_def(graph: Graph) -> GraphDef:
     """
     names = graph.get_all_collection_keys()
     held = {name: [_item_out(item, graph) for item in graph.get_collection(name)] for name in names}
-    bodies = _Bodies()
+    bodies = _BodyWriter()
     nodes = [_node_out(op, bodies) for op in graph.get_operations()]
     return {
         "format": FORMAT,
@@ -53,7 +53,7 @@ def as_graph_def(graph: Graph) -> GraphDef:
     }
 
 
-class _Bodies:
+class _BodyWriter:
     """The exported bodies, each written once, since functions may share one."""
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class _Bodies:
         ]
 
 
-def _node_out(op: Operation, bodies: _Bodies) -> dict[str, Any]:
+def _node_out(op: Operation, bodies: _BodyWriter) -> dict[str, Any]:
     try:
         attrs = {
             name: bodies.function(value) if isinstance(value, Function) else _value_out(value)
@@ -119,7 +119,7 @@ def _value_out(value: Any) -> Any:
         return ["dict", {str(key): _value_out(v) for key, v in value.items()}]
     if isinstance(value, (np.ndarray, np.generic)):
         array = np.asarray(value)
-        data = pack(array) if as_dtype(array.dtype) == string else array.tobytes()
+        data = encode_strings(array) if as_dtype(array.dtype) == string else array.tobytes()
         return ["array", text_of(array.dtype), list(array.shape), _text(data)]
     raise TypeError(f"a {type(value).__name__} cannot be serialized")
 
@@ -158,7 +158,7 @@ def import_graph_def(
     graph = get_default_graph()
     scope = graph.name_scope("import" if name is None else name)
     with scope as prefix, graph.control_dependencies(None):
-        reader = _Reader(graph, prefix, input_map or {})
+        reader = _GraphReader(graph, prefix, input_map or {})
         try:
             reader.read(graph_def)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
@@ -168,7 +168,7 @@ def import_graph_def(
         return None if return_elements is None else [reader.element(e) for e in return_elements]
 
 
-class _Reader:
+class _GraphReader:
     """Creates the operations of a graph given as plain data."""
 
     def __init__(self, graph: Graph, prefix: str, given: Mapping[str, Any]) -> None:
@@ -179,7 +179,7 @@ class _Reader:
         }
         self.ops: dict[str, Operation] = {}
         self.variables: dict[str, Variable] = {}
-        self.bodies: dict[int, Body] = {}
+        self.bodies: dict[int, FunctionBody] = {}
 
     def read(self, graph_def: Mapping[str, Any]) -> None:
         if graph_def["format"] != FORMAT:
@@ -217,7 +217,7 @@ class _Reader:
         """A function of a body in `outer`, created at its first use."""
         if number not in self.bodies:
             told = self.written[number]
-            body = self.bodies[number] = Body(outer, told["name"])
+            body = self.bodies[number] = FunctionBody(outer, told["name"])
             for node in told["nodes"]:
                 with body.inside(), body.device(None):
                     self.ops[node["name"]] = self._operation(node, body)
@@ -291,7 +291,7 @@ def _value_in(value: Any) -> Any:
 
 def _array(dtype: str, shape: list[int], data: str) -> np.ndarray:
     raw, kind = base64.b64decode(data), as_dtype(dtype)
-    flat = unpack(raw, tuple(shape)) if kind == string else np.frombuffer(raw, kind)
+    flat = decode_strings(raw, tuple(shape)) if kind == string else np.frombuffer(raw, kind)
     array = flat.reshape(shape)
     array.flags.writeable = False
     return array

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import DTypeError, FetchError
-from hpcflow.graph.composite_tensor import Composite
+from hpcflow.graph.composite_tensor import CompositeTensor
 from hpcflow.graph.dtypes import as_dtype, string
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
 from hpcflow.ops.array.array_ops import placeholder
@@ -21,14 +21,14 @@ _lock = threading.Lock()
 _numbers = itertools.count()
 
 
-def _hold(value: np.ndarray) -> bytes:
+def _keep_value(value: np.ndarray) -> bytes:
     handle = b"SessionHandle;%d" % next(_numbers)
     with _lock:
         _held[handle] = value
     return handle
 
 
-def _found(handle: bytes) -> np.ndarray:
+def _held_value(handle: bytes) -> np.ndarray:
     value = _held.get(handle)
     if value is None:
         raise FetchError(
@@ -69,18 +69,18 @@ class TensorHandle:
 
         Errors: FetchError if it was deleted.
         """
-        return _found(self._key).copy()
+        return _held_value(self._key).copy()
 
     def delete(self) -> None:
         """Delete the value.
 
         Errors: FetchError if it was deleted before.
         """
-        _found(self._key)
+        _held_value(self._key)
         _drop(self._key)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.array(_found(self._key), dtype)
+        return np.array(_held_value(self._key), dtype)
 
     def __str__(self) -> str:
         return self.handle
@@ -90,7 +90,7 @@ class TensorHandle:
             _drop(self._key)
 
 
-class SessionHandle(Composite):
+class SessionHandle(CompositeTensor):
     """The result of `get_session_handle`; a session fetches it as a `TensorHandle`."""
 
     Value = TensorHandle
@@ -113,7 +113,7 @@ def get_session_handle(data: Any, name: str | None = None) -> SessionHandle:
     Ranks: the values are in host memory of the rank that runs the script.
     """
     value = convert_to_tensor(data)
-    key = py_func(_hold, [value], string, True, name or "GetSessionHandle")
+    key = py_func(_keep_value, [value], string, True, name or "GetSessionHandle")
     key.set_shape([])
     return SessionHandle(key)
 
@@ -127,7 +127,7 @@ def get_session_tensor(handle: Any, dtype: Any, name: str | None = None) -> tupl
     wanted = as_dtype(dtype)
 
     def read(key: np.ndarray) -> np.ndarray:
-        found = _found(key.item())
+        found = _held_value(key.item())
         if found.dtype != wanted:
             raise DTypeError(f"the value of handle {key.item().decode()!r} is {found.dtype}")
         return found
@@ -140,7 +140,7 @@ def delete_session_tensor(handle: Any, name: str | None = None) -> tuple[Tensor,
     """A placeholder for a handle, and an operation that deletes the value of the fed handle."""
 
     def forget(key: np.ndarray) -> None:
-        _found(key.item())
+        _held_value(key.item())
         _drop(key.item())
 
     holder = placeholder(string, [])

@@ -30,13 +30,13 @@ from hpcflow.graph.static_shape import (
     Shape,
     Spec,
     as_shape,
-    broadcast,
+    broadcast_shapes,
     is_known,
-    merge,
-    show,
+    merge_shapes,
+    shape_text,
     size_of,
 )
-from hpcflow.platform.exception_translation import shown
+from hpcflow.platform.exception_translation import value_text
 
 Attrs = dict[str, Any]
 SMALL = 64  # largest integer constants that are propagated at graph construction
@@ -61,7 +61,7 @@ def make(
     return get_default_graph().create_op(type, inputs, attrs, name)
 
 
-def one(
+def first_output(
     type: str, inputs: Sequence[Tensor], attrs: Attrs | None = None, name: str | None = None
 ) -> Tensor:
     """The first output of a new operation in the default graph."""
@@ -129,7 +129,7 @@ def fitted(value: Any, dtype: np.dtype, beside: str) -> np.ndarray:
         fits = array.size == 0 or bool(array.min() >= info.min and array.max() <= info.max)
     if not fits and array.size:
         raise DTypeError(
-            f"{shown(value)} does not fit {dtype}, the data type of {beside}",
+            f"{value_text(value)} does not fit {dtype}, the data type of {beside}",
             line=user_line(),
             hint="hf.cast the tensor first, e.g. hf.cast(x, hf.float32)",
         )
@@ -151,7 +151,7 @@ def several(values: Any, what: str) -> list[Any]:
     """
     if not isinstance(values, Iterable):
         raise ArgumentError(
-            f"{what} takes a list of tensors, not {shown(values)}", line=user_line()
+            f"{what} takes a list of tensors, not {value_text(values)}", line=user_line()
         )
     return list(values)
 
@@ -184,7 +184,7 @@ def has_tensors(value: Any) -> bool:
     try:
         return _has_tensors(value)
     except RecursionError:
-        raise ShapeError(f"{shown(value)} is nested too deeply", line=user_line()) from None
+        raise ShapeError(f"{value_text(value)} is nested too deeply", line=user_line()) from None
 
 
 def _has_tensors(value: Any) -> bool:
@@ -230,13 +230,13 @@ def elementwise(
     def infer(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
         require_equal(type, inputs)
         require(type, inputs[0], kinds)
-        spec = Spec(result or inputs[0].dtype, broadcast([s.shape for s in inputs]))
+        spec = Spec(result or inputs[0].dtype, broadcast_shapes([s.shape for s in inputs]))
         return [spec if value is None else with_value(spec, value, inputs)]
 
     return infer
 
 
-def alike(type: str, kinds: str) -> Infer:
+def elementwise_shape(type: str, kinds: str) -> Infer:
     """Shape rule of an elementwise op with inputs of one dtype and one shape."""
 
     def infer(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -244,7 +244,7 @@ def alike(type: str, kinds: str) -> Infer:
         require(type, inputs[0], kinds)
         shape = inputs[0].shape
         for s in inputs[1:]:
-            shape = merge(shape, s.shape)
+            shape = merge_shapes(shape, s.shape)
         return [Spec(inputs[0].dtype, shape)]
 
     return infer
@@ -297,7 +297,7 @@ def _sized(shape: Shape, least: int) -> Shape:
     """`shape`, checked to have no size below `least` (0, or -1)."""
     for d in shape or ():
         if d is not None and d < least:
-            raise ShapeError(f"shape {show(shape)} has a negative size")
+            raise ShapeError(f"shape {shape_text(shape)} has a negative size")
     return shape
 
 
@@ -306,7 +306,7 @@ def require_alike(type: str, *tensors: Tensor) -> None:
     shape: Shape = None
     for t in tensors:
         try:
-            shape = merge(shape, t.shape)
+            shape = merge_shapes(shape, t.shape)
         except ShapeError as error:
             error.op, error.line = type, user_line()
             raise
@@ -318,10 +318,11 @@ def with_shape_of(made: Tensor, t: Tensor, what: str) -> Tensor:
     Errors: ShapeError if other operands broadcast it to a larger one.
     """
     try:
-        made.set_shape(merge(made.shape, t.shape))
+        made.set_shape(merge_shapes(made.shape, t.shape))
     except ShapeError:
         raise ShapeError(
-            f"{what} of shape {show(t.shape)} does not fit bounds of shape {show(made.shape)}",
+            f"{what} of shape {shape_text(t.shape)} does not fit bounds of shape "
+            f"{shape_text(made.shape)}",
             line=user_line(),
         ) from None
     return made
@@ -334,7 +335,7 @@ def truth(condition: Any) -> Tensor:
     return convert_to_tensor(condition, bool_)
 
 
-def whole(value: Any, what: str) -> int:
+def integer_argument(value: Any, what: str) -> int:
     """An integer argument: an int, a NumPy integer, or a constant tensor.
 
     Errors: ArgumentError, which calls it `what`.
@@ -344,7 +345,7 @@ def whole(value: Any, what: str) -> int:
     found = value.constant if isinstance(value, Tensor) else value
     array = np.asarray(found) if isinstance(found, (float, np.ndarray, np.generic)) else None
     if array is None or array.ndim or not _is_whole(array):
-        raise ArgumentError(f"{what} is {shown(value)}, not an integer", line=user_line())
+        raise ArgumentError(f"{what} is {value_text(value)}, not an integer", line=user_line())
     return int(array)
 
 
@@ -367,7 +368,7 @@ def static_axes(axis: Any) -> int | tuple[int, ...] | None:
         axis = axis.constant
     array = as_array(axis)
     if (array.dtype.kind not in "iu" and array.size) or array.ndim > 1:
-        raise ShapeError(f"axis {shown(axis)} is not an integer or a list of them")
+        raise ShapeError(f"axis {value_text(axis)} is not an integer or a list of them")
     return int(array) if array.ndim == 0 else tuple(int(a) for a in array)
 
 
@@ -394,10 +395,10 @@ def one_axis(axis: Any) -> Any:
     found = axes_argument(axis)
     if isinstance(found, Tensor) and found.shape not in (None, ()):
         raise ShapeError(
-            f"an axis must be a scalar; {found.name!r} has shape {show(found.shape)}",
+            f"an axis must be a scalar; {found.name!r} has shape {shape_text(found.shape)}",
             line=user_line(),
         )
-    return found if isinstance(found, Tensor) else whole(axis, "axis")
+    return found if isinstance(found, Tensor) else integer_argument(axis, "axis")
 
 
 def told_count(value: Any, what: str) -> tuple[int | None, list[Tensor]]:
@@ -409,7 +410,7 @@ def told_count(value: Any, what: str) -> tuple[int | None, list[Tensor]]:
             require_rank(what, told.spec, 0)
             return None, [told]
         value = told
-    return whole(value, what), []
+    return integer_argument(value, what), []
 
 
 def normal_axis(axis: int, rank: int) -> int:
@@ -426,4 +427,4 @@ def require_rank(type: str, spec: Spec, *ranks: int) -> None:
     """Check that the rank of `spec` is unknown or one of `ranks`. Errors: ShapeError."""
     if spec.shape is not None and len(spec.shape) not in ranks:
         wanted = " or ".join(map(str, ranks))
-        raise ShapeError(f"{type} needs rank {wanted}, not shape {show(spec.shape)}")
+        raise ShapeError(f"{type} needs rank {wanted}, not shape {shape_text(spec.shape)}")

@@ -10,51 +10,51 @@ from typing import Any
 from hpcflow.errors import GraphError
 from hpcflow.graph.graph import Graph, Operation, Tensor
 from hpcflow.graph.static_shape import Spec
-from hpcflow.lowering.fusion.bias_relu_epilogue import with_epilogues
-from hpcflow.lowering.fusion.elementwise_fusion import fuse
-from hpcflow.lowering.fusion.max_pool_relu_gradient import with_pool_gradients
-from hpcflow.lowering.fusion.sparse_optimizer_fusion import fuse_rows
-from hpcflow.lowering.fusion.sparse_update_operands import without_copies
-from hpcflow.lowering.fusion.split_hoisting import split_first
-from hpcflow.lowering.fusion.strided_matmul_fusion import with_strides
+from hpcflow.lowering.fusion.bias_relu_epilogue import fuse_epilogues
+from hpcflow.lowering.fusion.elementwise_fusion import fuse_elementwise
+from hpcflow.lowering.fusion.max_pool_relu_gradient import fuse_pool_gradients
+from hpcflow.lowering.fusion.sparse_optimizer_fusion import fuse_sparse_optimizers
+from hpcflow.lowering.fusion.sparse_update_operands import fuse_sparse_operands
+from hpcflow.lowering.fusion.split_hoisting import hoist_splits
+from hpcflow.lowering.fusion.strided_matmul_fusion import fuse_strided_products
 from hpcflow.lowering.lowering_target import LoweringTarget
 from hpcflow.lowering.python_codegen import CODE_PASSES
-from hpcflow.lowering.segments_between_waits import cut
+from hpcflow.lowering.segments_between_waits import split_segments
 from hpcflow.lowering.weight_packing import pack_weights
-from hpcflow.plan.algebra.loop_accumulation_hoisting import sums_behind_loops
+from hpcflow.plan.algebra.loop_accumulation_hoisting import hoist_loop_sums
 from hpcflow.plan.algebra.matmul_batching import batch_products
-from hpcflow.plan.algebra.overlapping_concat_sharing import share_windows
-from hpcflow.plan.algebra.reduction_reshaping import loop_ends
-from hpcflow.plan.algebra.reshape_hoisting import reshapes_first
-from hpcflow.plan.algebra.slice_gradient_concat import join_slices
-from hpcflow.plan.algebra.split_concat_to_views import row_views
-from hpcflow.plan.algebra.sum_of_matmuls import sum_products
-from hpcflow.plan.communication.atomic_step_commit import commit
-from hpcflow.plan.communication.control_edge_merging import join
-from hpcflow.plan.communication.gradient_bucketing import bucket
-from hpcflow.plan.communication.message_coalescing import pack_step
+from hpcflow.plan.algebra.overlapping_concat_sharing import share_overlapping_concats
+from hpcflow.plan.algebra.reduction_reshaping import reshape_reductions
+from hpcflow.plan.algebra.reshape_hoisting import hoist_reshapes
+from hpcflow.plan.algebra.slice_gradient_concat import concat_slice_gradients
+from hpcflow.plan.algebra.split_concat_to_views import rows_as_views
+from hpcflow.plan.algebra.sum_of_matmuls import merge_product_sums
+from hpcflow.plan.communication.atomic_step_commit import insert_commit
+from hpcflow.plan.communication.control_edge_merging import merge_control_edges
+from hpcflow.plan.communication.gradient_bucketing import bucket_gradients
+from hpcflow.plan.communication.message_coalescing import coalesce_messages
 from hpcflow.plan.communication.send_recv_insertion import partition
-from hpcflow.plan.communication.step_order import order
+from hpcflow.plan.communication.step_order import order_step
 from hpcflow.plan.cost import server_traffic
-from hpcflow.plan.distribution.control_flow_frames import split
-from hpcflow.plan.distribution.device_placement import place
-from hpcflow.plan.distribution.initial_value_sharding import beside_variables
-from hpcflow.plan.distribution.partial_sum_hoisting import add_where_made
-from hpcflow.plan.distribution.replica_lowering import refuse_sums, replicate
+from hpcflow.plan.distribution.control_flow_frames import partition_frames
+from hpcflow.plan.distribution.device_placement import place_devices
+from hpcflow.plan.distribution.initial_value_sharding import place_initializers
+from hpcflow.plan.distribution.partial_sum_hoisting import hoist_partial_sums
+from hpcflow.plan.distribution.replica_lowering import lower_replicas, refuse_nested_collectives
 from hpcflow.plan.distribution.sync_program_split import COORDINATOR
-from hpcflow.plan.distribution.sync_program_split import split as split_rounds
-from hpcflow.plan.distribution.variable_placement import Home, assign_variables
-from hpcflow.plan.distribution.variable_sharding import shard
-from hpcflow.plan.frontend.capture_hoisting import constants_inside, reads_outside
-from hpcflow.plan.frontend.common_subexpression_elimination import merge_equal
-from hpcflow.plan.frontend.constant_folding import Evaluate, fold, known_values
-from hpcflow.plan.frontend.dead_read_elimination import drop_reads, used_reads
-from hpcflow.plan.frontend.graph_pruning import prune
-from hpcflow.plan.frontend.identity_elimination import drop_identities, drop_noops
-from hpcflow.plan.frontend.py_func_threads import calls_in_threads
-from hpcflow.plan.ir.control_flow_nodes import inner
-from hpcflow.plan.ir.program import Cluster, Edge, Part, Plan, Program
-from hpcflow.plan.ir.program_rewriting import live
+from hpcflow.plan.distribution.sync_program_split import split_sync_program as split_rounds
+from hpcflow.plan.distribution.variable_placement import VariablePlacement, place_variables
+from hpcflow.plan.distribution.variable_sharding import shard_variables
+from hpcflow.plan.frontend.capture_hoisting import hoist_variable_reads, sink_constants
+from hpcflow.plan.frontend.common_subexpression_elimination import merge_common_subexpressions
+from hpcflow.plan.frontend.constant_folding import Evaluate, fold_constants, fold_static_shapes
+from hpcflow.plan.frontend.dead_read_elimination import drop_dead_reads, live_reads
+from hpcflow.plan.frontend.graph_pruning import prune_to_fetches
+from hpcflow.plan.frontend.identity_elimination import eliminate_identities, eliminate_noops
+from hpcflow.plan.frontend.py_func_threads import thread_py_func_calls
+from hpcflow.plan.ir.control_flow_nodes import nested_programs
+from hpcflow.plan.ir.program import Cluster, Edge, Partition, Plan, Program
+from hpcflow.plan.ir.program_rewriting import eliminate_dead_nodes
 from hpcflow.plan.pass_row import Form, Pass, PlainRun, Watch, apply, through, unknown
 from hpcflow.plan.user_passes import UserPass, form_at, register, registered, with_registered
 from hpcflow.platform.exception_translation import user_line
@@ -84,7 +84,9 @@ class Planning:
     what: str = "step"
     inside: bool = False
     sums: bool = False  # whether the graph sums over replicas
-    homes: dict[str, Home] = dataclasses.field(default_factory=dict)  # variable -> its servers
+    homes: dict[str, VariablePlacement] = dataclasses.field(
+        default_factory=dict
+    )  # variable -> its servers
     reads: list[str] = dataclasses.field(default_factory=list)  # reads used before simplification
     why: dict[str, str] = dataclasses.field(default_factory=dict)  # node -> reason for its device
     edges: list[Edge] = dataclasses.field(default_factory=list)  # in loops and branches
@@ -130,24 +132,24 @@ class Planning:
 
 
 def _variable_placement(program: Program, of: Planning) -> Program:
-    of.homes = assign_variables(of.graph, of.cluster, of.settings)
+    of.homes = place_variables(of.graph, of.cluster, of.settings)
     return program
 
 
 def _replica_lowering(program: Program, of: Planning) -> Program:
     if of.inside and of.cluster.joins:
-        refuse_sums(program)
-    return replicate(program, of.graph, of.cluster, of.replica, of.homes)
+        refuse_nested_collectives(program)
+    return lower_replicas(program, of.graph, of.cluster, of.replica, of.homes)
 
 
 def _read_uses(program: Program, of: Planning) -> Program:
-    of.reads = used_reads(program)
+    of.reads = live_reads(program)
     return program
 
 
 def _constant_folding(program: Program, of: Planning) -> Program:
     assert of.evaluate is not None
-    return fold(program, of.evaluate, of.folds_floats)
+    return fold_constants(program, of.evaluate, of.folds_floats)
 
 
 def _bodies(program: Program, of: Planning) -> Program:
@@ -158,7 +160,7 @@ def _bodies(program: Program, of: Planning) -> Program:
         if node.row.control_flow:
             bodies = {
                 key: through(rows, body, of.of_body(f"{key} of {name}"))
-                for key, body in inner(node)
+                for key, body in nested_programs(node)
             }
             nodes[name] = node.but(attrs={**node.attrs, **bodies})
     return program.but(nodes=nodes)
@@ -171,24 +173,26 @@ def _sync_program_split(program: Program, of: Planning) -> Program:
 
 
 def _device_placement(program: Program, of: Planning) -> Program:
-    program, of.why = place(program, of.graph, of.cluster, of.homes)
+    program, of.why = place_devices(program, of.graph, of.cluster, of.homes)
     return program
 
 
 def _control_flow_frames(program: Program, of: Planning) -> Program:
-    program, of.edges = split(program, of.cluster)
+    program, of.edges = partition_frames(program, of.cluster)
     return program
 
 
 def _server_traffic(plan: Plan, of: Planning) -> Plan:
-    if not server_traffic.trains(plan):
+    if not server_traffic.plan_trains(plan):
         return plan
-    return dataclasses.replace(plan, messages=server_traffic.messages(plan, of.homes))
+    return dataclasses.replace(plan, messages=server_traffic.server_messages(plan, of.homes))
 
 
-def _elementwise_fusion(part: Part, of: Lowering) -> Part:
+def _elementwise_fusion(part: Partition, of: Lowering) -> Partition:
     target = of.target
-    return fuse(part, cut(part), target.infos, target.exact, target.kinds, target.threads)
+    return fuse_elementwise(
+        part, split_segments(part), target.infos, target.exact, target.kinds, target.threads
+    )
 
 
 # -- the list
@@ -223,7 +227,7 @@ PASSES = (
         *("graph_pruning", "frontend", GRAPH, PROGRAM),
         "A step runs only the operations that its fetches need.",
         "Feeds are Feed nodes, If is Branch, While is Loop; shapes follow from the feeds.",
-        lambda asked, of: prune(*asked),
+        lambda asked, of: prune_to_fetches(*asked),
     ),
     Pass(
         *("variable_placement", "frontend", PROGRAM, PROGRAM),
@@ -235,7 +239,7 @@ PASSES = (
         *("capture_hoisting", "frontend", PROGRAM, PROGRAM),
         "A read in a body would run in each iteration.",
         "A read that no update of its body can change is before the loop or branch.",
-        lambda program, of: reads_outside(program),
+        lambda program, of: hoist_variable_reads(program),
     ),
     Pass(
         *("replica_lowering", "replicas", PROGRAM, PROGRAM),
@@ -248,14 +252,14 @@ PASSES = (
         *("initial_value_sharding", "replicas", PROGRAM, PROGRAM),
         "An initial value is computed where its variable is, not sent.",
         "The initializers of a variable that is whole on a server are on that server.",
-        lambda program, of: beside_variables(program, of.homes),
+        lambda program, of: place_initializers(program, of.homes),
         in_bodies=True,
     ),
     Pass(
         *("variable_sharding", "replicas", PROGRAM, PROGRAM),
         "A large variable is spread over several servers.",
         "No handle is of a variable that has several pieces.",
-        lambda program, of: shard(program, of.homes),
+        lambda program, of: shard_variables(program, of.homes),
         in_bodies=True,
     ),
     _simplify(
@@ -268,19 +272,19 @@ PASSES = (
         "identity_elimination",
         "An identity would copy its input or hide a pattern from later passes.",
         "No CustomGradient is left, and no identity without a device or control input.",
-        lambda program, of: drop_identities(program),
+        lambda program, of: eliminate_identities(program),
     ),
     _simplify(
         "shape_folding",
         "Shapes are known when the plan is made.",
         "A value that follows from static shapes is a constant.",
-        lambda program, of: known_values(program),
+        lambda program, of: fold_static_shapes(program),
     ),
     _simplify(
         "dead_code_elimination",
         "Nodes of which only shapes were used need not be folded.",
         "Fetches or targets need each node that is no feed.",
-        lambda program, of: live(program),
+        lambda program, of: eliminate_dead_nodes(program),
     ),
     _simplify(
         "constant_folding",
@@ -294,65 +298,65 @@ PASSES = (
         "dead_code_elimination.2",
         "Folding leaves nodes that nobody uses.",
         "Fetches or targets need each node that is no feed.",
-        lambda program, of: live(program),
+        lambda program, of: eliminate_dead_nodes(program),
     ),
     _simplify(
         "dead_read_elimination",
         "A read of which only the shape was used still delays updates.",
         "A read that simplification made useless is gone; the order around it stays.",
-        lambda program, of: drop_reads(program, of.reads),
+        lambda program, of: drop_dead_reads(program, of.reads),
     ),
     _simplify(
         "common_subexpression_elimination",
         "Gradients compute again what the forward pass has computed.",
         "No two pure nodes, and no two reads at one place in the order, are equal.",
-        lambda program, of: merge_equal(program),
+        lambda program, of: merge_common_subexpressions(program),
     ),
     _simplify(
         "noop_elimination",
         "A NoOp would be a message if its neighbours are on other tasks.",
         "No NoOp is left that has no device, where this adds few edges.",
-        lambda program, of: drop_noops(program),
+        lambda program, of: eliminate_noops(program),
     ),
     _simplify(
         "dead_code_elimination.3",
         "Merged nodes leave inputs that nobody uses.",
         "Fetches or targets need each node that is no feed.",
-        lambda program, of: live(program),
+        lambda program, of: eliminate_dead_nodes(program),
     ),
     Pass(
         *("captured_constants", "simplification", PROGRAM, PROGRAM),
         "A constant can only be folded in the body that uses it.",
         "Small constants that a body captures are in the body.",
-        lambda program, of: constants_inside(program),
+        lambda program, of: sink_constants(program),
         in_bodies=True,
     ),
     _algebra(
         "split_concat_to_views",
         "Splitting and joining rows would copy them.",
         "Splits along axis 0 are Rows; joined neighbours are what they are rows of.",
-        lambda program, of: row_views(program),
+        lambda program, of: rows_as_views(program),
         exact=True,
     ),
     _algebra(
         "reshape_hoisting",
         "Elementwise operations of one shape become one loop.",
         "A Reshape is before the elementwise operations, not between them.",
-        lambda program, of: reshapes_first(program),
+        lambda program, of: hoist_reshapes(program),
         exact=True,
     ),
     _algebra(
         "common_subexpression_elimination.2",
         "Moved Reshapes are often equal.",
         "No two pure nodes, and no two reads at one place in the order, are equal.",
-        lambda program, of: merge_equal(program),
+        lambda program, of: merge_common_subexpressions(program),
         exact=True,
     ),
     _algebra(
         "dead_code_elimination.4",
         "Views leave copies that nobody uses.",
         "Fetches or targets need each node that is no feed.",
-        lambda program, of: live(program),
+        lambda program, of: eliminate_dead_nodes(program),
         exact=True,
     ),
     _algebra(
@@ -365,61 +369,61 @@ PASSES = (
         "split_concat_to_views.2",
         "Batched products are joined and split by rows.",
         "Splits along axis 0 are Rows; joined neighbours are what they are rows of.",
-        lambda program, of: row_views(program),
+        lambda program, of: rows_as_views(program),
     ),
     _algebra(
         "sum_of_matmuls",
         "The gradient of shared weights is a sum of products.",
         "A sum of several products, or of row sums, is one product or one row sum.",
-        lambda program, of: sum_products(program),
+        lambda program, of: merge_product_sums(program),
     ),
     _algebra(
         "slice_gradient_concat",
         "The gradient of slices is a sum of arrays that are mostly zero.",
         "The sum of gradients of adjacent row slices is a Concat.",
-        lambda program, of: join_slices(program),
+        lambda program, of: concat_slice_gradients(program),
     ),
     _algebra(
         "split_concat_to_views.3",
         "The Concats of the passes before may join what was split.",
         "Splits along axis 0 are Rows; joined neighbours are what they are rows of.",
-        lambda program, of: row_views(program),
+        lambda program, of: rows_as_views(program),
     ),
     _algebra(
         "common_subexpression_elimination.3",
         "Sums of one list of rows join the same rows.",
         "No two pure nodes, and no two reads at one place in the order, are equal.",
-        lambda program, of: merge_equal(program),
+        lambda program, of: merge_common_subexpressions(program),
     ),
     _algebra(
         "dead_code_elimination.5",
         "Products that became rows of one are left.",
         "Fetches or targets need each node that is no feed.",
-        lambda program, of: live(program),
+        lambda program, of: eliminate_dead_nodes(program),
     ),
     _algebra(
         "overlapping_concat_sharing",
         "The states before and after each step of a recurrent network overlap.",
         "Two Concats of which one continues the other are views of one.",
-        lambda program, of: share_windows(program),
+        lambda program, of: share_overlapping_concats(program),
     ),
     _algebra(
         "reduction_reshaping",
         "A reduction of another shape than its operand's loop needs a loop of its own.",
         "Sums are in front of Reshapes, or by rows first; scalars are not broadcast.",
-        lambda program, of: loop_ends(program),
+        lambda program, of: reshape_reductions(program),
     ),
     _algebra(
         "common_subexpression_elimination.4",
         "Sums in a new place may be equal.",
         "No two pure nodes, and no two reads at one place in the order, are equal.",
-        lambda program, of: merge_equal(program),
+        lambda program, of: merge_common_subexpressions(program),
     ),
     _algebra(
         "dead_code_elimination.6",
         "Shared Concats and moved sums leave nodes that nobody uses.",
         "Fetches or targets need each node that is no feed.",
-        lambda program, of: live(program),
+        lambda program, of: eliminate_dead_nodes(program),
     ),
     Pass(
         *("control_flow_bodies", "bodies", PROGRAM, PROGRAM),
@@ -432,7 +436,7 @@ PASSES = (
         *("loop_accumulation_hoisting", "bodies", PROGRAM, PROGRAM),
         "A loop adds a small product to the gradient of its weights in each iteration.",
         "Such a sum is one product behind the loop.",
-        lambda program, of: sums_behind_loops(program),
+        lambda program, of: hoist_loop_sums(program),
         ROUNDS,
         lambda of: of.rounds,
         in_bodies=True,
@@ -450,7 +454,7 @@ PASSES = (
         *("py_func_threads", "placement", PROGRAM, PROGRAM),
         "Two Python functions of the user may wait for each other.",
         "A PyFunc that no path orders with another runs in a thread.",
-        lambda program, of: calls_in_threads(program),
+        lambda program, of: thread_py_func_calls(program),
     ),
     Pass(
         *("device_placement", "placement", PROGRAM, PLACED),
@@ -462,7 +466,7 @@ PASSES = (
         *("partial_sum_hoisting", "placement", PLACED, PLACED),
         "Terms of a sum that are on one device need one message.",
         "An AddN has at most one term from each other device.",
-        lambda program, of: add_where_made(program),
+        lambda program, of: hoist_partial_sums(program),
         "no exact",
         lambda of: not of.settings.exact,
     ),
@@ -476,13 +480,13 @@ PASSES = (
         *("gradient_bucketing", "communication", PLACED, PLACED),
         "Many small allreduces cost a latency each.",
         "AllReduces are buckets; all collectives are numbered, the same on all replicas.",
-        lambda program, of: bucket(program, of.settings),
+        lambda program, of: bucket_gradients(program, of.settings),
     ),
     Pass(
         *("atomic_step_commit", "communication", PLACED, PLACED),
         "If a replica dies in a step, the others must be able to repeat it.",
         "All updates of variables are behind one last allreduce.",
-        lambda program, of: commit(program),
+        lambda program, of: insert_commit(program),
         "survive, collective mode",
         lambda of: of.settings.survive and of.cluster.mode == "collective",
     ),
@@ -490,19 +494,19 @@ PASSES = (
         *("control_edge_merging", "communication", PLACED, PLACED),
         "Each control edge between tasks would be a message.",
         "For nodes of one task that another task waits for, there is one NoOp.",
-        lambda program, of: join(program, of.cluster.lead),
+        lambda program, of: merge_control_edges(program, of.cluster.lead),
     ),
     Pass(
         *("message_coalescing", "communication", PLACED, PLACED),
         "Many small messages cost a latency each.",
         "Small values of one segment for one task are in one Parcel.",
-        lambda program, of: pack_step(program, of.cluster.lead),
+        lambda program, of: coalesce_messages(program, of.cluster.lead),
     ),
     Pass(
         *("step_order", "communication", PLACED, PLACED),
         "Tasks that follow one order cannot wait for each other in a circle.",
         "The nodes are in one topological order, collectives early and in their sequence.",
-        lambda program, of: order(program),
+        lambda program, of: order_step(program),
     ),
     Pass(
         *("send_recv_insertion", "communication", PLACED, PLAN),
@@ -522,14 +526,14 @@ PASSES = (
         "sparse_optimizer_fusion",
         "An optimizer's formula over the rows of a sparse gradient is one loop.",
         "A sparse update of a variable and its slots is one node.",
-        lambda part, of: fuse_rows(part, of.target.exact),
+        lambda part, of: fuse_sparse_optimizers(part, of.target.exact),
         generates=True,
     ),
     _fusion(
         "sparse_update_operands",
         "Scaling and joining the rows of a sparse gradient would copy them.",
         "Sparse updates take a scale, and their rows in pieces.",
-        lambda part, of: without_copies(part),
+        lambda part, of: fuse_sparse_operands(part),
         generates=True,
     ),
     _fusion(
@@ -542,25 +546,25 @@ PASSES = (
         "bias_relu_epilogue",
         "A library computes a product or convolution together with its bias and relu.",
         "Bias and relu are in the product, where a library serves it.",
-        lambda part, of: with_epilogues(part, cut(part), of.target.is_fast(part)),
+        lambda part, of: fuse_epilogues(part, split_segments(part), of.target.is_fast(part)),
     ),
     _fusion(
         "max_pool_relu_gradient",
         "The gradients of pooling, relu and bias would each pass over the same memory.",
         "They are one node, where a kernel serves it.",
-        lambda part, of: with_pool_gradients(part, cut(part), of.target.is_fast(part)),
+        lambda part, of: fuse_pool_gradients(part, split_segments(part), of.target.is_fast(part)),
     ),
     _fusion(
         "strided_matmul_fusion",
         "Transposes and slices around batched products would copy.",
         "Products read and write strided arrays, where a library serves them.",
-        lambda part, of: with_strides(part, of.target.is_fast(part)),
+        lambda part, of: fuse_strided_products(part, of.target.is_fast(part)),
     ),
     _fusion(
         "split_hoisting",
         "A Split between elementwise operations would end their loop.",
         "Elementwise values are split before they are computed.",
-        lambda part, of: split_first(part, of.target.exact),
+        lambda part, of: hoist_splits(part, of.target.exact),
         generates=True,
     ),
     _fusion(
@@ -640,7 +644,7 @@ def make_plan(
     Errors: FeedError, FetchError, ShapeError, PlacementError, VerifyError.
     """
     program = pruned(graph, fetches, feeds, done)
-    return plan_of(program, graph, cluster, settings, replica, evaluate)
+    return plan_program(program, graph, cluster, settings, replica, evaluate)
 
 
 def pruned(
@@ -659,7 +663,7 @@ def pruned(
     return program
 
 
-def plan_of(
+def plan_program(
     program: Program,
     graph: Graph,
     cluster: Cluster,
@@ -697,15 +701,15 @@ class Lowering:
 
 
 def fused(
-    part: Part,
+    part: Partition,
     target: LoweringTarget,
     verify: bool = False,
     watch: Watch | None = None,
     what: str = "",
-) -> Part:
+) -> Partition:
     """Return the partition as it runs on `target`: operations of one kernel are one node.
 
     Errors: VerifyError if `verify` is set and a pass lost an effect.
     """
-    made: Part = through(FUSION, part, Lowering(target, verify, watch, what))
+    made: Partition = through(FUSION, part, Lowering(target, verify, watch, what))
     return made

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from hpcflow.errors import GraphError
-from hpcflow.plan.ir.program import Part, Program
-from hpcflow.plan.verification.effect_verifier import check
+from hpcflow.plan.ir.program import Partition, Program
+from hpcflow.plan.verification.effect_verifier import check_effects
 
 
 class Form(enum.Enum):
@@ -102,8 +102,12 @@ def apply(row: Pass, value: Any, of: Run) -> Any:
     new = row.run(value, of)
     seconds = time.perf_counter() - start
     checked = of.verify and row.keeps_effects
-    if checked and isinstance(value, (Program, Part)) and isinstance(new, (Program, Part)):
-        check(row.name, value, new)
+    if (
+        checked
+        and isinstance(value, (Program, Partition))
+        and isinstance(new, (Program, Partition))
+    ):
+        check_effects(row.name, value, new)
     if of.watch is not None:
         of.watch(row, of.what, value, new, seconds)
     return new

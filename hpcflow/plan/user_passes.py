@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpcflow.errors import VerifyError
-from hpcflow.graph.static_shape import show
+from hpcflow.graph.static_shape import shape_text
 from hpcflow.plan.ir.program import Program
 from hpcflow.plan.ir.program_rewriting import sorted_program
 from hpcflow.plan.pass_row import Form, Pass
-from hpcflow.plan.verification.effect_verifier import check
+from hpcflow.plan.verification.effect_verifier import check_effects
 
 RULE = "registered-pass"
 KNOWN = {"hpcflow", "numpy", *sys.stdlib_module_names}  # packages that a plan's key covers
@@ -105,7 +105,7 @@ def _run(one: UserPass, program: Program, placed: bool) -> Program:
     _check_form(one, program, new, placed)
     try:
         new = sorted_program(new)
-        check(one.name, program, new)
+        check_effects(one.name, program, new)
     except VerifyError as error:
         said = error.message.removeprefix("effects-kept: ").removeprefix(f"{one.name}: ")
         hint = "a pass keeps each update, wait, check and fetch, and the order of effects"
@@ -139,7 +139,7 @@ def _check_form(one: UserPass, old: Program, new: Any, placed: bool) -> None:
             raise _error(one, f"left the fetch {after}, which does not exist")
         a, b = old.spec(before), new.spec(after)
         if (a.dtype, a.shape) != (b.dtype, b.shape):
-            how = f"{a.dtype} {show(a.shape)}, now {b.dtype} {show(b.shape)}"
+            how = f"{a.dtype} {shape_text(a.shape)}, now {b.dtype} {shape_text(b.shape)}"
             raise _error(one, f"changed the type of the fetch {before}: {how}")
 
 

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 from hpcflow.errors import ArgumentError
 from hpcflow.platform import file_locks
-from hpcflow.platform.exception_translation import shown, user_line
-from hpcflow.platform.private_files import fault
+from hpcflow.platform.exception_translation import user_line, value_text
+from hpcflow.platform.private_files import ownership_fault
 from hpcflow.platform.rank_logging import logger
 
 DIGEST = hashlib.sha256().digest_size
@@ -26,14 +26,14 @@ MOST_FILES = 2048  # limit in a folder; the oldest are removed
 NAME = re.compile("[0-9a-f]{64}")  # file name without extension
 
 
-def path_of(given: Any, what: str) -> Path:
+def as_path(given: Any, what: str) -> Path:
     """The argument `given` as a path; ArgumentError, naming it `what`, if it is not a path."""
     if not isinstance(given, (str, os.PathLike)):
-        raise ArgumentError(f"{what} is a path, not {shown(given)}", line=user_line())
+        raise ArgumentError(f"{what} is a path, not {value_text(given)}", line=user_line())
     return Path(given)
 
 
-class Kind(NamedTuple):
+class CacheKind(NamedTuple):
     """What a folder caches, the file extension, and the environment variable that names it."""
 
     what: str
@@ -41,11 +41,11 @@ class Kind(NamedTuple):
     setting: str
 
 
-PLANS = Kind("plans", ".plan", "HPCFLOW_PLAN_CACHE")
-KERNELS = Kind("kernels", ".o", "HPCFLOW_KERNEL_CACHE")
+PLANS = CacheKind("plans", ".plan", "HPCFLOW_PLAN_CACHE")
+KERNELS = CacheKind("kernels", ".o", "HPCFLOW_KERNEL_CACHE")
 
 
-class Kept(NamedTuple):
+class CachedFile(NamedTuple):
     """A cached file, and its modification time in seconds since 1970."""
 
     path: Path
@@ -53,7 +53,7 @@ class Kept(NamedTuple):
     made: float
 
 
-class Folder:
+class CacheFolder:
     """The cached files with one extension in a folder."""
 
     def __init__(self, place: Path, ending: str) -> None:
@@ -83,33 +83,33 @@ class Folder:
                 for old in self.files()[: MOST_FILES // 4]:
                     old.path.unlink()
 
-    def files(self) -> list[Kept]:
+    def files(self) -> list[CachedFile]:
         """The cached files, oldest first."""
         found = []
         for path in self._paths():
             with contextlib.suppress(OSError):  # removed by another process
-                found.append(self._kept(path))
+                found.append(self._cached_file(path))
         return sorted(found, key=lambda one: one.made)
 
-    def find(self, name: str) -> Kept | None:
+    def find(self, name: str) -> CachedFile | None:
         """The file called `name`, or None."""
         try:
-            return self._kept(self.file(name))
+            return self._cached_file(self.file(name))
         except OSError:
             return None
 
     def turn(self, of: str) -> contextlib.AbstractContextManager[None]:
         """Lock: one process of a node at a time builds the artifact `of` of this cache."""
-        return file_locks.turn(of, self.place)
+        return file_locks.build_turn(of, self.place)
 
     def _digest(self, name: str, held: bytes) -> bytes:
         """The digest of a file called `name` with the content `held`."""
         return hashlib.sha256(f"{name}{self.ending}\n".encode() + held).digest()
 
     @staticmethod
-    def _kept(path: Path) -> Kept:
+    def _cached_file(path: Path) -> CachedFile:
         stat = path.stat()
-        return Kept(path, stat.st_size, stat.st_mtime)
+        return CachedFile(path, stat.st_size, stat.st_mtime)
 
     def _paths(self) -> list[Path]:
         """Files with names of the cache; other files in the folder are ignored."""
@@ -120,7 +120,7 @@ class Folder:
         return self.place / f"{name}{self.ending}"
 
 
-def place(kind: Kind, path: str = "") -> Folder | None:
+def cache_place(kind: CacheKind, path: str = "") -> CacheFolder | None:
     """The cache folder `path`, or that of the environment variable; it may not exist.
 
     The default is in the user's cache directory. None if it is "none".
@@ -128,15 +128,15 @@ def place(kind: Kind, path: str = "") -> Folder | None:
     path = path or os.environ.get(kind.setting, "")
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     named = Path(path or os.path.join(home, "hpcflow", kind.what))
-    return None if path == "none" else Folder(named, kind.ending)
+    return None if path == "none" else CacheFolder(named, kind.ending)
 
 
-def own(kind: Kind, path: str = "") -> Folder | None:
+def own_cache(kind: CacheKind, path: str = "") -> CacheFolder | None:
     """The folder of `place`, created if missing.
 
     None, with a warning, also if it is not the user's own or cannot be created.
     """
-    folder = place(kind, path)
+    folder = cache_place(kind, path)
     if folder is None:
         return None
     where = folder.place
@@ -146,7 +146,7 @@ def own(kind: Kind, path: str = "") -> Folder | None:
     except OSError as error:
         why = error.strerror or str(error)
     else:
-        why = fault(found)
+        why = ownership_fault(found)
         if not why:
             return folder
     logger.warning(

@@ -29,7 +29,7 @@ CHOSEN = "_HPCFLOW_THREADS"
 
 
 @dataclasses.dataclass(frozen=True)
-class Cores:
+class CpuCores:
     """Number of CPUs: in this process's mask, of its job on this node, and of the node."""
 
     mask: int
@@ -39,7 +39,7 @@ class Cores:
 
 
 @dataclasses.dataclass(frozen=True)
-class Threads:
+class ThreadChoice:
     """Pool size of this rank, its number of cores, the reason, and a warning."""
 
     threads: int
@@ -48,14 +48,16 @@ class Threads:
     warning: str | None = None
 
 
-def set_up(environ: MutableMapping[str, str] = os.environ, cores: Cores | None = None) -> Threads:
+def set_up_threads(
+    environ: MutableMapping[str, str] = os.environ, cores: CpuCores | None = None
+) -> ThreadChoice:
     """Choose the number of threads and their spin count; set the variables not set by the user.
 
     Precedence: `HPCFLOW_THREADS`, then the user's `OMP_NUM_THREADS` and similar variables, then the
     rank's share of the cores. Call it before numpy is imported: pools are sized when they load.
     """
     cores = cores or find_cores(environ)
-    place = launcher_detection.detect(environ)
+    place = launcher_detection.detect_launcher(environ)
     local_size = (place.local_size if place is not None else None) or 1
     number, *names = environ.get(CHOSEN, "0").split()
     ours = dict.fromkeys(names, number)
@@ -76,29 +78,31 @@ def set_up(environ: MutableMapping[str, str] = os.environ, cores: Cores | None =
     environ[CHOSEN] = " ".join([str(threads), *chosen])
     if "OMP_WAIT_POLICY" not in environ:
         environ.setdefault("GOMP_SPINCOUNT", str(SPIN_COUNT))
-    warning = _late(threads, cores) or (None if why != "one core" else _narrow(cores, environ))
-    return Threads(threads, max(1, cores.mask // cores.siblings), why, warning)
+    warning = _late_import_warning(threads, cores) or (
+        None if why != "one core" else _narrow_mask_warning(cores, environ)
+    )
+    return ThreadChoice(threads, max(1, cores.mask // cores.siblings), why, warning)
 
 
 @functools.cache
-def chosen() -> Threads:
+def chosen_threads() -> ThreadChoice:
     """The threads that `import hpcflow` chose for this process, before numpy was imported."""
-    return set_up()
+    return set_up_threads()
 
 
-def shares(ranks: int) -> list[int]:
+def thread_shares(ranks: int) -> list[int]:
     """Possible thread counts of each of `ranks` ranks that share this process's cores.
 
     Largest first. Ranks on other nodes do not share these cores, so a rank may have any of these
     counts.
     """
-    here = chosen()
+    here = chosen_threads()
     if here.threads != here.cores:  # set by the user
         return [here.threads]
     return sorted({max(1, here.cores // n) for n in range(1, ranks + 1)}, reverse=True)
 
 
-def find_cores(environ: Mapping[str, str] = os.environ) -> Cores:
+def find_cores(environ: Mapping[str, str] = os.environ) -> CpuCores:
     """Read the CPU mask, the control group and SLURM's count: a few system calls, no subprocess."""
     node = os.cpu_count() or 1
     mask = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(node))
@@ -106,19 +110,19 @@ def find_cores(environ: Mapping[str, str] = os.environ) -> Cores:
     owned = min([node, *(int(share) for share in shares if share.isdigit() and share != "0")])
     count = min(len(mask), owned)
     # If SLURM's count limits the mask it may already count cores: do not divide by siblings.
-    return Cores(count, owned, node, _siblings(mask) if count == len(mask) else 1)
+    return CpuCores(count, owned, node, _siblings(mask) if count == len(mask) else 1)
 
 
-def _reason(cores: Cores, sharing: int) -> str:
+def _reason(cores: CpuCores, sharing: int) -> str:
     if cores.mask == 1 and sharing == 1:
         return "one core"
     whole = "all CPUs" if cores.mask == cores.node else "the CPUs of its mask"
     return f"{whole}, shared by {sharing} ranks" if sharing > 1 else whole
 
 
-def _narrow(cores: Cores, environ: Mapping[str, str]) -> str | None:
+def _narrow_mask_warning(cores: CpuCores, environ: Mapping[str, str]) -> str | None:
     """Warning about a one-core mask on a node with more CPUs, unless the user asked for it."""
-    place = launcher_detection.detect(environ)
+    place = launcher_detection.detect_launcher(environ)
     ranks = (place.local_size if place is not None else None) or 1
     if cores.node <= ranks or environ.get("SLURM_CPUS_PER_TASK") == "1":
         return None
@@ -133,7 +137,7 @@ def _narrow(cores: Cores, environ: Mapping[str, str]) -> str | None:
     )
 
 
-def _late(threads: int, cores: Cores) -> str | None:
+def _late_import_warning(threads: int, cores: CpuCores) -> str | None:
     """Warning if numpy was imported before: its pool keeps the default size."""
     if "numpy" not in sys.modules or threads == cores.mask:
         return None
@@ -165,7 +169,7 @@ def _cpus_of_group() -> str:
             continue
         text = next((text for text in map(_read, files) if text), "")
         if text:
-            return str(len(_cpus(text)))
+            return str(len(_parse_cpu_list(text)))
     return ""
 
 
@@ -173,10 +177,10 @@ def _siblings(mask: set[int]) -> int:
     """How many CPUs of the mask share the core of the mask's first CPU; assumed for all cores."""
     first = min(mask)
     text = _read(f"/sys/devices/system/cpu/cpu{first}/topology/thread_siblings_list")
-    return max(1, len(_cpus(text) & mask))
+    return max(1, len(_parse_cpu_list(text) & mask))
 
 
-def _cpus(text: str) -> set[int]:
+def _parse_cpu_list(text: str) -> set[int]:
     """The CPU set of a list such as `0-3,8`."""
     spans = [span.partition("-") for span in text.split(",") if span]
     return {cpu for low, _, high in spans for cpu in range(int(low), int(high or low) + 1)}

@@ -44,34 +44,34 @@ _LEFT_OUT = {
 }
 
 
-def guarded(thing: Thing) -> Thing:
+def translate_exceptions(thing: Thing) -> Thing:
     """`thing` with exception translation: a wrapper for a function, cached; a class itself.
 
     Of a class and its hpcflow base classes, the public methods and operators are wrapped.
     """
     made: Any = thing
     if isinstance(thing, (types.FunctionType, types.MethodType)):
-        made = _guarded_function(thing)
+        made = _translated_function(thing)
     elif isinstance(thing, type) and not issubclass(thing, (BaseException, enum.Enum)):
         for cls in thing.__mro__:
             if cls.__module__.partition(".")[0] == "hpcflow":
-                _guard_methods(cls)
+                _translate_methods(cls)
     return made
 
 
-def guard_module(names: MutableMapping[str, Any], public: Iterable[str]) -> None:
+def translate_module(names: MutableMapping[str, Any], public: Iterable[str]) -> None:
     """Wrap the public names of a module; `names` are its globals."""
     for name in public:
-        names[name] = guarded(names[name])
+        names[name] = translate_exceptions(names[name])
 
 
 @functools.cache
-def _guarded_function(function: types.FunctionType | types.MethodType) -> Any:
+def _translated_function(function: types.FunctionType | types.MethodType) -> Any:
     if hasattr(function, "_guards"):
         return function
     wrapped = getattr(function, "__wrapped__", None)
     if isinstance(wrapped, types.FunctionType) and wrapped.__code__.co_flags & _CO_GENERATOR:
-        return _guarded_manager(function)
+        return _translated_manager(function)
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -84,15 +84,15 @@ def _guarded_function(function: types.FunctionType | types.MethodType) -> Any:
             raise
         except MALFORMED as error:
             inner = sys._getframe(1).f_code.co_filename.startswith(_PACKAGE)
-            if inner or not _misfits(error):
+            if inner or not _argument_mismatch(error):
                 raise  # called inside hpcflow, or the caller's own error
-            raise _refusal(function, args, kwargs, error) from error
+            raise _translated_error(function, args, kwargs, error) from error
 
     call._guards = True  # type: ignore[attr-defined]
     return call
 
 
-def _guarded_manager(function: Callable[..., Any]) -> Any:
+def _translated_manager(function: Callable[..., Any]) -> Any:
     """Wraps a `contextlib.contextmanager` function; errors of the body are not translated."""
 
     @functools.wraps(function)
@@ -104,7 +104,7 @@ def _guarded_manager(function: Callable[..., Any]) -> Any:
             except HpcflowError:
                 raise
             except MALFORMED as error:
-                raise _refusal(function, args, kwargs, error) from error
+                raise _translated_error(function, args, kwargs, error) from error
             yield entered
 
     manager._guards = True  # type: ignore[attr-defined]
@@ -112,25 +112,25 @@ def _guarded_manager(function: Callable[..., Any]) -> Any:
 
 
 @functools.cache
-def _guard_methods(cls: type) -> None:
+def _translate_methods(cls: type) -> None:
     if cls.__name__ in _LEFT_OUT:
         return
     for name, value in list(vars(cls).items()):
         if (name.startswith("_") and name not in _SPECIAL) or f"{cls.__name__}.{name}" in _LEFT_OUT:
             continue
         if isinstance(value, types.FunctionType):
-            setattr(cls, name, guarded(value))
+            setattr(cls, name, translate_exceptions(value))
         elif isinstance(value, (staticmethod, classmethod)):
-            setattr(cls, name, type(value)(guarded(value.__func__)))
+            setattr(cls, name, type(value)(translate_exceptions(value.__func__)))
 
 
-def _misfits(error: BaseException) -> bool:
+def _argument_mismatch(error: BaseException) -> bool:
     """Whether the call fits the signature, and hpcflow or a library that it called raised."""
     here = error.__traceback__
-    return here is not None and here.tb_next is not None and ours(error)
+    return here is not None and here.tb_next is not None and is_own_error(error)
 
 
-def ours(error: BaseException) -> bool:
+def is_own_error(error: BaseException) -> bool:
     """Whether an error was raised by hpcflow, or by a library that it called.
 
     False if it was raised by a user's function that hpcflow called.
@@ -146,11 +146,11 @@ def ours(error: BaseException) -> bool:
     return mine
 
 
-def _refusal(
+def _translated_error(
     function: Callable[..., Any], args: Any, kwargs: dict[str, Any], error: Exception
 ) -> HpcflowError:
     """The hpcflow error to raise instead of `error`."""
-    given = [shown(a) for a in args] + [f"{key}={shown(v)}" for key, v in kwargs.items()]
+    given = [value_text(a) for a in args] + [f"{key}={value_text(v)}" for key, v in kwargs.items()]
     name = _public_name(function, args)
     told = f"{name}({', '.join(given)}): {type(error).__name__}: {error}"
     if isinstance(error, MemoryError):
@@ -171,7 +171,7 @@ def _public_name(function: Callable[..., Any], args: Any) -> str:
     return f"{owner}.{name}".removeprefix(".").removesuffix(".__init__")
 
 
-def shown(value: Any) -> str:
+def value_text(value: Any) -> str:
     """Short text of an argument for a message; works for large, endless or unprintable values."""
     return _SHORT.repr(value)
 

@@ -13,7 +13,7 @@ SEPARATOR = ";"
 
 
 @dataclasses.dataclass(frozen=True)
-class Fault:
+class InjectedFault:
     """One injected fault: its kind, rank and time.
 
     `rank` None means all ranks. `step` counts the training steps of that rank from 1, `save` the
@@ -32,7 +32,7 @@ class Fault:
         return self.text
 
 
-class _Kind(NamedTuple):
+class _FaultKind(NamedTuple):
     usage: str
     takes: tuple[str, ...]  # names of `name=value` after the colon
     needs: str  # required names
@@ -41,18 +41,18 @@ class _Kind(NamedTuple):
 
 _AT_STEP = (("rank",), "rank step", ("step",))
 KINDS = {
-    "kill": _Kind("kill:rank=R@step=N", *_AT_STEP),
-    "term": _Kind("term:rank=R@step=N", *_AT_STEP),
-    "stop": _Kind("stop:rank=R@step=N", *_AT_STEP),
-    "stall": _Kind("stall:rank=R@step=N", *_AT_STEP),
-    "slow": _Kind("slow:rank=RxFACTOR[@step=N]", ("rank",), "rank", ("step",)),
-    "disk-full": _Kind("disk-full[:rank=R][@step=N|@save=K]", ("rank",), "", ("step", "save")),
-    "nan": _Kind("nan:op=NAME[,rank=R][@step=N]", ("op", "rank"), "op", ("step",)),
+    "kill": _FaultKind("kill:rank=R@step=N", *_AT_STEP),
+    "term": _FaultKind("term:rank=R@step=N", *_AT_STEP),
+    "stop": _FaultKind("stop:rank=R@step=N", *_AT_STEP),
+    "stall": _FaultKind("stall:rank=R@step=N", *_AT_STEP),
+    "slow": _FaultKind("slow:rank=RxFACTOR[@step=N]", ("rank",), "rank", ("step",)),
+    "disk-full": _FaultKind("disk-full[:rank=R][@step=N|@save=K]", ("rank",), "", ("step", "save")),
+    "nan": _FaultKind("nan:op=NAME[,rank=R][@step=N]", ("op", "rank"), "op", ("step",)),
 }
 USAGES = tuple(kind.usage for kind in KINDS.values())
 
 
-def parse(text: str) -> tuple[Fault, ...]:
+def parse_faults(text: str) -> tuple[InjectedFault, ...]:
     """The faults in a text, separated by semicolons.
 
     Errors: LaunchError with the problem, its character position, and the correct usage.
@@ -60,17 +60,17 @@ def parse(text: str) -> tuple[Fault, ...]:
     found, at = [], 0
     for one in text.split(SEPARATOR):
         if one.strip():
-            found.append(_Parser(text, one, at).fault())
+            found.append(_FaultParser(text, one, at).fault())
         at += len(one) + len(SEPARATOR)
     return tuple(found)
 
 
-def check(text: str, ranks: int) -> tuple[Fault, ...]:
+def check_faults(text: str, ranks: int) -> tuple[InjectedFault, ...]:
     """The faults in a text, each of an existing rank.
 
     Errors: LaunchError.
     """
-    found = parse(text)
+    found = parse_faults(text)
     for fault in found:
         if fault.rank is not None and fault.rank >= ranks:
             raise LaunchError(
@@ -80,7 +80,7 @@ def check(text: str, ranks: int) -> tuple[Fault, ...]:
     return found
 
 
-class _Parser:
+class _FaultParser:
     """Parses one fault, which begins at character `start` of `whole`."""
 
     def __init__(self, whole: str, text: str, start: int) -> None:
@@ -89,12 +89,12 @@ class _Parser:
         self.text = text.strip()
         self.usage = ""
 
-    def fault(self) -> Fault:
+    def fault(self) -> InjectedFault:
         """The parsed fault."""
         head, _, moment = self.text.partition("@")
         name, _, rest = head.partition(":")
         if name not in KINDS:
-            raise self._wrong(f"there is no fault {name!r}", 0, _nearest(name))
+            raise self._wrong(f"there is no fault {name!r}", 0, _nearest_name(name))
         kind = KINDS[name]
         self.usage = kind.usage
         given = self._fields(rest, len(name) + 1, kind.takes)
@@ -106,7 +106,7 @@ class _Parser:
         for need in kind.needs.split():
             if need not in given:
                 raise self._wrong(f"it does not say which {need}", len(self.text))
-        return self._made(name, {field: value for field, (value, _) in given.items()}, given)
+        return self._make_fault(name, {field: value for field, (value, _) in given.items()}, given)
 
     def _fields(self, text: str, at: int, known: tuple[str, ...]) -> dict[str, tuple[str, int]]:
         """name -> its value and the value's position."""
@@ -114,7 +114,7 @@ class _Parser:
         for word in text.split(",") if text else ():
             name, equals, value = word.partition("=")
             if name not in known:
-                raise self._wrong(f"{word!r} is none of {_listed(known)}", at)
+                raise self._wrong(f"{word!r} is none of {_name_list(known)}", at)
             if not equals or not value:
                 raise self._wrong(f"{name} has no value", at)
             if name in found:
@@ -123,7 +123,9 @@ class _Parser:
             at += len(word) + 1
         return found
 
-    def _made(self, kind: str, values: dict[str, str], places: dict[str, tuple[str, int]]) -> Fault:
+    def _make_fault(
+        self, kind: str, values: dict[str, str], places: dict[str, tuple[str, int]]
+    ) -> InjectedFault:
         factor = 1.0
         if kind == "slow":
             values["rank"], _, times = values["rank"].partition("x")
@@ -133,7 +135,7 @@ class _Parser:
             for field, least in (("rank", 0), ("step", 1), ("save", 1))
             if field in values
         }
-        return Fault(kind, self.text, factor=factor, op=values.get("op", ""), **numbers)
+        return InjectedFault(kind, self.text, factor=factor, op=values.get("op", ""), **numbers)
 
     def _number(self, text: str, at: int, least: int) -> int:
         if not text.isdecimal() or int(text) < least:
@@ -157,10 +159,10 @@ class _Parser:
         )
 
 
-def _listed(names: tuple[str, ...]) -> str:
+def _name_list(names: tuple[str, ...]) -> str:
     return " or ".join(f"{name}=" for name in names)
 
 
-def _nearest(name: str) -> str:
+def _nearest_name(name: str) -> str:
     near = difflib.get_close_matches(name, KINDS, n=1)
     return "write " + (KINDS[near[0]].usage if near else ", ".join(USAGES))

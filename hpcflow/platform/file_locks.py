@@ -17,9 +17,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from hpcflow.platform.private_files import opened
+from hpcflow.platform.private_files import open_private
 from hpcflow.platform.rank_logging import logger, say_once
-from hpcflow.platform.terminal_escaping import one_line
+from hpcflow.platform.terminal_escaping import escape_line
 
 SAY_S = 1.0  # of waiting, then a line names the holder
 PATIENCE_S = 60.0  # longest wait in `turn`; in `alone`, time until a warning
@@ -38,7 +38,7 @@ def folder() -> Path:
 
 
 @contextlib.contextmanager
-def turn(of: str, instead: Path) -> Iterator[None]:
+def build_turn(of: str, instead: Path) -> Iterator[None]:
     """One process of a node at a time makes the result called `of`; the others wait.
 
     After the wait the caller checks for the result again. After PATIENCE_S a process continues
@@ -48,14 +48,16 @@ def turn(of: str, instead: Path) -> Iterator[None]:
     """
     with contextlib.ExitStack() as stack:
         other = f".{of}-{os.uname().nodename}.lock"
-        if not _takes(stack, of, lambda: folder() / f"{of}.lock", f"that in {instead} is used"):
+        if not _lock_usable(
+            stack, of, lambda: folder() / f"{of}.lock", f"that in {instead} is used"
+        ):
             each = "each process makes its own"
-            _takes(stack, of, lambda: instead.resolve() / other, each)
+            _lock_usable(stack, of, lambda: instead.resolve() / other, each)
         yield
 
 
 @contextlib.contextmanager
-def alone(path: Path, what: str) -> Iterator[int]:
+def exclusive(path: Path, what: str) -> Iterator[int]:
     """Mutual exclusion: only one process of the node runs the body, which does `what`.
 
     The folder of `path` must be this user's own. Yields the descriptor of the lock file, whose
@@ -63,12 +65,12 @@ def alone(path: Path, what: str) -> Iterator[int]:
 
     Errors: OSError for a folder or file that is not this user's own, or cannot be locked.
     """
-    with opened(path.parent, path.name) as file:
-        _wait(file, path, what)
+    with open_private(path.parent, path.name) as file:
+        _wait_for_lock(file, path, what)
         yield file
 
 
-def _takes(
+def _lock_usable(
     stack: contextlib.ExitStack, of: str, path_of: Callable[[], Path], otherwise: str
 ) -> bool:
     """Whether the lock file can be used: this process has locked it, or its wait timed out.
@@ -77,15 +79,17 @@ def _takes(
     """
     try:
         path = path_of()
-        _wait(stack.enter_context(opened(path.parent, path.name)), path, of, ends=True)
+        _wait_for_lock(
+            stack.enter_context(open_private(path.parent, path.name)), path, of, ends=True
+        )
     except OSError as error:
-        line = one_line(f"a lock for those who make {of} cannot be used ({error}): {otherwise}")
+        line = escape_line(f"a lock for those who make {of} cannot be used ({error}): {otherwise}")
         say_once(f"{line}\n  next  set TMPDIR to a folder of yours", logging.WARNING)
         return False
     return True
 
 
-def _wait(file: int, path: Path, what: str, ends: bool = False) -> None:
+def _wait_for_lock(file: int, path: Path, what: str, ends: bool = False) -> None:
     """Take the lock and write the holder's identity; with `ends`, give up after PATIENCE_S.
 
     A process does not wait again for a holder for which a wait timed out.
@@ -93,7 +97,7 @@ def _wait(file: int, path: Path, what: str, ends: bool = False) -> None:
     Errors: OSError if the file cannot be locked.
     """
     start, told, warned = time.monotonic(), False, False
-    while not _try(file):
+    while not _try_lock(file):
         waited, holder = time.monotonic() - start, _holder(file)
         if ends and _in_vain.get(path) == holder:
             return
@@ -110,10 +114,10 @@ def _wait(file: int, path: Path, what: str, ends: bool = False) -> None:
                 _in_vain[path] = holder
                 return
         time.sleep(POLL_S if waited < SAY_S else POLL_LATE_S)
-    _sign(file)
+    _write_holder(file)
 
 
-def _try(file: int) -> bool:
+def _try_lock(file: int) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -121,7 +125,7 @@ def _try(file: int) -> bool:
     return True
 
 
-def _sign(file: int) -> None:
+def _write_holder(file: int) -> None:
     """Write this process's identity into the lock file."""
     command = " ".join(sys.orig_argv)
     since = time.strftime("%Y-%m-%d %H:%M:%S")
@@ -135,4 +139,4 @@ def _sign(file: int) -> None:
 def _holder(file: int) -> str:
     """The identity in the lock file; only this user can write it."""
     said = os.pread(file, MOST_BYTES, NOTE_BYTES).decode("utf-8", "replace")
-    return one_line(said) or "a process that has not said which"
+    return escape_line(said) or "a process that has not said which"

@@ -9,13 +9,13 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hpcflow.platform.exception_translation import guarded
+from hpcflow.platform.exception_translation import translate_exceptions
 
 TOPIC = "`hpcflow help tf1`"
 HOMES: dict[str, dict[str, tuple[str, str]]] = {}  # module -> name -> (home module, name there)
 
 
-class LaterFunction:
+class LazyStaticMethod:
     """A static method that is a function of another module, imported at first use."""
 
     def __init__(self, module: str, name: str) -> None:
@@ -25,7 +25,7 @@ class LaterFunction:
         return getattr(importlib.import_module(self.module), self.name)
 
 
-def later(
+def lazy_names(
     module: str, homes: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """`__getattr__, __dir__, __all__` of `module`, which re-exports names of other modules lazily.
@@ -44,7 +44,7 @@ def later(
             raise AttributeError(f"module {module!r} has no attribute {name!r} ({TOPIC})")
         home, its = mine[name]
         found = importlib.import_module(home)
-        value = guarded(getattr(found, its)) if its else found
+        value = translate_exceptions(getattr(found, its)) if its else found
         setattr(sys.modules[module], name, value)
         return value
 
@@ -63,7 +63,7 @@ def namespace(module: str, homes: Mapping[str, str]) -> None:
     made = types.ModuleType(module, f"Names of TensorFlow 1's tf.{name} that hpcflow has.")
     made.__spec__ = importlib.machinery.ModuleSpec(module, None)
     made.__package__ = package
-    get, listed, public = later(module, homes)
+    get, listed, public = lazy_names(module, homes)
     vars(made).update(__getattr__=get, __dir__=listed, __all__=public)
     sys.modules[module] = made
     setattr(sys.modules[package], name, made)

@@ -16,12 +16,12 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 def is_own_folder(path: str | os.PathLike[str]) -> bool:
     """Whether it is a folder, not a link, of this user, and not writable by others."""
     try:
-        return not fault(os.lstat(path))
+        return not ownership_fault(os.lstat(path))
     except OSError:
         return False
 
 
-def fault(facts: os.stat_result) -> str:
+def ownership_fault(facts: os.stat_result) -> str:
     """Why a folder is not this user's own or is writable by others; "" if it is private."""
     if stat.S_ISLNK(facts.st_mode):
         return "it is a link"
@@ -39,13 +39,13 @@ def make_folder(path: str | os.PathLike[str]) -> None:
     """
     with contextlib.suppress(FileExistsError):
         os.makedirs(path, mode=0o700)
-    why = fault(os.lstat(path))
+    why = ownership_fault(os.lstat(path))
     if why:
         raise PermissionError(f"{os.fspath(path)} is not this user's own folder: {why}")
 
 
 @contextlib.contextmanager
-def opened(folder: str | os.PathLike[str], name: str) -> Iterator[int]:
+def open_private(folder: str | os.PathLike[str], name: str) -> Iterator[int]:
     """Open a file of a private folder for reading and writing; created with mode 0600.
 
     The file is opened relative to a descriptor of the folder, so replacing the folder meanwhile has
@@ -57,7 +57,7 @@ def opened(folder: str | os.PathLike[str], name: str) -> Iterator[int]:
     make_folder(folder)
     inside = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        why = fault(os.fstat(inside))
+        why = ownership_fault(os.fstat(inside))
         if why:
             raise PermissionError(f"{os.fspath(folder)} is not this user's own folder: {why}")
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

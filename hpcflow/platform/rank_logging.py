@@ -25,18 +25,18 @@ from hpcflow.errors import LaunchError
 from hpcflow.platform.private_files import is_own_folder, make_folder
 
 logger = logging.getLogger("hpcflow")
-KEPT = 200  # last lines of a rank, written if it fails
+MAX_RECENT_LINES = 200  # last lines of a rank, written if it fails
 FOLD_S = 10.0  # an equal line within this time is counted instead of printed
 LET_NODES_TELL_S = 3.0  # time for the first rank of each node to report to the first of all
 MOST_WARNINGS = 100  # distinct warnings that a rank keeps for the job's result
 _said: set[str] = set()
 _saying = threading.Lock()  # guards `_said`
-_kept: Kept | None = None
-_where: tuple[int, str] = (0, "")  # rank and run directory
+_recent_lines: RecentLines | None = None
+_rank_and_run_dir: tuple[int, str] = (0, "")  # rank and run directory
 _prefix = ""  # of a rank's own output, if there are several ranks
 
 
-class Board:
+class SharedLineBoard:
     """Deduplicates lines of the ranks of a node: one file per line in `folder`.
 
     The first rank that logs a line creates the file, the others append to it. With several nodes
@@ -46,39 +46,39 @@ class Board:
     folder is not this user's own.
     """
 
-    def __init__(self, folder: str, rank: int, above: Board | None = None) -> None:
+    def __init__(self, folder: str, rank: int, above: SharedLineBoard | None = None) -> None:
         self._folder, self._rank, self._above = folder, rank, above
         self._due: dict[str, float] = {}  # lines first logged by this rank -> time of the count
 
     def is_first(self, line: str, now: float) -> bool:
         """This rank logs `line`, for the first time in FOLD_S: whether it must print it."""
         for _ in range(2):  # the file may be removed in between
-            if self.more(line, 1):
+            if self.add_repetitions(line, 1):
                 return False
-            if self._claims(line, now + FOLD_S):
-                self.more(line, 1)
+            if self._claim(line, now + FOLD_S):
+                self.add_repetitions(line, 1)
                 above, late = self._above, now + FOLD_S + LET_NODES_TELL_S
-                return above is None or above._claims(line, late)
+                return above is None or above._claim(line, late)
         return True
 
-    def more(self, line: str, count: int) -> bool:
+    def add_repetitions(self, line: str, count: int) -> bool:
         """Add `count` repetitions by this rank; False if the line is no longer counted."""
         return self._add(line, f"{self._rank} {count}\n")
 
-    def told(self, now: float) -> Iterator[tuple[str, int, list[int]]]:
+    def due_lines(self, now: float) -> Iterator[tuple[str, int, list[int]]]:
         """Lines that are due: (line, count, ranks)."""
         for line in [line for line, due in self._due.items() if due <= now]:
             del self._due[line]
-            text = self._take(line)
+            text = self._remove(line)
             if self._above is None or not self._above._add(line, text):
                 rows = [tuple(map(int, row.split())) for row in text.splitlines()]
                 count = sum(times for _, times in rows)
                 if count > 1:
                     yield line, count, sorted({rank for rank, _ in rows})
         if self._above is not None:
-            yield from self._above.told(now)
+            yield from self._above.due_lines(now)
 
-    def _claims(self, line: str, due: float) -> bool:
+    def _claim(self, line: str, due: float) -> bool:
         """Whether this rank is the first for this line."""
         try:
             make_folder(self._folder)
@@ -110,7 +110,7 @@ class Board:
         finally:
             os.close(descriptor)
 
-    def _take(self, line: str) -> str:
+    def _remove(self, line: str) -> str:
         """Remove a file and return its content; the next rank that logs the line is first again."""
         path = self._path(line)
         mine = f"{path}.{self._rank}"
@@ -124,7 +124,7 @@ class Board:
         return text
 
 
-class Folding(logging.StreamHandler):
+class FoldingHandler(logging.StreamHandler):
     """Prints a line at once; its repetitions within `FOLD_S` follow as one line with their count.
 
     The count is printed by the next line after that time, by `fold`, or at the end. A warning on
@@ -133,13 +133,13 @@ class Folding(logging.StreamHandler):
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
-        self.board: Board | None = None
+        self.board: SharedLineBoard | None = None
         self._held: dict[str, tuple[float, int, str]] = {}  # line -> (printed at, repeats, words)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print the line or count it."""
         now, line = time.monotonic(), self.format(record)
-        self._let_go(now - FOLD_S)
+        self._release_lines(now - FOLD_S)
         since, more, words = self._held.get(line, (now, -1, record.getMessage()))
         self._held[line] = since, more + 1, words
         if more >= 0:
@@ -148,27 +148,29 @@ class Folding(logging.StreamHandler):
         if alone or self.board.is_first(words, now):  # type: ignore[union-attr]
             super().emit(record)
 
-    def fold(self, at_once: bool = False, tells: bool = True) -> None:
+    def print_due(self, at_once: bool = False, tells: bool = True) -> None:
         """Print the counts that are due, or all of them with `at_once`.
 
         Without `tells`, pass them to the board instead of printing.
         """
         self.acquire()
         try:
-            self._let_go(float("inf") if at_once else time.monotonic() - FOLD_S, tells)
+            self._release_lines(float("inf") if at_once else time.monotonic() - FOLD_S, tells)
         finally:
             self.release()
 
-    def _let_go(self, before: float, tells: bool = True) -> None:
+    def _release_lines(self, before: float, tells: bool = True) -> None:
         old = [line for line, (since, _, _) in self._held.items() if since <= before]
         for line in old:
             _, more, words = self._held.pop(line)
             if more and self.board is None:
                 self._write(f"{line}  (x {more + 1:,})")
-            elif more and self.board is not None and not self.board.more(words, more):
+            elif more and self.board is not None and not self.board.add_repetitions(words, more):
                 self._write(f"{line}  (x {more:,} more)")
-        for words, count, ranks in self.board.told(before + FOLD_S) if self.board and tells else ():
-            self._write(f"hpcflow {words}  (x {count:,}, {spans(ranks)})")
+        for words, count, ranks in (
+            self.board.due_lines(before + FOLD_S) if self.board and tells else ()
+        ):
+            self._write(f"hpcflow {words}  (x {count:,}, {rank_spans(ranks)})")
 
     def _write(self, line: str) -> None:
         self.stream.write(f"{line}\n")
@@ -176,16 +178,16 @@ class Folding(logging.StreamHandler):
 
     def close(self) -> None:
         """Print all pending counts."""
-        self.fold(at_once=True)
+        self.print_due(at_once=True)
         super().close()
 
 
-class Kept(logging.Handler):
+class RecentLines(logging.Handler):
     """The last lines of a rank, and the count of each warning."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.lines: collections.deque[str] = collections.deque(maxlen=KEPT)
+        self.lines: collections.deque[str] = collections.deque(maxlen=MAX_RECENT_LINES)
         self.warnings: collections.Counter[str] = collections.Counter()
         self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
 
@@ -199,19 +201,19 @@ class Kept(logging.Handler):
             self.warnings[words] += 1
 
 
-def set_up(rank: int, size: int, run_dir: str = "", log_files: bool = False) -> None:
+def set_up_logging(rank: int, size: int, run_dir: str = "", log_files: bool = False) -> None:
     """Log to stderr, with the rank as prefix if there are several; can be called again."""
-    global _kept, _where, _prefix
+    global _recent_lines, _rank_and_run_dir, _prefix
     for old in list(logger.handlers):
         logger.removeHandler(old)
         old.close()
-    _kept, _where = Kept(), (rank, run_dir)
-    printed = Folding(sys.stderr)
+    _recent_lines, _rank_and_run_dir = RecentLines(), (rank, run_dir)
+    printed = FoldingHandler(sys.stderr)
     _prefix = where = f"[{rank}/{size}] " if size > 1 else ""
     printed.setFormatter(logging.Formatter(f"hpcflow {where}%(message)s"))
     printed.setLevel(logging.INFO if rank == 0 else logging.WARNING)
     logger.addHandler(printed)
-    logger.addHandler(_kept)
+    logger.addHandler(_recent_lines)
     if log_files:
         path = os.path.join(run_dir, f"rank-{rank}.log")
         try:
@@ -222,46 +224,48 @@ def set_up(rank: int, size: int, run_dir: str = "", log_files: bool = False) -> 
                 f"the log {path!r} cannot be written: {error}",
                 hint="free it, or leave out the setting log_files",
             ) from error
-        file.setFormatter(_kept.formatter)
+        file.setFormatter(_recent_lines.formatter)
         logger.addHandler(file)
     logger.setLevel(logging.DEBUG)
     logger.propagate = False
 
 
-def speak() -> None:
+def log_from_info() -> None:
     """This rank is the chief: print from level info on."""
     for handler in _folding():
         handler.setLevel(logging.INFO)
 
 
-def share(folder: str | None, above: str | None = None) -> None:
+def share_warnings(folder: str | None, above: str | None = None) -> None:
     """Fold equal warnings of all ranks that share `folder`, which should be in memory.
 
     On several nodes, also of all ranks that share the folder `above`. None: each rank on its own.
     """
-    rank, _ = _where
+    rank, _ = _rank_and_run_dir
     board = None
     if folder is not None:
-        board = Board(folder, rank, Board(above, rank) if above is not None else None)
+        board = SharedLineBoard(
+            folder, rank, SharedLineBoard(above, rank) if above is not None else None
+        )
     for handler in _folding():
-        handler.fold(at_once=True)
+        handler.print_due(at_once=True)
         handler.board = board
 
 
-def _folding() -> list[Folding]:
-    return [handler for handler in logger.handlers if isinstance(handler, Folding)]
+def _folding() -> list[FoldingHandler]:
+    return [handler for handler in logger.handlers if isinstance(handler, FoldingHandler)]
 
 
-def fold() -> None:
+def print_due() -> None:
     """Print the counts that are due; called periodically by a thread."""
     for handler in _folding():
-        handler.fold()
+        handler.print_due()
 
 
-def hand_over() -> None:
+def hand_over_counts() -> None:
     """Pass this rank's counts to other ranks, before the last synchronization of the ranks."""
     for handler in _folding():
-        handler.fold(at_once=True, tells=False)
+        handler.print_due(at_once=True, tells=False)
 
 
 def say_once(line: str, level: int = logging.INFO) -> None:
@@ -273,24 +277,24 @@ def say_once(line: str, level: int = logging.INFO) -> None:
         logger.log(level, line)
 
 
-def show(text: str) -> None:
+def print_always(text: str) -> None:
     """Print `text` on stderr every time: output that the program requested."""
     sys.stderr.write(f"{_prefix}{text}\n")
     sys.stderr.flush()
 
 
-def on_failure(text: str) -> None:
+def write_last_lines(text: str) -> None:
     """This rank fails with `text`: write its last lines to `rank-N.log`.
 
     Prints pending counts first. Without a run directory no file is written.
     """
     for handler in _folding():
         handler.close()
-    rank, run_dir = _where
-    if _kept is None or not run_dir:
+    rank, run_dir = _rank_and_run_dir
+    if _recent_lines is None or not run_dir:
         return
     has_all = any(isinstance(handler, logging.FileHandler) for handler in logger.handlers)
-    lines = [text] if has_all else [*_kept.lines, text]
+    lines = [text] if has_all else [*_recent_lines.lines, text]
     try:
         os.makedirs(run_dir, exist_ok=True)
         with open(os.path.join(run_dir, f"rank-{rank}.log"), "a", encoding="utf-8") as file:
@@ -299,12 +303,12 @@ def on_failure(text: str) -> None:
         sys.stderr.write(f"hpcflow: rank-{rank}.log cannot be written: {error}\n")
 
 
-def warned() -> dict[str, int]:
+def warning_counts() -> dict[str, int]:
     """This rank's warnings and their counts."""
-    return dict(_kept.warnings) if _kept is not None else {}
+    return dict(_recent_lines.warnings) if _recent_lines is not None else {}
 
 
-def together(told: Sequence[Mapping[str, int]]) -> dict[str, str]:
+def merge_warnings(told: Sequence[Mapping[str, int]]) -> dict[str, str]:
     """The warnings of all ranks, rank 0 first: each with its count, `x 1,022, ranks 0-3, 17`."""
     ranks: dict[str, list[int]] = {}
     counts: collections.Counter[str] = collections.Counter()
@@ -312,16 +316,16 @@ def together(told: Sequence[Mapping[str, int]]) -> dict[str, str]:
         for line, count in warnings.items():
             ranks.setdefault(line, []).append(rank)
             counts[line] += count
-    return {line: f"x {counts[line]:,}, {spans(who)}" for line, who in ranks.items()}
+    return {line: f"x {counts[line]:,}, {rank_spans(who)}" for line, who in ranks.items()}
 
 
-def spans(ranks: Iterable[int]) -> str:
+def rank_spans(ranks: Iterable[int]) -> str:
     """Text `rank 3` or `ranks 0-3, 17` of increasing numbers."""
-    words = numbers(ranks)
+    words = number_spans(ranks)
     return f"rank {words}" if words.isdigit() else f"ranks {words}"
 
 
-def numbers(rising: Iterable[int]) -> str:
+def number_spans(rising: Iterable[int]) -> str:
     """Text `0-3, 17` of increasing numbers."""
     runs: list[list[int]] = []
     for number in rising:

@@ -42,16 +42,16 @@ def read_text(path: Path, most: int = MOST_BYTES) -> str | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise unreadable(path, error.strerror or str(error)) from None
+        raise unreadable_error(path, error.strerror or str(error)) from None
     if len(data) > most:
-        raise unreadable(path, f"it has more than {most:,} bytes")
+        raise unreadable_error(path, f"it has more than {most:,} bytes")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise unreadable(path, f"it is no UTF-8 text (at byte {error.start:,})") from None
+        raise unreadable_error(path, f"it is no UTF-8 text (at byte {error.start:,})") from None
 
 
-def read_table(path: Path) -> dict[str, Any] | None:
+def read_json_object(path: Path) -> dict[str, Any] | None:
     """The object in a JSON file; None if the file does not exist.
 
     Errors: HpcflowError naming the file if it cannot be read, or is not a JSON object.
@@ -63,12 +63,12 @@ def read_table(path: Path) -> dict[str, Any] | None:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
         told = "it is empty" if not text.strip() else f"it is no JSON ({error})"
-        raise unreadable(path, told) from None
+        raise unreadable_error(path, told) from None
     if not isinstance(found, dict):
-        raise unreadable(path, "it is no JSON of an object")
+        raise unreadable_error(path, "it is no JSON of an object")
     return found
 
 
-def unreadable(path: str | os.PathLike[str], why: str) -> HpcflowError:
+def unreadable_error(path: str | os.PathLike[str], why: str) -> HpcflowError:
     """The error about a file that cannot be read or decoded."""
     return HpcflowError(f"{os.fspath(path)} cannot be read: {why}")

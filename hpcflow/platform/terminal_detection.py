@@ -10,7 +10,7 @@ from typing import TextIO
 FORWARDERS = ("mpirun", "mpiexec", "prterun", "orterun", "prted", "orted")
 
 
-def watched(stream: TextIO) -> TextIO | None:
+def progress_stream(stream: TextIO) -> TextIO | None:
     """The stream on which a progress bar can be drawn; None in a job's log.
 
     Open MPI forwards whole lines only, so a bar on a rank's terminal would appear only at its end.

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 
-def printable(text: str) -> str:
+def escape_text(text: str) -> str:
     r"""`text` with control and invisible characters escaped, `\x1b` for ESC; line breaks stay.
 
     Escaped are control characters (C0, C1), bidirectional marks, other invisible characters, and
     lone surrogates, which stand for bytes of a file name that are not UTF-8.
     """
-    return "\n".join(one_line(line, keep="\t") for line in text.split("\n"))
+    return "\n".join(escape_line(line, keep="\t") for line in text.split("\n"))
 
 
-def one_line(text: str, keep: str = "") -> str:
+def escape_line(text: str, keep: str = "") -> str:
     r"""The same for a name or a field: line breaks are escaped too, as `\n`."""
     if text.isprintable():
         return text

@@ -10,18 +10,19 @@ from __future__ import annotations
 import collections
 from collections.abc import Callable
 
-NAMED = 4  # workers returned by `First.of`: a report names three, the fourth stands for "..."
+# workers returned by `FirstWorkers.of`: a report names three, the fourth stands for "..."
+MAX_NAMED_WORKERS = 4
 
 
-class Present:
+class ActiveWorkers:
     """The active workers: those that have arrived at the fewest barriers. Never empty."""
 
     def __init__(self, workers: int) -> None:
         self.active = set(range(workers))
         self.times = [0] * workers  # number of barriers at which each worker has arrived
-        self._ahead: dict[int, set[int]] = {}  # number of barriers -> inactive workers
+        self._barriers_ahead: dict[int, set[int]] = {}  # number of barriers -> inactive workers
 
-    def go(self, worker: int, times: int) -> bool:
+    def arrive_at_barrier(self, worker: int, times: int) -> bool:
         """Record that a worker arrives at its barrier number `times`; True if it is the last.
 
         All workers at that barrier then become active again.
@@ -30,21 +31,21 @@ class Present:
         if worker in self.active:
             self.active.remove(worker)
         else:
-            self._take(before, worker)
-        self._ahead.setdefault(times, set()).add(worker)
+            self._remove(before, worker)
+        self._barriers_ahead.setdefault(times, set()).add(worker)
         if self.active:
             return False
-        self.active = self._ahead.pop(min(self._ahead))
+        self.active = self._barriers_ahead.pop(min(self._barriers_ahead))
         return True
 
-    def _take(self, times: int, worker: int) -> None:
-        there = self._ahead[times]
+    def _remove(self, times: int, worker: int) -> None:
+        there = self._barriers_ahead[times]
         there.remove(worker)
         if not there:
-            del self._ahead[times]
+            del self._barriers_ahead[times]
 
 
-class Clocks:
+class WorkerClocks:
     """Steps of each worker since the last barrier, and the minimum over the active workers."""
 
     def __init__(self, workers: int) -> None:
@@ -81,14 +82,14 @@ class Clocks:
         return self.least > before
 
 
-class First:
+class FirstWorkers:
     """The first few workers with a property that each can only lose, until `anew` is called."""
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
-        self.anew()
+        self.reset()
 
-    def anew(self) -> None:
+    def reset(self) -> None:
         """Reset: any worker may have the property again."""
         self._found: list[int] = []
         self._next = 0
@@ -96,7 +97,7 @@ class First:
     def of(self, has: Callable[[int], bool]) -> list[int]:
         """The first `NAMED` workers with the property, in order, or fewer."""
         self._found = [worker for worker in self._found if has(worker)]
-        while len(self._found) < NAMED and self._next < self._workers:
+        while len(self._found) < MAX_NAMED_WORKERS and self._next < self._workers:
             if has(self._next):
                 self._found.append(self._next)
             self._next += 1

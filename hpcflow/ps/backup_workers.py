@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from hpcflow.errors import HpcflowError
-from hpcflow.ps.sync_rule import SyncRule, require_whole
+from hpcflow.ps.sync_rule import SyncRule, require_integer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Backup(SyncRule):
     joins = True
 
     def __post_init__(self) -> None:
-        require_whole("Backup", self.extra, 1)
+        require_integer("Backup", self.extra, 1)
 
     @property
     def max_deaths(self) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from hpcflow.ps.sync_rule import SyncRule, require_whole
+from hpcflow.ps.sync_rule import SyncRule, require_integer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Stale(SyncRule):
     bound: int
 
     def __post_init__(self) -> None:
-        require_whole("Stale", self.bound, 0)
+        require_integer("Stale", self.bound, 0)
 
     @property
     def max_steps_ahead(self) -> int:

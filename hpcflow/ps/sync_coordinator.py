@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.ps.active_workers import Clocks, First, Present
+from hpcflow.ps.active_workers import ActiveWorkers, FirstWorkers, WorkerClocks
 from hpcflow.ps.sync_rule import Gradient, SyncRule
 
-Go = Callable[[], None]
+Callback = Callable[[], None]
 # A waiting worker: its position in the order of release, the worker, the channel of the step that
 # it will begin (None: it arrives at a barrier), and the callback.
 Waiter = tuple[int, int, str | None, Callable[..., None]]
@@ -32,10 +32,10 @@ class Contribution:
 
     version: int
     arrays: tuple[Any, ...]
-    release: Go
+    release: Callback
 
 
-class Channel:
+class UpdateGroup:
     """Updates that are applied together, and the gradients for them.
 
     `version` counts the applied updates. Gradients carry the version that their worker read; those
@@ -50,18 +50,22 @@ class Channel:
         self.contributors: set[int] = set()  # the workers in `arrived`
         self.here = 0  # the number of active workers in `contributors`
         self.is_complete = False  # when the rule is asked: no other worker will contribute
-        self.owing = First(workers)  # active workers that are not in `contributors`
-        self.picked = False  # the update of this version is in progress
+        self.workers_owing = FirstWorkers(workers)  # active workers that are not in `contributors`
+        self.picked_factors = False  # the update of this version is in progress
         self.closing = False  # no other worker will contribute to this version
-        self.picker: Callable[[np.ndarray], None] | None = None  # waits for enough gradients
-        self.held: dict[str, dict[int, Contribution]] = {}  # sum -> worker -> contribution
+        self.pick_callback: Callable[[np.ndarray], None] | None = None  # waits for enough gradients
+        self.contributions: dict[str, dict[int, Contribution]] = {}  # sum -> worker -> contribution
         self.sums: dict[str, np.ndarray] = {}  # buffers of the sums
-        self.wanted: dict[str, list[Callable[..., None]]] = {}  # sum -> callbacks for its value
-        self.ends: list[tuple[int, Go]] = []  # (version, callback at the end of its update)
+        self.sum_callbacks: dict[
+            str, list[Callable[..., None]]
+        ] = {}  # sum -> callbacks for its value
+        self.end_callbacks: list[
+            tuple[int, Callback]
+        ] = []  # (version, callback at the end of its update)
         self.waiters: list[Waiter] = []  # workers to check again after this update
 
 
-class Rounds:
+class SyncCoordinator:
     """The synchronous updates of one server, and on server 0 the clocks of all workers.
 
     No request of one worker scans all workers or all waiters.
@@ -69,24 +73,24 @@ class Rounds:
 
     def __init__(self, rule: SyncRule, workers: int) -> None:
         self.rule, self.workers = rule, workers
-        self.channels: dict[str, Channel] = {}
-        self.used, self.late, self.dropped = [0] * workers, [0] * workers, [0] * workers
+        self.channels: dict[str, UpdateGroup] = {}
+        self.used, self.late, self.dropped_gradients = [0] * workers, [0] * workers, [0] * workers
         self.lead = 0  # the maximum steps a worker was ahead of the slowest when it began one
         self.ranks = [-1] * workers  # worker -> rank; -1 before its first step
         self.repeated: set[str] = set()  # names of the updates whose plans the servers repeat
         self._counts_steps = rule.counts_steps
-        self._present, self._clocks = Present(workers), Clocks(workers)
-        self._slowest = First(workers)
+        self._present, self._clocks = ActiveWorkers(workers), WorkerClocks(workers)
+        self._slowest = FirstWorkers(workers)
         self._waiters: dict[Callable[..., None], Waiter] = {}  # by callback
         self._ahead: dict[int, list[Waiter]] = {}  # clock -> workers that wait with this clock
         self._numbers = itertools.count()
 
-    def channel(self, name: str) -> Channel:
+    def channel(self, name: str) -> UpdateGroup:
         """The channel of this name, created on first use."""
-        found = self.channels.get(name)
-        if found is None:
-            found = self.channels[name] = Channel(self.workers)
-        return found
+        group = self.channels.get(name)
+        if group is None:
+            group = self.channels[name] = UpdateGroup(self.workers)
+        return group
 
     # -- the coordinator
 
@@ -97,7 +101,7 @@ class Rounds:
         if where is None:
             go(version)
         else:
-            self._keep(worker, channel, go, where)
+            self._add_waiter(worker, channel, go, where)
 
     def withdraw(self, go: Callable[..., None]) -> None:
         """Withdraw the request of the callback `go`."""
@@ -108,63 +112,63 @@ class Rounds:
 
         `share` is the fraction of the global batch that the step used.
         """
-        found = self.channel(channel)
-        found.contributed[worker] = max(version, found.contributed[worker])
-        if version < found.version or found.picked:
+        group = self.channel(channel)
+        group.contributed[worker] = max(version, group.contributed[worker])
+        if version < group.version or group.picked_factors:
             self.late[worker] += 1
-            self.dropped[worker] += 1
+            self.dropped_gradients[worker] += 1
             return
-        found.arrived.append((worker, share))
-        if worker not in found.contributors:
-            found.contributors.add(worker)
-            found.here += worker in self._present.active
-        self._pick(found)
+        group.arrived.append((worker, share))
+        if worker not in group.contributors:
+            group.contributors.add(worker)
+            group.here += worker in self._present.active
+        self._pick(group)
 
     def pick(self, channel: str, go: Callable[[np.ndarray], None]) -> None:
         """Call `go(factors)` when an update may start; a factor for each worker, 0: not used."""
-        found = self.channel(channel)
-        found.picker = go
-        self._pick(found)
+        group = self.channel(channel)
+        group.pick_callback = go
+        self._pick(group)
 
     def tick(self, worker: int) -> None:
         """Count a step of a worker, which has been applied."""
         if self._clocks.tick(worker, worker in self._present.active):
-            self._slower()
+            self._minimum_changed()
 
-    def step_aside(self, worker: int, go: Go) -> None:
+    def leave_until_barrier(self, worker: int, go: Callback) -> None:
         """A worker arrives at a barrier: others do not wait for it until all have arrived.
 
         `go` is called when all its gradients are applied or dropped.
         """
-        self._go_aside(worker, self._present.times[worker] + 1)
+        self._leave(worker, self._present.times[worker] + 1)
         where = self._wait_for(worker, True)
         if where is None:
             go()
         else:
-            self._keep(worker, None, go, where)
+            self._add_waiter(worker, None, go, where)
 
-    def _go_aside(self, worker: int, times: int) -> None:
+    def _leave(self, worker: int, times: int) -> None:
         was_active = worker in self._present.active
-        if self._present.go(worker, times):  # the last worker has arrived
-            self._meet()
+        if self._present.arrive_at_barrier(worker, times):  # the last worker has arrived
+            self._end_barrier()
         elif was_active:
             for channel in self.channels.values():
                 channel.here -= worker in channel.contributors
             if self._clocks.leave(worker):
-                self._slower()
+                self._minimum_changed()
         for channel in list(self.channels.values()):
             self._pick(channel)
 
-    def _meet(self) -> None:
+    def _end_barrier(self) -> None:
         """All workers have arrived at the barrier: restart the clocks."""
         active = self._present.active
         self._clocks.restart(len(active))
         for channel in self.channels.values():
             channel.closing = bool(channel.arrived)
             channel.here = len(channel.contributors & active)
-            channel.owing.anew()
-        self._slowest.anew()
-        self._let_go_at(list(self._ahead))
+            channel.workers_owing.reset()
+        self._slowest.reset()
+        self._release_at_clocks(list(self._ahead))
 
     def lose(self, worker: int) -> None:
         """A worker has died: treat it as arrived at this and at all later barriers.
@@ -173,35 +177,35 @@ class Rounds:
         """
         for go in [go for _, one, _, go in self._waiters.values() if one == worker]:
             self.withdraw(go)
-        self._go_aside(worker, sys.maxsize)
+        self._leave(worker, sys.maxsize)
 
     def missing(self) -> tuple[str, int] | None:
         """What workers wait for here, as text, and the rank of the first worker that delays them.
 
         None if no worker waits for another.
         """
-        slow = self._who_is_slow() if self._counts_steps else self._who_owes()
+        slow = self._first_slow_worker() if self._counts_steps else self._first_owing_workers()
         if not slow:
             return None
         names = ", ".join(map(str, slow[:3])) + (", ..." if len(slow) > 3 else "")
         return f"what worker {names} is to bring", self.ranks[slow[0]]
 
-    def _who_is_slow(self) -> list[int]:
+    def _first_slow_worker(self) -> list[int]:
         """The first of the slowest workers, if others wait for them to begin a step."""
         if not self._waiters:
             return []
         active, clocks = self._present.active, self._clocks
         return self._slowest.of(lambda w: w in active and clocks.of[w] == clocks.least)
 
-    def _who_owes(self) -> list[int]:
+    def _first_owing_workers(self) -> list[int]:
         """The first workers whose gradients are missing in an update that has some."""
-        found: set[int] = set()
+        workers: set[int] = set()
         for channel in self.channels.values():
-            if channel.arrived and not channel.picked:
-                found.update(channel.owing.of(functools.partial(self._owes, channel)))
-        return sorted(found)
+            if channel.arrived and not channel.picked_factors:
+                workers.update(channel.workers_owing.of(functools.partial(self._is_owing, channel)))
+        return sorted(workers)
 
-    def _owes(self, channel: Channel, worker: int) -> bool:
+    def _is_owing(self, channel: UpdateGroup, worker: int) -> bool:
         return worker in self._present.active and worker not in channel.contributors
 
     # -- waiting workers
@@ -210,7 +214,7 @@ class Rounds:
         """The list in which a worker waits to begin a step or to pass a barrier; None: no wait."""
         if not self._counts_steps or leaves:  # an update is in progress or has its gradients
             for channel in self.channels.values():
-                if channel.picked or channel.contributed[worker] >= channel.version:
+                if channel.picked_factors or channel.contributed[worker] >= channel.version:
                     return channel.waiters
             return None
         clock = self._clocks.of[worker]
@@ -219,24 +223,24 @@ class Rounds:
         self.lead = max(self.lead, clock - self._clocks.least)
         return None
 
-    def _keep(
+    def _add_waiter(
         self, worker: int, channel: str | None, go: Callable[..., None], where: list[Waiter]
     ) -> None:
         order = next(self._numbers) + (LEAVES if channel is None else 0)
         self._waiters[go] = waiter = (order, worker, channel, go)
         where.append(waiter)
 
-    def _slower(self) -> None:
+    def _minimum_changed(self) -> None:
         """The minimum clock has changed: release the workers that are no longer too far ahead."""
-        self._slowest.anew()
+        self._slowest.reset()
         may_begin, least = self.rule.may_begin, self._clocks.least
-        self._let_go_at([clock for clock in self._ahead if may_begin(clock, least)])
+        self._release_at_clocks([clock for clock in self._ahead if may_begin(clock, least)])
 
-    def _let_go_at(self, clocks: list[int]) -> None:
+    def _release_at_clocks(self, clocks: list[int]) -> None:
         """Check the workers that wait with these clocks."""
-        self._let_go([waiter for clock in clocks for waiter in self._ahead.pop(clock)])
+        self._release_waiters([waiter for clock in clocks for waiter in self._ahead.pop(clock)])
 
-    def _let_go(self, waiters: list[Waiter]) -> None:
+    def _release_waiters(self, waiters: list[Waiter]) -> None:
         """Release the waiters that need not wait any more; append the others to their next list."""
         known, wait_for = self._waiters, self._wait_for
         for waiter in sorted(waiters):
@@ -253,123 +257,123 @@ class Rounds:
             else:
                 go(self.channels[channel].version)
 
-    def _pick(self, channel: Channel) -> None:
+    def _pick(self, channel: UpdateGroup) -> None:
         """Start an update if the rule selects gradients, or if no more of them will arrive."""
-        if channel.picker is None or channel.picked or not channel.arrived:
+        if channel.pick_callback is None or channel.picked_factors or not channel.arrived:
             return
         channel.is_complete = channel.closing or channel.here >= len(self._present.active)
         chosen = self.rule.select(channel) or (channel.arrived if channel.is_complete else ())
         if not chosen:
             return
         for worker, _ in channel.arrived:
-            self.dropped[worker] += 1
+            self.dropped_gradients[worker] += 1
         for worker, _ in chosen:
             self.used[worker] += 1
-            self.dropped[worker] -= 1
+            self.dropped_gradients[worker] -= 1
         total = sum(share for _, share in chosen)
         factor = 1.0 if len(chosen) == self.workers or not total else 1 / total
         factors = np.zeros(self.workers)
         factors[[worker for worker, _ in chosen]] = factor
-        channel.picked, channel.closing = True, False
+        channel.picked_factors, channel.closing = True, False
         channel.arrived, channel.contributors, channel.here = [], set(), 0
-        channel.owing.anew()
-        picker, channel.picker = channel.picker, None
+        channel.workers_owing.reset()
+        picker, channel.pick_callback = channel.pick_callback, None
         picker(factors)
 
     # -- every server
 
-    def add(self, channel: str, name: str, worker: int, given: Contribution) -> None:
+    def add(self, channel: str, name: str, worker: int, contribution: Contribution) -> None:
         """Hold a contribution to a sum until its update; a late one is released at once."""
-        found = self.channel(channel)
-        if given.version < found.version:
-            given.release()
+        group = self.channel(channel)
+        if contribution.version < group.version:
+            contribution.release()
             return
-        held = found.held.setdefault(name, {})
-        before, held[worker] = held.get(worker), given
+        by_worker = group.contributions.setdefault(name, {})
+        before, by_worker[worker] = by_worker.get(worker), contribution
         if before is not None:  # of a step that failed before all its gradients arrived
             before.release()
 
     def total(self, channel: str, name: str, how: str, factors: np.ndarray) -> tuple[Any, ...]:
         """The sum of the picked workers' contributions, by worker number; releases these."""
-        found = self.channel(channel)
-        held = found.held[name]
-        given = [held.pop(int(worker)) for worker in np.flatnonzero(factors)]
-        values = JOIN[how](found, name, [g.arrays for g in given], float(factors.max()))
-        for contribution in given:
+        group = self.channel(channel)
+        by_worker = group.contributions[name]
+        contributions = [by_worker.pop(int(worker)) for worker in np.flatnonzero(factors)]
+        values = JOIN[how](group, name, [g.arrays for g in contributions], float(factors.max()))
+        for contribution in contributions:
             contribution.release()
-        for tell in found.wanted.pop(name, ()):
+        for tell in group.sum_callbacks.pop(name, ()):
             tell(*(np.array(value) for value in values))
         return values
 
-    def want(self, channel: str, name: str, tell: Callable[..., None]) -> None:
+    def request_sum(self, channel: str, name: str, tell: Callable[..., None]) -> None:
         """Call `tell(*values)` with a copy of the next sum."""
-        self.channel(channel).wanted.setdefault(name, []).append(tell)
+        self.channel(channel).sum_callbacks.setdefault(name, []).append(tell)
 
-    def after(self, channel: str, version: int, go: Go) -> None:
+    def after(self, channel: str, version: int, go: Callback) -> None:
         """Call `go` when the update of a version has ended on this server."""
-        found = self.channel(channel)
-        if version < found.version:
+        group = self.channel(channel)
+        if version < group.version:
             go()
         else:
-            found.ends.append((version, go))
+            group.end_callbacks.append((version, go))
 
     def end(self, channel: str) -> None:
         """All updates of this version are applied: begin the next version."""
-        found = self.channel(channel)
-        found.version += 1
-        found.picked = False
-        for held in found.held.values():
-            for worker in [w for w, g in held.items() if g.version < found.version]:
-                held.pop(worker).release()
-        over = [go for version, go in found.ends if version < found.version]
-        found.ends = [end for end in found.ends if end[0] >= found.version]
+        group = self.channel(channel)
+        group.version += 1
+        group.picked_factors = False
+        for by_worker in group.contributions.values():
+            for worker in [w for w, g in by_worker.items() if g.version < group.version]:
+                by_worker.pop(worker).release()
+        over = [go for version, go in group.end_callbacks if version < group.version]
+        group.end_callbacks = [end for end in group.end_callbacks if end[0] >= group.version]
         for go in over:
             go()
-        waiters, found.waiters = found.waiters, []
-        self._let_go(waiters)
+        waiters, group.waiters = group.waiters, []
+        self._release_waiters(waiters)
 
     def report(self) -> dict[str, Any]:
         """The counts of the coordinator, by worker."""
-        found: dict[str, Any] = {"rule": str(self.rule)}
+        counts: dict[str, Any] = {"rule": str(self.rule)}
         if self._counts_steps:
-            return {**found, "lead": self.lead}
-        return {**found, "used": self.used, "late": self.late, "dropped": self.dropped}
+            return {**counts, "lead": self.lead}
+        return {**counts, "used": self.used, "late": self.late, "dropped": self.dropped_gradients}
 
 
-def _sum(
-    channel: Channel, name: str, given: Sequence[tuple[np.ndarray, ...]], factor: float
+def _sum_contributions(
+    channel: UpdateGroup, name: str, contributions: Sequence[tuple[np.ndarray, ...]], factor: float
 ) -> tuple[np.ndarray, ...]:
     """The sum of the contributions, from left to right, times the factor."""
-    first = given[0][0]
+    first = contributions[0][0]
     out = channel.sums.get(name)
     if out is None or out.shape != first.shape:
         out = channel.sums[name] = np.empty_like(first)
-    if len(given) == 1:
+    if len(contributions) == 1:
         out[...] = first
     else:
-        np.add(first, given[1][0], out=out)
-    for (more,) in given[2:]:
-        np.add(out, more, out=out)
+        np.add(first, contributions[1][0], out=out)
+    for (addend,) in contributions[2:]:
+        np.add(out, addend, out=out)
     if factor != 1:
         np.multiply(out, out.dtype.type(factor), out=out)
     return (out,)
 
 
-def _rows(
-    channel: Channel, name: str, given: Sequence[tuple[np.ndarray, ...]], factor: float
+def _concat_row_contributions(
+    channel: UpdateGroup, name: str, contributions: Sequence[tuple[np.ndarray, ...]], factor: float
 ) -> tuple[np.ndarray, ...]:
     """The concatenated rows of all contributions, times the factor, and their indices."""
-    values = np.concatenate([rows for rows, _ in given])
+    values = np.concatenate([rows for rows, _ in contributions])
     if factor != 1:
         np.multiply(values, values.dtype.type(factor), out=values)
-    return values, np.concatenate([indices for _, indices in given])
+    return values, np.concatenate([indices for _, indices in contributions])
 
 
-def _first(
-    channel: Channel, name: str, given: Sequence[tuple[np.ndarray, ...]], factor: float
+def _first_contribution(
+    channel: UpdateGroup, name: str, contributions: Sequence[tuple[np.ndarray, ...]], factor: float
 ) -> tuple[np.ndarray, ...]:
     """The value of the first picked worker."""
-    return (np.array(given[0][0]),)
+    return (np.array(contributions[0][0]),)
 
 
-JOIN = {"sum": _sum, "rows": _rows, "first": _first}
+JOIN = {"sum": _sum_contributions, "rows": _concat_row_contributions, "first": _first_contribution}

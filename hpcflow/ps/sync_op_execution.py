@@ -9,24 +9,24 @@ import numpy as np
 
 from hpcflow.plan.distribution.device_placement import DRIVER
 from hpcflow.plan.ir.program import Node
-from hpcflow.ps.sync_coordinator import Contribution, Rounds
+from hpcflow.ps.sync_coordinator import Contribution, SyncCoordinator
 from hpcflow.ps.sync_rules import rule
-from hpcflow.runtime.executor.async_ops import Over, Wait, waiting
-from hpcflow.runtime.state.state_store import state
-from hpcflow.runtime.step.step_instance import Instance
+from hpcflow.runtime.executor.async_ops import AsyncWait, CompletedWait, async_op
+from hpcflow.runtime.state.state_store import state_type
+from hpcflow.runtime.step.step_instance import StepInstance
 
 
-@state("Rounds")
-def _rounds(node: Node) -> Rounds:
-    return Rounds(rule(node.attrs["rule"], is_known=True), node.attrs["workers"])
+@state_type("Rounds")
+def _coordinator(node: Node) -> SyncCoordinator:
+    return SyncCoordinator(rule(node.attrs["rule"], is_known=True), node.attrs["workers"])
 
 
-class Told:
+class CallbackWait:
     """A wait that a callback completes; it is not polled."""
 
     told = True
 
-    def __init__(self, instance: Instance, node: Node) -> None:
+    def __init__(self, instance: StepInstance, node: Node) -> None:
         self.instance, self.node = instance, node
         self.over = False
         self.then: Callable[[], None] | None = None
@@ -48,18 +48,18 @@ class Told:
         """Cancel the wait."""
         self.over = True
         if self.then is not None:
-            self.instance.link.engine.inbox.append(self.then)
+            self.instance.link.executor.inbox.append(self.then)
 
 
-@waiting("RoundBegin")
-class _Begin(Told):
+@async_op("RoundBegin")
+class _BeginWait(CallbackWait):
     """Wait until the worker may begin its step; the value is the version."""
 
-    def __init__(self, instance: Instance, node: Node, rounds: Rounds) -> None:
+    def __init__(self, instance: StepInstance, node: Node, rounds: SyncCoordinator) -> None:
         super().__init__(instance, node)
         self.rounds, link = rounds, instance.link
         rounds.ranks[link.replica] = link.ranks[DRIVER]
-        link.engine.blame = rounds.missing
+        link.executor.blamed_wait = rounds.missing
         rounds.begin(instance.link.replica, node.attrs["channel"], self.version)
 
     def version(self, number: int) -> None:
@@ -72,62 +72,72 @@ class _Begin(Told):
         super().cancel()
 
 
-@waiting("RoundAdd")
-def _add(instance: Instance, node: Node, rounds: Rounds, version: Any, *values: Any) -> Wait:
+@async_op("RoundAdd")
+def _start_add(
+    instance: StepInstance, node: Node, rounds: SyncCoordinator, version: Any, *values: Any
+) -> AsyncWait:
     """Complete at once; the instance keeps its buffers until the values are released."""
-    engine = instance.link.engine
+    executor = instance.link.executor
     instance.left += 1
 
     def release() -> None:
-        engine.over(instance, None)
+        executor.mark_over(instance, None)
 
-    given = Contribution(int(version), values, release)
-    rounds.add(node.attrs["channel"], node.attrs["sum"], instance.link.replica, given)
-    return Over(instance, node)
+    contribution = Contribution(int(version), values, release)
+    rounds.add(node.attrs["channel"], node.attrs["sum"], instance.link.replica, contribution)
+    return CompletedWait(instance, node)
 
 
-@waiting("RoundReady")
-def _ready(instance: Instance, node: Node, rounds: Rounds, version: Any, share: Any) -> Wait:
+@async_op("RoundReady")
+def _start_ready(
+    instance: StepInstance, node: Node, rounds: SyncCoordinator, version: Any, share: Any
+) -> AsyncWait:
     rounds.ready(instance.link.replica, node.attrs["channel"], int(version), float(share))
-    return Over(instance, node)
+    return CompletedWait(instance, node)
 
 
-@waiting("ClockTick")
-def _tick(instance: Instance, node: Node, rounds: Rounds) -> Wait:
+@async_op("ClockTick")
+def _start_tick(instance: StepInstance, node: Node, rounds: SyncCoordinator) -> AsyncWait:
     rounds.tick(instance.link.replica)
-    return Over(instance, node)
+    return CompletedWait(instance, node)
 
 
-@waiting("RoundTotal")
-def _total(instance: Instance, node: Node, rounds: Rounds, version: Any) -> Wait:
-    wait = Told(instance, node)
-    rounds.want(node.attrs["channel"], node.attrs["sum"], wait.go)
+@async_op("RoundTotal")
+def _start_total(
+    instance: StepInstance, node: Node, rounds: SyncCoordinator, version: Any
+) -> AsyncWait:
+    wait = CallbackWait(instance, node)
+    rounds.request_sum(node.attrs["channel"], node.attrs["sum"], wait.go)
     return wait
 
 
-@waiting("RoundOver")
-def _over(instance: Instance, node: Node, rounds: Rounds, version: Any) -> Wait:
-    wait = Told(instance, node)
+@async_op("RoundOver")
+def _start_over(
+    instance: StepInstance, node: Node, rounds: SyncCoordinator, version: Any
+) -> AsyncWait:
+    wait = CallbackWait(instance, node)
     rounds.after(node.attrs["channel"], int(version), wait.go)
     return wait
 
 
-@waiting("RoundPick")
-def _pick(instance: Instance, node: Node, rounds: Rounds) -> Wait:
-    wait = Told(instance, node)
+@async_op("RoundPick")
+def _start_pick(instance: StepInstance, node: Node, rounds: SyncCoordinator) -> AsyncWait:
+    wait = CallbackWait(instance, node)
     rounds.pick(node.attrs["channel"], wait.go)
     return wait
 
 
-@waiting("RoundSum")
-def _sum(instance: Instance, node: Node, rounds: Rounds, factors: np.ndarray) -> Wait:
+@async_op("RoundSum")
+def _start_sum(
+    instance: StepInstance, node: Node, rounds: SyncCoordinator, factors: np.ndarray
+) -> AsyncWait:
     attrs = node.attrs
-    return Over(
+    return CompletedWait(
         instance, node, *rounds.total(attrs["channel"], attrs["sum"], attrs["how"], factors)
     )
 
 
-@waiting("RoundEnd")
-def _end(instance: Instance, node: Node, rounds: Rounds) -> Wait:
+@async_op("RoundEnd")
+def _start_end(instance: StepInstance, node: Node, rounds: SyncCoordinator) -> AsyncWait:
     rounds.end(node.attrs["channel"])
-    return Over(instance, node)
+    return CompletedWait(instance, node)

@@ -36,15 +36,15 @@ for _name, _rule in {"async": Async, "all": All, "backup": Backup, "stale": Stal
 BUILT_IN = frozenset(names())
 
 
-def rule(given: str | SyncRule, is_known: bool = False) -> SyncRule:
+def rule(rule_or_text: str | SyncRule, is_known: bool = False) -> SyncRule:
     """Parse a rule: "async", "all", "backup:K", "stale:S" or a registered one; a rule is returned.
 
     With `is_known` another rank knows the rule: it is in the script.
     Errors: HpcflowError listing the rules.
     """
-    if isinstance(given, SyncRule):
-        return _checked(given)
-    name, _, text = str(given).partition(":")
+    if isinstance(rule_or_text, SyncRule):
+        return _checked(rule_or_text)
+    name, _, text = str(rule_or_text).partition(":")
     if registered(name) is None:
         script_rules.load(name, is_known)
     make, why = registered(name), ""
@@ -55,7 +55,7 @@ def rule(given: str | SyncRule, is_known: bool = False) -> SyncRule:
         why = f": {error}" if name not in BUILT_IN else ""
     own = "".join(f", {name}" for name in names() if name not in BUILT_IN)
     raise HpcflowError(
-        f"sync={given!r} is no rule{why}",
+        f"sync={rule_or_text!r} is no rule{why}",
         hint=f"choose async, all, backup:K (hf.Backup(K)) or stale:S (hf.Stale(S)){own}",
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hpcflow.plan.ir.program import Node
-from hpcflow.ps.sync_coordinator import Rounds
+from hpcflow.ps.sync_coordinator import SyncCoordinator
 
 
 def answer(context: Any, request: dict[str, Any], reply: Callable[[dict[str, Any]], None]) -> None:
@@ -17,9 +17,11 @@ def answer(context: Any, request: dict[str, Any], reply: Callable[[dict[str, Any
     sent when all its gradients are applied or dropped.
     """
     device = next(iter(context.devices.values()))
-    rounds: Rounds = context.store.find(Node("rounds", "Rounds", attrs=request["attrs"]), device)
+    rounds: SyncCoordinator = context.store.find(
+        Node("rounds", "Rounds", attrs=request["attrs"]), device
+    )
     if "updates" in request:
         reply({"is_first": request["updates"] not in rounds.repeated})
         rounds.repeated.add(request["updates"])
     else:
-        rounds.step_aside(request["worker"], lambda: reply({}))
+        rounds.leave_until_barrier(request["worker"], lambda: reply({}))

@@ -7,28 +7,28 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hpcflow.platform.terminal_escaping import one_line
-from hpcflow.report.run_directory_reader import Facts
+from hpcflow.platform.terminal_escaping import escape_line
+from hpcflow.report.run_directory_reader import FileFacts
 from hpcflow.train.job_result import FIELDS
 
 LONGEST = 40  # characters of a value
-OWN = ("run_dir",)  # settings that always differ
+IGNORED_SETTINGS = ("run_dir",)  # settings that always differ
 GIVEN = "yes"  # shown for an option without a value
 ARGUMENTS = "arguments"  # positional arguments of the script
 _NUMBER = re.compile(r"-\.?\d")
 
 
-def options(manifest: Facts) -> dict[str, str]:
+def options(manifest: FileFacts) -> dict[str, str]:
     """The script's options and arguments, the settings, versions and the commit, by name."""
     found = script_options(_words(manifest))
     settings = manifest.get("settings", {}, {})
-    found |= {name: value for name, value in settings.items() if name not in OWN}
+    found |= {name: value for name, value in settings.items() if name not in IGNORED_SETTINGS}
     found |= manifest.get("versions", {}, {})
     git = manifest.get("git", {}, {})
     if git:
         changes = " with changes" if git.get("changed") else ""
         found["commit"] = f"{str(git.get('commit'))[:10]}{changes}"
-    return {one_line(str(name)): value_text(value) for name, value in found.items()}
+    return {escape_line(str(name)): value_text(value) for name, value in found.items()}
 
 
 def script_options(words: Sequence[str]) -> dict[str, str]:
@@ -45,7 +45,7 @@ def script_options(words: Sequence[str]) -> dict[str, str]:
     return {name: " ".join(values) or GIVEN for name, values in found.items()}
 
 
-def _words(manifest: Facts) -> list[str]:
+def _words(manifest: FileFacts) -> list[str]:
     """The words of the command line after the script."""
     command: list[str] = manifest.get("command", [str], [])
     name = os.path.basename(manifest.get("script", str, ""))
@@ -54,10 +54,10 @@ def _words(manifest: Facts) -> list[str]:
     return words[1:] if words[:1] == ["--"] else words
 
 
-def said(result: Facts) -> dict[str, str]:
+def script_values(result: FileFacts) -> dict[str, str]:
     """The values that the script has added to `result`, such as accuracy, by name."""
     found = {name: value for name, value in result.said.items() if name not in FIELDS}
-    return {one_line(name): value_text(value) for name, value in found.items()}
+    return {escape_line(name): value_text(value) for name, value in found.items()}
 
 
 def all_names(values: Sequence[Mapping[str, str]]) -> list[str]:
@@ -85,5 +85,5 @@ def value_text(value: Any) -> str:
     """A value on one line, truncated if it is long."""
     if isinstance(value, (list, dict)):
         return f"{len(value):,} values"
-    text = f"{value:.6g}" if isinstance(value, float) else one_line(str(value))
+    text = f"{value:.6g}" if isinstance(value, float) else escape_line(str(value))
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"

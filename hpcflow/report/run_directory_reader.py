@@ -11,29 +11,29 @@ from pathlib import Path
 from typing import Any
 
 from hpcflow.errors import HpcflowError
-from hpcflow.platform.record_files import read_table
-from hpcflow.platform.terminal_escaping import one_line
+from hpcflow.platform.record_files import read_json_object
+from hpcflow.platform.terminal_escaping import escape_line
 from hpcflow.train.run_records import COLUMNS, read_rows
 
 MOST = 10**18  # limit of counts, seconds and rates: larger ones mean a damaged file
 SHORTEST_S = 0.01  # a rate over a shorter time is noise: a run's last step may follow at once
 
 
-class Facts:
+class FileFacts:
     """The values of a JSON file, by name; a line is appended to `faults` for each invalid one."""
 
     def __init__(self, path: Path | None, faults: list[str]) -> None:
         self._path, self._faults = path, faults
         found: Mapping[str, Any] | None = None
         try:
-            found = None if path is None else read_table(path)
+            found = None if path is None else read_json_object(path)
         except HpcflowError as error:
             faults.append(error.message)
         self.is_there = found is not None
         self.said: Mapping[str, Any] = found or {}
 
     @classmethod
-    def none(cls) -> Facts:
+    def none(cls) -> FileFacts:
         """Facts without a file; all values are missing."""
         return cls(None, [])
 
@@ -42,7 +42,7 @@ class Facts:
         value = self.said.get(name)
         if value is None:
             return other
-        if not fits(value, shape):
+        if not has_type(value, shape):
             self._faults.append(f"{self._path}: {name!r} is not what a run writes there")
             return other
         return value
@@ -57,18 +57,18 @@ class Facts:
 
     def text(self, name: str) -> str:
         """A text on one line, "" if missing."""
-        return one_line(self.get(name, str, ""))
+        return escape_line(self.get(name, str, ""))
 
 
-def fits(value: Any, shape: Any) -> bool:
+def has_type(value: Any, shape: Any) -> bool:
     """Whether a value fits `shape`: `int`, `float` (both from 0 on), `str`, `[shape]`, or a table
     `{name: shape}`, which may have more names."""
     if shape in (int, float):
         return type(value) in (int, shape) and 0 <= value <= MOST
     if isinstance(shape, list):
-        return isinstance(value, list) and all(fits(one, shape[0]) for one in value)
+        return isinstance(value, list) and all(has_type(one, shape[0]) for one in value)
     if isinstance(shape, dict):
-        return isinstance(value, dict) and all(fits(value.get(n), s) for n, s in shape.items())
+        return isinstance(value, dict) and all(has_type(value.get(n), s) for n, s in shape.items())
     return isinstance(value, shape)
 
 
@@ -106,10 +106,10 @@ def rows_of(path: Path, faults: list[str]) -> list[dict[str, float]]:
 def _numbers(words: Mapping[str, str]) -> dict[str, float] | None:
     """A row as numbers; None if a value is no number or not a valid time or count."""
     try:
-        row = {one_line(name): float(text) for name, text in words.items() if text != ""}
+        row = {escape_line(name): float(text) for name, text in words.items() if text != ""}
     except ValueError:
         return None
-    whole = "step" in row and all(fits(row.get(name, 0.0), float) for name in COLUMNS)
+    whole = "step" in row and all(has_type(row.get(name, 0.0), float) for name in COLUMNS)
     return row if whole else None
 
 

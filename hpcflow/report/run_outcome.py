@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from hpcflow.monitoring import run_directory_lock
-from hpcflow.platform.rank_logging import spans
-from hpcflow.report.run_directory_reader import Facts
+from hpcflow.platform.rank_logging import rank_spans
+from hpcflow.report.run_directory_reader import FileFacts
 
 UNREADABLE, RUNNING, FINISHED, ENDED = "unreadable", "running", "finished", "ended"
 STOPPED, CANCELLED, DIED, FAILED, STALLED = "stopped", "cancelled", "died", "failed", "stalled"
@@ -15,7 +15,9 @@ BY_SOMEBODY = ("SIGTERM", "SIGINT", "SIGHUP", "KeyboardInterrupt")  # scancel, k
 STOP = {"by": str, "step": int}
 
 
-def of(folder: Path, manifest: Facts, failure: Facts, result: Facts) -> tuple[str, str]:
+def outcome_of(
+    folder: Path, manifest: FileFacts, failure: FileFacts, result: FileFacts
+) -> tuple[str, str]:
     """The outcome, one of the words above, and a line with details, "" if nothing is known."""
     if not run_directory_lock.is_free(folder):
         return RUNNING, ""
@@ -23,7 +25,7 @@ def of(folder: Path, manifest: Facts, failure: Facts, result: Facts) -> tuple[st
         return _failed(failure)
     if manifest.get("finished", bool, not manifest.is_there):
         lost = [one["rank"] for one in result.get("lost", [{"rank": int}], [])]
-        return FINISHED, f"finished without {spans(lost)}, lost on the way" if lost else ""
+        return FINISHED, f"finished without {rank_spans(lost)}, lost on the way" if lost else ""
     stop = manifest.get("stopped", STOP, {})
     if stop:
         state = CANCELLED if stop["by"] in BY_SOMEBODY else STOPPED
@@ -33,7 +35,7 @@ def of(folder: Path, manifest: Facts, failure: Facts, result: Facts) -> tuple[st
     return DIED, "died: no process of it has told why; all were killed, or their node failed"
 
 
-def _failed(failure: Facts) -> tuple[str, str]:
+def _failed(failure: FileFacts) -> tuple[str, str]:
     state = KINDS.get(failure.text("kind"), FAILED)
     if failure.text("error") in BY_SOMEBODY:
         state = CANCELLED

@@ -11,9 +11,9 @@ from typing import Any
 
 from hpcflow.monitoring import run_directory_lock
 from hpcflow.monitoring.failure_json import NAME as FAILURE
-from hpcflow.platform.terminal_escaping import one_line
+from hpcflow.platform.terminal_escaping import escape_line
 from hpcflow.report import run_comparison, run_outcome
-from hpcflow.report.run_directory_reader import Facts, mean, rows_of
+from hpcflow.report.run_directory_reader import FileFacts, mean, rows_of
 from hpcflow.train.run_records import COLUMNS, MANIFEST, METRICS
 
 RESULT = "result.json"
@@ -24,7 +24,7 @@ TRAFFIC = {"servers": [{"task": str, "predicted": WAYS, "measured": WAYS}]}
 
 
 @dataclasses.dataclass
-class Run:
+class RunSummary:
     """One run; values that its files lack are empty or 0."""
 
     name: str
@@ -75,7 +75,7 @@ class Run:
         return [a for a, _ in pairs], [b for _, b in pairs]
 
 
-def load(paths: Sequence[str]) -> list[Run]:
+def load(paths: Sequence[str]) -> list[RunSummary]:
     """The runs in these folders (or of these result.json), named by the differing path parts.
 
     Errors of reading a folder are among the faults of its run.
@@ -85,27 +85,27 @@ def load(paths: Sequence[str]) -> list[Run]:
     names = [os.path.relpath(folder) for folder in folders]
     common = os.path.commonpath(names) if len(set(names)) > 1 else os.path.dirname(names[0])
     short = [os.path.relpath(name, common or ".") for name in names]
-    return [_load(folder, one_line(name)) for folder, name in zip(folders, short, strict=True)]
+    return [_load(folder, escape_line(name)) for folder, name in zip(folders, short, strict=True)]
 
 
-def _load(folder: Path, name: str) -> Run:
+def _load(folder: Path, name: str) -> RunSummary:
     faults: list[str] = []
-    manifest, failure = (Facts(folder / file, faults) for file in (MANIFEST, FAILURE))
-    result = Facts(folder / RESULT, faults)
+    manifest, failure = (FileFacts(folder / file, faults) for file in (MANIFEST, FAILURE))
+    result = FileFacts(folder / RESULT, faults)
     if manifest.is_there and not manifest.get("finished", bool, False):
-        result = Facts.none()  # it belongs to an earlier run
+        result = FileFacts.none()  # it belongs to an earlier run
     rows = rows_of(folder / METRICS, faults)
     if not (result.is_there or manifest.is_there or rows):
         if not run_directory_lock.is_free(folder):
-            return Run(name, state=run_outcome.RUNNING)  # it has only just started
+            return RunSummary(name, state=run_outcome.RUNNING)  # it has only just started
         none = f"no run in {folder}: neither {RESULT} nor {MANIFEST} nor {METRICS}"
-        return Run(name, faults=faults or [none])
+        return RunSummary(name, faults=faults or [none])
     rates = [row["samples_per_second"] for row in rows if "samples_per_second" in row]
     last = rows[-1] if rows else {}
     told = result if result.is_there else manifest
     roles = manifest.get("roles", [str], [])
-    state, ended = run_outcome.of(folder, manifest, failure, result)
-    run = Run(
+    state, ended = run_outcome.outcome_of(folder, manifest, failure, result)
+    run = RunSummary(
         name,
         mode=told.text("mode"),
         script=os.path.basename(manifest.text("script")),
@@ -124,7 +124,7 @@ def _load(folder: Path, name: str) -> Run:
         state=state,
         ended=ended,
         options=run_comparison.options(manifest),
-        results=run_comparison.said(result),
+        results=run_comparison.script_values(result),
         rows=rows,
         faults=faults,
     )
@@ -134,7 +134,7 @@ def _load(folder: Path, name: str) -> Run:
 
 
 @dataclasses.dataclass
-class Point:
+class ScalingPoint:
     """A number of workers: samples/s, speedup and efficiency relative to the fewest workers."""
 
     workers: int
@@ -145,17 +145,17 @@ class Point:
 
 
 @dataclasses.dataclass
-class Scaling:
+class ScalingCurve:
     """Runs that differ only in their workers: strong has equal global batches, weak per worker."""
 
     kind: str  # strong or weak
     what: str
-    points: list[Point]
+    points: list[ScalingPoint]
 
 
-def scalings(runs: Sequence[Run]) -> list[Scaling]:
+def scalings(runs: Sequence[RunSummary]) -> list[ScalingCurve]:
     """The scaling curves among `runs`: those with at least two numbers of workers."""
-    keys: dict[str, Callable[[Run], float]] = {
+    keys: dict[str, Callable[[RunSummary], float]] = {
         "strong": lambda run: run.batch,
         "weak": lambda run: run.batch / run.replicas,
     }
@@ -173,24 +173,24 @@ def scalings(runs: Sequence[Run]) -> list[Scaling]:
             if len(points) > 1:
                 per = "" if kind == "strong" else " a worker"
                 what = f"{script or 'runs'}, {mode or 'single'}, batch {size:g}{per}"
-                found.append(Scaling(kind, what, points))
+                found.append(ScalingCurve(kind, what, points))
     return found
 
 
-def _mode(run: Run) -> str:
+def _mode(run: RunSummary) -> str:
     """The mode of training; "" for one rank, which is the same in every mode."""
     return run.mode if run.ranks > 1 else ""
 
 
-def _points(runs: Sequence[Run]) -> list[Point]:
+def _points(runs: Sequence[RunSummary]) -> list[ScalingPoint]:
     rates: dict[int, list[float]] = {}
     for run in runs:
         rates.setdefault(run.workers, []).append(run.rate)
-    points: list[Point] = []
+    points: list[ScalingPoint] = []
     for workers in sorted(rates):
         rate = statistics.median(rates[workers])
-        first = points[0] if points else Point(workers, rate, 1.0, 1.0, 1)
+        first = points[0] if points else ScalingPoint(workers, rate, 1.0, 1.0, 1)
         speedup = rate / first.rate
         efficiency = speedup * first.workers / workers
-        points.append(Point(workers, rate, speedup, efficiency, len(rates[workers])))
+        points.append(ScalingPoint(workers, rate, speedup, efficiency, len(rates[workers])))
     return points

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from hpcflow.platform.terminal_escaping import one_line
+from hpcflow.platform.terminal_escaping import escape_line
 from hpcflow.report.run_comparison import all_names, differing
-from hpcflow.report.run_summary import Run, Scaling
-from hpcflow.train.straggler_detection import told
+from hpcflow.report.run_summary import RunSummary, ScalingCurve
+from hpcflow.train.straggler_detection import straggler_texts
 
 MOST_NAMES = 12  # columns of a table of names
 
 
-def as_text(runs: Sequence[Run], curves: Sequence[Scaling]) -> str:
+def as_text(runs: Sequence[RunSummary], curves: Sequence[ScalingCurve]) -> str:
     """A row for each run, details of the outcomes, faults, differing options, results, traffic of
     servers, stragglers, then the scaling curves."""
     parts = [table(_HEAD, [_row(run) for run in runs])]
     ended = [f"{run.name}: {run.ended}" for run in runs if run.ended]
     if ended:
         parts.append("\n".join(ended))
-    faults = [f"{run.name}: {one_line(fault)}" for run in runs for fault in run.faults]
+    faults = [f"{run.name}: {escape_line(fault)}" for run in runs for fault in run.faults]
     if faults:
         parts.append("\n".join(faults))
     known = [run for run in runs if run.options]
@@ -27,7 +27,11 @@ def as_text(runs: Sequence[Run], curves: Sequence[Scaling]) -> str:
     parts += _by_name("options that differ", known, options, differing(options))
     parts += _by_name("results", runs, results, all_names(results))
     parts += [_traffic(run) for run in runs if run.traffic]
-    slow = [f"{run.name}: {line}" for run in runs for line in map(one_line, told(run.stragglers))]
+    slow = [
+        f"{run.name}: {line}"
+        for run in runs
+        for line in map(escape_line, straggler_texts(run.stragglers))
+    ]
     if slow:
         parts.append("\n".join(slow))
     for curve in curves:
@@ -50,7 +54,7 @@ _HEAD = ["run", "mode", "workers", "servers", "nodes", "batch", "steps", "loss",
          "time", "input wait", "rank wait", "state"]  # fmt: skip
 
 
-def _row(run: Run) -> list[str]:
+def _row(run: RunSummary) -> list[str]:
     name = next((name for name in run.values if "loss" in name), "")
     losses = run.curve("step", name)[1] if name else []
     return [
@@ -71,7 +75,7 @@ def _row(run: Run) -> list[str]:
 
 
 def _by_name(
-    title: str, runs: Sequence[Run], values: Sequence[Mapping[str, str]], names: list[str]
+    title: str, runs: Sequence[RunSummary], values: Sequence[Mapping[str, str]], names: list[str]
 ) -> list[str]:
     """A table with a row for each run and a column for each name; [] without names."""
     shown, more = names[:MOST_NAMES], len(names) - MOST_NAMES
@@ -85,11 +89,11 @@ def _by_name(
     return [f"{title}\n{table(['run', *shown], rows)}"]
 
 
-def _traffic(run: Run) -> str:
+def _traffic(run: RunSummary) -> str:
     """Bytes per step by server, predicted by the plan and measured."""
     rows = [
         [
-            one_line(row["task"]),
+            escape_line(row["task"]),
             *(f"{row[how][way]:,}" for way in ("received", "sent") for how in _HOW),
         ]
         for row in run.traffic["servers"]
@@ -101,7 +105,7 @@ def _traffic(run: Run) -> str:
 _HOW = ("predicted", "measured")
 
 
-def _waited(run: Run, waited: float | None) -> str:
+def _waited(run: RunSummary, waited: float | None) -> str:
     """Waiting time and its share of the run, as `0.31 s (4%)`."""
     if waited is None or not run.seconds:
         return "-"

@@ -10,7 +10,7 @@ from typing import Any
 
 from hpcflow.errors import MissingPackageError
 from hpcflow.platform.install_hints import install_hint
-from hpcflow.report.run_summary import Run, Scaling
+from hpcflow.report.run_summary import RunSummary, ScalingCurve
 
 # The colour-blind safe palette of Okabe and Ito.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#999999")
@@ -39,7 +39,7 @@ STYLE: Any = {
 }
 
 
-def draw(runs: Sequence[Run], curves: Sequence[Scaling], path: Path) -> None:
+def draw(runs: Sequence[RunSummary], curves: Sequence[ScalingCurve], path: Path) -> None:
     """Write a PNG with a panel for each kind of data that the runs have.
 
     Errors: MissingPackageError that names the extra if matplotlib is not installed.
@@ -84,7 +84,7 @@ def draw(runs: Sequence[Run], curves: Sequence[Scaling], path: Path) -> None:
             draft.unlink(missing_ok=True)
 
 
-def _values(axes: Any, runs: Sequence[Run], name: str) -> None:
+def _values(axes: Any, runs: Sequence[RunSummary], name: str) -> None:
     for run, color in _coloured(runs):
         x, y = run.curve("step", name)
         _line(axes, x, y, color, _label(run.name))
@@ -95,7 +95,7 @@ def _values(axes: Any, runs: Sequence[Run], name: str) -> None:
     _legend(axes, runs)
 
 
-def _rates(axes: Any, runs: Sequence[Run]) -> None:
+def _rates(axes: Any, runs: Sequence[RunSummary]) -> None:
     curves = [run.curve("seconds", "samples_per_second") for run in runs]
     longest = max((x[-1] for x, _ in curves if x), default=0.0)
     unit, name = _unit(longest)
@@ -112,7 +112,7 @@ def _unit(longest: float) -> tuple[float, str]:
     return next((length, name) for least, length, name in UNITS if longest >= least)
 
 
-def _waits(axes: Any, runs: Sequence[Run]) -> None:
+def _waits(axes: Any, runs: Sequence[RunSummary]) -> None:
     """A bar for each run: work, input wait and rank wait, as means of its workers."""
     runs = runs[:MOST_NAMED]
     unit, name = _unit(max(run.seconds for run in runs))
@@ -132,7 +132,7 @@ def _waits(axes: Any, runs: Sequence[Run]) -> None:
     axes.legend(loc="lower right", bbox_to_anchor=(1.0, 0.98), ncols=3)
 
 
-def _scaling(axes: Any, curves: Sequence[Scaling], kind: str) -> None:
+def _scaling(axes: Any, curves: Sequence[ScalingCurve], kind: str) -> None:
     from matplotlib.ticker import LogLocator
 
     ticks = sorted({point.workers for curve in curves for point in curve.points})
@@ -192,11 +192,11 @@ def _label(name: str) -> str:
     return f" {short}" if short.startswith("_") else short
 
 
-def _coloured(runs: Sequence[Run]) -> list[tuple[Run, str]]:
+def _coloured(runs: Sequence[RunSummary]) -> list[tuple[RunSummary, str]]:
     return [(run, COLORS[i % len(COLORS)]) for i, run in enumerate(runs)]
 
 
-def _legend(axes: Any, runs: Sequence[Run]) -> None:
+def _legend(axes: Any, runs: Sequence[RunSummary]) -> None:
     lines = axes.get_legend_handles_labels()[0]
     if len(runs) > 1 and lines:
         axes.legend(lines[:MOST_NAMED], [line.get_label() for line in lines[:MOST_NAMED]])

@@ -20,7 +20,7 @@ def library() -> Any:
     if "mpi4py" in sys.modules:
         from hpcflow.comm import mpi_library
 
-        mpi_library.running()
+        mpi_library.initialized_mpi()
     try:
         import h5py
     except ImportError as error:
@@ -30,7 +30,7 @@ def library() -> Any:
     from hpcflow.runtime.job import job_membership
 
     # h5py closes HDF5 at exit, when a save may still need it: leave the job before that
-    job_membership.leave_first()
+    job_membership.register_leave()
     return h5py
 
 

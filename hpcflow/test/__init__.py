@@ -1,8 +1,8 @@
 """What tests of programs need: TensorFlow 1's test cases, gradients by differences, clusters."""
 
-from hpcflow.platform.lazy_imports import later
+from hpcflow.platform.lazy_imports import lazy_names
 
-__getattr__, __dir__, __all__ = later(
+__getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
         "hpcflow.test.case": "TestCase",

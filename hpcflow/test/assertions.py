@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import HpcflowError
-from hpcflow.graph.device_names import parse
+from hpcflow.graph.device_names import parse_device
 from hpcflow.graph.dtypes import as_dtype, bfloat16, float16, float32, name_of
 from hpcflow.graph.graph import Tensor
 
@@ -203,7 +203,7 @@ class Assertions(unittest.TestCase):
 
     def assertDeviceEqual(self, device1: Any, device2: Any, msg: str | None = None) -> None:
         """Two names mean the same device."""
-        self.assertEqual(parse(str(device1 or "")), parse(str(device2 or "")), msg)
+        self.assertEqual(parse_device(str(device1 or "")), parse_device(str(device2 or "")), msg)
 
     def assertStartsWith(self, actual: str, expected_start: str, msg: str | None = None) -> None:
         """A text begins with another one."""

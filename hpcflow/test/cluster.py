@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from hpcflow.comm.thread_communicator import local_world
+from hpcflow.comm.thread_communicator import thread_world
 from hpcflow.errors import LaunchError
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.settings import Settings
 from hpcflow.tf1.cluster_spec import ClusterSpec
 from hpcflow.tf1.server import Server
@@ -26,12 +26,12 @@ def create_local_cluster(num_workers: int, num_ps: int) -> tuple[list[Server], l
             hint="give at least one worker",
         )
     settings = Settings.from_environ(ps=num_ps, serve=False, tasks_per_replica=1)
-    worlds = local_world(size)
-    contexts: list[Context | None] = [None] * size
+    worlds = thread_world(size)
+    contexts: list[RankContext | None] = [None] * size
     made = threading.Barrier(size + 1)
 
     def task(rank: int) -> None:
-        contexts[rank] = context = Context(settings, worlds[rank], crowded=True)
+        contexts[rank] = context = RankContext(settings, worlds[rank], crowded=True)
         made.wait()
         if not context.is_driver:
             context.serve()

@@ -9,11 +9,11 @@ import numpy as np
 
 from hpcflow.autodiff.gradients import gradients
 from hpcflow.errors import GradientError, ShapeError
-from hpcflow.graph.default_session import chosen
+from hpcflow.graph.default_session import session_or_default
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
 from hpcflow.ops.array.array_ops import placeholder
 from hpcflow.ops.variables.indexed_slices import IndexedSlices
-from hpcflow.platform.exception_translation import shown
+from hpcflow.platform.exception_translation import value_text
 
 Jacobians = tuple[np.ndarray, np.ndarray]
 
@@ -45,7 +45,7 @@ def compute_gradient(
             f"x, x_shape and x_init_value have different lengths: {len(xs)}, "
             f"{len(shapes)} and {len(values)}"
         )
-    session = chosen(None, y.graph, "compute_gradient")
+    session = session_or_default(None, y.graph, "compute_gradient")
     targets = init_targets if isinstance(init_targets, (list, tuple)) else [init_targets]
     for target in targets:
         if target is not None:
@@ -110,7 +110,7 @@ def _by_gradient(
         (slope,) = gradients(y, x, grad_ys=[seed])
         if slope is None:
             raise GradientError(
-                f"{shown(y)} does not depend on {shown(x)}", op=y.op.name, line=y.op.line
+                f"{value_text(y)} does not depend on {value_text(x)}", op=y.op.name, line=y.op.line
             )
         if isinstance(slope, IndexedSlices):
             slope = convert_to_tensor(slope)

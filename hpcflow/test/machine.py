@@ -11,7 +11,7 @@ import unittest
 from collections.abc import Sequence
 from unittest import mock as mock
 
-from hpcflow.runtime.job.job_membership import current
+from hpcflow.runtime.job.job_membership import current_context
 
 
 @functools.cache
@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def gpu_device_name() -> str:
     """The name of the first GPU of this rank, "/device:GPU:0", or "" without one."""
-    found = [name for name in current().devices if name.startswith("gpu")]
+    found = [name for name in current_context().devices if name.startswith("gpu")]
     return f"/device:{found[0].upper()}" if found else ""
 
 

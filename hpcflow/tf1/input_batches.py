@@ -129,7 +129,7 @@ def maybe_batch_join(
 ) -> Any:
     """The same as `maybe_batch` for several sources, with one thread each."""
     with get_default_graph().name_scope(name or "maybe_batch_join"):
-        given = _Given(tensors_list, shapes, enqueue_many, keep_input)
+        given = _BatchInputs(tensors_list, shapes, enqueue_many, keep_input)
         make = PaddingFIFOQueue if dynamic_pad else FIFOQueue
         queue = make(capacity, given.dtypes, given.shapes, shared_name=shared_name, name="queue")
         return given.through(queue, batch_size, allow_smaller_final_batch)
@@ -237,7 +237,7 @@ def maybe_shuffle_batch_join(
 ) -> Any:
     """The same as `maybe_shuffle_batch` for several sources, with one thread each."""
     with get_default_graph().name_scope(name or "maybe_shuffle_batch_join"):
-        given = _Given(tensors_list, shapes, enqueue_many, keep_input)
+        given = _BatchInputs(tensors_list, shapes, enqueue_many, keep_input)
         queue = RandomShuffleQueue(
             capacity,
             min_after_dequeue,
@@ -250,7 +250,7 @@ def maybe_shuffle_batch_join(
         return given.through(queue, batch_size, allow_smaller_final_batch)
 
 
-class _Given:
+class _BatchInputs:
     """The inputs of a batch function: from each source one tensor, or a list or dict of tensors."""
 
     def __init__(self, sources: Sequence[Any], shapes: Any, many: bool, keep: Any) -> None:

@@ -17,14 +17,14 @@ from hpcflow.errors import DTypeError, GraphError, ShapeError
 from hpcflow.graph.dtypes import int64, string
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, get_default_graph
 from hpcflow.graph.graph_keys import GraphKeys
-from hpcflow.graph.static_shape import Shape, as_shape, is_known, merge
+from hpcflow.graph.static_shape import Shape, as_shape, is_known, merge_shapes
 from hpcflow.ops.array.array_ops import constant, identity
 from hpcflow.ops.array.array_ops import range as range_
 from hpcflow.ops.array.gather_ops import gather
 from hpcflow.ops.data_flow.queue_classes import FIFOQueue
 from hpcflow.ops.random.shuffle_multinomial import random_shuffle
 from hpcflow.ops.variables.variable_ops import Variable, count_up_to
-from hpcflow.platform.exception_translation import shown, user_line
+from hpcflow.platform.exception_translation import user_line, value_text
 from hpcflow.tf1.queue_runners import QueueRunner, add_queue_runner
 
 
@@ -37,7 +37,7 @@ def match_filenames_once(pattern: Any, name: str | None = None) -> Tensor:
     patterns = list(pattern) if isinstance(pattern, (list, tuple)) else [pattern]
     if not all(isinstance(p, (str, bytes)) for p in patterns):
         raise DTypeError(
-            f"match_filenames_once takes strings, not {shown(pattern)}",
+            f"match_filenames_once takes strings, not {value_text(pattern)}",
             line=user_line(),
             hint="use hf.matching_files for tensors; it looks in each step",
         )
@@ -87,7 +87,7 @@ def input_producer(
         if tensor.shape == ():
             raise ShapeError("an input producer needs a tensor of rows", op=tensor.op.name)
         row = None if tensor.shape is None else tensor.shape[1:]
-        shape = merge(row, as_shape(element_shape))
+        shape = merge_shapes(row, as_shape(element_shape))
         if not is_known(shape):
             raise ShapeError(
                 "the shape of a row must be known", op=tensor.op.name, hint="give element_shape"
@@ -155,7 +155,7 @@ def slice_input_producer(
             raise ShapeError("a slice input producer needs tensors of rows")
         rows: Shape = (None,)
         for t in tensors:
-            rows = merge(rows, t.shape[:1] if t.shape is not None else None)
+            rows = merge_shapes(rows, t.shape[:1] if t.shape is not None else None)
         if not is_known(rows):
             raise ShapeError("the number of rows must be known")
         assert rows is not None

@@ -13,8 +13,8 @@ from hpcflow.ops.variables.variable_ops import Variable
 from hpcflow.platform.rank_logging import say_once
 from hpcflow.runtime.session import session_options
 from hpcflow.runtime.session.config_proto import ConfigProto, RunMetadata, RunOptions
-from hpcflow.runtime.session.session_target import context_of
-from hpcflow.runtime.step.feed_and_fetch import structure
+from hpcflow.runtime.session.session_target import target_context
+from hpcflow.runtime.step.feed_and_fetch import flatten_fetches
 from hpcflow.tf1.coordinator import Coordinator
 from hpcflow.tf1.queue_runners import start_queue_runners
 from hpcflow.tf1.scaffold import Scaffold
@@ -22,7 +22,7 @@ from hpcflow.tf1.scaffold_session import ScaffoldSession, together
 from hpcflow.tf1.session_creator import ChiefSessionCreator, SessionCreator
 from hpcflow.tf1.session_hooks import CheckpointSaverHook, StepCounterHook, SummarySaverHook
 from hpcflow.tf1.session_run_hook import (
-    Elsewhere,
+    NonChiefHook,
     SessionRunArgs,
     SessionRunContext,
     SessionRunHook,
@@ -111,7 +111,7 @@ class MonitoredSession:
             if more is not None and more.feed_dict:
                 feeds = _both(feeds, more.feed_dict, hook)
             if more is not None and more.options is not None:
-                options = session_options.joined(options, more.options)
+                options = session_options.merge_options(options, more.options)
         if options is not None and run_metadata is None:
             run_metadata = RunMetadata()
         told = {"options": options, "run_metadata": run_metadata, "deadline": deadline}
@@ -134,7 +134,7 @@ class MonitoredSession:
 
     def _run(self, wanted: list[Any], feeds: Mapping[Any, Any], told: dict[str, Any]) -> list[Any]:
         flat: list[Tensor | Operation] = []
-        rebuild = structure(self.graph, wanted, flat)
+        rebuild = flatten_fetches(self.graph, wanted, flat)
         if not flat:
             return rebuild([])
         run = self._session.step if self._session.is_training(flat) else self._session.run
@@ -227,16 +227,15 @@ def MonitoredTrainingSession(
     Ranks: every rank that runs the script, with the same arguments except `master`, the target of
            its server.
     """
-    context = context_of(master)
+    context = target_context(master)
     if context.is_chief and not is_chief:
         say_once("is_chief=False has no effect: worker 0 is always the chief")
     scaffold = scaffold or Scaffold()
     own: list[SessionRunHook] = list(chief_only_hooks or ())
     if checkpoint_dir and log_step_count_steps and get_global_step() is not None:
         own.append(StepCounterHook(log_step_count_steps))
-    own += _summaries(
-        summary_dir or checkpoint_dir, scaffold, save_summaries_steps, save_summaries_secs
-    )
+    folder = summary_dir or checkpoint_dir
+    own += _summaries(folder, scaffold, save_summaries_steps, save_summaries_secs)
     every, secs = _chosen(save_checkpoint_steps, save_checkpoint_secs, None, SAVE_S)
     if checkpoint_dir and (secs or every):
         saving = CheckpointSaverHook(checkpoint_dir, secs or None, every, scaffold=scaffold)
@@ -247,7 +246,7 @@ def MonitoredTrainingSession(
         else:
             own.append(saving)
     if not context.is_chief:
-        own = [Elsewhere(hook) for hook in own]
+        own = [NonChiefHook(hook) for hook in own]
     creator = ChiefSessionCreator(scaffold, master, config, checkpoint_dir)
     return MonitoredSession(creator, [*(hooks or ()), *own], stop_grace_period_secs)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcflow.errors import CancelledError, GraphError, OutOfRangeError
-from hpcflow.graph.default_session import chosen
+from hpcflow.graph.default_session import session_or_default
 from hpcflow.graph.graph import Operation, Tensor, get_default_graph
 from hpcflow.graph.graph_keys import GraphKeys
 from hpcflow.ops.data_flow.queue_classes import QueueBase
@@ -136,6 +136,6 @@ def start_queue_runners(
     The threads are registered with `coord`, if given, and returned.
     """
     graph = get_default_graph() if sess is None else sess.graph
-    session = chosen(sess, graph, "start_queue_runners")
+    session = session_or_default(sess, graph, "start_queue_runners")
     runners = graph.get_collection(collection)
     return [t for qr in runners for t in qr.create_threads(session, coord, daemon, start)]

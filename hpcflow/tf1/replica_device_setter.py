@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpcflow.errors import PlacementError
-from hpcflow.graph.device_names import DeviceName, parse
+from hpcflow.graph.device_names import DeviceName, parse_device
 from hpcflow.graph.graph import Operation
-from hpcflow.graph.op_registry import lookup
+from hpcflow.graph.op_registry import lookup_op
 from hpcflow.graph.static_shape import size_of
-from hpcflow.runtime.job.job_membership import current, joined
+from hpcflow.runtime.job.job_membership import current_context, has_joined
 from hpcflow.tf1.cluster_spec import ClusterSpec
 
 STATE = ("Variable",)
@@ -37,7 +37,7 @@ def replica_device_setter(
     `hf.device`. Without this function variables are balanced over the servers by bytes, and large
     ones are sharded, which is often better.
     """
-    server, worker = parse(ps_device), _own_task(worker_device)
+    server, worker = parse_device(ps_device), _own_task(worker_device)
     if worker == DeviceName("worker"):
         worker = DeviceName()  # device of operations without a request
     if cluster is not None:
@@ -53,12 +53,12 @@ def replica_device_setter(
         )
 
     def device_of(op: Operation) -> str:
-        asked = parse(op.device)
+        asked = parse_device(op.device)
         if op.device and not merge_devices:
             return op.device
         if op.type in types and asked.job in (None, server.job):
             return str(asked.within(server._replace(task=strategy(op))))
-        is_free = not op.inputs and lookup(op.type).pure  # constants are copied to their users
+        is_free = not op.inputs and lookup_op(op.type).pure  # constants are copied to their users
         return op.device if is_free else str(asked.within(worker))
 
     return device_of
@@ -66,10 +66,10 @@ def replica_device_setter(
 
 def _own_task(worker_device: str) -> DeviceName:
     """A worker's device; the number of this worker is replaced by its task within the replica."""
-    named = parse(worker_device)
-    if named.job != "worker" or named.task is None or not joined():
+    named = parse_device(worker_device)
+    if named.job != "worker" or named.task is None or not has_joined():
         return named
-    context = current()
+    context = current_context()
     is_own = context.cluster.tasks_per_replica == 1 and named.task == context.replica
     return named._replace(task=None) if is_own else named
 

@@ -12,13 +12,13 @@ import numpy as np
 from hpcflow.errors import UninitializedError
 from hpcflow.graph.graph import Graph, Operation, Tensor
 from hpcflow.graph.graph_keys import GraphKeys
-from hpcflow.graph.side_effects import trains
+from hpcflow.graph.side_effects import is_training_step
 from hpcflow.ops.variables.variable_ops import Variable
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.runtime.session.config_proto import ConfigProto
 from hpcflow.tf1.scaffold import Scaffold
-from hpcflow.train.checkpoint_location import Chosen, choose, tell_own_loop
-from hpcflow.train.checkpoint_manager import Keeper, Listener
+from hpcflow.train.checkpoint_location import CheckpointLocation, choose_location, warn_own_loop
+from hpcflow.train.checkpoint_manager import CheckpointManager, SaveListener
 from hpcflow.train.saver import Saver
 from hpcflow.train.training_session import TrainingSession
 
@@ -30,17 +30,17 @@ class ScaffoldSession(TrainingSession):
         self,
         scaffold: Scaffold,
         graph: Graph | None = None,
-        context: Context | None = None,
+        context: RankContext | None = None,
         config: ConfigProto | None = None,
     ) -> None:
         self._scaffold = scaffold
-        self._restored_by: Keeper | None = None
+        self._restored_by: CheckpointManager | None = None
         self._set_folder: str | None = None  # the checkpoint folder of a setting
         self._training: dict[Sequence[Tensor | Operation], bool] = {}
         super().__init__(graph, context, config=config)
 
-    def _choose(self, own: str | Path | None) -> Chosen:
-        return Chosen(None, False)  # `begin` restores; `save_in` uses its result
+    def _choose(self, own: str | Path | None) -> CheckpointLocation:
+        return CheckpointLocation(None, False)  # `begin` restores; `save_in` uses its result
 
     def _initialize(self, variables: Sequence[Variable]) -> None:
         scaffold = self._scaffold
@@ -61,7 +61,7 @@ class ScaffoldSession(TrainingSession):
         """
         if self.context.on_plan is not None:
             return
-        chosen = choose(self.context, folder)
+        chosen = choose_location(self.context, folder)
         mine = {"folder": _text(chosen.folder), "file": _text(file), "is_set": chosen.by_setting}
         said = together(self.context, mine)
         self._set_folder = said["folder"] if said["is_set"] else None
@@ -83,10 +83,10 @@ class ScaffoldSession(TrainingSession):
 
     def _resume(self, folder: Path, saver: Saver) -> bool:
         self._resumes = True
-        self._restored_by = Keeper(self, folder, None, saver, True, None, self.heirs)
+        self._restored_by = CheckpointManager(self, folder, None, saver, True, None, self.heirs)
         found = self._restored_by.resume(saves=False)
         if found and self._set_folder is not None:
-            tell_own_loop(self, self._restored_by.first_step)
+            warn_own_loop(self, self._restored_by.first_step)
         return found
 
     def save_as_set(self, counter: Variable | None) -> None:
@@ -101,7 +101,7 @@ class ScaffoldSession(TrainingSession):
         every: int | str | None,
         saver: Saver,
         counter: Variable | None,
-        listener: Listener | None = None,
+        listener: SaveListener | None = None,
         always_waits: bool = False,
     ) -> None:
         """Save the state of the job from now on; `counter` is the step in a checkpoint's name.
@@ -118,17 +118,17 @@ class ScaffoldSession(TrainingSession):
         keeper = self._keep(place, every, saver, counter)
         keeper.listener, keeper.always_waits = listener, always_waits
         if before is not None:
-            keeper.go_on_as(before)
+            keeper.continue_as(before)
         if self._resumes:
             keeper.claim()
         else:
-            keeper.begin_anew()
+            keeper.start_fresh()
 
     def is_training(self, wanted: Sequence[Tensor | Operation]) -> bool:
         """Whether a run of these fetches is a training step, see `trains`."""
         key = tuple(wanted)
         if key not in self._training:
-            self._training[key] = trains(key)
+            self._training[key] = is_training_step(key)
         return self._training[key]
 
     def _check_ready(self, ready: Any) -> None:
@@ -142,7 +142,7 @@ class ScaffoldSession(TrainingSession):
             )
 
 
-def together(context: Context, mine: Mapping[str, Any]) -> dict[str, Any]:
+def together(context: RankContext, mine: Mapping[str, Any]) -> dict[str, Any]:
     """Broadcast the chief's value; every rank that runs the script calls this."""
     drivers = context.drivers
     if drivers is None or drivers.size == 1:

@@ -12,15 +12,15 @@ from typing import Any
 
 from hpcflow.errors import LaunchError
 from hpcflow.launch import launcher_detection
-from hpcflow.platform.rank_logging import show
-from hpcflow.runtime.job.job_membership import current, joined
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.platform.rank_logging import print_always
+from hpcflow.runtime.job.job_membership import current_context, has_joined
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.runtime.session.config_proto import ConfigProto
-from hpcflow.runtime.session.session_target import Target
+from hpcflow.runtime.session.session_target import SessionTarget
 from hpcflow.settings import PREFIX, Settings
 from hpcflow.tf1.cluster_spec import ClusterSpec
 
-TOLD = 8  # tasks named in the mapping message
+MAX_LISTED_TASKS = 8  # tasks named in the mapping message
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,11 +70,11 @@ class Server:
         told = _told(job_name, task_index)
         is_same = _check_told(told, context)
         if context.is_chief:
-            show(describe(cluster, context, told if is_same else ""))
+            print_always(describe(cluster, context, told if is_same else ""))
         self._be(cluster, context)
 
     def _be(
-        self, cluster: ClusterSpec, context: Context, serving: threading.Thread | None = None
+        self, cluster: ClusterSpec, context: RankContext, serving: threading.Thread | None = None
     ) -> None:
         _, job, task = (part.partition(":")[2] for part in _name(context).split("/"))
         self.context, self._serving = context, serving
@@ -82,7 +82,7 @@ class Server:
 
     @classmethod
     def of(
-        cls, cluster: ClusterSpec, context: Context, serving: threading.Thread | None = None
+        cls, cluster: ClusterSpec, context: RankContext, serving: threading.Thread | None = None
     ) -> Server:
         """The server of a context that is a task of `cluster`; `serving` if a thread serves it."""
         made = cls.__new__(cls)
@@ -93,14 +93,14 @@ class Server:
     def create_local_server(config: ConfigProto | None = None, start: bool = True) -> Server:
         """A server whose cluster is this process alone, in any job."""
         alone = {"ps": 0, "serve": False, "tasks_per_replica": 1, "sync": "", "inject": ""}
-        context = Context(Settings.from_environ(**alone))
+        context = RankContext(Settings.from_environ(**alone))
         return Server.of(ClusterSpec({"worker": ["localhost:0"]}), context)
 
     @property
     def target(self) -> str:
         """The target, the argument of `hf.Session` or `master` of `MonitoredTrainingSession`."""
         job, task = self.server_def.job_name, self.server_def.task_index
-        return Target(f"mpi://{job}/{task}", self.context)
+        return SessionTarget(f"mpi://{job}/{task}", self.context)
 
     def start(self) -> None:
         """Do nothing: a server starts when it is created."""
@@ -125,7 +125,7 @@ class Server:
         )
 
 
-def _name(context: Context) -> str:
+def _name(context: RankContext) -> str:
     return context.task_name(context.rank)
 
 
@@ -151,18 +151,20 @@ def _counts(cluster: ClusterSpec) -> tuple[int, int]:
     return cluster.num_tasks("ps") if "ps" in cluster.jobs else 0, cluster.num_tasks("worker")
 
 
-def _join(cluster: ClusterSpec, job_name: str | None) -> Context:
+def _join(cluster: ClusterSpec, job_name: str | None) -> RankContext:
     """This rank's context; ranks without roles get the roles of the cluster."""
-    if joined():
-        return current()
+    if has_joined():
+        return current_context()
     servers, workers = _counts(cluster)
-    if launcher_detection.detect() is None and servers + workers > 1:
+    if launcher_detection.detect_launcher() is None and servers + workers > 1:
         raise _misfit(cluster, "this process was started alone, without a launcher", None)
     given: dict[str, object] = {"ps": servers, "serve": job_name == "ps"}
-    return current(**{k: v for k, v in given.items() if PREFIX + k.upper() not in os.environ})
+    return current_context(
+        **{k: v for k, v in given.items() if PREFIX + k.upper() not in os.environ}
+    )
 
 
-def _check_size(cluster: ClusterSpec, context: Context) -> None:
+def _check_size(cluster: ClusterSpec, context: RankContext) -> None:
     servers, workers = _counts(cluster)
     found = len(context.roles.servers), len(context.roles.workers)
     if found != (servers, workers):
@@ -173,7 +175,7 @@ def _check_size(cluster: ClusterSpec, context: Context) -> None:
         )
 
 
-def _misfit(cluster: ClusterSpec, here: str, context: Context | None) -> LaunchError:
+def _misfit(cluster: ClusterSpec, here: str, context: RankContext | None) -> LaunchError:
     servers, workers = _counts(cluster)
     spans = context.settings.tasks_per_replica if context is not None else 1
     words = ["hpcflow", "run", "-n", str(servers + workers)]
@@ -186,7 +188,7 @@ def _misfit(cluster: ClusterSpec, here: str, context: Context | None) -> LaunchE
     )
 
 
-def _check_told(told: str, context: Context) -> bool:
+def _check_told(told: str, context: RankContext) -> bool:
     """Whether all ranks were given the same task, so that the ranks decide.
 
     Errors: LaunchError on all ranks if one was given the task of another.
@@ -206,23 +208,25 @@ def _check_told(told: str, context: Context) -> bool:
     if not wrong:
         return False
     raise LaunchError(
-        "; ".join(wrong[:TOLD]),
+        "; ".join(wrong[:MAX_LISTED_TASKS]),
         rank=context.rank,
         hint="give the tasks in the order of the ranks, or the same command line to all ranks "
         "without job_name and task_index",
     )
 
 
-def describe(cluster: ClusterSpec, context: Context, told: str = "") -> str:
+def describe(cluster: ClusterSpec, context: RankContext, told: str = "") -> str:
     """The message with the rank of each task; `told` is the task given to all ranks."""
     named = list(_tasks(cluster, context))
-    words = [f"{task} ({address}) is rank {rank}" for task, address, rank in named[:TOLD]]
-    more = f" and so on, {len(named)} tasks" if len(named) > TOLD else ""
+    words = [
+        f"{task} ({address}) is rank {rank}" for task, address, rank in named[:MAX_LISTED_TASKS]
+    ]
+    more = f" and so on, {len(named)} tasks" if len(named) > MAX_LISTED_TASKS else ""
     why = f". All command lines say {told}; the ranks decide" if told else ""
     return f"the cluster runs over MPI and uses no address: {', '.join(words)}{more}{why}"
 
 
-def _tasks(cluster: ClusterSpec, context: Context) -> Iterator[tuple[str, str, int]]:
+def _tasks(cluster: ClusterSpec, context: RankContext) -> Iterator[tuple[str, str, int]]:
     """Task, address and rank of each task."""
     roles = context.roles
     for job, ranks in (("ps", roles.servers), ("worker", roles.workers)):

@@ -6,7 +6,7 @@ from typing import Any
 
 from hpcflow.graph.graph import get_default_graph
 from hpcflow.runtime.session.config_proto import ConfigProto
-from hpcflow.runtime.session.session_target import context_of
+from hpcflow.runtime.session.session_target import target_context
 from hpcflow.tf1.scaffold import Scaffold
 from hpcflow.tf1.scaffold_session import ScaffoldSession
 
@@ -47,7 +47,7 @@ class ChiefSessionCreator(SessionCreator):
         """
         scaffold = self._scaffold.finalize()
         session = ScaffoldSession(
-            scaffold, get_default_graph(), context_of(self._master), self._config
+            scaffold, get_default_graph(), target_context(self._master), self._config
         )
         session.begin(self._folder, self._file)
         return session

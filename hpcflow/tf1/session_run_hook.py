@@ -90,7 +90,7 @@ class CheckpointSaverListener:
         """Called at the end of the session, after the last save."""
 
 
-class Elsewhere(SessionRunHook):
+class NonChiefHook(SessionRunHook):
     """A chief-only hook on another rank: builds the same graph and fetches the same."""
 
     def __init__(self, hook: SessionRunHook) -> None:

@@ -13,12 +13,12 @@ from hpcflow.errors import GraphError
 from hpcflow.graph.graph import Graph, Operation, Tensor, get_default_graph
 from hpcflow.ops.variables.variable_ops import Variable
 from hpcflow.platform.rank_logging import say_once
-from hpcflow.runtime.job.job_membership import current
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.job_membership import current_context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.runtime.session.config_proto import ConfigProto, RunMetadata, RunOptions
 from hpcflow.runtime.session.session import Session
-from hpcflow.runtime.session.session_target import context_of
-from hpcflow.runtime.step.feed_and_fetch import structure
+from hpcflow.runtime.session.session_target import target_context
+from hpcflow.runtime.step.feed_and_fetch import flatten_fetches
 from hpcflow.tf1.coordinator import Coordinator, LooperThread
 from hpcflow.tf1.monitored_session import SAVE_S, save_as_hooked
 from hpcflow.tf1.queue_runners import QueueRunner, start_queue_runners
@@ -54,7 +54,7 @@ class SupervisedSession(ScaffoldSession):
         told = options, run_metadata
         if self.is_begun:
             wanted: list[Tensor | Operation] = []
-            structure(self.graph, fetches, wanted)
+            flatten_fetches(self.graph, fetches, wanted)
             if self.is_training(wanted):
                 feeds = {} if feed_dict is None else feed_dict
                 return self.step(fetches, feeds, *told, deadline=deadline)
@@ -120,12 +120,12 @@ class Supervisor:
         self.save_summaries_secs, self._writer = save_summaries_secs, summary_writer
         self.graph.finalize()
         self._unfinished: list[SupervisedSession] = []
-        self._context: Context | None = None  # of the last session
+        self._context: RankContext | None = None  # of the last session
 
     @property
     def is_chief(self) -> bool:
         """Whether this rank is the chief of the job."""
-        return (self._context or current()).is_chief
+        return (self._context or current_context()).is_chief
 
     @property
     def saver(self) -> Saver | None:
@@ -143,7 +143,7 @@ class Supervisor:
         Ranks: every rank that runs the script; the others wait for the chief's initialization.
         """
         self.coord.clear_stop()
-        self._context = context = context_of(master)
+        self._context = context = target_context(master)
         with self.graph.as_default():
             session = SupervisedSession(self._scaffold, self.graph, context, config)
             session.begin(self.logdir, None)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcflow.errors import GraphError
-from hpcflow.graph.deprecated_arguments import also_takes
+from hpcflow.graph.deprecated_arguments import accepts_and_ignores
 from hpcflow.graph.graph import Graph, Operation, Tensor, user_line
 from hpcflow.ops.control_flow.control_dependencies import no_op
 from hpcflow.ops.variables.uninitialized_variables import report_uninitialized_variables
@@ -22,7 +22,7 @@ from hpcflow.train.training_session import SYNC
 
 
 @dataclasses.dataclass(frozen=True)
-class SyncReplicas:
+class SyncReplicasRule:
     """The synchronization rule of a graph, which the training session finds in a collection."""
 
     aggregated: int
@@ -53,7 +53,7 @@ class SyncReplicasOptimizer(Optimizer):
     Ranks: sessions are of `hf.train`: `MonitoredTrainingSession`, `Supervisor`, `TrainingSession`.
     """
 
-    @also_takes("use_locking")
+    @accepts_and_ignores("use_locking")
     def __init__(
         self,
         opt: Optimizer,
@@ -70,7 +70,7 @@ class SyncReplicasOptimizer(Optimizer):
                 line=user_line(),
                 hint="for more samples in an update use hf.train.AccumulatingOptimizer",
             )
-        self._optimizer, self._sync = opt, SyncReplicas(replicas_to_aggregate, total)
+        self._optimizer, self._sync = opt, SyncReplicasRule(replicas_to_aggregate, total)
 
     def compute_gradients(
         self, loss: Tensor, var_list: Sequence[Variable] | None = None, grad_loss: Any = None
@@ -143,7 +143,7 @@ class NoQueueRunner:
         return []
 
 
-def _say(graph: Graph, sync: SyncReplicas) -> None:
+def _say(graph: Graph, sync: SyncReplicasRule) -> None:
     found = graph.get_collection_ref(SYNC)
     if found and found != [sync]:
         raise GraphError(

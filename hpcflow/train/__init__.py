@@ -1,8 +1,8 @@
 """Training library: optimizers, training session, checkpoint policy, stragglers, run records."""
 
-from hpcflow.platform.lazy_imports import later
+from hpcflow.platform.lazy_imports import lazy_names
 
-__getattr__, __dir__, __all__ = later(
+__getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
         "hpcflow.train.moving_average": "ExponentialMovingAverage",

@@ -11,9 +11,9 @@ import math
 import time
 from collections.abc import Callable
 
-from hpcflow.launch.time_limit import left_s, short
+from hpcflow.launch.time_limit import seconds_left, short_duration
 from hpcflow.platform.rank_logging import logger
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.rank_context import RankContext
 
 AUTO = "auto"
 FIRST_S = 60.0  # seconds of training before the first save, which measures its cost
@@ -22,11 +22,11 @@ SHARE = 0.01  # but saves may use at most this share of the time for LONGEST_S
 SPARE_S = 30.0  # seconds after the last save, for requeueing and the end of ranks
 LEAST_S = 1e-3  # least assumed cost of a save, in seconds
 UNKNOWN_S = 60.0  # seconds for the last save before one was measured
-KEPT = 5  # number of saves in the averages
+AVERAGED_SAVES = 5  # number of saves in the averages
 FORGETS = 0.999  # per step: decay of the longest step, so that the first one is forgotten
 
 
-def daly(save_s: float, mtbf_s: float) -> float:
+def daly_interval(save_s: float, mtbf_s: float) -> float:
     """The interval between saves in seconds that minimizes the expected run time of a job.
 
     `save_s` is the cost of a save, `mtbf_s` the mean time between failures of the whole job.
@@ -40,7 +40,7 @@ def daly(save_s: float, mtbf_s: float) -> float:
     return math.sqrt(2 * save_s * mtbf_s) * (1 + math.sqrt(x) / 3 + x / 9) - save_s
 
 
-class Often:
+class CheckpointInterval:
     """The chief's estimate of the interval between saves and of the start of the last one.
 
     `every` is the interval that the user requests: None for the optimum, 0 for no saves. The job
@@ -58,16 +58,16 @@ class Often:
     ) -> None:
         self._every, self._mtbf_s, self._clock = every, mtbf_s, clock
         self._ends = clock() + left_s
-        self._held: collections.deque[float] = collections.deque(maxlen=KEPT)
-        self._written: collections.deque[float] = collections.deque(maxlen=KEPT)
+        self._held: collections.deque[float] = collections.deque(maxlen=AVERAGED_SAVES)
+        self._written: collections.deque[float] = collections.deque(maxlen=AVERAGED_SAVES)
         self._edge: float | None = None  # clock before the current step
         self._longest = 0.0  # step, in seconds
         self._last_s = UNKNOWN_S  # seconds reserved for the last save
         self.seconds = FIRST_S if every is None else every  # seconds between saves; 0: none
         if before is not None:
-            self.saved(*before)
+            self.record_save(*before)
 
-    def saved(self, held_s: float | None, written_s: float) -> None:
+    def record_save(self, held_s: float | None, written_s: float) -> None:
         """Record a save: seconds that training was blocked, and seconds until it was complete.
 
         `held_s` is None where training waited deliberately for a background save.
@@ -82,18 +82,18 @@ class Often:
             self.seconds = self._best()
 
     @property
-    def took(self) -> tuple[float | None, float]:
+    def durations(self) -> tuple[float | None, float]:
         """The duration of saves, for the next start of this job."""
         return self.save_s, max(self._written)
 
-    def edge(self) -> None:
+    def begin_step(self) -> None:
         """Record the start of a step."""
         now = self._clock()
         if self._edge is not None:
             self._longest = max(now - self._edge, self._longest * FORGETS)
         self._edge = now
 
-    def rest(self) -> None:
+    def exclude_pause(self) -> None:
         """Do not count the time since the last `edge` as a step: it was a save."""
         self._edge = None
 
@@ -105,9 +105,9 @@ class Often:
     def _best(self) -> float:
         save_s = max(self.save_s or 0.0, LEAST_S)
         most = max(LONGEST_S, save_s / SHARE)
-        return max(min(daly(save_s, self._mtbf_s), most), *self._written)
+        return max(min(daly_interval(save_s, self._mtbf_s), most), *self._written)
 
-    def is_over(self) -> bool:
+    def leaves_no_time(self) -> bool:
         """Whether another step would leave too little time for the last save.
 
         It assumes two more steps until all ranks know of the stop, and one that has begun.
@@ -116,22 +116,23 @@ class Often:
 
     def why(self, nodes: int) -> str:
         """Text: the chosen interval and the reason."""
-        fails = short(self._mtbf_s)
+        fails = short_duration(self._mtbf_s)
         of = f"one of {nodes} nodes fails" if nodes > 1 else "a node fails"
         return (
-            f"checkpoints every {short(self.seconds)}: a save takes {short(self.save_s or 0)}, "
+            f"checkpoints every {short_duration(self.seconds)}: a save takes "
+            f"{short_duration(self.save_s or 0)}, "
             f"{of} every {fails} (setting mtbf_h)"
         )
 
 
-def of_job(
-    context: Context, every: float | None, before: tuple[float | None, float] | None
-) -> Often:
+def interval_for_job(
+    context: RankContext, every: float | None, before: tuple[float | None, float] | None
+) -> CheckpointInterval:
     """The estimate of the chief for this job, from the settings and SLURM's time limit.
 
     Errors: HpcflowError for an invalid time limit.
     """
-    left, mtbf_s = left_s(context.settings), context.settings.mtbf_h * 3600
+    left, mtbf_s = seconds_left(context.settings), context.settings.mtbf_h * 3600
     if left < math.inf:
-        logger.info("this job ends in %s; before that training stops to save", short(left))
-    return Often(every, mtbf_s / len(set(context.hosts)), left, before)
+        logger.info("this job ends in %s; before that training stops to save", short_duration(left))
+    return CheckpointInterval(every, mtbf_s / len(set(context.hosts)), left, before)

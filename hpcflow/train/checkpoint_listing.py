@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 from hpcflow.checkpoint import checkpoint_directory
 from hpcflow.errors import CheckpointError
-from hpcflow.platform.artifact_cache import path_of
+from hpcflow.platform.artifact_cache import as_path
 from hpcflow.train import checkpoint_state
-from hpcflow.train.saver import policy
+from hpcflow.train.saver import retention_policy
 
 
 def checkpoint_exists(checkpoint_prefix: str | Path) -> bool:
     """Whether the path is a checkpoint, or a folder with at least one."""
-    path = path_of(checkpoint_prefix, "checkpoint_prefix")
+    path = as_path(checkpoint_prefix, "checkpoint_prefix")
     if checkpoint_directory.is_folder(path):
         return latest_checkpoint(path) is not None
     return (path / checkpoint_directory.INDEX).exists()
@@ -29,8 +29,8 @@ def latest_checkpoint(checkpoint_dir: str | Path, latest_filename: str | None = 
     creates one. A checkpoint named by `update_checkpoint_state` in the file `latest_filename` takes
     precedence until another is written. The bytes are verified on restore.
     """
-    path = path_of(checkpoint_dir, "checkpoint_dir")
-    if said := checkpoint_state.told(path, latest_filename):
+    path = as_path(checkpoint_dir, "checkpoint_dir")
+    if said := checkpoint_state.listed_checkpoints(path, latest_filename):
         return str(said[-1])
     found = _readable(path)
     return str(found[0].path) if found else None
@@ -48,8 +48,8 @@ def get_checkpoint_state(
     checkpoint_dir: str | Path, latest_filename: str | None = None
 ) -> CheckpointState | None:
     """The checkpoints of a folder, found as by `latest_checkpoint`; None if there are none."""
-    path = path_of(checkpoint_dir, "checkpoint_dir")
-    paths = [str(said) for said in checkpoint_state.told(path, latest_filename)]
+    path = as_path(checkpoint_dir, "checkpoint_dir")
+    paths = [str(said) for said in checkpoint_state.listed_checkpoints(path, latest_filename)]
     paths = paths or [str(one.path) for one in reversed(_readable(path))]
     return CheckpointState(paths[-1], paths, get_checkpoint_mtimes(paths)) if paths else None
 
@@ -57,14 +57,15 @@ def get_checkpoint_state(
 def get_checkpoint_mtimes(checkpoint_prefixes: Iterable[str | Path]) -> list[float]:
     """The time of each checkpoint in seconds since 1970; missing checkpoints are omitted."""
     indices = [
-        checkpoint_directory.index_of(path_of(path, "a checkpoint")) for path in checkpoint_prefixes
+        checkpoint_directory.index_file(as_path(path, "a checkpoint"))
+        for path in checkpoint_prefixes
     ]
     return [os.path.getmtime(index) for index in indices if index.exists()]
 
 
-def _readable(path: Path) -> list[checkpoint_directory.Found]:
+def _readable(path: Path) -> list[checkpoint_directory.CheckpointEntry]:
     """The checkpoints of a folder or of its most recent subfolder, newest first."""
-    if own := [one for one in checkpoint_directory.find(path) if one.facts is not None]:
+    if own := [one for one in checkpoint_directory.find_checkpoints(path) if one.facts is not None]:
         return own
     within = sorted(path.iterdir()) if path.is_dir() else []
     found = [_readable(one) for one in within if checkpoint_directory.is_folder(one)]
@@ -84,7 +85,7 @@ def best_checkpoint(
     """
     found = [
         one
-        for one in checkpoint_directory.find(path_of(checkpoint_dir, "checkpoint_dir"))
+        for one in checkpoint_directory.find_checkpoints(as_path(checkpoint_dir, "checkpoint_dir"))
         if one.facts is not None
     ]
     if not found:
@@ -95,6 +96,6 @@ def best_checkpoint(
             f"no checkpoint in {checkpoint_dir} names a metric",
             hint='give the metric: best_checkpoint(DIR, "loss", "min")',
         )
-    name, way, _ = policy(told[0] if monitor is None else (monitor, mode or "min", 1))
-    first = checkpoint_directory.best(found, name, way, 1)
+    name, way, _ = retention_policy(told[0] if monitor is None else (monitor, mode or "min", 1))
+    first = checkpoint_directory.best_checkpoints(found, name, way, 1)
     return first[0].path if first else None

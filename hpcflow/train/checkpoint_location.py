@@ -12,21 +12,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hpcflow.platform.rank_logging import logger
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.runtime.session.session import Session
 from hpcflow.train.global_step_counter import get_global_step
 
-_sessions: weakref.WeakKeyDictionary[Context, list[str]] = weakref.WeakKeyDictionary()
+_sessions: weakref.WeakKeyDictionary[RankContext, list[str]] = weakref.WeakKeyDictionary()
 
 
-class Chosen(NamedTuple):
+class CheckpointLocation(NamedTuple):
     """The folder (None: no checkpoints), and whether a setting chose it, which implies resuming."""
 
     folder: Path | None
     by_setting: bool
 
 
-def choose(context: Context, own: Any) -> Chosen:
+def choose_location(context: RankContext, own: Any) -> CheckpointLocation:
     """The folder of a new session of this process; the script names `own` (None: no folder).
 
     A second session must not resume from the variables of the first. The sessions of a script with
@@ -38,7 +38,7 @@ def choose(context: Context, own: Any) -> Chosen:
     settings = context.settings
     folder = settings.checkpoints or (settings.default_checkpoints if own is None else "")
     if not folder:
-        return Chosen(None if own is None else Path(own), False)
+        return CheckpointLocation(None if own is None else Path(own), False)
     names = _sessions.setdefault(context, [])
     name = f"session {len(names)}" if own is None else os.path.abspath(own)
     if name not in names:
@@ -48,10 +48,10 @@ def choose(context: Context, own: Any) -> Chosen:
     if own is not None and name != os.path.abspath(chosen) and context.is_chief:
         text = "the setting checkpoints, %s, replaces the script's folder %s"
         logger.info(text, chosen, own)
-    return Chosen(chosen, True)
+    return CheckpointLocation(chosen, True)
 
 
-def tell_own_loop(session: Session, step: int) -> None:
+def warn_own_loop(session: Session, step: int) -> None:
     """Warn that a script resumes at `step` although its own loop begins at 0.
 
     A dataset of `hf.data` or a global step would resume at its position.

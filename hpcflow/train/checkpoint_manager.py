@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hpcflow.checkpoint import checkpoint_directory
-from hpcflow.checkpoint.participating_ranks import Team
-from hpcflow.checkpoint.restore import newest_good
+from hpcflow.checkpoint.participating_ranks import ParticipatingRanks
+from hpcflow.checkpoint.restore import newest_valid_checkpoint
 from hpcflow.errors import CheckpointError
 from hpcflow.launch.slurm_requeue import AGAIN, TEMPORARY_FAILURE
 from hpcflow.monitoring import run_directory_lock
@@ -19,16 +19,16 @@ from hpcflow.ops.variables.variable_ops import Variable
 from hpcflow.platform.rank_logging import logger
 from hpcflow.runtime.job.stop_signal import LOSS, RESTARTS, TIME
 from hpcflow.runtime.session.session import Session
-from hpcflow.train.checkpoint_interval import AUTO, FIRST_S, Often, of_job
-from hpcflow.train.dead_worker_data import Heirs
-from hpcflow.train.every_n_steps_or_secs import interval, is_round
-from hpcflow.train.preemption import NO_PROGRESS, TOO_OFTEN, Outlook, leave
-from hpcflow.train.restart_count import Starts
+from hpcflow.train.checkpoint_interval import AUTO, FIRST_S, CheckpointInterval, interval_for_job
+from hpcflow.train.dead_worker_data import DeadWorkerData
+from hpcflow.train.every_n_steps_or_secs import is_multiple_reached, parse_interval
+from hpcflow.train.preemption import NO_PROGRESS, TOO_OFTEN, StopOutlook, leave
+from hpcflow.train.restart_count import RestartCount
 from hpcflow.train.saver import Saver
-from hpcflow.train.saves_in_flight import Saves, Took
+from hpcflow.train.saves_in_flight import SaveDurations, SavesInFlight
 
 
-class Listener(Protocol):
+class SaveListener(Protocol):
     """Callbacks of saves, on the ranks that have a listener."""
 
     def before_save(self, session: Any, step: int, /) -> Any: ...  # noqa: D102
@@ -36,7 +36,7 @@ class Listener(Protocol):
     def after_save(self, session: Any, step: int, /) -> Any: ...  # noqa: D102
 
 
-class Keeper:
+class CheckpointManager:
     """Saves the whole state of a training job, and restores it.
 
     The step of a checkpoint counts the steps of synchronous workers once, and adds the steps of
@@ -52,14 +52,14 @@ class Keeper:
         saver: Saver,
         resumes: bool,
         counter: Variable | None,
-        heirs: Heirs | None,
+        heirs: DeadWorkerData | None,
     ) -> None:
         self.session, self.context, self.directory = session, session.context, directory
         every = AUTO if every is None else every
-        self.steps_between, self._seconds_between = interval(every)
+        self.steps_between, self._seconds_between = parse_interval(every)
         self.saver, self._counter, self._heirs = saver, counter, heirs
         self.datasets: list[Any] = session.graph.get_collection("datasets")
-        self.listener: Listener | None = None
+        self.listener: SaveListener | None = None
         self.always_waits = False  # for each save, on all ranks
         self._resumes = resumes  # restarted as the same job
         self.first_step = self.first_samples = 0  # of earlier runs
@@ -69,7 +69,7 @@ class Keeper:
         self._saved_at = 0  # this worker's steps at the last save
         self._kept_at = self._kept_before = 0  # the same for the last two successful saves
         self._saved_time = time.monotonic()
-        self.saves = Saves(self.context, self._saved, self._lost)
+        self.saves = SavesInFlight(self.context, self._saved, self._save_failed)
         self._in_foreground = self.context.settings.save == "foreground"
         if saver.form == "parallel" and not self._in_foreground:
             self._in_foreground = True
@@ -79,15 +79,15 @@ class Keeper:
             saver.describe(session)  # before training, since it would delay the first save
         self._steps = 0  # steps of this worker
         self._is_prepared = self._in_foreground  # preparation of a background save has started
-        self._starts, self._restarts = Starts(directory), 0
+        self._starts, self._restarts = RestartCount(directory), 0
         self._is_told = every != AUTO  # the interval was logged
         self._is_claimed = False  # the chief has locked the folder
         self._newest = 0  # step of the newest checkpoint of this start
 
     @functools.cached_property
-    def often(self) -> Often:
+    def interval(self) -> CheckpointInterval:
         """The interval estimate, on the chief."""
-        return of_job(self.context, self._seconds_between, self._starts.took)
+        return interval_for_job(self.context, self._seconds_between, self._starts.record_durations)
 
     # -- schedule
 
@@ -111,28 +111,30 @@ class Keeper:
         between = FIRST_S if self._seconds_between is None else self._seconds_between
         return 2 * (time.monotonic() - self._saved_time) >= between
 
-    def due(self, steps: int) -> bool:
+    def is_save_due(self, steps: int) -> bool:
         """Whether to save before this worker's next step; the same on all synchronous workers.
 
         For asynchronous workers the chief decides, from its own steps.
         """
         every, first = self.steps_between, self.first_step
-        return bool(every) and is_round(self.context, every, steps, self._saved_at, first)
+        return bool(every) and is_multiple_reached(
+            self.context, every, steps, self._saved_at, first
+        )
 
-    def look(self, steps: int) -> bool:
+    def decide_save(self, steps: int) -> bool:
         """Whether it is time to save; called on the chief before its next step.
 
         It requests a stop of all ranks if another step would leave too little time for the last
         save, or if a worker has died and the job is to restart with a replacement.
         """
-        self.often.edge()
-        if steps and self.often.is_over():
+        self.interval.begin_step()
+        if steps and self.interval.leaves_no_time():
             self.context.stop.note(TIME)
         if steps and self.context.lost and self._is_to_replace:
             self.context.stop.note(LOSS)
-        between = self.often.seconds
+        between = self.interval.seconds
         late = time.monotonic() - self._saved_time >= between
-        is_new = steps > self._saved_at and not self.saves.going
+        is_new = steps > self._saved_at and not self.saves.is_saving
         return bool(between) and late and is_new
 
     def is_new(self, steps: int) -> bool:
@@ -176,48 +178,48 @@ class Keeper:
             else:
                 path = self.saves.in_background(lambda one: self.saver._begin(one, *told), waits)
         except BaseException:
-            self._lost()
+            self._save_failed()
             raise
         self._saved_at, self._saved_time = steps, time.monotonic()
         if self.context.is_chief:
-            self.often.rest()
+            self.interval.exclude_pause()
         if self.listener is not None:
             self.listener.after_save(self.session, step)
         return path
 
-    def _saved(self, path: Path, took: Took) -> None:
+    def _saved(self, path: Path, took: SaveDurations) -> None:
         """A checkpoint is complete and has its name."""
         self._newest = checkpoint_directory.step_of(path)
         if self.context.is_chief:
-            self._took(took)
-        self._say_next(path)
+            self._report_duration(took)
+        self._set_restart_advice(path)
 
-    def _lost(self) -> None:
+    def _save_failed(self) -> None:
         """A save has failed: the steps since the previous one are in no checkpoint."""
         self._kept_at = self._kept_before
 
-    def _took(self, took: Took) -> None:
+    def _report_duration(self, took: SaveDurations) -> None:
         """Record the duration of a save on the chief; the first time, log the chosen interval."""
-        self.often.saved(None if self.saves.waited else took.held, took.published)
-        self._starts.saved(self.often.took)
-        if not self._is_told and self.often.save_s is not None:
+        self.interval.record_save(None if self.saves.waited else took.held, took.published)
+        self._starts.record_save(self.interval.durations)
+        if not self._is_told and self.interval.save_s is not None:
             self._is_told = True
-            logger.info(self.often.why(len(set(self.context.hosts))))
+            logger.info(self.interval.why(len(set(self.context.hosts))))
 
-    def outlook(self) -> Outlook:
+    def stop_outlook(self) -> StopOutlook:
         """The exit code and message if the job stops now; the same code on all ranks."""
         settings = self.context.settings
         if self._newest <= self.first_step:
-            return Outlook(
+            return StopOutlook(
                 NO_PROGRESS,
                 f"nothing was trained since the start at step {self.first_step}, so "
                 "another start would "
                 f"not help: the job is not queued again (exit code {NO_PROGRESS})",
             )
         if self._is_last and self._resumes:
-            return Outlook(TOO_OFTEN, f"saved; {self._counted()}")
+            return StopOutlook(TOO_OFTEN, f"saved; {self._count_start()}")
         comes_back = self._resumes and settings.requeue
-        return Outlook(TEMPORARY_FAILURE, f"saved; {AGAIN}", comes_back)
+        return StopOutlook(TEMPORARY_FAILURE, f"saved; {AGAIN}", comes_back)
 
     @property
     def _is_last(self) -> bool:
@@ -228,7 +230,7 @@ class Keeper:
     def _is_to_replace(self) -> bool:
         return self.context.settings.replace and self._resumes and not self._is_last
 
-    def _counted(self) -> str:
+    def _count_start(self) -> str:
         most = self.context.settings.max_restarts
         return (
             f"this is restart {self._restarts}, with max_restarts={most}: the job is not "
@@ -241,20 +243,20 @@ class Keeper:
         if self.context.is_chief:
             self._starts.end()
 
-    def go_on_as(self, other: Keeper) -> None:
+    def continue_as(self, other: CheckpointManager) -> None:
         """Continue with the steps and samples that `other` has restored."""
         self.first_step, self.first_samples = other.first_step, other.first_samples
         if self.directory == other.directory:
             self._starts, self._restarts = other._starts, other._restarts
 
-    def _say_next(self, path: Path) -> None:
+    def _set_restart_advice(self, path: Path) -> None:
         """Tell the runtime how the job can resume if a rank dies from now on."""
         path = path.resolve()
         if self._resumes:
             text = f"the same command resumes from {path}"
         else:
             text = f"start it again with resume=True: it resumes from {path}"
-        self.context.say_next(text, str(path))
+        self.context.set_restart_advice(text, str(path))
 
     def _facts(self, rows: Sequence[Any]) -> dict[str, Any]:
         steps = [row["steps"] for row in rows]
@@ -278,10 +280,10 @@ class Keeper:
         }
         if self._heirs is not None:
             self._heirs.ask()  # about workers that died during the save
-            return self._heirs.lines(self.datasets[number]).together(told)
+            return self._heirs.lines(self.datasets[number]).last_batches_by_share(told)
         return [told[worker].get(0) for worker in sorted(told)]
 
-    def begin_anew(self) -> None:
+    def start_fresh(self) -> None:
         """Start without a checkpoint; the folder must have none.
 
         Ranks:  every rank that runs the script.
@@ -292,8 +294,8 @@ class Keeper:
 
         def look(rows: Sequence[Any]) -> int:
             self._claim()
-            found = checkpoint_directory.told(
-                f"reading {place}", lambda: checkpoint_directory.find(place)
+            found = checkpoint_directory.with_storage_errors(
+                f"reading {place}", lambda: checkpoint_directory.find_checkpoints(place)
             )
             if found:
                 raise CheckpointError(
@@ -303,7 +305,7 @@ class Keeper:
                 )
             return 0
 
-        Team(self.context).decide({}, look)
+        ParticipatingRanks(self.context).decide({}, look)
 
     def claim(self) -> None:
         """Lock the folder for this job until `close`.
@@ -311,20 +313,20 @@ class Keeper:
         Ranks:  every rank that runs the script.
         Errors: CheckpointError that names the other job.
         """
-        Team(self.context).decide({}, lambda rows: self._claim())
+        ParticipatingRanks(self.context).decide({}, lambda rows: self._claim())
 
     def _claim(self) -> None:
         """Lock the folder, on the chief."""
         if not self._is_claimed:
             with contextlib.suppress(OSError):  # a save will report it
-                run_directory_lock.claim(self.directory, run_directory_lock.CHECKPOINTS)
+                run_directory_lock.claim_directory(self.directory, run_directory_lock.CHECKPOINTS)
                 self._is_claimed = True
 
     def close(self) -> None:
         """Unlock the folder; an unfinished save is abandoned at the end of the job."""
-        if self._is_claimed and not self.saves.going:
+        if self._is_claimed and not self.saves.is_saving:
             self._is_claimed = False
-            run_directory_lock.release(self.directory)
+            run_directory_lock.release_directory(self.directory)
 
     def resume(self, saves: bool = True) -> bool:
         """Resume from the newest valid checkpoint of the folder, if any; the chief prints which.
@@ -342,17 +344,17 @@ class Keeper:
                 self._claim()
             elif not run_directory_lock.is_free(self.directory):
                 return 0  # drafts and restart count belong to another job
-            checkpoint_directory.sweep(self.directory)
+            checkpoint_directory.remove_drafts(self.directory)
             return self._starts.begin()
 
-        self._restarts = Team(self.context).decide({}, begin)
+        self._restarts = ParticipatingRanks(self.context).decide({}, begin)
         if 0 <= self.context.settings.max_restarts < self._restarts:
             if self.context.is_chief:
-                logger.error(self._counted())
-            raise leave(self.context, RESTARTS, self._counted(), TOO_OFTEN)
-        found = newest_good(self.context, self.directory)
+                logger.error(self._count_start())
+            raise leave(self.context, RESTARTS, self._count_start(), TOO_OFTEN)
+        found = newest_valid_checkpoint(self.context, self.directory)
         if found is None:
-            self.context.say_next(
+            self.context.set_restart_advice(
                 f"the same command starts from scratch: {self.directory} is empty"
             )
             if self.context.is_chief:
@@ -370,9 +372,9 @@ class Keeper:
         for dataset, position in zip(self.datasets, positions, strict=True):
             dataset.restore(position)
         self.first_step, self.first_samples = facts["step"], facts.get("samples", 0)
-        self._say_next(found.path)
+        self._set_restart_advice(found.path)
         if self.context.is_chief:
             with contextlib.suppress(OSError):  # an earlier save may have ended before the rename
-                checkpoint_directory.point(found.path)
+                checkpoint_directory.write_latest(found.path)
             print(f"resumed step={self.first_step} samples={self.first_samples}", flush=True)
         return True

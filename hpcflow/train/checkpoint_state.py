@@ -33,8 +33,8 @@ def update_checkpoint_state(
     every = [Path(path) for path in all_model_checkpoint_paths or ()]
     if newest not in every:
         every.append(newest)
-    lines = [f"model_checkpoint_path: {_told(newest, place)}"]
-    lines += [f"all_model_checkpoint_paths: {_told(path, place)}" for path in every]
+    lines = [f"model_checkpoint_path: {_resolve_path(newest, place)}"]
+    lines += [f"all_model_checkpoint_paths: {_resolve_path(path, place)}" for path in every]
     file = place / (latest_filename or NAME)
     try:
         place.mkdir(parents=True, exist_ok=True)
@@ -47,7 +47,7 @@ def update_checkpoint_state(
         ) from None
 
 
-def told(place: Path, latest_filename: str | None = None) -> list[Path]:
+def listed_checkpoints(place: Path, latest_filename: str | None = None) -> list[Path]:
     """The checkpoints that the file names, newest last; none if the file is out of date.
 
     It is out of date if its newest checkpoint is missing, or another one was written later.
@@ -63,7 +63,11 @@ def told(place: Path, latest_filename: str | None = None) -> list[Path]:
                 else:
                     newest = path
         written = os.path.getmtime(file)
-        later = [one.path for one in checkpoint_directory.find(place) if _time(one.path) > written]
+        later = [
+            one.path
+            for one in checkpoint_directory.find_checkpoints(place)
+            if _time(one.path) > written
+        ]
     except (HpcflowError, OSError, ValueError, RecursionError, TypeError):
         return []
     if not newest or any(str(path) != newest for path in later) or not _is_there(newest):
@@ -71,7 +75,7 @@ def told(place: Path, latest_filename: str | None = None) -> list[Path]:
     return [*(Path(path) for path in every if path != newest and _is_there(path)), Path(newest)]
 
 
-def _told(path: Path, place: Path) -> str:
+def _resolve_path(path: Path, place: Path) -> str:
     """A path as stored in the file: relative to the folder if inside it."""
     inside = path.absolute().is_relative_to(place.absolute())
     return json.dumps(
@@ -80,8 +84,8 @@ def _told(path: Path, place: Path) -> str:
 
 
 def _is_there(path: str) -> bool:
-    return checkpoint_directory.index_of(Path(path)).is_file()
+    return checkpoint_directory.index_file(Path(path)).is_file()
 
 
 def _time(path: Path) -> float:
-    return os.path.getmtime(checkpoint_directory.index_of(path))
+    return os.path.getmtime(checkpoint_directory.index_file(path))

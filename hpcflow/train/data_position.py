@@ -8,7 +8,7 @@ from typing import Any
 from hpcflow.graph.graph import Graph
 
 
-def as_dealt(feeds: Mapping[Any, Any], graph: Graph) -> Mapping[Any, Any]:
+def restore_batch_position(feeds: Mapping[Any, Any], graph: Graph) -> Mapping[Any, Any]:
     """The feeds of a step; a modified copy such as `{**batch, rate: 0.1}` counts as the batch.
 
     Errors: DataError if placeholders of a dataset are fed anything but a copy of its last batch.

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from hpcflow.graph.graph import Graph
-from hpcflow.runtime.failure.shard_reassignment import Lines, Loss
+from hpcflow.runtime.failure.shard_reassignment import ShardAssignment, WorkerLoss
 from hpcflow.runtime.job.message_headers import BatchTrained
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.rank_context import RankContext
 
 
-class Heirs:
+class DeadWorkerData:
     """This worker's view of dead workers, for the datasets of `graph` in one training session.
 
     `meet` waits for all other workers when this one has no batches left. `number` is the number of
@@ -26,7 +26,7 @@ class Heirs:
     """
 
     def __init__(
-        self, context: Context, graph: Graph, number: int, meet: Callable[[], None]
+        self, context: RankContext, graph: Graph, number: int, meet: Callable[[], None]
     ) -> None:
         assert context.control is not None
         self._context, self._control = context, context.control
@@ -47,7 +47,7 @@ class Heirs:
         self._trained.add(number)
         message = BatchTrained(self._number, number, batch.step, batch.epoch, batch.line)
         tell = self._control.tell
-        self._context.engine.with_baton(lambda: tell(self._server, message), lambda: True)
+        self._context.executor.run_locked(lambda: tell(self._server, message), lambda: True)
 
     def _number_of(self, dataset: Any) -> int:
         return next((i for i, one in enumerate(self._datasets) if one is dataset), -1)
@@ -70,21 +70,21 @@ class Heirs:
         assert world is not None
         return [rank for rank in self._context.roles.drivers if rank in world.lost]
 
-    def lines(self, dataset: Any) -> Lines:
+    def lines(self, dataset: Any) -> ShardAssignment:
         """The assignment of shards of `dataset` to workers, after the deaths known here."""
         number, drivers = self._number_of(dataset), self._context.roles.drivers
         losses = [
-            Loss(
+            WorkerLoss(
                 drivers.index(one["rank"]),
                 {line: (epoch, step) for of, line, epoch, step in one["places"] if of == number},
             )
             for one in self._losses
         ]
-        return Lines(len(drivers), losses)
+        return ShardAssignment(len(drivers), losses)
 
     # -- end of data
 
-    def inherits(self, dataset: Any, deaths: int, has_drawn: bool) -> bool:
+    def reshards(self, dataset: Any, deaths: int, has_drawn: bool) -> bool:
         """At the end of a worker's data, sharded after `deaths` deaths: whether to shard it again.
 
         If not, all workers are at the end of their data.
@@ -107,7 +107,7 @@ class Heirs:
             if self._agreed:
                 return True
 
-    def agree(self, at_end: bool, steps: int) -> int:
+    def all_finished(self, at_end: bool, steps: int) -> int:
         """Agree whether all living workers are at the end of their data and know of all deaths.
 
         Returns the largest step number of a worker for synchronous workers (sync=all), where those
@@ -119,13 +119,13 @@ class Heirs:
         knowing = np.zeros(workers + 1, np.int64)  # number of workers that know of so many deaths
         knowing[len(self._losses)] = at_end
         assert context.drivers is not None
-        context.engine.finish(context.drivers.all_reduce(knowing), "the list of living workers")
+        context.executor.finish(context.drivers.all_reduce(knowing), "the list of living workers")
         heard = int(knowing.argmax())
         self._agreed = knowing[heard] == workers - heard and knowing.sum() == knowing[heard]
         if not context.cluster.in_step:
             return steps
         most = np.array([steps])
-        context.engine.finish(
+        context.executor.finish(
             context.drivers.all_reduce(most, "max"), "the numbers of steps of all workers"
         )
         return int(most[0])

@@ -7,16 +7,18 @@ from collections.abc import Callable
 from typing import Any
 
 from hpcflow.errors import CheckpointError, HpcflowError
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.train.checkpoint_interval import AUTO
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
 
 
-class Policy:
+class PeriodicAction:
     """An action that a program runs every so many steps."""
 
-    def __init__(self, context: Context, every: int, action: Callable[[], Any], first: int) -> None:
+    def __init__(
+        self, context: RankContext, every: int, action: Callable[[], Any], first: int
+    ) -> None:
         if not isinstance(every, int) or every < 1:
             raise HpcflowError(f"every must be a number of steps of at least 1, not {every!r}")
         self._context, self._every, self._action, self._first = context, every, action, first
@@ -24,7 +26,7 @@ class Policy:
 
     def due(self, steps: int) -> bool:
         """Whether to run the action before this worker's next step."""
-        return is_round(self._context, self._every, steps, self._last, self._first)
+        return is_multiple_reached(self._context, self._every, steps, self._last, self._first)
 
     def run(self, steps: int) -> None:
         """Run the action, on all ranks that run the script together."""
@@ -32,7 +34,9 @@ class Policy:
         self._action()
 
 
-def is_round(context: Context, every: int, steps: int, last: int, first: int) -> bool:
+def is_multiple_reached(
+    context: RankContext, every: int, steps: int, last: int, first: int
+) -> bool:
     """Whether a multiple of `every` steps was reached since this worker's `last` step.
 
     `first` is the number of steps of earlier runs. All synchronous workers get the same result. For
@@ -45,7 +49,7 @@ def is_round(context: Context, every: int, steps: int, last: int, first: int) ->
     return (steps - last) * context.roles.replicas >= every
 
 
-def interval(every: int | str) -> tuple[int, float | None]:
+def parse_interval(every: int | str) -> tuple[int, float | None]:
     """(steps, seconds) of `200`, "200", "30s", "10m" or "2h"; one of them is 0.
 
     For "auto" the seconds are None: they follow from the cost of a save.

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from hpcflow.platform.rank_logging import logger, together
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.platform.rank_logging import logger, merge_warnings
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.runtime.profile import variable_traffic_counters
 
 # Names in result.json reserved for the session; the script sets others.
@@ -18,8 +18,8 @@ FIELDS = frozenset(
 )
 
 
-def summary(
-    context: Context, reports: Sequence[dict[str, Any]], names: Sequence[str]
+def job_summary(
+    context: RankContext, reports: Sequence[dict[str, Any]], names: Sequence[str]
 ) -> dict[str, Any]:
     """The combined result of all ranks' reports; lists are per worker or per rank."""
     workers = sorted((r for r in reports if "steps" in r), key=lambda r: r["replica"])
@@ -30,12 +30,12 @@ def summary(
         "mode": context.cluster.mode,
         "ranks": context.size,
         "servers": context.cluster.servers,
-        **rounds_of(context, ranks),
+        **sync_summary(context, ranks),
         "replicas": context.cluster.replicas,
         "tasks_per_replica": context.cluster.tasks_per_replica,
         "steps": [r["steps"] for r in workers],
         "samples": [r["samples"] for r in workers],
-        "updates": {name: updates_of(name, ranks) for name in names},
+        "updates": {name: update_counts(name, ranks) for name in names},
         "bytes_sent": [r["bytes_sent"] for r in ranks],
         "messages_sent": [r["messages_sent"] for r in ranks],
         "hosts": [r["host"] for r in ranks],
@@ -48,12 +48,12 @@ def summary(
         "wait_seconds": [r["wait_seconds"] for r in workers],
         "samples_per_second": round(samples / seconds, 1) if seconds else 0.0,
         **_traffic(reports, context.cluster.servers),
-        "warnings": together([r.get("warnings", {}) for r in ranks]),
+        "warnings": merge_warnings([r.get("warnings", {}) for r in ranks]),
         "settings": context.settings.changed(),
     }
 
 
-def rounds_of(context: Context, reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def sync_summary(context: RankContext, reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The synchronization rule of workers, and the numbers of used and dropped gradients."""
     if context.cluster.mode != "ps":
         return {}
@@ -64,11 +64,11 @@ def rounds_of(context: Context, reports: Sequence[dict[str, Any]]) -> dict[str, 
 
 
 def _traffic(reports: Sequence[dict[str, Any]], servers: int) -> dict[str, Any]:
-    found = variable_traffic_counters.summary(reports, servers)
+    found = variable_traffic_counters.traffic_summary(reports, servers)
     return {} if found is None else {"traffic": found}
 
 
-def updates_of(name: str, reports: Sequence[dict[str, Any]]) -> int | list[int]:
+def update_counts(name: str, reports: Sequence[dict[str, Any]]) -> int | list[int]:
     """Updates applied to variable `name`; to each of its copies or shards if they differ."""
     piece = re.compile(re.escape(name) + r"(/part_\d+)?\Z")
     counts = [n for r in reports for found, n in r["updates"].items() if piece.match(found)]

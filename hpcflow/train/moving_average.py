@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcflow.errors import DTypeError, GraphError
-from hpcflow.graph.function_body import innermost
+from hpcflow.graph.function_body import innermost_graph
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, get_default_graph
 from hpcflow.graph.graph_keys import GraphKeys
-from hpcflow.graph.static_shape import is_known, show
+from hpcflow.graph.static_shape import is_known, shape_text
 from hpcflow.ops.array.broadcast_ops import zeros
 from hpcflow.ops.control_flow.control_dependencies import group
 from hpcflow.ops.math.arithmetic_ops import cast, divide, minimum, multiply, pow, subtract
@@ -119,7 +119,7 @@ class ExponentialMovingAverage:
         graph, is_state = one.graph, isinstance(one, Variable)
         if not is_known(one.shape):
             raise GraphError(
-                f"the average of {one.name!r} needs a known shape, not {show(one.shape)}",
+                f"the average of {one.name!r} needs a known shape, not {shape_text(one.shape)}",
                 op=one.op.name,
                 line=one.op.line,
                 hint="use set_shape",
@@ -140,7 +140,7 @@ class ExponentialMovingAverage:
         return cast(convert_to_tensor(self._decay), one.dtype)
 
     def _update(self, one: Any) -> Operation:
-        average, graph = self._averages[one], innermost(one.graph.root)
+        average, graph = self._averages[one], innermost_graph(one.graph.root)
         if isinstance(one, Variable):
             value = one.read_value()
         else:

@@ -15,8 +15,8 @@ import numpy as np
 from hpcflow.comm.communicator import Request
 from hpcflow.launch.slurm_requeue import TEMPORARY_FAILURE, requeue
 from hpcflow.platform.rank_logging import logger
-from hpcflow.runtime.job.rank_context import Context
-from hpcflow.runtime.job.stop_signal import STEP, reason
+from hpcflow.runtime.job.rank_context import RankContext
+from hpcflow.runtime.job.stop_signal import STEP, stop_reason
 
 NO_PROGRESS = 79  # exit code, not in sysexits.h: a restart would not help
 TOO_OFTEN = 80  # exit code: max_restarts reached
@@ -24,7 +24,7 @@ LOOK_US = 20_000  # interval at which synchronous ranks check for stop requests
 MOST_STEPS = 64  # steps between checks, since steps may become longer
 
 
-class Outlook(NamedTuple):
+class StopOutlook(NamedTuple):
     """The exit code of a job that stops early, the message, and whether it is requeued."""
 
     code: int
@@ -32,7 +32,7 @@ class Outlook(NamedTuple):
     requeues: bool = False
 
 
-ANEW = Outlook(TEMPORARY_FAILURE, "without checkpoints, so a new job starts from scratch")
+ANEW = StopOutlook(TEMPORARY_FAILURE, "without checkpoints, so a new job starts from scratch")
 
 
 class Preempted(SystemExit):
@@ -43,7 +43,7 @@ class Preempted(SystemExit):
 
     def __init__(self, number: int, said: str, code: int = TEMPORARY_FAILURE) -> None:
         super().__init__(code)
-        self.reason, self.said = reason(number), said
+        self.reason, self.said = stop_reason(number), said
         self.signal = signal.Signals(number) if number < signal.NSIG else None
 
     def __str__(self) -> str:
@@ -61,7 +61,7 @@ class Preemption:
     Ranks: all that run the script, in the same order; `due` once per step.
     """
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: RankContext) -> None:
         self._context, self._stop = context, context.stop
         drivers = context.drivers
         self._several = drivers is not None and drivers.size > 1
@@ -86,8 +86,8 @@ class Preemption:
         `late` is any other request of this rank, for example a save after some time. On synchronous
         ranks the attribute `late` then says, before the same step, that one of them had it.
         """
-        if not self._stop.heeded:
-            self._stop.heed()
+        if not self._stop.handled_signals:
+            self._stop.install_handlers()
         if not self._in_step:
             self.late = late
             return self._stop.number != 0
@@ -126,7 +126,7 @@ class Preemption:
         self._every = self._left = min(max(LOOK_US // longest, 1), MOST_STEPS)
         self._since = now
         self._told[:] = self._stop.number, int(step), late and not self.late
-        self._context.engine.with_baton(self._start, lambda: True)
+        self._context.executor.run_locked(self._start, lambda: True)
         return False
 
     def _start(self) -> None:
@@ -136,7 +136,7 @@ class Preemption:
     def _finish(self) -> None:
         request, self._request = self._request, None
         if request is not None:
-            self._context.engine.finish(request, "checking for a stop request")
+            self._context.executor.finish(request, "checking for a stop request")
 
     def meet(self, stopping: bool, saving: int = 0, unsaved: bool = False) -> bool:
         """Wait for all ranks that run the script; returns whether one stops with steps left.
@@ -152,7 +152,7 @@ class Preemption:
             number = self._stop.number if stopping else 0
             anyone = np.array([number, unsaved, saving], np.int64)
             request = self._context.drivers.all_reduce(anyone, "max")
-            self._context.engine.finish(request, "the end of the steps of all workers")
+            self._context.executor.finish(request, "the end of the steps of all workers")
             stopping, self.unsaved, self.saving = bool(anyone[0]), bool(anyone[1]), int(anyone[2])
             if stopping:
                 self._stop.note(int(anyone[0]))
@@ -160,9 +160,9 @@ class Preemption:
 
     def over(self) -> None:
         """Restore the signal handlers: no steps are left."""
-        self._stop.unheed()
+        self._stop.restore_handlers()
 
-    def end(self, step: int, outlook: Outlook) -> Preempted:
+    def end(self, step: int, outlook: StopOutlook) -> Preempted:
         """The exception to raise after the state was saved; requeues the job if it is to resume.
 
         `step` is the next step.
@@ -174,11 +174,11 @@ class Preemption:
         if self._context.is_chief:
             asks = outlook.requeues and self.number != STEP
             said = requeue() if asks else outlook.said
-            logger.warning("%s: stopped before step %d; %s", reason(self.number), step, said)
+            logger.warning("%s: stopped before step %d; %s", stop_reason(self.number), step, said)
         return leave(self._context, self.number, said, outlook.code)
 
 
-def leave(context: Context, number: int, said: str, code: int) -> Preempted:
+def leave(context: RankContext, number: int, said: str, code: int) -> Preempted:
     """The exception that ends the script early on all ranks that run it, after a barrier."""
     context.barrier()
     if context.size > 1:

@@ -8,9 +8,9 @@ import time
 from typing import Protocol, TextIO
 
 from hpcflow.platform.rank_logging import say_once
-from hpcflow.platform.terminal_detection import watched
-from hpcflow.runtime.job.job_membership import current
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.platform.terminal_detection import progress_stream
+from hpcflow.runtime.job.job_membership import current_context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.train import run_records
 
 REDRAW_S = 0.1  # redraw interval in seconds
@@ -20,13 +20,13 @@ FIND_NAN = (
 )
 
 
-class _Batch(Protocol):
+class _BatchProgress(Protocol):
     epoch: int
     step: int
     joined_size: int
 
 
-class _Data(Protocol):
+class _DatasetProgress(Protocol):
     @property
     def steps_per_epoch(self) -> int: ...
 
@@ -43,18 +43,18 @@ class Progress:
 
     def __init__(
         self,
-        data: _Data,
+        data: _DatasetProgress,
         epochs: int,
         every_s: float = 5.0,
         stream: TextIO | None = None,
-        context: Context | None = None,
+        context: RankContext | None = None,
     ) -> None:
         self.epochs, self.steps = epochs, data.steps_per_epoch
         self._stream = stream or sys.stdout
-        context = context or current()
+        context = context or current_context()
         self._speaks = context.is_chief
-        self._log = run_records.of(context)
-        self._terminal = watched(self._stream) if self._speaks else None
+        self._log = run_records.run_log_of(context)
+        self._terminal = progress_stream(self._stream) if self._speaks else None
         self._pause = every_s if self._terminal is None else REDRAW_S
         self._begun = self._told = time.perf_counter()
         self._samples = 0
@@ -66,7 +66,7 @@ class Progress:
         if self._log is not None:
             self._log.describe(data)
 
-    def update(self, batch: _Batch, **values: float) -> None:
+    def update(self, batch: _BatchProgress, **values: float) -> None:
         """Count a step on `batch`; shows `values` by name, for example `loss=0.3`."""
         if not self._speaks:
             return

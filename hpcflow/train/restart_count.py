@@ -9,13 +9,13 @@ from typing import Any
 
 from hpcflow.errors import HpcflowError
 from hpcflow.platform.rank_logging import logger
-from hpcflow.platform.record_files import read_table
+from hpcflow.platform.record_files import read_json_object
 from hpcflow.train.result_files import write_json
 
 STARTS = "starts.json"
 
 
-class Starts:
+class RestartCount:
     """Data that one start of a job leaves for the next: number of starts, duration of a save.
 
     Starts with `resume` count, from the first that saved until the end of training. SLURM also
@@ -32,7 +32,7 @@ class Starts:
         """Count this start; returns the number of earlier ones."""
         is_new = False
         try:
-            found = read_table(self._path)
+            found = read_json_object(self._path)
             is_new = found is None
             self._facts = {"ended": True} if found is None else found
             again = 0 if self._facts["ended"] else int(self._facts["restarts"]) + 1
@@ -51,11 +51,11 @@ class Starts:
         return again
 
     @property
-    def took(self) -> tuple[float | None, float] | None:
+    def record_durations(self) -> tuple[float | None, float] | None:
         """The duration of saves in the previous start: blocked training, and until complete."""
         return self._took
 
-    def saved(self, took: tuple[float | None, float]) -> None:
+    def record_save(self, took: tuple[float | None, float]) -> None:
         """Store the present duration of saves."""
         self._write(save_seconds={"held": took[0], "written": took[1]})
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.launch.launcher_detection import first_words
+from hpcflow.launch.launcher_detection import short_version
 
 
 def versions() -> dict[str, str]:
@@ -22,7 +22,7 @@ def versions() -> dict[str, str]:
     if "mpi4py.MPI" in sys.modules:
         from hpcflow.comm.mpi_library import build_facts
 
-        found["MPI"] = first_words(build_facts())
+        found["MPI"] = short_version(build_facts())
     return found
 
 

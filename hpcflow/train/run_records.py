@@ -25,10 +25,10 @@ from hpcflow.launch import launcher_detection
 from hpcflow.platform.git_state import git_state
 from hpcflow.platform.install_hints import install_hint
 from hpcflow.platform.rank_logging import logger
-from hpcflow.platform.record_files import read_table, read_text, unreadable
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.platform.record_files import read_json_object, read_text, unreadable_error
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.train.result_files import versions, write_json
-from hpcflow.train.step_timing import Row
+from hpcflow.train.step_timing import TimingRow
 
 MANIFEST, METRICS, PACES = "manifest.json", "metrics.csv", "paces.csv"
 STEP = "step"  # a column of both tables
@@ -41,10 +41,10 @@ LEAST_S, SHARE = 0.1, 1 / 2000  # between rows: seconds, and share of the elapse
 FEW_WORKERS = 8  # paces of more workers are written less often
 MOST_BYTES = 256 << 20  # of a table, before its rows are thinned out
 SHORT_EPOCH_S = 0.01  # the last step of a longer epoch has a row
-_logs: weakref.WeakKeyDictionary[Context, RunLog] = weakref.WeakKeyDictionary()
+_logs: weakref.WeakKeyDictionary[RankContext, RunLog] = weakref.WeakKeyDictionary()
 
 
-def of(context: Context) -> RunLog | None:
+def run_log_of(context: RankContext) -> RunLog | None:
     """The only log of the run; None on ranks other than the chief and without a run directory."""
     if not context.is_chief or not context.settings.run_dir:
         return None
@@ -56,10 +56,10 @@ def of(context: Context) -> RunLog | None:
 class RunLog:
     """Writes the manifest at the start and at the end, and rows during training."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: RankContext) -> None:
         self.folder = Path(context.settings.run_dir)
         self._manifest = {**manifest(context), "earlier": _earlier(self.folder / MANIFEST)}
-        self._rows, self._paces = Rows(self.folder / METRICS), Rows(self.folder / PACES)
+        self._rows, self._paces = CsvRows(self.folder / METRICS), CsvRows(self.folder / PACES)
         self._spread = max(1.0, context.roles.replicas / FEW_WORKERS)
         self._paced: dict[int, float] = {}  # worker -> clock at its last row
         self._events = _events(self.folder) if context.settings.tensorboard else None
@@ -105,7 +105,7 @@ class RunLog:
             for name, number in {**numbers, "samples_per_second": rate}.items():
                 self._events.add_scalar(name, number, step)
 
-    def pace(self, step: int, rows: Sequence[tuple[int, Row]]) -> None:
+    def pace(self, step: int, rows: Sequence[tuple[int, TimingRow]]) -> None:
         """Add a row for each worker with its pace at the chief's step `step`, if due."""
         clock = time.perf_counter()
         usual = max(LEAST_S, (clock - self._begun) * SHARE * self._spread)
@@ -158,7 +158,7 @@ class RunLog:
             log.end()
 
 
-class Rows:
+class CsvRows:
     """A CSV file; a resumed run appends, and a new column rewrites the file."""
 
     def __init__(self, path: Path) -> None:
@@ -211,7 +211,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
     try:
         rows = list(csv.DictReader(io.StringIO(text or "", newline="")))
     except csv.Error as error:
-        raise unreadable(path, f"it is not a CSV table ({error})") from None
+        raise unreadable_error(path, f"it is not a CSV table ({error})") from None
     return [row for row in rows if None not in row and None not in row.values()]
 
 
@@ -221,7 +221,7 @@ def _header(path: Path) -> list[str]:
         text = read_text(path, MOST_BYTES)
         names = next(csv.reader(io.StringIO(text or "", newline="")), [])
         if names and STEP not in names:
-            raise unreadable(path, f"it has no column {STEP!r}")
+            raise unreadable_error(path, f"it has no column {STEP!r}")
         return names
     except (HpcflowError, csv.Error) as error:
         aside = path.with_name(f"{path.stem}.damaged{path.suffix}")
@@ -245,10 +245,10 @@ def _events(folder: Path) -> Any:
     )
 
 
-def manifest(context: Context) -> dict[str, Any]:
+def manifest(context: RankContext) -> dict[str, Any]:
     """All facts needed to repeat the run: hosts, time, script, settings, versions."""
     script = sys.argv[0] if sys.argv and os.path.exists(sys.argv[0]) else ""
-    place = launcher_detection.detect()
+    place = launcher_detection.detect_launcher()
     nodes: dict[str, list[int]] = {}
     for rank, host in enumerate(context.hosts):
         nodes.setdefault(host, []).append(rank)
@@ -286,7 +286,7 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
 def _earlier(path: Path) -> list[dict[str, Any]]:
     """The earlier starts in the same directory, oldest first."""
     try:
-        old = read_table(path) or {}
+        old = read_json_object(path) or {}
     except HpcflowError as error:
         logger.warning("%s: earlier starts are not known", error)
         return []

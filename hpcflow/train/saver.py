@@ -14,20 +14,24 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from hpcflow.checkpoint import checkpoint_directory
-from hpcflow.checkpoint.async_checkpoint import Behind
-from hpcflow.checkpoint.checkpoint_layout import GRAPH, Array, mine_of
-from hpcflow.checkpoint.restore import load, newest_good, open_good
-from hpcflow.checkpoint.save_checkpoint import Asked, asked, save
-from hpcflow.checkpoint.snapshot_buffers import prepare
+from hpcflow.checkpoint.async_checkpoint import AsyncSave
+from hpcflow.checkpoint.checkpoint_layout import GRAPH, ArraySpec, replica_names
+from hpcflow.checkpoint.restore import (
+    newest_valid_checkpoint,
+    open_valid_checkpoint,
+    restore_variables,
+)
+from hpcflow.checkpoint.save_checkpoint import SaveRequest, make_request, save_checkpoint
+from hpcflow.checkpoint.snapshot_buffers import reserve_buffers
 from hpcflow.errors import CheckpointError
-from hpcflow.graph.deprecated_arguments import also_takes
+from hpcflow.graph.deprecated_arguments import accepts_and_ignores
 from hpcflow.graph.dtypes import text_of
 from hpcflow.graph.graph import Graph, Tensor, get_default_graph
 from hpcflow.graph.graph_keys import GraphKeys
 from hpcflow.ops.variables.variable_ops import Variable
-from hpcflow.plan.serialization.graph_fingerprint import fingerprint, op_digests
-from hpcflow.platform.artifact_cache import path_of
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.plan.serialization.graph_fingerprint import graph_fingerprint, op_digests
+from hpcflow.platform.artifact_cache import as_path
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.runtime.session.session import Session
 
 Made = TypeVar("Made")
@@ -49,8 +53,8 @@ class Saver:
     checkpoint may have another shape with the same number of elements.
     """
 
-    @also_takes("name", "restore_sequentially", "write_version", "pad_step_number")
-    @also_takes("save_relative_paths")
+    @accepts_and_ignores("name", "restore_sequentially", "write_version", "pad_step_number")
+    @accepts_and_ignores("save_relative_paths")
     def __init__(
         self,
         var_list: Sequence[Variable] | Mapping[str, Variable] | None = None,
@@ -69,7 +73,7 @@ class Saver:
         if not defer_build:
             self.build()
         self.max_to_keep, self.form = int(max_to_keep or 0), "sharded" if sharded else form
-        self.keep_best = None if keep_best is None else policy(keep_best)
+        self.keep_best = None if keep_best is None else retention_policy(keep_best)
         self._every = 3600 * keep_checkpoint_every_n_hours
         self._next_kept = time.time() + self._every
         self._saved: list[str] = []
@@ -96,8 +100,8 @@ class Saver:
         """The checkpoints saved by it that still exist, newest last."""
         return [path for path in self._saved if Path(path).exists()]
 
-    @also_takes("latest_filename", "meta_graph_suffix", "write_meta_graph", "write_state")
-    @also_takes("strip_default_attrs", "save_debug_info")
+    @accepts_and_ignores("latest_filename", "meta_graph_suffix", "write_meta_graph", "write_state")
+    @accepts_and_ignores("strip_default_attrs", "save_debug_info")
     def save(
         self,
         sess: Session,
@@ -119,7 +123,7 @@ class Saver:
         step = int((global_step or 0) if is_told else sess.run(global_step))
         path = str(
             self._save(
-                sess, path_of(save_path, "save_path"), lambda rows: {"step": step}, None, metrics
+                sess, as_path(save_path, "save_path"), lambda rows: {"step": step}, None, metrics
             )
         )
         self._saved = [*(p for p in self.last_checkpoints if p != path), path]
@@ -131,8 +135,8 @@ class Saver:
 
     def _prepare(self, sess: Session) -> None:
         """Prepare background saves on all ranks for which this rank is responsible."""
-        own = mine_of(self._wanted(local=True), sess.context.replica)
-        prepare(sess.context, sess.store, {**self._wanted(local=False), **own}, own)
+        own = replica_names(self._wanted(local=True), sess.context.replica)
+        reserve_buffers(sess.context, sess.store, {**self._wanted(local=False), **own}, own)
 
     def _save(
         self,
@@ -144,13 +148,13 @@ class Saver:
     ) -> Path:
         def begin() -> Path:
             ask = self._asked(sess, directory, facts, metrics, self.form)
-            return save(sess.context, sess.store, ask, mine, self.max_to_keep)
+            return save_checkpoint(sess.context, sess.store, ask, mine, self.max_to_keep)
 
-        return by_those_who_live(sess.context, begin)
+        return group_by_liveness(sess.context, begin)
 
     def _begin(
         self,
-        behind: Behind,
+        behind: AsyncSave,
         sess: Session,
         directory: Path,
         facts: Any,
@@ -163,7 +167,7 @@ class Saver:
             ask = self._asked(sess, directory, facts, metrics, "sharded")
             behind.begin(sess.store, ask, mine, self.max_to_keep)
 
-        by_those_who_live(sess.context, begin)
+        group_by_liveness(sess.context, begin)
 
     def _asked(
         self,
@@ -172,9 +176,9 @@ class Saver:
         facts: Any,
         metrics: Mapping[str, Any] | None,
         form: str,
-    ) -> Asked:
+    ) -> SaveRequest:
         judged, graph = self._judged(metrics), _described(sess.graph)
-        return asked(
+        return make_request(
             sess.context,
             directory,
             self._wanted(local=False),
@@ -212,14 +216,14 @@ class Saver:
         """
         path = Path(save_path)
         if checkpoint_directory.is_folder(path):
-            found = newest_good(sess.context, path)
+            found = newest_valid_checkpoint(sess.context, path)
             if found is None:
                 raise CheckpointError(
                     f"there is no checkpoint in {path}",
                     hint="list the checkpoints with hpcflow inspect DIR",
                 )
         else:
-            found = open_good(sess.context, path)
+            found = open_valid_checkpoint(sess.context, path)
         self._load(sess, found, with_draws=False)
         return found.facts
 
@@ -228,33 +232,33 @@ class Saver:
             sess.prepare([v.initializer for v in self.variables.values()])
         wanted, own = self._wanted(local=False), self._wanted(local=True)
         given = wanted, self._arrays(), with_draws, own, self._reshape
-        load(sess.context, sess.store, found, *given)
+        restore_variables(sess.context, sess.store, found, *given)
 
     def _wanted(self, local: bool) -> dict[str, str]:
         """Variable -> name in the file, for shared or for local variables."""
         return {v.name: n for n, v in self.variables.items() if is_local(v) == local}
 
-    def _arrays(self) -> list[Array]:
+    def _arrays(self) -> list[ArraySpec]:
         shared = [(n, v) for n, v in self.variables.items() if not is_local(v)]
-        return [Array(n, text_of(v.dtype), tuple(v.shape)) for n, v in shared]  # type: ignore[arg-type]
+        return [ArraySpec(n, text_of(v.dtype), tuple(v.shape)) for n, v in shared]  # type: ignore[arg-type]
 
 
-def by_those_who_live(context: Context, begin: Callable[[], Made]) -> Made:
+def group_by_liveness(context: RankContext, begin: Callable[[], Made]) -> Made:
     """The result of a save `begin()`; repeated if a rank died that had a part of it.
 
     Ranks:  every rank that runs the script, between steps.
     Errors: those of `begin`.
     """
-    context.mend()
+    context.recover_replicas()
     while True:
         try:
             return begin()
         except CheckpointError:
-            if not context.mend():
+            if not context.recover_replicas():
                 raise
 
 
-def policy(given: Any) -> tuple[str, str, int]:
+def retention_policy(given: Any) -> tuple[str, str, int]:
     """`keep_best` as (metric, "min" or "max", number).
 
     Errors: CheckpointError if it is something else.
@@ -323,7 +327,7 @@ def _is_unicode(name: str) -> bool:
     return name.encode(errors="replace").decode() == name
 
 
-class Described(NamedTuple):
+class SavedVariable(NamedTuple):
     """A graph as stored in checkpoints; its digest is that of `fingerprint`."""
 
     version: int
@@ -331,23 +335,25 @@ class Described(NamedTuple):
     text: str
 
 
-_graphs: weakref.WeakKeyDictionary[Graph, Described] = weakref.WeakKeyDictionary()
+_graphs: weakref.WeakKeyDictionary[Graph, SavedVariable] = weakref.WeakKeyDictionary()
 
 
-def _described(graph: Graph) -> Callable[[], Described]:
+def _described(graph: Graph) -> Callable[[], SavedVariable]:
     """The description of the graph, computed on request and again when the graph has grown."""
 
-    def make() -> Described:
+    def make() -> SavedVariable:
         known = _graphs.get(graph)
         if known is None or known.version != graph.version:
-            known = Described(graph.version, fingerprint(graph), describe(graph))
+            known = SavedVariable(
+                graph.version, graph_fingerprint(graph), describe_variables(graph)
+            )
             _graphs[graph] = known
         return known
 
     return make
 
 
-def describe(graph: Graph) -> str:
+def describe_variables(graph: Graph) -> str:
     """The graph as JSON: name, type, inputs, outputs and a digest of each operation."""
     import json
 

@@ -11,16 +11,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hpcflow.checkpoint.async_checkpoint import Behind
-from hpcflow.checkpoint.participating_ranks import failure
+from hpcflow.checkpoint.async_checkpoint import AsyncSave
+from hpcflow.checkpoint.participating_ranks import error_from_answer
 from hpcflow.errors import CheckpointError, CheckpointStorageError
 from hpcflow.platform.rank_logging import logger
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.rank_context import RankContext
 
 SLOW_S = 1.0  # a longer wait for the previous save is logged
 
 
-class Took(NamedTuple):
+class SaveDurations(NamedTuple):
     """Seconds of a save: training blocked, and from its start to each stage."""
 
     held: float
@@ -29,7 +29,7 @@ class Took(NamedTuple):
     published: float  # renamed
 
 
-class Saves:
+class SavesInFlight:
     """The saves of a session, on every rank that runs the script.
 
     `saved` is called with each complete checkpoint, `failed` when a save has failed.
@@ -38,19 +38,22 @@ class Saves:
     """
 
     def __init__(
-        self, context: Context, saved: Callable[[Path, Took], None], failed: Callable[[], None]
+        self,
+        context: RankContext,
+        saved: Callable[[Path, SaveDurations], None],
+        failed: Callable[[], None],
     ) -> None:
         self._context, self._saved, self._failed = context, saved, failed
-        self._behind: Behind | None = None  # until its outcome arrives
+        self._behind: AsyncSave | None = None  # until its outcome arrives
         self._since = self._held = 0.0
         self._waits = False
         self.failing = False  # the last save failed; after `finish` all ranks know
         self._count = self._failures = 0
         self._total = 0.0
-        self.last = self._longest = Took(0.0, 0.0, 0.0, 0.0)
+        self.last = self._longest = SaveDurations(0.0, 0.0, 0.0, 0.0)
 
     @property
-    def going(self) -> bool:
+    def is_saving(self) -> bool:
         """Whether a background save is in progress, as far as this rank knows."""
         return self._behind is not None
 
@@ -80,16 +83,16 @@ class Saves:
         """Save by `save()` in the foreground, after `finish`; returns the checkpoint."""
         path = save()
         took = time.perf_counter() - self._since
-        self._done(path, Took(took, took, took, took))
+        self._done(path, SaveDurations(took, took, took, took))
         return path
 
-    def in_background(self, begin: Callable[[Behind], None], waits: bool) -> Path | None:
+    def in_background(self, begin: Callable[[AsyncSave], None], waits: bool) -> Path | None:
         """Save by `begin(behind)`, after `finish`; returns the checkpoint if waited for, else None.
 
         Errors: CheckpointError on all ranks, from a save that is waited for or cannot start.
         """
         self._waits = waits or self.failing
-        behind = Behind(self._context, lambda outcome: self._take(), self._waits)
+        behind = AsyncSave(self._context, lambda outcome: self._take(), self._waits)
         try:
             begin(behind)
         except CheckpointStorageError as error:
@@ -100,12 +103,12 @@ class Saves:
         self._held, self._behind = time.perf_counter() - self._since, behind
         if self._waits:
             behind.finish()
-        self._context.engine.with_baton(self._take, lambda: True)  # it may have arrived
+        self._context.executor.run_locked(self._take, lambda: True)  # it may have arrived
         outcome = behind.outcome
         if not self._waits or outcome is None:
             return None
         if "error" in outcome:
-            raise failure(outcome)
+            raise error_from_answer(outcome)
         return Path(outcome["value"]["path"])
 
     def _take(self) -> None:
@@ -115,18 +118,18 @@ class Saves:
             return
         self._behind = None
         if "error" in behind.outcome:
-            self._lost(failure(behind.outcome), f"of step {behind.step} ")
+            self._lost(error_from_answer(behind.outcome), f"of step {behind.step} ")
             return
         facts = behind.outcome["value"]
         times = (facts[name] for name in ("durable", "verified", "published"))
         held = time.perf_counter() - self._since if self._waits else self._held
-        self._done(Path(facts["path"]), Took(held, *times))
+        self._done(Path(facts["path"]), SaveDurations(held, *times))
 
-    def _done(self, path: Path, took: Took) -> None:
+    def _done(self, path: Path, took: SaveDurations) -> None:
         self.failing, self.last = False, took
         self._count += 1
         self._total += took.held
-        self._longest = Took(*map(max, self._longest, took))
+        self._longest = SaveDurations(*map(max, self._longest, took))
         self._saved(path, took)  # before the log message, whose readers may rely on it
         if self._context.is_chief:
             text, figures = "saved %s: training waited %.3g s", [took.held]

@@ -7,17 +7,17 @@ from typing import Any
 from hpcflow.graph.graph import Graph
 from hpcflow.platform.rank_logging import logger
 from hpcflow.runtime.job.message_headers import WorkerPace
-from hpcflow.runtime.job.rank_context import Context
-from hpcflow.train.step_timing import Pace, Row, Window
+from hpcflow.runtime.job.rank_context import RankContext
+from hpcflow.train.step_timing import StepTiming, TimingRow, TimingWindow
 
 TELL_S = 0.25  # seconds between reports of a worker, about
 LEAST_STEPS = 5  # and at least so many steps
 MOST_TOLD = 1000  # reports per second of all workers, to limit the chief's load
 MOST_NAMED = 16  # shares in a log line
-Rows = list[tuple[int, Row]]  # of workers
+Rows = list[tuple[int, TimingRow]]  # of workers
 
 
-class Exchange:
+class SpeedExchange:
     """Speed reports of workers by messages that no rank waits for.
 
     The chief decides on new shares. They apply from a batch that no worker can have started: a
@@ -27,7 +27,7 @@ class Exchange:
     all.
     """
 
-    def __init__(self, context: Context, graph: Graph) -> None:
+    def __init__(self, context: RankContext, graph: Graph) -> None:
         assert context.control is not None
         self._context, self._control, self._graph = context, context.control, graph
         self.number = context.control.new_training_session()  # in the same order on all ranks
@@ -38,7 +38,7 @@ class Exchange:
         self._speeds: dict[int, dict[int, float]] = {}  # dataset -> worker -> samples per second
         self._has_said: set[int] = set()  # rebalanced datasets that were logged
 
-    def step(self, pace: Pace) -> Rows:
+    def step(self, pace: StepTiming) -> Rows:
         """Exchange speeds after a step; returns the reports received on the chief."""
         while self._shares:
             told = self._shares.popleft()
@@ -54,29 +54,29 @@ class Exchange:
             pace.window.clear()
         if self._context.is_chief:
             while self._paces:
-                self._hear(*self._paces.popleft(), rows)
+                self._receive(*self._paces.popleft(), rows)
         return rows
 
-    def _tell(self, window: Window, rows: Rows) -> None:
+    def _tell(self, window: TimingWindow, rows: Rows) -> None:
         row, dataset = window.row(), self._dataset(window)
         if self._context.is_chief:
             rows.append((self._context.replica, row))
-            self._note(self._context.replica, row, dataset)
+            self._record(self._context.replica, row, dataset)
             return
         times = int(row.work * 1e9), int(row.wait * 1e9)
         samples = int(row.samples * 1e3)
         message = WorkerPace(row.steps, *times, samples, dataset, self.number)
         chief, control = self._context.roles.drivers[0], self._control
-        self._context.engine.with_baton(lambda: control.tell(chief, message), lambda: True)
+        self._context.executor.run_locked(lambda: control.tell(chief, message), lambda: True)
 
-    def _hear(self, rank: int, pace: WorkerPace, rows: Rows) -> None:
+    def _receive(self, rank: int, pace: WorkerPace, rows: Rows) -> None:
         if rank not in self._context.roles.drivers:
             return  # it has died since
         worker = self._context.roles.task_of(rank)[1]
         samples = pace.millisamples / 1e3
-        row = Row(pace.steps, pace.work_ns / 1e9, pace.wait_ns / 1e9, samples)
+        row = TimingRow(pace.steps, pace.work_ns / 1e9, pace.wait_ns / 1e9, samples)
         rows.append((worker, row))
-        self._note(worker, row, pace.dataset)
+        self._record(worker, row, pace.dataset)
 
     # -- shares
 
@@ -84,7 +84,7 @@ class Exchange:
         """After the death of a replica: equal shares for the others until all have reported."""
         self._speeds.clear()
 
-    def _dataset(self, window: Window) -> int:
+    def _dataset(self, window: TimingWindow) -> int:
         """The number of the dataset of all steps, if it balances by speed; else -1."""
         if getattr(window.source, "balance", None) is None:
             return -1
@@ -93,7 +93,7 @@ class Exchange:
     def _balance(self, dataset: int) -> Any:
         return self._graph.get_collection("datasets")[dataset].balance
 
-    def _note(self, worker: int, row: Row, dataset: int) -> None:
+    def _record(self, worker: int, row: TimingRow, dataset: int) -> None:
         """Record a speed; rebalance when all workers have reported."""
         if dataset < 0 or not row.samples:
             return

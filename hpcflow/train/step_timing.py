@@ -10,10 +10,10 @@ from __future__ import annotations
 import time
 from typing import Any, NamedTuple
 
-from hpcflow.runtime.executor.executor import Engine
+from hpcflow.runtime.executor.executor import Executor
 
 
-class Row(NamedTuple):
+class TimingRow(NamedTuple):
     """A worker's report on some steps; times are seconds per step."""
 
     steps: int
@@ -22,7 +22,7 @@ class Row(NamedTuple):
     samples: float  # per step, for the steps in `work`
 
 
-class Window:
+class TimingWindow:
     """Accumulates steps for a `row`; `source` is their dataset, if they have only one."""
 
     def __init__(self) -> None:
@@ -46,26 +46,26 @@ class Window:
         if work > self._longest:
             self._longest, self._its_samples = work, samples
 
-    def row(self) -> Row:
+    def row(self) -> TimingRow:
         """The report on the accumulated steps."""
         work, samples = self._work, self._samples
         if self.steps > 1:
             work, samples = work - self._longest, samples - self._its_samples
         kept = max(self.steps - 1, 1)
-        return Row(self.steps, work / kept, self._wait / max(self.steps, 1), samples / kept)
+        return TimingRow(self.steps, work / kept, self._wait / max(self.steps, 1), samples / kept)
 
 
-class Pace:
+class StepTiming:
     """Measures a worker's steps: `begin` once and after pauses, `end` at the end of each step.
 
     `work` and `wait` are seconds of the last step, `work_seconds` and `wait_seconds` of all.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, executor: Executor) -> None:
+        self._engine = executor
         self.work = self.wait = 0.0
         self.work_seconds = self.wait_seconds = 0.0
-        self.window = Window()
+        self.window = TimingWindow()
         self.ended = 0.0  # clock at the end of the last step
         self._waited = 0.0  # and the engine's waiting time
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hpcflow.launch.time_limit import span
+from hpcflow.launch.time_limit import format_duration
 from hpcflow.platform import fault_specification
 from hpcflow.platform.rank_logging import say_once
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.train.speed_exchange import Rows
 
 FACTOR = 1.5  # times the median work of all workers,
@@ -20,10 +20,10 @@ LEAST_S = 1e-3  # and so many seconds more per step is slow;
 STEPS, TIMES = 20, 3  # for so many steps and reports in a row: persistent
 
 
-class Stragglers:
+class StragglerDetector:
     """Finds persistently slow workers in the reports of all workers."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: RankContext) -> None:
         roles = context.roles
         self._places = [(rank, context.hosts[rank]) for rank in roles.drivers]
         self._left_out = self._crowded(context)
@@ -31,12 +31,12 @@ class Stragglers:
         self._slow: dict[int, tuple[int, int]] = {}  # slow ones: steps and reports
         self._factors: dict[int, float] = {}
 
-    def _crowded(self, context: Context) -> set[int]:
+    def _crowded(self, context: RankContext) -> set[int]:
         """The workers on oversubscribed hosts, as the chief reports."""
         rehearsed = any(
-            f.kind == "slow" for f in fault_specification.parse(context.settings.inject)
+            f.kind == "slow" for f in fault_specification.parse_faults(context.settings.inject)
         )
-        hosts = frozenset() if rehearsed else context.crowded
+        hosts = frozenset() if rehearsed else context.crowded_hosts
         if hosts and context.is_chief and len(self._places) > 1:
             names = ", ".join(sorted(hosts))
             say_once(f"slow workers are not detected on {names}: it has more ranks than cores")
@@ -67,8 +67,9 @@ class Stragglers:
         rank, host = self._places[worker]
         return (
             f"worker {worker} (rank {rank} on {host}) is slow: for {steps} steps its own work took "
-            f"{span(work)} a step, {work / usual:.1f} times the median of {len(self._places)} "
-            f"workers ({span(usual)})"
+            f"{format_duration(work)} a step, {work / usual:.1f} times the median of "
+            f"{len(self._places)} "
+            f"workers ({format_duration(usual)})"
         )
 
     def found(self) -> list[dict[str, Any]]:
@@ -79,7 +80,7 @@ class Stragglers:
         ]
 
 
-def told(found: Sequence[dict[str, Any]]) -> list[str]:
+def straggler_texts(found: Sequence[dict[str, Any]]) -> list[str]:
     """Text of `found`, for a report."""
     return [
         "worker {worker} (rank {rank} on {host}) was slow for a long time: its own work "

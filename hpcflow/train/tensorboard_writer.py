@@ -17,10 +17,10 @@ from hpcflow.errors import ArgumentError, DataError, GraphError, HpcflowError
 from hpcflow.graph.dtypes import name_of
 from hpcflow.graph.graph import Graph, Operation, get_default_graph
 from hpcflow.ops.metrics.summary_kernels import messages
-from hpcflow.platform.artifact_cache import path_of
-from hpcflow.platform.exception_translation import shown
+from hpcflow.platform.artifact_cache import as_path
+from hpcflow.platform.exception_translation import value_text
 from hpcflow.platform.rank_logging import say_once
-from hpcflow.runtime.job.job_membership import current
+from hpcflow.runtime.job.job_membership import current_context
 from hpcflow.runtime.session.config_proto import RunMetadata
 from hpcflow.train.run_metadata_proto import as_bytes
 
@@ -48,10 +48,10 @@ class FileWriter:
     ) -> None:
         if graph_def is not None:
             raise GraphError("FileWriter takes no graph_def", hint="give the graph: graph=...")
-        self._logdir, self._suffix = os.fspath(path_of(logdir, "logdir")), filename_suffix or ""
+        self._logdir, self._suffix = os.fspath(as_path(logdir, "logdir")), filename_suffix or ""
         self._most, self._flush_s = int(max_queue), float(flush_secs)
         self._lock, self._seen, self._runs = threading.Lock(), set[str](), set[str]()
-        self._writes = current().is_chief
+        self._writes = current_context().is_chief
         self._file: Any = None
         self._closed = True
         self.reopen()
@@ -105,7 +105,7 @@ class FileWriter:
         """
         if not isinstance(run_metadata, RunMetadata):
             raise GraphError(
-                f"{shown(run_metadata)} is not a RunMetadata", hint="give hf.RunMetadata()"
+                f"{value_text(run_metadata)} is not a RunMetadata", hint="give hf.RunMetadata()"
             )
         if tag in self._runs:
             raise ArgumentError(f"the tag {tag!r} is already in use", hint="give another one")

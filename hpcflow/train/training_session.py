@@ -9,31 +9,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from hpcflow.errors import CheckpointError
-from hpcflow.graph.device_names import parse
+from hpcflow.graph.device_names import parse_device
 from hpcflow.graph.graph import Graph
 from hpcflow.graph.graph_keys import GraphKeys
 from hpcflow.ops.variables.variable_ops import Variable
-from hpcflow.platform.rank_logging import logger, numbers
+from hpcflow.platform.rank_logging import logger, number_spans
 from hpcflow.ps.sync_rule import SyncRule
 from hpcflow.ps.sync_rules import rule
-from hpcflow.runtime.job.rank_context import Context
-from hpcflow.runtime.job.stop_signal import reason
+from hpcflow.runtime.job.rank_context import RankContext
+from hpcflow.runtime.job.stop_signal import stop_reason
 from hpcflow.runtime.session.config_proto import ConfigProto, RunMetadata, RunOptions
 from hpcflow.runtime.session.session import Session
 from hpcflow.train import run_records
-from hpcflow.train.checkpoint_location import Chosen, choose, tell_own_loop
-from hpcflow.train.data_position import as_dealt
-from hpcflow.train.dead_worker_data import Heirs
-from hpcflow.train.job_result import summary
+from hpcflow.train.checkpoint_location import CheckpointLocation, choose_location, warn_own_loop
+from hpcflow.train.data_position import restore_batch_position
+from hpcflow.train.dead_worker_data import DeadWorkerData
+from hpcflow.train.job_result import job_summary
 from hpcflow.train.preemption import ANEW, Preemption
 from hpcflow.train.result_files import versions, write_json
-from hpcflow.train.speed_exchange import Exchange, Rows
-from hpcflow.train.step_timing import Pace
-from hpcflow.train.straggler_detection import Stragglers
+from hpcflow.train.speed_exchange import Rows, SpeedExchange
+from hpcflow.train.step_timing import StepTiming
+from hpcflow.train.straggler_detection import StragglerDetector
 
 if TYPE_CHECKING:
-    from hpcflow.train.checkpoint_manager import Keeper
-    from hpcflow.train.every_n_steps_or_secs import Policy
+    from hpcflow.train.checkpoint_manager import CheckpointManager
+    from hpcflow.train.every_n_steps_or_secs import PeriodicAction
     from hpcflow.train.saver import Saver
 
 RESULT = "result.json"
@@ -70,7 +70,7 @@ class TrainingSession(Session):
     def __init__(
         self,
         graph: Graph | None = None,
-        context: Context | None = None,
+        context: RankContext | None = None,
         *,
         checkpoints: str | Path | None = None,
         save_every: int | str | None = None,
@@ -85,36 +85,36 @@ class TrainingSession(Session):
         for said in self.graph.get_collection(SYNC) if sync is None else ():
             sync = said.rule(self.context.roles.replicas)
         if sync is not None:
-            self.context.keep_step(rule(sync))
+            self.context.set_sync_rule(rule(sync))
         self.steps = 0  # of this worker
         self.samples = 0  # fed to this worker
         self.seconds = 0.0  # from the first step until every worker was done
         self.preemption = Preemption(self.context)
-        self.pace = Pace(self.context.engine)
-        self._exchange: Exchange | None = None
+        self.pace = StepTiming(self.context.executor)
+        self._exchange: SpeedExchange | None = None
         if self.context.control is not None and len(self.context.roles.drivers) > 1:
-            self._exchange = Exchange(self.context, self.graph)
-        self.heirs: Heirs | None = None  # data of dead workers of parameter servers
+            self._exchange = SpeedExchange(self.context, self.graph)
+        self.heirs: DeadWorkerData | None = None  # data of dead workers of parameter servers
         if self._exchange is not None and self._is_served and self.context.settings.survive:
             number = self._exchange.number
-            self.heirs = Heirs(self.context, self.graph, number, self._meet_at_end)
-        self._stragglers = Stragglers(self.context)
+            self.heirs = DeadWorkerData(self.context, self.graph, number, self._meet_at_end)
+        self._stragglers = StragglerDetector(self.context)
         self._begun: float | None = None
         self._met = True  # met the other workers since the last step
         self._initialize(self._finished())
-        self._policies: list[Policy] = []
-        self._keeper: Keeper | None = None
+        self._policies: list[PeriodicAction] = []
+        self._checkpoints: CheckpointManager | None = None
         chosen = self._choose(checkpoints)
         self._resumes = resume or chosen.by_setting  # restarted as the same job
         if chosen.folder is not None and self.context.on_plan is None:
             self._keep_checkpoints(chosen, save_every, max_to_keep, form, keep_best)
-        self._log = run_records.of(self.context)
+        self._log = run_records.run_log_of(self.context)
         me = weakref.ref(self)
         self.context.steps = lambda: getattr(me(), "steps", None)
 
     def _keep_checkpoints(
         self,
-        chosen: Chosen,
+        chosen: CheckpointLocation,
         save_every: int | str | None,
         max_to_keep: int,
         form: str,
@@ -127,18 +127,18 @@ class TrainingSession(Session):
         saver = Saver(state_of_job(self.graph), max_to_keep, form, keep_best)
         keeper = self._keep(chosen.folder, save_every, saver)
         if not self._resumes:
-            keeper.begin_anew()
+            keeper.start_fresh()
         elif keeper.resume() and chosen.by_setting:
-            tell_own_loop(self, self.first_step)
+            warn_own_loop(self, self.first_step)
 
-    def _choose(self, own: str | Path | None) -> Chosen:
+    def _choose(self, own: str | Path | None) -> CheckpointLocation:
         """The checkpoint folder; `own` is the folder that the script names."""
-        return choose(self.context, own)
+        return choose_location(self.context, own)
 
     def replicas_changed(self) -> None:
         """A replica has died: reset the speeds of the others."""
         super().replicas_changed()
-        self._stragglers = Stragglers(self.context)
+        self._stragglers = StragglerDetector(self.context)
         if self._exchange is not None:
             self._exchange.replicas_changed()
 
@@ -163,16 +163,18 @@ class TrainingSession(Session):
         save_every: int | str | None,
         saver: Saver,
         counter: Variable | None = None,
-    ) -> Keeper:
+    ) -> CheckpointManager:
         """Save the state of the job in `folder` from now on."""
-        from hpcflow.train.checkpoint_manager import Keeper
+        from hpcflow.train.checkpoint_manager import CheckpointManager
 
         resumes, heirs = self._resumes, self.heirs
-        self._keeper = Keeper(self, folder, save_every, saver, resumes, counter, heirs)
-        return self._keeper
+        self._checkpoints = CheckpointManager(
+            self, folder, save_every, saver, resumes, counter, heirs
+        )
+        return self._checkpoints
 
-    def _why_unsaved(self) -> str:
-        keeper: Keeper | None = getattr(self, "_keeper", None)
+    def _unsaved_reason(self) -> str:
+        keeper: CheckpointManager | None = getattr(self, "_checkpoints", None)
         if keeper is None:
             return (
                 "it keeps no checkpoints, so its progress would be lost: give TrainingSession("
@@ -194,7 +196,7 @@ class TrainingSession(Session):
         For a loop with its own counter: `for step in range(sess.first_step, 1000)`. It counts as
         checkpoints do: steps of synchronous workers once, those of asynchronous workers added up.
         """
-        return 0 if self._keeper is None else self._keeper.first_step
+        return 0 if self._checkpoints is None else self._checkpoints.first_step
 
     @property
     def is_chief(self) -> bool:
@@ -228,7 +230,7 @@ class TrainingSession(Session):
         Errors: Preempted, which ends the script on all workers if one got SIGUSR1 or SIGTERM;
                 DataError for other feeds of a dataset's placeholders.
         """
-        batch = as_dealt(batch, self.graph)
+        batch = restore_batch_position(batch, self.graph)
         self.between_steps()
         if self._begun is None:
             self._begun = time.perf_counter()
@@ -238,8 +240,8 @@ class TrainingSession(Session):
         self.pace.end(batch)
         self.steps += 1
         self.samples += getattr(batch, "size", 0)
-        if self._keeper is not None:
-            self._keeper.count(batch)
+        if self._checkpoints is not None:
+            self._checkpoints.count(batch)
         if self.heirs is not None:
             self.heirs.count(batch)
         if self._exchange is not None:
@@ -262,9 +264,13 @@ class TrainingSession(Session):
 
         A rank that waits before its next step must call it from time to time.
         """
-        if self._keeper is not None:
-            self._keeper.saves.poll()
-        is_late = self._keeper is not None and self.is_chief and self._keeper.look(self.steps)
+        if self._checkpoints is not None:
+            self._checkpoints.saves.poll()
+        is_late = (
+            self._checkpoints is not None
+            and self.is_chief
+            and self._checkpoints.decide_save(self.steps)
+        )
         bound = self.preemption.is_bound(self.first_step, self.steps)
         stops = self.preemption.due(is_late)
         if bound:  # on all ranks
@@ -273,7 +279,7 @@ class TrainingSession(Session):
             self._led_edge(stops, is_late)
         elif stops:
             self._meet(stopping=True)
-        elif self._keeper is not None or self._policies:
+        elif self._checkpoints is not None or self._policies:
             self._edge()
 
     def every(self, steps: int, action: Callable[[], Any]) -> None:
@@ -285,9 +291,9 @@ class TrainingSession(Session):
 
         Ranks: every rank that runs the script, with the same `steps` in the same order.
         """
-        from hpcflow.train.every_n_steps_or_secs import Policy
+        from hpcflow.train.every_n_steps_or_secs import PeriodicAction
 
-        self._policies.append(Policy(self.context, steps, action, self.first_step))
+        self._policies.append(PeriodicAction(self.context, steps, action, self.first_step))
 
     def _edge(self) -> None:
         """Run the due actions between two steps, all workers together."""
@@ -344,13 +350,15 @@ class TrainingSession(Session):
         if self._is_served and not self.is_chief and not self.context.cluster.in_step:
             return 0
         due = sum(2 << i for i, one in enumerate(self._policies) if one.due(self.steps))
-        keeper = None if ended else self._keeper
-        return due + (keeper is not None and (self.preemption.late or keeper.due(self.steps)))
+        keeper = None if ended else self._checkpoints
+        return due + (
+            keeper is not None and (self.preemption.late or keeper.is_save_due(self.steps))
+        )
 
     def _do(self, due: int) -> None:
         """Run the due actions, outside of steps."""
-        if due & 1 and self._keeper is not None:
-            self._keeper.save(self.steps, self.samples, waits=False)
+        if due & 1 and self._checkpoints is not None:
+            self._checkpoints.save(self.steps, self.samples, waits=False)
         for i, policy in enumerate(self._policies):
             if due & 2 << i:
                 policy.run(self.steps)
@@ -365,19 +373,19 @@ class TrainingSession(Session):
         Ranks:  every rank that runs the script, between steps.
         Errors: CheckpointError, on all of them; earlier checkpoints are unchanged.
         """
-        if self._keeper is None:
+        if self._checkpoints is None:
             raise CheckpointError(
                 "this session keeps no checkpoints", hint="give TrainingSession(checkpoints=DIR)"
             )
-        path = self._keeper.save(self.steps, self.samples, metrics)
+        path = self._checkpoints.save(self.steps, self.samples, metrics)
         assert path is not None
         return path
 
     def _save_last(self) -> None:
         """Wait for the save in progress, and save the remaining steps."""
-        if self._keeper is not None:
-            self._keeper.saves.finish()
-            if self.preemption.unsaved or self._keeper.saves.failing:
+        if self._checkpoints is not None:
+            self._checkpoints.saves.finish()
+            if self.preemption.unsaved or self._checkpoints.saves.failing:
                 self.save()
 
     def _meet(self, stopping: bool = False, saving: int = 0, at_end: bool = False) -> None:
@@ -385,14 +393,14 @@ class TrainingSession(Session):
 
         `at_end`: this worker has no batches left.
         """
-        unsaved = self._keeper is not None and self._keeper.is_new(self.steps)
+        unsaved = self._checkpoints is not None and self._checkpoints.is_new(self.steps)
         stops = self.preemption.meet(stopping, saving, unsaved)
         if self._is_led and self.context.control is not None:
             self.context.control.notes.clear()  # they are handled
         if stops:
             self._stop()
         if self.heirs is not None:
-            self.steps = self.heirs.agree(at_end and not self.preemption.saving, self.steps)
+            self.steps = self.heirs.all_finished(at_end and not self.preemption.saving, self.steps)
         self.pace.begin()
 
     def wait(self) -> None:
@@ -404,8 +412,8 @@ class TrainingSession(Session):
             self.heirs.finish()
         self._save_last()
         self.preemption.over()
-        if self._keeper is not None:
-            self._keeper.end()
+        if self._checkpoints is not None:
+            self._checkpoints.end()
         if self._begun is not None:
             self.seconds = time.perf_counter() - self._begun
 
@@ -426,8 +434,10 @@ class TrainingSession(Session):
         if self.context.cluster.in_step:
             step += self.first_step
         if self._log is not None:
-            self._log.stop(reason(self.preemption.number), step)
-        raise self.preemption.end(step, ANEW if self._keeper is None else self._keeper.outlook())
+            self._log.stop(stop_reason(self.preemption.number), step)
+        raise self.preemption.end(
+            step, ANEW if self._checkpoints is None else self._checkpoints.stop_outlook()
+        )
 
     def __exit__(self, *error: object) -> None:
         if error[:1] in ((), (None,)) and not self._met:
@@ -438,8 +448,8 @@ class TrainingSession(Session):
     def close(self) -> None:
         """Release plans and prefetched data."""
         super().close()
-        if self._keeper is not None:
-            self._keeper.close()
+        if self._checkpoints is not None:
+            self._checkpoints.close()
         if self.heirs is not None:
             self.heirs.close()
         for data in self.graph.get_collection("datasets"):
@@ -463,9 +473,9 @@ class TrainingSession(Session):
         if reports is None:
             return None
         names = [v.name for v in self.graph.get_collection("trainable_variables")]
-        found = summary(self.context, reports, names)
-        if self._keeper is not None:
-            found["saves"] = self._keeper.saves.report()
+        found = job_summary(self.context, reports, names)
+        if self._checkpoints is not None:
+            found["saves"] = self._checkpoints.saves.report()
         found |= {"random_seed": self.store.seed.job, "stragglers": self._stragglers.found()}
         found |= {**extra, "versions": versions()}
         write_json(self.run_dir / RESULT, found)
@@ -474,15 +484,15 @@ class TrainingSession(Session):
         return found
 
 
-def tell_idle_tasks(graph: Graph, context: Context) -> None:
+def tell_idle_tasks(graph: Graph, context: RankContext) -> None:
     """Warn on the chief about tasks of a replica that no operation of `graph` uses."""
     spans = context.settings.tasks_per_replica
-    named = {parse(op.device).task for op in graph.get_operations()}
+    named = {parse_device(op.device).task for op in graph.get_operations()}
     idle = [k for k in range(1, spans) if k not in named]
     if idle and context.is_chief:
         logger.warning(
             "%d of %d worker ranks are idle: no operation is placed on /job:worker/task:%s, "
             "of %d in a replica; use hf.device, or leave --tasks-per-replica out",
             *(len(idle) * context.roles.replicas, len(context.roles.workers)),
-            *(numbers(idle), spans),
+            *(number_spans(idle), spans),
         )

@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 
 from hpcflow.checkpoint import checkpoint_directory
-from hpcflow.checkpoint.checkpoint_layout import Array
-from hpcflow.checkpoint.checkpoint_reader import Saved
+from hpcflow.checkpoint.checkpoint_layout import ArraySpec
+from hpcflow.checkpoint.checkpoint_reader import SavedCheckpoint
 from hpcflow.errors import CheckpointError
 from hpcflow.graph.dtypes import text_of
 from hpcflow.graph.graph import get_default_graph
 from hpcflow.graph.graph_keys import GraphKeys
-from hpcflow.ops.shape_inference import one
+from hpcflow.ops.shape_inference import first_output
 from hpcflow.ops.variables.variable_ops import Variable, update
-from hpcflow.platform.artifact_cache import path_of
+from hpcflow.platform.artifact_cache import as_path
 
 
 def init_from_checkpoint(
@@ -57,7 +57,7 @@ def init_from_checkpoint(
                     hint="give each variable one name in the checkpoint",
                 )
             chosen[variable.name] = variable, name
-    wanted = [Array(n, text_of(v.dtype), tuple(v.shape)) for v, n in chosen.values()]  # type: ignore[arg-type]
+    wanted = [ArraySpec(n, text_of(v.dtype), tuple(v.shape)) for v, n in chosen.values()]  # type: ignore[arg-type]
     saved.check_fits(wanted, f"step {saved.facts['step']}")
     for variable, name in chosen.values():
         _begin_with(variable, saved, name)
@@ -90,7 +90,7 @@ def _pairs(there: str, here: str | Variable) -> list[tuple[str, Variable]]:
     return found
 
 
-def _begin_with(variable: Variable, saved: Saved, name: str) -> None:
+def _begin_with(variable: Variable, saved: SavedCheckpoint, name: str) -> None:
     attrs = {
         "path": os.path.abspath(saved.path),
         "id": saved.facts["id"],
@@ -101,30 +101,32 @@ def _begin_with(variable: Variable, saved: Saved, name: str) -> None:
     }
     graph = variable.graph
     with graph.as_default(), graph.control_dependencies(None), graph.name_scope(None):
-        value = one("ReadCheckpoint", [], attrs, f"{variable.name}/init_from_checkpoint")
+        value = first_output("ReadCheckpoint", [], attrs, f"{variable.name}/init_from_checkpoint")
         variable.initial_value = value
         variable.initializer = update("Assign", [variable], [value], initial=True)
 
 
-def _open(given: str | Path) -> Saved:
+def _open(given: str | Path) -> SavedCheckpoint:
     """The checkpoint, or the newest readable one of a folder.
 
     Errors: CheckpointError if there is none.
     """
-    path = path_of(given, "a checkpoint")
+    path = as_path(given, "a checkpoint")
     if checkpoint_directory.is_folder(path):
-        found = [one for one in checkpoint_directory.find(path) if one.facts is not None]
+        found = [
+            one for one in checkpoint_directory.find_checkpoints(path) if one.facts is not None
+        ]
         if not found:
             raise CheckpointError(
                 f"there is no checkpoint in {path}",
                 hint="list the checkpoints with hpcflow inspect DIR",
             )
-        return Saved(found[0].path, found[0].facts)
+        return SavedCheckpoint(found[0].path, found[0].facts)
     if not os.path.exists(path):
         raise CheckpointError(
             f"there is no checkpoint {path}", hint="list the checkpoints with hpcflow inspect DIR"
         )
-    return Saved(path)
+    return SavedCheckpoint(path)
 
 
 class NewCheckpointReader:

@@ -13,14 +13,14 @@ import time
 import numpy as np
 
 import hpcflow as hf
-from hpcflow.runtime.job.job_membership import current
+from hpcflow.runtime.job.job_membership import current_context
 
 STALL_S = float(sys.argv[1])
 BATCH = np.ones(3, np.float32)
 
 
 def main() -> None:
-    context = current()
+    context = current_context()
     x = hf.placeholder(hf.float32, [3], name="x")
     v = hf.Variable(np.zeros(3, np.float32), name="v")
     train = hf.train.GradientDescentOptimizer(0.1).minimize(hf.reduce_sum(hf.square(v.value() - x)))

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from hpcflow.checkpoint import checkpoint_directory
-from hpcflow.checkpoint.checkpoint_reader import Saved
+from hpcflow.checkpoint.checkpoint_reader import SavedCheckpoint
 from tests.chaos.training import BATCH, SAMPLES
 from tests.runtime.nets import data
 
@@ -73,17 +73,17 @@ def killed(words: Sequence[str], draw: random.Random, most_steps: int = 10) -> s
     return text
 
 
-def good(where: Path) -> list[checkpoint_directory.Found]:
+def good(where: Path) -> list[checkpoint_directory.CheckpointEntry]:
     """The checkpoints of a folder, newest first; all that have a name must be whole."""
-    found = checkpoint_directory.find(where)
+    found = checkpoint_directory.find_checkpoints(where)
     for one in found:
-        assert one.error is None and Saved(one.path, one.facts).problems() == [], one
+        assert one.error is None and SavedCheckpoint(one.path, one.facts).problems() == [], one
     return found
 
 
-def counted(one: checkpoint_directory.Found) -> set[int]:
+def counted(one: checkpoint_directory.CheckpointEntry) -> set[int]:
     """The updates that a checkpoint has of each variable, and of the counter beside them."""
-    saved = Saved(one.path, one.facts)
+    saved = SavedCheckpoint(one.path, one.facts)
     names = [n for n in saved.arrays if n.endswith("Adam_step") or n == "global_step"]
     assert len(names) > 1
     return {int(saved.read(name)) for name in names}

@@ -19,7 +19,7 @@ import numpy as np
 
 import hpcflow as hf
 from hpcflow.ops.replicas.replica_ops import replica_sum
-from hpcflow.runtime.job.job_membership import current
+from hpcflow.runtime.job.job_membership import current_context
 from hpcflow.runtime.step import step_channels
 
 KIND, SEED = sys.argv[1], int(sys.argv[2])
@@ -64,7 +64,7 @@ def _slow(xp, node):
 
 
 def is_bad() -> bool:
-    return current().replica == BAD
+    return current_context().replica == BAD
 
 
 def withhold() -> None:
@@ -75,7 +75,7 @@ def withhold() -> None:
             send = make(self, instance)
 
             def sends(*args):
-                if self.engine.rank != 2 or instance.step <= STEPS:
+                if self.executor.rank != 2 or instance.step <= STEPS:
                     send(*args)
 
             return sends
@@ -83,7 +83,11 @@ def withhold() -> None:
         return hook
 
     for name in ("send", "send_loose", "send_sized"):
-        setattr(step_channels.Link, name, withheld(getattr(step_channels.Link, name)))
+        setattr(
+            step_channels.PartitionPeers,
+            name,
+            withheld(getattr(step_channels.PartitionPeers, name)),
+        )
 
 
 def stop(pid: int) -> None:
@@ -94,7 +98,7 @@ def stop(pid: int) -> None:
 def main() -> None:
     if KIND == "withheld":
         withhold()
-    context = current()
+    context = current_context()
     x = hf.placeholder(hf.float32, [3], name="x")
     v = hf.Variable(np.zeros(3, np.float32), name="v")
     given = slow(x, name="slow") if KIND == "kernel" else x

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.limit(900)]
 @pytest.fixture(params=FORMS)
 def saved(request, tmp_path):
     values = save_some(tmp_path, 1, rows=20, **FORMS[request.param])
-    return checkpoint_directory.find(tmp_path)[0].path, values
+    return checkpoint_directory.find_checkpoints(tmp_path)[0].path, values
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

@@ -57,7 +57,7 @@ class Saves:
             program = ["sh", "-c", traced, "sh", *program]
         env = self.environ
         if self.ranks > 1:
-            start = launcher_detection.command(self.ranks, program, env)
+            start = launcher_detection.start_command(self.ranks, program, env)
             program, env = start.argv, start.env
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         done = subprocess.run(program, env=env, cwd=self.folder, timeout=END_S, **pipes)

@@ -45,7 +45,7 @@ from tests.chaos.jobs import command as plain
 from tools.about import about
 
 pytestmark = pytest.mark.skipif(
-    launcher_detection.detect() is not None, reason="a job cannot start jobs"
+    launcher_detection.detect_launcher() is not None, reason="a job cannot start jobs"
 )
 FEW, MANY = (1, 1055), 100
 FIRST_SEED = 1000

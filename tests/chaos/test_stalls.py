@@ -22,7 +22,7 @@ STALLING, HEALTHY = (Path(__file__).with_name(f"{name}.py") for name in ("stalli
 STALL_S = 2.0  # the job ends after twice as long
 RUNS = 200
 pytestmark = pytest.mark.skipif(
-    launcher_detection.detect() is not None, reason="a job cannot start jobs"
+    launcher_detection.detect_launcher() is not None, reason="a job cannot start jobs"
 )
 
 
@@ -69,7 +69,7 @@ KINDS = {
 def job(folder: Path, words: list[str], **settings: object) -> tuple[int, str]:
     """Exit code and all output of a job of three ranks, with its reports."""
     folder.mkdir(exist_ok=True)
-    start = launcher_detection.command(3, [sys.executable, *words])
+    start = launcher_detection.start_command(3, [sys.executable, *words])
     given = {"run_dir": str(folder), "threads": "1", **settings}
     env = {f"HPCFLOW_{name.upper()}": str(value) for name, value in given.items()}
     done = subprocess.run(

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from hpcflow.checkpoint import checkpoint_directory
-from hpcflow.checkpoint.checkpoint_reader import Saved
-from hpcflow.checkpoint.verify_checkpoint import verify
+from hpcflow.checkpoint.checkpoint_reader import SavedCheckpoint
+from hpcflow.checkpoint.verify_checkpoint import verify_checkpoint
 from hpcflow.errors import CheckpointError
 from tests.checkpoint.jobs import equal
 
@@ -26,13 +26,13 @@ def check(path: Path, changed: str, values: Mapping[str, np.ndarray]) -> bool:
 
     `changed` is the name of the changed file, which all messages must have.
     """
-    faults = verify(checkpoint_directory.look(path)).faults
+    faults = verify_checkpoint(checkpoint_directory.read_entry(path)).faults
     for fault in faults:
         assert changed in fault.text, fault
     found: dict[str, np.ndarray] = {}
     refused = 0
     try:
-        saved = Saved(path)
+        saved = SavedCheckpoint(path)
     except CheckpointError as error:
         assert changed in error.message, error
         assert faults

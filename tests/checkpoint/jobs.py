@@ -46,7 +46,7 @@ def train(
         drawn += batch.indices.tolist()
     else:
         session.wait()
-    keeper = session._keeper
+    keeper = session._checkpoints
     return {
         "weights": [np.array(w) for w in session.run(variables)],
         "all": [np.array(w) for w in session.run(session.graph.get_collection("variables"))]

@@ -27,14 +27,14 @@ from hpcflow.checkpoint import (
     parallel_hdf5_write,
     snapshot_buffers,
 )
-from hpcflow.checkpoint.async_checkpoint import Behind
+from hpcflow.checkpoint.async_checkpoint import AsyncSave
 from hpcflow.checkpoint.checkpoint_layout import Slab
-from hpcflow.checkpoint.checkpoint_reader import Saved
-from hpcflow.checkpoint.participating_ranks import failure
+from hpcflow.checkpoint.checkpoint_reader import SavedCheckpoint
+from hpcflow.checkpoint.participating_ranks import error_from_answer
 from hpcflow.errors import CheckpointError
 from hpcflow.plan.ir.program import Node
 from hpcflow.runtime.device.device import Device
-from hpcflow.runtime.state.state_store import Store, VariableState
+from hpcflow.runtime.state.state_store import StateStore, VariableState
 from tests.checkpoint.jobs import BATCH, SAMPLES, run, train
 from tests.runtime.ranks import run_here, run_ranks
 
@@ -65,7 +65,7 @@ class Disk:
         self.pause_s = 0.0
         self.too_late = False
         self.drafts = []  # how many there were, at each step
-        self.seen = lambda session: None
+        self.viewed_value = lambda session: None
         self.moved = threading.Condition()
         self._pwrite, self._step = os.pwrite, hf.train.TrainingSession.step
         monkeypatch.setattr(os, "pwrite", self.pwrite)
@@ -74,9 +74,9 @@ class Disk:
     def step(self, session, *given):
         values = self._step(session, *given)
         if session.is_chief:
-            keeper = session._keeper
+            keeper = session._checkpoints
             self.drafts.append(len(list(keeper.directory.glob("*.tmp"))) if keeper else 0)
-            self.seen(session)
+            self.viewed_value(session)
             with self.moved:
                 self.steps = session.steps
                 self.moved.notify_all()
@@ -101,7 +101,10 @@ def disk(monkeypatch):
 
 
 def saved_in(where):
-    return {one.step: Saved(one.path, one.facts) for one in checkpoint_directory.find(where)}
+    return {
+        one.step: SavedCheckpoint(one.path, one.facts)
+        for one in checkpoint_directory.find_checkpoints(where)
+    }
 
 
 def weights_of(saved):
@@ -262,7 +265,7 @@ def test_a_save_that_is_asked_for_is_there_when_it_returns(tmp_path, save):
         zero = w.assign(np.zeros(6, np.float32))
         session = hf.train.TrainingSession(context=context, checkpoints=tmp_path)
         path = session.save()
-        assert Saved(path).problems() == []
+        assert SavedCheckpoint(path).problems() == []
         session.run(zero)
         facts = hf.train.Saver([w]).restore(session, path)
         return facts["step"], session.run(w)
@@ -281,11 +284,11 @@ def state_of(name, value, device=None):
 
 def test_a_snapshot_keeps_what_is_to_be_written_and_nothing_else():
     """One more buffer for a variable that is updated, however often, and none for others."""
-    store, names = Store(), {"a": "a", "b": "b"}
+    store, names = StateStore(), {"a": "a", "b": "b"}
     for name in names:
         store.states[name] = state_of(name, np.arange(12.0).reshape(4, 3))
     mine = store.states["a"]
-    kept = parallel_hdf5_write.Snapshot(store, names, [Slab("a", 1, 3)])
+    kept = parallel_hdf5_write.PinnedSnapshot(store, names, [Slab("a", 1, 3)])
     for _ in range(3):
         for state in store.states.values():
             state.write()[...] += 1
@@ -298,18 +301,18 @@ def test_a_snapshot_keeps_what_is_to_be_written_and_nothing_else():
     kept.release()
     kept.release()
     assert not mine.old and mine.spare is first and not kept.versions
-    again = parallel_hdf5_write.Snapshot(store, names, [Slab("a", 1, 3)])
+    again = parallel_hdf5_write.PinnedSnapshot(store, names, [Slab("a", 1, 3)])
     mine.write()
     assert mine.read() is first  # nothing new is allocated
     again.release()
 
 
 def test_what_is_written_is_let_go_of_while_the_rest_is_kept():
-    store, names = Store(), {"a": "a", "b": "b"}
+    store, names = StateStore(), {"a": "a", "b": "b"}
     for name in names:
         store.states[name] = state_of(name, np.arange(12.0).reshape(4, 3))
     a, b = store.states.values()
-    kept = parallel_hdf5_write.Snapshot(store, names, [Slab("a", 0, 4), Slab("b", 1, 3)])
+    kept = parallel_hdf5_write.PinnedSnapshot(store, names, [Slab("a", 0, 4), Slab("b", 1, 3)])
     kept.release(Slab("a", 0, 4))
     assert kept.is_current() and a.write() is a.array and not a.old, "a is changed in its place"
     b.write()
@@ -321,7 +324,7 @@ def test_what_is_written_is_let_go_of_while_the_rest_is_kept():
 @of_each_place
 def test_second_buffers_are_made_before_the_first_save(tmp_path, disk, places, monkeypatch):
     """Of what each rank will write, and of nothing else."""
-    asked, here, reserve = {}, snapshot_buffers.prepare_here, VariableState.reserve
+    asked, here, reserve = {}, snapshot_buffers.reserve_local_buffers, VariableState.reserve
     mine = threading.local()
 
     def prepare_here(context, store, told):
@@ -334,7 +337,7 @@ def test_second_buffers_are_made_before_the_first_save(tmp_path, disk, places, m
         return reserve(state)
 
     for module in (snapshot_buffers, checkpoint_service):
-        monkeypatch.setattr(module, "prepare_here", prepare_here)
+        monkeypatch.setattr(module, "reserve_local_buffers", prepare_here)
     monkeypatch.setattr(VariableState, "reserve", reserved)
     run(epochs=1, folder=tmp_path, save_every=STEPS, **places)
     files = saved_in(tmp_path)[STEPS].facts["files"]
@@ -355,7 +358,7 @@ def test_a_second_buffer_is_made_once_and_never_a_third():
 
 def test_pages_are_there_and_no_byte_is_changed():
     buffer, full = np.empty(1 << 23), np.arange(1 << 18)
-    snapshot_buffers.populate([buffer[1:], full])
+    snapshot_buffers.populate_pages([buffer[1:], full])
     before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
     buffer[1:] = 0.0
     faults = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before
@@ -401,14 +404,14 @@ def test_training_needs_at_most_as_much_again(tmp_path, disk, places):
 def test_who_dies_while_it_writes_is_no_writer_that_is_waited_for():
     """What its part was to be is an error of the save; the thread that names it goes on."""
     world = SimpleNamespace(lost=())
-    behind = Behind(SimpleNamespace(world=world), lambda outcome: None)
+    behind = AsyncSave(SimpleNamespace(world=world), lambda outcome: None)
     behind._writers = {0, 2}
-    behind.heard({"do": "written", "rank": 0, "answer": {"value": {}}})
-    assert not behind._all_told.is_set()
+    behind.handle_message({"do": "written", "rank": 0, "answer": {"value": {}}})
+    assert not behind._all_reported.is_set()
     world.lost = (2, 5)
-    behind._look()
-    assert behind._all_told.is_set()
-    error = failure(next(row for row in behind._rows.values() if "error" in row))
+    behind._check_writers()
+    assert behind._all_reported.is_set()
+    error = error_from_answer(next(row for row in behind._rows.values() if "error" in row))
     assert error.rank == 2 and "has died while it wrote its part" in error.message
 
 
@@ -441,15 +444,17 @@ class FarDevice(Device):
 
 
 def test_rows_on_another_device_are_copied_at_once():
-    far, store = FarDevice(), Store()
+    far, store = FarDevice(), StateStore()
     store.states["a"] = state = state_of("a", Far(np.arange(12.0).reshape(4, 3)), far)
     slab = Slab("a", 1, 3)
-    kept = parallel_hdf5_write.Snapshot(store, {"a": "a"}, [slab], to_host=True)
+    kept = parallel_hdf5_write.PinnedSnapshot(store, {"a": "a"}, [slab], to_host=True)
     copies = far.copies
     state.write()[...] = 0
     assert not state.old, "nothing is pinned"
     rows = [
-        row for _, some in parallel_hdf5_write.pieces(kept.versions[slab], slab) for row in some
+        row
+        for _, some in parallel_hdf5_write.host_pieces(kept.versions[slab], slab)
+        for row in some
     ]
     np.testing.assert_array_equal(rows, np.arange(12.0).reshape(4, 3)[1:3])
     assert far.copies == copies > 0

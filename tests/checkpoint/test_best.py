@@ -12,7 +12,7 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.checkpoint import checkpoint_directory
-from hpcflow.checkpoint.checkpoint_reader import Saved
+from hpcflow.checkpoint.checkpoint_reader import SavedCheckpoint
 from hpcflow.cli.main import main
 from hpcflow.errors import CheckpointCorruptError, CheckpointError, CheckpointMismatchError
 from tests.runtime.nets import data, net
@@ -53,7 +53,7 @@ def test_the_best_are_kept_beside_the_newest(tmp_path, mode, kept, places, capsy
     assert names(tmp_path) == sorted(f"step-{step}" for step in steps)
     best = hf.train.best_checkpoint(tmp_path)
     assert best == tmp_path / f"step-{next(iter(kept))}"
-    assert Saved(best).facts["metrics"] == {"loss": kept[next(iter(kept))], "other": 1}
+    assert SavedCheckpoint(best).facts["metrics"] == {"loss": kept[next(iter(kept))], "other": 1}
     assert main(["inspect", str(best)]) == 0
     assert f"metrics  loss {kept[next(iter(kept))]}, other 1.0" in capsys.readouterr().out
     assert hf.train.best_checkpoint(tmp_path, "other") is not None
@@ -178,13 +178,13 @@ def test_variables_begin_with_a_checkpoints_values(tmp_path, places, training):
 
 def test_a_server_reads_the_rows_of_its_own_piece_alone(tmp_path, monkeypatch):
     pretrained(tmp_path)
-    read, read_checked = [], Saved.read_checked
+    read, read_checked = [], SavedCheckpoint.read_checked
 
     def noted(self, name, start, stop, out):
         read.append((name, start, stop))
         read_checked(self, name, start, stop, out)
 
-    monkeypatch.setattr(Saved, "read_checked", noted)
+    monkeypatch.setattr(SavedCheckpoint, "read_checked", noted)
 
     def body(context):
         mine("", ("encoder/w",))
@@ -253,7 +253,7 @@ def test_what_does_not_fit_is_told_when_the_graph_is_made(tmp_path):
 @pytest.mark.parametrize("places", [dict(ranks=1), dict(ranks=3, ps=1)], ids=["alone", "servers"])
 def test_damaged_bytes_never_become_values(tmp_path, places):
     path = pretrained(tmp_path)
-    saved = Saved(path)
+    saved = SavedCheckpoint(path)
     record, slab = next(
         (r, s) for r in saved.files for s in r["slabs"] if s["name"] == "encoder/deep/b"
     )
@@ -293,7 +293,9 @@ def test_a_checkpoint_read_by_itself(tmp_path):
         reader.get_tensor("bottom")
     part = next(path.glob("part-*"))
     os.truncate(part, part.stat().st_size - 1)
-    gone = [s["name"] for r in Saved(path).files if r["file"] == part.name for s in r["slabs"]]
+    gone = [
+        s["name"] for r in SavedCheckpoint(path).files if r["file"] == part.name for s in r["slabs"]
+    ]
     with pytest.raises(CheckpointCorruptError, match=part.name):
         hf.train.load_variable(path, gone[0])
-    assert len(checkpoint_directory.find(tmp_path)) == 1
+    assert len(checkpoint_directory.find_checkpoints(tmp_path)) == 1

@@ -11,15 +11,15 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.checkpoint import checkpoint_directory
-from hpcflow.checkpoint.checkpoint_reader import Saved
-from hpcflow.checkpoint.restore import newest_good
+from hpcflow.checkpoint.checkpoint_reader import SavedCheckpoint
+from hpcflow.checkpoint.restore import newest_valid_checkpoint
 from hpcflow.errors import (
     CheckpointCorruptError,
     CheckpointError,
     CheckpointMismatchError,
     HpcflowError,
 )
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.settings import Settings
 from tests.checkpoint.damaging import DAMAGES, check, damage_often, files_of
 from tests.checkpoint.jobs import equal, load_some, save_some
@@ -31,7 +31,7 @@ FORMS = {"sharded": dict(ranks=3), "one file": dict(ranks=1, form="parallel")}
 def told_of(path: Path) -> list[str]:
     """What is found wrong with a checkpoint, by two ranks."""
     try:
-        saved = Saved(path)
+        saved = SavedCheckpoint(path)
     except HpcflowError as error:
         return [error.message]
     return saved.problems(0, 2) + saved.problems(1, 2)
@@ -42,7 +42,7 @@ def saved(request, tmp_path_factory):
     """A checkpoint that tests leave as it was, and its values."""
     where = tmp_path_factory.mktemp("saved")
     values = save_some(where, 1, rows=20, **FORMS[request.param])
-    return checkpoint_directory.find(where)[0].path, values
+    return checkpoint_directory.find_checkpoints(where)[0].path, values
 
 
 @pytest.fixture(params=FORMS)
@@ -50,7 +50,7 @@ def two(request, tmp_path):
     """A folder with an older and a newer checkpoint: (folder, the newer one, older values)."""
     older = save_some(tmp_path, 1, seed=1, rows=20, **FORMS[request.param])
     save_some(tmp_path, 2, seed=2, rows=20, **FORMS[request.param])
-    return tmp_path, checkpoint_directory.find(tmp_path)[0].path, older
+    return tmp_path, checkpoint_directory.find_checkpoints(tmp_path)[0].path, older
 
 
 def test_what_was_not_damaged_is_good(two):
@@ -162,7 +162,7 @@ def test_a_newer_format_version_says_what_to_do(tmp_path, monkeypatch):
     save_some(tmp_path, 1, ranks=1)
     monkeypatch.setattr(header_digests, "FORMAT_VERSION", 1)
     with pytest.raises(CheckpointError, match="format version 2"):
-        Saved(tmp_path / "step-1")
+        SavedCheckpoint(tmp_path / "step-1")
 
 
 def test_another_models_checkpoint_is_told_by_a_diff(tmp_path):
@@ -222,7 +222,7 @@ def test_what_has_no_value_cannot_be_saved(tmp_path):
 
 def test_an_empty_folder_has_no_checkpoint(tmp_path):
     assert hf.train.latest_checkpoint(tmp_path) is None
-    assert newest_good(Context(Settings()), tmp_path) is None
+    assert newest_valid_checkpoint(RankContext(Settings()), tmp_path) is None
     for path in (tmp_path, tmp_path / "step-9"):
         with pytest.raises(CheckpointError, match="there is no checkpoint"):
             load_some(path, ranks=1)

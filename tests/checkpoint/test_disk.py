@@ -14,7 +14,7 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.checkpoint import checkpoint_directory
-from hpcflow.checkpoint.verify_checkpoint import verify
+from hpcflow.checkpoint.verify_checkpoint import verify_checkpoint
 from hpcflow.errors import CheckpointError
 from tests.checkpoint.jobs import equal, load_some, save_some
 from tests.runtime.nets import data, net
@@ -78,8 +78,8 @@ def test_a_save_that_fails_at_any_call_leaves_what_there_was(tmp_path, places, m
             save_some(tmp_path, 2, seed=2, rows=20, **places)
         assert os.strerror(number) in caught.value.message
         assert WORDS[number] in caught.value.hint and "earlier checkpoints" in caught.value.hint
-        (one,) = [one for one in checkpoint_directory.find(tmp_path) if one.step == 1]
-        assert not verify(one).faults
+        (one,) = [one for one in checkpoint_directory.find_checkpoints(tmp_path) if one.step == 1]
+        assert not verify_checkpoint(one).faults
     assert equal(load_some(tmp_path, ranks=1, rows=20), older)
     newer = save_some(tmp_path, 3, seed=3, rows=20, **places)
     assert equal(load_some(tmp_path, ranks=1, rows=20), newer)

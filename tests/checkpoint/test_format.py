@@ -11,8 +11,8 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.checkpoint import checkpoint_directory, header_digests
-from hpcflow.checkpoint.checkpoint_layout import Array, paths, share
-from hpcflow.checkpoint.checkpoint_reader import Saved
+from hpcflow.checkpoint.checkpoint_layout import ArraySpec, assign_rows, hdf5_paths
+from hpcflow.checkpoint.checkpoint_reader import SavedCheckpoint
 from hpcflow.errors import CheckpointError
 from tests.checkpoint.jobs import equal, load_some, save_some
 from tests.runtime.ranks import run_ranks
@@ -67,7 +67,7 @@ def test_h5dump_reads_it(tmp_path, form):
 def test_replicas_write_about_as_many_bytes_each(tmp_path):
     values = save_some(tmp_path, 1, ranks=3, rows=4000)
     total = sum(v.nbytes for v in values.values())
-    for record in Saved(tmp_path / "step-1").files:
+    for record in SavedCheckpoint(tmp_path / "step-1").files:
         mine = sum(n for slab in record["slabs"] for n, _ in slab["crcs"])
         assert abs(mine - total / 3) < 0.1 * total
 
@@ -78,7 +78,10 @@ def test_the_newest_are_kept_and_the_same_step_may_be_saved_again(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["latest", "step-2", "step-3"]
     again = save_some(tmp_path, 2, ranks=2, seed=5, max_to_keep=2)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["latest", "step-2", "step-3"]
-    assert [one.path.name for one in checkpoint_directory.find(tmp_path)] == ["step-2", "step-3"]
+    assert [one.path.name for one in checkpoint_directory.find_checkpoints(tmp_path)] == [
+        "step-2",
+        "step-3",
+    ]
     assert equal(load_some(tmp_path), again)  # the one saved last, not the one of the largest step
     one_file = save_some(tmp_path, 2, ranks=1, seed=6, max_to_keep=2, form="parallel")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["latest", "step-2.h5", "step-3"]
@@ -103,7 +106,7 @@ def test_a_crash_between_two_renames_leaves_a_good_checkpoint(tmp_path):
     again = save_some(tmp_path, 1, seed=2)
     assert equal(load_some(tmp_path), again)
     (tmp_path / "step-1").rename(old)
-    checkpoint_directory.sweep(
+    checkpoint_directory.remove_drafts(
         tmp_path
     )  # as a job does that goes on: `latest` names a checkpoint again
     assert sorted(p.name for p in tmp_path.iterdir()) == ["latest", "step-1"]
@@ -112,10 +115,10 @@ def test_a_crash_between_two_renames_leaves_a_good_checkpoint(tmp_path):
     index = tmp_path / "step-1" / "index.h5"
     whole = index.read_bytes()
     index.write_bytes(whole[:-1])
-    checkpoint_directory.sweep(tmp_path)
+    checkpoint_directory.remove_drafts(tmp_path)
     assert old.is_dir()  # the only good one
     index.write_bytes(whole)
-    checkpoint_directory.sweep(tmp_path)
+    checkpoint_directory.remove_drafts(tmp_path)
     assert not old.exists()
 
 
@@ -137,8 +140,8 @@ def test_shares_cover_every_row_once(writers):
     arrays = []
     for i in range(40):
         shape = tuple(int(d) for d in rng.integers(0, [4, 60, 9000][i % 3], rng.integers(0, 3)))
-        arrays.append(Array(f"a{i}", "<f4", shape))
-    shares = share(arrays, writers)
+        arrays.append(ArraySpec(f"a{i}", "<f4", shape))
+    shares = assign_rows(arrays, writers)
     for array in arrays:
         rows = [
             r
@@ -159,8 +162,8 @@ NESTED = ("w", "w/a", "w/a/b", "w/a/b/Adam", "w/b", "v/..", "v/../b", "..", "x" 
 
 
 def test_every_name_has_a_place_of_its_own():
-    assert paths(["w", "w/Adam", "v/b"]) == {"w": "w", "w/Adam": ".slots/w/Adam", "v/b": "v/b"}
-    found = sorted(paths([*ODD, *NESTED]).values())
+    assert hdf5_paths(["w", "w/Adam", "v/b"]) == {"w": "w", "w/Adam": ".slots/w/Adam", "v/b": "v/b"}
+    found = sorted(hdf5_paths([*ODD, *NESTED]).values())
     assert len(set(found)) == len(ODD + NESTED)
     for path in found:
         assert not any(other.startswith(path + "/") for other in found)
@@ -186,7 +189,7 @@ def test_any_names_are_saved_and_found_again(tmp_path, form, shape):
     for found in run_ranks(2 if form == "sharded" else 1, body):
         assert equal(found, values)
     with h5py.File(
-        checkpoint_directory.index_of(checkpoint_directory.find(tmp_path)[0].path)
+        checkpoint_directory.index_file(checkpoint_directory.find_checkpoints(tmp_path)[0].path)
     ) as file:
         there = {}
         file.visititems(lambda _, item: there.update({item.attrs.get("name"): item}))

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from hpcflow.checkpoint import checkpoint_directory
-from hpcflow.checkpoint.checkpoint_reader import Saved
+from hpcflow.checkpoint.checkpoint_reader import SavedCheckpoint
 from tests import light
 
 ROOT = Path(__file__).parents[2]
@@ -118,12 +118,12 @@ def test_killed_at_any_call_of_a_save_the_job_resumes_to_the_same_weights(tmp_pa
         words = command(script, where, epochs=1, die_at=die_at, every=3)
         done = subprocess.run(words, cwd=tmp_path, env=environ(), capture_output=True, timeout=220)
         assert done.returncode == -signal.SIGKILL
-        for one in checkpoint_directory.find(where):  # what has a name is whole
-            assert Saved(one.path, one.facts).problems() == []
+        for one in checkpoint_directory.find_checkpoints(where):  # what has a name is whole
+            assert SavedCheckpoint(one.path, one.facts).problems() == []
         finish(command(script, where, epochs=1, every=3), tmp_path)
         same(weights(where), weights(whole))
         assert not list(where.glob("*.tmp"))
-        assert (where / "latest").read_text() == checkpoint_directory.find(where)[
+        assert (where / "latest").read_text() == checkpoint_directory.find_checkpoints(where)[
             0
         ].path.name + "\n"
 
@@ -136,7 +136,7 @@ def test_a_signal_to_one_rank_saves_and_the_job_resumes_bit_equal(tmp_path, scri
     words = command(script, where, *options, epochs=40, every=10**6)
     done = run(words, tmp_path, SIGNALLED="1" if "3" in options else "0")
     assert "stopped before step" in done.stderr, done.stderr
-    assert len(checkpoint_directory.find(where)) == 1
+    assert len(checkpoint_directory.find_checkpoints(where)) == 1
     text = finish(words, tmp_path)
     assert "resumed step=" in text
     same(weights(where), weights(whole))

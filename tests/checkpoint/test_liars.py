@@ -18,8 +18,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hpcflow.checkpoint import checkpoint_directory, header_digests
-from hpcflow.checkpoint.checkpoint_reader import Saved
-from hpcflow.checkpoint.verify_checkpoint import verify
+from hpcflow.checkpoint.checkpoint_reader import SavedCheckpoint
+from hpcflow.checkpoint.verify_checkpoint import verify_checkpoint
 from hpcflow.errors import CheckpointError
 from tests.checkpoint.jobs import save_some
 
@@ -37,7 +37,7 @@ FUZZ = settings(max_examples=60, suppress_health_check=[HealthCheck.function_sco
 def saved(request, tmp_path_factory):
     where = tmp_path_factory.mktemp("saved")
     save_some(where, 1, rows=20, **FORMS[request.param])
-    return checkpoint_directory.find(where)[0].path
+    return checkpoint_directory.find_checkpoints(where)[0].path
 
 
 @pytest.fixture(autouse=True)
@@ -80,10 +80,10 @@ def changed(facts: Any, draw: st.DataObject) -> Any:
 
 def read_all(path: Path) -> None:
     """Read it in all ways; only CheckpointErrors may come."""
-    verify(checkpoint_directory.look(path))
-    checkpoint_directory.find(path.parent)
+    verify_checkpoint(checkpoint_directory.read_entry(path))
+    checkpoint_directory.find_checkpoints(path.parent)
     try:
-        found = Saved(path)
+        found = SavedCheckpoint(path)
     except CheckpointError:
         return
     for name, array in found.arrays.items():
@@ -97,9 +97,9 @@ def read_all(path: Path) -> None:
 @FUZZ
 @given(draw=st.data())
 def test_facts_that_are_not_ours(saved, draw):
-    index = checkpoint_directory.index_of(saved)
+    index = checkpoint_directory.index_file(saved)
     whole = index.read_bytes()
-    facts = header_digests.read(index)
+    facts = header_digests.read_user_block(index)
     text = json.dumps(changed(facts, draw)).encode()
     start = int.from_bytes(whole[8:16], "little")
     try:
@@ -112,10 +112,10 @@ def test_facts_that_are_not_ours(saved, draw):
 
 def stamped(text: bytes, size: int) -> bytes:
     """A user block with this text and a digest that fits."""
-    size = max(size, header_digests.room(len(text)))
+    size = max(size, header_digests.user_block_size(len(text)))
     head = header_digests.MAGIC + size.to_bytes(8, "little") + len(text).to_bytes(8, "little")
     body = text + bytes(size - header_digests.TEXT_AT - len(text))
-    return head + header_digests._digest(head, body) + body
+    return head + header_digests._header_digest(head, body) + body
 
 
 @pytest.mark.parametrize(
@@ -130,8 +130,8 @@ def test_a_text_that_is_no_table_of_facts(tmp_path, text):
     path = tmp_path / "step-1.h5"
     path.write_bytes(stamped(text, 4096) + b"more")
     with pytest.raises(CheckpointError, match=r"step-1\.h5"):
-        Saved(path)
-    assert verify(checkpoint_directory.look(path)).faults
+        SavedCheckpoint(path)
+    assert verify_checkpoint(checkpoint_directory.read_entry(path)).faults
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_lengths_that_no_file_has(tmp_path, size, length):
     head = header_digests.MAGIC + size.to_bytes(8, "little") + length.to_bytes(8, "little")
     path.write_bytes(head + bytes(5000))
     with pytest.raises(CheckpointError, match="has a damaged header"):
-        Saved(path)
+        SavedCheckpoint(path)
 
 
 @FUZZ
@@ -152,4 +152,4 @@ def test_any_bytes(tmp_path_factory, data):
     for content in (data, header_digests.MAGIC + data):
         path.write_bytes(content)
         with pytest.raises(CheckpointError, match=r"step-1\.h5"):
-            Saved(path)
+            SavedCheckpoint(path)

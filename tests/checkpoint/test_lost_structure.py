@@ -17,7 +17,7 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.checkpoint import checkpoint_directory, hdf5_datasets
-from hpcflow.checkpoint.verify_checkpoint import verify
+from hpcflow.checkpoint.verify_checkpoint import verify_checkpoint
 from hpcflow.errors import CheckpointError
 from tests.checkpoint.jobs import save_some
 from tests.runtime.ranks import run_ranks
@@ -71,7 +71,7 @@ LOST: list[Lose] = [superblock, name_of_an_array, header_of_an_array, attribute]
 @contextlib.contextmanager
 def losing(monkeypatch: pytest.MonkeyPatch, which: str, lose: Lose) -> Iterator[list[Path]]:
     """Files whose name has `which` lose what `lose` takes when HDF5 has closed them."""
-    created, lost = hdf5_datasets.created, []
+    created, lost = hdf5_datasets.create_file, []
 
     @contextlib.contextmanager
     def without(path: Path, block: int, *more: int) -> Iterator[Any]:
@@ -82,7 +82,7 @@ def losing(monkeypatch: pytest.MonkeyPatch, which: str, lose: Lose) -> Iterator[
             lost.append(path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(hdf5_datasets, "created", without)
+        patch.setattr(hdf5_datasets, "create_file", without)
         yield lost
 
 
@@ -95,12 +95,12 @@ def test_a_lost_write_of_structure_is_a_failed_save(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, which: str, lose: Lose
 ) -> None:
     save_some(tmp_path, 1, rows=20, **FORMS[form])
-    (older,) = checkpoint_directory.find(tmp_path)
+    (older,) = checkpoint_directory.find_checkpoints(tmp_path)
     with losing(monkeypatch, which, lose) as lost, pytest.raises(CheckpointError) as caught:
         save_some(tmp_path, 2, rows=20, **FORMS[form])
     assert lost and "earlier checkpoints are unchanged" in str(caught.value)
-    assert [one.path for one in checkpoint_directory.find(tmp_path)] == [older.path]
-    assert verify(older).faults == []
+    assert [one.path for one in checkpoint_directory.find_checkpoints(tmp_path)] == [older.path]
+    assert verify_checkpoint(older).faults == []
 
 
 def test_a_lost_text_is_a_failed_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +110,7 @@ def test_a_lost_text_is_a_failed_save(tmp_path: Path, monkeypatch: pytest.Monkey
 
     with losing(monkeypatch, "index", lose) as lost, pytest.raises(CheckpointError, match="lost"):
         save_some(tmp_path, 2, rows=20, ranks=1, form="sharded")
-    assert lost and not checkpoint_directory.find(tmp_path)
+    assert lost and not checkpoint_directory.find_checkpoints(tmp_path)
 
 
 @pytest.mark.parametrize("which", ["part-", "index"])
@@ -129,4 +129,4 @@ def test_behind_training_it_is_told_and_the_next_save_is_waited_for(
     with losing(monkeypatch, which, name_of_an_array), pytest.raises(CheckpointError) as caught:
         run_ranks(1, body)
     assert "differs from what was written" in caught.value.message
-    assert "is not written" in caplog.text and not checkpoint_directory.find(tmp_path)
+    assert "is not written" in caplog.text and not checkpoint_directory.find_checkpoints(tmp_path)

@@ -13,7 +13,7 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.checkpoint import checkpoint_directory
-from hpcflow.checkpoint.verify_checkpoint import verify
+from hpcflow.checkpoint.verify_checkpoint import verify_checkpoint
 
 FEW, MANY = 40, 160
 
@@ -27,7 +27,7 @@ def saved(path: Path, count: int, form: str) -> Path:
 
 
 def check(path: Path) -> None:
-    assert not verify(checkpoint_directory.look(path)).faults
+    assert not verify_checkpoint(checkpoint_directory.read_entry(path)).faults
 
 
 def read_all(path: Path) -> None:

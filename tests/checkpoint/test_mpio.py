@@ -14,8 +14,8 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.checkpoint import checkpoint_directory, hdf5_datasets
-from hpcflow.checkpoint.checkpoint_reader import Saved
-from hpcflow.checkpoint.verify_checkpoint import verify
+from hpcflow.checkpoint.checkpoint_reader import SavedCheckpoint
+from hpcflow.checkpoint.verify_checkpoint import verify_checkpoint
 from hpcflow.errors import CheckpointError
 from tests.checkpoint.jobs import equal, variables
 from tests.runtime.ranks import run_here
@@ -79,7 +79,10 @@ def test_saved_and_loaded_by_mpi_ranks(shared, form, first):
         session.run(hf.global_variables_initializer())
         path = Path(hf.train.Saver(made, form=form).save(session, shared, 5))
         assert path.name == ("step-5.h5" if form == "parallel" else "step-5")
-        assert Saved(path).problems() == [] and not verify(checkpoint_directory.look(path)).faults
+        assert (
+            SavedCheckpoint(path).problems() == []
+            and not verify_checkpoint(checkpoint_directory.read_entry(path)).faults
+        )
         return session.run(made)
 
     def read(context):
@@ -206,7 +209,7 @@ def test_slabs_of_one_file_begin_at_stripes(shared):
         return Path(hf.train.Saver(made, form="parallel").save(session, shared, 1))
 
     path = run_here(body)
-    (file,) = Saved(path).files
+    (file,) = SavedCheckpoint(path).files
     large = [s for s in file["slabs"] if s["name"] != "v77"]
     assert len(large) > 3
     assert {s["offset"] % (1 << 20) for s in large} == {0}

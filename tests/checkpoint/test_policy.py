@@ -9,7 +9,7 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.checkpoint import checkpoint_directory
-from hpcflow.checkpoint.checkpoint_reader import Saved
+from hpcflow.checkpoint.checkpoint_reader import SavedCheckpoint
 from hpcflow.errors import HpcflowError, LonelyCollectiveError
 from tests.runtime.nets import data, net
 from tests.runtime.ranks import run_ranks
@@ -47,7 +47,10 @@ def train(context: Any, where: Any, every: int, keeps: bool) -> dict[str, Any]:
 def test_some_variables_are_saved_every_so_many_steps(tmp_path, places, keeps):
     places = dict(places)
     done = run_ranks(places.pop("ranks"), lambda c: train(c, tmp_path, 3, keeps), **places)
-    saved = [Saved(one.path, one.facts) for one in checkpoint_directory.find(tmp_path / "own")]
+    saved = [
+        SavedCheckpoint(one.path, one.facts)
+        for one in checkpoint_directory.find_checkpoints(tmp_path / "own")
+    ]
     steps = sorted(one.facts["step"] for one in saved)
     assert len({len(one["called"]) for one in done}) == 1  # all together
     if "ps" in places:
@@ -75,10 +78,10 @@ def test_some_variables_are_restored_under_other_names(tmp_path, places):
             facts = hf.train.Saver({"first": w}).restore(session, tmp_path / "own")
             return facts["step"], session.run([w, other])
 
-    (last, *_) = checkpoint_directory.find(tmp_path / "own")
+    (last, *_) = checkpoint_directory.find_checkpoints(tmp_path / "own")
     for step, (w, other) in run_ranks(places.pop("ranks"), body, **places):
         assert step == 12
-        np.testing.assert_array_equal(w, Saved(last.path).read("first"))
+        np.testing.assert_array_equal(w, SavedCheckpoint(last.path).read("first"))
         np.testing.assert_array_equal(other, [1, 1])
 
 

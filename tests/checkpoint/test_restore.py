@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.rank_context import RankContext
 from tests.runtime.ranks import run_ranks
 
 MODES: dict[str, tuple[int, dict[str, Any]]] = {
@@ -31,7 +31,7 @@ def test_a_new_session_restores_without_initial_values(mode: str, tmp_path: Path
     def build() -> list[hf.Variable]:
         return [hf.Variable(initial, name="a"), hf.Variable(np.float32(0), name="b")]
 
-    def save(context: Context) -> None:
+    def save(context: RankContext) -> None:
         a, b = build()
         change = [a.assign(np.arange(32.0).reshape(8, 4)), b.assign(np.float32(5))]
         with hf.Session() as session:
@@ -39,7 +39,7 @@ def test_a_new_session_restores_without_initial_values(mode: str, tmp_path: Path
             session.run(change)
             hf.train.Saver().save(session, tmp_path, 3)
 
-    def restore(context: Context) -> Any:
+    def restore(context: RankContext) -> Any:
         a, b = build()
         with hf.Session() as session:
             assert hf.train.Saver().restore(session, tmp_path)["step"] == 3

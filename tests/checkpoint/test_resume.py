@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from hpcflow.checkpoint import checkpoint_directory
-from hpcflow.checkpoint.checkpoint_reader import Saved
+from hpcflow.checkpoint.checkpoint_reader import SavedCheckpoint
 from hpcflow.errors import CheckpointError, HpcflowError
-from hpcflow.train.checkpoint_interval import Often
+from hpcflow.train.checkpoint_interval import CheckpointInterval
 from tests.checkpoint.jobs import BATCH, SAMPLES, run
 
 STEPS = SAMPLES // BATCH
@@ -76,7 +76,7 @@ def test_every_update_of_an_asynchronous_checkpoint_is_in_it_once(tmp_path):
     found = sorted(tmp_path.glob("step-*"))
     assert len(found) > 4
     for path in found:
-        saved = Saved(path)
+        saved = SavedCheckpoint(path)
         for name in (n for n in saved.arrays if n.endswith("Adam_step")):
             assert int(saved.read(name)) == saved.facts["step"], (path, name)
 
@@ -164,7 +164,7 @@ def test_a_finished_job_goes_on_for_more_epochs(tmp_path):
 )
 def test_a_resumed_job_has_latest_name_the_newest_good_one(tmp_path, died):
     run(2, 1, tmp_path)
-    newest, before = (one.path for one in checkpoint_directory.find(tmp_path)[:2])
+    newest, before = (one.path for one in checkpoint_directory.find_checkpoints(tmp_path)[:2])
     if died == "before it was named":
         (tmp_path / "latest").write_text(before.name + "\n")
         (tmp_path / "latest.tmp").write_text("")
@@ -183,9 +183,9 @@ def test_a_resumed_job_has_latest_name_the_newest_good_one(tmp_path, died):
 def test_what_saves_hold_up_says_how_often(tmp_path, monkeypatch, save):
     """All but those behind training that it waits for on purpose, as for the last one."""
     told = []
-    monkeypatch.setattr(Often, "saved", lambda self, *took: told.append(took))
-    monkeypatch.setattr(Often, "took", (1.0, 2.0))
-    monkeypatch.setattr(Often, "save_s", 1.0)
+    monkeypatch.setattr(CheckpointInterval, "record_save", lambda self, *took: told.append(took))
+    monkeypatch.setattr(CheckpointInterval, "durations", (1.0, 2.0))
+    monkeypatch.setattr(CheckpointInterval, "save_s", 1.0)
     run(2, 2, tmp_path, save_every=4, save=save)
     assert len(told) == 2 and all(written > 0 for _, written in told)
     assert [held is None for held, _ in told] == [False, save == "background"]

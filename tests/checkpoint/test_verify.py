@@ -12,7 +12,7 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.checkpoint import checkpoint_directory, header_digests
-from hpcflow.checkpoint.verify_checkpoint import verify
+from hpcflow.checkpoint.verify_checkpoint import verify_checkpoint
 from hpcflow.cli.main import main
 from hpcflow.graph.dtypes import bfloat16
 from tests.checkpoint.jobs import equal, load_some, save_some
@@ -67,10 +67,10 @@ def files_of(path: Path) -> list[Path]:
 def stamped(file: Path, change) -> None:
     """Change what a user block says, with a digest that fits: a liar's file, not a damaged one."""
     size = int.from_bytes(file.read_bytes()[8:16], "little")
-    said = header_digests.read(file)
+    said = header_digests.read_user_block(file)
     change(said)
     with open(file, "r+b") as out:
-        out.write(header_digests.block(said, size))
+        out.write(header_digests.encode_user_block(said, size))
 
 
 def restamped(file: Path) -> None:
@@ -81,12 +81,12 @@ def restamped(file: Path) -> None:
         data = file.read_bytes()
         used = [(s["offset"], s["offset"] + sum(n for n, _ in s["crcs"])) for s in said["slabs"]]
         said["size"] = len(data)
-        said["rest"] = [list(p) for p in header_digests.rest_pieces(file, start, used)]
+        said["rest"] = [list(p) for p in header_digests.uncovered_pieces(file, start, used)]
 
     said = json.loads(file.read_bytes()[56:].split(b"\0", 1)[0])
     change(said)
     with open(file, "r+b") as out:
-        out.write(header_digests.block(said, start))
+        out.write(header_digests.encode_user_block(said, start))
 
 
 # -- verify
@@ -101,7 +101,7 @@ def test_a_good_checkpoint_verifies(saved, capsys):
 
 
 def test_verify_names_the_damaged_file_and_array(copy, capsys):
-    said = header_digests.read(checkpoint_directory.index_of(copy))
+    said = header_digests.read_user_block(checkpoint_directory.index_file(copy))
     record = next(r for r in said.get("files", [said]) for s in r["slabs"] if s["name"] == "w/Adam")
     slab = next(s for s in record["slabs"] if s["name"] == "w/Adam")
     file = copy / record["file"] if copy.is_dir() else copy
@@ -118,7 +118,7 @@ def test_verify_names_the_damaged_file_and_array(copy, capsys):
 def test_verify_names_what_was_in_a_lost_part(tmp_path, capsys):
     path = save(tmp_path, VALUES, ranks=2, form="sharded")
     lost = path / "part-00001.h5"
-    there = {slab["name"] for slab in header_digests.read(lost)["slabs"]}
+    there = {slab["name"] for slab in header_digests.read_user_block(lost)["slabs"]}
     lost.unlink()
     code, text = run(capsys, "verify", path, "--json")
     (told,) = json.loads(text)
@@ -140,13 +140,18 @@ def test_one_file_with_rows_of_several_ranks_verifies(tmp_path, capsys):
             said["slabs"].append(mine)
 
     stamped(path, cut)
-    assert len(header_digests.read(path)["slabs"]) == 7  # empty has none
+    assert len(header_digests.read_user_block(path)["slabs"]) == 7  # empty has none
     assert run(capsys, "verify", path)[0] == 0
     values = load_values(path)
     assert all(np.array_equal(values[name], VALUES[name]) for name in VALUES)
     with open(path, "r+b") as out:
         out.seek(
-            next(s["offset"] for s in header_digests.read(path)["slabs"] if s["start"] == 20) + 5
+            next(
+                s["offset"]
+                for s in header_digests.read_user_block(path)["slabs"]
+                if s["start"] == 20
+            )
+            + 5
         )
         out.write(b"\x77")
     code, text = run(capsys, "verify", path)
@@ -212,11 +217,11 @@ def more(h5):
 @pytest.mark.parametrize("change", [external, virtual, raw, soft, more])
 def test_verify_refuses_links_and_sources_that_lead_elsewhere(copy, change, capsys):
     """The digests are right: only what HDF5 would read is not what was saved."""
-    index = checkpoint_directory.index_of(copy)
+    index = checkpoint_directory.index_file(copy)
     change_h5(index, change)
-    one = checkpoint_directory.look(copy)
+    one = checkpoint_directory.read_entry(copy)
     assert one.error is None, one.error
-    faults = verify(one).faults
+    faults = verify_checkpoint(one).faults
     name = {"external": "n", "more": "stray/more"}.get(change.__name__, "w")
     assert len(faults) == 1 and f"{name}" in faults[0].text, faults
     if change is virtual:
@@ -393,19 +398,21 @@ def test_a_link_among_the_checkpoints_is_not_followed_nor_what_it_leads_to_remov
     save_some(tmp_path / "precious", 9, ranks=1, rows=20)
     (tmp_path / "c" / "step-9").symlink_to(tmp_path / "precious" / "step-9")
     (tmp_path / "c" / "step-8.tmp").symlink_to(tmp_path / "precious" / "step-9")
-    assert "is a symbolic link" in str(checkpoint_directory.find(tmp_path / "c")[0].error)
+    assert "is a symbolic link" in str(
+        checkpoint_directory.find_checkpoints(tmp_path / "c")[0].error
+    )
     assert equal(load_some(tmp_path / "c", ranks=1, rows=20), values)
     for step in (2, 8, 9):
         save_some(tmp_path / "c", step, ranks=1, rows=20, max_to_keep=1)
-    checkpoint_directory.sweep(tmp_path / "c")
+    checkpoint_directory.remove_drafts(tmp_path / "c")
     assert run_ok(tmp_path / "precious")
     assert not (tmp_path / "c" / "step-9").is_symlink()
 
 
 def run_ok(where: Path) -> bool:
-    return all(not verify(one).faults for one in checkpoint_directory.find(where)) and bool(
-        checkpoint_directory.find(where)
-    )
+    return all(
+        not verify_checkpoint(one).faults for one in checkpoint_directory.find_checkpoints(where)
+    ) and bool(checkpoint_directory.find_checkpoints(where))
 
 
 @pytest.mark.parametrize(

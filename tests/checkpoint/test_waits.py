@@ -19,7 +19,7 @@ import os, signal, sys
 import numpy as np
 import hpcflow as hf
 from hpcflow.checkpoint import hdf5_datasets, parallel_hdf5_write
-from hpcflow.runtime.job.job_membership import current
+from hpcflow.runtime.job.job_membership import current_context
 
 
 def stop(*args):
@@ -27,7 +27,7 @@ def stop(*args):
 
 
 where, folder = sys.argv[1:]
-if current().rank == 1:
+if current_context().rank == 1:
     if where == "opening":
         parallel_hdf5_write.write_shared = stop
     else:
@@ -38,7 +38,7 @@ session.run(hf.global_variables_initializer())
 hf.train.Saver(made, form="parallel").save(session, folder, 1)
 """
 pytestmark = pytest.mark.skipif(
-    launcher_detection.detect() is not None, reason="a job cannot start jobs"
+    launcher_detection.detect_launcher() is not None, reason="a job cannot start jobs"
 )
 
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 import hpcflow as hf
 from hpcflow.checkpoint.checkpoint_layout import HeldRows, Slab
-from hpcflow.checkpoint.row_partitioning import duty_of, writers
+from hpcflow.checkpoint.row_partitioning import choose_writers, rows_to_write
 from hpcflow.errors import HpcflowError
-from hpcflow.plan.distribution.task_assignment import assign
+from hpcflow.plan.distribution.task_assignment import assign_tasks
 from hpcflow.settings import Settings
 from tests.checkpoint.jobs import equal, load_some, variables
 from tests.runtime.ranks import run_ranks
@@ -38,13 +38,13 @@ def parts(
     hosts = tuple(f"node{PLACINGS[placing](rank, nodes)}" for rank in range(ranks))
     context: Any = SimpleNamespace(
         hosts=hosts,
-        roles=assign(hosts, 0, tasks),
+        roles=assign_tasks(hosts, 0, tasks),
         settings=Settings(**settings),
         cluster=SimpleNamespace(mode="collective"),
     )
     rows = nbytes // 4096
     found = [HeldRows("w", "<f4", (rows, 1024), 0, rows, 0)]
-    duties = {r: duty_of(context, r, found, (), r // tasks, r == 0) for r in range(ranks)}
+    duties = {r: rows_to_write(context, r, found, (), r // tasks, r == 0) for r in range(ranks)}
     chosen = {rank: duty for rank, duty in duties.items() if duty}
     for task in range(tasks):
         mine = sorted((s.start, s.stop) for r, d in chosen.items() if r % tasks == task for s in d)
@@ -99,7 +99,7 @@ def test_anywhere(
     nodes: list[int], nbytes: int, part_bytes: int, per_node: float, first: int
 ) -> None:
     hosts = [f"node{node}" for node in nodes]
-    chosen = writers(hosts, nbytes, part_bytes, per_node, first)
+    chosen = choose_writers(hosts, nbytes, part_bytes, per_node, first)
     assert chosen and chosen == sorted(set(chosen)) and set(chosen) <= set(range(len(hosts)))
     assert len(chosen) == 1 or len(chosen) * part_bytes <= nbytes
     assert len(chosen) <= max(1, per_node * len(set(hosts)))

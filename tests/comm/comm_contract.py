@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from hpcflow.comm.communicator import Communicator, Request
-from hpcflow.comm.polling_backoff import finish
+from hpcflow.comm.polling_backoff import wait_for_requests
 from hpcflow.errors import CommError
 from hpcflow.graph.dtypes import bfloat16
 
@@ -32,7 +32,7 @@ def check(function: Callable[[Communicator], None]) -> Callable[[Communicator], 
 
 def done(*requests) -> None:
     """Wait, but not for ever."""
-    finish(*requests, timeout=PATIENCE)
+    wait_for_requests(*requests, timeout=PATIENCE)
 
 
 def numbers(count: int, dtype: str, rank: int) -> np.ndarray:
@@ -269,7 +269,7 @@ def a_watch_tells_of_what_is_over(comm: Communicator) -> None:
         assert told(watch, comm.size) == ["sent"] * comm.size and all(s.test() for s in sends)
         assert not watch.finished()
     assert watch.tokens() == ["missing"] and not missing.test()
-    watch.drop(lambda token: token == "missing")
+    watch.drop_tokens(lambda token: token == "missing")
     done(comm.send(np.zeros(1), comm.rank, 31), missing)
     assert not watch.finished() and not watch.tokens() and not len(watch)
 
@@ -300,7 +300,7 @@ def a_watch_receives_what_is_expected(comm: Communicator) -> None:
         assert not watch.tokens()
     watch.expect(comm.rank, 42, lambda nbytes: pytest.fail("nothing was sent"), "never")
     assert not watch.finished() and watch.tokens() == ["never"]
-    watch.drop(lambda token: True)
+    watch.drop_tokens(lambda token: True)
     done(*unasked, *(comm.recv(np.zeros(1), rank, 40) for rank in ranks), comm.barrier())
 
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from hpcflow.comm.bruck_allgather import AllGather, rounds, runs
+from hpcflow.comm.bruck_allgather import AllGather, block_ranges, bruck_rounds
 
 
 class Sent:
@@ -74,10 +74,10 @@ def test_each_rank_gets_all_blocks_in_few_messages(size: int, even: bool) -> Non
 def test_messages_grow_with_the_logarithm_and_each_block_comes_once(size: int) -> None:
     for rank in (0, 1, size // 2, size - 1):
         blocks, messages = {rank}, 0
-        for dest, source, count in rounds(rank, size):
+        for dest, source, count in bruck_rounds(rank, size):
             assert (rank - dest) % size == (source - rank) % size
-            messages += len(runs(rank, count, size))
-            new = {b for low, high in runs(source, count, size) for b in range(low, high)}
+            messages += len(block_ranges(rank, count, size))
+            new = {b for low, high in block_ranges(source, count, size) for b in range(low, high)}
             assert len(new) == count and not new & blocks
             blocks |= new
         assert len(blocks) == size

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcflow.comm.fault_tolerant_collectives import Chaired
+from hpcflow.comm.fault_tolerant_collectives import FaultTolerantCollectives
 from hpcflow.comm.fault_tolerant_tree import FANOUT
-from hpcflow.comm.thread_communicator import local_world
+from hpcflow.comm.thread_communicator import thread_world
 from hpcflow.errors import DeathError
 from tests.comm.threads import on_all
 
@@ -50,8 +50,8 @@ class Network:
         self.arrived: list[list[tuple[int, int, bytes]]] = [[] for _ in range(size)]
         self.dead: set[int] = set()
         self.ends: dict[int, int] = {}  # after so many messages a rank dies
-        self.seen: list[set[int]] = [set() for _ in range(size)]  # deaths, by each rank
-        self.sent: collections.Counter[int] = collections.Counter()
+        self.viewed_value: list[set[int]] = [set() for _ in range(size)]  # deaths, by each rank
+        self.sent_flags: collections.Counter[int] = collections.Counter()
         self.taken: collections.Counter[int] = collections.Counter()
         self.bytes: collections.Counter[int] = collections.Counter()
 
@@ -75,12 +75,12 @@ class Double:
 
     @property
     def lost(self) -> tuple[int, ...]:
-        return tuple(sorted(self.network.seen[self.rank]))
+        return tuple(sorted(self.network.viewed_value[self.rank]))
 
     def send(self, array: np.ndarray, dest: int, tag: int) -> Done:
-        if self.network.sent[self.rank] == self.network.ends.get(self.rank):
+        if self.network.sent_flags[self.rank] == self.network.ends.get(self.rank):
             raise Killed
-        self.network.sent[self.rank] += 1
+        self.network.sent_flags[self.rank] += 1
         self.network.bytes[self.rank] += array.nbytes
         self.network.flying[self.rank, dest].append((tag, array.tobytes()))
         return Done(dest in self.lost)
@@ -108,7 +108,9 @@ class Double:
         return None
 
 
-def program(group: Chaired, modes: list[int], found: list[int], dice: random.Random) -> Iterator:
+def program(
+    group: FaultTolerantCollectives, modes: list[int], found: list[int], dice: random.Random
+) -> Iterator:
     """Rounds of which some are waited for late, behind another one; what came of each."""
     pending: tuple[Any, np.ndarray] | None = None
     for mode in modes:
@@ -140,7 +142,7 @@ class Job:
         self.running = {}
         for rank in range(size):
             comm: Any = Double(self.network, rank)
-            group = Chaired(comm, range(size), 10, self.beside[rank])
+            group = FaultTolerantCollectives(comm, range(size), 10, self.beside[rank])
             self.running[rank] = program(group, modes, self.found[rank], self.dice)
 
     def move(self) -> None:
@@ -150,10 +152,12 @@ class Job:
         pair = dice.choice(pairs) if pairs and dice.random() < 0.7 else None
         if pair is not None and (pair not in self.slow or dice.random() < 0.05):
             network.deliver(*pair)
-        unseen = [(r, d) for d in network.dead for r in self.running if d not in network.seen[r]]
+        unseen = [
+            (r, d) for d in network.dead for r in self.running if d not in network.viewed_value[r]
+        ]
         if unseen and dice.random() < 0.2:
             rank, dead = dice.choice(unseen)
-            network.seen[rank].add(dead)
+            network.viewed_value[rank].add(dead)
         rank = dice.choice(list(self.running))
         try:
             self.beside[rank][:] = [one for one in self.beside[rank] if not one.test()]
@@ -226,22 +230,24 @@ def test_after_a_death_the_next_rounds_go_by_a_tree_of_those_who_live() -> None:
     size = 200
     network, beside = Network(size), [[] for _ in range(size)]
     comms: list[Any] = [Double(network, rank) for rank in range(size)]
-    groups = {r: Chaired(comms[r], range(size), 10, beside[r]) for r in range(size)}
+    groups = {
+        r: FaultTolerantCollectives(comms[r], range(size), 10, beside[r]) for r in range(size)
+    }
     costs = []
     for number in range(4):
         if number == 1:  # an inner rank
             network.dead.add(2)
-            for seen in network.seen:
+            for seen in network.viewed_value:
                 seen.add(2)
             del groups[2]
-        before = network.sent[0]
+        before = network.sent_flags[0]
         arrays = {r: np.array([r]) for r in groups}
         requests = {r: groups[r].all_reduce(arrays[r]) for r in groups}
         while requests:
             network.deliver_all()
             requests = {r: one for r, one in requests.items() if not one.test()}
         assert {int(array[0]) for array in arrays.values()} == {sum(groups)}
-        costs.append(network.sent[0] - before)
+        costs.append(network.sent_flags[0] - before)
     assert costs == [FANOUT, 2 * (size - 2), FANOUT, FANOUT]
 
 
@@ -250,7 +256,7 @@ def test_what_a_rank_sends_and_takes_does_not_grow_with_the_number_of_ranks(size
     """Of a look; and it is over after three times as many messages in a row as the tree is deep."""
     network = Network(size)
     comms: list[Any] = [Double(network, rank) for rank in range(size)]
-    groups = [Chaired(comm, range(size), 10) for comm in comms]
+    groups = [FaultTolerantCollectives(comm, range(size), 10) for comm in comms]
     arrays = [np.array([rank, -rank, 1]) for rank in range(size)]
     requests = [group.all_reduce(array, "max") for group, array in zip(groups, arrays, strict=True)]
     left, trips = set(range(size)), 0
@@ -260,10 +266,11 @@ def test_what_a_rank_sends_and_takes_does_not_grow_with_the_number_of_ranks(size
         left = {rank for rank in left if not requests[rank].test()}
     assert all(array.tolist() == [size - 1, 0, 1] for array in arrays)
     assert (
-        max(network.sent.values()) <= FANOUT + 2 and max(network.taken.values()) <= 2 * FANOUT + 1
+        max(network.sent_flags.values()) <= FANOUT + 2
+        and max(network.taken.values()) <= 2 * FANOUT + 1
     )
     assert max(network.bytes.values()) <= (FANOUT + 2) * (16 + 24)
-    assert sum(network.sent.values()) == 3 * (size - 1)
+    assert sum(network.sent_flags.values()) == 3 * (size - 1)
     assert trips <= 3 * math.ceil(math.log(size, FANOUT)) + 3
 
 
@@ -272,12 +279,12 @@ def test_texts_of_any_length(size: int) -> None:
     found = {}
 
     def body(comm: Any) -> None:
-        group = Chaired(comm, range(size), 10)
+        group = FaultTolerantCollectives(comm, range(size), 10)
         rows = group.gather_text("é" * (comm.rank * 1000))
         found[comm.rank] = rows, group.broadcast_text("x" * 100_000 if comm.rank == 0 else None)
         assert group.all_gather_text(f"{comm.rank}") == [f"{rank}" for rank in range(size)]
 
-    on_all(local_world(size, seed=size), body)
+    on_all(thread_world(size, seed=size), body)
     for rank in range(size):
         rows, said = found[rank]
         assert said == "x" * 100_000

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from hpcflow.comm.thread_communicator import local_world
+from hpcflow.comm.thread_communicator import thread_world
 from hpcflow.errors import CommError
 
 from .comm_contract import CHECKS, done
@@ -19,12 +19,12 @@ from .threads import on_all
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_contract(check, n, seed):
     """The double keeps the contract, also when every arrival is late."""
-    on_all(local_world(n, seed, eager_bytes=0 if seed == 2 else 4096), check)
+    on_all(thread_world(n, seed, eager_bytes=0 if seed == 2 else 4096), check)
 
 
 def test_an_eager_message_may_be_overwritten_a_large_one_not():
     """Above the eager limit the receiver sees the sender's array as it is when they meet."""
-    comm = local_world(1)[0]
+    comm = thread_world(1)[0]
     small, large = np.zeros(4), np.zeros(4096)
     early, late = comm.send(small, 0, 1), comm.send(large, 0, 2)
     assert early.test() and not late.test()
@@ -38,7 +38,7 @@ def test_a_message_and_a_receive_meet_as_soon_however_many_others_wait():
     """The double runs as many lines for one among 3,000 tags and messages as for one among 10."""
 
     def lines(others):
-        comm, count = local_world(1)[0], 0
+        comm, count = thread_world(1)[0], 0
         receives = [comm.recv(np.zeros(1), 0, tag) for tag in range(others)]
         sends = [comm.send(np.zeros(1), 0, others + tag) for tag in range(others)]
         assert not receives[0].test() and sends[0].test()
@@ -67,7 +67,7 @@ def test_delays_repeat_with_the_seed():
     """The same seed delays the same messages by the same number of polls."""
 
     def polls(seed):
-        comm = local_world(1, seed)[0]
+        comm = thread_world(1, seed)[0]
         counts = []
         for tag in range(20):
             comm.send(np.zeros(1), 0, tag)
@@ -89,7 +89,7 @@ def test_different_collectives_are_named():
         with pytest.raises(CommError, match="rank 0 reduces 3 float64 by sum, rank 1 waits"):
             done(request)
 
-    on_all(local_world(3), play)
+    on_all(thread_world(3), play)
 
 
 def test_abort_reaches_everyone():
@@ -103,4 +103,4 @@ def test_abort_reaches_everyone():
             with pytest.raises(CommError, match="code 7"):
                 done(comm.recv(np.zeros(1), 0, 1))
 
-    on_all(local_world(2), play)
+    on_all(thread_world(2), play)

@@ -34,7 +34,7 @@ import sys, time
 import numpy as np
 from hpcflow.comm.mpi_communicator import world
 from hpcflow.comm.shared_memory_allreduce import SharedCommunicator
-from hpcflow.comm.polling_backoff import finish
+from hpcflow.comm.polling_backoff import wait_for_requests
 comm = world()
 """
 
@@ -142,18 +142,18 @@ def test_a_stalled_job_is_reported_and_ended(tmp_path):
     """Rank 1 never joins a sum: rank 0 writes who is missing, then the watchdog ends the job."""
     code, output = job(f"""
         import os
-        from hpcflow.platform.rank_logging import set_up
-        from hpcflow.monitoring.wait_ledger import INSIDE, Ledger
-        from hpcflow.monitoring.stall_watchdog import Times, Watchdog
-        set_up(comm.rank, comm.size)
+        from hpcflow.platform.rank_logging import set_up_logging
+        from hpcflow.monitoring.wait_ledger import INSIDE, WaitLedger
+        from hpcflow.monitoring.stall_watchdog import StallTimes, StallWatchdog
+        set_up_logging(comm.rank, comm.size)
         def end(error):
             sys.stderr.flush()
             os._exit(85)
-        ledger = Ledger({str(tmp_path / "ledger")!r}, comm.rank, comm.hosts[comm.rank])
+        ledger = WaitLedger({str(tmp_path / "ledger")!r}, comm.rank, comm.hosts[comm.rank])
         if comm.rank == 1:
             ledger.enter(12, "read_batch", -1, INSIDE)
         finish(comm.barrier())
-        dog = Watchdog(ledger, comm.size, {str(tmp_path)!r}, Times(0.5, 1.5), end)
+        dog = StallWatchdog(ledger, comm.size, {str(tmp_path)!r}, StallTimes(0.5, 1.5), end)
         if comm.rank == 0:
             ledger.enter(12, "grads/bucket3", -1, "collective")
             finish(comm.barrier())

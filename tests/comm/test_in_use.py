@@ -22,7 +22,7 @@ from tests.comm.threads import until
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(
-    launcher_detection.detect() is not None, reason="a job cannot start jobs"
+    launcher_detection.detect_launcher() is not None, reason="a job cannot start jobs"
 )
 TRAIN = """
 import os, sys, time
@@ -97,7 +97,7 @@ def test_a_second_job_in_a_run_directory_refuses_and_names_the_first(
 
 def test_ranks_of_a_launcher_refuse_too(folder: Path) -> None:
     with Running(folder, "--run-dir", "run"):
-        start = launcher_detection.command(2, words("--run-dir", "run", "train.py", ""))
+        start = launcher_detection.start_command(2, words("--run-dir", "run", "train.py", ""))
         env = {**start.env, "PYTHONPATH": str(ROOT)}
         done = subprocess.run(
             start.argv, cwd=folder, env=env, capture_output=True, text=True, timeout=90
@@ -198,7 +198,7 @@ def written(folder: Path, silent_s: float = 0, **more: Any) -> None:
         "pid": 4711,
         "begun": 5,
     }
-    facts = {**run_directory_lock.me({}), **elsewhere, "job": "7", **more}
+    facts = {**run_directory_lock.this_job({}), **elsewhere, "job": "7", **more}
     (folder / run_directory_lock.NAME).write_text(json.dumps(facts))
     then = time.time() - silent_s
     os.utime(folder / run_directory_lock.NAME, (then, then))
@@ -206,11 +206,11 @@ def written(folder: Path, silent_s: float = 0, **more: Any) -> None:
 
 def is_refused(folder: Path) -> bool:
     try:
-        run_directory_lock.claim(folder, run_directory_lock.RUN_DIR)
+        run_directory_lock.claim_directory(folder, run_directory_lock.RUN_DIR)
     except LaunchError as error:
         assert not run_directory_lock.is_free(folder) and run_directory_lock.NAME in str(error)
         return True
-    run_directory_lock.release(folder)
+    run_directory_lock.release_directory(folder)
     return False
 
 
@@ -257,7 +257,7 @@ def test_without_slurms_answer_the_time_tells(slurm: Path, monkeypatch: pytest.M
 
 
 def test_a_process_number_that_is_used_again_is_another_process(tmp_path: Path) -> None:
-    mine = run_directory_lock.me({})
+    mine = run_directory_lock.this_job({})
     parent = {**mine, "pid": os.getppid()}
     (tmp_path / run_directory_lock.NAME).write_text(json.dumps(parent))
     assert not is_refused(tmp_path)
@@ -286,8 +286,10 @@ def test_something_else_in_the_place_of_the_file_is_named(
     with pytest.raises(
         LaunchError, match=f"{run_directory_lock.NAME} cannot be read: .*\n.*remove "
     ):
-        run_directory_lock.claim(tmp_path, run_directory_lock.RUN_DIR)
-    run_directory_lock.refuse(tmp_path, run_directory_lock.RUN_DIR)  # who only looks is not held up
+        run_directory_lock.claim_directory(tmp_path, run_directory_lock.RUN_DIR)
+    run_directory_lock.refuse_directory(
+        tmp_path, run_directory_lock.RUN_DIR
+    )  # who only looks is not held up
 
 
 def test_what_is_held_is_touched_and_ends_with_its_last_release(
@@ -295,14 +297,16 @@ def test_what_is_held_is_touched_and_ends_with_its_last_release(
 ) -> None:
     monkeypatch.setattr(run_directory_lock, "TOUCH_S", 0.01)
     folder = tmp_path / "new"
-    run_directory_lock.claim(folder, run_directory_lock.RUN_DIR)
-    run_directory_lock.claim(tmp_path / "." / "new", run_directory_lock.RUN_DIR)  # the same one
+    run_directory_lock.claim_directory(folder, run_directory_lock.RUN_DIR)
+    run_directory_lock.claim_directory(
+        tmp_path / "." / "new", run_directory_lock.RUN_DIR
+    )  # the same one
     mark = folder / run_directory_lock.NAME
     os.utime(mark, (0, 0))
     until(lambda: mark.stat().st_mtime > 0)
-    run_directory_lock.release(folder)
+    run_directory_lock.release_directory(folder)
     assert mark.exists()
-    run_directory_lock.release(folder)
+    run_directory_lock.release_directory(folder)
     assert not folder.exists()
 
 
@@ -311,7 +315,7 @@ def test_a_forked_child_does_not_let_go(tmp_path: Path) -> None:
 import os, pathlib, sys
 from hpcflow.monitoring import run_directory_lock
 folder = pathlib.Path({str(tmp_path)!r})
-run_directory_lock.claim(folder, "the folder")
+run_directory_lock.claim_directory(folder, "the folder")
 if os.fork() == 0:
     sys.exit(0)
 os.wait()
@@ -331,7 +335,7 @@ print("ready", flush=True)
 sys.stdin.readline()
 for folder in sorted(pathlib.Path(sys.argv[1]).iterdir()):
     try:
-        run_directory_lock.claim(folder, "the folder")
+        run_directory_lock.claim_directory(folder, "the folder")
         won.append(folder.name)
     except LaunchError:
         pass

@@ -19,21 +19,30 @@ import pytest
 from hpcflow.errors import CommError
 from hpcflow.monitoring import stack_dump, wait_for_report
 from hpcflow.monitoring import wait_ledger as ledger_module
-from hpcflow.monitoring.stall_watchdog import Times, Watchdog
-from hpcflow.monitoring.wait_ledger import DEAD_S, INSIDE, PREFIX, Ledger, read_all, sweep
+from hpcflow.monitoring.stall_watchdog import StallTimes, StallWatchdog
+from hpcflow.monitoring.wait_ledger import (
+    DEAD_S,
+    INSIDE,
+    PREFIX,
+    WaitLedger,
+    read_all,
+    remove_stale,
+)
 from tests.comm.threads import until
 
 
 @pytest.fixture
 def ledgers(tmp_path):
-    made = [Ledger(tmp_path / "ledger", rank, "nid1") for rank in range(4)]
+    made = [WaitLedger(tmp_path / "ledger", rank, "nid1") for rank in range(4)]
     yield made
     for ledger in made:
         ledger.close()
 
 
 def watch(ledger, run_dir, stall_s=1.0, abort_s=60.0, abort=lambda error: None, **more):
-    return Watchdog(ledger, 4, run_dir, Times(stall_s, abort_s), abort, watch_gil=False, **more)
+    return StallWatchdog(
+        ledger, 4, run_dir, StallTimes(stall_s, abort_s), abort, watch_gil=False, **more
+    )
 
 
 def test_others_read_what_a_rank_writes(ledgers):
@@ -67,17 +76,17 @@ def test_what_dead_jobs_left_is_swept_away(tmp_path, monkeypatch):
     names = ["dead", "silent", "fresh", "elsewhere"]
     for name in names:
         host = "nid2" if name == "elsewhere" else "nid1"
-        Ledger(tmp_path / (PREFIX + name), 0, host)
+        WaitLedger(tmp_path / (PREFIX + name), 0, host)
         (tmp_path / (PREFIX + name) / "stacks-000000").touch()
     monkeypatch.setattr(ledger_module, "alive", lambda pid: False)
-    sweep(tmp_path, "nid1")
+    remove_stale(tmp_path, "nid1")
     assert len(list(tmp_path.iterdir())) == len(names)  # none is old
     now = time.time
     for name in names:
         old = now() - 2 * DEAD_S
         os.utime(tmp_path / (PREFIX + name), (old, old))
     monkeypatch.setattr(time, "time", lambda: now() + (2 * DEAD_S))
-    fresh = Ledger(tmp_path / (PREFIX + "fresh"), 0, "nid1")
+    fresh = WaitLedger(tmp_path / (PREFIX + "fresh"), 0, "nid1")
     silent = str(tmp_path / (PREFIX + "silent"))
     read = ledger_module.read_all
     monkeypatch.setattr(
@@ -86,7 +95,7 @@ def test_what_dead_jobs_left_is_swept_away(tmp_path, monkeypatch):
         lambda d: [dataclasses.replace(e, pid=1 if str(d) == silent else 2) for e in read(d)],
     )
     monkeypatch.setattr(ledger_module, "alive", lambda pid: pid == 1)
-    sweep(tmp_path, "nid1")
+    remove_stale(tmp_path, "nid1")
     assert {p.name for p in tmp_path.iterdir()} == {PREFIX + n for n in names[1:]}
     fresh.close()
 
@@ -187,11 +196,11 @@ def test_a_rank_that_holds_the_gil_is_seen_with_its_stack(tmp_path):
     """Rank 1 sits in C with the GIL; rank 0's report names it and shows where."""
     program = textwrap.dedent("""
         import ctypes, os, sys, time
-        from hpcflow.monitoring.wait_ledger import Ledger
-        from hpcflow.monitoring.stall_watchdog import Times, Watchdog
+        from hpcflow.monitoring.wait_ledger import WaitLedger
+        from hpcflow.monitoring.stall_watchdog import StallTimes, StallWatchdog
         rank, base = int(sys.argv[1]), sys.argv[2]
-        ledger = Ledger(base + "/ledger", rank, "nid1")
-        Watchdog(ledger, 2, base, Times(2 if rank == 0 else 0.5, 99), print)
+        ledger = WaitLedger(base + "/ledger", rank, "nid1")
+        StallWatchdog(ledger, 2, base, StallTimes(2 if rank == 0 else 0.5, 99), print)
         def keeps_the_gil():
             ctypes.PyDLL(None).read(0, ctypes.create_string_buffer(1), 1)
         if rank:
@@ -222,7 +231,7 @@ def test_a_rank_that_holds_the_gil_is_seen_with_its_stack(tmp_path):
 def test_a_stall_tells_who_is_behind_whom_it_waits_for(tmp_path):
     """A worker waits for a server, that for another worker, which is stopped: as by kill -STOP."""
     ranks = [
-        Ledger(tmp_path, rank, "nid1", f"/job:{'ps' if rank == 1 else 'worker'}/task:0")
+        WaitLedger(tmp_path, rank, "nid1", f"/job:{'ps' if rank == 1 else 'worker'}/task:0")
         for rank in range(4)
     ]
     ranks[0].enter(7, "v/recv", 1, "Recv")
@@ -254,7 +263,7 @@ def test_a_stall_tells_who_is_behind_whom_it_waits_for(tmp_path):
 def test_ledgers_are_this_users_alone(tmp_path):
     with_umask = os.umask(0)
     try:
-        made = Ledger(tmp_path / (PREFIX + "a"), 0, "nid1")
+        made = WaitLedger(tmp_path / (PREFIX + "a"), 0, "nid1")
     finally:
         os.umask(with_umask)
     assert stat.S_IMODE(os.lstat(made.directory).st_mode) == 0o700
@@ -279,7 +288,7 @@ def test_a_folder_that_others_may_write_into_is_refused(tmp_path, how):
     path = tmp_path / (PREFIX + "a")
     foreign(path, how)
     with pytest.raises(CommError, match="not this user's own") as caught:
-        Ledger(path, 3, "nid1")
+        WaitLedger(path, 3, "nid1")
     assert caught.value.rank == 3 and caught.value.hint
     assert list(path.iterdir()) == []
 
@@ -291,7 +300,7 @@ def test_a_link_in_the_place_of_a_record_is_not_followed(tmp_path):
     folder.mkdir(mode=0o700)
     (folder / "rank-000000").symlink_to(victim)
     with pytest.raises(OSError, match="symbolic links"):
-        Ledger(folder, 0, "nid1")
+        WaitLedger(folder, 0, "nid1")
     assert victim.read_text() == "precious" and read_all(folder) == []
 
 
@@ -304,9 +313,9 @@ def test_what_others_have_put_there_is_neither_read_nor_removed(tmp_path, how):
         os.mkfifo(path / "rank-000000")
     old = time.time() - 2 * DEAD_S
     os.utime(path, (old, old), follow_symlinks=False)
-    sweep(tmp_path, "nid1")
+    remove_stale(tmp_path, "nid1")
     assert os.path.lexists(path)
-    assert ledger_module.of_user(tmp_path) == []
+    assert ledger_module.user_ledgers(tmp_path) == []
 
 
 def test_a_pipe_in_the_place_of_a_record_is_passed_over(tmp_path):

@@ -1,10 +1,10 @@
-"""Which of the expected messages MpiWatch hands over."""
+"""Which of the expected messages MpiCompletionQueue hands over."""
 
 from __future__ import annotations
 
 import pytest
 
-from hpcflow.comm.mpi_request_polling import MpiWatch
+from hpcflow.comm.mpi_request_polling import MpiCompletionQueue
 from hpcflow.errors import DeathError
 
 DEAD = 2
@@ -29,7 +29,7 @@ class Received:
 
 
 def test_a_message_of_a_dead_rank_is_over_and_does_not_stop_the_others() -> None:
-    watch = MpiWatch(Owner())
+    watch = MpiCompletionQueue(Owner())
     for source in (1, DEAD, 3):
         watch.expect(source, 20, lambda nbytes: Received(), f"from {source}")  # type: ignore[arg-type, return-value]
     assert list(watch.finished()) == [f"from {DEAD}", "from 3"]
@@ -41,7 +41,7 @@ def test_other_errors_are_raised() -> None:
         def probe(self, source: int, tag: int) -> tuple[int, int] | None:
             raise ValueError("of the library")
 
-    watch = MpiWatch(Broken())
+    watch = MpiCompletionQueue(Broken())
     watch.expect(1, 20, lambda nbytes: Received(), "from 1")  # type: ignore[arg-type, return-value]
     with pytest.raises(ValueError):
         watch.finished()

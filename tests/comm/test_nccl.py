@@ -7,7 +7,7 @@ import pytest
 
 from hpcflow.comm import nccl_allreduce
 from hpcflow.comm.nccl_allreduce import NcclCommunicator
-from hpcflow.comm.thread_communicator import local_world
+from hpcflow.comm.thread_communicator import thread_world
 from hpcflow.errors import CommError, DeviceError, MissingPackageError
 
 from .comm_contract import CHECKS, done
@@ -27,7 +27,7 @@ def has_gpu() -> bool:
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_contract_on_a_fake(check, n):
     on_all(
-        local_world(n, seed=1),
+        thread_world(n, seed=1),
         lambda comm: check(NcclCommunicator(comm, packages=fake_packages(comm.rank))),
     )
 
@@ -36,7 +36,7 @@ def test_contract_on_a_fake(check, n):
 @pytest.mark.skipif(not has_gpu(), reason="cupy sees no GPU here")
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_contract_on_a_gpu(check):
-    comm = NcclCommunicator(local_world(1)[0])
+    comm = NcclCommunicator(thread_world(1)[0])
     check(comm)
     comm.close()
 
@@ -46,7 +46,7 @@ def test_two_ranks_on_one_gpu_are_told_so():
         with pytest.raises(DeviceError, match="ranks 0, 2 share one GPU"):
             NcclCommunicator(comm, packages=fake_packages(comm.rank % 2))
 
-    on_all(local_world(3), play)
+    on_all(thread_world(3), play)
 
 
 def test_unlike_versions_are_told():
@@ -55,12 +55,12 @@ def test_unlike_versions_are_told():
         with pytest.raises(DeviceError, match="rank 0 22900, rank 1 22901"):
             NcclCommunicator(comm, packages=packages)
 
-    on_all(local_world(2), play)
+    on_all(thread_world(2), play)
 
 
 def test_an_asynchronous_error_aborts_and_stays():
     packages = fake_packages(0)
-    comm = NcclCommunicator(local_world(1)[0], packages=packages)
+    comm = NcclCommunicator(thread_world(1)[0], packages=packages)
     bucket = comm.bucket(5, np.dtype("f4"))
     bucket.start()
     packages[1].error = "remote process exited"
@@ -72,7 +72,7 @@ def test_an_asynchronous_error_aborts_and_stays():
 
 
 def test_a_done_bucket_is_polled_not_waited_for():
-    comm = NcclCommunicator(local_world(1)[0], packages=fake_packages(0))
+    comm = NcclCommunicator(thread_world(1)[0], packages=fake_packages(0))
     bucket = comm.bucket(5, np.dtype("f4"))
     bucket.start()
     assert not bucket.test()
@@ -83,7 +83,7 @@ def test_a_done_bucket_is_polled_not_waited_for():
 
 def test_abort_ends_the_job_too():
     packages = fake_packages(0)
-    comm = NcclCommunicator(local_world(1)[0], packages=packages)
+    comm = NcclCommunicator(thread_world(1)[0], packages=packages)
     with pytest.raises(CommError, match="code 3"):
         comm.abort(3)
     assert packages[1].log == ["abort"]
@@ -104,7 +104,7 @@ def test_a_rank_that_never_comes_is_named_by_all_others(monkeypatch, absent):
                 told.value
             )
 
-    on_all(local_world(3), play)
+    on_all(thread_world(3), play)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_start_of_nccl_that_does_not_end_well_is_an_error(monkeypatch, trouble
         with pytest.raises(CommError, match=f"NCCL's own start {told}; all of ranks 0-1 came"):
             NcclCommunicator(comm, packages=fake_packages(comm.rank, **trouble))
 
-    on_all(local_world(2), play)
+    on_all(thread_world(2), play)
 
 
 def test_a_sum_that_others_never_join_is_aborted_at_the_end(monkeypatch, caplog):
@@ -132,12 +132,12 @@ def test_a_sum_that_others_never_join_is_aborted_at_the_end(monkeypatch, caplog)
         made.close()
         assert packages[1].log == (["destroy"] if comm.rank else ["abort"])
 
-    on_all(local_world(2), play)
+    on_all(thread_world(2), play)
 
 
 def test_a_process_that_fails_lets_go_of_its_gpu():
     packages = fake_packages(0)
-    comm = NcclCommunicator(local_world(1)[0], packages=packages)
+    comm = NcclCommunicator(thread_world(1)[0], packages=packages)
     part = comm.split([0])
     nccl_allreduce.abort_all()
     nccl_allreduce.abort_all()
@@ -148,7 +148,7 @@ def test_a_process_that_fails_lets_go_of_its_gpu():
 
 
 def test_where_cupy_tells_of_no_errors_sums_are_made_and_one_line_says_so(caplog):
-    comm = NcclCommunicator(local_world(1)[0], packages=fake_packages(0, tells=False))
+    comm = NcclCommunicator(thread_world(1)[0], packages=fake_packages(0, tells=False))
     bucket = comm.bucket(5, np.dtype("f4"))
     bucket.start()
     done(bucket)
@@ -157,7 +157,7 @@ def test_where_cupy_tells_of_no_errors_sums_are_made_and_one_line_says_so(caplog
 
 
 def test_a_dtype_without_sum_is_refused():
-    comm = NcclCommunicator(local_world(1)[0], packages=fake_packages(0))
+    comm = NcclCommunicator(thread_world(1)[0], packages=fake_packages(0))
     with pytest.raises(CommError, match="complex64"):
         comm.bucket(5, np.dtype("c8"))
 
@@ -165,4 +165,4 @@ def test_a_dtype_without_sum_is_refused():
 @pytest.mark.skipif(has_gpu(), reason="cupy is here")
 def test_without_cupy_the_package_is_named():
     with pytest.raises(MissingPackageError, match="CuPy"):
-        NcclCommunicator(local_world(1)[0])
+        NcclCommunicator(thread_world(1)[0])

@@ -13,11 +13,11 @@ import pytest
 
 from hpcflow.monitoring import stack_dump, stall_watchdog, wait_for_report
 from hpcflow.monitoring import wait_ledger as ledgers
-from hpcflow.monitoring.cross_node_wait_ledgers import Nodes, sweep
-from hpcflow.monitoring.stall_watchdog import Times, Watchdog
-from hpcflow.monitoring.wait_ledger import DEAD_S, OWN, PATIENT, PREFIX, Ledger, read_all
+from hpcflow.monitoring.cross_node_wait_ledgers import CrossNodeLedgers, remove_stale_folders
+from hpcflow.monitoring.stall_watchdog import StallTimes, StallWatchdog
+from hpcflow.monitoring.wait_ledger import DEAD_S, OWN, PATIENT, PREFIX, WaitLedger, read_all
 from hpcflow.platform.private_files import is_own_folder
-from hpcflow.platform.rank_logging import Board
+from hpcflow.platform.rank_logging import SharedLineBoard
 from tests.comm.threads import until
 
 PTRACE_SEIZE, PTRACE_DETACH = 0x4206, 17
@@ -29,7 +29,7 @@ def node(tmp_path):
     made = []
 
     def open_one(rank, host="nid1", task="", place=0):
-        made.append(Ledger(tmp_path / f"ledger-{host}", rank, host, task, place))
+        made.append(WaitLedger(tmp_path / f"ledger-{host}", rank, host, task, place))
         return made[-1]
 
     yield open_one
@@ -38,7 +38,9 @@ def node(tmp_path):
 
 
 def watch(ledger, run_dir, stall_s=2.0, abort_s=60.0, abort=lambda error: None, **more):
-    return Watchdog(ledger, 4, run_dir, Times(stall_s, abort_s), abort, watch_gil=False, **more)
+    return StallWatchdog(
+        ledger, 4, run_dir, StallTimes(stall_s, abort_s), abort, watch_gil=False, **more
+    )
 
 
 def test_who_waits_for_one_that_moves_does_not_stall(node, tmp_path):
@@ -66,10 +68,10 @@ def test_a_server_that_serves_others_is_no_movement(node):
     mine.enter(3, "v/recv", 1, "Recv")
     other.moves()
     entries = read_all(mine.directory)
-    assert [e.rank for e in wait_for_report.chain(entries[0], entries)] == [1]
+    assert [e.rank for e in wait_for_report.wait_chain(entries[0], entries)] == [1]
     server.enter(9, "what worker 2 is to bring", 2, PATIENT)
     entries = read_all(mine.directory)
-    assert [e.rank for e in wait_for_report.chain(entries[0], entries)] == [1, 2]
+    assert [e.rank for e in wait_for_report.wait_chain(entries[0], entries)] == [1, 2]
     assert entries[2].moved and not entries[1].moved
 
 
@@ -106,7 +108,7 @@ def test_a_meeting_misses_ranks_of_the_same_place_alone(node):
     node(3, place=-1)
     mine, *others = read_all(node(0).directory)
     mine = dataclasses.replace(mine, op="saving", since=1.0, kind="request", step=0)
-    assert [entry.rank for entry in wait_for_report.missing_in(mine, others)] == [1]
+    assert [entry.rank for entry in wait_for_report.missing_ranks(mine, others)] == [1]
 
 
 def test_ranks_that_wait_for_each_other_are_told_as_a_ring(node):
@@ -114,10 +116,10 @@ def test_ranks_that_wait_for_each_other_are_told_as_a_ring(node):
     node(1)
     node(2).enter(2, "g/recv", 0, "Recv")
     entries = read_all(node(3).directory)
-    assert wait_for_report.ring(entries[0], entries) == [0, 2]
+    assert wait_for_report.wait_cycle(entries[0], entries) == [0, 2]
     said = wait_for_report.describe_stall(entries[0], entries, 4, "stall-2.txt")
     assert "ring     0, 2 wait for each other: a message of theirs has not left or come" in said
-    assert wait_for_report.ring(entries[1], entries) == []
+    assert wait_for_report.wait_cycle(entries[1], entries) == []
 
 
 def test_a_wait_for_state_of_the_rank_itself_misses_nobody_else(node):
@@ -175,8 +177,8 @@ def test_nodes_tell_each_other_through_the_run_directory(node, tmp_path):
     """The rank that is missing is alone on another node: its line is in the report all the same."""
     mine, far = node(0, "nid1"), node(1, "nid2", "/job:worker/task:1")
     folder = tmp_path / "run"
-    near = Nodes(mine.directory, folder, "nid1")
-    there = Nodes(far.directory, folder, "nid2")
+    near = CrossNodeLedgers(mine.directory, folder, "nid1")
+    there = CrossNodeLedgers(far.directory, folder, "nid2")
     there.folder = near.folder  # of one name on all nodes
     dog = watch(far, folder, nodes=there, leads=True)
     time.sleep(0.4)
@@ -197,7 +199,7 @@ def test_nodes_tell_each_other_through_the_run_directory(node, tmp_path):
 def test_what_another_node_says_of_its_processes_is_believed(node, tmp_path):
     """A process number means nothing elsewhere; an old word means nothing anywhere."""
     far = node(3, "nid2")
-    there, near = (Nodes(far.directory, tmp_path, host) for host in ("nid2", "nid1"))
+    there, near = (CrossNodeLedgers(far.directory, tmp_path, host) for host in ("nid2", "nid1"))
     near.folder = there.folder
     there.want()
     there.tell()
@@ -226,20 +228,20 @@ def test_folders_of_jobs_that_died_are_swept_from_the_run_directory(tmp_path):
     (tmp_path / f"{PREFIX}own").mkdir()
     os.utime(tmp_path / f"{PREFIX}own", (old, old))
     (tmp_path / f".{PREFIX}link").symlink_to(tmp_path / f"{PREFIX}own")
-    sweep(tmp_path)
+    remove_stale_folders(tmp_path)
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {f".{PREFIX}{n}" for n in ("told", "begun", "foreign", "link")} | {
         PREFIX + "own"
     }
-    sweep(tmp_path / "missing")
+    remove_stale_folders(tmp_path / "missing")
 
 
 def test_a_warning_makes_the_folder_of_the_nodes_this_users_own(node, tmp_path):
     """Whatever the umask: else nobody would heed what is written there."""
-    there = Nodes(node(0).directory, tmp_path, "nid1")
+    there = CrossNodeLedgers(node(0).directory, tmp_path, "nid1")
     before = os.umask(0o002)
     try:
-        Board(str(there.folder), 0).is_first("slow", 0.0)
+        SharedLineBoard(str(there.folder), 0).is_first("slow", 0.0)
     finally:
         os.umask(before)
     there.want()

@@ -10,11 +10,11 @@ import pytest
 
 from hpcflow.comm import polling_backoff
 from hpcflow.comm.communicator import Communicator
-from hpcflow.comm.communicator_wrapper import Delegate
-from hpcflow.comm.polling_backoff import Backoff, crowded_hosts, finish
-from hpcflow.comm.thread_communicator import local_world
+from hpcflow.comm.communicator_wrapper import CommunicatorWrapper
+from hpcflow.comm.polling_backoff import Backoff, crowded_hosts, wait_for_requests
+from hpcflow.comm.thread_communicator import thread_world
 from hpcflow.errors import StallError
-from hpcflow.monitoring.wait_ledger import ANY, Ledger
+from hpcflow.monitoring.wait_ledger import ANY, WaitLedger
 from tests.comm.threads import on_all
 from tests.runtime.ranks import run_ranks
 
@@ -115,13 +115,13 @@ def test_another_thread_ends_a_sleep(make, monkeypatch):
 
 
 def test_finish_gives_up():
-    comm = local_world(1)[0]
+    comm = thread_world(1)[0]
     with pytest.raises(StallError, match="a pull has waited"):
-        finish(comm.recv(np.zeros(1), 0, 0), timeout=0.05, what="a pull")
+        wait_for_requests(comm.recv(np.zeros(1), 0, 0), timeout=0.05, what="a pull")
 
 
 def test_cores_are_counted_by_host(monkeypatch):
-    comm = local_world(1)[0]
+    comm = thread_world(1)[0]
     assert crowded_hosts(comm) == frozenset()
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set())
     assert crowded_hosts(comm) == {comm.hosts[0]}
@@ -135,7 +135,7 @@ def crowded(hosts, cores, monkeypatch):
     mine, found, taken = threading.local(), {}, {}
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: mine.cores)
 
-    class Counted(Delegate):
+    class Counted(CommunicatorWrapper):
         def recv(self, array, source, tag):
             taken[self.rank].append(array.nbytes)
             return self.inner.recv(array, source, tag)
@@ -156,7 +156,7 @@ def crowded(hosts, cores, monkeypatch):
         mine.cores = cores[comm.rank]
         found[comm.rank] = crowded_hosts(comm)
 
-    on_all(local_world(len(hosts)), body)
+    on_all(thread_world(len(hosts)), body)
     return found, taken
 
 
@@ -180,7 +180,7 @@ def test_a_rank_takes_a_flag_of_each_host_and_the_first_of_a_host_its_ranks_core
 
 
 def test_a_wait_that_lasts_stands_in_the_ledger_until_it_is_over(tmp_path, monkeypatch):
-    ledger = Ledger(tmp_path, 0, "nid1")
+    ledger = WaitLedger(tmp_path, 0, "nid1")
     monkeypatch.setattr(polling_backoff, "ledger", ledger)
     seen = []
 
@@ -189,7 +189,7 @@ def test_a_wait_that_lasts_stands_in_the_ledger_until_it_is_over(tmp_path, monke
             seen.append(ledger.read())
             return len(seen) > polling_backoff.PATIENCE_POLLS + 3
 
-    finish(Slow(), what="what one rank decides", peer=4)
+    wait_for_requests(Slow(), what="what one rank decides", peer=4)
     assert not seen[polling_backoff.PATIENCE_POLLS - 1].waits, "not of its first polls"
     assert seen[-1].waits and (seen[-1].op, seen[-1].peer) == ("what one rank decides", 4)
     assert not ledger.read().waits
@@ -197,16 +197,16 @@ def test_a_wait_that_lasts_stands_in_the_ledger_until_it_is_over(tmp_path, monke
 
 
 def test_a_call_of_several_ranks_stands_in_the_ledger_also_if_it_fails(tmp_path, monkeypatch):
-    ledger = Ledger(tmp_path, 0, "nid1")
+    ledger = WaitLedger(tmp_path, 0, "nid1")
     monkeypatch.setattr(polling_backoff, "ledger", ledger)
-    with pytest.raises(OSError, match="by test"), polling_backoff.calling("opening a file"):
+    with pytest.raises(OSError, match="by test"), polling_backoff.ledger_entry("opening a file"):
         seen = ledger.read()
         raise OSError("by test")
     assert seen.may_stall and seen.where == "call 'opening a file'" and seen.peer == ANY
     assert not ledger.read().waits
     ledger.close()
     monkeypatch.setattr(polling_backoff, "ledger", None)
-    with polling_backoff.calling("opening a file"):
+    with polling_backoff.ledger_entry("opening a file"):
         pass  # a rank alone has no ledger
 
 

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hpcflow as hf
-from hpcflow.data.global_batch_sharding import cuts, deal, left_after
-from hpcflow.data.speed_weighted_sharding import FINENESS, Balance, shares_by
+from hpcflow.data.global_batch_sharding import remaining_ranges, shard_epoch, split_points
+from hpcflow.data.speed_weighted_sharding import FINENESS, SpeedBalance, shares_by_speed
 from hpcflow.errors import HpcflowError, ShapeError
 from hpcflow.platform.rank_logging import logger
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.rank_context import RankContext
 from tests.runtime.ranks import run_ranks
 
 speeds = st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=12)
@@ -24,7 +24,7 @@ speeds = st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=12)
 
 @given(speeds, st.integers(1, 3000))
 def test_shares_follow_the_speeds(speeds: list[float], batch: int) -> None:
-    n, replicas = shares_by(speeds, batch), len(speeds)
+    n, replicas = shares_by_speed(speeds, batch), len(speeds)
     v = np.array(speeds)
     assert n.sum() == batch and (n >= (1 if batch >= replicas else 0)).all()
     # Nobody works longer than with shares in proportion, but for the grain of shares and for
@@ -36,13 +36,13 @@ def test_shares_follow_the_speeds(speeds: list[float], batch: int) -> None:
 
 @given(st.integers(1, 20), st.integers(1, 3000))
 def test_equal_speeds_get_equal_shares(replicas: int, batch: int) -> None:
-    n = shares_by([7.0] * replicas, batch)
+    n = shares_by_speed([7.0] * replicas, batch)
     assert n.max() - n.min() <= max(1, batch // (replicas * FINENESS))
 
 
 def test_a_worker_three_times_slower_gets_a_third_of_the_others_shares() -> None:
-    assert shares_by([3, 3, 1], 7 * 16).tolist() == [48, 48, 16]
-    assert shares_by([1, 1, 1e-9], 32).tolist() == [16, 15, 1]  # never none: it may recover
+    assert shares_by_speed([3, 3, 1], 7 * 16).tolist() == [48, 48, 16]
+    assert shares_by_speed([1, 1, 1e-9], 32).tolist() == [16, 15, 1]  # never none: it may recover
 
 
 @settings(max_examples=50)
@@ -50,7 +50,7 @@ def test_a_worker_three_times_slower_gets_a_third_of_the_others_shares() -> None
 def test_replicas_cut_alike_however_far_they_read_ahead(data: st.DataObject) -> None:
     replicas, samples = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 150))
     batch, lead = data.draw(st.integers(5, 40)), data.draw(st.integers(1, 6))
-    balances = [Balance(replicas, min(batch, samples), lead, r) for r in range(replicas)]
+    balances = [SpeedBalance(replicas, min(batch, samples), lead, r) for r in range(replicas)]
     dealers = [dealt(balances[r], samples, batch, r) for r in range(replicas)]
     drawn: list[list[Any]] = [[] for _ in balances]
     rates = st.lists(st.floats(0.1, 100), min_size=replicas, max_size=replicas)
@@ -77,8 +77,8 @@ def test_replicas_cut_alike_however_far_they_read_ahead(data: st.DataObject) -> 
     assert sorted(together) == list(range(samples))
 
 
-def dealt(balance: Balance, samples: int, batch: int, replica: int) -> Any:
-    return deal(samples, batch, 1, 0, balance.replicas, replica, cut=balance.deal)
+def dealt(balance: SpeedBalance, samples: int, batch: int, replica: int) -> Any:
+    return shard_epoch(samples, batch, 1, 0, balance.replicas, replica, cut=balance.deal)
 
 
 @settings(max_examples=50)
@@ -104,12 +104,12 @@ def test_what_is_left_is_what_nobody_has_drawn(data: st.DataObject) -> None:
         for r in range(replicas):
             if step < taken[r]:
                 drawn |= {places[i] for i in range(at[r], at[r + 1])}
-    left = left_after(ranges, batch, [[one] for one in taken], cut)
+    left = remaining_ranges(ranges, batch, [[one] for one in taken], cut)
     assert [p for a, b in left for p in range(a, b)] == [p for p in places if p not in drawn]
     assert all(a < b for a, b in left)
 
 
-def redeal(balance: Balance, speeds: list[float]) -> bool:
+def redeal(balance: SpeedBalance, speeds: list[float]) -> bool:
     """Decide and change, as where one worker is alone."""
     found = balance.decide(speeds)
     if found is not None:
@@ -118,20 +118,22 @@ def redeal(balance: Balance, speeds: list[float]) -> bool:
 
 
 def test_equal_speeds_change_nothing_and_noise_little() -> None:
-    balance = Balance(4, 100, 2, 0)
+    balance = SpeedBalance(4, 100, 2, 0)
     balance.taken = 10
     assert not redeal(balance, [5.0, 5.1, 4.9, 5.0])
-    assert np.array_equal(balance.cuts(1000, 100), cuts(100, 4))
+    assert np.array_equal(balance.cuts(1000, 100), split_points(100, 4))
     assert redeal(balance, [5.0, 5.0, 5.0, 0.5])  # one that stumbled is taken for less slow
     assert 5 < balance.shares[3] < 25 and balance.shares[3] > 100 / 31
     for number in (0, 10 + 2 + 3):
-        assert np.array_equal(balance.cuts(number, 100), cuts(100, 4))  # dealt already, perhaps
+        assert np.array_equal(
+            balance.cuts(number, 100), split_points(100, 4)
+        )  # dealt already, perhaps
 
 
 @pytest.mark.parametrize("fixed", [0.0, 0.5])
 def test_steps_become_equally_long(fixed: float) -> None:
     """Each step costs something besides its samples: shares end where all work equally long."""
-    cost, balance, changes = np.array([1.0, 1.0, 3.0, 2.0]), Balance(4, 640, 1, 0), 0
+    cost, balance, changes = np.array([1.0, 1.0, 3.0, 2.0]), SpeedBalance(4, 640, 1, 0), 0
     for _ in range(12):
         n = np.array(balance.shares)
         changes += redeal(balance, (n / (fixed * 160 + n * cost)).tolist())
@@ -143,7 +145,7 @@ def test_steps_become_equally_long(fixed: float) -> None:
 
 def test_noise_makes_few_plans() -> None:
     """Workers are equal but their clocks noisy: shares settle, and stay about equal."""
-    rng, balance = np.random.default_rng(1), Balance(4, 640, 1, 0)
+    rng, balance = np.random.default_rng(1), SpeedBalance(4, 640, 1, 0)
     changes = sum(redeal(balance, rng.uniform(0.8, 1.2, 4).tolist()) for _ in range(200))
     assert changes < 12 and max(balance.shares) < 1.3 * min(balance.shares)
     # a worker that becomes much slower is seen at once all the same
@@ -151,7 +153,7 @@ def test_noise_makes_few_plans() -> None:
 
 
 def test_batches_taken_ahead_of_the_steps_are_refused() -> None:
-    balance = Balance(2, 8, 3, rank=1)
+    balance = SpeedBalance(2, 8, 3, rank=1)
     for number in range(20):
         balance.deal(number, 8)
     with pytest.raises(HpcflowError, match="20 batches were taken ahead") as error:
@@ -162,7 +164,7 @@ def test_batches_taken_ahead_of_the_steps_are_refused() -> None:
 def test_workers_that_stood_at_different_steps_leave_what_they_have_not_drawn() -> None:
     """As synchronous workers of servers may, where one of them saves."""
 
-    def body(context: Context) -> Any:
+    def body(context: RankContext) -> Any:
         x = hf.placeholder(hf.float32, [None])
         values = np.arange(100, dtype=np.float32)
         data = hf.data.Dataset({x: values}, batch=12, seed=4, balance=True)
@@ -190,8 +192,8 @@ def test_workers_that_stood_at_different_steps_leave_what_they_have_not_drawn() 
 # -- where it has no effect, or cannot be
 
 
-def made(**settings: Any) -> Callable[[Context], Any]:
-    def body(context: Context) -> Any:
+def made(**settings: Any) -> Callable[[RankContext], Any]:
+    def body(context: RankContext) -> Any:
         x = hf.placeholder(hf.float32, [None])
         data = hf.data.Dataset({x: np.zeros(8, "f4")}, batch=4, balance=True)
         hf.data.Stream(x, lambda epoch: iter(np.zeros(8, "f4")), batch=4, balance=True)
@@ -219,7 +221,7 @@ def test_workers_that_do_not_wait_for_each_other_are_told_that_it_has_no_effect(
     said: list[str] = []
     monkeypatch.setattr(logger, "log", lambda level, line: said.append(line))
 
-    def body(context: Context) -> bool:
+    def body(context: RankContext) -> bool:
         x = hf.placeholder(hf.float32, [None])
         data = hf.data.Dataset({x: np.zeros(8, "f4")}, batch=4, balance=True)
         hf.train.TrainingSession(sync=sync)  # chosen when the dataset is there
@@ -241,7 +243,7 @@ def test_what_cannot_be_balanced_is_refused(settings: dict[str, Any], why: str) 
 
 
 def test_a_placeholder_of_fixed_size_cannot_be_balanced() -> None:
-    def body(context: Context) -> None:
+    def body(context: RankContext) -> None:
         x = hf.placeholder(hf.float32, [4], name="images")
         hf.data.Dataset({x: np.zeros(8, "f4")}, batch=8, balance=True)
 

@@ -134,8 +134,8 @@ def test_a_full_disk_is_told_and_tried_once(
         patched.setattr(node_local_file_cache.shutil, "copyfile", full)
         assert opened(path) == str(path)
         # One that has waited for this does not try again; a later job does.
-        with file_locks.alone(next(folder.glob("*.lock")), "the copy") as notes:
-            assert not node_local_file_cache._fill(
+        with file_locks.exclusive(next(folder.glob("*.lock")), "the copy") as notes:
+            assert not node_local_file_cache._fill_copy(
                 path, folder / "train-x.h5", notes, time.time() - 60
             )
         assert len(tries) == 1 and "No space left" in said[0]
@@ -175,7 +175,7 @@ def test_a_folder_of_another_user_is_not_used(
 ) -> None:
     monkeypatch.delenv("HPCFLOW_CACHE_DIR")
     monkeypatch.setattr(node_local_file_cache.tempfile, "tempdir", str(tmp_path))
-    there = node_local_file_cache.folder()
+    there = node_local_file_cache.cache_folder()
     mine = opened(path)
     assert Path(mine).parent == there and there.stat().st_mode & 0o777 == 0o700
     there.chmod(0o777)
@@ -233,4 +233,4 @@ def test_a_copy_that_is_a_link_or_anothers_is_none(
     copy.symlink_to(evil)
     assert Path(opened(path)) == copy and not copy.is_symlink()  # `opened` looks at the values
     monkeypatch.setattr(node_local_file_cache.os, "geteuid", lambda: os.getuid() + 1)
-    assert not node_local_file_cache._is_whole(copy, path.stat())
+    assert not node_local_file_cache._is_complete(copy, path.stat())

@@ -15,7 +15,7 @@ import pytest
 import hpcflow as hf
 from hpcflow.data import Dataset
 from hpcflow.errors import DataError, DTypeError, FeedError, HpcflowError, ShapeError
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.settings import Settings
 from tests.runtime.ranks import run_ranks
 
@@ -30,8 +30,8 @@ def graph() -> Iterator[hf.Graph]:
 
 
 @pytest.fixture
-def alone() -> Context:
-    return Context(Settings())
+def alone() -> RankContext:
+    return RankContext(Settings())
 
 
 def placeholders() -> tuple[hf.Tensor, hf.Tensor]:
@@ -39,7 +39,7 @@ def placeholders() -> tuple[hf.Tensor, hf.Tensor]:
     return x, hf.placeholder(hf.int64, [None], name="y")
 
 
-def test_a_batch_is_a_feed_dict(alone: Context) -> None:
+def test_a_batch_is_a_feed_dict(alone: RankContext) -> None:
     x, y = placeholders()
     data = Dataset({x: IMAGES, y: LABELS}, batch=4, seed=5, context=alone)
     batches = list(data.epochs(2))
@@ -55,7 +55,7 @@ def test_a_batch_is_a_feed_dict(alone: Context) -> None:
     ]
 
 
-def test_a_batch_with_more_feeds_counts_as_it_does(alone: Context) -> None:
+def test_a_batch_with_more_feeds_counts_as_it_does(alone: RankContext) -> None:
     x, y = placeholders()
     rate = hf.placeholder(hf.float32, [])
     data = Dataset({x: IMAGES, y: LABELS}, batch=4, context=alone)
@@ -88,7 +88,7 @@ def test_a_copy_of_a_batch_keeps_its_place(tmp_path: Path, copied: Callable[[Any
     drawn = []
     for resume, steps in ((False, 2), (True, 9)):
         with hf.Graph().as_default():
-            context = Context(Settings())
+            context = RankContext(Settings())
             x, y = placeholders()
             w = hf.Variable(np.float32(0), name="w")
             train = w.assign_add(hf.reduce_sum(x))
@@ -105,7 +105,7 @@ def test_a_copy_of_a_batch_keeps_its_place(tmp_path: Path, copied: Callable[[Any
     assert sorted(drawn) == list(range(10))
 
 
-def test_feeds_of_ones_own_in_place_of_a_batch_are_refused(alone: Context) -> None:
+def test_feeds_of_ones_own_in_place_of_a_batch_are_refused(alone: RankContext) -> None:
     x, y = placeholders()
     z = hf.placeholder(hf.float32, [])
     data = Dataset({x: IMAGES, y: LABELS}, batch=4, context=alone)
@@ -122,7 +122,7 @@ def test_feeds_of_ones_own_in_place_of_a_batch_are_refused(alone: Context) -> No
         assert session.samples == 4
 
 
-def dealt(context: Context, batch: int) -> list[tuple[int, int, float | None, list[int]]]:
+def dealt(context: RankContext, batch: int) -> list[tuple[int, int, float | None, list[int]]]:
     x, y = placeholders()
     data = Dataset({x: IMAGES, y: LABELS}, batch=batch, context=context)
     share = hf.replica_share()
@@ -149,7 +149,7 @@ def test_asynchronous_workers_skip_batches_without_samples() -> None:
 
 
 def test_batch_per_rank_is_multiplied() -> None:
-    def body(context: Context) -> tuple[int, list[int], str]:
+    def body(context: RankContext) -> tuple[int, list[int], str]:
         x, _ = placeholders()
         data = Dataset({x: IMAGES}, batch_per_rank=2, context=context)
         return data.batch, data.shares, data.describe()
@@ -159,7 +159,7 @@ def test_batch_per_rank_is_multiplied() -> None:
     assert text == "10 samples in 2 steps an epoch; a batch of 6 is 2 for each of 3 workers"
 
 
-def test_values_are_converted_where_nothing_is_lost(alone: Context) -> None:
+def test_values_are_converted_where_nothing_is_lost(alone: RankContext) -> None:
     x, y = placeholders()
     data = Dataset({x: IMAGES.tolist(), y: LABELS.astype(np.int16)}, batch=10, context=alone)
     (batch,) = data.epoch(0)
@@ -167,7 +167,7 @@ def test_values_are_converted_where_nothing_is_lost(alone: Context) -> None:
 
 
 def test_a_finished_graph_without_training_needs_no_share() -> None:
-    def body(context: Context) -> int:
+    def body(context: RankContext) -> int:
         x, _ = placeholders()
         x.graph.finalize()
         return len(next(Dataset({x: IMAGES}, batch=4, context=context).epoch(0)))
@@ -175,7 +175,7 @@ def test_a_finished_graph_without_training_needs_no_share() -> None:
     assert run_ranks(2, body) == [1, 1]
 
 
-def wrong(context: Context, **changes: Any) -> str:
+def wrong(context: RankContext, **changes: Any) -> str:
     x, y = placeholders()
     arrays = {x: changes.get("x", IMAGES), y: changes.get("y", LABELS)}
     sizes = changes.get("sizes", {"batch": 4})
@@ -184,7 +184,7 @@ def wrong(context: Context, **changes: Any) -> str:
     return str(caught.value)
 
 
-def test_what_does_not_fit_is_told(alone: Context) -> None:
+def test_what_does_not_fit_is_told(alone: RankContext) -> None:
     text = wrong(alone, error=ShapeError, y=LABELS[:7])
     assert "10 for 'x:0', 7 for 'y:0'" in text
     text = wrong(alone, error=DTypeError, x=IMAGES.astype(np.complex64))
@@ -199,14 +199,14 @@ def test_what_does_not_fit_is_told(alone: Context) -> None:
     wrong(alone, error=HpcflowError, sizes={"batch": 4, "batch_per_rank": 4})
 
 
-def test_keys_are_tensors(alone: Context) -> None:
+def test_keys_are_tensors(alone: RankContext) -> None:
     with pytest.raises(FeedError, match="not a tensor"):
         Dataset({"x": IMAGES}, batch=4, context=alone)  # type: ignore[dict-item]
     with pytest.raises(ShapeError, match="a dataset needs samples"):
         Dataset({}, batch=4, context=alone)
 
 
-def test_a_placeholder_of_fixed_size_needs_equal_batches(alone: Context) -> None:
+def test_a_placeholder_of_fixed_size_needs_equal_batches(alone: RankContext) -> None:
     x = hf.placeholder(hf.float32, [5, 2], name="fixed")
     assert [b.size for b in Dataset({x: IMAGES}, batch=5, context=alone).epoch(0)] == [5, 5]
     with pytest.raises(ShapeError, match="takes 5 rows, but a worker's share has 2 or 4"):

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcflow.data.epoch_shuffle import order
-from hpcflow.data.global_batch_sharding import cuts, deal, steps_per_epoch
+from hpcflow.data.epoch_shuffle import sample_order
+from hpcflow.data.global_batch_sharding import shard_epoch, split_points, steps_per_epoch
 
 samples = st.integers(1, 300)
 batches = st.integers(1, 90)
@@ -20,8 +20,8 @@ epochs = st.integers(0, 1000)
 def test_shares_make_up_the_batches_of_one_replica(
     samples: int, batch: int, seed: int, epoch: int, replicas: int
 ) -> None:
-    alone = list(deal(samples, batch, seed, epoch, 1, 0))
-    dealt = [list(deal(samples, batch, seed, epoch, replicas, r)) for r in range(replicas)]
+    alone = list(shard_epoch(samples, batch, seed, epoch, 1, 0))
+    dealt = [list(shard_epoch(samples, batch, seed, epoch, replicas, r)) for r in range(replicas)]
     for step, whole in enumerate(alone):
         shares = [mine[step] for mine in dealt]
         assert {s.step for s in shares} == {step}
@@ -38,7 +38,7 @@ def test_every_sample_is_drawn_once_per_epoch(
     drawn = [
         index
         for replica in range(replicas)
-        for share in deal(samples, batch, seed, epoch, replicas, replica)
+        for share in shard_epoch(samples, batch, seed, epoch, replicas, replica)
         for index in share.indices
     ]
     assert sorted(drawn) == list(range(samples))
@@ -46,7 +46,7 @@ def test_every_sample_is_drawn_once_per_epoch(
 
 @given(samples, batches, replicas)
 def test_all_batches_but_the_last_are_full(samples: int, batch: int, replicas: int) -> None:
-    sizes = [share.joined_size for share in deal(samples, batch, 0, 0, replicas, 0)]
+    sizes = [share.joined_size for share in shard_epoch(samples, batch, 0, 0, replicas, 0)]
     assert len(sizes) == steps_per_epoch(samples, batch)
     assert sum(sizes) == samples
     assert set(sizes[:-1]) <= {batch} and 1 <= sizes[-1] <= batch
@@ -54,19 +54,19 @@ def test_all_batches_but_the_last_are_full(samples: int, batch: int, replicas: i
 
 @given(st.integers(0, 10_000), st.integers(1, 5000))
 def test_cuts_are_as_even_as_can_be(size: int, replicas: int) -> None:
-    counts = np.diff(cuts(size, replicas))
+    counts = np.diff(split_points(size, replicas))
     assert counts.sum() == size
     assert set(counts) <= {size // replicas, size // replicas + 1}
     assert (np.diff(counts) <= 0).all()  # so that the first replica has samples if any has
 
 
 def test_orders_of_seeds_and_epochs_are_different_and_repeatable() -> None:
-    orders = {(s, e): order(50, s, e).tolist() for s in range(5) for e in range(5)}
+    orders = {(s, e): sample_order(50, s, e).tolist() for s in range(5) for e in range(5)}
     assert len({tuple(o) for o in orders.values()}) == 25
-    assert order(50, 3, 4).tolist() == orders[3, 4]
-    assert order(50, 3, 4, shuffle=False).tolist() == list(range(50))
-    assert order(50, -1, 0).tolist() == order(50, 2**64 - 1, 0).tolist()
-    assert order(50, 2**64 - 1, 0).tolist() != order(50, 2**64 - 2, 0).tolist()
+    assert sample_order(50, 3, 4).tolist() == orders[3, 4]
+    assert sample_order(50, 3, 4, shuffle=False).tolist() == list(range(50))
+    assert sample_order(50, -1, 0).tolist() == sample_order(50, 2**64 - 1, 0).tolist()
+    assert sample_order(50, 2**64 - 1, 0).tolist() != sample_order(50, 2**64 - 2, 0).tolist()
     # As the documentation says, so that a script of another kind can draw the same.
     philox = np.random.Generator(np.random.Philox(key=[3, 4]))
     assert philox.permutation(50).tolist() == orders[3, 4]

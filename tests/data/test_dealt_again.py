@@ -11,9 +11,9 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.data import Batch, Dataset, Stream
-from hpcflow.data.global_batch_sharding import deal
+from hpcflow.data.global_batch_sharding import shard_epoch
 from hpcflow.errors import DataError, ShapeError
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.rank_context import RankContext
 from tests.runtime.ranks import run_ranks
 
 SAMPLES, BATCH = 41, 12  # the last joined batch of an epoch has 5
@@ -21,41 +21,41 @@ TOTAL = 8  # of two epochs
 NUMBERS = np.arange(SAMPLES)
 
 
-def dataset(context: Context, **more: Any) -> tuple[Any, hf.Tensor]:
+def dataset(context: RankContext, **more: Any) -> tuple[Any, hf.Tensor]:
     x = hf.placeholder(hf.int64, [None])
     return Dataset({x: NUMBERS}, BATCH, seed=5, context=context, **more), x
 
 
-def mapped(context: Context) -> tuple[Any, hf.Tensor]:
+def mapped(context: RankContext) -> tuple[Any, hf.Tensor]:
     return dataset(context, map=lambda batch: {key: rows for key, rows in batch.items()})
 
 
-def stream(context: Context) -> tuple[Any, hf.Tensor]:
+def stream(context: RankContext) -> tuple[Any, hf.Tensor]:
     x = hf.placeholder(hf.int64, [None])
     return Stream(x, lambda epoch: iter(NUMBERS), batch=BATCH, context=context), x
 
 
-def iterator(context: Context) -> tuple[Any, hf.Tensor]:
+def iterator(context: RankContext) -> tuple[Any, hf.Tensor]:
     """As long as two epochs."""
     x = hf.placeholder(hf.int64, [None])
     return Stream(x, iter(range(2 * SAMPLES)), batch=BATCH, context=context), x
 
 
-def by_speed(context: Context) -> tuple[Any, hf.Tensor]:
+def by_speed(context: RankContext) -> tuple[Any, hf.Tensor]:
     """The first is twice as fast: so all are told before the first batch."""
     data, x = dataset(context, balance=True, read_ahead=2)
     data.balance.change(3, [6, 2, 2, 2])
     return data, x
 
 
-def stream_by_speed(context: Context) -> tuple[Any, hf.Tensor]:
+def stream_by_speed(context: RankContext) -> tuple[Any, hf.Tensor]:
     x = hf.placeholder(hf.int64, [None])
     data = Stream(x, lambda epoch: iter(NUMBERS), batch=BATCH, balance=True, context=context)
     data.balance.change(3, [2, 6, 2, 2])
     return data, x
 
 
-def iterator_by_speed(context: Context) -> tuple[Any, hf.Tensor]:
+def iterator_by_speed(context: RankContext) -> tuple[Any, hf.Tensor]:
     x = hf.placeholder(hf.int64, [None])
     data = Stream(x, iter(range(2 * SAMPLES)), batch=BATCH, balance=True, context=context)
     data.balance.change(3, [2, 6, 2, 2])
@@ -72,13 +72,17 @@ def expected(make: Any) -> list[list[int]]:
         return [list(twice[at : at + BATCH]) for at in range(0, len(twice), BATCH)]
     if make in (stream, stream_by_speed):
         return [NUMBERS[at : at + BATCH].tolist() for _ in range(2) for at in range(0, 41, BATCH)]
-    return [s.indices.tolist() for epoch in range(2) for s in deal(SAMPLES, BATCH, 5, epoch, 1, 0)]
+    return [
+        s.indices.tolist()
+        for epoch in range(2)
+        for s in shard_epoch(SAMPLES, BATCH, 5, epoch, 1, 0)
+    ]
 
 
-def survive(make: Callable[[Context], tuple[Any, hf.Tensor]], deaths: dict[int, int]) -> Any:
+def survive(make: Callable[[RankContext], tuple[Any, hf.Tensor]], deaths: dict[int, int]) -> Any:
     """What each of four workers trains, of whom `deaths[step]` dies in that step."""
 
-    def body(context: Context) -> list[tuple[list[int], float, int]]:
+    def body(context: RankContext) -> list[tuple[list[int], float, int]]:
         data, x = make(context)
         rate = hf.placeholder(hf.float32, [])
         once = make in (iterator, iterator_by_speed)
@@ -117,7 +121,7 @@ def test_joined_batches_stay_and_shares_grow(make: Any, deaths: dict[int, int]) 
 
 
 def test_a_batch_is_as_it_was_while_all_live() -> None:
-    def body(context: Context) -> None:
+    def body(context: RankContext) -> None:
         data, x = dataset(context)
         batch = next(data.epochs(1))
         rows = batch[x]
@@ -128,7 +132,7 @@ def test_a_batch_is_as_it_was_while_all_live() -> None:
 
 
 def test_a_fixed_size_that_the_others_cannot_have_is_told() -> None:
-    def body(context: Context) -> None:
+    def body(context: RankContext) -> None:
         x = hf.placeholder(hf.int64, [3])
         data = Dataset({x: NUMBERS[:36]}, BATCH, context=context)
         context.roles = dataclasses.replace(context.roles, workers=(0, 1, 3))
@@ -152,7 +156,7 @@ def test_shares_are_by_speed_until_one_dies_and_equal_then() -> None:
 def test_shares_follow_the_speeds_again() -> None:
     """As the chief decides, from the same batch on; a decision for more workers is not heeded."""
 
-    def body(context: Context) -> None:
+    def body(context: RankContext) -> None:
         data, _ = dataset(context, balance=True)
         batches = data.epochs(3)
         next(batches)
@@ -172,7 +176,7 @@ def test_shares_follow_the_speeds_again() -> None:
 
 
 def test_an_old_batch_of_an_iterator_cannot_be_dealt_again() -> None:
-    def body(context: Context) -> None:
+    def body(context: RankContext) -> None:
         data, _ = iterator(context)
         batches = data.epochs(1)
         old = [next(batches) for _ in range(4)]

@@ -33,7 +33,7 @@ print("others", flush=True)
 
 
 def test_forked_workers_are_refused_once_mpi_runs() -> None:
-    start = launcher_detection.command(1, [sys.executable, "-W", "ignore", "-c", PROGRAM])
+    start = launcher_detection.start_command(1, [sys.executable, "-W", "ignore", "-c", PROGRAM])
     environ = {**start.env, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         start.argv, env=environ, capture_output=True, text=True, timeout=220, cwd=ROOT

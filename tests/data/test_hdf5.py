@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import hpcflow as hf
 from hpcflow.data import Blocks, Dataset, hdf5
 from hpcflow.errors import DataError, DTypeError, FeedError, HpcflowError, ShapeError
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.settings import Settings
 from tests.runtime.ranks import run_ranks
 
@@ -36,8 +36,8 @@ def graph() -> Iterator[hf.Graph]:
 
 
 @pytest.fixture
-def alone() -> Context:
-    return Context(Settings())
+def alone() -> RankContext:
+    return RankContext(Settings())
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def test_parts_of_a_file(path: Path, start: int, stop: int | None, step: int) ->
 @pytest.mark.parametrize("shuffle", [True, False, Blocks(rows=64, window=4), Blocks(7, 3)])
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_batches_are_rows_of_the_file(path: Path, shuffle: Any, ranks: int) -> None:
-    def body(context: Context) -> list[list[int]]:
+    def body(context: RankContext) -> list[list[int]]:
         x = hf.placeholder(hf.float32, [None, 2, 3], name="x")
         y = hf.placeholder(hf.int64, [None], name="y")
         data = Dataset(
@@ -114,7 +114,7 @@ def test_batches_are_rows_of_the_file(path: Path, shuffle: Any, ranks: int) -> N
         assert sorted(itertools.chain(*epoch)) == list(range(ROWS))
 
 
-def test_arrays_that_are_kept_stay_as_they_are(path: Path, alone: Context) -> None:
+def test_arrays_that_are_kept_stay_as_they_are(path: Path, alone: RankContext) -> None:
     x = hf.placeholder(hf.float32, [None, 2, 3])
     data = Dataset({x: hdf5(path, "images")}, batch=16, memory=40_000, context=alone)
     kept = list(data.epochs(5))
@@ -122,7 +122,7 @@ def test_arrays_that_are_kept_stay_as_they_are(path: Path, alone: Context) -> No
         np.testing.assert_array_equal(batch[x], IMAGES[batch.indices])
 
 
-def test_a_map_makes_what_placeholders_take(path: Path, alone: Context) -> None:
+def test_a_map_makes_what_placeholders_take(path: Path, alone: RankContext) -> None:
     x = hf.placeholder(hf.float32, [None, 6], name="x")
 
     def scale(batch: hf.data.Batch) -> dict[hf.Tensor, np.ndarray]:
@@ -143,7 +143,7 @@ def test_a_map_makes_what_placeholders_take(path: Path, alone: Context) -> None:
     ],
 )
 def test_what_a_map_does_wrong_is_told(
-    path: Path, alone: Context, made: Any, error: type[HpcflowError], words: str
+    path: Path, alone: RankContext, made: Any, error: type[HpcflowError], words: str
 ) -> None:
     x = hf.placeholder(hf.float32, [None, 2, 3], name="x")
     data = Dataset(
@@ -154,7 +154,7 @@ def test_what_a_map_does_wrong_is_told(
     assert "epoch 0, step 0" in str(caught.value)
 
 
-def test_netcdf_is_hdf5(tmp_path: Path, alone: Context) -> None:
+def test_netcdf_is_hdf5(tmp_path: Path, alone: RankContext) -> None:
     path = tmp_path / "weather.nc"
     with h5py.File(path, "w") as file:  # as netCDF-4 lays a file out
         file["time"] = np.arange(20.0)
@@ -171,7 +171,7 @@ def test_netcdf_is_hdf5(tmp_path: Path, alone: Context) -> None:
 
 
 @pytest.mark.parametrize("shuffle", [False, Blocks(rows=256, window=8)])
-def test_a_large_file_needs_little_memory(tmp_path: Path, alone: Context, shuffle: Any) -> None:
+def test_a_large_file_needs_little_memory(tmp_path: Path, alone: RankContext, shuffle: Any) -> None:
     path, rows, budget = tmp_path / "large.h5", 50_000, 10 << 20
     with h5py.File(path, "w") as file:
         stored = file.create_dataset("x", (rows, 1024), np.float32)
@@ -202,7 +202,7 @@ def resident() -> int:
 # -- what cannot be read
 
 
-def wrong(context: Context, source: Any, error: type[HpcflowError] = DataError) -> str:
+def wrong(context: RankContext, source: Any, error: type[HpcflowError] = DataError) -> str:
     x = hf.placeholder(hf.float32, [None, 2, 3], name="x")
     with pytest.raises(error) as caught:
         Dataset({x: source}, batch=4, context=context)
@@ -210,7 +210,7 @@ def wrong(context: Context, source: Any, error: type[HpcflowError] = DataError) 
     return str(caught.value)
 
 
-def test_fields_that_do_not_fit_are_told(path: Path, alone: Context) -> None:
+def test_fields_that_do_not_fit_are_told(path: Path, alone: RankContext) -> None:
     text = wrong(alone, hdf5(path, "image"))
     assert str(path) in text and "'image'" in text and "images, labels" in text and "rank" in text
     assert "no dataset 'group'" in wrong(alone, hdf5(path, "group"))
@@ -222,7 +222,7 @@ def test_fields_that_do_not_fit_are_told(path: Path, alone: Context) -> None:
     wrong(alone, hdf5(path, "none"), ShapeError)
 
 
-def test_rows_are_cast_as_feeds_are(path: Path, alone: Context) -> None:
+def test_rows_are_cast_as_feeds_are(path: Path, alone: RankContext) -> None:
     x = hf.placeholder(hf.float32, [None, 2, 3], name="x")
     data = Dataset({x: hdf5(path, "group/deep")}, batch=64, context=alone)
     batch = next(data.epoch(0))
@@ -233,13 +233,13 @@ def test_rows_are_cast_as_feeds_are(path: Path, alone: Context) -> None:
         next(large.epoch(0))
 
 
-def test_unequal_lengths_are_told(path: Path, alone: Context) -> None:
+def test_unequal_lengths_are_told(path: Path, alone: RankContext) -> None:
     x, y = hf.placeholder(hf.float32, [None, 2, 3]), hf.placeholder(hf.int32, [None])
     with pytest.raises(ShapeError, match=r"1,000 for .* 7 for"):
         Dataset({x: hdf5(path, "images"), y: hdf5(path, "few")}, batch=4, context=alone)
 
 
-def test_files_that_are_none_are_told(path: Path, tmp_path: Path, alone: Context) -> None:
+def test_files_that_are_none_are_told(path: Path, tmp_path: Path, alone: RankContext) -> None:
     text = wrong(alone, hdf5(tmp_path / "absent.h5", "x"))
     assert "absent.h5" in text and os.uname().nodename in text and "every node" in text
     whole = path.read_bytes()
@@ -260,7 +260,7 @@ def test_files_that_are_none_are_told(path: Path, tmp_path: Path, alone: Context
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="needs an ordinary user")
-def test_a_forbidden_file_is_told(path: Path, tmp_path: Path, alone: Context) -> None:
+def test_a_forbidden_file_is_told(path: Path, tmp_path: Path, alone: RankContext) -> None:
     bad = tmp_path / "bad.h5"
     bad.write_bytes(path.read_bytes())
     bad.chmod(0)
@@ -276,7 +276,7 @@ def test_damage_met_while_reading_names_file_and_rows(path: Path, tmp_path: Path
     content[chunk.byte_offset : chunk.byte_offset + 20] = b"\xff" * 20
     bad.write_bytes(content)
 
-    def body(context: Context) -> str:
+    def body(context: RankContext) -> str:
         x = hf.placeholder(hf.float32, [None, 2, 3])
         data = Dataset({x: hdf5(bad, "packed")}, batch=10, shuffle=False, context=context)
         with pytest.raises(DataError) as caught:
@@ -288,7 +288,7 @@ def test_damage_met_while_reading_names_file_and_rows(path: Path, tmp_path: Path
     assert "bad.h5:packed" in text and "rows" in text and "rank  0" in text
 
 
-def test_a_file_cut_off_while_it_is_read(path: Path, tmp_path: Path, alone: Context) -> None:
+def test_a_file_cut_off_while_it_is_read(path: Path, tmp_path: Path, alone: RankContext) -> None:
     bad = tmp_path / "bad.h5"
     bad.write_bytes(path.read_bytes())
     source = hdf5(bad, "images")
@@ -300,7 +300,7 @@ def test_a_file_cut_off_while_it_is_read(path: Path, tmp_path: Path, alone: Cont
 
 
 def test_a_file_missing_on_one_rank_names_the_rank(path: Path, tmp_path: Path) -> None:
-    def body(context: Context) -> None:
+    def body(context: RankContext) -> None:
         x = hf.placeholder(hf.float32, [None, 2, 3])
         mine = path if context.rank != 2 else tmp_path / "absent.h5"
         Dataset({x: hdf5(mine, "images")}, batch=4, context=context)
@@ -313,7 +313,7 @@ def test_a_file_missing_on_one_rank_names_the_rank(path: Path, tmp_path: Path) -
 
 @pytest.mark.parametrize("places", [dict(n=9), dict(n=10, ps=2)], ids=["sums", "servers"])
 def test_fewer_samples_than_workers_are_an_error(path: Path, places: dict[str, int]) -> None:
-    def body(context: Context) -> None:
+    def body(context: RankContext) -> None:
         x = hf.placeholder(hf.int32, [None])
         with pytest.raises(DataError, match=r"7 samples are too few for [89] workers") as caught:
             Dataset({x: hdf5(path, "few")}, batch=64, context=context)
@@ -327,7 +327,7 @@ def test_fewer_samples_than_workers_are_an_error(path: Path, places: dict[str, i
 def test_small_batches_that_leave_ranks_idle_are_said(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def body(context: Context) -> list[int]:
+    def body(context: RankContext) -> list[int]:
         x = hf.placeholder(hf.int32, [None])
         data = Dataset({x: hdf5(path, "few")}, batch=3, context=context)
         return [batch.size for batch in data.epochs(2)]
@@ -353,7 +353,7 @@ def test_types_that_numpy_does_not_have_are_converted(tmp_path: Path) -> None:
     source.close()
 
 
-def test_a_missing_part_of_a_virtual_dataset_is_told(tmp_path: Path, alone: Context) -> None:
+def test_a_missing_part_of_a_virtual_dataset_is_told(tmp_path: Path, alone: RankContext) -> None:
     """HDF5 itself reads it as zeros."""
     (tmp_path / "parts").mkdir()
     layout = h5py.VirtualLayout((4, 2, 3), "f4")

@@ -9,11 +9,11 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.data import Dataset, Stream
-from hpcflow.data.epoch_shuffle import order
-from hpcflow.data.global_batch_sharding import deal
+from hpcflow.data.epoch_shuffle import sample_order
+from hpcflow.data.global_batch_sharding import shard_epoch
 from hpcflow.errors import HpcflowError
-from hpcflow.runtime.failure.shard_reassignment import Lines, Loss
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.failure.shard_reassignment import ShardAssignment, WorkerLoss
+from hpcflow.runtime.job.rank_context import RankContext
 from tests.runtime.ranks import run_ranks
 
 WORKERS, SAMPLES, BATCH, SEED, EPOCHS = 3, 41, 12, 5, 3  # the last batch of an epoch has 5
@@ -23,22 +23,22 @@ DEAD = 1
 class Heirs:
     """Tells of the death after so many questions; a session would ask the first server."""
 
-    def __init__(self, when: int, loss: Loss) -> None:
+    def __init__(self, when: int, loss: WorkerLoss) -> None:
         self.left, self.loss = when, loss
 
     def deaths(self, dataset: Any) -> int:
         self.left -= 1
         return int(self.left < 0)
 
-    def lines(self, dataset: Any) -> Lines:
-        return Lines(WORKERS, [self.loss])
+    def lines(self, dataset: Any) -> ShardAssignment:
+        return ShardAssignment(WORKERS, [self.loss])
 
     def inherits(self, dataset: Any, deaths: int, has_drawn: bool) -> bool:
         self.left = 0
         return deaths == 0
 
 
-def make(kind: str, context: Context) -> Any:
+def make(kind: str, context: RankContext) -> Any:
     x = hf.placeholder(hf.int64, [None])
     if kind == "stream":
         return Stream(x, lambda epoch: iter(range(SAMPLES)), BATCH, context=context)
@@ -54,15 +54,15 @@ def draw(kind: str, done: int, when: dict[int, int], stop: int = 10**6) -> tuple
     shares = [
         (epoch, share.step)
         for epoch in range(EPOCHS)
-        for share in deal(SAMPLES, BATCH, SEED, epoch, WORKERS, DEAD)
+        for share in shard_epoch(SAMPLES, BATCH, SEED, epoch, WORKERS, DEAD)
         if len(share.indices)
     ]
-    loss = Loss(DEAD, {0: shares[done - 1]} if done else {})
+    loss = WorkerLoss(DEAD, {0: shares[done - 1]} if done else {})
     drawn: list[tuple[int, int]] = []
     told: dict[int, dict[int, tuple[int, int]]] = {}
     datasets: list[Any] = []
 
-    def body(context: Context) -> None:
+    def body(context: RankContext) -> None:
         data, me = make(kind, context), context.replica
         datasets.append(data)
         data.heirs = Heirs(when.get(me, 10**6), loss)
@@ -77,8 +77,8 @@ def draw(kind: str, done: int, when: dict[int, int], stop: int = 10**6) -> tuple
 
     run_ranks(WORKERS + 1, body, ps=1, survive=True)
     del told[DEAD]
-    lines = Lines(WORKERS, [loss])
-    return sorted(drawn), datasets[0].position(lines.together(told))
+    lines = ShardAssignment(WORKERS, [loss])
+    return sorted(drawn), datasets[0].position(lines.last_batches_by_share(told))
 
 
 @pytest.mark.parametrize("kind", ["memory", "ahead", "stream"])
@@ -98,14 +98,14 @@ def test_a_position_has_what_nobody_has_drawn(done: int, when: dict[int, int], s
     left: list[tuple[int, int]] = []
     for epoch in range(position["epoch"], EPOCHS):
         places = position["left"].get(str(epoch), [[0, SAMPLES]])
-        ordered = order(SAMPLES, SEED, epoch)
+        ordered = sample_order(SAMPLES, SEED, epoch)
         left += [(epoch, int(one)) for a, b in places for one in ordered[a:b]]
     assert sorted(drawn + left) == [(e, one) for e in range(EPOCHS) for one in range(SAMPLES)]
     assert drawn and left
 
 
 def test_shares_by_speed_are_refused() -> None:
-    def body(context: Context) -> None:
+    def body(context: RankContext) -> None:
         x = hf.placeholder(hf.int64, [None])
         with pytest.raises(HpcflowError, match="not reassigned when a worker dies"):
             Dataset({x: np.arange(SAMPLES)}, BATCH, balance=True, context=context)

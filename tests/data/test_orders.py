@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 import hpcflow as hf
 from hpcflow.data import Blocks, Dataset
-from hpcflow.data.epoch_shuffle import ordered
-from hpcflow.data.global_batch_sharding import deal
+from hpcflow.data.epoch_shuffle import epoch_order
+from hpcflow.data.global_batch_sharding import shard_epoch
 from hpcflow.errors import HpcflowError
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.settings import Settings
 
 samples = st.integers(1, 400)
@@ -30,7 +30,7 @@ shuffles = st.one_of(st.booleans(), blocks)
 def test_blocks_draw_every_sample_once(
     samples: int, seed: int, epoch: int, blocks: Blocks, batch: int
 ) -> None:
-    drawn = ordered(samples, seed, epoch, blocks, batch)
+    drawn = epoch_order(samples, seed, epoch, blocks, batch)
     whole = drawn[0:samples]
     assert np.sort(whole).tolist() == list(range(samples))
     pieces = [drawn[a : a + 13] for a in range(0, samples, 13)]
@@ -40,7 +40,7 @@ def test_blocks_draw_every_sample_once(
 
 @given(samples, blocks)
 def test_a_window_has_the_rows_of_its_blocks(samples: int, blocks: Blocks) -> None:
-    whole = ordered(samples, 1, 2, blocks, batch=10)[0:samples]
+    whole = epoch_order(samples, 1, 2, blocks, batch=10)[0:samples]
     numbers = whole // blocks.rows
     under_way: set[int] = set()
     most = 0
@@ -56,14 +56,14 @@ def test_blocks_are_whole_on_one_rank_where_the_numbers_divide() -> None:
     shuffle = Blocks(rows=32, window=4)
     for replica in range(2):
         for first in range(0, 1024 // 16, 128 // 16):  # the steps of a window
-            shares = list(deal(1024, 16, 3, 0, 2, replica, shuffle))[first : first + 8]
+            shares = list(shard_epoch(1024, 16, 3, 0, 2, replica, shuffle))[first : first + 8]
             mine = np.concatenate([share.indices for share in shares]) // 32
             assert np.unique(mine, return_counts=True)[1].tolist() == [32, 32]
 
 
 def test_orders_differ_by_seed_and_epoch_and_are_repeated() -> None:
     def draw(seed: int, epoch: int) -> list[int]:
-        return ordered(200, seed, epoch, Blocks(10, 5), 8)[0:200].tolist()
+        return epoch_order(200, seed, epoch, Blocks(10, 5), 8)[0:200].tolist()
 
     assert draw(1, 2) == draw(1, 2)
     assert len({tuple(draw(s, e)) for s, e in itertools.product(range(3), range(3))}) == 9
@@ -83,7 +83,7 @@ class Worker:
     def __init__(self, count: int, replica: int, replicas: int, **options: Any) -> None:
         with hf.Graph().as_default():
             x = hf.placeholder(hf.int64, [None])
-            self.data = Dataset({x: np.arange(count)}, context=Context(Settings()), **options)
+            self.data = Dataset({x: np.arange(count)}, context=RankContext(Settings()), **options)
         self.data.replica, self.data.replicas = replica, replicas
         self.x = x
 

@@ -12,7 +12,7 @@ import pytest
 
 import hpcflow as hf
 from hpcflow import errors
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.rank_context import RankContext
 from tests.runtime.ranks import run_ranks
 
 TEXT = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
@@ -33,7 +33,7 @@ def test_its_code_runs(
         file["t2m"].dims[0].attach_scale(file["time"])
     code = "\n".join(re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL))
 
-    def body(context: Context) -> float:
+    def body(context: RankContext) -> float:
         names: dict[str, object] = {}
         exec(compile(code, "docs/data.md", "exec"), names)
         return sum(float(batch.joined_size) for batch in names["data"].epoch(5))  # type: ignore[attr-defined]

@@ -19,7 +19,7 @@ from hpcflow.errors import (
     ShapeError,
     UninitializedError,
 )
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.rank_context import RankContext
 from tests.runtime.ranks import run_ranks
 
 Dataset = hf.data.Dataset
@@ -311,7 +311,7 @@ def test_an_element_is_the_callers_own() -> None:
 
 @pytest.mark.parametrize("ranks, ps", [(3, 0), (3, 1)])
 def test_ranks_share_the_elements_by_shard(ranks: int, ps: int) -> None:
-    def body(context: Context) -> Any:
+    def body(context: RankContext) -> Any:
         replicas = context.roles.replicas
         mixed = Dataset.range(12).shuffle(12, seed=1)
         return elements(mixed.shard(replicas, context.replica).map(lambda x: x * 2))

@@ -14,10 +14,10 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.data import Dataset
-from hpcflow.data.prefetch_threads import Ahead
-from hpcflow.data.row_buffer_pool import Buffers
+from hpcflow.data.prefetch_threads import PrefetchThreads
+from hpcflow.data.row_buffer_pool import RowBufferPool
 from hpcflow.errors import DataError
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.settings import Settings
 from tests.comm.threads import until
 from tests.runtime.ranks import run_ranks
@@ -37,15 +37,15 @@ def no_thread_stays() -> Iterator[None]:
 
 
 @pytest.fixture
-def alone() -> Context:
-    return Context(Settings())
+def alone() -> RankContext:
+    return RankContext(Settings())
 
 
 def readers() -> list[threading.Thread]:
     return [t for t in threading.enumerate() if t.name.startswith("hpcflow-reader")]
 
 
-def everything(ahead: Ahead[Any, Any]) -> list[Any]:
+def everything(ahead: PrefetchThreads[Any, Any]) -> list[Any]:
     return list(iter(ahead.take, None))
 
 
@@ -63,7 +63,7 @@ def test_results_come_in_order_and_within_bounds(threads: int, ahead: int) -> No
         time.sleep(0.001 * (task % 3))
         return task * task
 
-    reader = Ahead(iter(range(40)), run, ahead, threads)
+    reader = PrefetchThreads(iter(range(40)), run, ahead, threads)
     found = []
     while (result := reader.take()) is not None:
         found.append(result)
@@ -71,7 +71,7 @@ def test_results_come_in_order_and_within_bounds(threads: int, ahead: int) -> No
             taken += 1
     assert found == [n * n for n in range(40)]
     assert most <= ahead + 1  # one is taken before we count it
-    assert reader.take() is None and everything(Ahead(iter(()), run, 2)) == []
+    assert reader.take() is None and everything(PrefetchThreads(iter(()), run, 2)) == []
 
 
 def test_errors_come_after_what_was_before_them() -> None:
@@ -80,7 +80,7 @@ def test_errors_come_after_what_was_before_them() -> None:
             raise OSError("disk")
         return task
 
-    reader = Ahead(iter(range(9)), run, 2)
+    reader = PrefetchThreads(iter(range(9)), run, 2)
     assert [reader.take() for _ in range(3)] == [0, 1, 2]
     with pytest.raises(OSError, match="disk"):
         reader.take()
@@ -90,7 +90,7 @@ def test_errors_come_after_what_was_before_them() -> None:
         yield 0
         raise ValueError("tasks")
 
-    reader = Ahead(tasks(), run, 2)
+    reader = PrefetchThreads(tasks(), run, 2)
     assert reader.take() == 0
     with pytest.raises(ValueError, match="tasks"):
         reader.take()
@@ -112,7 +112,7 @@ class Slow:
         return np.float32(number)
 
 
-def test_a_reader_that_hangs_does_not_keep_us(alone: Context) -> None:
+def test_a_reader_that_hangs_does_not_keep_us(alone: RankContext) -> None:
     items = Slow(50)
     x = hf.placeholder(hf.float32, [None])
     data = Dataset({x: items}, batch=10, shuffle=False, memory=400, context=alone)
@@ -125,7 +125,7 @@ def test_a_reader_that_hangs_does_not_keep_us(alone: Context) -> None:
     items.go.set()
 
 
-def test_a_slow_reader_is_waited_for_and_told(alone: Context) -> None:
+def test_a_slow_reader_is_waited_for_and_told(alone: RankContext) -> None:
     class Late(Slow):
         def __getitem__(self, number: int) -> np.float32:
             time.sleep(0.01)
@@ -140,7 +140,7 @@ def test_a_slow_reader_is_waited_for_and_told(alone: Context) -> None:
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 2, 5])
-def test_batches_are_read_while_a_step_runs(alone: Context, ahead: int) -> None:
+def test_batches_are_read_while_a_step_runs(alone: RankContext, ahead: int) -> None:
     """So many, and no more, before the next one is asked for."""
     items = Slow(1000)
     x = hf.placeholder(hf.float32, [None])
@@ -156,7 +156,7 @@ def test_batches_are_read_while_a_step_runs(alone: Context, ahead: int) -> None:
     data.close()
 
 
-def test_several_readers_wait_at_once(alone: Context) -> None:
+def test_several_readers_wait_at_once(alone: RankContext) -> None:
     """Two threads that can only go on together: each asks for another batch at the same time."""
     together = threading.Barrier(2, timeout=60)
 
@@ -176,7 +176,7 @@ def test_several_readers_wait_at_once(alone: Context) -> None:
 
 @pytest.mark.parametrize("mode", [0, 1])
 def test_threads_end_with_the_session(mode: int, tmp_path: Path) -> None:
-    def body(context: Context) -> tuple[int, float]:
+    def body(context: RankContext) -> tuple[int, float]:
         x = hf.placeholder(hf.float32, [None])
         w = hf.Variable(1.0)
         loss = hf.reduce_mean(w * x)
@@ -199,7 +199,7 @@ def test_threads_end_with_the_session(mode: int, tmp_path: Path) -> None:
     assert found[0][1] > 0
 
 
-def test_what_an_item_does_wrong_is_told(alone: Context) -> None:
+def test_what_an_item_does_wrong_is_told(alone: RankContext) -> None:
     x = hf.placeholder(hf.float32, [None])
 
     class Ragged(Slow):
@@ -222,7 +222,7 @@ def test_what_an_item_does_wrong_is_told(alone: Context) -> None:
     assert caught.value.rank == 0
 
 
-def test_tuples_of_items_feed_tuples_of_placeholders(alone: Context) -> None:
+def test_tuples_of_items_feed_tuples_of_placeholders(alone: RankContext) -> None:
     class Pairs:
         def __len__(self) -> int:
             return 30
@@ -246,7 +246,7 @@ def test_tuples_of_items_feed_tuples_of_placeholders(alone: Context) -> None:
 
 
 def test_buffers_are_used_again_when_nobody_looks() -> None:
-    buffers = Buffers()
+    buffers = RowBufferPool()
     kind = np.dtype(np.float32)
     first = buffers.empty((50_000,), kind)
     address = first.ctypes.data

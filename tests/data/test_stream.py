@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import hpcflow as hf
 from hpcflow.data import Batch, Stream
 from hpcflow.errors import DataError, DTypeError, HpcflowError, LonelyCollectiveError
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.settings import Settings
 from tests.runtime.ranks import run_ranks
 
@@ -26,8 +26,8 @@ def graph() -> Iterator[hf.Graph]:
 
 
 @pytest.fixture
-def alone() -> Context:
-    return Context(Settings())
+def alone() -> RankContext:
+    return RankContext(Settings())
 
 
 def numbers(epoch: int, count: int = 50) -> Iterator[tuple[np.ndarray, int]]:
@@ -42,7 +42,7 @@ def placeholders() -> tuple[hf.Tensor, hf.Tensor]:
 @pytest.mark.parametrize("ranks", [1, 3, 9])
 @pytest.mark.parametrize("ahead", [0, 2])
 def test_every_sample_once_on_any_ranks(ranks: int, ahead: int) -> None:
-    def body(context: Context) -> list[list[int]]:
+    def body(context: RankContext) -> list[list[int]]:
         x, y = placeholders()
         data = Stream((x, y), numbers, batch=8, read_ahead=ahead, context=context)
         found = []
@@ -62,7 +62,7 @@ def test_every_sample_once_on_any_ranks(ranks: int, ahead: int) -> None:
 
 @given(st.integers(1, 20), st.integers(1, 20), st.integers(0, 12), st.booleans())
 def test_a_function_resumes_where_it_was(first: int, second: int, steps: int, told: bool) -> None:
-    context = Context(Settings())
+    context = RankContext(Settings())
     length = 50 if told else None
 
     def make(batch: int) -> Stream:
@@ -91,7 +91,7 @@ def test_a_function_resumes_where_it_was(first: int, second: int, steps: int, to
     assert drawn(begun) + drawn(list(again.epochs(2))) == list(range(100))
 
 
-def test_a_position_twice_resumed(alone: Context) -> None:
+def test_a_position_twice_resumed(alone: RankContext) -> None:
     def make(batch: int) -> Stream:
         return Stream(
             placeholders(), numbers, batch=batch, per_epoch=50, read_ahead=0, context=alone
@@ -107,7 +107,7 @@ def test_a_position_twice_resumed(alone: Context) -> None:
     assert next(third.epochs(1)).indices[0] == 19
 
 
-def test_an_iterator_says_that_it_cannot_resume(alone: Context) -> None:
+def test_an_iterator_says_that_it_cannot_resume(alone: RankContext) -> None:
     def make() -> Stream:
         return Stream(placeholders(), numbers(0), batch=8, context=alone)
 
@@ -131,7 +131,7 @@ def failing() -> Iterator[Any]:
     raise OSError("the network is gone")
 
 
-def test_what_a_stream_does_wrong_is_told(alone: Context) -> None:
+def test_what_a_stream_does_wrong_is_told(alone: RankContext) -> None:
     def first(samples: Any) -> Any:
         return next(Stream(placeholders(), samples, batch=4, context=alone).epochs(1))
 
@@ -147,7 +147,7 @@ def test_what_a_stream_does_wrong_is_told(alone: Context) -> None:
         _ = Stream(placeholders(), numbers, batch=4, context=alone).steps_per_epoch
 
 
-def test_values_of_a_stream_are_cast_as_feeds_are(alone: Context) -> None:
+def test_values_of_a_stream_are_cast_as_feeds_are(alone: RankContext) -> None:
     x, y = placeholders()
     samples = [(np.full(2, 0.1), n) for n in range(4)]
     batch = next(Stream((x, y), iter(samples), batch=4, context=alone).epochs(1))
@@ -157,7 +157,7 @@ def test_values_of_a_stream_are_cast_as_feeds_are(alone: Context) -> None:
         next(Stream((y, x), iter([(0.5, [1.0, 2.0])]), batch=4, context=alone).epochs(1))
 
 
-def test_a_stream_is_mapped_and_described(alone: Context) -> None:
+def test_a_stream_is_mapped_and_described(alone: RankContext) -> None:
     x, y = placeholders()
     data = Stream(
         (x, y),
@@ -184,7 +184,7 @@ def test_a_stream_is_mapped_and_described(alone: Context) -> None:
 def test_streams_that_differ_are_told_and_nobody_waits_forever(
     lengths: list[int], words: str
 ) -> None:
-    def body(context: Context) -> int:
+    def body(context: RankContext) -> int:
         x = hf.placeholder(hf.float32, [None])
         loss = hf.reduce_mean(hf.Variable(1.0) * x)
         train = hf.train.GradientDescentOptimizer(0.1).minimize(loss)

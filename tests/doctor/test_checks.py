@@ -9,7 +9,17 @@ import json
 import pytest
 
 from hpcflow.doctor import check_table, findings_report
-from hpcflow.doctor.rank_facts import ERROR, OK, WARN, Agreement, Facts, Finding, Job, Link, Place
+from hpcflow.doctor.rank_facts import (
+    ERROR,
+    OK,
+    WARN,
+    Finding,
+    FolderFacts,
+    JobFacts,
+    KernelAgreement,
+    NetworkLink,
+    RankFacts,
+)
 from hpcflow.doctor.rank_inspection import mapped_libmpi, try_place
 
 OURS = "/env/lib/libmpi.so.40"
@@ -17,8 +27,8 @@ SITES = "/opt/site/lib/libmpi.so.12"
 GB = 1 << 30
 
 
-def rank(number: int, node: str) -> Facts:
-    return Facts(
+def rank(number: int, node: str) -> RankFacts:
+    return RankFacts(
         rank=number,
         node=node,
         python="3.11.7",
@@ -38,21 +48,23 @@ def rank(number: int, node: str) -> Facts:
         gemm=400e9,
         copies=20e9,
         places=[
-            Place("run directory", "/scratch", 900 * GB),
-            Place("TMPDIR", "/tmp", 90 * GB),
-            Place("HOME", "/home/u", 9 * GB),
-            Place("shared memory", "/dev/shm", 60 * GB),
+            FolderFacts("run directory", "/scratch", 900 * GB),
+            FolderFacts("TMPDIR", "/tmp", 90 * GB),
+            FolderFacts("HOME", "/home/u", 9 * GB),
+            FolderFacts("shared memory", "/dev/shm", 60 * GB),
         ],
     )
 
 
-def four_nodes() -> Job:
+def four_nodes() -> JobFacts:
     names = [f"n{i}" for i in range(1, 5)]
-    links = [Link(a, b, 5e-6, 1e9, 1e-3) for i, a in enumerate(names) for b in names[i + 1 :]]
-    return Job([rank(i, name) for i, name in enumerate(names)], links)
+    links = [
+        NetworkLink(a, b, 5e-6, 1e9, 1e-3) for i, a in enumerate(names) for b in names[i + 1 :]
+    ]
+    return JobFacts([rank(i, name) for i, name in enumerate(names)], links)
 
 
-def odd(job: Job) -> list[Finding]:
+def odd(job: JobFacts) -> list[Finding]:
     """Findings that are not ok."""
     return [row for row in check_table.judge(job) if row.level != OK]
 
@@ -203,12 +215,15 @@ def test_ranks_that_would_share_a_gpu() -> None:
 def test_kernels_of_gpus_that_disagree_are_an_error_of_their_node() -> None:
     job = four_nodes()
     for one in job.ranks:
-        one.agreements = [Agreement("cublaslt", 16), Agreement("cudnn", 0, {}, {"Conv": "lost"})]
+        one.agreements = [
+            KernelAgreement("cublaslt", 16),
+            KernelAgreement("cudnn", 0, {}, {"Conv": "lost"}),
+        ]
     right, lost = [row for row in check_table.judge(job) if row.check == "GPU kernels"]
     assert (right.level, right.what) == (OK, "cublaslt: 16 of 16 compute what plain kernels do")
     assert (lost.level, lost.what) == (WARN, "cudnn serves nothing, CuPy does: lost")
     wrong, refused = {"MatMul of float32": "0.3 off"}, {"MatMulBias of float16, relu": "NaN"}
-    job.ranks[1].agreements[0] = Agreement("cublaslt", 15, wrong, refused)
+    job.ranks[1].agreements[0] = KernelAgreement("cublaslt", 15, wrong, refused)
     (row,) = [row for row in odd(job) if row.level == ERROR]
     assert (row.node, row.what) == ("n2", "cublaslt: MatMul of float32: 0.3 off")
     assert "kernels=plain" in row.fix
@@ -218,7 +233,7 @@ def test_kernels_of_gpus_that_disagree_are_an_error_of_their_node() -> None:
         "not MatMulBias of float16, relu: NaN" in told
     )
     data = json.loads(json.dumps(dataclasses.asdict(job.ranks[1])))
-    assert Facts.from_data(data) == job.ranks[1]
+    assert RankFacts.from_data(data) == job.ranks[1]
 
 
 def test_a_gpu_that_nothing_can_use() -> None:
@@ -247,7 +262,7 @@ def test_a_node_that_differs_is_named(field: str, value: object, words: str) -> 
 
 
 def test_a_launcher_of_another_mpi_is_answered_with_the_line_that_works() -> None:
-    job = Job([rank(0, "n1")])
+    job = JobFacts([rank(0, "n1")])
     job.first.launch_error = "srun started 4 ranks, but Open MPI sees a world of 1"
     job.first.launch_fix = "start it by: srun --mpi=pmix -n 4 hpcflow doctor"
     text = findings_report.as_text(job, check_table.judge(job))
@@ -256,7 +271,7 @@ def test_a_launcher_of_another_mpi_is_answered_with_the_line_that_works() -> Non
 
 
 def test_equal_findings_are_one_row_for_many_nodes() -> None:
-    job = Job([rank(i, f"n{i}") for i in range(1000)])
+    job = JobFacts([rank(i, f"n{i}") for i in range(1000)])
     for one in job.ranks:
         one.places[1].problem = "permission denied"
     text = findings_report.as_text(job, check_table.judge(job))
@@ -268,12 +283,16 @@ def test_json_holds_findings_and_facts() -> None:
     job = four_nodes()
     told = json.loads(findings_report.as_json(job, check_table.judge(job)))
     assert told["ok"] is True and told["format"] == 1
-    again = Job([Facts.from_data(data) for data in copy.deepcopy(told["ranks"])], job.links)
+    again = JobFacts(
+        [RankFacts.from_data(data) for data in copy.deepcopy(told["ranks"])], job.links
+    )
     assert again == job
 
 
 def test_no_check_fails_where_nothing_is_known() -> None:
-    rows = check_table.judge(Job([Facts(node="n1", broken={"mpi4py": "MPI does not start: x"})]))
+    rows = check_table.judge(
+        JobFacts([RankFacts(node="n1", broken={"mpi4py": "MPI does not start: x"})])
+    )
     assert findings_report.exit_code(rows) == 1
 
 

@@ -16,7 +16,7 @@ from hpcflow.launch import launcher_detection
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 NODE = str(pathlib.Path(__file__).with_name("node.py"))
 DOCTOR = [sys.executable, "-m", "hpcflow", "doctor"]
-INSIDE_A_JOB = launcher_detection.detect() is not None
+INSIDE_A_JOB = launcher_detection.detect_launcher() is not None
 CANNOT = os.geteuid() != 0 or not shutil.which("unshare") or not shutil.which("taskset")
 
 pytestmark = pytest.mark.skipif(INSIDE_A_JOB, reason="a job cannot start jobs")
@@ -26,7 +26,7 @@ def run(command: list[str], n: int = 0, **more: str) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of `command`, on `n` ranks if told."""
     env = {**os.environ, "PYTHONPATH": str(ROOT), **more}
     if n:
-        start = launcher_detection.command(n, command, env)
+        start = launcher_detection.start_command(n, command, env)
         command, env = start.argv, start.env
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=220)
     return done.returncode, done.stdout, done.stderr

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpcflow.graph.op_registry import lookup
+from hpcflow.graph.op_registry import lookup_op
 from hpcflow.graph.static_shape import Spec
-from hpcflow.kernels.kernel_registry import Choice, Node, choose, find, wish
+from hpcflow.kernels.kernel_registry import (
+    KernelChoice,
+    KernelNode,
+    choose_kernel,
+    find_plain_kernel,
+    kernel_preferences,
+)
 
 
 def chosen(type, attrs, inputs, unknown=(), kernels="auto"):
@@ -15,15 +21,15 @@ def chosen(type, attrs, inputs, unknown=(), kernels="auto"):
         Spec(x.dtype, (None, *x.shape[1:]) if i in unknown else x.shape)
         for i, x in enumerate(inputs)
     ]
-    outputs = lookup(type).infer(specs, attrs)
-    node = Node(type, attrs, specs, outputs)
-    return choose(node, "cpu", wish(kernels)), node
+    outputs = lookup_op(type).infer(specs, attrs)
+    node = KernelNode(type, attrs, specs, outputs)
+    return choose_kernel(node, "cpu", kernel_preferences(kernels)), node
 
 
 def both(type, attrs, inputs, unknown=(), kernels="auto"):
     """Who serves, what it computes, and what the plain kernel does: (provider, value, value)."""
     choice, node = chosen(type, attrs, inputs, unknown, kernels)
-    plain = Choice(find(type, "cpu"))
+    plain = KernelChoice(find_plain_kernel(type, "cpu"))
     return choice.kernel.provider, *(run(c, node, inputs) for c in (choice, plain))
 
 
@@ -34,7 +40,7 @@ def run(choice, node, inputs):
 
 def run_all(choice, node, inputs):
     """The outputs of a kernel; they start as garbage."""
-    specs = lookup(node.type).infer([Spec(x.dtype, x.shape) for x in inputs], node.attrs)
+    specs = lookup_op(node.type).infer([Spec(x.dtype, x.shape) for x in inputs], node.attrs)
     outs = [np.full(s.shape, np.nan, s.dtype) for s in specs]
     choice.kernel.make(np, node)(*inputs, *outs)
     return outs

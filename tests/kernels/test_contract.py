@@ -7,7 +7,7 @@ pytest.importorskip("llvmlite")
 
 import hpcflow.kernels.llvm_einsum  # noqa: F401  (fills the table)
 from hpcflow.graph.static_shape import Spec
-from hpcflow.kernels.kernel_registry import Node, choose, wish
+from hpcflow.kernels.kernel_registry import KernelNode, choose_kernel, kernel_preferences
 
 SIZES = {"a": 3, "b": 37, "n": 5, "d": 130, "k": 1}
 
@@ -18,8 +18,8 @@ def chosen(equation, dtype="float32", sizes=None, kernels="auto"):
     terms = left.split(",")
     shapes = [[(sizes or SIZES)[c] for c in term] for term in (*terms, right)]
     specs = [Spec(np.dtype(dtype), tuple(shape)) for shape in shapes]
-    node = Node("Einsum", {"equation": equation}, specs[:-1], specs[-1:])
-    return node, choose(node, "cpu", wish(kernels))
+    node = KernelNode("Einsum", {"equation": equation}, specs[:-1], specs[-1:])
+    return node, choose_kernel(node, "cpu", kernel_preferences(kernels))
 
 
 @pytest.mark.parametrize("dtype, near", [("float32", 2e-6), ("float64", 1e-14)])
@@ -60,5 +60,5 @@ def test_other_einsums_are_left_to_products_of_matrices(equation, why):
 
 def test_an_axis_of_size_1_is_left_to_broadcasting():
     specs = [Spec(np.dtype("f4"), s) for s in ((4, 1), (4, 3, 7), (4, 3))]
-    node = Node("Einsum", {"equation": "bd,bnd->bn"}, specs[:2], specs[2:])
-    assert "repeated" in dict(choose(node, "cpu", wish()).refused)["llvm"]
+    node = KernelNode("Einsum", {"equation": "bd,bnd->bn"}, specs[:2], specs[2:])
+    assert "repeated" in dict(choose_kernel(node, "cpu", kernel_preferences()).refused)["llvm"]

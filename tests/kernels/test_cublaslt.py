@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcflow.graph.op_registry import lookup
+from hpcflow.graph.op_registry import lookup_op
 from hpcflow.graph.static_shape import Spec
 from hpcflow.kernels import cublaslt_matmul, cuda_provider
-from hpcflow.kernels.kernel_registry import Node, Wish, choose
+from hpcflow.kernels.kernel_registry import KernelNode, KernelPreferences, choose_kernel
 
 from .fake_gpu import GARBAGE, TF32, FakeArray, FakeCupy, FakeLt
 
 ROUNDINGS = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 2e-6, "float64": 1e-14}
-WISH = Wish(("cublaslt",))
+WISH = KernelPreferences(("cublaslt",))
 
 
 @pytest.fixture
@@ -53,12 +53,12 @@ def array(rng, shape, dtype, offset=0):
 def node_of(inputs, type="MatMul", tf32=False, **attrs):
     attrs = {"transpose_a": False, "transpose_b": False, **attrs}
     specs = [Spec(x.dtype, x.shape) for x in inputs]
-    return Node(type, attrs, specs, lookup(type).infer(specs, attrs), tf32)
+    return KernelNode(type, attrs, specs, lookup_op(type).infer(specs, attrs), tf32)
 
 
 def run(xp, node, inputs, offset=0):
     """What the chosen kernel computes, in memory of a step: the scratch that it asked for."""
-    choice = choose(node, "gpu", WISH)
+    choice = choose_kernel(node, "gpu", WISH)
     assert choice.kernel.provider == "cublaslt", choice.refused
     out = array(np.random.default_rng(0), node.outputs[0].shape, node.outputs[0].dtype, offset)
     out.fill(np.nan)
@@ -147,20 +147,20 @@ def test_float32_is_multiplied_as_it_is_unless_tf32_is_allowed(gpu):
 
 def test_sums_of_parts_are_kept_wide_and_in_one_order(gpu):
     _, lt = gpu()
-    made = cublaslt_matmul.Descriptors(_product(), 16, 1 << 20)
+    made = cublaslt_matmul.MatmulDescriptors(_product(), 16, 1 << 20)
     assert lt.objects[made.preference.value].has[3] == 2  # only in the compute type
 
 
 def _product(**more):
     usual = {"bias": False, "relu": False, "tf32": False, **more}
-    return cublaslt_matmul.Product("float32", (False, False), (4, 4), (4, 4), (4, 4), **usual)
+    return cublaslt_matmul.MatmulProblem("float32", (False, False), (4, 4), (4, 4), (4, 4), **usual)
 
 
 def test_a_relu_that_loses_nan_does_not_serve_and_the_bias_alone_does(gpu):
     xp, lt = gpu(keeps_nan=False)
     inputs = [array(np.random.default_rng(7), s, "f4") for s in ((4, 4), (4, 4), (4,))]
     node = node_of(inputs, "MatMulBias", relu=True)
-    assert choose(node, "gpu", WISH).refused == (("cublaslt", cuda_provider.LOSES_NAN),)
+    assert choose_kernel(node, "gpu", WISH).refused == (("cublaslt", cuda_provider.LOSES_NAN),)
     run(xp, node_of(inputs, "MatMulBias", relu=False), inputs)
     assert lt.seen[-1]["epilogue"] == 4
 
@@ -186,21 +186,21 @@ def test_what_it_does_not_serve_it_says(gpu, shapes, dtype, why):
     gpu()
     specs = [Spec(np.dtype(dtype), shape) for shape in shapes]
     attrs = {"transpose_a": False, "transpose_b": False}
-    node = Node("MatMul", attrs, specs, lookup("MatMul").infer(specs, attrs))
-    choice = choose(node, "gpu", WISH)
+    node = KernelNode("MatMul", attrs, specs, lookup_op("MatMul").infer(specs, attrs))
+    choice = choose_kernel(node, "gpu", WISH)
     assert choice.kernel.provider == "plain" and why in choice.refused[0][1]
 
 
 def test_what_the_library_has_no_algorithm_for_is_told(gpu):
     gpu(algorithms=0)
     inputs = [array(np.random.default_rng(9), (4, 4), "f4") for _ in range(2)]
-    choice = choose(node_of(inputs), "gpu", WISH)
+    choice = choose_kernel(node_of(inputs), "gpu", WISH)
     assert choice.refused == (("cublaslt", "cuBLASLt: it has no algorithm for it"),)
 
 
 def test_descriptors_are_destroyed_with_their_plans(gpu):
     _, lt = gpu()
-    plan = cublaslt_matmul.Plan(_product())
+    plan = cublaslt_matmul.MatmulPlan(_product())
     assert len(lt.objects) == 5
     del plan
     gc.collect()
@@ -248,8 +248,8 @@ def read(handle, attribute, type):
 
 def test_the_library_has_understood_what_it_was_told(real):
     shapes = (5, 7, 3), (7, 11), (5, 3, 11)
-    of = cublaslt_matmul.Product("bfloat16", (True, False), *shapes, True, True, False)
-    made = cublaslt_matmul.Descriptors(of, 4, 1 << 20)
+    of = cublaslt_matmul.MatmulProblem("bfloat16", (True, False), *shapes, True, True, False)
+    made = cublaslt_matmul.MatmulDescriptors(of, 4, 1 << 20)
     int32, int64, uint64 = ctypes.c_int32, ctypes.c_int64, ctypes.c_uint64
     names = {0: int32, 1: int32, 3: int32, 4: int32, 7: int32, 8: uint64}
     told = [read(made.product, name, type) for name, type in names.items()]

@@ -10,15 +10,20 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from hpcflow.graph.op_registry import lookup
+from hpcflow.graph.op_registry import lookup_op
 from hpcflow.graph.static_shape import Spec
 from hpcflow.kernels import cuda_provider, cudnn_convolution
-from hpcflow.kernels.kernel_registry import Node, Wish, choose, find
+from hpcflow.kernels.kernel_registry import (
+    KernelNode,
+    KernelPreferences,
+    choose_kernel,
+    find_plain_kernel,
+)
 
 from .fake_gpu import GARBAGE, FakeArray, FakeCudnn, FakeCupy
 
 ROUNDINGS = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 4e-6, "float64": 1e-14}
-WISH = Wish(("cudnn",))
+WISH = KernelPreferences(("cudnn",))
 
 
 def doubles(patch, **options):
@@ -43,12 +48,12 @@ def array(rng, shape, dtype):
 
 def node_of(type, attrs, inputs, tf32=False):
     specs = [Spec(x.dtype, x.shape) for x in inputs]
-    return Node(type, attrs, specs, lookup(type).infer(specs, attrs), tf32)
+    return KernelNode(type, attrs, specs, lookup_op(type).infer(specs, attrs), tf32)
 
 
 def run(xp, node, inputs):
     """What the chosen kernel computes, with the scratch memory that it asked for."""
-    choice = choose(node, "gpu", WISH)
+    choice = choose_kernel(node, "gpu", WISH)
     assert choice.kernel.provider == "cudnn", choice.refused
     call = choice.kernel.make(xp, node)
     out = np.full(node.outputs[0].shape, np.nan, node.outputs[0].dtype).view(FakeArray)
@@ -61,9 +66,11 @@ def run(xp, node, inputs):
 def by_plain(node, inputs):
     """By the plain kernel, in float64."""
     specs = [Spec(np.dtype("f8"), s.shape) for s in (*node.inputs, *node.outputs)]
-    node = Node(node.type, node.attrs, specs[:-1], specs[-1:])
+    node = KernelNode(node.type, node.attrs, specs[:-1], specs[-1:])
     out = np.full(node.outputs[0].shape, np.nan)
-    find(node.type, "cpu").make(np, node)(*(np.array(x, np.float64) for x in inputs), out)
+    find_plain_kernel(node.type, "cpu").make(np, node)(
+        *(np.array(x, np.float64) for x in inputs), out
+    )
     return out
 
 
@@ -91,7 +98,7 @@ def drawn(data, dtype):
     batch = number(1, 3)
     x = array(rng, (batch, channels, *space) if first else (batch, *space, channels), dtype)
     w = array(rng, (*window, channels // groups, filters), dtype)
-    (y,) = lookup("Conv").infer([Spec(a.dtype, a.shape) for a in (x, w)], attrs)
+    (y,) = lookup_op("Conv").infer([Spec(a.dtype, a.shape) for a in (x, w)], attrs)
     return attrs, x, w, array(rng, y.shape, dtype), array(rng, (filters,), dtype)
 
 
@@ -153,17 +160,17 @@ def test_a_relu_that_loses_nan_does_not_serve_and_the_bias_alone_does(gpu):
     xp, _ = gpu(keeps_nan=False)
     given = inputs()
     node = node_of("ConvBias", {**ATTRS, "relu": True}, given)
-    assert choose(node, "gpu", WISH).refused == (("cudnn", cuda_provider.LOSES_NAN),)
+    assert choose_kernel(node, "gpu", WISH).refused == (("cudnn", cuda_provider.LOSES_NAN),)
     run(xp, node_of("ConvBias", {**ATTRS, "relu": False}, given), given)
 
 
 def test_what_it_does_not_serve_it_says(gpu):
     gpu(refuses="no engine\nfor this")
-    (refused,) = choose(node_of("Conv", ATTRS, inputs(bias=False)), "gpu", WISH).refused
+    (refused,) = choose_kernel(node_of("Conv", ATTRS, inputs(bias=False)), "gpu", WISH).refused
     assert refused == ("cudnn", "cuDNN: no engine")
     specs = [Spec(np.dtype("f4"), shape) for shape in ((None, 4, 4, 3), (3, 3, 3, 5))]
-    node = Node("Conv", ATTRS, specs, lookup("Conv").infer(specs, ATTRS))
-    assert "only in the step" in choose(node, "gpu", WISH).refused[0][1]
+    node = KernelNode("Conv", ATTRS, specs, lookup_op("Conv").infer(specs, ATTRS))
+    assert "only in the step" in choose_kernel(node, "gpu", WISH).refused[0][1]
 
 
 def test_a_plan_is_made_once_and_runs_on_the_current_stream(gpu):
@@ -179,7 +186,7 @@ def test_without_scratch_memory_of_the_step_it_takes_its_own(gpu):
     given = inputs(bias=False)
     node = node_of("Conv", ATTRS, given)
     out = np.full(node.outputs[0].shape, np.nan, "f4").view(FakeArray)
-    choose(node, "gpu", WISH).kernel.make(xp, node)(*given, out)
+    choose_kernel(node, "gpu", WISH).kernel.make(xp, node)(*given, out)
     close(out, by_plain(node, given), "float32")
     assert xp.made == ["empty", "empty"]
 

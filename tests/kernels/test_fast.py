@@ -13,10 +13,16 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from hpcflow.graph.op_registry import lookup
+from hpcflow.graph.op_registry import lookup_op
 from hpcflow.graph.static_shape import Spec
 from hpcflow.kernels import kernel_registry
-from hpcflow.kernels.kernel_registry import Kernel, Node, choose, find, wish
+from hpcflow.kernels.kernel_registry import (
+    Kernel,
+    KernelNode,
+    choose_kernel,
+    find_plain_kernel,
+    kernel_preferences,
+)
 from hpcflow.runtime.device import device
 
 kernel_registry.names()  # all kernels are imported
@@ -122,7 +128,7 @@ def _convolution(data: st.DataObject, type: str) -> Case:
         return Case(attrs, [x, w])
     if type == "ConvBias":
         return Case({**attrs, "relu": chance(data)}, [x, w, array(data, counts[1])])
-    (y,) = lookup("Conv").infer([Spec(a.dtype, a.shape) for a in (x, w)], attrs)
+    (y,) = lookup_op("Conv").infer([Spec(a.dtype, a.shape) for a in (x, w)], attrs)
     g = array(data, *y.shape)
     if type == "ConvInputGrad":
         return Case({**attrs, "shape": x.shape}, [g, w])
@@ -226,15 +232,15 @@ def _equal_rows(data: st.DataObject, type: str) -> Case:
 # -- what is compared
 
 
-def node_of(type: str, one: Case) -> Node:
+def node_of(type: str, one: Case) -> KernelNode:
     """With the outputs that its shape rule infers."""
     specs = [Spec(x.dtype, x.shape) for x in one.inputs]
-    return Node(type, one.attrs, specs, lookup(type).infer(specs, one.attrs))
+    return KernelNode(type, one.attrs, specs, lookup_op(type).infer(specs, one.attrs))
 
 
-def computed(kernel: Kernel, node: Node, one: Case, kind: str = "cpu") -> list[np.ndarray]:
+def computed(kernel: Kernel, node: KernelNode, one: Case, kind: str = "cpu") -> list[np.ndarray]:
     """The outputs, which start as garbage, or the table that is changed."""
-    xp = np if kind == "cpu" else device.make("gpu:0").xp
+    xp = np if kind == "cpu" else device.make_device("gpu:0").xp
     run, given = kernel.make(xp, node), one.inputs
     if one.rows is not None:
         given = [one.rows.copy(), *given[1:]]
@@ -251,7 +257,7 @@ def computed(kernel: Kernel, node: Node, one: Case, kind: str = "cpu") -> list[n
     return outs if kind == "cpu" else [out.get() for out in outs]
 
 
-def sized(node: Node, one: Case) -> list[tuple[int, ...]]:
+def sized(node: KernelNode, one: Case) -> list[tuple[int, ...]]:
     """The shapes of the outputs; a number of segments is known only by its value."""
     if node.type.startswith("UnsortedSegment"):
         data, ids, number_of = one.inputs
@@ -260,7 +266,7 @@ def sized(node: Node, one: Case) -> list[tuple[int, ...]]:
 
 
 def by_plain(type: str, one: Case) -> list[np.ndarray]:
-    return computed(find(type, "cpu"), node_of(type, one), one)
+    return computed(find_plain_kernel(type, "cpu"), node_of(type, one), one)
 
 
 def size(arrays: list[np.ndarray]) -> float:
@@ -283,13 +289,13 @@ def marked(row: tuple[str, str, str]) -> Any:
 def test_a_fast_kernel_equals_its_reference(
     type: str, kind: str, name: str, data: st.DataObject
 ) -> None:
-    if kind == "gpu" and not device.names(False, 0)[0].startswith("gpu"):
+    if kind == "gpu" and not device.device_names(False, 0)[0].startswith("gpu"):
         pytest.skip("needs a GPU")
     if why := kernel_registry._PROVIDERS[name]():
         pytest.skip(f"needs {name}: {why}")
     one = CASES[type](data)
     node = node_of(type, one)
-    kernel = choose(node, kind, wish(name)).kernel
+    kernel = choose_kernel(node, kind, kernel_preferences(name)).kernel
     assume(kernel.provider == name)
     fast, plain = computed(kernel, node, one, kind), by_plain(type, one)
     scale = max(size(plain), size(by_plain(type, positive(one))))

@@ -11,10 +11,10 @@ import pytest
 import hpcflow as hf
 from hpcflow.doctor import gpu_kernel_agreement
 from hpcflow.kernels import cublaslt_matmul, cuda_provider, cudnn_convolution
-from hpcflow.kernels.kernel_registry import Node, Wish, choose
+from hpcflow.kernels.kernel_registry import KernelNode, KernelPreferences, choose_kernel
 from hpcflow.runtime.device import device
-from hpcflow.runtime.job.job_membership import use
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.job_membership import use_context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.runtime.step.kernel_selection import kernels_data
 from hpcflow.settings import Settings
 from tests.kernels.fake_gpu import OF_FLOAT, TF32, FakeCudnn, FakeCupy, FakeLt, Graph
@@ -47,7 +47,7 @@ def gpu(monkeypatch):
     def use_it():
         xp, lt, lib = FakeCupy(), FakeLt(keeps_nan=False), FakeCudnn()
         monkeypatch.setattr(device, "_FACTORIES", {"cpu": device.Device, "gpu": Gpu})
-        monkeypatch.setattr(device, "names", lambda server, index: ["gpu:0", "cpu:0"])
+        monkeypatch.setattr(device, "device_names", lambda server, index: ["gpu:0", "cpu:0"])
         monkeypatch.setattr(cuda_provider, "cupy", lambda: xp)
         load(monkeypatch, lt, lib)
         return lt
@@ -59,7 +59,7 @@ def gpu(monkeypatch):
 def trained(dtype, **settings):
     """A small convolutional net's losses and weights, and who served each operation."""
     rng = np.random.default_rng(0)
-    with use(Context(Settings(**settings))) as context, hf.Graph().as_default():
+    with use_context(RankContext(Settings(**settings))) as context, hf.Graph().as_default():
         x, y = hf.placeholder(dtype, [6, 8, 8, 3]), hf.placeholder(hf.int32, [6])
         shapes = {"w": (3, 3, 3, 4), "b": (4,), "v": (64, 5), "c": (5,), "u": (5, 3)}
         by = {
@@ -121,8 +121,8 @@ def test_a_cuda_graph_holds_them(case, dtype, monkeypatch):
     load(monkeypatch, lt, lib)
     rng = np.random.default_rng(0)
     draw = lambda: [rng.standard_normal(s).astype(dtype) for s in shapes]  # noqa: E731
-    node = Node(type, attrs, draw(), [np.full(shape, np.nan, dtype)])
-    kernel, refused = choose(node, "gpu", Wish(("cublaslt", "cudnn")))
+    node = KernelNode(type, attrs, draw(), [np.full(shape, np.nan, dtype)])
+    kernel, refused = choose_kernel(node, "gpu", KernelPreferences(("cublaslt", "cudnn")))
     assert not refused
     run, inputs = kernel.make(cupy, node), [cupy.array(x) for x in node.inputs]
     out, room = cupy.empty(shape, dtype), [cupy.empty(s, d) for d, s in kernel.scratch(node)]
@@ -139,7 +139,7 @@ def test_a_cuda_graph_holds_them(case, dtype, monkeypatch):
         graph.launch()
         tolerance = gpu_kernel_agreement.ROUNDINGS * gpu_kernel_agreement.EPSILON[dtype]
         assert (
-            gpu_kernel_agreement._apart(out.get(), gpu_kernel_agreement._by_plain(node))
+            gpu_kernel_agreement._difference_text(out.get(), gpu_kernel_agreement._by_plain(node))
             <= tolerance
         )
     forget()
@@ -148,7 +148,7 @@ def test_a_cuda_graph_holds_them(case, dtype, monkeypatch):
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [hf.float32, hf.float16, hf.bfloat16, hf.float64])
 def test_a_net_trains_on_a_real_gpu(dtype):
-    if not device.names(False, 0)[0].startswith("gpu"):
+    if not device.device_names(False, 0)[0].startswith("gpu"):
         pytest.skip("needs a GPU")
     found, told = trained(dtype)
     wanted, _ = trained(dtype, kernels="plain")
@@ -180,7 +180,7 @@ def test_the_doctor_finds_a_library_that_is_wrong_and_one_that_fails(gpu, monkey
 
 @pytest.mark.gpu
 def test_the_doctor_of_a_real_gpu_finds_nothing_wrong():
-    if not device.names(False, 0)[0].startswith("gpu"):
+    if not device.device_names(False, 0)[0].startswith("gpu"):
         pytest.skip("needs a GPU")
-    for one in gpu_kernel_agreement.agreements(device.make("gpu:0").xp):
+    for one in gpu_kernel_agreement.agreements(device.make_device("gpu:0").xp):
         assert one.run and one.wrong == {}

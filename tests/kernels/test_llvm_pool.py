@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hpcflow.codegen.llvm_cpu_compiler import absent
-from hpcflow.kernels.kernel_registry import Choice, find
+from hpcflow.kernels.kernel_registry import KernelChoice, find_plain_kernel
 from tests.kernels.against_plain import both, chosen, close, run, run_all
 
 pytestmark = pytest.mark.skipif(bool(absent()), reason=absent())
@@ -54,7 +54,7 @@ def test_gradients_behind_a_relu(case, bias):
     choice, node = chosen("MaxPoolReluGrad", {**attrs, "bias": bias}, inputs)
     assert choice.kernel.provider == "llvm"
     fast = run_all(choice, node, inputs)
-    plain = run_all(Choice(find("MaxPoolReluGrad", "cpu")), node, inputs)
+    plain = run_all(KernelChoice(find_plain_kernel("MaxPoolReluGrad", "cpu")), node, inputs)
     # by the kernels of the parts
     back = run(*chosen("MaxPoolGrad", attrs, inputs), inputs)
     wanted = [back * (x > 0), (back * (x > 0)).astype(np.float64).sum(axis=(0, 1, 2))]

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.settings import Settings
 
 SPECIAL = [np.nan, np.inf, -np.inf, 0.0, -0.0]
@@ -25,7 +25,7 @@ def computed(kernels: str, build: Build, feeds: Sequence[np.ndarray]) -> list[np
     with hf.Graph().as_default() as graph:
         given = [hf.placeholder(a.dtype, a.shape) for a in feeds]
         made = build(*given)
-        with hf.Session(graph=graph, context=Context(Settings(kernels=kernels))) as session:
+        with hf.Session(graph=graph, context=RankContext(Settings(kernels=kernels))) as session:
             if graph.get_collection("variables"):
                 session.run(hf.global_variables_initializer())
             found = session.run(list(made), dict(zip(given, feeds, strict=True)))

@@ -8,10 +8,10 @@ import pytest
 import hpcflow as hf
 from hpcflow.errors import KernelError
 from hpcflow.kernels import kernel_registry, onednn_library
-from hpcflow.platform.cpu_threads import chosen as chosen_threads
-from hpcflow.runtime.job.job_membership import use
-from hpcflow.runtime.job.rank_context import Context
-from hpcflow.runtime.step.kernel_selection import served
+from hpcflow.platform.cpu_threads import chosen_threads as chosen_threads
+from hpcflow.runtime.job.job_membership import use_context
+from hpcflow.runtime.job.rank_context import RankContext
+from hpcflow.runtime.step.kernel_selection import selected_kernels
 from hpcflow.settings import Settings
 from tests.kernels.against_plain import both, chosen, close, run
 
@@ -223,7 +223,7 @@ def network(x, w):
 def outcome(**settings):
     """What a step of a small network computes, and who serves its ops."""
     rng = np.random.default_rng(7)
-    with use(Context(Settings(**settings))) as context, hf.Graph().as_default():
+    with use_context(RankContext(Settings(**settings))) as context, hf.Graph().as_default():
         x = hf.placeholder(hf.float32, [2, 8, 8, 4])
         w = hf.Variable(drawn(rng, 3, 3, 4, 8))
         session, fetches = hf.Session(), network(x, w)
@@ -231,7 +231,7 @@ def outcome(**settings):
         feeds = {x: drawn(rng, 2, 8, 8, 4)}
         values = session.run(fetches, feeds)
         plan = session.plan(fetches, feeds)
-        rows = served(plan.parts[plan.driver], context.devices)
+        rows = selected_kernels(plan.parts[plan.driver], context.devices)
         return values, {row.type: row for row in rows}
 
 

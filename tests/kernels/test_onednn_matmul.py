@@ -9,7 +9,7 @@ import pytest
 
 from hpcflow.graph.static_shape import Spec
 from hpcflow.kernels import onednn_library, onednn_matmul
-from hpcflow.kernels.kernel_registry import Node
+from hpcflow.kernels.kernel_registry import KernelNode
 from tests.kernels.against_plain import both, chosen, close
 
 pytestmark = pytest.mark.skipif(
@@ -112,7 +112,7 @@ def test_large_products_are_onednns_if_there_are_several_threads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sizes = Spec(np.dtype("f4"), (2, 512, 512))
-    node = Node("MatMul", {"transpose_a": False, "transpose_b": False}, [sizes] * 2, [sizes])
+    node = KernelNode("MatMul", {"transpose_a": False, "transpose_b": False}, [sizes] * 2, [sizes])
     monkeypatch.setattr(onednn_library, "several", lambda: False)
     assert "so large" in onednn_matmul.refuses(node)
     monkeypatch.setattr(onednn_library, "several", lambda: True)

@@ -4,13 +4,18 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.graph.op_registry import lookup
+from hpcflow.graph.op_registry import lookup_op
 from hpcflow.graph.static_shape import Spec
 from hpcflow.kernels import onednn_library
-from hpcflow.kernels.kernel_registry import Node, choose, find, wish
-from hpcflow.lowering.weight_packing import MANY, pack_weights
-from hpcflow.plan.ir.control_flow_nodes import within
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.kernels.kernel_registry import (
+    KernelNode,
+    choose_kernel,
+    find_plain_kernel,
+    kernel_preferences,
+)
+from hpcflow.lowering.weight_packing import MIN_PRODUCTS, pack_weights
+from hpcflow.plan.ir.control_flow_nodes import nested_nodes
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.settings import Settings
 from tests.kernels.against_plain import close
 from tests.plan.model import graph, plan_of
@@ -24,9 +29,9 @@ def normal(*shape):
 
 def call(type, attrs, inputs, plain):
     specs = [Spec(x.dtype, x.shape) for x in inputs]
-    node = Node(type, attrs, specs, lookup(type).infer(specs, attrs))
-    choice = choose(node, "cpu", wish())
-    row = find(type, "cpu") if plain else choice.kernel
+    node = KernelNode(type, attrs, specs, lookup_op(type).infer(specs, attrs))
+    choice = choose_kernel(node, "cpu", kernel_preferences())
+    row = find_plain_kernel(type, "cpu") if plain else choice.kernel
     out = np.full(node.outputs[0].shape, np.nan, "f4")
     row.make(np, node)(*inputs, out)
     return out, row.provider
@@ -57,7 +62,7 @@ def test_weights_of_round_sizes_are_packed_by_onednn():
 class Chain:
     """h = tanh(h w) so many times, and its gradient by w."""
 
-    def __init__(self, times=MANY, rows=4, more=()):
+    def __init__(self, times=MIN_PRODUCTS, rows=4, more=()):
         with graph() as self.graph:
             self.x = hf.placeholder(hf.float32, [rows, 16], name="x")
             self.w = hf.placeholder(hf.float32, [16, 16], name="w")
@@ -76,15 +81,15 @@ class Chain:
         return types.count("PackedMatMul"), types.count("Packed")
 
     def run(self, **given):
-        with hf.Session(graph=self.graph, context=Context(Settings(**given))) as session:
+        with hf.Session(graph=self.graph, context=RankContext(Settings(**given))) as session:
             return session.run(self.fetches, self.feeds)
 
 
 def test_weights_that_are_used_often_are_packed_once_for_each_direction():
-    assert Chain(MANY + 1).packed() == (2 * MANY + 1, 2)
-    assert Chain(MANY - 1).packed() == (0, 0)
-    assert Chain(MANY + 1, rows=200).packed() == (0, 0)
-    assert Chain(MANY + 1).packed(fast=False) == (0, 0)
+    assert Chain(MIN_PRODUCTS + 1).packed() == (2 * MIN_PRODUCTS + 1, 2)
+    assert Chain(MIN_PRODUCTS - 1).packed() == (0, 0)
+    assert Chain(MIN_PRODUCTS + 1, rows=200).packed() == (0, 0)
+    assert Chain(MIN_PRODUCTS + 1).packed(fast=False) == (0, 0)
 
 
 def test_a_step_with_packed_weights_computes_what_one_without_does():
@@ -107,20 +112,22 @@ def test_weights_that_change_in_a_step_are_packed_as_each_product_reads_them():
         v = hf.Variable(np.eye(16, dtype="f4"), name="v")
         x = hf.placeholder(hf.float32, [4, 16])
         h = x
-        for _ in range(MANY):
+        for _ in range(MIN_PRODUCTS):
             h = hf.matmul(h, v)
         with hf.control_dependencies([h]):
             update = v.assign_add(np.eye(16, dtype="f4"))
         with hf.control_dependencies([update]):
             again, t = v.read_value(), h
-        for _ in range(MANY):
+        for _ in range(MIN_PRODUCTS):
             t = hf.matmul(t, again)
         session.run(hf.global_variables_initializer())
         value = normal(4, 16)
         for i in range(1, 3):
             first, second = session.run([h, t], {x: value})
-            np.testing.assert_allclose(first, value * i**MANY, rtol=1e-4)
-            np.testing.assert_allclose(second, value * i**MANY * (i + 1) ** MANY, rtol=1e-4)
+            np.testing.assert_allclose(first, value * i**MIN_PRODUCTS, rtol=1e-4)
+            np.testing.assert_allclose(
+                second, value * i**MIN_PRODUCTS * (i + 1) ** MIN_PRODUCTS, rtol=1e-4
+            )
 
 
 class Loop:
@@ -152,12 +159,12 @@ class Loop:
         shapes = {t: a.shape for t, a in self.feeds.items()}
         (part,) = plan_of(self.graph, self.fetches, shapes).parts.values()
         part = pack_weights(part, lambda *_: fast)
-        outside, inside = part.nodes.values(), within(part.nodes)
+        outside, inside = part.nodes.values(), nested_nodes(part.nodes)
         assert not verify_loops(part)
         return [[n.type for n in nodes if "Packed" in n.type] for nodes in (outside, inside)]
 
     def run(self, **given):
-        with hf.Session(graph=self.graph, context=Context(Settings(**given))) as session:
+        with hf.Session(graph=self.graph, context=RankContext(Settings(**given))) as session:
             return session.run(self.fetches, self.feeds)
 
     def values(self, changes, inner):

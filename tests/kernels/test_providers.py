@@ -6,9 +6,9 @@ import pytest
 import hpcflow as hf
 from hpcflow.errors import HpcflowError
 from hpcflow.kernels import kernel_registry
-from hpcflow.runtime.job.job_membership import use
-from hpcflow.runtime.job.rank_context import Context
-from hpcflow.runtime.step.kernel_selection import kernels_data, kernels_text, served
+from hpcflow.runtime.job.job_membership import use_context
+from hpcflow.runtime.job.rank_context import RankContext
+from hpcflow.runtime.step.kernel_selection import kernels_data, kernels_text, selected_kernels
 from hpcflow.settings import Settings
 
 
@@ -35,13 +35,13 @@ def providers(monkeypatch):
 
 def outcome(shape, **settings):
     """What a run computes, and what is told of its kernel."""
-    with use(Context(Settings(**settings))) as context, hf.Graph().as_default():
+    with use_context(RankContext(Settings(**settings))) as context, hf.Graph().as_default():
         x = hf.placeholder(hf.float32, shape)
         session, feeds = hf.Session(), {x: np.zeros(shape, np.float32)}
         y = hf.tanh(x)
         value = session.run(y, feeds)
         plan = session.plan(y, feeds)
-        (row,) = served(plan.parts[plan.driver], context.devices)
+        (row,) = selected_kernels(plan.parts[plan.driver], context.devices)
         return value.ravel()[0], row.provider, dict(row.refused)
 
 
@@ -69,21 +69,21 @@ def test_what_is_absent_does_not_serve_and_says_why(providers, monkeypatch):
 
 def test_an_unknown_provider_is_an_error(providers):
     with pytest.raises(HpcflowError, match="third"):
-        Context(Settings(kernels="first,third"))
+        RankContext(Settings(kernels="first,third"))
 
 
 def test_nodes_inside_loops_are_told_too(providers):
-    with use(Context(Settings())) as context, hf.Graph().as_default():
+    with use_context(RankContext(Settings())) as context, hf.Graph().as_default():
         x = hf.placeholder(hf.float32, [2])
         y = hf.while_loop(lambda i, v: i < 3, lambda i, v: (i + 1, hf.tanh(v)), (0, x))[1]
         session = hf.Session()
         plan = session.plan(y, {x: np.zeros(2, np.float32)})
-        rows = served(plan.parts[plan.driver], context.devices)
+        rows = selected_kernels(plan.parts[plan.driver], context.devices)
         assert ("Tanh", "first") in {(row.type, row.provider) for row in rows}
 
 
 def test_the_table_says_who_serves_and_why_no_better_one(providers):
-    with use(Context(Settings())) as context, hf.Graph().as_default():
+    with use_context(RankContext(Settings())) as context, hf.Graph().as_default():
         x, y = (hf.placeholder(hf.float32, shape, name="x") for shape in ([2, 2], [3]))
         fetches = [hf.tanh(x, name="matrix"), hf.tanh(y, name="vector"), hf.exp(y, name="third")]
         feeds = {x: np.ones((2, 2), np.float32), y: np.ones(3, np.float32)}

@@ -8,7 +8,7 @@ pytest.importorskip("llvmlite")
 import hpcflow.kernels.llvm_row_gather_scatter  # noqa: F401  (fills the table)
 from hpcflow.errors import RangeError, ShapeError
 from hpcflow.graph.static_shape import Spec
-from hpcflow.kernels.kernel_registry import Node, choose, wish
+from hpcflow.kernels.kernel_registry import KernelNode, choose_kernel, kernel_preferences
 
 UFUNCS = {
     **{"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide},
@@ -19,8 +19,8 @@ UFUNCS = {
 def generated(type, attrs, inputs, outputs=()):
     """The kernel that a plan would choose, which is a generated one."""
     specs = [[Spec(a.dtype, a.shape) for a in arrays] for arrays in (inputs, outputs)]
-    node = Node(type, attrs, *specs)
-    row = choose(node, "cpu", wish()).kernel
+    node = KernelNode(type, attrs, *specs)
+    row = choose_kernel(node, "cpu", kernel_preferences()).kernel
     assert row.provider == "llvm"
     return row.make(np, node)
 
@@ -28,7 +28,9 @@ def generated(type, attrs, inputs, outputs=()):
 def refused(type, attrs, inputs, outputs=()):
     """Why no generated kernel serves."""
     specs = [[Spec(a.dtype, a.shape) for a in arrays] for arrays in (inputs, outputs)]
-    return dict(choose(Node(type, attrs, *specs), "cpu", wish()).refused)["llvm"]
+    return dict(
+        choose_kernel(KernelNode(type, attrs, *specs), "cpu", kernel_preferences()).refused
+    )["llvm"]
 
 
 def drawn(rng, shape, dtype):

@@ -3,10 +3,15 @@
 import numpy as np
 import pytest
 
-from hpcflow.graph.op_registry import lookup
+from hpcflow.graph.op_registry import lookup_op
 from hpcflow.graph.static_shape import Spec
 from hpcflow.kernels import onednn_library
-from hpcflow.kernels.kernel_registry import Node, choose, find, wish
+from hpcflow.kernels.kernel_registry import (
+    KernelNode,
+    choose_kernel,
+    find_plain_kernel,
+    kernel_preferences,
+)
 from hpcflow.kernels.strided_matmul import view
 from tests.kernels.against_plain import close
 
@@ -26,8 +31,12 @@ def kernel(lays, shape, inputs, plain):
     """A kernel, and who provides it."""
     specs = [Spec(x.dtype, x.shape) for x in inputs]
     attrs = {"lays": lays, "shape": shape, "inplace": (2,) if len(inputs) > 2 else ()}
-    node = Node("StridedMatMul", attrs, specs, lookup("StridedMatMul").infer(specs, attrs))
-    row = find("StridedMatMul", "cpu") if plain else choose(node, "cpu", wish()).kernel
+    node = KernelNode("StridedMatMul", attrs, specs, lookup_op("StridedMatMul").infer(specs, attrs))
+    row = (
+        find_plain_kernel("StridedMatMul", "cpu")
+        if plain
+        else choose_kernel(node, "cpu", kernel_preferences()).kernel
+    )
     return row.make(np, node), row.provider
 
 

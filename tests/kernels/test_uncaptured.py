@@ -14,8 +14,8 @@ import numpy as np
 from hpcflow.errors import DeviceError
 from hpcflow.graph.static_shape import Spec
 from hpcflow.kernels.cuda_graph_restrictions import REASONS
-from hpcflow.kernels.kernel_registry import Node, find
-from hpcflow.ops.random.random_kernels import Draws
+from hpcflow.kernels.kernel_registry import KernelNode, find_plain_kernel
+from hpcflow.ops.random.random_kernels import DrawCount
 from tests.ops.cases import Case
 from tests.ops.evaluate import call
 from tests.ops.test_table import CASES, OPS, bits, close, made
@@ -33,12 +33,12 @@ def refusal(case: Case, cupy: Any) -> str | None:
     """Why the kernel of a case is not captured, "" if it is; None if it is none of a GPU."""
     inputs = made(case, case.dtypes[0])
     with contextlib.suppress(DeviceError):
-        kernel = find(case.type, "gpu")
+        kernel = find_plain_kernel(case.type, "gpu")
         specs = [Spec(x.dtype, x.shape, x) for x in inputs]
         outputs = OPS[case.type].infer(specs, case.attrs)
         if any(spec.dtype.kind in "OSU" for spec in (*specs, *outputs)):
             return None
-        run = kernel.make(cupy, Node(case.type, case.attrs, specs, outputs))
+        run = kernel.make(cupy, KernelNode(case.type, case.attrs, specs, outputs))
         given = [cupy.array(x) for x in inputs]
 
         def called() -> list[Any]:
@@ -95,10 +95,12 @@ def test_draws_are_counted_on_the_device(monkeypatch: Any) -> None:
     """The words are those of the ordinal that the device's counter has when it is launched."""
     cupy = fake_cupy.install(monkeypatch)
     attrs = {"minval": 0.0, "maxval": 1.0, "dtype": np.dtype("f4"), "key": 7, "shape": (64,)}
-    node = Node("RandomUniform", attrs, [Spec(np.dtype("i4"), (1,))], [Spec(np.dtype("f4"), (64,))])
-    run = find("RandomUniform", "gpu").make(cupy, node)
+    node = KernelNode(
+        "RandomUniform", attrs, [Spec(np.dtype("i4"), (1,))], [Spec(np.dtype("f4"), (64,))]
+    )
+    run = find_plain_kernel("RandomUniform", "gpu").make(cupy, node)
     drawn = np.empty(64, "f4")
-    on_host = find("RandomUniform", "cpu").make(np, node)
+    on_host = find_plain_kernel("RandomUniform", "cpu").make(np, node)
     shape, out = cupy.array(np.array([64], "i4")), cupy.empty(64, "f4")
     run(shape, out)
     run.counter = cupy.array(np.array([0], "u8"))
@@ -110,6 +112,6 @@ def test_draws_are_counted_on_the_device(monkeypatch: Any) -> None:
     for ordinal in (0, 5, 3):
         run.counter[...] = ordinal
         graph.launch()
-        on_host.draws = Draws(ordinal)
+        on_host.draws = DrawCount(ordinal)
         on_host(np.array([64], "i4"), drawn)
         assert bits(out.get()) == bits(drawn)

@@ -224,7 +224,7 @@ class Module:
         return Kernel(address)
 
 
-class Gpu(ptx_compiler.Gpu):
+class Gpu(ptx_compiler.PtxCompiler):
     """What compiles for the double: PTX is made, too, and looked at."""
 
     def __init__(self) -> None:
@@ -261,4 +261,4 @@ def install(patch: pytest.MonkeyPatch, threads: int = 16) -> None:
     """Have kernels for GPUs run here, with so many threads a block."""
     patch.setattr(ptx_compiler, "gpu", gpu)
     patch.setattr(ptx_codegen, "THREADS", threads)
-    patch.setattr(kernel_dedup, "_on_gpu", kernel_dedup._on_gpu.__wrapped__)
+    patch.setattr(kernel_dedup, "_gpu_kernel", kernel_dedup._gpu_kernel.__wrapped__)

@@ -10,7 +10,15 @@ import pytest
 
 import hpcflow.ops.math.special_function_kernels  # noqa: F401  (fills the table)
 from hpcflow.codegen import elementwise_formulas, kernel_cache
-from hpcflow.codegen.fused_loop_ir import COLUMN, FULL, ONE, ROW, Body, Operand, Step
+from hpcflow.codegen.fused_loop_ir import (
+    COLUMN,
+    FULL,
+    ONE,
+    ROW,
+    KernelBody,
+    KernelOperand,
+    KernelStep,
+)
 from hpcflow.codegen.llvm_cpu_codegen import text
 from hpcflow.graph.static_shape import Spec
 from hpcflow.kernels import kernel_registry
@@ -97,7 +105,7 @@ def quiet() -> Any:
         yield
 
 
-def run(body: Body, *arrays: np.ndarray, out: np.ndarray) -> np.ndarray:
+def run(body: KernelBody, *arrays: np.ndarray, out: np.ndarray) -> np.ndarray:
     """What the kernel of `body` makes of the arrays."""
     written = text(body, exact=False)
     assert written is not None
@@ -105,11 +113,11 @@ def run(body: Body, *arrays: np.ndarray, out: np.ndarray) -> np.ndarray:
     return out
 
 
-def alone(type: str, *arrays: np.ndarray, **attrs: Any) -> Body:
+def alone(type: str, *arrays: np.ndarray, **attrs: Any) -> KernelBody:
     """One operation on arrays of one shape."""
-    operands = tuple(Operand(a.dtype, FULL) for a in arrays)
-    step = Step(type, tuple(range(len(arrays))), attrs)
-    return Body(operands, (step,), (len(arrays),), 0)
+    operands = tuple(KernelOperand(a.dtype, FULL) for a in arrays)
+    step = KernelStep(type, tuple(range(len(arrays))), attrs)
+    return KernelBody(operands, (step,), (len(arrays),), 0)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -163,9 +171,9 @@ def test_the_error_function() -> None:
     wanted = np.array([math.erf(v) for v in x.tolist()], "f4")
     are_near(found, wanted, 8)
     spec, plain = Spec(x.dtype, x.shape), np.empty_like(x)
-    kernel_registry.find("Erf", "cpu").make(np, kernel_registry.Node("Erf", {}, [spec], [spec]))(
-        x, plain
-    )
+    kernel_registry.find_plain_kernel("Erf", "cpu").make(
+        np, kernel_registry.KernelNode("Erf", {}, [spec], [spec])
+    )(x, plain)
     np.testing.assert_array_equal(found, plain)
 
 
@@ -230,8 +238,12 @@ def test_rows_and_columns(shape: tuple[int, ...], split: int) -> None:
     column = RNG.standard_normal((*shape[:split], *(1 for _ in shape[split:]))).astype("f4")
     one = np.array(3.0, "f4")
     ways = (FULL, ROW, COLUMN, ONE)
-    steps = (Step("Mul", (0, 1), {}), Step("Add", (4, 2), {}), Step("Sub", (5, 3), {}))
-    body = Body(tuple(Operand(x.dtype, way) for way in ways), steps, (6, 4), row.size)
+    steps = (
+        KernelStep("Mul", (0, 1), {}),
+        KernelStep("Add", (4, 2), {}),
+        KernelStep("Sub", (5, 3), {}),
+    )
+    body = KernelBody(tuple(KernelOperand(x.dtype, way) for way in ways), steps, (6, 4), row.size)
     written = text(body, exact=True)
     assert written is not None
     out, product = np.empty_like(x), np.empty_like(x)

@@ -26,13 +26,13 @@ from hpcflow.codegen.fused_loop_ir import (
     ONE,
     ROW,
     SUM,
-    Body,
-    Operand,
+    KernelBody,
+    KernelOperand,
 )
-from hpcflow.codegen.row_op_decomposition import EXPANSIONS, Steps
+from hpcflow.codegen.row_op_decomposition import EXPANSIONS, StepBuilder
 from hpcflow.graph.static_shape import Spec
 from hpcflow.kernels import llvm_fused_loop
-from hpcflow.kernels.kernel_registry import Node
+from hpcflow.kernels.kernel_registry import KernelNode
 from tests.native import emulated
 from tests.native.test_nest import CASES, F4, RNG, cross_entropy, f4, of, softmax
 
@@ -65,7 +65,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def results(
-    body: Body,
+    body: KernelBody,
     shapes: list[Any],
     *given: np.ndarray,
     big: bool = False,
@@ -82,7 +82,7 @@ def results(
     attrs = {"body": body, "loose": (), "text": text, "size": size}
     specs = [[Spec(x.dtype, x.shape) for x in some] for some in (given, made)]
     inputs = [xp.asarray(x) for x in given]
-    llvm_fused_loop._fused_on_gpu(xp, Node("Fused", attrs, *specs))(*inputs, *made)
+    llvm_fused_loop._fused_on_gpu(xp, KernelNode("Fused", attrs, *specs))(*inputs, *made)
     made = [xp.asnumpy(x) for x in made]
     for room in map(xp.asnumpy, rooms):
         poison = np.array(POISON).astype(room.dtype)
@@ -95,7 +95,7 @@ def test_code_for_gpus_calls_nothing_and_needs_no_memory_of_a_thread(number: int
     texts = []
     for dtype in (F4, np.dtype("f8")):
         for type, (ways, _, _, attrs) in CASES.items():
-            steps = Steps(tuple(Operand(dtype, way) for way in ways), 40)
+            steps = StepBuilder(tuple(KernelOperand(dtype, way) for way in ways), 40)
             body = steps.body(EXPANSIONS[type](steps, dtype, attrs, *range(len(ways))))
             texts.append(ptx_codegen.text(body, True))
     of_bits = re.compile("Bitwise|Logical|Invert|Select")
@@ -103,7 +103,7 @@ def test_code_for_gpus_calls_nothing_and_needs_no_memory_of_a_thread(number: int
     for type, dtype in product(formulas, (F4, np.dtype("f8"))):
         for many in (1, 2, 3):
             with suppress(TypeError):
-                steps = Steps(tuple(Operand(dtype, FULL) for _ in range(many)), 0)
+                steps = StepBuilder(tuple(KernelOperand(dtype, FULL) for _ in range(many)), 0)
                 texts.append(
                     ptx_codegen.text(steps.body((steps(type, *range(many), dtype=F4),)), True)
                 )
@@ -143,7 +143,7 @@ def over_rows(type: str, shape: tuple[int, int], xp: Any = DOUBLE) -> None:
         inputs[2] = np.abs(inputs[2])
     if type == "LogSoftmaxGrad":
         inputs[1] = -np.abs(inputs[1])
-    steps = Steps(tuple(Operand(F4, way) for way in ways), shape[1])
+    steps = StepBuilder(tuple(KernelOperand(F4, way) for way in ways), shape[1])
     values = EXPANSIONS[type](steps, F4, attrs, *range(len(ways)))
     found = results(steps.body(values), [(of(way, *shape), "f4") for way in made], *inputs, xp=xp)
     wanted = function(*(x.astype("f8") for x in inputs))
@@ -163,7 +163,7 @@ def test_cross_entropies(shape: tuple[int, int], dtype: str, few: None) -> None:
     wrong = np.arange(rows) % 3 == 2  # labels outside of the classes
     labels[wrong] = np.where(np.arange(rows) % 2, -1, shape[1])[wrong]
     loss[wrong], grad[wrong] = np.nan, np.nan
-    steps = Steps((Operand(F4, FULL), Operand(labels.dtype, COLUMN)), shape[1])
+    steps = StepBuilder((KernelOperand(F4, FULL), KernelOperand(labels.dtype, COLUMN)), shape[1])
     values = EXPANSIONS["SparseSoftmaxCrossEntropy"](steps, F4, {"device": "gpu"}, 0, 1)
     found = results(steps.body(values), [((rows,), "f4"), (shape, "f4")], x, labels)
     np.testing.assert_allclose(found[0], loss, rtol=1e-5, atol=1e-5)
@@ -176,7 +176,9 @@ def test_elements_of_all_ways(dtype: str, big: bool, few: None) -> None:
     """More than there are threads; rows, columns and scalars go with them as they should."""
     ways = {FULL: (37, 11), ROW: (11,), COLUMN: (37,), ONE: ()}
     inputs = [np.asarray(RNG.integers(-9, 9, shape)).astype(dtype) for shape in ways.values()]
-    steps = Steps(tuple(Operand(x.dtype, w) for x, w in zip(inputs, ways, strict=True)), 11)
+    steps = StepBuilder(
+        tuple(KernelOperand(x.dtype, w) for x, w in zip(inputs, ways, strict=True)), 11
+    )
     sum = steps("Add", steps("Mul", steps("Sub", 0, 1), 2), 3)
     body = steps.body((sum, steps("Less", 0, 1), 0))
     shapes = [((37, 11), dtype), ((37, 11), "?"), ((37, 11), dtype)]
@@ -187,7 +189,7 @@ def test_elements_of_all_ways(dtype: str, big: bool, few: None) -> None:
 
 
 def test_rows_of_any_length(few: None) -> None:
-    steps = Steps((Operand(F4, FULL), Operand(F4, FULL)), 0)
+    steps = StepBuilder((KernelOperand(F4, FULL), KernelOperand(F4, FULL)), 0)
     x, y = f4(1001), f4(1001)
     (found,) = results(steps.body((steps("Add", 0, steps("Tanh", 1)),)), [((1001,), "f4")], x, y)
     np.testing.assert_allclose(found, x + np.tanh(y), rtol=1e-6, atol=1e-6)
@@ -198,10 +200,10 @@ def test_rows_of_any_length(few: None) -> None:
 def test_sums_of_columns(rows: int, dtype: str, threads: int) -> None:
     """Beside the elements that are summed, and beside sums of rows."""
     g, y = (RNG.standard_normal((rows, 45)).astype(dtype) for _ in range(2))
-    kinds = tuple(Operand(g.dtype, FULL) for _ in range(2))
+    kinds = tuple(KernelOperand(g.dtype, FULL) for _ in range(2))
     shapes = [((rows, 45), dtype), ((45,), dtype)]
     for of_rows in (False, True):
-        steps = Steps(kinds, 45)
+        steps = StepBuilder(kinds, 45)
         back = steps("ReluGrad", 0, 1)
         if of_rows:
             back = steps("Sub", back, steps(SUM, back))
@@ -218,7 +220,7 @@ def test_sums_of_columns(rows: int, dtype: str, threads: int) -> None:
 def test_nan_and_infinity_stay_in_their_rows(few: None) -> None:
     x = f4(4, 50)
     x[1, 7], x[2, 9], x[3, 3] = np.nan, np.inf, -np.inf
-    steps = Steps((Operand(F4, FULL),), 50)
+    steps = StepBuilder((KernelOperand(F4, FULL),), 50)
     values = EXPANSIONS["Softmax"](steps, F4, {}, 0)
     found, top = results(steps.body((values[0], steps(MAX, 0))), [((4, 50), "f4"), ((4,), "f4")], x)
     with np.errstate(invalid="ignore"):
@@ -228,7 +230,7 @@ def test_nan_and_infinity_stay_in_their_rows(few: None) -> None:
 
 def test_in_place(few: None) -> None:
     """x is read again in the loop behind the one that stores the first result: it stays."""
-    steps = Steps((Operand(F4, FULL), Operand(F4, FULL)), 9)
+    steps = StepBuilder((KernelOperand(F4, FULL), KernelOperand(F4, FULL)), 9)
     first = steps("Add", 0, 1)
     body = steps.body((first, steps("Sub", 0, steps(SUM, first))))
     assert ptx_codegen.schedule(body).writable() == [1]
@@ -253,7 +255,7 @@ def barriers(text: str) -> Iterator[str]:
 
 
 def test_a_barrier_less_is_noticed(few: None) -> None:
-    steps = Steps((Operand(F4, FULL),), 50)
+    steps = StepBuilder((KernelOperand(F4, FULL),), 50)
     high = steps("Sub", 0, steps(MAX, 0))
     body = steps.body((steps("Mul", high, steps(SUM, high)),))
     x, how = f4(200, 50), ptx_codegen.launch(body, 10000)
@@ -269,7 +271,7 @@ def test_a_barrier_less_is_noticed(few: None) -> None:
 
 
 def test_threads_at_different_barriers_are_noticed(few: None) -> None:
-    steps = Steps((Operand(F4, FULL),), 50)
+    steps = StepBuilder((KernelOperand(F4, FULL),), 50)
     body = steps.body((steps(SUM, 0),))
     text = str(ptx_codegen.text(body, True)).replace(
         f"  call void @{ptx_codegen.BARRIER}()\n", "", 1
@@ -283,7 +285,7 @@ def test_threads_at_different_barriers_are_noticed(few: None) -> None:
 @given(rows=st.integers(1, 5000), cols=st.integers(1, 40000))
 def test_launches_fit_a_gpu(rows: int, cols: int) -> None:
     for way in (FULL, SUM, COLUMN_SUM):
-        steps = Steps((Operand(F4, FULL),), cols)
+        steps = StepBuilder((KernelOperand(F4, FULL),), cols)
         body = steps.body((steps("Square" if way == FULL else way, 0),))
         how = ptx_codegen.launch(body, rows * cols)
         assert how.block[0] * how.block[1] == ptx_codegen.THREADS and how.grid[1] < 65536
@@ -300,11 +302,11 @@ def test_rows_where_they_lie(rows: int, sums: bool, few: None) -> None:
     cols = 18
     x, mask = f4(rows, 3, cols), f4(2, -(-rows // 2))
     operands = (
-        Operand(F4, FULL, 0, (cols, ((1, 0, 3 * cols),))),
-        Operand(F4, COLUMN, 0, (0, ((1, 2, mask.shape[1]), (2, 0, 1)))),
-        Operand(F4, FULL, 0, (0, ((1, 0, 3 * cols),))),
+        KernelOperand(F4, FULL, 0, (cols, ((1, 0, 3 * cols),))),
+        KernelOperand(F4, COLUMN, 0, (0, ((1, 2, mask.shape[1]), (2, 0, 1)))),
+        KernelOperand(F4, FULL, 0, (0, ((1, 0, 3 * cols),))),
     )
-    steps = Steps(operands, cols)
+    steps = StepBuilder(operands, cols)
     total = steps("Add", 0, 1)
     total = steps("Sub", total, steps(SUM, total)) if sums else total
     body = steps.body((steps.add(JOIN, (total, 2), {}, JOINED),))._replace(size=rows * cols)

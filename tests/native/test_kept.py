@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from hpcflow.codegen import kernel_cache
-from hpcflow.codegen.fused_loop_ir import FULL, Body, Operand, Step
+from hpcflow.codegen.fused_loop_ir import FULL, KernelBody, KernelOperand, KernelStep
 from hpcflow.codegen.llvm_cpu_codegen import text
-from hpcflow.codegen.llvm_cpu_compiler import Machine
+from hpcflow.codegen.llvm_cpu_compiler import CpuCompiler
 from hpcflow.platform import artifact_cache
 
 ACROSS = """
@@ -22,10 +22,10 @@ import numpy as np
 sys.path.insert(0, sys.argv[2])
 from test_kept import doubling
 from hpcflow.codegen import kernel_cache
-from hpcflow.codegen.llvm_cpu_compiler import Machine
+from hpcflow.codegen.llvm_cpu_compiler import CpuCompiler
 built = []
-build = Machine.build
-Machine.build = lambda *a: built.append(time.sleep(0.5)) or build(*a)
+build = CpuCompiler.build
+CpuCompiler.build = lambda *a: built.append(time.sleep(0.5)) or build(*a)
 kernel_cache.use(sys.argv[1])
 x, y = np.arange(5.0), np.empty(5)
 kernel_cache.builtin(doubling("f8"))(x, y)
@@ -36,7 +36,9 @@ print(len(built))
 
 def doubling(dtype: str) -> str:
     """A kernel that adds an array to itself."""
-    body = Body((Operand(np.dtype(dtype), FULL),), (Step("Add", (0, 0), {}),), (1,), 0)
+    body = KernelBody(
+        (KernelOperand(np.dtype(dtype), FULL),), (KernelStep("Add", (0, 0), {}),), (1,), 0
+    )
     made = text(body, exact=True)
     assert made is not None
     return made
@@ -46,14 +48,14 @@ def doubling(dtype: str) -> str:
 def built(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many kernels were compiled each time; the process has none, and no folder, at first."""
     found: list[int] = []
-    build = Machine.build
+    build = CpuCompiler.build
 
-    def counted(self: Machine, texts: object) -> bytes:
+    def counted(self: CpuCompiler, texts: object) -> bytes:
         given = list(texts)  # type: ignore[call-overload]
         found.append(len(given))
         return build(self, given)
 
-    monkeypatch.setattr(Machine, "build", counted)
+    monkeypatch.setattr(CpuCompiler, "build", counted)
     monkeypatch.setattr(kernel_cache, "folder", None)
     forget(monkeypatch)
     return found

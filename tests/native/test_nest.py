@@ -16,11 +16,11 @@ from hpcflow.codegen.fused_loop_ir import (
     ONE,
     ROW,
     SUM,
-    Body,
-    Operand,
+    KernelBody,
+    KernelOperand,
 )
 from hpcflow.codegen.llvm_cpu_codegen import schedule, text, writable
-from hpcflow.codegen.row_op_decomposition import EXPANSIONS, Steps
+from hpcflow.codegen.row_op_decomposition import EXPANSIONS, StepBuilder
 
 RNG = np.random.default_rng(7)
 SHAPES = [(1, 2), (3, 5), (9, 8), (7, 16), (4, 1000), (130, 33), (5, 64), (5, 65), (5, 97)]
@@ -31,7 +31,7 @@ def f4(*shape: int) -> np.ndarray:
     return RNG.standard_normal(shape).astype("f4")
 
 
-def run(body: Body, *arrays: np.ndarray) -> None:
+def run(body: KernelBody, *arrays: np.ndarray) -> None:
     written = text(body, exact=False)
     assert written is not None
     kernel_cache.builtin(written)(*arrays)
@@ -96,7 +96,7 @@ def test_an_operation_over_rows(type: str, shape: tuple[int, int]) -> None:
         given[2] = np.abs(given[2])
     if type == "LogSoftmaxGrad":
         given[1] = -np.abs(given[1])
-    steps = Steps(tuple(Operand(F4, way) for way in ways), shape[1])
+    steps = StepBuilder(tuple(KernelOperand(F4, way) for way in ways), shape[1])
     values = EXPANSIONS[type](steps, F4, attrs, *range(len(ways)))
     found = [np.full(of(way, *shape), np.nan, "f4") for way in made]
     run(steps.body(values), *given, *found)
@@ -116,11 +116,11 @@ def test_cross_entropies(shape: tuple[int, int], dtype: str) -> None:
     hot[np.arange(rows), labels] = 1
     loss, grad = cross_entropy(x.astype("f8"), hot)
     given = {
-        "SparseSoftmaxCrossEntropy": (labels, Operand(labels.dtype, COLUMN)),
-        "SoftmaxCrossEntropy": (hot, Operand(F4, FULL)),
+        "SparseSoftmaxCrossEntropy": (labels, KernelOperand(labels.dtype, COLUMN)),
+        "SoftmaxCrossEntropy": (hot, KernelOperand(F4, FULL)),
     }
     for type, (array, operand) in given.items():
-        steps = Steps((Operand(F4, FULL), operand), shape[1])
+        steps = StepBuilder((KernelOperand(F4, FULL), operand), shape[1])
         body = steps.body(EXPANSIONS[type](steps, F4, {}, 0, 1))
         found = np.empty(rows, "f4"), np.empty(shape, "f4")
         run(body, x, array, *found)
@@ -129,7 +129,7 @@ def test_cross_entropies(shape: tuple[int, int], dtype: str) -> None:
 
 
 def test_what_costs_much_is_computed_once_and_kept() -> None:
-    steps = Steps((Operand(F4, FULL),), 64)
+    steps = StepBuilder((KernelOperand(F4, FULL),), 64)
     body = steps.body(EXPANSIONS["Softmax"](steps, F4, {}, 0))
     written = text(body, exact=False)
     assert written is not None
@@ -139,7 +139,7 @@ def test_what_costs_much_is_computed_once_and_kept() -> None:
 
 def test_a_result_is_taken_from_where_it_was_stored() -> None:
     """The exponentials are a result: no second copy of them is kept."""
-    steps = Steps((Operand(F4, FULL),), 64)
+    steps = StepBuilder((KernelOperand(F4, FULL),), 64)
     power = steps("Exp", 0)
     share = steps("RealDiv", power, steps(SUM, power))
     body = steps.body((share, power))
@@ -153,7 +153,7 @@ def test_a_result_is_taken_from_where_it_was_stored() -> None:
 
 def test_in_place_only_of_what_has_been_read() -> None:
     """x is read again in the loop behind the one that stores the first result."""
-    steps = Steps((Operand(F4, FULL), Operand(F4, FULL)), 8)
+    steps = StepBuilder((KernelOperand(F4, FULL), KernelOperand(F4, FULL)), 8)
     first = steps("Add", 0, 1)
     second = steps("Sub", 0, steps(SUM, first))
     assert schedule(steps.body((first, second))).writable() == [1]
@@ -167,13 +167,15 @@ def test_in_place_only_of_what_has_been_read() -> None:
 
 @pytest.mark.parametrize(("cols", "some"), [(0, [0]), (15, []), (16, [0]), (40, [0])])
 def test_rows_shorter_than_a_vector_are_not_in_place(cols: int, some: list[int]) -> None:
-    steps = Steps((Operand(F4, FULL),), cols)
+    steps = StepBuilder((KernelOperand(F4, FULL),), cols)
     assert writable(steps.body((steps("Square", 0),))) == some
 
 
 @pytest.mark.parametrize("dtype", ["i4", "i8"])
 def test_numbers_outside_of_a_limit_are_counted_and_nothing_is_done(dtype: str) -> None:
-    steps = Steps((Operand(F4, FULL), Operand(np.dtype(dtype), COLUMN, limit=10)), 10)
+    steps = StepBuilder(
+        (KernelOperand(F4, FULL), KernelOperand(np.dtype(dtype), COLUMN, limit=10)), 10
+    )
     body = steps.body(EXPANSIONS["SparseSoftmaxCrossEntropy"](steps, F4, {}, 0, 1))
     written = text(body, exact=False)
     assert written is not None
@@ -189,7 +191,7 @@ def test_numbers_outside_of_a_limit_are_counted_and_nothing_is_done(dtype: str) 
 
 
 def test_sums_of_columns_beside_the_elements() -> None:
-    steps = Steps((Operand(F4, FULL), Operand(F4, FULL)), 40)
+    steps = StepBuilder((KernelOperand(F4, FULL), KernelOperand(F4, FULL)), 40)
     back = steps("ReluGrad", 0, 1)
     body = steps.body((back, steps(COLUMN_SUM, back)))
     g, y = f4(30, 40), f4(30, 40)
@@ -203,7 +205,7 @@ def test_sums_of_columns_beside_the_elements() -> None:
 def test_nan_and_infinity_stay_in_their_rows() -> None:
     x = f4(4, 50)
     x[1, 7], x[2, 9], x[3, 3] = np.nan, np.inf, -np.inf
-    steps = Steps((Operand(F4, FULL),), 50)
+    steps = StepBuilder((KernelOperand(F4, FULL),), 50)
     values = EXPANSIONS["Softmax"](steps, F4, {}, 0)
     top, found = np.empty(4, "f4"), np.empty((4, 50), "f4")
     run(steps.body((values[0], steps(MAX, 0))), x, found, top)
@@ -213,7 +215,7 @@ def test_nan_and_infinity_stay_in_their_rows() -> None:
 
 
 def test_no_rows() -> None:
-    steps = Steps((Operand(F4, FULL),), 8)
+    steps = StepBuilder((KernelOperand(F4, FULL),), 8)
     body = steps.body((steps("Square", 0), steps(COLUMN_SUM, 0)))
     total = np.full(8, 7, "f4")
     run(body, np.empty((0, 8), "f4"), np.empty((0, 8), "f4"), total)

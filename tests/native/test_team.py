@@ -23,7 +23,16 @@ from hpcflow.codegen import (
     thread_team,
     variable_update_codegen,
 )
-from hpcflow.codegen.fused_loop_ir import COLUMN, COLUMN_SUM, FULL, ONE, ROW, Body, Operand, Step
+from hpcflow.codegen.fused_loop_ir import (
+    COLUMN,
+    COLUMN_SUM,
+    FULL,
+    ONE,
+    ROW,
+    KernelBody,
+    KernelOperand,
+    KernelStep,
+)
 from hpcflow.codegen.llvm_cpu_codegen import text
 from hpcflow.codegen.llvm_cpu_compiler import machine
 
@@ -73,34 +82,36 @@ def f4(rng: np.random.Generator, *shape: int) -> np.ndarray:
     return rng.standard_normal(shape).astype("f4")
 
 
-def program(rng: np.random.Generator, size: int, cols: int) -> tuple[Body, list[Any], list[Any]]:
+def program(
+    rng: np.random.Generator, size: int, cols: int
+) -> tuple[KernelBody, list[Any], list[Any]]:
     """Random operations on arrays of `size` elements, their arguments, and NumPy's results."""
     count = size // cols if cols else 1
     given = {FULL: f4(rng, count, cols or size), ONE: f4(rng, 1, 1)}
     if cols:
         given |= {ROW: f4(rng, 1, cols), COLUMN: f4(rng, count, 1)}
-    operands = tuple(Operand(F4, way) for way in given)
+    operands = tuple(KernelOperand(F4, way) for way in given)
     values = list(given.values())
-    steps: list[Step] = []
+    steps: list[KernelStep] = []
     for _ in range(6):
         i, j = len(values) - 1 if steps else 0, int(rng.integers(len(values)))
         type = str(rng.choice(list(TWO)))
-        steps.append(Step(type, (i, j), {}))
+        steps.append(KernelStep(type, (i, j), {}))
         values.append(TWO[type](values[i], values[j]))
     results = (len(values) - 1, len(operands) + 1)
-    return Body(operands, tuple(steps), results, cols), list(given.values()), values
+    return KernelBody(operands, tuple(steps), results, cols), list(given.values()), values
 
 
 @pytest.mark.parametrize("number", [2, 3, 5])
 def test_elements_and_rows_have_the_bits_of_numpy(threads: Threads, number: int) -> None:
     rng = np.random.default_rng(number)
     for size in (
-        thread_team.MANY - 1,
-        thread_team.MANY,
-        thread_team.MANY + 1,
-        5 * thread_team.FEW,
+        thread_team.MIN_GIL_RELEASE_ELEMENTS - 1,
+        thread_team.MIN_GIL_RELEASE_ELEMENTS,
+        thread_team.MIN_GIL_RELEASE_ELEMENTS + 1,
+        5 * thread_team.MIN_RANGE_ELEMENTS,
         50_021,
-        2 * thread_team.MANY,
+        2 * thread_team.MIN_GIL_RELEASE_ELEMENTS,
     ):
         for cols in (0, 0, 1 + int(rng.integers(60)), size // 2):
             thread_team.resize(number)
@@ -110,7 +121,9 @@ def test_elements_and_rows_have_the_bits_of_numpy(threads: Threads, number: int)
             assert written is not None
             threads.asked.clear()
             kernel_cache.builtin(written)(*given, *outs)
-            large = given[0].size >= max(thread_team.MANY, number * thread_team.FEW)
+            large = given[0].size >= max(
+                thread_team.MIN_GIL_RELEASE_ELEMENTS, number * thread_team.MIN_RANGE_ELEMENTS
+            )
             assert threads.asked == [number] * large, (size, cols)
             for out, value in zip(outs, body.results, strict=True):
                 assert out.tobytes() == values[value].tobytes(), (size, cols)
@@ -120,11 +133,11 @@ def test_elements_and_rows_have_the_bits_of_numpy(threads: Threads, number: int)
 def test_sums_of_columns_are_of_all_threads_there_are(threads: Threads, given: int) -> None:
     rng = np.random.default_rng(5)
     steps = (
-        Step("Mul", (0, 1), {}),
-        Step(COLUMN_SUM, (2,), {}, ROW),
-        Step(COLUMN_SUM, (0,), {}, ROW),
+        KernelStep("Mul", (0, 1), {}),
+        KernelStep(COLUMN_SUM, (2,), {}, ROW),
+        KernelStep(COLUMN_SUM, (0,), {}, ROW),
     )
-    body = Body((Operand(F4, FULL), Operand(F4, FULL)), steps, (2, 3, 4), 37)
+    body = KernelBody((KernelOperand(F4, FULL), KernelOperand(F4, FULL)), steps, (2, 3, 4), 37)
     written = text(body, exact=False)
     assert written is not None
     x, y = f4(rng, 1001, 37), f4(rng, 1001, 37)
@@ -139,7 +152,9 @@ def test_sums_of_columns_are_of_all_threads_there_are(threads: Threads, given: i
 
 def test_sums_that_are_too_large_for_the_stack_are_made_by_one_thread(threads: Threads) -> None:
     cols = thread_team.MOST_SUMS // 4
-    body = Body((Operand(F4, FULL),), (Step(COLUMN_SUM, (0,), {}, ROW),), (1,), cols)
+    body = KernelBody(
+        (KernelOperand(F4, FULL),), (KernelStep(COLUMN_SUM, (0,), {}, ROW),), (1,), cols
+    )
     written = text(body, exact=False)
     assert written is not None
     x, sums = np.ones((3, cols), "f4"), np.empty(cols, "f4")
@@ -152,14 +167,14 @@ def test_sums_that_are_too_large_for_the_stack_are_made_by_one_thread(threads: T
 
 def test_updates_count_once_for_all_threads_and_ranges(threads: Threads) -> None:
     """Adam as its paper has it: Kingma and Ba, algorithm 1."""
-    rng, size = np.random.default_rng(9), 3 * thread_team.MANY + 17
+    rng, size = np.random.default_rng(9), 3 * thread_team.MIN_GIL_RELEASE_ELEMENTS + 17
     targets = (
-        *(variable_update_codegen.Target(F4) for _ in range(3)),
-        variable_update_codegen.Target(np.dtype("i8"), counts=True),
+        *(variable_update_codegen.UpdateTarget(F4) for _ in range(3)),
+        variable_update_codegen.UpdateTarget(np.dtype("i8"), counts=True),
     )
-    operands = (*(Operand(F4, ONE) for _ in range(4)), Operand(F4, FULL))
-    adam = variable_update_codegen.Change("ApplyAdam", (0, 1, 2, 3), (0, 1, 2, 3, 4), {})
-    update = variable_update_codegen.Update(targets, operands, (adam,), ())
+    operands = (*(KernelOperand(F4, ONE) for _ in range(4)), KernelOperand(F4, FULL))
+    adam = variable_update_codegen.VariableChange("ApplyAdam", (0, 1, 2, 3), (0, 1, 2, 3, 4), {})
+    update = variable_update_codegen.UpdateKernel(targets, operands, (adam,), ())
     written = variable_update_codegen.text(update, exact=True)
     assert written is not None
     w, m, v, count = f4(rng, size), np.zeros(size, "f4"), np.zeros(size, "f4"), np.zeros(1, "i8")
@@ -167,7 +182,12 @@ def test_updates_count_once_for_all_threads_and_ranges(threads: Threads) -> None
     wide = [a.astype(float) for a in (w, m, v)]
     thread_team.resize(3)
     for step, cuts in enumerate(
-        [(0, size), (0, thread_team.MANY, size), (0, 5, 2 * thread_team.MANY, size)], 1
+        [
+            (0, size),
+            (0, thread_team.MIN_GIL_RELEASE_ELEMENTS, size),
+            (0, 5, 2 * thread_team.MIN_GIL_RELEASE_ELEMENTS, size),
+        ],
+        1,
     ):
         g = f4(rng, size)
         for first, last in pairwise(cuts):
@@ -188,7 +208,7 @@ def test_rows_are_taken_and_changed_as_by_numpy(threads: Threads, number: int) -
     table, indices = f4(rng, 500, 72), rng.integers(0, 500, 1003)
     out, changes = np.full((1003, 72), np.nan, "f4"), rng.integers(-9, 9, (1003, 72)).astype("f4")
     thread_team.resize(number)
-    assert not kernel_cache.builtin(row_gather_scatter_codegen.take(4, "int64", 0, 3))(
+    assert not kernel_cache.builtin(row_gather_scatter_codegen.gather_kernel(4, "int64", 0, 3))(
         table, indices, out
     )
     assert (out == table[indices]).all()
@@ -205,8 +225,11 @@ def test_rows_are_taken_and_changed_as_by_numpy(threads: Threads, number: int) -
 
 def test_rows_of_a_formula_are_changed_once(threads: Threads) -> None:
     rng = np.random.default_rng(11)
-    operands, steps = (Operand(F4, ONE), Operand(F4, FULL)), (Step("Mul", (1, 2), {}),)
-    body = row_gather_scatter_codegen.Formula(F4, "int64", operands, steps, (("Sub", 3),))
+    operands, steps = (
+        (KernelOperand(F4, ONE), KernelOperand(F4, FULL)),
+        (KernelStep("Mul", (1, 2), {}),),
+    )
+    body = row_gather_scatter_codegen.RowUpdateFormula(F4, "int64", operands, steps, (("Sub", 3),))
     table, rate, g = f4(rng, 900, 40), np.full(1, 0.5, "f4"), f4(rng, 700, 40)
     indices, before = rng.permutation(900)[:700], table.copy()
     written = row_gather_scatter_codegen.formula(body, 3, exact=True)
@@ -238,7 +261,7 @@ def test_products_of_vectors(threads: Threads, equation: str, shapes: list[Any])
 @pytest.mark.parametrize("given", [0, 2])
 def test_pooling(threads: Threads, given: int) -> None:
     rng = np.random.default_rng(13)
-    pool = max_pooling_codegen.Pool(11, (20, 20), 8, (10, 10), (2, 2), (2, 2), (0, 0))
+    pool = max_pooling_codegen.PoolShape(11, (20, 20), 8, (10, 10), (2, 2), (2, 2), (0, 0))
     x, g = f4(rng, 11, 20, 20, 8), f4(rng, 11, 10, 10, 8)
     y, back, sums = np.full_like(g, np.nan), np.full_like(x, np.nan), np.full(8, np.nan, "f4")
     threads.given = given
@@ -276,7 +299,7 @@ def test_there_are_no_others_beside_blas_that_has_some(
     thread_team.use(threads.library)
     thread_team.resize(2)
     assert thread_team.size() == 1 and adds(1 << 16) and not threads.asked
-    thread_team.alone()
+    thread_team.blas_is_single_threaded()
     thread_team.beside_blas()
     thread_team.resize(2)
     assert adds(1 << 16) and threads.asked == [2]
@@ -284,7 +307,7 @@ def test_there_are_no_others_beside_blas_that_has_some(
 
 def adds(size: int) -> bool:
     """Whether a kernel adds rightly."""
-    body = Body((Operand(F4, FULL),), (Step("Add", (0, 0), {}),), (1,), 0)
+    body = KernelBody((KernelOperand(F4, FULL),), (KernelStep("Add", (0, 0), {}),), (1,), 0)
     written = text(body, exact=True)
     assert written is not None
     x = np.arange(size, dtype="f4")

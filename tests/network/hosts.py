@@ -59,7 +59,7 @@ class Hosts:
             self._write_files()
             self._up()
         except BaseException:
-            self._down()
+            self._await_result()
             raise
         return self
 
@@ -68,7 +68,7 @@ class Hosts:
     ) -> None:
         for index in range(len(self.names)):
             self.kill(index)
-        self._down()
+        self._await_result()
 
     def _write_files(self) -> None:
         hosts = pathlib.Path(self._folder.name, "hosts")
@@ -101,12 +101,12 @@ class Hosts:
                 limit = f"tbf rate {self.rate} burst {BURST} latency 50ms"
                 _run(f"tc -n {space} qdisc add dev {device} root {limit}")
 
-    def _down(self) -> None:
+    def _await_result(self) -> None:
         for name in (*self.names, self.switch):
             subprocess.run(["ip", "netns", "del", name], capture_output=True)
         self._folder.cleanup()
 
-    def dropped(self) -> int:
+    def dropped_gradients(self) -> int:
         """Packets that the ports have dropped because their queues were full."""
         spaces = (self.switch, *self.names)
         told = "".join(_run(f"tc -n {space} -s qdisc show") for space in spaces)
@@ -147,7 +147,7 @@ class Hosts:
         from hpcflow.launch import launcher_detection
 
         names = self.names[:ranks]
-        start = launcher_detection.command(len(names), program)
+        start = launcher_detection.start_command(len(names), program)
         at = start.argv.index("-n")
         where = ["--host", ",".join(f"{name}:1" for name in names), "--map-by", "ppr:1:node"]
         reach = ["--prtemca", "plm_ssh_agent", self.agent]
@@ -165,7 +165,7 @@ class Hosts:
         from hpcflow.launch import launcher_detection
 
         given = dict(environ or {})
-        base = launcher_detection.command(len(self.names[:ranks]), program).env | given
+        base = launcher_detection.start_command(len(self.names[:ranks]), program).env | given
         exported = [f"{name}={value}" for name, value in given.items()]
         return run_job(self.command(["env", *exported, *program], ranks), base, timeout)
 

@@ -108,12 +108,12 @@ def all_of(three: Hosts) -> list[str]:
 
 def trained_by_one() -> np.ndarray:
     """The joined batches by NumPy: each epoch's in the order that the dealer draws."""
-    from hpcflow.data.global_batch_sharding import deal
+    from hpcflow.data.global_batch_sharding import shard_epoch
 
     data = np.random.default_rng(1).normal(size=(SAMPLES, 8)).astype(np.float32)
     w, slot = np.zeros(8), np.zeros(8)
     for epoch in range(EPOCHS):
-        for share in deal(SAMPLES, BATCH, 3, epoch, 1, 0):
+        for share in shard_epoch(SAMPLES, BATCH, 3, epoch, 1, 0):
             rows = data[share.indices]
             slot = 0.5 * slot + 2 * rows.T @ (rows @ w - rows.sum(1)) / len(rows)
             w -= 0.05 * slot

@@ -22,7 +22,7 @@ from hpcflow.runtime.job import rank_monitoring as module
 
 folder = os.path.join({folder!r}, os.uname().nodename)
 os.makedirs(folder)
-module.base = lambda: folder
+module.ledger_folder = lambda: folder
 context = hf.Session().context
 for _ in range(3):
     logger.warning("the disk is slow")

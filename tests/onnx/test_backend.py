@@ -14,7 +14,7 @@ from pathlib import Path
 import onnx
 
 from hpcflow.onnx.backend import HpcflowBackend
-from hpcflow.onnx.unsupported_operators import outside, why_not
+from hpcflow.onnx.unsupported_operators import is_unsupported_model, why_not
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # the suite's own data overflow
@@ -39,7 +39,7 @@ def declined(name: str) -> bool:
     if name not in nodes:
         return bool(why_not("", name))
     base = nodes.get(re.sub(r"_expanded.*", "", name), nodes[name])
-    return outside(nodes[name]) or bool(why_not(base.graph.node[0].op_type, name))
+    return is_unsupported_model(nodes[name]) or bool(why_not(base.graph.node[0].op_type, name))
 
 
 def runs_here(item: str) -> bool:
@@ -56,6 +56,6 @@ for _case, _class in suite.test_cases.items():
 
 
 def test_most_node_tests_are_run() -> None:
-    inside = [name for name, model in nodes.items() if not outside(model)]
+    inside = [name for name, model in nodes.items() if not is_unsupported_model(model)]
     run = [name for name in inside if not declined(name)]
     assert len(run) >= LEAST * len(inside), f"{len(run)} of {len(inside)}"

@@ -20,7 +20,7 @@ from onnx.reference import ReferenceEvaluator
 
 import hpcflow as hf
 from hpcflow.onnx import prepare
-from hpcflow.onnx.unsupported_operators import OPS, outside, why_not
+from hpcflow.onnx.unsupported_operators import OPS, is_unsupported_model, why_not
 
 OLDEST = 6
 MOST = 3  # models of one operator at one opset
@@ -32,7 +32,7 @@ with warnings.catch_warnings():
 
     TESTS: dict[str, list[Any]] = {}
     for _test in load_model_tests(kind="node"):
-        if len(_test.model.graph.node) == 1 and not outside(_test.model):
+        if len(_test.model.graph.node) == 1 and not is_unsupported_model(_test.model):
             _op = _test.model.graph.node[0].op_type
             if not why_not(_op, _test.name):
                 TESTS.setdefault(_op, []).append(_test)

@@ -15,9 +15,9 @@ import numpy as np
 from hpcflow.errors import FeedError, UninitializedError
 from hpcflow.graph.dtypes import as_strings, is_floating, resource, string
 from hpcflow.graph.graph import Operation, Tensor, as_operation
-from hpcflow.graph.op_registry import lookup
-from hpcflow.graph.static_shape import Spec, merge
-from hpcflow.kernels.kernel_registry import Node, find
+from hpcflow.graph.op_registry import lookup_op
+from hpcflow.graph.static_shape import Spec, merge_shapes
+from hpcflow.kernels.kernel_registry import KernelNode, find_plain_kernel
 
 State = dict[str, np.ndarray]  # a variable's name -> its value
 
@@ -46,11 +46,11 @@ def call(
     type: str, attrs: Mapping[str, Any], inputs: list[Any], share: int | None = None, xp: Any = np
 ) -> list:
     """One op by its kernel for `xp`; with `share`, output 0 lies in the memory of that input."""
-    row, kernel = lookup(type), find(type, "cpu")
+    row, kernel = lookup_op(type), find_plain_kernel(type, "cpu")
     handles = (*row.reads, *row.writes)
     specs = [_spec(x, i in handles) for i, x in enumerate(inputs)]
     outputs = row.infer(specs, dict(attrs))
-    function = kernel.make(xp, Node(type, dict(attrs), specs, outputs))
+    function = kernel.make(xp, KernelNode(type, dict(attrs), specs, outputs))
     if kernel.form == "update":
         others = [x for i, x in enumerate(inputs) if i not in row.writes]
         function(*(inputs[i] for i in row.writes), *others)
@@ -111,7 +111,7 @@ def _run(op: Operation, inputs: list[Any], state: State) -> list[Any]:
         return inputs or [np.float64(1)]
     if op.type == "ReplicaOffset":
         return [np.int64(0)]
-    row = lookup(op.type)
+    row = lookup_op(op.type)
     handles = (*row.reads, *row.writes)
     given = [state[x] if i in handles else x for i, x in enumerate(inputs)]
     return call(op.type, op.attrs, given)
@@ -128,7 +128,7 @@ def _checked(t: Tensor, value: Any) -> Any:
     if t.dtype == resource:
         return value
     assert value.dtype == t.dtype, (t, value.dtype)
-    merge(t.shape, value.shape)
+    merge_shapes(t.shape, value.shape)
     if t.constant is not None:
         np.testing.assert_array_equal(t.constant, value)
     return _fixed(value)

@@ -13,7 +13,7 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import AssertError, ShapeError
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.rank_context import RankContext
 from tests.ops.metric_values import AFTER_TWO, WEIGHTED
 from tests.runtime.ranks import run_here, run_ranks
 
@@ -270,7 +270,7 @@ def test_what_does_not_fit() -> None:
             session.run(update, {p: [1.5]})
 
 
-def counted(context: Context) -> Any:
+def counted(context: RankContext) -> Any:
     """Each replica adds another batch twice; what it reads between and after."""
     x, z = hf.placeholder(hf.float32, [None]), hf.placeholder(hf.int64, [None])
     mean, add_mean = hf.metrics.mean(x)
@@ -317,7 +317,7 @@ def test_workers_of_a_server_count_together(sync: str) -> None:
 def test_in_a_monitored_session(ranks: int, ps: int, told: bool) -> None:
     """They begin at 0 also where the scaffold says how the other variables begin."""
 
-    def body(context: Context) -> float:
+    def body(context: RankContext) -> float:
         x, w = hf.placeholder(hf.float32, [None]), hf.Variable(1.0)
         count = hf.train.get_or_create_global_step()
         optimizer = hf.train.GradientDescentOptimizer(0.01)

@@ -7,7 +7,7 @@ import pytest
 from scipy import special
 
 from hpcflow.ops.random import bits_to_numbers_kernels, rejection_sampling_kernels
-from hpcflow.ops.random.philox_kernels import ALL, Words, constants, product, rounds, u64
+from hpcflow.ops.random.philox_kernels import ALL, PhiloxWords, constants, product, rounds, u64
 from tests.ops.test_table import OtherModule
 
 # counter, key, words: Random123's examples/kat_vectors, "philox4x64 10"
@@ -22,8 +22,8 @@ KNOWN = [
 ]
 
 
-def words(xp: object, key: int = (9 << 64) + 5, ordinal: int = 3) -> Words:
-    made = Words(xp)
+def words(xp: object, key: int = (9 << 64) + 5, ordinal: int = 3) -> PhiloxWords:
+    made = PhiloxWords(xp)
     made.key, made.ordinal = key, ordinal
     return made
 
@@ -143,7 +143,7 @@ def test_the_least_and_the_largest_word() -> None:
     """No infinity, no NaN, and 1 is never reached where it must not be."""
     ends = np.array([0, ALL, ALL - 1, 1 << 63, (1 << 63) - 1, 1], u64)
 
-    class Ends(Words):
+    class Ends(PhiloxWords):
         def run(self, first: int, count: int) -> np.ndarray:
             return np.resize(ends, count)
 

@@ -20,8 +20,8 @@ from hpcflow.autodiff.gradients import gradients
 from hpcflow.errors import DTypeError, GradientError, HpcflowError
 from hpcflow.graph.dtypes import bfloat16, is_floating, kind_of, string
 from hpcflow.graph.graph import Graph
-from hpcflow.graph.op_registry import lookup
-from hpcflow.graph.static_shape import Spec, merge
+from hpcflow.graph.op_registry import lookup_op
+from hpcflow.graph.static_shape import Spec, merge_shapes
 from hpcflow.ops.array.array_ops import placeholder
 from hpcflow.ops.math import arithmetic_kernels, elementwise_math_kernels
 from tests.ops.cases import CASES, Case
@@ -90,7 +90,7 @@ def of_each_op() -> list[Case]:
     """Cases of each op that is not about state, at most three."""
     found: dict[str, list[Case]] = {}
     for case in CASES:
-        row = lookup(case.type)
+        row = lookup_op(case.type)
         if not (row.reads or row.writes or row.stateful or case.type.endswith(INTERNAL)):
             found.setdefault(case.type, []).append(case)
     return [c for cases in found.values() for c in cases[:: max(1, len(cases) // 3)][:3]]
@@ -101,7 +101,7 @@ def test_any_input_is_computed_as_the_rule_says_or_refused(case: Case) -> None:
     @settings(max_examples=15, database=None, derandomize=True)
     @given(replaced(case))
     def check(inputs: list[np.ndarray]) -> None:
-        infer = lookup(case.type).infer
+        infer = lookup_op(case.type).infer
         specs = [Spec(x.dtype, x.shape, _value(x)) for x in inputs]
         try:
             expected = quietly(lambda: infer(specs, case.attrs))
@@ -116,7 +116,7 @@ def test_any_input_is_computed_as_the_rule_says_or_refused(case: Case) -> None:
         for value, *rules in zip(got, expected, partly, nothing, strict=True):
             for spec in rules:
                 assert value.dtype == spec.dtype
-                merge(spec.shape, value.shape)
+                merge_shapes(spec.shape, value.shape)
         builds_gradients(case, inputs)
 
     check()

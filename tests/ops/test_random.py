@@ -12,7 +12,7 @@ from scipy import stats
 from hpcflow.errors import DTypeError, ShapeError
 from hpcflow.graph.dtypes import float32
 from hpcflow.graph.graph import Graph, Tensor
-from hpcflow.kernels.kernel_registry import Node, find
+from hpcflow.kernels.kernel_registry import KernelNode, find_plain_kernel
 from hpcflow.ops.array.array_ops import placeholder, shape
 from hpcflow.ops.random.random_ops import (
     random_normal,
@@ -35,7 +35,9 @@ DRAWS = [random_uniform, random_normal, truncated_normal]
 def draws(t: Tensor, times: int, xp: Any = np) -> list[np.ndarray]:
     """What one kernel, as a plan has it, draws in `times` runs; other inputs are constants."""
     specs = [x.spec for x in t.op.inputs]
-    kernel = find(t.op.type, "cpu").make(xp, Node(t.op.type, t.op.attrs, specs, [t.spec]))
+    kernel = find_plain_kernel(t.op.type, "cpu").make(
+        xp, KernelNode(t.op.type, t.op.attrs, specs, [t.spec])
+    )
     outs = [np.empty(t.shape, t.dtype) for _ in range(times)]
     for out in outs:
         kernel(*(x.constant for x in t.op.inputs), out)

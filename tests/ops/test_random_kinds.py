@@ -21,7 +21,7 @@ from hpcflow.errors import (
     ShapeError,
 )
 from hpcflow.graph.graph import Graph
-from hpcflow.kernels.kernel_registry import Node, find
+from hpcflow.kernels.kernel_registry import KernelNode, find_plain_kernel
 from tests.ops.evaluate import evaluate
 from tests.ops.test_random import draws
 from tests.ops.test_table import OtherModule
@@ -299,8 +299,8 @@ def test_what_is_computed_on_the_way_is_small() -> None:
         hf.random_gamma([n], 2.0),
         hf.random_poisson(hf.constant(np.full(2, 20.0)), [n // 2]),
     ):
-        kernel = find(t.op.type, "cpu").make(
-            np, Node(t.op.type, t.op.attrs, [x.spec for x in t.op.inputs], [t.spec])
+        kernel = find_plain_kernel(t.op.type, "cpu").make(
+            np, KernelNode(t.op.type, t.op.attrs, [x.spec for x in t.op.inputs], [t.spec])
         )
         out = np.empty(t.shape, t.dtype)
         tracemalloc.start()

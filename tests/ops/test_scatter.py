@@ -9,7 +9,7 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import DTypeError, NumericError, RangeError, ShapeError
-from hpcflow.kernels.kernel_registry import Node, find
+from hpcflow.kernels.kernel_registry import KernelNode, find_plain_kernel
 from hpcflow.ops.variables.sparse_row_update_kernels import levels
 from tests.ops.evaluate import evaluate
 
@@ -52,7 +52,7 @@ def test_each_index_in_turn(rule: str, dtype: str, xp: object) -> None:
     rng = np.random.default_rng(2)
     for shape, at in [((7, 3), (11,)), ((7,), (2, 3)), ((5, 2, 2), (0,)), ((9, 4), (300,))]:
         attrs = {"dtype": np.dtype(dtype), "shape": shape}
-        run = find(f"Scatter{rule}", "cpu").make(xp, Node(rule, attrs, [], []))
+        run = find_plain_kernel(f"Scatter{rule}", "cpu").make(xp, KernelNode(rule, attrs, [], []))
         indices = rng.integers(0, shape[0], at)
         updates = (rng.random((*at, *shape[1:])) + 0.5).astype(dtype)
         for given in (updates, np.asarray(1.25).astype(dtype)):

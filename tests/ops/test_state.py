@@ -8,7 +8,7 @@ import pytest
 from hpcflow.errors import DTypeError, ShapeError
 from hpcflow.graph.dtypes import float32
 from hpcflow.graph.graph import Graph
-from hpcflow.kernels.kernel_registry import Node, find
+from hpcflow.kernels.kernel_registry import KernelNode, find_plain_kernel
 from hpcflow.ops.array.array_ops import constant
 from hpcflow.ops.variables.variable_ops import Variable, update
 from hpcflow.ops.variables.variable_update_kernels import TILE
@@ -19,7 +19,7 @@ SHAPES = [(), (5,), (3, 4), (0, 3), (2 * TILE + 17,)]
 
 def kernel(type: str, shape: tuple, dtype: str, **attrs: object):
     attrs = {"shape": shape, "dtype": np.dtype(dtype), **attrs}
-    return find(type, "cpu").make(np, Node(type, attrs, [], []))
+    return find_plain_kernel(type, "cpu").make(np, KernelNode(type, attrs, [], []))
 
 
 def arrays(shape: tuple, dtype: str, count: int) -> list[np.ndarray]:

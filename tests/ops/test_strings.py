@@ -19,11 +19,11 @@ from hpcflow.errors import (
     RangeError,
     ShapeError,
 )
-from hpcflow.graph.string_encoding import pack, unpack
+from hpcflow.graph.string_encoding import decode_strings, encode_strings
 from hpcflow.plan.ir.attribute_values import canonical
 from hpcflow.plan.ir.program import Cluster
 from hpcflow.plan.pass_list import make_plan
-from hpcflow.plan.serialization.partition_codec import decode, encode
+from hpcflow.plan.serialization.partition_codec import decode_partition, encode_partition
 from hpcflow.settings import Settings
 from tests.ops.sessions import graph, run  # noqa: F401 - graph is a fixture
 from tests.runtime.ranks import run_ranks
@@ -303,11 +303,11 @@ def test_decode_csv() -> None:
 def test_packed_and_taken_apart() -> None:
     for texts in ([], [b""], [b"a", b"", "ï".encode() * 9, bytes(256)]):
         array = np.array([*texts, None], object)[:-1]
-        data = pack(array)
-        assert unpack(data, array.shape).tolist() == texts
+        data = encode_strings(array)
+        assert decode_strings(data, array.shape).tolist() == texts
         if data:
             with pytest.raises(ValueError):
-                unpack(data[:-1], array.shape)
+                decode_strings(data[:-1], array.shape)
     a, b = (canonical(np.array(["x" * n, "y"], object)) for n in (1, 2))
     assert a == canonical(np.array([b"x", b"y"], object))
     assert a != b
@@ -323,8 +323,8 @@ def test_a_plan_with_strings_as_bytes() -> None:
     cluster = Cluster(workers=1, servers=1)
     plan = make_plan(hf.get_default_graph(), [y], fed, cluster, Settings())
     part = plan.parts["/job:ps/task:0"]
-    again = decode(encode(part))
-    assert encode(again) == encode(part)
+    again = decode_partition(encode_partition(part))
+    assert encode_partition(again) == encode_partition(part)
     (constant,) = [
         n for n in again.nodes.values() if n.type == "Const" and n.specs[0].shape == (2,)
     ]

@@ -16,7 +16,7 @@ import pytest
 import hpcflow as hf
 from hpcflow.errors import DataError, GraphError, MissingPackageError, NumericError, ShapeError
 from hpcflow.ops.metrics.summary_kernels import messages
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.rank_context import RankContext
 from tests.ops.sessions import graph, run  # noqa: F401
 from tests.runtime.ranks import run_ranks
 
@@ -259,7 +259,7 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
 @pytest.mark.parametrize("ranks, ps", [(1, 0), (3, 0), (3, 1)])
 def test_the_chief_alone_writes(ranks: int, ps: int, tmp_path: Path) -> None:
-    def body(context: Context) -> bool:
+    def body(context: RankContext) -> bool:
         loss = summary.scalar("rank", hf.constant(float(context.rank == 0)))
         with hf.Session() as session, summary.FileWriter(tmp_path, session.graph) as writer:
             writer.add_summary(session.run(loss), 5)

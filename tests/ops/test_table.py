@@ -12,9 +12,9 @@ from hpcflow.autodiff.gradients import gradients
 from hpcflow.errors import GradientError
 from hpcflow.graph.dtypes import kind_of
 from hpcflow.graph.graph import Graph, Tensor
-from hpcflow.graph.op_registry import NoGrad, rows
-from hpcflow.graph.static_shape import Spec, merge
-from hpcflow.kernels.kernel_registry import find, names
+from hpcflow.graph.op_registry import NoGrad, all_ops
+from hpcflow.graph.static_shape import Spec, merge_shapes
+from hpcflow.kernels.kernel_registry import find_plain_kernel, names
 from hpcflow.ops.array.array_ops import constant, placeholder
 from hpcflow.ops.variables.sparse_row_update_ops import SCATTERS
 from tests.ops.cases import BOOL, C64, C128, CASES, F32, F64, I32, I64, Case
@@ -23,7 +23,7 @@ from tests.ops.evaluate import call, evaluate
 for _file in sorted(Path(__file__).parent.glob("cases_*.py")):  # each adds its cases
     importlib.import_module(f"tests.ops.{_file.stem}")
 
-OPS = rows()
+OPS = all_ops()
 BUILT_IN = "it has no kernel: generated code and the tests' interpreter do it themselves"
 PLAN = "made when the plan is cut; tested with the plan and the engine"
 WAITS = "state of the runtime and waits for it; tested in tests/runtime/test_queues.py"
@@ -171,8 +171,8 @@ def test_shape_rule_against_kernel(case: Case) -> None:
         full = [_spec(x, x.shape, True) for x in inputs]
         for spec, value in zip(OPS[case.type].infer(full, case.attrs), got, strict=True):
             assert spec.dtype == value.dtype
-            if find(case.type, "cpu").form == "new":  # a size may depend on values
-                merge(spec.shape, value.shape)
+            if find_plain_kernel(case.type, "cpu").form == "new":  # a size may depend on values
+                merge_shapes(spec.shape, value.shape)
             else:
                 assert spec.shape == value.shape
             if spec.value is not None:
@@ -182,7 +182,7 @@ def test_shape_rule_against_kernel(case: Case) -> None:
             partial = [_spec(x, _forget(x.shape, rng), known) for x in inputs]
             for spec, value in zip(OPS[case.type].infer(partial, case.attrs), got, strict=True):
                 assert spec.dtype == value.dtype
-                merge(spec.shape, value.shape)
+                merge_shapes(spec.shape, value.shape)
 
 
 def _spec(x: np.ndarray, shape: object, known: bool) -> Spec:
@@ -201,7 +201,7 @@ def test_output_may_share_the_inputs_it_says(case: Case) -> None:
     for dtype in case.dtypes:
         inputs = made(case, dtype)
         expected = call(case.type, case.attrs, inputs)
-        for i in find(case.type, "cpu").inplace:
+        for i in find_plain_kernel(case.type, "cpu").inplace:
             if i < len(inputs) and _alike(inputs[i], expected[0]):
                 copies = [x.copy() for x in inputs]
                 got = call(case.type, case.attrs, copies, share=i)

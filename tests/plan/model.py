@@ -9,10 +9,10 @@ import numpy as np
 import hpcflow as hf
 from hpcflow.graph.static_shape import Spec
 from hpcflow.ops.variables.variable_ops import Variable, update
-from hpcflow.plan.ir.program import Cluster, Part, Plan
+from hpcflow.plan.ir.program import Cluster, Partition, Plan
 from hpcflow.plan.pass_list import PASSES, Planning, make_plan
 from hpcflow.plan.pass_row import through
-from hpcflow.plan.verification.plan_verifier import verify
+from hpcflow.plan.verification.plan_verifier import verify_plan
 from hpcflow.settings import Settings
 
 F32 = np.dtype("float32")
@@ -34,7 +34,7 @@ def plan_of(made, fetches, feeds=None, cluster=SINGLE, settings=None, **more) ->
     """A verified plan; feeds are given as {tensor: shape}."""
     specs = {t: Spec(t.dtype, tuple(shape)) for t, shape in (feeds or {}).items()}
     plan = make_plan(made, fetches, specs, cluster, settings or Settings(), **more)
-    verify(plan)
+    verify_plan(plan)
     return plan
 
 
@@ -91,7 +91,7 @@ class Net:
         return plan_of(self.graph, [self.init], {}, cluster, **more)
 
 
-def types(part: Part) -> list[str]:
+def types(part: Partition) -> list[str]:
     return [node.type for node in part.nodes.values()]
 
 

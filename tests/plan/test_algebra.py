@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 import hpcflow as hf
 from hpcflow.ops.variables.variable_ops import Variable
 from hpcflow.plan.algebra import sum_of_matmuls
-from hpcflow.plan.distribution.replica_lowering import replicate
-from hpcflow.plan.frontend.graph_pruning import prune
+from hpcflow.plan.distribution.replica_lowering import lower_replicas
+from hpcflow.plan.frontend.graph_pruning import prune_to_fetches
 from hpcflow.plan.pass_list import make_plan
-from hpcflow.plan.verification.plan_verifier import verify
+from hpcflow.plan.verification.plan_verifier import verify_plan
 from hpcflow.settings import Settings
 from tests.runtime.ranks import run_ranks
 
@@ -30,7 +30,7 @@ def normal(*shape):
 
 
 def program_of(g, fetches, feeds, exact=False):
-    program = simplify(replicate(prune(g, fetches, feeds), g, SINGLE))
+    program = simplify(lower_replicas(prune_to_fetches(g, fetches, feeds), g, SINGLE))
     return phase("algebra", program, settings=Settings(exact=exact))
 
 
@@ -271,7 +271,7 @@ def test_a_recurrent_net_has_one_product_for_all_steps_where_it_can(backwards):
         SINGLE,
         Settings(),
     )
-    verify(plan)
+    verify_plan(plan)
     (part,) = plan.parts.values()
     # forward: x of all steps, h of each; back: h of all but the first, x of all; weights: both
     assert count(part, "MatMul") == 1 + 6 + 5 + 1 + 2
@@ -437,9 +437,9 @@ def test_a_variable_keeps_its_rows_until_the_step_has_used_them():
 def test_a_long_chain_of_sums_takes_no_time_that_grows_with_its_square(monkeypatch):
     """Who takes what is looked up for the sums alone that have products among their addends."""
     asked = []
-    original = sum_of_matmuls.takers
+    original = sum_of_matmuls.consumer_names
     monkeypatch.setattr(
-        sum_of_matmuls, "takers", lambda program: asked.append(1) or original(program)
+        sum_of_matmuls, "consumer_names", lambda program: asked.append(1) or original(program)
     )
     with graph() as g:
         x = hf.placeholder(hf.float32, [2, 3], name="x")

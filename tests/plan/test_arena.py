@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hpcflow as hf
-from hpcflow.lowering.arena_allocation import ALIGNED, Life, lay_out
+from hpcflow.lowering.arena_allocation import ALIGNED, Lifetime, place_blocks
 from hpcflow.lowering.instructions import BindingKind
-from hpcflow.lowering.python_codegen import generate
-from hpcflow.lowering.segments_between_waits import ALL
-from hpcflow.plan.cost.cost_model import given_specs
-from hpcflow.plan.ir.program import Cluster, Part, Ref
+from hpcflow.lowering.python_codegen import generate_code
+from hpcflow.lowering.segments_between_waits import AFTER_SEGMENT
+from hpcflow.plan.cost.cost_model import input_specs
+from hpcflow.plan.ir.program import Cluster, Partition, Ref
 from hpcflow.runtime.device.device import Device
 
 from .model import REPLICAS, SERVERS, Net, graph, plan_of
@@ -27,55 +27,55 @@ CPU = Device()
 
 
 def life(nbytes, start, end):
-    return Life(nbytes, 0, start, None if end is None else {0: end})
+    return Lifetime(nbytes, 0, start, None if end is None else {0: end})
 
 
 def test_one_behind_the_other_share_their_place():
-    starts, size = lay_out([life(640, 0, 1), life(640, 2, 3), life(64, 1, 2)], ALONE)
+    starts, size = place_blocks([life(640, 0, 1), life(640, 2, 3), life(64, 1, 2)], ALONE)
     assert starts[0] == starts[1] and size == 704
 
 
 def test_what_ends_where_another_begins_does_not():
-    starts, size = lay_out([life(64, 0, 1), life(64, 1, 2)], ALONE)
+    starts, size = place_blocks([life(64, 0, 1), life(64, 1, 2)], ALONE)
     assert starts[0] != starts[1] and size == 128
 
 
 def test_nothing_needs_nothing():
-    assert lay_out([], ALONE) == ([], 0)
+    assert place_blocks([], ALONE) == ([], 0)
 
 
 def test_the_step_holds_what_is_held():
-    starts, _ = lay_out([life(64, 0, None), life(64, 5, 6), life(64, 7, 8)], ALONE)
+    starts, _ = place_blocks([life(64, 0, None), life(64, 5, 6), life(64, 7, 8)], ALONE)
     assert starts[0] not in starts[1:] and starts[1] == starts[2]
 
 
 def test_strands_share_only_where_one_comes_first():
-    one, other = Life(64, 0, 3, {0: 5}), Life(64, 1, 4, {1: 6})
-    for known, shares in ((-1, False), (4, False), (5, True), (ALL, True)):
-        starts, _ = lay_out([one, other], np.array([[-1, -1], [known, -1]]))
+    one, other = Lifetime(64, 0, 3, {0: 5}), Lifetime(64, 1, 4, {1: 6})
+    for known, shares in ((-1, False), (4, False), (5, True), (AFTER_SEGMENT, True)):
+        starts, _ = place_blocks([one, other], np.array([[-1, -1], [known, -1]]))
         assert (starts[0] == starts[1]) == shares
-    held = Life(64, 0, 3, None)
-    starts, _ = lay_out([held, other], np.array([[-1, -1], [ALL, -1]]))
+    held = Lifetime(64, 0, 3, None)
+    starts, _ = place_blocks([held, other], np.array([[-1, -1], [AFTER_SEGMENT, -1]]))
     assert starts[0] != starts[1]
 
 
 @st.composite
 def many(draw):
     """Lives in strands; strand j knows of some places of those before it."""
-    strands = draw(st.integers(1, 4))
-    over = np.full((strands, strands), -1)
-    for i, j in itertools.combinations(range(strands), 2):
-        over[j, i] = draw(st.sampled_from([-1, 5, 20, ALL]))
+    segments = draw(st.integers(1, 4))
+    over = np.full((segments, segments), -1)
+    for i, j in itertools.combinations(range(segments), 2):
+        over[j, i] = draw(st.sampled_from([-1, 5, 20, AFTER_SEGMENT]))
     place = st.integers(0, 40)
     lives = []
     for _ in range(draw(st.integers(1, 25))):
-        start, home = draw(place), draw(st.integers(0, strands - 1))
+        start, home = draw(place), draw(st.integers(0, segments - 1))
         ends = {home: start + draw(st.integers(0, 10))}
-        for other in range(home + 1, strands):
+        for other in range(home + 1, segments):
             if draw(st.booleans()):
                 ends[other] = draw(place)
         ends = draw(st.sampled_from([ends, ends, ends, None]))
-        lives.append(Life(draw(st.integers(0, 1000)), home, start, ends))
+        lives.append(Lifetime(draw(st.integers(0, 1000)), home, start, ends))
     return lives, over
 
 
@@ -84,8 +84,8 @@ def comes_before(one, other, over):
     if one.ends is None:
         return False
     return all(
-        last < other.start if strand == other.strand else last <= over[other.strand, strand]
-        for strand, last in one.ends.items()
+        last < other.start if segment == other.segment else last <= over[other.segment, segment]
+        for segment, last in one.ends.items()
     )
 
 
@@ -93,7 +93,7 @@ def comes_before(one, other, over):
 @given(many())
 def test_none_in_use_overlap(drawn):
     lives, over = drawn
-    starts, size = lay_out(lives, over)
+    starts, size = place_blocks(lives, over)
     for (a, i), (b, j) in itertools.combinations(zip(lives, starts, strict=True), 2):
         apart = i + a.nbytes <= j or j + b.nbytes <= i
         assert apart or comes_before(a, b, over) or comes_before(b, a, over)
@@ -104,7 +104,7 @@ def test_none_in_use_overlap(drawn):
 @given(st.lists(st.tuples(st.integers(1, 5000), st.integers(0, 50), st.integers(0, 10))))
 def test_little_room_is_lost(drawn):
     lives = [life(n, start, start + length) for n, start, length in drawn]
-    _, size = lay_out(lives, ALONE)
+    _, size = place_blocks(lives, ALONE)
     each = [-(-a.nbytes // ALIGNED) * ALIGNED for a in lives]
     needed = max(
         (
@@ -119,20 +119,20 @@ def test_little_room_is_lost(drawn):
 # -- of whole parts: order is found anew, from edges alone
 
 
-def told(part: Part):
+def told(part: Partition):
     """The forms of the kernels of a part."""
-    return lambda node: CPU.info(node, given_specs(node, part))
+    return lambda node: CPU.info(node, input_specs(node, part))
 
 
-def followers(part: Part, code) -> dict[str, set[str]]:
+def followers(part: Partition, code) -> dict[str, set[str]]:
     """All nodes that surely come behind each: by edges, and by the order in a strand."""
     after = {name: set() for name in part.nodes}
     pairs = [(b, node.name) for node in part.nodes.values() for b in node.before()]
-    for strand in code.strands:
-        pairs += itertools.pairwise(strand.nodes)
-        before = [name for i in strand.after for name in code.strands[i].nodes]
-        if strand.nodes:  # it begins when those are over
-            pairs += [(name, strand.nodes[0]) for name in (*before, *strand.waits)]
+    for segment in code.segments:
+        pairs += itertools.pairwise(segment.nodes)
+        before = [name for i in segment.after for name in code.segments[i].nodes]
+        if segment.nodes:  # it begins when those are over
+            pairs += [(name, segment.nodes[0]) for name in (*before, *segment.waits)]
     for one, other in pairs:
         after[one].add(other)
     found: dict[str, set[str]] = {}
@@ -149,7 +149,7 @@ def followers(part: Part, code) -> dict[str, set[str]]:
     return found
 
 
-def takers(part: Part, ref: Ref) -> list[str]:
+def takers(part: Partition, ref: Ref) -> list[str]:
     """The nodes that use the memory of a value, also as a view of it."""
     found = [ref.node]
     for node in part.nodes.values():
@@ -160,9 +160,9 @@ def takers(part: Part, ref: Ref) -> list[str]:
     return found
 
 
-def check(part: Part) -> int:
+def check(part: Partition) -> int:
     """No two values that may be in use at one time overlap; how many share memory."""
-    code = generate(part, told(part))
+    code = generate_code(part, told(part))
     behind = followers(part, code)
     number = {f"b{i}": Ref(name) for i, name in enumerate(part.nodes)}
     blocks = code.blocks
@@ -187,7 +187,7 @@ def check(part: Part) -> int:
     return shared
 
 
-def ends_first(part: Part, behind, a: Ref, b: Ref) -> bool:
+def ends_first(part: Partition, behind, a: Ref, b: Ref) -> bool:
     """Whether nothing uses `a` any more once `b` is made, or b is made in its place."""
     held = [n for n in takers(part, a) if part.nodes[n].type == "Send"]
     in_place = (
@@ -231,7 +231,7 @@ def test_scratch_memory_is_nobodys_then():
         loss = hf.reduce_mean(hf.nn.softplus(y))
         (slope,) = hf.gradients(loss, x)
     (part,) = plan_of(made, [loss, slope], {x: (50, 20)}).parts.values()
-    binds = generate(part, told(part)).binds.values()
+    binds = generate_code(part, told(part)).binds.values()
     rooms = [b for b in binds if b.kind == BindingKind.WORKSPACE]
     assert len(rooms) >= 13 and check(part) > 20
 
@@ -244,4 +244,4 @@ def test_memory_is_used_again():
             y = hf.matmul(y, x)
     (part,) = plan_of(made, [y], {x: (100, 100)}).parts.values()
     assert check(part) == 81  # the last is the caller's own, the others lie in two places
-    assert generate(part, told(part)).arenas == {"/job:worker/task:0/cpu:0": 2 * 40_000}
+    assert generate_code(part, told(part)).arenas == {"/job:worker/task:0/cpu:0": 2 * 40_000}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import hpcflow as hf
 from hpcflow.ops.variables.variable_ops import Variable
-from hpcflow.plan.distribution.variable_placement import assign_variables
+from hpcflow.plan.distribution.variable_placement import place_variables
 from hpcflow.plan.ir.program import Cluster
 from hpcflow.settings import Settings
 
@@ -43,11 +43,11 @@ def build(sizes, optimizer=None):
     return made
 
 
-def units(sizes, homes, servers, slots=1):
+def units(sizes, placements, servers, slots=1):
     """By server, what each piece weighs: the definition of `variable_cost`, written once more."""
     found = [[] for _ in range(servers)]
     trained = any(kind != UNUSED for _, kind in sizes)
-    for name, home in homes.items():
+    for name, home in placements.items():
         if name.startswith("v"):
             rows, kind = sizes[int(name[1:])]
         else:
@@ -66,8 +66,8 @@ def units(sizes, homes, servers, slots=1):
 @given(SIZES, st.integers(1, 7))
 def test_no_server_has_more_than_another_by_more_than_the_largest_unit(sizes, servers):
     g = build(sizes)
-    homes = assign_variables(g, Cluster(2, servers), Settings(shard_bytes=SHARD))
-    found = units(sizes, homes, servers)
+    placements = place_variables(g, Cluster(2, servers), Settings(shard_bytes=SHARD))
+    found = units(sizes, placements, servers)
     loads, largest = [sum(one) for one in found], max((u for one in found for u in one), default=0)
     assert max(loads) - min(loads) <= largest * (1 + 1e-9)
 
@@ -77,52 +77,52 @@ def test_no_server_has_more_than_another_by_more_than_the_largest_unit(sizes, se
 def test_homes_are_a_function_of_graph_and_cluster_and_stay(sizes, servers, count):
     cluster, options = Cluster(2, servers), Settings(shard_bytes=SHARD)
     once, again = build(sizes), build(sizes)
-    homes = assign_variables(once, cluster, options)
-    assert homes == assign_variables(again, cluster, options)
+    placements = place_variables(once, cluster, options)
+    assert placements == place_variables(again, cluster, options)
     with once.as_default():  # also where training them otherwise comes later
         late = [Variable(hf.zeros([7 + i, 4]), name=f"late{i}") for i in range(count % 5)]
         every = [v for v in once.get_collection("variables") if v.trainable]
         losses = [hf.reduce_sum(hf.square(v.read_value())) for v in every]
         hf.train.AdamOptimizer().minimize(hf.add_n(losses))
-    after = assign_variables(once, cluster, options)
-    assert {name: after[name] for name in homes} == homes
+    after = place_variables(once, cluster, options)
+    assert {name: after[name] for name in placements} == placements
     assert all(v.name in after for v in late)
 
 
 def test_tables_of_which_rows_move_leave_their_server_to_dense_variables():
     sizes = [(20_000, TABLE), (20_000, DENSE), (20_000, TABLE), (20_000, DENSE)]
-    homes = assign_variables(build(sizes), Cluster(1, 2), Settings())
-    where = [homes[f"v{i}"].pieces[0].server for i in range(4)]
+    placements = place_variables(build(sizes), Cluster(1, 2), Settings())
+    where = [placements[f"v{i}"].pieces[0].server for i in range(4)]
     assert where[1] != where[3] and where[2] != where[1]  # by bytes: 0, 1, 0, 1
 
 
 def test_what_moves_whole_is_cut_over_all_servers_a_table_as_needed():
     sizes = [(500, DENSE), (500, TABLE), (500, UNUSED), (256, DENSE)]  # 8000 and 4096 bytes
-    homes = assign_variables(build(sizes), Cluster(1, 5), Settings(shard_bytes=SHARD))
-    assert [len(homes[f"v{i}"].pieces) for i in range(4)] == [5, 2, 2, 1]
+    placements = place_variables(build(sizes), Cluster(1, 5), Settings(shard_bytes=SHARD))
+    assert [len(placements[f"v{i}"].pieces) for i in range(4)] == [5, 2, 2, 1]
 
 
 def test_small_variables_that_every_step_uses_are_spread():
-    homes = assign_variables(build([(1, DENSE)] * 9), Cluster(1, 5), Settings())
-    by_server = np.bincount([home.pieces[0].server for home in homes.values()])
+    placements = place_variables(build([(1, DENSE)] * 9), Cluster(1, 5), Settings())
+    by_server = np.bincount([home.pieces[0].server for home in placements.values()])
     assert by_server.tolist() == [2] * 5
 
 
 def test_slots_count_with_their_variable():
     sizes = [(100, DENSE), (100, DENSE), (100, DENSE)]
     g = build(sizes, hf.train.AdamOptimizer())
-    homes = assign_variables(g, Cluster(1, 3), Settings())
-    assert len({homes[f"v{i}"].pieces[0].server for i in range(3)}) == 3
+    placements = place_variables(g, Cluster(1, 3), Settings())
+    assert len({placements[f"v{i}"].pieces[0].server for i in range(3)}) == 3
     for i in range(3):
-        assert homes[f"v{i}/Adam"] == homes[f"v{i}"]
+        assert placements[f"v{i}/Adam"] == placements[f"v{i}"]
 
 
 def test_measured_bytes_count_in_place_of_predicted_ones():
     sizes = [(100, DENSE), (100, DENSE), (100, DENSE), (100, DENSE)]
     measured = (("v0", 1 << 20, 2), ("unknown", 5, 1))
     cluster = Cluster(1, 2, measured=measured)
-    homes = assign_variables(build(sizes), cluster, Settings())
-    where = [homes[f"v{i}"].pieces[0].server for i in range(4)]
+    placements = place_variables(build(sizes), cluster, Settings())
+    where = [placements[f"v{i}"].pieces[0].server for i in range(4)]
     assert where.count(where[0]) == 1
 
 
@@ -136,6 +136,6 @@ def test_reads_that_training_does_not_use_are_no_load(kind):
             if kind == "summary":
                 hf.reduce_max(read)
     cluster = Cluster(1, 2)
-    assert assign_variables(plain, cluster, Settings()) == assign_variables(
+    assert place_variables(plain, cluster, Settings()) == place_variables(
         watched, cluster, Settings()
     )

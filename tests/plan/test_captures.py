@@ -7,9 +7,9 @@ import tracemalloc
 import numpy as np
 
 import hpcflow as hf
-from hpcflow.plan.frontend.capture_hoisting import constants_inside, reads_outside
-from hpcflow.plan.frontend.graph_pruning import prune
-from hpcflow.plan.ir.control_flow_nodes import inner
+from hpcflow.plan.frontend.capture_hoisting import hoist_variable_reads, sink_constants
+from hpcflow.plan.frontend.graph_pruning import prune_to_fetches
+from hpcflow.plan.ir.control_flow_nodes import nested_programs
 
 from .model import graph, spec
 
@@ -20,7 +20,7 @@ def bodies(program):
         key: [n.type for n in body.nodes.values()]
         for node in program.nodes.values()
         if node.row.control_flow
-        for key, body in inner(node)
+        for key, body in nested_programs(node)
     }
 
 
@@ -30,7 +30,7 @@ def reads_in(program):
         [n.type for n in body.nodes.values()].count("ReadVariable")
         for node in program.nodes.values()
         if node.row.control_flow
-        for _, body in inner(node)
+        for _, body in nested_programs(node)
     )
 
 
@@ -39,12 +39,12 @@ def test_a_read_in_a_loop_that_updates_nothing_is_made_once_in_front():
         w, x = hf.Variable(np.ones((2, 2), "f4"), name="w"), hf.placeholder(hf.float32, [3, 2])
         y = hf.while_loop(lambda i, _: i < 3, lambda i, a: (i + 1, hf.matmul(a, w)), [0, x])[1]
         slopes = hf.gradients(y, [w])
-    program = prune(g, [y], {x: spec(3, 2)})
+    program = prune_to_fetches(g, [y], {x: spec(3, 2)})
     assert reads_in(program) == 1
-    moved = reads_outside(program)
+    moved = hoist_variable_reads(program)
     assert reads_in(moved) == 0
     assert [n.type for n in moved.nodes.values()].count("ReadVariable") == 1
-    nested = reads_outside(prune(g, slopes, {x: spec(3, 2)}))
+    nested = hoist_variable_reads(prune_to_fetches(g, slopes, {x: spec(3, 2)}))
     assert reads_in(nested) == 0  # neither forward nor backward
 
 
@@ -52,7 +52,7 @@ def test_a_read_in_both_branches_is_made_in_front():
     with graph() as g:
         w, p = hf.Variable(1.0, name="w"), hf.placeholder(hf.bool, [])
         y = hf.cond(p, lambda: hf.sin(w), lambda: hf.tanh(w) * 2.0)
-    assert reads_in(reads_outside(prune(g, [y], {p: spec(dtype="?")}))) == 0
+    assert reads_in(hoist_variable_reads(prune_to_fetches(g, [y], {p: spec(dtype="?")}))) == 0
 
 
 def test_a_read_stays_in_a_body_that_updates_its_variable():
@@ -64,7 +64,7 @@ def test_a_read_stays_in_a_body_that_updates_its_variable():
                 return i + 1, a * 1.0
 
         _, y = hf.while_loop(lambda i, _: i < 3, lambda i, a: body(i, a + w), [0, 0.0])
-    assert reads_in(reads_outside(prune(g, [y], {}))) == 1
+    assert reads_in(hoist_variable_reads(prune_to_fetches(g, [y], {}))) == 1
 
 
 def test_a_read_stays_behind_an_update_in_front_of_the_loop():
@@ -72,7 +72,7 @@ def test_a_read_stays_behind_an_update_in_front_of_the_loop():
         w = hf.Variable(1.0, name="w")
         begin = w.assign_add(1.0)
         _, y = hf.while_loop(lambda i, _: i < 3, lambda i, a: (i + 1, a + w), [0, begin])
-    assert reads_in(reads_outside(prune(g, [y], {}))) == 1
+    assert reads_in(hoist_variable_reads(prune_to_fetches(g, [y], {}))) == 1
 
 
 def test_a_read_stays_behind_control_inputs_in_a_body():
@@ -84,14 +84,14 @@ def test_a_read_stays_behind_control_inputs_in_a_body():
                 return w * 2.0
 
         y = hf.cond(p, branch, lambda: w * 3.0)
-    assert reads_in(reads_outside(prune(g, [y], {p: spec(dtype="bool")}))) == 1
+    assert reads_in(hoist_variable_reads(prune_to_fetches(g, [y], {p: spec(dtype="bool")}))) == 1
 
 
 def test_a_read_stays_behind_the_test_whether_there_is_a_value():
     with graph() as g:
         w = hf.Variable(1.0, name="w")
         y = w.initialized_value()
-    assert reads_in(reads_outside(prune(g, [y], {}))) == 1
+    assert reads_in(hoist_variable_reads(prune_to_fetches(g, [y], {}))) == 1
 
 
 def test_a_read_stays_behind_a_test_in_a_branch_and_in_a_body_that_tests():
@@ -106,7 +106,9 @@ def test_a_read_stays_behind_a_test_in_a_branch_and_in_a_body_that_tests():
 
         alone = hf.while_loop(more, lambda a: a + v, [0.0])
     for fetch in (branch, loop, alone):
-        assert reads_in(reads_outside(prune(g, [fetch], {p: spec(dtype="?")}))) == 1
+        assert (
+            reads_in(hoist_variable_reads(prune_to_fetches(g, [fetch], {p: spec(dtype="?")}))) == 1
+        )
     with hf.Session(graph=g) as session:  # as TensorFlow 1
         assert session.run([branch, loop, alone], {p: True}) == [-1.0, 0.0, 0.0]
         session.run(v.initializer)
@@ -138,9 +140,9 @@ def test_small_constants_are_where_they_are_used_unless_they_are_fed():
     with graph() as g:
         c, h = hf.constant(2.0, name="c"), hf.placeholder(hf.float32, [], name="h")
         y = hf.cond(h > 0.0, lambda: h * c, lambda: h)
-    inside = bodies(constants_inside(prune(g, [y], {h: spec()})))
+    inside = bodies(sink_constants(prune_to_fetches(g, [y], {h: spec()})))
     assert "Const" in inside["then"]
-    fed = bodies(constants_inside(prune(g, [y], {h: spec(), c: spec()})))
+    fed = bodies(sink_constants(prune_to_fetches(g, [y], {h: spec(), c: spec()})))
     assert "Const" not in fed["then"] and fed["then"].count("Feed") == 2
 
 
@@ -150,7 +152,7 @@ def test_a_constant_behind_an_update_stays_there():
         with hf.control_dependencies([w.assign(7.0)]):
             c = hf.constant(9.0, name="c")
         y = hf.cond(h > 0.0, lambda: c * 1.0, lambda: h)
-    program = constants_inside(prune(g, [y], {h: spec()}))
+    program = sink_constants(prune_to_fetches(g, [y], {h: spec()}))
     assert bodies(program)["then"].count("Feed") == 1 and "c" in program.nodes
 
 
@@ -162,9 +164,9 @@ def test_of_many_variables_the_reads_of_those_updated_before_a_loop_stay():
             x = v.assign_add(x)
         for at in (0, 1, 98, 99, 998, 999):
             read.append(hf.while_loop(lambda a: a < 3, lambda a, v=many[at]: a + v, [x]))
-    program = prune(g, read, {})
+    program = prune_to_fetches(g, read, {})
     tracemalloc.start()
-    moved = reads_outside(program)
+    moved = hoist_variable_reads(program)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     reads = [n for n in moved.nodes.values() if n.type == "ReadVariable" and not n.control]

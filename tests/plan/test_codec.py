@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from hpcflow.errors import HpcflowError, VerifyError
 from hpcflow.graph.dtypes import as_strings, string
-from hpcflow.plan.ir.program import Cluster, Node, Part
-from hpcflow.plan.serialization.partition_codec import decode, encode
+from hpcflow.plan.ir.program import Cluster, Node, Partition
+from hpcflow.plan.serialization.partition_codec import decode_partition, encode_partition
 
 from .model import REPLICAS, SINGLE, THREE_TASKS, Net
 
 TASK = "/job:worker/task:0"
-GOOD = encode(Net().start(Cluster(2, 2)).parts["/job:ps/task:0"])
+GOOD = encode_partition(Net().start(Cluster(2, 2)).parts["/job:ps/task:0"])
 
 
 def equal(a, b):
@@ -40,9 +40,9 @@ def test_every_part_of_real_plans(cluster):
     net = Net()
     for plan in (net.start(cluster), net.step(cluster)):
         for part in plan.parts.values():
-            data = encode(part)
-            again = decode(data)
-            assert encode(again) == data
+            data = encode_partition(part)
+            again = decode_partition(data)
+            assert encode_partition(again) == data
             assert (again.task, again.feeds, again.fetches) == (part.task, part.feeds, part.fetches)
             assert list(again.nodes) == list(part.nodes)
             for mine, its in zip(part.nodes.values(), again.nodes.values(), strict=True):
@@ -68,24 +68,24 @@ PLAIN = st.recursive(
 
 def lone(attrs):
     node = Node("n", "NoOp", attrs=attrs, device=f"{TASK}/cpu:0", line="model.py:3")
-    return Part(TASK, {"n": node})
+    return Partition(TASK, {"n": node})
 
 
 @given(st.dictionaries(st.text(), PLAIN, max_size=4))
 def test_any_plain_attributes(attrs):
-    assert equal(decode(encode(lone(attrs))).nodes["n"].attrs, attrs)
+    assert equal(decode_partition(encode_partition(lone(attrs))).nodes["n"].attrs, attrs)
 
 
 @pytest.mark.parametrize("value", [object(), len, {1: 2}, np.array([object()])])
 def test_what_is_not_plain_data_is_refused_with_op_and_line(value):
     with pytest.raises(HpcflowError) as caught:
-        encode(lone({"bad": value}))
+        encode_partition(lone({"bad": value}))
     if isinstance(caught.value, VerifyError):
         assert caught.value.op == "n" and caught.value.line == "model.py:3"
 
 
 def test_arrays_are_views_that_cannot_be_written():
-    part = decode(encode(lone({"a": np.ones(3)})))
+    part = decode_partition(encode_partition(lone({"a": np.ones(3)})))
     with pytest.raises(ValueError):
         part.nodes["n"].attrs["a"][0] = 2
 
@@ -102,16 +102,16 @@ def test_changed_bytes_are_refused_or_still_a_part(data):
 @given(st.binary(max_size=300))
 def test_any_bytes_are_refused(data):
     with pytest.raises(VerifyError):
-        decode(data)
+        decode_partition(data)
     _refused_or_part(GOOD[:16] + data + GOOD[16 + len(data) :])
 
 
 @given(st.integers(0, len(GOOD) - 1))
 def test_cut_bytes_are_refused(length):
     with pytest.raises(VerifyError):
-        decode(GOOD[:length])
+        decode_partition(GOOD[:length])
     with pytest.raises(VerifyError):
-        decode(GOOD + bytes(length + 1))
+        decode_partition(GOOD + bytes(length + 1))
 
 
 @pytest.mark.parametrize("old, new", [
@@ -133,12 +133,12 @@ def test_targeted_damage(old, new):
     text = text.replace(old, new, 1)
     head = GOOD[:8] + len(text).to_bytes(8, "little") + text
     with pytest.raises(VerifyError):
-        decode(head + bytes(-len(head) % 64) + GOOD[16 + size + -(16 + size) % 64 :])
+        decode_partition(head + bytes(-len(head) % 64) + GOOD[16 + size + -(16 + size) % 64 :])
 
 
 def _refused_or_part(data):
     try:
-        assert isinstance(decode(data), Part)
+        assert isinstance(decode_partition(data), Partition)
     except VerifyError as error:
         assert error.rule
 
@@ -175,6 +175,6 @@ def test_a_header_that_says_something_else(data):
     text = json.dumps(header).encode()
     start = GOOD[:8] + len(text).to_bytes(8, "little") + text
     try:
-        decode(start + bytes(-len(start) % 64) + rest)
+        decode_partition(start + bytes(-len(start) % 64) + rest)
     except HpcflowError as error:
         assert error.message

@@ -16,7 +16,7 @@ W1, B1, W2 = 6 * 8 * 4, 8 * 4, 8 * 4 * 4  # bytes of the variables of Net
 
 
 def test_a_step_with_servers_moves_each_variable_once_each_way():
-    rows = {(r.source, r.dest): r for r in cost_model.traffic(Net().step(Cluster(2, 2)))}
+    rows = {(r.source, r.dest): r for r in cost_model.message_traffic(Net().step(Cluster(2, 2)))}
     # w1 (192 bytes) on server 0; b1 and w2 (32 + 128) on server 1, in one message
     assert (rows[PS0, WORKER].nbytes, rows[PS0, WORKER].messages) == (W1, 2)  # and a token
     assert (rows[PS1, WORKER].nbytes, rows[PS1, WORKER].messages) == (B1 + W2, 2)
@@ -28,13 +28,13 @@ def test_a_step_with_servers_moves_each_variable_once_each_way():
 def test_bytes_are_those_of_the_edges_and_headers():
     plan = Net().step(Cluster(1, 3))
     total = sum(edge.spec.nbytes for edge in plan.edges) + HEADER_BYTES * (len(plan.parts) - 1)
-    assert sum(row.nbytes for row in cost_model.traffic(plan)) == total
+    assert sum(row.nbytes for row in cost_model.message_traffic(plan)) == total
     messages = len(plan.edges) + len(plan.parts) - 1
-    assert sum(row.messages for row in cost_model.traffic(plan)) == messages
+    assert sum(row.messages for row in cost_model.message_traffic(plan)) == messages
 
 
 def test_one_task_sends_nothing():
-    assert cost_model.traffic(Net().step(SINGLE)) == []
+    assert cost_model.message_traffic(Net().step(SINGLE)) == []
 
 
 def test_collectives_count_their_input():
@@ -66,14 +66,14 @@ def test_flops_of_a_convolution():
 def test_seconds_grow_with_the_work_and_unknown_sizes_cost_a_start():
     def negative(*shape):
         spec = Spec(np.dtype("f4"), shape)
-        return cost_model.seconds(Node("n", "Neg", (Ref("x"),), specs=(spec,)), [spec])
+        return cost_model.predicted_seconds(Node("n", "Neg", (Ref("x"),), specs=(spec,)), [spec])
 
     assert negative(10**7) > 100 * negative(10) > 0
-    assert negative(None) == cost_model.STARTS
+    assert negative(None) == cost_model.KERNEL_START_S
 
 
 def test_what_only_waits_or_stands_takes_no_time():
     part = Net().step(Cluster(1, 1)).parts[WORKER]
-    seconds = cost_model.seconds_in(part)
+    seconds = cost_model.predicted_seconds_in(part)
     assert all(seconds(n) == 0 for n in part.nodes.values() if n.type in ("Recv", "Feed", "Const"))
     assert seconds(part.nodes["MatMul"]) > 0

@@ -30,9 +30,9 @@ def counted(worlds):
 def run(monkeypatch, n, cut, **settings):
     """(plan, rank of each task, what was counted) of each replica; `STEPS` steps each."""
     worlds: list = []
-    make = ranks.local_world
+    make = ranks.thread_world
     monkeypatch.setattr(
-        ranks, "local_world", lambda *a, **k: worlds.extend(make(*a, **k)) or worlds
+        ranks, "thread_world", lambda *a, **k: worlds.extend(make(*a, **k)) or worlds
     )
     shots: list = []
     drivers = (n - settings.get("ps", 0)) // settings.get("tasks_per_replica", 1)
@@ -92,7 +92,7 @@ def test_every_edge_of_every_rank(monkeypatch, cut, settings):
         found[source, dest].append(nbytes // STEPS)
     assert {key: sorted(sizes) for key, sizes in found.items()} == expected(replicas)
     for plan, rank in replicas:
-        for row in cost_model.traffic(plan):
+        for row in cost_model.message_traffic(plan):
             assert row.nbytes <= sum(found[rank[row.source], rank[row.dest]])
 
 

@@ -8,10 +8,10 @@ import pytest
 import hpcflow as hf
 from hpcflow.errors import VerifyError
 from hpcflow.plan import pass_list
-from hpcflow.plan.frontend.graph_pruning import prune
+from hpcflow.plan.frontend.graph_pruning import prune_to_fetches
 from hpcflow.plan.ir.program import Cluster
-from hpcflow.plan.ir.program_rewriting import behind_cycles, topological
-from hpcflow.plan.verification.effect_verifier import check
+from hpcflow.plan.ir.program_rewriting import cyclic_nodes, topological_order
+from hpcflow.plan.verification.effect_verifier import check_effects
 from hpcflow.ps.backup_workers import Backup
 from hpcflow.ps.bounded_staleness import Stale
 from hpcflow.ps.sync_rules import All
@@ -31,7 +31,7 @@ def program():
         with hf.control_dependencies([add]):
             second = w.read_value("second")
         end = w.assign(second * 2.0, name="end")
-    return prune(g, [first, second, end], {})
+    return prune_to_fetches(g, [first, second, end], {})
 
 
 def without(program, name):
@@ -51,24 +51,26 @@ def unordered(program, *names):
 
 
 def test_what_keeps_everything_passes(program):
-    check("same", program, program)
+    check_effects("same", program, program)
     reordered = program.but(nodes=dict(sorted(program.nodes.items())))
-    check("sorted", program, reordered)  # the order of the nodes is not the order between them
+    check_effects(
+        "sorted", program, reordered
+    )  # the order of the nodes is not the order between them
 
 
 def test_a_lost_update_is_found(program):
     with pytest.raises(VerifyError, match=r"careless: 'add' is lost"):
-        check("careless", program, without(program, "add"))
+        check_effects("careless", program, without(program, "add"))
 
 
 def test_a_lost_fetch_is_found(program):
     with pytest.raises(VerifyError, match="fetches"):
-        check("careless", program, program.but(fetches=program.fetches[:1]))
+        check_effects("careless", program, program.but(fetches=program.fetches[:1]))
 
 
 def test_a_lost_order_of_a_read_behind_an_update_is_found(program):
     with pytest.raises(VerifyError, match=r"'w/second' does not see 'add'|does not follow 'add'"):
-        check("careless", program, unordered(program, "w/second"))
+        check_effects("careless", program, unordered(program, "w/second"))
 
 
 def test_updates_that_lose_their_order_are_found():
@@ -77,9 +79,9 @@ def test_updates_that_lose_their_order_are_found():
         one = w.assign_add(1.0, name="one")
         with hf.control_dependencies([one]):
             two = w.assign(5.0, name="two")
-    program = prune(g, [one, two], {})
+    program = prune_to_fetches(g, [one, two], {})
     with pytest.raises(VerifyError, match="'two' does not follow 'one'"):
-        check("careless", program, unordered(program, "two", "Const_1"))
+        check_effects("careless", program, unordered(program, "two", "Const_1"))
 
 
 def test_an_update_lost_in_a_body_is_found():
@@ -91,24 +93,24 @@ def test_an_update_lost_in_a_body_is_found():
                 return hf.identity(i + 1)
 
         loop = hf.while_loop(lambda i: i < 3, body, [0])
-    program = prune(g, [loop], {})
+    program = prune_to_fetches(g, [loop], {})
     (frame,) = (n for n in program.nodes.values() if n.type == "Loop")
     inside = frame.attrs["body"]
     (add,) = (n for n in inside.nodes if n.endswith("add"))
     worse = frame.but(attrs={**frame.attrs, "body": without(inside, add)})
     with pytest.raises(VerifyError, match="is lost"):
-        check("careless", program, program.but(nodes={**program.nodes, frame.name: worse}))
+        check_effects("careless", program, program.but(nodes={**program.nodes, frame.name: worse}))
 
 
 def test_the_setting_checks_every_pass_of_the_planner(monkeypatch):
-    careful = pass_list.merge_equal
+    careful = pass_list.merge_common_subexpressions
 
     def merge_equal(program):
         done = careful(program)
         lost = [n.name for n in done.nodes.values() if n.row.writes]
         return without(done, lost[0]).but(targets=()) if lost else done
 
-    monkeypatch.setattr(pass_list, "merge_equal", merge_equal)
+    monkeypatch.setattr(pass_list, "merge_common_subexpressions", merge_equal)
     with graph() as g:
         w = hf.Variable(np.float32(1), name="w")
         add = w.assign_add(1.0, name="add")
@@ -131,8 +133,8 @@ def test_a_cycle_is_an_error_that_names_a_node():
     with graph() as g:
         a = hf.negative(hf.constant(1.0), name="a")
         b = hf.negative(a, name="b")
-    nodes = dict(prune(g, [b], {}).nodes)
+    nodes = dict(prune_to_fetches(g, [b], {}).nodes)
     nodes["a"] = nodes["a"].but(control=("b",))
     with pytest.raises(VerifyError, match="acyclic: 'a' waits for itself"):
-        topological(nodes, lambda _: 0)
-    assert set(behind_cycles(nodes)) == {"a", "b"}
+        topological_order(nodes, lambda _: 0)
+    assert set(cyclic_nodes(nodes)) == {"a", "b"}

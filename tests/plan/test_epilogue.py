@@ -5,10 +5,10 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.kernels import onednn_library
-from hpcflow.lowering.fusion.bias_relu_epilogue import with_epilogues
-from hpcflow.lowering.segments_between_waits import cut
-from hpcflow.runtime.job.job_membership import use
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.lowering.fusion.bias_relu_epilogue import fuse_epilogues
+from hpcflow.lowering.segments_between_waits import split_segments
+from hpcflow.runtime.job.job_membership import use_context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.settings import Settings
 
 from .model import graph, plan_of, types
@@ -24,7 +24,7 @@ def rewritten(g, fetches, tensors, serves=lambda node, specs: True):
     """The types of the nodes that are left, without feeds."""
     plan = plan_of(g, fetches, {t: t.shape for t in tensors})
     (part,) = plan.parts.values()
-    made = with_epilogues(part, cut(part), serves)
+    made = fuse_epilogues(part, split_segments(part), serves)
     seen: set[str] = set()
     for node in made.nodes.values():  # each behind what it needs, and all there
         assert seen.issuperset(node.before())
@@ -111,7 +111,7 @@ def trained(**settings):
     def drawn(*shape):
         return rng.standard_normal(shape).astype(np.float32)
 
-    with use(Context(Settings(**settings))), hf.Graph().as_default():
+    with use_context(RankContext(Settings(**settings))), hf.Graph().as_default():
         shapes = [(3, 3, 4, 16), (16,), (256, 300), (300,)]
         variables = [hf.Variable(drawn(*s) * 0.1) for s in shapes]
         x = hf.placeholder(hf.float32, [32, 8, 8, 4])
@@ -127,8 +127,8 @@ def trained(**settings):
 @pytest.mark.skipif(bool(onednn_library.absent()), reason=f"oneDNN: {onednn_library.absent()}")
 def test_training_is_as_without(monkeypatch):
     made = []
-    original = with_epilogues
-    module = "hpcflow.plan.pass_list.with_epilogues"
+    original = fuse_epilogues
+    module = "hpcflow.plan.pass_list.fuse_epilogues"
     monkeypatch.setattr(module, lambda *a: made.append(original(*a)) or made[-1])
     fast = trained()
     joined = [node.type for part in made for node in part.nodes.values()]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hpcflow.plan.ir.program import Cluster
-from hpcflow.plan.verification.plan_verifier import unproved, verify_replicas
+from hpcflow.plan.verification.plan_verifier import unproved_properties, verify_replicas
 from hpcflow.settings import Settings
 
 from .interpret import run_graph, run_plan, run_plans, whole_state
@@ -41,7 +41,7 @@ def test_servers_and_shards_change_nothing(cluster, shard_bytes):
     found = whole_state([start], state)
     for name, value in expected.items():
         np.testing.assert_array_equal(found[name], value, err_msg=name)
-    assert unproved(step) == [] and unproved(start) == []
+    assert unproved_properties(step) == [] and unproved_properties(start) == []
 
 
 @pytest.mark.parametrize("overlap", [True, False])

@@ -11,8 +11,8 @@ import hpcflow as hf
 from hpcflow.plan.ir.attribute_values import canonical
 from hpcflow.plan.serialization.graph_fingerprint import (
     OpDigest,
-    fingerprint,
     first_difference,
+    graph_fingerprint,
     op_digests,
 )
 
@@ -41,8 +41,8 @@ def difference(change):
 
 def test_equal_programs_have_equal_digests():
     assert difference(None) is None
-    assert fingerprint(build()) == fingerprint(build())
-    assert fingerprint(Net().graph) == fingerprint(Net().graph)
+    assert graph_fingerprint(build()) == graph_fingerprint(build())
+    assert graph_fingerprint(Net().graph) == graph_fingerprint(Net().graph)
 
 
 @pytest.mark.parametrize("change, op", [
@@ -52,7 +52,7 @@ def test_equal_programs_have_equal_digests():
 def test_the_first_difference_is_named_with_its_line(change, op):
     text = difference(change)
     assert f"'{op}'" in text and "test_fingerprint.py:" in text
-    assert fingerprint(build()) != fingerprint(build(change))
+    assert graph_fingerprint(build()) != graph_fingerprint(build(change))
 
 
 def test_other_ops_at_one_place_are_both_named():

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import hpcflow as hf
 from hpcflow.lowering.fusion import elementwise_fusion as module
 from hpcflow.lowering.fusion import iteration_space, recompute
-from hpcflow.plan.ir.program import Part
+from hpcflow.plan.ir.program import Partition
 from hpcflow.platform import cpu_threads
 from hpcflow.runtime.step import kernel_selection
 
@@ -38,18 +38,18 @@ def quiet() -> Any:
 
 def context(**given: Any) -> Any:
     """A single rank with these settings."""
-    from hpcflow.runtime.job.rank_context import Context
+    from hpcflow.runtime.job.rank_context import RankContext
     from hpcflow.settings import Settings
 
-    return Context(Settings(**given))
+    return RankContext(Settings(**given))
 
 
 def results(program: Any, fuse: bool) -> tuple[list[bytes], int]:
     """What a random program leaves in its variables and fetches; how many kernels were fused."""
-    made: list[Part] = []
+    made: list[Partition] = []
     with pytest.MonkeyPatch.context() as patch, hf.Graph().as_default():
-        original = module.exchange
-        patch.setattr(module, "exchange", lambda *a: made.append(original(*a)) or made[-1])
+        original = module.replace_nodes
+        patch.setattr(module, "replace_nodes", lambda *a: made.append(original(*a)) or made[-1])
         rng = np.random.default_rng(3)
         variables = [
             hf.Variable(rng.standard_normal(shape).astype("f4"), name=f"v{i}")
@@ -98,7 +98,9 @@ STEP = st.tuples(
 def values(request: Any) -> Any:
     """What becomes of values that one kernel makes for another."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recompute, "LARGE", 1 << 60 if request.param == "handed on" else 0)
+        patch.setattr(
+            recompute, "LARGE_VALUE_BYTES", 1 << 60 if request.param == "handed on" else 0
+        )
         yield
 
 
@@ -174,10 +176,10 @@ def test_any_program_over_rows_gives_nearly_the_same(values: Any, program: Any) 
 
 def kinds(build: Any, rows: int = 4) -> list[list[str]]:
     """The types of the operations in each fused kernel of what `build` makes of a [rows, 6]."""
-    made: list[Part] = []
+    made: list[Partition] = []
     with pytest.MonkeyPatch.context() as patch, hf.Graph().as_default():
-        original = module.exchange
-        patch.setattr(module, "exchange", lambda *a: made.append(original(*a)) or made[-1])
+        original = module.replace_nodes
+        patch.setattr(module, "replace_nodes", lambda *a: made.append(original(*a)) or made[-1])
         x = hf.placeholder(hf.float32, [rows, 6])
         hf.Session().run(build(x), {x: np.ones((rows, 6), "f4")})
     nodes = [node for part in made for node in part.nodes.values()]
@@ -201,10 +203,10 @@ def test_what_needs_a_sum_of_columns_is_another_kernel() -> None:
 
 
 def test_large_operations_are_kernels_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
-    many, ops = module.LARGE // 6 + 1, [lambda x: hf.reduce_sum(x, 0), lambda x: x + x]
+    many, ops = module.LARGE_ELEMENTS // 6 + 1, [lambda x: hf.reduce_sum(x, 0), lambda x: x + x]
     for number, larger in ((1, []), (2, [["Add"]])):
-        chosen = cpu_threads.Threads(number, number, "a test")
-        monkeypatch.setattr(cpu_threads, "chosen", lambda chosen=chosen: chosen)
+        chosen = cpu_threads.ThreadChoice(number, number, "a test")
+        monkeypatch.setattr(cpu_threads, "chosen_threads", lambda chosen=chosen: chosen)
         assert [kinds(op, many) for op in ops] == [[["Sum"]], larger]
     assert [kinds(op, many // 2) for op in ops] == [[], []]
 
@@ -212,11 +214,13 @@ def test_large_operations_are_kernels_by_themselves(monkeypatch: pytest.MonkeyPa
 def test_a_sum_of_all_is_a_loop_if_it_is_of_few() -> None:
     for name, op in (("Mean", hf.reduce_mean), ("Sum", hf.reduce_sum)):
         assert kinds(op, 20) == [[name]]
-        assert kinds(op, iteration_space.FEW) == []
+        assert kinds(op, iteration_space.MIN_SUM_ELEMENTS) == []
         assert kinds(lambda x, op=op: op(hf.square(x)), 20) == [["Square", name]]
 
 
-@pytest.mark.parametrize("size", [1, 2, 700, iteration_space.FEW, iteration_space.FEW + 1])
+@pytest.mark.parametrize(
+    "size", [1, 2, 700, iteration_space.MIN_SUM_ELEMENTS, iteration_space.MIN_SUM_ELEMENTS + 1]
+)
 def test_a_sum_of_all_is_that_of_numpy(size: int) -> None:
     x = hf.placeholder(hf.float32, [size])
     drawn = np.random.default_rng(size).standard_normal(size).astype("f4")
@@ -261,10 +265,10 @@ def test_a_negative_label_of_few_bits_is_outside(dtype: Any, kernels: str) -> No
 
 def outputs_of_forward(shape: list[int]) -> int:
     """How many values the first kernel of gelu and its gradient writes."""
-    made: list[Part] = []
+    made: list[Partition] = []
     with pytest.MonkeyPatch.context() as patch, hf.Graph().as_default():
-        original = module.exchange
-        patch.setattr(module, "exchange", lambda *a: made.append(original(*a)) or made[-1])
+        original = module.replace_nodes
+        patch.setattr(module, "replace_nodes", lambda *a: made.append(original(*a)) or made[-1])
         x, w = hf.placeholder(hf.float32, shape), hf.placeholder(hf.float32, [shape[1], 2])
         y = x * (1.0 + hf.tanh(0.8 * (x + 0.04 * hf.square(x) * x)))
         g = hf.gradients(hf.matmul(y, w), x)[0]

@@ -12,13 +12,13 @@ import pytest
 import hpcflow as hf
 from hpcflow.lowering import instructions, update_tiling
 from hpcflow.lowering.instructions import Access, BindingKind, Instruction, Opcode, Use
-from hpcflow.lowering.kernel_metadata import Code, Generated
-from hpcflow.lowering.python_codegen import generate
+from hpcflow.lowering.kernel_metadata import GeneratedCode, LoweredPartition
+from hpcflow.lowering.python_codegen import generate_code
 from hpcflow.lowering.python_printer import TEXTS, PythonPrinter
-from hpcflow.plan.cost.cost_model import given_specs
-from hpcflow.plan.ir.program import Part
+from hpcflow.plan.cost.cost_model import input_specs
+from hpcflow.plan.ir.program import Partition
 from hpcflow.plan.serialization import plan_cache_format
-from hpcflow.runtime.device.cuda_graph_regions import Cutter
+from hpcflow.runtime.device.cuda_graph_regions import RegionFinder
 from hpcflow.runtime.device.device import Device
 from hpcflow.runtime.profile.timed_code import print_timed
 
@@ -29,13 +29,13 @@ CPU = Device()
 BUILTINS = {"range", "min", "None", "True", "False"}
 
 
-def code_of(part: Part) -> Code:
-    return generate(part, lambda node: CPU.info(node, given_specs(node, part)))
+def code_of(part: Partition) -> GeneratedCode:
+    return generate_code(part, lambda node: CPU.info(node, input_specs(node, part)))
 
 
-def tiled() -> Part:
+def tiled() -> Partition:
     """A partition with updates in tiles, one of a pinned version."""
-    size = update_tiling.LARGE + 5
+    size = update_tiling.MIN_TILED_ELEMENTS + 5
     with graph() as made:
         x = hf.placeholder(hf.float32, [size], name="x")
         w = hf.Variable(np.zeros(size, "f4"), name="w")
@@ -48,7 +48,7 @@ def tiled() -> Part:
     return part
 
 
-def parts() -> list[Part]:
+def parts() -> list[Partition]:
     made = [tiled()]
     for cluster in (REPLICAS, SERVERS):
         made += Net(rows=64, width=128).step(cluster).parts.values()
@@ -59,7 +59,7 @@ def parts() -> list[Part]:
 
 
 @pytest.fixture(scope="module")
-def codes() -> list[tuple[Part, Code]]:
+def codes() -> list[tuple[Partition, GeneratedCode]]:
     return [(part, code_of(part)) for part in parts()]
 
 
@@ -129,7 +129,9 @@ def test_regions_hold_what_may_be_captured_and_leave_the_rest_in_order(codes):
     regions = 0
     for part, code in codes:
         odd = {name for name in part.nodes if len(name) % 3 == 0}
-        cutter = Cutter(code, part, lambda n, odd=odd: n.name * (n.name in odd), lambda n: True)
+        cutter = RegionFinder(
+            code, part, lambda n, odd=odd: n.name * (n.name in odd), lambda n: True
+        )
         printed = cutter.printed()
         ast.parse(printed.source)
         kinds = (BindingKind.KERNEL, BindingKind.LOOP)
@@ -149,8 +151,8 @@ def test_regions_hold_what_may_be_captured_and_leave_the_rest_in_order(codes):
 
 def test_the_cache_of_plans_keeps_them(codes):
     for part, code in codes:
-        data = plan_cache_format.code_to_bytes(Generated(part, code, {}))
-        back = plan_cache_format.code_from_bytes(data).code
+        data = plan_cache_format.encode_lowered(LoweredPartition(part, code, {}))
+        back = plan_cache_format.decode_lowered(data).code
         assert back == code and back.source == code.source
         assert {type(i.opcode) for f in back.functions for i in f.body} == {Opcode}
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hpcflow as hf
-from hpcflow.lowering.python_codegen import generate
-from hpcflow.plan.cost.cost_model import given_specs
+from hpcflow.lowering.python_codegen import generate_code
+from hpcflow.plan.cost.cost_model import input_specs
 from hpcflow.runtime.device.device import Device
 
 from .model import graph, plan_of
@@ -25,7 +25,7 @@ def normal(*shape):
 def code_of(g, fetches, feeds):
     plan = plan_of(g, fetches, feeds)
     (part,) = plan.parts.values()
-    return generate(part, lambda node: CPU.info(node, given_specs(node, part))).source
+    return generate_code(part, lambda node: CPU.info(node, input_specs(node, part))).source
 
 
 def copies(source):

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.plan.algebra.reduction_reshaping import LARGE, loop_ends
-from hpcflow.plan.distribution.replica_lowering import replicate
-from hpcflow.plan.frontend.graph_pruning import prune
+from hpcflow.plan.algebra.reduction_reshaping import MIN_ELEMENTS, reshape_reductions
+from hpcflow.plan.distribution.replica_lowering import lower_replicas
+from hpcflow.plan.frontend.graph_pruning import prune_to_fetches
 
 from .model import SINGLE, graph, simplify, spec
 
 RNG = np.random.default_rng(9)
 B, T, D = 4, 32, 64
-assert B * T * D >= LARGE
+assert B * T * D >= MIN_ELEMENTS
 
 
 def normal(*shape):
@@ -24,7 +24,9 @@ def normal(*shape):
 def rewritten(g, fetches, feeds):
     """The nodes that are left."""
     given = {t: spec(*a.shape) for t, a in feeds.items()}
-    program = loop_ends(simplify(replicate(prune(g, fetches, given), g, SINGLE)))
+    program = reshape_reductions(
+        simplify(lower_replicas(prune_to_fetches(g, fetches, given), g, SINGLE))
+    )
     return program.nodes.values()
 
 
@@ -106,9 +108,9 @@ def test_small_ones_stay():
 
 def test_a_step_sums_columns_in_the_loop_that_makes_them():
     """The gradient of a bias, of a layer on sequences, comes from the loop of its activation."""
-    from hpcflow.lowering.fusion.fused_node_label import types
-    from hpcflow.runtime.job.rank_context import Context
-    from hpcflow.runtime.step.kernel_selection import as_run
+    from hpcflow.lowering.fusion.fused_node_label import fused_types
+    from hpcflow.runtime.job.rank_context import RankContext
+    from hpcflow.runtime.step.kernel_selection import lower_for_devices
     from hpcflow.settings import Settings
 
     from .model import plan_of
@@ -120,10 +122,10 @@ def test_a_step_sums_columns_in_the_loop_that_makes_them():
         y = hf.tanh(hf.reshape(flat, [B, T, D]))
         loss = hf.reduce_mean(hf.square(y))
         fetches = [loss, *hf.gradients(loss, [x, b])]
-    context = Context(Settings())
+    context = RankContext(Settings())
     (part,) = plan_of(g, fetches, {x: (B, T, D), b: (D,)}).parts.values()
-    left = as_run(part, context.devices)
+    left = lower_for_devices(part, context.devices)
     if any(n.type == "Fused" for n in left.nodes.values()):
-        fused = [types(n) for n in left.nodes.values() if n.type == "Fused"]
+        fused = [fused_types(n) for n in left.nodes.values() if n.type == "Fused"]
         assert any("TanhGrad" in held and "Sum" in held for held in fused)
         assert any("Tanh" in held and "Mean" in held for held in fused)

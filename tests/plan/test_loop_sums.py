@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.plan.ir.control_flow_nodes import within
-from hpcflow.plan.ir.program import Part
+from hpcflow.plan.ir.control_flow_nodes import nested_nodes
+from hpcflow.plan.ir.program import Partition
 from tests.runtime.ranks import run_ranks
 
 RNG = np.random.default_rng(7)
@@ -54,9 +54,11 @@ def slope(x: np.ndarray, w: np.ndarray) -> np.ndarray:
 def types(context: Any, fetches: Any, feeds: Any) -> tuple[Counter, Counter]:
     """How many nodes of each type are outside and inside of the loops of a step."""
     with hf.Session(context=context) as session:
-        part: Part
+        part: Partition
         (part,) = session.plan(fetches, feeds).parts.values()
-    return Counter(n.type for n in part.nodes.values()), Counter(n.type for n in within(part.nodes))
+    return Counter(n.type for n in part.nodes.values()), Counter(
+        n.type for n in nested_nodes(part.nodes)
+    )
 
 
 @pytest.mark.parametrize("history", ["keep", "host", "recompute"])

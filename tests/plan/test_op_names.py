@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.graph.op_registry import OPS, NoGrad, OpDef, rows
+from hpcflow.graph.op_registry import OPS, NoGrad, OpDef, all_ops
 from hpcflow.graph.static_shape import Spec
-from hpcflow.plan.cost.op_flops_and_bytes import work
+from hpcflow.plan.cost.op_flops_and_bytes import node_cost
 from hpcflow.plan.ir.program import Node
 
 ROOT = Path(__file__).parents[2] / "hpcflow"
@@ -129,7 +129,7 @@ def test_a_file_names_only_ops_that_it_is_about(package: str) -> None:
     wrong = {}
     for file in sorted((ROOT / package).rglob("*.py")):
         about, _ = ABOUT.get(str(file.relative_to(ROOT)), ("", ""))
-        more = set(named(ast.parse(file.read_text()), set(rows()))) - set(about.split())
+        more = set(named(ast.parse(file.read_text()), set(all_ops()))) - set(about.split())
         if more:
             wrong[file.name] = sorted(more)
     assert wrong == {}, "ask a fact of the row (hpcflow/graph/op_registry.py: OpDef) instead"
@@ -137,7 +137,7 @@ def test_a_file_names_only_ops_that_it_is_about(package: str) -> None:
 
 def test_names_are_found_in_sets_comparisons_and_lists_of_words() -> None:
     text = 'if n.type in {"Add"} or n.type == "Sub" or n.type in "Mul Neg".split(): f.add(x, "Exp")'
-    assert sorted(named(ast.parse(text + "\n"), set(rows()))) == ["Add", "Mul", "Neg", "Sub"]
+    assert sorted(named(ast.parse(text + "\n"), set(all_ops()))) == ["Add", "Mul", "Neg", "Sub"]
 
 
 def test_facts_are_safe_by_default_and_do_not_change() -> None:
@@ -161,10 +161,10 @@ def test_a_node_of_another_type_has_another_row() -> None:
 def test_an_op_of_the_user_has_the_facts_that_it_states() -> None:
     hf.op("TestOpNamesTwice", elementwise=True, flops=lambda node, inputs: 7.0)
     try:
-        row = rows()["TestOpNamesTwice"]
+        row = all_ops()["TestOpNamesTwice"]
         assert row.elementwise and not row.view and row.script
         known = Spec(np.dtype("float32"), (2, 3))
-        assert work(Node("a", row.name, specs=(known,)), [known]) == (7, 48)
+        assert node_cost(Node("a", row.name, specs=(known,)), [known]) == (7, 48)
     finally:
         OPS.pop("TestOpNamesTwice")
     with pytest.raises(TypeError):

@@ -6,7 +6,7 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import VerifyError
-from hpcflow.plan.communication.step_order import order
+from hpcflow.plan.communication.step_order import order_step
 from hpcflow.plan.ir.program import Node, Program, Ref
 from hpcflow.settings import Settings
 
@@ -60,4 +60,4 @@ def test_a_circle_is_told():
         "b": Node("b", "Neg", (Ref("a"),), line="model.py:2"),
     }
     with pytest.raises(VerifyError, match="acyclic: 'a' waits for itself"):
-        order(Program(nodes))
+        order_step(Program(nodes))

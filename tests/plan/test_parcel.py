@@ -9,7 +9,7 @@ import hpcflow as hf
 from hpcflow.errors import VerifyError
 from hpcflow.ops.variables.variable_ops import Variable
 from hpcflow.plan.ir.program import Cluster
-from hpcflow.plan.verification.plan_verifier import verify
+from hpcflow.plan.verification.plan_verifier import verify_plan
 
 from .interpret import run_plan
 from .model import graph, plan_of
@@ -133,5 +133,5 @@ def test_a_value_that_is_not_in_its_parcel_is_refused(attrs):
     g, x, loss, train, _ = stepped([(3,), (5,)])
     plan = plan_of(g, [loss, train], {x: ()}, SERVER)
     with pytest.raises(VerifyError) as caught:
-        verify(edited(plan, first(plan, "FromParcel"), attrs=attrs))
+        verify_plan(edited(plan, first(plan, "FromParcel"), attrs=attrs))
     assert caught.value.rule == "shape-rule"

@@ -10,7 +10,7 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import GraphError
-from hpcflow.plan.frontend.graph_pruning import prune
+from hpcflow.plan.frontend.graph_pruning import prune_to_fetches
 from hpcflow.plan.ir.program import Cluster
 from hpcflow.plan.listing.pass_listing import (
     PassRecord,
@@ -19,12 +19,12 @@ from hpcflow.plan.listing.pass_listing import (
     passes_data,
     passes_text,
 )
-from hpcflow.plan.listing.plan_text import as_data
-from hpcflow.plan.pass_list import PASSES, plan_of
+from hpcflow.plan.listing.plan_text import plan_data
+from hpcflow.plan.pass_list import PASSES, plan_program
 from hpcflow.plan.pass_row import Form, named
 from hpcflow.ps.sync_rules import All
-from hpcflow.runtime.job.rank_context import Context
-from hpcflow.runtime.step.lowered_partition import generated
+from hpcflow.runtime.job.rank_context import RankContext
+from hpcflow.runtime.step.lowered_partition import lower_partition
 from hpcflow.settings import Settings
 
 from .model import REPLICAS, SINGLE, Net, graph
@@ -35,12 +35,12 @@ SERVERS = Cluster(3, 2, sync=All())
 def recorded(g, fetches, feeds, cluster=SINGLE, settings=None):
     """The plan, and the passes that made it and the code of its tasks."""
     settings, record = settings or Settings(), PassRecord()
-    program = prune(g, fetches, feeds)
-    plan = plan_of(program, g, cluster, settings, watch=record)
-    devices = Context(Settings()).devices
+    program = prune_to_fetches(g, fetches, feeds)
+    plan = plan_program(program, g, cluster, settings, watch=record)
+    devices = RankContext(Settings()).devices
     for begin, each in (("", plan), ("update, ", plan.round)):
         for part in each.parts.values() if each is not None else ():
-            generated(part, devices, settings, watch=record, what=f"{begin}{part.task}")
+            lower_partition(part, devices, settings, watch=record, what=f"{begin}{part.task}")
     return plan, record
 
 
@@ -156,4 +156,4 @@ def test_an_unknown_pass_is_an_error_with_similar_names():
 
 
 def test_recording_changes_no_plan():
-    assert as_data(of_net()[0]) == as_data(Net().step())
+    assert plan_data(of_net()[0]) == plan_data(Net().step())

@@ -14,18 +14,18 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.kernels import onednn_matmul
-from hpcflow.lowering.fusion.bias_relu_epilogue import with_epilogues
-from hpcflow.lowering.fusion.elementwise_fusion import fuse
-from hpcflow.lowering.fusion.max_pool_relu_gradient import with_pool_gradients
-from hpcflow.lowering.fusion.sparse_optimizer_fusion import fuse_rows
-from hpcflow.lowering.fusion.sparse_update_operands import without_copies
-from hpcflow.lowering.fusion.split_hoisting import split_first
-from hpcflow.lowering.fusion.strided_matmul_fusion import with_strides
-from hpcflow.lowering.segments_between_waits import cut
+from hpcflow.lowering.fusion.bias_relu_epilogue import fuse_epilogues
+from hpcflow.lowering.fusion.elementwise_fusion import fuse_elementwise
+from hpcflow.lowering.fusion.max_pool_relu_gradient import fuse_pool_gradients
+from hpcflow.lowering.fusion.sparse_optimizer_fusion import fuse_sparse_optimizers
+from hpcflow.lowering.fusion.sparse_update_operands import fuse_sparse_operands
+from hpcflow.lowering.fusion.split_hoisting import hoist_splits
+from hpcflow.lowering.fusion.strided_matmul_fusion import fuse_strided_products
+from hpcflow.lowering.segments_between_waits import split_segments
 from hpcflow.lowering.weight_packing import pack_weights
-from hpcflow.plan.ir.program import Cluster, Part
-from hpcflow.runtime.job.rank_context import Context
-from hpcflow.runtime.step.kernel_selection import as_run, infos_of
+from hpcflow.plan.ir.program import Cluster, Partition
+from hpcflow.runtime.job.rank_context import RankContext
+from hpcflow.runtime.step.kernel_selection import kernel_infos, lower_for_devices
 from hpcflow.settings import Settings
 from tests.runtime.ranks import run_ranks
 
@@ -273,22 +273,22 @@ def relu(x: np.ndarray) -> np.ndarray:
     return np.maximum(x, 0)
 
 
-def every_pass(part: Part) -> None:
+def every_pass(part: Partition) -> None:
     """Each pass of a part by itself, as if all kernels it asks for were there."""
-    devices = Context(Settings()).devices
+    devices = RankContext(Settings()).devices
     for change in (
-        lambda p: fuse_rows(p, False),
-        without_copies,
+        lambda p: fuse_sparse_optimizers(p, False),
+        fuse_sparse_operands,
         lambda p: pack_weights(p, lambda node, specs: True),
-        lambda p: with_epilogues(p, cut(p), lambda node, specs: True),
-        lambda p: with_pool_gradients(p, cut(p), lambda node, specs: True),
-        lambda p: with_strides(p, lambda node, specs: True),
-        lambda p: split_first(p, False),
-        lambda p: fuse(p, cut(p), infos_of(devices), False),
+        lambda p: fuse_epilogues(p, split_segments(p), lambda node, specs: True),
+        lambda p: fuse_pool_gradients(p, split_segments(p), lambda node, specs: True),
+        lambda p: fuse_strided_products(p, lambda node, specs: True),
+        lambda p: hoist_splits(p, False),
+        lambda p: fuse_elementwise(p, split_segments(p), kernel_infos(devices), False),
     ):
         made = change(part)
         assert made.nodes.keys() >= {ref.node for ref in made.fetches}
-    as_run(part, devices)
+    lower_for_devices(part, devices)
 
 
 @pytest.mark.parametrize("seed", range(150))

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.lowering.fusion.max_pool_relu_gradient import with_pool_gradients
-from hpcflow.lowering.segments_between_waits import cut
-from hpcflow.runtime.job.job_membership import use
-from hpcflow.runtime.job.rank_context import Context
-from hpcflow.runtime.step.kernel_selection import served
+from hpcflow.lowering.fusion.max_pool_relu_gradient import fuse_pool_gradients
+from hpcflow.lowering.segments_between_waits import split_segments
+from hpcflow.runtime.job.job_membership import use_context
+from hpcflow.runtime.job.rank_context import RankContext
+from hpcflow.runtime.step.kernel_selection import selected_kernels
 from hpcflow.settings import Settings
 
 from .model import graph, plan_of, types
@@ -26,7 +26,7 @@ def network(bias=True, between=lambda y: y):
 def left(g, fetches, feeds, serves=lambda node, specs: True):
     """The types of the nodes that are left."""
     (part,) = plan_of(g, fetches, {t: t.shape for t in feeds}).parts.values()
-    made = with_pool_gradients(part, cut(part), serves)
+    made = fuse_pool_gradients(part, split_segments(part), serves)
     seen: set[str] = set()
     for node in made.nodes.values():
         assert seen.issuperset(node.before())
@@ -69,7 +69,7 @@ def trained(**settings):
     def drawn(*shape):
         return rng.standard_normal(shape).astype(np.float32)
 
-    with use(Context(Settings(**settings))) as context, hf.Graph().as_default():
+    with use_context(RankContext(Settings(**settings))) as context, hf.Graph().as_default():
         w, b = hf.Variable(drawn(3, 3, 2, 8)), hf.Variable(drawn(8))
         x = hf.placeholder(hf.float32, [4, 8, 8, 2])
         y = hf.nn.relu(hf.nn.bias_add(hf.nn.conv2d(x, w, 1, "SAME"), b))
@@ -80,7 +80,10 @@ def trained(**settings):
         images = drawn(4, 8, 8, 2)
         losses = [session.run([loss, train], {x: images})[0] for _ in range(4)]
         plan = session.plan([loss, train], {x: images})
-        rows = {row.type: row.provider for row in served(plan.parts[plan.driver], context.devices)}
+        rows = {
+            row.type: row.provider
+            for row in selected_kernels(plan.parts[plan.driver], context.devices)
+        }
         return [np.array(losses), *session.run([w, b])], rows
 
 

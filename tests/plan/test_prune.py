@@ -6,7 +6,7 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import FeedError, FetchError, ShapeError
-from hpcflow.plan.frontend.graph_pruning import prune
+from hpcflow.plan.frontend.graph_pruning import prune_to_fetches
 from hpcflow.plan.ir.program import Ref
 
 from .model import graph, spec
@@ -18,7 +18,7 @@ def test_only_what_is_needed_stays_in_creation_order():
         a = hf.tanh(x, name="a")
         hf.negative(a, name="unused")
         b = hf.add(a, a, name="b")
-    program = prune(g, [b, a], {x: spec(2, 3)})
+    program = prune_to_fetches(g, [b, a], {x: spec(2, 3)})
     assert list(program.nodes) == ["x", "a", "b"]
     assert program.feeds == ("x",) and program.fetches == (Ref("b"), Ref("a"))
     assert program.nodes["x"].type == "Feed"
@@ -29,7 +29,7 @@ def test_sizes_come_from_the_fed_array():
         x = hf.placeholder(hf.float32, [None, 3], name="x")
         y = hf.matmul(x, hf.ones([3, 4]), name="y")
     assert y.shape == (None, 4)
-    assert prune(g, [y], {x: spec(7, 3)}).spec(Ref("y")).shape == (7, 4)
+    assert prune_to_fetches(g, [y], {x: spec(7, 3)}).spec(Ref("y")).shape == (7, 4)
 
 
 def test_any_tensor_can_be_fed_and_cuts_what_made_it():
@@ -37,7 +37,7 @@ def test_any_tensor_can_be_fed_and_cuts_what_made_it():
         x = hf.placeholder(hf.float32, [2], name="x")
         middle = hf.tanh(x, name="middle")
         end = hf.negative(middle, name="end")
-    program = prune(g, [end, middle], {middle: spec(2)})
+    program = prune_to_fetches(g, [end, middle], {middle: spec(2)})
     assert list(program.nodes) == ["middle/feed_0", "end"]
     assert program.fetches == (Ref("end"), Ref("middle/feed_0"))
 
@@ -47,7 +47,7 @@ def test_one_of_several_outputs_can_be_fed():
         x = hf.placeholder(hf.float32, [4], name="x")
         left, right = hf.split(x, 2)
         both = hf.add(left, right, name="both")
-    program = prune(g, [both], {left: spec(2), x: spec(4)})
+    program = prune_to_fetches(g, [both], {left: spec(2), x: spec(4)})
     name = left.op.name
     assert program.nodes["both"].inputs == (Ref(f"{name}/feed_0"), Ref(name, 1))
     assert program.feeds == (f"{name}/feed_0", "x")
@@ -57,7 +57,7 @@ def test_a_feed_that_nothing_needs_keeps_its_place():
     with graph() as g:
         x, y = (hf.placeholder(hf.float32, [2], name=n) for n in "xy")
         z = hf.negative(y, name="z")
-    assert prune(g, [z], {x: spec(2), y: spec(2)}).feeds == ("x", "y")
+    assert prune_to_fetches(g, [z], {x: spec(2), y: spec(2)}).feeds == ("x", "y")
 
 
 def test_control_inputs_are_followed_and_survive_a_feed():
@@ -69,7 +69,7 @@ def test_control_inputs_are_followed_and_survive_a_feed():
             after = hf.identity(x, name="after")
         with hf.control_dependencies([after]):
             last = hf.negative(x, name="last")
-    program = prune(g, [last], {x: spec(), after: spec()})
+    program = prune_to_fetches(g, [last], {x: spec(), after: spec()})
     assert program.nodes["last"].control == ("after",)  # it ran for its effects
     assert "add" in program.nodes and program.nodes["after"].control == ("add/value",)
 
@@ -77,7 +77,7 @@ def test_control_inputs_are_followed_and_survive_a_feed():
 def test_operations_are_targets():
     with graph() as g:
         v = hf.Variable(1.0, name="v")
-        program = prune(g, [v.initializer, v.initializer], {})
+        program = prune_to_fetches(g, [v.initializer, v.initializer], {})
     assert program.targets == (v.initializer.name,) and program.fetches == ()
 
 
@@ -86,7 +86,7 @@ def test_a_missing_feed_names_the_placeholder_and_its_line():
         x = hf.placeholder(hf.float32, [None, 3], name="x")
         y = hf.negative(x)
     with pytest.raises(FeedError, match="placeholder 'x' needs a feed") as caught:
-        prune(g, [y], {})
+        prune_to_fetches(g, [y], {})
     assert "test_prune.py" in str(caught.value) and "[?, 3]" in str(caught.value)
     assert caught.value.op == "x"
 
@@ -100,7 +100,7 @@ def test_a_feed_that_does_not_fit_says_how(fed, words):
     with graph() as g:
         x = hf.placeholder(hf.float32, [None, 3], name="x")
     with pytest.raises(FeedError, match=words) as caught:
-        prune(g, [x], {x: fed})
+        prune_to_fetches(g, [x], {x: fed})
     assert caught.value.op == "x" and "test_prune.py" in caught.value.line
 
 
@@ -109,7 +109,7 @@ def test_shapes_that_only_the_feeds_contradict_name_the_op():
         x, y = (hf.placeholder(hf.float32, [None], name=n) for n in "xy")
         z = hf.add(x, y, name="z")
     with pytest.raises(ShapeError) as caught:
-        prune(g, [z], {x: spec(2), y: spec(3)})
+        prune_to_fetches(g, [z], {x: spec(2), y: spec(3)})
     assert caught.value.op == "z" and "test_prune.py" in caught.value.line
 
 
@@ -119,7 +119,7 @@ def test_set_shape_is_believed_and_checked():
         y = hf.negative(x, name="y")
         y.set_shape([5])
     with pytest.raises(ShapeError) as caught:
-        prune(g, [y], {x: spec(4)})
+        prune_to_fetches(g, [y], {x: spec(4)})
     assert caught.value.op == "y"
 
 
@@ -130,15 +130,15 @@ def test_other_graphs_and_other_things_are_refused():
     with graph() as other:
         y = hf.negative(hf.constant(1.0), name="y")
     with pytest.raises(FetchError, match="'y:0' is of another graph"):
-        prune(g, [y], {})
+        prune_to_fetches(g, [y], {})
     with pytest.raises(FeedError, match="'x:0' is of another graph"):
-        prune(other, [y], {x: spec()})
+        prune_to_fetches(other, [y], {x: spec()})
     with pytest.raises(FetchError, match="cannot be fetched"):
-        prune(g, ["x"], {})
+        prune_to_fetches(g, ["x"], {})
     with pytest.raises(FetchError, match="is a handle"):
-        prune(g, [v.handle], {})
+        prune_to_fetches(g, [v.handle], {})
     with pytest.raises(FeedError, match="is a handle"):
-        prune(g, [v.value()], {v.handle: spec()})
+        prune_to_fetches(g, [v.value()], {v.handle: spec()})
 
 
 def test_a_deep_graph_needs_no_deep_stack():
@@ -146,4 +146,4 @@ def test_a_deep_graph_needs_no_deep_stack():
         x = y = hf.placeholder(hf.float32, [], name="x")
         for _ in range(3000):
             y = hf.negative(y)
-    assert len(prune(g, [y], {x: spec()}).nodes) == 3001
+    assert len(prune_to_fetches(g, [y], {x: spec()}).nodes) == 3001

@@ -13,7 +13,7 @@ import hpcflow as hf
 from hpcflow.errors import VerifyError
 from hpcflow.ops.variables.variable_ops import Variable
 from hpcflow.plan.ir.program import Cluster
-from hpcflow.plan.verification.plan_verifier import verify
+from hpcflow.plan.verification.plan_verifier import verify_plan
 from hpcflow.settings import Settings
 
 from .interpret import run_graph, run_plan, whole_state
@@ -146,7 +146,7 @@ def test_random_mutants(seed):
         nodes[node.name] = node.but(attrs=node.attrs | {kind: wrong})
     part = dataclasses.replace(plan.parts[task], nodes=nodes)
     with pytest.raises(VerifyError) as caught:
-        verify(dataclasses.replace(plan, parts={**plan.parts, task: part}))
+        verify_plan(dataclasses.replace(plan, parts={**plan.parts, task: part}))
     assert caught.value.rule in MUTATIONS[type][kind]
 
 

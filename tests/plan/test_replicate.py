@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.plan.distribution.replica_lowering import replicate
-from hpcflow.plan.distribution.variable_placement import assign_variables
-from hpcflow.plan.frontend.graph_pruning import prune
+from hpcflow.plan.distribution.replica_lowering import lower_replicas
+from hpcflow.plan.distribution.variable_placement import place_variables
+from hpcflow.plan.frontend.graph_pruning import prune_to_fetches
 from hpcflow.plan.ir.program import Cluster, Ref
 from hpcflow.settings import Settings
 
@@ -16,8 +16,10 @@ from .model import REPLICAS, SERVERS, SINGLE, Net, graph, spec
 
 
 def lowered(g, fetches, cluster, replica=0, feeds=None):
-    homes = assign_variables(g, cluster, Settings())
-    return replicate(prune(g, fetches, feeds or {}), g, cluster, replica, homes)
+    placements = place_variables(g, cluster, Settings())
+    return lower_replicas(
+        prune_to_fetches(g, fetches, feeds or {}), g, cluster, replica, placements
+    )
 
 
 def make():
@@ -132,4 +134,4 @@ def test_local_variables_are_each_replicas_own():
     }
     for replica in (0, 1):
         assert lowered(g, [v.initializer], SERVERS, replica).nodes["v/Assign"].type == "Assign"
-    assert assign_variables(g, SERVERS, Settings()) == {}
+    assert place_variables(g, SERVERS, Settings()) == {}

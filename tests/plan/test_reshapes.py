@@ -7,10 +7,10 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.codegen import elementwise_formulas
-from hpcflow.graph.op_registry import rows
-from hpcflow.plan.algebra.reshape_hoisting import by_element, reshapes_first
-from hpcflow.plan.distribution.replica_lowering import replicate
-from hpcflow.plan.frontend.graph_pruning import prune
+from hpcflow.graph.op_registry import all_ops
+from hpcflow.plan.algebra.reshape_hoisting import by_element, hoist_reshapes
+from hpcflow.plan.distribution.replica_lowering import lower_replicas
+from hpcflow.plan.frontend.graph_pruning import prune_to_fetches
 
 from .interpret import run_graph, run_plan
 from .model import SINGLE, graph, plan_of, simplify, spec
@@ -24,8 +24,8 @@ def normal(*shape):
 
 def moved(g, fetches, feeds):
     """The shapes of what is computed element by element."""
-    program = simplify(replicate(prune(g, fetches, feeds), g, SINGLE))
-    nodes = reshapes_first(program).nodes.values()
+    program = simplify(lower_replicas(prune_to_fetches(g, fetches, feeds), g, SINGLE))
+    nodes = hoist_reshapes(program).nodes.values()
     return [n.specs[0].shape for n in nodes if by_element(n)]
 
 
@@ -40,7 +40,7 @@ def check(g, fetches, feeds):
 
 def test_each_formula_is_of_an_elementwise_operation():
     for name in {*elementwise_formulas.EXACT, *elementwise_formulas.CLOSE}:
-        assert rows()[name].elementwise or rows()[name].identity == "always"
+        assert all_ops()[name].elementwise or all_ops()[name].identity == "always"
 
 
 def test_a_dense_layer_on_sequences_has_one_shape_behind_its_product():

@@ -5,7 +5,7 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.plan.ir.program import Cluster
-from hpcflow.plan.verification.plan_verifier import verify
+from hpcflow.plan.verification.plan_verifier import verify_plan
 from hpcflow.ps.backup_workers import Backup
 from hpcflow.ps.bounded_staleness import Stale
 from hpcflow.ps.sync_rules import All, Async
@@ -26,7 +26,7 @@ def planned(sync, fetches=("train",), servers=2, **settings):
             Settings(**settings),
         )
     if plan.round is not None:
-        verify(plan.round)
+        verify_plan(plan.round)
     return plan
 
 
@@ -74,7 +74,7 @@ def test_rows_of_a_cut_table_go_to_the_servers_that_hold_them():
         train = hf.train.AdagradOptimizer(0.1).minimize(loss)
         cluster, settings = Cluster(2, 2, sync=All()), Settings(shard_bytes=32)
         plan = plan_of(made, [train], {ids: (6,)}, cluster, settings)
-    verify(plan.round)
+    verify_plan(plan.round)
     assert all(edge.spec.sized for edge in plan.round.edges)  # no rows
     worker = plan.parts["/job:worker/task:0"].nodes.values()
     assert [n.type for n in worker].count("SumEqualRows") == 1  # each row is sent once
@@ -96,7 +96,7 @@ def test_a_sum_of_a_fetched_value_joins_it_for_all():
         share = hf.cast(hf.replica_share(), hf.float32)
         total = hf.replica_sum(hf.reduce_mean(x) * share)
         plan = plan_of(made, [total], {x: (4,)}, Cluster(2, 1, sync=All()))
-    verify(plan.round)
+    verify_plan(plan.round)
     assert types(plan).count("RoundTotal") == 1
 
 

@@ -7,9 +7,9 @@ pytest.importorskip("llvmlite")
 
 import hpcflow as hf
 from hpcflow.errors import RangeError
-from hpcflow.lowering.fusion.sparse_optimizer_fusion import fuse_rows
-from hpcflow.runtime.job.job_membership import use
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.lowering.fusion.sparse_optimizer_fusion import fuse_sparse_optimizers
+from hpcflow.runtime.job.job_membership import use_context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.settings import Settings
 
 ROWS, WIDTH, STEPS = 30, 7, 4
@@ -35,7 +35,7 @@ def batches():
 
 def trained(name, **settings):
     """The table after some steps on rows of which many come twice, and what the driver runs."""
-    with use(Context(Settings(**settings))), hf.Graph().as_default():
+    with use_context(RankContext(Settings(**settings))), hf.Graph().as_default():
         table = hf.Variable(start())
         at = hf.placeholder(hf.int64, [25])
         g = hf.placeholder(hf.float32, [25, WIDTH])
@@ -47,7 +47,7 @@ def trained(name, **settings):
             feeds = {at: indices, g: values}
             session.run(train, feeds)
         plan = session.plan(train, feeds)
-        part = fuse_rows(plan.parts[plan.driver], True)
+        part = fuse_sparse_optimizers(plan.parts[plan.driver], True)
         slots = [session.run(optimizer.get_slot(table, n)) for n in optimizer.get_slot_names()]
         types = [node.type for node in part.nodes.values()]
         return [session.run(table), *[s for s in slots if s.shape]], types

@@ -5,9 +5,9 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import RangeError
-from hpcflow.lowering.fusion.sparse_update_operands import without_copies
-from hpcflow.runtime.job.job_membership import use
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.lowering.fusion.sparse_update_operands import fuse_sparse_operands
+from hpcflow.runtime.job.job_membership import use_context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.settings import Settings
 
 ROWS, WIDTH = 20, 6
@@ -25,13 +25,13 @@ def indices(*shape):
 def rewritten(session, fetch, feeds):
     """The types of what the driver runs, in order."""
     plan = session.plan(fetch, feeds)
-    part = without_copies(plan.parts[plan.driver])
+    part = fuse_sparse_operands(plan.parts[plan.driver])
     return [node.type for node in part.nodes.values()]
 
 
 @KERNELS
 def test_the_gradients_of_two_reads_are_applied_in_their_order(kernels):
-    with use(Context(Settings(kernels=kernels))), hf.Graph().as_default():
+    with use_context(RankContext(Settings(kernels=kernels))), hf.Graph().as_default():
         start, ids, more = draw(ROWS, WIDTH), indices(30), indices(8, 5)
         table = hf.Variable(start)
         a, b = hf.placeholder(hf.int32, [30]), hf.placeholder(hf.int32, [8, 5])
@@ -54,7 +54,7 @@ def test_the_gradients_of_two_reads_are_applied_in_their_order(kernels):
 
 @KERNELS
 def test_all_kinds_of_updates_take_a_scale(kernels):
-    with use(Context(Settings(kernels=kernels))), hf.Graph().as_default():
+    with use_context(RankContext(Settings(kernels=kernels))), hf.Graph().as_default():
         at, rows, rate = indices(40), draw(40, WIDTH), hf.placeholder(hf.float32, [])
         given = hf.placeholder(hf.float32, [40, WIDTH])
         ufuncs = {"add": np.add, "sub": np.subtract, "min": np.minimum, "mul": np.multiply}

@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 
 import hpcflow as hf
 from hpcflow.codegen import kernel_cache
-from hpcflow.codegen.fused_loop_ir import COLUMN, FULL, JOIN, JOINED, ROW, Operand
+from hpcflow.codegen.fused_loop_ir import COLUMN, FULL, JOIN, JOINED, ROW, KernelOperand
 from hpcflow.codegen.llvm_cpu_codegen import text
-from hpcflow.codegen.row_op_decomposition import Steps
+from hpcflow.codegen.row_op_decomposition import StepBuilder
 from hpcflow.kernels import onednn_matmul
 from hpcflow.lowering.fusion import elementwise_fusion as module
-from hpcflow.lowering.strided_layout import packed
+from hpcflow.lowering.strided_layout import c_order_layout
 from hpcflow.plan import pass_list
-from hpcflow.plan.ir.program import Part
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.plan.ir.program import Partition
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.settings import Settings
 
 RNG = np.random.default_rng(3)
@@ -34,24 +34,26 @@ def normal(*shape: int) -> np.ndarray:
     return RNG.standard_normal(shape).astype("f4")
 
 
-def ran(build: Callable[..., Any], *arrays: np.ndarray, **wishes: Any) -> tuple[list[Any], Part]:
+def ran(
+    build: Callable[..., Any], *arrays: np.ndarray, **wishes: Any
+) -> tuple[list[Any], Partition]:
     """What `build` makes of these arrays, and the part that has run."""
-    parts: list[Part] = []
+    parts: list[Partition] = []
     with pytest.MonkeyPatch.context() as patch, hf.Graph().as_default():
-        fuse = pass_list.fuse
-        patch.setattr(pass_list, "fuse", lambda *a: parts.append(fuse(*a)) or parts[-1])
+        fuse = pass_list.fuse_elementwise
+        patch.setattr(pass_list, "fuse_elementwise", lambda *a: parts.append(fuse(*a)) or parts[-1])
         feeds = [hf.placeholder(hf.as_dtype(a.dtype), a.shape) for a in arrays]
-        with hf.Session(context=Context(Settings(**wishes))) as session:
+        with hf.Session(context=RankContext(Settings(**wishes))) as session:
             found = session.run(build(*feeds), dict(zip(feeds, arrays, strict=True)))
-    return [np.asarray(x) for x in found], parts[-1] if parts else Part("", {})
+    return [np.asarray(x) for x in found], parts[-1] if parts else Partition("", {})
 
 
-def fused(part: Part) -> list[list[str]]:
+def fused(part: Partition) -> list[list[str]]:
     """The types of the operations of each fused kernel."""
     return [list(n.attrs["types"]) for n in part.nodes.values() if n.type == "Fused"]
 
 
-def types(part: Part) -> set[str]:
+def types(part: Partition) -> set[str]:
     return {node.type for node in part.nodes.values()}
 
 
@@ -62,11 +64,11 @@ def types(part: Part) -> set[str]:
 @given(st.data())
 def test_rows_begin_where_numpy_sees_them(data: Any) -> None:
     shape = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
-    lay, seen = packed(shape), np.arange(math.prod(shape)).reshape(shape)
+    lay, seen = c_order_layout(shape), np.arange(math.prod(shape)).reshape(shape)
     perm = data.draw(st.permutations(range(len(shape))))
     axis = data.draw(st.integers(0, len(shape) - 1))
     first = data.draw(st.integers(0, shape[perm[axis]] - 1))
-    lay, seen = lay.turned(perm).part(axis, first, 1), seen.transpose(perm)
+    lay, seen = lay.transposed(perm).part(axis, first, 1), seen.transpose(perm)
     seen = seen[(slice(None),) * axis + (slice(first, first + 1),)]
     lead = data.draw(st.lists(st.integers(1, 3), max_size=2))
     whole = [*lead, *(data.draw(st.integers(1, 3)) if n == 1 else n for n in seen.shape)]
@@ -74,7 +76,7 @@ def test_rows_begin_where_numpy_sees_them(data: Any) -> None:
     assert lay.run() == run_of(seen)
     for cols in {math.prod(whole[k:]) for k in range(len(whole))}:
         rows = seen.reshape(-1, cols)
-        found = lay.by_rows(cols)
+        found = lay.row_mapping(cols)
         along, still = (np.diff(rows) == 1).all(), (np.diff(rows) == 0).all()
         assert (found is not None) == (along or still)
         if found is None:
@@ -109,11 +111,11 @@ def test_a_kernel_reads_windows_and_writes_rows_side_by_side(rows: int, cols: in
     x, mask = normal(rows, 3, cols), normal(2, -(-rows // 2))
     f4 = np.dtype("f4")
     operands = (
-        Operand(f4, FULL, 0, (cols, ((1, 0, 3 * cols),))),
-        Operand(f4, COLUMN, 0, (0, ((1, 2, mask.shape[1]), (2, 0, 1)))),
-        Operand(f4, FULL, 0, (0, ((1, 0, 3 * cols),))),
+        KernelOperand(f4, FULL, 0, (cols, ((1, 0, 3 * cols),))),
+        KernelOperand(f4, COLUMN, 0, (0, ((1, 2, mask.shape[1]), (2, 0, 1)))),
+        KernelOperand(f4, FULL, 0, (0, ((1, 0, 3 * cols),))),
     )
-    steps = Steps(operands, cols)
+    steps = StepBuilder(operands, cols)
     total = steps("Add", 0, 1)
     body = steps.body((steps.add(JOIN, (total, 2), {}, JOINED),))._replace(size=rows * cols)
     written = text(body, exact=True)
@@ -359,10 +361,10 @@ def test_a_layer_with_a_mask_copies_no_heads(small_ones: None) -> None:
     """What users write, and its gradient: the mask, what is past and the scale in one kernel."""
     x, mask, width = normal(B, T, H * D), RNG.random((B, 1, T)) < 0.7, H * D
     mask[..., 0] = True  # each query sees a key
-    parts: list[Part] = []
+    parts: list[Partition] = []
     with pytest.MonkeyPatch.context() as patch, hf.Graph().as_default():
-        fuse = pass_list.fuse
-        patch.setattr(pass_list, "fuse", lambda *a: parts.append(fuse(*a)) or parts[-1])
+        fuse = pass_list.fuse_elementwise
+        patch.setattr(pass_list, "fuse_elementwise", lambda *a: parts.append(fuse(*a)) or parts[-1])
         given, seen = hf.placeholder(hf.float32, x.shape), hf.placeholder(hf.bool, mask.shape)
         y = hf.layers.multi_head_attention(given, num_heads=H, mask=seen, causal=True)
         loss = hf.reduce_sum(hf.square(y))

@@ -8,7 +8,11 @@ import pytest
 import hpcflow as hf
 from hpcflow.errors import PlacementError
 from hpcflow.ops.variables.variable_ops import Variable, update
-from hpcflow.plan.distribution.variable_placement import Home, Piece, assign_variables
+from hpcflow.plan.distribution.variable_placement import (
+    VariablePlacement,
+    VariableShard,
+    place_variables,
+)
 from hpcflow.plan.ir.program import Cluster
 from hpcflow.settings import Settings
 from hpcflow.train import AdamOptimizer
@@ -20,38 +24,38 @@ WHOLE = Settings()
 CUT = Settings(shard_bytes=64)
 
 
-def servers_of(homes):
-    return {name: [p.server for p in home.pieces] for name, home in homes.items()}
+def servers_of(placements):
+    return {name: [p.server for p in home.pieces] for name, home in placements.items()}
 
 
 def test_variables_go_to_the_server_with_the_fewest_bytes():
     with graph() as g:
         for name, size in (("a", 100), ("b", 10), ("c", 10), ("d", 70), ("e", 1)):
             Variable(hf.zeros([size]), name=name)
-    homes = assign_variables(g, Cluster(1, 2), WHOLE)
-    assert servers_of(homes) == {"a": [0], "b": [1], "c": [1], "d": [1], "e": [1]}
+    placements = place_variables(g, Cluster(1, 2), WHOLE)
+    assert servers_of(placements) == {"a": [0], "b": [1], "c": [1], "d": [1], "e": [1]}
 
 
 def test_without_servers_there_are_no_homes():
     with graph() as g:
         Variable(1.0)
-    assert assign_variables(g, SINGLE, WHOLE) == assign_variables(g, REPLICAS, WHOLE) == {}
+    assert place_variables(g, SINGLE, WHOLE) == place_variables(g, REPLICAS, WHOLE) == {}
 
 
 def test_later_variables_move_no_earlier_ones():
     net, cluster = Net(), Cluster(2, 3)
-    before = assign_variables(net.graph, cluster, CUT)
+    before = place_variables(net.graph, cluster, CUT)
     with net.graph.as_default():
         Variable(hf.zeros([1000]), name="late")
         hf.train.AdamOptimizer().minimize(net.loss)
-    after = assign_variables(net.graph, cluster, CUT)
+    after = place_variables(net.graph, cluster, CUT)
     assert {name: after[name] for name in before} == before
 
 
 def test_slots_sit_with_their_variable():
-    homes = assign_variables(Net().graph, Cluster(2, 3), CUT)
+    placements = place_variables(Net().graph, Cluster(2, 3), CUT)
     for name in ("w1", "b1", "w2"):
-        assert homes[f"{name}/m"] == homes[name]
+        assert placements[f"{name}/m"] == placements[name]
 
 
 def test_wishes_are_kept():
@@ -64,27 +68,29 @@ def test_wishes_are_kept():
             mine = Variable(hf.zeros([64]), name="mine")
         with hf.colocate_with(mine):
             Variable(hf.zeros([64]), name="beside")
-    homes = assign_variables(g, Cluster(1, 2), CUT)
-    assert servers_of(homes)["pinned"] == [1]
-    assert "mine" not in homes and "beside" not in homes
-    assert servers_of(homes)["any"] == [0, 1]
+    placements = place_variables(g, Cluster(1, 2), CUT)
+    assert servers_of(placements)["pinned"] == [1]
+    assert "mine" not in placements and "beside" not in placements
+    assert servers_of(placements)["any"] == [0, 1]
 
 
 def test_cuts_cover_the_rows_once():
     with graph() as g:
         Variable(hf.zeros([10, 8]), name="v")
         Variable(hf.zeros([2, 100]), name="few")
-    homes = assign_variables(g, Cluster(1, 3), CUT)
-    assert homes["v"] == Home((Piece(0, 0, 4), Piece(1, 4, 7), Piece(2, 7, 10)), "v")
-    assert [(p.start, p.stop) for p in homes["few"].pieces] == [(0, 1), (1, 2)]
+    placements = place_variables(g, Cluster(1, 3), CUT)
+    assert placements["v"] == VariablePlacement(
+        (VariableShard(0, 0, 4), VariableShard(1, 4, 7), VariableShard(2, 7, 10)), "v"
+    )
+    assert [(p.start, p.stop) for p in placements["few"].pieces] == [(0, 1), (1, 2)]
 
 
 def test_only_what_is_too_large_is_cut_and_into_no_more_than_needed():
     with graph() as g:
         Variable(hf.zeros([16]), name="fits")
         Variable(hf.zeros([32]), name="twice")
-    homes = assign_variables(g, Cluster(1, 4), CUT)
-    assert [len(h.pieces) for h in homes.values()] == [1, 2]
+    placements = place_variables(g, Cluster(1, 4), CUT)
+    assert [len(h.pieces) for h in placements.values()] == [1, 2]
 
 
 def test_parts_tell_their_rows_and_the_whole():
@@ -182,8 +188,8 @@ def test_a_slot_made_before_its_variable_still_joins_it():
         m, v = Variable(hf.zeros([40]), name="m"), Variable(hf.zeros([40]), name="v")
         rate = hf.constant(0.1)
         both = update("ApplyMomentum", [v, m], [rate, rate, hf.ones([40])], name="both")
-    homes = assign_variables(g, Cluster(1, 2), CUT)
-    assert homes["m"] == homes["v"] and len(homes["m"].pieces) == 2
+    placements = place_variables(g, Cluster(1, 2), CUT)
+    assert placements["m"] == placements["v"] and len(placements["m"].pieces) == 2
     plan_of(g, [both], {}, Cluster(1, 2), CUT)
 
 

@@ -11,7 +11,7 @@ import pytest
 import hpcflow as hf
 from hpcflow.plan.ir.program import Cluster
 from hpcflow.plan.listing.plan_diagram import as_dot, as_mermaid
-from hpcflow.plan.listing.plan_text import as_data, as_text, nbytes
+from hpcflow.plan.listing.plan_text import format_bytes, plan_data, plan_text
 from hpcflow.settings import Settings
 
 from .model import REPLICAS, SINGLE, Net, graph, plan_of
@@ -110,7 +110,7 @@ proved: every Send has its Recv, one order of collectives, no deadlock, no race
     (Cluster(60, 4), Settings(shard_bytes=100), GOLDEN_SERVERS),
 ], ids=["single", "replicas", "servers"])  # fmt: skip
 def test_golden_tables(cluster, settings, golden):
-    assert as_text(Net().step(cluster, settings=settings)) == golden[1:]
+    assert plan_text(Net().step(cluster, settings=settings)) == golden[1:]
 
 
 def test_many_tasks_of_one_replica_are_folded():
@@ -122,7 +122,7 @@ def test_many_tasks_of_one_replica_are_folded():
                 ends.append(hf.negative(x))
         total = hf.add_n(ends)
     plan = plan_of(g, [total], {x: (2,)}, Cluster(64, tasks_per_replica=64))
-    text = as_text(plan)
+    text = plan_text(plan)
     assert re.search(r"^/job:worker/task:1\.\.63 +63 ", text, re.M)
     assert len(text.splitlines()) < 50
     assert "t0 -> t31" in as_dot(plan) and "32 more tasks" in as_mermaid(plan)
@@ -134,24 +134,24 @@ def test_tasks_without_work_are_listed():
         with hf.device("/job:worker/task:1"):
             y = hf.negative(x)
     plan = plan_of(g, [y], {x: (2,)}, Cluster(5, 1, tasks_per_replica=5))
-    assert as_data(plan)["idle"] == [
+    assert plan_data(plan)["idle"] == [
         *(f"/job:worker/task:{k}" for k in (2, 3, 4)),
         "/job:ps/task:0",
     ]
     said = "nothing to do in this step: /job:worker/task:2..4, /job:ps/task:0"
-    assert said in as_text(plan).splitlines()
+    assert said in plan_text(plan).splitlines()
 
 
 def test_doubts_are_printed():
     with graph() as g:
         v = hf.Variable(1.0, name="v")
         add = v.assign_add(1.0, name="add")
-    text = as_text(plan_of(g, [v.value(), add]))
+    text = plan_text(plan_of(g, [v.value(), add]))
     assert "not proved:\n  a read and an update of variable 'v' in no order" in text
 
 
 def test_json_has_what_the_format_page_says():
-    data = json.loads(json.dumps(as_data(Net().step(Cluster(2, 2)))))
+    data = json.loads(json.dumps(plan_data(Net().step(Cluster(2, 2)))))
     page = (ROOT / "docs/plan-format.md").read_text(encoding="utf-8")
     assert data["format"] == "hpcflow-plan-1"
     for key in data:
@@ -201,4 +201,4 @@ def test_large_plans_are_drawn_as_tasks():
     (123_456_789_012, "123 GB"),
 ])  # fmt: skip
 def test_bytes_are_readable(count, text):
-    assert nbytes(count) == text
+    assert format_bytes(count) == text

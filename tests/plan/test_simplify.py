@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 import hpcflow as hf
-from hpcflow.plan.distribution.replica_lowering import replicate
-from hpcflow.plan.frontend.graph_pruning import prune
-from hpcflow.plan.frontend.identity_elimination import NOOP_EDGES, drop_noops
+from hpcflow.plan.distribution.replica_lowering import lower_replicas
+from hpcflow.plan.frontend.graph_pruning import prune_to_fetches
+from hpcflow.plan.frontend.identity_elimination import NOOP_EDGES, eliminate_noops
 from hpcflow.plan.ir.program import Ref
 
 from .interpret import pure
@@ -19,7 +19,7 @@ def evaluate(node, arrays):
 
 
 def simple(g, fetches, feeds=None, folding=True, **more):
-    program = replicate(prune(g, fetches, feeds or {}), g, SINGLE)
+    program = lower_replicas(prune_to_fetches(g, fetches, feeds or {}), g, SINGLE)
     return simplify(program, evaluate if folding else None, **more)
 
 
@@ -68,7 +68,7 @@ def test_an_op_that_others_follow_is_not_folded_away():
         anchor = hf.shape(hf.negative(drawn), name="anchor")
         with hf.control_dependencies([anchor]):
             add = v.assign_add(1.0, name="add")
-    assert "anchor" in prune(g, [add], {}).nodes
+    assert "anchor" in prune_to_fetches(g, [add], {}).nodes
     program = simple(g, [add])
     assert set(program.nodes["add"].control) <= set(program.nodes)
 
@@ -142,7 +142,7 @@ def test_a_group_that_saves_edges_stays():
         with hf.control_dependencies([gate]):
             after = [v.assign_sub(1.0) for _ in range(20)]
     assert 20 * 20 > NOOP_EDGES
-    assert "gate" in drop_noops(prune(g, after, {})).nodes
+    assert "gate" in eliminate_noops(prune_to_fetches(g, after, {})).nodes
 
 
 def test_feeds_survive_everything():

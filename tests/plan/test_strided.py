@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 import hpcflow as hf
 from hpcflow.kernels import onednn_matmul
-from hpcflow.lowering.fusion.strided_matmul_fusion import with_strides
-from hpcflow.lowering.strided_layout import packed
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.lowering.fusion.strided_matmul_fusion import fuse_strided_products
+from hpcflow.lowering.strided_layout import c_order_layout
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.settings import Settings
 
 from .model import graph, plan_of, types
@@ -34,7 +34,7 @@ def normal(*shape):
 def rewritten(g, fetches, feeds, serves=lambda node, specs: True):
     """The types of the nodes that are left, each behind what it needs."""
     (part,) = plan_of(g, fetches, {t: a.shape for t, a in feeds.items()}).parts.values()
-    made, seen = with_strides(part, serves), set()
+    made, seen = fuse_strided_products(part, serves), set()
     for node in made.nodes.values():
         assert seen.issuperset(node.before())
         seen.add(node.name)
@@ -43,7 +43,7 @@ def rewritten(g, fetches, feeds, serves=lambda node, specs: True):
 
 
 def run(g, fetches, feeds, **wishes):
-    with hf.Session(graph=g, context=Context(Settings(**wishes))) as session:
+    with hf.Session(graph=g, context=RankContext(Settings(**wishes))) as session:
         return session.run(fetches, feeds)
 
 
@@ -56,13 +56,13 @@ def test_a_lay_is_where_numpy_sees_the_elements(data):
     """Numbers of elements, rearranged by NumPy, are the places that the lay tells."""
     shape = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
     whole = seen = np.arange(math.prod(shape)).reshape(shape)
-    lay = packed(shape)
+    lay = c_order_layout(shape)
     for _ in range(data.draw(st.integers(0, 4))):
         kind = data.draw(st.sampled_from(["turned", "part", "at", "reshaped", "picked"]))
         axis = data.draw(st.integers(0, seen.ndim - 1)) if seen.ndim else 0
         if kind == "turned":
             perm = data.draw(st.permutations(range(seen.ndim)))
-            lay, seen = lay.turned(perm), seen.transpose(perm)
+            lay, seen = lay.transposed(perm), seen.transpose(perm)
         elif kind == "reshaped":
             target = data.draw(st.sampled_from(shapes(seen.size)))
             made = lay.reshaped(target)
@@ -81,7 +81,7 @@ def test_a_lay_is_where_numpy_sees_the_elements(data):
                 lay, seen = lay.at(axis, first), seen[(*front, first)]
             elif axis:
                 key = (("slice", first, first + 1, None), ("rest",), ("at", -1))
-                made = lay.picked(key) if first < seen.shape[0] else None
+                made = lay.strided_slice(key) if first < seen.shape[0] else None
                 if made is not None:
                     lay, seen = made, seen[first : first + 1, ..., -1]
         assert lay.sizes == seen.shape

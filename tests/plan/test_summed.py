@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.plan.verification.summed_loss_warning import sums, told
+from hpcflow.plan.verification.summed_loss_warning import batch_sums, summed_loss_warnings
 from tests.runtime.ranks import run_ranks
 
 FEATURES, CLASSES = 6, 3
@@ -80,13 +80,13 @@ SUMS: dict[str, Loss] = {
 @pytest.mark.parametrize("loss", MEANS.values(), ids=MEANS)
 def test_a_mean_is_no_sum(loss: Loss) -> None:
     with hf.Graph().as_default() as graph:
-        assert list(sums(loss(Net()), graph)) == []
+        assert list(batch_sums(loss(Net()), graph)) == []
 
 
 @pytest.mark.parametrize("loss", SUMS.values(), ids=SUMS)
 def test_a_sum_over_the_batch_is_found(loss: Loss) -> None:
     with hf.Graph().as_default() as graph:
-        assert list(sums(loss(Net()), graph))
+        assert list(batch_sums(loss(Net()), graph))
 
 
 @pytest.mark.parametrize(("divisor", "is_sum"), [(6, True), (4, False), (12, False), (2, True)])
@@ -100,8 +100,8 @@ def test_a_constant_is_a_size_if_each_replica_is_dealt_as_many(divisor: int, is_
         loss = hf.reduce_sum(hf.square(net.h)) / divisor
         times = hf.reduce_sum(hf.square(net.h)) * (1 / divisor)
         graph = hf.get_default_graph()
-        assert bool(list(sums(loss, graph))) == bool(list(sums(times, graph)))
-        return bool(list(sums(loss, graph)))
+        assert bool(list(batch_sums(loss, graph))) == bool(list(batch_sums(times, graph)))
+        return bool(list(batch_sums(loss, graph)))
 
     assert run_ranks(2, body) == [is_sum] * 2
 
@@ -110,9 +110,9 @@ def test_batches_of_a_queue_are_batches() -> None:
     with hf.Graph().as_default() as graph:
         queue = hf.FIFOQueue(10, [hf.float32], [[FEATURES]])
         rows = queue.dequeue_many(4)
-        assert list(sums(hf.reduce_sum(rows), graph))
-        assert not list(sums(hf.reduce_sum(rows) / 4, graph))
-        assert not list(sums(hf.reduce_mean(rows), graph))
+        assert list(batch_sums(hf.reduce_sum(rows), graph))
+        assert not list(batch_sums(hf.reduce_sum(rows) / 4, graph))
+        assert not list(batch_sums(hf.reduce_mean(rows), graph))
 
 
 PLACES = [
@@ -159,7 +159,7 @@ def test_the_warning_is_true() -> None:
         )
         (batch,) = data.epochs(1)
         with hf.train.TrainingSession(context=context) as session:
-            assert told(session.graph, 2)
+            assert summed_loss_warnings(session.graph, 2)
             return session.run(gradient, batch)
 
     one, (first, second) = run_ranks(1, body)[0], run_ranks(2, body)

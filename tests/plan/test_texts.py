@@ -6,21 +6,27 @@ import numpy as np
 import pytest
 
 from hpcflow.codegen import llvm_cpu_codegen
-from hpcflow.codegen.fused_loop_ir import FULL, NUMBER, ONE, Body, Operand, Step
+from hpcflow.codegen.fused_loop_ir import FULL, NUMBER, ONE, KernelBody, KernelOperand, KernelStep
 from hpcflow.lowering.fusion import kernel_dedup
 from hpcflow.plan.ir.program import Node
 
 
-def scaled(by: float, kind: str = "float32") -> Body:
+def scaled(by: float, kind: str = "float32") -> KernelBody:
     """x * by"""
     dtype = np.dtype(kind)
-    steps = (Step(NUMBER, (), {"value": by, "dtype": dtype}, ONE), Step("Mul", (0, 1), {}))
-    return Body((Operand(dtype, FULL),), steps, (2,))
+    steps = (
+        KernelStep(NUMBER, (), {"value": by, "dtype": dtype}, ONE),
+        KernelStep("Mul", (0, 1), {}),
+    )
+    return KernelBody((KernelOperand(dtype, FULL),), steps, (2,))
 
 
 @pytest.mark.parametrize("other", [scaled(-0.0), scaled(1.0), scaled(0.0, "float64")])
-def test_bodies_that_differ_have_texts_of_their_own(other: Body) -> None:
-    first, second = kernel_dedup.kernel(scaled(0.0), False), kernel_dedup.kernel(other, False)
+def test_bodies_that_differ_have_texts_of_their_own(other: KernelBody) -> None:
+    first, second = (
+        kernel_dedup.cpu_kernel(scaled(0.0), False),
+        kernel_dedup.cpu_kernel(other, False),
+    )
     assert first is not None and second is not None
     assert (first.text, second.text) == (
         llvm_cpu_codegen.text(scaled(0.0), False),
@@ -30,13 +36,17 @@ def test_bodies_that_differ_have_texts_of_their_own(other: Body) -> None:
 
 
 def test_equal_bodies_share_one() -> None:
-    assert kernel_dedup.kernel(scaled(3.0), False) is kernel_dedup.kernel(scaled(3.0), False)
+    assert kernel_dedup.cpu_kernel(scaled(3.0), False) is kernel_dedup.cpu_kernel(
+        scaled(3.0), False
+    )
 
 
 def test_a_body_without_a_formula_has_none_where_bits_count() -> None:
-    body = Body((Operand(np.dtype("float32"), FULL),), (Step("Exp", (0,), {}),), (1,))
-    assert kernel_dedup.kernel(body, False) is not None
-    assert kernel_dedup.kernel(body, True) is None
+    body = KernelBody(
+        (KernelOperand(np.dtype("float32"), FULL),), (KernelStep("Exp", (0,), {}),), (1,)
+    )
+    assert kernel_dedup.cpu_kernel(body, False) is not None
+    assert kernel_dedup.cpu_kernel(body, True) is None
 
 
 def test_a_copy_of_a_node_has_the_fields_of_a_node() -> None:

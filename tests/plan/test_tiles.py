@@ -29,7 +29,7 @@ def plain():
 
 def results(program, n, large, monkeypatch):
     """What the random `program` leaves in its variables and fetches, and how many loops it has."""
-    monkeypatch.setattr(update_tiling, "LARGE", large)
+    monkeypatch.setattr(update_tiling, "MIN_TILED_ELEMENTS", large)
     loops = []
     write = tiled_update_loop.TileLoop.write
     monkeypatch.setattr(
@@ -134,10 +134,10 @@ def trained(make, n, dtype):
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizers_are_bit_equal_in_tiles(name, dtype, monkeypatch):
     n, make = 5003, OPTIMIZERS[name]
-    monkeypatch.setattr(update_tiling, "LARGE", 1 << 60)
+    monkeypatch.setattr(update_tiling, "MIN_TILED_ELEMENTS", 1 << 60)
     monkeypatch.setattr(fused, "TILE", 1 << 60)
     whole = trained(make, n, dtype)
-    monkeypatch.setattr(update_tiling, "LARGE", 1000)
+    monkeypatch.setattr(update_tiling, "MIN_TILED_ELEMENTS", 1000)
     monkeypatch.setattr(update_tiling, "TILE", 512)
     monkeypatch.setattr(fused, "TILE", 512)
     assert trained(make, n, dtype) == whole
@@ -145,7 +145,7 @@ def test_optimizers_are_bit_equal_in_tiles(name, dtype, monkeypatch):
 
 def test_a_pinned_version_stays_and_the_update_takes_another_buffer(monkeypatch):
     """A read used after the update of its variable keeps the old value, element by element."""
-    monkeypatch.setattr(update_tiling, "LARGE", 32)
+    monkeypatch.setattr(update_tiling, "MIN_TILED_ELEMENTS", 32)
     monkeypatch.setattr(update_tiling, "TILE", 16)
     v = hf.Variable(np.arange(100.0), name="v")
     w = hf.Variable(np.zeros(100), name="w")
@@ -160,7 +160,7 @@ def test_a_pinned_version_stays_and_the_update_takes_another_buffer(monkeypatch)
 
 
 def test_what_is_pinned_stays_though_one_loop_updates_several_variables_twice(monkeypatch):
-    monkeypatch.setattr(update_tiling, "LARGE", 32)
+    monkeypatch.setattr(update_tiling, "MIN_TILED_ELEMENTS", 32)
     monkeypatch.setattr(update_tiling, "TILE", 16)
     values = [np.arange(100.0), np.arange(100.0) ** 2]
     a, b = (hf.Variable(value, name=f"v{i}") for i, value in enumerate(values))
@@ -179,7 +179,7 @@ def test_what_is_pinned_stays_though_one_loop_updates_several_variables_twice(mo
 
 def test_views_in_another_order_are_not_taken_in_tiles(monkeypatch):
     """A reversed view of a variable would be overwritten before it is read."""
-    monkeypatch.setattr(update_tiling, "LARGE", 32)
+    monkeypatch.setattr(update_tiling, "MIN_TILED_ELEMENTS", 32)
     monkeypatch.setattr(update_tiling, "TILE", 16)
     kernel_registry.names()  # all kernels are imported
     backwards = kernel_registry.Kernel("view", lambda xp, node: lambda x: x[::-1])
@@ -192,7 +192,7 @@ def test_views_in_another_order_are_not_taken_in_tiles(monkeypatch):
 
 
 def test_ctrl_c_waits_for_the_last_tile(monkeypatch):
-    monkeypatch.setattr(update_tiling, "LARGE", 32)
+    monkeypatch.setattr(update_tiling, "MIN_TILED_ELEMENTS", 32)
     monkeypatch.setattr(update_tiling, "TILE", 16)
 
     def interrupting(xp, node):

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 import hpcflow as hf
 from hpcflow.lowering import generated_update_loop, update_tiling
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.runtime.step import kernel_selection
-from hpcflow.runtime.step.cooperative_scheduling import Interrupt
+from hpcflow.runtime.step.cooperative_scheduling import DeferredInterrupt
 from hpcflow.settings import Settings
 from tests.plan.test_tiles import OPTIMIZERS
 
@@ -36,7 +36,7 @@ def loops(monkeypatch):
 def session_of(generated):
     """A session whose updates are generated, or plain."""
     session = hf.Session(
-        context=Context(Settings(kernels="auto" if generated else "plain", exact=True))
+        context=RankContext(Settings(kernels="auto" if generated else "plain", exact=True))
     )
     session.run(hf.global_variables_initializer())
     return session
@@ -68,7 +68,7 @@ def test_all_optimizers_have_the_same_bits(name, dtype, loops):
 
 @pytest.mark.parametrize("name", ["descent", "nesterov", "adam", "rmsprop"])
 def test_large_variables_have_the_same_bits(name, monkeypatch, loops):
-    monkeypatch.setattr(update_tiling, "LARGE", 10)
+    monkeypatch.setattr(update_tiling, "MIN_TILED_ELEMENTS", 10)
     plain = trained(OPTIMIZERS[name], "float32", generated=False)
     assert trained(OPTIMIZERS[name], "float32", generated=True) == plain
     assert any(group.size > 10 for group in loops)
@@ -143,7 +143,7 @@ def test_any_program_leaves_the_same(program, shape):
 @given(program=st.lists(STEP, min_size=3, max_size=25))
 def test_any_program_leaves_the_same_where_all_is_large(program):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(update_tiling, "LARGE", 8)
+        patch.setattr(update_tiling, "MIN_TILED_ELEMENTS", 8)
         patch.setattr(update_tiling, "TILE", 16)
         assert results(program, (33,), True) == results(program, (33,), False)
 
@@ -161,9 +161,9 @@ def test_a_pinned_version_stays_and_the_update_takes_another_buffer(loops):
 
 
 def test_ctrl_c_waits_only_where_two_buffers_are_to_become_current_together(monkeypatch, loops):
-    monkeypatch.setattr(update_tiling, "LARGE", 32)
+    monkeypatch.setattr(update_tiling, "MIN_TILED_ELEMENTS", 32)
     held = []
-    monkeypatch.setattr(Interrupt, "hold", lambda self: held.append(True))
+    monkeypatch.setattr(DeferredInterrupt, "hold", lambda self: held.append(True))
     v = hf.Variable(np.arange(100.0), name="v")
     step = hf.train.MomentumOptimizer(1.0, 0.5).apply_gradients([(hf.ones([100], hf.float64), v)])
     session = session_of(generated=True)

@@ -11,7 +11,11 @@ import hpcflow as hf
 from hpcflow.errors import VerifyError
 from hpcflow.graph.static_shape import Spec
 from hpcflow.plan.ir.program import Cluster, Node, Ref
-from hpcflow.plan.verification.plan_verifier import unproved, verify, verify_replicas
+from hpcflow.plan.verification.plan_verifier import (
+    unproved_properties,
+    verify_plan,
+    verify_replicas,
+)
 from hpcflow.settings import Settings
 
 from .model import Net, graph, plan_of
@@ -272,9 +276,9 @@ def cut_users(plan):
 )
 def test_mutants_are_rejected_by_name(rule, make, mutate):
     plan = make()
-    verify(plan)
+    verify_plan(plan)
     with pytest.raises(VerifyError) as caught:
-        verify(mutate(plan))
+        verify_plan(mutate(plan))
     assert caught.value.rule == rule, str(caught.value)
 
 
@@ -285,7 +289,7 @@ def test_there_are_thirty_mutants():
 def test_an_error_names_rule_node_task_and_line():
     plan = served()
     with pytest.raises(VerifyError) as caught:
-        verify(edited(plan, recv(plan), attrs={"source": PS1}))
+        verify_plan(edited(plan, recv(plan), attrs={"source": PS1}))
     text = str(caught.value)
     assert "right-task" in text and "w1/read" in text and WORKER in text and "model.py" in text
 
@@ -313,8 +317,8 @@ def test_one_sided_shape_of_a_collective_is_found():
 
 def test_nothing_is_left_open_in_training():
     for cluster in (Cluster(), Cluster(4), Cluster(3, 2)):
-        assert unproved(Net().step(cluster)) == []
-        assert unproved(Net().start(cluster)) == []
+        assert unproved_properties(Net().step(cluster)) == []
+        assert unproved_properties(Net().start(cluster)) == []
 
 
 def test_an_unordered_read_and_update_are_told():
@@ -322,7 +326,7 @@ def test_an_unordered_read_and_update_are_told():
         v = hf.Variable(1.0, name="v")
         add = v.assign_add(1.0, name="add")
     for cluster in (Cluster(), Cluster(1, 1)):
-        (line,) = unproved(plan_of(g, [v.value(), add.op], cluster=cluster))
+        (line,) = unproved_properties(plan_of(g, [v.value(), add.op], cluster=cluster))
         assert "a read and an update of variable 'v' in no order" in line
         assert "'v/read" in line and "'add'" in line
 
@@ -334,9 +338,9 @@ def test_two_unordered_updates_are_told():
         two = v.assign_add(2.0, name="two", read_value=False)
         with hf.control_dependencies([one]):
             after = v.assign_add(3.0, name="after", read_value=False)
-    (line,) = unproved(plan_of(g, [one, two]))
+    (line,) = unproved_properties(plan_of(g, [one, two]))
     assert "updates of variable 'v' in no order" in line
-    assert unproved(plan_of(g, [one, after])) == []
+    assert unproved_properties(plan_of(g, [one, after])) == []
 
 
 def test_order_through_another_task_counts():
@@ -345,7 +349,7 @@ def test_order_through_another_task_counts():
         read = v.value()
         doubled = hf.add(read, read, name="doubled")  # on the worker
         add = v.assign_add(doubled, name="add")
-    assert unproved(plan_of(g, [add, read], cluster=Cluster(1, 1))) == []
+    assert unproved_properties(plan_of(g, [add, read], cluster=Cluster(1, 1))) == []
 
 
 def test_an_unknown_size_on_an_edge_is_told():
@@ -355,5 +359,5 @@ def test_an_unknown_size_on_an_edge_is_told():
         with hf.device("/job:worker/task:1"):
             far = hf.negative(many, name="far")
     plan = plan_of(g, [far], {x: ()}, Cluster(2, tasks_per_replica=2))
-    lines = unproved(plan)
+    lines = unproved_properties(plan)
     assert len(lines) == 2 and "the size of many:0" in lines[0]

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.graph.op_registry import lookup, rows
+from hpcflow.graph.op_registry import all_ops, lookup_op
 from hpcflow.graph.static_shape import Spec
-from hpcflow.plan.cost.op_flops_and_bytes import Work, given, product, work
+from hpcflow.plan.cost.op_flops_and_bytes import NodeCost, cost_input_specs, matmul_size, node_cost
 from hpcflow.plan.ir.program import Node
 
 F4, I8 = np.dtype("f4"), np.dtype("i8")
@@ -25,13 +25,13 @@ def node(type, *outs, **attrs):
 
 
 def test_a_row_says_one_thing_of_its_flops():
-    assert [row.name for row in rows().values() if row.work and row.flops] == []
-    assert sum(bool(row.work) for row in rows().values()) > 60
+    assert [row.name for row in all_ops().values() if row.work and row.flops] == []
+    assert sum(bool(row.work) for row in all_ops().values()) > 60
 
 
 def test_every_product_and_convolution_has_a_row():
-    heavy = [name for name in rows() if name.startswith(("MatMul", "Conv"))]
-    assert len(heavy) > 3 and [name for name in heavy if not rows()[name].contraction] == []
+    heavy = [name for name in all_ops() if name.startswith(("MatMul", "Conv"))]
+    assert len(heavy) > 3 and [name for name in heavy if not all_ops()[name].contraction] == []
 
 
 @pytest.mark.parametrize(
@@ -59,23 +59,23 @@ def test_every_product_and_convolution_has_a_row():
     ],
 )
 def test_counts_by_hand(made, inputs, flops, nbytes):
-    assert work(made, inputs) == Work(flops, nbytes)
+    assert node_cost(made, inputs) == NodeCost(flops, nbytes)
 
 
 def test_updates_read_and_write_their_variables():
     handles = [spec(10), spec(10), spec(10), spec(dtype=I8)]  # var, m, v and the count
     scalars = [spec()] * 4
     made = Node("n", "ApplyAdam", attrs={"dtype": F4, "shape": (10,)})
-    assert work(made, [*handles, *scalars, spec(10)]) == Work(120, 2 * (120 + 8) + 16 + 40)
+    assert node_cost(made, [*handles, *scalars, spec(10)]) == NodeCost(120, 2 * (120 + 8) + 16 + 40)
     assign = Node("n", "Assign", attrs={"dtype": F4, "shape": (10,)})
-    assert work(assign, [spec(10), spec(10)]) == Work(0, 80)
+    assert node_cost(assign, [spec(10), spec(10)]) == NodeCost(0, 80)
     added = Node("n", "AssignAdd", attrs={"dtype": F4, "shape": (10,)})
-    assert work(added, [spec(10), spec(10)]) == Work(10, 120)
+    assert node_cost(added, [spec(10), spec(10)]) == NodeCost(10, 120)
     rows = Node("n", "ScatterAdd", attrs={"dtype": F4, "shape": (10**6, 8)})
     inputs = [spec(10**6, 8), spec(3, dtype=I8), spec(3, 8)]
-    assert work(rows, inputs) == Work(24, 24 + 3 * 96)
+    assert node_cost(rows, inputs) == NodeCost(24, 24 + 3 * 96)
     written = Node("n", "ScatterUpdate", attrs={"dtype": F4, "shape": (10**6, 8)})
-    assert work(written, inputs) == Work(0, 24 + 2 * 96)
+    assert node_cost(written, inputs) == NodeCost(0, 24 + 2 * 96)
 
 
 def counted_convolution(n, k, outs, stride, dilation, before):
@@ -115,8 +115,8 @@ def test_convolutions_in_three_directions(
         ("ConvFilterGrad", "xy", "w"),
     ]:
         made = node(type, sizes[out], **attrs)
-        assert work(made, [sizes[i] for i in inputs]) == Work(flops, nbytes)
-    assert lookup("Conv").infer([sizes["x"], sizes["w"]], attrs)[0].shape == sizes["y"].shape
+        assert node_cost(made, [sizes[i] for i in inputs]) == NodeCost(flops, nbytes)
+    assert lookup_op("Conv").infer([sizes["x"], sizes["w"]], attrs)[0].shape == sizes["y"].shape
 
 
 @pytest.mark.parametrize(
@@ -139,12 +139,12 @@ def test_convolutions_in_three_directions(
     ],
 )  # fmt: skip
 def test_what_is_multiplied(made, inputs, expected):
-    assert product(made, inputs) == expected
+    assert matmul_size(made, inputs) == expected
 
 
 def test_what_only_the_step_knows_is_not_guessed():
-    assert work(node("Neg", spec(None)), [spec(None)]) is None
-    assert work(node("Einsum", spec(2, 2), equation="a...,...b->ab"), [spec(2, 2)] * 2) is None
+    assert node_cost(node("Neg", spec(None)), [spec(None)]) is None
+    assert node_cost(node("Einsum", spec(2, 2), equation="a...,...b->ab"), [spec(2, 2)] * 2) is None
 
 
 def test_a_step_of_a_graph_has_the_work_of_its_ops():
@@ -154,9 +154,11 @@ def test_a_step_of_a_graph_has_the_work_of_its_ops():
         train = hf.train.AdamOptimizer(0.1).minimize(hf.reduce_sum(hf.matmul(x, v)))
         plan = session.plan(train, {x: np.ones((4, 6), np.float32)})
     (part,) = plan.parts.values()
-    found = {n.type: work(n, given(n, part)) for n in part.nodes.values()}
-    products = [work(n, given(n, part)) for n in part.nodes.values() if n.type == "MatMul"]
+    found = {n.type: node_cost(n, cost_input_specs(n, part)) for n in part.nodes.values()}
+    products = [
+        node_cost(n, cost_input_specs(n, part)) for n in part.nodes.values() if n.type == "MatMul"
+    ]
     assert products and all(w is not None and w.flops == 2 * 4 * 6 * 8 for w in products)
     updates = [n for n in part.nodes.values() if n.row.writes]
-    assert updates and all(work(n, given(n, part)) is not None for n in updates)
+    assert updates and all(node_cost(n, cost_input_specs(n, part)) is not None for n in updates)
     assert all(w is not None for w in found.values()), found

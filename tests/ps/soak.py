@@ -12,23 +12,23 @@ import sys
 import time
 
 import hpcflow as hf
-from hpcflow.runtime.executor.executor import Engine
-from hpcflow.runtime.job.job_membership import current
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.executor.executor import Executor
+from hpcflow.runtime.job.job_membership import current_context
+from hpcflow.runtime.job.rank_context import RankContext
 from tests.runtime.nets import data, net
 
 WARM_UP = 300  # steps of all workers: plans are made, pools and caches fill
 DELAYED, LONGEST_S = 0.02, 0.002  # this share of polls waits up to so long
 
-poll, report = Engine.poll, Context.report
+poll, report = Executor.poll, RankContext.report
 rng = random.Random()
 
 
-def delayed_poll(engine):
+def delayed_poll(executor):
     """Now and then a rank is slow."""
     if rng.random() < DELAYED:
         time.sleep(rng.random() * LONGEST_S)
-    return poll(engine)
+    return poll(executor)
 
 
 def counted_report(context):
@@ -38,8 +38,8 @@ def counted_report(context):
     served = context.control.served.values()
     instances = [i for one in served for i in one.instances.values()]
     held = {
-        "waits": len(context.engine.waits),
-        "ready": len(context.engine.ready),
+        "waits": len(context.executor.waits),
+        "ready": len(context.executor.ready),
         "live": len(context.world.live),
         "channels": len(context.world.channels),
         "instances": len(instances),
@@ -47,7 +47,7 @@ def counted_report(context):
         "pins": sum(state.pins for state in states),
         "old versions": sum(len(state.old) for state in states),
         "compiled": len(context.control.compiled),
-        "inbox": len(context.engine.inbox),
+        "inbox": len(context.executor.inbox),
     }
     with open("/proc/self/statm") as file:
         pages = int(file.read().split()[1])
@@ -61,8 +61,8 @@ def counted_report(context):
 
 def main(steps: int) -> None:
     """Train; the chief prints what all ranks held after the warm-up and at the end."""
-    Engine.poll, Context.report = delayed_poll, counted_report
-    context = current()
+    Executor.poll, RankContext.report = delayed_poll, counted_report
+    context = current_context()
     rng.seed(context.rank)
     features, labels = data(96)
     x, y, loss, train, _ = net()

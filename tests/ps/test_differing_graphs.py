@@ -63,14 +63,16 @@ def test_another_shape_or_dtype_is_refused_with_both_lines_and_ranks(case, serve
 
 def test_a_declaration_is_compared_with_one_other_however_many_drivers_there_are(monkeypatch):
     compared = []
-    compare = variable_declarations.compare
+    compare = variable_declarations.check_compatible
     monkeypatch.setattr(
-        variable_declarations, "compare", lambda *args: compared.append(args) or compare(*args)
+        variable_declarations,
+        "check_compatible",
+        lambda *args: compared.append(args) or compare(*args),
     )
     said = lambda what: json.dumps(  # noqa: E731
         [["v", "v", 0, what, "/job:ps/task:0", [], f"a.py:{line}"] for line in (1, 2)]
     )
-    server = variable_declarations.Hosted()
+    server = variable_declarations.ServerDeclarations()
     for driver in range(1000):
         server.add(driver, said("variable float32[3]").encode())
     assert len(compared) == 2 * 999
@@ -167,8 +169,8 @@ def test_a_job_of_differing_graphs_ends_and_says_why(tmp_path):
             """
             import numpy as np
             import hpcflow as hf
-            from hpcflow.runtime.job.job_membership import current
-            v = hf.Variable(np.zeros(3 + current().replica, np.float32), name="v")
+            from hpcflow.runtime.job.job_membership import current_context
+            v = hf.Variable(np.zeros(3 + current_context().replica, np.float32), name="v")
             update = v.assign_add(v.value())
             with hf.train.TrainingSession() as session:
                 while True:

@@ -7,8 +7,8 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import LonelyCollectiveError, PlacementError
-from hpcflow.runtime.job.job_membership import current, use
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.job_membership import current_context, use_context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.settings import Settings
 from tests.runtime.ranks import run_here, run_ranks
 
@@ -58,8 +58,8 @@ def trained(context, own_scope=None):
 
 
 def alone():
-    with use(Context(Settings())), hf.Graph().as_default():
-        return trained(current())[0]
+    with use_context(RankContext(Settings())), hf.Graph().as_default():
+        return trained(current_context())[0]
 
 
 def check(found, expected):

@@ -141,7 +141,7 @@ def test_an_initial_value_is_made_in_the_variables_own_memory():
 PEAKS = """
 import json, re, resource
 import hpcflow as hf
-from hpcflow.runtime.job.job_membership import current
+from hpcflow.runtime.job.job_membership import current_context
 table = hf.get_variable("table", [100_000, 1024])
 bias = hf.get_variable("bias", [25_000_000], initializer=hf.constant_initializer(0.5))
 ids = hf.placeholder(hf.int64, [32])
@@ -154,7 +154,7 @@ session.run(hf.global_variables_initializer())
 for i in range(5):
     session.run(train, {ids: range(i, 32 + i)})
 peaks = {}
-for report in current().reports():
+for report in current_context().reports():
     status = open(f"/proc/{report['pid']}/status").read()
     peaks[report["task"]] = int(re.search(r"VmHWM:\\s+(\\d+)", status).group(1)) >> 10
 print("PEAKS", json.dumps(peaks), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)

@@ -14,7 +14,7 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import HpcflowError
-from hpcflow.ps.sync_coordinator import Contribution, Rounds
+from hpcflow.ps.sync_coordinator import Contribution, SyncCoordinator
 from hpcflow.ps.sync_rules import rule
 from tests.runtime.ranks import run_ranks
 
@@ -82,7 +82,7 @@ def test_names_of_rules():
 
 
 def test_who_may_begin_is_asked_again_when_the_slowest_has_made_a_step():
-    rounds, begun = Rounds(Window(2), 2), []
+    rounds, begun = SyncCoordinator(Window(2), 2), []
 
     def step(worker):
         rounds.begin(worker, "train", lambda version: begun.append(worker))
@@ -105,14 +105,14 @@ def test_whose_gradients_count_is_counted_and_the_others_are_released():
         def select(self, update):
             return [one for one in update.arrived if one[0] % 2] if update.is_complete else None
 
-    rounds, picked, released = Rounds(Odd(1.0), 4), [], []
+    rounds, picked, released = SyncCoordinator(Odd(1.0), 4), [], []
     rounds.pick("train", lambda factors: picked.append(factors.tolist()))
     for worker in range(4):
         given = Contribution(0, (worker,), lambda worker=worker: released.append(worker))
         rounds.add("train", "g", worker, given)
         rounds.ready(worker, "train", 0, 0.25)
     assert picked == [[0, 2.0, 0, 2.0]]  # by the share of those that count
-    assert rounds.used == [0, 1, 0, 1] and rounds.dropped == [1, 0, 1, 0]
+    assert rounds.used == [0, 1, 0, 1] and rounds.dropped_gradients == [1, 0, 1, 0]
     rounds.end("train")
     assert sorted(released) == [0, 1, 2, 3]
 

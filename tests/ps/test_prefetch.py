@@ -20,7 +20,7 @@ def trained(context, steps=12, between=None):
         session.run([loss, train], {x: mine, y: truth})
         if step == between:
             session.run(zero)
-    return session.run(variables), len(context.ahead)
+    return session.run(variables), len(context.prefetching_steps)
 
 
 @pytest.mark.parametrize("sync", ["async", "all", "stale:1"])

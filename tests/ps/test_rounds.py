@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from hpcflow.ps.backup_workers import Backup
 from hpcflow.ps.bounded_staleness import Stale
-from hpcflow.ps.sync_coordinator import Contribution, Rounds
+from hpcflow.ps.sync_coordinator import Contribution, SyncCoordinator
 from hpcflow.ps.sync_rules import All
 
 
@@ -15,7 +15,7 @@ class Server:
     """One server with one sum; rounds are made as soon as they are picked."""
 
     def __init__(self, rule, workers):
-        self.rounds = Rounds(rule, workers)
+        self.rounds = SyncCoordinator(rule, workers)
         self.updates = []  # of each round: who was used, the sum
         self.released = []
         self.await_round()
@@ -89,7 +89,7 @@ def test_nobody_begins_while_a_round_is_made_or_its_own_gradient_waits():
     server.give(0, 0, 1.0)
     assert begun(server.rounds, 1) == 0
     assert begun(server.rounds, 0) is None
-    rounds = Rounds(All(), 1)
+    rounds = SyncCoordinator(All(), 1)
     rounds.pick("train", lambda factors: None)  # a round that takes its time
     rounds.ready(0, "train", 0, 1.0)
     assert begun(rounds, 0) is None
@@ -101,16 +101,16 @@ def test_who_is_elsewhere_is_not_waited_for_but_what_it_gave_counts():
     server = Server(All(), 3)
     left = []
     server.give(0, 0, 1.0)
-    server.rounds.step_aside(0, lambda: left.append(0))
+    server.rounds.leave_until_barrier(0, lambda: left.append(0))
     assert not left  # its gradient has not had its round
     server.give(1, 0, 2.0)
     assert not server.updates  # worker 2 is expected
-    server.rounds.step_aside(2, lambda: left.append(2))
+    server.rounds.leave_until_barrier(2, lambda: left.append(2))
     assert server.updates == [((0, 1), pytest.approx(1.5))]
     assert sorted(left) == [0, 2]
     server.give(1, 1, 4.0)  # alone, it goes on alone
     assert server.updates[1] == ((1,), 4.0)
-    server.rounds.step_aside(1, lambda: left.append(1))  # all have met
+    server.rounds.leave_until_barrier(1, lambda: left.append(1))  # all have met
     server.give(0, 2, 1.0)
     assert len(server.updates) == 2  # and are waited for again
 
@@ -119,8 +119,8 @@ def test_the_last_to_come_closes_what_is_open():
     server = Server(All(), 2)
     left = []
     server.give(0, 0, 1.0)
-    server.rounds.step_aside(0, lambda: left.append(0))
-    server.rounds.step_aside(1, lambda: left.append(1))
+    server.rounds.leave_until_barrier(0, lambda: left.append(0))
+    server.rounds.leave_until_barrier(1, lambda: left.append(1))
     assert server.updates == [((0,), 1.0)]
     assert sorted(left) == [0, 1]
 
@@ -136,7 +136,7 @@ def test_a_step_that_failed_gives_way_to_the_next_one_of_its_worker():
 
 
 def test_rows_keep_the_order_of_workers_and_the_first_value_is_that_of_the_first():
-    rounds = Rounds(All(), 2)
+    rounds = SyncCoordinator(All(), 2)
     for worker in (1, 0):
         rows, indices = np.full((worker + 1, 2), worker, "f4"), np.arange(worker + 1)
         rounds.add("train", "rows", worker, Contribution(0, (rows, indices), lambda: None))
@@ -154,7 +154,7 @@ def test_rows_keep_the_order_of_workers_and_the_first_value_is_that_of_the_first
 )
 def test_nobody_is_further_ahead_than_the_bound(bound, workers, order):
     """Any interleaving of steps: begun are at most `bound` more than the slowest has ended."""
-    rounds = Rounds(Stale(bound), workers)
+    rounds = SyncCoordinator(Stale(bound), workers)
     ended, running = [0] * workers, [False] * workers
     for pick in order:
         worker = pick % workers
@@ -194,7 +194,7 @@ def test_every_gradient_is_used_once_or_dropped_and_versions_are_never_mixed(dat
             has[worker] = None
     rounds = server.rounds
     waiting = len(rounds.channel("train").arrived)
-    assert sum(rounds.used) + sum(rounds.dropped) + waiting == given_
+    assert sum(rounds.used) + sum(rounds.dropped_gradients) + waiting == given_
     assert len(server.released) + waiting == given_
 
 
@@ -205,9 +205,9 @@ def test_who_is_missing_is_named():
     server.give(1, 0, 1.0)
     assert begun(server.rounds, 1) is None
     assert server.rounds.missing() == ("what worker 0, 2 is to bring", 4)
-    server.rounds.step_aside(0, lambda: None)
+    server.rounds.leave_until_barrier(0, lambda: None)
     assert server.rounds.missing() == ("what worker 2 is to bring", 6)
-    rounds = Rounds(Stale(0), 2)
+    rounds = SyncCoordinator(Stale(0), 2)
     rounds.ranks = [1, 2]
     rounds.tick(0)
     assert begun(rounds, 0) is None
@@ -219,7 +219,7 @@ def test_a_death_is_the_last_to_come_where_all_others_have_met():
     left = []
     server.give(0, 0, 1.0)
     for worker in (0, 1):
-        server.rounds.step_aside(worker, lambda worker=worker: left.append(worker))
+        server.rounds.leave_until_barrier(worker, lambda worker=worker: left.append(worker))
     assert left == [1]  # what worker 0 gave may still have a second gradient
     server.rounds.lose(2)
     assert server.updates == [((0,), 1.0)]
@@ -237,7 +237,7 @@ def test_with_as_many_deaths_as_workers_in_reserve_nobody_waits_for_the_dead(dat
 
     def go_aside(worker):
         here.discard(worker)
-        server.rounds.step_aside(worker, lambda: left.append(worker))
+        server.rounds.leave_until_barrier(worker, lambda: left.append(worker))
 
     for _ in range(data.draw(st.integers(1, 40))):
         worker = data.draw(st.sampled_from(sorted(living)))

@@ -8,8 +8,8 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import GraphError, HpcflowError
-from hpcflow.runtime.job.job_membership import current, use
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.job_membership import current_context, use_context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.settings import Settings
 from tests.runtime.nets import data, net, plain
 from tests.runtime.ranks import run_here, run_ranks
@@ -90,8 +90,8 @@ def session_run(context, sync, steps=None, epochs=3, **more):
 
 def one_process(tmp_path):
     settings = Settings(run_dir=str(tmp_path))
-    with use(Context(settings)), hf.Graph().as_default():
-        return session_run(current(), None)
+    with use_context(RankContext(settings)), hf.Graph().as_default():
+        return session_run(current_context(), None)
 
 
 @pytest.mark.parametrize("servers", [1, 2])
@@ -211,8 +211,8 @@ def test_what_follows_the_sums_is_computed_once_and_can_be_fetched():
             numbers.append(int(number))
         return norms, numbers, session.run(variables)
 
-    with use(Context(Settings())), hf.Graph().as_default():
-        expected = body(current())
+    with use_context(RankContext(Settings())), hf.Graph().as_default():
+        expected = body(current_context())
     for norms, numbers, weights in run_ranks(4, body, ps=2, sync="all", seed=5):
         np.testing.assert_allclose(norms, expected[0], rtol=1e-5)
         assert numbers == expected[1] == [1, 2, 3, 4]
@@ -251,8 +251,8 @@ def test_rows_of_a_table_are_joined_as_in_one_process():
             session.run(train, {chosen: mine})
         return session.run(table)
 
-    with use(Context(Settings())), hf.Graph().as_default():
-        expected = body(current())
+    with use_context(RankContext(Settings())), hf.Graph().as_default():
+        expected = body(current_context())
     for shard_bytes in (16 << 20, 32):
         for found in run_ranks(4, body, ps=2, sync="all", shard_bytes=shard_bytes, seed=8):
             np.testing.assert_allclose(found, expected, rtol=1e-5)

@@ -26,7 +26,7 @@ MOST_BYTES = 16 << 20
 def test_steps_leave_no_requests_buffers_or_memory_behind(tmp_path, sync, servers):
     """All ranks hold after thousands of steps what they held after the first hundreds."""
     words = [sys.executable, str(ROOT / "tests/ps/soak.py"), str(STEPS)]
-    start = launcher_detection.command(3 + servers, words)
+    start = launcher_detection.start_command(3 + servers, words)
     done = subprocess.run(
         start.argv,
         cwd=tmp_path,

@@ -53,7 +53,7 @@ def counts(build, workers=2, servers=2, steps=STEPS, assigns=False, **settings):
                 session.run(assign)
         plan = session.plan(train, feeds)
         reports = context.reports()
-        return plan, reports and variable_traffic_counters.summary(reports, servers)
+        return plan, reports and variable_traffic_counters.traffic_summary(reports, servers)
 
     results = run_ranks(workers + servers, body, ps=servers, **settings)
     return results[0][1], results[0][0]

@@ -48,9 +48,9 @@ def trained(steps: int = 12, optimizer: Any = None, cut: bool = False) -> list[n
 
 def plain(steps: int = 12, optimizer: Any = None) -> list[np.ndarray]:
     """The same on one rank, without ranks."""
-    from hpcflow.runtime.job.job_membership import use
-    from hpcflow.runtime.job.rank_context import Context
+    from hpcflow.runtime.job.job_membership import use_context
+    from hpcflow.runtime.job.rank_context import RankContext
     from hpcflow.settings import Settings
 
-    with use(Context(Settings())), hf.Graph().as_default():
+    with use_context(RankContext(Settings())), hf.Graph().as_default():
         return trained(steps, optimizer)

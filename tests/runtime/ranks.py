@@ -7,11 +7,11 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from hpcflow.comm.thread_communicator import local_world
+from hpcflow.comm.thread_communicator import thread_world
 from hpcflow.errors import CommError
 from hpcflow.graph.graph import Graph
 from hpcflow.runtime.job import job_membership
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.settings import Settings
 
 LIMIT_S = 100.0
@@ -19,7 +19,7 @@ SMALL = {"random_seed": 1, "part_bytes": 1}  # settings of jobs unless they say 
 
 
 def run_ranks(
-    n: int, body: Callable[[Context], Any], seed: int | None = None, **settings: Any
+    n: int, body: Callable[[RankContext], Any], seed: int | None = None, **settings: Any
 ) -> list[Any]:
     """`body(context)` on each rank that runs the script, inside a graph of its own.
 
@@ -30,14 +30,14 @@ def run_ranks(
     """
     delays = {} if seed is None else {"seed": seed}
     settings = {**SMALL, **settings}
-    worlds = local_world(n, **delays)
+    worlds = thread_world(n, **delays)
     results: list[Any] = [None] * n
     errors: list[BaseException] = []
 
     def rank(r: int) -> None:
         try:
-            mine = Context(Settings(**settings), worlds[r], crowded=True)
-            with job_membership.use(mine), Graph().as_default():
+            mine = RankContext(Settings(**settings), worlds[r], crowded=True)
+            with job_membership.use_context(mine), Graph().as_default():
                 if mine.is_driver:
                     results[r] = body(mine)
                     mine.leave()
@@ -63,14 +63,14 @@ def run_ranks(
 @contextlib.contextmanager
 def checked_passes() -> Iterator[None]:
     """Sessions made here check behind each pass of the planner that no effect was lost."""
-    (world,) = local_world(1)
-    context = Context(Settings(verify_passes=True, plan_cache="none"), world)
-    with job_membership.use(context), Graph().as_default():
+    (world,) = thread_world(1)
+    context = RankContext(Settings(verify_passes=True, plan_cache="none"), world)
+    with job_membership.use_context(context), Graph().as_default():
         yield
         context.leave()
 
 
-def run_here(body: Callable[[Context], Any], **settings: Any) -> Any:
+def run_here(body: Callable[[RankContext], Any], **settings: Any) -> Any:
     """`body(context)` on the ranks of mpirun that run the script; the others serve.
 
     Every rank of the world calls it. Returns the driver's result, None on ranks that served.
@@ -80,8 +80,8 @@ def run_here(body: Callable[[Context], Any], **settings: Any) -> Any:
 
     world = mpi_communicator.world()
     mine = world.split(range(world.size))
-    here = Context(Settings(**settings), mine, crowded=True)
-    with job_membership.use(here), Graph().as_default():
+    here = RankContext(Settings(**settings), mine, crowded=True)
+    with job_membership.use_context(here), Graph().as_default():
         if not here.is_driver:
             here.serve()
             return None

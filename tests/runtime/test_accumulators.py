@@ -69,7 +69,7 @@ def test_takes_wait_in_their_order():
     for name, fetch in (("three", three), ("one", one)):
         threads.append(threading.Thread(target=take, args=(name, fetch)))
         threads[-1].start()
-        until(lambda: len(session.context.engine.waits) == len(threads))
+        until(lambda: len(session.context.executor.waits) == len(threads))
     for value in (1.0, 2.0):
         session.run(put, {x: value})
     assert not found
@@ -80,7 +80,7 @@ def test_takes_wait_in_their_order():
     assert found == {"three": 7, "one": 8}
     thread = threading.Thread(target=take, args=("late", one))
     thread.start()
-    until(lambda: session.context.engine.waits)
+    until(lambda: session.context.executor.waits)
     session.close()
     thread.join(60)
     assert found["late"] is None

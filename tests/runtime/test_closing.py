@@ -171,16 +171,16 @@ def channels(world):
 
 
 def test_other_ranks_give_back_what_the_steps_had_there(monkeypatch):
-    from hpcflow.runtime.step.remotely_driven_plan import Served
+    from hpcflow.runtime.step.remotely_driven_plan import RemotelyDrivenPlan
 
     served = weakref.WeakSet()
-    make = Served.__init__
+    make = RemotelyDrivenPlan.__init__
 
     def made(self, *args):
         make(self, *args)
         served.add(self)
 
-    monkeypatch.setattr(Served, "__init__", made)
+    monkeypatch.setattr(RemotelyDrivenPlan, "__init__", made)
 
     def body(context):
         context.spread_on = "/job:worker/task:1"

@@ -11,7 +11,7 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import ArgumentError, DeadlineExceededError, GraphError, PlacementError
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.rank_context import RankContext
 from tests.runtime.ranks import run_ranks
 
 
@@ -149,14 +149,14 @@ def test_several_cpus_are_names_of_one() -> None:
 
 def test_without_gpus_plans_are_made_for_the_cpu() -> None:
     from hpcflow.plan.ir.program import Cluster
-    from hpcflow.runtime.session.session_options import cluster
+    from hpcflow.runtime.session.session_options import configured_cluster
 
     config = hf.ConfigProto(device_count={"GPU": 0})
     one = Cluster(devices=("gpu:0", "cpu:0"))
-    assert cluster(config, one).devices == ("cpu:0",)
-    assert cluster(hf.ConfigProto(), one) == one
+    assert configured_cluster(config, one).devices == ("cpu:0",)
+    assert configured_cluster(hf.ConfigProto(), one) == one
     several = Cluster(2, devices=("gpu:0", "cpu:0"))
-    assert cluster(config, several).devices == several.devices
+    assert configured_cluster(config, several).devices == several.devices
 
 
 def test_places_are_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -267,7 +267,7 @@ def test_options_are_options(given: dict[str, Any]) -> None:
         session.run(hf.constant(1), **given)
 
 
-def trained(context: Context, traces: Callable[[int], bool]) -> list[tuple[float, bool]]:
+def trained(context: RankContext, traces: Callable[[int], bool]) -> list[tuple[float, bool]]:
     """Losses of four steps, those traced for which `traces` holds: whether something was seen."""
     x = hf.placeholder("float32", [None, 3])
     w = hf.Variable(np.zeros((3, 2), np.float32))
@@ -290,7 +290,7 @@ EXPECTED = [0.49**i for i in range(4)]
 
 @pytest.mark.parametrize("ranks, servers", [(2, 0), (2, 1)])
 def test_traced_steps_of_several_ranks(ranks: int, servers: int) -> None:
-    def body(context: Context) -> list[tuple[float, bool]]:
+    def body(context: RankContext) -> list[tuple[float, bool]]:
         return trained(context, lambda i: bool(i % 2))
 
     for losses in run_ranks(ranks, body, ps=servers):
@@ -304,7 +304,7 @@ def test_traced_steps_of_several_ranks(ranks: int, servers: int) -> None:
 def test_a_replica_may_trace_alone(first: int, devices: int) -> None:
     """As the chief of a TensorFlow job; in its first step, too, where replicas agree on sums."""
 
-    def body(context: Context) -> list[tuple[float, bool]]:
+    def body(context: RankContext) -> list[tuple[float, bool]]:
         return trained(context, lambda i: context.replica == 0 and i in (first, 3))
 
     ranks = run_ranks(2 * devices, body, tasks_per_replica=devices)

@@ -16,11 +16,11 @@ import hpcflow as hf
 from hpcflow.codegen import ptx_compiler
 from hpcflow.kernels import kernel_registry
 from hpcflow.lowering import update_tiling
-from hpcflow.ops.random.random_kernels import Draws
+from hpcflow.ops.random.random_kernels import DrawCount
 from hpcflow.runtime.device import device
-from hpcflow.runtime.device.cuda_graph_capture import Inputs, _Graph
-from hpcflow.runtime.job.job_membership import use
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.device.cuda_graph_capture import CapturedInputs, _CapturedGraph
+from hpcflow.runtime.job.job_membership import use_context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.runtime.step.kernel_selection import kernels_data, kernels_text
 from hpcflow.settings import Settings
 from tests.native import emulated
@@ -50,21 +50,23 @@ def on_gpu(monkeypatch: Any, eager: tuple[str, ...] = (), how: str = "captured")
     fake_cupy.install(monkeypatch, eager)
     factories = {"cpu": device.Device, "gpu": device.GpuDevice}
     monkeypatch.setattr(device, "_FACTORIES", factories)
-    monkeypatch.setattr(device, "names", lambda server, index: ["gpu:0", "cpu:0"])
+    monkeypatch.setattr(device, "device_names", lambda server, index: ["gpu:0", "cpu:0"])
     if how == "generated":
         emulated.install(monkeypatch)
         kernel = fake_cupy.launched(emulated.Kernel.__call__)
         monkeypatch.setattr(emulated.Kernel, "__call__", kernel)
     if how != "plain":
         monkeypatch.setattr(fake_cupy, "BLAS", frozenset())
-        row = dataclasses.replace(kernel_registry.find("MatMul", "gpu"), uncaptured=lambda node: "")
+        row = dataclasses.replace(
+            kernel_registry.find_plain_kernel("MatMul", "gpu"), uncaptured=lambda node: ""
+        )
         monkeypatch.setitem(kernel_registry._TABLE, ("MatMul", "gpu"), row)
 
 
 @contextlib.contextmanager
 def graph_of(**settings: Any) -> Any:
     own = {"kernels": "onednn"} | settings  # on the GPU plain ones: others need its libraries
-    with use(context := Context(Settings(**own))), hf.Graph().as_default():
+    with use_context(context := RankContext(Settings(**own))), hf.Graph().as_default():
         yield context
 
 
@@ -139,7 +141,7 @@ def test_training_is_that_of_the_cpu(
     theirs = expected(tmp_path)
     on_gpu(monkeypatch, eager, how.removesuffix(", large"))
     if how.endswith("large"):  # updates of so many elements are begun and ended
-        monkeypatch.setattr(update_tiling, "LARGE", 16)
+        monkeypatch.setattr(update_tiling, "MIN_TILED_ELEMENTS", 16)
     with graph_of(kernels="llvm" if "generated" in how else "plain") as context:
         assert alike(trained(tmp_path), theirs)
     told = context.report()["cuda_graphs"]["Mean:0,Momentum,ExponentialDecay/Cast_1:0"]
@@ -160,7 +162,7 @@ def only_once(make: Any) -> Any:
 
     def made(self: Any, device: Any, stream: Any, specs: Any, drawing: Any) -> None:
         make(self, device, stream, specs, drawing)
-        self.draws = [Draws(kernel.draws.made) for kernel in drawing]
+        self.draws = [DrawCount(kernel.draws.made) for kernel in drawing]
 
     return made
 
@@ -169,9 +171,13 @@ BROKEN = {
     "the GPU does not wait for feeds": (fake_cupy.Stream, "wait_event", nothing),
     "the host does not wait for copies": (fake_cupy.Event, "synchronize", nothing),
     "nobody says when feeds were used": (fake_cupy.Event, "record", nothing),
-    "draws are counted once": (Inputs, "__init__", only_once(Inputs.__init__)),
+    "draws are counted once": (CapturedInputs, "__init__", only_once(CapturedInputs.__init__)),
     "feeds stay": (fake_cupy.ndarray, "set", nothing),
-    "updates are not counted on the host": (_Graph, "counts", property(lambda self: (), nothing)),
+    "updates are not counted on the host": (
+        _CapturedGraph,
+        "counts",
+        property(lambda self: (), nothing),
+    ),
     "temporaries lie in the common pool": (
         fake_cupy,
         "using_allocator",
@@ -285,8 +291,8 @@ def test_memory_is_given_back(monkeypatch: Any) -> None:
                 for _ in range(6):
                     fed = np.linspace(0, 1, size, dtype="f4")
                     np.testing.assert_allclose(session.run(y, {x: fed}), np.tanh(fed) * fed, 1e-6)
-            assert gpu.held.now["feeds"]
-        assert not gpu.held.now["feeds"] and not gpu.held.now["buffers"]
+            assert gpu.held_memory.current["feeds"]
+        assert not gpu.held_memory.current["feeds"] and not gpu.held_memory.current["buffers"]
     assert fake_cupy.gpu.captures == 6
 
 
@@ -295,11 +301,11 @@ def test_strands_between_ranks(monkeypatch: Any, eager: tuple[str, ...]) -> None
     theirs = plain_net(12)
     on_gpu(monkeypatch, eager)
     monkeypatch.setattr(
-        device, "names", lambda server, index: ["cpu:0"] if server else ["gpu:0", "cpu:0"]
+        device, "device_names", lambda server, index: ["cpu:0"] if server else ["gpu:0", "cpu:0"]
     )
     reports: list[Any] = []
 
-    def body(context: Context) -> list[Any]:
+    def body(context: RankContext) -> list[Any]:
         found = trained_net(12)
         reports.append(context.report()["cuda_graphs"])
         return found

@@ -9,7 +9,7 @@ import pytest
 import hpcflow as hf
 from hpcflow.errors import CommError, DeadlineExceededError, HpcflowError, StepError
 from hpcflow.ops.replicas.replica_ops import replica_sum
-from hpcflow.runtime.executor.executor import Engine
+from hpcflow.runtime.executor.executor import Executor
 from tests.runtime.ranks import run_here, run_ranks
 
 ONE = np.ones(3, np.float32)
@@ -159,12 +159,12 @@ def test_a_step_behind_those_of_another_thread_never_runs():
     x = hf.placeholder(hf.float32, [3])
     y = sleepy(x, calls)
     session = hf.Session()
-    engine = session.context.engine
+    executor = session.context.executor
     session.run(y, {x: ONE}, deadline=LONG)
     caught, held, free = [], threading.Event(), threading.Event()
 
     def hold():
-        with engine.baton:
+        with executor.lock:
             held.set()
             free.wait(60)
 
@@ -195,14 +195,14 @@ def test_what_is_no_time_is_an_error(wrong):
 
 def test_a_slow_rank_is_named_and_the_next_step_waits_for_its_end(monkeypatch):
     go, slow = threading.Event(), threading.Event()
-    run = Engine.run_strand
+    run = Executor.run_segment
 
-    def run_strand(engine, instance, index, feeds=()):
-        if engine.rank == 1 and slow.is_set():
+    def run_strand(executor, instance, index, feeds=()):
+        if executor.rank == 1 and slow.is_set():
             go.wait(60)
-        run(engine, instance, index, feeds)
+        run(executor, instance, index, feeds)
 
-    monkeypatch.setattr(Engine, "run_strand", run_strand)
+    monkeypatch.setattr(Executor, "run_segment", run_strand)
 
     def body(context):
         x = hf.placeholder(hf.float32, [3], name="x")

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from hpcflow.errors import DeathError
-from hpcflow.monitoring.failure_detector import Deaths
-from hpcflow.monitoring.launcher_watchdog import Witness
-from hpcflow.monitoring.stall_watchdog import Times
-from hpcflow.monitoring.wait_ledger import PREFIX, Ledger, read_all
+from hpcflow.monitoring.failure_detector import FailureDetector
+from hpcflow.monitoring.launcher_watchdog import LauncherWatchdog
+from hpcflow.monitoring.stall_watchdog import StallTimes
+from hpcflow.monitoring.wait_ledger import PREFIX, WaitLedger, read_all
 from hpcflow.report import run_outcome
-from hpcflow.report.run_directory_reader import Facts
+from hpcflow.report.run_directory_reader import FileFacts
 from hpcflow.runtime.failure import abort_on_error
 from tests.comm.threads import until
 from tests.runtime.ranks import run_ranks
@@ -101,13 +101,13 @@ def test_where_the_launcher_does_nothing_those_who_wait_end_the_job(tmp_path, mo
     monkeypatch.setattr(abort_on_error, "LET_ENGINE_END_S", 0.0)
     ends = []
     monkeypatch.setattr(abort_on_error.os, "_exit", ends.append)
-    dead = Ledger(tmp_path, 7, "nid1", "/job:worker/task:7")
+    dead = WaitLedger(tmp_path, 7, "nid1", "/job:worker/task:7")
 
     def body(context):
         if context.rank:
             until(lambda: ends)  # it never comes to the meeting
             return
-        context.engine.ledger = Ledger(tmp_path, 0, "nid1")
+        context.executor.ledger = WaitLedger(tmp_path, 0, "nid1")
         abort_on_error.on_death(context, read_all(tmp_path)[1:])
         context.barrier()
 
@@ -123,8 +123,8 @@ def a_rank(folder: Path, rank: int, last: str) -> subprocess.Popen[str]:
     """A process with a ledger, which does `last` when its input ends."""
     program = f"""
         import os, sys
-        from hpcflow.monitoring.wait_ledger import Ledger
-        ledger = Ledger({str(folder)!r}, {rank}, "nid1", "/job:ps/task:{rank}")
+        from hpcflow.monitoring.wait_ledger import WaitLedger
+        ledger = WaitLedger({str(folder)!r}, {rank}, "nid1", "/job:ps/task:{rank}")
         print("there", flush=True)
         sys.stdin.read()
         {last}
@@ -146,7 +146,7 @@ def test_only_a_death_without_a_word_is_told(tmp_path, last):
     """Not that of one that has printed its error, and not the end of one that has left."""
     other = a_rank(tmp_path, 0, last)
     told = []
-    watch = Deaths(tmp_path, "nid1", 1, told.append)
+    watch = FailureDetector(tmp_path, "nid1", 1, told.append)
     until(lambda: watch._watched.left == 1)
     other.communicate()
     until(lambda: watch._watched.left == 0)
@@ -156,8 +156,8 @@ def test_only_a_death_without_a_word_is_told(tmp_path, last):
 
 def test_a_rank_of_another_node_is_not_looked_for(tmp_path):
     """Its process number may be anything's here."""
-    ledger = Ledger(tmp_path, 0, "nid2")
-    watch = Deaths(tmp_path, "nid1", 1, lambda dead: None)
+    ledger = WaitLedger(tmp_path, 0, "nid2")
+    watch = FailureDetector(tmp_path, "nid1", 1, lambda dead: None)
     until(lambda: watch._watched._known)
     assert watch._watched.left == 0
     watch.stop()
@@ -169,20 +169,20 @@ def test_a_witness_tells_of_the_first_that_dies_of_a_launchers_ranks(tmp_path):
     program = f"""
         import os, subprocess, sys, time
         from hpcflow.monitoring import failure_detector, launcher_watchdog
-        from hpcflow.monitoring.stall_watchdog import Times
+        from hpcflow.monitoring.stall_watchdog import StallTimes
         launcher_watchdog.LOOK_S = 0.05
         watched = {str(tmp_path / "watched")!r}
-        look = failure_detector.Watched._look
+        look = failure_detector.WatchedRanks._look
         def looks(self):
             look(self)
             if self.left == 3:
                 open(watched, "w").close()
-        failure_detector.Watched._look = looks
-        witness = launcher_watchdog.Witness({str(tmp_path)!r}, Times(60, 600))
+        failure_detector.WatchedRanks._look = looks
+        witness = launcher_watchdog.LauncherWatchdog({str(tmp_path)!r}, StallTimes(60, 600))
         rank = '''if True:
             import sys, time
-            from hpcflow.monitoring.wait_ledger import Ledger
-            ledger = Ledger({str(tmp_path / (PREFIX + "job"))!r}, int(sys.argv[1]), "n", "t")
+            from hpcflow.monitoring.wait_ledger import WaitLedger
+            ledger = WaitLedger({str(tmp_path / (PREFIX + "job"))!r}, int(sys.argv[1]), "n", "t")
             time.sleep(200)'''
         ranks = [subprocess.Popen([sys.executable, "-c", rank, str(r)]) for r in range(3)]
         while not os.path.exists(watched):
@@ -213,7 +213,7 @@ def test_a_witness_tells_of_ranks_that_were_killed_before_it_found_them(
     tmp_path, capfd, code, cause
 ):
     """All ranks may be killed as soon as they start; other exit codes are the script's own."""
-    witness = Witness(str(tmp_path), Times(60, 600))
+    witness = LauncherWatchdog(str(tmp_path), StallTimes(60, 600))
     assert witness.tell(str(tmp_path / "run"), code) == (cause is not None)
     file = tmp_path / "run" / "failure.json"
     assert file.exists() == (cause is not None)
@@ -221,12 +221,12 @@ def test_a_witness_tells_of_ranks_that_were_killed_before_it_found_them(
         facts = json.loads(file.read_text())
         assert (facts["rank"], facts["ranks"], facts["cause"]) == (None, [], cause)
         assert f"hpcflow: a rank on {facts['host']} has died before" in capfd.readouterr().err
-        none, read = Facts.none(), Facts(file, faults := [])
+        none, read = FileFacts.none(), FileFacts(file, faults := [])
         line = f"died: a rank on {facts['host']}: {cause}"
-        assert run_outcome.of(tmp_path / "run", none, read, none) == ("died", line)
+        assert run_outcome.outcome_of(tmp_path / "run", none, read, none) == ("died", line)
         assert not faults
 
 
 def test_a_rank_that_dies_unseen_may_be_on_another_node(tmp_path):
     """Then nothing is known of it here."""
-    assert not Witness(str(tmp_path), Times(60, 600), all_here=False).tell("", 137)
+    assert not LauncherWatchdog(str(tmp_path), StallTimes(60, 600), all_here=False).tell("", 137)

@@ -9,8 +9,8 @@ import hpcflow as hf
 from hpcflow.errors import DeviceError
 from hpcflow.kernels.kernel_registry import kernel
 from hpcflow.runtime.device import device
-from hpcflow.runtime.job.job_membership import use
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.job_membership import use_context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.settings import Settings
 from tests.runtime.ranks import run_ranks
 
@@ -78,7 +78,7 @@ def test_a_large_array_begins_where_a_cache_line_does_and_lives_as_long_as_its_v
 
 
 def test_a_graph_runs_across_a_toy_device_and_the_cpu(toy):
-    with use(Context(Settings())), hf.Graph().as_default():
+    with use_context(RankContext(Settings())), hf.Graph().as_default():
         x = hf.placeholder(hf.float32, [3])
         session = hf.Session()
         found = session.run(across(x), {x: np.array([1, 2, 3], np.float32)})
@@ -100,7 +100,7 @@ def test_a_toy_device_on_each_of_two_ranks(toy):
 
 
 def test_an_op_without_a_kernel_on_the_device_says_what_to_do(toy):
-    with use(Context(Settings())), hf.Graph().as_default():
+    with use_context(RankContext(Settings())), hf.Graph().as_default():
         x = hf.placeholder(hf.float32, [3], name="x")
         with hf.device("/toy:0"):
             y = hf.tanh(x)

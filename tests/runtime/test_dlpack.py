@@ -8,7 +8,7 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import FeedError, FetchError, UninitializedError
-from hpcflow.runtime.step.feed_and_fetch import as_fed
+from hpcflow.runtime.step.feed_and_fetch import feed_array
 from tests.runtime.ranks import run_ranks
 
 A = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -48,7 +48,7 @@ def test_memory_of_another_library_is_fed_as_it_lies(array):
         assert total == array.sum()
     assert given.given == 3
     if array.size:
-        assert np.shares_memory(as_fed(x, given), array)
+        assert np.shares_memory(feed_array(x, given), array)
 
 
 def test_memory_that_nobody_may_write_to_is_read():
@@ -191,7 +191,7 @@ def test_half_precision_of_another_library():
     array = A.astype(hf.bfloat16)
     x = hf.placeholder(hf.bfloat16, [None, None])
     for part in (array, array[:, ::2]):
-        assert np.shares_memory(as_fed(x, Brain(part)), array)
+        assert np.shares_memory(feed_array(x, Brain(part)), array)
         np.testing.assert_array_equal(hf.Session().run(x * 2, {x: Brain(part)}), part * 2)
     y = hf.placeholder(hf.bfloat16, [3, 4])
     np.testing.assert_array_equal(hf.Session().run(y * 2, {y: Foreign(A)}), array * 2)

@@ -169,7 +169,7 @@ def test_closing_a_session_ends_the_steps_that_wait_on_other_ranks():
 def _begun(session):
     """How many steps have an instance, or wait for one."""
     steps = [step for f in session._families.copy().values() for step in f._steps.copy().values()]
-    return sum(len(step.instances) + step.wanting for step in steps)
+    return sum(len(step.instances) + step.waiting_runs for step in steps)
 
 
 def _run(session, fetch, caught):
@@ -206,17 +206,17 @@ def test_ctrl_c_while_a_step_waits_for_a_queue_on_another_rank(seed):
             queue = hf.FIFOQueue(3, hf.float32, shapes=[()], name="q")
         x = hf.placeholder(hf.float32, [])
         put, taken, session = queue.enqueue(x), queue.dequeue() * 2.0, hf.Session()
-        engine, listen = context.engine, context.engine.control
+        executor, listen = context.executor, context.executor.control
         for i in range(4):
             polls = iter(range(5 * i, -1, -1))
 
             def interrupted(polls=polls):
                 if not next(polls):
-                    engine.control = listen
+                    executor.control = listen
                     raise KeyboardInterrupt
                 return listen()
 
-            engine.control = interrupted
+            executor.control = interrupted
             with pytest.raises(KeyboardInterrupt):
                 session.run(taken)
             session.run(put, {x: np.float32(i)})

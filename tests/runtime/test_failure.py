@@ -25,8 +25,8 @@ import sys, time
 import numpy as np
 import hpcflow as hf
 from hpcflow.ops.replicas.replica_ops import replica_sum
-from hpcflow.runtime.job.job_membership import current
-context = current()
+from hpcflow.runtime.job.job_membership import current_context
+context = current_context()
 ONE = np.ones(3, np.float32)
 v = hf.Variable(np.zeros(3, np.float32), name="v")
 x = hf.placeholder(hf.float32, [3], name="x")
@@ -83,7 +83,7 @@ def test_an_exception_on_one_rank_ends_the_job(tmp_path):
 def test_a_rank_that_fails_waits_for_less_than_five_seconds():
     """For others, the launcher, and the end of the job."""
     waits = [
-        abort_on_error.TOLD_S,
+        abort_on_error.PRINT_TIMEOUT_S,
         abort_on_error.LET_OTHERS_SIGN_S,
         abort_on_error.LET_LAUNCHER_READ_S,
     ]
@@ -128,9 +128,9 @@ def test_a_failure_tells_the_step_of_training_and_the_newest_checkpoint():
         session = hf.train.TrainingSession(context=context)
         for _ in range(3):
             session.step(v, {})
-        context.say_next("go on from there", "saved/step-3")
+        context.set_restart_advice("go on from there", "saved/step-3")
         error = NumericError("no number", op="v", line="train.py:3", hint="look")
-        told = abort_on_error.facts_of(context, error, "the traceback")
+        told = abort_on_error.failure_facts(context, error, "the traceback")
         session.wait()
         return told
 
@@ -163,19 +163,19 @@ def test_an_error_of_all_ranks_is_printed_once(tmp_path):
 
 def test_a_note_is_signed_by_those_who_fail_in_the_same_way(tmp_path):
     text = "TypeError: x\n  op    add\n  rank  {}\n"
-    first, *others = (abort_on_error.Note(tmp_path, text.format(r), r) for r in range(4))
+    first, *others = (abort_on_error.FailureNote(tmp_path, text.format(r), r) for r in range(4))
     assert first.is_first()
-    first.told()
+    first.mark_printed()
     assert not any(other.is_first() for other in others[::-1])
     assert first.others() == [1, 2, 3]
-    assert abort_on_error.Note(tmp_path, "TypeError: y\n", 1).is_first()
-    assert abort_on_error.Note(tmp_path / "none", text, 1).is_first()
+    assert abort_on_error.FailureNote(tmp_path, "TypeError: y\n", 1).is_first()
+    assert abort_on_error.FailureNote(tmp_path / "none", text, 1).is_first()
 
 
 def test_a_rank_prints_what_the_first_one_died_before_printing(tmp_path, monkeypatch):
-    monkeypatch.setattr(abort_on_error, "TOLD_S", 0.05)
-    assert abort_on_error.Note(tmp_path, "TypeError: x\n", 0).is_first()
-    assert abort_on_error.Note(tmp_path, "TypeError: x\n", 1).is_first()
+    monkeypatch.setattr(abort_on_error, "PRINT_TIMEOUT_S", 0.05)
+    assert abort_on_error.FailureNote(tmp_path, "TypeError: x\n", 0).is_first()
+    assert abort_on_error.FailureNote(tmp_path, "TypeError: x\n", 1).is_first()
 
 
 @pytest.mark.parametrize("where", ["worker", "server"])
@@ -303,7 +303,7 @@ def test_plain_launchers_work_too(tmp_path):
 
     script = tmp_path / "script.py"
     script.write_text(HEAD + "print('trained', context.rank, session.run(v)[0] >= 1, flush=True)\n")
-    start = launcher_detection.command(3, [sys.executable, str(script)])
+    start = launcher_detection.start_command(3, [sys.executable, str(script)])
     env = {**start.env, "HPCFLOW_PS": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(start.argv, env=env, capture_output=True, text=True, timeout=220)
     assert done.returncode == 0, done.stderr

@@ -20,8 +20,8 @@ from hpcflow.errors import (
     RangeError,
     ShapeError,
 )
-from hpcflow.plan.serialization.partition_codec import decode, encode
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.plan.serialization.partition_codec import decode_partition, encode_partition
+from hpcflow.runtime.job.rank_context import RankContext
 from tests.runtime.ranks import run_ranks
 from tests.runtime.spanning import TASKS, run_spanning, same, spanning
 
@@ -346,7 +346,7 @@ def test_loops_of_many_lengths_use_one_plan_each_shape() -> None:
 
 
 def test_sums_over_replicas_in_a_branch_are_refused() -> None:
-    def body(context: Context) -> None:
+    def body(context: RankContext) -> None:
         y = hf.cond(hf.constant(True), lambda: hf.replica_sum(hf.ones([2])), lambda: hf.ones([2]))
         with hf.Session() as session, pytest.raises(GraphError, match="all replicas"):
             session.run(y)
@@ -366,20 +366,22 @@ def test_one_loop_over_three_ranks(seed: int | None) -> None:
 
 
 def test_the_parts_of_a_spanning_loop_travel_as_plain_data() -> None:
-    def body(context: Context) -> None:
+    def body(context: RankContext) -> None:
         x, n, wanted = spanning(TASKS)
         with hf.Session() as session:
             plan = session.plan(wanted, {x: np.ones((2, 3)), n: 3})
             kinds = {node.type for part in plan.parts.values() for node in part.nodes.values()}
             assert "LoopAcross" in kinds and any(edge.frame for edge in plan.edges)
             for part in plan.parts.values():
-                assert encode(decode(encode(part))) == encode(part)
+                assert encode_partition(
+                    decode_partition(encode_partition(part))
+                ) == encode_partition(part)
 
     run_ranks(3, body, tasks_per_replica=3)
 
 
 def test_a_branch_over_ranks() -> None:
-    def body(context: Context) -> Any:
+    def body(context: RankContext) -> Any:
         p, x = hf.placeholder(hf.bool, []), hf.placeholder(hf.float64, [2])
 
         def far() -> Any:
@@ -397,7 +399,7 @@ def test_a_branch_over_ranks() -> None:
 
 
 def test_variables_on_servers_in_a_loop() -> None:
-    def body(context: Context) -> Any:
+    def body(context: RankContext) -> Any:
         v = hf.Variable(np.zeros(4), name="v")
 
         def step(i: Any) -> Any:

@@ -12,10 +12,10 @@ from hpcflow.codegen import kernel_cache, ptx_compiler
 from hpcflow.comm.nccl_allreduce import NcclCommunicator
 from hpcflow.errors import CommError
 from hpcflow.runtime.device import device
-from hpcflow.runtime.job.job_membership import use
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.job_membership import use_context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.settings import Settings
-from hpcflow.train.step_timing import Pace
+from hpcflow.train.step_timing import StepTiming
 from tests.comm.fake_cuda import fake_packages
 from tests.native import emulated
 from tests.runtime.nets import data, net, plain, trained
@@ -71,7 +71,7 @@ class DoubleGpu(device.Device):
     maker = property(lambda self: ptx_compiler.gpu(self.xp.cuda))
 
     def makes_loops(self):
-        return not self.wish.exact
+        return not self.preferences.exact
 
     def loop(self, text):
         return kernel_cache.loop_on_gpu(self.xp.cuda, text)
@@ -94,9 +94,11 @@ def gpus(monkeypatch):
     emulated.install(monkeypatch)
     monkeypatch.setattr(device, "_FACTORIES", {"cpu": device.Device, "gpu": DoubleGpu})
     monkeypatch.setattr(
-        device, "names", lambda server, index: ["cpu:0"] if server else ["gpu:0", "cpu:0"]
+        device, "device_names", lambda server, index: ["cpu:0"] if server else ["gpu:0", "cpu:0"]
     )
-    monkeypatch.setattr(Context, "_summing", lambda self, group: by_nccl(group, self.rank))
+    monkeypatch.setattr(
+        RankContext, "_allreduce_communicator", lambda self, group: by_nccl(group, self.rank)
+    )
 
 
 @pytest.fixture
@@ -106,7 +108,7 @@ def one_gpu(monkeypatch):
     monkeypatch.setattr(device, "_FACTORIES", {"cpu": device.Device, "gpu": DoubleGpu})
     monkeypatch.setattr(
         device,
-        "names",
+        "device_names",
         lambda server, index: ["cpu:0"] if server or index else ["gpu:0", "cpu:0"],
     )
 
@@ -123,7 +125,7 @@ def equal(found, atol=0.0):
 
 
 def test_one_rank_trains_on_its_gpu(gpus):
-    with use(Context(Settings())), hf.Graph().as_default():
+    with use_context(RankContext(Settings())), hf.Graph().as_default():
         equal(trained(), atol=1e-6)
 
 
@@ -171,7 +173,7 @@ def test_unlike_workers_are_dealt_by_their_speed(one_gpu, monkeypatch):
         self.ended += 0.1
         self.window.add(batch.size * (1.0 if self._engine.rank == 0 else 4.0), 0.0, batch)
 
-    monkeypatch.setattr(Pace, "end", end)
+    monkeypatch.setattr(StepTiming, "end", end)
 
     def body(context):
         x, y, _, train, variables = net()
@@ -185,7 +187,7 @@ def test_unlike_workers_are_dealt_by_their_speed(one_gpu, monkeypatch):
 
     results = run_ranks(3, body)
     assert [shares for shares, _ in results] == [[8, 2, 2]] * 3
-    with use(Context(Settings())), hf.Graph().as_default():
+    with use_context(RankContext(Settings())), hf.Graph().as_default():
         _, alone = body(None)
     for _, found in results:
         for mine, theirs in zip(found, alone, strict=True):
@@ -198,7 +200,7 @@ def test_nccl_is_refused_where_not_all_workers_have_gpus(one_gpu):
 
 
 def test_replicas_sum_by_way_of_the_host_when_asked(gpus, monkeypatch):
-    monkeypatch.setattr(Context, "_summing", lambda self, group: group)
+    monkeypatch.setattr(RankContext, "_allreduce_communicator", lambda self, group: group)
     for found in run_ranks(3, lambda context: trained(), comm="mpi"):
         equal(found, atol=1e-5)
 
@@ -210,7 +212,7 @@ def test_layers_on_the_gpus_of_three_ranks(gpus):
 
 def test_a_real_gpu():
     pytest.importorskip("cupy", reason="needs a GPU and CuPy")
-    if device.names(False, 0)[0] == "cpu:0":
+    if device.device_names(False, 0)[0] == "cpu:0":
         pytest.skip("needs a GPU")
-    with use(Context(Settings())), hf.Graph().as_default():
+    with use_context(RankContext(Settings())), hf.Graph().as_default():
         equal(trained(), atol=1e-4)

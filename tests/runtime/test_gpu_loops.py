@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import hpcflow as hf
 from hpcflow.codegen import ptx_compiler
 from hpcflow.kernels import kernel_registry, llvm_fused_loop  # noqa: F401 - a row of the table
-from hpcflow.runtime.job.job_membership import use
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.job_membership import use_context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.runtime.step import kernel_selection
 from hpcflow.runtime.step.kernel_selection import kernels_text
 from hpcflow.settings import Settings
@@ -40,7 +40,7 @@ def test_any_program_gives_nearly_the_same(gpus: Any, values: Any, program: Any)
 
 def kernels(**given: Any) -> dict[str, set[str]]:
     """Who provides the kernels of a step of training: type of operation -> providers."""
-    with use(Context(Settings(**given))), hf.Graph().as_default():
+    with use_context(RankContext(Settings(**given))), hf.Graph().as_default():
         x, y, loss, train, _ = net()
         session = hf.Session()
         fed = {x: np.zeros((8, 6), "f4"), y: np.zeros(8, "i8")}
@@ -99,7 +99,7 @@ def test_an_optimizer_s_updates(gpus: Any, name: str) -> None:  # noqa: F811
     """Many steps, so that counts and powers of them differ; a snapshot is read while others run."""
     found = {}
     for kernels in ("auto", "plain"):
-        with use(Context(Settings(kernels=kernels))), hf.Graph().as_default():
+        with use_context(RankContext(Settings(kernels=kernels))), hf.Graph().as_default():
             found[kernels] = trained(40, OPTIMIZERS[name]())
     for mine, right in zip(found["auto"], found["plain"], strict=True):
         np.testing.assert_allclose(mine, right, rtol=2e-4, atol=2e-5)
@@ -119,7 +119,7 @@ def test_any_program_gives_the_same_bits(gpus: Any, program: Any) -> None:  # no
         patch.setitem(
             kernel_registry._FAST["Fused", "gpu"], "llvm", dataclasses.replace(row, exact=True)
         )
-        patch.setattr(kernel_selection, "generating", lambda wish: ("cpu", "gpu"))
+        patch.setattr(kernel_selection, "loop_device_kinds", lambda wish: ("cpu", "gpu"))
         assert results(program, fuse=True)[0] == results(program, fuse=False)[0]
         chain = [("binary", 0, 1, 0)] + [("unary", 6 + i, 0, i % 3) for i in range(9)]
         assert results(chain, fuse=True)[1] == 1

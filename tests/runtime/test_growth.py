@@ -18,7 +18,7 @@ import growth_classes
 import growth_program
 import growth_simulated
 
-from hpcflow.runtime.job.job_membership import current
+from hpcflow.runtime.job.job_membership import current_context
 
 SIMULATED = {
     "collective": (16, 128, 1024),
@@ -66,7 +66,7 @@ def greedy(what):
     """The training program, but each rank, or the chief, does `what` in the start or each step."""
 
     def program(is_rows):
-        context = current()
+        context = current_context()
         step, world = growth_program.training(is_rows), context.world
 
         def send(rank):

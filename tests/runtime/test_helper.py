@@ -9,7 +9,7 @@ import pytest
 import hpcflow as hf
 from hpcflow.errors import CommError
 from hpcflow.lowering import python_codegen
-from hpcflow.runtime.executor.mpi_progress_thread import Helper
+from hpcflow.runtime.executor.mpi_progress_thread import ProgressThread
 from tests.comm.threads import until
 from tests.runtime.ranks import run_ranks
 from tests.runtime.test_engine import random_graph
@@ -17,7 +17,7 @@ from tests.runtime.test_engine import random_graph
 
 def test_it_polls_only_while_it_is_lent():
     polled = []
-    helper = Helper(lambda: polled.append(threading.current_thread().name) is None)
+    helper = ProgressThread(lambda: polled.append(threading.current_thread().name) is None)
     helper.lend()
     until(lambda: len(polled) >= 3)
     helper.take()
@@ -31,14 +31,14 @@ def test_its_error_is_raised_where_the_kernel_ends():
     def poll():
         raise CommError("by test")
 
-    helper = Helper(poll)
+    helper = ProgressThread(poll)
     helper.lend()
-    until(lambda: not helper._lent)
+    until(lambda: not helper._is_lent)
     with pytest.raises(CommError, match="by test"):
         helper.take()
     helper.lend()
-    helper.back()  # after a failed kernel: nothing is raised over the kernel's own error
-    helper.back()
+    helper.reclaim_lock()  # after a failed kernel: nothing is raised over the kernel's own error
+    helper.reclaim_lock()
 
 
 def test_steps_are_right_when_every_kernel_lends(monkeypatch):

@@ -18,12 +18,12 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.checkpoint import checkpoint_directory, header_digests
-from hpcflow.checkpoint.checkpoint_reader import Saved
+from hpcflow.checkpoint.checkpoint_reader import SavedCheckpoint
 from hpcflow.errors import CheckpointError, HpcflowError, LaunchError, NumericError
 from hpcflow.platform.rank_logging import logger
 from hpcflow.runtime.failure import fault_injection
-from hpcflow.runtime.job.job_membership import use
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.job_membership import use_context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.settings import Settings
 from tests.runtime.nets import data, net
 from tests.runtime.ranks import run_ranks
@@ -51,7 +51,7 @@ def said():
 
 def here(text):
     """A context of one rank that suffers faults."""
-    return Context(Settings(inject=text))
+    return RankContext(Settings(inject=text))
 
 
 # -- who and when
@@ -85,14 +85,14 @@ def test_a_fault_comes_where_the_step_of_its_rank_begins(mode, kind, monkeypatch
         seen.append((what[1:], begun[rank], updates))
 
     monkeypatch.setattr(fault_injection.os, "kill", come)
-    monkeypatch.setattr(fault_injection, "stall", lambda: come(0, "stall"))
-    made = Context.__init__
+    monkeypatch.setattr(fault_injection, "hang_forever", lambda: come(0, "stall"))
+    made = RankContext.__init__
 
     def note(self, *args, **options):
         made(self, *args, **options)
         contexts[self.rank] = self
 
-    monkeypatch.setattr(Context, "__init__", note)
+    monkeypatch.setattr(RankContext, "__init__", note)
 
     def body(context):
         def count():
@@ -112,7 +112,7 @@ def test_a_fault_comes_where_the_step_of_its_rank_begins(mode, kind, monkeypatch
 
 def test_without_faults_nothing_is_wrapped():
     context = here("")
-    assert context.observers == [] and context.engine.observer is None
+    assert context.observers == [] and context.executor.observer is None
     words = "import os, sys, hpcflow.runtime.session.session\n"
     words += "os._exit('hpcflow.runtime.failure.fault_injection' in sys.modules)"
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -142,7 +142,7 @@ def test_what_did_not_come_is_told_at_the_end(said):
 
 
 def train_in(context, steps):
-    with use(context), hf.Graph().as_default():
+    with use_context(context), hf.Graph().as_default():
         return train(context, steps)
 
 
@@ -172,9 +172,9 @@ def test_a_slow_worker_sleeps_in_proportion_to_its_own_work(monkeypatch):
 
     def before():
         clock.now += next(work) + 7.0
-        context.engine.waited += 7.0
+        context.executor.waited += 7.0
 
-    with use(context), hf.Graph().as_default():
+    with use_context(context), hf.Graph().as_default():
         train(context, 4, before)
     assert clock.slept == [0.0, 3 * 0.75, 3 * 1.0]
 
@@ -316,9 +316,9 @@ def test_a_full_disk_is_met_by_the_saves_that_are_meant(
     assert [step for step, _ in errors] == failing
     for _, error in errors:
         assert os.strerror(errno.ENOSPC) in error.message and "free some space" in error.hint
-    good = checkpoint_directory.find(tmp_path / "saved")
+    good = checkpoint_directory.find_checkpoints(tmp_path / "saved")
     assert sorted(one.step for one in good) == [s for s in (1, 2, 3, 4) if s not in failing]
-    assert all(Saved(one.path, one.facts).problems() == [] for one in good)
+    assert all(SavedCheckpoint(one.path, one.facts).problems() == [] for one in good)
 
 
 def test_only_where_checkpoints_are_written_and_in_any_thread(tmp_path, monkeypatch):

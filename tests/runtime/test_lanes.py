@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import hpcflow as hf
 from hpcflow.errors import OutOfMemoryError
-from hpcflow.runtime.device.shared_arena import Lane, Lanes
+from hpcflow.runtime.device.shared_arena import ArenaLease, ArenaLeases
 from tests.comm.threads import until
 
 from .ranks import run_ranks
@@ -26,13 +26,13 @@ BATCHES = {n: RNG.standard_normal((n, WIDTH)).astype("f4") for n in ROWS}
 
 
 def buffers(context):
-    return context.devices["cpu:0"].held.now["buffers"]
+    return context.devices["cpu:0"].held_memory.current["buffers"]
 
 
 def spoil(*lanes):
     """Fill the arenas of steps that have ended with NaN: nothing there is of use to another."""
-    for lane in (lane for one in lanes for lane in one._lanes if not lane.busy):
-        for _, arena in lane._room.arenas.values():
+    for lane in (lane for one in lanes for lane in one._leases if not lane.busy):
+        for _, arena in lane._memory.arenas.values():
             arena[...] = 0xFF
 
 
@@ -86,13 +86,13 @@ def test_steps_that_sum_have_one_arena_for_batches_of_all_sizes():
 
 @pytest.mark.parametrize("seed", [None, 1, 2])
 def test_steps_over_two_ranks_share_on_both(seed, monkeypatch):
-    lanes, make = [], Lanes.__init__
+    lanes, make = [], ArenaLeases.__init__
 
     def made(self, owner):
         make(self, owner)
         lanes.append(self)
 
-    monkeypatch.setattr(Lanes, "__init__", made)
+    monkeypatch.setattr(ArenaLeases, "__init__", made)
 
     def body(context):
         x = hf.placeholder(hf.float32, [None, WIDTH])
@@ -154,7 +154,7 @@ def test_steps_that_are_in_flight_together_come_apart():
                 right = 2 * np.sin(fed[x].astype("f8") @ W) @ W
                 if not np.allclose(taken[0], right, atol=1e-4):
                     wrong.append(n)
-                lanes.append(len(session._lanes._lanes))
+                lanes.append(len(session._lanes._leases))
             return wrong, lanes, context.report()["memory"]
 
     ((wrong, lanes, memory),) = run_ranks(1, body)
@@ -190,10 +190,14 @@ class Fake:
     """An instance of a plan that needs so many bytes."""
 
     def __init__(self, compiled):
-        self.compiled, self.lane, self.is_bound = compiled, None, True
+        self.compiled, self.arena_lease, self.is_bound = compiled, None, True
 
     def unbind(self):
-        assert self.lane is None or not self.lane.busy or self.lane.user is not self
+        assert (
+            self.arena_lease is None
+            or not self.arena_lease.busy
+            or self.arena_lease.user is not self
+        )
         self.is_bound = False
 
 
@@ -203,15 +207,15 @@ def test_no_two_in_flight_have_one_lane_and_few_ever_move(data):
     sizes = data.draw(st.lists(st.integers(0, 5), min_size=1, max_size=6))
     plans = [types.SimpleNamespace(arenas={"cpu:0": size}) for size in sizes]
 
-    class Bare(Lane):
+    class Bare(ArenaLease):
         user = None
 
         def _arena(self, name, size):
             return None, size
 
     fake = types.SimpleNamespace(devices={}, expected=types.SimpleNamespace(step=lambda *a: 0))
-    lanes = Lanes(types.SimpleNamespace(rank=0, **vars(fake)))
-    lanes._new = lambda: Bare(types.SimpleNamespace(rank=0, **vars(fake)))
+    lanes = ArenaLeases(types.SimpleNamespace(rank=0, **vars(fake)))
+    lanes._make_arena = lambda: Bare(types.SimpleNamespace(rank=0, **vars(fake)))
     last, flying, lanes_of = {}, set(), {}
     for which in data.draw(st.lists(st.integers(0, len(plans) - 1), max_size=60)):
         if which in flying:
@@ -222,12 +226,12 @@ def test_no_two_in_flight_have_one_lane_and_few_ever_move(data):
         last[which] = one
         flying.add(which)
         assert one.is_bound
-        if one.lane is not None:
-            one.lane.user = one
-            assert one.lane.nbytes >= sizes[which]
-            lanes_of.setdefault(which, []).append(one.lane)
-        used = [id(last[i].lane) for i in flying if sizes[i]]
+        if one.arena_lease is not None:
+            one.arena_lease.user = one
+            assert one.arena_lease.nbytes >= sizes[which]
+            lanes_of.setdefault(which, []).append(one.arena_lease)
+        used = [id(last[i].arena_lease) for i in flying if sizes[i]]
         assert len(set(used)) == len(used)
     moves = sum(a is not b for found in lanes_of.values() for a, b in itertools.pairwise(found))
     assert moves < max(1, len(plans))
-    assert len(lanes._lanes) <= len(plans)
+    assert len(lanes._leases) <= len(plans)

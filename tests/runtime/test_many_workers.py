@@ -48,9 +48,9 @@ def lines_run(play) -> int:
 @pytest.fixture(autouse=True)
 def mpi4py_comes_back(monkeypatch):
     """A simulated server takes its place."""
-    monkeypatch.setattr(mpi_library, "loaded", mpi_library.loaded)
+    monkeypatch.setattr(mpi_library, "mpi_module", mpi_library.mpi_module)
     yield
-    mpi_library.running.cache_clear()
+    mpi_library.initialized_mpi.cache_clear()
     mpi_library.misses_any_source.cache_clear()
 
 
@@ -63,7 +63,7 @@ class Job:
         self.world.workers = [functools.partial(self._hear, rank) for rank in range(workers)]
         self.step = [0] * workers
         part = many_workers.server_part(1)
-        self.engine, self.value = many_workers.serving(self.world, part)
+        self.executor, self.value = many_workers.serving(self.world, part)
         for rank in range(workers):
             for message in many_workers.registration(rank, workers, part):
                 self.world.send(rank, *message)
@@ -84,10 +84,10 @@ class Job:
 
     def turn(self) -> None:
         """Once around the server's loop."""
-        self.engine.poll()
-        self.engine._empty_inbox()
-        while self.engine.ready:
-            self.engine.run_strand(*self.engine.ready.popleft())
+        self.executor.poll()
+        self.executor._empty_inbox()
+        while self.executor.ready:
+            self.executor.run_segment(*self.executor.ready.popleft())
 
 
 def test_a_message_costs_the_same_however_many_others_are_waited_for():
@@ -97,7 +97,7 @@ def test_a_message_costs_the_same_however_many_others_are_waited_for():
         for rank in range(workers):
             job.begin(rank)
         job.turn()
-        assert len(job.engine.waits) == workers
+        assert len(job.executor.waits) == workers
         for rank in (3, 7, 3):  # the first time round is not counted: instances are made
             job.update(rank)
             job.turn()
@@ -144,7 +144,7 @@ def test_steps_of_a_worker_keep_their_order_and_one_that_never_stops_starves_nob
         job.world.send(0, HEADER_TAG, SendNumber(sent).encode().view(np.uint8))
         deliver()
 
-    notes = job.engine.control.__self__.notes
+    notes = job.executor.control.__self__.notes
     job.begin(1)
     monkeypatch.setattr(job.world, "progress", and_one_more)
     job.turn()
@@ -168,7 +168,7 @@ def test_steps_of_a_worker_keep_their_order_and_one_that_never_stops_starves_nob
 def test_messages_of_unknown_size_are_found_by_one_probe():
     """Behind a message that nobody asks for some are looked for each time, and all are found."""
     job = Job(1_000)
-    comm, watch, world = job.engine.comm, job.engine.comm.watch, job.world
+    comm, watch, world = job.executor.comm, job.executor.comm.watch, job.world
     found = {}
 
     def receive(rank: int, nbytes: int):

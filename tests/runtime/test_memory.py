@@ -15,11 +15,11 @@ import pytest
 import hpcflow as hf
 from hpcflow.errors import HpcflowError, OutOfMemoryError
 from hpcflow.kernels import onednn_library
-from hpcflow.plan.cost.memory_estimate import predict
-from hpcflow.runtime.device.memory_accounting import Held
-from hpcflow.runtime.job.job_membership import use
-from hpcflow.runtime.job.rank_context import Context
-from hpcflow.runtime.step.kernel_selection import made_for
+from hpcflow.plan.cost.memory_estimate import predict_memory
+from hpcflow.runtime.device.memory_accounting import HeldMemory
+from hpcflow.runtime.job.job_membership import use_context
+from hpcflow.runtime.job.rank_context import RankContext
+from hpcflow.runtime.step.kernel_selection import memory_lowering
 from hpcflow.settings import Settings, as_bytes
 
 from .ranks import run_ranks
@@ -42,7 +42,7 @@ def net():
     return x, loss, hf.train.AdamOptimizer(1e-3).minimize(loss, step)
 
 
-def trained(context: Context) -> tuple[dict, dict]:
+def trained(context: RankContext) -> tuple[dict, dict]:
     """What `hpcflow plan` says of the tasks of the plan, and the results of the run."""
     x, loss, train = net()
     given = {x: np.ones((ROWS, WIDTH), "f4")}
@@ -50,7 +50,7 @@ def trained(context: Context) -> tuple[dict, dict]:
         for _ in range(3):
             session.run([loss, train], given)
         plan = session.plan([loss, train], given)
-    memory = predict(plan, made_for(context.devices))
+    memory = predict_memory(plan, memory_lowering(context.devices))
     return memory, session.result()
 
 
@@ -75,7 +75,7 @@ SCRIPT = """
 import json, resource, sys
 import numpy as np
 import hpcflow as hf
-from hpcflow.runtime.job.job_membership import current
+from hpcflow.runtime.job.job_membership import current_context
 
 def resident():
     with open("/proc/self/statm") as file:
@@ -107,7 +107,7 @@ def trained(n):
 
 trained(300)  # loads libraries, which take memory of their own at first use
 grown = trained(2000)
-print(json.dumps([grown, current().report()["memory"]["peak"]]))
+print(json.dumps([grown, current_context().report()["memory"]["peak"]]))
 """
 
 
@@ -124,12 +124,12 @@ NETS = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
 from nets.of_hpcflow import step
-from hpcflow.runtime.job.job_membership import current
+from hpcflow.runtime.job.job_membership import current_context
 
 run = step(sys.argv[2])
 for _ in range(2):
     run()
-print(json.dumps(current().report()["memory"]))
+print(json.dumps(current_context().report()["memory"]))
 """
 
 
@@ -155,12 +155,12 @@ def ran(script: str, *arguments: str, threads: int) -> str:
 RETURNED = {"MALLOC_MMAP_THRESHOLD_": "1000000"}  # large pieces go back to the system when freed
 
 
-def limited(text: str) -> Context:
-    return Context(Settings(memory_limit=text))
+def limited(text: str) -> RankContext:
+    return RankContext(Settings(memory_limit=text))
 
 
 def test_above_the_limit_the_ten_largest_are_named():
-    with use(limited("20MB")), hf.Graph().as_default(), hf.Session() as session:
+    with use_context(limited("20MB")), hf.Graph().as_default(), hf.Session() as session:
         x, loss, train = net()
         session.run(hf.global_variables_initializer())
         with pytest.raises(OutOfMemoryError) as caught:
@@ -183,7 +183,7 @@ def test_above_the_limit_the_ten_largest_are_named():
 
 
 def test_variables_above_the_limit_are_named():
-    with use(limited("1MB")), hf.Graph().as_default(), hf.Session() as session:
+    with use_context(limited("1MB")), hf.Graph().as_default(), hf.Session() as session:
         v = hf.Variable(hf.zeros([10**6]), name="large")
         with pytest.raises(OutOfMemoryError, match=r"4 MB more of variables") as caught:
             session.run(v.initializer)
@@ -191,7 +191,7 @@ def test_variables_above_the_limit_are_named():
 
 
 def test_what_no_machine_has():
-    with use(Context(Settings())), hf.Graph().as_default(), hf.Session() as session:
+    with use_context(RankContext(Settings())), hf.Graph().as_default(), hf.Session() as session:
         huge = hf.reduce_sum(hf.tanh(hf.zeros([1 << 45])), name="total")
         with pytest.raises(OutOfMemoryError, match="out of memory") as caught:
             session.run(huge)
@@ -199,21 +199,25 @@ def test_what_no_machine_has():
 
 
 def test_what_gives_variables_their_values_is_not_kept():
-    with use(Context(Settings())) as _, hf.Graph().as_default(), hf.Session() as session:
+    with (
+        use_context(RankContext(Settings())) as _,
+        hf.Graph().as_default(),
+        hf.Session() as session,
+    ):
         shared = hf.tanh(hf.ones([500, 500]) * 2)
         vs = [hf.Variable(shared + i, name=f"v{i}") for i in range(3)]
         init = hf.global_variables_initializer()
-        held = session.context.devices["cpu:0"].held
+        held = session.context.devices["cpu:0"].held_memory
         for _ in range(2):  # again, by a plan that is made again
             session.run(init)
-            assert held.now["variables"] == 3 * 10**6 and not held.now["buffers"]
+            assert held.current["variables"] == 3 * 10**6 and not held.current["buffers"]
         assert [float(v[0, 0]) for v in session.run(vs)] == pytest.approx(
             [np.tanh(2) + i for i in range(3)]
         )
 
 
 def test_values_that_several_variables_begin_with_are_their_own():
-    with use(Context(Settings())), hf.Graph().as_default(), hf.Session() as session:
+    with use_context(RankContext(Settings())), hf.Graph().as_default(), hf.Session() as session:
         vs = [hf.Variable(hf.zeros([50, 40]), name=f"v{i}") for i in range(3)]
         session.run(hf.global_variables_initializer())
         session.run([v.assign_add(np.full((50, 40), i, "f4")) for i, v in enumerate(vs)])
@@ -222,7 +226,7 @@ def test_values_that_several_variables_begin_with_are_their_own():
 
 
 def test_held_bytes_go_with_their_owners():
-    held = Held("cpu:0")
+    held = HeldMemory("cpu:0")
     one, other = np.empty(100), np.empty(50)
     held.keep("buffers", one, 800)
     held.keep("buffers", one, 800)  # counts once
@@ -230,7 +234,7 @@ def test_held_bytes_go_with_their_owners():
     assert (held.total, held.peak) == (1200, 1200)
     del one
     gc.collect()
-    assert (held.total, held.peak, dict(held.most)) == (
+    assert (held.total, held.peak, dict(held.maximum)) == (
         *(400, 1200),
         {"buffers": 800, "variables": 400},
     )

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcflow import errors
-from hpcflow.comm.thread_communicator import local_world
+from hpcflow.comm.thread_communicator import thread_world
 from hpcflow.errors import CommError, HpcflowError, KernelError, VerifyError
 from hpcflow.runtime.failure import error_serialization
 from hpcflow.runtime.job import service_registry
 from hpcflow.runtime.job.message_headers import BODY_TAG, HEADER_TAG, WORDS, CallService, HeaderKind
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.settings import Settings
 
 JSON = st.recursive(
@@ -33,11 +33,11 @@ class Ear:
     """A server that hears what the test, as its driver, says."""
 
     def __init__(self) -> None:
-        self.worlds = local_world(2)
-        made: list[Context] = []
+        self.worlds = thread_world(2)
+        made: list[RankContext] = []
 
         def rank(r: int) -> None:
-            made.append(Context(Settings(ps=1), self.worlds[r], crowded=True))
+            made.append(RankContext(Settings(ps=1), self.worlds[r], crowded=True))
 
         threads = [threading.Thread(target=rank, args=(r,)) for r in range(2)]
         for thread in threads:
@@ -49,12 +49,12 @@ class Ear:
 
     def hear(self, message: np.ndarray, body: bytes = b"") -> None:
         """Have the server take a message."""
-        control, inbox = self.server.control, self.server.engine.inbox
+        control, inbox = self.server.control, self.server.executor.inbox
         assert control is not None
         self.mouth.send(message, self.server.rank, HEADER_TAG)
         if body:
             self.mouth.send(np.frombuffer(body, np.uint8), self.server.rank, BODY_TAG)
-        assert control.listen()
+        assert control.handle_messages()
         while inbox:
             inbox.popleft()()
 
@@ -105,7 +105,7 @@ def test_every_error_travels(name):
     kind = getattr(errors, name)
     facts = dict(op="w", line="a.py:3", rank=2, hint="do this")
     sent = kind("rule", "what", **facts) if kind is VerifyError else kind("what", **facts)
-    found = error_serialization.decode(error_serialization.encode(sent))
+    found = error_serialization.decode_error(error_serialization.encode_error(sent))
     assert type(found) is kind and str(found) == str(sent)
     assert getattr(found, "rule", None) == getattr(sent, "rule", None)
 
@@ -113,7 +113,7 @@ def test_every_error_travels(name):
 def test_an_error_that_is_not_ours_travels_as_that_of_a_kernel():
     for kind in ("SystemExit", "dict", "__name__", "HpcflowErrors"):
         body = json.dumps({"kind": kind, "message": "x"}).encode()
-        assert type(error_serialization.decode(body)) is KernelError
+        assert type(error_serialization.decode_error(body)) is KernelError
 
 
 @FUZZ
@@ -121,4 +121,4 @@ def test_an_error_that_is_not_ours_travels_as_that_of_a_kernel():
 def test_calls_of_any_shape(request_):
     context = SimpleNamespace(rank=1)
     with pytest.raises(CommError):
-        service_registry.answer(context, request_, lambda answer: None)
+        service_registry.answer_service(context, request_, lambda answer: None)

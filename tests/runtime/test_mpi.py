@@ -111,7 +111,7 @@ def test_bytes_and_messages_are_exactly_those_of_the_plan(ps):
         sent = [after[k] - before[k] for k in ("bytes_sent", "messages_sent")]
         context.barrier()
         plan = session.plan(train, feeds)
-        mine = [t for t in cost_model.traffic(plan) if t.source == plan.driver]
+        mine = [t for t in cost_model.message_traffic(plan) if t.source == plan.driver]
         planned = [sum(t.nbytes for t in mine), sum(t.messages for t in mine)]
         sums = cost_model.collective_bytes(plan.parts[plan.driver])
         planned[0] += sum(sums.values())

@@ -14,21 +14,21 @@ import pytest
 import hpcflow as hf
 from hpcflow.comm.mpi_communicator import MpiCommunicator
 from hpcflow.comm.thread_communicator import LocalCommunicator
-from hpcflow.runtime.executor.executor import Engine
-from hpcflow.runtime.job.job_membership import use
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.executor.executor import Executor
+from hpcflow.runtime.job.job_membership import use_context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.runtime.profile import profiler
 from hpcflow.runtime.profile.chrome_trace import ChromeTrace
 from hpcflow.runtime.step import cooperative_scheduling, observer
-from hpcflow.runtime.step.cooperative_scheduling import Going, Touched
-from hpcflow.runtime.step.step_instance import Compiled, Instance, StepObserver
+from hpcflow.runtime.step.cooperative_scheduling import RunningSegment, VariableUses
+from hpcflow.runtime.step.step_instance import CompiledPartition, StepInstance, StepObserver
 from hpcflow.settings import Settings
 from tests.runtime.nets import plain, trained
 from tests.runtime.ranks import run_ranks
 from tests.runtime.test_many_workers import Job
 
 MODES = {"sums": (2, {}), "server": (2, {"ps": 1}), "spread": (3, {"tasks_per_replica": 3})}
-WATCHED = (Engine, Compiled, Instance, MpiCommunicator, LocalCommunicator)
+WATCHED = (Executor, CompiledPartition, StepInstance, MpiCommunicator, LocalCommunicator)
 
 
 class Heard(StepObserver):
@@ -99,8 +99,8 @@ def test_a_trace_has_the_segments_and_waits_of_each_rank(tmp_path, mode):
 
     def body(context):
         values = trained(cut=cut)
-        assert isinstance(context.engine.observer, ChromeTrace)
-        context.engine.observer.write()
+        assert isinstance(context.executor.observer, ChromeTrace)
+        context.executor.observer.write()
         return values
 
     found = run_ranks(size, body, trace=str(tmp_path / "t"), **settings)
@@ -127,15 +127,15 @@ def test_the_events_of_a_step_come_in_the_order_that_is_said(mode):
     def body(context):
         heard = Heard()
         context.observe(heard)
-        context.engine.observe(heard)
+        context.executor.observe(heard)
         trained(cut=mode == "spread")
-        context.engine.ignore(heard)
-        assert context.engine.observer is None
+        context.executor.ignore(heard)
+        assert context.executor.observer is None
         return heard.events
 
     events = run_ranks(size, body, prefetch=False, **settings)[0]
-    instances = {e[1] for e in events if isinstance(e[1], Instance)}
-    waiting = [one for one in instances if not one.code.simple]
+    instances = {e[1] for e in events if isinstance(e[1], StepInstance)}
+    waiting = [one for one in instances if not one.code.is_single_segment]
     assert waiting and any(e[0] == "idle" for e in events)
     compiled = [e[1] for e in events if e[0] == "partition"]
     for one in waiting:
@@ -143,12 +143,12 @@ def test_the_events_of_a_step_come_in_the_order_that_is_said(mode):
         kinds = [e[0] for e in mine]
         first = kinds.index("segments")
         assert set(kinds[:first]) <= {"kernel"} and kinds[first + 1] == "step"
-        assert compiled.count(one.compiled) == 1 and mine[first][2] == len(one.strands)
+        assert compiled.count(one.compiled) == 1 and mine[first][2] == len(one.segments)
         pending, run, steps = Counter(), [], 0
         for kind, _, *more in mine[first + 1 :]:
             if kind == "step":
                 assert not run and not pending, "the last step is over"
-                steps, left = steps + 1, Counter(range(len(one.strands)))
+                steps, left = steps + 1, Counter(range(len(one.segments)))
             elif kind == "begin":
                 run.append(more[0])
                 left[more[0]] -= 1
@@ -163,11 +163,11 @@ def test_the_events_of_a_step_come_in_the_order_that_is_said(mode):
 
 
 def test_a_local_step_has_the_events_of_set_up_alone():
-    context = Context(Settings())
+    context = RankContext(Settings())
     heard = Heard()
     context.observe(heard)
-    context.engine.observe(heard)
-    with use(context), hf.Graph().as_default():
+    context.executor.observe(heard)
+    with use_context(context), hf.Graph().as_default():
         x = hf.placeholder(hf.float32, [2], name="x")
         y = hf.matmul([[1.0, 2.0]], hf.reshape(x, [2, 1]))
         with hf.Session() as session:
@@ -182,33 +182,33 @@ def test_a_local_step_has_the_events_of_set_up_alone():
 class Torn:
     """An instance that nobody waits for."""
 
-    torn = True
+    is_broken = True
 
 
 def test_tiles_run_between_the_events_of_slices(monkeypatch):
     monkeypatch.setattr(cooperative_scheduling, "SLICE_S", -1.0)
-    engine, heard = Engine(), Heard()
-    engine.observe(heard)
+    executor, heard = Executor(), Heard()
+    executor.observe(heard)
 
     def tiles():
         for i in range(2):
             heard.note("tile", i)
             yield
 
-    nothing = Touched(frozenset(), frozenset())
-    engine.slices.going.append(Going(Torn, 7, tiles(), nothing))
-    engine.settle()
+    nothing = VariableUses(frozenset(), frozenset())
+    executor.slices.running.append(RunningSegment(Torn, 7, tiles(), nothing))
+    executor.finish_tiled()
     begin, end = ("slice", Torn, 7), ("slice end", Torn, 7)
     tile = [[begin, ("tile", i), end] for i in range(2)]
     assert heard.events == [*tile[0], *tile[1], begin, end]
 
 
 def test_several_are_called_in_order_and_at_an_end_in_reverse():
-    engine, events = Engine(), []
+    executor, events = Executor(), []
     listeners = [Heard(name, events) for name in "abc"]
     for one in listeners:
-        engine.observe(one)
-    heard = engine.observer
+        executor.observe(one)
+    heard = executor.observer
     for call, ends in [
         (lambda: heard.segment_begin(None, 0), False),
         (lambda: heard.segment_end(None, 0), True),
@@ -222,9 +222,9 @@ def test_several_are_called_in_order_and_at_an_end_in_reverse():
         call()
         assert "".join(e[-1] for e in events) == ("cba" if ends else "abc")
         assert len({e[0] for e in events}) == 1
-    engine.ignore(listeners[1])
+    executor.ignore(listeners[1])
     events.clear()
-    engine.observer.idle(0, 1)
+    executor.observer.idle(0, 1)
     assert [e[-1] for e in events] == ["a", "c"]
     composite = {name for name, _ in inspect.getmembers(observer.Observers, inspect.isfunction)}
     assert composite >= {
@@ -262,7 +262,7 @@ def test_without_listeners_a_step_calls_nothing_for_them():
 
     step()
     assert calls_into(step, observer.__file__) == 0
-    job.engine.observe(StepObserver())
+    job.executor.observe(StepObserver())
     assert calls_into(step, observer.__file__) > 0
 
 
@@ -293,7 +293,7 @@ def test_with_all_listeners_on_no_method_is_replaced(tmp_path, monkeypatch, mode
     size, settings = MODES[mode]
     monkeypatch.setattr(profiler, "SKIPPED", 2)
     monkeypatch.setattr(
-        profiler, "measure", lambda *_, **__: profiler.Peaks({"float32": 1e9}, 1e9, 1)
+        profiler, "measure", lambda *_, **__: profiler.RooflinePeaks({"float32": 1e9}, 1e9, 1)
     )
     before, objects, lock = functions(), [], threading.Lock()
 
@@ -305,7 +305,7 @@ def test_with_all_listeners_on_no_method_is_replaced(tmp_path, monkeypatch, mode
 
         monkeypatch.setattr(of, "__init__", init)
 
-    for cls in (Engine, Compiled, Instance, LocalCommunicator):
+    for cls in (Executor, CompiledPartition, StepInstance, LocalCommunicator):
         keep(cls, cls.__init__)
     patched = functions()
     assert {name for key, name in patched if patched[key, name] is not before[key, name]} == {
@@ -326,5 +326,10 @@ def test_with_all_listeners_on_no_method_is_replaced(tmp_path, monkeypatch, mode
         size, body, trace=str(tmp_path / "t"), profile=True, run_dir=str(tmp_path),
         inject=f"slow:rank={size - 1}x1.01;stall:rank=0@step=999", **settings,
     )  # fmt: skip
-    assert {type(one) for one in objects} == {Engine, Compiled, Instance, LocalCommunicator}
+    assert {type(one) for one in objects} == {
+        Executor,
+        CompiledPartition,
+        StepInstance,
+        LocalCommunicator,
+    }
     assert functions() == patched and not methods_in(objects)

@@ -64,7 +64,7 @@ def test_values_are_produced_in_the_message_and_read_where_it_came():
         (step,) = [s for f in session._families.values() for s in f._steps.values()][1:]
         (instance,) = step.instances
         copies = [line for line in instance.code.source.splitlines() if "[...] =" in line]
-        (send,) = instance.ends.sends
+        (send,) = instance.channels.sends
         nodes = instance.part.nodes.values()
         kernels = [n for n in nodes if n.type in ("Fused", "Sin")]
         names = [f"p{list(instance.part.nodes).index(n.name)}" for n in nodes if n.type == "Parcel"]

@@ -19,13 +19,13 @@ import hpcflow as hf
 from hpcflow.codegen.llvm_cpu_compiler import absent
 from hpcflow.graph.static_shape import Spec
 from hpcflow.kernels import kernel_registry
-from hpcflow.plan.frontend.graph_pruning import prune
+from hpcflow.plan.frontend.graph_pruning import prune_to_fetches
 from hpcflow.plan.ir.program import Cluster
 from hpcflow.plan.pass_list import make_plan
 from hpcflow.plan.serialization import plan_cache_key
-from hpcflow.plan.serialization.partition_codec import encode
+from hpcflow.plan.serialization.partition_codec import encode_partition
 from hpcflow.platform import artifact_cache
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.runtime.step import plan_cache
 from hpcflow.settings import Settings
 
@@ -92,19 +92,19 @@ def images() -> Net:
 
 def train(
     folder: Path | str, make: Callable[..., Net] = mlp, **given: Any
-) -> tuple[list[bytes], plan_cache.Spent]:
+) -> tuple[list[bytes], plan_cache.PlanningCosts]:
     """The losses of the first steps, as bytes, and what the plan of a step has taken."""
     chosen = {k: given.pop(k) for k in list(given) if k in Settings.__dataclass_fields__}
-    context = Context(Settings(plan_cache=str(folder), **chosen))
+    context = RankContext(Settings(plan_cache=str(folder), **chosen))
     with hf.Graph().as_default() as graph, hf.Session(graph, context=context) as session:
         net = make(**given)
         session.run(hf.global_variables_initializer())
-        before = context.plans.spent
+        before = context.plans.costs
         found = [session.run(net.fetches, net.feeds)[0].tobytes() for _ in range(STEPS)]
-        return found, context.plans.spent.since(before)
+        return found, context.plans.costs.difference(before)
 
 
-def made_or_loaded(spent: plan_cache.Spent) -> tuple[int, int]:
+def made_or_loaded(spent: plan_cache.PlanningCosts) -> tuple[int, int]:
     return spent.plans_made, spent.plans_loaded
 
 
@@ -123,13 +123,13 @@ def test_a_loaded_plan_trains_to_the_same_bits(tmp_path: Path, make: Callable[..
 def test_a_loaded_plan_is_the_one_that_was_made(tmp_path: Path, make: Callable[..., Net]) -> None:
     found = []
     for _ in range(2):
-        context = Context(Settings(plan_cache=str(tmp_path)))
+        context = RankContext(Settings(plan_cache=str(tmp_path)))
         with hf.Graph().as_default() as graph:
             net = make()
             specs = {t: Spec(a.dtype, a.shape) for t, a in net.feeds.items()}
             asked = [net.fetches[0], net.fetches[1]]
             found.append(context.plans.find(graph, asked, specs, (), None, context.cluster))
-    assert context.plans.spent.plans_loaded == 1
+    assert context.plans.costs.plans_loaded == 1
     assert repr(found[0]) == repr(found[1])
 
 
@@ -179,8 +179,10 @@ def test_no_pass_reads_a_setting_that_is_left_out_of_the_name() -> None:
     for room in ("plan", "kernels", "native", "graph", "ops"):
         for file in (ROOT / "hpcflow" / room).rglob("*.py"):
             read = set(re.findall(r"settings\.(\w+)", file.read_text()))
-            assert not read & plan_cache_key.APART, file
-    assert plan_cache_key.APART <= {field.name for field in dataclasses.fields(Settings)}
+            assert not read & plan_cache_key.UNRELATED_SETTINGS, file
+    assert plan_cache_key.UNRELATED_SETTINGS <= {
+        field.name for field in dataclasses.fields(Settings)
+    }
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "bit"])
@@ -223,7 +225,7 @@ def test_a_whole_file_that_is_no_plan_is_made_again(
     losses, _ = train(tmp_path)
     files = list(tmp_path.iterdir())
     for file in files:
-        artifact_cache.Folder(tmp_path, ".plan").write(file.stem, held)
+        artifact_cache.CacheFolder(tmp_path, ".plan").write(file.stem, held)
     again, spent = train(tmp_path)
     assert again == losses and made_or_loaded(spent) == (1, 0)
     assert all(f"{file} cannot be used and is made anew" in caplog.text for file in files)
@@ -304,9 +306,9 @@ def names(draws: bool, mode: str) -> list[str | None]:
         if draws:
             net.fetches.append(hf.random_uniform([hf.shape(x)[0]], batch=True))
         specs = {t: Spec(a.dtype, a.shape) for t, a in net.feeds.items()}
-        program = prune(graph, net.fetches, specs)
+        program = prune_to_fetches(graph, net.fetches, specs)
         given = program, graph, cluster, Settings(), {}
-        return [plan_cache_key.key(*given, replica, lambda: "") for replica in range(4)]
+        return [plan_cache_key.plan_cache_key(*given, replica, lambda: "") for replica in range(4)]
 
 
 def test_replicas_with_the_same_plan_share_a_file() -> None:
@@ -330,16 +332,16 @@ def test_a_part_from_a_driver_is_generated_once(tmp_path: Path) -> None:
         specs = {t: Spec(a.dtype, a.shape) for t, a in net.feeds.items()}
         plan = make_plan(graph, net.fetches, specs, Cluster(), Settings())
     part = plan.parts[plan.driver]
-    data, found = encode(part), []
+    data, found = encode_partition(part), []
     for _ in range(2):
-        context = Context(Settings(plan_cache=str(tmp_path)))
+        context = RankContext(Settings(plan_cache=str(tmp_path)))
         found.append(context.plans.code(part, data))
-    assert context.plans.spent.plans_loaded == 1
+    assert context.plans.costs.plans_loaded == 1
     assert repr(found[0]) == repr(found[1])
 
 
 def test_a_rank_reports_what_plans_and_kernels_took(tmp_path: Path) -> None:
-    context = Context(Settings(plan_cache=str(tmp_path)))
+    context = RankContext(Settings(plan_cache=str(tmp_path)))
     with hf.Graph().as_default() as graph, hf.Session(graph, context=context) as session:
         net = mlp()
         session.run(hf.global_variables_initializer())
@@ -350,10 +352,10 @@ def test_a_rank_reports_what_plans_and_kernels_took(tmp_path: Path) -> None:
 
 
 def test_what_was_spent_is_said() -> None:
-    made = plan_cache.Spent(1, 0, 0.0731, 12, 0, 0.12)
+    made = plan_cache.PlanningCosts(1, 0, 0.0731, 12, 0, 0.12)
     assert str(made) == "the plan was made in 73 ms, its kernels (12 compiled) in 120 ms"
-    loaded = plan_cache.Spent(0, 1, 0.009, 1, 11, 0.004)
+    loaded = plan_cache.PlanningCosts(0, 1, 0.009, 1, 11, 0.004)
     assert str(loaded) == (
         "the plan was loaded in 9 ms, its kernels (1 compiled and 11 loaded) in 4 ms"
     )
-    assert str(plan_cache.Spent(1, 0, 0.002)) == "the plan was made in 2 ms"
+    assert str(plan_cache.PlanningCosts(1, 0, 0.002)) == "the plan was made in 2 ms"

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 import hpcflow as hf
 from hpcflow.errors import KernelError
-from hpcflow.kernels.roofline_peaks import Peaks
+from hpcflow.kernels.roofline_peaks import RooflinePeaks
 from hpcflow.lowering import update_tiling
-from hpcflow.runtime.job.job_membership import use
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.job_membership import use_context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.runtime.profile import profile_summary, profiler
 from hpcflow.settings import Settings
 from tests.comm.threads import until
@@ -33,16 +33,16 @@ SPANS = st.lists(
 def quick(monkeypatch):
     """A few steps, and peaks that need not be measured."""
     monkeypatch.setattr(profiler, "SKIPPED", 2)
-    monkeypatch.setattr(profiler, "OTHERS", 4)
+    monkeypatch.setattr(profiler, "MAX_STEPS_OF_OTHER_PLANS", 4)
     monkeypatch.setattr(profiler, "STEPS", 4)
-    fixed = Peaks({"float32": 1e15, "float64": 1e15}, 1e15, 1)
+    fixed = RooflinePeaks({"float32": 1e15, "float64": 1e15}, 1e15, 1)
     monkeypatch.setattr(profiler, "measure", lambda *_, **__: fixed)
 
 
 def alone(folder, body, **settings):
     """`body()` on one rank that is profiled into `folder`; its result and the profile."""
-    context = Context(Settings(profile=True, run_dir=str(folder), **settings))
-    with use(context), hf.Graph().as_default():
+    context = RankContext(Settings(profile=True, run_dir=str(folder), **settings))
+    with use_context(context), hf.Graph().as_default():
         result = body()
         context.leave()
     file = folder / "profile.json"
@@ -139,8 +139,8 @@ def test_a_profile_changes_no_result_and_covers_its_steps_alone(tmp_path):
 
 
 def test_without_it_nothing_is_written_and_the_generated_code_runs_as_it_is(tmp_path):
-    context = Context(Settings(run_dir=str(tmp_path)))
-    with use(context), hf.Graph().as_default():
+    context = RankContext(Settings(run_dir=str(tmp_path)))
+    with use_context(context), hf.Graph().as_default():
         assert context.profile is None
         session, x = hf.Session(), hf.placeholder(hf.float32, [2], name="x")
         session.run(x + 1, {x: np.ones(2, np.float32)})
@@ -152,8 +152,8 @@ def test_without_it_nothing_is_written_and_the_generated_code_runs_as_it_is(tmp_
 
 
 def test_it_is_written_while_the_program_goes_on(tmp_path):
-    context = Context(Settings(profile=True, run_dir=str(tmp_path)))
-    with use(context), hf.Graph().as_default():
+    context = RankContext(Settings(profile=True, run_dir=str(tmp_path)))
+    with use_context(context), hf.Graph().as_default():
         one_slow_op()
         until((tmp_path / "profile" / "trace-0.json").is_file)
         one = json.loads((tmp_path / "profile" / "rank-0.json").read_text())
@@ -208,7 +208,7 @@ def test_loops_count_what_runs_inside_them_once(tmp_path):
 
 
 def test_updates_in_tiles_are_one_call(tmp_path, monkeypatch):
-    monkeypatch.setattr(update_tiling, "LARGE", 1 << 10)
+    monkeypatch.setattr(update_tiling, "MIN_TILED_ELEMENTS", 1 << 10)
 
     def large():
         x = hf.placeholder(hf.float32, [update_tiling.TILE * 3], name="x")
@@ -276,8 +276,8 @@ def test_a_gpu_is_waited_for_at_every_look_at_the_clock(tmp_path, gpus, monkeypa
     """The double counts how often it is waited for; what it stands for has then ended."""
     waits = []
     monkeypatch.setattr(DoubleGpu, "finish", lambda self: waits.append(1), raising=False)
-    context = Context(Settings(profile=True, run_dir=str(tmp_path)))
-    with use(context), hf.Graph().as_default():
+    context = RankContext(Settings(profile=True, run_dir=str(tmp_path)))
+    with use_context(context), hf.Graph().as_default():
         trained()
         context.leave()
     (one,) = ranks_of(tmp_path)
@@ -312,8 +312,8 @@ def seconds_in(spans):
 
 @given(SPANS, SPANS)
 def test_unions_and_differences_are_those_of_sets(a, b):
-    a, b = profile_summary.union(a), profile_summary.union(b)
-    assert seconds_in(profile_summary.without(a, b)) == seconds_in(a) - seconds_in(b)
+    a, b = profile_summary.span_union(a), profile_summary.span_union(b)
+    assert seconds_in(profile_summary.span_difference(a, b)) == seconds_in(a) - seconds_in(b)
     assert sum(end - start for start, end in a) == len(seconds_in(a))
 
 

@@ -55,7 +55,7 @@ def interrupt_when_it_waits(session):
     """As Ctrl-C while the main thread's step waits."""
 
     def interrupt():
-        until(lambda: session.context.engine.waits)
+        until(lambda: session.context.executor.waits)
         os.kill(os.getpid(), signal.SIGINT)
 
     in_thread(interrupt)
@@ -329,10 +329,10 @@ def test_what_does_not_fit_is_told():
 
 
 def test_queues_of_two_graphs_with_one_name_do_not_mix():
-    from hpcflow.runtime.job.rank_context import Context
+    from hpcflow.runtime.job.rank_context import RankContext
     from hpcflow.settings import Settings
 
-    store = hf.Session(context=Context(Settings())).store
+    store = hf.Session(context=RankContext(Settings())).store
     for i, capacity in enumerate((3, 3, 4)):
         with hf.Graph().as_default():
             session = hf.Session()

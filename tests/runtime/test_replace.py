@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpcflow.data.global_batch_sharding import deal
+from hpcflow.data.global_batch_sharding import shard_epoch
 
 ROOT = Path(__file__).parents[2]
 SAMPLES, BATCH, EPOCHS = 90, 12, 3
@@ -86,7 +86,7 @@ def check_it_trained_as_one_process(folder: Path) -> None:
     target = data @ (np.arange(20, dtype=np.float32) / 20)
     w, slot = np.zeros(20), np.zeros(20)
     for epoch in range(EPOCHS):
-        for share in deal(SAMPLES, BATCH, 3, epoch, 1, 0):
+        for share in shard_epoch(SAMPLES, BATCH, 3, epoch, 1, 0):
             rows = data[share.indices]
             gradient = 2 * rows.T @ (rows @ w - target[share.indices]) / len(rows)
             slot = 0.5 * slot + gradient

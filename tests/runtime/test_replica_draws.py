@@ -7,7 +7,7 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.data import Dataset, Stream
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.runtime.session.session import Session
 from tests.runtime.ranks import run_ranks
 
@@ -34,7 +34,7 @@ def draws_of(x: hf.Tensor) -> dict[str, hf.Tensor]:
     }
 
 
-def epoch(context: Context, stream: bool) -> list[dict]:
+def epoch(context: RankContext, stream: bool) -> list[dict]:
     """What a replica draws in each step of two epochs."""
     x = hf.placeholder(hf.float32, [None, 3])
     made = draws_of(x)
@@ -61,7 +61,7 @@ def test_any_number_of_replicas_draws_for_the_joined_batch(ranks: int, stream: b
 
 
 def test_replicas_that_are_not_told_where_they_stand_draw_apart() -> None:
-    def body(context: Context) -> list[np.ndarray]:
+    def body(context: RankContext) -> list[np.ndarray]:
         x = hf.placeholder(hf.float32, [None, 8])
         same = hf.random_uniform(hf.shape(x), batch=False)
         fixed = hf.random_uniform([4, 8])
@@ -78,7 +78,7 @@ def test_replicas_that_are_not_told_where_they_stand_draw_apart() -> None:
 
 
 def test_a_batch_of_known_size_is_told() -> None:
-    def body(context: Context, told: bool) -> list[np.ndarray]:
+    def body(context: RankContext, told: bool) -> list[np.ndarray]:
         size = 6 // context.roles.replicas
         x = hf.placeholder(hf.float32, [size, 4])
         y = hf.nn.dropout(x, 0.5, batch=told)
@@ -94,7 +94,7 @@ def test_a_batch_of_known_size_is_told() -> None:
 
 
 def test_a_replica_of_two_tasks_draws_on_the_second() -> None:
-    def body(context: Context, device: str | None) -> list[np.ndarray]:
+    def body(context: RankContext, device: str | None) -> list[np.ndarray]:
         x = hf.placeholder(hf.float32, [None, 3])
         with hf.device(device):
             y = hf.nn.dropout(x, 0.5)
@@ -109,7 +109,7 @@ def test_a_replica_of_two_tasks_draws_on_the_second() -> None:
 
 
 def test_asynchronous_workers_draw_apart() -> None:
-    def body(context: Context) -> np.ndarray:
+    def body(context: RankContext) -> np.ndarray:
         x = hf.placeholder(hf.float32, [None, 8])
         with Session() as session:
             return session.run(hf.nn.dropout(x, 0.5), {x: np.ones((9, 8), np.float32)})
@@ -119,7 +119,7 @@ def test_asynchronous_workers_draw_apart() -> None:
 
 
 def test_draws_inside_a_loop_are_those_of_the_joined_batch() -> None:
-    def body(context: Context) -> list[np.ndarray]:
+    def body(context: RankContext) -> list[np.ndarray]:
         x = hf.placeholder(hf.float32, [None, 3])
 
         def again(i: hf.Tensor, y: hf.Tensor) -> list[hf.Tensor]:
@@ -139,7 +139,7 @@ def test_draws_inside_a_loop_are_those_of_the_joined_batch() -> None:
 
 
 def test_the_offset_is_fed_like_any_value() -> None:
-    def body(context: Context) -> list[np.ndarray]:
+    def body(context: RankContext) -> list[np.ndarray]:
         y = hf.random.stateless_uniform([4, 3], [1, 2], batch=True)
         with Session() as session:
             return [session.run(y), session.run(y, {hf.replica_offset(): np.int64(2)})]

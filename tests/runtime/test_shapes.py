@@ -19,13 +19,13 @@ STEPS = 1000
 def compilations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The parts compiled so far."""
     made: list[str] = []
-    begin = step_instance.Compiled.__init__
+    begin = step_instance.CompiledPartition.__init__
 
     def counted(self: Any, code: Any, *rest: Any, **more: Any) -> None:
         made.append(code.part.task)
         begin(self, code, *rest, **more)
 
-    monkeypatch.setattr(step_instance.Compiled, "__init__", counted)
+    monkeypatch.setattr(step_instance.CompiledPartition, "__init__", counted)
     return made
 
 
@@ -101,9 +101,9 @@ def test_a_step_that_sums_over_replicas_is_let_go_with_its_session() -> None:
         x = hf.placeholder(hf.float32, [3])
         with hf.Session() as session:
             session.run(hf.replica_sum(x), {x: np.ones(3, np.float32)})
-        return context.engine
+        return context.executor
 
     engines = run_ranks(2, body)
     gc.collect()  # here, once: while another thread does it a call does nothing
-    steps = (one for one in gc.get_objects() if isinstance(one, step_instance.Instance))
-    assert not [one for one in steps if one.link.engine in engines]
+    steps = (one for one in gc.get_objects() if isinstance(one, step_instance.StepInstance))
+    assert not [one for one in steps if one.link.executor in engines]

@@ -9,8 +9,8 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import DeadlineExceededError, OutOfMemoryError
-from hpcflow.runtime.job.job_membership import use
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.job_membership import use_context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.settings import Settings
 
 WIDTH = 60
@@ -54,7 +54,7 @@ def flat(values):
 
 @pytest.fixture
 def session():
-    with use(Context(Settings())):
+    with use_context(RankContext(Settings())):
         net = Net()
         with hf.Session(graph=net.graph) as session:
             session.net = net
@@ -63,18 +63,18 @@ def session():
 
 
 def arena_bytes(session):
-    return session.context.devices["cpu:0"].held.now["buffers"]
+    return session.context.devices["cpu:0"].held_memory.current["buffers"]
 
 
 def spoil(session):
     """Fill the arena with NaN: nothing in there is of use to another step."""
-    for _, arena in session._arena._room.arenas.values():
+    for _, arena in session._arena._memory.arenas.values():
         arena[...] = 0xFF
 
 
 def alone(fetch, x):
     """The bits of a fetch, and bytes of its buffers, where no other plan runs."""
-    with use(Context(Settings())):
+    with use_context(RankContext(Settings())):
         net = Net()
         with hf.Session(graph=net.graph) as session:
             session.run(net.start)
@@ -135,7 +135,7 @@ def test_callables_see_the_arena_that_there_is(session):
 
 
 def test_a_plan_that_is_too_large_leaves_the_others_as_they_were():
-    with use(Context(Settings(memory_limit="1MB"))):
+    with use_context(RankContext(Settings(memory_limit="1MB"))):
         net = Net()
         with hf.Session(graph=net.graph) as session:
             session.run(net.start)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpcflow.data.global_batch_sharding import deal
+from hpcflow.data.global_batch_sharding import shard_epoch
 
 ROOT = Path(__file__).parents[2]
 SAMPLES, BATCH, EPOCHS = 90, 12, 3
@@ -104,7 +104,7 @@ def run(folder: Path, ranks: int, *victims: str, **environ: str) -> tuple[int, s
 
 def joined() -> list[np.ndarray]:
     """The joined batches, in the order of the dealer."""
-    epochs = (deal(SAMPLES, BATCH, 3, epoch, 1, 0) for epoch in range(EPOCHS))
+    epochs = (shard_epoch(SAMPLES, BATCH, 3, epoch, 1, 0) for epoch in range(EPOCHS))
     return [share.indices for shares in epochs for share in shares]
 
 
@@ -152,7 +152,7 @@ def test_the_others_make_the_same_joined_batches(tmp_path):
     check(tmp_path, [0, 1, 3], output)
     trained = dealt(tmp_path, [0, 1, 3])
     for epoch in range(EPOCHS):
-        for share in deal(SAMPLES, BATCH, 3, epoch, 1, 0):
+        for share in shard_epoch(SAMPLES, BATCH, 3, epoch, 1, 0):
             if (epoch, share.step) >= (1, 1):  # from the step in which it died
                 assert trained[epoch, share.step] == sorted(share.indices.tolist())
 

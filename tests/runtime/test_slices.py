@@ -13,9 +13,9 @@ from hpcflow.errors import KernelError
 from hpcflow.kernels import kernel_registry
 from hpcflow.lowering import python_codegen, update_tiling
 from hpcflow.ops.variables import sparse_row_update_kernels
-from hpcflow.runtime.executor.executor import Engine
+from hpcflow.runtime.executor.executor import Executor
 from hpcflow.runtime.step import cooperative_scheduling, kernel_selection
-from hpcflow.runtime.step.cooperative_scheduling import Going, Slices, Touched
+from hpcflow.runtime.step.cooperative_scheduling import RunningSegment, SliceScheduler, VariableUses
 from tests.runtime.ranks import run_ranks
 
 LONG_WAIT_S = 30.0
@@ -25,11 +25,11 @@ A, B = object(), object()
 class Torn:
     """An instance that nobody waits for."""
 
-    torn = True
+    is_broken = True
 
 
 def touched(reads=(), writes=()):
-    return Touched(frozenset(reads), frozenset(writes))
+    return VariableUses(frozenset(reads), frozenset(writes))
 
 
 @pytest.mark.parametrize(
@@ -44,24 +44,24 @@ def touched(reads=(), writes=()):
     ],
 )
 def test_what_may_run_at_one_time(one, other, clash):
-    assert one.clashes(other) == clash
+    assert one.conflicts_with(other) == clash
 
 
 def test_who_was_put_off_first_runs_first():
     """Readers of what is only read are not put off, unless someone waits to update it."""
-    going = Slices()
-    first = Going(None, 0, iter(()), touched(reads=[A]))
-    going.going.append(first)
-    assert not going.puts_off(touched(reads=[A]), ("reader",))
-    assert going.puts_off(touched(writes=[A]), ("writer",))
-    assert going.puts_off(touched(reads=[A]), ("late reader",))
-    assert not going.puts_off(touched(writes=[B]), ("other",))
+    going = SliceScheduler()
+    first = RunningSegment(None, 0, iter(()), touched(reads=[A]))
+    going.running.append(first)
+    assert not going.defer_on_conflict(touched(reads=[A]), ("reader",))
+    assert going.defer_on_conflict(touched(writes=[A]), ("writer",))
+    assert going.defer_on_conflict(touched(reads=[A]), ("late reader",))
+    assert not going.defer_on_conflict(touched(writes=[B]), ("other",))
     assert going.end(first) == [("writer",), ("late reader",)]
 
 
 def test_strands_take_turns(monkeypatch):
     monkeypatch.setattr(cooperative_scheduling, "SLICE_S", 0.0)
-    going = Slices()
+    going = SliceScheduler()
     ran = []
 
     def tiles_of(name):
@@ -70,16 +70,16 @@ def test_strands_take_turns(monkeypatch):
             yield
 
     for name in "ab":
-        going.going.append(Going(None, 0, tiles_of(name), touched()))
-    while going.going:
-        one = going.going[0]
-        if going.advance():
+        going.running.append(RunningSegment(None, 0, tiles_of(name), touched()))
+    while going.running:
+        one = going.running[0]
+        if going.run_slice_of_first():
             going.end(one)
     assert ran == ["a0", "b0", "a1", "b1", "a2", "b2"]
 
 
 def test_ctrl_c_waits_for_the_end_of_a_slice():
-    engine = Engine()
+    executor = Executor()
 
     def half_and_half():
         signal.raise_signal(signal.SIGINT)
@@ -87,10 +87,10 @@ def test_ctrl_c_waits_for_the_end_of_a_slice():
         done.append(True)
 
     done = []
-    engine.slices.going.append(Going(Torn, 0, half_and_half(), touched()))
+    executor.slices.running.append(RunningSegment(Torn, 0, half_and_half(), touched()))
     with pytest.raises(KeyboardInterrupt):
-        engine.run_slice()
-    engine.settle()
+        executor.run_slice()
+    executor.finish_tiled()
     assert done == [True]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
@@ -105,7 +105,7 @@ def always(request, monkeypatch):
         monkeypatch.setattr(kernel_selection, "absent", lambda: "it is not here")
     monkeypatch.setattr(python_codegen, "LONG_S", -1.0)
     monkeypatch.setattr(cooperative_scheduling, "SLICE_S", 0.0)
-    monkeypatch.setattr(update_tiling, "LARGE", 32)
+    monkeypatch.setattr(update_tiling, "MIN_TILED_ELEMENTS", 32)
     monkeypatch.setattr(update_tiling, "TILE", 16)
     return monkeypatch
 
@@ -114,7 +114,7 @@ def slow(monkeypatch, tiles_of):
     """ApplyGradientDescent does `tiles_of(var)` instead."""
 
     def make(xp, node):
-        return kernel_registry.Tiled(lambda var, lr, grad: tiles_of(var))
+        return kernel_registry.TiledUpdate(lambda var, lr, grad: tiles_of(var))
 
     kernel_registry.names()  # all kernels are imported
     row = kernel_registry.Kernel("update", make, tiles=True)
@@ -373,7 +373,7 @@ def test_a_small_step_of_this_rank_finishes_what_it_would_clash_with():
     w = hf.Variable(np.zeros(4), name="w")
     session = hf.Session()
     session.run(hf.global_variables_initializer())
-    engine, states = session.context.engine, session.store.states
+    executor, states = session.context.executor, session.store.states
     session.run([v.value(), w.value()])
 
     def half_and_half():
@@ -383,8 +383,8 @@ def test_a_small_step_of_this_rank_finishes_what_it_would_clash_with():
 
     tiles = half_and_half()
     next(tiles)
-    engine.slices.going.append(Going(Torn, 0, tiles, touched(writes=[states[v.name]])))
+    executor.slices.running.append(RunningSegment(Torn, 0, tiles, touched(writes=[states[v.name]])))
     assert session.run(w.value()).tolist() == [0, 0, 0, 0]
-    assert engine.slices.going
+    assert executor.slices.running
     assert session.run(v.value()).tolist() == [1, 1, 1, 1]
-    assert not engine.slices.going
+    assert not executor.slices.running

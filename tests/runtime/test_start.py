@@ -27,14 +27,14 @@ SCRIPT = """
         raise OSError(errno.EIO, os.strerror(errno.EIO), "of the test")
 
     what, rank = sys.argv[1], int(sys.argv[2])
-    if launcher_detection.detect().rank == rank:
+    if launcher_detection.detect_launcher().rank == rank:
         from hpcflow.comm import mpi_communicator
         from hpcflow.monitoring import srun_rank_supervisor
 
         owner, name = {
-            "ledger": (wait_ledger.Ledger, "__init__"),
-            "split": (rank_context.Context, "_join"),
-            "table": (rank_context.Context, "table"),
+            "ledger": (wait_ledger.WaitLedger, "__init__"),
+            "split": (rank_context.RankContext, "_join"),
+            "table": (rank_context.RankContext, "table"),
             "share": (srun_rank_supervisor, "share_connection"),
             "world": (mpi_communicator.MpiCommunicator, "__init__"),
         }[what]
@@ -44,11 +44,11 @@ SCRIPT = """
         print("RUNS", flush=True)
 """
 pytestmark = pytest.mark.skipif(
-    launcher_detection.detect() is not None, reason="a job cannot start jobs"
+    launcher_detection.detect_launcher() is not None, reason="a job cannot start jobs"
 )
 
 
-def run(folder: Path, start: launcher_detection.Start) -> tuple[int, str]:
+def run(folder: Path, start: launcher_detection.StartCommand) -> tuple[int, str]:
     """Exit code and output of a job."""
     done = subprocess.run(
         start.argv,
@@ -111,7 +111,7 @@ def test_a_run_directory_that_cannot_be_written_ends_the_job(tmp_path, place, op
     where = place(tmp_path)
     (tmp_path / "script.py").write_text("print('RUNS')\n")
     words = ["-m", "hpcflow", "run", "-n", "3", *options, "--run-dir", where, "script.py"]
-    start = launcher_detection.Start([sys.executable, *words], dict(os.environ), "")
+    start = launcher_detection.StartCommand([sys.executable, *words], dict(os.environ), "")
     code, output = run(tmp_path, start)
     assert code == ABORTED, output
     assert f"[rank 0 on {os.uname().nodename}] the run directory {where!r} cannot" in output
@@ -126,7 +126,9 @@ def test_an_error_of_one_rank_before_the_first_step_ends_the_job(tmp_path, what,
     (tmp_path / "script.py").write_text(textwrap.dedent(SCRIPT))
     settings = {"HPCFLOW_RUN_DIR": "run", "HPCFLOW_PS": servers}
     words = [sys.executable, "script.py", what, str(rank)]
-    code, output = run(tmp_path, launcher_detection.command(3, words, {**os.environ, **settings}))
+    code, output = run(
+        tmp_path, launcher_detection.start_command(3, words, {**os.environ, **settings})
+    )
     assert code == ABORTED, output
     assert f"[rank {rank} on {os.uname().nodename}] OSError: [Errno 5]" in output
     facts = json.loads((tmp_path / "run" / "failure.json").read_text())
@@ -139,7 +141,8 @@ def test_an_interrupt_of_one_rank_before_the_watchdog_stands_ends_the_job(tmp_pa
     (tmp_path / "script.py").write_text(script)
     words = [sys.executable, "script.py", "table", "1"]
     code, output = run(
-        tmp_path, launcher_detection.command(3, words, {**os.environ, "HPCFLOW_RUN_DIR": "run"})
+        tmp_path,
+        launcher_detection.start_command(3, words, {**os.environ, "HPCFLOW_RUN_DIR": "run"}),
     )
     assert code == ABORTED, output
     assert json.loads((tmp_path / "run" / "failure.json").read_text())["rank"] == 1
@@ -149,7 +152,9 @@ def test_a_log_that_cannot_be_written_ends_the_job(tmp_path):
     (tmp_path / "run" / "rank-2.log").mkdir(parents=True)
     (tmp_path / "script.py").write_text("print('RUNS')\n")
     words = ["-m", "hpcflow", "run", "-n", "3", "--set", "log_files=1", "--run-dir", "run"]
-    start = launcher_detection.Start([sys.executable, *words, "script.py"], dict(os.environ), "")
+    start = launcher_detection.StartCommand(
+        [sys.executable, *words, "script.py"], dict(os.environ), ""
+    )
     code, output = run(tmp_path, start)
     assert code == ABORTED, output
     assert f"[rank 2 on {os.uname().nodename}] the log 'run/rank-2.log' cannot be written" in output

@@ -6,7 +6,7 @@ import pytest
 from hpcflow.errors import ShapeError, UninitializedError
 from hpcflow.plan.ir.program import Node
 from hpcflow.runtime.device.device import Device
-from hpcflow.runtime.state.state_store import Store, VariableState
+from hpcflow.runtime.state.state_store import StateStore, VariableState
 
 
 def variable(shape=(4,), dtype="float32", name="v"):
@@ -68,7 +68,7 @@ def test_updates_are_counted_and_initialization_is_not():
 
 
 def test_a_name_used_by_another_graph_with_another_shape():
-    store = Store()
+    store = StateStore()
     attrs = {"dtype": "float32", "shape": (4,)}
     store.get(Node("w", "Variable", attrs=attrs), Device())
     with pytest.raises(ShapeError, match="different names"):

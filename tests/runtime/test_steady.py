@@ -7,8 +7,8 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.kernels import onednn_library
-from hpcflow.runtime.job.job_membership import use
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.job_membership import use_context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.settings import Settings
 
 from .numpy_memory import allocations
@@ -97,25 +97,25 @@ CASES = [
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("net, kernels", CASES)
 def test_nothing_is_allocated_but_results(net, kernels, optimizer):
-    with use(Context(Settings(kernels=kernels))), hf.Graph().as_default():
+    with use_context(RankContext(Settings(kernels=kernels))), hf.Graph().as_default():
         loss, fed = net()
         train = OPTIMIZERS[optimizer]().minimize(loss)
         with hf.Session() as session:
             session.run(hf.global_variables_initializer())
             for _ in range(3):
                 session.run([loss, train], fed)
-            with allocations(session.context.engine.context) as made:
+            with allocations(session.context.executor.context) as made:
                 session.run([loss, train], fed)
     assert made  # the loss
     assert [nbytes for nbytes in made if nbytes > SCALARS] == []
 
 
 def test_results_are_seen():
-    with use(Context(Settings())), hf.Graph().as_default(), hf.Session() as session:
+    with use_context(RankContext(Settings())), hf.Graph().as_default(), hf.Session() as session:
         x = hf.placeholder(hf.float32, [1000])
         y = hf.tanh(x * 2) + x
         for _ in range(2):
             session.run(y, {x: np.ones(1000, "f4")})
-        with allocations(session.context.engine.context) as made:
+        with allocations(session.context.executor.context) as made:
             session.run(y, {x: np.ones(1000, "f4")})
     assert made.count(4000) == 1

@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpcflow.comm.fault_tolerant_collectives import Chaired
-from hpcflow.comm.polling_backoff import finish
-from hpcflow.comm.thread_communicator import local_world
+from hpcflow.comm.fault_tolerant_collectives import FaultTolerantCollectives
+from hpcflow.comm.polling_backoff import wait_for_requests
+from hpcflow.comm.thread_communicator import thread_world
 from hpcflow.errors import LaunchError
 from hpcflow.launch import launcher_detection
-from hpcflow.runtime.failure.replica_loss_recovery import Survival
+from hpcflow.runtime.failure.replica_loss_recovery import ReplicaLossRecovery
 from tests.comm.threads import on_all
 
 ROOT = Path(__file__).parents[2]
@@ -169,26 +169,34 @@ def test_sums_on_gpus_are_refused():
         devices_sum, rank = True, 3
 
     with pytest.raises(LaunchError, match="NCCL") as found:
-        Survival(Fake(), None, None, None)
+        ReplicaLossRecovery(Fake(), None, None, None)
     assert found.value.rank == 3
 
 
 @pytest.mark.parametrize("why", ["mpirun of MPICH", "srun, in SLURM job 7"])
 def test_launchers_that_end_all_ranks_are_refused(why):
     with pytest.raises(LaunchError, match="ends all ranks when one dies"):
-        launcher_detection.tolerant(launcher_detection.Start(["mpirun"], {}, why))
+        launcher_detection.with_survival_option(
+            launcher_detection.StartCommand(["mpirun"], {}, why)
+        )
 
 
 def test_open_mpi_is_told_and_its_version_4_refused():
-    start = launcher_detection.Start(
+    start = launcher_detection.StartCommand(
         ["mpirun", "-n", "2"], {}, "mpirun of Open MPI, 2 ranks on 1 cores"
     )
-    assert launcher_detection.tolerant(start).argv == ["mpirun", "--with-ft", "ulfm", "-n", "2"]
-    old = launcher_detection.Start(
+    assert launcher_detection.with_survival_option(start).argv == [
+        "mpirun",
+        "--with-ft",
+        "ulfm",
+        "-n",
+        "2",
+    ]
+    old = launcher_detection.StartCommand(
         ["mpirun"], {"OMPI_MCA_hwloc_base_binding_policy": "none"}, start.why
     )
     with pytest.raises(LaunchError):
-        launcher_detection.tolerant(old)
+        launcher_detection.with_survival_option(old)
 
 
 def test_ranks_that_come_together_at_a_chair_agree_as_by_mpi():
@@ -198,16 +206,16 @@ def test_ranks_that_come_together_at_a_chair_agree_as_by_mpi():
     def body(comm):
         if comm.rank not in members:
             return
-        group = Chaired(comm, members, 10)
+        group = FaultTolerantCollectives(comm, members, 10)
         total = np.array([comm.rank + 1, -comm.rank], np.int64)
         largest = np.array([comm.rank, -comm.rank])
-        finish(group.all_reduce(total), timeout=60)
-        finish(group.all_reduce(largest, "max"), timeout=60)
+        wait_for_requests(group.all_reduce(total), timeout=60)
+        wait_for_requests(group.all_reduce(largest, "max"), timeout=60)
         texts = group.gather_text("x" * comm.rank)
         said = group.broadcast_text("é" * 1000 if group.rank == 0 else None)
         found[comm.rank] = total.tolist(), largest.tolist(), texts, said
 
-    on_all(local_world(4, seed=4), body)
+    on_all(thread_world(4, seed=4), body)
     for rank in members:
         total, largest, texts, said = found[rank]
         assert (total, largest, said) == ([7, -4], [3, 0], "é" * 1000)
@@ -219,15 +227,15 @@ def test_rounds_keep_their_order_whichever_is_waited_for_first():
     found = {}
 
     def body(comm):
-        group = Chaired(comm, (0, 1, 2), 10)
+        group = FaultTolerantCollectives(comm, (0, 1, 2), 10)
         early, late = np.array([comm.rank]), np.array([10 * comm.rank])
         first, second = group.all_reduce(early), group.all_reduce(late)
         order = (second, first) if comm.rank != 1 else (first, second)
         for request in order:
-            finish(request, timeout=60)
+            wait_for_requests(request, timeout=60)
         found[comm.rank] = int(early[0]), int(late[0])
 
-    on_all(local_world(3, seed=1), body)
+    on_all(thread_world(3, seed=1), body)
     assert found == dict.fromkeys(range(3), (3, 30))
 
 
@@ -235,10 +243,10 @@ def test_those_left_go_on_by_their_own_numbers():
     found = {}
 
     def body(comm):
-        group = Chaired(comm, (0, 1, 2), 10)
+        group = FaultTolerantCollectives(comm, (0, 1, 2), 10)
         if comm.rank != 1:
-            group.go_on((0, 2))
+            group.continue_with((0, 2))
             found[comm.rank] = group.rank, group.size, group.all_gather_text(f"{comm.rank}")
 
-    on_all(local_world(3, seed=1), body)
+    on_all(thread_world(3, seed=1), body)
     assert found == {0: (0, 2, ["0", "2"]), 2: (1, 2, ["0", "2"])}

@@ -26,15 +26,15 @@ def together(*bodies):
     return not any(thread.is_alive() for thread in threads)
 
 
-def both_wait(engine, body):
+def both_wait(executor, body):
     """`body` in two threads that find the baton taken; False if one still runs after 60 s."""
 
     def hold():
-        while engine.waiters < 2:
+        while executor.waiters < 2:
             threading.Event().wait(0.001)
-        engine.baton.release()
+        executor.lock.release()
 
-    engine.baton.acquire()
+    executor.lock.acquire()
     return together(body, body, hold)
 
 
@@ -53,7 +53,7 @@ def test_a_step_that_fails_while_another_thread_holds_the_baton_raises():
             except NumericError as error:
                 caught.append(error)
 
-        assert both_wait(session.context.engine, fail)
+        assert both_wait(session.context.executor, fail)
         assert len(caught) == 2
 
 
@@ -62,15 +62,15 @@ def test_steps_handed_over_leave_the_inbox():
         x = hf.placeholder(hf.float32, [None])
         y = x * 2.0
         session = hf.Session()
-        engine = session.context.engine
+        executor = session.context.executor
         found = []
 
         def run():
             found.append(session.run(y, {x: LARGE})[0])
 
-        assert both_wait(engine, run)
+        assert both_wait(executor, run)
         assert found == [-2, -2]
-        assert not engine.inbox
+        assert not executor.inbox
 
 
 def test_threads_take_turns_with_one_instance():
@@ -109,15 +109,15 @@ def test_an_interrupted_step_leaves_the_engine_in_order():
             raise KeyboardInterrupt
 
         (instance,) = step.instances
-        before = instance.strands
-        instance.strands = (interrupt, *before[1:])
+        before = instance.segments
+        instance.segments = (interrupt, *before[1:])
         with pytest.raises(KeyboardInterrupt):
             session.run(y, {x: ONE})
-        instance.strands = before
+        instance.segments = before
         np.testing.assert_array_equal(session.run(y, {x: ONE}), ONE * 2)
         assert step.instances == [instance]
         np.testing.assert_array_equal(session.run(z, {x: ONE}), ONE * 3)
-        return context.engine.baton.locked()
+        return context.executor.lock.locked()
 
     assert run_ranks(2, body, ps=1) == [False]
 
@@ -150,7 +150,7 @@ def test_a_run_in_a_signal_handler_is_refused_not_hung():
 
 
 def test_a_thread_that_waits_in_a_queue_does_not_drive_the_steps_of_others(monkeypatch):
-    monkeypatch.setattr(progress_lock, "REST_S", 1000.0)  # else it looks now and then
+    monkeypatch.setattr(progress_lock, "SLEEP_POLL_S", 1000.0)  # else it looks now and then
     with hf.Graph().as_default():
         queue, x = hf.FIFOQueue(3, hf.float32, shapes=()), hf.placeholder(hf.float32, [])
         double, where = x * 2.0, []
@@ -164,8 +164,8 @@ def test_a_thread_that_waits_in_a_queue_does_not_drive_the_steps_of_others(monke
         found = []
         thread = threading.Thread(target=lambda: found.append(session.run(taken)))
         thread.start()
-        engine = session.context.engine
-        until(lambda: engine.waits and not engine.baton.locked())
+        executor = session.context.executor
+        until(lambda: executor.waits and not executor.lock.locked())
         for _ in range(50):
             session.run(told, {x: 1.0})
         assert where == [threading.current_thread()] * 50

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.runtime.session.session import Session
 from hpcflow.settings import Settings
 from tests.runtime.ranks import run_ranks
@@ -138,7 +138,7 @@ PLACES = [
 
 @pytest.mark.parametrize("places", PLACES, ids=str)
 def test_all_ranks_of_a_job_draw_the_same_and_another_job_others(places: dict[str, int]) -> None:
-    def body(context: Context) -> list[np.ndarray]:
+    def body(context: RankContext) -> list[np.ndarray]:
         last = context.settings.tasks_per_replica - 1
         w = hf.Variable(hf.random_normal([8, 4]), name="w")
         with hf.device(f"/job:worker/task:{last}"):
@@ -159,7 +159,7 @@ def test_all_ranks_of_a_job_draw_the_same_and_another_job_others(places: dict[st
 
 
 def test_replicas_agree_though_one_has_had_more_sessions() -> None:
-    def body(context: Context) -> np.ndarray:
+    def body(context: RankContext) -> np.ndarray:
         noise = hf.random_normal([5])
         total = hf.replica_sum(noise)
         for _ in range(context.replica):
@@ -171,7 +171,7 @@ def test_replicas_agree_though_one_has_had_more_sessions() -> None:
     assert are_equal(run_ranks(3, body))
 
 
-def train(context: Context, folder: Path, steps: int, resume: bool) -> dict[str, Any]:
+def train(context: RankContext, folder: Path, steps: int, resume: bool) -> dict[str, Any]:
     with hf.Graph().as_default():
         w = hf.Variable(hf.zeros([4]), name="w")
         noise = hf.random_normal([4])
@@ -190,7 +190,7 @@ def train(context: Context, folder: Path, steps: int, resume: bool) -> dict[str,
 @pytest.mark.parametrize("places", [dict(n=1), dict(n=2), dict(n=2, ps=1)], ids=str)
 def test_the_seed_is_told_and_a_resume_draws_by_it(tmp_path: Path, places: dict[str, int]) -> None:
     def job(folder: str, steps: int, resume: bool, **settings: Any) -> Any:
-        def body(context: Context) -> Any:
+        def body(context: RankContext) -> Any:
             return train(context, tmp_path / folder, steps, resume)
 
         settings = {"random_seed": -1, "run_dir": str(tmp_path / folder), **places, **settings}
@@ -211,6 +211,9 @@ def test_the_seed_is_told_and_a_resume_draws_by_it(tmp_path: Path, places: dict[
 def test_a_seed_may_be_set_for_a_job() -> None:
     found = []
     for seed in (4, 4, 5):
-        with hf.Graph().as_default(), Session(context=Context(Settings(random_seed=seed))) as one:
+        with (
+            hf.Graph().as_default(),
+            Session(context=RankContext(Settings(random_seed=seed))) as one,
+        ):
             found.append(one.run(hf.random_normal([3])))
     assert are_equal(found[:2]) and not are_equal(found[1:])

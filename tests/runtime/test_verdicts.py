@@ -8,35 +8,35 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcflow.runtime.failure.commit_decision import COMMIT, SHRINK, Verdicts
+from hpcflow.runtime.failure.commit_decision import COMMIT, SHRINK, CommitDecision
 
 
 def test_who_is_behind_makes_the_step_that_another_has_made():
-    verdicts = Verdicts()
-    verdicts.hear(0, 7, True)
-    verdicts.hear(2, 8, False)
+    verdicts = CommitDecision()
+    verdicts.add_position(0, 7, True)
+    verdicts.add_position(2, 8, False)
     assert verdicts.decide([0, 2, 3]) == {}  # rank 3 may be anywhere
-    verdicts.hear(3, 7, True)
+    verdicts.add_position(3, 7, True)
     assert verdicts.decide([0, 2, 3]) == {0: COMMIT, 3: COMMIT}
     assert verdicts.decide([0, 2, 3]) == {}
-    verdicts.hear(3, 8, False)
-    verdicts.hear(0, 8, False)
+    verdicts.add_position(3, 8, False)
+    verdicts.add_position(0, 8, False)
     assert verdicts.decide([0, 2, 3]) == dict.fromkeys([0, 2, 3], SHRINK)
 
 
 def test_a_step_that_all_can_make_is_made_and_one_that_some_cannot_is_not():
     for last, verdict in ((True, COMMIT), (False, SHRINK)):
-        verdicts = Verdicts()
-        verdicts.hear(0, 3, True)
-        verdicts.hear(1, 3, last)
+        verdicts = CommitDecision()
+        verdicts.add_position(0, 3, True)
+        verdicts.add_position(1, 3, last)
         assert verdicts.decide([0, 1]) == {0: verdict, 1: verdict}
 
 
 def test_places_that_cannot_be_are_an_error_and_no_verdict():
     for other in ((5, False), (6, True)):
-        verdicts = Verdicts()
-        verdicts.hear(0, 4, other[1])
-        verdicts.hear(1, *other)
+        verdicts = CommitDecision()
+        verdicts.add_position(0, 4, other[1])
+        verdicts.add_position(1, *other)
         with pytest.raises(ValueError, match="stand at"):
             verdicts.decide([0, 1])
 
@@ -45,15 +45,15 @@ class Replica:
     """One that votes, makes a step when all have voted for it, and rests when it sees a death."""
 
     def __init__(self):
-        self.steps, self.voted, self.rests, self.alive = 0, False, False, True
+        self.steps, self.has_voted, self.rests, self.alive = 0, False, False, True
         self.told: collections.deque[tuple[int, bool]] = collections.deque()
         self.shrinks = False
 
     def make(self):
-        self.steps, self.voted = self.steps + 1, False
+        self.steps, self.has_voted = self.steps + 1, False
 
     def tell(self):
-        self.told.append((self.steps, self.voted))
+        self.told.append((self.steps, self.has_voted))
 
 
 @settings(max_examples=300)
@@ -61,7 +61,7 @@ class Replica:
 def test_all_who_live_come_to_one_step(data):
     """Whoever dies when, in whatever order it is seen: nobody makes a step that another repeats."""
     replicas = [Replica() for _ in range(data.draw(st.integers(2, 5)))]
-    verdicts = Verdicts()
+    verdicts = CommitDecision()
     votes: dict[int, set[int]] = collections.defaultdict(set)  # step -> who has voted for it
 
     def living():
@@ -72,7 +72,7 @@ def test_all_who_live_come_to_one_step(data):
             one = replicas[rank]
             assert not one.shrinks
             if verdict == COMMIT:
-                assert one.voted  # it has all the sums
+                assert one.has_voted  # it has all the sums
                 one.make()
                 one.tell()
             else:
@@ -81,7 +81,7 @@ def test_all_who_live_come_to_one_step(data):
     def act(rank, what):
         one = replicas[rank]
         if what == "vote":
-            one.voted = True
+            one.has_voted = True
             votes[one.steps].add(rank)
         elif what == "make":
             one.make()
@@ -93,7 +93,7 @@ def test_all_who_live_come_to_one_step(data):
             one.rests = True
             one.tell()
         elif what == "hear":
-            verdicts.hear(rank, *one.told.popleft())
+            verdicts.add_position(rank, *one.told.popleft())
             decide()
 
     def possible():
@@ -102,9 +102,9 @@ def test_all_who_live_come_to_one_step(data):
             one = replicas[rank]
             if one.shrinks:
                 continue
-            if not one.rests and not one.voted:
+            if not one.rests and not one.has_voted:
                 yield rank, "vote"
-            if not one.rests and one.voted and len(votes[one.steps]) == len(replicas):
+            if not one.rests and one.has_voted and len(votes[one.steps]) == len(replicas):
                 yield rank, "make"
             if not one.rests and died:
                 yield rank, "see"

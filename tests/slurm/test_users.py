@@ -158,11 +158,11 @@ def test_slurm_says_whether_a_job_and_its_step_run(
     job.says("ready")
     mark = json.loads((user.folder / "runs" / job.number / ".running.json").read_text())
     assert mark["job"] == job.number and mark["step"] is not None
-    assert asked.runs(job.number) and asked.runs(job.number, mark["step"])
-    assert asked.runs(job.number, "77") is False
+    assert asked.is_job_running(job.number) and asked.is_job_running(job.number, mark["step"])
+    assert asked.is_job_running(job.number, "77") is False
     slurm.ask("scancel", "--full", "--signal=KILL", job.number)
     job.wait()
-    assert asked.runs(job.number) is False and asked.runs("999999") is False
+    assert asked.is_job_running(job.number) is False and asked.is_job_running("999999") is False
 
 
 def test_survive_under_srun_is_refused_with_the_way_that_works(slurm: Cluster, user: Place) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import GraphError
-from hpcflow.runtime.job.job_membership import use
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.job_membership import use_context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.settings import Settings
 from tests.runtime.ranks import run_ranks
 
@@ -23,7 +23,7 @@ IDS = RNG.integers(0, 5, 24)
 
 @pytest.fixture(autouse=True)
 def graph() -> Iterator[hf.Graph]:
-    with use(Context(Settings())), hf.Graph().as_default() as graph:
+    with use_context(RankContext(Settings())), hf.Graph().as_default() as graph:
         yield graph
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from hpcflow.launch import launcher_detection
-from hpcflow.plan.serialization.plan_cache_key import APART
+from hpcflow.plan.serialization.plan_cache_key import UNRELATED_SETTINGS
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(
-    launcher_detection.detect() is not None, reason="a job cannot start jobs"
+    launcher_detection.detect_launcher() is not None, reason="a job cannot start jobs"
 )
 BEGIN = """
 import argparse
@@ -185,4 +185,4 @@ def test_a_loop_of_the_scripts_own_is_told_where_it_is(tmp_path: Path) -> None:
 
 
 def test_where_checkpoints_are_makes_no_other_plan() -> None:
-    assert {"checkpoints", "default_checkpoints"} <= APART
+    assert {"checkpoints", "default_checkpoints"} <= UNRELATED_SETTINGS

@@ -16,8 +16,8 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import LaunchError, PlacementError
-from hpcflow.runtime.job.job_membership import use
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.job_membership import use_context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.settings import Settings
 from tests.runtime.ranks import run_ranks
 
@@ -156,7 +156,7 @@ def test_a_function_sees_what_inner_scopes_ask_for() -> None:
 def test_only_gradients_and_values_travel_with_a_device_setter() -> None:
     """Constants of the optimizer are where it runs: two messages a variable and step."""
 
-    def body(context: Context) -> int:
+    def body(context: RankContext) -> int:
         with hf.device(hf.train.replica_device_setter(cluster={"ps": ["a:1"]})):
             w = hf.Variable(np.zeros(3, np.float32))
             x = hf.placeholder(hf.float32, [3])
@@ -172,7 +172,7 @@ def test_only_gradients_and_values_travel_with_a_device_setter() -> None:
 
 
 def test_ranks_become_the_tasks(capsys: pytest.CaptureFixture[str]) -> None:
-    def body(context: Context) -> tuple[str, int, str]:
+    def body(context: RankContext) -> tuple[str, int, str]:
         server = hf.train.Server(hf.train.ClusterSpec(CLUSTER), protocol="grpc")
         made = server.server_def
         with hf.Session(server.target) as session:
@@ -188,7 +188,7 @@ def test_ranks_become_the_tasks(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_what_every_rank_was_told_alike_does_not_count(capsys: pytest.CaptureFixture[str]) -> None:
-    def body(context: Context) -> int:
+    def body(context: RankContext) -> int:
         return hf.train.Server(CLUSTER, "worker", 0).server_def.task_index
 
     assert run_ranks(3, body, ps=1) == [0, 1]
@@ -196,7 +196,7 @@ def test_what_every_rank_was_told_alike_does_not_count(capsys: pytest.CaptureFix
 
 
 def test_each_rank_may_be_told_its_own_task(capsys: pytest.CaptureFixture[str]) -> None:
-    def body(context: Context) -> int:
+    def body(context: RankContext) -> int:
         return hf.train.Server(CLUSTER, "worker", context.replica).server_def.task_index
 
     assert run_ranks(3, body, ps=1) == [0, 1]
@@ -204,7 +204,7 @@ def test_each_rank_may_be_told_its_own_task(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_a_rank_that_was_told_anothers_task_is_named() -> None:
-    def body(context: Context) -> None:
+    def body(context: RankContext) -> None:
         with pytest.raises(
             LaunchError, match=r"rank 0 is /job:worker/task:0, but its command line says .*:1"
         ):
@@ -219,7 +219,7 @@ def test_a_list_of_another_length_tells_the_line_that_fits(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["train.py", "--rate", "0.1"])
 
-    def body(context: Context) -> None:
+    def body(context: RankContext) -> None:
         with pytest.raises(LaunchError) as caught:
             hf.train.Server(CLUSTER)
         assert "lists 1 ps and 2 worker tasks" in str(caught.value)
@@ -230,19 +230,22 @@ def test_a_list_of_another_length_tells_the_line_that_fits(
 
 
 def test_a_process_without_a_launcher_is_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpcflow.tf1.server.joined", lambda: False)
-    monkeypatch.setattr("hpcflow.launch.launcher_detection.detect", lambda: None)
+    monkeypatch.setattr("hpcflow.tf1.server.has_joined", lambda: False)
+    monkeypatch.setattr("hpcflow.launch.launcher_detection.detect_launcher", lambda: None)
     with pytest.raises(LaunchError, match=r"started alone.*\n.*hpcflow run -n 3 --ps 1"):
         hf.train.Server(CLUSTER, "worker", 0)
 
 
 def test_jobs_have_two_names() -> None:
-    with use(Context(Settings())), pytest.raises(LaunchError, match="jobs chief, worker"):
+    with (
+        use_context(RankContext(Settings())),
+        pytest.raises(LaunchError, match="jobs chief, worker"),
+    ):
         hf.train.Server({"chief": ["a:1"], "worker": ["b:1"]})
 
 
 def test_a_rank_that_runs_the_script_does_not_join() -> None:
-    with use(Context(Settings())):
+    with use_context(RankContext(Settings())):
         server = hf.train.Server({"worker": ["a:1"]})
         with pytest.raises(LaunchError, match=r"join\(\) on /job:worker/task:0, which runs"):
             server.join()

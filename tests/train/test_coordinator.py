@@ -177,7 +177,7 @@ def test_closing_the_session_ends_runners(waits):
     (thread,) = runner.create_threads(session)
     if waits:
         thread.start()
-        until(lambda: session.context.engine.waits)
+        until(lambda: session.context.executor.waits)
     session.close()
     if not waits:
         thread.start()
@@ -193,7 +193,7 @@ def test_a_runner_that_is_cancelled_tells_its_coordinator():
     coord = hf.train.Coordinator()
     session.run(hf.global_variables_initializer())
     threads = runner.create_threads(session, coord, daemon=True, start=True)
-    until(lambda: session.context.engine.waits)
+    until(lambda: session.context.executor.waits)
     session.run(queue.close(cancel_pending_enqueues=True))
     with pytest.raises(CancelledError, match="'q' is closed"):
         coord.join(threads)

@@ -10,8 +10,8 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import DTypeError, GradientError
-from hpcflow.runtime.job.job_membership import use
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.job_membership import use_context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.settings import Settings
 from tests.runtime.ranks import run_ranks
 
@@ -24,7 +24,7 @@ BY_ROWS = [name for name in FORMULAS if name not in WHOLE]
 
 @pytest.fixture(autouse=True)
 def graph() -> Iterator[hf.Graph]:
-    with use(Context(Settings())), hf.Graph().as_default() as graph:
+    with use_context(RankContext(Settings())), hf.Graph().as_default() as graph:
         yield graph
 
 
@@ -136,7 +136,7 @@ def test_variables_on_servers(name: str, settings: dict) -> None:
 
 
 def test_a_table_trained_by_rows_moves_only_rows() -> None:
-    def body(context: Context) -> list:
+    def body(context: RankContext) -> list:
         _, train, values, at = built("lazy adam", "float64", True)
         session = hf.Session()
         session.run(hf.global_variables_initializer())
@@ -150,7 +150,7 @@ def test_a_table_trained_by_rows_moves_only_rows() -> None:
 
 @pytest.mark.parametrize("settings", [{}, {"shard_bytes": 64}], ids=["whole", "cut"])
 def test_adam_sends_rows_to_a_table_of_which_all_rows_move(settings: dict) -> None:
-    def body(context: Context) -> list:
+    def body(context: RankContext) -> list:
         _, train, values, at = built("adam", "float64", True)
         (indices, g), *_ = rows(1)
         plan = hf.Session().plan(train, {at: indices, values: g})

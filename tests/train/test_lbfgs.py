@@ -11,8 +11,8 @@ from scipy import optimize
 
 import hpcflow as hf
 from hpcflow.errors import GradientError, NumericError
-from hpcflow.runtime.job.job_membership import use
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.job_membership import use_context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.settings import Settings
 from hpcflow.train.optimizers.lbfgs import direction, line_search
 from tests.runtime.ranks import run_ranks
@@ -20,7 +20,7 @@ from tests.runtime.ranks import run_ranks
 
 @pytest.fixture(autouse=True)
 def graph() -> Iterator[hf.Graph]:
-    with use(Context(Settings())), hf.Graph().as_default() as graph:
+    with use_context(RankContext(Settings())), hf.Graph().as_default() as graph:
         yield graph
 
 
@@ -68,7 +68,7 @@ def expected() -> np.ndarray:
 
 @pytest.mark.parametrize("replicas", [1, 2, 3])
 def test_a_logistic_fit_is_scipys_on_any_number_of_replicas(replicas: int) -> None:
-    def body(context: Context) -> np.ndarray:
+    def body(context: RankContext) -> np.ndarray:
         n = 60 // context.cluster.replicas
         mine = slice(context.replica * n, context.replica * n + n)
         loss, variables, feeds, *_ = logistic(mine)

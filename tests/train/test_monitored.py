@@ -23,10 +23,10 @@ from hpcflow.errors import (
     OutOfRangeError,
     UninitializedError,
 )
-from hpcflow.graph.side_effects import trains
+from hpcflow.graph.side_effects import is_training_step
 from hpcflow.platform.rank_logging import logger
-from hpcflow.runtime.job.job_membership import use
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.job_membership import use_context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.settings import Settings
 from tests.runtime.ranks import run_ranks
 
@@ -35,7 +35,7 @@ train = hf.train
 
 @pytest.fixture(autouse=True)
 def alone() -> Iterator[None]:
-    with use(Context(Settings())), hf.Graph().as_default():
+    with use_context(RankContext(Settings())), hf.Graph().as_default():
         yield
 
 
@@ -203,9 +203,9 @@ def test_a_step_of_training_changes_what_replicas_share() -> None:
         after = hf.identity(x)
     inside = hf.cond(hf.constant(True), lambda: _added(w), lambda: hf.constant(0.0))
     other = hf.cond(hf.constant(True), lambda: w + 1.0, lambda: hf.constant(0.0))
-    assert [trains([t]) for t in (change, after, inside, hf.exp(after))] == [True] * 4
+    assert [is_training_step([t]) for t in (change, after, inside, hf.exp(after))] == [True] * 4
     quiet = (w.value(), other, mine.assign_add(x), w.initializer)
-    assert [trains([t]) for t in quiet] == [False] * 4
+    assert [is_training_step([t]) for t in quiet] == [False] * 4
 
 
 def _added(w: hf.Variable) -> hf.Tensor:
@@ -329,7 +329,7 @@ def test_one_hook_saves() -> None:
         train.CheckpointSaverHook("x", 1, saver=train.Saver(), scaffold=train.Scaffold())
 
 
-def learned(context: Context, folder: Path, last: int) -> list[Any]:
+def learned(context: RankContext, folder: Path, last: int) -> list[Any]:
     """What a worker sees at the end; the workers say different things, the chief's count."""
     w, step = counting()
     mine = {"checkpoint_dir": folder} if context.is_chief else {}
@@ -368,7 +368,7 @@ def test_replicas_save_after_the_same_step(tmp_path: Path) -> None:
 def test_other_workers_wait_until_the_chief_has_begun() -> None:
     """The chief's init_fn is slow; whoever trained before it would be undone by it."""
 
-    def body(context: Context) -> float:
+    def body(context: RankContext) -> float:
         w = hf.Variable(0.0, name="w")
         fed = hf.placeholder(hf.float32, [])
         reset, step = w.assign(fed), w.assign_add(1.0)
@@ -495,7 +495,7 @@ def test_final_operations_run_once_at_the_end() -> None:
 def test_a_worker_waits_for_a_global_step(tmp_path: Path) -> None:
     """Also while the chief saves, for which it needs the one who waits."""
 
-    def body(context: Context) -> int:
+    def body(context: RankContext) -> int:
         _, step = counting()
         wait = 0 if context.is_chief else 12
         hooks = [train.GlobalStepWaiterHook(wait), train.StopAtStepHook(last_step=16)]
@@ -540,7 +540,7 @@ def test_hooks_of_the_chief_alone(ps: int, tmp_path: Path) -> None:
         def after_run(self, run_context: Any, run_values: Any) -> None:
             self.seen.append(float(run_values.results))
 
-    def body(context: Context) -> list[float]:
+    def body(context: RankContext) -> list[float]:
         w, _ = counting()
         x = hf.placeholder(hf.float32, [3])
         loss = hf.reduce_mean(hf.square(w - x))
@@ -562,7 +562,7 @@ def test_hooks_of_the_chief_alone(ps: int, tmp_path: Path) -> None:
 
 
 def test_a_replica_that_stops_alone_is_told() -> None:
-    def body(context: Context) -> None:
+    def body(context: RankContext) -> None:
         w, _ = counting()
         step = train.GradientDescentOptimizer(0.1).minimize(hf.reduce_sum(hf.square(w)))
         with train.MonitoredTrainingSession() as session:
@@ -574,7 +574,7 @@ def test_a_replica_that_stops_alone_is_told() -> None:
 
 
 def test_a_run_directory_gets_the_result(tmp_path: Path) -> None:
-    def body(context: Context) -> None:
+    def body(context: RankContext) -> None:
         _, step = counting()
         with train.MonitoredTrainingSession() as session:
             session.run(step)
@@ -587,7 +587,7 @@ def test_a_run_directory_gets_the_result(tmp_path: Path) -> None:
 def test_workers_stop_and_save_under_each_rule(sync: str, tmp_path: Path) -> None:
     """Under `all` every worker takes the same steps, and the checkpoint is theirs."""
 
-    def body(context: Context) -> tuple[int, int]:
+    def body(context: RankContext) -> tuple[int, int]:
         w, _ = counting()
         x = hf.placeholder(hf.float32, [3])
         loss = hf.reduce_mean(hf.square(w - x))
@@ -696,7 +696,7 @@ def test_a_listener_may_ask_for_the_end(tmp_path: Path) -> None:
 
 
 def test_listeners_of_the_chief_alone(tmp_path: Path) -> None:
-    def body(context: Context) -> list[Any]:
+    def body(context: RankContext) -> list[Any]:
         step = hf.replica_sum(hf.constant(1.0))
         with hf.control_dependencies([step]):
             step = train.get_or_create_global_step().assign_add(1)

@@ -18,11 +18,11 @@ import hpcflow as hf
 from hpcflow.cli import main as cli
 from hpcflow.comm import mpi_communicator
 from hpcflow.platform.rank_logging import logger
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.settings import Settings
 from hpcflow.train import run_records, speed_exchange
-from hpcflow.train.step_timing import Pace, Row, Window
-from hpcflow.train.straggler_detection import STEPS, TIMES, Stragglers
+from hpcflow.train.step_timing import StepTiming, TimingRow, TimingWindow
+from hpcflow.train.straggler_detection import STEPS, TIMES, StragglerDetector
 from tests.runtime.ranks import run_here, run_ranks
 
 from .reference import OPTIMIZERS, data, net, trained
@@ -47,12 +47,12 @@ def said() -> Iterator[list[str]]:
 def measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clocks of our own: a sample takes 10 ms, 30 on the slow replica."""
 
-    def end(self: Pace, batch: Any) -> None:
+    def end(self: StepTiming, batch: Any) -> None:
         self.ended += 0.1  # so that a worker tells after five steps
         self.work = batch.size * (0.03 if self._engine.rank == SLOW else 0.01)
         self.window.add(self.work, 0.0, batch)
 
-    monkeypatch.setattr(Pace, "end", end)
+    monkeypatch.setattr(StepTiming, "end", end)
 
 
 # -- measuring
@@ -65,18 +65,18 @@ def batch_of(size: int, source: Any = None) -> Any:
 
 
 def test_a_window_leaves_its_longest_step_out() -> None:
-    window = Window()
+    window = TimingWindow()
     for work, size in ((2.0, 4), (90.0, 7), (4.0, 4)):
         window.add(work, 0.5, batch_of(size))
-    assert window.row() == Row(3, 3.0, 0.5, 4.0)
+    assert window.row() == TimingRow(3, 3.0, 0.5, 4.0)
     window.clear()
     window.add(2.0, 1.0, {})
-    assert window.row() == Row(1, 2.0, 1.0, 0.0)
+    assert window.row() == TimingRow(1, 2.0, 1.0, 0.0)
 
 
 def test_a_window_of_two_datasets_is_of_neither() -> None:
     first, second = object(), object()
-    window = Window()
+    window = TimingWindow()
     window.add(1.0, 0.0, batch_of(1, first))
     assert window.source is first
     window.add(1.0, 0.0, batch_of(1, second))
@@ -84,7 +84,7 @@ def test_a_window_of_two_datasets_is_of_neither() -> None:
     assert window.source is None
 
 
-def work_and_wait(context: Context) -> tuple[float, float, float]:
+def work_and_wait(context: RankContext) -> tuple[float, float, float]:
     """Of one step whose own work is to sleep: a little, or on replica 1 longer."""
     sleeps = 0.8 if context.replica == SLOW else 0.05
     x = hf.placeholder(hf.float32, [1])
@@ -120,7 +120,7 @@ def test_input_and_the_script_itself_are_own_work() -> None:
             time.sleep(0.01)
             yield np.float32(number)
 
-    def body(context: Context) -> tuple[float, float]:
+    def body(context: RankContext) -> tuple[float, float]:
         x = hf.placeholder(hf.float32, [None])
         total = hf.replica_sum(hf.reduce_sum(x))
         with hf.train.TrainingSession() as session:
@@ -135,9 +135,9 @@ def test_input_and_the_script_itself_are_own_work() -> None:
 
 def test_what_a_device_still_computes_is_own_work() -> None:
     """A poll that fails while kernels run beside the host begins no wait."""
-    engine = Context(Settings()).engine
+    executor = RankContext(Settings()).executor
     asked: list[bool] = []
-    engine.computes = lambda: asked.append(True) or len(asked) < 50
+    executor.device_is_busy = lambda: asked.append(True) or len(asked) < 50
     done = threading.Event()
 
     class Request:
@@ -147,16 +147,16 @@ def test_what_a_device_still_computes_is_own_work() -> None:
             self.polls += 1
             return self.polls > 40 or done.is_set()
 
-    engine.finish(Request(), "a sum")
-    assert len(asked) == 40 and engine.waited == 0.0
-    engine.finish(Request(), "another")
-    assert engine.waited > 0.0
+    executor.finish(Request(), "a sum")
+    assert len(asked) == 40 and executor.waited == 0.0
+    executor.finish(Request(), "another")
+    assert executor.waited > 0.0
 
 
 # -- who is slow for long
 
 
-def stragglers(crowded: frozenset[str] = frozenset(), inject: str = "") -> Stragglers:
+def stragglers(crowded: frozenset[str] = frozenset(), inject: str = "") -> StragglerDetector:
     context: Any = SimpleNamespace(
         hosts=("n0", "n1", "n2", "n3"),
         roles=SimpleNamespace(drivers=(0, 1, 3)),
@@ -164,11 +164,11 @@ def stragglers(crowded: frozenset[str] = frozenset(), inject: str = "") -> Strag
         is_chief=True,
         settings=Settings(inject=inject),
     )
-    return Stragglers(context)
+    return StragglerDetector(context)
 
 
 def rows(*work: float, steps: int = 10) -> speed_exchange.Rows:
-    return [(i, Row(steps, w, 0.0, 1.0)) for i, w in enumerate(work)]
+    return [(i, TimingRow(steps, w, 0.0, 1.0)) for i, w in enumerate(work)]
 
 
 def test_a_persistent_straggler_is_named_once_with_rank_host_and_factor() -> None:
@@ -249,14 +249,14 @@ def test_the_straggler_of_an_asynchronous_job_is_named(
 ) -> None:
     monkeypatch.setattr(speed_exchange, "TELL_S", 0.0)
 
-    def end(self: Pace, batch: Any) -> None:
+    def end(self: StepTiming, batch: Any) -> None:
         self.ended += 0.1
         self.work = 0.3 if self._engine.rank == 2 else 0.1
         self.window.add(self.work, 0.0, batch)
 
-    monkeypatch.setattr(Pace, "end", end)
+    monkeypatch.setattr(StepTiming, "end", end)
 
-    def body(context: Context) -> Any:
+    def body(context: RankContext) -> Any:
         w = hf.Variable(np.zeros((), np.float32), name="w")
         step = hf.assign_add(w, 1.0)
         with hf.train.TrainingSession() as session:
@@ -278,7 +278,7 @@ def test_the_straggler_of_an_asynchronous_job_is_named(
 
 
 def train(
-    context: Context, balance: bool = False, stream: bool = False, **more: Any
+    context: RankContext, balance: bool = False, stream: bool = False, **more: Any
 ) -> tuple[list[np.ndarray], list[list[Any]], Any]:
     """Parameters, (epoch, step, joined size, offset, samples) of each batch, the result."""
     features, labels = data(SAMPLES)
@@ -390,7 +390,7 @@ def test_a_job_that_balances_goes_on_in_the_middle_of_an_epoch(
 def test_shares_follow_what_the_clock_says() -> None:
     """Nothing is told here: the slow worker sleeps."""
 
-    def body(context: Context) -> list[int]:
+    def body(context: RankContext) -> list[int]:
         nap = 3e-3 if context.replica == SLOW else 1e-3
         x = hf.placeholder(hf.float32, [None])
         slept = hf.py_func(lambda rows: [time.sleep(nap * len(rows)), rows][1], [x], hf.float32)
@@ -410,7 +410,7 @@ def test_shares_follow_what_the_clock_says() -> None:
 def test_two_sessions_at_once_deal_each_its_own(measured: None) -> None:
     """They take turns; only the second one's dataset deals by speed."""
 
-    def body(context: Context) -> list[list[int]]:
+    def body(context: RankContext) -> list[list[int]]:
         sessions = []
         for balance in (False, True):
             with hf.Graph().as_default():

@@ -18,13 +18,13 @@ from hpcflow.checkpoint import checkpoint_directory
 from hpcflow.cli.export import newest
 from hpcflow.cli.prove_resume import differences
 from hpcflow.launch.slurm_requeue import requeue
-from hpcflow.plan.distribution.task_assignment import Roles
-from hpcflow.runtime.job.job_membership import use
-from hpcflow.runtime.job.rank_context import Context
-from hpcflow.runtime.job.stop_signal import STEP, TIME, Stop, _whom, reason
+from hpcflow.plan.distribution.task_assignment import TaskAssignment
+from hpcflow.runtime.job.job_membership import use_context
+from hpcflow.runtime.job.rank_context import RankContext
+from hpcflow.runtime.job.stop_signal import STEP, TIME, StopSignal, _forward_targets, stop_reason
 from hpcflow.settings import Settings
-from hpcflow.train.checkpoint_interval import Often
-from hpcflow.train.preemption import Outlook, Preempted, Preemption
+from hpcflow.train.checkpoint_interval import CheckpointInterval
+from hpcflow.train.preemption import Preempted, Preemption, StopOutlook
 from tests.runtime.ranks import run_ranks
 
 from .reference import OPTIMIZERS, data, net
@@ -33,7 +33,7 @@ EPOCHS = 10_000  # of 3 steps: however slow the one is that is to hear of it, no
 
 
 def train(
-    context: Context, wishes: dict[int, int], epochs: int = EPOCHS, rest: float = 0.0
+    context: RankContext, wishes: dict[int, int], epochs: int = EPOCHS, rest: float = 0.0
 ) -> tuple[str, int]:
     """Train; the ranks `wishes` are signalled before the step that it gives."""
     features, labels = data(10)
@@ -79,22 +79,22 @@ def test_asynchronous_workers_stop_each_at_its_next_step(rank: int) -> None:
 
 
 def test_a_server_passes_its_signal_on() -> None:
-    contexts: list[Context] = []
+    contexts: list[RankContext] = []
 
-    def body(context: Context) -> tuple[str, int]:
+    def body(context: RankContext) -> tuple[str, int]:
         contexts.append(context)
         return train(context, {})
 
-    original = Context.serve
+    original = RankContext.serve
 
-    def serve(self: Context) -> None:
-        self.stop.heed()
+    def serve(self: RankContext) -> None:
+        self.stop.install_handlers()
         self.stop.note(signal.SIGUSR1)
         original(self)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Context, "serve", serve)
-        patch.setattr(Stop, "told", lambda self, number: self.note(number))
+        patch.setattr(RankContext, "serve", serve)
+        patch.setattr(StopSignal, "receive_request", lambda self, number: self.note(number))
         ends = run_ranks(3, body, ps=1)
     assert {how for how, _ in ends} == {"stopped"}
 
@@ -108,7 +108,7 @@ def test_without_a_signal_all_train_to_the_end(servers: int) -> None:
 def test_a_worker_that_has_finished_stops_with_the_others() -> None:
     """Worker 0 has fewer steps left than worker 1 needs to hear of the signal."""
 
-    def body(context: Context) -> str:
+    def body(context: RankContext) -> str:
         features, labels = data(4)
         x, y, _, step, _ = net(OPTIMIZERS["adam"][0]())
         dataset = hf.data.Dataset({x: features, y: labels}, batch=4)
@@ -126,7 +126,7 @@ def test_a_worker_that_has_finished_stops_with_the_others() -> None:
 
 
 def test_synchronous_ranks_learn_before_the_same_step_that_one_is_late() -> None:
-    def body(context: Context) -> list[int]:
+    def body(context: RankContext) -> list[int]:
         preemption, found = Preemption(context), []
         for step in range(300):
             assert not preemption.due(late=context.rank == 1 and step == 0)
@@ -145,7 +145,7 @@ def test_signals_are_heeded_while_training_only() -> None:
 
     features, labels = data(10)
     before = handlers()
-    with use(Context(Settings())), hf.Graph().as_default():
+    with use_context(RankContext(Settings())), hf.Graph().as_default():
         x, y, _, step, _ = net(OPTIMIZERS["adam"][0]())
         dataset = hf.data.Dataset({x: features, y: labels}, batch=4)
         with pytest.raises(SystemExit) as end, hf.train.TrainingSession() as session:
@@ -161,19 +161,19 @@ def test_signals_are_heeded_while_training_only() -> None:
 def test_a_handler_of_the_users_own_stays() -> None:
     mine = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     try:
-        stop = Stop(0, Roles((), (0,), 1), True)
-        stop.heed()
+        stop = StopSignal(0, TaskAssignment((), (0,), 1), True)
+        stop.install_handlers()
         assert signal.getsignal(signal.SIGUSR1) == signal.SIG_IGN
-        stop.unheed()
+        stop.restore_handlers()
     finally:
         signal.signal(signal.SIGUSR1, mine)
 
 
 def test_who_tells_whom() -> None:
-    roles = Roles((2, 5), (0, 1, 3, 4), 2)  # two replicas of two tasks
-    assert [_whom(r, roles, False) for r in range(6)] == [[3], [0], [0], [0], [3], [0]]
-    together = Roles((), (0, 1), 1)
-    assert [_whom(r, together, True) for r in range(2)] == [[], []]
+    roles = TaskAssignment((2, 5), (0, 1, 3, 4), 2)  # two replicas of two tasks
+    assert [_forward_targets(r, roles, False) for r in range(6)] == [[3], [0], [0], [0], [3], [0]]
+    together = TaskAssignment((), (0, 1), 1)
+    assert [_forward_targets(r, together, True) for r in range(2)] == [[], []]
 
 
 SCONTROL = """#!/bin/sh
@@ -217,15 +217,15 @@ def test_only_a_job_that_would_go_on_is_requeued(
     requeues: bool, number: int, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hpcflow.train.preemption.requeue", lambda: "requeued")
-    context = Context(Settings())
+    context = RankContext(Settings())
     context.stop.note(number)
-    end = Preemption(context).end(3, Outlook(7, "as it was told", requeues))
+    end = Preemption(context).end(3, StopOutlook(7, "as it was told", requeues))
     assert end.said == says and end.code == 7
     assert end.signal == (signal.SIGTERM if number == signal.SIGTERM else None)
-    assert reason(number) in str(end)
+    assert stop_reason(number) in str(end)
 
 
-def kept(context: Context, folder: Path, epochs: int = EPOCHS, **more: Any) -> Any:
+def kept(context: RankContext, folder: Path, epochs: int = EPOCHS, **more: Any) -> Any:
     """A session that keeps checkpoints, and what it trains."""
     features, labels = data(10)
     x, y, _, step, _ = net(OPTIMIZERS["adam"][0]())
@@ -234,7 +234,9 @@ def kept(context: Context, folder: Path, epochs: int = EPOCHS, **more: Any) -> A
     return session, step, dataset.epochs(epochs)
 
 
-def trained(context: Context, folder: Path, epochs: int = EPOCHS, **more: Any) -> tuple[int, int]:
+def trained(
+    context: RankContext, folder: Path, epochs: int = EPOCHS, **more: Any
+) -> tuple[int, int]:
     """Train until the end or until it is stopped: the exit code, and this worker's steps."""
     session = None
     try:
@@ -262,15 +264,15 @@ def test_workers_whose_rounds_servers_drive_stop_after_the_same_step(
     rank: int | str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if rank == "server":
-        original = Context.serve
+        original = RankContext.serve
 
-        def serve(self: Context) -> None:
-            self.stop.heed()
+        def serve(self: RankContext) -> None:
+            self.stop.install_handlers()
             self.stop.note(signal.SIGUSR1)
             original(self)
 
-        monkeypatch.setattr(Context, "serve", serve)
-        monkeypatch.setattr(Stop, "told", lambda self, number: self.note(number))
+        monkeypatch.setattr(RankContext, "serve", serve)
+        monkeypatch.setattr(StopSignal, "receive_request", lambda self, number: self.note(number))
     wishes = {} if rank == "server" else {int(rank): 10}
     ends = run_ranks(4, lambda context: train(context, wishes), ps=1, sync="all")
     assert len(ends) == 3 and len(set(ends)) == 1
@@ -284,14 +286,14 @@ def test_before_the_end_of_the_time_all_save_and_stop(
 ) -> None:
     places, edges = dict(places), [0]
 
-    def is_over(self: Often) -> bool:
+    def is_over(self: CheckpointInterval) -> bool:
         edges[0] += 1
         return edges[0] >= 10
 
-    monkeypatch.setattr(Often, "is_over", is_over)
+    monkeypatch.setattr(CheckpointInterval, "leaves_no_time", is_over)
     ends = run_ranks(places.pop("n"), lambda c: trained(c, tmp_path), **places)
     assert {code for code, _ in ends} == {75}
-    saved = checkpoint_directory.find(tmp_path)
+    saved = checkpoint_directory.find_checkpoints(tmp_path)
     if "ps" in places and places.get("sync") != "all":
         assert saved[0].step == sum(steps for _, steps in ends)
     else:
@@ -305,7 +307,7 @@ def test_synchronous_workers_stop_at_the_very_step_that_is_set(places: Any, tmp_
     n = places.pop("n")
     for stop_at in (7, 9):  # of all starts
         ends = run_ranks(n, lambda c: trained(c, tmp_path), stop_at=stop_at, **places)
-        assert checkpoint_directory.find(tmp_path)[0].step == stop_at
+        assert checkpoint_directory.find_checkpoints(tmp_path)[0].step == stop_at
         assert set(ends) == {(75, 7 if stop_at == 7 else 2)}
 
 
@@ -313,11 +315,13 @@ def test_asynchronous_workers_stop_by_the_chiefs_steps(tmp_path: Path) -> None:
     ends = run_ranks(4, lambda c: trained(c, tmp_path), ps=1, stop_at=30)
     assert {code for code, _ in ends} == {75}
     assert ends[0][1] == 10  # the chief's share of them
-    assert checkpoint_directory.find(tmp_path)[0].step == sum(steps for _, steps in ends)
+    assert checkpoint_directory.find_checkpoints(tmp_path)[0].step == sum(
+        steps for _, steps in ends
+    )
 
 
 def test_a_setting_names_the_folder_of_any_session(tmp_path: Path) -> None:
-    def body(context: Context) -> tuple[int, int]:
+    def body(context: RankContext) -> tuple[int, int]:
         return trained(context, tmp_path / "the script's own")
 
     other = str(tmp_path / "other")
@@ -345,9 +349,9 @@ def test_it_is_started_again_as_often_as_it_may(tmp_path: Path) -> None:
     assert codes(2) == {75}  # the first start
     assert codes(4) == {75}  # restart 1
     assert codes(6) == {80}  # restart 2 is the last: it saves, and says that it does not come back
-    assert checkpoint_directory.find(tmp_path)[0].step == 6
+    assert checkpoint_directory.find_checkpoints(tmp_path)[0].step == 6
     assert codes(8) == {80}  # ... and whoever starts it all the same is told so before it trains
-    assert checkpoint_directory.find(tmp_path)[0].step == 6
+    assert checkpoint_directory.find_checkpoints(tmp_path)[0].step == 6
     assert run_ranks(2, lambda c: trained(c, tmp_path, 3)) == [(0, 3)] * 2  # to its end: no limit
     assert codes(11) == {75}  # the count begins anew
 
@@ -361,7 +365,7 @@ def test_stopped_in_an_epoch_and_gone_on_with_other_ranks_each_sample_is_used_on
 ) -> None:
     """A signal to one rank, wherever it stops them; then fewer or more ranks, in other modes."""
 
-    def body(context: Context, wish: int | None) -> list[int]:
+    def body(context: RankContext, wish: int | None) -> list[int]:
         features, labels = data(26)
         x, y, _, step, _ = net(OPTIMIZERS["adam"][0]())
         dataset = hf.data.Dataset({x: features, y: labels}, batch=4)
@@ -382,7 +386,7 @@ def test_stopped_in_an_epoch_and_gone_on_with_other_ranks_each_sample_is_used_on
     for life in lives:
         n = life.pop("n")
         drawn += [i for one in run_ranks(n, lambda c: body(c, 9), **life) for i in one]
-    (newest, *others) = checkpoint_directory.find(tmp_path)
+    (newest, *others) = checkpoint_directory.find_checkpoints(tmp_path)
     assert newest.facts is not None and len(others) == len(lives) - 1
     (position,) = newest.facts["position"]
     begun = [position["epoch"], *map(int, position["left"])]  # by the fastest worker
@@ -399,7 +403,7 @@ def test_stopped_by_a_signal_and_gone_on_the_last_checkpoint_has_the_same_bits(
     places = dict(places)
     n = places.pop("n")
 
-    def body(context: Context, where: Path, wish: int) -> None:
+    def body(context: RankContext, where: Path, wish: int) -> None:
         features, labels = data(10)
         x, y, loss, _, _ = net(OPTIMIZERS["adam"][0]())
         noisy = loss + hf.reduce_mean(hf.random_normal([]) * hf.reduce_sum(x))

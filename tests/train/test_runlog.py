@@ -15,7 +15,7 @@ import pytest
 import hpcflow as hf
 from hpcflow.errors import HpcflowError, MissingPackageError
 from hpcflow.platform.git_state import git_state
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.settings import Settings
 from hpcflow.train import run_records
 from tests.runtime.ranks import run_ranks
@@ -23,7 +23,7 @@ from tests.runtime.ranks import run_ranks
 from .reference import OPTIMIZERS, data, net
 
 
-def train(context: Context) -> None:
+def train(context: RankContext) -> None:
     features, labels = data(10)
     x, y, loss, step, _ = net(OPTIMIZERS["adam"][0]())
     dataset = hf.data.Dataset({x: features, y: labels}, batch=4)
@@ -37,7 +37,7 @@ def train(context: Context) -> None:
 
 
 def log_of(folder: Path, **settings: Any) -> run_records.RunLog:
-    log = run_records.of(Context(Settings(run_dir=str(folder), **settings)))
+    log = run_records.run_log_of(RankContext(Settings(run_dir=str(folder), **settings)))
     assert log is not None
     return log
 
@@ -64,14 +64,14 @@ def test_without_a_run_directory_nothing_is_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run_records.of(Context(Settings())) is None
+    assert run_records.run_log_of(RankContext(Settings())) is None
     run_ranks(2, train)
     assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
 
 
 def test_a_rank_that_is_not_the_chief_writes_nothing(tmp_path: Path) -> None:
     context: Any = SimpleNamespace(is_chief=False, settings=Settings(run_dir=str(tmp_path)))
-    assert run_records.of(context) is None
+    assert run_records.run_log_of(context) is None
 
 
 def test_a_run_that_goes_on_appends_and_remembers_its_starts(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_what_decides_which_libraries_are_loaded_is_in_the_manifest() -> None:
 
 def test_modules_are_those_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOADEDMODULES", "gcc/13.2:openmpi/5.0.3")
-    told = run_records.manifest(Context(Settings(run_dir=str(tmp_path))))
+    told = run_records.manifest(RankContext(Settings(run_dir=str(tmp_path))))
     assert told["modules"] == ["gcc/13.2", "openmpi/5.0.3"]
 
 

@@ -11,8 +11,8 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import ShapeError
-from hpcflow.runtime.job.job_membership import use
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.job_membership import use_context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.settings import Settings
 
 T = hf.train
@@ -20,7 +20,7 @@ T = hf.train
 
 @pytest.fixture(autouse=True)
 def graph() -> Iterator[hf.Graph]:
-    with use(Context(Settings())), hf.Graph().as_default() as graph:
+    with use_context(RankContext(Settings())), hf.Graph().as_default() as graph:
         yield graph
 
 

@@ -21,11 +21,11 @@ import pytest
 import hpcflow as hf
 from hpcflow.errors import GraphError
 from hpcflow.platform.rank_logging import logger
-from hpcflow.runtime.job.job_membership import use
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.job_membership import use_context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.settings import Settings
 from hpcflow.train import run_records
-from hpcflow.train.job_result import summary, updates_of
+from hpcflow.train.job_result import job_summary, update_counts
 from hpcflow.train.progress_bar import Progress
 from hpcflow.train.result_files import write_json
 from tests.runtime.ranks import run_ranks
@@ -33,7 +33,7 @@ from tests.runtime.ranks import run_ranks
 from .reference import OPTIMIZERS, data, net
 
 
-def train(context: Context, samples: int = 10, batch: int = 4) -> dict[str, Any] | None:
+def train(context: RankContext, samples: int = 10, batch: int = 4) -> dict[str, Any] | None:
     features, labels = data(samples)
     x, y, _, step, _ = net(OPTIMIZERS["adam"][0]())
     dataset = hf.data.Dataset({x: features, y: labels}, batch=batch)
@@ -72,7 +72,7 @@ def test_asynchronous_updates_are_the_sum_of_the_workers_steps(tmp_path: Path) -
 
 
 def test_a_finished_graph_takes_no_more_operations() -> None:
-    with use(Context(Settings())), hf.Graph().as_default():
+    with use_context(RankContext(Settings())), hf.Graph().as_default():
         w = hf.Variable(np.float32(1), name="w")
         with hf.train.TrainingSession() as session:
             assert session.run(w) == 1 and session.is_chief and session.worker == 0
@@ -82,13 +82,13 @@ def test_a_finished_graph_takes_no_more_operations() -> None:
 
 def test_copies_that_differ_are_listed(caplog: pytest.LogCaptureFixture) -> None:
     reports = [{"updates": {"w": 3, "w/Adam": 3}}, {"updates": {"w": 4}}]
-    assert updates_of("w", reports) == [3, 4]
-    assert updates_of("w/Adam", reports) == 3
-    assert updates_of("other", reports) == 0
+    assert update_counts("w", reports) == [3, 4]
+    assert update_counts("w/Adam", reports) == 3
+    assert update_counts("other", reports) == 0
 
 
 def test_a_worker_without_steps_is_no_division_by_zero() -> None:
-    context = Context(Settings())
+    context = RankContext(Settings())
     report = {
         **context.report(),
         "steps": 0,
@@ -98,7 +98,7 @@ def test_a_worker_without_steps_is_no_division_by_zero() -> None:
         "work_seconds": 0.0,
         "wait_seconds": 0.0,
     }
-    assert summary(context, [report], [])["samples_per_second"] == 0
+    assert job_summary(context, [report], [])["samples_per_second"] == 0
 
 
 def test_a_result_holds_plain_values(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_a_loss_that_is_nan_is_told_once_with_what_finds_it(said: list[str]) -> 
 
 @pytest.mark.parametrize("named", [False, True])
 def test_ranks_that_no_operation_asks_for_are_told(named: bool, said: list[str]) -> None:
-    def work(context: Context) -> None:
+    def work(context: RankContext) -> None:
         x = net(OPTIMIZERS["adam"][0]())[0]
         if named:
             for k in (1, 2):

@@ -12,8 +12,8 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import CheckpointError, DeadlineExceededError, GraphError, UninitializedError
-from hpcflow.runtime.job.job_membership import use
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.job_membership import use_context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.settings import Settings
 from tests.runtime.ranks import run_ranks
 
@@ -22,7 +22,7 @@ train = hf.train
 
 @pytest.fixture(autouse=True)
 def alone() -> Iterator[None]:
-    with use(Context(Settings())), hf.Graph().as_default():
+    with use_context(RankContext(Settings())), hf.Graph().as_default():
         yield
 
 
@@ -81,7 +81,7 @@ def test_variables_without_values_are_named() -> None:
 
 
 def test_a_worker_waits_for_the_chief() -> None:
-    def body(context: Context) -> Any:
+    def body(context: RankContext) -> Any:
         v = hf.Variable(np.arange(3.0), name="v")
         init, ready = hf.global_variables_initializer(), hf.report_uninitialized_variables()
         manager = train.SessionManager(ready_op=ready, recovery_wait_secs=0.01)
@@ -97,7 +97,7 @@ def test_a_worker_waits_for_the_chief() -> None:
 
 
 def test_replicas_prepare_together() -> None:
-    def body(context: Context) -> Any:
+    def body(context: RankContext) -> Any:
         v = hf.Variable(float(3), name="v")
         manager = train.SessionManager(ready_op=hf.report_uninitialized_variables())
         with pytest.raises(GraphError, match="each replica has its own variables"):

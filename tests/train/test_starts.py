@@ -7,21 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from hpcflow.train.restart_count import STARTS, Starts
+from hpcflow.train.restart_count import STARTS, RestartCount
 
 
 def begun(folder: Path, saves: bool = True, **environ: str) -> int:
     """A start that trains and saves; how many were before it."""
-    one = Starts(folder)
+    one = RestartCount(folder)
     found = one.begin(environ)
     if saves:
-        one.saved((0.5, 2.5))
+        one.record_save((0.5, 2.5))
     return found
 
 
 def test_starts_are_counted_until_the_training_has_ended(tmp_path: Path) -> None:
     assert [begun(tmp_path) for _ in range(3)] == [0, 1, 2]
-    last = Starts(tmp_path)
+    last = RestartCount(tmp_path)
     assert last.begin({}) == 3
     last.end()
     assert [begun(tmp_path) for _ in range(2)] == [0, 1]
@@ -34,17 +34,17 @@ def test_the_larger_of_both_counts(tmp_path: Path) -> None:
 
 
 def test_what_a_save_took_is_known_to_the_next_start(tmp_path: Path) -> None:
-    first, second = Starts(tmp_path), Starts(tmp_path)
+    first, second = RestartCount(tmp_path), RestartCount(tmp_path)
     first.begin({})
-    assert first.took is None
-    first.saved((0.5, 2.5))
+    assert first.record_durations is None
+    first.record_save((0.5, 2.5))
     second.begin({})
-    assert second.took == (0.5, 2.5)
+    assert second.record_durations == (0.5, 2.5)
 
 
 def test_a_session_that_does_not_resume_leaves_nothing(tmp_path: Path) -> None:
-    one = Starts(tmp_path)
-    one.saved((0.5, 2.5))
+    one = RestartCount(tmp_path)
+    one.record_save((0.5, 2.5))
     one.end()
     assert list(tmp_path.iterdir()) == []
 

@@ -12,8 +12,8 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import GraphError, HpcflowError
-from hpcflow.runtime.job.job_membership import use
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.job_membership import use_context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.settings import Settings
 from tests.runtime.ranks import run_ranks
 
@@ -23,7 +23,7 @@ train = hf.train
 
 @pytest.fixture(autouse=True)
 def alone() -> Iterator[None]:
-    with use(Context(Settings())), hf.Graph().as_default():
+    with use_context(RankContext(Settings())), hf.Graph().as_default():
         yield
     hf.summary.FileWriterCache.clear()
 
@@ -86,7 +86,7 @@ def test_steps_a_second(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ranks, ps", [(1, 0), (2, 0), (2, 1)])
 def test_a_monitored_training_session(ranks: int, ps: int, tmp_path: Path) -> None:
-    def body(context: Context) -> None:
+    def body(context: RankContext) -> None:
         up = counting()
         stop = train.StopAtStepHook(last_step=5)
         with train.MonitoredTrainingSession(

@@ -16,8 +16,8 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import GraphError, OutOfRangeError
-from hpcflow.runtime.job.job_membership import use
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.job_membership import use_context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.settings import Settings
 from tests import light
 from tests.runtime.ranks import run_ranks
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(autouse=True)
 def alone() -> Iterator[None]:
-    with use(Context(Settings())), hf.Graph().as_default():
+    with use_context(RankContext(Settings())), hf.Graph().as_default():
         yield
 
 
@@ -115,7 +115,7 @@ def test_queue_runners_are_started() -> None:
 
 
 def test_workers_save_with_the_chief(tmp_path: Path) -> None:
-    def body(context: Context) -> list[Any]:
+    def body(context: RankContext) -> list[Any]:
         w, step = counting()
         supervisor = train.Supervisor(
             is_chief=context.is_chief, logdir=tmp_path, save_model_secs=0.05
@@ -148,7 +148,7 @@ def flags(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("flags")
 @pytest.mark.parametrize("supervisor", [False, True])
 def test_the_classic_script_in_one_process(supervisor: bool) -> None:
-    def body(context: Context) -> Any:
+    def body(context: RankContext) -> Any:
         return replica_script.run_task(CLUSTER, "worker", context.replica, supervisor)
 
     found = run_ranks(3, body, ps=1)

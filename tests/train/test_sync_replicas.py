@@ -11,8 +11,8 @@ import hpcflow as hf
 from hpcflow.errors import GraphError, HpcflowError
 from hpcflow.ps.backup_workers import Backup
 from hpcflow.ps.sync_rules import All
-from hpcflow.runtime.job.job_membership import use
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.job_membership import use_context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.settings import Settings
 from tests.runtime.ranks import run_ranks
 
@@ -42,7 +42,7 @@ def net(aggregated: int, total: int | None = None) -> tuple[Any, ...]:
 
 
 def test_an_update_is_by_the_gradients_of_all() -> None:
-    def body(context: Context) -> Any:
+    def body(context: RankContext) -> Any:
         x, w, opt, step = net(3)
         final = train.FinalOpsHook([w, train.get_global_step()])
         hooks = [
@@ -64,7 +64,7 @@ def test_an_update_is_by_the_gradients_of_all() -> None:
 def test_the_same_script_with_a_supervisor() -> None:
     """As TensorFlow's own example has it: tokens, a queue runner, operations for the chief."""
 
-    def body(context: Context) -> Any:
+    def body(context: RankContext) -> Any:
         x, w, opt, step = net(2)
         local = opt.chief_init_op if context.is_chief else opt.local_step_init_op
         runner, tokens = opt.get_chief_queue_runner(), opt.get_init_tokens_op()
@@ -88,7 +88,7 @@ def test_the_same_script_with_a_supervisor() -> None:
 
 
 def test_fewer_gradients_than_workers_leave_some_in_reserve() -> None:
-    def body(context: Context) -> Any:
+    def body(context: RankContext) -> Any:
         net(2, total=3)
         with train.TrainingSession():
             return context.cluster.sync
@@ -97,7 +97,7 @@ def test_fewer_gradients_than_workers_leave_some_in_reserve() -> None:
 
 
 def test_an_argument_of_the_session_wins() -> None:
-    def body(context: Context) -> Any:
+    def body(context: RankContext) -> Any:
         net(3)
         with train.TrainingSession(sync="async"):
             return str(context.cluster.sync)
@@ -107,7 +107,7 @@ def test_an_argument_of_the_session_wins() -> None:
 
 def test_numbers_that_make_no_sense() -> None:
     inner = train.GradientDescentOptimizer(RATE)
-    with use(Context(Settings())), hf.Graph().as_default():
+    with use_context(RankContext(Settings())), hf.Graph().as_default():
         for numbers in ((0, 2), (3, 2)):
             with pytest.raises(GraphError, match="from 1 to total_num_replicas 2"):
                 train.SyncReplicasOptimizer(inner, *numbers)
@@ -130,7 +130,7 @@ def test_slots_are_those_of_the_optimizer_inside() -> None:
 
 
 def test_servers_are_needed_to_leave_some_out() -> None:
-    def body(context: Context) -> None:
+    def body(context: RankContext) -> None:
         net(1, total=2)
         with pytest.raises(HpcflowError, match="needs parameter servers"):
             train.TrainingSession()

@@ -12,8 +12,8 @@ import pytest
 
 RANK = """
 import sys
-from hpcflow.platform.terminal_detection import watched
-terminal = watched(sys.stdout)
+from hpcflow.platform.terminal_detection import progress_stream
+terminal = progress_stream(sys.stdout)
 if terminal is None:
     print("no one watches")
 else:

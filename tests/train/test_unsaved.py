@@ -10,7 +10,7 @@ from hpcflow.launch import launcher_detection
 from tests.train.test_chosen import KINDS, MODES, started
 
 pytestmark = pytest.mark.skipif(
-    launcher_detection.detect() is not None, reason="a job cannot start jobs"
+    launcher_detection.detect_launcher() is not None, reason="a job cannot start jobs"
 )
 SAYS = "this job ends in "
 PLAIN = """

@@ -20,12 +20,12 @@ import numpy as np
 
 from hpcflow.errors import FeedError, UninitializedError
 from hpcflow.graph.dtypes import history, resource, tensor_array
-from hpcflow.graph.function_body import Function, variable_of
+from hpcflow.graph.function_body import Function, variable_operation
 from hpcflow.graph.graph import Operation, Tensor
-from hpcflow.graph.op_registry import lookup
+from hpcflow.graph.op_registry import lookup_op
 from hpcflow.graph.static_shape import Spec
-from hpcflow.kernels.kernel_registry import Node, find
-from hpcflow.ops.control_flow.tensor_array_kernels import Elements
+from hpcflow.kernels.kernel_registry import KernelNode, find_plain_kernel
+from hpcflow.ops.control_flow.tensor_array_kernels import ArrayElements
 
 Values = dict[Tensor, Any]
 Pick = Callable[[list[Operation]], int]
@@ -94,7 +94,7 @@ class Interpreter:
         own = getattr(self, f"_run_{op.type}", None)
         if own is not None:
             return own(op, inputs)
-        row = lookup(op.type)
+        row = lookup_op(op.type)
         if row.writes:
             return self._updated(op, row.writes, inputs)
         if row.reads:
@@ -111,8 +111,8 @@ class Interpreter:
     def _updated(self, op: Operation, at: Sequence[int], inputs: list[Any]) -> Sequence[Any]:
         held = [np.array(self._held(inputs[i])) for i in at]
         given = [x for i, x in enumerate(inputs) if i not in at]
-        kernel = find(op.type, "cpu")
-        function = kernel.make(np, Node(op.type, dict(op.attrs), _specs(inputs, at), ()))
+        kernel = find_plain_kernel(op.type, "cpu")
+        function = kernel.make(np, KernelNode(op.type, dict(op.attrs), _specs(inputs, at), ()))
         function(*held, *given)
         for i, value in zip(at, held, strict=True):
             self.state[inputs[i].name] = _fixed(value)
@@ -277,9 +277,9 @@ class Need:
 
 def states(op: Operation, used: set[int]) -> tuple[set[str], set[str]]:
     """The variables that an operation, or what it must run of its functions, reads and updates."""
-    row = lookup(op.type)
-    read = {variable_of(op.inputs[i]).name for i in row.reads}
-    updated = {variable_of(op.inputs[i]).name for i in row.writes}
+    row = lookup_op(op.type)
+    read = {variable_operation(op.inputs[i]).name for i in row.reads}
+    updated = {variable_operation(op.inputs[i]).name for i in row.writes}
     for f, results in _functions(op, used):
         need = Need([*(t for i, t in enumerate(f.results) if i in results), *f.targets], {})
         for inside in need.operations():
@@ -378,9 +378,9 @@ def _inside(f: Function, used: frozenset[int]) -> tuple[frozenset[Tensor], list[
 
 def call(op: Operation, inputs: list[Any], handles: Sequence[int] = ()) -> list[Any]:
     """The outputs of an operation without state, by its plain kernel."""
-    kernel, specs = find(op.type, "cpu"), _specs(inputs, handles)
-    outputs = lookup(op.type).infer(specs, dict(op.attrs))
-    function = kernel.make(np, Node(op.type, dict(op.attrs), specs, outputs))
+    kernel, specs = find_plain_kernel(op.type, "cpu"), _specs(inputs, handles)
+    outputs = lookup_op(op.type).infer(specs, dict(op.attrs))
+    function = kernel.make(np, KernelNode(op.type, dict(op.attrs), specs, outputs))
     if kernel.form in ("view", "new", "ufunc"):
         made = function(*inputs)
         return list(made) if len(outputs) > 1 else [made]
@@ -397,13 +397,13 @@ def _spec(value: Any) -> Spec:
     if isinstance(value, (np.ndarray, np.generic)):
         known = value.dtype.kind in "iu" and value.size <= 64
         return Spec(value.dtype, value.shape, np.asarray(value) if known else None)
-    kinds = {tuple: history, Elements: tensor_array}
+    kinds = {tuple: history, ArrayElements: tensor_array}
     return Spec(kinds.get(type(value), resource), ())
 
 
 def _copied(value: Any) -> Any:
     """What a kernel may change: it changes the array of tensors that it is given."""
-    if not isinstance(value, Elements):
+    if not isinstance(value, ArrayElements):
         return value
     made = copy.copy(value)
     made.items = dict(value.items)

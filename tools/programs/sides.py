@@ -15,7 +15,7 @@ import numpy as np
 
 import hpcflow as hf
 from hpcflow.errors import HpcflowError
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.settings import Settings
 
 from .interpret import Interpreter, StuckError, earliest
@@ -35,13 +35,13 @@ class Outcome:
 
 ALL = ("hpcflow", "plain kernels", "interpreter", "interpreter, another order")
 Sides = dict[str, Outcome]
-_contexts: dict[str, Context] = {}
+_contexts: dict[str, RankContext] = {}
 
 
-def contexts(kernels: str) -> Context:
+def contexts(kernels: str) -> RankContext:
     """A rank alone that keeps no plans on disk, shared by all programs."""
     if kernels not in _contexts:
-        _contexts[kernels] = Context(Settings(kernels=kernels, plan_cache="none"))
+        _contexts[kernels] = RankContext(Settings(kernels=kernels, plan_cache="none"))
     return _contexts[kernels]
 
 

@@ -8,28 +8,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from hpcflow.graph.static_shape import Spec
-from hpcflow.lowering.segments_between_waits import Strand, home, users
-from hpcflow.plan.ir.program import Node, Part, Ref
-from hpcflow.plan.ir.program_rewriting import exchange
+from hpcflow.lowering.segments_between_waits import Segment, segment_by_node, value_consumers
+from hpcflow.plan.ir.program import Node, Partition, Ref
+from hpcflow.plan.ir.program_rewriting import replace_nodes
 
-ENDED = {"MatMul": "MatMulBias", "Conv": "ConvBias"}  # op -> the op with an epilogue
+EPILOGUE_OPS = {"MatMul": "MatMulBias", "Conv": "ConvBias"}  # op -> the op with an epilogue
 
 Serves = Callable[[Node, list[Spec]], bool]
 
 
-def with_epilogues(part: Part, strands: list[Strand], serves: Serves) -> Part:
+def fuse_epilogues(part: Partition, segments: list[Segment], serves: Serves) -> Partition:
     """The partition with one node in place of each product or convolution, its bias and its relu.
 
     Only where no other node uses the values between them, all are of one segment and one device,
     and `serves` says that a kernel better than the plain one computes the new node, given the specs
     of its inputs. Rounding may change.
     """
-    taken, where = users(part), home(strands)
+    taken, where = value_consumers(part), segment_by_node(segments)
     controlled = {c for node in part.nodes.values() for c in node.control}
     new: dict[str, Node] = {}
     gone: dict[str, str] = {}
     for first in part.nodes.values():
-        if first.type not in ENDED or first.attrs.get("first"):
+        if first.type not in EPILOGUE_OPS or first.attrs.get("first"):
             continue
         chain = [first]
         for follows in (_bias, _relu):
@@ -39,50 +39,50 @@ def with_epilogues(part: Part, strands: list[Strand], serves: Serves) -> Part:
             if (node.device, where[node.name]) != (first.device, where[first.name]):
                 break
             chain.append(node)
-        for made, replaced in _joined(chain):
+        for made, replaced in _fused_chain(chain):
             if serves(made, [part.spec(ref) for ref in made.inputs]):
                 new[made.name] = made
                 gone.update({node.name: made.name for node in replaced[:-1]})
                 break
-    return exchange(part, new, {}, gone)
+    return replace_nodes(part, new, {}, gone)
 
 
-def _only_user(node: Node, part: Part, taken: dict[Ref, list[str]]) -> Node | None:
+def _only_user(node: Node, part: Partition, taken: dict[Ref, list[str]]) -> Node | None:
     names = taken.get(Ref(node.name), [])
     fetched = any(ref.node == node.name for ref in part.fetches)
     return part.nodes[names[0]] if len(names) == 1 and not fetched else None
 
 
-def _bias(node: Node, before: Node, part: Part) -> bool:
+def _bias(node: Node, before: Node, part: Partition) -> bool:
     """Whether `node` adds a vector along the last axis."""
     if node.type not in ("BiasAdd", "Add") or node.inputs.count(Ref(before.name)) != 1:
         return False
     if node.type == "BiasAdd" and node.inputs[0] != Ref(before.name):
         return False
-    value, vector = before.specs[0], part.spec(_other(node, before))
+    value, vector = before.specs[0], part.spec(_other_operand(node, before))
     shapes = value.shape, vector.shape, node.specs[0].shape
     if shapes[0] is None or shapes[1] is None or shapes[2] != shapes[0]:
         return False
     return len(shapes[1]) == 1 and shapes[1] == shapes[0][-1:] and None not in shapes[1]
 
 
-def _relu(node: Node, before: Node, part: Part) -> bool:
+def _relu(node: Node, before: Node, part: Partition) -> bool:
     return node.type == "Relu"
 
 
-def _other(node: Node, before: Node) -> Ref:
+def _other_operand(node: Node, before: Node) -> Ref:
     return next(ref for ref in node.inputs if ref != Ref(before.name))
 
 
-def _joined(chain: list[Node]) -> Iterator[tuple[Node, list[Node]]]:
+def _fused_chain(chain: list[Node]) -> Iterator[tuple[Node, list[Node]]]:
     """The node that computes the chain, and those it replaces; then without the relu."""
     first = chain[0]
     for length in range(len(chain), 1, -1):
         replaced = chain[:length]
         before = {c: None for node in replaced for c in node.control}
         made = replaced[-1].but(
-            type=ENDED[first.type],
-            inputs=(*first.inputs, _other(chain[1], first)),
+            type=EPILOGUE_OPS[first.type],
+            inputs=(*first.inputs, _other_operand(chain[1], first)),
             control=tuple(before),
             attrs={**first.attrs, "relu": length == 3},
             line=first.line,

@@ -15,34 +15,49 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from hpcflow.codegen import elementwise_formulas
-from hpcflow.codegen.fused_loop_ir import COLUMN, FULL, ROW, Operand
-from hpcflow.codegen.row_op_decomposition import EXPANSIONS, Steps
-from hpcflow.graph.static_shape import known, size_of
+from hpcflow.codegen.fused_loop_ir import COLUMN, FULL, ROW, KernelOperand
+from hpcflow.codegen.row_op_decomposition import EXPANSIONS, StepBuilder
+from hpcflow.graph.static_shape import require_known, size_of
 from hpcflow.lowering.fusion import kernel_dedup, recompute
-from hpcflow.lowering.fusion.fusion_clustering import Item, Items, clusters, in_sequence
-from hpcflow.lowering.fusion.iteration_space import (
-    IGNORED,
-    Domain,
-    Lengths,
-    Reading,
-    common,
-    read,
-    steps_of,
+from hpcflow.lowering.fusion.fusion_clustering import (
+    SegmentItem,
+    SegmentItems,
+    connected_components,
+    ordered_groups,
 )
-from hpcflow.lowering.fusion.update_fusion import Writer
-from hpcflow.lowering.segments_between_waits import Strand, home, users
-from hpcflow.lowering.strided_layout import Lay, is_view, packed, seen, without_unused
-from hpcflow.lowering.update_tiling import grouped, is_loose
-from hpcflow.plan.ir.program import Node, Part, Ref
-from hpcflow.plan.ir.program_rewriting import exchange, topological
+from hpcflow.lowering.fusion.iteration_space import (
+    SHAPE_ONLY,
+    IterationSpace,
+    Lengths,
+    NodeMapping,
+    append_steps,
+    common_lengths,
+    node_mapping,
+)
+from hpcflow.lowering.fusion.update_fusion import UpdateLoopFactory
+from hpcflow.lowering.segments_between_waits import Segment, segment_by_node, value_consumers
+from hpcflow.lowering.strided_layout import (
+    StridedLayout,
+    c_order_layout,
+    drop_unused_views,
+    is_view,
+    layout_of_view,
+)
+from hpcflow.lowering.update_tiling import may_be_strided, tile_groups
+from hpcflow.plan.ir.program import Node, Partition, Ref
+from hpcflow.plan.ir.program_rewriting import replace_nodes, topological_order
 
-Infos = Callable[[Part], Callable[[Node], Any]]
-MOST = 400  # operations of one kernel: compiling more takes long
+Infos = Callable[[Partition], Callable[[Node], Any]]
+MAX_KERNEL_OPS = 400  # operations of one kernel: compiling more takes long
 # operations that are faster as a generated loop even alone
-ALONE = frozenset({*elementwise_formulas.LONG, *elementwise_formulas.CLOSE, *EXPANSIONS}) - {"Pow"}
-MOST_AROUND = 4  # a window of at least 1/4 of its array is read in place; the array stays live
+UNFUSED_OPS = frozenset({*elementwise_formulas.LONG, *elementwise_formulas.CLOSE, *EXPANSIONS}) - {
+    "Pow"
+}
+MAX_WINDOW_RATIO = 4  # a window of at least 1/4 of its array is read in place; the array stays live
 SHORTEST = 16  # elements of a row of a window that is read in place
-LARGE = 1 << 15  # elements: with several threads any operation is faster alone from here on
+LARGE_ELEMENTS = (
+    1 << 15
+)  # elements: with several threads any operation is faster alone from here on
 
 
 def _copies(node: Node) -> bool:
@@ -50,32 +65,32 @@ def _copies(node: Node) -> bool:
     return is_view(node) and node.type not in ("Rows", "Identity")
 
 
-def fuse(
-    part: Part,
-    strands: list[Strand],
+def fuse_elementwise(
+    part: Partition,
+    segments: list[Segment],
     infos: Infos,
     exact: bool,
     kinds: Collection[str] = ("cpu",),
     threads: int = 1,
-) -> Part:
+) -> Partition:
     """The partition with its elementwise nodes fused; with `exact` only where no bit changes.
 
     `infos(part)` gives a function from a node of that partition to the form of its kernel. `kinds`
     are the kinds of devices for which fused kernels can be generated, `threads` those of a rank.
     """
-    found = _Finder(part, strands, infos, exact, kinds, threads)
-    if not found.readings:
+    found = _FusionFinder(part, segments, infos, exact, kinds, threads)
+    if not found.mappings:
         return part
-    made: list[Made] = []
+    made: list[FusedNode] = []
     gone: dict[str, str] = {}
     orders: list[list[str]] = []
-    for strand in strands:
-        items = Items(part, Domain.joined)
-        for name in strand.nodes:
+    for segment in segments:
+        items = SegmentItems(part, IterationSpace.intersect)
+        for name in segment.nodes:
             found.put(items, part.nodes[name])
         order: list[str] = []
         groups = [group for item in items.items for group in found.groups(item)]
-        for names in found.remade(groups):
+        for names in found.with_recomputed_values(groups):
             new = found.nodes(names)
             gone.update((n, one.node.name) for one in new for n in one.names if n != one.node.name)
             order += [name for name in names if name not in gone]
@@ -85,19 +100,19 @@ def fuse(
     position = {name: i for i, name in enumerate(part.nodes)}
     inside = [pair for order in orders for pair in pairwise(order)]
     values = {old: new for one in made for old, new in one.values.items()}
-    part = exchange(part, {one.node.name: one.node for one in made}, values, gone)
-    names = topological(part.nodes, position.__getitem__, inside)
+    part = replace_nodes(part, {one.node.name: one.node for one in made}, values, gone)
+    names = topological_order(part.nodes, position.__getitem__, inside)
     part = dataclasses.replace(part, nodes={name: part.nodes[name] for name in names})
-    return without_unused(part, had)
+    return drop_unused_views(part, had)
 
 
-class _Finder:
+class _FusionFinder:
     """Decides which nodes may be fused."""
 
     def __init__(
         self,
-        part: Part,
-        strands: list[Strand],
+        part: Partition,
+        segments: list[Segment],
         infos: Infos,
         exact: bool,
         kinds: Collection[str],
@@ -105,101 +120,111 @@ class _Finder:
     ) -> None:
         self.part, self.infos, self.exact, self.threads = part, infos, exact, threads
         self.info = infos(part)
-        self.users, self.home = users(part), home(strands)
-        others = grouped(part, strands, self.info, Writer(exact, kinds))
-        self.readings: dict[str, Reading] = {}
+        self.users, self.home = value_consumers(part), segment_by_node(segments)
+        others = tile_groups(part, segments, self.info, UpdateLoopFactory(exact, kinds))
+        self.mappings: dict[str, NodeMapping] = {}
         for name, node in part.nodes.items():
             if name not in others and node.kind in kinds:
-                reading = read(part, node, exact)
+                reading = node_mapping(part, node, exact)
                 if reading is not None:
-                    self.readings[name] = reading
-        self.settled: dict[str, Reading] = {}  # node -> its reading in the domain it was put in
-        self.domains: dict[str, Domain] = {}
+                    self.mappings[name] = reading
+        self.assigned: dict[
+            str, NodeMapping
+        ] = {}  # node -> its reading in the domain it was put in
+        self.domains: dict[str, IterationSpace] = {}
 
-    def put(self, items: Items, node: Node) -> None:
+    def put(self, items: SegmentItems, node: Node) -> None:
         """Put a node with others of its domain, or with nodes that compute row values it uses."""
-        reading = self.readings.get(node.name)
+        reading = self.mappings.get(node.name)
         if reading is None:
             items.add(node)
             return
         choices = [*self._with_others(node, reading), (reading, self._domain(node, reading))]
         for choice, domain in choices:
-            behind = self._behind(node, choice)
+            behind = self._nodes_read_differently(node, choice)
             last = domain is choices[-1][1]
             closes = ROW in choice.outputs
-            if last or items.reaches(node, domain, behind):
+            if last or items.has_joinable_item(node, domain, behind):
                 items.add(node, [domain], closes, behind)
-                self.settled[node.name], self.domains[node.name] = choice, domain
+                self.assigned[node.name], self.domains[node.name] = choice, domain
                 return
 
-    def _domain(self, node: Node, reading: Reading) -> Domain:
-        return Domain(reading.size, reading.cols, node.device, self.home[node.name])
+    def _domain(self, node: Node, reading: NodeMapping) -> IterationSpace:
+        return IterationSpace(reading.size, reading.cols, node.device, self.home[node.name])
 
-    def _with_others(self, node: Node, reading: Reading) -> Iterator[tuple[Reading, Domain]]:
+    def _with_others(
+        self, node: Node, reading: NodeMapping
+    ) -> Iterator[tuple[NodeMapping, IterationSpace]]:
         """Readings of the node in the domains of the nodes that compute its COLUMN inputs."""
         for ref in node.inputs:
-            if ref.node in self.settled and self._way(ref) == COLUMN:
-                domain, (cols,) = self.domains[ref.node], self.settled[ref.node].cols
-                for choice in (reading.by_rows(cols), reading.with_rows(cols)):
+            if ref.node in self.assigned and self._mapping_of(ref) == COLUMN:
+                domain, (cols,) = self.domains[ref.node], self.assigned[ref.node].cols
+                for choice in (reading.as_row_values(cols), reading.for_row_length(cols)):
                     if choice is not None and choice.size == domain.size:
                         yield choice, domain._replace(cols=choice.cols)
 
-    def _way(self, ref: Ref) -> str:
+    def _mapping_of(self, ref: Ref) -> str:
         """How a value maps to the domain that its node was put in."""
-        return self.settled[ref.node].outputs[ref.index] if ref.node in self.settled else ""
+        return self.assigned[ref.node].outputs[ref.index] if ref.node in self.assigned else ""
 
-    def _behind(self, node: Node, reading: Reading) -> list[str]:
+    def _nodes_read_differently(self, node: Node, reading: NodeMapping) -> list[str]:
         """Nodes whose values this node reads in another mapping than their own."""
         pairs = zip(node.inputs, reading.inputs, strict=True)
-        return [r.node for r, way in pairs if way != IGNORED and self._way(r) not in ("", way)]
+        return [
+            r.node for r, way in pairs if way != SHAPE_ONLY and self._mapping_of(r) not in ("", way)
+        ]
 
-    def groups(self, item: Item) -> Iterator[list[str]]:
+    def groups(self, item: SegmentItem) -> Iterator[list[str]]:
         """The nodes of an item in groups, each of which one kernel can compute."""
         if item.first:
             yield item.first
         if item.key is None:
             yield item.nodes
             return
-        for i in range(0, len(item.nodes), MOST):
-            yield from in_sequence(self.part, list(_connected(self.part, item.nodes[i : i + MOST])))
+        for i in range(0, len(item.nodes), MAX_KERNEL_OPS):
+            yield from ordered_groups(
+                self.part, list(_connected_groups(self.part, item.nodes[i : i + MAX_KERNEL_OPS]))
+            )
 
-    def remade(self, groups: list[list[str]]) -> list[list[str]]:
+    def with_recomputed_values(self, groups: list[list[str]]) -> list[list[str]]:
         """The groups of a segment; those that become kernels get the nodes that they recompute."""
         places = [k for k, names in enumerate(groups) if self.is_kernel(names)]
-        part, new = recompute.remade(self.part, [groups[k] for k in places], self.settled)
+        part, new = recompute.recompute_values(
+            self.part, [groups[k] for k in places], self.assigned
+        )
         if part is not self.part:
-            self.part, self.users, self.info = part, users(part), self.infos(part)
+            self.part, self.users, self.info = part, value_consumers(part), self.infos(part)
         made = dict(zip(places, new, strict=True))
         return [made.get(k, names) for k, names in enumerate(groups)]
 
     def is_kernel(self, names: list[str]) -> bool:
         """Whether a connected group of nodes is worth a kernel."""
-        if not self.settled.keys() >= set(names):
+        if not self.assigned.keys() >= set(names):
             return False
-        first, size = self.part.nodes[names[0]], self.settled[names[0]].size
+        first, size = self.part.nodes[names[0]], self.assigned[names[0]].size
         sums = first.row.sums  # faster alone for `LARGE` elements
-        if len(names) > 1 or (first.type in ALONE and not (sums or first.row.spreads)):
+        if len(names) > 1 or (first.type in UNFUSED_OPS and not (sums or first.row.spreads)):
             return True
-        if sums and self.settled[names[0]].cols == (size,):
+        if sums and self.assigned[names[0]].cols == (size,):
             return True  # a full sum of few elements, as a loss: ten times faster than NumPy
-        return size >= LARGE and (sums or self.threads > 1)
+        return size >= LARGE_ELEMENTS and (sums or self.threads > 1)
 
-    def nodes(self, names: list[str]) -> list[Made]:
+    def nodes(self, names: list[str]) -> list[FusedNode]:
         """The node that replaces these.
 
         Several nodes if its kernel were too large, none if a kernel would not be faster.
         """
         if not self.is_kernel(names):
             return []
-        if not any(FULL in self.settled[n].outputs + self.settled[n].inputs for n in names):
+        if not any(FULL in self.assigned[n].outputs + self.assigned[n].inputs for n in names):
             for name in names:  # no value is FULL in the larger domain: use their own
-                self.settled[name] = self.readings[name]
+                self.assigned[name] = self.mappings[name]
         made = self.node(names)
         if made is not None:
             return [made]
         return [one for name in names if (one := self.node([name])) is not None]
 
-    def node(self, names: list[str]) -> Made | None:
+    def node(self, names: list[str]) -> FusedNode | None:
         """The fused node, the nodes that it replaces, and the new references of their values."""
         nodes, mine = [self.part.nodes[name] for name in names], set(names)
         cols, on_gpu = self.length(names), nodes[0].kind == "gpu"
@@ -208,32 +233,33 @@ class _Finder:
         if any(g.operand.limit for of in given.values() for g in of if g not in outside):
             return None  # labels that are computed in the kernel cannot be checked before it runs
         taken = {g: i for i, g in enumerate(outside)}
-        steps = Steps(tuple(g.operand for g in taken), cols)
+        steps = StepBuilder(tuple(g.operand for g in taken), cols)
         value: dict[Ref, int] = {}
         for node in nodes:
-            reading = self.settled[node.name]
+            reading = self.assigned[node.name]
             operands = [value[g.ref] if g.ref in value else taken[g] for g in given[node.name]]
-            made = steps_of(steps, node, reading, operands)
+            made = append_steps(steps, node, reading, operands)
             value.update({Ref(node.name, i): made[i] for i in range(len(made))})
-        kept = [ref for ref in value if self.leaves(ref, mine)]
-        kept.sort(key=lambda ref: self._way(ref) != FULL)  # the first may overwrite an operand
-        size = max(self.settled[name].size for name in names)
+        kept = [ref for ref in value if self.must_be_stored(ref, mine)]
+        # the first may overwrite an operand
+        kept.sort(key=lambda ref: self._mapping_of(ref) != FULL)
+        size = max(self.assigned[name].size for name in names)
         body = steps.body(tuple(value[ref] for ref in kept))
-        if all(way != FULL for way in map(self._way, kept)):
-            if all(g.operand.way != FULL or g.operand.begins for g in taken):
-                body = body._replace(size=size)
+        reads_full = any(g.operand.way == FULL and not g.operand.begins for g in taken)
+        if not reads_full and FULL not in map(self._mapping_of, kept):
+            body = body._replace(size=size)
         if not kept:
             return None
-        gpu, cpu = kernel_dedup.on_gpu, kernel_dedup.kernel
+        gpu, cpu = kernel_dedup.gpu_kernel, kernel_dedup.cpu_kernel
         if (written := gpu(body, size) if on_gpu else cpu(body, self.exact)) is None:
             return None
-        inputs = [g.ref for g in taken]
+        inputs = tuple(g.ref for g in taken)
         attrs = {
             "body": body,
             "names": tuple(names),
             "text": written.text,
             "loose": tuple(
-                i for i, ref in enumerate(inputs) if is_loose(self.part, ref, self.info)
+                i for i, ref in enumerate(inputs) if may_be_strided(self.part, ref, self.info)
             ),
             "inplace": written.inplace,
             "types": tuple(node.type for node in nodes),
@@ -242,13 +268,12 @@ class _Finder:
                 (taken[g], n.name, n.line) for n in nodes for g in given[n.name] if g.operand.limit
             ),
         }
-        last = nodes[-1]
         control = dict.fromkeys(c for n in nodes for c in n.control if c not in mine)
         specs = tuple(self.part.spec(ref) for ref in kept)
-        fused = last.but(
-            type="Fused", inputs=tuple(inputs), control=tuple(control), attrs=attrs, specs=specs
+        fused = (last := nodes[-1]).but(
+            type="Fused", inputs=inputs, control=tuple(control), attrs=attrs, specs=specs
         )
-        return Made(fused, names, {ref: Ref(last.name, k) for k, ref in enumerate(kept)})
+        return FusedNode(fused, names, {ref: Ref(last.name, k) for k, ref in enumerate(kept)})
 
     def length(self, names: list[str]) -> int:
         """The row length of a kernel, 0 if it has no rows.
@@ -258,49 +283,52 @@ class _Finder:
         """
         cols: Lengths | None = ()
         for name in names:
-            cols = None if cols is None else common(cols, self.settled[name].cols)
+            cols = None if cols is None else common_lengths(cols, self.assigned[name].cols)
         assert cols is not None  # the nodes are of one domain
         if cols:
             return cols[0]
         mine, runs = set(names), [0]
         for node in (self.part.nodes[name] for name in names):
-            for ref, way in zip(node.inputs, self.settled[node.name].inputs, strict=True):
+            for ref, way in zip(node.inputs, self.assigned[node.name].inputs, strict=True):
                 if ref.node not in mine and way == FULL:
-                    root, lay = self.seen(ref, node)
+                    root, lay = self.viewed_value(ref, node)
                     runs += [lay.run()] if root != ref else []
         return min((run for run in runs if run >= SHORTEST), default=0)
 
-    def seen(self, ref: Ref, node: Node) -> tuple[Ref, Lay]:
+    def viewed_value(self, ref: Ref, node: Node) -> tuple[Ref, StridedLayout]:
         """The value of which `ref` is a window or a permutation, and its layout there."""
-        root, lay = seen(self.part, ref, node.device, _copies)
+        root, lay = layout_of_view(self.part, ref, node.device, _copies)
         if (
             node.kind != "cpu"
             or lay.is_packed()
             or self.part.nodes[root.node].row.variable == "read"
-            or size_of(known(self.part.spec(root).shape)) > MOST_AROUND * size_of(lay.sizes)
+            or size_of(require_known(self.part.spec(root).shape))
+            > MAX_WINDOW_RATIO * size_of(lay.sizes)
         ):
-            return ref, packed(lay.sizes)
+            return ref, c_order_layout(lay.sizes)
         return root, lay
 
-    def given(self, node: Node, cols: int) -> Iterator[Given]:
+    def given(self, node: Node, cols: int) -> Iterator[KernelValue]:
         """The inputs of a node as operands of a kernel with rows of length `cols`."""
-        reading = self.settled[node.name]
+        reading = self.assigned[node.name]
         checks = node.type == "SparseSoftmaxCrossEntropy" and node.kind != "gpu"
-        for i, (ref, (way, begins)) in enumerate(zip(node.inputs, reading.ways(cols), strict=True)):
-            if way == IGNORED:
+        for i, (ref, (way, begins)) in enumerate(
+            zip(node.inputs, reading.input_mappings(cols), strict=True)
+        ):
+            if way == SHAPE_ONLY:
                 continue
             root, dtype = ref, self.part.spec(ref).dtype
             if way == FULL and cols and not begins:
-                root, lay = self.seen(ref, node)
-                found = lay.by_rows(cols)
+                root, lay = self.viewed_value(ref, node)
+                found = lay.row_mapping(cols)
                 if root != ref and found is not None and found[0] == FULL:
                     begins = found[1]
                 else:
                     root = ref
             limit = reading.cols[0] if checks and i == 1 else 0  # labels
-            yield Given(root, Operand(dtype, way, limit, begins))
+            yield KernelValue(root, KernelOperand(dtype, way, limit, begins))
 
-    def leaves(self, ref: Ref, mine: set[str]) -> bool:
+    def must_be_stored(self, ref: Ref, mine: set[str]) -> bool:
         """Whether a value must be stored: used outside the kernel, or of a node without users."""
         outputs = (Ref(ref.node, i) for i in range(len(self.part.nodes[ref.node].specs)))
         if not any(self.users.get(one) for one in outputs):
@@ -308,14 +336,14 @@ class _Finder:
         return ref in self.part.fetches or not mine.issuperset(self.users.get(ref, ()))
 
 
-class Given(NamedTuple):
+class KernelValue(NamedTuple):
     """A value that a kernel reads or computes, as an operand."""
 
     ref: Ref
-    operand: Operand
+    operand: KernelOperand
 
 
-class Made(NamedTuple):
+class FusedNode(NamedTuple):
     """A fused node, the names of the nodes it replaces, and the new references of their values."""
 
     node: Node
@@ -323,11 +351,11 @@ class Made(NamedTuple):
     values: dict[Ref, Ref]
 
 
-def _connected(part: Part, names: Sequence[str]) -> Iterator[list[str]]:
+def _connected_groups(part: Partition, names: Sequence[str]) -> Iterator[list[str]]:
     """The names in groups of nodes connected by values."""
 
     def values(name: str) -> Iterator[Ref]:
         yield from (Ref(name, i) for i in range(len(part.nodes[name].specs)))
         yield from part.nodes[name].inputs
 
-    return clusters(names, values)
+    return connected_components(names, values)

@@ -8,32 +8,32 @@ from collections.abc import Sequence
 from hpcflow.graph.static_shape import is_known, size_of
 from hpcflow.plan.ir.program import Node
 
-LISTED = 6
+MAX_LISTED_NAMES = 6
 
 
-def types(node: Node) -> tuple[str, ...]:
+def fused_types(node: Node) -> tuple[str, ...]:
     """The types of the operations that a node computes, in order."""
     if node.type != "Fused":
         return (node.type,)
     return tuple(node.attrs["types"])
 
 
-def names(node: Node) -> tuple[str, ...]:
+def fused_names(node: Node) -> tuple[str, ...]:
     """The graph names of the operations of a node."""
     return tuple(node.attrs["names"]) if node.type == "Fused" else (node.name,)
 
 
-def label(node: Node) -> str:
+def node_label(node: Node) -> str:
     """`Fused: Add, Mul x2, Tanh`; the type of a node that is not fused."""
     if node.type != "Fused":
         return node.type
-    counts = Counter(types(node))
+    counts = Counter(fused_types(node))
     said = [kind if n == 1 else f"{kind} x{n}" for kind, n in counts.items()]
-    more = f" and {len(said) - LISTED} more" if len(said) > LISTED else ""
-    return f"Fused: {', '.join(said[:LISTED])}{more}"
+    more = f" and {len(said) - MAX_LISTED_NAMES} more" if len(said) > MAX_LISTED_NAMES else ""
+    return f"Fused: {', '.join(said[:MAX_LISTED_NAMES])}{more}"
 
 
-def scope(of: Sequence[str]) -> str:
+def common_scope(of: Sequence[str]) -> str:
     """The common name scope of names, `layer/...`; without one, the first few names themselves."""
     parts = [name.split("/") for name in of]
     common: list[str] = []
@@ -45,11 +45,11 @@ def scope(of: Sequence[str]) -> str:
         return of[0]
     if common:
         return "/".join(common) + "/..."
-    more = f" and {len(of) - LISTED} more" if len(of) > LISTED else ""
-    return ", ".join(of[:LISTED]) + more
+    more = f" and {len(of) - MAX_LISTED_NAMES} more" if len(of) > MAX_LISTED_NAMES else ""
+    return ", ".join(of[:MAX_LISTED_NAMES]) + more
 
 
-def elements(node: Node) -> int | None:
+def element_count(node: Node) -> int | None:
     """The number of elements that each operation computes; None if only the step knows."""
     if node.type == "Fused":
         return int(node.attrs["size"])

@@ -10,26 +10,28 @@ import graphlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from hpcflow.plan.ir.program import Node, Part
+from hpcflow.plan.ir.program import Node, Partition
 
 Key = Any  # nodes with joinable keys may be in one item
 
 
-def same(a: Key, b: Key) -> Key | None:
+def joint_key(a: Key, b: Key) -> Key | None:
     """The joint key of nodes with these two keys; None if they cannot be in one item."""
     return a if a == b else None
 
 
-class Items:
+class SegmentItems:
     """The nodes of a segment in their order, but nodes with joinable keys move to one item.
 
     Position 2i is in front of item i, where scalars that a group needs are computed; 2i + 1 is in
     it.
     """
 
-    def __init__(self, part: Part, joined: Callable[[Key, Key], Key | None] = same) -> None:
+    def __init__(
+        self, part: Partition, joined: Callable[[Key, Key], Key | None] = joint_key
+    ) -> None:
         self.part, self.joined = part, joined
-        self.items: list[Item] = []
+        self.items: list[SegmentItem] = []
         self.place: dict[str, int] = {}
         self.written: dict[str, int] = {}  # handle -> position of its last update
         self.touched: dict[str, int] = {}  # handle -> position of its last use
@@ -55,7 +57,7 @@ class Items:
         writes, uses = self._handles(node)
         place, key = self._find(node, keys, after, closes)
         self.place[node.name] = place + closes
-        if self._stays(node):
+        if self._is_barrier(node):
             self.floor = place
         for handle in uses:
             self.touched[handle] = max(place, self.touched.get(handle, 0))
@@ -63,7 +65,7 @@ class Items:
             self.written[handle] = place
         return key
 
-    def reaches(self, node: Node, key: Key, behind: Sequence[str] = ()) -> bool:
+    def has_joinable_item(self, node: Node, key: Key, behind: Sequence[str] = ()) -> bool:
         """Whether an item with a key joinable to `key` exists that a node can still be added to."""
         later = self.items[self._after(node, behind) // 2 :]
         return any(i.key is not None and self.joined(i.key, key) is not None for i in later)
@@ -104,11 +106,11 @@ class Items:
                     self.items[i].first.append(node.name)
                     return 2 * i, None
         own = keys[-1] if keys else None
-        self.items.append(Item([], [node.name], own))
+        self.items.append(SegmentItem([], [node.name], own))
         return 2 * len(self.items) - 1, own
 
     @staticmethod
-    def _stays(node: Node) -> bool:
+    def _is_barrier(node: Node) -> bool:
         """Whether no other node may be moved across this node."""
         row = node.row
         acts = row.waits or row.stateful or row.control_flow or row.message == "send"
@@ -116,7 +118,7 @@ class Items:
 
     def _is_light(self, node: Node) -> bool:
         """Whether a node may be moved ahead of an item: a scalar, a read, an update of a scalar."""
-        if self._stays(node) or node.row.message == "copy":
+        if self._is_barrier(node) or node.row.message == "copy":
             return False
         scalar = all(spec.shape == () for spec in node.specs)
         if node.row.writes:
@@ -124,7 +126,7 @@ class Items:
         return scalar or node.row.variable == "read" or node.row.source == "constant"
 
 
-def in_sequence(part: Part, groups: Sequence[list[str]]) -> list[list[str]]:
+def ordered_groups(part: Partition, groups: Sequence[list[str]]) -> list[list[str]]:
     """The groups in a topological order of their values and control dependencies.
 
     Groups that depend on each other in a cycle are split between the nodes on it. The names of each
@@ -152,7 +154,7 @@ def in_sequence(part: Part, groups: Sequence[list[str]]) -> list[list[str]]:
 
 
 @dataclasses.dataclass
-class Item:
+class SegmentItem:
     """One node, or a group of nodes with one `key`; the nodes `first` run before them."""
 
     first: list[str]
@@ -160,7 +162,9 @@ class Item:
     key: Key | None
 
 
-def clusters(names: Sequence[str], marks: Callable[[str], Iterable[Any]]) -> Iterator[list[str]]:
+def connected_components(
+    names: Sequence[str], marks: Callable[[str], Iterable[Any]]
+) -> Iterator[list[str]]:
     """Partition names into connected components: two names are connected if they share a mark."""
     group = {name: {name} for name in names}
     owner: dict[Any, str] = {}

@@ -9,59 +9,65 @@ import functools
 from typing import NamedTuple
 
 from hpcflow.codegen import llvm_cpu_codegen, ptx_codegen, variable_update_codegen
-from hpcflow.codegen.fused_loop_ir import Body
-from hpcflow.codegen.variable_update_codegen import Update
-from hpcflow.plan.ir.attribute_values import Same
+from hpcflow.codegen.fused_loop_ir import KernelBody
+from hpcflow.codegen.variable_update_codegen import UpdateKernel
+from hpcflow.plan.ir.attribute_values import CanonicalValue
 
-KEPT = 1024  # cached sources
+MAX_CACHED_SOURCES = 1024  # cached sources
 
 
-class Written(NamedTuple):
+class GeneratedKernel(NamedTuple):
     """A kernel's source, and the operands that its first result may overwrite in place."""
 
     text: str
     inplace: tuple[int, ...]
 
 
-def kernel(body: Body, exact: bool) -> Written | None:
+def cpu_kernel(body: KernelBody, exact: bool) -> GeneratedKernel | None:
     """The CPU kernel of a body; None if an operation has no formula."""
-    return _kernel(Same(body), exact)
+    return _cpu_kernel(CanonicalValue(body), exact)
 
 
-def on_gpu(body: Body, size: int) -> Written | None:
+def gpu_kernel(body: KernelBody, size: int) -> GeneratedKernel | None:
     """The GPU kernel of a body over `size` elements; None if an operation has no formula."""
-    return _on_gpu(Same(body), size < ptx_codegen.SMALL)
+    return _gpu_kernel(CanonicalValue(body), size < ptx_codegen.SMALL)
 
 
-def update(of: Update, exact: bool) -> str | None:
+def cpu_update_loop(of: UpdateKernel, exact: bool) -> str | None:
     """The source of an update loop; None if an operation has no formula."""
-    return _update(Same(of), exact)
+    return _cpu_update_loop(CanonicalValue(of), exact)
 
 
-def update_on_gpu(of: Update) -> str | None:
+def gpu_update_loop(of: UpdateKernel) -> str | None:
     """The source of an update loop for GPUs; None if an operation has no formula."""
-    return _update_on_gpu(Same(of))
+    return _gpu_update_loop(CanonicalValue(of))
 
 
-@functools.lru_cache(KEPT)
-def _kernel(body: Same, exact: bool) -> Written | None:
+@functools.lru_cache(MAX_CACHED_SOURCES)
+def _cpu_kernel(body: CanonicalValue, exact: bool) -> GeneratedKernel | None:
     text = llvm_cpu_codegen.text(body.value, exact)
-    return None if text is None else Written(text, tuple(llvm_cpu_codegen.writable(body.value)))
-
-
-@functools.lru_cache(KEPT)
-def _on_gpu(body: Same, small: bool) -> Written | None:
-    text = ptx_codegen.text(body.value, small)
     return (
-        None if text is None else Written(text, tuple(ptx_codegen.schedule(body.value).writable()))
+        None
+        if text is None
+        else GeneratedKernel(text, tuple(llvm_cpu_codegen.writable(body.value)))
     )
 
 
-@functools.lru_cache(KEPT)
-def _update(of: Same, exact: bool) -> str | None:
+@functools.lru_cache(MAX_CACHED_SOURCES)
+def _gpu_kernel(body: CanonicalValue, small: bool) -> GeneratedKernel | None:
+    text = ptx_codegen.text(body.value, small)
+    return (
+        None
+        if text is None
+        else GeneratedKernel(text, tuple(ptx_codegen.schedule(body.value).writable()))
+    )
+
+
+@functools.lru_cache(MAX_CACHED_SOURCES)
+def _cpu_update_loop(of: CanonicalValue, exact: bool) -> str | None:
     return variable_update_codegen.text(of.value, exact)
 
 
-@functools.lru_cache(KEPT)
-def _update_on_gpu(of: Same) -> str | None:
+@functools.lru_cache(MAX_CACHED_SOURCES)
+def _gpu_update_loop(of: CanonicalValue) -> str | None:
     return ptx_codegen.update(of.value)

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from hpcflow.graph.static_shape import normalize_axes
 from hpcflow.lowering.fusion.bias_relu_epilogue import Serves
-from hpcflow.lowering.segments_between_waits import Strand, home, users
-from hpcflow.plan.ir.program import Node, Part, Ref
-from hpcflow.plan.ir.program_rewriting import exchange
+from hpcflow.lowering.segments_between_waits import Segment, segment_by_node, value_consumers
+from hpcflow.plan.ir.program import Node, Partition, Ref
+from hpcflow.plan.ir.program_rewriting import replace_nodes
 
 
-def with_pool_gradients(part: Part, strands: list[Strand], serves: Serves) -> Part:
+def fuse_pool_gradients(part: Partition, segments: list[Segment], serves: Serves) -> Partition:
     """The partition with a MaxPoolReluGrad for a MaxPoolGrad, its ReluGrad and its bias sum.
 
     Only where no other node uses the value between the first two, all are of one segment and one
     device, and `serves` says that a kernel better than the plain one computes the new node.
     """
-    taken, where = users(part), home(strands)
+    taken, where = value_consumers(part), segment_by_node(segments)
     fixed = {c for node in part.nodes.values() for c in node.control}
     fixed |= {ref.node for ref in part.fetches}
     made: dict[str, Node] = {}
@@ -30,13 +30,13 @@ def with_pool_gradients(part: Part, strands: list[Strand], serves: Serves) -> Pa
             continue
         relu = part.nodes[names[0]]
         masks = relu.type == "ReluGrad" and relu.inputs == (Ref(first.name), first.inputs[0])
-        if not masks or first.name in fixed or not _beside(relu, first, where):
+        if not masks or first.name in fixed or not _can_run_together(relu, first, where):
             continue
         sums = [part.nodes[name] for name in taken.get(Ref(relu.name), [])]
         sums = [
             n
             for n in sums
-            if _is_bias(n, relu) and n.name not in fixed and _beside(n, first, where)
+            if _is_bias(n, relu) and n.name not in fixed and _can_run_together(n, first, where)
         ]
         node = relu.but(
             type="MaxPoolReluGrad",
@@ -49,10 +49,10 @@ def with_pool_gradients(part: Part, strands: list[Strand], serves: Serves) -> Pa
             made[relu.name] = node
             values[Ref(first.name)] = Ref(relu.name)
             values.update({Ref(n.name): Ref(relu.name, 1) for n in sums})
-    return exchange(part, made, values, {old.node: new.node for old, new in values.items()})
+    return replace_nodes(part, made, values, {old.node: new.node for old, new in values.items()})
 
 
-def _beside(a: Node, b: Node, where: dict[str, int]) -> bool:
+def _can_run_together(a: Node, b: Node, where: dict[str, int]) -> bool:
     return a.device == b.device and where[a.name] == where[b.name]
 
 

@@ -14,47 +14,51 @@ from collections.abc import Mapping, Sequence
 from hpcflow.codegen.fused_loop_ir import FULL
 from hpcflow.codegen.row_op_decomposition import EXPANSIONS
 from hpcflow.graph.static_shape import size_of
-from hpcflow.lowering.fusion.iteration_space import Lengths, Reading, common
-from hpcflow.lowering.segments_between_waits import users
-from hpcflow.plan.ir.program import Node, Part, Ref
-from hpcflow.plan.ir.program_rewriting import unused
+from hpcflow.lowering.fusion.iteration_space import Lengths, NodeMapping, common_lengths
+from hpcflow.lowering.segments_between_waits import value_consumers
+from hpcflow.plan.ir.program import Node, Partition, Ref
+from hpcflow.plan.ir.program_rewriting import unused_name
 
-LARGE = 1 << 20  # bytes of a value: smaller ones are still in the cache when they are read
-MOST = 16  # operations that are recomputed for each value
+LARGE_VALUE_BYTES = (
+    1 << 20
+)  # bytes of a value: smaller ones are still in the cache when they are read
+MAX_RECOMPUTED_OPS = 16  # operations that are recomputed for each value
 
 
-def remade(
-    part: Part, groups: Sequence[list[str]], readings: dict[str, Reading]
-) -> tuple[Part, list[list[str]]]:
+def recompute_values(
+    part: Partition, groups: Sequence[list[str]], readings: dict[str, NodeMapping]
+) -> tuple[Partition, list[list[str]]]:
     """The partition and its groups, each a future kernel, with copies of the nodes to recompute.
 
     `readings` says of each node how its values are laid out; entries of new nodes are added to it.
     """
-    work = _Work(part, [list(names) for names in groups], readings)
+    work = _Recomputation(part, [list(names) for names in groups], readings)
     for k in range(len(groups)):
         for j in sorted({work.owner[r.node] for r in work.operands(k) if r.node in work.owner}):
             if j != k:
-                work.remake(j, k)
+                work.recompute(j, k)
     return work.part, work.groups
 
 
-class _Work:
-    def __init__(self, part: Part, groups: list[list[str]], readings: dict[str, Reading]) -> None:
-        self.part, self.groups, self.readings = part, groups, readings
+class _Recomputation:
+    def __init__(
+        self, part: Partition, groups: list[list[str]], mappings: dict[str, NodeMapping]
+    ) -> None:
+        self.part, self.groups, self.mappings = part, groups, mappings
         self.owner = {name: k for k, names in enumerate(groups) for name in names}
-        self.users = users(part)
+        self.users = value_consumers(part)
 
     def operands(self, k: int) -> list[Ref]:
         """The FULL values that a group takes from other nodes."""
         found: dict[Ref, None] = {}
         for name in self.groups[k]:
-            node, ways = self.part.nodes[name], self.readings[name].inputs
+            node, ways = self.part.nodes[name], self.mappings[name].inputs
             for ref, way in zip(node.inputs, ways, strict=True):
                 if way == FULL and self.owner.get(ref.node) != k:
                     found[ref] = None
         return list(found)
 
-    def remake(self, source: int, dest: int) -> None:
+    def recompute(self, source: int, dest: int) -> None:
         """Recompute in `dest` what it takes from `source`, if that moves less memory."""
         operands = self.operands(dest)
         wanted = [ref for ref in operands if self.is_only_for(ref, source, dest)]
@@ -69,7 +73,12 @@ class _Work:
                 leaves |= found[1]
         more = leaves - set(operands)
         one_domain = self.have_one_domain([*made, *self.groups[dest]])
-        if given and one_domain and len(more) < len(given) and len(made) <= MOST * len(given):
+        if (
+            given
+            and one_domain
+            and len(more) < len(given)
+            and len(made) <= MAX_RECOMPUTED_OPS * len(given)
+        ):
             self.copy([n for n in self.groups[source] if n in made], given, dest)
 
     def is_only_for(self, ref: Ref, source: int, dest: int) -> bool:
@@ -78,7 +87,7 @@ class _Work:
         spec = node.specs[ref.index]
         if self.owner.get(ref.node) != source or ref in self.part.fetches or not spec.known:
             return False
-        if spec.nbytes < LARGE or size_of(spec.shape) != self.readings[node.name].size:
+        if spec.nbytes < LARGE_VALUE_BYTES or size_of(spec.shape) != self.mappings[node.name].size:
             return False
         return all(self.owner.get(name) in (source, dest) for name in self.users[ref])
 
@@ -98,7 +107,7 @@ class _Work:
             if node.type in EXPANSIONS or node.row.stateful:
                 return None
             nodes[node.name] = None
-            reading = self.readings[node.name]
+            reading = self.mappings[node.name]
             for other, way in zip(node.inputs, reading.inputs, strict=True):
                 if way != FULL:
                     continue
@@ -117,8 +126,8 @@ class _Work:
         """Whether nodes can be in one kernel: on one device, with rows of one length."""
         cols: Lengths | None = ()
         for name in names:
-            cols = None if cols is None else common(cols, self.readings[name].cols)
-        sizes = {self.readings[name].size for name in names}
+            cols = None if cols is None else common_lengths(cols, self.mappings[name].cols)
+        sizes = {self.mappings[name].size for name in names}
         devices = {self.part.nodes[name].device for name in names}
         return cols is not None and len(sizes) == 1 == len(devices)
 
@@ -130,11 +139,11 @@ class _Work:
     def copy(self, names: Sequence[str], given: Sequence[Ref], dest: int) -> None:
         """Put copies of nodes into group `dest`, which takes the values `given` from them."""
         nodes = dict(self.part.nodes)
-        new = {name: unused(f"{name}/again", nodes) for name in names}
+        new = {name: unused_name(f"{name}/again", nodes) for name in names}
         for name in names:
             node = nodes[name]
-            nodes[new[name]] = node.but(name=new[name], inputs=_moved(node, new), control=())
-            self.readings[new[name]] = self.readings[name]
+            nodes[new[name]] = node.but(name=new[name], inputs=_moved_bytes(node, new), control=())
+            self.mappings[new[name]] = self.mappings[name]
             self.owner[new[name]] = dest
         instead = {ref: Ref(new[ref.node], ref.index) for ref in given}
         for name in self.groups[dest]:
@@ -142,8 +151,8 @@ class _Work:
             nodes[name] = node.taking(instead)
         self.groups[dest] = [*new.values(), *self.groups[dest]]
         self.part = dataclasses.replace(self.part, nodes=nodes)
-        self.users = users(self.part)
+        self.users = value_consumers(self.part)
 
 
-def _moved(node: Node, new: Mapping[str, str]) -> tuple[Ref, ...]:
+def _moved_bytes(node: Node, new: Mapping[str, str]) -> tuple[Ref, ...]:
     return tuple(Ref(new.get(ref.node, ref.node), ref.index) for ref in node.inputs)

@@ -13,31 +13,31 @@ from collections.abc import Iterator
 from typing import Any
 
 from hpcflow.codegen import elementwise_formulas, row_gather_scatter_codegen
-from hpcflow.codegen.fused_loop_ir import FULL, ONE, Operand, Step
+from hpcflow.codegen.fused_loop_ir import FULL, ONE, KernelOperand, KernelStep
 from hpcflow.codegen.llvm_builder import TYPES
 from hpcflow.graph.static_shape import is_known, size_of
-from hpcflow.lowering.segments_between_waits import users
+from hpcflow.lowering.segments_between_waits import value_consumers
 from hpcflow.ops.variables.sparse_row_update_ops import MOST_TABLES
-from hpcflow.plan.ir.program import Node, Part, Ref
-from hpcflow.plan.ir.program_rewriting import behind_cycles, topological
+from hpcflow.plan.ir.program import Node, Partition, Ref
+from hpcflow.plan.ir.program_rewriting import cyclic_nodes, topological_order
 
 PREFIX = "Scatter"
 
 
-def fuse_rows(part: Part, exact: bool) -> Part:
+def fuse_sparse_optimizers(part: Partition, exact: bool) -> Partition:
     """The partition with one node a sparse update of a variable; with `exact`, bitwise equal."""
     groups: dict[tuple[Any, ...], list[Node]] = {}
     for node in part.nodes.values():
-        if _is_change(node):
+        if _is_fusible_update(node):
             key = node.inputs[1], node.device, node.attrs["dtype"], tuple(node.attrs["shape"])
             groups.setdefault(key, []).append(node)
     for changes in groups.values():
-        made = _Group(part, changes, exact).made()
+        made = _RowUpdateGroup(part, changes, exact).made()
         part = part if made is None else made
     return part
 
 
-def _is_change(node: Node) -> bool:
+def _is_fusible_update(node: Node) -> bool:
     """Whether a node updates rows with distinct indices by an operation that can be fused."""
     if not node.type.startswith(PREFIX) or not node.attrs.get("distinct") or len(node.inputs) != 3:
         return False
@@ -47,17 +47,17 @@ def _is_change(node: Node) -> bool:
     )
 
 
-class _Group:
+class _RowUpdateGroup:
     """The row updates of several tables by the same indices, and the nodes that only these need."""
 
-    def __init__(self, part: Part, changes: list[Node], exact: bool) -> None:
+    def __init__(self, part: Partition, changes: list[Node], exact: bool) -> None:
         self.part, self.changes, self.exact = part, changes, exact
         self.indices = changes[0].inputs[1]
         self.handles = [node.inputs[0] for node in changes]
         self.dtype, self.row = changes[0].attrs["dtype"], tuple(changes[0].attrs["shape"][1:])
-        self.mine = {node.name for node in changes} | self.alone()
+        self.mine = {node.name for node in changes} | self.exclusive_nodes()
 
-    def made(self) -> Part | None:
+    def made(self) -> Partition | None:
         """The partition with one node in place of the group; None if the result could differ."""
         index = self.part.spec(self.indices).dtype.name
         steps = [n for n in self.part.nodes.values() if n.name in self.mine and self.is_step(n)]
@@ -72,7 +72,7 @@ class _Group:
 
     # -- members
 
-    def alone(self) -> set[str]:
+    def exclusive_nodes(self) -> set[str]:
         """The row-wise nodes whose values only these updates use."""
         found: set[str] = set()
         stack = [node.inputs[2].node for node in self.changes]
@@ -81,7 +81,7 @@ class _Group:
             if node.name not in found and (self.is_step(node) or self.is_read(node)):
                 found.add(node.name)
                 stack += [ref.node for ref in node.inputs]
-        takers, last = users(self.part), {node.name for node in self.changes}
+        takers, last = value_consumers(self.part), {node.name for node in self.changes}
         fetched = {ref.node for ref in self.part.fetches}
         while True:
             outer = {
@@ -103,7 +103,7 @@ class _Group:
 
     def is_step(self, node: Node) -> bool:
         """Whether a node computes rows elementwise."""
-        if elementwise_formulas.find(node.type, self.exact) is None or len(node.specs) != 1:
+        if elementwise_formulas.find_formula(node.type, self.exact) is None or len(node.specs) != 1:
             return False
         ways = [self.way(ref) for ref in node.inputs]
         return self.way(Ref(node.name)) == FULL and None not in ways and FULL in ways
@@ -151,19 +151,19 @@ class _Group:
         values = [ref for node in steps for ref in node.inputs]
         values += [node.inputs[2] for node in self.changes]
         given = [r for r in dict.fromkeys(values) if r not in number and r.node not in self.mine]
-        operands: list[Operand] = []
+        operands: list[KernelOperand] = []
         for ref in given:
             spec, way = self.part.spec(ref), self.way(ref)
             if way is None:
                 return None
             number[ref] = len(self.handles) + len(operands)
-            operands.append(Operand(spec.dtype, way))
+            operands.append(KernelOperand(spec.dtype, way))
         written = []
         for node in steps:
-            written.append(Step(node.type, tuple(number[r] for r in node.inputs), node.attrs))
+            written.append(KernelStep(node.type, tuple(number[r] for r in node.inputs), node.attrs))
             number[Ref(node.name)] = len(self.handles) + len(operands) + len(written) - 1
         changes = [(n.type.removeprefix(PREFIX), number[n.inputs[2]]) for n in self.changes]
-        body = row_gather_scatter_codegen.Formula(
+        body = row_gather_scatter_codegen.RowUpdateFormula(
             self.dtype, index, tuple(operands), tuple(written), tuple(changes)
         )
         text = row_gather_scatter_codegen.formula(
@@ -183,7 +183,7 @@ class _Group:
             attrs={**attrs, "names": tuple(n.name for n in own)},
         )
 
-    def replaced(self, made: Node) -> Part | None:
+    def replaced(self, made: Node) -> Partition | None:
         """The partition with `made` in place of the group; None if that makes a cycle."""
         place = {name: i for i, name in enumerate(self.part.nodes)}
         nodes: dict[str, Node] = {}
@@ -193,9 +193,9 @@ class _Group:
             elif name not in self.mine:
                 control = [new for c in node.control for new in self.instead(c, made)]
                 nodes[name] = node.but(control=tuple(dict.fromkeys(control)))
-        if behind_cycles(nodes):  # another node depends on a part of the group, and the rest on it
+        if cyclic_nodes(nodes):  # another node depends on a part of the group, and the rest on it
             return None
-        order = topological(nodes, place.__getitem__)
+        order = topological_order(nodes, place.__getitem__)
         return dataclasses.replace(self.part, nodes={name: nodes[name] for name in order})
 
     def instead(self, name: str, made: Node) -> Iterator[str]:

@@ -10,14 +10,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from hpcflow.lowering.segments_between_waits import users
-from hpcflow.plan.ir.program import Node, Part, Ref
-from hpcflow.plan.ir.program_rewriting import unused
+from hpcflow.lowering.segments_between_waits import value_consumers
+from hpcflow.plan.ir.program import Node, Partition, Ref
+from hpcflow.plan.ir.program_rewriting import unused_name
 
 
-def without_copies(part: Part) -> Part:
+def fuse_sparse_operands(part: Partition) -> Partition:
     """The partition with sparse updates that take a scale and separate pieces."""
-    rewriter = _Rewriter(part)
+    rewriter = _SparseUpdateRewriter(part)
     nodes = {new.name: new for node in part.nodes.values() for new in rewriter.instead(node)}
     if not rewriter.taken:
         return part
@@ -30,11 +30,11 @@ def without_copies(part: Part) -> Part:
     return dataclasses.replace(part, nodes=nodes)
 
 
-class _Rewriter:
+class _SparseUpdateRewriter:
     """Rewrites sparse updates; `taken` are the nodes that they no longer use."""
 
-    def __init__(self, part: Part) -> None:
-        self.part, self.users, self.taken = part, users(part), set[str]()
+    def __init__(self, part: Partition) -> None:
+        self.part, self.users, self.taken = part, value_consumers(part), set[str]()
         self.ordered = {name for node in part.nodes.values() for name in node.control}
         self.ordered |= {ref.node for ref in part.fetches}
         self.names = set(part.nodes)
@@ -69,7 +69,7 @@ class _Rewriter:
     def pieces(self, node: Node, user: Node) -> Iterator[Node]:
         """One update for each piece of the rows, in order; the last has the node's name."""
         handle, indices, values, *scale = node.inputs
-        whole, places = self.joined(values, user), self.joined(indices, None)
+        whole, places = self.concat_of(values, user), self.concat_of(indices, None)
         if whole is None or places is None or not self.fit(whole, places):
             yield node
             return
@@ -84,11 +84,11 @@ class _Rewriter:
 
     def name(self, stem: str) -> str:
         """An unused name for a new node."""
-        name = unused(stem, self.names)
+        name = unused_name(stem, self.names)
         self.names.add(name)
         return name
 
-    def joined(self, ref: Ref, user: Node | None) -> Node | None:
+    def concat_of(self, ref: Ref, user: Node | None) -> Node | None:
         """The Concat along the first axis of a value; with `user`, only if it is its only user."""
         node = self.only_for(ref, user, "Concat") if user else self.part.nodes[ref.node]
         shape = self.part.spec(ref).shape

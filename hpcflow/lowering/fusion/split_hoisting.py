@@ -9,13 +9,13 @@ from __future__ import annotations
 import dataclasses
 
 from hpcflow.codegen import elementwise_formulas
-from hpcflow.graph.static_shape import Spec, is_known, known, size_of
-from hpcflow.lowering.segments_between_waits import cut, home, users
-from hpcflow.plan.ir.program import Node, Part, Ref
-from hpcflow.plan.ir.program_rewriting import unused
+from hpcflow.graph.static_shape import Spec, is_known, require_known, size_of
+from hpcflow.lowering.segments_between_waits import segment_by_node, split_segments, value_consumers
+from hpcflow.plan.ir.program import Node, Partition, Ref
+from hpcflow.plan.ir.program_rewriting import unused_name
 
 
-def split_first(part: Part, exact: bool) -> Part:
+def hoist_splits(part: Partition, exact: bool) -> Partition:
     """The partition with Splits moved before the elementwise nodes that compute their input.
 
     Only on CPUs, and where elementwise nodes use all outputs of the Split, so that loops are
@@ -23,13 +23,13 @@ def split_first(part: Part, exact: bool) -> Part:
     """
     if not any(node.row.splits == "split" for node in part.nodes.values()):
         return part
-    return _Rewriter(part, exact).run()
+    return _SplitRewriter(part, exact).run()
 
 
-class _Rewriter:
-    def __init__(self, part: Part, exact: bool) -> None:
+class _SplitRewriter:
+    def __init__(self, part: Partition, exact: bool) -> None:
         self.part, self.exact = part, exact
-        self.users, self.home = users(part), home(cut(part))
+        self.users, self.home = value_consumers(part), segment_by_node(split_segments(part))
         self.followed = {c for node in part.nodes.values() for c in node.control}
         self.fetched = set(part.fetches)
         self.instead: dict[str, list[Node]] = {}  # node -> the nodes that replace it
@@ -39,11 +39,11 @@ class _Rewriter:
         self.names = set(part.nodes)
         self.position = {name: i for i, name in enumerate(part.nodes)}
 
-    def run(self) -> Part:
+    def run(self) -> Partition:
         """Rewrite all Splits."""
         for node in self.part.nodes.values():
             if node.row.splits == "split" and self.goes_on(node):
-                ref, shape = node.inputs[0], known(node.specs[0].shape)
+                ref, shape = node.inputs[0], require_known(node.specs[0].shape)
                 if self.moves(ref, node):
                     axis, count = node.attrs["axis"] % len(shape) - len(shape), len(node.specs)
                     for name in self.chain(ref, axis):
@@ -78,7 +78,7 @@ class _Rewriter:
         return self.fetched.isdisjoint(refs) and all(is_known(s) and size_of(s) for s in shapes)
 
     def is_elementwise(self, node: Node) -> bool:
-        return elementwise_formulas.find(node.type, self.exact) is not None
+        return elementwise_formulas.find_formula(node.type, self.exact) is not None
 
     def moves(self, ref: Ref, taker: Node) -> bool:
         """Whether a value is elementwise, with `taker` as its only user, in its segment."""
@@ -101,7 +101,7 @@ class _Rewriter:
 
     def has_parts(self, ref: Ref, axis: int) -> bool:
         """Whether a value is not broadcast along an axis, which is counted from the end."""
-        shape = known(self.part.spec(ref).shape)
+        shape = require_known(self.part.spec(ref).shape)
         return -axis <= len(shape) and shape[axis] != 1
 
     def compute(self, name: str, axis: int, count: int) -> None:
@@ -128,9 +128,9 @@ class _Rewriter:
     def taken(self, ref: Ref, axis: int, count: int) -> list[Ref]:
         """The parts of a value that is computed whole: views if the axis is the first."""
         node, spec = self.part.nodes[ref.node], self.part_spec(ref, axis, count)
-        n = known(spec.shape)[axis]
+        n = require_known(spec.shape)[axis]
         made = node.but(inputs=(ref,), control=(), specs=(spec,))
-        if -axis == len(known(spec.shape)):
+        if -axis == len(require_known(spec.shape)):
             rows = [{"start": i * n, "stop": i * n + n} for i in range(count)]
             new = [made.but(name=self.name(node.name), type="Rows", attrs=at) for at in rows]
         else:
@@ -142,13 +142,13 @@ class _Rewriter:
 
     def name(self, whole: str) -> str:
         """An unused name for a part of the node `whole`."""
-        name = unused(f"{whole}/part", self.names)
+        name = unused_name(f"{whole}/part", self.names)
         self.names.add(name)
         return name
 
     def part_spec(self, ref: Ref, axis: int, count: int) -> Spec:
         """The spec of one of `count` parts of a value."""
         spec = self.part.spec(ref)
-        shape = list(known(spec.shape))
+        shape = list(require_known(spec.shape))
         shape[axis] //= count
         return Spec(spec.dtype, tuple(shape))

@@ -10,16 +10,22 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from hpcflow.graph.static_shape import Spec, is_known, known, size_of, sizes_along
-from hpcflow.lowering.segments_between_waits import cut, home, users
-from hpcflow.lowering.strided_layout import Lay, axes_of, packed, seen, without_unused
-from hpcflow.plan.ir.program import Node, Part, Ref
-from hpcflow.plan.ir.program_rewriting import exchange
+from hpcflow.graph.static_shape import Spec, is_known, require_known, size_of, sizes_along
+from hpcflow.lowering.segments_between_waits import segment_by_node, split_segments, value_consumers
+from hpcflow.lowering.strided_layout import (
+    StridedLayout,
+    c_order_layout,
+    drop_unused_views,
+    layout_of_view,
+    transpose_axes,
+)
+from hpcflow.plan.ir.program import Node, Partition, Ref
+from hpcflow.plan.ir.program_rewriting import replace_nodes
 
 Serves = Callable[[Node, list[Spec]], bool]
 
 
-def with_strides(part: Part, serves: Serves) -> Part:
+def fuse_strided_products(part: Partition, serves: Serves) -> Partition:
     """The partition with `StridedMatMul` for products of batches of matrices that others rearrange.
 
     Only where `serves` says that a kernel better than the plain one computes the new node, given
@@ -27,29 +33,29 @@ def with_strides(part: Part, serves: Serves) -> Part:
     """
     products = [n for n in part.nodes.values() if n.type in ("MatMul", "Einsum")]
     if any(len(node.specs[0].shape or ()) > 2 for node in products):
-        return _Rewriter(part, serves).run()
+        return _StridedMatMulRewriter(part, serves).run()
     return part
 
 
-class Way(NamedTuple):
+class ResultLayout(NamedTuple):
     """The nodes that only rearrange a product's result, and its layout in their output."""
 
-    lay: Lay | None  # of the matrices of the result; None: no strides describe it
+    lay: StridedLayout | None  # of the matrices of the result; None: no strides describe it
     nodes: tuple[Node, ...]  # the last one has the rearranged value
     join: Node | None = None  # the node that concatenates the result with others
 
 
-class _Rewriter:
-    def __init__(self, part: Part, serves: Serves) -> None:
+class _StridedMatMulRewriter:
+    def __init__(self, part: Partition, serves: Serves) -> None:
         self.part, self.serves = part, serves
-        self.users, self.home = users(part), home(cut(part))
+        self.users, self.home = value_consumers(part), segment_by_node(split_segments(part))
         self.followed = {c for node in part.nodes.values() for c in node.control}
         self.fetched = set(part.fetches)
         self.new: dict[str, Node] = {}
         self.values: dict[Ref, Ref] = {}
         self.gone: dict[str, str] = {}
 
-    def run(self) -> Part:
+    def run(self) -> Partition:
         """Rewrite all products; products that are joined in one array first."""
         products = [n for n in self.part.nodes.values() if self.is_product(n)]
         ways = {n.name: self.way(n) for n in products}
@@ -62,7 +68,7 @@ class _Rewriter:
                 ways.update({n.name: self.way(n, join=False) for n in nodes})
         for node in products:
             if node.name not in self.new:
-                self.alone(node, ways[node.name])
+                self.make_strided(node, ways[node.name])
         return self.done() if self.new else self.part
 
     def is_product(self, node: Node) -> bool:
@@ -70,24 +76,26 @@ class _Rewriter:
         if node.type not in ("MatMul", "Einsum") or "/cpu:" not in node.device:
             return False
         shapes = [spec.shape for spec in (*map(self.part.spec, node.inputs), *node.specs)]
-        if not all(is_known(s) and size_of(s) and len(known(s)) > 2 for s in shapes):
+        if not all(is_known(s) and size_of(s) and len(require_known(s)) > 2 for s in shapes):
             return False
-        return node.type == "MatMul" or _is_matrices(node, [known(s) for s in shapes])
+        return node.type == "MatMul" or _is_matrices(node, [require_known(s) for s in shapes])
 
     # -- layouts of operands
 
-    def operand(self, node: Node, i: int) -> tuple[Ref, Lay | None]:
+    def operand(self, node: Node, i: int) -> tuple[Ref, StridedLayout | None]:
         """The value that a product reads as operand `i`, and the layout of its matrices in it."""
         ref = node.inputs[i]
-        root, lay = seen(self.part, ref, node.device)
-        made = _matrices(node, i, lay)
+        root, lay = layout_of_view(self.part, ref, node.device)
+        made = _matrix_layout(node, i, lay)
         if made is None or lay.is_packed() or 1 not in made.strides[-2:]:
-            return ref, _matrices(node, i, packed(known(self.part.spec(ref).shape)))
+            return ref, _matrix_layout(
+                node, i, c_order_layout(require_known(self.part.spec(ref).shape))
+            )
         return root, made
 
     # -- layouts of results
 
-    def way(self, node: Node, join: bool = True) -> Way:
+    def way(self, node: Node, join: bool = True) -> ResultLayout:
         """The longest chain of nodes after a product that only rearrange its result."""
         nodes = [node]
         while (after := self.only_user(nodes[-1], node)) is not None:
@@ -95,21 +103,27 @@ class _Rewriter:
                 nodes.append(after)
                 continue
             if join and after.inputs.count(Ref(nodes[-1].name)) == 1:
-                lay = self.back(_place(after, nodes[-1], self.part), nodes)
+                lay = self.product_layout(_join_layout(after, nodes[-1], self.part), nodes)
                 if lay is not None:
-                    return Way(lay, tuple(nodes), after)
+                    return ResultLayout(lay, tuple(nodes), after)
             break
         while len(nodes) > 1:
-            lay = self.back(packed(known(nodes[-1].specs[0].shape)), nodes)
+            lay = self.product_layout(
+                c_order_layout(require_known(nodes[-1].specs[0].shape)), nodes
+            )
             if lay is not None and any(n.type == "Transpose" for n in nodes):
-                return Way(lay, tuple(nodes))
+                return ResultLayout(lay, tuple(nodes))
             nodes.pop()
-        return Way(self.back(packed(known(node.specs[0].shape)), nodes), (node,))
+        return ResultLayout(
+            self.product_layout(c_order_layout(require_known(node.specs[0].shape)), nodes), (node,)
+        )
 
-    def back(self, lay: Lay | None, nodes: Sequence[Node]) -> Lay | None:
+    def product_layout(
+        self, lay: StridedLayout | None, nodes: Sequence[Node]
+    ) -> StridedLayout | None:
         """The layout of a product's matrices where the last node's output has the layout `lay`."""
-        first = _back(lay, nodes, self.part)
-        made = None if first is None else _matrices(nodes[0], 2, first)
+        first = _source_layout(lay, nodes, self.part)
+        made = None if first is None else _matrix_layout(nodes[0], 2, first)
         return made if made is not None and 1 in made.strides[-2:] else None
 
     def only_user(self, node: Node, product: Node) -> Node | None:
@@ -131,7 +145,9 @@ class _Rewriter:
 
     # -- new nodes
 
-    def made(self, node: Node, way: Way, whole: Node, into: Sequence[Ref] = ()) -> Node | None:
+    def made(
+        self, node: Node, way: ResultLayout, whole: Node, into: Sequence[Ref] = ()
+    ) -> Node | None:
         """The product that writes into the value of `whole`; None if no kernel serves it."""
         (a, lay_a), (b, lay_b), lay = self.operand(node, 0), self.operand(node, 1), way.lay
         if lay_a is None or lay_b is None or lay is None:
@@ -145,7 +161,7 @@ class _Rewriter:
         specs = [self.part.spec(a), self.part.spec(b), *(whole.specs[0] for _ in into)]
         return made if self.serves(made, specs) else None
 
-    def alone(self, node: Node, way: Way) -> None:
+    def make_strided(self, node: Node, way: ResultLayout) -> None:
         """Make a product strided if that saves a copy."""
         reads = any(self.operand(node, i)[0] != node.inputs[i] for i in (0, 1))
         if not reads and len(way.nodes) == 1 and node.type == "MatMul":
@@ -153,7 +169,7 @@ class _Rewriter:
         if (made := self.made(node, way, way.nodes[-1])) is not None:
             self.put([made], way.nodes[1:])
 
-    def join(self, products: list[Node], ways: dict[str, Way]) -> bool:
+    def join(self, products: list[Node], ways: dict[str, ResultLayout]) -> bool:
         """Make products run one after the other, each writing its slice of their joined array."""
         join = ways[products[0].name].join
         assert join is not None
@@ -175,13 +191,13 @@ class _Rewriter:
             self.values[Ref(gone[-1].name)] = Ref(new[-1].name)
         self.gone.update({node.name: new[-1].name for node in gone})
 
-    def done(self) -> Part:
+    def done(self) -> Partition:
         """The new partition, without the nodes that only the products used."""
-        part = exchange(self.part, self.new, self.values, self.gone)
-        return without_unused(part, {ref.node for ref in self.users})
+        part = replace_nodes(self.part, self.new, self.values, self.gone)
+        return drop_unused_views(part, {ref.node for ref in self.users})
 
 
-def _labels(node: Node) -> tuple[list[str], list[str]]:
+def _einsum_labels(node: Node) -> tuple[list[str], list[str]]:
     """The terms of an Einsum, the result last; its labels: of batch, rows, contraction, columns."""
     left, _, out = node.attrs["equation"].partition("->")
     terms = [*left.split(","), out]
@@ -196,7 +212,7 @@ def _is_matrices(node: Node, shapes: Sequence[tuple[int, ...]]) -> bool:
     """Whether an Einsum is a batched matrix product."""
     if len(shapes) != 3 or "." in node.attrs["equation"]:
         return False
-    terms, (joint, rows, inner, columns) = _labels(node)
+    terms, (joint, rows, inner, columns) = _einsum_labels(node)
     wanted = [joint + rows + inner, joint + inner + columns, joint + rows + columns]
     if not (joint and rows and inner and columns):
         return False
@@ -211,35 +227,37 @@ def _rearranges(node: Node) -> bool:
     return node.row.view == "same_order" or node.type == "Transpose"
 
 
-def _matrices(node: Node, i: int, lay: Lay) -> Lay | None:
+def _matrix_layout(node: Node, i: int, lay: StridedLayout) -> StridedLayout | None:
     """The layout of the matrices of operand `i` of a product; 2 is its result."""
     if node.type == "MatMul":
         turned = i < 2 and node.attrs["transpose_b" if i else "transpose_a"]
         return lay.swapped() if turned else lay
-    terms, (joint, rows, inner, columns) = _labels(node)
+    terms, (joint, rows, inner, columns) = _einsum_labels(node)
     pair = [(rows, inner), (inner, columns), (rows, columns)][i]
     size = dict(zip(terms[i], lay.sizes, strict=True))
-    turned = lay.turned([terms[i].index(c) for c in joint + pair[0] + pair[1]])
+    turned = lay.transposed([terms[i].index(c) for c in joint + pair[0] + pair[1]])
     flat = (math.prod(size[c] for c in labels) for labels in pair)
     return turned.reshaped([*(size[c] for c in joint), *flat])
 
 
-def _back(lay: Lay | None, nodes: Sequence[Node], part: Part) -> Lay | None:
+def _source_layout(
+    lay: StridedLayout | None, nodes: Sequence[Node], part: Partition
+) -> StridedLayout | None:
     """The layout of the first node's value, where that of the last node is `lay`."""
     for node in reversed(nodes[1:]):
         if lay is None:
             return None
         if node.type == "Transpose":
-            perm = axes_of(node)
-            lay = lay.turned([perm.index(i) for i in range(len(perm))])
+            perm = transpose_axes(node)
+            lay = lay.transposed([perm.index(i) for i in range(len(perm))])
         else:
-            lay = lay.reshaped(known(part.spec(node.inputs[0]).shape))
+            lay = lay.reshaped(require_known(part.spec(node.inputs[0]).shape))
     return lay
 
 
-def _place(join: Node, node: Node, part: Part) -> Lay | None:
+def _join_layout(join: Node, node: Node, part: Partition) -> StridedLayout | None:
     """The layout of a value in its join; None along the first axis (concat_in_place)."""
-    lay = packed(known(join.specs[0].shape))
+    lay = c_order_layout(require_known(join.specs[0].shape))
     axis, index = join.attrs["axis"] % len(lay.sizes), join.inputs.index(Ref(node.name))
     if not axis:
         return None

@@ -7,31 +7,31 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from hpcflow.codegen import elementwise_formulas
-from hpcflow.codegen.fused_loop_ir import FULL, ONE, Operand, Step
+from hpcflow.codegen.fused_loop_ir import FULL, ONE, KernelOperand, KernelStep
 from hpcflow.codegen.optimizer_formulas import COUNTED, UPDATES
-from hpcflow.codegen.variable_update_codegen import Change, Target, Update
+from hpcflow.codegen.variable_update_codegen import UpdateKernel, UpdateTarget, VariableChange
 from hpcflow.graph.static_shape import is_known
 from hpcflow.lowering.fusion import kernel_dedup
-from hpcflow.lowering.fusion.fusion_clustering import clusters
-from hpcflow.plan.ir.program import Node, Part, Ref
+from hpcflow.lowering.fusion.fusion_clustering import connected_components
+from hpcflow.plan.ir.program import Node, Partition, Ref
 
 
-class Described(NamedTuple):
+class UpdateDescription(NamedTuple):
     """A loop and its arguments in order: handles of variables, operands, results."""
 
-    update: Update
+    update: UpdateKernel
     text: str | None  # LLVM IR; None: an operation has no formula
     handles: tuple[Ref, ...]
     operands: tuple[Ref, ...]
     results: tuple[Ref, ...]
 
 
-def shape_of(node: Node) -> Any:
+def updated_shape(node: Node) -> Any:
     """The shape of the value that a node computes, or of the variable that it updates."""
     return tuple(node.attrs["shape"]) if node.type in UPDATES else node.specs[0].shape
 
 
-class Writer:
+class UpdateLoopFactory:
     """Tells whether a loop over all elements can be generated for a node.
 
     It depends on the type of the node, and on its device: one of `kinds`.
@@ -41,66 +41,75 @@ class Writer:
         self.exact, self.kinds = exact, kinds
         self._known: dict[str, bool] = {}
 
-    def __call__(self, part: Part, node: Node) -> bool:
+    def __call__(self, part: Partition, node: Node) -> bool:
         """Whether a loop can be generated for this node."""
         if node.name not in self._known:
             self._known[node.name] = self._writes(part, node)
         return self._known[node.name]
 
-    def _writes(self, part: Part, node: Node) -> bool:
+    def _writes(self, part: Partition, node: Node) -> bool:
         if node.kind not in self.kinds:
             return False
-        if node.type not in UPDATES and elementwise_formulas.find(node.type, self.exact) is None:
+        if (
+            node.type not in UPDATES
+            and elementwise_formulas.find_formula(node.type, self.exact) is None
+        ):
             return False
-        shape = shape_of(node)
+        shape = updated_shape(node)
         if not shape or not is_known(shape) or not math.prod(shape):
             return False
         given = [part.spec(ref) for ref in node.inputs]
         if not all(s.shape in ((), shape) for s in given):
             return False
-        return described(part, [node], [], self.exact).text is not None
+        return describe_update(part, [node], [], self.exact).text is not None
 
 
-def described(part: Part, nodes: Sequence[Node], results: Sequence[Ref], exact: bool) -> Described:
+def describe_update(
+    part: Partition, nodes: Sequence[Node], results: Sequence[Ref], exact: bool
+) -> UpdateDescription:
     """The loop of nodes of one shape; `results` are its values that other nodes use."""
     mine = {node.name for node in nodes}
-    targets: dict[Ref, Target] = {}
-    operands: dict[Ref, Operand] = {}
+    targets: dict[Ref, UpdateTarget] = {}
+    operands: dict[Ref, KernelOperand] = {}
     for node in nodes:
         for i, ref in enumerate(node.inputs):
             if i in node.row.writes:
                 counts = COUNTED.get(node.type) == i
                 dtype = part.nodes[ref.node].attrs["dtype"]
-                targets.setdefault(ref, Target(dtype, counts))
+                targets.setdefault(ref, UpdateTarget(dtype, counts))
             elif ref.node not in mine:
                 spec = part.spec(ref)
-                way = FULL if spec.shape == shape_of(node) else ONE
-                operands.setdefault(ref, Operand(spec.dtype, way))
+                way = FULL if spec.shape == updated_shape(node) else ONE
+                operands.setdefault(ref, KernelOperand(spec.dtype, way))
     place = {ref: k for k, ref in enumerate(targets)}
     number = {ref: i for i, ref in enumerate(operands)}
-    steps: list[Step | Change] = []
+    steps: list[KernelStep | VariableChange] = []
     for node in nodes:
         writes = node.row.writes
         given = tuple(number[r] for i, r in enumerate(node.inputs) if i not in writes)
         if node.type in UPDATES:
             of = tuple(place[node.inputs[i]] for i in writes)
-            steps.append(Change(node.type, of, given, node.attrs))
+            steps.append(VariableChange(node.type, of, given, node.attrs))
         else:
             number[Ref(node.name)] = len(operands) + len(steps)
-            steps.append(Step(node.type, given, node.attrs))
+            steps.append(KernelStep(node.type, given, node.attrs))
         number.setdefault(Ref(node.name), len(operands) + len(steps) - 1)
-    update = Update(
+    update = UpdateKernel(
         tuple(targets.values()),
         tuple(operands.values()),
         tuple(steps),
         tuple(number[ref] for ref in results),
     )
     on_gpu = nodes[0].kind == "gpu"
-    text = kernel_dedup.update_on_gpu(update) if on_gpu else kernel_dedup.update(update, exact)
-    return Described(update, text, tuple(targets), tuple(operands), tuple(results))
+    text = (
+        kernel_dedup.gpu_update_loop(update)
+        if on_gpu
+        else kernel_dedup.cpu_update_loop(update, exact)
+    )
+    return UpdateDescription(update, text, tuple(targets), tuple(operands), tuple(results))
 
 
-def apart(part: Part, names: Sequence[str]) -> Iterator[list[str]]:
+def independent_groups(part: Partition, names: Sequence[str]) -> Iterator[list[str]]:
     """Groups of nodes of one shape that share no elements and need no order between them."""
     inside = set(names)
 
@@ -111,7 +120,7 @@ def apart(part: Part, names: Sequence[str]) -> Iterator[list[str]]:
         for i, ref in enumerate(node.inputs):
             if i in node.row.writes:
                 yield ref
-            elif part.spec(ref).shape == shape_of(node):
+            elif part.spec(ref).shape == updated_shape(node):
                 yield ref.node if ref.node in inside else ref
 
-    return clusters(names, shared)
+    return connected_components(names, shared)

@@ -8,7 +8,7 @@ from hpcflow.graph.graph import Operation, Tensor
 from hpcflow.onnx.export_emitter import Emitter, exports, refused
 
 
-def _first(to: Emitter, x: Tensor, rank: int, first: bool) -> str:
+def _channels_first(to: Emitter, x: Tensor, rank: int, first: bool) -> str:
     """`x` transposed to channels first, for `rank` spatial axes."""
     if first:
         return to.name(x)
@@ -16,7 +16,7 @@ def _first(to: Emitter, x: Tensor, rank: int, first: bool) -> str:
     return made
 
 
-def _back(to: Emitter, name: str, rank: int, first: bool) -> str:
+def _channels_last(to: Emitter, name: str, rank: int, first: bool) -> str:
     """The inverse transpose, to channels last."""
     if first:
         return name
@@ -53,12 +53,12 @@ def _conv(to: Emitter, op: Operation) -> Any:
         raise refused(op, "the channels of its filters are not known")
     y = to.node(
         "Conv",
-        _first(to, x, rank, first),
+        _channels_first(to, x, rank, first),
         _filters(to, w, rank),
         group=op.attrs["groups"],
         **_window(op),
     )
-    return _back(to, y, rank, first)
+    return _channels_last(to, y, rank, first)
 
 
 @exports("ConvInputGrad")
@@ -74,15 +74,15 @@ def _conv_transpose(to: Emitter, op: Operation) -> Any:
         same = attrs["padding"] == "SAME"
         pads = _pads(op, tuple(d for d in space if d is not None)) if same else [0] * 2 * rank
         window["pads"] = pads
-    window["output_padding"] = _rest(op, space, window["pads"])
+    window["output_padding"] = _stride_remainder(op, space, window["pads"])
     y = to.node(
         "ConvTranspose",
-        _first(to, g, rank, attrs["first"]),
+        _channels_first(to, g, rank, attrs["first"]),
         _filters(to, w, rank),
         group=attrs["groups"],
         **window,
     )
-    return _back(to, y, rank, attrs["first"])
+    return _channels_last(to, y, rank, attrs["first"])
 
 
 def _pads(op: Operation, space: tuple[int, ...]) -> list[int]:
@@ -100,7 +100,7 @@ def _pads(op: Operation, space: tuple[int, ...]) -> list[int]:
     return before + after
 
 
-def _rest(op: Operation, space: Any, pads: list[int]) -> list[int]:
+def _stride_remainder(op: Operation, space: Any, pads: list[int]) -> list[int]:
     """The `output_padding` of each axis: the part of the size that the strides do not cover."""
     shape, rank = op.inputs[0].shape or (), len(space)
     given = shape[2:] if op.attrs["first"] else shape[1:-1]
@@ -127,9 +127,9 @@ def _average_pool(to: Emitter, op: Operation) -> Any:
 
 def _pool(to: Emitter, op: Operation, name: str, **more: Any) -> Any:
     rank, first = len(op.attrs["strides"]), op.attrs["first"]
-    x = _first(to, op.inputs[0], rank, first)
+    x = _channels_first(to, op.inputs[0], rank, first)
     y = to.node(name, x, kernel_shape=list(op.attrs["window"]), **_window(op), **more)
-    return _back(to, y, rank, first)
+    return _channels_last(to, y, rank, first)
 
 
 @exports("Softmax", "LogSoftmax")

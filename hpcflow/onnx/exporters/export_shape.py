@@ -155,7 +155,7 @@ def _strided_slice(to: Emitter, op: Operation) -> Any:
         elif part[0] == "rest":
             axis, out = axis + rest, out + rest
         elif part[0] == "at":
-            cuts.append((part[1], _next(to, op, part[1]), axis, 1))
+            cuts.append((part[1], _slice_end(to, op, part[1]), axis, 1))
             gone.append(axis)
             axis += 1
         else:
@@ -173,7 +173,7 @@ def _strided_slice(to: Emitter, op: Operation) -> Any:
     return x if isinstance(x, str) else to.node("Identity", x)
 
 
-def _next(to: Emitter, op: Operation, at: Any) -> Any:
+def _slice_end(to: Emitter, op: Operation, at: Any) -> Any:
     """The end of a slice of the single element `at`."""
     if isinstance(at, int):
         return at + 1 if at != -1 else END

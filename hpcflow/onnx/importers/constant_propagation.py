@@ -8,12 +8,12 @@ import numpy as np
 
 from hpcflow.errors import OnnxError
 from hpcflow.graph.graph import Operation, Tensor
-from hpcflow.graph.op_registry import lookup
-from hpcflow.graph.static_shape import Spec, known
-from hpcflow.kernels.kernel_registry import Node, find
+from hpcflow.graph.op_registry import lookup_op
+from hpcflow.graph.static_shape import Spec, require_known
+from hpcflow.kernels.kernel_registry import KernelNode, find_plain_kernel
 
 
-class NeedsValue(OnnxError):
+class UnknownValueError(OnnxError):
     """A value must be known at import, but it depends on inputs of the model."""
 
     def __init__(self, inputs: Iterable[str], what: str) -> None:
@@ -25,7 +25,7 @@ class NeedsValue(OnnxError):
         )
 
 
-class Values:
+class ConstantValues:
     """Values of tensors that depend only on constants, computed once by NumPy kernels.
 
     `told` are initializers, whose values count as known although they may be variables.
@@ -39,7 +39,8 @@ class Values:
     def of(self, tensor: Tensor, what: str) -> np.ndarray:
         """The value of `tensor`; `what` describes it in errors.
 
-        Errors: NeedsValue if it depends on inputs of the model, on state, or on random numbers.
+        Errors: UnknownValueError if it depends on inputs of the model, on state, or on random
+        numbers.
         """
         missing: dict[str, None] = {}
         for op in _before(tensor.op, self._is_known):
@@ -51,13 +52,17 @@ class Values:
                 self._found.update(zip(op.outputs, told, strict=True))  # type: ignore[arg-type]
             elif op.type == "Parameter" and sources and sources[0] in self._found:
                 self._found[op.outputs[0]] = self._found[sources[0]]
-            elif op in self.inputs or op.type.startswith("Placeholder") or not lookup(op.type).pure:
+            elif (
+                op in self.inputs
+                or op.type.startswith("Placeholder")
+                or not lookup_op(op.type).pure
+            ):
                 missing[self.inputs.get(op, op.name)] = None
             elif all(t in self._found for t in sources):
                 values = compute(op, [self._found[t] for t in sources])
                 self._found.update(zip(op.outputs, values, strict=True))
         if tensor not in self._found:
-            raise NeedsValue(missing, what)
+            raise UnknownValueError(missing, what)
         return self._found[tensor]
 
     def _is_known(self, op: Operation) -> bool:
@@ -91,12 +96,12 @@ def _before(last: Operation, is_known: Callable[[Operation], bool]) -> list[Oper
 def compute(op: Operation, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
     """The outputs of a pure operation, computed by its NumPy kernel."""
     given = [Spec(x.dtype, x.shape, x) for x in map(np.asarray, inputs)]
-    specs = lookup(op.type).infer(given, op.attrs)
-    row = find(op.type, "cpu")
+    specs = lookup_op(op.type).infer(given, op.attrs)
+    row = find_plain_kernel(op.type, "cpu")
     with np.errstate(all="ignore"):
-        run = row.make(np, Node(op.type, op.attrs, given, specs))
+        run = row.make(np, KernelNode(op.type, op.attrs, given, specs))
         if row.form == "out":
-            outs = [np.empty(known(s.shape), s.dtype) for s in specs]
+            outs = [np.empty(require_known(s.shape), s.dtype) for s in specs]
             run(*inputs, *outs)
             return outs
         made = run(*inputs)

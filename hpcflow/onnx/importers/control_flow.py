@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from hpcflow.graph.dtypes import int32, int64
-from hpcflow.graph.function_body import Body
+from hpcflow.graph.function_body import FunctionBody
 from hpcflow.graph.graph import Tensor, get_default_graph
 from hpcflow.graph.static_shape import Spec
-from hpcflow.onnx.importers.constant_propagation import NeedsValue
+from hpcflow.onnx.importers.constant_propagation import UnknownValueError
 from hpcflow.onnx.importers.importer_table import imports
-from hpcflow.onnx.importers.onnx_node import Node
+from hpcflow.onnx.importers.onnx_node import OnnxNode
 from hpcflow.ops.array.array_ops import constant, reshape
 from hpcflow.ops.array.concat_split_ops import stack, unstack
 from hpcflow.ops.control_flow import cond_while
@@ -25,7 +25,7 @@ MOST_ROUNDS = 10_000  # iterations, if unrolling is necessary
 
 
 @imports("If")
-def _if(node: Node, condition: Tensor) -> Sequence[Tensor]:
+def _if(node: OnnxNode, condition: Tensor) -> Sequence[Tensor]:
     """The taken branch if the condition is known; otherwise a conditional."""
     known = node.maybe(condition, "the condition")
     branches = [node.attr("then_branch"), node.attr("else_branch")]
@@ -38,7 +38,7 @@ def _if(node: Node, condition: Tensor) -> Sequence[Tensor]:
 
 @imports("Loop")
 def _loop(
-    node: Node, most: Tensor | None, condition: Tensor | None, *carried: Tensor
+    node: OnnxNode, most: Tensor | None, condition: Tensor | None, *carried: Tensor
 ) -> Sequence[Tensor]:
     """Unrolled if the number of iterations is known and small; otherwise a while loop."""
     rounds = None if most is None else node.maybe(most, "the number of iterations")
@@ -51,7 +51,7 @@ def _loop(
             return made
     try:
         return _looped(node, most, goes_on, carried)
-    except NeedsValue:  # the body needs a value in each iteration: unroll
+    except UnknownValueError:  # the body needs a value in each iteration: unroll
         count = MOST_ROUNDS if most is None else int(node.value(most, "the number of iterations"))
         made = _unrolled(node, count, goes_on, carried)
         if made is None:
@@ -60,7 +60,7 @@ def _loop(
 
 
 def _unrolled(
-    node: Node, count: int, goes_on: Tensor, carried: Sequence[Tensor]
+    node: OnnxNode, count: int, goes_on: Tensor, carried: Sequence[Tensor]
 ) -> list[Tensor] | None:
     """The unrolled iterations; None if a condition is unknown."""
     body, states = node.attr("body"), list(carried)
@@ -80,14 +80,16 @@ def _unrolled(
 
 
 def _looped(
-    node: Node, most: Tensor | None, goes_on: Tensor, carried: Sequence[Tensor]
+    node: OnnxNode, most: Tensor | None, goes_on: Tensor, carried: Sequence[Tensor]
 ) -> list[Tensor]:
     """A while_loop with variables iteration, condition, states and output arrays."""
     body, states = node.attr("body"), len(carried)
     limit = constant(np.int64(np.iinfo(np.int64).max)) if most is None else reshape(most, [])
     after = _round(node, goes_on, carried)
     columns = [TensorArray(s.dtype, size=0, dynamic_size=True) for s in after[states:]]
-    shapes = [cond_while.either(t.shape, s.shape) for t, s in zip(carried, after, strict=False)]
+    shapes = [
+        cond_while.common_shape(t.shape, s.shape) for t, s in zip(carried, after, strict=False)
+    ]
 
     def once(i: Tensor, go: Tensor, *rest: Any) -> list[Any]:
         go, *outputs = node.body(body, [i, go, *rest[:states]])
@@ -104,9 +106,9 @@ def _looped(
     return [*done[2 : 2 + states], *(array.stack() for array in done[2 + states :])]
 
 
-def _round(node: Node, goes_on: Tensor, carried: Sequence[Tensor]) -> list[Spec]:
+def _round(node: OnnxNode, goes_on: Tensor, carried: Sequence[Tensor]) -> list[Spec]:
     """The next states and the outputs of one iteration of the body."""
-    scratch = Body(get_default_graph(), "round")
+    scratch = FunctionBody(get_default_graph(), "round")
     loop = [Spec(int64, ()), goes_on.spec, *(t.spec for t in carried)]
     with scratch.inside():
         params = [scratch.parameter(Spec(s.dtype, s.shape), "state") for s in loop]
@@ -114,7 +116,7 @@ def _round(node: Node, goes_on: Tensor, carried: Sequence[Tensor]) -> list[Spec]
 
 
 @imports("Scan", since=9)
-def _scan(node: Node, *inputs: Tensor) -> Sequence[Tensor]:
+def _scan(node: OnnxNode, *inputs: Tensor) -> Sequence[Tensor]:
     body, count = node.attr("body"), node.attr("num_scan_inputs")
     states, given = list(inputs[:-count]), inputs[-count:]
     outputs = len(body.output) - len(states)
@@ -138,7 +140,7 @@ def _turned(column: list[Tensor], directions: Sequence[int] | None, index: int) 
 
 
 @imports("Scan", since=8)
-def _batched_scan(node: Node, lengths: Tensor | None, *inputs: Tensor) -> Sequence[Tensor]:
+def _batched_scan(node: OnnxNode, lengths: Tensor | None, *inputs: Tensor) -> Sequence[Tensor]:
     """Scan of opset 8: scans each sample of the batch separately."""
     if lengths is not None:
         raise node.declined("sequences of differing lengths")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hpcflow.graph.graph import Tensor
 from hpcflow.onnx.importers.importer_table import imports
-from hpcflow.onnx.importers.onnx_node import Node
+from hpcflow.onnx.importers.onnx_node import OnnxNode
 from hpcflow.onnx.importers.window_attributes import window
 from hpcflow.ops.array.array_ops import expand_dims, reshape, shape, squeeze, transpose
 from hpcflow.ops.array.concat_split_ops import pad
@@ -17,7 +17,7 @@ from hpcflow.ops.nn import convolution_ops
 FORMATS = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
 
 
-def _filters(node: Node, w: Tensor) -> tuple[Tensor, int, str]:
+def _filters(node: OnnxNode, w: Tensor) -> tuple[Tensor, int, str]:
     """Filters with spatial axes first, the number of spatial axes, and the data format."""
     rank = node.rank(w) - 2
     if rank not in FORMATS:
@@ -33,7 +33,7 @@ def with_bias(y: Tensor, bias: Tensor | None) -> Tensor:
 
 
 @imports("Conv")
-def _conv(node: Node, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
+def _conv(node: OnnxNode, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
     filters, rank, data_format = _filters(node, w)
     found = window(node, x, node.known(w)[2:])
     y = convolution_ops.convolve(
@@ -51,7 +51,7 @@ def _conv(node: Node, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tenso
 
 
 @imports("ConvTranspose")
-def _conv_transpose(node: Node, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
+def _conv_transpose(node: OnnxNode, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
     filters, rank, data_format = _filters(node, w)
     sizes, kernel = node.known(x)[2:], node.known(w)[2:]
     strides = node.attr("strides", [1] * rank)
@@ -98,7 +98,7 @@ def _conv_transpose(node: Node, x: Tensor, w: Tensor, bias: Tensor | None = None
 
 
 @imports("MatMul")
-def _matmul(node: Node, a: Tensor, b: Tensor) -> Tensor:
+def _matmul(node: OnnxNode, a: Tensor, b: Tensor) -> Tensor:
     """Matrix product; vectors become a row (left) or column (right), removed from the result."""
     left, right = node.rank(a) == 1, node.rank(b) == 1
     y = matmul(expand_dims(a, 0) if left else a, expand_dims(b, 1) if right else b)
@@ -109,17 +109,17 @@ def _matmul(node: Node, a: Tensor, b: Tensor) -> Tensor:
 
 
 @imports("Det")
-def _det(node: Node, x: Tensor) -> Tensor:
+def _det(node: OnnxNode, x: Tensor) -> Tensor:
     return matrix_determinant(x)
 
 
 @imports("Einsum")
-def _einsum(node: Node, *inputs: Tensor) -> Tensor:
+def _einsum(node: OnnxNode, *inputs: Tensor) -> Tensor:
     return einsum(node.attr("equation").replace(" ", ""), *inputs)
 
 
 @imports("Gemm")
-def _gemm(node: Node, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
+def _gemm(node: OnnxNode, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
     y = matmul(a, b, bool(node.attr("transA", 0)), bool(node.attr("transB", 0)))
     y = _times(y, node.attr("alpha", 1.0))
     return y if c is None else arithmetic_ops.add(y, _times(c, node.attr("beta", 1.0)))

@@ -9,7 +9,7 @@ import numpy as np
 from hpcflow.graph.dtypes import int64
 from hpcflow.graph.graph import Tensor
 from hpcflow.onnx.importers.importer_table import imports
-from hpcflow.onnx.importers.onnx_node import Node
+from hpcflow.onnx.importers.onnx_node import OnnxNode
 from hpcflow.ops.array import cumulative_ops, where_unique_ops
 from hpcflow.ops.array.array_ops import constant, reshape, transpose
 from hpcflow.ops.array.gather_ops import gather
@@ -22,7 +22,7 @@ from hpcflow.ops.math.bitwise_ops import invert
 
 def _running(name: str, function: Callable[..., Tensor]) -> None:
     @imports(name)
-    def build(node: Node, x: Tensor, axis: Tensor) -> Tensor:
+    def build(node: OnnxNode, x: Tensor, axis: Tensor) -> Tensor:
         (along,) = node.integers("axis", axis)
         both = bool(node.attr("exclusive", 0)), bool(node.attr("reverse", 0))
         return function(x, along % node.rank(x), *both)
@@ -33,16 +33,16 @@ _running("CumProd", cumulative_ops.cumprod)
 
 
 @imports("TopK", since=10)
-def _top_k(node: Node, x: Tensor, k: Tensor) -> Sequence[Tensor]:
+def _top_k(node: OnnxNode, x: Tensor, k: Tensor) -> Sequence[Tensor]:
     return _largest(node, x, int(node.value(k, "k").reshape(())))
 
 
 @imports("TopK")
-def _top_k_by_attribute(node: Node, x: Tensor) -> Sequence[Tensor]:
+def _top_k_by_attribute(node: OnnxNode, x: Tensor) -> Sequence[Tensor]:
     return _largest(node, x, node.attr("k"))
 
 
-def _largest(node: Node, x: Tensor, k: int) -> Sequence[Tensor]:
+def _largest(node: OnnxNode, x: Tensor, k: int) -> Sequence[Tensor]:
     axis, rank = node.attr("axis", -1), node.rank(x)
     perm = list(range(rank))
     perm[axis], perm[-1] = perm[-1], perm[axis]
@@ -66,13 +66,13 @@ def _backwards(x: Tensor) -> Tensor:
 
 
 @imports("NonZero")
-def _non_zero(node: Node, x: Tensor) -> Tensor:
+def _non_zero(node: OnnxNode, x: Tensor) -> Tensor:
     there = x if x.dtype.kind == "b" else arithmetic_ops.not_equal(x, x.dtype.type(0))
     return transpose(where_unique_ops.positions(there), [1, 0])
 
 
 @imports("Compress")
-def _compress(node: Node, x: Tensor, condition: Tensor) -> Tensor:
+def _compress(node: OnnxNode, x: Tensor, condition: Tensor) -> Tensor:
     """A condition shorter than the axis is extended with false."""
     if not node.has("axis"):
         x, axis = reshape(x, [-1]), 0
@@ -84,7 +84,7 @@ def _compress(node: Node, x: Tensor, condition: Tensor) -> Tensor:
 
 
 @imports("ReverseSequence")
-def _reverse_sequence(node: Node, x: Tensor, lengths: Tensor) -> Tensor:
+def _reverse_sequence(node: OnnxNode, x: Tensor, lengths: Tensor) -> Tensor:
     """Reverse the first `lengths` steps of each sample."""
     time, batch = node.attr("time_axis", 0), node.attr("batch_axis", 1)
     perm = [batch, time, *range(2, node.rank(x))]
@@ -100,7 +100,7 @@ def _reverse_sequence(node: Node, x: Tensor, lengths: Tensor) -> Tensor:
 
 
 @imports("Unique")
-def _unique(node: Node, x: Tensor) -> Sequence[Tensor]:
+def _unique(node: OnnxNode, x: Tensor) -> Sequence[Tensor]:
     """Without an axis, unique elements; in sorted order unless `sorted` is 0."""
     axis = node.attr("axis")
     given = reshape(x, [-1]) if axis is None else x
@@ -110,7 +110,7 @@ def _unique(node: Node, x: Tensor) -> Sequence[Tensor]:
 
 @imports("NonMaxSuppression")
 def _non_max_suppression(
-    node: Node,
+    node: OnnxNode,
     boxes: Tensor,
     scores: Tensor,
     most: Tensor | None = None,

@@ -9,14 +9,14 @@ import numpy as np
 
 from hpcflow.graph.graph import Tensor
 from hpcflow.onnx.importers.importer_table import imports
-from hpcflow.onnx.importers.onnx_node import Node
+from hpcflow.onnx.importers.onnx_node import OnnxNode
 from hpcflow.ops.array.array_ops import constant, reshape, shape, transpose
 from hpcflow.ops.array.segment_ops import unsorted_segment_sum
 from hpcflow.ops.array.slice_ops import getitem
 
 
 @imports("Col2Im")
-def _col2im(node: Node, x: Tensor, image_shape: Tensor, block_shape: Tensor) -> Tensor:
+def _col2im(node: OnnxNode, x: Tensor, image_shape: Tensor, block_shape: Tensor) -> Tensor:
     """[batch, channels * block, windows] to images; overlapping windows are added."""
     image = node.integers("image_shape", image_shape)
     block = node.integers("block_shape", block_shape)
@@ -50,7 +50,7 @@ def _col2im(node: Node, x: Tensor, image_shape: Tensor, block_shape: Tensor) -> 
 
 
 @imports("DepthToSpace")
-def _depth_to_space(node: Node, x: Tensor) -> Tensor:
+def _depth_to_space(node: OnnxNode, x: Tensor) -> Tensor:
     """Rearrange channels to blocks of pixels, in mode DCR or CRD."""
     size = node.attr("blocksize")
     batch, depth, rows, columns = _sizes(x)
@@ -64,7 +64,7 @@ def _depth_to_space(node: Node, x: Tensor) -> Tensor:
 
 
 @imports("SpaceToDepth")
-def _space_to_depth(node: Node, x: Tensor) -> Tensor:
+def _space_to_depth(node: OnnxNode, x: Tensor) -> Tensor:
     """Rearrange blocks of pixels to channels: the inverse of `DepthToSpace` in the same mode."""
     size = node.attr("blocksize")
     batch, channels, high, wide = _sizes(x)

@@ -12,7 +12,7 @@ from hpcflow.graph.dtypes import float64
 from hpcflow.graph.graph import Tensor
 from hpcflow.onnx import element_types
 from hpcflow.onnx.importers.importer_table import imports
-from hpcflow.onnx.importers.onnx_node import Node
+from hpcflow.onnx.importers.onnx_node import OnnxNode
 from hpcflow.ops.array.array_ops import identity
 from hpcflow.ops.math import arithmetic_ops, bitwise_ops, elementwise_math_ops, special_function_ops
 from hpcflow.ops.nn import nn_ops
@@ -80,7 +80,7 @@ _SAME: dict[str, Callable[..., Tensor]] = {
 
 def _same(name: str, function: Callable[..., Tensor]) -> None:
     @imports(name)
-    def build(node: Node, *inputs: Tensor) -> Tensor:
+    def build(node: OnnxNode, *inputs: Tensor) -> Tensor:
         return function(*inputs)
 
 
@@ -93,7 +93,7 @@ for _name, _function in _SAME.items():
 
 def _variadic(name: str, function: Callable[[Any, Any], Tensor]) -> None:
     @imports(name)
-    def build(node: Node, *inputs: Tensor) -> Tensor:
+    def build(node: OnnxNode, *inputs: Tensor) -> Tensor:
         return functools.reduce(function, inputs) if len(inputs) > 1 else identity(inputs[0])
 
 
@@ -103,7 +103,7 @@ _variadic("Sum", arithmetic_ops.add)
 
 
 @imports("Mean")
-def _mean(node: Node, *inputs: Tensor) -> Tensor:
+def _mean(node: OnnxNode, *inputs: Tensor) -> Tensor:
     return arithmetic_ops.divide(functools.reduce(arithmetic_ops.add, inputs), float(len(inputs)))
 
 
@@ -111,7 +111,7 @@ def _mean(node: Node, *inputs: Tensor) -> Tensor:
 
 
 @imports("Div")
-def _div(node: Node, x: Tensor, y: Tensor) -> Tensor:
+def _div(node: OnnxNode, x: Tensor, y: Tensor) -> Tensor:
     """Integer division truncates towards zero."""
     return (
         arithmetic_ops.divide(x, y)
@@ -121,13 +121,13 @@ def _div(node: Node, x: Tensor, y: Tensor) -> Tensor:
 
 
 @imports("Mod")
-def _mod(node: Node, x: Tensor, y: Tensor) -> Tensor:
+def _mod(node: OnnxNode, x: Tensor, y: Tensor) -> Tensor:
     """The sign is that of the divisor, with fmod=1 that of the dividend."""
     return (elementwise_math_ops.truncatemod if node.attr("fmod", 0) else arithmetic_ops.mod)(x, y)
 
 
 @imports("Pow")
-def _pow(node: Node, x: Tensor, y: Tensor) -> Tensor:
+def _pow(node: OnnxNode, x: Tensor, y: Tensor) -> Tensor:
     """The result has the base's type; an integer base with a float exponent uses float64."""
     if x.dtype.kind in "iu" and y.dtype.kind == "f":
         return arithmetic_ops.cast(
@@ -138,13 +138,13 @@ def _pow(node: Node, x: Tensor, y: Tensor) -> Tensor:
 
 
 @imports("BitShift")
-def _bit_shift(node: Node, x: Tensor, y: Tensor) -> Tensor:
+def _bit_shift(node: OnnxNode, x: Tensor, y: Tensor) -> Tensor:
     left = node.attr("direction") == "LEFT"
     return (bitwise_ops.left_shift if left else bitwise_ops.right_shift)(x, y)
 
 
 @imports("IsInf")
-def _is_inf(node: Node, x: Tensor) -> Tensor:
+def _is_inf(node: OnnxNode, x: Tensor) -> Tensor:
     found = elementwise_math_ops.is_inf(x)
     if not node.attr("detect_positive", 1):
         found = arithmetic_ops.logical_and(found, arithmetic_ops.less(x, 0))
@@ -157,17 +157,17 @@ def _is_inf(node: Node, x: Tensor) -> Tensor:
 
 
 @imports("Cast")
-def _cast(node: Node, x: Tensor) -> Tensor:
+def _cast(node: OnnxNode, x: Tensor) -> Tensor:
     return _cast_to(node, x, node.attr("to"))
 
 
 @imports("CastLike")
-def _cast_like(node: Node, x: Tensor, target: Tensor) -> Tensor:
+def _cast_like(node: OnnxNode, x: Tensor, target: Tensor) -> Tensor:
     return _cast_to(node, x, node.elem_type(target))
 
 
 @imports("BitCast")
-def _bit_cast(node: Node, x: Tensor) -> Tensor:
+def _bit_cast(node: OnnxNode, x: Tensor) -> Tensor:
     elem_type = node.attr("to")
     if element_types.is_narrow(elem_type) or element_types.is_narrow(node.elem_type(x)):
         raise node.declined("narrow types are not supported: their bits are not kept")
@@ -175,24 +175,24 @@ def _bit_cast(node: Node, x: Tensor) -> Tensor:
 
 
 @imports("Binarizer", domain="ai.onnx.ml")
-def _binarizer(node: Node, x: Tensor) -> Tensor:
+def _binarizer(node: OnnxNode, x: Tensor) -> Tensor:
     return arithmetic_ops.cast(
         arithmetic_ops.greater(x, x.dtype.type(node.attr("threshold", 0.0))), x.dtype
     )
 
 
-def _cast_to(node: Node, x: Tensor, elem_type: int) -> Tensor:
+def _cast_to(node: OnnxNode, x: Tensor, elem_type: int) -> Tensor:
     saturate = bool(node.attr("saturate", 1))
     return node.marked(identity(element_types.cast(x, elem_type, saturate)), elem_type)
 
 
 @imports("Clip")
-def _clip_by_attributes(node: Node, x: Tensor) -> Tensor:
+def _clip_by_attributes(node: OnnxNode, x: Tensor) -> Tensor:
     return _clip(node, x, node.attr("min"), node.attr("max"))
 
 
 @imports("Clip", since=11)
-def _clip(node: Node, x: Tensor, low: Any = None, high: Any = None) -> Tensor:
+def _clip(node: OnnxNode, x: Tensor, low: Any = None, high: Any = None) -> Tensor:
     if low is not None:
         x = arithmetic_ops.maximum(x, low)
     return identity(x) if high is None else arithmetic_ops.minimum(x, high)
@@ -202,25 +202,25 @@ def _clip(node: Node, x: Tensor, low: Any = None, high: Any = None) -> Tensor:
 
 
 @imports("LeakyRelu")
-def _leaky_relu(node: Node, x: Tensor) -> Tensor:
+def _leaky_relu(node: OnnxNode, x: Tensor) -> Tensor:
     return arithmetic_ops.where(
         arithmetic_ops.less(x, 0), arithmetic_ops.multiply(x, node.attr("alpha", 0.01)), x
     )
 
 
 @imports("PRelu")
-def _prelu(node: Node, x: Tensor, slope: Tensor) -> Tensor:
+def _prelu(node: OnnxNode, x: Tensor, slope: Tensor) -> Tensor:
     return arithmetic_ops.where(arithmetic_ops.less(x, 0), arithmetic_ops.multiply(x, slope), x)
 
 
 @imports("Elu")
-def _elu(node: Node, x: Tensor) -> Tensor:
+def _elu(node: OnnxNode, x: Tensor) -> Tensor:
     alpha = node.attr("alpha", 1.0)
     return nn_ops.elu(x) if alpha == 1 else scaled_elu(x, alpha, 1.0)
 
 
 @imports("Selu")
-def _selu(node: Node, x: Tensor) -> Tensor:
+def _selu(node: OnnxNode, x: Tensor) -> Tensor:
     alpha, gamma = 1.67326319217681884765625, 1.05070102214813232421875
     return scaled_elu(x, node.attr("alpha", alpha), node.attr("gamma", gamma))
 
@@ -233,7 +233,7 @@ def scaled_elu(x: Tensor, alpha: float, gamma: float) -> Tensor:
 
 
 @imports("HardSigmoid")
-def _hard_sigmoid(node: Node, x: Tensor) -> Tensor:
+def _hard_sigmoid(node: OnnxNode, x: Tensor) -> Tensor:
     return hard_sigmoid(x, node.attr("alpha", 0.2), node.attr("beta", 0.5))
 
 
@@ -245,12 +245,12 @@ def hard_sigmoid(x: Tensor, alpha: float, beta: float) -> Tensor:
 
 
 @imports("HardSwish")
-def _hard_swish(node: Node, x: Tensor) -> Tensor:
+def _hard_swish(node: OnnxNode, x: Tensor) -> Tensor:
     return arithmetic_ops.multiply(x, hard_sigmoid(x, 1 / 6, 0.5))
 
 
 @imports("Gelu")
-def _gelu(node: Node, x: Tensor) -> Tensor:
+def _gelu(node: OnnxNode, x: Tensor) -> Tensor:
     if node.attr("approximate", "none") == "tanh":
         inner = arithmetic_ops.add(
             x,
@@ -263,10 +263,10 @@ def _gelu(node: Node, x: Tensor) -> Tensor:
 
 
 @imports("Softsign")
-def _softsign(node: Node, x: Tensor) -> Tensor:
+def _softsign(node: OnnxNode, x: Tensor) -> Tensor:
     return arithmetic_ops.divide(x, arithmetic_ops.add(arithmetic_ops.abs(x), 1.0))
 
 
 @imports("ThresholdedRelu")
-def _thresholded_relu(node: Node, x: Tensor) -> Tensor:
+def _thresholded_relu(node: OnnxNode, x: Tensor) -> Tensor:
     return arithmetic_ops.where(arithmetic_ops.greater(x, node.attr("alpha", 1.0)), x, 0.0)

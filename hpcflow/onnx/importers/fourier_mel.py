@@ -8,7 +8,7 @@ from hpcflow.graph.dtypes import float32
 from hpcflow.graph.graph import Tensor
 from hpcflow.onnx.element_types import from_onnx
 from hpcflow.onnx.importers.importer_table import imports
-from hpcflow.onnx.importers.onnx_node import Node
+from hpcflow.onnx.importers.onnx_node import OnnxNode
 from hpcflow.ops.array.array_ops import constant, expand_dims, transpose
 from hpcflow.ops.array.broadcast_ops import zeros_like
 from hpcflow.ops.array.concat_split_ops import pad, stack
@@ -29,7 +29,7 @@ def _of_length(x: Tensor, axis: int, have: int, length: int) -> Tensor:
 
 
 def transformed(
-    node: Node, x: Tensor, axis: int, length: int | None, inverse: bool, half: bool
+    node: OnnxNode, x: Tensor, axis: int, length: int | None, inverse: bool, half: bool
 ) -> Tensor:
     """The discrete Fourier transform along `axis`; `half`: one-sided (real input or output)."""
     have = node.known(x)[axis]
@@ -59,16 +59,18 @@ def transformed(
 
 
 @imports("DFT")
-def _dft_17(node: Node, x: Tensor, length: Tensor | None = None) -> Tensor:
+def _dft_17(node: OnnxNode, x: Tensor, length: Tensor | None = None) -> Tensor:
     return _dft_of(node, x, length, node.attr("axis", 1))
 
 
 @imports("DFT", since=20)
-def _dft(node: Node, x: Tensor, length: Tensor | None = None, axis: Tensor | None = None) -> Tensor:
+def _dft(
+    node: OnnxNode, x: Tensor, length: Tensor | None = None, axis: Tensor | None = None
+) -> Tensor:
     return _dft_of(node, x, length, -2 if axis is None else int(node.value(axis, "axis")))
 
 
-def _dft_of(node: Node, x: Tensor, length: Tensor | None, axis: int) -> Tensor:
+def _dft_of(node: OnnxNode, x: Tensor, length: Tensor | None, axis: int) -> Tensor:
     count = None if length is None else int(node.value(length, "dft_length"))
     flags = bool(node.attr("inverse", 0)), bool(node.attr("onesided", 0))
     return transformed(node, x, axis % node.rank(x), count, *flags)
@@ -76,7 +78,7 @@ def _dft_of(node: Node, x: Tensor, length: Tensor | None, axis: int) -> Tensor:
 
 @imports("STFT")
 def _stft(
-    node: Node,
+    node: OnnxNode,
     signal: Tensor,
     step: Tensor,
     window: Tensor | None = None,
@@ -98,7 +100,7 @@ def _stft(
 
 @imports("MelWeightMatrix")
 def _mel_weights(
-    node: Node, bands: Tensor, length: Tensor, rate: Tensor, low: Tensor, high: Tensor
+    node: OnnxNode, bands: Tensor, length: Tensor, rate: Tensor, low: Tensor, high: Tensor
 ) -> Tensor:
     """Triangular filters over frequencies, evenly spaced on the mel scale."""
     count, points, samples, bottom, top = (

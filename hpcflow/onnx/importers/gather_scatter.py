@@ -11,7 +11,7 @@ import numpy as np
 from hpcflow.graph.dtypes import int32, int64
 from hpcflow.graph.graph import Tensor
 from hpcflow.onnx.importers.importer_table import imports
-from hpcflow.onnx.importers.onnx_node import Node
+from hpcflow.onnx.importers.onnx_node import OnnxNode
 from hpcflow.ops.array import array_ops, segment_ops
 from hpcflow.ops.array.array_ops import constant, expand_dims, reshape, transpose
 from hpcflow.ops.array.broadcast_ops import ones_like
@@ -37,20 +37,20 @@ def wrapped(index: Tensor, x: Tensor, axis: int) -> Tensor:
 
 
 @imports("Gather")
-def _gather(node: Node, x: Tensor, index: Tensor) -> Tensor:
+def _gather(node: OnnxNode, x: Tensor, index: Tensor) -> Tensor:
     axis = node.attr("axis", 0) % max(node.rank(x), 1)
     return take(x, wrapped(index, x, axis), axis=axis)
 
 
 @imports("ArrayFeatureExtractor", domain="ai.onnx.ml")
-def _features(node: Node, x: Tensor, index: Tensor) -> Tensor:
+def _features(node: OnnxNode, x: Tensor, index: Tensor) -> Tensor:
     return take(x, reshape(index, [-1]), axis=node.rank(x) - 1)
 
 
 # -- single elements: flat indices into the tensor as a vector
 
 
-def _numbers(node: Node, index: Tensor, x: Tensor, axis: int) -> Tensor:
+def _numbers(node: OnnxNode, index: Tensor, x: Tensor, axis: int) -> Tensor:
     """The flat indices of the elements x[i, index[i, j], ...], in the shape of `index`."""
     sizes, shape = node.known(x), node.known(index)
     strides = np.cumprod([1, *sizes[:0:-1]])[::-1]
@@ -66,12 +66,12 @@ def _numbers(node: Node, index: Tensor, x: Tensor, axis: int) -> Tensor:
 
 
 @imports("GatherElements")
-def _gather_elements(node: Node, x: Tensor, index: Tensor) -> Tensor:
+def _gather_elements(node: OnnxNode, x: Tensor, index: Tensor) -> Tensor:
     numbers = _numbers(node, index, x, node.attr("axis", 0) % node.rank(x))
     return take(reshape(x, [-1]), numbers)
 
 
-def _row_numbers(node: Node, x: Tensor, index: Tensor, batch: int) -> tuple[Tensor, int, int]:
+def _row_numbers(node: OnnxNode, x: Tensor, index: Tensor, batch: int) -> tuple[Tensor, int, int]:
     """Row numbers for the index vectors on the last axis of `index`, row count, and indexed axes.
 
     The first `batch` axes of `x` and `index` correspond.
@@ -93,7 +93,7 @@ def _row_numbers(node: Node, x: Tensor, index: Tensor, batch: int) -> tuple[Tens
 
 
 @imports("GatherND")
-def _gather_nd(node: Node, x: Tensor, index: Tensor) -> Tensor:
+def _gather_nd(node: OnnxNode, x: Tensor, index: Tensor) -> Tensor:
     numbers, rows, used = _row_numbers(node, x, index, node.attr("batch_dims", 0))
     return take(reshape(x, [rows, *node.known(x)[used:]]), numbers)
 
@@ -127,7 +127,7 @@ def _written(rows: Tensor, numbers: Tensor, updates: Tensor, count: int, reducti
 
 @imports("ScatterElements")
 @imports("Scatter")
-def _scatter_elements(node: Node, x: Tensor, index: Tensor, updates: Tensor) -> Tensor:
+def _scatter_elements(node: OnnxNode, x: Tensor, index: Tensor, updates: Tensor) -> Tensor:
     sizes = node.known(x)
     numbers = reshape(_numbers(node, index, x, node.attr("axis", 0) % len(sizes)), [-1])
     total, flat = int(np.prod(sizes)), reshape(updates, [-1])
@@ -136,7 +136,7 @@ def _scatter_elements(node: Node, x: Tensor, index: Tensor, updates: Tensor) -> 
 
 
 @imports("ScatterND")
-def _scatter_nd(node: Node, x: Tensor, index: Tensor, updates: Tensor) -> Tensor:
+def _scatter_nd(node: OnnxNode, x: Tensor, index: Tensor, updates: Tensor) -> Tensor:
     sizes = node.known(x)
     numbers, rows, used = _row_numbers(node, x, index, 0)
     made = _written(
@@ -151,7 +151,7 @@ def _scatter_nd(node: Node, x: Tensor, index: Tensor, updates: Tensor) -> Tensor
 
 @imports("TensorScatter")
 def _tensor_scatter(
-    node: Node, past: Tensor, update: Tensor, start: Tensor | None = None
+    node: OnnxNode, past: Tensor, update: Tensor, start: Tensor | None = None
 ) -> Tensor:
     """A cache with `update` written along `axis`, starting at `start` of each sample."""
     sizes, rank = node.known(past), node.rank(past)

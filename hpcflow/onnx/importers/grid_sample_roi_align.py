@@ -13,7 +13,7 @@ from hpcflow.graph.dtypes import int64
 from hpcflow.graph.graph import Tensor
 from hpcflow.onnx.importers.convolution_matmul import with_bias
 from hpcflow.onnx.importers.importer_table import imports
-from hpcflow.onnx.importers.onnx_node import Node
+from hpcflow.onnx.importers.onnx_node import OnnxNode
 from hpcflow.ops.array.array_ops import constant, expand_dims, reshape, transpose
 from hpcflow.ops.array.concat_split_ops import concat
 from hpcflow.ops.array.gather_ops import gather
@@ -24,10 +24,10 @@ from hpcflow.ops.math import arithmetic_ops, elementwise_math_ops, reduction_ops
 Tap = tuple[Tensor, Tensor]  # index and weight along one axis
 
 
-class Rows:
+class ImageRows:
     """An image [batch, channels, ...] as a matrix of pixels by channels."""
 
-    def __init__(self, node: Node, x: Tensor) -> None:
+    def __init__(self, node: OnnxNode, x: Tensor) -> None:
         self.batch, self.channels, *self.sizes = node.known(x)
         rank = len(self.sizes)
         last = transpose(x, [0, *range(2, rank + 2), 1])
@@ -67,7 +67,7 @@ def _reflected(v: Tensor, low: float, high: float) -> Tensor:
     )
 
 
-def _inside(v: Tensor, size: int, padding: str, corners: bool) -> Tensor:
+def _clamp_to_image(v: Tensor, size: int, padding: str, corners: bool) -> Tensor:
     """The coordinate clipped or reflected into the image; unchanged for zero padding."""
     if padding == "border":
         return arithmetic_ops.clip_by_value(v, 0.0, float(size - 1))
@@ -101,8 +101,8 @@ def _grid_taps(v: Tensor, mode: str) -> list[tuple[Tensor, Tensor | None]]:
 
 
 @imports("GridSample")
-def _grid_sample(node: Node, x: Tensor, grid: Tensor) -> Tensor:
-    image = Rows(node, x)
+def _grid_sample(node: OnnxNode, x: Tensor, grid: Tensor) -> Tensor:
+    image = ImageRows(node, x)
     rank = len(image.sizes)
     mode = node.attr("mode", "linear")
     mode = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
@@ -121,7 +121,7 @@ def _grid_sample(node: Node, x: Tensor, grid: Tensor) -> Tensor:
             )
         if mode == "nearest":
             v = elementwise_math_ops.rint(v)
-        v = _inside(v, size, padding, corners)
+        v = _clamp_to_image(v, size, padding, corners)
         made = []
         for at, weight in _grid_taps(v, mode):
             if weight is None:
@@ -132,7 +132,7 @@ def _grid_sample(node: Node, x: Tensor, grid: Tensor) -> Tensor:
                 )
                 weight = arithmetic_ops.where_v2(there, weight, 0.0)
             at = arithmetic_ops.clip_by_value(
-                _inside(at, size, padding, corners), 0.0, float(size - 1)
+                _clamp_to_image(at, size, padding, corners), 0.0, float(size - 1)
             )
             made.append((arithmetic_ops.cast(at, int64), arithmetic_ops.cast(weight, x.dtype)))
         taps.append(made)
@@ -163,8 +163,8 @@ def _between(v: Tensor, size: int) -> list[Tap]:
 
 
 @imports("RoiAlign")
-def _roi_align(node: Node, x: Tensor, rois: Tensor, batch: Tensor) -> Tensor:
-    image, regions = Rows(node, x), node.known(rois)[0]
+def _roi_align(node: OnnxNode, x: Tensor, rois: Tensor, batch: Tensor) -> Tensor:
+    image, regions = ImageRows(node, x), node.known(rois)[0]
     default = "half_pixel" if node.version >= 16 else "output_half_pixel"
     half = node.attr("coordinate_transformation_mode", default) == "half_pixel"
     corners = arithmetic_ops.subtract(
@@ -189,7 +189,7 @@ def _roi_align(node: Node, x: Tensor, rois: Tensor, batch: Tensor) -> Tensor:
     return _pooled(node, image, batch, taps, counts)
 
 
-def _points(node: Node, step: Tensor, regions: int) -> tuple[np.ndarray, np.ndarray]:
+def _points(node: OnnxNode, step: Tensor, regions: int) -> tuple[np.ndarray, np.ndarray]:
     """Sampling points in a bin [regions, 1, samples], and their number in each region."""
     ratio = node.attr("sampling_ratio", 0)
     if ratio > 0:
@@ -201,7 +201,11 @@ def _points(node: Node, step: Tensor, regions: int) -> tuple[np.ndarray, np.ndar
 
 
 def _pooled(
-    node: Node, image: Rows, batch: Tensor, taps: Sequence[Any], counts: Sequence[np.ndarray]
+    node: OnnxNode,
+    image: ImageRows,
+    batch: Tensor,
+    taps: Sequence[Any],
+    counts: Sequence[np.ndarray],
 ) -> Tensor:
     """The mean or maximum over the samples of each bin: [regions, channels, height, width]."""
     (ys, xs) = taps
@@ -243,7 +247,7 @@ def _cross(t: Tensor, axis: int) -> Tensor:
 
 @imports("DeformConv")
 def _deform_conv(
-    node: Node,
+    node: OnnxNode,
     x: Tensor,
     w: Tensor,
     offset: Tensor,
@@ -265,7 +269,7 @@ def _deform_conv(
     columns = []
     for m in range(movers):
         each = channels // movers
-        image = Rows(node, getitem(x, (slice(None), slice(m * each, (m + 1) * each))))
+        image = ImageRows(node, getitem(x, (slice(None), slice(m * each, (m + 1) * each))))
         values = _moved_values(image, moved[:, m], found)  # [batch, taps, h, w, channels]
         if shares is not None:
             values = arithmetic_ops.multiply(values, expand_dims(shares[:, m], -1))
@@ -281,7 +285,7 @@ def _deform_conv(
     return with_bias(reshape(concat(parts, 1), [batch, filters, *out]), bias)
 
 
-def _moved_values(image: Rows, moved: Tensor, found: Any) -> Tensor:
+def _moved_values(image: ImageRows, moved: Tensor, found: Any) -> Tensor:
     """The values at each tap and position, displaced by [batch, taps, 2, h, w]."""
     taps = []
     for axis, size in enumerate(image.sizes):

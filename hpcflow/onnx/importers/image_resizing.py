@@ -13,14 +13,14 @@ from hpcflow.errors import OnnxError
 from hpcflow.graph.dtypes import float32
 from hpcflow.graph.graph import Tensor
 from hpcflow.onnx.importers.importer_table import imports
-from hpcflow.onnx.importers.onnx_node import Node
+from hpcflow.onnx.importers.onnx_node import OnnxNode
 from hpcflow.ops.array.array_ops import constant, identity
 from hpcflow.ops.array.gather_ops import gather
 from hpcflow.ops.math import arithmetic_ops
 
 
 @dataclasses.dataclass(frozen=True)
-class Way:
+class ResizeAttributes:
     """The coordinate transformation and interpolation: attributes of ONNX's Resize."""
 
     mode: str = "nearest"
@@ -33,7 +33,7 @@ class Way:
 
 
 def positions(
-    way: Way, scale: float, length: int, out: int, roi: tuple[float, float]
+    way: ResizeAttributes, scale: float, length: int, out: int, roi: tuple[float, float]
 ) -> np.ndarray:
     """The input coordinate of each output element."""
     at = np.arange(out, dtype=np.float64)
@@ -64,7 +64,9 @@ def _cubic(distance: np.ndarray, a: float) -> np.ndarray:
     return np.where(d <= 1, near, np.where(d < 2, far, 0.0))
 
 
-def taps(way: Way, at: np.ndarray, scale: float, length: int) -> tuple[np.ndarray, np.ndarray]:
+def taps(
+    way: ResizeAttributes, at: np.ndarray, scale: float, length: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Input indices and weights [outputs, taps] of each output element."""
     if way.mode == "nearest":
         rounding: dict[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -96,7 +98,13 @@ def taps(way: Way, at: np.ndarray, scale: float, length: int) -> tuple[np.ndarra
 
 
 def resized(
-    x: Tensor, way: Way, axis: int, length: int, scale: float, out: int, roi: tuple[float, float]
+    x: Tensor,
+    way: ResizeAttributes,
+    axis: int,
+    length: int,
+    scale: float,
+    out: int,
+    roi: tuple[float, float],
 ) -> Tensor:
     """`x` resampled to `out` elements along `axis`."""
     at = positions(way, scale, length, out, roi)
@@ -117,7 +125,7 @@ def resized(
 
 
 def _sizes(
-    node: Node, given: Sequence[int], axes: Sequence[int], scales: Any, sizes: Any
+    node: OnnxNode, given: Sequence[int], axes: Sequence[int], scales: Any, sizes: Any
 ) -> tuple[list[float], list[int]]:
     """The scale and output size of each of `axes`."""
     lengths = [given[a] for a in axes]
@@ -133,7 +141,12 @@ def _sizes(
 
 
 def _resize_axes(
-    node: Node, x: Tensor, way: Way, roi: np.ndarray | None, scales: Any, sizes: Any
+    node: OnnxNode,
+    x: Tensor,
+    way: ResizeAttributes,
+    roi: np.ndarray | None,
+    scales: Any,
+    sizes: Any,
 ) -> Tensor:
     given = node.known(x)
     axes = [a % len(given) for a in node.attr("axes", list(range(len(given))))]
@@ -154,8 +167,8 @@ def _resize_axes(
     return identity(y) if y is x else y
 
 
-def _way(node: Node) -> Way:
-    return Way(
+def _resize_attributes(node: OnnxNode) -> ResizeAttributes:
+    return ResizeAttributes(
         mode=node.attr("mode", "nearest"),
         coordinates=node.attr("coordinate_transformation_mode", "half_pixel"),
         nearest=node.attr("nearest_mode", "round_prefer_floor"),
@@ -168,33 +181,35 @@ def _way(node: Node) -> Way:
 
 @imports("Resize", since=11)
 def _resize(
-    node: Node,
+    node: OnnxNode,
     x: Tensor,
     roi: Tensor | None = None,
     scales: Tensor | None = None,
     sizes: Tensor | None = None,
 ) -> Tensor:
-    told = functools.partial(_told, node)
+    told = functools.partial(_known_value, node)
     where = told(roi, "roi") if node.attr("coordinate_transformation_mode", "") in _CROPS else None
-    return _resize_axes(node, x, _way(node), where, told(scales, "scales"), told(sizes, "sizes"))
+    return _resize_axes(
+        node, x, _resize_attributes(node), where, told(scales, "scales"), told(sizes, "sizes")
+    )
 
 
 _CROPS = ("tf_crop_and_resize",)
 
 
-def _told(node: Node, t: Tensor | None, what: str) -> np.ndarray | None:
+def _known_value(node: OnnxNode, t: Tensor | None, what: str) -> np.ndarray | None:
     """The value of an input; None if omitted or empty."""
     value = None if t is None else node.value(t, what)
     return None if value is None or value.size == 0 else value
 
 
-def _before_11(node: Node, x: Tensor, scales: Any) -> Tensor:
-    way = Way(node.attr("mode", "nearest"), "asymmetric", "before_11")
+def _before_11(node: OnnxNode, x: Tensor, scales: Any) -> Tensor:
+    way = ResizeAttributes(node.attr("mode", "nearest"), "asymmetric", "before_11")
     return _resize_axes(node, x, way, None, scales, None)
 
 
 @imports("Upsample")
-def _upsample_by_attribute(node: Node, x: Tensor) -> Tensor:
+def _upsample_by_attribute(node: OnnxNode, x: Tensor) -> Tensor:
     if node.version < 7:
         return _before_11(node, x, [1, 1, node.attr("height_scale"), node.attr("width_scale")])
     return _before_11(node, x, node.attr("scales"))
@@ -202,5 +217,5 @@ def _upsample_by_attribute(node: Node, x: Tensor) -> Tensor:
 
 @imports("Upsample", since=9)
 @imports("Resize")
-def _upsample(node: Node, x: Tensor, scales: Tensor) -> Tensor:
+def _upsample(node: OnnxNode, x: Tensor, scales: Tensor) -> Tensor:
     return _before_11(node, x, node.value(scales, "scales"))

@@ -9,32 +9,34 @@ import onnx
 
 from hpcflow.errors import OnnxError
 from hpcflow.graph.graph import Tensor
-from hpcflow.onnx.importers.constant_propagation import Values
+from hpcflow.onnx.importers.constant_propagation import ConstantValues
 
 
-class Whole(Protocol):
+class ModelImport(Protocol):
     """Interface of the import of one model."""
 
-    values: Values
+    values: ConstantValues
     narrow: dict[Tensor, int]  # tensors with values of a narrower type
 
     def mark(self, tensor: Tensor, elem_type: int) -> Tensor:
         """Record that `tensor` has values of `elem_type`."""
         ...
 
-    def body(self, graph: onnx.GraphProto, inputs: Sequence[Tensor], outer: Scope) -> list[Tensor]:
+    def body(
+        self, graph: onnx.GraphProto, inputs: Sequence[Tensor], outer: ImportScope
+    ) -> list[Tensor]:
         """The outputs of a subgraph, which can use names of enclosing graphs."""
         ...
 
 
-class Scope:
+class ImportScope:
     """Names of one ONNX graph or of one function call, during import."""
 
     def __init__(
         self,
-        whole: Whole,
+        whole: ModelImport,
         versions: Mapping[str, int],
-        outer: Scope | None = None,
+        outer: ImportScope | None = None,
         attributes: Mapping[str, onnx.AttributeProto] | None = None,
     ) -> None:
         self.whole, self.versions, self.outer = whole, versions, outer
@@ -43,7 +45,7 @@ class Scope:
 
     def find(self, name: str) -> Tensor:
         """The tensor `name` of this scope or an enclosing one."""
-        scope: Scope | None = self
+        scope: ImportScope | None = self
         while scope is not None:
             if name in scope.values:
                 return scope.values[name]

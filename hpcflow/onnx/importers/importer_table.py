@@ -41,7 +41,7 @@ Build = Callable[..., Any]  # build(node, *inputs) -> a tensor, or a sequence of
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class ImporterRow:
     """The importer of an operator from opset `since` up to the next row."""
 
     domain: str
@@ -50,7 +50,7 @@ class Row:
     build: Build
 
 
-_TABLE: dict[tuple[str, str], list[Row]] = {}
+_TABLE: dict[tuple[str, str], list[ImporterRow]] = {}
 
 
 def imports(name: str, since: int = 1, domain: str = "") -> Callable[[Build], Build]:
@@ -61,7 +61,7 @@ def imports(name: str, since: int = 1, domain: str = "") -> Callable[[Build], Bu
 
     def add(build: Build) -> Build:
         rows = _TABLE.setdefault((domain, name), [])
-        rows.append(Row(domain, name, since, build))
+        rows.append(ImporterRow(domain, name, since, build))
         rows.sort(key=lambda row: row.since)
         return build
 
@@ -74,7 +74,7 @@ def _load() -> None:
         importlib.import_module(f"hpcflow.onnx.importers.{family}")
 
 
-def find(domain: str, name: str, version: int = NEWEST) -> Row | None:
+def find_importer(domain: str, name: str, version: int = NEWEST) -> ImporterRow | None:
     """The row of an operator in opset `version`, or None."""
     _load()
     rows = [row for row in _TABLE.get((domain, name), ()) if row.since <= version]

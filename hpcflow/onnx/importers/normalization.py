@@ -9,7 +9,7 @@ from hpcflow.graph.dtypes import bool_, float32
 from hpcflow.graph.graph import Tensor
 from hpcflow.onnx.element_types import from_onnx
 from hpcflow.onnx.importers.importer_table import imports
-from hpcflow.onnx.importers.onnx_node import Node
+from hpcflow.onnx.importers.onnx_node import OnnxNode
 from hpcflow.ops.array import broadcast_ops
 from hpcflow.ops.array.array_ops import identity, reshape
 from hpcflow.ops.array.concat_split_ops import pad
@@ -25,7 +25,7 @@ def _along(x: Tensor, like: Tensor, rank: int) -> Tensor:
 
 @imports("BatchNormalization")
 def _batch_norm(
-    node: Node, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor
+    node: OnnxNode, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor
 ) -> Sequence[Tensor]:
     rank, epsilon = node.rank(x), node.attr("epsilon", 1e-5)
     outputs = []
@@ -58,7 +58,7 @@ def _batch_norm(
 
 
 @imports("InstanceNormalization")
-def _instance_norm(node: Node, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+def _instance_norm(node: OnnxNode, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
     rank = node.rank(x)
     centered, deviation = _standard(x, tuple(range(2, rank)), node.attr("epsilon", 1e-5))
     y = arithmetic_ops.multiply(
@@ -76,7 +76,7 @@ def _standard(x: Tensor, axes: tuple[int, ...], epsilon: float) -> tuple[Tensor,
 
 @imports("LayerNormalization")
 def _layer_norm(
-    node: Node, x: Tensor, scale: Tensor, bias: Tensor | None = None
+    node: OnnxNode, x: Tensor, scale: Tensor, bias: Tensor | None = None
 ) -> Sequence[Tensor]:
     rank = node.rank(x)
     axes = tuple(range(node.attr("axis", -1) % rank, rank))
@@ -92,7 +92,7 @@ def _layer_norm(
 
 
 @imports("LpNormalization")
-def _lp_norm(node: Node, x: Tensor) -> Tensor:
+def _lp_norm(node: OnnxNode, x: Tensor) -> Tensor:
     axis = node.attr("axis", -1)
     if node.attr("p", 2) == 1:
         size = reduction_ops.reduce_sum(arithmetic_ops.abs(x), axis, True)
@@ -105,7 +105,7 @@ def _lp_norm(node: Node, x: Tensor) -> Tensor:
 
 
 @imports("LRN")
-def _local_response(node: Node, x: Tensor) -> Tensor:
+def _local_response(node: OnnxNode, x: Tensor) -> Tensor:
     """The squares are summed over `size` neighbouring channels."""
     size, channels, rank = node.attr("size"), node.known(x)[1], node.rank(x)
     before = (size - 1) // 2
@@ -120,27 +120,27 @@ def _local_response(node: Node, x: Tensor) -> Tensor:
     return arithmetic_ops.divide(x, power)
 
 
-def _trains(node: Node) -> bool:
+def _trains(node: OnnxNode) -> bool:
     """Whether a node of opset 6 is in training mode; later opsets lack this attribute."""
     return node.version < 7 and not node.attr("is_test", 0)
 
 
 @imports("Dropout")
-def _dropout_by_attribute(node: Node, x: Tensor) -> Sequence[Tensor]:
+def _dropout_by_attribute(node: OnnxNode, x: Tensor) -> Sequence[Tensor]:
     mask = bool_ if node.version >= 10 else x.dtype
     return _dropped(node, x, node.attr("ratio", 0.5), mask) if _trains(node) else _kept(x, mask)
 
 
 @imports("Dropout", since=12)
 def _dropout(
-    node: Node, x: Tensor, ratio: Tensor | None = None, training: Tensor | None = None
+    node: OnnxNode, x: Tensor, ratio: Tensor | None = None, training: Tensor | None = None
 ) -> Sequence[Tensor]:
     if training is None or not node.value(training, "training_mode"):
         return _kept(x)
     return _dropped(node, x, 0.5 if ratio is None else float(node.value(ratio, "ratio")))
 
 
-def _dropped(node: Node, x: Tensor, share: float, mask: Any = bool_) -> Sequence[Tensor]:
+def _dropped(node: OnnxNode, x: Tensor, share: float, mask: Any = bool_) -> Sequence[Tensor]:
     if share == 0:
         return _kept(x, mask)
     kept = nn_ops.dropout(broadcast_ops.ones_like(x, float32), 1 - share, seed=node.attr("seed"))

@@ -12,15 +12,15 @@ from onnx import helper, numpy_helper
 from hpcflow.errors import MALFORMED, OnnxError
 from hpcflow.graph.graph import Tensor
 from hpcflow.onnx.element_types import carried, to_onnx
-from hpcflow.onnx.importers.constant_propagation import NeedsValue
-from hpcflow.onnx.importers.import_scope import Scope
+from hpcflow.onnx.importers.constant_propagation import UnknownValueError
+from hpcflow.onnx.importers.import_scope import ImportScope
 from hpcflow.ops.array.array_ops import shape
 
 
-class Node:
+class OnnxNode:
     """One node: type, attributes, opset version, and services of the import."""
 
-    def __init__(self, proto: onnx.NodeProto, scope: Scope, version: int) -> None:
+    def __init__(self, proto: onnx.NodeProto, scope: ImportScope, version: int) -> None:
         self.type, self.version, self.proto, self.scope = proto.op_type, version, proto, scope
         self.outputs = len(proto.output)  # number of output names, including empty ones
         self.attributes: dict[str, onnx.AttributeProto] = {}
@@ -76,7 +76,7 @@ class Node:
         """The value of an input; None if it is unknown at import."""
         try:
             return self.value(tensor, what)
-        except NeedsValue:
+        except UnknownValueError:
             return None
 
     def integers(self, name: str, tensor: Tensor | None = None, default: Any = None) -> Any:

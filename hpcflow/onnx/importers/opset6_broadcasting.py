@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpcflow.graph.graph import Tensor
-from hpcflow.onnx.importers.onnx_node import Node
+from hpcflow.onnx.importers.onnx_node import OnnxNode
 from hpcflow.ops.array.array_ops import reshape
 
 NUMPY = 7  # the first opset with NumPy broadcasting
 BINARY = frozenset("Add And Div Equal Greater Less Mul Or Pow Sub Xor".split())
 
 
-def aligned(node: Node, inputs: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+def aligned(node: OnnxNode, inputs: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
     """The operands of a node, reshaped for NumPy broadcasting."""
     if node.version >= NUMPY or len(inputs) != 2:
         return inputs
@@ -27,7 +27,7 @@ def aligned(node: Node, inputs: Sequence[Tensor | None]) -> Sequence[Tensor | No
     return inputs
 
 
-def _ending(node: Node, x: Tensor, rank: int) -> Tensor:
+def _ending(node: OnnxNode, x: Tensor, rank: int) -> Tensor:
     """`x` with trailing axes of size 1, up to the given rank."""
     shape = node.known(x)
     return reshape(x, [*shape, *[1] * (rank - len(shape))])

@@ -9,7 +9,7 @@ import numpy as np
 from hpcflow.graph.dtypes import int64
 from hpcflow.graph.graph import Tensor
 from hpcflow.onnx.importers.importer_table import imports
-from hpcflow.onnx.importers.onnx_node import Node
+from hpcflow.onnx.importers.onnx_node import OnnxNode
 from hpcflow.ops.array.array_ops import constant, expand_dims, identity
 from hpcflow.ops.array.concat_split_ops import pad
 from hpcflow.ops.array.gather_ops import gather
@@ -20,14 +20,14 @@ _MODES = {"reflect": "reflect", "edge": "edge", "wrap": "wrap"}
 
 
 @imports("Pad")
-def _pad_by_attributes(node: Node, x: Tensor) -> Tensor:
+def _pad_by_attributes(node: OnnxNode, x: Tensor) -> Tensor:
     pads = node.attr("pads")
     return _padded(node, x, pads, list(range(node.rank(x))), node.attr("value", 0.0))
 
 
 @imports("Pad", since=11)
 def _pad(
-    node: Node, x: Tensor, pads: Tensor, value: Tensor | None = None, axes: Tensor | None = None
+    node: OnnxNode, x: Tensor, pads: Tensor, value: Tensor | None = None, axes: Tensor | None = None
 ) -> Tensor:
     rank = node.rank(x)
     chosen = node.integers("axes", axes) if axes is not None else list(range(rank))
@@ -35,7 +35,9 @@ def _pad(
     return _padded(node, x, node.integers("pads", pads), [a % rank for a in chosen], fill)
 
 
-def _padded(node: Node, x: Tensor, pads: Sequence[int], axes: Sequence[int], fill: float) -> Tensor:
+def _padded(
+    node: OnnxNode, x: Tensor, pads: Sequence[int], axes: Sequence[int], fill: float
+) -> Tensor:
     """`x` padded at both ends of each axis; negative pads crop."""
     mode, rank = node.attr("mode", "constant"), node.rank(x)
     pairs = [(0, 0)] * rank
@@ -60,7 +62,7 @@ def _padded(node: Node, x: Tensor, pads: Sequence[int], axes: Sequence[int], fil
 
 
 @imports("Trilu")
-def _trilu(node: Node, x: Tensor, k: Tensor | None = None) -> Tensor:
+def _trilu(node: OnnxNode, x: Tensor, k: Tensor | None = None) -> Tensor:
     rows, columns = node.known(x)[-2:]
     shift = 0 if k is None else int(node.value(k, "k").reshape(()))
     lower = np.tri(rows, columns, shift - (1 if node.attr("upper", 1) else 0), dtype=bool)
@@ -69,7 +71,7 @@ def _trilu(node: Node, x: Tensor, k: Tensor | None = None) -> Tensor:
 
 
 @imports("OneHot")
-def _one_hot(node: Node, index: Tensor, depth: Tensor, values: Tensor) -> Tensor:
+def _one_hot(node: OnnxNode, index: Tensor, depth: Tensor, values: Tensor) -> Tensor:
     """Negative indices count from the end; out-of-range ones select the off value."""
     count, rank = int(node.value(depth, "depth").reshape(())), node.rank(index) + 1
     axis = node.attr("axis", -1) % rank

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.graph.graph import Operation, Tensor
-from hpcflow.graph.static_shape import is_known, known
+from hpcflow.graph.static_shape import is_known, require_known
 from hpcflow.ops.array.slice_ops import index_of
 
 # A partial value is an object array of ints, with None for unknown elements.
@@ -21,7 +21,7 @@ def partial(t: Tensor) -> np.ndarray | None:
     rule = _RULES.get(t.op.type)
     found = None if rule is None else rule(t.op, [partial(i) for i in t.op.inputs[:_MOST]])
     if found is None and is_known(t.shape):
-        found = np.full(known(t.shape), None, object)
+        found = np.full(require_known(t.shape), None, object)
     return found
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from hpcflow.graph.graph import Tensor
 from hpcflow.onnx.importers.elementwise_math import hard_sigmoid
 from hpcflow.onnx.importers.importer_table import imports
-from hpcflow.onnx.importers.onnx_node import Node
+from hpcflow.onnx.importers.onnx_node import OnnxNode
 from hpcflow.ops.array.array_ops import constant, expand_dims, transpose
 from hpcflow.ops.array.broadcast_ops import zeros
 from hpcflow.ops.array.concat_split_ops import split, stack, unstack
@@ -23,7 +23,7 @@ Activation = Callable[[Tensor], Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
-class Side:
+class DirectionWeights:
     """Weights, number of hidden units, and activations of one direction."""
 
     w: Tensor  # [gates * hidden, inputs]
@@ -42,7 +42,7 @@ class Side:
 # -- activations by name
 
 
-def _activation(node: Node, name: str, alpha: float | None, beta: float | None) -> Activation:
+def _activation(node: OnnxNode, name: str, alpha: float | None, beta: float | None) -> Activation:
     def given(default: float, value: float | None = alpha) -> float:
         return default if value is None else value
 
@@ -79,7 +79,7 @@ _WITH_ALPHA = {"elu", "leakyrelu", "thresholdedrelu", "affine", "scaledtanh", "h
 _WITH_BETA = {"affine", "scaledtanh", "hardsigmoid"}
 
 
-def _activations(node: Node, default: Sequence[str], sides: int) -> list[list[Activation]]:
+def _activations(node: OnnxNode, default: Sequence[str], sides: int) -> list[list[Activation]]:
     """The activations of each direction; alphas and betas are assigned in order."""
     names = node.attr("activations") or list(default) * sides
     alphas = list(node.attr("activation_alpha", []))
@@ -96,7 +96,7 @@ def _activations(node: Node, default: Sequence[str], sides: int) -> list[list[Ac
 # -- cells
 
 
-def _products(side: Side, x: Tensor, h: Tensor, gates: int) -> list[Tensor]:
+def _products(side: DirectionWeights, x: Tensor, h: Tensor, gates: int) -> list[Tensor]:
     """`x W + h R + biases` for each gate."""
     total = arithmetic_ops.add(matmul(x, side.w, False, True), matmul(h, side.r, False, True))
     parts = split(total, gates, 1)
@@ -106,7 +106,7 @@ def _products(side: Side, x: Tensor, h: Tensor, gates: int) -> list[Tensor]:
     return parts
 
 
-def _rnn(side: Side, node: Node) -> Step:
+def _rnn(side: DirectionWeights, node: OnnxNode) -> Step:
     (f,) = side.activations
 
     def step(x: Tensor, state: State) -> State:
@@ -115,7 +115,7 @@ def _rnn(side: Side, node: Node) -> Step:
     return step
 
 
-def _lstm(side: Side, node: Node) -> Step:
+def _lstm(side: DirectionWeights, node: OnnxNode) -> Step:
     f, g, h = side.activations
     coupled = bool(node.attr("input_forget", 0))
 
@@ -137,7 +137,7 @@ def _lstm(side: Side, node: Node) -> Step:
     return step
 
 
-def _gru(side: Side, node: Node) -> Step:
+def _gru(side: DirectionWeights, node: OnnxNode) -> Step:
     f, g = side.activations
     before_reset = bool(node.attr("linear_before_reset", 0))
     wz, wr, wh = split(side.w, 3)
@@ -193,10 +193,10 @@ def _unroll(
 
 
 def _recurrent(
-    node: Node,
+    node: OnnxNode,
     gates: int,
     states: int,
-    cell: Callable[[Side, Node], Step],
+    cell: Callable[[DirectionWeights, OnnxNode], Step],
     default: Sequence[str],
     inputs: Sequence[Tensor | None],
 ) -> Sequence[Tensor]:
@@ -215,7 +215,7 @@ def _recurrent(
     kept = None if lengths is None else _within_lengths(lengths, steps)
     outputs, finals = [], []
     for i in range(sides):
-        side = Side(
+        side = DirectionWeights(
             w[i],
             r[i],
             tuple(split(bias[i], 2 * gates)) if bias is not None else (),
@@ -250,15 +250,15 @@ def _within_lengths(lengths: Tensor, steps: int) -> list[Tensor]:
 
 
 @imports("RNN")
-def _rnn_node(node: Node, *inputs: Tensor | None) -> Sequence[Tensor]:
+def _rnn_node(node: OnnxNode, *inputs: Tensor | None) -> Sequence[Tensor]:
     return _recurrent(node, 1, 1, _rnn, ["Tanh"], inputs)
 
 
 @imports("GRU")
-def _gru_node(node: Node, *inputs: Tensor | None) -> Sequence[Tensor]:
+def _gru_node(node: OnnxNode, *inputs: Tensor | None) -> Sequence[Tensor]:
     return _recurrent(node, 3, 1, _gru, ["Sigmoid", "Tanh"], inputs)
 
 
 @imports("LSTM")
-def _lstm_node(node: Node, *inputs: Tensor | None) -> Sequence[Tensor]:
+def _lstm_node(node: OnnxNode, *inputs: Tensor | None) -> Sequence[Tensor]:
     return _recurrent(node, 4, 2, _lstm, ["Sigmoid", "Tanh", "Tanh"], inputs)

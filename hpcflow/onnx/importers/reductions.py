@@ -8,7 +8,7 @@ from typing import Any
 from hpcflow.graph.dtypes import float32, int64
 from hpcflow.graph.graph import Tensor
 from hpcflow.onnx.importers.importer_table import imports
-from hpcflow.onnx.importers.onnx_node import Node
+from hpcflow.onnx.importers.onnx_node import OnnxNode
 from hpcflow.ops.array.array_ops import expand_dims, identity, reshape, shape
 from hpcflow.ops.array.gather_ops import one_hot
 from hpcflow.ops.array.slice_ops import getitem
@@ -68,7 +68,7 @@ _REDUCTIONS: dict[str, tuple[Reduce, Callable[[Tensor], Tensor]]] = {
 
 def _reduction(name: str, function: Reduce, over_none: Callable[[Tensor], Tensor]) -> None:
     @imports(name)
-    def build(node: Node, x: Tensor, axes: Tensor | None = None) -> Tensor:
+    def build(node: OnnxNode, x: Tensor, axes: Tensor | None = None) -> Tensor:
         chosen = node.integers("axes", axes)
         if not chosen and node.attr("noop_with_empty_axes", 0):
             return over_none(x)
@@ -84,7 +84,7 @@ for _name, _row in _REDUCTIONS.items():
 
 def _position(name: str, function: Callable[..., Tensor]) -> None:
     @imports(name)
-    def build(node: Node, x: Tensor) -> Tensor:
+    def build(node: OnnxNode, x: Tensor) -> Tensor:
         axis = node.attr("axis", 0) % node.rank(x)
         if node.attr("select_last_index", 0):
             turned = getitem(x, (*[slice(None)] * axis, slice(None, None, -1)))
@@ -110,7 +110,7 @@ def _hardmax(x: Tensor, axis: int) -> Tensor:
 
 def _softmax(name: str, function: Callable[..., Tensor]) -> None:
     @imports(name)
-    def over_many(node: Node, x: Tensor) -> Tensor:
+    def over_many(node: OnnxNode, x: Tensor) -> Tensor:
         sizes = node.known(x)
         rows = 1
         for size in sizes[: node.attr("axis", 1) % max(len(sizes), 1)]:
@@ -118,7 +118,7 @@ def _softmax(name: str, function: Callable[..., Tensor]) -> None:
         return reshape(function(reshape(x, [rows, -1]), axis=1), sizes)
 
     @imports(name, since=13)
-    def over_one(node: Node, x: Tensor) -> Tensor:
+    def over_one(node: OnnxNode, x: Tensor) -> Tensor:
         return function(x, axis=node.attr("axis", -1) % node.rank(x))
 
 

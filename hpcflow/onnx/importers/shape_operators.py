@@ -12,7 +12,7 @@ from hpcflow.graph.dtypes import int64
 from hpcflow.graph.graph import Tensor
 from hpcflow.onnx.element_types import from_onnx
 from hpcflow.onnx.importers.importer_table import imports
-from hpcflow.onnx.importers.onnx_node import Node
+from hpcflow.onnx.importers.onnx_node import OnnxNode
 from hpcflow.onnx.importers.partial_shapes import partial
 from hpcflow.ops.array import array_ops, broadcast_ops
 from hpcflow.ops.array.array_ops import constant, identity, reshape, squeeze, transpose
@@ -31,7 +31,7 @@ imports("Size")(lambda node, x: array_ops.size(x, out_type=int64))
 
 
 @imports("Reshape")
-def _reshape(node: Node, x: Tensor, wanted: Tensor) -> Tensor:
+def _reshape(node: OnnxNode, x: Tensor, wanted: Tensor) -> Tensor:
     """A size 0 copies the input's size, unless allowzero; -1 is inferred."""
     sizes = partial(wanted)
     if sizes is None:
@@ -66,7 +66,7 @@ def _size(x: Tensor, axis: int, like: Tensor) -> tuple[int | None, Any]:
 
 
 @imports("Flatten")
-def _flatten(node: Node, x: Tensor) -> Tensor:
+def _flatten(node: OnnxNode, x: Tensor) -> Tensor:
     rank = node.rank(x)
     axis = node.attr("axis", 1)
     return flat(x, axis + rank if axis < 0 else axis)
@@ -95,13 +95,13 @@ def _product(sizes: Tensor, start: int, stop: int) -> Tensor:
 
 
 @imports("Squeeze")
-def _squeeze(node: Node, x: Tensor, axes: Tensor | None = None) -> Tensor:
+def _squeeze(node: OnnxNode, x: Tensor, axes: Tensor | None = None) -> Tensor:
     chosen = node.integers("axes", axes)
     return squeeze(x, tuple(chosen) if chosen is not None else None)
 
 
 @imports("Unsqueeze")
-def _unsqueeze(node: Node, x: Tensor, axes: Tensor | None = None) -> Tensor:
+def _unsqueeze(node: OnnxNode, x: Tensor, axes: Tensor | None = None) -> Tensor:
     chosen = node.integers("axes", axes)
     rank = node.rank(x) + len(chosen)
     for axis in sorted(a % rank for a in chosen):
@@ -110,7 +110,7 @@ def _unsqueeze(node: Node, x: Tensor, axes: Tensor | None = None) -> Tensor:
 
 
 @imports("Expand")
-def _expand(node: Node, x: Tensor, wanted: Tensor) -> Tensor:
+def _expand(node: OnnxNode, x: Tensor, wanted: Tensor) -> Tensor:
     """Two-way broadcasting: sizes of 1 in the given shape are also extended."""
     value = node.maybe(wanted, "shape")
     if value is None or x.shape is None or None in x.shape:
@@ -141,7 +141,7 @@ def _stretched(x: Tensor, sizes: np.ndarray | None) -> Any:
 
 
 @imports("Shape")
-def _shape(node: Node, x: Tensor) -> Tensor:
+def _shape(node: OnnxNode, x: Tensor) -> Tensor:
     y = array_ops.shape(x, out_type=int64)
     if node.has("start") or node.has("end"):
         y = getitem(y, slice(node.attr("start", 0), node.attr("end")))
@@ -149,7 +149,7 @@ def _shape(node: Node, x: Tensor) -> Tensor:
 
 
 @imports("Constant")
-def _constant(node: Node) -> Tensor:
+def _constant(node: OnnxNode) -> Tensor:
     for name, dtype in (
         *(("value", None), ("value_float", np.float32), ("value_floats", np.float32)),
         *(("value_int", np.int64), ("value_ints", np.int64)),
@@ -161,21 +161,21 @@ def _constant(node: Node) -> Tensor:
 
 
 @imports("ConstantOfShape")
-def _constant_of_shape(node: Node, sizes: Tensor) -> Tensor:
+def _constant_of_shape(node: OnnxNode, sizes: Tensor) -> Tensor:
     value = np.asarray(node.attr("value", np.zeros(1, np.float32))).reshape(())
     known = node.maybe(sizes, "shape")
     return broadcast_ops.fill(sizes if known is None else known, value[()])
 
 
 @imports("EyeLike")
-def _eye_like(node: Node, x: Tensor) -> Tensor:
+def _eye_like(node: OnnxNode, x: Tensor) -> Tensor:
     dtype = from_onnx(node.attr("dtype")) if node.has("dtype") else x.dtype
     rows, columns = node.known(x)
     return constant(np.eye(rows, columns, node.attr("k", 0)).astype(dtype))
 
 
 @imports("Range")
-def _range(node: Node, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
+def _range(node: OnnxNode, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
     """Models often pass vectors of one element instead of scalars."""
     first, last, step = (t if t.shape == () else reshape(t, []) for t in (start, limit, delta))
     return array_ops.range(first, last, step)
@@ -185,7 +185,7 @@ def _range(node: Node, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
 
 
 @imports("Split")
-def _split(node: Node, x: Tensor, sizes: Tensor | None = None) -> Sequence[Tensor]:
+def _split(node: OnnxNode, x: Tensor, sizes: Tensor | None = None) -> Sequence[Tensor]:
     axis = node.attr("axis", 0)
     chosen = node.integers("split", sizes)
     if chosen is None:
@@ -196,25 +196,25 @@ def _split(node: Node, x: Tensor, sizes: Tensor | None = None) -> Sequence[Tenso
 
 
 @imports("Tile")
-def _tile(node: Node, x: Tensor, repeats: Tensor) -> Tensor:
+def _tile(node: OnnxNode, x: Tensor, repeats: Tensor) -> Tensor:
     return tile(x, node.integers("repeats", repeats))
 
 
 @imports("Slice")
-def _slice_by_attributes(node: Node, x: Tensor) -> Tensor:
-    return _cut(x, node.attr("starts"), node.attr("ends"), node.attr("axes"), None)
+def _slice_by_attributes(node: OnnxNode, x: Tensor) -> Tensor:
+    return _numpy_slices(x, node.attr("starts"), node.attr("ends"), node.attr("axes"), None)
 
 
 @imports("Slice", since=10)
 def _slice(
-    node: Node,
+    node: OnnxNode,
     x: Tensor,
     starts: Tensor,
     ends: Tensor,
     axes: Tensor | None = None,
     steps: Tensor | None = None,
 ) -> Tensor:
-    return _cut(
+    return _numpy_slices(
         x,
         _limits(node, "starts", starts),
         _limits(node, "ends", ends),
@@ -223,7 +223,7 @@ def _slice(
     )
 
 
-def _limits(node: Node, name: str, given: Tensor) -> list[Any]:
+def _limits(node: OnnxNode, name: str, given: Tensor) -> list[Any]:
     """The bounds as numbers where known, else as scalars of the vector."""
     value = node.maybe(given, name)
     if value is None:
@@ -231,7 +231,9 @@ def _limits(node: Node, name: str, given: Tensor) -> list[Any]:
     return [int(v) for v in value.reshape(-1)]
 
 
-def _cut(x: Tensor, starts: Sequence[Any], ends: Sequence[Any], axes: Any, steps: Any) -> Tensor:
+def _numpy_slices(
+    x: Tensor, starts: Sequence[Any], ends: Sequence[Any], axes: Any, steps: Any
+) -> Tensor:
     """NumPy slicing: bounds outside the axis are clipped."""
     axes = list(range(len(starts))) if axes is None else axes
     steps = [1] * len(starts) if steps is None else steps
@@ -239,11 +241,11 @@ def _cut(x: Tensor, starts: Sequence[Any], ends: Sequence[Any], axes: Any, steps
     key: list[slice] = [slice(None)] * rank
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         size = None if x.shape is None else x.shape[axis]
-        key[axis] = slice(_near(start, size), _near(end, size, step), step)
+        key[axis] = slice(_clamped_limit(start, size), _clamped_limit(end, size, step), step)
     return getitem(x, tuple(key))
 
 
-def _near(limit: Any, size: int | None, step: int = 1) -> Any:
+def _clamped_limit(limit: Any, size: int | None, step: int = 1) -> Any:
     """A bound with int64 extremes clipped; None for a bound before the first element."""
     if isinstance(limit, Tensor):
         return limit

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from hpcflow.graph.graph import Tensor
 from hpcflow.onnx.importers.importer_table import imports
-from hpcflow.onnx.importers.onnx_node import Node
+from hpcflow.onnx.importers.onnx_node import OnnxNode
 from hpcflow.ops.math import arithmetic_ops
 
 DOMAIN = "ai.onnx.preview.training"
@@ -18,7 +18,7 @@ def _updates(name: str, tensors: int) -> Callable[[Update], Update]:
 
     def add(update: Update) -> Update:
         @imports(name, domain=DOMAIN)
-        def build(node: Node, rate: Tensor, step: Tensor, *inputs: Tensor) -> list[Tensor]:
+        def build(node: OnnxNode, rate: Tensor, step: Tensor, *inputs: Tensor) -> list[Tensor]:
             count = len(inputs) // tensors
             made = [update(node, rate, step, *inputs[i::count]) for i in range(count)]
             return [t for column in zip(*made, strict=True) for t in column]
@@ -28,13 +28,13 @@ def _updates(name: str, tensors: int) -> Callable[[Update], Update]:
     return add
 
 
-def _regularized(node: Node, x: Tensor, g: Tensor) -> Tensor:
+def _regularized(node: OnnxNode, x: Tensor, g: Tensor) -> Tensor:
     return arithmetic_ops.add(arithmetic_ops.multiply(x, node.attr("norm_coefficient", 0.0)), g)
 
 
 @_updates("Adagrad", 3)
 def _adagrad(
-    node: Node, rate: Tensor, step: Tensor, x: Tensor, g: Tensor, h: Tensor
+    node: OnnxNode, rate: Tensor, step: Tensor, x: Tensor, g: Tensor, h: Tensor
 ) -> Sequence[Tensor]:
     decay = arithmetic_ops.multiply(
         arithmetic_ops.cast(step, rate.dtype), node.attr("decay_factor", 0.0)
@@ -50,7 +50,7 @@ def _adagrad(
 
 @_updates("Momentum", 3)
 def _momentum(
-    node: Node, rate: Tensor, step: Tensor, x: Tensor, g: Tensor, v: Tensor
+    node: OnnxNode, rate: Tensor, step: Tensor, x: Tensor, g: Tensor, v: Tensor
 ) -> Sequence[Tensor]:
     g, alpha = _regularized(node, x, g), node.attr("alpha")
     share = arithmetic_ops.where(arithmetic_ops.greater(step, 0), node.attr("beta"), 1.0)
@@ -68,7 +68,7 @@ def _momentum(
 
 @_updates("Adam", 4)
 def _adam(
-    node: Node, rate: Tensor, step: Tensor, x: Tensor, g: Tensor, v: Tensor, h: Tensor
+    node: OnnxNode, rate: Tensor, step: Tensor, x: Tensor, g: Tensor, v: Tensor, h: Tensor
 ) -> Sequence[Tensor]:
     alpha, beta = node.attr("alpha", 0.9), node.attr("beta", 0.999)
     g = _regularized(node, x, g)

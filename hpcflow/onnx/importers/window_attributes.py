@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Sequence
 
 from hpcflow.graph.graph import Tensor
-from hpcflow.onnx.importers.onnx_node import Node
+from hpcflow.onnx.importers.onnx_node import OnnxNode
 from hpcflow.ops.array.concat_split_ops import pad
 from hpcflow.ops.array.slice_ops import getitem
 
@@ -15,7 +15,7 @@ Ints = tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class Window:
+class WindowAttributes:
     """A window over the spatial axes, and its number of positions."""
 
     kernel: Ints
@@ -39,7 +39,9 @@ class Window:
         return list(zip(*columns, strict=True))
 
 
-def window(node: Node, x: Tensor, kernel: Sequence[int], ceil: bool = False) -> Window:
+def window(
+    node: OnnxNode, x: Tensor, kernel: Sequence[int], ceil: bool = False
+) -> WindowAttributes:
     """The window of a node over the spatial axes of `x`, whose sizes must be known."""
     rank = len(kernel)
     spatial = tuple(node.known(x)[2:]) if x.shape is None else x.shape[2:]
@@ -65,10 +67,10 @@ def window(node: Node, x: Tensor, kernel: Sequence[int], ceil: bool = False) -> 
             if ceil and (n - 1) * s >= size + pads[-1][0]:
                 n -= 1  # a window that starts in the end padding does not count
         positions.append(n)
-    return Window(tuple(kernel), strides, dilations, tuple(pads), sizes, tuple(positions))
+    return WindowAttributes(tuple(kernel), strides, dilations, tuple(pads), sizes, tuple(positions))
 
 
-def slices(x: Tensor, w: Window, fill: float) -> list[Tensor]:
+def slices(x: Tensor, w: WindowAttributes, fill: float) -> list[Tensor]:
     """For each offset in the window, the elements at all positions: [batch, channels, ...]."""
     extra = w.extra
     if any(a or b for a, b in extra):

@@ -13,8 +13,8 @@ from hpcflow.graph.dtypes import int64
 from hpcflow.graph.graph import Tensor
 from hpcflow.onnx.importers.convolution_matmul import FORMATS
 from hpcflow.onnx.importers.importer_table import imports
-from hpcflow.onnx.importers.onnx_node import Node
-from hpcflow.onnx.importers.window_attributes import Window, slices, window
+from hpcflow.onnx.importers.onnx_node import OnnxNode
+from hpcflow.onnx.importers.window_attributes import WindowAttributes, slices, window
 from hpcflow.ops.array.array_ops import constant
 from hpcflow.ops.array.concat_split_ops import stack
 from hpcflow.ops.math import arithmetic_ops, reduction_ops
@@ -32,12 +32,12 @@ _MEAN: dict[int, Any] = {
 }
 
 
-def _is_plain(w: Window, x: Tensor) -> bool:
+def _is_plain(w: WindowAttributes, x: Tensor) -> bool:
     """Whether the op for pooling computes the same: no size is rounded up."""
     return len(w.kernel) in _LARGEST and w.extra == w.pads and x.dtype.kind == "f"
 
 
-def _as_ours(w: Window) -> dict[str, Any]:
+def _as_ours(w: WindowAttributes) -> dict[str, Any]:
     """The arguments of the op for pooling."""
     return {
         "ksize": w.kernel,
@@ -48,7 +48,7 @@ def _as_ours(w: Window) -> dict[str, Any]:
 
 
 @imports("MaxPool")
-def _max_pool(node: Node, x: Tensor) -> Sequence[Tensor]:
+def _max_pool(node: OnnxNode, x: Tensor) -> Sequence[Tensor]:
     w = window(node, x, node.attr("kernel_shape"), bool(node.attr("ceil_mode", 0)))
     if not node.wants(1) and _is_plain(w, x):
         return [_LARGEST[len(w.kernel)](x, dilations=w.dilations, **_as_ours(w))]
@@ -60,7 +60,7 @@ def _max_pool(node: Node, x: Tensor) -> Sequence[Tensor]:
     return [y, _places(node, x, w, reduction_ops.argmax(stack(parts), 0))]
 
 
-def _places(node: Node, x: Tensor, w: Window, which: Tensor) -> Tensor:
+def _places(node: OnnxNode, x: Tensor, w: WindowAttributes, which: Tensor) -> Tensor:
     """The flat index in the input of the element `which` of each window."""
     batch, channels = node.known(x)[:2]
     order = range(len(w.sizes))
@@ -88,7 +88,7 @@ def _places(node: Node, x: Tensor, w: Window, which: Tensor) -> Tensor:
 
 
 @imports("AveragePool")
-def _average_pool(node: Node, x: Tensor) -> Tensor:
+def _average_pool(node: OnnxNode, x: Tensor) -> Tensor:
     w = window(node, x, node.attr("kernel_shape"), bool(node.attr("ceil_mode", 0)))
     if _is_plain(w, x) and set(w.dilations) == {1}:
         counted = bool(node.attr("count_include_pad", 0))
@@ -98,7 +98,7 @@ def _average_pool(node: Node, x: Tensor) -> Tensor:
     return arithmetic_ops.divide(total, counts.astype(x.dtype))
 
 
-def _counts(w: Window, padding_too: bool) -> np.ndarray:
+def _counts(w: WindowAttributes, padding_too: bool) -> np.ndarray:
     """The number of elements of each window, with or without padding."""
     found = np.ones((), np.int64)
     for k, s, d, (a, b), size, n in w._axes():
@@ -110,7 +110,7 @@ def _counts(w: Window, padding_too: bool) -> np.ndarray:
 
 
 @imports("LpPool")
-def _lp_pool(node: Node, x: Tensor) -> Tensor:
+def _lp_pool(node: OnnxNode, x: Tensor) -> Tensor:
     w = window(node, x, node.attr("kernel_shape"), bool(node.attr("ceil_mode", 0)))
     return norm(slices(x, w, 0), node.attr("p", 2))
 
@@ -124,22 +124,22 @@ def norm(parts: Sequence[Tensor], p: float) -> Tensor:
 # -- global pooling
 
 
-def _spatial(node: Node, x: Tensor) -> tuple[int, ...]:
+def _spatial(node: OnnxNode, x: Tensor) -> tuple[int, ...]:
     return tuple(range(2, node.rank(x)))
 
 
 @imports("GlobalAveragePool")
-def _global_average(node: Node, x: Tensor) -> Tensor:
+def _global_average(node: OnnxNode, x: Tensor) -> Tensor:
     return reduction_ops.reduce_mean(x, _spatial(node, x), True)
 
 
 @imports("GlobalMaxPool")
-def _global_max(node: Node, x: Tensor) -> Tensor:
+def _global_max(node: OnnxNode, x: Tensor) -> Tensor:
     return reduction_ops.reduce_max(x, _spatial(node, x), True)
 
 
 @imports("GlobalLpPool")
-def _global_lp(node: Node, x: Tensor) -> Tensor:
+def _global_lp(node: OnnxNode, x: Tensor) -> Tensor:
     p = float(node.attr("p", 2))
     total = reduction_ops.reduce_sum(
         arithmetic_ops.pow(arithmetic_ops.abs(x), p), _spatial(node, x), True
@@ -148,7 +148,9 @@ def _global_lp(node: Node, x: Tensor) -> Tensor:
 
 
 @imports("MaxUnpool")
-def _max_unpool(node: Node, x: Tensor, index: Tensor, output_shape: Tensor | None = None) -> Tensor:
+def _max_unpool(
+    node: OnnxNode, x: Tensor, index: Tensor, output_shape: Tensor | None = None
+) -> Tensor:
     """MaxUnpool: write each element to its position in `index`; the rest is 0."""
     from hpcflow.onnx.importers.gather_scatter import scattered
 

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import NumericError, ShapeError
-from hpcflow.kernels.kernel_registry import Node, kernel
+from hpcflow.kernels.kernel_registry import KernelNode, kernel
 from hpcflow.ops.math.reduction_kernels import reducer
 
 
 def _same(type: str) -> None:
     @kernel(type, "view")
-    def make(xp: Any, node: Node) -> Callable[..., Any]:
+    def make(xp: Any, node: KernelNode) -> Callable[..., Any]:
         return lambda x: x
 
 
@@ -24,7 +24,7 @@ for _type in ("Identity", "StopGradient", "PlaceholderWithDefault"):
 
 
 @kernel("CheckSizes", "out", moves=True)
-def _check_sizes(xp: Any, node: Node) -> Callable[..., Any]:
+def _check_sizes(xp: Any, node: KernelNode) -> Callable[..., Any]:
     what, least = node.attrs["what"], node.attrs["least"]
 
     def run(x: Any, out: Any) -> None:
@@ -36,7 +36,7 @@ def _check_sizes(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("EnsureShape", "view")
-def _ensure_shape(xp: Any, node: Node) -> Callable[..., Any]:
+def _ensure_shape(xp: Any, node: KernelNode) -> Callable[..., Any]:
     wanted = node.attrs["shape"]
 
     def run(x: Any) -> Any:
@@ -50,14 +50,14 @@ def _ensure_shape(xp: Any, node: Node) -> Callable[..., Any]:
     return run
 
 
-def _under_known_shape(node: Node) -> Callable[..., Any] | None:
+def _under_known_shape(node: KernelNode) -> Callable[..., Any] | None:
     shape = node.outputs[0].shape
     known = shape is not None and None not in shape
     return (lambda x, *told: x.reshape(shape)) if known else None
 
 
 @kernel("Reshape", "view")
-def _reshape(xp: Any, node: Node) -> Callable[..., Any]:
+def _reshape(xp: Any, node: KernelNode) -> Callable[..., Any]:
     target = node.attrs["shape"]
     of_step = len(node.inputs) > 1 and node.inputs[1].value is None
 
@@ -84,37 +84,37 @@ def _of_none(given: Sequence[int], wanted: Sequence[int]) -> list[int]:
 
 
 @kernel("ExpandDims", "view")
-def _expand_dims(xp: Any, node: Node) -> Callable[..., Any]:
+def _expand_dims(xp: Any, node: KernelNode) -> Callable[..., Any]:
     axis = node.attrs["axis"]
     return _under_known_shape(node) or (lambda x: xp.expand_dims(x, axis))
 
 
 @kernel("Squeeze", "view")
-def _squeeze(xp: Any, node: Node) -> Callable[..., Any]:
+def _squeeze(xp: Any, node: KernelNode) -> Callable[..., Any]:
     axis = node.attrs["axis"]
     return _under_known_shape(node) or (lambda x: xp.squeeze(x, axis))
 
 
 @kernel("Rows", "view")
-def _rows(xp: Any, node: Node) -> Callable[..., Any]:
+def _rows(xp: Any, node: KernelNode) -> Callable[..., Any]:
     start, stop = node.attrs["start"], node.attrs["stop"]
     return lambda x: x[start:stop]
 
 
 @kernel("FromParcel", "view")
-def _from_parcel(xp: Any, node: Node) -> Callable[..., Any]:
+def _from_parcel(xp: Any, node: KernelNode) -> Callable[..., Any]:
     value, start = node.outputs[0], node.attrs["start"]
     return lambda x: x[start : start + value.nbytes].view(value.dtype).reshape(value.shape)
 
 
 @kernel("Transpose", "out", moves=True)
-def _transpose(xp: Any, node: Node) -> Callable[..., Any]:
+def _transpose(xp: Any, node: KernelNode) -> Callable[..., Any]:
     perm = node.attrs["perm"]
     return lambda x, out: xp.copyto(out, x.transpose(perm))
 
 
 @kernel("TransposeTold", "out", moves=True)
-def _transpose_told(xp: Any, node: Node) -> Callable[..., Any]:
+def _transpose_told(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return lambda x, perm, out: xp.copyto(out, x.transpose(perm.tolist()))
 
 
@@ -123,7 +123,7 @@ def _transpose_told(xp: Any, node: Node) -> Callable[..., Any]:
 
 def _fact(type: str, of: Callable[[Any], Any]) -> None:
     @kernel(type, "out", moves=True)
-    def make(xp: Any, node: Node) -> Callable[..., Any]:
+    def make(xp: Any, node: KernelNode) -> Callable[..., Any]:
         dtype = node.outputs[0].dtype
         return lambda x, out: xp.copyto(out, xp.asarray(of(x), dtype))
 
@@ -137,7 +137,7 @@ _fact("Rank", lambda x: x.ndim)
 
 
 @kernel("Fill", "out", moves=True)
-def _fill(xp: Any, node: Node) -> Callable[..., Any]:
+def _fill(xp: Any, node: KernelNode) -> Callable[..., Any]:
     if "value" in node.attrs:
         value = node.attrs["value"]
         return lambda *args: args[-1].fill(value)
@@ -145,18 +145,18 @@ def _fill(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("ZerosLike", "out", moves=True)
-def _zeros_like(xp: Any, node: Node) -> Callable[..., Any]:
+def _zeros_like(xp: Any, node: KernelNode) -> Callable[..., Any]:
     zero: Any = b"" if node.outputs[0].dtype.kind == "O" else 0
     return lambda x, out: out.fill(zero)
 
 
 @kernel("OnesLike", "out", moves=True)
-def _ones_like(xp: Any, node: Node) -> Callable[..., Any]:
+def _ones_like(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return lambda x, out: out.fill(1)
 
 
 @kernel("BroadcastTo", "out", moves=True)
-def _broadcast_to(xp: Any, node: Node) -> Callable[..., Any]:
+def _broadcast_to(xp: Any, node: KernelNode) -> Callable[..., Any]:
     if len(node.inputs) == 1 or node.inputs[1].value is not None:
         return lambda x, *more: xp.copyto(more[-1], x)
 
@@ -169,7 +169,7 @@ def _broadcast_to(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("SumToShape", "out")
-def _sum_to_shape(xp: Any, node: Node) -> Callable[..., Any]:
+def _sum_to_shape(xp: Any, node: KernelNode) -> Callable[..., Any]:
     total = reducer(xp, "add")
 
     def run(x: Any, *more: Any) -> None:
@@ -187,7 +187,7 @@ def _sum_to_shape(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("Range", "new")
-def _range(xp: Any, node: Node) -> Callable[..., Any]:
+def _range(xp: Any, node: KernelNode) -> Callable[..., Any]:
     dtype: np.dtype = node.outputs[0].dtype
 
     def run(*limits: Any) -> Any:

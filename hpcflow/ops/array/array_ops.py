@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import ArgumentError, DTypeError, NumericError, ShapeError
-from hpcflow.graph.composite_tensor import Composite
-from hpcflow.graph.deprecated_arguments import also_named
+from hpcflow.graph.composite_tensor import CompositeTensor
+from hpcflow.graph.deprecated_arguments import accepts_aliases
 from hpcflow.graph.dtypes import as_array, as_dtype, int32, int64, kind_of
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.op_registry import NoGrad, op
@@ -20,21 +20,21 @@ from hpcflow.graph.static_shape import (
     Spec,
     as_sizes,
     is_known,
-    merge,
+    merge_shapes,
     normalize_axes,
-    show,
+    shape_text,
     size_of,
 )
 from hpcflow.ops.shape_inference import (
     SMALL,
     Attrs,
     axes_argument,
+    first_output,
     fitted,
     given_shape,
     has_tensors,
     make,
     normal_axis,
-    one,
     operand,
     require,
     require_equal,
@@ -43,7 +43,7 @@ from hpcflow.ops.shape_inference import (
     told_shape,
     with_value,
 )
-from hpcflow.platform.exception_translation import shown
+from hpcflow.platform.exception_translation import value_text
 
 _INTEGERS = NoGrad("its output is integers")
 LARGE = 1 << 16  # elements: larger constants are computed in the step if possible
@@ -88,7 +88,7 @@ def shape_argument(shape: Any) -> tuple[Shape, list[Tensor]]:
             raise DTypeError(f"a shape must hold integers; {shape.name!r} is {shape.dtype}")
         if shape.shape is not None and len(shape.shape) != 1:
             raise ShapeError(
-                f"a shape must be a vector; {shape.name!r} has shape {show(shape.shape)}"
+                f"a shape must be a vector; {shape.name!r} has shape {shape_text(shape.shape)}"
             )
         known = partial_value(shape)
         return known, [] if shape.constant is not None else [shape]
@@ -123,7 +123,7 @@ def checked_sizes(sizes: Any, what: str, least: int = 0) -> Tensor:
     """
     told = operand(sizes, "iu")
     if told.constant is None:
-        return one("CheckSizes", [told], {"what": what, "least": least})
+        return first_output("CheckSizes", [told], {"what": what, "least": least})
     require(what, told.spec, "iu")
     _at_least(told.constant, what, least)
     return told
@@ -142,7 +142,7 @@ def _placeholder(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 
 
 def _default(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
-    merge(inputs[0].shape, attrs["shape"])
+    merge_shapes(inputs[0].shape, attrs["shape"])
     return [Spec(inputs[0].dtype, attrs["shape"])]
 
 
@@ -187,7 +187,7 @@ def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None 
         array = _under(array, given_shape(shape))
     array = np.ascontiguousarray(array).reshape(array.shape)
     array.flags.writeable = False
-    return one("Const", [], {"value": array}, name)
+    return first_output("Const", [], {"value": array}, name)
 
 
 def _under(array: np.ndarray, wanted: Shape) -> np.ndarray:
@@ -195,7 +195,8 @@ def _under(array: np.ndarray, wanted: Shape) -> np.ndarray:
     count = None if wanted is None or None in wanted else size_of(wanted)
     if count is None or (count and array.size > count):
         raise ShapeError(
-            f"{array.size} values do not make a constant of shape {show(wanted)}", line=user_line()
+            f"{array.size} values do not make a constant of shape {shape_text(wanted)}",
+            line=user_line(),
         )
     known = tuple(d for d in wanted or () if d is not None)
     if not count or not array.size:
@@ -208,13 +209,15 @@ def _under(array: np.ndarray, wanted: Shape) -> np.ndarray:
 
 def placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> Tensor:
     """A tensor fed in each run; varying sizes are None in `shape`."""
-    return one("Placeholder", [], {"dtype": as_dtype(dtype), "shape": given_shape(shape)}, name)
+    return first_output(
+        "Placeholder", [], {"dtype": as_dtype(dtype), "shape": given_shape(shape)}, name
+    )
 
 
 def placeholder_with_default(input: Any, shape: Any, name: str | None = None) -> Tensor:
     """A tensor that a run may feed; its default value is `input`."""
     given = convert_to_tensor(input)
-    return one("PlaceholderWithDefault", [given], {"shape": given_shape(shape)}, name)
+    return first_output("PlaceholderWithDefault", [given], {"shape": given_shape(shape)}, name)
 
 
 # -- reshape
@@ -236,12 +239,14 @@ def _deduce(target: tuple[int | None, ...], given: Shape) -> Shape:
         return tuple(found if d is None else d for d in target)
     if -1 not in target:
         if total != rest:
-            raise ShapeError(f"{show(given)} ({total} elements) cannot be reshaped to {target}")
+            raise ShapeError(
+                f"{shape_text(given)} ({total} elements) cannot be reshaped to {target}"
+            )
         return target
     if rest == 0 and total == 0:  # the kernel infers it from the nonzero sizes
         return tuple(None if d == -1 else d for d in target)
     if rest == 0 or total % rest:
-        raise ShapeError(f"{show(given)} ({total} elements) cannot be reshaped to {target}")
+        raise ShapeError(f"{shape_text(given)} ({total} elements) cannot be reshaped to {target}")
     return tuple(total // rest if d == -1 else d for d in target)
 
 
@@ -270,7 +275,7 @@ def _squeeze(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
         axes = normalize_axes(axis, len(shape))
     for a in axes:
         if shape[a] not in (None, 1):
-            raise ShapeError(f"axis {a} of {show(shape)} has size {shape[a]}, not 1")
+            raise ShapeError(f"axis {a} of {shape_text(shape)} has size {shape[a]}, not 1")
     spec = Spec(inputs[0].dtype, tuple(d for i, d in enumerate(shape) if i not in axes))
     return [with_value(spec, lambda x: x.squeeze(axes), inputs)]
 
@@ -288,7 +293,7 @@ def _reshape_back(op: Operation, g: Tensor) -> list[Any]:
 
 def _ensure_shape(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     (spec,) = inputs
-    return [spec._replace(shape=merge(spec.shape, attrs["shape"]))]
+    return [spec._replace(shape=merge_shapes(spec.shape, attrs["shape"]))]
 
 
 op("EnsureShape", infer=_ensure_shape, grad=lambda op, g: [g], work="start")
@@ -334,14 +339,14 @@ op(
 
 def identity(input: Any, name: str | None = None) -> Any:
     """The same value under a new name; for IndexedSlices and sparse tensors, of each component."""
-    if isinstance(input, Composite):
+    if isinstance(input, CompositeTensor):
         return input.of([identity(part) for part in input.parts()])
-    return one("Identity", [convert_to_tensor(input)], {}, name)
+    return first_output("Identity", [convert_to_tensor(input)], {}, name)
 
 
 def stop_gradient(input: Any, name: str | None = None) -> Tensor:
     """The same value without gradient."""
-    return one("StopGradient", [convert_to_tensor(input)], {}, name)
+    return first_output("StopGradient", [convert_to_tensor(input)], {}, name)
 
 
 def ensure_shape(x: Any, shape: Any, name: str | None = None) -> Tensor:
@@ -349,7 +354,7 @@ def ensure_shape(x: Any, shape: Any, name: str | None = None) -> Tensor:
 
     Errors: ShapeError at graph construction or at run time.
     """
-    return one("EnsureShape", [convert_to_tensor(x)], {"shape": given_shape(shape)}, name)
+    return first_output("EnsureShape", [convert_to_tensor(x)], {"shape": given_shape(shape)}, name)
 
 
 def reshape(tensor: Any, shape: Any, name: str | None = None) -> Tensor:
@@ -358,10 +363,10 @@ def reshape(tensor: Any, shape: Any, name: str | None = None) -> Tensor:
     Errors: ShapeError if the numbers of elements differ.
     """
     known, told = shape_argument(shape)
-    return one("Reshape", [convert_to_tensor(tensor), *told], {"shape": known}, name)
+    return first_output("Reshape", [convert_to_tensor(tensor), *told], {"shape": known}, name)
 
 
-@also_named(dim="axis")
+@accepts_aliases(dim="axis")
 def expand_dims(input: Any, axis: Any, name: str | None = None) -> Tensor:
     """`input` with a new axis of size 1 at `axis`, an int or a list of one."""
     x, at = convert_to_tensor(input), axes_argument(axis)
@@ -371,15 +376,17 @@ def expand_dims(input: Any, axis: Any, name: str | None = None) -> Tensor:
         around = [shape(x, out_type=int64), at, constant([1], int64)]
         return reshape(x, make("AroundAxis", around, {"insert": True}).outputs[1], name)
     if not isinstance(at, int):
-        raise ShapeError(f"expand_dims takes one axis, not {shown(axis)}", line=user_line())
-    return one("ExpandDims", [x], {"axis": at}, name)
+        raise ShapeError(f"expand_dims takes one axis, not {value_text(axis)}", line=user_line())
+    return first_output("ExpandDims", [x], {"axis": at}, name)
 
 
-@also_named(squeeze_dims="axis")
+@accepts_aliases(squeeze_dims="axis")
 def squeeze(input: Any, axis: Any = None, name: str | None = None) -> Tensor:
     """`input` without its axes of size 1, or without those listed in `axis`."""
     axes = static_axes(axis)
-    return one("Squeeze", [convert_to_tensor(input)], {"axis": None if axes == () else axes}, name)
+    return first_output(
+        "Squeeze", [convert_to_tensor(input)], {"axis": None if axes == () else axes}, name
+    )
 
 
 # -- transpose
@@ -391,7 +398,7 @@ def _transpose(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
         return [Spec(inputs[0].dtype, None if perm is None else (None,) * len(perm))]
     perm = tuple(reversed(builtins.range(len(shape)))) if perm is None else perm
     if sorted(perm) != list(builtins.range(len(shape))):
-        raise ShapeError(f"perm {perm} does not name each axis of {show(shape)} once")
+        raise ShapeError(f"perm {perm} does not name each axis of {shape_text(shape)} once")
     return [Spec(inputs[0].dtype, tuple(shape[p] for p in perm))]
 
 
@@ -408,12 +415,15 @@ def _transpose_told(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     require_rank("a perm", perm, 1)
     if perm.value is not None:
         return _transpose([x], {"perm": tuple(int(p) for p in perm.value)})
-    rank = merge(perm.shape, None if x.shape is None else (len(x.shape),))
+    rank = merge_shapes(perm.shape, None if x.shape is None else (len(x.shape),))
     return [Spec(x.dtype, None if not rank or rank[0] is None else (None,) * rank[0])]
 
 
 def _transpose_told_back(op: Operation, g: Tensor) -> list[Any]:
-    return [one("TransposeTold", [g, one("InvertPermutation", [op.inputs[1]])]), None]
+    return [
+        first_output("TransposeTold", [g, first_output("InvertPermutation", [op.inputs[1]])]),
+        None,
+    ]
 
 
 op("Transpose", infer=_transpose, grad=_transpose_back, view="strided", work="move")
@@ -427,10 +437,10 @@ def transpose(a: Any, perm: Any = None, name: str | None = None, conjugate: bool
     """
     axes, x = axes_argument(perm), convert_to_tensor(a)
     if conjugate and x.dtype.kind == "c":
-        x = one("Conj", [x])
+        x = first_output("Conj", [x])
     if isinstance(axes, Tensor):
-        return one("TransposeTold", [x, axes], {}, name)
-    return one("Transpose", [x], {"perm": axes}, name)
+        return first_output("TransposeTold", [x, axes], {}, name)
+    return first_output("Transpose", [x], {"perm": axes}, name)
 
 
 def as_scalar(given: Any) -> Tensor:
@@ -468,7 +478,11 @@ def _constant_if_known(type: str, x: Any, attrs: Attrs, name: str | None) -> Ten
     known = {"Shape": _shape, "Size": _size, "Rank": _rank}[type]
     x = convert_to_tensor(x)
     value = known([x.spec], attrs)[0].value
-    return one(type, [x], attrs, name) if value is None else constant(value, name=name or type)
+    return (
+        first_output(type, [x], attrs, name)
+        if value is None
+        else constant(value, name=name or type)
+    )
 
 
 def _dense_shape(x: Any) -> Tensor | None:
@@ -483,7 +497,7 @@ def shape(input: Any, name: str | None = None, out_type: Any = int32) -> Tensor:
     """The shape of `input` as a vector, constant if static; the dense shape of a sparse tensor."""
     dense = _dense_shape(input)
     if dense is not None:
-        return one("Cast", [dense], {"dtype": as_dtype(out_type)}, name)
+        return first_output("Cast", [dense], {"dtype": as_dtype(out_type)}, name)
     return _constant_if_known("Shape", input, {"dtype": as_dtype(out_type)}, name)
 
 
@@ -496,8 +510,8 @@ def size(input: Any, name: str | None = None, out_type: Any = int32) -> Tensor:
     """The number of elements of `input`; of a sparse tensor, that of the dense form."""
     dense = _dense_shape(input)
     if dense is not None:
-        count = one("Prod", [dense], {"axis": None, "keepdims": False})
-        return one("Cast", [count], {"dtype": as_dtype(out_type)}, name)
+        count = first_output("Prod", [dense], {"axis": None, "keepdims": False})
+        return first_output("Cast", [count], {"dtype": as_dtype(out_type)}, name)
     return _constant_if_known("Size", input, {"dtype": as_dtype(out_type)}, name)
 
 
@@ -530,7 +544,7 @@ def _length(start: Any, limit: Any, delta: Any) -> int:
     """The number of elements of a range."""
     for given in (start, limit, delta):
         if np.ndim(given) or as_array(given).dtype.kind not in "biuf":
-            raise ArgumentError(f"range takes numbers, not {shown(given)}", line=user_line())
+            raise ArgumentError(f"range takes numbers, not {value_text(given)}", line=user_line())
     if delta == 0:
         raise ShapeError("range: delta must not be 0", line=user_line())
     if (limit - start) * delta < 0:
@@ -575,7 +589,7 @@ def range(
     dtype = as_dtype(dtype)
     if not tensors and _length(*given) <= LARGE:
         return constant(np.arange(*given, dtype=dtype), name=name)
-    return one("Range", [_as(t, dtype) for t in given], {}, name)
+    return first_output("Range", [_as(t, dtype) for t in given], {}, name)
 
 
 def _rank_of(dtype: np.dtype) -> tuple[bool, int]:
@@ -585,5 +599,5 @@ def _rank_of(dtype: np.dtype) -> tuple[bool, int]:
 def _as(value: Any, dtype: np.dtype) -> Tensor:
     """`value` converted to `dtype`; a tensor is cast."""
     if isinstance(value, Tensor) and value.dtype != dtype:
-        return one("Cast", [value], {"dtype": dtype})
+        return first_output("Cast", [value], {"dtype": dtype})
     return convert_to_tensor(value, dtype)

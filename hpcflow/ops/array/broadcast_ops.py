@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import ShapeError
-from hpcflow.graph.deprecated_arguments import also_takes
+from hpcflow.graph.deprecated_arguments import accepts_and_ignores
 from hpcflow.graph.dtypes import as_array, as_dtype, float32, string
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
 from hpcflow.graph.op_registry import op
-from hpcflow.graph.static_shape import Spec, broadcast, is_known, merge, show
+from hpcflow.graph.static_shape import Spec, broadcast_shapes, is_known, merge_shapes, shape_text
 from hpcflow.ops.array.array_ops import constant, shape_argument, sizes
-from hpcflow.ops.shape_inference import Attrs, as_first, one, told_shape
+from hpcflow.ops.shape_inference import Attrs, as_first, first_output, told_shape
 
 
 def _fill(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     values = 0 if "value" in attrs else 1
     if values and inputs[0].shape not in (None, ()):
-        raise ShapeError(f"the value to fill with has shape {show(inputs[0].shape)}, not []")
+        raise ShapeError(f"the value to fill with has shape {shape_text(inputs[0].shape)}, not []")
     dtype = inputs[0].dtype if values else attrs["dtype"]
     return [Spec(dtype, told_shape(inputs, values, attrs))]
 
@@ -32,10 +32,10 @@ def _fill_back(op: Operation, g: Tensor) -> list[Any]:
 
 def _broadcast_to(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     target = told_shape(inputs, 1, attrs)
-    found = broadcast([inputs[0].shape, target])
+    found = broadcast_shapes([inputs[0].shape, target])
     if found is None or target is None:
         return [Spec(inputs[0].dtype, target)]
-    return [Spec(inputs[0].dtype, merge(found, target))]  # the target is never broadcast
+    return [Spec(inputs[0].dtype, merge_shapes(found, target))]  # the target is never broadcast
 
 
 def _broadcast_back(op: Operation, g: Tensor) -> list[Any]:
@@ -44,9 +44,9 @@ def _broadcast_back(op: Operation, g: Tensor) -> list[Any]:
 
 def _sum_to_shape(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     target = told_shape(inputs, 1, attrs)
-    found = broadcast([inputs[0].shape, target])
+    found = broadcast_shapes([inputs[0].shape, target])
     if found is not None and inputs[0].shape is not None:
-        merge(found, inputs[0].shape)  # the input is never broadcast
+        merge_shapes(found, inputs[0].shape)  # the input is never broadcast
     return [Spec(inputs[0].dtype, target)]
 
 
@@ -74,11 +74,11 @@ def fill(dims: Any, value: Any, name: str | None = None) -> Tensor:
     known, told = shape_argument(dims)
     attrs: Attrs = {"shape": known}
     if isinstance(value, Tensor) or hasattr(value, "as_tensor"):
-        return one("Fill", [convert_to_tensor(value), *told], attrs, name)
+        return first_output("Fill", [convert_to_tensor(value), *told], attrs, name)
     array = as_array(value)
     if array.ndim:
-        raise ShapeError(f"the value to fill with has shape {show(array.shape)}, not []")
-    return one("Fill", told, {**attrs, "value": array.item(), "dtype": array.dtype}, name)
+        raise ShapeError(f"the value to fill with has shape {shape_text(array.shape)}, not []")
+    return first_output("Fill", told, {**attrs, "value": array.item(), "dtype": array.dtype}, name)
 
 
 def zeros(shape: Any, dtype: Any = float32, name: str | None = None) -> Tensor:
@@ -103,16 +103,16 @@ def _like(tensor: Any, dtype: Any, number: int, type: str, name: str | None) -> 
         return constant(_number(dtype, number), name=name)
     if is_known(t.shape) or dtype != t.dtype:
         return fill(sizes(t), _number(dtype, number), name)
-    return one(type, [t], {}, name)
+    return first_output(type, [t], {}, name)
 
 
-@also_takes("optimize")
+@accepts_and_ignores("optimize")
 def zeros_like(tensor: Any, dtype: Any = None, name: str | None = None) -> Tensor:
     """Zeros in the shape of `tensor`."""
     return _like(tensor, dtype, 0, "ZerosLike", name)
 
 
-@also_takes("optimize")
+@accepts_and_ignores("optimize")
 def ones_like(tensor: Any, dtype: Any = None, name: str | None = None) -> Tensor:
     """Ones in the shape of `tensor`."""
     return _like(tensor, dtype, 1, "OnesLike", name)
@@ -121,13 +121,13 @@ def ones_like(tensor: Any, dtype: Any = None, name: str | None = None) -> Tensor
 def broadcast_to(input: Any, shape: Any, name: str | None = None) -> Tensor:
     """`input` broadcast to `shape`: repeated along axes of size 1 and along new leading axes."""
     known, told = shape_argument(shape)
-    return one("BroadcastTo", [convert_to_tensor(input), *told], {"shape": known}, name)
+    return first_output("BroadcastTo", [convert_to_tensor(input), *told], {"shape": known}, name)
 
 
 def sum_to_shape(input: Any, shape: Any, name: str | None = None) -> Tensor:
     """The adjoint of `broadcast_to`: sums over the axes that broadcasting from `input` repeats."""
     known, told = shape_argument(shape)
-    return one("SumToShape", [convert_to_tensor(input), *told], {"shape": known}, name)
+    return first_output("SumToShape", [convert_to_tensor(input), *told], {"shape": known}, name)
 
 
 def sum_to(g: Tensor, x: Tensor, *others: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import DTypeError, ShapeError
-from hpcflow.graph.deprecated_arguments import also_named
+from hpcflow.graph.deprecated_arguments import accepts_aliases
 from hpcflow.graph.dtypes import as_dtype, as_strings, bool_, int64
 from hpcflow.graph.graph import (
     Operation,
@@ -20,7 +20,7 @@ from hpcflow.graph.graph import (
 )
 from hpcflow.graph.op_registry import op
 from hpcflow.graph.operator_overloads import OPERATORS
-from hpcflow.graph.static_shape import Shape, Spec, merge, show
+from hpcflow.graph.static_shape import Shape, Spec, merge_shapes, shape_text
 from hpcflow.graph.tensor_shape import Dimension, Sizes, TensorShape
 from hpcflow.ops.array.array_ops import (
     checked_sizes,
@@ -51,11 +51,11 @@ from hpcflow.ops.math.arithmetic_ops import (
 from hpcflow.ops.shape_inference import (
     Attrs,
     axes_argument,
+    first_output,
     has_tensors,
     like,
     make,
     normal_axis,
-    one,
     one_axis,
     require,
     require_equal,
@@ -74,7 +74,7 @@ def _concat(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     at = normal_axis(attrs["axis"], len(known[0]))
     rest: Shape = None
     for s in known:
-        rest = merge(rest, (*s[:at], None, *s[at + 1 :]) if len(s) > at else s)
+        rest = merge_shapes(rest, (*s[:at], None, *s[at + 1 :]) if len(s) > at else s)
     assert rest is not None
     lengths = [None if s.shape is None else s.shape[at] for s in inputs]
     total = None if None in lengths else sum(n for n in lengths if n is not None)
@@ -101,7 +101,9 @@ def _split(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     lengths = _filled(lengths, given[at])
     known = [n for n in lengths if n is not None]
     if given[at] is not None and len(known) == len(lengths) and sum(known) != given[at]:
-        raise ShapeError(f"sizes {lengths} do not add up to the size of axis {at} of {show(given)}")
+        raise ShapeError(
+            f"sizes {lengths} do not add up to the size of axis {at} of {shape_text(given)}"
+        )
     return [Spec(inputs[0].dtype, (*given[:at], n, *given[at + 1 :])) for n in lengths]
 
 
@@ -126,7 +128,7 @@ def _pack(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     require_equal("stack", inputs)
     given: Shape = None
     for s in inputs:
-        given = merge(given, s.shape)
+        given = merge_shapes(given, s.shape)
     if given is None:
         return [Spec(inputs[0].dtype, None)]
     at = normal_axis(attrs["axis"], len(given) + 1)
@@ -144,7 +146,7 @@ def _unpack(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     if given is None:
         return [Spec(inputs[0].dtype, None)] * num
     at = normal_axis(attrs["axis"], len(given))
-    merge((given[at],), (num,))
+    merge_shapes((given[at],), (num,))
     spec = Spec(inputs[0].dtype, (*given[:at], *given[at + 1 :]))
     rows = range(num)
     return [with_value(spec, lambda v, i=i: np.take(v, i, at), inputs) for i in rows]
@@ -170,12 +172,12 @@ def concat(values: Sequence[Any], axis: Any, name: str | None = None) -> Tensor:
         return identity(parts[0], name)
     if isinstance(at, Tensor):
         return joined_along(parts, at, name)
-    return one("Concat", parts, {"axis": at}, name)
+    return first_output("Concat", parts, {"axis": at}, name)
 
 
 def stack(values: Sequence[Any], axis: int = 0, name: str | None = None) -> Tensor:
     """`values` of one shape stacked along a new `axis`."""
-    return one("Pack", tensors(values, "stack"), {"axis": static_axes(axis)}, name)
+    return first_output("Pack", tensors(values, "stack"), {"axis": static_axes(axis)}, name)
 
 
 def _convert(value: Any, dtype: Any = None, name: str | None = None) -> Tensor:
@@ -184,9 +186,9 @@ def _convert(value: Any, dtype: Any = None, name: str | None = None) -> Tensor:
     if not has_tensors(value):
         return constant(value, dtype, None, name)
     if dtype is not None:  # requested: others are cast
-        parts = [cast(convert_to_tensor(v), dtype) if _made(v) else v for v in value]
+        parts = [cast(convert_to_tensor(v), dtype) if _is_tensor_like(v) else v for v in value]
         return stack([convert_to_tensor(v, dtype) for v in parts], name=name)
-    lead = next((v.dtype for v in value if _made(v)), None)
+    lead = next((v.dtype for v in value if _is_tensor_like(v)), None)
     return stack([convert_to_tensor(v, lead) for v in value], name=name)
 
 
@@ -206,7 +208,7 @@ def _sizes_constant(value: Any, dtype: Any, name: str | None) -> Tensor:
     return constant(np.array(plain, wanted), name=name)
 
 
-def _made(value: Any) -> bool:
+def _is_tensor_like(value: Any) -> bool:
     """Whether the argument is a tensor, or an object that converts to one, such as a variable."""
     return isinstance(value, Tensor) or hasattr(value, "as_tensor")
 
@@ -222,11 +224,13 @@ def unstack(
     if num is None and x.shape is not None:
         num = x.shape[normal_axis(axis, len(x.shape))]
     if num is None:
-        raise ShapeError(f"unstack of {show(x.shape)} along axis {axis} needs num", op=x.op.name)
+        raise ShapeError(
+            f"unstack of {shape_text(x.shape)} along axis {axis} needs num", op=x.op.name
+        )
     return list(make("Unpack", [x], {"axis": static_axes(axis), "num": num}, name).outputs)
 
 
-@also_named(split_dim="axis", num_split="num_or_size_splits")
+@accepts_aliases(split_dim="axis", num_split="num_or_size_splits")
 def split(
     value: Any,
     num_or_size_splits: Any,
@@ -251,7 +255,7 @@ def split(
     if isinstance(parts, int):
         if parts < 1 or (size is not None and size % parts):
             raise ShapeError(
-                f"axis {axis} of {show(x.shape)} cannot be split into {parts} equal parts",
+                f"axis {axis} of {shape_text(x.shape)} cannot be split into {parts} equal parts",
                 line=user_line(),
             )
         if size is None:
@@ -280,10 +284,10 @@ def _split_along(
 def _split_as_told(
     x: Tensor, sizes: Tensor, axis: int, num: int | None, name: str | None
 ) -> list[Tensor]:
-    (count,) = merge(sizes.shape, (num,)) or (None,)
+    (count,) = merge_shapes(sizes.shape, (num,)) or (None,)
     if count is None:
         raise ShapeError(
-            f"sizes of {show(sizes.shape)} must be a vector of a known length",
+            f"sizes of {shape_text(sizes.shape)} must be a vector of a known length",
             hint="give the number of sizes: split(value, sizes, axis, num=...)",
         )
     attrs = {"axis": static_axes(axis), "sizes": (None,) * count}
@@ -302,7 +306,7 @@ def _pad(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
         if paddings is None:
             flat = inputs[1].shape
             rank = None if flat is None or flat[0] is None else flat[0] // 2
-            merge(given, None if rank is None else (None,) * rank)
+            merge_shapes(given, None if rank is None else (None,) * rank)
             known = rank if given is None else len(given)
             return [Spec(inputs[0].dtype, None if known is None else (None,) * known)]
     if any(a < 0 or b < 0 for a, b in paddings):
@@ -311,7 +315,7 @@ def _pad(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
         return [Spec(inputs[0].dtype, (None,) * len(paddings))]
     if len(given) != len(paddings):
         raise ShapeError(
-            f"paddings have {len(paddings)} pairs, but the tensor has shape {show(given)}"
+            f"paddings have {len(paddings)} pairs, but the tensor has shape {shape_text(given)}"
         )
     pairs = zip(given, paddings, strict=True)
     return [Spec(inputs[0].dtype, tuple(None if d is None else d + a + b for d, (a, b) in pairs))]
@@ -322,7 +326,7 @@ def _pad_back(op: Operation, g: Tensor) -> list[Any]:
         before = getitem(reshape(op.inputs[1], [-1, 2]), (builtins.slice(None), 0))
         return [slice(g, before, shape(op.inputs[0])), None]
     key = tuple(("slice", a, -b or None, None) for a, b in op.attrs["paddings"])
-    return [one("StridedSlice", [g], {"key": key})]
+    return [first_output("StridedSlice", [g], {"key": key})]
 
 
 def _tile(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -330,7 +334,9 @@ def _tile(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     if given is None:
         return [Spec(inputs[0].dtype, tuple(None if n else 0 for n in times))]
     if len(given) != len(times):
-        raise ShapeError(f"tile has {len(times)} multiples, but the tensor has shape {show(given)}")
+        raise ShapeError(
+            f"tile has {len(times)} multiples, but the tensor has shape {shape_text(given)}"
+        )
     pairs = zip(given, times, strict=True)
     return [Spec(inputs[0].dtype, tuple(_times(d, n) for d, n in pairs))]
 
@@ -343,14 +349,16 @@ def _tile_grad(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     known, told = attrs["shape"], inputs[0].shape
     if told is not None:
         pairs = zip(told, attrs["multiples"], strict=True)
-        known = merge(known, tuple(None if d is None or n == 0 else d // n for d, n in pairs))
+        known = merge_shapes(
+            known, tuple(None if d is None or n == 0 else d // n for d, n in pairs)
+        )
     return [Spec(inputs[0].dtype, known)]
 
 
 def _tile_back(op: Operation, g: Tensor) -> list[Tensor]:
     if 0 in op.attrs["multiples"]:
         return [zeros_like(op.inputs[0])]
-    return [one("TileGrad", [g], {**op.attrs, "shape": op.inputs[0].shape})]
+    return [first_output("TileGrad", [g], {**op.attrs, "shape": op.inputs[0].shape})]
 
 
 def _tile_grad_back(op: Operation, gg: Tensor) -> list[Tensor]:
@@ -386,18 +394,18 @@ def pad(
     given = convert_to_tensor(paddings) if has_tensors(paddings) else paddings
     if isinstance(given, Tensor) and given.constant is None:
         if given.shape is not None and (len(given.shape) != 2 or given.shape[1] not in (2, None)):
-            raise ShapeError(f"paddings have shape {show(given.shape)}, not [rank, 2]")
+            raise ShapeError(f"paddings have shape {shape_text(given.shape)}, not [rank, 2]")
         if mode != "CONSTANT":
             return _mirrored_as_told(x, given, mode, name)
         attrs = {"paddings": None, "value": _plain(constant_values, x)}
-        padded = one("Pad", [x, reshape(given, [-1])], attrs, name)
+        padded = first_output("Pad", [x, reshape(given, [-1])], attrs, name)
         padded.set_shape(_padded_in_part(x, given))
         return padded
     listed = np.asarray(given.constant if isinstance(given, Tensor) else given).reshape(-1, 2)
     pairs = tuple((int(a), int(b)) for a, b in listed)
     if mode == "CONSTANT":
         value = _plain(constant_values, x)
-        return one("Pad", [x], {"paddings": pairs, "value": value}, name)
+        return first_output("Pad", [x], {"paddings": pairs, "value": value}, name)
     return _mirrored(x, pairs, mode, name)
 
 
@@ -426,7 +434,7 @@ def _mirrored(x: Tensor, pairs: Any, mode: str, name: str | None) -> Tensor:
         raise ShapeError(f"paddings {list(pairs)} have a negative size", line=user_line())
     if x.shape is not None and len(x.shape) != len(pairs):
         raise ShapeError(
-            f"paddings have {len(pairs)} pairs, but the tensor has shape {show(x.shape)}"
+            f"paddings have {len(pairs)} pairs, but the tensor has shape {shape_text(x.shape)}"
         )
     with get_default_graph().name_scope(name or "MirrorPad"):
         for axis, pair in enumerate(pairs):
@@ -441,7 +449,7 @@ def _mirrored_as_told(x: Tensor, paddings: Tensor, mode: str, name: str | None) 
     Errors: RangeError at run time if `x` has too few elements.
     """
     told = None if paddings.shape is None else paddings.shape[:1]
-    (count,) = merge(told, None if x.shape is None else (len(x.shape),)) or (None,)
+    (count,) = merge_shapes(told, None if x.shape is None else (len(x.shape),)) or (None,)
     if count is None:
         raise ShapeError(
             f"pad with mode {mode} needs a tensor or paddings of known rank",
@@ -452,7 +460,7 @@ def _mirrored_as_told(x: Tensor, paddings: Tensor, mode: str, name: str | None) 
     for axis in builtins.range(count):
         size = getitem(shape(x, out_type=int64), axis)
         before, after = getitem(pairs, (axis, 0)), getitem(pairs, (axis, 1))
-        at = one("Range", [negative(before), add(size, after), constant(1, int64)])
+        at = first_output("Range", [negative(before), add(size, after), constant(1, int64)])
         skip = _MIRRORS[mode]
         if mode == "EDGE":
             at = minimum(maximum(at, 0), subtract(size, 1))
@@ -470,7 +478,7 @@ def _ends(x: Tensor, axis: int, rank: int, pair: tuple[int, int], mode: str) -> 
     most = 1 if mode == "EDGE" else max(pair) + skip
     if size is not None and size < most:
         raise ShapeError(
-            f"paddings {pair} of axis {axis} of {show(x.shape)}: mode {mode} needs a size of "
+            f"paddings {pair} of axis {axis} of {shape_text(x.shape)}: mode {mode} needs a size of "
             f"{most} or more",
             line=user_line(),
         )
@@ -516,9 +524,9 @@ def tile(input: Any, multiples: Any, name: str | None = None) -> Tensor:
     x = convert_to_tensor(input)
     given = convert_to_tensor(multiples) if has_tensors(multiples) else multiples
     if not isinstance(given, Tensor) or given.constant is not None:
-        return one("Tile", [x], {"multiples": static_axes(given)}, name)
+        return first_output("Tile", [x], {"multiples": static_axes(given)}, name)
     require_rank("multiples", given.spec, 1)
-    (rank,) = merge(given.shape, None if x.shape is None else (len(x.shape),)) or (None,)
+    (rank,) = merge_shapes(given.shape, None if x.shape is None else (len(x.shape),)) or (None,)
     if rank is None:
         return _tiled(x, given, name)
     sizes = unstack(shape(x, out_type=given.dtype), rank)

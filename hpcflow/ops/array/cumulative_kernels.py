@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.kernels.kernel_registry import Node, kernel
+from hpcflow.kernels.kernel_registry import KernelNode, kernel
 
 
-def _along(node: Node, x: Any, out: Any) -> tuple[Any, Any]:
+def _along(node: KernelNode, x: Any, out: Any) -> tuple[Any, Any]:
     """Views with the scan axis first and in forward direction."""
     x, out = (_first(t, node.attrs["axis"]) for t in (x, out))
     return (x[::-1], out[::-1]) if node.attrs["reverse"] else (x, out)
@@ -26,7 +26,7 @@ def _scan(type: str, scan: Callable[[Any, Any], Any], start: float) -> None:
     """The kernel of `scan(xp, x)`, a cumulative function along the first axis."""
 
     @kernel(type, "out")
-    def make(xp: Any, node: Node) -> Callable[..., Any]:
+    def make(xp: Any, node: KernelNode) -> Callable[..., Any]:
         exclusive = node.attrs["exclusive"]
 
         def run(x: Any, out: Any) -> None:
@@ -61,7 +61,7 @@ FEW = 16  # if k is so many times smaller than n: select before sorting
 
 
 @kernel("TopK", "out")
-def _top_k(xp: Any, node: Node) -> Callable[..., Any]:
+def _top_k(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(x: Any, *more: Any) -> None:
         values, indices = more[-2:]
         k = values.shape[-1]

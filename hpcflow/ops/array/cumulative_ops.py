@@ -9,7 +9,7 @@ from hpcflow.errors import ShapeError
 from hpcflow.graph.dtypes import int32
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
 from hpcflow.graph.op_registry import Infer, op
-from hpcflow.graph.static_shape import Spec, show
+from hpcflow.graph.static_shape import Spec, shape_text
 from hpcflow.ops.array.array_ops import expand_dims, range, reshape, shape, size, sizes
 from hpcflow.ops.array.broadcast_ops import zeros_like
 from hpcflow.ops.array.concat_split_ops import stack
@@ -36,9 +36,9 @@ from hpcflow.ops.math.arithmetic_ops import (
 from hpcflow.ops.named_results import TopKV2
 from hpcflow.ops.shape_inference import (
     Attrs,
+    first_output,
     make,
     normal_axis,
-    one,
     one_axis,
     require,
     require_rank,
@@ -63,19 +63,19 @@ def _turned(op: Operation) -> Attrs:
 
 
 def _cumsum_back(op: Operation, g: Tensor) -> list[Any]:
-    return [one("Cumsum", [g], _turned(op))]
+    return [first_output("Cumsum", [g], _turned(op))]
 
 
 def _cumprod_back(op: Operation, g: Tensor) -> list[Any]:
     """Products divided by each factor; for the first 0 of a row, products without it."""
     x, y = op.inputs[0], op.outputs[0]
     zero = equal(x, 0)
-    seen = one("Cumsum", [cast(zero, int32)], {**op.attrs, "exclusive": False})
+    seen = first_output("Cumsum", [cast(zero, int32)], {**op.attrs, "exclusive": False})
     first = logical_and(zero, equal(seen, 1))
-    without = one("Cumprod", [where(first, 1, x)], op.attrs)
-    of_first = one("Cumsum", [multiply(g, conj(without))], _turned(op))
-    of_others = one("Cumsum", [multiply(g, conj(y))], _turned(op))
-    return [where(first, of_first, one("RealDiv", [of_others, conj(where(zero, 1, x))]))]
+    without = first_output("Cumprod", [where(first, 1, x)], op.attrs)
+    of_first = first_output("Cumsum", [multiply(g, conj(without))], _turned(op))
+    of_others = first_output("Cumsum", [multiply(g, conj(y))], _turned(op))
+    return [where(first, of_first, first_output("RealDiv", [of_others, conj(where(zero, 1, x))]))]
 
 
 def _cumlogsumexp_back(op: Operation, g: Tensor) -> list[Any]:
@@ -84,7 +84,7 @@ def _cumlogsumexp_back(op: Operation, g: Tensor) -> list[Any]:
     def part(weight: Tensor) -> Tensor:  # sum of weight * exp(x - y), without overflow
         some = greater(weight, 0)
         logs = where(some, subtract(log(where(some, weight, 1)), y), -float("inf"))
-        return exp(add(one("CumulativeLogSumExp", [logs], _turned(op)), x))
+        return exp(add(first_output("CumulativeLogSumExp", [logs], _turned(op)), x))
 
     return [subtract(part(maximum(g, 0)), part(negative(minimum(g, 0))))]
 
@@ -104,8 +104,10 @@ def _scanned(
     x, at = convert_to_tensor(x), one_axis(axis)
     attrs: Attrs = {"exclusive": bool(exclusive), "reverse": bool(reverse)}
     if isinstance(at, Tensor):
-        return along(x, at, lambda flat: one(type, [flat], {**attrs, "axis": 1}), name=name)
-    return one(type, [x], {**attrs, "axis": at}, name)
+        return along(
+            x, at, lambda flat: first_output(type, [flat], {**attrs, "axis": 1}), name=name
+        )
+    return first_output(type, [x], {**attrs, "axis": at}, name)
 
 
 def cumsum(
@@ -146,7 +148,7 @@ def _top_k(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     least = 0 if k is None else k
     if not given or (given[-1] is not None and given[-1] < least):
         raise ShapeError(
-            f"top_k: the last axis of {show(given)} has fewer than k = {least} elements"
+            f"top_k: the last axis of {shape_text(given)} has fewer than k = {least} elements"
         )
     return [Spec(d, (*given[:-1], k)) for d in (inputs[0].dtype, int32)]
 

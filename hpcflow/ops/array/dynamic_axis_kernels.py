@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import ShapeError
-from hpcflow.kernels.kernel_registry import Node, kernel
+from hpcflow.kernels.kernel_registry import KernelNode, kernel
 
 Sizes = list[int]
 
@@ -48,7 +48,7 @@ def _vectors(xp: Any, lists: list[Sizes]) -> tuple[Any, ...]:
 
 
 @kernel("AroundAxis", "new")
-def _around_axis(xp: Any, node: Node) -> Callable[..., Any]:
+def _around_axis(xp: Any, node: KernelNode) -> Callable[..., Any]:
     insert = node.attrs["insert"]
 
     def run(given: Any, axis: Any, middle: Any) -> Any:
@@ -63,7 +63,7 @@ def _around_axis(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("JoinedShapes", "new")
-def _joined_shapes(xp: Any, node: Node) -> Callable[..., Any]:
+def _joined_shapes(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(axis: Any, *given: Any) -> Any:
         shapes = [g.tolist() for g in given]
         at = _one_axis(axis, len(shapes[0]))
@@ -84,7 +84,7 @@ def _parted(sizes: Sizes, axes: list[int]) -> tuple[list[int], int, int]:
 
 
 @kernel("ReducedAxes", "new")
-def _reduced_axes(xp: Any, node: Node) -> Callable[..., Any]:
+def _reduced_axes(xp: Any, node: KernelNode) -> Callable[..., Any]:
     keep = node.attrs["keepdims"]
 
     def run(given: Any, axes: Any) -> Any:
@@ -98,7 +98,7 @@ def _reduced_axes(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("DotAxes", "new")
-def _dot_axes(xp: Any, node: Node) -> Callable[..., Any]:
+def _dot_axes(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(left: Any, right: Any, mine: Any, its: Any) -> Any:
         a, b = left.tolist(), right.tolist()
         first, second = normal_axes(listed(mine), len(a)), normal_axes(listed(its), len(b))

@@ -11,7 +11,7 @@ from hpcflow.graph.graph import Tensor
 from hpcflow.graph.op_registry import NoGrad, op
 from hpcflow.graph.static_shape import Spec
 from hpcflow.ops.array.array_ops import constant, reshape, shape, sizes, transpose
-from hpcflow.ops.shape_inference import Attrs, make, one, require, require_rank
+from hpcflow.ops.shape_inference import Attrs, first_output, make, require, require_rank
 
 _INTEGERS = NoGrad("its outputs are integers")
 
@@ -124,7 +124,7 @@ def joined_along(values: Sequence[Tensor], axis: Tensor, name: str | None) -> Te
     """`concat` of `values` along an axis known at run time."""
     *flats, whole = make("JoinedShapes", [axis, *map(_wide, values)]).outputs
     parts = [reshape(x, flat) for x, flat in zip(values, flats, strict=True)]
-    return reshape(one("Concat", parts, {"axis": 1}), whole, name)
+    return reshape(first_output("Concat", parts, {"axis": 1}), whole, name)
 
 
 def reduced_over(
@@ -137,7 +137,7 @@ def reduced_over(
     told = make("ReducedAxes", [_wide(x), axes], {"keepdims": keepdims})
     perm, flat, kept = told.outputs
     rows = reshape(transpose(x, perm), flat)
-    made = one(type, [rows], {**attrs, "axis": 1, "keepdims": False})
+    made = first_output(type, [rows], {**attrs, "axis": 1, "keepdims": False})
     return reshape(made, kept, name)
 
 
@@ -156,4 +156,4 @@ def dotted(a: Tensor, b: Tensor, mine: Tensor, its: Tensor, name: str | None) ->
     perm_a, flat_a, perm_b, flat_b, whole = told.outputs
     left = reshape(transpose(a, perm_a), flat_a)
     right = reshape(transpose(b, perm_b), flat_b)
-    return reshape(one("Einsum", [left, right], {"equation": "ij,jk->ik"}), whole, name)
+    return reshape(first_output("Einsum", [left, right], {"equation": "ij,jk->ik"}), whole, name)

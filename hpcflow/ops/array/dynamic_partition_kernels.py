@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import RangeError
-from hpcflow.kernels.kernel_registry import Node, kernel
+from hpcflow.kernels.kernel_registry import KernelNode, kernel
 from hpcflow.ops.array.slice_concat_gather_kernels import check_indices
 
 
 @kernel("DynamicPartition", "new", moves=True)
-def _partition(xp: Any, node: Node) -> Callable[..., Any]:
+def _partition(xp: Any, node: KernelNode) -> Callable[..., Any]:
     num = node.attrs["num"]
 
     def run(data: Any, partitions: Any) -> Any:
@@ -32,7 +32,7 @@ def _partition(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("DynamicStitch", "new", moves=True)
-def _stitch(xp: Any, node: Node) -> Callable[..., Any]:
+def _stitch(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(*inputs: Any) -> Any:
         half = len(inputs) // 2
         indices, data = inputs[:half], inputs[half:]

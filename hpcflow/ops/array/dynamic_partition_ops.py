@@ -8,19 +8,19 @@ from typing import Any
 from hpcflow.errors import ShapeError
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.op_registry import op
-from hpcflow.graph.static_shape import Shape, Spec, merge
+from hpcflow.graph.static_shape import Shape, Spec, merge_shapes
 from hpcflow.ops.array.array_ops import range, reshape, reshaped_like, size, sizes
 from hpcflow.ops.array.broadcast_ops import zeros_like
 from hpcflow.ops.array.gather_ops import gather
 from hpcflow.ops.shape_inference import (
     Attrs,
+    first_output,
+    integer_argument,
     like,
     make,
-    one,
     operand,
     require,
     require_equal,
-    whole,
 )
 
 
@@ -30,7 +30,7 @@ def _partition(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     rest: Shape = None
     if data.shape is not None and partitions.shape is not None:
         lead = len(partitions.shape)
-        merge(data.shape[:lead], partitions.shape)
+        merge_shapes(data.shape[:lead], partitions.shape)
         rest = (None, *data.shape[lead:])
     return [Spec(data.dtype, rest)] * attrs["num"]
 
@@ -52,8 +52,8 @@ def _stitch(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     for i, d in zip(indices, data, strict=True):
         require("dynamic_stitch's indices", i, "iu")
         if i.shape is not None and d.shape is not None:
-            merge(d.shape[: len(i.shape)], i.shape)
-            rest = merge(rest, d.shape[len(i.shape) :])
+            merge_shapes(d.shape[: len(i.shape)], i.shape)
+            rest = merge_shapes(rest, d.shape[len(i.shape) :])
         if i.value is None or longest is None:
             longest = None
         elif i.value.size:
@@ -78,7 +78,7 @@ def dynamic_partition(
     Shapes: `partitions` has the first axes of `data`; results are [its rows, rest of data].
     Errors: RangeError at run time for a number outside [0, num_partitions).
     """
-    attrs: Attrs = {"num": whole(num_partitions, "num_partitions")}
+    attrs: Attrs = {"num": integer_argument(num_partitions, "num_partitions")}
     if attrs["num"] < 1:
         raise ShapeError(
             f"dynamic_partition: num_partitions must be at least 1, not {num_partitions}",
@@ -101,4 +101,4 @@ def dynamic_stitch(indices: Sequence[Any], data: Sequence[Any], name: str | None
         )
     first = convert_to_tensor(data[0])
     tensors = [like(d, first) for d in data]
-    return one("DynamicStitch", [*(operand(i, "iu") for i in indices), *tensors], {}, name)
+    return first_output("DynamicStitch", [*(operand(i, "iu") for i in indices), *tensors], {}, name)

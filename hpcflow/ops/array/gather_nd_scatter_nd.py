@@ -9,13 +9,20 @@ from typing import Any
 from hpcflow.errors import ShapeError
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.op_registry import op
-from hpcflow.graph.static_shape import Shape, Spec, merge, show
+from hpcflow.graph.static_shape import Shape, Spec, merge_shapes, shape_text
 from hpcflow.ops.array.array_ops import range, reshape, shape, shape_argument, sizes
 from hpcflow.ops.array.broadcast_ops import broadcast_to, zeros_like
 from hpcflow.ops.array.concat_split_ops import concat
 from hpcflow.ops.array.slice_ops import getitem
 from hpcflow.ops.math.arithmetic_ops import negative
-from hpcflow.ops.shape_inference import Attrs, like, one, require, require_equal, told_shape
+from hpcflow.ops.shape_inference import (
+    Attrs,
+    first_output,
+    like,
+    require,
+    require_equal,
+    told_shape,
+)
 
 
 def _depth(indices: Spec, whole: Shape) -> int | None:
@@ -28,7 +35,7 @@ def _depth(indices: Spec, whole: Shape) -> int | None:
     depth = None if indices.shape is None else indices.shape[-1]
     if depth is not None and whole is not None and depth > len(whole):
         raise ShapeError(
-            f"index vectors of length {depth} do not fit a tensor of shape {show(whole)}"
+            f"index vectors of length {depth} do not fit a tensor of shape {shape_text(whole)}"
         )
     return depth
 
@@ -49,7 +56,7 @@ def _fits(indices: Spec, updates: Spec, whole: Shape) -> None:
     depth = _depth(indices, whole)
     if indices.shape is None or whole is None or depth is None:
         return
-    merge(updates.shape, (*indices.shape[:-1], *whole[depth:]))
+    merge_shapes(updates.shape, (*indices.shape[:-1], *whole[depth:]))
 
 
 def _scatter_nd(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -104,14 +111,14 @@ def gather_nd(params: Any, indices: Any, name: str | None = None, batch_dims: in
     x, i = convert_to_tensor(params), convert_to_tensor(indices)
     if batch_dims:
         i = _with_batch(i, batch_dims)
-    return one("GatherNd", [x, i], {}, name)
+    return first_output("GatherNd", [x, i], {}, name)
 
 
 def _with_batch(indices: Tensor, batch: int) -> Tensor:
     """The index vectors, prefixed with their positions along the batch axes."""
     if indices.shape is None or not 0 <= batch < len(indices.shape):
         raise ShapeError(
-            f"batch_dims {batch} does not fit indices of shape {show(indices.shape)}",
+            f"batch_dims {batch} does not fit indices of shape {shape_text(indices.shape)}",
             line=user_line(),
         )
     lead = shape(indices)
@@ -134,7 +141,7 @@ def scatter_nd(indices: Any, updates: Any, shape: Any, name: str | None = None) 
     """
     known, told = shape_argument(shape)
     inputs = [convert_to_tensor(indices), convert_to_tensor(updates), *told]
-    return one("ScatterNd", inputs, {"shape": known}, name)
+    return first_output("ScatterNd", inputs, {"shape": known}, name)
 
 
 def _tensors(tensor: Any, indices: Any, updates: Any) -> list[Tensor]:
@@ -149,18 +156,18 @@ def tensor_scatter_update(
 
     Shapes and errors as `scatter_nd`. The gradient of overwritten updates is undefined.
     """
-    return one("TensorScatterUpdate", _tensors(tensor, indices, updates), {}, name)
+    return first_output("TensorScatterUpdate", _tensors(tensor, indices, updates), {}, name)
 
 
 def tensor_scatter_add(tensor: Any, indices: Any, updates: Any, name: str | None = None) -> Tensor:
     """`tensor` with `updates` added at the index vectors `indices`."""
-    return one("TensorScatterAdd", _tensors(tensor, indices, updates), {}, name)
+    return first_output("TensorScatterAdd", _tensors(tensor, indices, updates), {}, name)
 
 
 def tensor_scatter_sub(tensor: Any, indices: Any, updates: Any, name: str | None = None) -> Tensor:
     """`tensor` with `updates` subtracted at the index vectors `indices`."""
     t, i, u = _tensors(tensor, indices, updates)
-    return one("TensorScatterAdd", [t, i, negative(u)], {}, name)
+    return first_output("TensorScatterAdd", [t, i, negative(u)], {}, name)
 
 
 tensor_scatter_nd_update = tensor_scatter_update

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from hpcflow.kernels.kernel_registry import Node, kernel
+from hpcflow.kernels.kernel_registry import KernelNode, kernel
 from hpcflow.ops.array.slice_concat_gather_kernels import add_rows
 from hpcflow.ops.variables.sparse_row_update_kernels import flat_indices
 
@@ -22,7 +22,7 @@ def _places(xp: Any, indices: Any, whole: Any, what: str = "scatter_nd") -> tupl
 
 
 @kernel("GatherNd", "out", moves=True)
-def _gather_nd(xp: Any, node: Node) -> Callable[..., Any]:
+def _gather_nd(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(params: Any, indices: Any, out: Any) -> None:
         rows, table = _places(xp, indices, params, "gather_nd")
         if out.size:
@@ -32,7 +32,7 @@ def _gather_nd(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("ScatterNd", "out")
-def _scatter_nd(xp: Any, node: Node) -> Callable[..., Any]:
+def _scatter_nd(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(indices: Any, updates: Any, *more: Any) -> None:
         out = more[-1]
         out.fill(b"" if out.dtype == object else 0)
@@ -48,7 +48,7 @@ def _add(xp: Any, indices: Any, updates: Any, out: Any) -> None:
 
 
 @kernel("TensorScatterAdd", "out", inplace=(0,))
-def _tensor_scatter_add(xp: Any, node: Node) -> Callable[..., Any]:
+def _tensor_scatter_add(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(tensor: Any, indices: Any, updates: Any, out: Any) -> None:
         xp.copyto(out, tensor)
         _add(xp, indices, updates, out)
@@ -57,7 +57,7 @@ def _tensor_scatter_add(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("TensorScatterUpdate", "out", inplace=(0,))
-def _tensor_scatter_update(xp: Any, node: Node) -> Callable[..., Any]:
+def _tensor_scatter_update(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(tensor: Any, indices: Any, updates: Any, out: Any) -> None:
         xp.copyto(out, tensor)
         rows, table = _places(xp, indices, out)

@@ -11,21 +11,21 @@ from hpcflow.errors import DTypeError, RangeError, ShapeError
 from hpcflow.graph.dtypes import as_array, as_dtype, bool_, float32, int64
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.op_registry import NoGrad, op
-from hpcflow.graph.static_shape import Spec, merge, show
+from hpcflow.graph.static_shape import Spec, merge_shapes, shape_text
 from hpcflow.ops import flop_counts
 from hpcflow.ops.array.array_ops import shape, shape_argument, sizes
 from hpcflow.ops.array.dynamic_axis_ops import along
 from hpcflow.ops.shape_inference import (
     Attrs,
+    first_output,
+    integer_argument,
     like,
     normal_axis,
-    one,
     one_axis,
     operand,
     require,
     require_rank,
     told_shape,
-    whole,
     with_value,
 )
 from hpcflow.ops.variables.indexed_slices import slices_of
@@ -40,9 +40,9 @@ def _gather(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     if batch > min(at, len(indices.shape)):
         raise ShapeError(
             f"batch_dims {batch} is more than axis {at} or the rank of indices "
-            f"{show(indices.shape)}"
+            f"{shape_text(indices.shape)}"
         )
-    lead = merge(params.shape[:batch], indices.shape[:batch]) or ()
+    lead = merge_shapes(params.shape[:batch], indices.shape[:batch]) or ()
     _check_known(indices.value, params.shape[at])
     middle = (*params.shape[batch:at], *indices.shape[batch:])
     spec = Spec(params.dtype, (*lead, *middle, *params.shape[at + 1 :]))
@@ -68,7 +68,7 @@ def _gather_back(op: Operation, g: Tensor) -> list[Any]:
     if keeps_rows and (rows := slices_of(params, indices, g)) is not None:
         return [rows, None]
     known, told = shape_argument(sizes(params))
-    return [one("GatherGrad", [g, indices, *told], {**op.attrs, "shape": known}), None]
+    return [first_output("GatherGrad", [g, indices, *told], {**op.attrs, "shape": known}), None]
 
 
 def _gather_grad(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -77,7 +77,7 @@ def _gather_grad(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 
 def _gather_grad_back(op: Operation, gg: Tensor) -> list[Any]:
     attrs = {name: v for name, v in op.attrs.items() if name != "shape"}
-    return [one("Gather", [gg, op.inputs[1]], attrs), *[None] * (len(op.inputs) - 1)]
+    return [first_output("Gather", [gg, op.inputs[1]], attrs), *[None] * (len(op.inputs) - 1)]
 
 
 def _one_hot(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -127,7 +127,7 @@ def gather(
     if not batch and at < 0 and x.shape is not None:
         at = normal_axis(at, len(x.shape))
     attrs: Attrs = {"axis": at, "batch_dims": batch} if batch else {"axis": at}
-    return one("Gather", [x, i], attrs, name)
+    return first_output("Gather", [x, i], attrs, name)
 
 
 def _gather_along(x: Tensor, indices: Tensor, axis: Tensor, batch: int, name: Any) -> Tensor:
@@ -140,11 +140,11 @@ def _gather_along(x: Tensor, indices: Tensor, axis: Tensor, batch: int, name: An
         )
     attrs: Attrs = {"axis": 1, "dense": True}
     middle = shape(indices, out_type=int64)
-    return along(x, axis, lambda flat: one("Gather", [flat, indices], attrs), middle, name)
+    return along(x, axis, lambda flat: first_output("Gather", [flat, indices], attrs), middle, name)
 
 
 def _batch_dims(given: int | None, indices: Tensor) -> int:
-    batch = 0 if given is None else whole(given, "batch_dims")
+    batch = 0 if given is None else integer_argument(given, "batch_dims")
     if batch < 0:
         if indices.shape is None:
             raise ShapeError("negative batch_dims need indices of a known rank")
@@ -179,7 +179,7 @@ def one_hot(
         hot = one_hot(indices, depth, axis=axis, dtype=bool_)
         lead = tensors[0]
         values = (1 if on_value is None else on_value, 0 if off_value is None else off_value)
-        return one("Select", [hot, *(like(v, lead) for v in values)], {}, name)
+        return first_output("Select", [hot, *(like(v, lead) for v in values)], {}, name)
     given = next((v for v in (on_value, off_value) if v is not None), None)
     if dtype is None:
         dtype = float32 if given is None else as_array(given).dtype
@@ -192,7 +192,7 @@ def one_hot(
         inputs.append(size)
     else:
         attrs["depth"] = int(size.constant)
-    return one("OneHot", inputs, attrs, name)
+    return first_output("OneHot", inputs, attrs, name)
 
 
 def _require_one_dtype(on_value: Any, off_value: Any) -> None:

@@ -14,8 +14,8 @@ import numpy as np
 
 from hpcflow.errors import DTypeError, ShapeError
 from hpcflow.graph.graph import Tensor
-from hpcflow.graph.static_shape import Shape, show
-from hpcflow.platform.exception_translation import shown
+from hpcflow.graph.static_shape import Shape, shape_text
+from hpcflow.platform.exception_translation import value_text
 
 Key = tuple[tuple[Any, ...], ...]
 UNKNOWN = "?"  # an int that is still unknown
@@ -56,7 +56,7 @@ def _plain(value: Any, told: list[Tensor]) -> Any:
     if value is None or (isinstance(value, (int, np.integer)) and not isinstance(value, bool)):
         return None if value is None else int(value)
     raise ShapeError(
-        f"{shown(value)} cannot index a tensor",
+        f"{value_text(value)} cannot index a tensor",
         hint="use ints, slices of ints, ..., None, or integer scalar tensors",
     )
 
@@ -66,7 +66,8 @@ def _told(value: Tensor, told: list[Tensor]) -> Any:
         raise DTypeError(f"an index must be an integer; {value.name!r} is {value.dtype}")
     if value.shape not in (None, ()):
         raise ShapeError(
-            f"a limit of a slice must be a scalar; {value.name!r} has shape {show(value.shape)}"
+            f"a limit of a slice must be a scalar; {value.name!r} has shape "
+            f"{shape_text(value.shape)}"
         )
     if value.constant is not None:
         return int(value.constant)
@@ -101,7 +102,7 @@ def sliced(given: tuple[int | None, ...], key: Key) -> Shape:
     """The shape of x[key] for x of shape `given`."""
     used = sum(part[0] in ("at", "slice") for part in key)
     if used > len(given):
-        raise ShapeError(f"{used} indices are too many for a tensor of shape {show(given)}")
+        raise ShapeError(f"{used} indices are too many for a tensor of shape {shape_text(given)}")
     if ("rest",) not in key:
         key = (*key, ("rest",))
     out: list[int | None] = []
@@ -117,7 +118,9 @@ def sliced(given: tuple[int | None, ...], key: Key) -> Shape:
             if part[0] == "slice":
                 out.append(_slice_size(size, *part[1:]))
             elif size is not None and part[1] != UNKNOWN and not -size <= part[1] < size:
-                raise ShapeError(f"index {part[1]} is out of range for axis {at} of {show(given)}")
+                raise ShapeError(
+                    f"index {part[1]} is out of range for axis {at} of {shape_text(given)}"
+                )
             at += 1
     return tuple(out)
 

@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import RangeError, ShapeError
-from hpcflow.kernels.kernel_registry import Node, kernel
+from hpcflow.kernels.kernel_registry import KernelNode, kernel
 from hpcflow.ops.array.dynamic_axis_kernels import listed, normal_axes
 from hpcflow.ops.array.slice_concat_gather_kernels import check_indices
 
 
 @kernel("Reverse", "out", moves=True)
-def _reverse(xp: Any, node: Node) -> Callable[..., Any]:
+def _reverse(xp: Any, node: KernelNode) -> Callable[..., Any]:
     axes = node.attrs["axis"]
     return lambda x, out: xp.copyto(out, xp.flip(x, axes))
 
 
 @kernel("ReverseTold", "out", moves=True)
-def _reverse_told(xp: Any, node: Node) -> Callable[..., Any]:
+def _reverse_told(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(x: Any, axes: Any, out: Any) -> None:
         xp.copyto(out, xp.flip(x, tuple(normal_axes(listed(axes), x.ndim))))
 
@@ -29,7 +29,7 @@ def _reverse_told(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("Roll", "out", moves=True)
-def _roll(xp: Any, node: Node) -> Callable[..., Any]:
+def _roll(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(x: Any, shift: Any, axes: Any, out: Any) -> None:
         by, along = listed(shift), listed(axes)
         if len(by) != len(along):
@@ -43,7 +43,7 @@ def _roll(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("ReverseSequence", "out", moves=True)
-def _reverse_sequence(xp: Any, node: Node) -> Callable[..., Any]:
+def _reverse_sequence(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(x: Any, lengths: Any, out: Any) -> None:
         along, batch = node.attrs["seq_axis"] % x.ndim, node.attrs["batch_axis"] % x.ndim
         check_indices(xp, lengths, x.shape[along] + 1, "reverse_sequence: length")
@@ -58,7 +58,7 @@ def _reverse_sequence(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("BroadcastArgs", "out")
-def _broadcast_args(xp: Any, node: Node) -> Callable[..., Any]:
+def _broadcast_args(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(x: Any, y: Any, out: Any) -> None:
         shapes = [s.tolist() for s in (x, y)]
         try:
@@ -73,7 +73,7 @@ def _broadcast_args(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("UnravelIndex", "out")
-def _unravel(xp: Any, node: Node) -> Callable[..., Any]:
+def _unravel(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(indices: Any, dims: Any, out: Any) -> None:
         sizes = dims.tolist()
         if any(d < 0 for d in sizes):

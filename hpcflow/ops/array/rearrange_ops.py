@@ -7,11 +7,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcflow.errors import ShapeError
-from hpcflow.graph.deprecated_arguments import also_named
+from hpcflow.graph.deprecated_arguments import accepts_aliases
 from hpcflow.graph.dtypes import as_dtype, bool_, int32, int64
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
 from hpcflow.graph.op_registry import NoGrad, op
-from hpcflow.graph.static_shape import Shape, Spec, as_shape, broadcast, merge, show
+from hpcflow.graph.static_shape import (
+    Shape,
+    Spec,
+    as_shape,
+    broadcast_shapes,
+    merge_shapes,
+    shape_text,
+)
 from hpcflow.ops.array.array_ops import checked_sizes, constant, expand_dims, range, reshape, shape
 from hpcflow.ops.array.broadcast_ops import broadcast_to
 from hpcflow.ops.array.concat_split_ops import stack
@@ -34,8 +41,9 @@ from hpcflow.ops.math.reduction_ops import reduce_max
 from hpcflow.ops.shape_inference import (
     Attrs,
     axes_argument,
+    first_output,
+    integer_argument,
     normal_axis,
-    one,
     operand,
     operands,
     require,
@@ -43,7 +51,6 @@ from hpcflow.ops.shape_inference import (
     require_rank,
     several,
     static_axes,
-    whole,
     with_value,
 )
 
@@ -61,18 +68,18 @@ def _reverse_sequence(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
         raise ShapeError(f"reverse_sequence: seq_axis and batch_axis must differ, both are {along}")
     if lengths.shape is None:
         return [Spec(x.dtype, x.shape)]
-    count = (merge((x.shape[batch],), lengths.shape) or (None,))[0]
+    count = (merge_shapes((x.shape[batch],), lengths.shape) or (None,))[0]
     return [Spec(x.dtype, (*x.shape[:batch], count, *x.shape[batch + 1 :]))]
 
 
 def _reverse_sequence_back(op: Operation, g: Tensor) -> list[Any]:
-    return [one("ReverseSequence", [g, op.inputs[1]], op.attrs), None]
+    return [first_output("ReverseSequence", [g, op.inputs[1]], op.attrs), None]
 
 
 op("ReverseSequence", infer=_reverse_sequence, grad=_reverse_sequence_back, work="move")
 
 
-@also_named(seq_dim="seq_axis", batch_dim="batch_axis")
+@accepts_aliases(seq_dim="seq_axis", batch_dim="batch_axis")
 def reverse_sequence(
     input: Any,
     seq_lengths: Any,
@@ -87,7 +94,7 @@ def reverse_sequence(
     """
     attrs = {"seq_axis": static_axes(seq_axis), "batch_axis": static_axes(batch_axis)}
     inputs = [convert_to_tensor(input), operand(seq_lengths, "iu")]
-    return one("ReverseSequence", inputs, attrs, name)
+    return first_output("ReverseSequence", inputs, attrs, name)
 
 
 def _roll(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -98,7 +105,7 @@ def _roll(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 
 
 def _roll_back(op: Operation, g: Tensor) -> list[Any]:
-    return [one("Roll", [g, negative(op.inputs[1]), op.inputs[2]]), None, None]
+    return [first_output("Roll", [g, negative(op.inputs[1]), op.inputs[2]]), None, None]
 
 
 op("Roll", infer=_roll, grad=_roll_back, work="move")
@@ -109,12 +116,12 @@ def roll(input: Any, shift: Any, axis: Any, name: str | None = None) -> Tensor:
     x, shifts = convert_to_tensor(input), convert_to_tensor(shift)
     axes = axes_argument(axis)
     if isinstance(axes, Tensor) or shifts.shape is None:
-        return one("Roll", [x, shifts, convert_to_tensor(axis)], {}, name)
+        return first_output("Roll", [x, shifts, convert_to_tensor(axis)], {}, name)
     listed = [axes] if isinstance(axes, int) else list(axes or ())
     if shifts.shape not in ((), (len(listed),)) or (shifts.shape == ()) != isinstance(axes, int):
         raise ShapeError(
             "roll needs one shift for each axis, not a shift of shape "
-            f"{show(shifts.shape)} for axis {axis}"
+            f"{shape_text(shifts.shape)} for axis {axis}"
         )
     for i, along in enumerate(listed):
         size = getitem(shape(x, out_type=shifts.dtype), along)
@@ -134,11 +141,11 @@ def repeat(input: Any, repeats: Any, axis: int | None = None, name: str | None =
     if axis is None:
         x, axis = reshape(x, [-1]), 0
     if x.shape is None:
-        at = constant(whole(axis, "axis"))
+        at = constant(integer_argument(axis, "axis"))
         flat = repeat(flat_around(x, at), times, 1)
         size = reshape(getitem(shape(flat, out_type=int64), 1), [1])
         return reshape(flat, with_axis_replaced(x, at, size), name)
-    axis = normal_axis(whole(axis, "axis"), len(x.shape))
+    axis = normal_axis(integer_argument(axis, "axis"), len(x.shape))
     if times.shape is None:
         times = reshape(times, [-1])
     size = getitem(shape(x), axis)
@@ -146,7 +153,7 @@ def repeat(input: Any, repeats: Any, axis: int | None = None, name: str | None =
     if times.shape in ((), (1,), (None,)):
         times = broadcast_to(times, stack([size]))
     elif times.shape is not None:
-        merge((x.shape[axis],), times.shape)
+        merge_shapes((x.shape[axis],), times.shape)
     which = getitem(positions(sequence_mask(times)), (Ellipsis, 0))
     made = gather(x, which, axis=axis, name=name)
     made.set_shape((*x.shape[:axis], length, *x.shape[axis + 1 :]))
@@ -198,7 +205,7 @@ lin_space = linspace
 
 
 def _at_least_one(n: Tensor) -> Tensor:
-    return one("Maximum", [n, constant(1, n.dtype)])
+    return first_output("Maximum", [n, constant(1, n.dtype)])
 
 
 def meshgrid(*args: Any, indexing: str = "xy", name: str | None = None) -> list[Tensor]:
@@ -237,7 +244,7 @@ def _broadcast_args(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     known = [n for n in lengths if n is not None]
     longest = max(known) if len(known) == len(lengths) else None
     spec = Spec(inputs[0].dtype, (longest,))
-    return [with_value(spec, lambda *shapes: broadcast([tuple(s) for s in shapes]), inputs)]
+    return [with_value(spec, lambda *shapes: broadcast_shapes([tuple(s) for s in shapes]), inputs)]
 
 
 op("BroadcastArgs", infer=_broadcast_args, grad=NoGrad("its output is integers"))
@@ -249,7 +256,7 @@ def broadcast_dynamic_shape(shape_x: Any, shape_y: Any) -> Tensor:
     Errors: ShapeError, also at run time, if they do not.
     """
     x, y = operands(shape_x, shape_y)
-    return one("BroadcastArgs", [x, y])
+    return first_output("BroadcastArgs", [x, y])
 
 
 def broadcast_static_shape(shape_x: Any, shape_y: Any) -> Shape:
@@ -257,7 +264,7 @@ def broadcast_static_shape(shape_x: Any, shape_y: Any) -> Shape:
 
     Errors: ShapeError if they do not.
     """
-    return broadcast([as_shape(shape_x), as_shape(shape_y)])
+    return broadcast_shapes([as_shape(shape_x), as_shape(shape_y)])
 
 
 def shape_n(input: Sequence[Any], out_type: Any = int32, name: str | None = None) -> list[Tensor]:
@@ -277,8 +284,8 @@ def unravel_index(indices: Any, dims: Any, name: str | None = None) -> Tensor:
     """
     i, d = operands(indices, dims)
     if d.shape is None or len(d.shape) != 1 or d.shape[0] is None:
-        raise ShapeError(f"dims {show(d.shape)} must be a vector of a known length")
-    return one("UnravelIndex", [i, d], {}, name)
+        raise ShapeError(f"dims {shape_text(d.shape)} must be a vector of a known length")
+    return first_output("UnravelIndex", [i, d], {}, name)
 
 
 def _unravel(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from hpcflow.errors import ShapeError
 from hpcflow.graph.op_registry import NoGrad, op
-from hpcflow.graph.static_shape import Spec, show
+from hpcflow.graph.static_shape import Spec, shape_text
 
 
 def _rows(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
@@ -15,7 +15,7 @@ def _rows(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
     if not given.shape or given.shape[0] is None:
         raise ShapeError("a view of rows needs an array with a known number of rows")
     if not 0 <= start <= stop <= given.shape[0]:
-        raise ShapeError(f"rows {start} to {stop} are not in {show(given.shape)}")
+        raise ShapeError(f"rows {start} to {stop} are not in {shape_text(given.shape)}")
     return [Spec(given.dtype, (stop - start, *given.shape[1:]))]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import RangeError
-from hpcflow.kernels.kernel_registry import Node, kernel
+from hpcflow.kernels.kernel_registry import KernelNode, kernel
 from hpcflow.ops.array.slice_concat_gather_kernels import check_indices
 
 
@@ -46,7 +46,7 @@ def _empty(name: str, dtype: Any) -> Any:
 
 def _segments(kind: str, name: str) -> None:
     @kernel(f"Segment{kind}", "new")
-    def make(xp: Any, node: Node) -> Callable[..., Any]:
+    def make(xp: Any, node: KernelNode) -> Callable[..., Any]:
         def run(data: Any, ids: Any) -> Any:
             if ids.shape != data.shape[:1]:
                 raise RangeError(
@@ -66,7 +66,7 @@ def _segments(kind: str, name: str) -> None:
         return run
 
     @kernel(f"UnsortedSegment{kind}", "out")
-    def make_unsorted(xp: Any, node: Node) -> Callable[..., Any]:
+    def make_unsorted(xp: Any, node: KernelNode) -> Callable[..., Any]:
         empty = node.attrs.get("empty", _empty(name, node.outputs[0].dtype))
 
         def run(data: Any, ids: Any, num: Any, out: Any) -> None:

@@ -11,7 +11,7 @@ from hpcflow.errors import ShapeError
 from hpcflow.graph.dtypes import int32, is_half, limits
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
 from hpcflow.graph.op_registry import op
-from hpcflow.graph.static_shape import Shape, Spec, merge, show
+from hpcflow.graph.static_shape import Shape, Spec, merge_shapes, shape_text
 from hpcflow.ops.array.array_ops import expand_dims, rank, reshape, shape
 from hpcflow.ops.array.broadcast_ops import ones, ones_like
 from hpcflow.ops.array.concat_split_ops import concat
@@ -29,7 +29,7 @@ from hpcflow.ops.math.arithmetic_ops import (
     where,
 )
 from hpcflow.ops.math.elementwise_math_ops import div_no_nan
-from hpcflow.ops.shape_inference import Attrs, one, require, require_rank
+from hpcflow.ops.shape_inference import Attrs, first_output, require, require_rank
 
 # -- shape rules
 
@@ -45,7 +45,7 @@ def _sorted(kinds: str) -> Callable[[Sequence[Spec], Attrs], list[Spec]]:
         if not data.shape:
             raise ShapeError("a segment reduction needs data with rows, not a scalar")
         if ids.shape is not None:
-            merge(data.shape[:1], ids.shape)
+            merge_shapes(data.shape[:1], ids.shape)
         rows = None
         if ids.value is not None:
             rows = int(ids.value[-1]) + 1 if ids.value.size else 0
@@ -69,10 +69,10 @@ def _unsorted(kinds: str) -> Callable[[Sequence[Spec], Attrs], list[Spec]]:
         lead = len(ids.shape)
         if len(data.shape) < lead:
             raise ShapeError(
-                f"segment_ids of shape {show(ids.shape)} do not fit data of shape "
-                f"{show(data.shape)}"
+                f"segment_ids of shape {shape_text(ids.shape)} do not fit data of shape "
+                f"{shape_text(data.shape)}"
             )
-        merge(data.shape[:lead], ids.shape)
+        merge_shapes(data.shape[:lead], ids.shape)
         out: Shape = (rows, *data.shape[lead:])
         return [Spec(data.dtype, out)]
 
@@ -102,7 +102,7 @@ def _inside(ids: Tensor, t: Tensor) -> Tensor:
 def _again(op: Operation, kind: str, data: Tensor) -> Tensor:
     """Another reduction over the same segments."""
     prefix = "" if len(op.inputs) == 2 else "Unsorted"
-    return one(f"{prefix}Segment{kind}", [data, *op.inputs[1:]])
+    return first_output(f"{prefix}Segment{kind}", [data, *op.inputs[1:]])
 
 
 def _padded(op: Operation, gradient: Callable[[bool], Tensor]) -> list[Any]:
@@ -135,7 +135,7 @@ def _prod_back(op: Operation, g: Tensor) -> list[Any]:
         zeros = _again(op, "Sum", cast(zero, int32))
         others = where(zero, 1, x)  # product of the others if exactly one is 0
         without = _picked(_again(op, "Prod", others), ids, sorted)
-        whole = one("RealDiv", [_picked(op.outputs[0], ids, sorted), others])
+        whole = first_output("RealDiv", [_picked(op.outputs[0], ids, sorted), others])
         g_rows = _picked(where(greater(zeros, 1), 0, g), ids, sorted)
         return times(g_rows, where(zero, without, whole))
 
@@ -159,7 +159,7 @@ for _kind, (_kinds, _back) in _KINDS.items():
 def _segment(kind: str, doc: str) -> Callable[..., Tensor]:
     def function(data: Any, segment_ids: Any, name: str | None = None) -> Tensor:
         inputs = [convert_to_tensor(data), convert_to_tensor(segment_ids)]
-        return one(f"Segment{kind}", inputs, {}, name)
+        return first_output(f"Segment{kind}", inputs, {}, name)
 
     function.__doc__ = f"""{doc} of the rows of each segment.
 
@@ -180,7 +180,7 @@ def _of_none(kind: str, dtype: np.dtype) -> Attrs:
 def _unsorted_segment(kind: str, doc: str, absent: str) -> Callable[..., Tensor]:
     def function(data: Any, segment_ids: Any, num_segments: Any, name: str | None = None) -> Tensor:
         inputs = [convert_to_tensor(t) for t in (data, segment_ids, num_segments)]
-        return one(f"UnsortedSegment{kind}", inputs, _of_none(kind, inputs[0].dtype), name)
+        return first_output(f"UnsortedSegment{kind}", inputs, _of_none(kind, inputs[0].dtype), name)
 
     function.__doc__ = f"""{doc} of the rows of each of `num_segments` segments; {absent} of none.
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import RangeError, ShapeError
-from hpcflow.kernels.kernel_registry import Node, kernel
+from hpcflow.kernels.kernel_registry import KernelNode, kernel
 
 SCATTER_BLOCK = 1 << 18  # elements per block of computed indices
 
@@ -69,13 +69,13 @@ def _taken(x: Any, index: tuple[Any, ...]) -> Any:
 
 
 @kernel("StridedSlice", "out", moves=True)
-def _strided(xp: Any, node: Node) -> Callable[..., Any]:
+def _strided(xp: Any, node: KernelNode) -> Callable[..., Any]:
     index = _index(node.attrs["key"])
     return lambda x, *more: xp.copyto(more[-1], _taken(x, index(more)))
 
 
 @kernel("StridedSliceGrad", "out")
-def _strided_grad(xp: Any, node: Node) -> Callable[..., Any]:
+def _strided_grad(xp: Any, node: KernelNode) -> Callable[..., Any]:
     index = _index(node.attrs["key"])
 
     def run(g: Any, *more: Any) -> None:
@@ -104,12 +104,12 @@ def _window(begin: Any, shape: tuple[int, ...], whole: tuple[int, ...]) -> tuple
 
 
 @kernel("Slice", "out", moves=True)
-def _slice(xp: Any, node: Node) -> Callable[..., Any]:
+def _slice(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return lambda x, begin, size, out: xp.copyto(out, x[_window(begin, out.shape, x.shape)])
 
 
 @kernel("SliceGrad", "out")
-def _slice_grad(xp: Any, node: Node) -> Callable[..., Any]:
+def _slice_grad(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(g: Any, begin: Any, shape: Any, out: Any) -> None:
         out.fill(0)
         out[_window(begin, g.shape, out.shape)] = g
@@ -121,7 +121,7 @@ def _slice_grad(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("Gather", "out", moves=True)
-def _gather(xp: Any, node: Node) -> Callable[..., Any]:
+def _gather(xp: Any, node: KernelNode) -> Callable[..., Any]:
     axis, batch = node.attrs["axis"], node.attrs.get("batch_dims", 0)
 
     def run(params: Any, indices: Any, out: Any) -> None:
@@ -147,7 +147,7 @@ def _gather_batches(xp: Any, params: Any, indices: Any, out: Any, axis: int, bat
 
 
 @kernel("GatherGrad", "out")
-def _gather_grad(xp: Any, node: Node) -> Callable[..., Any]:
+def _gather_grad(xp: Any, node: KernelNode) -> Callable[..., Any]:
     axis, batch = node.attrs["axis"], node.attrs.get("batch_dims", 0)
 
     def run(g: Any, indices: Any, *more: Any) -> None:
@@ -176,7 +176,7 @@ def add_rows(xp: Any, out: Any, rows: Any, values: Any) -> None:
 
 
 @kernel("OneHot", "out", moves=True)
-def _one_hot(xp: Any, node: Node) -> Callable[..., Any]:
+def _one_hot(xp: Any, node: KernelNode) -> Callable[..., Any]:
     attrs = node.attrs
 
     def run(indices: Any, *more: Any) -> None:
@@ -195,7 +195,7 @@ def _one_hot(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("Concat", "out", moves=True)
-def _concat(xp: Any, node: Node) -> Callable[..., Any]:
+def _concat(xp: Any, node: KernelNode) -> Callable[..., Any]:
     axis = node.attrs["axis"]
     return lambda *args: xp.concatenate(args[:-1], axis, args[-1])
 
@@ -205,7 +205,7 @@ def _along(axis: int, rank: int, what: Any) -> tuple[Any, ...]:
 
 
 @kernel("Split", "out", moves=True)
-def _split(xp: Any, node: Node) -> Callable[..., Any]:
+def _split(xp: Any, node: KernelNode) -> Callable[..., Any]:
     axis, parts = node.attrs["axis"], len(node.outputs)
 
     def run(x: Any, *more: Any) -> None:
@@ -219,7 +219,7 @@ def _split(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("Pack", "out", moves=True)
-def _pack(xp: Any, node: Node) -> Callable[..., Any]:
+def _pack(xp: Any, node: KernelNode) -> Callable[..., Any]:
     axis = node.attrs["axis"]
 
     def run(*args: Any) -> None:
@@ -231,7 +231,7 @@ def _pack(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("Unpack", "out", moves=True)
-def _unpack(xp: Any, node: Node) -> Callable[..., Any]:
+def _unpack(xp: Any, node: KernelNode) -> Callable[..., Any]:
     axis = node.attrs["axis"]
 
     def run(x: Any, *outs: Any) -> None:
@@ -242,7 +242,7 @@ def _unpack(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("Pad", "out", moves=True)
-def _pad(xp: Any, node: Node) -> Callable[..., Any]:
+def _pad(xp: Any, node: KernelNode) -> Callable[..., Any]:
     paddings, value = node.attrs["paddings"], node.attrs["value"]
 
     def run(x: Any, *more: Any) -> None:
@@ -259,7 +259,7 @@ def _tiles(shape: tuple[int, ...], times: tuple[int, ...]) -> list[int]:
 
 
 @kernel("Tile", "out", moves=True)
-def _tile(xp: Any, node: Node) -> Callable[..., Any]:
+def _tile(xp: Any, node: KernelNode) -> Callable[..., Any]:
     times = node.attrs["multiples"]
 
     def run(x: Any, out: Any) -> None:
@@ -270,7 +270,7 @@ def _tile(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("TileGrad", "out")
-def _tile_grad(xp: Any, node: Node) -> Callable[..., Any]:
+def _tile_grad(xp: Any, node: KernelNode) -> Callable[..., Any]:
     times = node.attrs["multiples"]
 
     def run(g: Any, out: Any) -> None:

@@ -13,7 +13,14 @@ from hpcflow.graph.dtypes import bool_, int32
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.op_registry import op
 from hpcflow.graph.operator_overloads import OPERATORS
-from hpcflow.graph.static_shape import Spec, broadcast, is_known, merge, normalize_axes, show
+from hpcflow.graph.static_shape import (
+    Spec,
+    broadcast_shapes,
+    is_known,
+    merge_shapes,
+    normalize_axes,
+    shape_text,
+)
 from hpcflow.ops.array.array_ops import constant, rank, reshape, shape, shape_argument, sizes
 from hpcflow.ops.array.broadcast_ops import broadcast_to
 from hpcflow.ops.array.gather_ops import gather
@@ -22,9 +29,9 @@ from hpcflow.ops.array.where_unique_ops import positions
 from hpcflow.ops.shape_inference import (
     Attrs,
     axes_argument,
+    first_output,
     like,
     normal_axis,
-    one,
     one_axis,
     require,
     require_rank,
@@ -48,7 +55,7 @@ def _strided_back(op: Operation, g: Tensor) -> list[Any]:
     x, *scalars = op.inputs
     known, told = shape_argument(sizes(x))
     attrs = {"key": op.attrs["key"], "shape": known}
-    return [one("StridedSliceGrad", [g, *scalars, *told], attrs), *[None] * len(scalars)]
+    return [first_output("StridedSliceGrad", [g, *scalars, *told], attrs), *[None] * len(scalars)]
 
 
 def _strided_grad(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -57,7 +64,7 @@ def _strided_grad(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 
 def _strided_grad_back(op: Operation, gg: Tensor) -> list[Any]:
     key = op.attrs["key"]
-    grad = one("StridedSlice", [gg, *op.inputs[1 : 1 + scalars_in(key)]], {"key": key})
+    grad = first_output("StridedSlice", [gg, *op.inputs[1 : 1 + scalars_in(key)]], {"key": key})
     return [grad, *[None] * (len(op.inputs) - 1)]
 
 
@@ -80,7 +87,7 @@ def getitem(x: Any, key: Any) -> Tensor:
         if size is not None:
             return constant(size, x.dtype)
     plain, told = plain_key(key)
-    return one("StridedSlice", [x, *told], {"key": plain})
+    return first_output("StridedSlice", [x, *told], {"key": plain})
 
 
 def _size_known(shape: Tensor, at: int) -> int | None:
@@ -128,7 +135,7 @@ def _advanced(x: Tensor, parts: tuple[Any, ...]) -> Tensor:
             "several index tensors must be adjacent and come first, without masks",
             hint="hf.transpose the axes to the front, or use hf.gather and hf.boolean_mask",
         )
-    return one("GatherNd", [x, _columns([index for _, index in many])], {})
+    return first_output("GatherNd", [x, _columns([index for _, index in many])], {})
 
 
 def _without_rest(x: Tensor, parts: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -150,14 +157,14 @@ def _without_rest(x: Tensor, parts: tuple[Any, ...]) -> tuple[Any, ...]:
 def _columns(indices: Sequence[Tensor]) -> Tensor:
     """Index tensors, broadcast together and stacked on a last axis."""
     shapes = [i.shape for i in indices]
-    whole = broadcast(shapes)
+    whole = broadcast_shapes(shapes)
     if whole is None or None in whole:
         merged = shapes[0]
         for s in shapes[1:]:
-            merged = merge(merged, s)
+            merged = merge_shapes(merged, s)
     else:
         indices = [i if i.shape == whole else broadcast_to(i, whole) for i in indices]
-    return one("Pack", [like(i, indices[0]) for i in indices], {"axis": -1})
+    return first_output("Pack", [like(i, indices[0]) for i in indices], {"axis": -1})
 
 
 OPERATORS["getitem"] = getitem
@@ -200,7 +207,7 @@ def strided_slice(
             limits = (None if begin_mask & bit else b, None if end_mask & bit else e)
             key.append(builtins.slice(*limits, s))
     plain, told = plain_key(tuple(key))
-    return one("StridedSlice", [convert_to_tensor(input_), *told], {"key": plain}, name)
+    return first_output("StridedSlice", [convert_to_tensor(input_), *told], {"key": plain}, name)
 
 
 def _entries(vector: Any) -> list[Any]:
@@ -228,8 +235,8 @@ def _slice(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     for counts in (begin.shape, length.shape):
         if counts not in (None, (None,), (len(x.shape),)):
             raise ShapeError(
-                f"slice: begin of shape {show(begin.shape)} and size of shape "
-                f"{show(length.shape)} do not fit a tensor of shape {show(x.shape)}",
+                f"slice: begin of shape {shape_text(begin.shape)} and size of shape "
+                f"{shape_text(length.shape)} do not fit a tensor of shape {shape_text(x.shape)}",
                 hint="give begin and size one entry for each axis",
             )
     starts = (None,) * len(x.shape) if begin.value is None else tuple(map(int, begin.value))
@@ -240,7 +247,7 @@ def _slice(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
         inside = size is None or start is None or n is None or 0 <= start <= start + n <= size
         if not inside:
             raise ShapeError(
-                f"a slice of {n} from {start} is outside {show(x.shape)}", line=user_line()
+                f"a slice of {n} from {start} is outside {shape_text(x.shape)}", line=user_line()
             )
         out.append(n)
     return [Spec(x.dtype, tuple(out))]
@@ -258,7 +265,7 @@ def _slice_back(op: Operation, g: Tensor) -> list[Any]:
     x, begin, _ = op.inputs
     known, told = shape_argument(sizes(x))
     told = told or [convert_to_tensor(np.array(known, int32))]
-    return [one("SliceGrad", [g, begin, *told], {"shape": known}), None, None]
+    return [first_output("SliceGrad", [g, begin, *told], {"shape": known}), None, None]
 
 
 def _slice_grad(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -291,7 +298,7 @@ def slice(input_: Any, begin: Any, size: Any, name: str | None = None) -> Tensor
             _slice([x.spec, *static], {})
         pairs = zip(starts, lengths, strict=True)
         key = tuple(("slice", b, None if n == -1 else (b or 0) + (n or 0), None) for b, n in pairs)
-        return one("StridedSlice", [x], {"key": key}, name)
+        return first_output("StridedSlice", [x], {"key": key}, name)
     inputs = [
         x,
         *(
@@ -299,7 +306,7 @@ def slice(input_: Any, begin: Any, size: Any, name: str | None = None) -> Tensor
             for v, t in ((starts, begin_told), (lengths, size_told))
         ),
     ]
-    return one("Slice", inputs, {"size": lengths}, name)
+    return first_output("Slice", inputs, {"size": lengths}, name)
 
 
 # -- masks
@@ -314,23 +321,25 @@ def boolean_mask(tensor: Any, mask: Any, name: str | None = None, axis: Any = No
     x, m = convert_to_tensor(tensor), convert_to_tensor(mask, bool_)
     axis = 0 if axis is None else axis
     if not m.shape:
-        raise ShapeError(f"a mask must have a known rank of at least 1, not shape {show(m.shape)}")
+        raise ShapeError(
+            f"a mask must have a known rank of at least 1, not shape {shape_text(m.shape)}"
+        )
     many, axis = len(m.shape), one_axis(axis)
     if isinstance(axis, Tensor):
-        axis = one("FloorMod", [one("Cast", [axis], {"dtype": int32}), rank(x)])
+        axis = first_output("FloorMod", [first_output("Cast", [axis], {"dtype": int32}), rank(x)])
     elif axis < 0:
         if x.shape is None:
             raise ShapeError("a negative axis needs a tensor of a known rank")
         axis = normal_axis(axis, len(x.shape))
     if x.shape is not None and not isinstance(axis, Tensor):
-        merge(x.shape[axis : axis + many], m.shape)
+        merge_shapes(x.shape[axis : axis + many], m.shape)
     if many > 1:
         x = reshape(x, _joined(x, axis, many))
     flat = m if many == 1 else reshape(m, [-1])
     rows = getitem(positions(flat), (Ellipsis, 0))
     size = None if m.shape is None or not is_known(m.shape) else flat.shape
     if size is not None and x.shape is not None and not isinstance(axis, Tensor):
-        merge(x.shape[axis : axis + 1], size)
+        merge_shapes(x.shape[axis : axis + 1], size)
     return gather(x, rows, axis=axis, name=name or "boolean_mask")
 
 
@@ -341,7 +350,7 @@ def _joined(x: Tensor, axis: Any, rank: int) -> Any:
         if None not in ends:
             return [*x.shape[:axis], -1, *x.shape[axis + rank :]]
     whole = shape(x)
-    return one(
+    return first_output(
         "Concat",
         [getitem(whole, builtins.slice(axis)), constant([-1]), _from(whole, axis + rank)],
         {"axis": 0},
@@ -368,10 +377,15 @@ def _reverse_told(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 
 
 def _reverse_told_back(op: Operation, g: Tensor) -> list[Any]:
-    return [one("ReverseTold", [g, op.inputs[1]]), None]
+    return [first_output("ReverseTold", [g, op.inputs[1]]), None]
 
 
-op("Reverse", infer=_reverse, grad=lambda op, g: [one("Reverse", [g], op.attrs)], work="move")
+op(
+    "Reverse",
+    infer=_reverse,
+    grad=lambda op, g: [first_output("Reverse", [g], op.attrs)],
+    work="move",
+)
 op("ReverseTold", infer=_reverse_told, grad=_reverse_told_back, work="move")
 
 
@@ -379,8 +393,8 @@ def reverse(tensor: Any, axis: Any, name: str | None = None) -> Tensor:
     """`tensor` reversed along each axis in `axis`."""
     x, axes = convert_to_tensor(tensor), axes_argument(axis)
     if isinstance(axes, Tensor):
-        return one("ReverseTold", [x, axes], {}, name)
-    return one("Reverse", [x], {"axis": (axes,) if isinstance(axes, int) else axes}, name)
+        return first_output("ReverseTold", [x, axes], {}, name)
+    return first_output("Reverse", [x], {"axis": (axes,) if isinstance(axes, int) else axes}, name)
 
 
 reverse_v2 = reverse

@@ -9,17 +9,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpcflow.errors import ArgumentError, ShapeError
-from hpcflow.graph.deprecated_arguments import also_named
+from hpcflow.graph.deprecated_arguments import accepts_aliases
 from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph, user_line
-from hpcflow.graph.static_shape import show
+from hpcflow.graph.static_shape import shape_text
 from hpcflow.ops.array.array_ops import identity, reshape, shape, transpose
 from hpcflow.ops.array.broadcast_ops import zeros_like
 from hpcflow.ops.array.concat_split_ops import concat, pad, stack
 from hpcflow.ops.array.slice_ops import getitem
 from hpcflow.ops.math.arithmetic_ops import add, floordiv, maximum, mod, multiply, negative
 from hpcflow.ops.math.reduction_ops import reduce_prod
-from hpcflow.ops.shape_inference import whole
-from hpcflow.platform.exception_translation import shown
+from hpcflow.ops.shape_inference import integer_argument
+from hpcflow.platform.exception_translation import value_text
 
 
 def sizes_of(x: Tensor) -> list[Any]:
@@ -50,7 +50,7 @@ def _known(given: Any, what: str) -> np.ndarray:
         raise ShapeError(f"{what} must be known when the graph is built", line=user_line())
     found = np.asarray(value)
     if found.dtype.kind not in "iu" and found.size:
-        raise ArgumentError(f"{what} must be integers, not {shown(given)}", line=user_line())
+        raise ArgumentError(f"{what} must be integers, not {value_text(given)}", line=user_line())
     return found
 
 
@@ -58,7 +58,7 @@ def _pairs(given: Any, what: str) -> list[list[int]]:
     found = _known(given, what)
     if found.size and found.shape[1:] != (2,):
         raise ArgumentError(
-            f"{what} must be pairs of integers, not {shown(given)}", line=user_line()
+            f"{what} must be pairs of integers, not {value_text(given)}", line=user_line()
         )
     return [[int(a), int(b)] for a, b in found.reshape(-1, 2)]
 
@@ -94,7 +94,7 @@ def space_to_batch_nd(
     rank, spatial = _rank(x, "space_to_batch"), len(block)
     if len(pads) != spatial or rank < 1 + spatial or any(b < 1 for b in block):
         raise ShapeError(
-            f"block_shape {block} and paddings {pads} do not fit shape {show(x.shape)}",
+            f"block_shape {block} and paddings {pads} do not fit shape {shape_text(x.shape)}",
             line=user_line(),
         )
     with get_default_graph().name_scope(name or "SpaceToBatchND"):
@@ -140,7 +140,7 @@ def batch_to_space_nd(input: Any, block_shape: Any, crops: Any, name: str | None
     rank, spatial = _rank(x, "batch_to_space"), len(block)
     if len(cuts) != spatial or rank < 1 + spatial or any(c < 0 for pair in cuts for c in pair):
         raise ShapeError(
-            f"block_shape {block} and crops {cuts} do not fit shape {show(x.shape)}",
+            f"block_shape {block} and crops {cuts} do not fit shape {shape_text(x.shape)}",
             line=user_line(),
         )
     with get_default_graph().name_scope(name or "BatchToSpaceND"):
@@ -164,13 +164,13 @@ def batch_to_space_nd(input: Any, block_shape: Any, crops: Any, name: str | None
         return getitem(x, (np.s_[:], *keys))
 
 
-@also_named(block_shape="block_size")
+@accepts_aliases(block_shape="block_size")
 def space_to_batch(input: Any, paddings: Any, block_size: int, name: str | None = None) -> Tensor:
     """`space_to_batch_nd` for images [n, height, width, depth] with square blocks."""
     return space_to_batch_nd(as_images(input), [block_size, block_size], paddings, name)
 
 
-@also_named(block_shape="block_size")
+@accepts_aliases(block_shape="block_size")
 def batch_to_space(input: Any, crops: Any, block_size: int, name: str | None = None) -> Tensor:
     """`batch_to_space_nd` for images [n, height, width, depth] with square blocks."""
     return batch_to_space_nd(as_images(input), [block_size, block_size], crops, name)
@@ -199,7 +199,9 @@ def required_space_to_batch_paddings(
 
 def _known_length(block: Tensor) -> tuple[int]:
     if block.shape is None or len(block.shape) != 1 or block.shape[0] is None:
-        raise ShapeError(f"block_shape {show(block.shape)} must be a vector of a known length")
+        raise ShapeError(
+            f"block_shape {shape_text(block.shape)} must be a vector of a known length"
+        )
     return (block.shape[0],)
 
 
@@ -211,7 +213,8 @@ def _channels_last(x: Tensor, data_format: str) -> Tensor:
         raise ShapeError(f"data_format {data_format!r} is neither 'NHWC' nor 'NCHW'")
     if _rank(x, "space_to_depth") != 4:
         raise ShapeError(
-            f"space_to_depth and depth_to_space take images of rank 4, not shape {show(x.shape)}"
+            "space_to_depth and depth_to_space take images of rank 4, not shape "
+            f"{shape_text(x.shape)}"
         )
     return x if data_format == "NHWC" else transpose(x, [0, 2, 3, 1])
 
@@ -223,7 +226,7 @@ def space_to_depth(
 
     Shapes: [n, h, w, d] -> [n, h / b, w / b, b * b * d].
     """
-    b = whole(block_size, "block_size")
+    b = integer_argument(block_size, "block_size")
     with get_default_graph().name_scope(name or "SpaceToDepth"):
         x = _channels_last(as_images(input), data_format)
         n, h, w, d = sizes_of(x)
@@ -242,7 +245,7 @@ def depth_to_space(
 
     Shapes: [n, h, w, b * b * d] -> [n, h * b, w * b, d].
     """
-    b = whole(block_size, "block_size")
+    b = integer_argument(block_size, "block_size")
     with get_default_graph().name_scope(name or "DepthToSpace"):
         x = _channels_last(as_images(input), data_format)
         n, h, w, d = sizes_of(x)
@@ -256,7 +259,7 @@ def depth_to_space(
 # -- patches
 
 
-@also_named(sizes="ksizes")
+@accepts_aliases(sizes="ksizes")
 def extract_image_patches(
     images: Any,
     ksizes: Sequence[int],
@@ -278,20 +281,22 @@ def extract_image_patches(
                 line=user_line(),
             )
     if _rank(x, "extract_image_patches") != 4:
-        raise ShapeError(f"extract_image_patches takes images of rank 4, not shape {show(x.shape)}")
+        raise ShapeError(
+            f"extract_image_patches takes images of rank 4, not shape {shape_text(x.shape)}"
+        )
     if padding not in ("SAME", "VALID"):
         raise ShapeError(f"padding {padding!r} is neither 'SAME' nor 'VALID'")
     with get_default_graph().name_scope(name or "ExtractImagePatches"):
         sizes = sizes_of(x)[1:3]
         windows = zip(sizes, ksizes[1:3], strides[1:3], rates[1:3], strict=True)
-        down, right = (Slide.of(n, k, s, r, padding) for n, k, s, r in windows)
+        down, right = (SlidingAxis.of(n, k, s, r, padding) for n, k, s, r in windows)
         x = padded(x, [(0, 0), down.pads, right.pads, (0, 0)])
         places = itertools.product(range(ksizes[1]), range(ksizes[2]))
         parts = [getitem(x, (np.s_[:], down.taken(i), right.taken(j))) for i, j in places]
         return concat(parts, 3)
 
 
-class Slide(NamedTuple):
+class SlidingAxis(NamedTuple):
     """A sliding window along one axis; sizes are ints, or scalar tensors."""
 
     pads: tuple[Any, Any]
@@ -300,7 +305,7 @@ class Slide(NamedTuple):
     rate: int
 
     @staticmethod
-    def of(size: Any, k: int, stride: int, rate: int, padding: str) -> Slide:
+    def of(size: Any, k: int, stride: int, rate: int, padding: str) -> SlidingAxis:
         """A window of `k` elements over an axis of this size."""
         span, more = (k - 1) * rate + 1, 0
         if padding == "SAME":
@@ -308,7 +313,7 @@ class Slide(NamedTuple):
             more = _from_0(reach + (span - 1) - size)
         else:
             reach = _from_0((size - span) // stride * stride + 1)
-        return Slide((more // 2, more - more // 2), reach, stride, rate)
+        return SlidingAxis((more // 2, more - more // 2), reach, stride, rate)
 
     def taken(self, i: int) -> slice:
         """The slice of positions of its element `i` over all window positions."""

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.kernels.kernel_registry import Node, kernel
+from hpcflow.kernels.kernel_registry import KernelNode, kernel
 
 
 @kernel("DistinctSlices", "new")
-def _distinct(xp: Any, node: Node) -> Callable[..., Any]:
+def _distinct(xp: Any, node: KernelNode) -> Callable[..., Any]:
     axis, in_order = node.attrs["axis"], node.attrs["sorted"]
 
     def run(x: Any) -> Any:

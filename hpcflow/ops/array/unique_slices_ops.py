@@ -9,7 +9,7 @@ from hpcflow.graph.dtypes import int64
 from hpcflow.graph.graph import Tensor, convert_to_tensor
 from hpcflow.graph.op_registry import NoGrad, op
 from hpcflow.graph.static_shape import Spec
-from hpcflow.ops.shape_inference import Attrs, make, normal_axis, require, whole
+from hpcflow.ops.shape_inference import Attrs, integer_argument, make, normal_axis, require
 
 
 def _distinct(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -37,6 +37,6 @@ def distinct_slices(
     Also the index of the first occurrence of each, the number of the distinct slice for each slice
     of `x`, and the count of each.
     """
-    attrs: Attrs = {"axis": whole(axis, "axis"), "sorted": bool(sorted)}
+    attrs: Attrs = {"axis": integer_argument(axis, "axis"), "sorted": bool(sorted)}
     found, first, which, count = make("DistinctSlices", [convert_to_tensor(x)], attrs, name).outputs
     return found, first, which, count

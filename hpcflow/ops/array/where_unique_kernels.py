@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import RangeError
-from hpcflow.kernels.kernel_registry import Node, kernel
+from hpcflow.kernels.kernel_registry import KernelNode, kernel
 from hpcflow.ops.array.slice_concat_gather_kernels import check_indices
 
 
 @kernel("Where", "new")
-def _where(xp: Any, node: Node) -> Callable[..., Any]:
+def _where(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(condition: Any) -> Any:
         if condition.ndim == 0:
             return xp.zeros((int(condition), 0), np.int64)
@@ -24,7 +24,7 @@ def _where(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("FirstInRow", "out")
-def _first(xp: Any, node: Node) -> Callable[..., Any]:
+def _first(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(x: Any, out: Any) -> None:
         order = xp.argsort(x, -1, kind="stable")
         ordered = xp.take_along_axis(x, order, -1)
@@ -36,7 +36,7 @@ def _first(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("Unique", "new")
-def _unique(xp: Any, node: Node) -> Callable[..., Any]:
+def _unique(xp: Any, node: KernelNode) -> Callable[..., Any]:
     dtype = node.attrs["dtype"]
 
     def run(x: Any) -> Any:
@@ -53,7 +53,7 @@ def _unique(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("ListDiff", "new")
-def _list_diff(xp: Any, node: Node) -> Callable[..., Any]:
+def _list_diff(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(x: Any, y: Any) -> Any:
         kept = xp.flatnonzero(xp.logical_not(xp.isin(x, y)))
         return x[kept], kept.astype(node.attrs["dtype"])
@@ -62,7 +62,7 @@ def _list_diff(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("InvertPermutation", "out")
-def _invert(xp: Any, node: Node) -> Callable[..., Any]:
+def _invert(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(x: Any, out: Any) -> None:
         check_indices(xp, x, x.size, "invert_permutation: element")
         counts = xp.bincount(x.astype(np.int64), minlength=x.size)
@@ -75,7 +75,7 @@ def _invert(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("SearchSorted", "out")
-def _search(xp: Any, node: Node) -> Callable[..., Any]:
+def _search(xp: Any, node: KernelNode) -> Callable[..., Any]:
     side = "right" if node.attrs["right"] else "left"
 
     def run(row: Any, values: Any, out: Any) -> None:

@@ -9,13 +9,13 @@ from hpcflow.errors import ShapeError
 from hpcflow.graph.dtypes import as_dtype, bool_, int32, int64, kind_of
 from hpcflow.graph.graph import Tensor, convert_to_tensor
 from hpcflow.graph.op_registry import NoGrad, op
-from hpcflow.graph.static_shape import Spec, merge, show
+from hpcflow.graph.static_shape import Spec, merge_shapes, shape_text
 from hpcflow.ops.named_results import ListDiff, Unique, UniqueWithCounts
 from hpcflow.ops.shape_inference import (
     Attrs,
+    first_output,
     like,
     make,
-    one,
     operand,
     require,
     require_equal,
@@ -60,10 +60,10 @@ def _search(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     if row is not None and values is not None:
         if len(row) != len(values):
             raise ShapeError(
-                f"searchsorted: values {show(values)} and sorted_sequence {show(row)} "
+                f"searchsorted: values {shape_text(values)} and sorted_sequence {shape_text(row)} "
                 "have different ranks"
             )
-        values = (*(merge(row[:-1], values[:-1]) or ()), values[-1])
+        values = (*(merge_shapes(row[:-1], values[:-1]) or ()), values[-1])
     return [Spec(attrs["dtype"], values)]
 
 
@@ -89,8 +89,8 @@ def positions(condition: Any, name: str | None = None) -> Tensor:
     """
     x = convert_to_tensor(condition)
     if kind_of(x.dtype) in "iufc":
-        x = one("NotEqual", [x, like(0, x)])
-    return one("Where", [x], {}, name)
+        x = first_output("NotEqual", [x, like(0, x)])
+    return first_output("Where", [x], {}, name)
 
 
 def unique(x: Any, out_idx: Any = int32, name: str | None = None) -> Unique:
@@ -117,7 +117,7 @@ def setdiff1d(x: Any, y: Any, index_dtype: Any = int32, name: str | None = None)
 
 def first_in_row(x: Any, name: str | None = None) -> Tensor:
     """Whether each integer is the first with its value along the last axis."""
-    return one("FirstInRow", [convert_to_tensor(x)], {}, name)
+    return first_output("FirstInRow", [convert_to_tensor(x)], {}, name)
 
 
 def invert_permutation(x: Any, name: str | None = None) -> Tensor:
@@ -125,7 +125,7 @@ def invert_permutation(x: Any, name: str | None = None) -> Tensor:
 
     Errors: RangeError at run time if `x` does not contain each of 0 ... n - 1 once.
     """
-    return one("InvertPermutation", [operand(x, "iu")], {}, name)
+    return first_output("InvertPermutation", [operand(x, "iu")], {}, name)
 
 
 def searchsorted(
@@ -143,4 +143,4 @@ def searchsorted(
         raise ShapeError(f"side {side!r} is neither 'left' nor 'right'")
     row = convert_to_tensor(sorted_sequence)
     attrs: Attrs = {"right": side == "right", "dtype": as_dtype(out_type)}
-    return one("SearchSorted", [row, like(values, row)], attrs, name)
+    return first_output("SearchSorted", [row, like(values, row)], attrs, name)

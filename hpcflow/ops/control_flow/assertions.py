@@ -10,7 +10,7 @@ import numpy as np
 from hpcflow.errors import AssertError, DTypeError, ShapeError
 from hpcflow.graph.dtypes import as_dtype, float32, kind_of, limits, name_of
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, get_default_graph, user_line
-from hpcflow.graph.static_shape import show
+from hpcflow.graph.static_shape import shape_text
 from hpcflow.ops.array.array_ops import constant, rank, reshape
 from hpcflow.ops.array.slice_ops import getitem
 from hpcflow.ops.control_flow.control_dependencies import no_op
@@ -28,7 +28,7 @@ from hpcflow.ops.math.arithmetic_ops import (
     subtract,
 )
 from hpcflow.ops.math.reduction_ops import reduce_all, reduce_any
-from hpcflow.ops.shape_inference import one, operands, require
+from hpcflow.ops.shape_inference import first_output, operands, require
 
 # -- values
 
@@ -38,7 +38,7 @@ def _known(t: Tensor) -> Any:
     return t.op.attrs["value"] if t.op.type == "Const" else t.constant
 
 
-def _held(
+def _make_assertion(
     condition: Tensor,
     known: Any,
     what: str,
@@ -72,7 +72,7 @@ def _comparison(
         values = _known(a), _known(b)
         found = None if any(v is None for v in values) else known(*values)
         what = f"x {sign} y does not hold everywhere, x ({a.name}) and y ({b.name})"
-        return _held(compare(a, b), found, what, [a, b], (data, summarize, message, name))
+        return _make_assertion(compare(a, b), found, what, [a, b], (data, summarize, message, name))
 
     function.__doc__ = f"""An operation that fails unless {doc} everywhere; they are broadcast.
 
@@ -111,7 +111,7 @@ def assert_near(
     bound = add(multiply(abs(b), relative), absolute)
     what = f"x and y are not near, x ({a.name}) and y ({b.name})"
     held = less_equal(abs(subtract(a, b)), bound)
-    return _held(held, None, what, [a, b], (data, summarize, message, name))
+    return _make_assertion(held, None, what, [a, b], (data, summarize, message, name))
 
 
 def _against_zero(compare: Any, words: str) -> Any:
@@ -150,10 +150,12 @@ def _rank_holds(
     text = f"{told[2]}: " if told[2] else ""
     if t.shape is not None:
         if not fits(len(t.shape)):
-            raise ShapeError(f"{text}{t.name!r} has shape {show(t.shape)}, not rank {wanted}")
+            raise ShapeError(f"{text}{t.name!r} has shape {shape_text(t.shape)}, not rank {wanted}")
         return no_op(told[3] or "assert_rank")
     found = rank(t)
-    return _held(condition(found), None, f"the rank of {t.name} is not {wanted}", [found], told)
+    return _make_assertion(
+        condition(found), None, f"the rank of {t.name} is not {wanted}", [found], told
+    )
 
 
 def assert_rank(
@@ -207,7 +209,7 @@ def assert_scalar(tensor: Any, name: str | None = None, message: str | None = No
     t = convert_to_tensor(tensor)
     check = assert_rank(t, 0, message=message)
     with get_default_graph().control_dependencies([check]):
-        scalar = one("Identity", [t], {}, name)
+        scalar = first_output("Identity", [t], {}, name)
     scalar.set_shape(())
     return scalar
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from hpcflow.errors import DTypeError, GraphError, ShapeError
 from hpcflow.graph import nested_structure
-from hpcflow.graph.composite_tensor import Composite
-from hpcflow.graph.deprecated_arguments import also_named
+from hpcflow.graph.composite_tensor import CompositeTensor
+from hpcflow.graph.deprecated_arguments import accepts_aliases
 from hpcflow.graph.dtypes import bool_, int32, tensor_array
-from hpcflow.graph.function_body import Function, last_name, trace
+from hpcflow.graph.function_body import Function, last_name, trace_function
 from hpcflow.graph.graph import (
     Graph,
     Operation,
@@ -20,8 +20,8 @@ from hpcflow.graph.graph import (
     get_default_graph,
     user_line,
 )
-from hpcflow.graph.op_registry import NoGrad, lookup, op
-from hpcflow.graph.static_shape import Shape, Spec, as_shape, either, merge, show
+from hpcflow.graph.op_registry import NoGrad, lookup_op, op
+from hpcflow.graph.static_shape import Shape, Spec, as_shape, common_shape, merge_shapes, shape_text
 from hpcflow.ops.array.array_ops import constant
 from hpcflow.ops.array.concat_split_ops import stack
 from hpcflow.ops.control_flow.cond_while_gradients import cond_gradient, while_gradient
@@ -37,17 +37,17 @@ _UNTOLD = object()  # an invariant that was not given
 def _cond(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     if inputs[0].shape not in (None, ()) or inputs[0].dtype != bool_:
         raise ShapeError(
-            f"the predicate is {inputs[0].dtype} {show(inputs[0].shape)}, not a scalar bool"
+            f"the predicate is {inputs[0].dtype} {shape_text(inputs[0].shape)}, not a scalar bool"
         )
     pairs = zip(attrs["then"].results, attrs["else"].results, strict=True)
-    return [Spec(a.dtype, either(a.shape, b.shape)) for a, b in pairs]
+    return [Spec(a.dtype, common_shape(a.shape, b.shape)) for a, b in pairs]
 
 
 def _while(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     params = attrs["body"].params
     begin = params[: len(params) - attrs["lists"]]
     for given, param in zip(inputs, begin, strict=False):
-        merge(given.shape, param.shape)
+        merge_shapes(given.shape, param.shape)
     return [Spec(p.dtype, p.shape) for p in params]
 
 
@@ -75,7 +75,7 @@ def components(leaf: Any) -> list[Any]:
 
 def take_apart(given: Any) -> tuple[list[Any], Callable[[Sequence[Tensor]], Any]]:
     """The tensors in a structure, and the function that packs such tensors into the structure."""
-    leaves = nested_structure.flatten(given)
+    leaves = nested_structure.flatten_structure(given)
     parts = [components(leaf) for leaf in leaves]
 
     def rebuild(tensors: Sequence[Tensor]) -> Any:
@@ -83,7 +83,7 @@ def take_apart(given: Any) -> tuple[list[Any], Callable[[Sequence[Tensor]], Any]
         for leaf, part in zip(leaves, parts, strict=True):
             own, rest = rest[: len(part)], rest[len(part) :]
             made.append(leaf.of(own) if hasattr(leaf, "parts") else own[0])
-        return nested_structure.pack(given, made)
+        return nested_structure.pack_structure(given, made)
 
     return [t for part in parts for t in part], rebuild
 
@@ -91,7 +91,7 @@ def take_apart(given: Any) -> tuple[list[Any], Callable[[Sequence[Tensor]], Any]
 # -- cond
 
 
-@also_named(fn1="true_fn", fn2="false_fn")
+@accepts_aliases(fn1="true_fn", fn2="false_fn")
 def cond(
     pred: Any,
     true_fn: Callable[[], Any],
@@ -118,13 +118,15 @@ def cond(
     given: list[Any] = []
 
     def branch(make: Callable[[], Any]) -> Function:
-        return trace(graph, f"{name or 'cond'}/branch", [], make, lambda made: _branch(given, made))
+        return trace_function(
+            graph, f"{name or 'cond'}/branch", [], make, lambda made: _branch(given, made)
+        )
 
     then, other = branch(true_fn), branch(false_fn)
     if bool(then.results) != bool(other.results):
         then, other = (_as_updates(f) for f in (then, other))
         given = [[] if not f.results else g for f, g in zip((then, other), given, strict=True)]
-    nested_structure.same(given[0], given[1], "the branches of cond")
+    nested_structure.check_same_structure(given[0], given[1], "the branches of cond")
     for a, b in zip(then.results, other.results, strict=True):
         if a.dtype != b.dtype:
             raise DTypeError(
@@ -143,18 +145,18 @@ def cond(
 
 def _branch(given: list[Any], made: Any) -> tuple[list[Any], list[Operation]]:
     """The result tensors of a branch, and the operations it must run."""
-    leaves = nested_structure.flatten(made)
+    leaves = nested_structure.flatten_structure(made)
     if all(leaf is None or isinstance(leaf, Operation) for leaf in leaves):
         given.append([])
         return [], [leaf for leaf in leaves if leaf is not None]
-    given.append(nested_structure.mapped(_value, made))
+    given.append(nested_structure.map_structure(_value, made))
     return take_apart(given[-1])[0], []
 
 
 def _as_updates(branch: Function) -> Function:
     """The branch as operations only, if its results are all values after updates."""
     reads = [t.op for t in branch.results]
-    updates = [any(lookup(c.type).writes for c in read.control_inputs) for read in reads]
+    updates = [any(lookup_op(c.type).writes for c in read.control_inputs) for read in reads]
     if not all(updates) or any(read.type != "ReadVariable" for read in reads):
         return branch
     return branch.but(results=(), targets=(*branch.targets, *reads))
@@ -273,7 +275,7 @@ def _build_while(
     graph = get_default_graph()
     single = not isinstance(loop_vars, (list, tuple))
     structure = [loop_vars] if single else loop_vars
-    structure = nested_structure.mapped(_value, structure)
+    structure = nested_structure.map_structure(_value, structure)
     inits, rebuild = take_apart(structure)
     if not inits:
         raise GraphError("a loop needs loop variables", line=user_line())
@@ -294,8 +296,8 @@ def _build_while(
     step = _step(graph, scope, params, lambda *p: body(*given(p)), next_values)
     attrs: Attrs = {"cond": test, "body": step, "lists": 0, **facts}
     loop = graph.create_op("While", [*inits, *test.outer, *step.outer], attrs, scope)
-    result = nested_structure.pack(
-        last[-1], nested_structure.flatten(rebuild(_results(loop, "Exit")))
+    result = nested_structure.pack_structure(
+        last[-1], nested_structure.flatten_structure(rebuild(_results(loop, "Exit")))
     )
     alone = len(inits) == 1 and isinstance(result, (list, tuple)) and not return_same_structure
     return result[0] if single or alone else result
@@ -305,7 +307,7 @@ def _test(
     graph: Graph, scope: str, params: Sequence[tuple[Spec, str]], cond: Callable[..., Any]
 ) -> Function:
     """The function of the loop condition."""
-    test = trace(graph, f"{scope}/cond", params, cond, lambda made: ([made], []))
+    test = trace_function(graph, f"{scope}/cond", params, cond, lambda made: ([made], []))
     _check_predicate(test.results[0])
     return test
 
@@ -318,7 +320,7 @@ def _step(
     take: Callable[[Any], tuple[Sequence[Any], Sequence[Any]]],
 ) -> Function:
     """The function of one iteration."""
-    step = trace(graph, f"{scope}/body", params, body, take)
+    step = trace_function(graph, f"{scope}/body", params, body, take)
     for param, result in zip(step.params, step.results, strict=True):
         _check_invariant(param, result)
     return step
@@ -328,19 +330,19 @@ def _loop_params(
     inits: list[Tensor], structure: Any, invariants: Any, single: bool
 ) -> list[tuple[Spec, str]]:
     """The specs and names of the loop variables in the body."""
-    leaves = nested_structure.flatten(structure)
+    leaves = nested_structure.flatten_structure(structure)
     told = [_UNTOLD] * len(leaves)
     if invariants is not None:
         told = _shapes_of([invariants] if single else invariants, structure)
     shapes = [s for leaf, t in zip(leaves, told, strict=True) for s in _invariants_of(leaf, t)]
     for t, shape in zip(inits, shapes, strict=True):
-        merge(t.shape, shape)
+        merge_shapes(t.shape, shape)
     return [(Spec(t.dtype, shape), last_name(t.op)) for t, shape in zip(inits, shapes, strict=True)]
 
 
 def _invariants_of(leaf: Any, told: Any) -> list[Shape]:
     """The shape invariants of a leaf's tensors; `told` is the user's invariant, if any."""
-    if isinstance(leaf, Composite):
+    if isinstance(leaf, CompositeTensor):
         return leaf.invariants(None if told is _UNTOLD else (as_shape(told),))
     if told is _UNTOLD or hasattr(leaf, "parts"):
         return [t.shape for t in components(leaf)]
@@ -361,7 +363,8 @@ def _shapes_of(invariants: Any, like: Any) -> list[Any]:
 def _check_predicate(pred: Tensor) -> None:
     if pred.dtype != bool_ or pred.shape not in (None, ()):
         raise ShapeError(
-            f"the condition of a loop must be a scalar bool, not {pred.dtype} {show(pred.shape)}",
+            f"the condition of a loop must be a scalar bool, not {pred.dtype} "
+            f"{shape_text(pred.shape)}",
             op=pred.op.name,
             line=pred.op.line,
             hint="reduce it with hf.reduce_any or hf.reduce_all",
@@ -372,8 +375,10 @@ def _next_values(made: Any, structure: Any, single: bool) -> Any:
     """The result of the body as tensors, checked against the loop variables."""
     if not isinstance(made, (list, tuple, dict)) or single:
         made = [made]
-    nested_structure.same(structure, made, "the loop variables and the result of the body")
-    return nested_structure.mapped(_value, made)
+    nested_structure.check_same_structure(
+        structure, made, "the loop variables and the result of the body"
+    )
+    return nested_structure.map_structure(_value, made)
 
 
 def _check_invariant(param: Tensor, result: Tensor) -> None:
@@ -386,10 +391,10 @@ def _check_invariant(param: Tensor, result: Tensor) -> None:
             hint="hf.cast it in the body",
             **facts,
         )
-    if either(param.shape, result.shape) != param.shape:
+    if common_shape(param.shape, result.shape) != param.shape:
         raise ShapeError(
-            f"loop variable {name!r} has shape {show(param.shape)} and becomes "
-            f"{show(result.shape)}",
+            f"loop variable {name!r} has shape {shape_text(param.shape)} and becomes "
+            f"{shape_text(result.shape)}",
             hint="give shape_invariants with None for the sizes that change",
             **facts,
         )
@@ -408,7 +413,7 @@ def _counted(maximum_iterations: Any, **arguments: Any) -> Any:
     def step(i: Tensor, inner: Any) -> Any:
         made = body(*inner)
         is_all = listed and isinstance(made, (list, tuple))
-        if len(values) == 1 and nested_structure.alike(made, values[0]):  # not in a list
+        if len(values) == 1 and nested_structure.same_structure(made, values[0]):  # not in a list
             is_all = False
         return add(i, 1), made if is_all else [made]
 

@@ -14,15 +14,15 @@ from typing import Any
 from hpcflow.errors import GradientError
 from hpcflow.graph.dtypes import int32, is_floating, resource, tensor_array
 from hpcflow.graph.function_body import (
-    Body,
     Function,
+    FunctionBody,
     all_operations,
     bodies,
-    closed,
-    control_of,
+    close_function,
     last_name,
-    needed,
-    variable_of,
+    needed_operations,
+    used_control_inputs,
+    variable_operation,
 )
 from hpcflow.graph.graph import (
     Graph,
@@ -31,14 +31,14 @@ from hpcflow.graph.graph import (
     convert_to_tensor,
     get_default_graph,
 )
-from hpcflow.graph.op_registry import lookup
+from hpcflow.graph.op_registry import lookup_op
 from hpcflow.graph.operator_overloads import OPERATORS
 from hpcflow.graph.static_shape import Spec
 from hpcflow.ops.array.array_ops import constant
 from hpcflow.ops.array.broadcast_ops import zeros, zeros_like
 from hpcflow.ops.control_flow import tensor_list_ops
 from hpcflow.ops.math.arithmetic_ops import add, greater, subtract
-from hpcflow.ops.shape_inference import Attrs, one
+from hpcflow.ops.shape_inference import Attrs, first_output
 
 EARLY = "early"  # attribute of a read that may be scheduled as early as reads of a body
 
@@ -48,7 +48,7 @@ def carries(t: Tensor) -> bool:
     return is_floating(t.dtype) or t.dtype in (resource, tensor_array)
 
 
-class Backward(Body):
+class GradientBody(FunctionBody):
     """The body of a gradient: maps values of the forward function to kept values.
 
     `forward` is a function of `owner`, which is a loop if `kept` is given.
@@ -81,7 +81,7 @@ class Backward(Body):
         if t.op.type == "ReadVariable" and self._is_read_once(t.op):
             return super().adopt(self._read_outside(t))
         again = self.how == "recompute" or not t.op.inputs
-        if again and t.op.type != "Parameter" and lookup(t.op.type).pure:
+        if again and t.op.type != "Parameter" and lookup_op(t.op.type).pure:
             return self._recomputed(t)
         return self._taken(t)
 
@@ -94,17 +94,17 @@ class Backward(Body):
             functions = bodies(self.owner) if self.loop else [self.forward]
             inside = [op for f in functions for op in all_operations(f.body)]
             self._changed = {
-                variable_of(op.inputs[i]) for op in inside for i in lookup(op.type).writes
+                variable_operation(op.inputs[i]) for op in inside for i in lookup_op(op.type).writes
             }
-            asked = inside if self.loop else needed(self.owner.inputs[:1])
+            asked = inside if self.loop else needed_operations(self.owner.inputs[:1])
             tests = (op for op in asked if op.type == "IsVariableInitialized")
-            self._changed.update(variable_of(op.inputs[0]) for op in tests)
-        return variable_of(read.inputs[0]) not in self._changed
+            self._changed.update(variable_operation(op.inputs[0]) for op in tests)
+        return variable_operation(read.inputs[0]) not in self._changed
 
     def _read_outside(self, t: Tensor) -> Tensor:
         """The value of a variable that the forward body reads, read at the start of the owner."""
-        variable, graph = variable_of(t.op.inputs[0]), self.owner.graph
-        before = [*(i.op for i in self.owner.inputs), *control_of(self.owner)]
+        variable, graph = variable_operation(t.op.inputs[0]), self.owner.graph
+        before = [*(i.op for i in self.owner.inputs), *used_control_inputs(self.owner)]
         with (
             graph.as_default(),
             graph.name_scope(graph.prefix),
@@ -166,7 +166,7 @@ class Backward(Body):
 def spec_of(t: Tensor) -> Spec:
     """The spec of the gradient of `t`, which may be a handle."""
     if t.dtype == resource:
-        variable = variable_of(t)
+        variable = variable_operation(t)
         return Spec(variable.attrs["dtype"], variable.attrs["shape"])
     return Spec(t.dtype, t.shape)
 
@@ -174,7 +174,7 @@ def spec_of(t: Tensor) -> Spec:
 def zeros_of(t: Tensor) -> Tensor:
     """A zero gradient of `t`, with its shape or that of the variable behind a handle."""
     if t.dtype == tensor_array:
-        return one("TensorArrayEmpty", [t], {}, "zeros")
+        return first_output("TensorArrayEmpty", [t], {}, "zeros")
     if t.dtype == resource:
         spec = spec_of(t)
         return zeros(spec.shape, spec.dtype)
@@ -184,7 +184,7 @@ def zeros_of(t: Tensor) -> Tensor:
 def plus(a: Tensor, b: Tensor) -> Tensor:
     """The sum of two gradients; the result may reuse the buffer of `a`."""
     if a.dtype == tensor_array:
-        return one("TensorArrayAccumulate", [a, b], {}, "accumulate")
+        return first_output("TensorArrayAccumulate", [a, b], {}, "accumulate")
     return add(a, b)
 
 
@@ -196,7 +196,7 @@ def latest(operation: Operation) -> Operation:
     return operation
 
 
-def _own(graph: Graph, kept: Tensor) -> Tensor:
+def _list_in_graph(graph: Graph, kept: Tensor) -> Tensor:
     """A list as a value of `graph`; one from outside a body is copied, since it may repeat."""
     here = graph.adopt(kept)
     return here if graph.origin(here) is None else tensor_list_ops.copied(here)
@@ -237,7 +237,7 @@ def cond_gradient(op: Operation, *grads: Tensor | None) -> list[Any]:
     sides = ("then", "else")
     outers = list(dict.fromkeys(o for s in sides for o, _ in op.attrs[s].captures if carries(o)))
     graph = get_default_graph()
-    backs = {s: Backward(graph, "cond_grad", op, op.attrs[s]) for s in sides}
+    backs = {s: GradientBody(graph, "cond_grad", op, op.attrs[s]) for s in sides}
     found = {s: _branch_back(backs[s], grads, outers) for s in sides}
     wanted = [o for o in outers if any(found[s].get(o) is not None for s in sides)]
     if not wanted:
@@ -248,9 +248,9 @@ def cond_gradient(op: Operation, *grads: Tensor | None) -> list[Any]:
         with back.inside():
             pairs = [(found[side].get(o), o) for o in wanted]
             full = [back.adopt(zeros_of(back.adopt(o)) if g is None else g) for g, o in pairs]
-        here = [_own(graph, t) for t in kept[side]]
+        here = [_list_in_graph(graph, t) for t in kept[side]]
         lists_of = tuple(zip(here, back.kept, strict=True))
-        f = closed(back, [], full)
+        f = close_function(back, [], full)
         made[side] = f.but(captures=(*f.captures, *lists_of))
     inputs = [op.inputs[0], *made["then"].outer, *made["else"].outer]
     answer = graph.create_op("If", inputs, made, f"{last_name(op)}_grad")
@@ -259,7 +259,7 @@ def cond_gradient(op: Operation, *grads: Tensor | None) -> list[Any]:
 
 
 def _branch_back(
-    back: Backward, grads: Sequence[Tensor | None], outers: Sequence[Tensor]
+    back: GradientBody, grads: Sequence[Tensor | None], outers: Sequence[Tensor]
 ) -> dict[Tensor, Tensor | None]:
     f = back.forward
     mine = {outer: param for outer, param in f.captures if outer in outers}
@@ -267,7 +267,7 @@ def _branch_back(
     return dict(zip(mine, back.gradients(given, list(mine.values())), strict=True))
 
 
-def _extended_cond(op: Operation, backs: dict[str, Backward]) -> dict[str, list[Tensor]]:
+def _extended_cond(op: Operation, backs: dict[str, GradientBody]) -> dict[str, list[Tensor]]:
     """The lists kept by the branches, as outputs of an extension; empty from the other branch."""
     count = len(op.outputs)
     if not any(back.pushes for back in backs.values()):
@@ -281,7 +281,7 @@ def _extended_cond(op: Operation, backs: dict[str, Backward]) -> dict[str, list[
                 with body.inside(), body.beside(push.op):
                     added.append(push if other == side else tensor_list_ops.empty())
         results = [*mine.forward.results, *added]
-        attrs[side] = closed(body, [], results, mine.forward.targets)
+        attrs[side] = close_function(body, [], results, mine.forward.targets)
     made = extend(op, attrs, [op.inputs[0], *attrs["then"].outer, *attrs["else"].outer])
     found, at = {}, count
     for side, back in backs.items():
@@ -307,7 +307,7 @@ def while_gradient(op: Operation, *grads: Tensor | None) -> list[Any]:
     moving = [i for i, p in enumerate(body.params) if carries(p)]
     outer = [(o, p) for o, p in body.captures if carries(o)]
     graph = get_default_graph()
-    back = Backward(graph, "while_grad", op, body, op.attrs["history"])
+    back = GradientBody(graph, "while_grad", op, body, op.attrs["history"])
     count = back.parameter(Spec(int32, ()), "remaining")
     flows = [back.parameter(spec_of(body.params[i]), "grad") for i in moving]
     given = [(body.results[i], g) for i, g in zip(moving, flows, strict=True)]
@@ -325,9 +325,9 @@ def while_gradient(op: Operation, *grads: Tensor | None) -> list[Any]:
                 used.append(o)
     kept, ran = _extended_while(op, back)
     inits = [_start(op, i, grads) for i in moving] + [zeros_of(o) for o in used]
-    step = closed(back, [count, *flows, *sums, *back.kept], [*ends, *back.rests])
+    step = close_function(back, [count, *flows, *sums, *back.kept], [*ends, *back.rests])
     test = _remaining(graph, step)
-    inputs = [ran, *inits, *(_own(graph, t) for t in kept), *step.outer]
+    inputs = [ran, *inits, *(_list_in_graph(graph, t) for t in kept), *step.outer]
     attrs: Attrs = {"cond": test, "body": step, "lists": 0, "of": op.name}
     answer = graph.create_op("While", inputs, attrs, f"{last_name(op)}_grad").outputs
     first = dict(zip(moving, answer[1:], strict=False))
@@ -345,13 +345,13 @@ def _start(op: Operation, i: int, grads: Sequence[Tensor | None]) -> Tensor:
 
 def _remaining(graph: Graph, step: Function) -> Function:
     """The condition of a backward loop: iterations remain."""
-    body = Body(graph, "while_grad")
+    body = FunctionBody(graph, "while_grad")
     params = [body.parameter(p.spec, "variable") for p in step.params]
     with body.inside():
-        return closed(body, params, [greater(params[0], 0)])
+        return close_function(body, params, [greater(params[0], 0)])
 
 
-def _extended_while(op: Operation, back: Backward) -> tuple[list[Tensor], Tensor]:
+def _extended_while(op: Operation, back: GradientBody) -> tuple[list[Tensor], Tensor]:
     """The lists kept by the forward loop, and its number of iterations, from an extension.
 
     The extension has additional loop variables: a counter, then the lists, which are initially
@@ -372,8 +372,8 @@ def _extended_while(op: Operation, back: Backward) -> tuple[list[Tensor], Tensor
             inits.append(constant(0))
     params += back.heads
     results += back.pushes
-    attrs["body"] = closed(body, params, results, step.targets)
-    attrs["cond"] = closed(test.body, test.params, test.results)
+    attrs["body"] = close_function(body, params, results, step.targets)
+    attrs["cond"] = close_function(test.body, test.params, test.results)
     attrs["lists"] = old + len(back.heads)
     inputs = [*inits, *attrs["cond"].outer, *attrs["body"].outer]
     made = extend(op, attrs, inputs)

@@ -7,7 +7,7 @@ from typing import Any
 
 from hpcflow.errors import GraphError
 from hpcflow.graph import nested_structure
-from hpcflow.graph.composite_tensor import Composite
+from hpcflow.graph.composite_tensor import CompositeTensor
 from hpcflow.graph.graph import Operation, convert_to_tensor, get_default_graph
 from hpcflow.graph.op_registry import NoGrad, op
 from hpcflow.ops.shape_inference import several
@@ -33,7 +33,7 @@ def group(*before: Any, name: str | None = None) -> Operation:
 
     They may be in lists and other structures.
     """
-    with get_default_graph().control_dependencies(nested_structure.flatten(before)):
+    with get_default_graph().control_dependencies(nested_structure.flatten_structure(before)):
         return no_op(name or "group_deps")
 
 
@@ -46,7 +46,9 @@ def tuple(
     """
     graph = get_default_graph()
     listed = several(tensors, "hf.tuple")
-    given = [t if t is None or isinstance(t, Composite) else convert_to_tensor(t) for t in listed]
+    given = [
+        t if t is None or isinstance(t, CompositeTensor) else convert_to_tensor(t) for t in listed
+    ]
     if all(t is None for t in given):
         raise GraphError("hf.tuple needs at least one tensor")
     with graph.name_scope(name or "tuple"):
@@ -57,11 +59,11 @@ def tuple(
 
 
 def _parts(t: Any) -> Sequence[Any]:
-    return t.parts() if isinstance(t, Composite) else [t]
+    return t.parts() if isinstance(t, CompositeTensor) else [t]
 
 
 def in_order(t: Any) -> Any:
     """The same value, available only after the control dependencies in force."""
-    if isinstance(t, Composite):
+    if isinstance(t, CompositeTensor):
         return t.of([in_order(part) for part in t.parts()])
     return get_default_graph().create_op("Identity", [t], {}).outputs[0]

@@ -9,7 +9,7 @@ import numpy as np
 
 from hpcflow.errors import AssertError, DTypeError
 from hpcflow.graph.dtypes import as_strings, string
-from hpcflow.kernels.kernel_registry import Node, kernel
+from hpcflow.kernels.kernel_registry import KernelNode, kernel
 from hpcflow.platform import rank_logging
 
 
@@ -21,7 +21,7 @@ def on_host(xp: Any, array: Any) -> np.ndarray:
 # -- Python functions
 
 
-def _py_func(xp: Any, node: Node) -> Callable[..., Any]:
+def _py_func(xp: Any, node: KernelNode) -> Callable[..., Any]:
     function, dtypes = node.attrs["function"], node.attrs["dtypes"]
 
     def run(*inputs: Any) -> Any:
@@ -89,14 +89,14 @@ def described(xp: Any, layout: Sequence[str | None], arrays: Sequence[Any], most
 
 
 @kernel("Print", "out", inplace=(0,), moves=True)  # not a view: it must run
-def _print(xp: Any, node: Node) -> Callable[..., Any]:
+def _print(xp: Any, node: KernelNode) -> Callable[..., Any]:
     attrs = node.attrs
     left = [attrs["first_n"]]
 
     def run(x: Any, *more: Any) -> None:
         if left[0] is None or left[0] > 0:
             parts = described(xp, attrs["layout"], more[:-1], attrs["summarize"])
-            rank_logging.show(attrs["message"] + "".join(parts))
+            rank_logging.print_always(attrs["message"] + "".join(parts))
             left[0] = None if left[0] is None else left[0] - 1
         xp.copyto(more[-1], x)
 
@@ -104,7 +104,7 @@ def _print(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("Assert", "out", moves=True)
-def _assert(xp: Any, node: Node) -> Callable[..., Any]:
+def _assert(xp: Any, node: KernelNode) -> Callable[..., Any]:
     attrs = node.attrs
 
     def run(condition: Any, *data: Any) -> None:
@@ -118,7 +118,7 @@ def _assert(xp: Any, node: Node) -> Callable[..., Any]:
 # -- checked values
 
 
-def _same(xp: Any, node: Node) -> Callable[..., Any]:
+def _same(xp: Any, node: KernelNode) -> Callable[..., Any]:
     outputs = len(node.outputs)
 
     def run(*args: Any) -> None:

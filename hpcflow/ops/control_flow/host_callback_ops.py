@@ -6,14 +6,21 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpcflow.errors import GraphError
-from hpcflow.graph.deprecated_arguments import also_named
+from hpcflow.graph.deprecated_arguments import accepts_aliases
 from hpcflow.graph.dtypes import as_dtype, bool_, kind_of
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, get_default_graph
 from hpcflow.graph.op_registry import NoGrad, op
 from hpcflow.graph.static_shape import Spec
 from hpcflow.ops.control_flow.control_dependencies import group, no_op
 from hpcflow.ops.math.arithmetic_ops import check_numerics
-from hpcflow.ops.shape_inference import Attrs, make, one, require, several, whole
+from hpcflow.ops.shape_inference import (
+    Attrs,
+    first_output,
+    integer_argument,
+    make,
+    require,
+    several,
+)
 
 _UNKNOWN = NoGrad(
     "hpcflow cannot see into a Python function; hf.custom_gradient gives it one", none=True
@@ -77,7 +84,7 @@ def _layout(data: Any, what: str) -> tuple[list[Tensor], tuple[str | None, ...]]
 
 def _shown(summarize: int | None) -> int:
     """The number of elements shown per tensor."""
-    return SUMMARY if summarize is None else whole(summarize, "summarize")
+    return SUMMARY if summarize is None else integer_argument(summarize, "summarize")
 
 
 def _print(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -114,7 +121,7 @@ def Print(
     tensors, layout = _layout(data, "Print")
     attrs: Attrs = {"layout": layout, "message": message or "", "first_n": first_n}
     attrs["summarize"] = _shown(summarize)
-    return one("Print", [convert_to_tensor(input_), *tensors], attrs, name)
+    return first_output("Print", [convert_to_tensor(input_), *tensors], attrs, name)
 
 
 def Assert(
@@ -133,7 +140,7 @@ def Assert(
 # -- numeric checks
 
 
-@also_named(x="t", message="msg")
+@accepts_aliases(x="t", message="msg")
 def verify_tensor_all_finite(t: Any, msg: str, name: str | None = None) -> Tensor:
     """`t` itself, checked at run time; NumericError with `msg` for a NaN or an infinity."""
     return check_numerics(t, msg, name)

@@ -14,20 +14,20 @@ from hpcflow.ops.array.slice_ops import gather
 from hpcflow.ops.control_flow.cond_while import while_loop
 from hpcflow.ops.control_flow.tensor_array import TensorArray
 from hpcflow.ops.math.arithmetic_ops import add, greater_equal, less, subtract
-from hpcflow.platform.exception_translation import shown, user_line
+from hpcflow.platform.exception_translation import user_line, value_text
 
 Function = Callable[..., Any]
 
 
-class _Columns:
+class _ElementArrays:
     """Structures of tensors with a common first axis, as TensorArrays."""
 
     def __init__(self, elems: Any) -> None:
         self.structure = elems
-        leaves = [convert_to_tensor(leaf) for leaf in nested_structure.flatten(elems)]
+        leaves = [convert_to_tensor(leaf) for leaf in nested_structure.flatten_structure(elems)]
         if not leaves:
             raise ShapeError(
-                f"elems must hold at least one tensor, not {shown(elems)}", line=user_line()
+                f"elems must hold at least one tensor, not {value_text(elems)}", line=user_line()
             )
         for leaf in leaves:
             if leaf.shape == ():
@@ -39,7 +39,9 @@ class _Columns:
 
     def at(self, i: Tensor) -> Any:
         """The elements at index `i`, in the structure."""
-        return nested_structure.pack(self.structure, [array.read(i) for array in self.arrays])
+        return nested_structure.pack_structure(
+            self.structure, [array.read(i) for array in self.arrays]
+        )
 
 
 def _length(t: Tensor) -> Any:
@@ -73,28 +75,30 @@ def map_fn(
     Gradient: through `fn`.
     """
     with get_default_graph().name_scope(name or "map"):
-        given = _Columns(elems)
+        given = _ElementArrays(elems)
         kinds = (
             dtype
             if dtype is not None
-            else nested_structure.mapped(lambda x: convert_to_tensor(x).dtype, elems)
+            else nested_structure.map_structure(lambda x: convert_to_tensor(x).dtype, elems)
         )
         made = [
             TensorArray(as_dtype(d), given.count, infer_shape=infer_shape)
-            for d in nested_structure.flatten(kinds)
+            for d in nested_structure.flatten_structure(kinds)
         ]
 
         def step(i: Tensor, arrays: Sequence[TensorArray]) -> Any:
             values = fn(given.at(i))
-            nested_structure.same(kinds, values, "dtype and the result of the function")
-            pairs = zip(arrays, nested_structure.flatten(values), strict=True)
+            nested_structure.check_same_structure(
+                kinds, values, "dtype and the result of the function"
+            )
+            pairs = zip(arrays, nested_structure.flatten_structure(values), strict=True)
             return add(i, 1), [array.write(i, value) for array, value in pairs]
 
         more = _arguments(back_prop, parallel_iterations, swap_memory)
         _, ends = while_loop(lambda i, _: less(i, given.count), step, [0, made], **more)
         count = given.count.constant
         found = [_stacked(array, None if count is None else int(count)) for array in ends]
-        return nested_structure.pack(kinds, found)
+        return nested_structure.pack_structure(kinds, found)
 
 
 def _stacked(array: TensorArray, count: int | None) -> Tensor:
@@ -134,7 +138,7 @@ def foldr(
 
 def _folded(fn: Function, elems: Any, initializer: Any, reverse: bool, name: str, more: Any) -> Any:
     with get_default_graph().name_scope(name):
-        given = _Columns(elems)
+        given = _ElementArrays(elems)
         start, first, test, move = _walk(given, initializer, reverse)
 
         def step(i: Tensor, value: Any) -> Any:
@@ -144,7 +148,7 @@ def _folded(fn: Function, elems: Any, initializer: Any, reverse: bool, name: str
 
 
 def _walk(
-    given: _Columns, initializer: Any, reverse: bool
+    given: _ElementArrays, initializer: Any, reverse: bool
 ) -> tuple[Tensor, Any, Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
     """The first index, the initial value, the loop condition, and the index step."""
     begin = subtract(given.count, 1) if reverse else convert_to_tensor(0)
@@ -154,7 +158,7 @@ def _walk(
     test = (lambda i: greater_equal(i, 0)) if reverse else (lambda i: less(i, given.count))
     if initializer is None:
         return step(begin), given.at(begin), test, step
-    return begin, nested_structure.mapped(convert_to_tensor, initializer), test, step
+    return begin, nested_structure.map_structure(convert_to_tensor, initializer), test, step
 
 
 def scan(
@@ -174,9 +178,9 @@ def scan(
             is the first element.
     """
     with get_default_graph().name_scope(name or "scan"):
-        given = _Columns(elems)
+        given = _ElementArrays(elems)
         start, first, test, move = _walk(given, initializer, reverse)
-        leaves = nested_structure.flatten(first)
+        leaves = nested_structure.flatten_structure(first)
         made = [TensorArray(t.dtype, given.count, infer_shape=infer_shape) for t in leaves]
         if initializer is None:
             at = subtract(given.count, 1) if reverse else convert_to_tensor(0)
@@ -184,12 +188,14 @@ def scan(
 
         def step(i: Tensor, value: Any, arrays: Sequence[TensorArray]) -> Any:
             new = fn(value, given.at(i))
-            nested_structure.same(first, new, "the initializer and the result of the function")
-            pairs = zip(arrays, nested_structure.flatten(new), strict=True)
+            nested_structure.check_same_structure(
+                first, new, "the initializer and the result of the function"
+            )
+            pairs = zip(arrays, nested_structure.flatten_structure(new), strict=True)
             return move(i), new, [array.write(i, v) for array, v in pairs]
 
         more = _arguments(back_prop, parallel_iterations, swap_memory)
         ends = while_loop(lambda i, *_: test(i), step, [start, first, made], **more)[2]
         count = given.count.constant
         found = [_stacked(array, None if count is None else int(count)) for array in ends]
-        return nested_structure.pack(first, found)
+        return nested_structure.pack_structure(first, found)

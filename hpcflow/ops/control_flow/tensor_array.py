@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import DTypeError, ShapeError
-from hpcflow.graph.deprecated_arguments import also_takes
+from hpcflow.graph.deprecated_arguments import accepts_and_ignores
 from hpcflow.graph.dtypes import as_dtype, int32, tensor_array
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
 from hpcflow.graph.op_registry import NoGrad, op
-from hpcflow.graph.static_shape import Shape, Spec, merge, show
+from hpcflow.graph.static_shape import Shape, Spec, merge_shapes, shape_text
 from hpcflow.ops.array.array_ops import identity, shape
 from hpcflow.ops.control_flow.control_dependencies import group
-from hpcflow.ops.shape_inference import Attrs, fitted, given_shape, make, one, require_rank
+from hpcflow.ops.shape_inference import Attrs, first_output, fitted, given_shape, make, require_rank
 
 _INTEGERS = NoGrad("its output is integers")
 _GRADIENT = NoGrad("the gradient of an array of tensors is not differentiated again")
@@ -85,48 +85,48 @@ def _like(t: Tensor) -> Attrs:
 
 def _zeros(array: Tensor) -> Tensor:
     """The array of a gradient without contributions: missing elements are zeros."""
-    return one("TensorArrayEmpty", [array], {}, "zeros")
+    return first_output("TensorArrayEmpty", [array], {}, "zeros")
 
 
 def _first(array: Tensor, elements: Tensor) -> Tensor:
     """The first elements of an array, as many as `elements` has, since it may have grown."""
-    return one("TensorArrayFirst", [array, shape(elements)[0]], {}, "first")
+    return first_output("TensorArrayFirst", [array, shape(elements)[0]], {}, "first")
 
 
 def _write_back(operation: Operation, g: Tensor) -> list[Any]:
     _, index, value = operation.inputs
-    return [g, None, lambda: one("TensorArrayRead", [g, index], _like(value))]
+    return [g, None, lambda: first_output("TensorArrayRead", [g, index], _like(value))]
 
 
 def _read_back(operation: Operation, g: Tensor) -> list[Any]:
     array, index = operation.inputs
-    return [one("TensorArrayWrite", [_zeros(array), index, g]), None]
+    return [first_output("TensorArrayWrite", [_zeros(array), index, g]), None]
 
 
 def _stack_back(operation: Operation, g: Tensor) -> list[Any]:
-    return [one("TensorArrayUnstack", [_zeros(operation.inputs[0]), g])]
+    return [first_output("TensorArrayUnstack", [_zeros(operation.inputs[0]), g])]
 
 
 def _unstack_back(operation: Operation, g: Tensor) -> list[Any]:
     value = operation.inputs[1]
     attrs = {"dtype": value.dtype, "shape": None if value.shape is None else value.shape[1:]}
-    return [g, lambda: one("TensorArrayStack", [_first(g, value)], attrs)]
+    return [g, lambda: first_output("TensorArrayStack", [_first(g, value)], attrs)]
 
 
 def _gather_back(operation: Operation, g: Tensor) -> list[Any]:
     array, indices = operation.inputs
-    return [one("TensorArrayScatter", [_zeros(array), indices, g], {"add": True}), None]
+    return [first_output("TensorArrayScatter", [_zeros(array), indices, g], {"add": True}), None]
 
 
 def _scatter_back(operation: Operation, g: Tensor) -> list[Any]:
     _, indices, value = operation.inputs
     attrs = {"dtype": value.dtype, "shape": None if value.shape is None else value.shape[1:]}
-    return [g, None, lambda: one("TensorArrayGather", [g, indices], attrs)]
+    return [g, None, lambda: first_output("TensorArrayGather", [g, indices], attrs)]
 
 
 def _concat_back(operation: Operation, g: Tensor, _: Tensor | None) -> list[Any]:
     array, lengths = operation.inputs[0], operation.outputs[1]
-    return [one("TensorArraySplit", [_zeros(array), g, lengths])]
+    return [first_output("TensorArraySplit", [_zeros(array), g, lengths])]
 
 
 def _split_back(operation: Operation, g: Tensor) -> list[Any]:
@@ -195,7 +195,7 @@ class TensorArray:
             ShapeError for elements of other shapes.
     """
 
-    @also_takes("clear_after_read", "colocate_with_first_write_call")
+    @accepts_and_ignores("clear_after_read", "colocate_with_first_write_call")
     def __init__(
         self,
         dtype: Any,
@@ -218,7 +218,7 @@ class TensorArray:
             "infer": bool(infer_shape),
         }
         count = convert_to_tensor(0 if size is None else size)
-        self.flow = one("TensorArrayNew", [count], attrs, name or tensor_array_name)
+        self.flow = first_output("TensorArrayNew", [count], attrs, name or tensor_array_name)
         told = None if self.dynamic_size else count.constant
         self._count: Attrs = {} if told is None or told < 0 else {"count": int(told)}
 
@@ -252,7 +252,7 @@ class TensorArray:
 
         Each call creates one, named `source` if it has no `name`. `flow` has no effect.
         """
-        return self.of([one("TensorArrayEmpty", [self.flow], {}, name or source)])
+        return self.of([first_output("TensorArrayEmpty", [self.flow], {}, name or source)])
 
     # -- writing
 
@@ -288,15 +288,15 @@ class TensorArray:
 
     def read(self, index: Any, name: str | None = None) -> Tensor:
         """The element at `index`."""
-        return one("TensorArrayRead", [self.flow, _index(index)], self._attrs(), name)
+        return first_output("TensorArrayRead", [self.flow, _index(index)], self._attrs(), name)
 
     def stack(self, name: str | None = None) -> Tensor:
         """All elements, stacked."""
-        return one("TensorArrayStack", [self.flow], self._attrs() | self._count, name)
+        return first_output("TensorArrayStack", [self.flow], self._attrs() | self._count, name)
 
     def gather(self, indices: Any, name: str | None = None) -> Tensor:
         """The elements at `indices`, stacked."""
-        return one("TensorArrayGather", [self.flow, _index(indices)], self._attrs(), name)
+        return first_output("TensorArrayGather", [self.flow, _index(indices)], self._attrs(), name)
 
     def concat(self, name: str | None = None) -> Tensor:
         """All elements concatenated along their first axes, whose sizes may differ."""
@@ -307,7 +307,7 @@ class TensorArray:
 
     def size(self, name: str | None = None) -> Tensor:
         """The number of elements, an int32 scalar."""
-        return one("TensorArraySize", [self.flow], {}, name)
+        return first_output("TensorArraySize", [self.flow], {}, name)
 
     def close(self, name: str = "close") -> Operation:
         """An operation after all operations on it; its memory is freed with the step."""
@@ -318,7 +318,7 @@ class TensorArray:
     def _next(
         self, type: str, inputs: list[Tensor], name: str | None, attrs: Attrs | None = None
     ) -> TensorArray:
-        return self.of([one(type, [self.flow, *inputs], attrs or {}, name)])
+        return self.of([first_output(type, [self.flow, *inputs], attrs or {}, name)])
 
     def _attrs(self) -> Attrs:
         return {"dtype": self.dtype, "shape": self.element_shape}
@@ -331,19 +331,21 @@ class TensorArray:
 
     def _learn(self, shape: Shape) -> None:
         try:
-            known = merge(self.element_shape, shape)
+            known = merge_shapes(self.element_shape, shape)
         except ShapeError:
             raise ShapeError(
-                f"an element of shape {show(shape)} does not fit a TensorArray with "
+                f"an element of shape {shape_text(shape)} does not fit a TensorArray with "
                 "elements of shape "
-                f"{show(self.element_shape)}",
+                f"{shape_text(self.element_shape)}",
                 hint="infer_shape=False lets elements have different shapes",
             ) from None
         if self.infer_shape:
             self._known["shape"] = known
 
     def __repr__(self) -> str:
-        return f"<hf.TensorArray {self.flow.name!r} of {self.dtype}{show(self.element_shape)}>"
+        return (
+            f"<hf.TensorArray {self.flow.name!r} of {self.dtype}{shape_text(self.element_shape)}>"
+        )
 
 
 def _index(value: Any) -> Tensor:

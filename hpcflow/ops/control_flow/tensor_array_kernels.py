@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import RangeError, ShapeError
-from hpcflow.kernels.kernel_registry import Node, kernel
+from hpcflow.kernels.kernel_registry import KernelNode, kernel
 
 
-class Elements:
+class ArrayElements:
     """The elements written so far, of `size`; `like` gives the shapes of zeros.
 
     With `alike` all have the same shape as those written.
@@ -20,7 +20,11 @@ class Elements:
     __slots__ = ("alike", "dynamic", "items", "like", "size")
 
     def __init__(
-        self, size: int, dynamic: bool = False, like: Elements | None = None, alike: bool = False
+        self,
+        size: int,
+        dynamic: bool = False,
+        like: ArrayElements | None = None,
+        alike: bool = False,
     ) -> None:
         self.items: dict[int, Any] = {}
         self.size, self.dynamic, self.like, self.alike = size, dynamic, like, alike
@@ -51,7 +55,7 @@ class Elements:
         i = self.place(index, grow=True)
         self.items[i] = self.items[i] + value if i in self.items else value
 
-    def get(self, xp: Any, index: Any, node: Node) -> Any:
+    def get(self, xp: Any, index: Any, node: KernelNode) -> Any:
         """An element; zeros for an unwritten one of known shape."""
         i = self.place(index)
         if i in self.items:
@@ -75,7 +79,7 @@ class Elements:
         return None
 
 
-def _stacked(xp: Any, rows: list[Any], node: Node) -> Any:
+def _stacked(xp: Any, rows: list[Any], node: KernelNode) -> Any:
     if rows:
         for row in rows:
             if row.shape != rows[0].shape:
@@ -88,28 +92,28 @@ def _stacked(xp: Any, rows: list[Any], node: Node) -> Any:
     return _nothing(xp, node, node.attrs["shape"] or ())
 
 
-def _nothing(xp: Any, node: Node, shape: tuple[int | None, ...]) -> Any:
+def _nothing(xp: Any, node: KernelNode, shape: tuple[int | None, ...]) -> Any:
     """An empty array of elements of this shape, as far as known."""
     return xp.zeros((0, *(d or 0 for d in shape)), node.attrs["dtype"])
 
 
 @kernel("TensorArrayNew", "new", moves=True)
-def _new(xp: Any, node: Node) -> Callable[..., Any]:
+def _new(xp: Any, node: KernelNode) -> Callable[..., Any]:
     dynamic, alike = node.attrs["dynamic"], node.attrs["infer"]
 
-    def run(size: Any) -> Elements:
+    def run(size: Any) -> ArrayElements:
         if not 0 <= int(size) < 1 << 31:
             raise RangeError(f"a TensorArray cannot have {int(size)} elements")
-        return Elements(int(size), dynamic, alike=alike)
+        return ArrayElements(int(size), dynamic, alike=alike)
 
     return run
 
 
 @kernel("TensorArrayWrite", "new", moves=True)
-def _write(xp: Any, node: Node) -> Callable[..., Any]:
+def _write(xp: Any, node: KernelNode) -> Callable[..., Any]:
     """Store a copy: the value's buffer is reused in the next iteration."""
 
-    def run(array: Elements, index: Any, value: Any) -> Elements:
+    def run(array: ArrayElements, index: Any, value: Any) -> ArrayElements:
         array.put(index, xp.array(value))
         return array
 
@@ -117,30 +121,30 @@ def _write(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("TensorArrayRead", "new", moves=True)
-def _read(xp: Any, node: Node) -> Callable[..., Any]:
+def _read(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return lambda array, index: array.get(xp, index, node)
 
 
 @kernel("TensorArraySize", "new", moves=True)
-def _size(xp: Any, node: Node) -> Callable[..., Any]:
+def _size(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return lambda array: xp.asarray(array.size, np.int32)
 
 
 @kernel("TensorArrayStack", "new", moves=True)
-def _stack(xp: Any, node: Node) -> Callable[..., Any]:
+def _stack(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return lambda array: _stacked(xp, [array.get(xp, i, node) for i in range(array.size)], node)
 
 
 @kernel("TensorArrayGather", "new", moves=True)
-def _gather(xp: Any, node: Node) -> Callable[..., Any]:
+def _gather(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return lambda array, indices: _stacked(
         xp, [array.get(xp, i, node) for i in indices.tolist()], node
     )
 
 
 @kernel("TensorArrayUnstack", "new", moves=True)
-def _unstack(xp: Any, node: Node) -> Callable[..., Any]:
-    def run(array: Elements, value: Any) -> Elements:
+def _unstack(xp: Any, node: KernelNode) -> Callable[..., Any]:
+    def run(array: ArrayElements, value: Any) -> ArrayElements:
         whole = xp.array(value)
         for i in range(len(whole)):
             array.put(i, whole[i])
@@ -150,10 +154,10 @@ def _unstack(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("TensorArrayScatter", "new", moves=True)
-def _scatter(xp: Any, node: Node) -> Callable[..., Any]:
-    write = Elements.add if node.attrs["add"] else Elements.put
+def _scatter(xp: Any, node: KernelNode) -> Callable[..., Any]:
+    write = ArrayElements.add if node.attrs["add"] else ArrayElements.put
 
-    def run(array: Elements, indices: Any, value: Any) -> Elements:
+    def run(array: ArrayElements, indices: Any, value: Any) -> ArrayElements:
         whole = xp.array(value)
         if len(indices) != len(whole):
             raise ShapeError(
@@ -166,7 +170,7 @@ def _scatter(xp: Any, node: Node) -> Callable[..., Any]:
     return run
 
 
-def _of_told(joined: Any, node: Node) -> Any:
+def _of_told(joined: Any, node: KernelNode) -> Any:
     """All elements concatenated.
 
     Errors: ShapeError if an element does not have the common length given.
@@ -181,8 +185,8 @@ def _of_told(joined: Any, node: Node) -> Any:
 
 
 @kernel("TensorArrayConcat", "new", moves=True)
-def _concat(xp: Any, node: Node) -> Callable[..., Any]:
-    def run(array: Elements) -> tuple[Any, Any]:
+def _concat(xp: Any, node: KernelNode) -> Callable[..., Any]:
+    def run(array: ArrayElements) -> tuple[Any, Any]:
         rows = [array.get(xp, i, node) for i in range(array.size)]
         lengths = xp.asarray([len(row) for row in rows], np.int32)
         if not rows:
@@ -193,8 +197,8 @@ def _concat(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("TensorArraySplit", "new", moves=True)
-def _split(xp: Any, node: Node) -> Callable[..., Any]:
-    def run(array: Elements, value: Any, lengths: Any) -> Elements:
+def _split(xp: Any, node: KernelNode) -> Callable[..., Any]:
+    def run(array: ArrayElements, value: Any, lengths: Any) -> ArrayElements:
         whole, at = xp.array(value), 0
         if len(lengths) != array.size and not array.dynamic:
             raise ShapeError(
@@ -214,9 +218,9 @@ def _split(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("TensorArrayFirst", "new", moves=True)
-def _first(xp: Any, node: Node) -> Callable[..., Any]:
-    def run(array: Elements, count: Any) -> Elements:
-        first = Elements(int(count), like=array.like)
+def _first(xp: Any, node: KernelNode) -> Callable[..., Any]:
+    def run(array: ArrayElements, count: Any) -> ArrayElements:
+        first = ArrayElements(int(count), like=array.like)
         first.items = {i: array.items[i] for i in range(first.size) if i in array.items}
         return first
 
@@ -224,16 +228,16 @@ def _first(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("TensorArrayEmpty", "new", moves=True)
-def _empty(xp: Any, node: Node) -> Callable[..., Any]:
-    def run(like: Elements) -> Elements:
-        return Elements(like.size, like.dynamic, like.like or like)
+def _empty(xp: Any, node: KernelNode) -> Callable[..., Any]:
+    def run(like: ArrayElements) -> ArrayElements:
+        return ArrayElements(like.size, like.dynamic, like.like or like)
 
     return run
 
 
 @kernel("TensorArrayAccumulate", "new", moves=True)
-def _accumulate(xp: Any, node: Node) -> Callable[..., Any]:
-    def run(total: Elements, more: Elements) -> Elements:
+def _accumulate(xp: Any, node: KernelNode) -> Callable[..., Any]:
+    def run(total: ArrayElements, more: ArrayElements) -> ArrayElements:
         for i, value in more.items.items():
             total.add(i, value)
         total.size = max(total.size, more.size)
@@ -243,9 +247,9 @@ def _accumulate(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("TensorArrayAddN", "new", moves=True)
-def _add_n(xp: Any, node: Node) -> Callable[..., Any]:
-    def run(first: Elements, *others: Elements) -> Elements:
-        total = Elements(first.size, first.dynamic, first.like)
+def _add_n(xp: Any, node: KernelNode) -> Callable[..., Any]:
+    def run(first: ArrayElements, *others: ArrayElements) -> ArrayElements:
+        total = ArrayElements(first.size, first.dynamic, first.like)
         for part in (first, *others):
             for i, value in part.items.items():
                 total.add(i, value)

@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 
 from hpcflow.graph.dtypes import OPAQUE
-from hpcflow.kernels.kernel_registry import Node, kernel
+from hpcflow.kernels.kernel_registry import KernelNode, kernel
 
 
 @kernel("ListEmpty", "new", moves=True)
-def _empty(xp: Any, node: Node) -> Callable[..., Any]:
+def _empty(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return list
 
 
 @kernel("ListCopy", "new", moves=True)
-def _copy(xp: Any, node: Node) -> Callable[..., Any]:
+def _copy(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return _copied
 
 
@@ -26,7 +26,7 @@ def _copied(held: list[Any]) -> list[Any]:
 
 
 @kernel("ListPush", "new", moves=True)
-def _push(xp: Any, node: Node) -> Callable[..., Any]:
+def _push(xp: Any, node: KernelNode) -> Callable[..., Any]:
     """Store a copy: the value's buffer is reused in the next iteration."""
     if node.inputs[1].dtype in OPAQUE:
         keep: Callable[[Any], Any] = lambda value: value  # noqa: E731 - a list in a list
@@ -43,7 +43,7 @@ def _push(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("ListPop", "new", moves=True)
-def _pop(xp: Any, node: Node) -> Callable[..., Any]:
+def _pop(xp: Any, node: KernelNode) -> Callable[..., Any]:
     back = xp.asarray if xp is not np else lambda value: value
     if node.attrs["dtype"] in OPAQUE:
         back = lambda value: value  # noqa: E731
@@ -55,7 +55,7 @@ def _pop(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("ListRows", "new", moves=True)
-def _rows(xp: Any, node: Node) -> Callable[..., Any]:
+def _rows(xp: Any, node: KernelNode) -> Callable[..., Any]:
     """The elements concatenated by rows; no rows for an empty list."""
     first, every = node.attrs["first"], node.attrs["of"]
     none = (0, *node.attrs["shape"][1:])

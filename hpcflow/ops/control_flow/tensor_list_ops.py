@@ -14,7 +14,7 @@ from hpcflow.graph.dtypes import history
 from hpcflow.graph.graph import Tensor
 from hpcflow.graph.op_registry import NoGrad, op
 from hpcflow.graph.static_shape import Spec
-from hpcflow.ops.shape_inference import Attrs, make, one
+from hpcflow.ops.shape_inference import Attrs, first_output, make
 
 _HISTORY = NoGrad("the history of a loop is not differentiated again")
 LIST = Spec(history, ())
@@ -57,17 +57,17 @@ op("ListRows", infer=_rows, grad=_HISTORY, stateful=True)  # of every `of`-th el
 
 def empty() -> Tensor:
     """A new, empty list."""
-    return one("ListEmpty", [], {}, "list")
+    return first_output("ListEmpty", [], {}, "list")
 
 
 def copied(held: Tensor) -> Tensor:
     """A list of the same tensors, independent of later pops."""
-    return one("ListCopy", [held], {}, "copy")
+    return first_output("ListCopy", [held], {}, "copy")
 
 
 def push(held: Tensor, value: Tensor, host: bool = False) -> Tensor:
     """The list with `value` appended; with `host`, in host memory."""
-    return one("ListPush", [held, value], {"host": host}, "push")
+    return first_output("ListPush", [held, value], {"host": host}, "push")
 
 
 def pop(held: Tensor, like: Any, host: bool = False) -> tuple[Tensor, Tensor]:

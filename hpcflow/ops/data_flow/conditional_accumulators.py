@@ -9,10 +9,10 @@ import numpy as np
 
 from hpcflow.errors import DTypeError, GraphError, ShapeError
 from hpcflow.graph.dtypes import as_dtype, int32, int64, is_floating, resource
-from hpcflow.graph.function_body import innermost
+from hpcflow.graph.function_body import innermost_graph
 from hpcflow.graph.graph import Graph, Operation, Tensor, convert_to_tensor, get_default_graph
 from hpcflow.graph.op_registry import NoGrad, op
-from hpcflow.graph.static_shape import Shape, Spec, is_known, merge
+from hpcflow.graph.static_shape import Shape, Spec, is_known, merge_shapes
 from hpcflow.ops.math.arithmetic_ops import cast
 from hpcflow.ops.shape_inference import Attrs, given_shape, require
 from hpcflow.ops.variables.indexed_slices import IndexedSlices
@@ -29,7 +29,7 @@ def _handle(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 
 def _scalar(what: str, spec: Spec) -> None:
     require(what, spec, "iu")
-    merge(spec.shape, ())
+    merge_shapes(spec.shape, ())
 
 
 def _applied(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -40,9 +40,9 @@ def _applied(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     shape: Shape = attrs["shape"]
     if attrs["sparse"]:
         require("the rows of a gradient", inputs[2], "iu")
-        merge(inputs[2].shape, None if grad.shape is None else grad.shape[:1])
+        merge_shapes(inputs[2].shape, None if grad.shape is None else grad.shape[:1])
         shape = None if shape is None else (None, *shape[1:])
-    merge(grad.shape, shape)
+    merge_shapes(grad.shape, shape)
     return []
 
 
@@ -128,7 +128,7 @@ class ConditionalAccumulatorBase:
             "shape": self._shape,
             "sparse": self._type.startswith("Sparse"),
         }
-        graph = innermost(self.graph)
+        graph = innermost_graph(self.graph)
         with graph.colocate_with(self._handle.op):
             return graph.create_op(type, [self._handle, *inputs], attrs, name)
 
@@ -204,7 +204,7 @@ class SparseConditionalAccumulator(ConditionalAccumulatorBase):
         self, grad: IndexedSlices, local_step: Any = 0, name: str | None = None
     ) -> Operation:
         """Add a gradient given as IndexedSlices."""
-        merge(grad.shape, self._shape)
+        merge_shapes(grad.shape, self._shape)
         return self._apply(local_step, [cast(grad.indices, int64), grad.values], name)
 
     def take_grad(

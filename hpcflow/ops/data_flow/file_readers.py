@@ -9,7 +9,7 @@ import numpy as np
 
 from hpcflow.errors import GraphError, ShapeError
 from hpcflow.graph.dtypes import int64, resource, string
-from hpcflow.graph.function_body import at_root, innermost
+from hpcflow.graph.function_body import innermost_graph, root_as_default
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, get_default_graph, user_line
 from hpcflow.graph.op_registry import NoGrad, op
 from hpcflow.graph.static_shape import Spec
@@ -59,7 +59,7 @@ class ReaderBase:
                 )
         graph = get_default_graph().root
         attrs = {"kind": kind, **{fact: int(value) for fact, value in facts.items()}}
-        with at_root(graph):
+        with root_as_default(graph):
             self._handle = graph.create_op("Reader", [], attrs, name or f"{kind}Reader").outputs[0]
 
     @property
@@ -100,7 +100,7 @@ class ReaderBase:
     def _run(
         self, type: str, inputs: Sequence[Tensor], name: str | None, **attrs: Any
     ) -> Operation:
-        graph = innermost(self._handle.graph)
+        graph = innermost_graph(self._handle.graph)
         with graph.colocate_with(self._handle.op):
             return graph.create_op(type, [self._handle, *inputs], attrs, name)
 

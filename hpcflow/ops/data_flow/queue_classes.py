@@ -10,12 +10,12 @@ import numpy as np
 
 from hpcflow.errors import ArgumentError, DTypeError, GraphError, ShapeError
 from hpcflow.graph.dtypes import as_dtype, int64
-from hpcflow.graph.function_body import at_root, innermost
+from hpcflow.graph.function_body import innermost_graph, root_as_default
 from hpcflow.graph.graph import Graph, Operation, Tensor, convert_to_tensor, get_default_graph
-from hpcflow.graph.static_shape import Shape, is_known, merge
+from hpcflow.graph.static_shape import Shape, is_known, merge_shapes
 from hpcflow.ops.random.random_ops import by_session
-from hpcflow.ops.shape_inference import Attrs, given_shape, several, whole
-from hpcflow.platform.exception_translation import shown, user_line
+from hpcflow.ops.shape_inference import Attrs, given_shape, integer_argument, several
+from hpcflow.platform.exception_translation import user_line, value_text
 
 Shapes = tuple[Shape, ...] | None
 
@@ -54,7 +54,7 @@ class QueueBase:
         queues = several(queues, "from_list")
         if not queues or not all(isinstance(q, QueueBase) for q in queues):
             raise ArgumentError(
-                f"from_list takes a list of queues, not {shown(queues)}", line=user_line()
+                f"from_list takes a list of queues, not {value_text(queues)}", line=user_line()
             )
         first, *others = queues
         if any(q._dtypes != first._dtypes or q._names != first._names for q in others):
@@ -137,7 +137,7 @@ class QueueBase:
         return self._run("QueueIsClosed", [], name or f"{self.name}_is_closed").outputs[0]
 
     def _run(self, type: str, inputs: Sequence[Tensor], name: str, **facts: Any) -> Operation:
-        graph = innermost(self.graph)
+        graph = innermost_graph(self.graph)
         attrs: Attrs = {"component_types": self._dtypes, "shapes": self._shapes}
         attrs |= {"queues": len(self._handles), **facts}
         chosen = () if self._index is None else (self._index,)
@@ -205,7 +205,7 @@ class RandomShuffleQueue(QueueBase):
         shared_name: str | None = None,
         name: str = "random_shuffle_queue",
     ) -> None:
-        types, least = _types(dtypes), whole(min_after_dequeue, "min_after_dequeue")
+        types, least = _types(dtypes), integer_argument(min_after_dequeue, "min_after_dequeue")
         full = _full(_shapes(shapes))
         if least < 0 or 0 <= capacity <= least:
             raise GraphError(
@@ -272,7 +272,7 @@ def _handle(
         raise GraphError("a queue of capacity 0 could never be filled", hint="-1 means no limit")
     attrs = attrs | {"capacity": int(attrs["capacity"])}
     attrs |= {"component_types": tuple(types), "shapes": shapes}
-    with at_root(graph):
+    with root_as_default(graph):
         return graph.create_op(type, [], attrs, name).outputs[0]
 
 
@@ -305,7 +305,7 @@ def _common(shapes: Sequence[Shapes]) -> Shapes:
         if first is None or other is None:
             return None
         try:
-            first = tuple(merge(a, b) for a, b in zip(first, other, strict=True))
+            first = tuple(merge_shapes(a, b) for a, b in zip(first, other, strict=True))
         except ShapeError:
             return None
     return first
@@ -323,5 +323,8 @@ def _checked_names(names: Any, count: int) -> tuple[str, ...] | None:
 
 def _key(name: str, seed: int | None) -> int:
     """The random key of a shuffle queue."""
-    source = (get_default_graph().root.seed or 0, name if seed is None else whole(seed, "seed"))
+    source = (
+        get_default_graph().root.seed or 0,
+        name if seed is None else integer_argument(seed, "seed"),
+    )
     return int.from_bytes(hashlib.blake2b(repr(source).encode(), digest_size=16).digest(), "little")

@@ -14,7 +14,7 @@ import numpy as np
 from hpcflow.errors import DTypeError, ShapeError
 from hpcflow.graph.dtypes import bool_, int32, resource
 from hpcflow.graph.op_registry import NoGrad, op
-from hpcflow.graph.static_shape import Shape, Spec, merge, show
+from hpcflow.graph.static_shape import Shape, Spec, merge_shapes, shape_text
 from hpcflow.ops.shape_inference import Attrs, require
 
 _HANDLE = NoGrad("a handle is not a number")
@@ -36,7 +36,7 @@ def _others(inputs: Sequence[Spec], attrs: Attrs) -> Sequence[Spec]:
     if count == 1:
         return inputs[1:]
     require("the index of a queue", inputs[count], "iu")
-    merge(inputs[count].shape, ())
+    merge_shapes(inputs[count].shape, ())
     return inputs[count + 1 :]
 
 
@@ -59,13 +59,13 @@ def _enqueue(many: bool) -> Any:
                 raise ShapeError(f"component {i} is a scalar; enqueue_many needs rows")
             need = (None, *shape) if many and shape is not None else shape
             try:
-                merge(spec.shape, need)
+                merge_shapes(spec.shape, need)
             except ShapeError:
                 raise ShapeError(
-                    f"component {i} is {show(spec.shape)}; the queue takes {show(need)}"
+                    f"component {i} is {shape_text(spec.shape)}; the queue takes {shape_text(need)}"
                 ) from None
             if many and spec.shape is not None:
-                rows = merge(rows, spec.shape[:1])
+                rows = merge_shapes(rows, spec.shape[:1])
         return []
 
     return infer
@@ -80,7 +80,7 @@ def _rows(exact: bool) -> Any:
     def infer(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
         (count,) = _others(inputs, attrs)
         require("the number of elements", count, "iu")
-        merge(count.shape, ())
+        merge_shapes(count.shape, ())
         size = int(count.value) if exact and count.value is not None else None
         if size is not None and size < 0:
             raise ShapeError(f"the number of elements to dequeue must be at least 0, not {size}")

@@ -9,7 +9,7 @@ import numpy as np
 from hpcflow.errors import ArgumentError, DTypeError, ShapeError
 from hpcflow.graph.dtypes import as_dtype, float32
 from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph, user_line
-from hpcflow.graph.static_shape import show
+from hpcflow.graph.static_shape import shape_text
 from hpcflow.ops.array.array_ops import expand_dims, identity
 from hpcflow.ops.array.concat_split_ops import concat, stack, unstack
 from hpcflow.ops.math.arithmetic_ops import (
@@ -33,7 +33,7 @@ from hpcflow.ops.math.elementwise_math_ops import floor, saturate_cast
 from hpcflow.ops.math.moments import reduce_std
 from hpcflow.ops.math.reduction_ops import reduce_mean, reduce_sum
 from hpcflow.ops.random.random_ops import random_uniform
-from hpcflow.platform.exception_translation import shown
+from hpcflow.platform.exception_translation import value_text
 
 GRAY = (0.2989, 0.587, 0.114)  # luma weights of red, green and blue
 
@@ -92,7 +92,7 @@ def adjust_contrast(images: Any, contrast_factor: Any) -> Tensor:
 def adjust_gamma(image: Any, gamma: Any = 1, gain: Any = 1) -> Tensor:
     """`gain * value ** gamma`, on the scale from 0 to 1."""
     if not isinstance(gamma, Tensor) and gamma < 0:
-        raise ArgumentError(f"gamma must be at least 0, not {shown(gamma)}", line=user_line())
+        raise ArgumentError(f"gamma must be at least 0, not {value_text(gamma)}", line=user_line())
     x, back = _as_float(image)
     return back(multiply(pow(x, cast(gamma, x.dtype)), cast(gain, x.dtype)))
 
@@ -147,7 +147,7 @@ def _channels(images: Any, what: str) -> list[Tensor]:
     x = convert_to_tensor(images)
     if x.shape is None or not x.shape or x.shape[-1] != 3:
         raise ShapeError(
-            f"{what} takes images of 3 channels, not shape {show(x.shape)}",
+            f"{what} takes images of 3 channels, not shape {shape_text(x.shape)}",
             op=x.op.name,
             line=user_line(),
         )
@@ -171,7 +171,7 @@ def grayscale_to_rgb(images: Any, name: str | None = None) -> Tensor:
     x = convert_to_tensor(images)
     if x.shape is not None and (not x.shape or x.shape[-1] not in (1, None)):
         raise ShapeError(
-            f"grayscale_to_rgb takes images of 1 channel, not shape {show(x.shape)}",
+            f"grayscale_to_rgb takes images of 1 channel, not shape {shape_text(x.shape)}",
             op=x.op.name,
             line=user_line(),
         )

@@ -16,7 +16,7 @@ from hpcflow.ops.array.space_depth_ops import sizes_of
 from hpcflow.ops.image.image_transforms import height_axis, image_tensor
 from hpcflow.ops.math.arithmetic_ops import add, cast, divide, maximum, minimum, multiply, subtract
 from hpcflow.ops.math.elementwise_math_ops import ceil, floor
-from hpcflow.platform.exception_translation import shown
+from hpcflow.platform.exception_translation import value_text
 
 
 class ResizeMethod:
@@ -34,7 +34,7 @@ def _sizes(size: Any) -> list[Any]:
     whole = all(isinstance(n, Tensor) or _is_size(n) for n in found)
     if len(found) != 2 or not whole:
         raise ArgumentError(
-            f"a size of images is [height, width], positive integers, not {shown(size)}",
+            f"a size of images is [height, width], positive integers, not {value_text(size)}",
             line=user_line(),
         )
     return [n if isinstance(n, Tensor) else int(n) for n in found]
@@ -129,7 +129,7 @@ def resize_images(
     }
     if method not in ways:
         raise ArgumentError(
-            f"resize_images: method {shown(method)} is not known",
+            f"resize_images: method {value_text(method)} is not known",
             line=user_line(),
             hint="use ResizeMethod.BILINEAR or ResizeMethod.NEAREST_NEIGHBOR",
         )

@@ -8,7 +8,7 @@ from typing import Any
 from hpcflow.errors import ArgumentError, ShapeError
 from hpcflow.graph.dtypes import float32, float64, int32
 from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph, user_line
-from hpcflow.graph.static_shape import show
+from hpcflow.graph.static_shape import shape_text
 from hpcflow.ops.array.array_ops import identity, transpose
 from hpcflow.ops.array.broadcast_ops import zeros
 from hpcflow.ops.array.concat_split_ops import concat
@@ -32,7 +32,7 @@ from hpcflow.ops.math.arithmetic_ops import (
 )
 from hpcflow.ops.math.reduction_ops import reduce_mean, reduce_sum
 from hpcflow.ops.random.random_ops import random_uniform
-from hpcflow.platform.exception_translation import shown
+from hpcflow.platform.exception_translation import value_text
 
 _ALL, _LATER, _EARLIER = builtins.slice(None), builtins.slice(1, None), builtins.slice(None, -1)
 
@@ -46,7 +46,7 @@ def image_tensor(x: Any, what: str) -> Tensor:
     if t.shape is None or len(t.shape) not in (3, 4):
         raise ShapeError(
             f"{what} takes images [height, width, channels], or [batch, height, width, channels], "
-            f"not shape {show(t.shape)}",
+            f"not shape {shape_text(t.shape)}",
             op=t.op.name,
             line=user_line(),
             hint="give what is known by x.set_shape([...])",
@@ -102,7 +102,9 @@ def rot90(image: Any, k: Any = 1, name: str | None = None) -> Tensor:
     x = image_tensor(image, "rot90")
     turns = k.constant if isinstance(k, Tensor) else k
     if turns is None or int(turns) != turns:
-        raise ArgumentError(f"rot90 needs a constant integer k, not {shown(k)}", line=user_line())
+        raise ArgumentError(
+            f"rot90 needs a constant integer k, not {value_text(k)}", line=user_line()
+        )
     h, turns = height_axis(x), int(turns) % 4
     if turns == 1:
         return identity(transpose_image(reverse(x, [h + 1])), name)
@@ -192,7 +194,7 @@ def central_crop(image: Any, central_fraction: Any) -> Tensor:
     told = isinstance(central_fraction, Tensor)
     if not told and not 0 < central_fraction <= 1:
         raise ArgumentError(
-            f"central_crop takes a fraction in (0, 1], not {shown(central_fraction)}",
+            f"central_crop takes a fraction in (0, 1], not {value_text(central_fraction)}",
             line=user_line(),
         )
     starts, lengths = [], []

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.kernels.kernel_registry import Node, kernel
+from hpcflow.kernels.kernel_registry import KernelNode, kernel
 
 
 def _corners(xp: Any, boxes: Any, centered: bool) -> tuple[Any, Any]:
@@ -28,7 +28,7 @@ def _overlap(xp: Any, low: Any, high: Any, one: int) -> Any:
 
 
 @kernel("BestBoxes", "new")
-def _best_boxes(xp: Any, node: Node) -> Callable[..., Any]:
+def _best_boxes(xp: Any, node: KernelNode) -> Callable[..., Any]:
     centered = node.attrs["centered"]
 
     def chosen(low: Any, high: Any, scores: Any, most: int, limit: Any, least: Any) -> list[int]:

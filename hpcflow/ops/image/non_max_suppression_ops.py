@@ -8,8 +8,8 @@ from typing import Any
 from hpcflow.graph.dtypes import int64
 from hpcflow.graph.graph import Tensor, convert_to_tensor
 from hpcflow.graph.op_registry import NoGrad, op
-from hpcflow.graph.static_shape import Spec, merge
-from hpcflow.ops.shape_inference import Attrs, one, require, require_rank
+from hpcflow.graph.static_shape import Spec, merge_shapes
+from hpcflow.ops.shape_inference import Attrs, first_output, require, require_rank
 
 
 def _suppressed(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -19,9 +19,9 @@ def _suppressed(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
         require_rank("best_boxes", spec, 3)
     require("best_boxes' number of boxes", most, "iu")
     if boxes.shape is not None:
-        merge(boxes.shape[2:], (4,))
+        merge_shapes(boxes.shape[2:], (4,))
         if scores.shape is not None:
-            merge((boxes.shape[0], boxes.shape[1]), (scores.shape[0], scores.shape[2]))
+            merge_shapes((boxes.shape[0], boxes.shape[1]), (scores.shape[0], scores.shape[2]))
     return [Spec(int64, (None, 3))]
 
 
@@ -46,4 +46,4 @@ def best_boxes(
     x = convert_to_tensor(boxes)
     limits = [convert_to_tensor(v, x.dtype) for v in (iou_threshold, score_threshold)]
     inputs = [x, convert_to_tensor(scores, x.dtype), convert_to_tensor(max_output_size), *limits]
-    return one("BestBoxes", inputs, {"centered": bool(centered)}, name)
+    return first_output("BestBoxes", inputs, {"centered": bool(centered)}, name)

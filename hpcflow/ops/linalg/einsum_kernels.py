@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.kernels.kernel_registry import Node, kernel
+from hpcflow.kernels.kernel_registry import KernelNode, kernel
 
 
 def spelled(terms: Sequence[str], out: str, ranks: Sequence[int]) -> tuple[list[str], str]:
@@ -106,7 +106,7 @@ def contract(xp: Any, terms: Sequence[str], out: str, inputs: Sequence[Any], pat
 
 
 @kernel("Einsum", "out")
-def _einsum(xp: Any, node: Node) -> Callable[..., Any]:
+def _einsum(xp: Any, node: KernelNode) -> Callable[..., Any]:
     left, _, right = node.attrs["equation"].partition("->")
     given = left.split(",")
     paths: dict[tuple[Any, ...], Any] = {}  # by shapes, of which a plan has few

@@ -11,7 +11,14 @@ import numpy as np
 from hpcflow.errors import ShapeError
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.op_registry import op
-from hpcflow.graph.static_shape import Shape, Spec, broadcast, merge, normalize_axes, show
+from hpcflow.graph.static_shape import (
+    Shape,
+    Spec,
+    broadcast_shapes,
+    merge_shapes,
+    normalize_axes,
+    shape_text,
+)
 from hpcflow.ops import flop_counts
 from hpcflow.ops.array.array_ops import constant, expand_dims, range, shape, sizes
 from hpcflow.ops.array.broadcast_ops import ones, ones_like, sum_to_shape
@@ -20,8 +27,8 @@ from hpcflow.ops.array.slice_ops import getitem
 from hpcflow.ops.math.arithmetic_ops import cast, conj, equal
 from hpcflow.ops.shape_inference import (
     Attrs,
+    first_output,
     has_tensors,
-    one,
     require,
     require_equal,
     static_axes,
@@ -65,7 +72,7 @@ def _split(term: str, given: Shape) -> tuple[list[tuple[str, int | None]], Shape
     named = len(before) + len(after)
     if len(given) < named or (len(given) > named and not dots):
         raise ShapeError(
-            f"einsum: labels {term.replace('.', '...')!r} do not fit shape {show(given)}"
+            f"einsum: labels {term.replace('.', '...')!r} do not fit shape {shape_text(given)}"
         )
     first, last = given[: len(before)], given[len(given) - len(after) :]
     pairs = list(zip(before + after, (*first, *last), strict=True))
@@ -82,8 +89,8 @@ def _einsum(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
         pairs, rest = _split(term, spec.shape)
         rests += [rest] if "." in term else []
         for label, size in pairs:
-            (found[label],) = merge((found.get(label),), (size,)) or (None,)
-    dots = broadcast(rests)
+            (found[label],) = merge_shapes((found.get(label),), (size,)) or (None,)
+    dots = broadcast_shapes(rests)
     if "." in out and dots is None:
         return [Spec(inputs[0].dtype, None)]
     result: list[int | None] = []
@@ -149,7 +156,7 @@ def _back_to(op: Operation, k: int, g: Tensor) -> Tensor:
 
 def _made(inputs: list[Tensor], left: list[str], out: str) -> Tensor:
     equation = f"{','.join(left)}->{out}".replace(".", "...")
-    return one("Einsum", inputs, {"equation": equation})
+    return first_output("Einsum", inputs, {"equation": equation})
 
 
 def _einsum_back(op: Operation, g: Tensor) -> list[Any]:
@@ -171,7 +178,9 @@ def einsum(equation: str, *inputs: Any, name: str | None = None) -> Tensor:
     """
     given = tensors(inputs, "einsum")
     terms, out = parse(equation, len(given))
-    return one("Einsum", given, {"equation": f"{','.join(terms)}->{out}".replace(".", "...")}, name)
+    return first_output(
+        "Einsum", given, {"equation": f"{','.join(terms)}->{out}".replace(".", "...")}, name
+    )
 
 
 def _told_pairs(x: Tensor, y: Tensor, axes: Any) -> tuple[Tensor, Tensor] | None:
@@ -179,7 +188,7 @@ def _told_pairs(x: Tensor, y: Tensor, axes: Any) -> tuple[Tensor, Tensor] | None
     if isinstance(axes, Tensor):
         if axes.shape is not None and len(axes.shape) != 2:
             raise ShapeError(
-                f"tensordot: axes {axes.name!r} have shape {show(axes.shape)}",
+                f"tensordot: axes {axes.name!r} have shape {shape_text(axes.shape)}",
                 line=user_line(),
                 hint="give a constant integer, or a tensor of shape [2, pairs]",
             )
@@ -218,7 +227,8 @@ def tensordot(a: Any, b: Any, axes: Any, name: str | None = None) -> Tensor:
         n = int(axes)
         if not 0 <= n <= min(left, right):
             raise ShapeError(
-                f"tensordot: {show(x.shape)} and {show(y.shape)} cannot be contracted over {n} axes"
+                f"tensordot: {shape_text(x.shape)} and {shape_text(y.shape)} cannot be contracted "
+                f"over {n} axes"
             )
         pairs = [(left - n + i, i) for i in map(int, np.arange(n))]
     else:
@@ -236,4 +246,6 @@ def tensordot(a: Any, b: Any, axes: Any, name: str | None = None) -> Tensor:
     for i, j in pairs:
         its[j] = mine[i]
     out = [c for c in (*mine, *its) if (c in mine) != (c in its)]
-    return one("Einsum", [x, y], {"equation": f"{mine},{''.join(its)}->{''.join(out)}"}, name)
+    return first_output(
+        "Einsum", [x, y], {"equation": f"{mine},{''.join(its)}->{''.join(out)}"}, name
+    )

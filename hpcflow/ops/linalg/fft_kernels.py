@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hpcflow.kernels.kernel_registry import Node, kernel
+from hpcflow.kernels.kernel_registry import KernelNode, kernel
 
 
-def _axes(node: Node) -> tuple[int, ...]:
+def _axes(node: KernelNode) -> tuple[int, ...]:
     return tuple(range(-node.attrs["rank"], 0))
 
 
 @kernel("Fft", "out")
-def _fft(xp: Any, node: Node) -> Callable[..., Any]:
+def _fft(xp: Any, node: KernelNode) -> Callable[..., Any]:
     axes = _axes(node)
     transform = xp.fft.ifftn if node.attrs["inverse"] else xp.fft.fftn
 
@@ -25,7 +25,7 @@ def _fft(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("Rfft", "out")
-def _rfft(xp: Any, node: Node) -> Callable[..., Any]:
+def _rfft(xp: Any, node: KernelNode) -> Callable[..., Any]:
     axes = _axes(node)
 
     def run(x: Any, out: Any) -> None:
@@ -38,7 +38,7 @@ def _rfft(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("Irfft", "out")
-def _irfft(xp: Any, node: Node) -> Callable[..., Any]:
+def _irfft(xp: Any, node: KernelNode) -> Callable[..., Any]:
     axes = _axes(node)
 
     def run(x: Any, length: Any, out: Any) -> None:

@@ -9,7 +9,7 @@ from hpcflow.errors import DTypeError, ShapeError
 from hpcflow.graph.dtypes import int32
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.op_registry import op
-from hpcflow.graph.static_shape import Shape, Spec, merge, show
+from hpcflow.graph.static_shape import Shape, Spec, merge_shapes, shape_text
 from hpcflow.ops import flop_counts
 from hpcflow.ops.array.array_ops import constant, range, shape
 from hpcflow.ops.array.concat_split_ops import concat, pad
@@ -25,14 +25,16 @@ from hpcflow.ops.math.arithmetic_ops import (
 )
 from hpcflow.ops.math.complex_number_ops import COMPLEX, REAL
 from hpcflow.ops.math.reduction_ops import reduce_prod
-from hpcflow.ops.shape_inference import Attrs, one, require, require_rank, static_axes
+from hpcflow.ops.shape_inference import Attrs, first_output, require, require_rank, static_axes
 
 # -- shape rules
 
 
 def _least_rank(type: str, spec: Spec, rank: int) -> None:
     if spec.shape is not None and len(spec.shape) < rank:
-        raise ShapeError(f"{type} over {rank} axes needs that rank, not shape {show(spec.shape)}")
+        raise ShapeError(
+            f"{type} over {rank} axes needs that rank, not shape {shape_text(spec.shape)}"
+        )
 
 
 def _fft(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -66,7 +68,7 @@ def _irfft(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
         return [Spec(REAL[x.dtype], None)]
     n = None if length.value is None else int(length.value)
     if n is not None:
-        merge(x.shape[-1:], (n // 2 + 1,))
+        merge_shapes(x.shape[-1:], (n // 2 + 1,))
     return [Spec(REAL[x.dtype], (*x.shape[:-1], n))]
 
 
@@ -86,7 +88,7 @@ def _count(x: Tensor, rank: int) -> Any:
 
 def _fft_back(op: Operation, g: Tensor) -> list[Any]:
     inverse, rank = op.attrs["inverse"], op.attrs["rank"]
-    d = one("Fft", [g], {"rank": rank, "inverse": not inverse})
+    d = first_output("Fft", [g], {"rank": rank, "inverse": not inverse})
     return [divide(d, _count(g, rank)) if inverse else multiply(d, _count(g, rank))]
 
 
@@ -103,7 +105,7 @@ def _rfft_back(op: Operation, g: Tensor) -> list[Any]:
     x, rank = op.inputs[0], op.attrs["rank"]
     n = getitem(shape(x), -1)
     half = divide(g, cast(_twice(g, n), g.dtype))
-    d = one("Irfft", [half, n], {"rank": rank})
+    d = first_output("Irfft", [half, n], {"rank": rank})
     return [multiply(d, _count(x, rank))]
 
 
@@ -111,7 +113,7 @@ def _irfft_back(op: Operation, g: Tensor) -> list[Any]:
     x, rank = op.inputs[0], op.attrs["rank"]
 
     def gradient() -> Tensor:
-        half = one("Rfft", [g], {"rank": rank})
+        half = first_output("Rfft", [g], {"rank": rank})
         weights = divide(_twice(half, op.inputs[1]), _count(g, rank))
         return multiply(half, cast(weights, x.dtype))
 
@@ -126,10 +128,10 @@ op("Irfft", infer=_irfft, grad=_irfft_back, flops=flop_counts.fft(2.5, -1))
 # -- public functions
 
 
-def _transform(rank: int, inverse: bool) -> Callable[..., Tensor]:
+def _fft_flops(rank: int, inverse: bool) -> Callable[..., Tensor]:
     def function(input: Any, name: str | None = None) -> Tensor:
         attrs = {"rank": rank, "inverse": inverse}
-        return one("Fft", [convert_to_tensor(input)], attrs, name)
+        return first_output("Fft", [convert_to_tensor(input)], attrs, name)
 
     axes = "axis" if rank == 1 else f"{rank} axes"
     what = "inverse Fourier transform, divided by its size," if inverse else "Fourier transform"
@@ -137,9 +139,9 @@ def _transform(rank: int, inverse: bool) -> Callable[..., Tensor]:
     return function
 
 
-fft, ifft = _transform(1, False), _transform(1, True)
-fft2d, ifft2d = _transform(2, False), _transform(2, True)
-fft3d, ifft3d = _transform(3, False), _transform(3, True)
+fft, ifft = _fft_flops(1, False), _fft_flops(1, True)
+fft2d, ifft2d = _fft_flops(2, False), _fft_flops(2, True)
+fft3d, ifft3d = _fft_flops(3, False), _fft_flops(3, True)
 
 
 def _lengths(given: Any, rank: int) -> tuple[int, ...] | None:
@@ -174,7 +176,7 @@ def _real(rank: int) -> Callable[..., Tensor]:
         lengths = _lengths(fft_length, rank)
         if lengths is not None:
             x = _fitted(x, lengths)
-        return one("Rfft", [x], {"rank": rank}, name)
+        return first_output("Rfft", [x], {"rank": rank}, name)
 
     function.__doc__ = f"""The Fourier transform of real numbers over the last {rank} axes.
 
@@ -194,7 +196,7 @@ def _inverse_real(rank: int) -> Callable[..., Tensor]:
         else:
             n = constant(lengths[-1], int32)
             x = _fitted(x, [*lengths[:-1], lengths[-1] // 2 + 1])
-        return one("Irfft", [x, n], {"rank": rank}, name)
+        return first_output("Irfft", [x, n], {"rank": rank}, name)
 
     function.__doc__ = f"""The real numbers of which `input_tensor` is `rfft` over {rank} axes.
 
@@ -229,8 +231,8 @@ def _rolled(x: Any, axes: Any, start: Callable[[Tensor], Tensor], name: str | No
         n = getitem(shape(x), axis)
         at = start(n)
         x = concat([_from(x, axis, at, n), _from(x, axis, at * 0, at)], axis)
-    return x if name is None else one("Identity", [x], {}, name)
+    return x if name is None else first_output("Identity", [x], {}, name)
 
 
 def _from(x: Tensor, axis: int, start: Tensor, stop: Tensor) -> Tensor:
-    return one("Gather", [x, range(start, stop)], {"axis": axis})
+    return first_output("Gather", [x, range(start, stop)], {"axis": axis})

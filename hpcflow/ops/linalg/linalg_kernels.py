@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import NumericError
-from hpcflow.kernels.kernel_registry import Node, kernel
+from hpcflow.kernels.kernel_registry import KernelNode, kernel
 
 BLOCK = 64  # block size of triangular solves; the rest are matrix products
 
@@ -29,7 +29,7 @@ def adjoint(x: Any) -> Any:
 
 def _simple(type: str, function: str) -> None:
     @kernel(type, "out")
-    def make(xp: Any, node: Node) -> Callable[..., Any]:
+    def make(xp: Any, node: KernelNode) -> Callable[..., Any]:
         run = getattr(xp.linalg, function)
         return lambda x, out: xp.copyto(out, tried(run, x))
 
@@ -40,7 +40,7 @@ _simple("MatrixDeterminant", "det")
 
 
 @kernel("LogMatrixDeterminant", "out")
-def _log_determinant(xp: Any, node: Node) -> Callable[..., Any]:
+def _log_determinant(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(x: Any, sign: Any, size: Any) -> None:
         found = xp.linalg.slogdet(x)
         xp.copyto(sign, found[0])
@@ -56,7 +56,7 @@ def _joined(xp: Any, a: Any, b: Any) -> tuple[Any, Any]:
 
 
 @kernel("MatrixSolve", "out")
-def _solve(xp: Any, node: Node) -> Callable[..., Any]:
+def _solve(xp: Any, node: KernelNode) -> Callable[..., Any]:
     turn = node.attrs["adjoint"]
 
     def run(a: Any, b: Any, out: Any) -> None:
@@ -67,7 +67,7 @@ def _solve(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("MatrixTriangularSolve", "out")
-def _triangular_solve(xp: Any, node: Node) -> Callable[..., Any]:
+def _triangular_solve(xp: Any, node: KernelNode) -> Callable[..., Any]:
     lower, turn = node.attrs["lower"], node.attrs["adjoint"]
 
     def run(a: Any, b: Any, out: Any) -> None:
@@ -96,7 +96,7 @@ _LARGEST = 5.371920351148152  # 1-norm up to which the approximant is fully accu
 
 
 @kernel("Expm", "out")
-def _expm(xp: Any, node: Node) -> Callable[..., Any]:
+def _expm(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(x: Any, out: Any) -> None:
         if not out.size:
             return
@@ -126,7 +126,7 @@ def _expm(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("Qr", "out")
-def _qr(xp: Any, node: Node) -> Callable[..., Any]:
+def _qr(xp: Any, node: KernelNode) -> Callable[..., Any]:
     mode = "complete" if node.attrs["full_matrices"] else "reduced"
 
     def run(x: Any, q: Any, r: Any) -> None:
@@ -138,7 +138,7 @@ def _qr(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("Svd", "out")
-def _svd(xp: Any, node: Node) -> Callable[..., Any]:
+def _svd(xp: Any, node: KernelNode) -> Callable[..., Any]:
     full, vectors = node.attrs["full_matrices"], node.attrs["compute_uv"]
 
     def run(x: Any, *outs: Any) -> None:
@@ -153,7 +153,7 @@ def _svd(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("SelfAdjointEig", "out")
-def _eig(xp: Any, node: Node) -> Callable[..., Any]:
+def _eig(xp: Any, node: KernelNode) -> Callable[..., Any]:
     vectors = node.attrs["compute_v"]
 
     def run(x: Any, *outs: Any) -> None:

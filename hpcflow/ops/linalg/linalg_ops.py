@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcflow.errors import DTypeError, ShapeError
-from hpcflow.graph.deprecated_arguments import also_takes
+from hpcflow.graph.deprecated_arguments import accepts_and_ignores
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
 from hpcflow.graph.op_registry import Infer, op
-from hpcflow.graph.static_shape import Shape, Spec, broadcast, show
+from hpcflow.graph.static_shape import Shape, Spec, broadcast_shapes, shape_text
 from hpcflow.ops import flop_counts
 from hpcflow.ops.array.array_ops import expand_dims, shape, squeeze
 from hpcflow.ops.array.broadcast_ops import sum_to, zeros_like
@@ -38,7 +38,7 @@ from hpcflow.ops.math.arithmetic_ops import (
 from hpcflow.ops.math.complex_number_ops import real
 from hpcflow.ops.math.reduction_ops import reduce_max, reduce_sum
 from hpcflow.ops.named_results import LogMatrixDeterminant
-from hpcflow.ops.shape_inference import Attrs, make, one, operands, require_equal
+from hpcflow.ops.shape_inference import Attrs, first_output, make, operands, require_equal
 
 # -- shape rules
 
@@ -59,11 +59,11 @@ def square(type: str, spec: Spec) -> tuple[Shape, int | None]:
     if lead is None:
         return None, None
     if rows is not None and columns is not None and rows != columns:
-        raise ShapeError(f"{type} needs square matrices, not shape {show(spec.shape)}")
+        raise ShapeError(f"{type} needs square matrices, not shape {shape_text(spec.shape)}")
     return lead, rows if columns is None else columns
 
 
-def same(type: str) -> Infer:
+def square_matrix_shape(type: str) -> Infer:
     """Shape rule of ops from square matrices to square matrices."""
 
     def infer(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -79,11 +79,11 @@ def _solved(type: str) -> Infer:
         lead, n = square(type, inputs[0])
         more, rows, columns = lapack(f"{type}'s right side", inputs[1])
         if n is not None and rows is not None and n != rows:
-            pair = f"{show(inputs[0].shape)} and {show(inputs[1].shape)}"
+            pair = f"{shape_text(inputs[0].shape)} and {shape_text(inputs[1].shape)}"
             raise ShapeError(f"{type} of {pair}: the numbers of rows, {n} and {rows}, differ")
         if lead is None or more is None:
             return [Spec(inputs[0].dtype, None)]
-        joint = broadcast([lead, more])
+        joint = broadcast_shapes([lead, more])
         assert joint is not None
         return [Spec(inputs[0].dtype, (*joint, rows if n is None else n, columns))]
 
@@ -111,7 +111,7 @@ def _inverse_back(op: Operation, g: Tensor) -> list[Any]:
 
 def _solve_back(op: Operation, g: Tensor) -> list[Any]:
     (a, b), x = op.inputs, op.outputs[0]
-    of_b = one(op.type, [a, g], {**op.attrs, "adjoint": not op.attrs["adjoint"]})
+    of_b = first_output(op.type, [a, g], {**op.attrs, "adjoint": not op.attrs["adjoint"]})
 
     def of_a() -> Tensor:
         d = matmul(x, adjoint(of_b)) if op.attrs["adjoint"] else matmul(of_b, adjoint(x))
@@ -151,7 +151,7 @@ def _expm_back(op: Operation, g: Tensor) -> list[Any]:
     a = adjoint(op.inputs[0])  # exp([[a, g], [0, a]]) contains the derivative
     above = concat([a, g], -1)
     whole = concat([above, concat([zeros_like(g), a], -1)], -2)
-    return [_upper_right(one("Expm", [whole]), a)]
+    return [_upper_right(first_output("Expm", [whole]), a)]
 
 
 def _upper_right(whole: Tensor, a: Tensor) -> Tensor:
@@ -166,7 +166,7 @@ def _upper_right(whole: Tensor, a: Tensor) -> Tensor:
 
 op(
     "MatrixInverse",
-    infer=same("matrix_inverse"),
+    infer=square_matrix_shape("matrix_inverse"),
     grad=_inverse_back,
     flops=flop_counts.per_matrix(lambda m, n, _: 2 * n**3),
 )
@@ -196,11 +196,11 @@ op(
 )
 op(
     "Cholesky",
-    infer=same("cholesky"),
+    infer=square_matrix_shape("cholesky"),
     grad=_cholesky_back,
     flops=flop_counts.per_matrix(lambda m, n, _: n**3 / 3),
 )
-op("Expm", infer=same("expm"), grad=_expm_back)
+op("Expm", infer=square_matrix_shape("expm"), grad=_expm_back)
 
 
 # -- public functions
@@ -211,7 +211,7 @@ def matrix_inverse(input: Any, adjoint: bool = False, name: str | None = None) -
 
     Errors: NumericError at run time for a singular matrix.
     """
-    return one("MatrixInverse", [_turned(input, adjoint)], {}, name)
+    return first_output("MatrixInverse", [_turned(input, adjoint)], {}, name)
 
 
 def _turned(matrix: Any, turn: bool) -> Tensor:
@@ -225,7 +225,7 @@ def matrix_solve(matrix: Any, rhs: Any, adjoint: bool = False, name: str | None 
     Errors: NumericError at run time for a singular matrix.
     """
     a, b = operands(matrix, rhs)
-    return one("MatrixSolve", [a, b], {"adjoint": bool(adjoint)}, name)
+    return first_output("MatrixSolve", [a, b], {"adjoint": bool(adjoint)}, name)
 
 
 def matrix_triangular_solve(
@@ -234,12 +234,12 @@ def matrix_triangular_solve(
     """`matrix_solve` for triangular matrices; reads only the `lower` or the upper triangle."""
     a, b = operands(matrix, rhs)
     attrs = {"lower": bool(lower), "adjoint": bool(adjoint)}
-    return one("MatrixTriangularSolve", [a, b], attrs, name)
+    return first_output("MatrixTriangularSolve", [a, b], attrs, name)
 
 
 def matrix_determinant(input: Any, name: str | None = None) -> Tensor:
     """The determinant of each square matrix."""
-    return one("MatrixDeterminant", [convert_to_tensor(input)], {}, name)
+    return first_output("MatrixDeterminant", [convert_to_tensor(input)], {}, name)
 
 
 def slogdet(input: Any, name: str | None = None) -> LogMatrixDeterminant:
@@ -254,7 +254,7 @@ def cholesky(input: Any, name: str | None = None) -> Tensor:
     Gradient: symmetric, as in TensorFlow.
     Errors: NumericError at run time for a matrix that is not positive definite.
     """
-    return one("Cholesky", [convert_to_tensor(input)], {}, name)
+    return first_output("Cholesky", [convert_to_tensor(input)], {}, name)
 
 
 def cholesky_solve(chol: Any, rhs: Any, name: str | None = None) -> Tensor:
@@ -271,10 +271,10 @@ def logdet(matrix: Any, name: str | None = None) -> Tensor:
 
 def expm(input: Any, name: str | None = None) -> Tensor:
     """The matrix exponential of each square matrix."""
-    return one("Expm", [convert_to_tensor(input)], {}, name)
+    return first_output("Expm", [convert_to_tensor(input)], {}, name)
 
 
-@also_takes("a_is_sparse", "b_is_sparse")
+@accepts_and_ignores("a_is_sparse", "b_is_sparse")
 def matvec(
     a: Any,
     b: Any,
@@ -306,7 +306,7 @@ def matrix_solve_ls(
     _, rows, columns = lapack("matrix_solve_ls", a.spec)
     if rows is None or columns is None:
         raise ShapeError(
-            f"matrix_solve_ls with fast=True needs known sizes, not {show(a.shape)}",
+            f"matrix_solve_ls with fast=True needs known sizes, not {shape_text(a.shape)}",
             hint="give the sizes by set_shape, or use fast=False",
         )
     tall = rows >= columns

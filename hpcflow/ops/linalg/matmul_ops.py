@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcflow.errors import ShapeError
-from hpcflow.graph.deprecated_arguments import also_takes
+from hpcflow.graph.deprecated_arguments import accepts_and_ignores
 from hpcflow.graph.graph import Operation, Tensor, user_line
 from hpcflow.graph.op_registry import op
 from hpcflow.graph.operator_overloads import OPERATORS
-from hpcflow.graph.static_shape import Spec, broadcast, show
+from hpcflow.graph.static_shape import Spec, broadcast_shapes, shape_text
 from hpcflow.ops import flop_counts
 from hpcflow.ops.array.broadcast_ops import sum_to
 from hpcflow.ops.math.arithmetic_ops import conj
-from hpcflow.ops.shape_inference import Attrs, one, operands, require, require_equal
+from hpcflow.ops.shape_inference import Attrs, first_output, operands, require, require_equal
 
 
 def _matmul(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -23,7 +23,7 @@ def _matmul(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     a, b = inputs[0].shape, inputs[1].shape
     for s in (a, b):
         if s is not None and len(s) < 2:
-            raise ShapeError(f"matmul takes matrices of rank 2 or more, not shape {show(s)}")
+            raise ShapeError(f"matmul takes matrices of rank 2 or more, not shape {shape_text(s)}")
     if a is None or b is None:
         return [Spec(inputs[0].dtype, None)]
     rows, left = (a[-1], a[-2]) if attrs["transpose_a"] else (a[-2], a[-1])
@@ -31,10 +31,11 @@ def _matmul(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     if None not in (left, right) and left != right:
         turned = [" transposed" if attrs[k] else "" for k in ("transpose_a", "transpose_b")]
         raise ShapeError(
-            f"matmul of {show(a)}{turned[0]} and {show(b)}{turned[1]}: inner sizes {left} "
+            f"matmul of {shape_text(a)}{turned[0]} and {shape_text(b)}{turned[1]}: inner sizes "
+            f"{left} "
             f"and {right} differ"
         )
-    lead = broadcast([a[:-2], b[:-2]])
+    lead = broadcast_shapes([a[:-2], b[:-2]])
     assert lead is not None
     return [Spec(inputs[0].dtype, (*lead, rows, columns))]
 
@@ -74,7 +75,7 @@ op(
 )
 
 
-@also_takes("a_is_sparse", "b_is_sparse")
+@accepts_and_ignores("a_is_sparse", "b_is_sparse")
 def matmul(
     a: Any,
     b: Any,
@@ -97,7 +98,7 @@ def matmul(
         "transpose_a": bool(transpose_a or adjoint_a),
         "transpose_b": bool(transpose_b or adjoint_b),
     }
-    return one("MatMul", [x, y], attrs, name)
+    return first_output("MatMul", [x, y], attrs, name)
 
 
 OPERATORS["matmul"] = matmul

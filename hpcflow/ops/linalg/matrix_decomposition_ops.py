@@ -25,7 +25,7 @@ from hpcflow.ops.math.arithmetic_ops import square as squared
 from hpcflow.ops.math.complex_number_ops import REAL
 from hpcflow.ops.math.elementwise_math_ops import reciprocal
 from hpcflow.ops.named_results import Qr
-from hpcflow.ops.shape_inference import Attrs, make, one
+from hpcflow.ops.shape_inference import Attrs, first_output, make
 
 # -- shape rules
 
@@ -231,4 +231,4 @@ def self_adjoint_eig(tensor: Any, name: str | None = None) -> tuple[Tensor, Tens
 
 def self_adjoint_eigvals(tensor: Any, name: str | None = None) -> Tensor:
     """The eigenvalues of Hermitian matrices in ascending order."""
-    return one("SelfAdjointEig", [convert_to_tensor(tensor)], {"compute_v": False}, name)
+    return first_output("SelfAdjointEig", [convert_to_tensor(tensor)], {"compute_v": False}, name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hpcflow.kernels.kernel_registry import Node, kernel
+from hpcflow.kernels.kernel_registry import KernelNode, kernel
 
 
 def diagonal(xp: Any, x: Any) -> Any:
@@ -15,7 +15,7 @@ def diagonal(xp: Any, x: Any) -> Any:
 
 
 @kernel("MatrixDiag", "out", moves=True)
-def _diag(xp: Any, node: Node) -> Callable[..., Any]:
+def _diag(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(x: Any, out: Any) -> None:
         out.fill(0)
         out[diagonal(xp, out)] = x
@@ -24,12 +24,12 @@ def _diag(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("MatrixDiagPart", "out", moves=True)
-def _diag_part(xp: Any, node: Node) -> Callable[..., Any]:
+def _diag_part(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return lambda x, out: xp.copyto(out, x[diagonal(xp, x)])
 
 
 @kernel("MatrixSetDiag", "out", inplace=(0,), moves=True)
-def _set_diag(xp: Any, node: Node) -> Callable[..., Any]:
+def _set_diag(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(x: Any, d: Any, out: Any) -> None:
         xp.copyto(out, x)
         out[diagonal(xp, out)] = d
@@ -38,7 +38,7 @@ def _set_diag(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("MatrixBandPart", "out", moves=True)
-def _band(xp: Any, node: Node) -> Callable[..., Any]:
+def _band(xp: Any, node: KernelNode) -> Callable[..., Any]:
     lower, upper = node.attrs["num_lower"], node.attrs["num_upper"]
 
     def run(x: Any, out: Any) -> None:

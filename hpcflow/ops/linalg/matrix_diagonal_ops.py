@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import ShapeError
-from hpcflow.graph.deprecated_arguments import also_named
+from hpcflow.graph.deprecated_arguments import accepts_aliases
 from hpcflow.graph.dtypes import as_dtype, float32, int64
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.op_registry import op
-from hpcflow.graph.static_shape import Shape, Spec, merge, show
+from hpcflow.graph.static_shape import Shape, Spec, merge_shapes, shape_text
 from hpcflow.ops.array.array_ops import (
     LARGE,
     checked_sizes,
@@ -48,8 +48,8 @@ from hpcflow.ops.math.reduction_ops import reduce_max, reduce_prod, reduce_sum
 from hpcflow.ops.shape_inference import (
     Attrs,
     axes_argument,
+    first_output,
     like,
-    one,
     require_equal,
     told_count,
 )
@@ -66,7 +66,7 @@ def matrix_shape(type: str, spec: Spec) -> tuple[Shape, int | None, int | None]:
     if given is None:
         return None, None, None
     if len(given) < 2:
-        raise ShapeError(f"{type} takes matrices of rank 2 or more, not shape {show(given)}")
+        raise ShapeError(f"{type} takes matrices of rank 2 or more, not shape {shape_text(given)}")
     return given[:-2], given[-2], given[-1]
 
 
@@ -93,7 +93,7 @@ def _set_diag(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     lead, rows, columns = matrix_shape("matrix_set_diag", inputs[0])
     given = inputs[1].shape
     if lead is not None:
-        joint = merge(given, (*lead, _least(rows, columns)))
+        joint = merge_shapes(given, (*lead, _least(rows, columns)))
         assert joint is not None  # the second is known
         lead = joint[:-1]
     elif given is not None:
@@ -123,7 +123,7 @@ op("MatrixSetDiag", infer=_set_diag, grad=_set_diag_back)
 op(
     "MatrixBandPart",
     infer=_band,
-    grad=lambda op, g: [one("MatrixBandPart", [g], op.attrs)],
+    grad=lambda op, g: [first_output("MatrixBandPart", [g], op.attrs)],
 )
 
 
@@ -132,18 +132,18 @@ op(
 
 def matrix_diag(diagonal: Any, name: str | None = None) -> Tensor:
     """Diagonal matrices with these diagonals: [..., n] gives [..., n, n]."""
-    return one("MatrixDiag", [convert_to_tensor(diagonal)], {}, name)
+    return first_output("MatrixDiag", [convert_to_tensor(diagonal)], {}, name)
 
 
 def matrix_diag_part(input: Any, name: str | None = None) -> Tensor:
     """The diagonals of matrices: [..., m, n] gives [..., min(m, n)]."""
-    return one("MatrixDiagPart", [convert_to_tensor(input)], {}, name)
+    return first_output("MatrixDiagPart", [convert_to_tensor(input)], {}, name)
 
 
 def matrix_set_diag(input: Any, diagonal: Any, name: str | None = None) -> Tensor:
     """The matrices with their diagonals replaced."""
     x = convert_to_tensor(input)
-    return one("MatrixSetDiag", [x, like(diagonal, x)], {}, name)
+    return first_output("MatrixSetDiag", [x, like(diagonal, x)], {}, name)
 
 
 def matrix_band_part(input: Any, num_lower: Any, num_upper: Any, name: str | None = None) -> Tensor:
@@ -157,7 +157,7 @@ def matrix_band_part(input: Any, num_lower: Any, num_upper: Any, name: str | Non
         told_count(num_upper, "num_upper"),
     )
     if not below and not above:
-        return one("MatrixBandPart", [x], {"num_lower": lower, "num_upper": upper}, name)
+        return first_output("MatrixBandPart", [x], {"num_lower": lower, "num_upper": upper}, name)
     rows = expand_dims(range(getitem(shape(x, out_type=int64), -2)), 1)
     away = subtract(rows, range(getitem(shape(x, out_type=int64), -1)))
     kept = logical_and(_within(away, below or lower), _within(negative(away), above or upper))
@@ -193,9 +193,11 @@ def diag_part(input: Any, name: str | None = None) -> Tensor:
         rows = reduce_prod(first)
         return reshape(matrix_diag_part(reshape(x, [rows, rows])), first, name)
     if len(x.shape) % 2 or not x.shape:
-        raise ShapeError(f"diag_part needs an even rank of 2 or more, not shape {show(x.shape)}")
+        raise ShapeError(
+            f"diag_part needs an even rank of 2 or more, not shape {shape_text(x.shape)}"
+        )
     half = len(x.shape) // 2
-    both = merge(x.shape[:half], x.shape[half:])
+    both = merge_shapes(x.shape[:half], x.shape[half:])
     assert both is not None
     if None in both:
         given: Any = getitem(shape(x), slice(None, half))
@@ -219,7 +221,7 @@ def matrix_transpose(a: Any, name: str | None = None, conjugate: bool = False) -
     if conjugate:
         x = conj(x)
     if x.shape is None:
-        return one("Einsum", [x], {"equation": "...ij->...ji"}, name)
+        return first_output("Einsum", [x], {"equation": "...ij->...ji"}, name)
     lead, _, _ = matrix_shape("matrix_transpose", x.spec)
     n = len(lead or ())
     return transpose(x, [*(i for i, _ in enumerate(lead or ())), n + 1, n], name)
@@ -247,7 +249,7 @@ def eye(
         rows, columns = range(cast(n, int64)), range(cast(m, int64))
         found = cast(equal(expand_dims(rows, 1), columns), dtype)
     if batch_shape is None:
-        return found if name is None else one("Identity", [found], {}, name)
+        return found if name is None else first_output("Identity", [found], {}, name)
     lead = convert_to_tensor(batch_shape)
     if lead.shape == (0,):
         return found
@@ -257,7 +259,7 @@ def eye(
 # -- norms
 
 
-@also_named(keep_dims="keepdims")
+@accepts_aliases(keep_dims="keepdims")
 def norm(
     tensor: Any,
     ord: Any = "euclidean",
@@ -274,7 +276,7 @@ def norm(
     axes = axes_argument(axis)
     if isinstance(axes, Tensor) and axes.shape not in ((), (1,)):
         raise ShapeError(
-            f"norm: the number of axes in {axes.name!r}, {show(axes.shape)}, is unknown",
+            f"norm: the number of axes in {axes.name!r}, {shape_text(axes.shape)}, is unknown",
             line=user_line(),
             hint="give one axis as a scalar for vectors, or two numbers for matrices",
         )
@@ -313,10 +315,10 @@ def _matrix_norm(
     rank = len(x.shape)
     first, second = (a % rank for a in axes)
     if first == second or max(first, second) >= rank:
-        raise ShapeError(f"norm of matrices: axes {axes} do not fit shape {show(x.shape)}")
+        raise ShapeError(f"norm of matrices: axes {axes} do not fit shape {shape_text(x.shape)}")
     if ord == 2:
         order = [i for i in np.arange(rank).tolist() if i not in (first, second)]
-        values = one("Svd", [transpose(x, [*order, first, second])],
+        values = first_output("Svd", [transpose(x, [*order, first, second])],
                      {"full_matrices": False, "compute_uv": False})  # fmt: skip
         found = reduce_max(values, -1)
     else:
@@ -324,7 +326,7 @@ def _matrix_norm(
         sums = reduce_sum(abs(x), along, True)
         found = reduce_max(sums, (over, along))
     if not keepdims:
-        return found if name is None else one("Identity", [found], {}, name)
+        return found if name is None else first_output("Identity", [found], {}, name)
     for a in sorted((first, second)):
         found = expand_dims(found, a)
-    return found if name is None else one("Identity", [found], {}, name)
+    return found if name is None else first_output("Identity", [found], {}, name)

@@ -10,7 +10,7 @@ from typing import Any
 
 from hpcflow.errors import ShapeError
 from hpcflow.graph.op_registry import NoGrad, op
-from hpcflow.graph.static_shape import Spec, is_known, show
+from hpcflow.graph.static_shape import Spec, is_known, shape_text
 from hpcflow.ops import flop_counts
 
 _MADE = NoGrad("inserted when a part is compiled, after gradients are computed")
@@ -19,7 +19,7 @@ _MADE = NoGrad("inserted when a part is compiled, after gradients are computed")
 def _matrix(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
     (given,) = inputs
     if not is_known(given.shape) or len(given.shape or ()) != 2:
-        raise ShapeError(f"a packed matrix must have a known size, not {show(given.shape)}")
+        raise ShapeError(f"a packed matrix must have a known size, not {shape_text(given.shape)}")
     return [Spec(given.dtype, given.shape)]
 
 
@@ -27,7 +27,7 @@ def _product(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
     rows, packed = inputs[0].shape, inputs[1].shape
     summed, columns = (packed or ())[:: -1 if attrs["transpose_b"] else 1]
     if not is_known(rows) or (rows or ())[1:] != (summed,):
-        raise ShapeError(f"a product of {show(rows)} with {show(packed)}, packed")
+        raise ShapeError(f"a product of {shape_text(rows)} with {shape_text(packed)}, packed")
     return [Spec(inputs[0].dtype, ((rows or ())[0], columns))]
 
 

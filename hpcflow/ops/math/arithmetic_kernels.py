@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import NumericError
-from hpcflow.kernels.kernel_registry import Node, kernel
+from hpcflow.kernels.kernel_registry import KernelNode, kernel
 
 # op -> NumPy ufunc, which generated code calls directly
 UFUNCS = {
@@ -27,7 +27,7 @@ def ufunc(type: str, name: str) -> None:
     """Add the kernel of an op that is a NumPy ufunc."""
 
     @kernel(type, "ufunc", inplace=(0, 1))
-    def make(xp: Any, node: Node) -> Callable[..., Any]:
+    def make(xp: Any, node: KernelNode) -> Callable[..., Any]:
         return getattr(xp, name)
 
 
@@ -51,7 +51,7 @@ def truncated(xp: Any, x: Any, y: Any) -> Any:
 
 
 @kernel("FloorMod", "ufunc", inplace=(0, 1))
-def _floor_mod(xp: Any, node: Node) -> Callable[..., Any]:
+def _floor_mod(xp: Any, node: KernelNode) -> Callable[..., Any]:
     if node.outputs[0].dtype.kind not in "iu":
         return xp.remainder
 
@@ -63,7 +63,7 @@ def _floor_mod(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("Pow", "ufunc", inplace=(0, 1))
-def _pow(xp: Any, node: Node) -> Callable[..., Any]:
+def _pow(xp: Any, node: KernelNode) -> Callable[..., Any]:
     if node.outputs[0].dtype.kind == "f" and xp is np:
         return _float_power
     if node.outputs[0].dtype.kind != "i":
@@ -95,7 +95,7 @@ def _float_power(x: Any, y: Any, *out: Any) -> Any:
 
 
 @kernel("FloorDiv", "ufunc", inplace=(0, 1))
-def _floor_div(xp: Any, node: Node) -> Callable[..., Any]:
+def _floor_div(xp: Any, node: KernelNode) -> Callable[..., Any]:
     if node.outputs[0].dtype.kind in "iu":
 
         def whole(x: Any, y: Any, *out: Any) -> Any:
@@ -111,7 +111,7 @@ def _floor_div(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("Sign", "ufunc", inplace=(0,))
-def _sign(xp: Any, node: Node) -> Callable[..., Any]:
+def _sign(xp: Any, node: KernelNode) -> Callable[..., Any]:
     if node.outputs[0].dtype.kind != "c":
         return xp.sign
 
@@ -122,13 +122,13 @@ def _sign(xp: Any, node: Node) -> Callable[..., Any]:
     return run
 
 
-def number(xp: Any, value: float, node: Node) -> Any:
+def number(xp: Any, value: float, node: KernelNode) -> Any:
     """A scalar of the output's dtype; NumPy is faster with a 0-d array than with a number."""
     return xp.asarray(value, node.outputs[0].dtype)
 
 
 @kernel("Rsqrt", "out", inplace=(0,))
-def _rsqrt(xp: Any, node: Node) -> Callable[..., Any]:
+def _rsqrt(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(x: Any, out: Any) -> None:
         xp.sqrt(x, out)
         xp.reciprocal(out, out)
@@ -137,7 +137,7 @@ def _rsqrt(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("Sigmoid", "out", inplace=(0,))
-def _sigmoid(xp: Any, node: Node) -> Callable[..., Any]:
+def _sigmoid(xp: Any, node: KernelNode) -> Callable[..., Any]:
     unit = number(xp, 1, node)
 
     def run(x: Any, out: Any) -> None:  # 0 where exp overflows
@@ -150,7 +150,7 @@ def _sigmoid(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("RowCondition", "view")
-def _row_condition(xp: Any, node: Node) -> Callable[..., Any]:
+def _row_condition(xp: Any, node: KernelNode) -> Callable[..., Any]:
     known = node.outputs[0].shape
 
     def run(condition: Any, *choices: Any) -> Any:  # no `x`, `y` if the shape is known
@@ -163,7 +163,7 @@ def _row_condition(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("TanhGrad", "out", inplace=(1,))
-def _tanh_grad(xp: Any, node: Node) -> Callable[..., Any]:
+def _tanh_grad(xp: Any, node: KernelNode) -> Callable[..., Any]:
     unit = number(xp, 1, node)
 
     def run(g: Any, y: Any, out: Any) -> None:  # g (1 - y y)
@@ -175,7 +175,7 @@ def _tanh_grad(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("SigmoidGrad", "out")
-def _sigmoid_grad(xp: Any, node: Node) -> Callable[..., Any]:
+def _sigmoid_grad(xp: Any, node: KernelNode) -> Callable[..., Any]:
     unit = number(xp, 1, node)
 
     def run(g: Any, y: Any, out: Any) -> None:  # g y (1 - y)
@@ -186,7 +186,7 @@ def _sigmoid_grad(xp: Any, node: Node) -> Callable[..., Any]:
     return run
 
 
-def _of_select(node: Node) -> list[tuple[Any, tuple[int, ...]]]:
+def _of_select(node: KernelNode) -> list[tuple[Any, tuple[int, ...]]]:
     condition, _, y = node.inputs
     size = y.dtype.itemsize
     if y.dtype.kind == "O" or size > 8:
@@ -196,7 +196,7 @@ def _of_select(node: Node) -> list[tuple[Any, tuple[int, ...]]]:
 
 
 @kernel("Select", "out", inplace=(1, 2), moves=True, scratch=_of_select)
-def _select(xp: Any, node: Node) -> Callable[..., Any]:
+def _select(xp: Any, node: KernelNode) -> Callable[..., Any]:
     if xp is not np or node.outputs[0].dtype.kind == "O":
         return lambda condition, x, y, out, room=(): xp.copyto(out, xp.where(condition, x, y))
     size = node.outputs[0].dtype.itemsize
@@ -215,7 +215,7 @@ def _select(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("Cast", "out", moves=True)
-def _cast(xp: Any, node: Node) -> Callable[..., Any]:
+def _cast(xp: Any, node: KernelNode) -> Callable[..., Any]:
     to_real = node.inputs[0].dtype.kind == "c" and node.outputs[0].dtype.kind != "c"
 
     def run(x: Any, out: Any) -> None:
@@ -225,7 +225,7 @@ def _cast(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("CheckNumerics", "out", inplace=(0,))  # not a view: it must run even where nothing moves
-def _check_numerics(xp: Any, node: Node) -> Callable[..., Any]:
+def _check_numerics(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(x: Any, out: Any) -> None:
         finite = xp.isfinite(x)
         if not finite.all():
@@ -240,7 +240,7 @@ def _check_numerics(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("AddN", "out", inplace=(0, 1))
-def _add_n(xp: Any, node: Node) -> Callable[..., Any]:
+def _add_n(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(a: Any, b: Any, *rest: Any) -> None:
         out = rest[-1]
         xp.add(a, b, out)
@@ -251,7 +251,7 @@ def _add_n(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("ClipByValue", "out", inplace=(0,))
-def _clip(xp: Any, node: Node) -> Callable[..., Any]:
+def _clip(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(x: Any, low: Any, high: Any, out: Any) -> None:
         xp.minimum(x, high, out=out)
         xp.maximum(out, low, out=out)
@@ -260,7 +260,7 @@ def _clip(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("MatMul", "out")
-def _matmul(xp: Any, node: Node) -> Callable[..., Any]:
+def _matmul(xp: Any, node: KernelNode) -> Callable[..., Any]:
     matmul, (ta, tb) = xp.matmul, (node.attrs["transpose_a"], node.attrs["transpose_b"])
     if not ta and not tb:
         return matmul

@@ -22,18 +22,18 @@ from hpcflow.graph.dtypes import (
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.op_registry import NoGrad, op
 from hpcflow.graph.operator_overloads import OPERATORS
-from hpcflow.graph.static_shape import Spec, broadcast, merge
+from hpcflow.graph.static_shape import Spec, broadcast_shapes, merge_shapes
 from hpcflow.ops import flop_counts
 from hpcflow.ops.array.array_ops import constant, reshape
 from hpcflow.ops.array.broadcast_ops import sum_to, zeros_like
 from hpcflow.ops.array.where_unique_ops import positions
 from hpcflow.ops.shape_inference import (
     Attrs,
-    alike,
     as_first,
     elementwise,
+    elementwise_shape,
+    first_output,
     like,
-    one,
     operand,
     operands,
     require,
@@ -48,19 +48,21 @@ from hpcflow.ops.shape_inference import (
 _BOOLEAN = NoGrad("its output is booleans")
 
 
-class Unary(Protocol):
+class UnaryFunction(Protocol):
     """Type of a public function of one tensor."""
 
     def __call__(self, x: Any, name: str | None = None) -> Tensor: ...  # noqa: D102
 
 
-class Binary(Protocol):
+class BinaryFunction(Protocol):
     """Type of a public function of two tensors, which are broadcast."""
 
     def __call__(self, x: Any, y: Any, name: str | None = None) -> Tensor: ...  # noqa: D102
 
 
-def unary(type: str, kinds: str, grad: Any, doc: str, value: Any = None, **facts: Any) -> Unary:
+def unary(
+    type: str, kinds: str, grad: Any, doc: str, value: Any = None, **facts: Any
+) -> UnaryFunction:
     """Add a unary elementwise op to the table; returns its public function.
 
     `grad(x, y, g)` returns the gradient of the input `x` from the output `y` and its gradient `g`.
@@ -78,7 +80,7 @@ def unary(type: str, kinds: str, grad: Any, doc: str, value: Any = None, **facts
     )
 
     def function(x: Any, name: str | None = None) -> Tensor:
-        return one(type, [operand(x, kinds)], {}, name)
+        return first_output(type, [operand(x, kinds)], {}, name)
 
     function.__doc__ = doc
     return function
@@ -92,7 +94,7 @@ def binary(
     value: Any,
     result: np.dtype | None = None,
     **facts: Any,
-) -> Binary:
+) -> BinaryFunction:
     """Add an elementwise op with two broadcast inputs to the table; returns its public function.
 
     `grads` are two functions of (x, y, output, g), or None or NoGrad. Sums over broadcast axes are
@@ -117,7 +119,7 @@ def binary(
 
     def function(x: Any, y: Any, name: str | None = None) -> Tensor:
         a, b = operands(operand(x, "b"), operand(y, "b")) if kinds == "b" else operands(x, y)
-        return one(type, [a, b], {}, name)
+        return first_output(type, [a, b], {}, name)
 
     function.__doc__ = doc
     return function
@@ -133,13 +135,13 @@ def conj(x: Any, name: str | None = None) -> Tensor:
     """The complex conjugate of `x`; `x` itself if it is real."""
     x = convert_to_tensor(x)
     require("conj", x.spec, "iufc")
-    return one("Conj", [x], {}, name) if x.dtype.kind == "c" else x
+    return first_output("Conj", [x], {}, name) if x.dtype.kind == "c" else x
 
 
-op("Conj", infer=alike("conj", "c"), grad=lambda op, g: [conj(g)], elementwise=True)
+op("Conj", infer=elementwise_shape("conj", "c"), grad=lambda op, g: [conj(g)], elementwise=True)
 
 
-def whole(function: Callable[..., Any]) -> Callable[..., Any]:
+def integer_function(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function` of static integers; None for division by zero, which is an error at run time."""
     return lambda x, y: function(x, y) if y.all() else None
 
@@ -165,7 +167,7 @@ def times_no_nan(g: Tensor, slope: Tensor) -> Tensor:
 
 _first, _second = (lambda x, y, z, g: g), (lambda x, y, z, g: g)
 
-_sum: Binary = binary(
+_sum: BinaryFunction = binary(
     "Add",
     _ARITHMETIC,
     (_first, _second),
@@ -180,11 +182,11 @@ def add(x: Any, y: Any, name: str | None = None) -> Tensor:
     """`x + y`; strings are concatenated."""
     a, b = operands(x, y)
     if a.dtype == string:
-        return one("StringJoin", [a, b], {"separator": ""}, name or "Add")
+        return first_output("StringJoin", [a, b], {"separator": ""}, name or "Add")
     return _sum(a, b, name)
 
 
-subtract: Binary = binary(
+subtract: BinaryFunction = binary(
     "Sub",
     _ARITHMETIC,
     (_first, lambda x, y, z, g: negative(g)),
@@ -193,7 +195,7 @@ subtract: Binary = binary(
     update_formula=True,
     initial_formula=True,
 )
-multiply: Binary = binary(
+multiply: BinaryFunction = binary(
     "Mul",
     _ARITHMETIC,
     (lambda x, y, z, g: times(g, y), lambda x, y, z, g: times(g, x)),
@@ -202,7 +204,7 @@ multiply: Binary = binary(
     update_formula=True,
     initial_formula=True,
 )
-multiply_no_nan: Binary = binary(
+multiply_no_nan: BinaryFunction = binary(
     "MulNoNan",
     "fc",
     (
@@ -212,7 +214,7 @@ multiply_no_nan: Binary = binary(
     "`x * y`, and 0 where `y` is 0, also if `x` is infinite or NaN.",
     None,
 )
-_real_divide: Binary = binary(
+_real_divide: BinaryFunction = binary(
     "RealDiv",
     "fc",
     (
@@ -224,17 +226,21 @@ _real_divide: Binary = binary(
     update_formula=True,
     initial_formula=True,
 )
-floordiv: Binary = binary(
-    "FloorDiv", _ALL, (None, None), "The largest integer up to `x / y`.", whole(np.floor_divide)
+floordiv: BinaryFunction = binary(
+    "FloorDiv",
+    _ALL,
+    (None, None),
+    "The largest integer up to `x / y`.",
+    integer_function(np.floor_divide),
 )
-mod: Binary = binary(
+mod: BinaryFunction = binary(
     "FloorMod",
     _ALL,
     (_first, lambda x, y, z, g: negative(multiply(g, floordiv(x, y)))),
     "The remainder of `floordiv`; it has the sign of `y`.",
-    whole(np.mod),
+    integer_function(np.mod),
 )
-maximum: Binary = binary(
+maximum: BinaryFunction = binary(
     "Maximum",
     _ALL,
     (
@@ -246,7 +252,7 @@ maximum: Binary = binary(
     update_formula=True,
     initial_formula=True,
 )
-minimum: Binary = binary(
+minimum: BinaryFunction = binary(
     "Minimum",
     _ALL,
     (
@@ -275,7 +281,7 @@ def _power_exponent(x: Tensor, y: Tensor, z: Tensor, g: Tensor) -> Tensor:
     return times(times(g, z), logs)
 
 
-_power: Binary = binary(
+_power: BinaryFunction = binary(
     "Pow",
     _ARITHMETIC,
     (_power_base, _power_exponent),
@@ -310,12 +316,12 @@ truediv = divide
 _F, _C = "f", "fc"
 
 
-def analytic(type: str, slope: Any, doc: str, value: Any = None, **facts: Any) -> Unary:
+def analytic(type: str, slope: Any, doc: str, value: Any = None, **facts: Any) -> UnaryFunction:
     """Add a unary function, real or complex, with derivative `slope(x, y)`."""
     return unary(type, _C, lambda x, y, g: times(g, slope(x, y)), doc, value, **facts)
 
 
-negative: Unary = unary(
+negative: UnaryFunction = unary(
     "Neg",
     "ifc",
     lambda x, y, g: negative(g),
@@ -328,14 +334,14 @@ negative: Unary = unary(
 
 def _turning(x: Tensor, y: Tensor, g: Tensor) -> Tensor:
     """The gradient of `x / |x|`: the part of `g` that rotates it, divided by |x|; 0 at 0."""
-    along = cast(one("Real", [multiply(g, conj(y))]), x.dtype)
-    size = cast(one("ComplexAbs", [x]), x.dtype)
+    along = cast(first_output("Real", [multiply(g, conj(y))]), x.dtype)
+    size = cast(first_output("ComplexAbs", [x]), x.dtype)
     there = equal(size, 0)
     slope = _real_divide(subtract(g, multiply(y, along)), where(there, 1, size))
     return where(there, 0, slope)
 
 
-sign: Unary = unary(
+sign: UnaryFunction = unary(
     "Sign",
     "ifc",
     lambda x, y, g: _turning(x, y, g) if x.dtype.kind == "c" else zeros_like(x),
@@ -344,7 +350,7 @@ sign: Unary = unary(
     update_formula=True,
     initial_formula=True,
 )
-_real_abs: Unary = unary(
+_real_abs: UnaryFunction = unary(
     "Abs",
     _ALL,
     lambda x, y, g: multiply(g, sign(x)),
@@ -358,10 +364,10 @@ _real_abs: Unary = unary(
 def abs(x: Any, name: str | None = None) -> Tensor:
     """The absolute value of `x`; real also for complex numbers."""
     x = convert_to_tensor(x)
-    return one("ComplexAbs", [x], {}, name) if x.dtype.kind == "c" else _real_abs(x, name)
+    return first_output("ComplexAbs", [x], {}, name) if x.dtype.kind == "c" else _real_abs(x, name)
 
 
-square: Unary = unary(
+square: UnaryFunction = unary(
     "Square",
     _ARITHMETIC,
     lambda x, y, g: twice(times(g, x)),
@@ -370,7 +376,7 @@ square: Unary = unary(
     update_formula=True,
     initial_formula=True,
 )
-sqrt: Unary = unary(
+sqrt: UnaryFunction = unary(
     "Sqrt",
     _C,
     lambda x, y, g: times_no_nan(g, _real_divide(0.5, y)),
@@ -378,15 +384,17 @@ sqrt: Unary = unary(
     update_formula=True,
     initial_formula=True,
 )
-rsqrt: Unary = unary(
+rsqrt: UnaryFunction = unary(
     "Rsqrt",
     _C,
     lambda x, y, g: times_no_nan(g, multiply(multiply(square(y), y), -0.5)),
     "`1 / sqrt(x)`.",
     update_formula=True,
 )
-exp: Unary = analytic("Exp", lambda x, y: y, "`e ** x`.", update_formula=True, initial_formula=True)
-log: Unary = unary(
+exp: UnaryFunction = analytic(
+    "Exp", lambda x, y: y, "`e ** x`.", update_formula=True, initial_formula=True
+)
+log: UnaryFunction = unary(
     "Log",
     _C,
     lambda x, y, g: _real_divide(g, conj(x)),
@@ -394,20 +402,22 @@ log: Unary = unary(
     update_formula=True,
     initial_formula=True,
 )
-log1p: Unary = unary("Log1p", _C, lambda x, y, g: _real_divide(g, conj(add(x, 1))), "`log(1 + x)`.")
-sin: Unary = analytic("Sin", lambda x, y: cos(x), "The sine of `x`.")
-cos: Unary = analytic("Cos", lambda x, y: negative(sin(x)), "The cosine of `x`.")
-tanh: Unary = unary(
+log1p: UnaryFunction = unary(
+    "Log1p", _C, lambda x, y, g: _real_divide(g, conj(add(x, 1))), "`log(1 + x)`."
+)
+sin: UnaryFunction = analytic("Sin", lambda x, y: cos(x), "The sine of `x`.")
+cos: UnaryFunction = analytic("Cos", lambda x, y: negative(sin(x)), "The cosine of `x`.")
+tanh: UnaryFunction = unary(
     "Tanh",
     _C,
-    lambda x, y, g: one("TanhGrad", [g, conj(y)]),
+    lambda x, y, g: first_output("TanhGrad", [g, conj(y)]),
     "The hyperbolic tangent of `x`.",
     initial_formula=True,
 )
-sigmoid: Unary = unary(
+sigmoid: UnaryFunction = unary(
     "Sigmoid",
     _F,
-    lambda x, y, g: one("SigmoidGrad", [g, y]),
+    lambda x, y, g: first_output("SigmoidGrad", [g, y]),
     "`1 / (1 + exp(-x))`.",
     initial_formula=True,
 )
@@ -416,7 +426,7 @@ sigmoid: Unary = unary(
 def _tanh_grad_back(op: Operation, gg: Tensor) -> list[Any]:
     g, y = op.inputs  # g (1 - y y)
     return [
-        lambda: one("TanhGrad", [gg, conj(y)]),
+        lambda: first_output("TanhGrad", [gg, conj(y)]),
         lambda: times(gg, multiply(g, multiply(y, -2))),
     ]
 
@@ -424,21 +434,21 @@ def _tanh_grad_back(op: Operation, gg: Tensor) -> list[Any]:
 def _sigmoid_grad_back(op: Operation, gg: Tensor) -> list[Any]:
     g, y = op.inputs  # g y (1 - y)
     return [
-        lambda: one("SigmoidGrad", [gg, y]),
+        lambda: first_output("SigmoidGrad", [gg, y]),
         lambda: multiply(multiply(gg, g), subtract(1, add(y, y))),
     ]
 
 
 op(
     "TanhGrad",
-    infer=alike("TanhGrad", "fc"),
+    infer=elementwise_shape("TanhGrad", "fc"),
     grad=_tanh_grad_back,
     elementwise=True,
     flops=flop_counts.per_output(3),
 )
 op(
     "SigmoidGrad",
-    infer=alike("SigmoidGrad", "f"),
+    infer=elementwise_shape("SigmoidGrad", "f"),
     grad=_sigmoid_grad_back,
     elementwise=True,
     flops=flop_counts.per_output(3),
@@ -448,34 +458,42 @@ op(
 # -- comparison and logic
 
 
-def _compare(type: str, kinds: str, doc: str, value: Callable[..., Any], **facts: Any) -> Binary:
+def _compare(
+    type: str, kinds: str, doc: str, value: Callable[..., Any], **facts: Any
+) -> BinaryFunction:
     return binary(type, kinds, _BOOLEAN, doc, value, bool_, **facts)
 
 
-equal: Binary = _compare(
+equal: BinaryFunction = _compare(
     "Equal", "biufcO", "Where `x` and `y` are equal.", np.equal, update_formula=True
 )
-not_equal: Binary = _compare("NotEqual", "biufcO", "Where `x` and `y` differ.", np.not_equal)
-less: Binary = _compare("Less", _ALL, "`x < y`.", np.less, update_formula=True)
-less_equal: Binary = _compare("LessEqual", _ALL, "`x <= y`.", np.less_equal, update_formula=True)
-greater: Binary = _compare("Greater", _ALL, "`x > y`.", np.greater, update_formula=True)
-greater_equal: Binary = _compare(
+not_equal: BinaryFunction = _compare(
+    "NotEqual", "biufcO", "Where `x` and `y` differ.", np.not_equal
+)
+less: BinaryFunction = _compare("Less", _ALL, "`x < y`.", np.less, update_formula=True)
+less_equal: BinaryFunction = _compare(
+    "LessEqual", _ALL, "`x <= y`.", np.less_equal, update_formula=True
+)
+greater: BinaryFunction = _compare("Greater", _ALL, "`x > y`.", np.greater, update_formula=True)
+greater_equal: BinaryFunction = _compare(
     "GreaterEqual", _ALL, "`x >= y`.", np.greater_equal, update_formula=True
 )
-logical_and: Binary = _compare(
+logical_and: BinaryFunction = _compare(
     "LogicalAnd", "b", "`x and y` of booleans.", np.logical_and, update_formula=True
 )
-logical_or: Binary = _compare("LogicalOr", "b", "`x or y` of booleans.", np.logical_or)
-logical_xor: Binary = _compare(
+logical_or: BinaryFunction = _compare("LogicalOr", "b", "`x or y` of booleans.", np.logical_or)
+logical_xor: BinaryFunction = _compare(
     "LogicalXor", "b", "Where exactly one of `x` and `y`.", np.logical_xor
 )
-logical_not: Unary = unary("LogicalNot", "b", _BOOLEAN, "`not x` of booleans.", np.logical_not)
+logical_not: UnaryFunction = unary(
+    "LogicalNot", "b", _BOOLEAN, "`not x` of booleans.", np.logical_not
+)
 
 
 def _select(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     require("where's condition", inputs[0], "b")
     require_equal("where", inputs[1:])
-    spec = Spec(inputs[1].dtype, broadcast([s.shape for s in inputs]))
+    spec = Spec(inputs[1].dtype, broadcast_shapes([s.shape for s in inputs]))
     return [with_value(spec, np.where, inputs)]
 
 
@@ -514,7 +532,7 @@ def where(condition: Any, x: Any = None, y: Any = None, name: str | None = None)
     condition, (a, b) = truth(condition), operands(x, y)
     if condition.shape is None or len(condition.shape) == 1:
         if condition.shape is None or a.shape is None or b.shape is None:
-            condition = one("RowCondition", [condition, a, b])
+            condition = first_output("RowCondition", [condition, a, b])
         else:
             added = max(len(a.shape), len(b.shape)) - 1
             condition = reshape(condition, [-1, *[1] * added]) if added > 0 else condition
@@ -531,7 +549,7 @@ def where_v2(condition: Any, x: Any = None, y: Any = None, name: str | None = No
     if x is None or y is None:
         raise ShapeError("where takes both x and y, or neither", line=user_line())
     a, b = operands(x, y)
-    return one("Select", [truth(condition), a, b], {}, name)
+    return first_output("Select", [truth(condition), a, b], {}, name)
 
 
 # -- casts, clipping, add_n
@@ -584,7 +602,7 @@ op(
 op("CheckNumerics", infer=_check, grad=_check_back, elementwise=True)
 op(
     "AddN",
-    infer=alike("add_n", _ARITHMETIC),
+    infer=elementwise_shape("add_n", _ARITHMETIC),
     grad=lambda op, g: [g] * len(op.inputs),
     update_formula=True,
     elementwise=True,
@@ -601,7 +619,7 @@ def cast(x: Any, dtype: Any, name: str | None = None) -> Any:
     if isinstance(x, WithValues):
         return x.map_values(lambda values: cast(values, dtype, name))
     x, dtype = convert_to_tensor(x), as_dtype(dtype)
-    return x if x.dtype == dtype else one("Cast", [x], {"dtype": dtype}, name)
+    return x if x.dtype == dtype else first_output("Cast", [x], {"dtype": dtype}, name)
 
 
 def check_numerics(tensor: Any, message: str, name: str | None = None) -> Tensor:
@@ -610,7 +628,7 @@ def check_numerics(tensor: Any, message: str, name: str | None = None) -> Tensor
     The error also names the tensor, the line that created the check, and the rank.
     """
     t = convert_to_tensor(tensor)
-    return one("CheckNumerics", [t], {"message": message, "of": t.name}, name)
+    return first_output("CheckNumerics", [t], {"message": message, "of": t.name}, name)
 
 
 def add_n(inputs: Sequence[Any], name: str | None = None) -> Tensor:
@@ -621,10 +639,10 @@ def add_n(inputs: Sequence[Any], name: str | None = None) -> Tensor:
     if len(tensors) == 1:
         return tensors[0]
     if len(tensors) > 2:
-        return one("AddN", tensors, {}, name)
+        return first_output("AddN", tensors, {}, name)
     require_alike("add_n", *tensors)
-    total = one("Add", tensors, {}, name)
-    total.set_shape(merge(tensors[0].shape, tensors[1].shape))
+    total = first_output("Add", tensors, {}, name)
+    total.set_shape(merge_shapes(tensors[0].shape, tensors[1].shape))
     return total
 
 
@@ -633,7 +651,9 @@ def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | 
     if isinstance(t, WithValues):
         return t.map_values(lambda v: clip_by_value(v, clip_value_min, clip_value_max, name))
     t = convert_to_tensor(t)
-    clipped = one("ClipByValue", [t, like(clip_value_min, t), like(clip_value_max, t)], {}, name)
+    clipped = first_output(
+        "ClipByValue", [t, like(clip_value_min, t), like(clip_value_max, t)], {}, name
+    )
     return with_shape_of(clipped, t, "clip_by_value")
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hpcflow.kernels.kernel_registry import Node, kernel
+from hpcflow.kernels.kernel_registry import KernelNode, kernel
 
 
 @kernel("Bitcast", "new")
-def _bitcast(xp: Any, node: Node) -> Callable[..., Any]:
+def _bitcast(xp: Any, node: KernelNode) -> Callable[..., Any]:
     dtype, have = node.attrs["dtype"], node.inputs[0].dtype.itemsize
 
     def run(x: Any) -> Any:

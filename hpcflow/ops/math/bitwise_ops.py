@@ -12,10 +12,10 @@ from hpcflow.graph.dtypes import as_dtype
 from hpcflow.graph.graph import Tensor, convert_to_tensor
 from hpcflow.graph.op_registry import NoGrad, op
 from hpcflow.graph.operator_overloads import OPERATORS
-from hpcflow.graph.static_shape import Spec, show
+from hpcflow.graph.static_shape import Spec, shape_text
 from hpcflow.ops.math.arithmetic_ops import (
-    Binary,
-    Unary,
+    BinaryFunction,
+    UnaryFunction,
     binary,
     logical_and,
     logical_not,
@@ -23,7 +23,7 @@ from hpcflow.ops.math.arithmetic_ops import (
     logical_xor,
     unary,
 )
-from hpcflow.ops.shape_inference import Attrs, one, operands
+from hpcflow.ops.shape_inference import Attrs, first_output, operands
 
 
 def _bitcast(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -39,7 +39,7 @@ def _bitcast(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
         return [Spec(dtype, (*given.shape, have // want))]
     if not given.shape or given.shape[-1] not in (None, want // have):
         raise ShapeError(
-            f"bitcast of {given.dtype}{show(given.shape)} to {dtype} needs a last axis of "
+            f"bitcast of {given.dtype}{shape_text(given.shape)} to {dtype} needs a last axis of "
             f"{want // have}"
         )
     return [Spec(dtype, given.shape[:-1])]
@@ -54,29 +54,35 @@ def bitcast(input: Any, type: Any, name: str | None = None) -> Tensor:
     Shapes: unchanged for types of equal size; a larger type removes the last axis, a smaller one
             adds one.
     """
-    return one("Bitcast", [convert_to_tensor(input)], {"dtype": as_dtype(type)}, name)
+    return first_output("Bitcast", [convert_to_tensor(input)], {"dtype": as_dtype(type)}, name)
 
 
 # -- bit operations
 
 
-def _bits(type: str, doc: str, value: Any) -> Binary:
+def _bits(type: str, doc: str, value: Any) -> BinaryFunction:
     return binary(type, "iu", NoGrad("its output is integers"), doc, value)
 
 
-bitwise_and: Binary = _bits("BitwiseAnd", "The bits set in both `x` and `y`.", np.bitwise_and)
-bitwise_or: Binary = _bits("BitwiseOr", "The bits set in `x` or `y`.", np.bitwise_or)
-bitwise_xor: Binary = _bits("BitwiseXor", "The bits set in one of `x`, `y`.", np.bitwise_xor)
-left_shift: Binary = _bits("LeftShift", "The bits of `x` moved up by `y` places.", np.left_shift)
-right_shift: Binary = _bits(
+bitwise_and: BinaryFunction = _bits(
+    "BitwiseAnd", "The bits set in both `x` and `y`.", np.bitwise_and
+)
+bitwise_or: BinaryFunction = _bits("BitwiseOr", "The bits set in `x` or `y`.", np.bitwise_or)
+bitwise_xor: BinaryFunction = _bits(
+    "BitwiseXor", "The bits set in one of `x`, `y`.", np.bitwise_xor
+)
+left_shift: BinaryFunction = _bits(
+    "LeftShift", "The bits of `x` moved up by `y` places.", np.left_shift
+)
+right_shift: BinaryFunction = _bits(
     "RightShift", "The bits of `x` moved down by `y`; the sign stays.", np.right_shift
 )
-invert: Unary = unary(
+invert: UnaryFunction = unary(
     "Invert", "iu", NoGrad("its output is integers"), "All bits of `x` turned.", np.invert
 )
 
 
-def _either(logical: Binary, bits: Binary) -> Binary:
+def _either(logical: BinaryFunction, bits: BinaryFunction) -> BinaryFunction:
     """The operator for booleans, or for the bits of integers."""
 
     def function(x: Any, y: Any, name: str | None = None) -> Tensor:

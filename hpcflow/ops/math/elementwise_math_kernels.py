@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hpcflow.kernels.kernel_registry import Node, kernel
+from hpcflow.kernels.kernel_registry import KernelNode, kernel
 from hpcflow.ops.math.arithmetic_kernels import no_zero, number, truncated, ufunc
 
 UFUNCS = {
@@ -24,7 +24,7 @@ for _type, _name in UFUNCS.items():
 
 
 @kernel("SquaredDifference", "out", inplace=(0, 1))
-def _squared_difference(xp: Any, node: Node) -> Callable[..., Any]:
+def _squared_difference(xp: Any, node: KernelNode) -> Callable[..., Any]:
     whole = node.outputs[0].dtype.kind == "c"
 
     def run(x: Any, y: Any, out: Any) -> None:
@@ -35,7 +35,7 @@ def _squared_difference(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("TruncateMod", "out", inplace=(0,))
-def _truncate_mod(xp: Any, node: Node) -> Callable[..., Any]:
+def _truncate_mod(xp: Any, node: KernelNode) -> Callable[..., Any]:
     whole = node.inputs[0].dtype.kind in "iu"
 
     def run(x: Any, y: Any, out: Any) -> None:
@@ -47,7 +47,7 @@ def _truncate_mod(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("TruncateDiv", "out", inplace=(0,))
-def _truncate_div(xp: Any, node: Node) -> Callable[..., Any]:
+def _truncate_div(xp: Any, node: KernelNode) -> Callable[..., Any]:
     if node.inputs[0].dtype.kind == "f":
 
         def cut(x: Any, y: Any, out: Any) -> None:
@@ -63,7 +63,7 @@ def _truncate_div(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("DivNoNan", "out")
-def _div_no_nan(xp: Any, node: Node) -> Callable[..., Any]:
+def _div_no_nan(xp: Any, node: KernelNode) -> Callable[..., Any]:
     zero, unit = number(xp, 0, node), number(xp, 1, node)
 
     def run(x: Any, y: Any, out: Any) -> None:
@@ -75,7 +75,7 @@ def _div_no_nan(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("MulNoNan", "out")
-def _mul_no_nan(xp: Any, node: Node) -> Callable[..., Any]:
+def _mul_no_nan(xp: Any, node: KernelNode) -> Callable[..., Any]:
     zero = number(xp, 0, node)
 
     def run(x: Any, y: Any, out: Any) -> None:
@@ -86,7 +86,7 @@ def _mul_no_nan(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("Cross", "out")
-def _cross(xp: Any, node: Node) -> Callable[..., Any]:
+def _cross(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(a: Any, b: Any, out: Any) -> None:
         for i in range(3):
             j, k = (i + 1) % 3, (i + 2) % 3

@@ -9,7 +9,7 @@ import numpy as np
 
 from hpcflow.errors import ArgumentError, DTypeError, ShapeError
 from hpcflow.graph.composite_tensor import WithValues
-from hpcflow.graph.deprecated_arguments import renamed
+from hpcflow.graph.deprecated_arguments import with_public_names
 from hpcflow.graph.dtypes import (
     as_dtype,
     bfloat16,
@@ -26,11 +26,11 @@ from hpcflow.graph.dtypes import (
 )
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, get_default_graph, user_line
 from hpcflow.graph.op_registry import NoGrad, op
-from hpcflow.graph.static_shape import Spec, merge, show
+from hpcflow.graph.static_shape import Spec, merge_shapes, shape_text
 from hpcflow.ops.array.broadcast_ops import zeros_like
 from hpcflow.ops.math.arithmetic_ops import (
-    Binary,
-    Unary,
+    BinaryFunction,
+    UnaryFunction,
     add,
     add_n,
     analytic,
@@ -42,6 +42,7 @@ from hpcflow.ops.math.arithmetic_ops import (
     equal,
     exp,
     floordiv,
+    integer_function,
     log,
     mod,
     multiply,
@@ -53,30 +54,41 @@ from hpcflow.ops.math.arithmetic_ops import (
     times_no_nan,
     unary,
     where_v2,
-    whole,
 )
-from hpcflow.ops.shape_inference import Attrs, alike, like, one, operands, require, require_alike
-from hpcflow.platform.exception_translation import shown
+from hpcflow.ops.shape_inference import (
+    Attrs,
+    elementwise_shape,
+    first_output,
+    like,
+    operands,
+    require,
+    require_alike,
+)
+from hpcflow.platform.exception_translation import value_text
 
 # -- trigonometry, exponentials
 
-tan: Unary = analytic("Tan", lambda x, y: add(square(y), 1), "The tangent of `x`.")
-asin: Unary = analytic("Asin", lambda x, y: rsqrt(subtract(1, square(x))), "The inverse sine.")
-acos: Unary = analytic(
+tan: UnaryFunction = analytic("Tan", lambda x, y: add(square(y), 1), "The tangent of `x`.")
+asin: UnaryFunction = analytic(
+    "Asin", lambda x, y: rsqrt(subtract(1, square(x))), "The inverse sine."
+)
+acos: UnaryFunction = analytic(
     "Acos", lambda x, y: negative(rsqrt(subtract(1, square(x)))), "The inverse cosine."
 )
-atan: Unary = analytic("Atan", lambda x, y: reciprocal(add(square(x), 1)), "The inverse tangent.")
-sinh: Unary = analytic("Sinh", lambda x, y: cosh(x), "The hyperbolic sine of `x`.")
-cosh: Unary = analytic("Cosh", lambda x, y: sinh(x), "The hyperbolic cosine of `x`.")
-asinh: Unary = analytic("Asinh", lambda x, y: reciprocal(cosh(y)), "The inverse of `sinh`.")
-acosh: Unary = analytic(
+atan: UnaryFunction = analytic(
+    "Atan", lambda x, y: reciprocal(add(square(x), 1)), "The inverse tangent."
+)
+sinh: UnaryFunction = analytic("Sinh", lambda x, y: cosh(x), "The hyperbolic sine of `x`.")
+cosh: UnaryFunction = analytic("Cosh", lambda x, y: sinh(x), "The hyperbolic cosine of `x`.")
+asinh: UnaryFunction = analytic("Asinh", lambda x, y: reciprocal(cosh(y)), "The inverse of `sinh`.")
+acosh: UnaryFunction = analytic(
     "Acosh", lambda x, y: reciprocal(sinh(y)), "The inverse of `cosh`, not negative."
 )
-atanh: Unary = analytic(
+atanh: UnaryFunction = analytic(
     "Atanh", lambda x, y: reciprocal(subtract(1, square(x))), "The inverse of `tanh`."
 )
-expm1: Unary = analytic("Expm1", lambda x, y: exp(x), "`exp(x) - 1`, exact near 0.")
-reciprocal: Unary = unary(
+expm1: UnaryFunction = analytic("Expm1", lambda x, y: exp(x), "`exp(x) - 1`, exact near 0.")
+reciprocal: UnaryFunction = unary(
     "Reciprocal",
     "fc",
     lambda x, y, g: times_no_nan(g, negative(square(y))),
@@ -85,7 +97,7 @@ reciprocal: Unary = unary(
     initial_formula=True,
 )
 
-atan2: Binary = binary(
+atan2: BinaryFunction = binary(
     "Atan2",
     "f",
     (
@@ -95,7 +107,7 @@ atan2: Binary = binary(
     "The angle of the point (x, y) with the first axis, from -pi to pi.",
     np.arctan2,
 )
-atan2 = renamed(x="y", y="x")(atan2)
+atan2 = with_public_names(x="y", y="x")(atan2)
 
 
 # -- rounding, remainders
@@ -103,15 +115,15 @@ atan2 = renamed(x="y", y="x")(atan2)
 _STEPS = "f"
 
 
-def _flat(type: str, doc: str) -> Unary:
+def _flat(type: str, doc: str) -> UnaryFunction:
     return unary(type, _STEPS, lambda x, y, g: None, f"{doc}; its gradient is none.")
 
 
-ceil: Unary = _flat("Ceil", "The smallest whole number not below `x`")
-floor: Unary = _flat("Floor", "The largest whole number not above `x`")
-rint: Unary = _flat("Rint", "The whole number nearest to `x`, the even one of two")
+ceil: UnaryFunction = _flat("Ceil", "The smallest whole number not below `x`")
+floor: UnaryFunction = _flat("Floor", "The largest whole number not above `x`")
+rint: UnaryFunction = _flat("Rint", "The whole number nearest to `x`, the even one of two")
 
-squared_difference: Binary = binary(
+squared_difference: BinaryFunction = binary(
     "SquaredDifference",
     "iufc",
     (
@@ -121,22 +133,22 @@ squared_difference: Binary = binary(
     "`(x - y) ** 2`, of complex numbers `|x - y| ** 2`.",
     lambda x, y: np.square(np.subtract(x, y)),
 )
-nextafter: Binary = binary(
+nextafter: BinaryFunction = binary(
     "NextAfter",
     "F",
     (lambda x, y, z, g: g, lambda x, y, z, g: zeros_like(g)),
     "The number next to `x` on the way to `y`.",
     np.nextafter,
 )
-nextafter = renamed(x="x1", y="x2")(nextafter)
-truncatediv: Binary = binary(
+nextafter = with_public_names(x="x1", y="x2")(nextafter)
+truncatediv: BinaryFunction = binary(
     "TruncateDiv",
     "iuf",
     (None, None),
     "The quotient cut towards zero, as of integers in C.",
-    whole(lambda x, y: (x - np.fmod(x, y)) // y),
+    integer_function(lambda x, y: (x - np.fmod(x, y)) // y),
 )
-truncatemod: Binary = binary(
+truncatemod: BinaryFunction = binary(
     "TruncateMod",
     "iuf",
     (
@@ -144,9 +156,9 @@ truncatemod: Binary = binary(
         lambda x, y, z, g: negative(multiply(g, rint(divide(subtract(x, z), y)))),
     ),
     "The remainder of the quotient cut towards zero; it has the sign of `x`.",
-    whole(np.fmod),
+    integer_function(np.fmod),
 )
-div_no_nan: Binary = binary(
+div_no_nan: BinaryFunction = binary(
     "DivNoNan",
     "fc",
     (
@@ -162,13 +174,13 @@ floor_div, floormod = floordiv, mod
 def round(x: Any, name: str | None = None) -> Tensor:
     """`x` rounded to the nearest integer, ties to even; integers are unchanged."""
     x = convert_to_tensor(x)
-    return rint(x, name) if is_floating(x.dtype) else one("Identity", [x], {}, name)
+    return rint(x, name) if is_floating(x.dtype) else first_output("Identity", [x], {}, name)
 
 
 def realdiv(x: Any, y: Any, name: str | None = None) -> Tensor:
     """`x / y` for floating-point numbers."""
     a, b = operands(x, y)
-    return one("RealDiv", [a, b], {}, name)
+    return first_output("RealDiv", [a, b], {}, name)
 
 
 def div(x: Any, y: Any, name: str | None = None) -> Tensor:
@@ -187,7 +199,7 @@ def scalar_mul(scalar: Any, x: Any, name: str | None = None) -> Any:
     x = convert_to_tensor(x)
     scalar = like(scalar, x)
     if scalar.shape not in (None, ()):
-        raise ShapeError(f"scalar_mul takes a scalar, not shape {show(scalar.shape)}")
+        raise ShapeError(f"scalar_mul takes a scalar, not shape {shape_text(scalar.shape)}")
     return multiply(scalar, x, name)
 
 
@@ -208,7 +220,7 @@ def polyval(coeffs: Any, x: Any, name: str | None = None) -> Tensor:
     """The polynomial with coefficients `coeffs`, highest power first, at `x`."""
     x = convert_to_tensor(x)
     if not isinstance(coeffs, (list, tuple)):
-        raise ArgumentError(f"coeffs must be a list, not {shown(coeffs)}", line=user_line())
+        raise ArgumentError(f"coeffs must be a list, not {value_text(coeffs)}", line=user_line())
     with get_default_graph().name_scope(name or "polyval"):
         value = zeros_like(x)
         for i, coefficient in enumerate(coeffs):
@@ -220,7 +232,7 @@ def polyval(coeffs: Any, x: Any, name: str | None = None) -> Tensor:
 # -- float tests
 
 
-def _ask(type: str, doc: str, **facts: Any) -> Unary:
+def _ask(type: str, doc: str, **facts: Any) -> UnaryFunction:
     def infer(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
         require(type, inputs[0], "fc")
         return [Spec(bool_, inputs[0].shape)]
@@ -228,27 +240,29 @@ def _ask(type: str, doc: str, **facts: Any) -> Unary:
     op(type, infer=infer, grad=NoGrad("its output is booleans"), elementwise=True, **facts)
 
     def function(x: Any, name: str | None = None) -> Tensor:
-        return one(type, [convert_to_tensor(x)], {}, name)
+        return first_output(type, [convert_to_tensor(x)], {}, name)
 
     function.__doc__ = doc
     return function
 
 
-is_finite: Unary = _ask("IsFinite", "Where `x` is neither infinite nor NaN.", update_formula=True)
-is_inf: Unary = _ask("IsInf", "Where `x` is infinite.")
-is_nan: Unary = _ask("IsNan", "Where `x` is NaN.")
+is_finite: UnaryFunction = _ask(
+    "IsFinite", "Where `x` is neither infinite nor NaN.", update_formula=True
+)
+is_inf: UnaryFunction = _ask("IsInf", "Where `x` is infinite.")
+is_nan: UnaryFunction = _ask("IsNan", "Where `x` is NaN.")
 
 
 # -- cross product
 
 
 def _cross(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
-    (spec,) = alike("cross", "iuf")(inputs, attrs)
+    (spec,) = elementwise_shape("cross", "iuf")(inputs, attrs)
     if spec.shape is None:
         return [spec]
     if not spec.shape or spec.shape[-1] not in (3, None):
-        raise ShapeError(f"cross needs a last axis of size 3, not shape {show(spec.shape)}")
-    return [Spec(spec.dtype, merge(spec.shape, (*spec.shape[:-1], 3)))]
+        raise ShapeError(f"cross needs a last axis of size 3, not shape {shape_text(spec.shape)}")
+    return [Spec(spec.dtype, merge_shapes(spec.shape, (*spec.shape[:-1], 3)))]
 
 
 def _cross_back(op: Operation, g: Tensor) -> list[Any]:
@@ -262,7 +276,7 @@ op("Cross", infer=_cross, grad=_cross_back)
 def cross(a: Any, b: Any, name: str | None = None) -> Tensor:
     """The cross product of vectors: `a` and `b` are [..., 3], of one shape."""
     x, y = operands(a, b)
-    return one("Cross", [x, y], {}, name)
+    return first_output("Cross", [x, y], {}, name)
 
 
 # -- casts, accumulate_n

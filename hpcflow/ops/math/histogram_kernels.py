@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from hpcflow.errors import RangeError
-from hpcflow.kernels.kernel_registry import Node, kernel
+from hpcflow.kernels.kernel_registry import KernelNode, kernel
 
 
 @kernel("Bincount", "new")
-def _bincount(xp: Any, node: Node) -> Callable[..., Any]:
+def _bincount(xp: Any, node: KernelNode) -> Callable[..., Any]:
     low, high = node.attrs["minlength"], node.attrs["maxlength"]
     dtype = node.outputs[0].dtype
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcflow.errors import DTypeError, ShapeError
-from hpcflow.graph.deprecated_arguments import also_named
+from hpcflow.graph.deprecated_arguments import accepts_aliases
 from hpcflow.graph.dtypes import as_dtype, int32, int64, kind_of
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.op_registry import op
-from hpcflow.graph.static_shape import Spec, merge
+from hpcflow.graph.static_shape import Spec, merge_shapes
 from hpcflow.ops.array.array_ops import checked_sizes, reshape, size
 from hpcflow.ops.array.broadcast_ops import ones_like, zeros
 from hpcflow.ops.array.concat_split_ops import concat, stack
@@ -33,14 +33,14 @@ from hpcflow.ops.math.elementwise_math_ops import floor
 from hpcflow.ops.math.reduction_ops import reduce_max, reduce_sum
 from hpcflow.ops.shape_inference import (
     Attrs,
+    first_output,
+    integer_argument,
     like,
-    one,
     operand,
     require,
     require_alike,
     require_rank,
     told_count,
-    whole,
 )
 
 
@@ -48,7 +48,7 @@ def _bincount(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     require("bincount", inputs[0], "iu")
     for s in inputs[1:]:
         require("bincount's weights", s, "iuf")
-        merge(inputs[0].shape, s.shape)
+        merge_shapes(inputs[0].shape, s.shape)
     dtype = inputs[1].dtype if len(inputs) > 1 else attrs["dtype"]
     low, high, value = attrs["minlength"], attrs["maxlength"], inputs[0].value
     if value is not None and (not value.size or value.min() >= 0):
@@ -95,14 +95,17 @@ def bincount(
         raise DTypeError(f"bincount cannot count in {as_dtype(dtype)}", line=user_line())
     if isinstance(minlength, Tensor) or isinstance(maxlength, Tensor):
         return _counted(inputs, minlength, maxlength, dtype, name)
-    attrs: Attrs = {"minlength": whole(minlength or 0, "minlength"), "dtype": as_dtype(dtype)}
-    attrs["maxlength"] = None if maxlength is None else whole(maxlength, "maxlength")
+    attrs: Attrs = {
+        "minlength": integer_argument(minlength or 0, "minlength"),
+        "dtype": as_dtype(dtype),
+    }
+    attrs["maxlength"] = None if maxlength is None else integer_argument(maxlength, "maxlength")
     if min(attrs["minlength"], attrs["maxlength"] or 0) < 0:
         raise ShapeError(
             f"bincount: minlength {minlength} and maxlength {maxlength} must be at least 0",
             line=user_line(),
         )
-    return one("Bincount", inputs, attrs, name)
+    return first_output("Bincount", inputs, attrs, name)
 
 
 def _counted(
@@ -124,7 +127,7 @@ def _counted(
     return unsorted_segment_sum(hits, places, count, name)
 
 
-@also_named(reduction_indices="axis", keep_dims="keepdims", input="input_tensor")
+@accepts_aliases(reduction_indices="axis", keep_dims="keepdims", input="input_tensor")
 def count_nonzero(
     input_tensor: Any,
     axis: Any = None,

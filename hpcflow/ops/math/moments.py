@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpcflow.graph.deprecated_arguments import also_named, also_takes
+from hpcflow.graph.deprecated_arguments import accepts_aliases, accepts_and_ignores
 from hpcflow.graph.dtypes import float32, int32
 from hpcflow.graph.graph import Tensor, convert_to_tensor
 from hpcflow.ops.array.array_ops import constant, rank, reshape, shape, squeeze
@@ -51,8 +51,8 @@ def reduce_euclidean_norm(
     return sqrt(reduce_sum(square(abs(x)), axis, keepdims), name)
 
 
-@also_named(keepdims="keep_dims")
-@also_takes("shift")
+@accepts_aliases(keepdims="keep_dims")
+@accepts_and_ignores("shift")
 def moments(
     x: Any, axes: Any, name: str | None = None, keep_dims: bool = False
 ) -> tuple[Tensor, Tensor]:
@@ -77,7 +77,7 @@ def _without(kept: Tensor, axes: Any, x: Tensor, name: str | None = None) -> Ten
     return squeeze(kept, axes, name)
 
 
-@also_named(keepdims="keep_dims")
+@accepts_aliases(keepdims="keep_dims")
 def weighted_moments(
     x: Any, axes: Any, frequency_weights: Any, name: str | None = None, keep_dims: bool = False
 ) -> tuple[Tensor, Tensor]:
@@ -96,7 +96,7 @@ def weighted_moments(
     return _without(mean, axes, total), _without(variance, axes, total, name)
 
 
-@also_named(keepdims="keep_dims")
+@accepts_aliases(keepdims="keep_dims")
 def sufficient_statistics(
     x: Any, axes: Any, shift: Any = None, keep_dims: bool = False, name: str | None = None
 ) -> tuple[Tensor, Tensor, Tensor, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.kernels.kernel_registry import Node, Scratch, kernel
+from hpcflow.kernels.kernel_registry import KernelNode, Scratch, kernel
 
 _METHODS = {
     **{"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min"},
@@ -30,7 +30,7 @@ def reducer(xp: Any, ufunc: str) -> Callable[..., Any]:
 
 def _plain(type: str, ufunc: str) -> None:
     @kernel(type, "out")
-    def make(xp: Any, node: Node) -> Callable[..., Any]:
+    def make(xp: Any, node: KernelNode) -> Callable[..., Any]:
         reduce, axis, keep = reducer(xp, ufunc), node.attrs["axis"], node.attrs["keepdims"]
         return lambda x, out: reduce(x, axis, None, out, keep)
 
@@ -42,7 +42,7 @@ _plain("All", "logical_and")
 
 def _extreme(type: str, ufunc: str, worst: float) -> None:
     @kernel(type, "out")
-    def make(xp: Any, node: Node) -> Callable[..., Any]:
+    def make(xp: Any, node: KernelNode) -> Callable[..., Any]:
         reduce, axis, keep = reducer(xp, ufunc), node.attrs["axis"], node.attrs["keepdims"]
         dtype = node.outputs[0].dtype
         if dtype.kind == "f":
@@ -64,7 +64,7 @@ _extreme("Min", "minimum", np.inf)
 
 
 @kernel("Mean", "out")
-def _mean(xp: Any, node: Node) -> Callable[..., Any]:
+def _mean(xp: Any, node: KernelNode) -> Callable[..., Any]:
     total, axis, keep = reducer(xp, "add"), node.attrs["axis"], node.attrs["keepdims"]
     whole = node.outputs[0].dtype.kind in "iu"
     empty = node.attrs.get("empty", 0 if whole else np.nan)
@@ -87,20 +87,20 @@ def _mean(xp: Any, node: Node) -> Callable[..., Any]:
 def by_rows(count: int) -> Scratch:
     """`count` scratch arrays with one element for each row reduced along `axis`."""
 
-    def scratch(node: Node) -> list[tuple[Any, tuple[int, ...]]]:
+    def scratch(node: KernelNode) -> list[tuple[Any, tuple[int, ...]]]:
         x = node.inputs[0]
         return [(x.dtype, kept_shape(x.shape, node.attrs.get("axis", -1)))] * count
 
     return scratch
 
 
-def _of_exponentials(node: Node) -> list[tuple[Any, tuple[int, ...]]]:
+def _of_exponentials(node: KernelNode) -> list[tuple[Any, tuple[int, ...]]]:
     x, (row,) = node.inputs[0], by_rows(1)(node)
     return [row, ("bool", row[1]), (x.dtype, x.shape)]
 
 
 @kernel("LogSumExp", "out", scratch=_of_exponentials)
-def _log_sum_exp(xp: Any, node: Node) -> Callable[..., Any]:
+def _log_sum_exp(xp: Any, node: KernelNode) -> Callable[..., Any]:
     axis, keep = node.attrs["axis"], node.attrs["keepdims"]
     largest, total = reducer(xp, "maximum"), reducer(xp, "add")
 
@@ -129,13 +129,13 @@ def kept_shape(shape: tuple[int, ...], axis: Any) -> tuple[int, ...]:
 
 
 @kernel("SumGrad", "out")
-def _sum_grad(xp: Any, node: Node) -> Callable[..., Any]:
+def _sum_grad(xp: Any, node: KernelNode) -> Callable[..., Any]:
     axis = node.attrs["axis"]
     return lambda g, *more: xp.copyto(more[-1], g.reshape(kept_shape(more[-1].shape, axis)))
 
 
 @kernel("MeanGrad", "out", scratch=lambda node: [(node.inputs[0].dtype, node.inputs[0].shape)])
-def _mean_grad(xp: Any, node: Node) -> Callable[..., Any]:
+def _mean_grad(xp: Any, node: KernelNode) -> Callable[..., Any]:
     axis = node.attrs["axis"]
 
     def run(g: Any, *more: Any, room: Any = (None,)) -> None:
@@ -149,7 +149,7 @@ def _mean_grad(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("ExtremeGrad", "out")
-def _extreme_grad(xp: Any, node: Node) -> Callable[..., Any]:
+def _extreme_grad(xp: Any, node: KernelNode) -> Callable[..., Any]:
     axis, total = node.attrs["axis"], reducer(xp, "add")
 
     def run(g: Any, x: Any, y: Any, out: Any) -> None:
@@ -164,7 +164,7 @@ def _extreme_grad(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("ProdGrad", "out")
-def _prod_grad(xp: Any, node: Node) -> Callable[..., Any]:
+def _prod_grad(xp: Any, node: KernelNode) -> Callable[..., Any]:
     axis = node.attrs["axis"]
 
     def run(g: Any, x: Any, out: Any) -> None:
@@ -190,7 +190,7 @@ def _prod_grad(xp: Any, node: Node) -> Callable[..., Any]:
 
 def _position(type: str, method: str) -> None:
     @kernel(type, "out")
-    def make(xp: Any, node: Node) -> Callable[..., Any]:
+    def make(xp: Any, node: KernelNode) -> Callable[..., Any]:
         axis, function = node.attrs["axis"], getattr(xp, method)
         worst = -np.inf if method == "argmax" else np.inf
 

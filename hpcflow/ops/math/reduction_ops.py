@@ -8,11 +8,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from hpcflow.errors import ShapeError
-from hpcflow.graph.deprecated_arguments import also_named
+from hpcflow.graph.deprecated_arguments import accepts_aliases
 from hpcflow.graph.dtypes import as_dtype, int64
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
 from hpcflow.graph.op_registry import Infer, NoGrad, op
-from hpcflow.graph.static_shape import Shape, Spec, normalize_axes, show
+from hpcflow.graph.static_shape import Shape, Spec, normalize_axes, shape_text
 from hpcflow.ops import flop_counts
 from hpcflow.ops.array.array_ops import constant, reshape, shape_argument, sizes
 from hpcflow.ops.array.broadcast_ops import ones_like
@@ -21,8 +21,8 @@ from hpcflow.ops.math.arithmetic_ops import conj, exp, multiply, subtract
 from hpcflow.ops.shape_inference import (
     Attrs,
     axes_argument,
+    first_output,
     normal_axis,
-    one,
     one_axis,
     operand,
     require,
@@ -31,7 +31,7 @@ from hpcflow.ops.shape_inference import (
 )
 
 
-class Reduction(Protocol):
+class ReductionFunction(Protocol):
     """Type of a public function that reduces a tensor over `axis` (None: all axes)."""
 
     def __call__(  # noqa: D102
@@ -66,7 +66,7 @@ def _reduce(type: str, kinds: str, value: Any) -> Infer:
 
 def _reduction(
     type: str, kinds: str, grad: Any, doc: str, value: Any = None, **facts: Any
-) -> Reduction:
+) -> ReductionFunction:
     """Add a reduction to the op table; returns its public function."""
     op(type, infer=_reduce(type, kinds, value), grad=grad, reduction=True, **facts)
 
@@ -76,10 +76,10 @@ def _reduction(
         x, axes = operand(input_tensor, kinds), axes_argument(axis)
         if isinstance(axes, Tensor):
             return reduced_over(type, x, axes, bool(keepdims), name)
-        return one(type, [x], {"axis": axes, "keepdims": bool(keepdims)}, name)
+        return first_output(type, [x], {"axis": axes, "keepdims": bool(keepdims)}, name)
 
     function.__doc__ = f"{doc}\n\n    Shapes: without the axes reduced, of size 1 with `keepdims`."
-    return also_named(reduction_indices="axis", keep_dims="keepdims")(function)
+    return accepts_aliases(reduction_indices="axis", keep_dims="keepdims")(function)
 
 
 # -- gradients: broadcast to the reduced elements
@@ -88,7 +88,7 @@ def _reduction(
 def _spread(type: str) -> Callable[[Operation, Tensor], list[Tensor]]:
     def grad(op: Operation, g: Tensor) -> list[Tensor]:
         known, told = shape_argument(sizes(op.inputs[0]))
-        return [one(type, [g, *told], {**op.attrs, "shape": known})]
+        return [first_output(type, [g, *told], {**op.attrs, "shape": known})]
 
     return grad
 
@@ -100,7 +100,7 @@ def _spread_rule(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 def _spread_back(function: str) -> Callable[[Operation, Tensor], list[Any]]:
     def grad(op: Operation, gg: Tensor) -> list[Any]:
         attrs = {**{k: op.attrs[k] for k in ("axis", "keepdims")}, "empty": 0.0}
-        return [one(function, [gg], attrs), *[None] * (len(op.inputs) - 1)]
+        return [first_output(function, [gg], attrs), *[None] * (len(op.inputs) - 1)]
 
     return grad
 
@@ -110,20 +110,20 @@ def _like_second(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 
 
 def _extreme(op: Operation, g: Tensor) -> list[Tensor]:
-    return [one("ExtremeGrad", [g, op.inputs[0], op.outputs[0]], op.attrs)]
+    return [first_output("ExtremeGrad", [g, op.inputs[0], op.outputs[0]], op.attrs)]
 
 
 def _extreme_back(op: Operation, gg: Tensor) -> list[Any]:
     def of_g() -> Tensor:  # linear in its first input
         g, x, y = op.inputs
-        share = one("ExtremeGrad", [ones_like(g), x, y], op.attrs)
-        return one("Sum", [multiply(gg, share)], op.attrs)
+        share = first_output("ExtremeGrad", [ones_like(g), x, y], op.attrs)
+        return first_output("Sum", [multiply(gg, share)], op.attrs)
 
     return [of_g, None, None]
 
 
 def _prod(op: Operation, g: Tensor) -> list[Tensor]:
-    return [one("ProdGrad", [g, conj(op.inputs[0])], op.attrs)]
+    return [first_output("ProdGrad", [g, conj(op.inputs[0])], op.attrs)]
 
 
 def _log_sum_exp(op: Operation, g: Tensor) -> list[Tensor]:
@@ -140,7 +140,7 @@ def _kept(t: Tensor, op: Operation) -> Tensor:
     if known is not None and None not in known:
         return reshape(t, known)
     attrs = {"axis": axis, "keepdims": True}
-    return reshape(t, sizes(one("Sum", [op.inputs[0]], attrs)))
+    return reshape(t, sizes(first_output("Sum", [op.inputs[0]], attrs)))
 
 
 _LOGIC = NoGrad("its output is booleans")
@@ -189,7 +189,7 @@ def _position(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
         return [Spec(attrs["dtype"], None)]
     at = normal_axis(attrs["axis"], len(shape))
     if shape[at] == 0:
-        raise ShapeError(f"axis {at} of {show(shape)} has no elements to choose from")
+        raise ShapeError(f"axis {at} of {shape_text(shape)} has no elements to choose from")
     return [Spec(attrs["dtype"], (*shape[:at], *shape[at + 1 :]))]
 
 
@@ -201,17 +201,19 @@ def _placed(type: str, input: Any, axis: Any, output_type: Any, name: str | None
     x, at, dtype = convert_to_tensor(input), one_axis(axis), as_dtype(output_type)
     if isinstance(at, Tensor):
         middle = {"axis": 1, "dtype": dtype}
-        return along(x, at, lambda flat: one(type, [flat], middle), constant([], int64), name)
-    return one(type, [x], {"axis": at, "dtype": dtype}, name)
+        return along(
+            x, at, lambda flat: first_output(type, [flat], middle), constant([], int64), name
+        )
+    return first_output(type, [x], {"axis": at, "dtype": dtype}, name)
 
 
-@also_named(dimension="axis")
+@accepts_aliases(dimension="axis")
 def argmax(input: Any, axis: Any = 0, name: str | None = None, output_type: Any = int64) -> Tensor:
     """The index of the largest element along `axis`, the first of equal ones."""
     return _placed("ArgMax", input, axis, output_type, name)
 
 
-@also_named(dimension="axis")
+@accepts_aliases(dimension="axis")
 def argmin(input: Any, axis: Any = 0, name: str | None = None, output_type: Any = int64) -> Tensor:
     """The index of the smallest element along `axis`, the first of equal ones."""
     return _placed("ArgMin", input, axis, output_type, name)

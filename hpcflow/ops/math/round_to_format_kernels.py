@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hpcflow.kernels.kernel_registry import Node, kernel
+from hpcflow.kernels.kernel_registry import KernelNode, kernel
 
 
 @kernel("RoundToFormat", "out")
-def _round_to_format(xp: Any, node: Node) -> Callable[..., Any]:
+def _round_to_format(xp: Any, node: KernelNode) -> Callable[..., Any]:
     digits, lowest = node.attrs["digits"], node.attrs["lowest"]
     largest, negative_zero = node.attrs["largest"], node.attrs["negative_zero"]
     dtype = node.outputs[0].dtype

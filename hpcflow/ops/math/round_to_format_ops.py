@@ -10,10 +10,10 @@ from hpcflow.graph.graph import Tensor, convert_to_tensor
 from hpcflow.graph.op_registry import NoGrad, op
 from hpcflow.graph.static_shape import Spec
 from hpcflow.ops.custom_ops import custom_gradient
-from hpcflow.ops.shape_inference import Attrs, as_first, one, require
+from hpcflow.ops.shape_inference import Attrs, as_first, first_output, require
 
 
-class Format(NamedTuple):
+class FloatFormat(NamedTuple):
     """A binary floating-point format.
 
     `digits` of the significand, `lowest` exponent of a normal number, `largest` number, and the
@@ -28,13 +28,13 @@ class Format(NamedTuple):
 
 
 FORMATS = {  # OCP 8-bit formats, and with "uz" those of Graphcore, AMD and Qualcomm
-    "bfloat16": Format(8, -126, 3.3895313892515355e38),
-    "float16": Format(11, -14, 65504.0),
-    "float8_e4m3fn": Format(4, -6, 448.0, "nan"),
-    "float8_e4m3fnuz": Format(4, -7, 240.0, "nan", negative_zero=False),
-    "float8_e5m2": Format(3, -14, 57344.0),
-    "float8_e5m2fnuz": Format(3, -15, 57344.0, "nan", negative_zero=False),
-    "float4_e2m1fn": Format(2, 0, 6.0, "largest"),
+    "bfloat16": FloatFormat(8, -126, 3.3895313892515355e38),
+    "float16": FloatFormat(11, -14, 65504.0),
+    "float8_e4m3fn": FloatFormat(4, -6, 448.0, "nan"),
+    "float8_e4m3fnuz": FloatFormat(4, -7, 240.0, "nan", negative_zero=False),
+    "float8_e5m2": FloatFormat(3, -14, 57344.0),
+    "float8_e5m2fnuz": FloatFormat(3, -15, 57344.0, "nan", negative_zero=False),
+    "float4_e2m1fn": FloatFormat(2, 0, 6.0, "largest"),
 }
 
 
@@ -60,6 +60,6 @@ def round_to_format(x: Any, format: str, saturate: bool = False, name: str | Non
 
     @custom_gradient
     def rounded(t: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        return one("RoundToFormat", [t], attrs, name), lambda g: g
+        return first_output("RoundToFormat", [t], attrs, name), lambda g: g
 
     return rounded(convert_to_tensor(x))

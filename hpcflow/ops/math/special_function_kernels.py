@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.codegen.vector_math import ERF_ABOVE, ERF_BELOW, ERF_END
-from hpcflow.kernels.kernel_registry import Node, kernel
+from hpcflow.kernels.kernel_registry import KernelNode, kernel
 
 Numbers = tuple[float, ...]
 Function = Callable[[Any, Any], Any]  # of the array module and a vector
@@ -38,7 +38,7 @@ def in_double(type: str, function: Callable[..., Any]) -> None:
     """Add the kernel of a function of float64 vectors; other dtypes are converted."""
 
     @kernel(type, "out")
-    def make(xp: Any, node: Node) -> Callable[..., Any]:
+    def make(xp: Any, node: KernelNode) -> Callable[..., Any]:
         def run(*args: Any) -> None:
             *inputs, out = args
             vectors = [xp.broadcast_to(x, out.shape).ravel().astype("f8") for x in inputs]
@@ -121,7 +121,7 @@ in_double("Erfc", _erfc)
 
 
 @kernel("Erf", "out")
-def _erf_kernel(xp: Any, node: Node) -> Callable[..., Any]:
+def _erf_kernel(xp: Any, node: KernelNode) -> Callable[..., Any]:
     if node.outputs[0].dtype.itemsize == 8:
 
         def exact(x: Any, out: Any) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from hpcflow.graph.deprecated_arguments import renamed
+from hpcflow.graph.deprecated_arguments import with_public_names
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
 from hpcflow.graph.op_registry import NoGrad, op
 from hpcflow.ops.array.broadcast_ops import sum_to
 from hpcflow.ops.math.arithmetic_ops import (
-    Binary,
-    Unary,
+    BinaryFunction,
+    UnaryFunction,
     add,
     binary,
     equal,
@@ -26,7 +26,7 @@ from hpcflow.ops.math.arithmetic_ops import (
 )
 from hpcflow.ops.math.elementwise_math_ops import where_v2, xlogy
 from hpcflow.ops.math.reduction_ops import reduce_sum
-from hpcflow.ops.shape_inference import elementwise, one, operands
+from hpcflow.ops.shape_inference import elementwise, first_output, operands
 
 _F = "f"
 
@@ -35,14 +35,14 @@ def _bell(x: Tensor, g: Tensor, sign: float) -> Tensor:
     return multiply(g, multiply(exp(negative(square(x))), sign * 2 / math.sqrt(math.pi)))
 
 
-erf: Unary = unary("Erf", _F, lambda x, y, g: _bell(x, g, 1), "The error function of `x`.")
-erfc: Unary = unary(
+erf: UnaryFunction = unary("Erf", _F, lambda x, y, g: _bell(x, g, 1), "The error function of `x`.")
+erfc: UnaryFunction = unary(
     "Erfc", _F, lambda x, y, g: _bell(x, g, -1), "`1 - erf(x)`, exact where it is small."
 )
-lgamma: Unary = unary(
+lgamma: UnaryFunction = unary(
     "Lgamma", _F, lambda x, y, g: multiply(g, digamma(x)), "The logarithm of |gamma(x)|."
 )
-digamma: Unary = unary(
+digamma: UnaryFunction = unary(
     "Digamma", _F, lambda x, y, g: multiply(g, polygamma(1, x)), "The derivative of `lgamma`."
 )
 
@@ -52,7 +52,7 @@ def _unknown(argument: str) -> NoGrad:
     return NoGrad(f"its derivative with respect to {argument} is not implemented", none=True)
 
 
-polygamma: Binary = binary(
+polygamma: BinaryFunction = binary(
     "Polygamma",
     _F,
     (
@@ -62,7 +62,7 @@ polygamma: Binary = binary(
     "The derivative of `digamma` by its argument `x` of order `a`, a whole number.",
     None,
 )
-zeta: Binary = binary(
+zeta: BinaryFunction = binary(
     "Zeta",
     _F,
     (
@@ -78,14 +78,14 @@ def _gamma_density(a: Tensor, x: Tensor) -> Tensor:
     return exp(subtract(subtract(multiply(subtract(a, 1), log(x)), x), lgamma(a)))
 
 
-_by_a: Binary = binary(
+_by_a: BinaryFunction = binary(
     "IgammaGradA",
     _F,
     NoGrad("second derivatives are not implemented"),
     "The derivative of `igamma` by its first argument.",
     None,
 )
-igamma: Binary = binary(
+igamma: BinaryFunction = binary(
     "Igamma",
     _F,
     (
@@ -95,7 +95,7 @@ igamma: Binary = binary(
     "The lower incomplete gamma function P(a, x), which rises from 0 to 1 with `x`.",
     None,
 )
-igammac: Binary = binary(
+igammac: BinaryFunction = binary(
     "Igammac",
     _F,
     (
@@ -107,8 +107,8 @@ igammac: Binary = binary(
 )
 
 
-polygamma, igamma, igammac = map(renamed(x="a", y="x"), (polygamma, igamma, igammac))
-zeta = renamed(y="q")(zeta)
+polygamma, igamma, igammac = map(with_public_names(x="a", y="x"), (polygamma, igamma, igammac))
+zeta = with_public_names(y="q")(zeta)
 
 
 def _betainc_back(op: Operation, g: Tensor) -> list[Any]:
@@ -131,7 +131,7 @@ def betainc(a: Any, b: Any, x: Any, name: str | None = None) -> Tensor:
     """The regularized incomplete beta function I_x(a, b), for `x` in [0, 1]."""
     first, second = operands(a, b)
     first, third = operands(first, x)
-    return one("Betainc", [first, second, third], {}, name)
+    return first_output("Betainc", [first, second, third], {}, name)
 
 
 def lbeta(x: Any, name: str | None = None) -> Tensor:

@@ -38,11 +38,11 @@ from hpcflow.ops.metrics.metric_variables import (
     Metric,
     Result,
     fitted_weights,
+    integer_argument,
     metric,
     paired,
     tensors,
     weighted,
-    whole,
 )
 from hpcflow.ops.shape_inference import named
 from hpcflow.ops.variables.variable_scope import variable_scope
@@ -211,7 +211,7 @@ def _limits(given: Any) -> list[float]:
 
 def _even(count: int, last: float = 1 + BEYOND) -> list[float]:
     """`count` evenly spaced thresholds in [0, 1]."""
-    whole(count, "num_thresholds", 2)
+    integer_argument(count, "num_thresholds", 2)
     return [-BEYOND, *((i + 1) / (count - 1) for i in range(count - 2)), last]
 
 

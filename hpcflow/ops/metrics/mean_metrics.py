@@ -10,7 +10,7 @@ import numpy as np
 from hpcflow.errors import ShapeError
 from hpcflow.graph.dtypes import float32, int64
 from hpcflow.graph.graph import Tensor, convert_to_tensor, user_line
-from hpcflow.graph.static_shape import is_known, show
+from hpcflow.graph.static_shape import is_known, shape_text
 from hpcflow.ops.array.array_ops import reshape
 from hpcflow.ops.array.broadcast_ops import ones_like, zeros_like
 from hpcflow.ops.array.segment_ops import unsorted_segment_sum
@@ -38,13 +38,13 @@ from hpcflow.ops.metrics.metric_variables import (
     Metric,
     Result,
     fitted_weights,
+    integer_argument,
     mean_sums,
     metric,
     paired,
     remembered,
     tensors,
     weighted,
-    whole,
 )
 from hpcflow.ops.shape_inference import like, named, require_alike
 from hpcflow.ops.variables.variable_scope import variable_scope
@@ -95,7 +95,7 @@ def mean_tensor(
         x = cast(convert_to_tensor(values), float32)
         if not is_known(x.shape):
             raise ShapeError(
-                f"metrics.mean_tensor needs values of known shape, not {show(x.shape)}",
+                f"metrics.mean_tensor needs values of known shape, not {shape_text(x.shape)}",
                 line=user_line(),
                 hint="give the whole shape by values.set_shape([...])",
             )
@@ -201,7 +201,7 @@ def mean_cosine_distance(
 ) -> Result:
     """1 minus the mean of `sum(labels * predictions)` over the axis `dim`; see `mean`."""
     z, p = paired(labels, predictions)
-    near = reduce_sum(multiply(p, z), [whole(dim, "dim")], True)
+    near = reduce_sum(multiply(p, z), [integer_argument(dim, "dim")], True)
     cosines = mean(near, weights, name=name or "mean_cosine_distance")
     distances = (subtract(1.0, t) for t in cosines)
     return remembered(distances, metrics_collections, updates_collections)

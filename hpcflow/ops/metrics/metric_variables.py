@@ -147,7 +147,7 @@ def mean_sums(
     return dict(zip(names, (total, count), strict=True))
 
 
-def whole(given: Any, what: str, least: int | None = None) -> int:
+def integer_argument(given: Any, what: str, least: int | None = None) -> int:
     """An argument that is an integer of at least `least`.
 
     Errors: ShapeError for anything else.

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import DataError, MissingPackageError, NumericError
-from hpcflow.kernels.kernel_registry import Node, kernel
+from hpcflow.kernels.kernel_registry import KernelNode, kernel
 from hpcflow.platform.install_hints import install_hint
 
 LARGEST = float(np.finfo(np.float64).max)
@@ -43,11 +43,11 @@ def messages() -> Any:
         ) from None
 
 
-def _summary(type: str, add: Callable[[Node, Any, Any], Callable[..., None]]) -> None:
+def _summary(type: str, add: Callable[[KernelNode, Any, Any], Callable[..., None]]) -> None:
     """The kernel of an op: `add(node, Summary, tag)` returns the function that fills a message."""
 
     @kernel(type, "out", on="cpu")
-    def make(xp: Any, node: Node) -> Callable[..., Any]:
+    def make(xp: Any, node: KernelNode) -> Callable[..., Any]:
         made = messages().summary.Summary
         fill = add(node, made, node.attrs.get("tag"))
 
@@ -59,7 +59,7 @@ def _summary(type: str, add: Callable[[Node, Any, Any], Callable[..., None]]) ->
         return run
 
 
-def _scalar(node: Node, made: Any, tag: str) -> Callable[..., None]:
+def _scalar(node: KernelNode, made: Any, tag: str) -> Callable[..., None]:
     def fill(message: Any, x: Any) -> None:
         message.value.add(tag=tag, simple_value=float(x))
 
@@ -80,7 +80,7 @@ def _limits() -> np.ndarray:
     return np.array([*(-v for v in reversed(above)), 0.0, *above])
 
 
-def _histogram(node: Node, made: Any, tag: str) -> Callable[..., None]:
+def _histogram(node: KernelNode, made: Any, tag: str) -> Callable[..., None]:
     def fill(message: Any, x: Any) -> None:
         values = np.asarray(x, np.float64).reshape(-1)
         if not np.isfinite(values).all():
@@ -110,7 +110,7 @@ def _without_runs_of_none(limits: np.ndarray, counts: np.ndarray) -> tuple[list,
 # -- images
 
 
-def _image(node: Node, made: Any, tag: str) -> Callable[..., None]:
+def _image(node: KernelNode, made: Any, tag: str) -> Callable[..., None]:
     most = node.attrs["most"]
 
     def fill(message: Any, images: Any) -> None:
@@ -159,7 +159,7 @@ def png(pixels: np.ndarray) -> bytes:
 # -- audio
 
 
-def _audio(node: Node, made: Any, tag: str) -> Callable[..., None]:
+def _audio(node: KernelNode, made: Any, tag: str) -> Callable[..., None]:
     most = node.attrs["most"]
 
     def fill(message: Any, sounds: Any, rate: Any) -> None:
@@ -189,7 +189,7 @@ def wav(samples: np.ndarray, rate: float) -> bytes:
 # -- tensors, and merged messages
 
 
-def _tensor(node: Node, made: Any, tag: str) -> Callable[..., None]:
+def _tensor(node: KernelNode, made: Any, tag: str) -> Callable[..., None]:
     attrs = node.attrs
 
     def fill(message: Any, x: Any) -> None:
@@ -220,7 +220,7 @@ def tensor_message(array: np.ndarray, into: Any) -> None:
         into.tensor_shape.dim.add(size=size)
 
 
-def _merge(node: Node, made: Any, tag: Any) -> Callable[..., None]:
+def _merge(node: KernelNode, made: Any, tag: Any) -> Callable[..., None]:
     def fill(message: Any, *given: Any) -> None:
         for data in given:
             for text in data.reshape(-1).tolist():

@@ -16,7 +16,7 @@ from hpcflow.graph.graph_keys import GraphKeys
 from hpcflow.graph.name_scopes import name_scope
 from hpcflow.graph.op_registry import Infer, NoGrad, op
 from hpcflow.graph.static_shape import Spec
-from hpcflow.ops.shape_inference import Attrs, one, require, require_rank
+from hpcflow.ops.shape_inference import Attrs, first_output, require, require_rank
 
 _MESSAGE = NoGrad("a summary is a message, not a number")
 _NOT_IN_TAGS = re.compile(r"[^-/\w.]")
@@ -100,7 +100,7 @@ def scalar(name: str, tensor: Any, collections: Any = None, family: str | None =
     """
     x = convert_to_tensor(tensor)
     with _tagged(name, family, [x]) as (tag, scope):
-        made = one("ScalarSummary", [x], {"tag": tag}, scope)
+        made = first_output("ScalarSummary", [x], {"tag": tag}, scope)
     return _collected(made, collections, [GraphKeys.SUMMARIES])
 
 
@@ -111,7 +111,7 @@ def histogram(name: str, values: Any, collections: Any = None, family: str | Non
     """
     x = convert_to_tensor(values)
     with _tagged(name, family, [x]) as (tag, scope):
-        made = one("HistogramSummary", [x], {"tag": tag}, scope)
+        made = first_output("HistogramSummary", [x], {"tag": tag}, scope)
     return _collected(made, collections, [GraphKeys.SUMMARIES])
 
 
@@ -130,7 +130,7 @@ def image(
     """
     x, most = convert_to_tensor(tensor), _most(max_outputs, "summary.image")
     with _tagged(name, family, [x]) as (tag, scope):
-        made = one("ImageSummary", [x], {"tag": tag, "most": most}, scope)
+        made = first_output("ImageSummary", [x], {"tag": tag, "most": most}, scope)
     return _collected(made, collections, [GraphKeys.SUMMARIES])
 
 
@@ -149,10 +149,10 @@ def audio(
     """
     x, rate = convert_to_tensor(tensor), convert_to_tensor(sample_rate)
     if rate.dtype != float32:
-        rate = one("Cast", [rate], {"dtype": float32})
+        rate = first_output("Cast", [rate], {"dtype": float32})
     most = _most(max_outputs, "summary.audio")
     with _tagged(name, family, [x]) as (tag, scope):
-        made = one("AudioSummary", [x, rate], {"tag": tag, "most": most}, scope)
+        made = first_output("AudioSummary", [x, rate], {"tag": tag, "most": most}, scope)
     return _collected(made, collections, [GraphKeys.SUMMARIES])
 
 
@@ -185,7 +185,7 @@ def text(name: str, tensor: Any, collections: Any = None) -> Tensor:
 
 def _tensor(name: str, x: Tensor, collections: Any, family: str | None, attrs: Attrs) -> Tensor:
     with _tagged(name, family, [x]) as (tag, scope):
-        made = one("TensorSummary", [x], {"tag": tag, **attrs}, scope)
+        made = first_output("TensorSummary", [x], {"tag": tag, **attrs}, scope)
     return _collected(made, collections, [GraphKeys.SUMMARIES])
 
 
@@ -200,7 +200,7 @@ def merge(inputs: Sequence[Any], collections: Any = None, name: str | None = Non
     if not messages:
         raise GraphError("summary.merge needs at least one summary", line=user_line())
     with name_scope(None if name is None else _tag(name), "Merge", messages):
-        made = one("MergeSummary", messages, {}, "MergeSummary")
+        made = first_output("MergeSummary", messages, {}, "MergeSummary")
     return _collected(made, collections, [])
 
 

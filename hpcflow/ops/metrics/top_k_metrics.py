@@ -10,7 +10,7 @@ from hpcflow.errors import ShapeError
 from hpcflow.graph.dtypes import float64, int64
 from hpcflow.graph.graph import Tensor, convert_to_tensor, user_line
 from hpcflow.graph.name_scopes import name_scope
-from hpcflow.graph.static_shape import show
+from hpcflow.graph.static_shape import shape_text
 from hpcflow.ops.array.array_ops import constant, expand_dims, shape
 from hpcflow.ops.array.broadcast_ops import ones_like
 from hpcflow.ops.array.cumulative_ops import cumsum, top_k
@@ -35,11 +35,11 @@ from hpcflow.ops.metrics.metric_variables import (
     Collections,
     Metric,
     Result,
+    integer_argument,
     mean_sums,
     metric,
     spread_weights,
     weighted,
-    whole,
 )
 from hpcflow.ops.shape_inference import named
 from hpcflow.ops.sparse.sparse_tensor_ops import (
@@ -51,7 +51,7 @@ from hpcflow.ops.sparse.sparse_tensor_ops import (
 NO_LABEL = np.iinfo(np.int64).min  # padding of the rows of sparse labels
 
 
-class Ranked(NamedTuple):
+class RankedPredictions(NamedTuple):
     """Labels and predicted classes, [..., n] and [..., k], and masks of valid ones."""
 
     labels: Tensor
@@ -74,7 +74,7 @@ class Ranked(NamedTuple):
         return logical_and(same, expand_dims(self.there, -1))
 
 
-def _ranked(labels: Any, predictions_idx: Any) -> Ranked:
+def _ranked(labels: Any, predictions_idx: Any) -> RankedPredictions:
     guesses = cast(convert_to_tensor(predictions_idx), int64)
     given = convert_to_tensor_or_sparse_tensor(labels)
     sparse = isinstance(given, SparseTensor)
@@ -84,7 +84,8 @@ def _ranked(labels: Any, predictions_idx: Any) -> Ranked:
         z = cast(given, int64)
     if not guesses.shape or z.shape is None:
         raise ShapeError(
-            f"labels {show(z.shape)} and predictions {show(guesses.shape)} do not fit metrics at k",
+            f"labels {shape_text(z.shape)} and predictions {shape_text(guesses.shape)} do not fit "
+            "metrics at k",
             line=user_line(),
             hint="their ranks must be known; predictions have an axis of classes",
         )
@@ -92,14 +93,14 @@ def _ranked(labels: Any, predictions_idx: Any) -> Ranked:
         z = expand_dims(z, -1)
     if z.shape is None or len(guesses.shape) != len(z.shape):
         raise ShapeError(
-            f"labels {show(z.shape)} do not fit predictions {show(guesses.shape)}",
+            f"labels {shape_text(z.shape)} do not fit predictions {shape_text(guesses.shape)}",
             line=user_line(),
             hint="give labels of the same rank, or without the last axis",
         )
-    return Ranked(z, not_equal(z, constant(NO_LABEL, int64)), guesses, sparse)
+    return RankedPredictions(z, not_equal(z, constant(NO_LABEL, int64)), guesses, sparse)
 
 
-def _outcomes(r: Ranked, class_id: int | None) -> dict[str, Tensor]:
+def _outcomes(r: RankedPredictions, class_id: int | None) -> dict[str, Tensor]:
     """The numbers of distinct true and false positives and negatives of each example."""
     if class_id is None:
         first, seen = first_in_row(r.guesses), logical_and(first_in_row(r.labels), r.there)
@@ -109,7 +110,7 @@ def _outcomes(r: Ranked, class_id: int | None) -> dict[str, Tensor]:
             "false_negative": logical_and(logical_not(r.guessed), seen),
         }
         return {kind: reduce_sum(cast(hit, float64), -1) for kind, hit in hits.items()}
-    chosen = constant(whole(class_id, "class_id"), int64)
+    chosen = constant(integer_argument(class_id, "class_id"), int64)
     label, guess = (reduce_any(equal(x, chosen), -1) for x in (r.labels, r.guesses))
     hits = {
         "true_positive": logical_and(label, guess),
@@ -127,7 +128,7 @@ def _at_k(name: str, k: int | None, class_id: int | None = None) -> str:
 
 def _best(predictions: Any, k: int) -> Tensor:
     """The classes of the `k` largest predictions."""
-    return top_k(predictions, whole(k, "k", 1))[1]
+    return top_k(predictions, integer_argument(k, "k", 1))[1]
 
 
 # -- one kind of outcome among others
@@ -210,7 +211,7 @@ recall_at_k = _of_best(
 # -- average precision
 
 
-def _average_precision(r: Ranked, classes: Tensor, k: int) -> Tensor:
+def _average_precision(r: RankedPredictions, classes: Tensor, k: int) -> Tensor:
     """The average precision of each example; NaN without labels."""
     outside = greater_equal(r.labels, cast(classes, int64))
     labels = where(outside, multiply(ones_like(r.labels), -1), r.labels)

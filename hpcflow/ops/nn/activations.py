@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from hpcflow.graph.deprecated_arguments import also_named
+from hpcflow.graph.deprecated_arguments import accepts_aliases
 from hpcflow.graph.dtypes import float32
 from hpcflow.graph.graph import Tensor, convert_to_tensor
 from hpcflow.ops.array.broadcast_ops import zeros
@@ -107,7 +107,7 @@ def zero_fraction(value: Any, name: str | None = None) -> Tensor:
     return reduction_ops.reduce_mean(cast(equal(value, zeros([], value.dtype)), float32), name=name)
 
 
-@also_named(dim="axis")
+@accepts_aliases(dim="axis")
 def l2_normalize(
     x: Any, axis: Any = None, epsilon: float = 1e-12, name: str | None = None
 ) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.kernels.kernel_registry import Node, kernel
+from hpcflow.kernels.kernel_registry import KernelNode, kernel
 
 MOST_DRAWS = 1 << 16  # per block
 
@@ -47,7 +47,7 @@ def draw(words: np.ndarray, node_attrs: dict[str, Any]) -> tuple[np.ndarray, int
 
 
 @kernel("SampleCandidates", "out")
-def _sample(xp: Any, node: Node) -> Callable[..., Any]:
+def _sample(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(words: Any, out: Any, tries: Any) -> None:
         host = words if isinstance(words, np.ndarray) else words.get()
         found, number = draw(host, node.attrs)

@@ -12,7 +12,7 @@ from hpcflow.errors import ShapeError
 from hpcflow.graph.dtypes import float32, float64, int32, int64
 from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph, user_line
 from hpcflow.graph.op_registry import NoGrad, op
-from hpcflow.graph.static_shape import Spec, merge, show
+from hpcflow.graph.static_shape import Spec, merge_shapes, shape_text
 from hpcflow.ops.array.array_ops import constant, ensure_shape, expand_dims, reshape
 from hpcflow.ops.array.array_ops import range as sequence
 from hpcflow.ops.array.broadcast_ops import fill, ones_like
@@ -28,15 +28,15 @@ from hpcflow.ops.named_results import (
     UniformCandidateSampler,
 )
 from hpcflow.ops.random.random_ops import random_uniform
-from hpcflow.ops.shape_inference import Attrs, make, require, whole
-from hpcflow.ops.variables.row_list_ops import taken
+from hpcflow.ops.shape_inference import Attrs, integer_argument, make, require
+from hpcflow.ops.variables.row_list_ops import gather_values
 
 Candidates = tuple[Tensor, Tensor, Tensor]  # classes, expected counts of true ones and samples
 
 
 def _sampled(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     require("the words of a draw", inputs[0], "iu")
-    merge(inputs[0].shape, (2,))
+    merge_shapes(inputs[0].shape, (2,))
     return [Spec(int64, (attrs["num_sampled"],)), Spec(int64, ())]
 
 
@@ -58,7 +58,10 @@ def _draw(
 ) -> Candidates:
     """Classes sampled by `kind` and the expected counts; `weights` are for "unigram"."""
     labels = _labels(true_classes, num_true)
-    num_sampled, range_max = whole(num_sampled, "num_sampled"), whole(range_max, "range_max")
+    num_sampled, range_max = (
+        integer_argument(num_sampled, "num_sampled"),
+        integer_argument(range_max, "range_max"),
+    )
     if num_sampled < 1 or range_max < 1 or (unique and num_sampled > range_max):
         raise ShapeError(
             f"{num_sampled} {'different ' * unique}classes cannot be drawn from {range_max}",
@@ -86,10 +89,10 @@ def _labels(true_classes: Any, num_true: int) -> Tensor:
     require("the true classes", labels.spec, "iu")
     labels = cast(labels, int64)
     try:
-        merge(labels.shape, (None, num_true))
+        merge_shapes(labels.shape, (None, num_true))
     except ShapeError:
         raise ShapeError(
-            f"true classes {show(labels.shape)} are not [batch, num_true = {num_true}]",
+            f"true classes {shape_text(labels.shape)} are not [batch, num_true = {num_true}]",
             op=labels.op.name,
             line=user_line(),
         ) from None
@@ -101,7 +104,7 @@ def _probability(kind: str, classes: Tensor, range_max: int, weights: np.ndarray
     if kind == "log_uniform":
         return log1p(1.0 / (cast(classes, float64) + 1.0)) / math.log(range_max + 1)
     if weights is not None:
-        return taken(constant(weights / weights.sum()), classes)
+        return gather_values(constant(weights / weights.sum()), classes)
     return ones_like(cast(classes, float64)) / float(range_max)
 
 

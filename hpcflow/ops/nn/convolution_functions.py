@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any
 
 from hpcflow.errors import ShapeError
-from hpcflow.graph.deprecated_arguments import also_named, also_takes
+from hpcflow.graph.deprecated_arguments import accepts_aliases, accepts_and_ignores
 from hpcflow.graph.graph import Tensor, convert_to_tensor
-from hpcflow.graph.static_shape import show
+from hpcflow.graph.static_shape import shape_text
 from hpcflow.ops.array.array_ops import reshape, shape, shape_argument
 from hpcflow.ops.array.concat_split_ops import stack
 from hpcflow.ops.array.slice_ops import getitem
@@ -19,8 +19,8 @@ from hpcflow.ops.nn.sliding_window import FORMATS, Sizes, channels_first, full
 from hpcflow.ops.shape_inference import operands
 
 
-@also_named(input="value")
-@also_takes("use_cudnn_on_gpu")
+@accepts_aliases(input="value")
+@accepts_and_ignores("use_cudnn_on_gpu")
 def conv1d(
     value: Any,
     filters: Any,
@@ -35,8 +35,8 @@ def conv1d(
     return convolve(value, filters, 1, stride, padding, data_format, dilations, groups, name)
 
 
-@also_named(filters="filter")
-@also_takes("use_cudnn_on_gpu")
+@accepts_aliases(filters="filter")
+@accepts_and_ignores("use_cudnn_on_gpu")
 def conv2d(
     input: Any,
     filter: Any,
@@ -57,7 +57,7 @@ def conv2d(
     return convolve(input, filter, 2, strides, padding, data_format, dilations, groups, name)
 
 
-@also_named(filters="filter")
+@accepts_aliases(filters="filter")
 def conv3d(
     input: Any,
     filter: Any,
@@ -72,7 +72,7 @@ def conv3d(
     return convolve(input, filter, 3, strides, padding, data_format, dilations, groups, name)
 
 
-@also_named(filters="filter", dilations="dilation_rate")
+@accepts_aliases(filters="filter", dilations="dilation_rate")
 def convolution(
     input: Any,
     filter: Any,
@@ -127,7 +127,7 @@ def _by_channel(
     return own, None if isinstance(channels, Tensor) else max(1, channels)
 
 
-@also_named(dilations="rate")
+@accepts_aliases(dilations="rate")
 def depthwise_conv2d(
     input: Any,
     filter: Any,
@@ -204,7 +204,7 @@ def depthwise_conv2d_native_backprop_filter(
     return reshape(grad, [kh, kw, channels, times], name)
 
 
-@also_named(dilations="rate")
+@accepts_aliases(dilations="rate")
 def separable_conv2d(
     input: Any,
     depthwise_filter: Any,
@@ -223,7 +223,7 @@ def separable_conv2d(
     deep = depthwise_conv2d(input, depthwise_filter, strides, padding, rate, None, data_format)
     point = convert_to_tensor(pointwise_filter)
     if point.shape is not None and (len(point.shape) != 4 or not {1, None} >= {*point.shape[:2]}):
-        raise ShapeError(f"a pointwise filter has shape [1, 1, ...], not {show(point.shape)}")
+        raise ShapeError(f"a pointwise filter has shape [1, 1, ...], not {shape_text(point.shape)}")
     return convolve(deep, point, 2, 1, "VALID", data_format, 1, 1, name)
 
 
@@ -247,7 +247,7 @@ def conv1d_transpose(
     )
 
 
-@also_named(input="value", filters="filter")
+@accepts_aliases(input="value", filters="filter")
 def conv2d_transpose(
     value: Any,
     filter: Any,
@@ -269,7 +269,7 @@ def conv2d_transpose(
     )
 
 
-@also_named(input="value", filters="filter")
+@accepts_aliases(input="value", filters="filter")
 def conv3d_transpose(
     value: Any,
     filter: Any,
@@ -294,8 +294,8 @@ def atrous_conv2d_transpose(
     return transposed(value, filters, output_shape, 2, 1, padding, "NHWC", rate, 1, name)
 
 
-@also_named(filters="filter")
-@also_takes("use_cudnn_on_gpu")
+@accepts_aliases(filters="filter")
+@accepts_and_ignores("use_cudnn_on_gpu")
 def conv2d_backprop_input(
     input_sizes: Any,
     filter: Any,
@@ -313,7 +313,7 @@ def conv2d_backprop_input(
     )
 
 
-@also_takes("use_cudnn_on_gpu")
+@accepts_and_ignores("use_cudnn_on_gpu")
 def conv2d_backprop_filter(
     input: Any,
     filter_sizes: Any,

@@ -10,17 +10,17 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from hpcflow.kernels.kernel_registry import Node, kernel
-from hpcflow.kernels.sliding_window_views import Windows, channels_last, tiles, wide
+from hpcflow.kernels.kernel_registry import KernelNode, kernel
+from hpcflow.kernels.sliding_window_views import Windows, accumulator_dtype, channels_last, tiles
 
 Part = tuple[slice, slice]  # of the batch, of the first spatial axis
 CACHE_BYTES = 1 << 18  # of a part that is traversed for each window element
 
 
 @kernel("Conv", "out")
-def _conv(xp: Any, node: Node) -> Callable[..., Any]:
+def _conv(xp: Any, node: KernelNode) -> Callable[..., Any]:
     attrs = node.attrs
-    first, dtype = attrs["first"], wide(node.outputs[0].dtype)
+    first, dtype = attrs["first"], accumulator_dtype(node.outputs[0].dtype)
 
     def run(x: Any, w: Any, out: Any) -> None:
         if not out.size or not w.size:
@@ -40,9 +40,9 @@ def _conv(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("ConvInputGrad", "out")
-def _input_grad(xp: Any, node: Node) -> Callable[..., Any]:
+def _input_grad(xp: Any, node: KernelNode) -> Callable[..., Any]:
     attrs = node.attrs
-    first, dtype = attrs["first"], wide(node.outputs[0].dtype)
+    first, dtype = attrs["first"], accumulator_dtype(node.outputs[0].dtype)
 
     def run(g: Any, w: Any, *more: Any) -> None:
         out = more[-1]
@@ -63,9 +63,9 @@ def _input_grad(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("ConvFilterGrad", "out")
-def _filter_grad(xp: Any, node: Node) -> Callable[..., Any]:
+def _filter_grad(xp: Any, node: KernelNode) -> Callable[..., Any]:
     attrs = node.attrs
-    first, dtype = attrs["first"], wide(node.outputs[0].dtype)
+    first, dtype = attrs["first"], accumulator_dtype(node.outputs[0].dtype)
 
     def run(x: Any, g: Any, *more: Any) -> None:
         out = more[-1]

@@ -8,18 +8,18 @@ from typing import Any
 from hpcflow.errors import ShapeError
 from hpcflow.graph.graph import Operation, Tensor, user_line
 from hpcflow.graph.op_registry import op
-from hpcflow.graph.static_shape import Spec, merge, show
+from hpcflow.graph.static_shape import Spec, merge_shapes, shape_text
 from hpcflow.ops import flop_counts
 from hpcflow.ops.array.array_ops import shape_argument, sizes
-from hpcflow.ops.nn.sliding_window import Sizes, full, joined, parts, slid, slides
+from hpcflow.ops.nn.sliding_window import Sizes, full, join_parts, parts, slid, slides
 from hpcflow.ops.shape_inference import (
     Attrs,
-    one,
+    first_output,
+    integer_argument,
     operands,
     require,
     require_equal,
     told_shape,
-    whole,
 )
 
 # -- rows. Attributes: strides, dilations (one per axis), padding (SAME, VALID or pairs), first
@@ -33,7 +33,7 @@ def _check_filters(type: str, filters: Sizes, channels: int | None, groups: int)
     if None not in (channels, each) and channels != (each or 0) * groups:
         of = "" if groups == 1 else f" in {groups} groups"
         raise ShapeError(
-            f"{type}: {channels} channels do not fit filters {show(filters)} of {each} "
+            f"{type}: {channels} channels do not fit filters {shape_text(filters)} of {each} "
             f"channels{of}",
             hint="give filters of shape [*kernel, channels / groups, filters]",
         )
@@ -46,7 +46,7 @@ def _forward(type: str, x: Spec, filters: Sizes, attrs: Attrs) -> Sizes:
     rank, first = len(attrs["strides"]), attrs["first"]
     batch, space, channels = parts(type, x, rank, first)
     _check_filters(type, filters, channels, attrs["groups"])
-    return joined(batch, slid(type, space, filters[:rank], attrs), filters[-1], first)
+    return join_parts(batch, slid(type, space, filters[:rank], attrs), filters[-1], first)
 
 
 def _checked(type: str, inputs: Sequence[Spec]) -> None:
@@ -68,9 +68,9 @@ def _input_grad(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     filters = full("a filter", w.shape, rank + 2)
     channels = None if filters[-2] is None or not groups else filters[-2] * groups
     given = full("g", g.shape, rank + 2)
-    whole = joined(given[:1], (None,) * rank, channels, first)
-    target = merge(told_shape(inputs, 2, attrs), whole)
-    merge(_forward(type, Spec(g.dtype, target), filters, attrs), given)
+    whole = join_parts(given[:1], (None,) * rank, channels, first)
+    target = merge_shapes(told_shape(inputs, 2, attrs), whole)
+    merge_shapes(_forward(type, Spec(g.dtype, target), filters, attrs), given)
     return [Spec(g.dtype, target)]
 
 
@@ -81,16 +81,16 @@ def _filter_grad(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     rank, first, groups = len(attrs["strides"]), attrs["first"], attrs["groups"]
     channels, filters = parts(type, x, rank, first)[2], parts(type, g, rank, first)[2]
     each = 1 if not groups else None if channels is None else channels // groups
-    target = merge(told_shape(inputs, 2, attrs), ((None,) * rank + (each, filters)))
+    target = merge_shapes(told_shape(inputs, 2, attrs), ((None,) * rank + (each, filters)))
     assert target is not None
-    merge(_forward(type, x, target, attrs), g.shape)
+    merge_shapes(_forward(type, x, target, attrs), g.shape)
     return [Spec(x.dtype, target)]
 
 
 def _row(type: str, a: Tensor, b: Tensor, like: Tensor, attrs: Attrs) -> Tensor:
     """A gradient of a convolution, with the shape of `like`."""
     known, told = shape_argument(sizes(like))
-    return one(type, [a, b, *told], {**attrs, "shape": known})
+    return first_output(type, [a, b, *told], {**attrs, "shape": known})
 
 
 def _plain(attrs: Attrs) -> Attrs:
@@ -108,7 +108,7 @@ def _conv_back(op: Operation, g: Tensor) -> list[Any]:
 def _input_grad_back(op: Operation, gg: Tensor) -> list[Any]:
     g, w, *told = op.inputs
     return [
-        lambda: one("Conv", [gg, w], _plain(op.attrs)),
+        lambda: first_output("Conv", [gg, w], _plain(op.attrs)),
         lambda: _row("ConvFilterGrad", gg, g, w, op.attrs),
         *[None] * len(told),
     ]
@@ -118,7 +118,7 @@ def _filter_grad_back(op: Operation, gg: Tensor) -> list[Any]:
     x, g, *told = op.inputs
     return [
         lambda: _row("ConvInputGrad", g, gg, x, op.attrs),
-        lambda: one("Conv", [x, gg], _plain(op.attrs)),
+        lambda: first_output("Conv", [x, gg], _plain(op.attrs)),
         *[None] * len(told),
     ]
 
@@ -166,7 +166,7 @@ def convolve(
     """A convolution over `rank` spatial axes."""
     a, w = operands(x, filters)
     attrs = attributes(strides, padding, data_format, dilations, groups, rank)
-    return one("Conv", [a, w], attrs, name)
+    return first_output("Conv", [a, w], attrs, name)
 
 
 def attributes(
@@ -178,7 +178,7 @@ def attributes(
     rank: int,
 ) -> Attrs:
     """The attributes of the rows, checked; groups None means one per channel."""
-    parted = 0 if groups is None else whole(groups, "groups")
+    parted = 0 if groups is None else integer_argument(groups, "groups")
     if parted < 1 and groups is not None:
         raise ShapeError(f"groups {groups} is not positive", line=user_line())
     return {**slides(strides, padding, data_format, dilations, rank), "groups": parted}
@@ -200,7 +200,7 @@ def transposed(
     g, w = operands(value, filters)
     attrs = attributes(strides, padding, data_format, dilations, groups, rank)
     known, told = shape_argument(output_shape)
-    return one("ConvInputGrad", [g, w, *told], {**attrs, "shape": known}, name)
+    return first_output("ConvInputGrad", [g, w, *told], {**attrs, "shape": known}, name)
 
 
 def filter_gradient(
@@ -219,4 +219,4 @@ def filter_gradient(
     a, b = operands(x, g)
     attrs = attributes(strides, padding, data_format, dilations, groups, rank)
     known, told = shape_argument(filter_sizes)
-    return one("ConvFilterGrad", [a, b, *told], {**attrs, "shape": known}, name)
+    return first_output("ConvFilterGrad", [a, b, *told], {**attrs, "shape": known}, name)

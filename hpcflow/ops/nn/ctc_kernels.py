@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpcflow.errors import NumericError, RangeError
-from hpcflow.kernels.kernel_registry import Node, kernel
+from hpcflow.kernels.kernel_registry import KernelNode, kernel
 from hpcflow.ops.array.slice_concat_gather_kernels import check_indices
 
 
@@ -105,7 +105,7 @@ def _log_sum(xp: Any, x: Any) -> Any:
 
 
 @kernel("CTCLoss", "out")
-def _loss(xp: Any, node: Node) -> Callable[..., Any]:
+def _loss(xp: Any, node: KernelNode) -> Callable[..., Any]:
     ignore = node.attrs["ignore_longer"]
 
     def run(logits: Any, labels: Any, sizes: Any, steps: Any, out: Any) -> None:
@@ -127,7 +127,7 @@ def _loss(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("CTCLossGrad", "out")
-def _loss_grad(xp: Any, node: Node) -> Callable[..., Any]:
+def _loss_grad(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(g: Any, logits: Any, labels: Any, sizes: Any, steps: Any, out: Any) -> None:
         if not out.size:
             return
@@ -227,7 +227,7 @@ class _Beam:
 
 
 @kernel("CTCBeamSearch", "out", on="cpu")
-def _beam_search(xp: Any, node: Node) -> Callable[..., Any]:
+def _beam_search(xp: Any, node: KernelNode) -> Callable[..., Any]:
     attrs = node.attrs
 
     def run(logits: Any, steps: Any, labels: Any, sizes: Any, scores: Any) -> None:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcflow.errors import ShapeError
-from hpcflow.graph.deprecated_arguments import also_named
+from hpcflow.graph.deprecated_arguments import accepts_aliases
 from hpcflow.graph.dtypes import int64
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.op_registry import NoGrad, op
-from hpcflow.graph.static_shape import Spec, merge
+from hpcflow.graph.static_shape import Spec, merge_shapes
 from hpcflow.ops.array.array_ops import constant, ensure_shape, shape, transpose
 from hpcflow.ops.array.broadcast_ops import fill
 from hpcflow.ops.array.concat_split_ops import concat, stack
@@ -23,7 +23,7 @@ from hpcflow.ops.array.where_unique_ops import positions
 from hpcflow.ops.math.arithmetic_ops import cast, logical_and, multiply, not_equal, where
 from hpcflow.ops.math.reduction_ops import argmax, reduce_max, reduce_sum
 from hpcflow.ops.nn.sliding_window import full
-from hpcflow.ops.shape_inference import Attrs, make, one, require, whole
+from hpcflow.ops.shape_inference import Attrs, first_output, integer_argument, make, require
 from hpcflow.ops.sparse.sparse_tensor_ops import SparseTensor, sparse_tensor_to_dense
 
 # -- rows. `blank` is the blank's class, negative from the last one. `collapse` first merges equal
@@ -38,7 +38,7 @@ def _ctc(type: str, inputs: Sequence[Spec]) -> tuple[Any, Any]:
         require(f"{type}'s {what}", spec, "iu")
     time, batch, classes = full(f"{type}'s logits", logits.shape, 3)
     rows = (full(f"{type}'s labels", labels.shape, 2)[0],)
-    joined = merge(merge(merge((batch,), rows), sizes.shape), steps.shape)
+    joined = merge_shapes(merge_shapes(merge_shapes((batch,), rows), sizes.shape), steps.shape)
     assert joined is not None
     return (time, joined[0], classes), joined
 
@@ -49,13 +49,13 @@ def _loss(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 
 def _loss_grad(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     whole, batch = _ctc("ctc_loss", inputs[1:])
-    joined = merge(batch, inputs[0].shape)
+    joined = merge_shapes(batch, inputs[0].shape)
     assert joined is not None
     return [Spec(inputs[1].dtype, (whole[0], joined[0], whole[2]))]
 
 
 def _loss_back(op: Operation, g: Tensor) -> list[Any]:
-    return [lambda: one("CTCLossGrad", [g, *op.inputs], op.attrs), None, None, None]
+    return [lambda: first_output("CTCLossGrad", [g, *op.inputs], op.attrs), None, None, None]
 
 
 def _beam(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -63,7 +63,7 @@ def _beam(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     require("ctc_beam_search_decoder", logits, "f")
     require("its sequence lengths", steps, "iu")
     time, batch, _ = full("ctc_beam_search_decoder's inputs", logits.shape, 3)
-    joined = merge((batch,), steps.shape)
+    joined = merge_shapes((batch,), steps.shape)
     assert joined is not None
     paths = attrs["paths"]
     return [
@@ -81,7 +81,7 @@ op("CTCBeamSearch", infer=_beam, grad=NoGrad("it chooses among sequences", none=
 # -- losses
 
 
-@also_named(logits="inputs")
+@accepts_aliases(logits="inputs")
 def ctc_loss(
     labels: SparseTensor,
     inputs: Any,
@@ -120,7 +120,9 @@ def ctc_loss(
     }
     logits = convert_to_tensor(inputs)
     logits = logits if time_major else transpose(logits, [1, 0, 2])
-    return one("CTCLoss", [logits, dense, sizes, convert_to_tensor(sequence_length)], attrs, name)
+    return first_output(
+        "CTCLoss", [logits, dense, sizes, convert_to_tensor(sequence_length)], attrs, name
+    )
 
 
 def ctc_loss_v2(
@@ -138,10 +140,14 @@ def ctc_loss_v2(
     """
     x = convert_to_tensor(logits)
     x = x if logits_time_major else transpose(x, [1, 0, 2])
-    attrs: Attrs = {"blank": whole(blank_index, "blank_index"), "collapse": False, "merge": True}
+    attrs: Attrs = {
+        "blank": integer_argument(blank_index, "blank_index"),
+        "collapse": False,
+        "merge": True,
+    }
     attrs["ignore_longer"] = False
     given = [convert_to_tensor(t) for t in (labels, label_length, logit_length)]
-    return one("CTCLoss", [x, *given], attrs, name)
+    return first_output("CTCLoss", [x, *given], attrs, name)
 
 
 # -- decoders
@@ -203,8 +209,8 @@ def ctc_beam_search_decoder(
     if not 1 <= top_paths <= beam_width:
         raise ShapeError(f"top_paths {top_paths} is not in [1, {beam_width}]", line=user_line())
     attrs = {
-        "width": whole(beam_width, "beam_width"),
-        "paths": whole(top_paths, "top_paths"),
+        "width": integer_argument(beam_width, "beam_width"),
+        "paths": integer_argument(top_paths, "top_paths"),
         "blank": -1,
     }
     attrs["merge"] = bool(merge_repeated)

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import DTypeError, ShapeError
-from hpcflow.graph.deprecated_arguments import also_takes
+from hpcflow.graph.deprecated_arguments import accepts_and_ignores
 from hpcflow.graph.dtypes import int32
 from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph, user_line
-from hpcflow.graph.static_shape import show
+from hpcflow.graph.static_shape import shape_text
 from hpcflow.ops.array.array_ops import reshape, shape
 from hpcflow.ops.array.concat_split_ops import concat
 from hpcflow.ops.array.segment_ops import unsorted_segment_sum
@@ -41,10 +41,10 @@ from hpcflow.ops.sparse.sparse_functions import (
     sparse_retain,
 )
 from hpcflow.ops.sparse.sparse_tensor_ops import SparseTensor, as_sparse
-from hpcflow.ops.variables.row_list_ops import join_rows, taken
+from hpcflow.ops.variables.row_list_ops import gather_values, join_rows
 
 
-@also_takes("validate_indices")
+@accepts_and_ignores("validate_indices")
 def embedding_lookup(
     params: Any,
     ids: Any,
@@ -76,7 +76,7 @@ def embedding_lookup(
         flat = reshape(at, [-1])
         shard, row = _placed(shards, flat, partition_strategy)
         places = [reshape(positions(equal(shard, i)), [-1]) for i in range(len(shards))]
-        rows = [gather(s, taken(row, p)) for s, p in zip(shards, places, strict=True)]
+        rows = [gather(s, gather_values(row, p)) for s, p in zip(shards, places, strict=True)]
         return _bounded(join_rows(at, places, rows), at, max_norm)
 
 
@@ -89,7 +89,8 @@ def _shards(params: Any) -> list[Any]:
     rows = {s.shape[1:] for s in shards if s.shape is not None}
     if len(rows) > 1:
         raise ShapeError(
-            f"the shards have rows of shapes {' and '.join(map(show, rows))}", line=user_line()
+            f"the shards have rows of shapes {' and '.join(map(shape_text, rows))}",
+            line=user_line(),
         )
     return shards
 
@@ -124,14 +125,15 @@ def _bounded(rows: Tensor, ids: Tensor, max_norm: Any) -> Tensor:
         return rows
     if ids.shape is None or rows.shape is None:
         raise ShapeError(
-            f"max_norm needs ids {show(ids.shape)} and rows {show(rows.shape)} of known ranks",
+            f"max_norm needs ids {shape_text(ids.shape)} and rows {shape_text(rows.shape)} of "
+            "known ranks",
             line=user_line(),
         )
     axes = list(range(len(ids.shape), len(rows.shape)))
     return clip_by_norm(rows, max_norm, axes)
 
 
-@also_takes("allow_fast_lookup")
+@accepts_and_ignores("allow_fast_lookup")
 def embedding_lookup_sparse(
     params: Any,
     sp_ids: SparseTensor,

@@ -6,14 +6,14 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from hpcflow.kernels.kernel_registry import Node, find, kernel
+from hpcflow.kernels.kernel_registry import KernelNode, find_plain_kernel, kernel
 
 
 def _row(type: str, base: str) -> None:
     @kernel(type, "out")
-    def make(xp: Any, node: Node) -> Callable[..., Any]:
+    def make(xp: Any, node: KernelNode) -> Callable[..., Any]:
         alone = dataclasses.replace(node, type=base, inputs=node.inputs[:2])
-        first, relu = find(base, "cpu").make(xp, alone), node.attrs["relu"]
+        first, relu = find_plain_kernel(base, "cpu").make(xp, alone), node.attrs["relu"]
 
         def run(a: Any, b: Any, bias: Any, out: Any) -> None:
             first(a, b, out)
@@ -29,9 +29,9 @@ _row("ConvBias", "Conv")
 
 
 @kernel("MaxPoolReluGrad", "out")
-def _pool_grad(xp: Any, node: Node) -> Callable[..., Any]:
+def _pool_grad(xp: Any, node: KernelNode) -> Callable[..., Any]:
     alone = dataclasses.replace(node, type="MaxPoolGrad", outputs=node.outputs[:1])
-    back, bias = find("MaxPoolGrad", "cpu").make(xp, alone), node.attrs["bias"]
+    back, bias = find_plain_kernel("MaxPoolGrad", "cpu").make(xp, alone), node.attrs["bias"]
 
     def run(x: Any, y: Any, g: Any, out: Any, *total: Any) -> None:
         back(x, y, g, out)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hpcflow.graph.op_registry import NoGrad, lookup, op
-from hpcflow.graph.static_shape import Spec, merge
+from hpcflow.graph.op_registry import NoGrad, lookup_op, op
+from hpcflow.graph.static_shape import Spec, merge_shapes
 from hpcflow.ops import flop_counts
 
 MADE_LATE = NoGrad("inserted when a part is compiled, after gradients are computed")
@@ -14,9 +14,9 @@ MADE_LATE = NoGrad("inserted when a part is compiled, after gradients are comput
 
 def _row(type: str, base: str, doc: str, **facts: Any) -> None:
     def infer(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
-        (made,) = lookup(base).infer(inputs[:2], attrs)
+        (made,) = lookup_op(base).infer(inputs[:2], attrs)
         if made.shape is not None:
-            merge(made.shape[-1:], inputs[2].shape)
+            merge_shapes(made.shape[-1:], inputs[2].shape)
         return [made]
 
     op(type, infer=infer, grad=MADE_LATE, doc=doc, **facts)
@@ -39,7 +39,9 @@ _row(
 
 
 def _pool_grad(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
-    (made,) = lookup("MaxPoolGrad").infer(inputs, {k: v for k, v in attrs.items() if k != "bias"})
+    (made,) = lookup_op("MaxPoolGrad").infer(
+        inputs, {k: v for k, v in attrs.items() if k != "bias"}
+    )
     if not attrs["bias"]:
         return [made]
     return [made, Spec(made.dtype, None if made.shape is None else made.shape[-1:])]

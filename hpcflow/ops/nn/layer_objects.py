@@ -9,12 +9,12 @@ from typing import Any
 
 from hpcflow.errors import GraphError, ShapeError
 from hpcflow.graph import nested_structure
-from hpcflow.graph.deprecated_arguments import also_takes
+from hpcflow.graph.deprecated_arguments import accepts_and_ignores
 from hpcflow.graph.dtypes import as_dtype
 from hpcflow.graph.graph import Graph, Tensor, convert_to_tensor, get_default_graph, user_line
 from hpcflow.graph.graph_keys import GraphKeys, VariableSynchronization
 from hpcflow.graph.name_scopes import name_scope
-from hpcflow.graph.static_shape import as_shape, show, size_of
+from hpcflow.graph.static_shape import as_shape, shape_text, size_of
 from hpcflow.graph.tensor_shape import TensorShape
 from hpcflow.ops.variables.partitioned_variable import PartitionedVariable
 from hpcflow.ops.variables.variable_ops import Variable, is_trained
@@ -48,7 +48,7 @@ class InputSpec:
         shape = x.shape
         if shape is None:
             return
-        rank, told = len(shape), f"{layer} does not take shape {show(shape)}: "
+        rank, told = len(shape), f"{layer} does not take shape {shape_text(shape)}: "
         least = self.ndim if self.ndim is not None else self.min_ndim or 0
         most = self.ndim if self.ndim is not None else self.max_ndim
         if rank < least or (most is not None and rank > most):
@@ -175,7 +175,7 @@ class Layer:
 
     # -- methods for subclasses
 
-    @also_takes("use_resource", "aggregation")
+    @accepts_and_ignores("use_resource", "aggregation")
     def add_weight(
         self,
         name: str,
@@ -215,12 +215,12 @@ class Layer:
         """As `add_weight`."""
         return self.add_weight(*args, **kwargs)
 
-    @also_takes("inputs")
+    @accepts_and_ignores("inputs")
     def add_loss(self, losses: Any) -> None:
         """Add losses of the layer, also to the collection of regularization losses."""
         self._add(losses, self._losses, GraphKeys.REGULARIZATION_LOSSES)
 
-    @also_takes("inputs")
+    @accepts_and_ignores("inputs")
     def add_update(self, updates: Any) -> None:
         """Add update operations of the layer, also to UPDATE_OPS, which training must run."""
         self._add(updates, self._updates, GraphKeys.UPDATE_OPS)
@@ -240,7 +240,7 @@ class Layer:
         """
         scope = kwargs.pop("scope", None)
         x = self._taken(inputs)
-        leaves = nested_structure.flatten(x)
+        leaves = nested_structure.flatten_structure(x)
         with self._entered(scope, leaves):
             try:
                 self._prepare(x, leaves)
@@ -251,7 +251,10 @@ class Layer:
             if self.activity_regularizer is not None:
                 with name_scope("ActivityRegularizer"):
                     self.add_loss(
-                        [self.activity_regularizer(t) for t in nested_structure.flatten(y)]
+                        [
+                            self.activity_regularizer(t)
+                            for t in nested_structure.flatten_structure(y)
+                        ]
                     )
             return y
 
@@ -261,7 +264,7 @@ class Layer:
 
     def _taken(self, inputs: Any) -> Any:
         """The inputs as tensors; lists of tensors stay lists."""
-        if any(isinstance(leaf, Tensor) for leaf in nested_structure.flatten(inputs)):
+        if any(isinstance(leaf, Tensor) for leaf in nested_structure.flatten_structure(inputs)):
             return inputs
         return inputs if hasattr(inputs, "graph") else convert_to_tensor(inputs)
 
@@ -272,7 +275,7 @@ class Layer:
         for spec in [self.input_spec] if self.input_spec is not None else []:
             spec.check(leaves[0], self.name)
         if not self.built:
-            self.build(nested_structure.mapped(lambda leaf: TensorShape(leaf.shape), x))
+            self.build(nested_structure.map_structure(lambda leaf: TensorShape(leaf.shape), x))
             self.built = True
 
     @contextlib.contextmanager

@@ -7,18 +7,18 @@ import math
 from typing import Any
 
 from hpcflow.errors import ShapeError
-from hpcflow.graph.deprecated_arguments import also_named
+from hpcflow.graph.deprecated_arguments import accepts_aliases
 from hpcflow.graph.graph import Tensor, user_line
-from hpcflow.graph.static_shape import show
+from hpcflow.graph.static_shape import shape_text
 from hpcflow.ops.array.array_ops import identity
 from hpcflow.ops.array.slice_ops import getitem, reverse
-from hpcflow.ops.array.space_depth_ops import Slide, as_images, padded, sizes_of
+from hpcflow.ops.array.space_depth_ops import SlidingAxis, as_images, padded, sizes_of
 from hpcflow.ops.math.arithmetic_ops import add, maximum, negative
 from hpcflow.ops.nn.sliding_window import full, per_axis, slid, slides
 from hpcflow.ops.shape_inference import operands, require
 
 
-@also_named(filters="filter", dilations="rates")
+@accepts_aliases(filters="filter", dilations="rates")
 def dilation2d(
     input: Any, filter: Any, strides: Any, rates: Any, padding: str, name: str | None = None
 ) -> Tensor:
@@ -35,14 +35,15 @@ def dilation2d(
     rows, columns = kernel[:2]
     if not rows or not columns:
         raise ShapeError(
-            f"dilation2d needs a filter of known sizes of 1 or more, not shape {show(w.shape)}",
+            "dilation2d needs a filter of known sizes of 1 or more, not shape "
+            f"{shape_text(w.shape)}",
             line=user_line(),
             hint="give the sizes by filter.set_shape([kh, kw, None])",
         )
     attrs = slides(strides, padding, "NHWC", per_axis("rates", rates, 2, False), 2)
     out = slid("dilation2d", tuple(space), kernel[:2], attrs)
     steps = zip(sizes_of(x)[1:3], kernel, attrs["strides"], attrs["dilations"], strict=False)
-    down, right = (Slide.of(n, k or 0, s, r, attrs["padding"]) for n, k, s, r in steps)
+    down, right = (SlidingAxis.of(n, k or 0, s, r, attrs["padding"]) for n, k, s, r in steps)
     if any(not isinstance(n, int) or n for n in (*down.pads, *right.pads)):
         x = padded(x, [(0, 0), down.pads, right.pads, (0, 0)], -math.inf)
     best: Tensor | None = None

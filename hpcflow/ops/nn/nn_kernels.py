@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.kernels.kernel_registry import Node, kernel
+from hpcflow.kernels.kernel_registry import KernelNode, kernel
 from hpcflow.ops.array.slice_concat_gather_kernels import check_indices
 from hpcflow.ops.math.arithmetic_kernels import number
 from hpcflow.ops.math.reduction_kernels import by_rows, reducer
@@ -19,21 +19,21 @@ _NO_ROOM = (None, None, None)
 
 
 @kernel("Relu", "out", inplace=(0,))
-def _relu(xp: Any, node: Node) -> Callable[..., Any]:
+def _relu(xp: Any, node: KernelNode) -> Callable[..., Any]:
     zero = number(xp, 0, node)
     return lambda x, out: xp.maximum(x, zero, out=out)
 
 
-def _mask(node: Node) -> list[tuple[Any, tuple[int, ...]]]:
+def _mask(node: KernelNode) -> list[tuple[Any, tuple[int, ...]]]:
     return [("bool", node.outputs[0].shape)]
 
 
-def _same(node: Node) -> list[tuple[Any, tuple[int, ...]]]:
+def _same(node: KernelNode) -> list[tuple[Any, tuple[int, ...]]]:
     return [(node.outputs[0].dtype, node.outputs[0].shape)]
 
 
 @kernel("ReluGrad", "out", inplace=(0, 1), scratch=_mask)
-def _relu_grad(xp: Any, node: Node) -> Callable[..., Any]:
+def _relu_grad(xp: Any, node: KernelNode) -> Callable[..., Any]:
     zero = number(xp, 0, node)
 
     def run(g: Any, y: Any, out: Any, room: Any = (None,)) -> None:
@@ -44,7 +44,7 @@ def _relu_grad(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("Relu6", "out", inplace=(0,))
-def _relu6(xp: Any, node: Node) -> Callable[..., Any]:
+def _relu6(xp: Any, node: KernelNode) -> Callable[..., Any]:
     zero, six = number(xp, 0, node), number(xp, 6, node)
 
     def run(x: Any, out: Any) -> None:
@@ -55,7 +55,7 @@ def _relu6(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("Relu6Grad", "out", inplace=(0, 1), scratch=lambda node: 2 * _mask(node))
-def _relu6_grad(xp: Any, node: Node) -> Callable[..., Any]:
+def _relu6_grad(xp: Any, node: KernelNode) -> Callable[..., Any]:
     zero, six = number(xp, 0, node), number(xp, 6, node)
 
     def run(g: Any, y: Any, out: Any, room: Any = (None, None)) -> None:
@@ -66,7 +66,7 @@ def _relu6_grad(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("Elu", "out")
-def _elu(xp: Any, node: Node) -> Callable[..., Any]:
+def _elu(xp: Any, node: KernelNode) -> Callable[..., Any]:
     zero = number(xp, 0, node)
 
     def run(x: Any, out: Any) -> None:
@@ -78,7 +78,7 @@ def _elu(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("EluGrad", "out", inplace=(1,))
-def _elu_grad(xp: Any, node: Node) -> Callable[..., Any]:
+def _elu_grad(xp: Any, node: KernelNode) -> Callable[..., Any]:
     zero, unit = number(xp, 0, node), number(xp, 1, node)
 
     def run(g: Any, y: Any, out: Any) -> None:
@@ -90,7 +90,7 @@ def _elu_grad(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("Softplus", "out", scratch=_same)
-def _softplus(xp: Any, node: Node) -> Callable[..., Any]:
+def _softplus(xp: Any, node: KernelNode) -> Callable[..., Any]:
     zero = number(xp, 0, node)
 
     def run(x: Any, out: Any, room: Any = (None,)) -> None:  # max(x, 0) + log1p(exp(-|x|))
@@ -107,7 +107,7 @@ def _softplus(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("Softmax", "out", inplace=(0,), scratch=by_rows(1))
-def _softmax(xp: Any, node: Node) -> Callable[..., Any]:
+def _softmax(xp: Any, node: KernelNode) -> Callable[..., Any]:
     axis, top, total = node.attrs["axis"], reducer(xp, "maximum"), reducer(xp, "add")
 
     def run(x: Any, out: Any, room: Any = (None,)) -> None:
@@ -120,7 +120,7 @@ def _softmax(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("LogSoftmax", "out", scratch=by_rows(2))
-def _log_softmax(xp: Any, node: Node) -> Callable[..., Any]:
+def _log_softmax(xp: Any, node: KernelNode) -> Callable[..., Any]:
     axis, top, total = node.attrs["axis"], reducer(xp, "maximum"), reducer(xp, "add")
 
     def run(x: Any, out: Any, room: Any = (None, None)) -> None:
@@ -135,7 +135,7 @@ def _log_softmax(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("SoftmaxGrad", "out", scratch=by_rows(1))
-def _softmax_grad(xp: Any, node: Node) -> Callable[..., Any]:
+def _softmax_grad(xp: Any, node: KernelNode) -> Callable[..., Any]:
     axis, total = node.attrs["axis"], reducer(xp, "add")
 
     def run(g: Any, y: Any, out: Any, room: Any = (None,)) -> None:  # y (g - sum(g y))
@@ -148,7 +148,7 @@ def _softmax_grad(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("LogSoftmaxGrad", "out", inplace=(1,), scratch=by_rows(1))
-def _log_softmax_grad(xp: Any, node: Node) -> Callable[..., Any]:
+def _log_softmax_grad(xp: Any, node: KernelNode) -> Callable[..., Any]:
     axis, total = node.attrs["axis"], reducer(xp, "add")
 
     def run(g: Any, y: Any, out: Any, room: Any = (None,)) -> None:  # g - exp(y) sum(g)
@@ -164,12 +164,12 @@ def _log_softmax_grad(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("BiasAdd", "ufunc", inplace=(0,))
-def _bias_add(xp: Any, node: Node) -> Callable[..., Any]:
+def _bias_add(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return xp.add
 
 
 @kernel("SoftmaxCrossEntropy", "out", scratch=lambda node: [*by_rows(1)(node), *_same(node)])
-def _cross_entropy(xp: Any, node: Node) -> Callable[..., Any]:
+def _cross_entropy(xp: Any, node: KernelNode) -> Callable[..., Any]:
     top, total = reducer(xp, "maximum"), reducer(xp, "add")
 
     def weigh(a: Any, b: Any, out: Any) -> None:
@@ -196,14 +196,14 @@ def _cross_entropy(xp: Any, node: Node) -> Callable[..., Any]:
     return run
 
 
-def _of_classes(node: Node) -> list[tuple[Any, tuple[int, ...]]]:
+def _of_classes(node: KernelNode) -> list[tuple[Any, tuple[int, ...]]]:
     loss = node.outputs[0]
     count = (math.prod(loss.shape),)
     return [*by_rows(1)(node), ("int64", count), (loss.dtype, count)]
 
 
 @kernel("SparseSoftmaxCrossEntropy", "out", scratch=_of_classes)
-def _sparse_cross_entropy(xp: Any, node: Node) -> Callable[..., Any]:
+def _sparse_cross_entropy(xp: Any, node: KernelNode) -> Callable[..., Any]:
     top, total = reducer(xp, "maximum"), reducer(xp, "add")
     unit = number(xp, 1, node)
     mode = {"mode": "clip"} if xp is np else {}  # NumPy buffers `out` in mode "raise"
@@ -238,7 +238,7 @@ def _sparse_cross_entropy(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("L2Loss", "out")
-def _l2_loss(xp: Any, node: Node) -> Callable[..., Any]:
+def _l2_loss(xp: Any, node: KernelNode) -> Callable[..., Any]:
     half = number(xp, 0.5, node)
 
     def run(x: Any, out: Any) -> None:
@@ -249,7 +249,7 @@ def _l2_loss(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("InTopK", "out")
-def _in_top_k(xp: Any, node: Node) -> Callable[..., Any]:
+def _in_top_k(xp: Any, node: KernelNode) -> Callable[..., Any]:
     known = node.attrs["k"]
 
     def run(predictions: Any, targets: Any, *more: Any) -> None:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcflow.errors import ArgumentError, GraphError, ShapeError
-from hpcflow.graph.deprecated_arguments import also_named
+from hpcflow.graph.deprecated_arguments import accepts_aliases
 from hpcflow.graph.dtypes import bool_
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.op_registry import NoGrad, op
-from hpcflow.graph.static_shape import Shape, Spec, merge, show
+from hpcflow.graph.static_shape import Shape, Spec, merge_shapes, shape_text
 from hpcflow.graph.tensor_shape import Dimension
 from hpcflow.ops import flop_counts
 from hpcflow.ops.array.array_ops import as_scalar, expand_dims, identity, reshape, shape
@@ -32,11 +32,12 @@ from hpcflow.ops.math.arithmetic_ops import (
 from hpcflow.ops.random.random_ops import random_uniform
 from hpcflow.ops.shape_inference import (
     Attrs,
-    alike,
+    elementwise_shape,
+    first_output,
+    integer_argument,
     like,
     make,
     normal_axis,
-    one,
     operand,
     operands,
     require,
@@ -44,31 +45,30 @@ from hpcflow.ops.shape_inference import (
     require_equal,
     require_rank,
     told_count,
-    whole,
     with_shape_of,
 )
 
 # -- activations
 
 
-_of_features = also_named(features="x")
+_of_features = accepts_aliases(features="x")
 
 
 def _activation(type: str, doc: str) -> Any:
     """An activation whose gradient is one op of (g, output), linear in g."""
-    return _of_features(unary(type, "f", lambda x, y, g: one(f"{type}Grad", [g, y]), doc))
+    return _of_features(unary(type, "f", lambda x, y, g: first_output(f"{type}Grad", [g, y]), doc))
 
 
 def _masked_back(type: str) -> Any:
     """The gradient of a gradient that depends only on the sign or range of its second input."""
-    return lambda op, gg: [one(type, [gg, op.inputs[1]]), None]
+    return lambda op, gg: [first_output(type, [gg, op.inputs[1]]), None]
 
 
 def _elu_grad_back(op: Operation, gg: Tensor) -> list[Any]:
     g, y = op.inputs  # g (1 + min(y, 0))
     below = less(y, 0)
     return [
-        lambda: one("EluGrad", [gg, y]),
+        lambda: first_output("EluGrad", [gg, y]),
         lambda: where_v2(below, multiply(gg, g), 0),
     ]
 
@@ -86,9 +86,19 @@ def log_sigmoid(x: Any, name: str | None = None) -> Tensor:
     return negative(softplus(negative(x)), name)
 
 
-op("ReluGrad", infer=alike("ReluGrad", "f"), grad=_masked_back("ReluGrad"), elementwise=True)
-op("Relu6Grad", infer=alike("Relu6Grad", "f"), grad=_masked_back("Relu6Grad"), elementwise=True)
-op("EluGrad", infer=alike("EluGrad", "f"), grad=_elu_grad_back, elementwise=True)
+op(
+    "ReluGrad",
+    infer=elementwise_shape("ReluGrad", "f"),
+    grad=_masked_back("ReluGrad"),
+    elementwise=True,
+)
+op(
+    "Relu6Grad",
+    infer=elementwise_shape("Relu6Grad", "f"),
+    grad=_masked_back("Relu6Grad"),
+    elementwise=True,
+)
+op("EluGrad", infer=elementwise_shape("EluGrad", "f"), grad=_elu_grad_back, elementwise=True)
 
 
 def _softmax(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -102,7 +112,7 @@ def _softmax(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 
 
 def _softmax_back(op: Operation, g: Tensor) -> list[Tensor]:
-    return [one("SoftmaxGrad", [g, op.outputs[0]], op.attrs)]
+    return [first_output("SoftmaxGrad", [g, op.outputs[0]], op.attrs)]
 
 
 def _softmax_grad_back(op: Operation, gg: Tensor) -> list[Any]:
@@ -114,11 +124,11 @@ def _softmax_grad_back(op: Operation, gg: Tensor) -> list[Any]:
         again = reduction_ops.reduce_sum(multiply(gg, y), axis, True)
         return subtract(multiply(gg, subtract(g, total)), multiply(g, again))
 
-    return [lambda: one("SoftmaxGrad", [gg, y], op.attrs), of_y]
+    return [lambda: first_output("SoftmaxGrad", [gg, y], op.attrs), of_y]
 
 
 def _log_softmax_back(op: Operation, g: Tensor) -> list[Tensor]:
-    return [one("LogSoftmaxGrad", [g, op.outputs[0]], op.attrs)]
+    return [first_output("LogSoftmaxGrad", [g, op.outputs[0]], op.attrs)]
 
 
 def _log_softmax_grad_back(op: Operation, gg: Tensor) -> list[Any]:
@@ -141,16 +151,20 @@ op("SoftmaxGrad", infer=_softmax, grad=_softmax_grad_back, flops=flop_counts.per
 op("LogSoftmaxGrad", infer=_softmax, grad=_log_softmax_grad_back, flops=flop_counts.per_output(4))
 
 
-@also_named(dim="axis")
+@accepts_aliases(dim="axis")
 def softmax(logits: Any, axis: int = -1, name: str | None = None) -> Tensor:
     """`exp(x) / sum(exp(x))` along `axis`, without overflow."""
-    return one("Softmax", [convert_to_tensor(logits)], {"axis": whole(axis, "axis")}, name)
+    return first_output(
+        "Softmax", [convert_to_tensor(logits)], {"axis": integer_argument(axis, "axis")}, name
+    )
 
 
-@also_named(dim="axis")
+@accepts_aliases(dim="axis")
 def log_softmax(logits: Any, axis: int = -1, name: str | None = None) -> Tensor:
     """The logarithm of `softmax`, without underflow to zero."""
-    return one("LogSoftmax", [convert_to_tensor(logits)], {"axis": whole(axis, "axis")}, name)
+    return first_output(
+        "LogSoftmax", [convert_to_tensor(logits)], {"axis": integer_argument(axis, "axis")}, name
+    )
 
 
 # -- bias_add, dropout
@@ -164,7 +178,7 @@ def _bias_add(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
         return [Spec(inputs[0].dtype, None)]
     if not value:
         raise ShapeError("bias_add takes a value of rank 1 or more, not a scalar")
-    last = merge(value[-1:], bias)
+    last = merge_shapes(value[-1:], bias)
     assert last is not None
     return [Spec(inputs[0].dtype, (*value[:-1], *last))]
 
@@ -194,7 +208,7 @@ def bias_add(
     """
     a, b = operands(value, bias)
     if data_format is None or not data_format.startswith("NC"):
-        return one("BiasAdd", [a, b], {}, name)
+        return first_output("BiasAdd", [a, b], {}, name)
     if a.shape is None:
         raise ShapeError(f"bias_add with {data_format} needs a known rank", op=a.op.name)
     return add(a, reshape(b, [-1] + [1] * (len(a.shape) - 2)), name)
@@ -247,7 +261,7 @@ def _noise_sizes(given: Any, x: Tensor) -> Any:
         return given
     if x.shape is None or len(x.shape) != len(given):
         raise ShapeError(
-            f"noise_shape {list(given)} does not fit a tensor of shape {show(x.shape)}",
+            f"noise_shape {list(given)} does not fit a tensor of shape {shape_text(x.shape)}",
             line=user_line(),
             hint="give the same rank; None stands for the size of that axis",
         )
@@ -262,7 +276,7 @@ def _cross_entropy(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     logits, labels = inputs
     require_equal("softmax_cross_entropy_with_logits", inputs)
     require("softmax_cross_entropy_with_logits", logits, "f")
-    both = merge(logits.shape, labels.shape)
+    both = merge_shapes(logits.shape, labels.shape)
     return [Spec(logits.dtype, _but_last(both)), Spec(logits.dtype, both)]
 
 
@@ -270,7 +284,7 @@ def _sparse_cross_entropy(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     logits, labels = inputs
     require("sparse_softmax_cross_entropy_with_logits", logits, "f")
     require("its labels", labels, "iu")
-    batch = merge(_but_last(logits.shape), labels.shape)
+    batch = merge_shapes(_but_last(logits.shape), labels.shape)
     classes = None if logits.shape is None else logits.shape[-1]
     whole = None if batch is None else (*batch, classes)
     return [Spec(logits.dtype, batch), Spec(logits.dtype, whole)]
@@ -289,7 +303,7 @@ def _cross_entropy_back(op: Operation, g: Tensor | None, of_grad: Tensor | None)
             parts.append(multiply(expand_dims(g, -1), op.outputs[1]))
         if of_grad is not None:  # output 1 is softmax(logits) - labels
             y = softmax(op.inputs[0])
-            parts.append(one("SoftmaxGrad", [of_grad, y], {"axis": -1}))
+            parts.append(first_output("SoftmaxGrad", [of_grad, y], {"axis": -1}))
         return add_n(parts)
 
     def of_labels() -> Tensor:
@@ -353,7 +367,7 @@ op(
 
 def l2_loss(t: Any, name: str | None = None) -> Tensor:
     """Half the sum of squares of `t`."""
-    return one("L2Loss", [convert_to_tensor(t)], {}, name)
+    return first_output("L2Loss", [convert_to_tensor(t)], {}, name)
 
 
 def _in_top_k(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -361,8 +375,8 @@ def _in_top_k(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     require("in_top_k's targets", inputs[1], "iu")
     require_rank("in_top_k", inputs[0], 2)
     require_rank("in_top_k's targets", inputs[1], 1)
-    told = merge(_but_last(inputs[0].shape), inputs[1].shape)
-    return [Spec(bool_, merge(told, (None,)))]
+    told = merge_shapes(_but_last(inputs[0].shape), inputs[1].shape)
+    return [Spec(bool_, merge_shapes(told, (None,)))]
 
 
 op("InTopK", infer=_in_top_k, grad=NoGrad("its output is booleans"))
@@ -372,4 +386,4 @@ def in_top_k(predictions: Any, targets: Any, k: Any, name: str | None = None) ->
     """Whether each target class is among the `k` largest predictions, ties included."""
     known, told = told_count(k, "k")
     inputs = [convert_to_tensor(predictions), operand(targets, "iu"), *told]
-    return one("InTopK", inputs, {"k": known}, name)
+    return first_output("InTopK", inputs, {"k": known}, name)

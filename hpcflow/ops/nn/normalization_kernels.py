@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.kernels.kernel_registry import Node, kernel
-from hpcflow.kernels.sliding_window_views import wide
+from hpcflow.kernels.kernel_registry import KernelNode, kernel
+from hpcflow.kernels.sliding_window_views import accumulator_dtype
 
 
 def _summer(xp: Any, axis: tuple[int, ...]) -> Callable[[Any], Any]:
@@ -26,8 +26,8 @@ def _summer(xp: Any, axis: tuple[int, ...]) -> Callable[[Any], Any]:
 
 
 @kernel("Normalize", "out")
-def _normalize(xp: Any, node: Node) -> Callable[..., Any]:
-    total, dtype = _summer(xp, node.attrs["axis"]), wide(node.outputs[0].dtype)
+def _normalize(xp: Any, node: KernelNode) -> Callable[..., Any]:
+    total, dtype = _summer(xp, node.attrs["axis"]), accumulator_dtype(node.outputs[0].dtype)
     epsilon = xp.asarray(node.attrs["epsilon"], dtype)
 
     def run(x: Any, y: Any, mean: Any, variance: Any) -> None:
@@ -49,8 +49,8 @@ def _normalize(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("NormalizeGrad", "out")
-def _normalize_grad(xp: Any, node: Node) -> Callable[..., Any]:
-    total, dtype = _summer(xp, node.attrs["axis"]), wide(node.outputs[0].dtype)
+def _normalize_grad(xp: Any, node: KernelNode) -> Callable[..., Any]:
+    total, dtype = _summer(xp, node.attrs["axis"]), accumulator_dtype(node.outputs[0].dtype)
     epsilon = xp.asarray(node.attrs["epsilon"], dtype)
 
     def run(g: Any, y: Any, variance: Any, out: Any) -> None:  # r (g - mean(g) - y mean(g y))

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcflow.errors import ShapeError
-from hpcflow.graph.deprecated_arguments import also_named
+from hpcflow.graph.deprecated_arguments import accepts_aliases
 from hpcflow.graph.dtypes import float32, float64
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.op_registry import op
-from hpcflow.graph.static_shape import Spec, is_known, merge, size_of
+from hpcflow.graph.static_shape import Spec, is_known, merge_shapes, size_of
 from hpcflow.ops import flop_counts
 from hpcflow.ops.array.array_ops import (
     ensure_shape,
@@ -41,7 +41,15 @@ from hpcflow.ops.math.arithmetic_ops import (
 from hpcflow.ops.math.reduction_ops import reduced_shape
 from hpcflow.ops.nn.pooling_ops import avg_pool1d
 from hpcflow.ops.replicas.replica_ops import replica_sum
-from hpcflow.ops.shape_inference import Attrs, make, normal_axis, one, require, static_axes, whole
+from hpcflow.ops.shape_inference import (
+    Attrs,
+    first_output,
+    integer_argument,
+    make,
+    normal_axis,
+    require,
+    static_axes,
+)
 
 # -- row: (x - mean) / sqrt(variance + epsilon), mean and variance over `axis`
 
@@ -64,7 +72,7 @@ def _normalize_back(
     x, (y, mean, variance) = op.inputs[0], op.outputs
     parts = []
     if g is not None:
-        parts.append(one("NormalizeGrad", [g, y, variance], op.attrs))
+        parts.append(first_output("NormalizeGrad", [g, y, variance], op.attrs))
     if of_mean is not None:
         parts.append(cast(_spread(of_mean, x, op.attrs), x.dtype))
     if of_variance is not None:
@@ -76,14 +84,16 @@ def _normalize_back(
 def _spread(g: Tensor, x: Tensor, attrs: Attrs) -> Tensor:
     """The gradient of a mean: broadcast to all elements and divided by their number."""
     known, told = shape_argument(sizes(x))
-    return one("MeanGrad", [g, *told], {"axis": attrs["axis"], "keepdims": True, "shape": known})
+    return first_output(
+        "MeanGrad", [g, *told], {"axis": attrs["axis"], "keepdims": True, "shape": known}
+    )
 
 
 def _normalize_grad(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     g, y, variance = inputs
     require("the gradient of normalization", g, "f")
-    both = merge(g.shape, y.shape)
-    merge(reduced_shape(both, attrs["axis"], True), variance.shape)
+    both = merge_shapes(g.shape, y.shape)
+    merge_shapes(reduced_shape(both, attrs["axis"], True), variance.shape)
     return [Spec(g.dtype, both)]
 
 
@@ -104,7 +114,7 @@ def _normalize_grad_back(op: Operation, gg: Tensor) -> list[Any]:
         product = cast(multiply(gg, op.outputs[0]), variance.dtype)
         return multiply(reduction_ops.reduce_sum(product, axis, True), slope)
 
-    return [lambda: one("NormalizeGrad", [gg, y, variance], op.attrs), of_y, of_variance]
+    return [lambda: first_output("NormalizeGrad", [gg, y, variance], op.attrs), of_y, of_variance]
 
 
 op("Normalize", infer=_normalize, grad=_normalize_back, flops=flop_counts.per_output(5))
@@ -153,7 +163,7 @@ def batch_normalization(
     return add(multiply(x, cast(factor, x.dtype)), cast(shift, x.dtype), name)
 
 
-@also_named(input="t", mean="m", variance="v")
+@accepts_aliases(input="t", mean="m", variance="v")
 def batch_norm_with_global_normalization(
     t: Any,
     m: Any,
@@ -376,7 +386,7 @@ def local_response_normalization(
     """
     x = convert_to_tensor(input)
     normal_axis(-1, 1 if x.shape is None else len(x.shape))
-    width = 2 * whole(depth_radius, "depth_radius") + 1
+    width = 2 * integer_argument(depth_radius, "depth_radius") + 1
     channels = -1 if x.shape is None or x.shape[-1] is None else x.shape[-1]
     rows = [-1, getitem(shape(x), -1) if channels == -1 else channels, 1]
     means = avg_pool1d(

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from hpcflow.errors import ShapeError
-from hpcflow.graph.deprecated_arguments import also_named
+from hpcflow.graph.deprecated_arguments import accepts_aliases
 from hpcflow.graph.graph import Tensor, convert_to_tensor, user_line
 from hpcflow.ops.array.array_ops import reshape, shape, stop_gradient, transpose
 from hpcflow.ops.array.concat_split_ops import concat
@@ -25,7 +25,7 @@ from hpcflow.ops.nn.nn_ops import softplus
 from hpcflow.ops.shape_inference import like, make, normal_axis, operands, require_alike
 
 
-@also_named(dim="axis")
+@accepts_aliases(dim="axis")
 def softmax_cross_entropy_with_logits(
     labels: Any = None, logits: Any = None, axis: int = -1, name: str | None = None
 ) -> Tensor:
@@ -39,7 +39,7 @@ def softmax_cross_entropy_with_logits(
     return softmax_cross_entropy_with_logits_v2(stop_gradient(given), logits, axis, name)
 
 
-@also_named(dim="axis")
+@accepts_aliases(dim="axis")
 def softmax_cross_entropy_with_logits_v2(
     labels: Any, logits: Any, axis: int = -1, name: str | None = None
 ) -> Tensor:
@@ -57,7 +57,7 @@ def softmax_cross_entropy_with_logits_v2(
     return make("SoftmaxCrossEntropy", [x, p], {}, name).outputs[0]
 
 
-@also_named(targets="labels")
+@accepts_aliases(targets="labels")
 def weighted_cross_entropy_with_logits(
     labels: Any = None, logits: Any = None, pos_weight: Any = None, name: str | None = None
 ) -> Tensor:

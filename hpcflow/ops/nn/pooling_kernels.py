@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.kernels.kernel_registry import Node, kernel
-from hpcflow.kernels.sliding_window_views import Windows, channels_last, tiles, wide
+from hpcflow.kernels.kernel_registry import KernelNode, kernel
+from hpcflow.kernels.sliding_window_views import Windows, accumulator_dtype, channels_last, tiles
 
 CACHE_BYTES = 1 << 18  # of outputs that are traversed for each window element
 Part = tuple[slice, slice]  # of the batch, of the first spatial axis
@@ -19,7 +19,7 @@ def _lowest(dtype: Any) -> Any:
     return -np.inf if dtype.kind == "f" else np.iinfo(dtype).min
 
 
-def _windows(node: Node, x: Any, y: Any) -> tuple[Windows, Any, Any]:
+def _windows(node: KernelNode, x: Any, y: Any) -> tuple[Windows, Any, Any]:
     """The windows, and both arrays with channels last."""
     a, b = (channels_last(t, node.attrs["first"]) for t in (x, y))
     return Windows(node.attrs, a.shape[1:-1], node.attrs["window"], b.shape[1:-1]), a, b
@@ -31,7 +31,7 @@ def _parts(windows: Windows, y: Any) -> Iterator[Part]:
 
 
 @kernel("MaxPool", "out")
-def _max_pool(xp: Any, node: Node) -> Callable[..., Any]:
+def _max_pool(xp: Any, node: KernelNode) -> Callable[..., Any]:
     first = node.attrs["first"]
 
     def run(x: Any, out: Any) -> None:
@@ -51,7 +51,7 @@ def _max_pool(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("MaxPoolWithArgmax", "out")
-def _max_pool_with_argmax(xp: Any, node: Node) -> Callable[..., Any]:
+def _max_pool_with_argmax(xp: Any, node: KernelNode) -> Callable[..., Any]:
     first, batched = node.attrs["first"], node.attrs["include_batch"]
 
     def run(x: Any, out: Any, places: Any) -> None:
@@ -106,7 +106,7 @@ def _hits(xp: Any, windows: Windows, x: Any, y: Any, rows: slice) -> Iterator[tu
 
 
 @kernel("MaxPoolGrad", "out")
-def _max_pool_grad(xp: Any, node: Node) -> Callable[..., Any]:
+def _max_pool_grad(xp: Any, node: KernelNode) -> Callable[..., Any]:
     first = node.attrs["first"]
 
     def run(x: Any, y: Any, g: Any, out: Any) -> None:
@@ -128,7 +128,7 @@ def _max_pool_grad(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("MaxPoolGradGrad", "out")
-def _max_pool_grad_grad(xp: Any, node: Node) -> Callable[..., Any]:
+def _max_pool_grad_grad(xp: Any, node: KernelNode) -> Callable[..., Any]:
     first = node.attrs["first"]
 
     def run(x: Any, y: Any, gg: Any, out: Any) -> None:
@@ -146,15 +146,15 @@ def _max_pool_grad_grad(xp: Any, node: Node) -> Callable[..., Any]:
     return run
 
 
-def _divisor(xp: Any, node: Node, windows: Windows, dtype: Any) -> Any:
+def _divisor(xp: Any, node: KernelNode, windows: Windows, dtype: Any) -> Any:
     if node.attrs["count_include_pad"]:
         return xp.asarray(math.prod(windows.kernel), dtype)
     return windows.counts(xp, dtype)
 
 
 @kernel("AvgPool", "out")
-def _avg_pool(xp: Any, node: Node) -> Callable[..., Any]:
-    first, dtype = node.attrs["first"], wide(node.outputs[0].dtype)
+def _avg_pool(xp: Any, node: KernelNode) -> Callable[..., Any]:
+    first, dtype = node.attrs["first"], accumulator_dtype(node.outputs[0].dtype)
 
     def run(x: Any, out: Any) -> None:
         if not out.size:
@@ -173,8 +173,8 @@ def _avg_pool(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("AvgPoolGrad", "out")
-def _avg_pool_grad(xp: Any, node: Node) -> Callable[..., Any]:
-    first, dtype = node.attrs["first"], wide(node.outputs[0].dtype)
+def _avg_pool_grad(xp: Any, node: KernelNode) -> Callable[..., Any]:
+    first, dtype = node.attrs["first"], accumulator_dtype(node.outputs[0].dtype)
 
     def run(g: Any, *more: Any) -> None:
         if not g.size:

@@ -6,16 +6,23 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcflow.errors import ShapeError
-from hpcflow.graph.deprecated_arguments import also_named
+from hpcflow.graph.deprecated_arguments import accepts_aliases
 from hpcflow.graph.dtypes import as_dtype, int64
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.op_registry import op
-from hpcflow.graph.static_shape import Spec, merge
+from hpcflow.graph.static_shape import Spec, merge_shapes
 from hpcflow.ops import flop_counts
 from hpcflow.ops.array.array_ops import shape_argument, sizes
 from hpcflow.ops.named_results import MaxPoolWithArgmax
-from hpcflow.ops.nn.sliding_window import joined, parts, per_axis, slid, slides
-from hpcflow.ops.shape_inference import Attrs, make, one, require, require_equal, told_shape
+from hpcflow.ops.nn.sliding_window import join_parts, parts, per_axis, slid, slides
+from hpcflow.ops.shape_inference import (
+    Attrs,
+    first_output,
+    make,
+    require,
+    require_equal,
+    told_shape,
+)
 
 # -- rows. Attributes: those of a window (see ops/nn/sliding_window.py) and `window`, its sizes
 
@@ -23,7 +30,9 @@ from hpcflow.ops.shape_inference import Attrs, make, one, require, require_equal
 def _pooled(type: str, x: Spec, attrs: Attrs) -> Spec:
     rank, first = len(attrs["window"]), attrs["first"]
     batch, space, channels = parts(type, x, rank, first)
-    return Spec(x.dtype, joined(batch, slid(type, space, attrs["window"], attrs), channels, first))
+    return Spec(
+        x.dtype, join_parts(batch, slid(type, space, attrs["window"], attrs), channels, first)
+    )
 
 
 def _max_pool(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -44,20 +53,20 @@ def _avg_pool(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 def _max_grad(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     x, y, g = inputs
     require_equal("max_pool's gradient", inputs)
-    merge(merge(_pooled("max_pool", x, attrs).shape, y.shape), g.shape)
+    merge_shapes(merge_shapes(_pooled("max_pool", x, attrs).shape, y.shape), g.shape)
     return [Spec(x.dtype, x.shape)]
 
 
 def _max_grad_grad(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     x, y, gg = inputs
     require_equal("max_pool's gradient", inputs)
-    whole = Spec(x.dtype, merge(x.shape, gg.shape))
-    return [Spec(x.dtype, merge(_pooled("max_pool", whole, attrs).shape, y.shape))]
+    whole = Spec(x.dtype, merge_shapes(x.shape, gg.shape))
+    return [Spec(x.dtype, merge_shapes(_pooled("max_pool", whole, attrs).shape, y.shape))]
 
 
 def _avg_grad(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     target = Spec(inputs[0].dtype, told_shape(inputs, 1, attrs))
-    merge(_pooled("avg_pool", target, attrs).shape, inputs[0].shape)
+    merge_shapes(_pooled("avg_pool", target, attrs).shape, inputs[0].shape)
     return [target]
 
 
@@ -68,26 +77,26 @@ def _plain(attrs: Attrs, *left_out: str) -> Attrs:
 def _max_back(op: Operation, g: Tensor | None, of_places: None = None) -> list[Any]:
     assert g is not None
     attrs = _plain(op.attrs, "include_batch", "dtype")
-    return [one("MaxPoolGrad", [op.inputs[0], op.outputs[0], g], attrs)]
+    return [first_output("MaxPoolGrad", [op.inputs[0], op.outputs[0], g], attrs)]
 
 
 def _max_grad_back(op: Operation, gg: Tensor) -> list[Any]:
     x, y, _ = op.inputs  # linear in g; piecewise constant in x
-    return [None, None, lambda: one("MaxPoolGradGrad", [x, y, gg], op.attrs)]
+    return [None, None, lambda: first_output("MaxPoolGradGrad", [x, y, gg], op.attrs)]
 
 
 def _max_grad_grad_back(op: Operation, g: Tensor) -> list[Any]:
     x, y, _ = op.inputs
-    return [None, None, lambda: one("MaxPoolGrad", [x, y, g], op.attrs)]
+    return [None, None, lambda: first_output("MaxPoolGrad", [x, y, g], op.attrs)]
 
 
 def _avg_back(op: Operation, g: Tensor) -> list[Any]:
     known, told = shape_argument(sizes(op.inputs[0]))
-    return [one("AvgPoolGrad", [g, *told], {**op.attrs, "shape": known})]
+    return [first_output("AvgPoolGrad", [g, *told], {**op.attrs, "shape": known})]
 
 
 def _avg_grad_back(op: Operation, gg: Tensor) -> list[Any]:
-    grad = one("AvgPool", [gg], _plain(op.attrs, "shape"))
+    grad = first_output("AvgPool", [gg], _plain(op.attrs, "shape"))
     return [grad, *[None] * (len(op.inputs) - 1)]
 
 
@@ -99,7 +108,7 @@ op("AvgPool", infer=_avg_pool, grad=_avg_back, flops=flop_counts.windows(-1))
 op("AvgPoolGrad", infer=_avg_grad, grad=_avg_grad_back, flops=flop_counts.windows(0))
 
 
-def _attributes(
+def _file_attributes(
     ksize: Any, strides: Any, padding: Any, data_format: str | None, dilations: Any, rank: int
 ) -> Attrs:
     attrs = slides(strides, padding, data_format, dilations, rank)
@@ -123,11 +132,11 @@ def _largest(
     dilations: Any,
     name: str | None,
 ) -> Tensor:
-    attrs = _attributes(ksize, strides, padding, data_format, dilations, rank)
-    return one("MaxPool", [convert_to_tensor(x)], attrs, name)
+    attrs = _file_attributes(ksize, strides, padding, data_format, dilations, rank)
+    return first_output("MaxPool", [convert_to_tensor(x)], attrs, name)
 
 
-@also_named(input="value")
+@accepts_aliases(input="value")
 def max_pool(
     value: Any,
     ksize: Any,
@@ -175,7 +184,7 @@ def max_pool3d(
     return _largest(input, 3, ksize, strides, padding, data_format, dilations, name)
 
 
-@also_named(Targmax="output_dtype")
+@accepts_aliases(Targmax="output_dtype")
 def max_pool_with_argmax(
     input: Any,
     ksize: Any,
@@ -194,7 +203,7 @@ def max_pool_with_argmax(
     """
     x = convert_to_tensor(input)
     rank = 2 if x.shape is None else len(x.shape) - 2
-    attrs = _attributes(ksize, strides, padding, data_format, dilations, rank)
+    attrs = _file_attributes(ksize, strides, padding, data_format, dilations, rank)
     attrs.update(include_batch=bool(include_batch_in_index), dtype=as_dtype(output_dtype))
     y, places = make("MaxPoolWithArgmax", [x], attrs, name).outputs
     return MaxPoolWithArgmax(y, places)
@@ -214,12 +223,12 @@ def _mean(
     name: str | None,
     dilations: Any = None,
 ) -> Tensor:
-    attrs = _attributes(ksize, strides, padding, data_format, dilations, rank)
+    attrs = _file_attributes(ksize, strides, padding, data_format, dilations, rank)
     attrs["count_include_pad"] = bool(count_include_pad)
-    return one("AvgPool", [convert_to_tensor(x)], attrs, name)
+    return first_output("AvgPool", [convert_to_tensor(x)], attrs, name)
 
 
-@also_named(input="value")
+@accepts_aliases(input="value")
 def avg_pool(
     value: Any,
     ksize: Any,
@@ -265,7 +274,7 @@ def avg_pool3d(
     return _mean(input, 3, ksize, strides, padding, data_format, count_include_pad, name)
 
 
-@also_named(dilations="dilation_rate")
+@accepts_aliases(dilations="dilation_rate")
 def pool(
     input: Any,
     window_shape: Any,

@@ -9,7 +9,7 @@ import numpy as np
 
 from hpcflow.errors import ShapeError
 from hpcflow.graph.graph import user_line
-from hpcflow.graph.static_shape import Shape, Spec, show
+from hpcflow.graph.static_shape import Shape, Spec, shape_text
 from hpcflow.ops.shape_inference import Attrs
 
 Sizes = tuple["int | None", ...]
@@ -104,11 +104,11 @@ def full(type: str, shape: Shape, rank: int) -> Sizes:
     if shape is None:
         return (None,) * rank
     if len(shape) != rank:
-        raise ShapeError(f"{type} needs rank {rank}, not shape {show(shape)}")
+        raise ShapeError(f"{type} needs rank {rank}, not shape {shape_text(shape)}")
     return shape
 
 
-def joined(batch: Sizes, space: Sizes, channels: int | None, first: bool) -> Sizes:
+def join_parts(batch: Sizes, space: Sizes, channels: int | None, first: bool) -> Sizes:
     """The inverse of `parts`."""
     return (*batch, channels, *space) if first else (*batch, *space, channels)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from hpcflow.errors import ShapeError
-from hpcflow.graph.deprecated_arguments import also_named
+from hpcflow.graph.deprecated_arguments import accepts_aliases
 from hpcflow.graph.dtypes import float32, float64
 from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph, user_line
-from hpcflow.graph.static_shape import show
+from hpcflow.graph.static_shape import shape_text
 from hpcflow.ops.array.array_ops import (
     constant,
     rank,
@@ -126,7 +126,7 @@ def check_weights(w: Tensor, losses: Tensor) -> None:
     )
     if not fits:
         raise ShapeError(
-            f"weights {show(w.shape)} do not fit values {show(losses.shape)}",
+            f"weights {shape_text(w.shape)} do not fit values {shape_text(losses.shape)}",
             line=user_line(),
             hint="a scalar, or the same rank with sizes equal or 1",
         )
@@ -230,7 +230,7 @@ def log_loss(
     return compute_weighted_loss(each, weights, scope or "log_loss", loss_collection, reduction)
 
 
-@also_named(dim="axis")
+@accepts_aliases(dim="axis")
 def cosine_distance(
     labels: Any,
     predictions: Any,

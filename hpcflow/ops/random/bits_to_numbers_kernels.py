@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.ops.random.philox_kernels import Words, u64
+from hpcflow.ops.random.philox_kernels import PhiloxWords, u64
 
 # sin(x) and cos(x) for |x| <= pi/4 as x + x z S(z) and 1 - z/2 + z**2 C(z), z = x**2: float32
 # coefficients from Cephes (S. Moshier), float64 from fdlibm (Sun Microsystems)
@@ -69,7 +69,7 @@ def real(dtype: np.dtype) -> np.dtype:
     return np.dtype("f8" if dtype.itemsize > 4 else "f4")
 
 
-def _bits(words: Words, wide: bool, first: int, count: int) -> Any:
+def _bits(words: PhiloxWords, wide: bool, first: int, count: int) -> Any:
     """The bits of elements from `first` on: words, or halves of words, low half first."""
     if wide:
         return words.run(first, count)
@@ -85,7 +85,7 @@ def open_unit(bits: Any) -> Any:
     return (bits.astype("f4") + 0.5) * 2.0**-32
 
 
-def unit(words: Words, first: int, count: int, dtype: np.dtype, digits: int) -> Any:
+def unit(words: PhiloxWords, first: int, count: int, dtype: np.dtype, digits: int) -> Any:
     """Uniform in [0, 1): uses as many upper bits as `dtype` has digits, so that 1 does not occur.
 
     The result is float32 for narrower types, which represent it exactly.
@@ -132,7 +132,7 @@ def box_muller(xp: Any, radius: Any, angle: Any, dtype: np.dtype) -> tuple[Any, 
     return x, y
 
 
-def normal(words: Words, first: int, count: int, dtype: np.dtype) -> Any:
+def normal(words: PhiloxWords, first: int, count: int, dtype: np.dtype) -> Any:
     """Standard normal numbers by the Box-Muller method; an even element and the next form a pair.
 
     Array modules differ by half the difference of their logarithms: at most 4 ulp.
@@ -147,7 +147,7 @@ def normal(words: Words, first: int, count: int, dtype: np.dtype) -> Any:
     return both.reshape(-1)[even : even + count]
 
 
-def cut_normal(words: Words, first: int, count: int, dtype: np.dtype) -> Any:
+def cut_normal(words: PhiloxWords, first: int, count: int, dtype: np.dtype) -> Any:
     """Normal numbers between -2 and 2, by the inverse distribution function.
 
     Array modules differ as in `normal`.

@@ -54,7 +54,7 @@ def rounds(
     return even[0], odd[0], even[1], odd[1]
 
 
-class Words:
+class PhiloxWords:
     """The words of one draw, identified by `key` and `ordinal`.
 
     For array modules other than NumPy the ordinal may be an array of one element.

@@ -6,7 +6,7 @@ import math as numbers
 from typing import Any
 
 from hpcflow.errors import ArgumentError
-from hpcflow.graph.deprecated_arguments import also_takes
+from hpcflow.graph.deprecated_arguments import accepts_and_ignores
 from hpcflow.graph.dtypes import as_dtype, int32
 from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph, user_line
 from hpcflow.ops.array.array_ops import rank, reshape, shape, transpose
@@ -78,7 +78,7 @@ class Distribution:
         raise NotImplementedError(f"{type(self).__name__} has no kl_divergence")
 
 
-@also_takes("allow_nan_stats")
+@accepts_and_ignores("allow_nan_stats")
 def kl_divergence(
     distribution_a: Distribution, distribution_b: Distribution, name: str | None = None
 ) -> Tensor:
@@ -96,7 +96,7 @@ def kl_divergence(
 class Normal(Distribution):
     """The normal distribution with mean `loc` and standard deviation `scale`."""
 
-    @also_takes("validate_args", "allow_nan_stats")
+    @accepts_and_ignores("validate_args", "allow_nan_stats")
     def __init__(self, loc: Any, scale: Any, name: str = "Normal") -> None:
         super().__init__(name)
         self.loc, self.scale = operands(loc, scale)
@@ -146,7 +146,7 @@ class Normal(Distribution):
 class Uniform(Distribution):
     """The uniform distribution over [low, high)."""
 
-    @also_takes("validate_args", "allow_nan_stats")
+    @accepts_and_ignores("validate_args", "allow_nan_stats")
     def __init__(self, low: Any = 0.0, high: Any = 1.0, name: str = "Uniform") -> None:
         super().__init__(name)
         self.low, self.high = operands(low, high)
@@ -189,7 +189,7 @@ def _parameters(logits: Any, probs: Any, kind: str) -> Tensor:
 class Bernoulli(Distribution):
     """1 with probability `probs` (the sigmoid of `logits`), else 0."""
 
-    @also_takes("validate_args", "allow_nan_stats")
+    @accepts_and_ignores("validate_args", "allow_nan_stats")
     def __init__(
         self, logits: Any = None, probs: Any = None, dtype: Any = int32, name: str = "Bernoulli"
     ) -> None:
@@ -238,7 +238,7 @@ class Bernoulli(Distribution):
 class Categorical(Distribution):
     """One of k classes with probabilities `probs` along the last axis, the softmax of `logits`."""
 
-    @also_takes("validate_args", "allow_nan_stats")
+    @accepts_and_ignores("validate_args", "allow_nan_stats")
     def __init__(
         self, logits: Any = None, probs: Any = None, dtype: Any = int32, name: str = "Categorical"
     ) -> None:

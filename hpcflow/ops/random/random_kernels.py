@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import NumericError, RangeError
-from hpcflow.kernels.kernel_registry import Node, kernel
+from hpcflow.kernels.kernel_registry import KernelNode, kernel
 from hpcflow.ops.random import bits_to_numbers_kernels, rejection_sampling_kernels
-from hpcflow.ops.random.philox_kernels import ALL, Words, u64
+from hpcflow.ops.random.philox_kernels import ALL, PhiloxWords, u64
 
 PIECE = 12 << 10  # elements per block, so that intermediate values stay in the cache
 GPU_PIECE = 1 << 22
-Make = Callable[[Any, Node], Callable[..., Any]]
+Make = Callable[[Any, KernelNode], Callable[..., Any]]
 
 
-class Draws:
+class DrawCount:
     """The number of draws of an op, which a checkpoint stores."""
 
     __slots__ = ("made",)
@@ -35,16 +35,18 @@ class Draws:
         self.made += draws
 
 
-class _Drawer:
+class _RandomKernel:
     """Common part of draws: `fill(words, first, out, *parameters)` writes the flat array `out`.
 
     Inputs are [shape,] parameters, [seed,] [offset of the first sample]. The attribute `first` is
     the start of a block in a larger draw.
     """
 
-    def __init__(self, xp: Any, node: Node, fill: Callable[..., None], parameters: int) -> None:
+    def __init__(
+        self, xp: Any, node: KernelNode, fill: Callable[..., None], parameters: int
+    ) -> None:
         self.xp, self.fill, self.parameters = xp, fill, parameters
-        self.words, self.key = Words(xp), node.attrs.get("key", 0)
+        self.words, self.key = PhiloxWords(xp), node.attrs.get("key", 0)
         self.by_sample = bool(node.attrs.get("batch"))
         self.first = int(node.attrs.get("first", 0))  # position of element 0 of a block
         offset = node.inputs[-1].value if self.by_sample else 0
@@ -63,20 +65,22 @@ class _Drawer:
         self.fill(self.words, first & ALL, out, *parameters[begin:])
 
 
-class _Stateful(_Drawer):
+class _StatefulDraw(_RandomKernel):
     """The next draw of `draws` at each call; its number is read from `counter` if present.
 
     Without an op seed or graph seed it depends on the session's `seed`.
     """
 
-    def __init__(self, xp: Any, node: Node, fill: Callable[..., None], parameters: int) -> None:
+    def __init__(
+        self, xp: Any, node: KernelNode, fill: Callable[..., None], parameters: int
+    ) -> None:
         super().__init__(xp, node, fill, parameters)
-        self.draws = Draws()
+        self.draws = DrawCount()
         self.is_seeded = not node.attrs.get("unseeded")
         self.seed: Any = None  # of the session; its `mask` changes keys
         self.counter: Any = None
 
-    def continue_draws(self, draws: Draws, seed: Any) -> None:
+    def continue_draws(self, draws: DrawCount, seed: Any) -> None:
         """Continue a series of draws, in a session with this seed."""
         self.draws, self.seed = draws, seed
 
@@ -96,7 +100,7 @@ class _Stateful(_Drawer):
         self.draw(key, ordinal if counter is None else counter, args[:-1], args[-1])
 
 
-class _Stateless(_Drawer):
+class _StatelessDraw(_RandomKernel):
     """The draw for the seed, two integers in the input after the parameters."""
 
     def __call__(self, *args: Any) -> None:
@@ -109,10 +113,10 @@ def _draws(type: str, parameters: int = 0) -> Callable[[Make], Make]:
     """Add the kernels of a draw and of its stateless variant; decorates the maker of `fill`."""
 
     def add(make: Make) -> Make:
-        for prefix, how in (("", _Stateful), ("Stateless", _Stateless)):
+        for prefix, how in (("", _StatefulDraw), ("Stateless", _StatelessDraw)):
 
             @kernel(prefix + type, "out", moves=True)
-            def row(xp: Any, node: Node, how: Any = how) -> Callable[..., Any]:
+            def row(xp: Any, node: KernelNode, how: Any = how) -> Callable[..., Any]:
                 return how(xp, node, make(xp, node), parameters)
 
         return make
@@ -139,14 +143,14 @@ def _of_piece(xp: Any, values: Any, place: int, count: int) -> Any:
 
 
 @_draws("RandomUniform")
-def _uniform(xp: Any, node: Node) -> Callable[..., None]:
+def _uniform(xp: Any, node: KernelNode) -> Callable[..., None]:
     low, high, dtype = node.attrs["minval"], node.attrs["maxval"], node.attrs["dtype"]
     f = bits_to_numbers_kernels.real(dtype)
     bits = np.finfo(dtype).nmant + 1
     top = dtype.type(high)
     below = f.type(top if top < high else np.nextafter(top, dtype.type(low)))  # of `dtype`
 
-    def piece(words: Words, place: int, count: int) -> Any:
+    def piece(words: PhiloxWords, place: int, count: int) -> Any:
         found = bits_to_numbers_kernels.unit(words, place, count, dtype, bits)
         if (low, high) != (0, 1):
             found *= f.type(high - low)
@@ -158,20 +162,20 @@ def _uniform(xp: Any, node: Node) -> Callable[..., None]:
 
 
 @_draws("RandomNormal")
-def _normal(xp: Any, node: Node) -> Callable[..., None]:
+def _normal(xp: Any, node: KernelNode) -> Callable[..., None]:
     return _scaled(xp, node, bits_to_numbers_kernels.normal)
 
 
 @_draws("TruncatedNormal")
-def _truncated(xp: Any, node: Node) -> Callable[..., None]:
+def _truncated(xp: Any, node: KernelNode) -> Callable[..., None]:
     return _scaled(xp, node, bits_to_numbers_kernels.cut_normal)
 
 
-def _scaled(xp: Any, node: Node, standard: Callable[..., Any]) -> Callable[..., None]:
+def _scaled(xp: Any, node: KernelNode, standard: Callable[..., Any]) -> Callable[..., None]:
     dtype, mean, stddev = (node.attrs[name] for name in ("dtype", "mean", "stddev"))
     f = bits_to_numbers_kernels.real(dtype).type
 
-    def piece(words: Words, place: int, count: int) -> Any:
+    def piece(words: PhiloxWords, place: int, count: int) -> Any:
         found = standard(words, place, count, dtype)
         if (mean, stddev) != (0, 1):
             found *= f(stddev)
@@ -182,7 +186,7 @@ def _scaled(xp: Any, node: Node, standard: Callable[..., Any]) -> Callable[..., 
 
 
 def _elements(xp: Any, piece: Callable[..., Any]) -> Callable[..., None]:
-    def fill(words: Words, first: int, out: Any) -> None:
+    def fill(words: PhiloxWords, first: int, out: Any) -> None:
         _by_piece(xp, first, out, lambda place, count: piece(words, place, count))
 
     return fill
@@ -192,13 +196,13 @@ def _elements(xp: Any, piece: Callable[..., Any]) -> Callable[..., None]:
 
 
 @_draws("RandomUniformInt", 2)
-def _whole(xp: Any, node: Node) -> Callable[..., None]:
+def _whole(xp: Any, node: KernelNode) -> Callable[..., None]:
     dtype = node.attrs["dtype"]
     end = len(node.inputs) - ("key" not in node.attrs) - bool(node.attrs.get("batch"))
     known = all(spec.value is not None for spec in node.inputs[end - 2 : end])
     checked = False
 
-    def fill(words: Words, first: int, out: Any, low: Any, high: Any) -> None:
+    def fill(words: PhiloxWords, first: int, out: Any, low: Any, high: Any) -> None:
         nonlocal checked
         if out.size and not checked and (low >= high).any():
             raise RangeError(
@@ -222,14 +226,14 @@ def _whole(xp: Any, node: Node) -> Callable[..., None]:
     return fill
 
 
-def _from_double(xp: Any, node: Node, draw: Callable[..., Any], least: float) -> Any:
+def _from_double(xp: Any, node: KernelNode, draw: Callable[..., Any], least: float) -> Any:
     """Float64 numbers from `draw` for each element of a parameter, which is finite.
 
     The parameter's axes are the last axes of the output.
     """
     type, dtype = node.type.removeprefix("Stateless"), node.attrs["dtype"]
 
-    def fill(words: Words, first: int, out: Any, parameter: Any) -> None:
+    def fill(words: PhiloxWords, first: int, out: Any, parameter: Any) -> None:
         values = parameter.reshape(-1).astype("f8")
         wrong = ~((values >= least) & (values < np.inf))
         if out.size and wrong.any():
@@ -251,27 +255,27 @@ def _from_double(xp: Any, node: Node, draw: Callable[..., Any], least: float) ->
 
 
 @_draws("RandomGamma", 1)
-def _gamma(xp: Any, node: Node) -> Callable[..., None]:
+def _gamma(xp: Any, node: KernelNode) -> Callable[..., None]:
     return _from_double(xp, node, rejection_sampling_kernels.gamma, np.finfo("f8").tiny)
 
 
 @_draws("RandomPoisson", 1)
-def _poisson(xp: Any, node: Node) -> Callable[..., None]:
+def _poisson(xp: Any, node: KernelNode) -> Callable[..., None]:
     return _from_double(xp, node, rejection_sampling_kernels.poisson, 0.0)
 
 
 @_draws("RandomPermutation")
-def _permutation(xp: Any, node: Node) -> Callable[..., None]:
+def _permutation(xp: Any, node: KernelNode) -> Callable[..., None]:
     """The permutation that sorts random words; ties (2**-64 per pair) stay in order."""
 
-    def fill(words: Words, first: int, out: Any) -> None:
+    def fill(words: PhiloxWords, first: int, out: Any) -> None:
         xp.copyto(out, xp.argsort(words.run(first, out.size)), casting="same_kind")
 
     return fill
 
 
 @kernel("PickCategory", "out")
-def _pick(xp: Any, node: Node) -> Callable[..., Any]:
+def _pick(xp: Any, node: KernelNode) -> Callable[..., Any]:
     """The first class whose cumulative weight exceeds a fraction of the total, by bisection."""
 
     def run(logits: Any, fractions: Any, out: Any) -> None:

@@ -35,12 +35,12 @@ from hpcflow.graph.dtypes import (
 )
 from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph, user_line
 from hpcflow.graph.op_registry import NoGrad, op
-from hpcflow.graph.static_shape import Shape, Spec, broadcast, merge, show
+from hpcflow.graph.static_shape import Shape, Spec, broadcast_shapes, merge_shapes, shape_text
 from hpcflow.ops.array.array_ops import constant, shape_argument
 from hpcflow.ops.array.broadcast_ops import zeros_like
 from hpcflow.ops.math.arithmetic_ops import add, cast, divide, maximum, minimum, multiply, subtract
 from hpcflow.ops.replicas.replica_ops import replica_offset
-from hpcflow.ops.shape_inference import Attrs, one, require, told_shape, whole
+from hpcflow.ops.shape_inference import Attrs, first_output, integer_argument, require, told_shape
 
 _DRAW = NoGrad("a random draw does not depend on its inputs")
 _GAMMA = NoGrad("its derivative with respect to the shape parameter is not implemented")
@@ -59,7 +59,7 @@ def _told(inputs: Sequence[Spec], attrs: Attrs, parameters: int) -> Shape:
         seed = inputs[-2 if attrs.get("batch") else -1]
         require("the seed of a stateless draw", seed, "iu")
         if seed.shape is not None and seed.shape != (2,) and seed.shape != (None,):
-            raise ShapeError(f"a seed must be two integers, not shape {show(seed.shape)}")
+            raise ShapeError(f"a seed must be two integers, not shape {shape_text(seed.shape)}")
     return told_shape(inputs[: len(inputs) - others], 0, attrs)
 
 
@@ -77,7 +77,7 @@ def _whole(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
         require("a limit of integers", spec, "iu")
     told = _told(inputs, attrs, 2)
     shapes = [spec.shape for spec in _parameters(inputs, attrs, 2)]
-    return [Spec(attrs["dtype"], merge(told, broadcast([told, *shapes])))]
+    return [Spec(attrs["dtype"], merge_shapes(told, broadcast_shapes([told, *shapes])))]
 
 
 def _each(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -110,7 +110,7 @@ def set_random_seed(seed: int | None) -> None:
 
     Ops without a seed in a graph without a seed draw other numbers in each session.
     """
-    get_default_graph().root.seed = None if seed is None else whole(seed, "seed")
+    get_default_graph().root.seed = None if seed is None else integer_argument(seed, "seed")
 
 
 def _key(graph_seed: int, source: int | str) -> int:
@@ -124,7 +124,7 @@ def by_session(seed: Any) -> Attrs:
     return {} if is_set else {"unseeded": True}
 
 
-class Source:
+class RandomSource:
     """The source of a draw, an op's state or a seed tensor, and whether axis 0 is the batch."""
 
     def __init__(self, seed: Any, batch: bool | None, stateless: bool = False) -> None:
@@ -160,7 +160,7 @@ class Source:
         if self._is_by_sample(type, known, parameters):
             attrs["batch"] = True
             inputs.append(replica_offset())
-        return one(STATELESS * self.stateless + type, inputs, attrs, full + "/")
+        return first_output(STATELESS * self.stateless + type, inputs, attrs, full + "/")
 
     def _is_by_sample(self, type: str, known: Shape, parameters: Sequence[Tensor]) -> bool:
         """Whether axis 0 is the batch: as given, by default if its size is unknown."""
@@ -185,7 +185,7 @@ def _in_bfloat16(found: Tensor, facts: Attrs) -> Tensor:
 
 
 def uniform(
-    source: Source, shape: Any, minval: Any, maxval: Any, dtype: Any, name: str | None
+    source: RandomSource, shape: Any, minval: Any, maxval: Any, dtype: Any, name: str | None
 ) -> Tensor:
     """Uniform floats or integers from `source`."""
     dtype = as_dtype(dtype)
@@ -201,7 +201,7 @@ def uniform(
 
 
 def _uniform_int(
-    source: Source, shape: Any, minval: Any, maxval: Any, dtype: np.dtype, name: str | None
+    source: RandomSource, shape: Any, minval: Any, maxval: Any, dtype: np.dtype, name: str | None
 ) -> Tensor:
     if maxval is None:
         raise DTypeError("random_uniform of integers needs maxval")
@@ -232,7 +232,13 @@ def _fits(array: np.ndarray, least: int, most: int) -> bool:
 
 
 def normal(
-    source: Source, type: str, shape: Any, mean: Any, stddev: Any, dtype: Any, name: str | None
+    source: RandomSource,
+    type: str,
+    shape: Any,
+    mean: Any,
+    stddev: Any,
+    dtype: Any,
+    name: str | None,
 ) -> Tensor:
     """Normal numbers, optionally truncated, from `source`."""
     if _are_numbers(mean, stddev):
@@ -245,7 +251,7 @@ def normal(
 
 
 def gamma(
-    source: Source, shape: Any, alpha: Any, beta: Any, dtype: Any, name: str | None
+    source: RandomSource, shape: Any, alpha: Any, beta: Any, dtype: Any, name: str | None
 ) -> Tensor:
     """Gamma numbers from `source`."""
     dtype = as_dtype(dtype)
@@ -259,7 +265,7 @@ def gamma(
         return maximum(drawn, float(limits(dtype).tiny))
 
 
-def poisson(source: Source, shape: Any, lam: Any, dtype: Any, name: str | None) -> Tensor:
+def poisson(source: RandomSource, shape: Any, lam: Any, dtype: Any, name: str | None) -> Tensor:
     """Poisson numbers from `source`."""
     lam = convert_to_tensor(lam)
     rate = lam if is_floating(lam.dtype) else cast(lam, float64)
@@ -292,7 +298,7 @@ def random_uniform(
             draw what one replica would; by default if its size is unknown.
     Errors: RangeError if there is no integer between the limits.
     """
-    return uniform(Source(seed, batch), shape, minval, maxval, dtype, name)
+    return uniform(RandomSource(seed, batch), shape, minval, maxval, dtype, name)
 
 
 def random_normal(
@@ -309,7 +315,7 @@ def random_normal(
 
     It uses the Box-Muller method; CPU and GPU differ by at most 4 ulp.
     """
-    return normal(Source(seed, batch), "RandomNormal", shape, mean, stddev, dtype, name)
+    return normal(RandomSource(seed, batch), "RandomNormal", shape, mean, stddev, dtype, name)
 
 
 def truncated_normal(
@@ -326,7 +332,7 @@ def truncated_normal(
 
     It uses the inverse distribution function.
     """
-    return normal(Source(seed, batch), "TruncatedNormal", shape, mean, stddev, dtype, name)
+    return normal(RandomSource(seed, batch), "TruncatedNormal", shape, mean, stddev, dtype, name)
 
 
 def random_gamma(
@@ -348,7 +354,7 @@ def random_gamma(
     Gradient: by `beta` only.
     Errors:   NumericError unless `alpha` is positive and finite.
     """
-    return gamma(Source(seed, batch), shape, alpha, beta, dtype, name)
+    return gamma(RandomSource(seed, batch), shape, alpha, beta, dtype, name)
 
 
 def random_poisson(
@@ -367,4 +373,4 @@ def random_poisson(
               (Hoermann); CPU and GPU differ where a word is within rounding of a limit.
     Errors:   NumericError unless `lam` is nonnegative and finite.
     """
-    return poisson(Source(seed, batch), shape, lam, dtype, name)
+    return poisson(RandomSource(seed, batch), shape, lam, dtype, name)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.ops.random.bits_to_numbers_kernels import box_muller, open_unit
-from hpcflow.ops.random.philox_kernels import Words, product, u64
+from hpcflow.ops.random.philox_kernels import PhiloxWords, product, u64
 
 DOUBLE = np.dtype("f8")
 FEW = 10.0  # smaller Poisson rates invert the distribution function
@@ -22,14 +22,14 @@ Four = tuple[Any, Any, Any, Any]  # the words of one attempt
 Try = Callable[..., tuple[Any, Any]]  # words and parameters -> numbers, acceptance
 
 
-def _four(words: Words, first: int, count: int) -> Four:
+def _four(words: PhiloxWords, first: int, count: int) -> Four:
     """The words of the first attempts of the elements from `first` on, one block each."""
     block = words.run(4 * first, 4 * count).reshape(count, 4).T
     return tuple(words.xp.ascontiguousarray(column) for column in block)
 
 
 def until_taken(
-    words: Words, attempt: Try, places: Any, begun: tuple[Any, Any], *parameters: Any
+    words: PhiloxWords, attempt: Try, places: Any, begun: tuple[Any, Any], *parameters: Any
 ) -> Any:
     """The numbers of `begun`, the first attempts, with rejected ones tried again.
 
@@ -53,7 +53,7 @@ def until_taken(
 # Modeling and Computer Simulation 29 (2019)
 
 
-def whole(words: Words, first: int, count: int, span: Any) -> Any:
+def whole(words: PhiloxWords, first: int, count: int, span: Any) -> Any:
     """Unbiased uniform integers below `span`; `span` is uint64 with 1 or `count` elements.
 
     A span of 0 stands for 2**64.
@@ -93,7 +93,7 @@ def _below(bits: Any, span: Any) -> tuple[Any, Any]:
 # Transactions on Mathematical Software 26 (2000)
 
 
-def gamma(words: Words, first: int, count: int, alpha: Any) -> Any:
+def gamma(words: PhiloxWords, first: int, count: int, alpha: Any) -> Any:
     """Gamma numbers of shape `alpha`, float64 with 1 or `count` elements, in float64."""
     xp = words.xp
     small = alpha < 1
@@ -123,7 +123,7 @@ def gamma(words: Words, first: int, count: int, alpha: Any) -> Any:
 # method for generating Poisson random variables", Insurance: Mathematics and Economics 12 (1993)
 
 
-def poisson(words: Words, first: int, count: int, rate: Any) -> Any:
+def poisson(words: PhiloxWords, first: int, count: int, rate: Any) -> Any:
     """Poisson numbers of `rate`, float64 with 1 or `count` elements, in float64."""
     xp = words.xp
     many = xp.nonzero(rate >= FEW)[0]

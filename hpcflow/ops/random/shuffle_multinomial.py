@@ -11,15 +11,15 @@ from hpcflow.errors import ShapeError
 from hpcflow.graph.dtypes import as_dtype, float64, int64
 from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph, user_line
 from hpcflow.graph.op_registry import NoGrad, op
-from hpcflow.graph.static_shape import Spec, is_known, merge, show
+from hpcflow.graph.static_shape import Spec, is_known, merge_shapes, shape_text
 from hpcflow.ops.array.array_ops import checked_sizes, expand_dims, shape, sizes
 from hpcflow.ops.array.gather_ops import gather
 from hpcflow.ops.array.slice_ops import getitem, slice
 from hpcflow.ops.control_flow.host_callback_ops import Assert
 from hpcflow.ops.math.arithmetic_ops import add, cast, less_equal, subtract
 from hpcflow.ops.math.reduction_ops import reduce_all
-from hpcflow.ops.random.random_ops import Source, uniform
-from hpcflow.ops.shape_inference import Attrs, one, require, require_rank
+from hpcflow.ops.random.random_ops import RandomSource, uniform
+from hpcflow.ops.shape_inference import Attrs, first_output, require, require_rank
 
 
 def _pick(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -31,22 +31,22 @@ def _pick(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     if logits.shape is None:
         return [Spec(attrs["dtype"], fractions.shape or (None, None))]
     if logits.shape[1] == 0:
-        raise ShapeError(f"there are no classes in logits {show(logits.shape)}")
-    return [Spec(attrs["dtype"], merge((logits.shape[0], None), fractions.shape))]
+        raise ShapeError(f"there are no classes in logits {shape_text(logits.shape)}")
+    return [Spec(attrs["dtype"], merge_shapes((logits.shape[0], None), fractions.shape))]
 
 
 op("PickCategory", infer=_pick, grad=NoGrad("its output is integers"))
 
 
 def _categorical(
-    source: Source, logits: Any, num_samples: Any, dtype: Any, name: str | None
+    source: RandomSource, logits: Any, num_samples: Any, dtype: Any, name: str | None
 ) -> Tensor:
     logits = convert_to_tensor(logits)
     require_rank("multinomial", logits.spec, 2)
     with get_default_graph().name_scope(name or "multinomial"):
         rows = getitem(shape(logits), 0) if not is_known(logits.shape) else logits.shape[0]
         whole = uniform(source, [rows, num_samples], 0, 1, float64, None)
-        return one("PickCategory", [logits, whole], {"dtype": as_dtype(dtype)})
+        return first_output("PickCategory", [logits, whole], {"dtype": as_dtype(dtype)})
 
 
 def multinomial(
@@ -65,7 +65,7 @@ def multinomial(
     Rounding: CPU and GPU differ where a number is within rounding of a class boundary.
     Errors: NumericError for a row with NaN or +inf, or with all -inf.
     """
-    return _categorical(Source(seed, batch), logits, num_samples, output_dtype or int64, name)
+    return _categorical(RandomSource(seed, batch), logits, num_samples, output_dtype or int64, name)
 
 
 def categorical(
@@ -78,7 +78,7 @@ def categorical(
     batch: bool | None = None,
 ) -> Tensor:
     """`multinomial` with arguments in the order of `hf.random`."""
-    return _categorical(Source(seed, batch), logits, num_samples, dtype or int64, name)
+    return _categorical(RandomSource(seed, batch), logits, num_samples, dtype or int64, name)
 
 
 def stateless_categorical(
@@ -91,10 +91,10 @@ def stateless_categorical(
     batch: bool | None = None,
 ) -> Tensor:
     """`multinomial` determined by `seed`, two integers."""
-    return _categorical(Source(seed, batch, True), logits, num_samples, dtype, name)
+    return _categorical(RandomSource(seed, batch, True), logits, num_samples, dtype, name)
 
 
-def _shuffled(source: Source, value: Any, name: str | None) -> Tensor:
+def _shuffled(source: RandomSource, value: Any, name: str | None) -> Tensor:
     value = convert_to_tensor(value)
     if value.shape == ():
         raise ShapeError("a scalar has no rows to shuffle")
@@ -114,12 +114,12 @@ def random_shuffle(value: Any, seed: int | None = None, name: str | None = None)
     Each replica shuffles its own rows, by the same permutation if numbers of rows are equal.
     Gradient: by `value`, permuted back.
     """
-    return _shuffled(Source(seed, False), value, name)
+    return _shuffled(RandomSource(seed, False), value, name)
 
 
 def stateless_shuffle(value: Any, seed: Any, name: str | None = None) -> Tensor:
     """`random_shuffle` determined by `seed`, two integers."""
-    return _shuffled(Source(seed, False, True), value, name)
+    return _shuffled(RandomSource(seed, False, True), value, name)
 
 
 def random_crop(value: Any, size: Any, seed: int | None = None, name: str | None = None) -> Tensor:
@@ -147,7 +147,7 @@ def random_crop(value: Any, size: Any, seed: int | None = None, name: str | None
         with graph.control_dependencies(checks):
             limit = add(subtract(have, want), 1)
         ranks = [len(value.shape)] if value.shape is not None else shape(have)
-        begin = uniform(Source(seed, False), ranks, 0, limit, int64, None)
+        begin = uniform(RandomSource(seed, False), ranks, 0, limit, int64, None)
         part = slice(value, begin, wanted)
         if wanted.constant is not None:
             part.set_shape(tuple(int(n) for n in wanted.constant))
@@ -162,6 +162,7 @@ def _check_crop(value: Tensor, wanted: np.ndarray) -> None:
     )
     if not fits:
         raise ShapeError(
-            f"random_crop: size {wanted.tolist()} does not fit value of shape {show(value.shape)}",
+            f"random_crop: size {wanted.tolist()} does not fit value of shape "
+            f"{shape_text(value.shape)}",
             line=user_line(),
         )

@@ -10,7 +10,7 @@ from typing import Any
 
 from hpcflow.graph.dtypes import float32
 from hpcflow.graph.graph import Tensor
-from hpcflow.ops.random.random_ops import Source, gamma, normal, poisson, uniform
+from hpcflow.ops.random.random_ops import RandomSource, gamma, normal, poisson, uniform
 
 
 def stateless_random_uniform(
@@ -24,7 +24,7 @@ def stateless_random_uniform(
     batch: bool | None = None,
 ) -> Tensor:
     """`random_uniform` determined by `seed`."""
-    return uniform(Source(seed, batch, True), shape, minval, maxval, dtype, name)
+    return uniform(RandomSource(seed, batch, True), shape, minval, maxval, dtype, name)
 
 
 def stateless_random_normal(
@@ -38,7 +38,7 @@ def stateless_random_normal(
     batch: bool | None = None,
 ) -> Tensor:
     """`random_normal` determined by `seed`."""
-    source = Source(seed, batch, True)
+    source = RandomSource(seed, batch, True)
     return normal(source, "RandomNormal", shape, mean, stddev, dtype, name)
 
 
@@ -53,7 +53,7 @@ def stateless_truncated_normal(
     batch: bool | None = None,
 ) -> Tensor:
     """`truncated_normal` determined by `seed`."""
-    source = Source(seed, batch, True)
+    source = RandomSource(seed, batch, True)
     return normal(source, "TruncatedNormal", shape, mean, stddev, dtype, name)
 
 
@@ -68,7 +68,7 @@ def stateless_random_gamma(
     batch: bool | None = None,
 ) -> Tensor:
     """`random_gamma` determined by `seed`; `shape` precedes that of `alpha` and `beta`."""
-    return gamma(Source(seed, batch, True), shape, alpha, beta, dtype, name)
+    return gamma(RandomSource(seed, batch, True), shape, alpha, beta, dtype, name)
 
 
 def stateless_random_poisson(
@@ -81,4 +81,4 @@ def stateless_random_poisson(
     batch: bool | None = None,
 ) -> Tensor:
     """`random_poisson` determined by `seed`; `shape` precedes that of `lam`."""
-    return poisson(Source(seed, batch, True), shape, lam, dtype, name)
+    return poisson(RandomSource(seed, batch, True), shape, lam, dtype, name)

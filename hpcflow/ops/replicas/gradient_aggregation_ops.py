@@ -24,7 +24,7 @@ def _nothing(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
     return []
 
 
-def _made(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
+def _new_operation(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
     found = [(np.dtype(dtype), shape) for dtype, shape in attrs["made"]]
     return [Spec(dtype, None if shape is None else tuple(shape)) for dtype, shape in found]
 
@@ -40,11 +40,13 @@ op("Rounds", infer=lambda i, a: [Spec(resource, ())], **_STATE)
 op("RoundBegin", infer=lambda i, a: [Spec(int64, ())], patient=True, **_WAITS)  # -> version
 op("RoundAdd", infer=_nothing, **_WAITS)  # handle, version, values: a contribution to the sum `sum`
 op("RoundReady", infer=_nothing, **_WAITS)  # handle, version, share: all of them have come
-op("RoundTotal", infer=_made, patient=True, **_WAITS)  # handle, version -> the sum of the round
+op(
+    "RoundTotal", infer=_new_operation, patient=True, **_WAITS
+)  # handle, version -> the sum of the round
 op("RoundOver", infer=_nothing, patient=True, **_WAITS)  # handle, version: it is applied here
 op("ClockTick", infer=_nothing, **_WAITS)  # handle: a step of this worker is applied
 
 # Ops that the servers run in a loop.
 op("RoundPick", infer=_shares, patient=True, **_WAITS)  # handle -> the factor of each worker
-op("RoundSum", infer=_made, **_WAITS)  # handle, factors -> the joined value, as `how` says
+op("RoundSum", infer=_new_operation, **_WAITS)  # handle, factors -> the joined value, as `how` says
 op("RoundEnd", infer=_nothing, **_WAITS)  # handle: all updates of the round are applied here

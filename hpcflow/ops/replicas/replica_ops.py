@@ -9,11 +9,11 @@ import numpy as np
 
 from hpcflow.errors import ShapeError
 from hpcflow.graph.dtypes import as_dtype, float32, float64, int64, is_half
-from hpcflow.graph.function_body import at_root
+from hpcflow.graph.function_body import root_as_default
 from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph
 from hpcflow.graph.op_registry import NoGrad, op
-from hpcflow.graph.static_shape import Spec, show
-from hpcflow.ops.shape_inference import one
+from hpcflow.graph.static_shape import Spec, shape_text
+from hpcflow.ops.shape_inference import first_output
 from hpcflow.ops.variables.indexed_slices import IndexedSlices
 
 ONE_OF_A_GRAPH = {"ReplicaShare": "replica_share", "ReplicaOffset": "replica_offset"}
@@ -59,7 +59,8 @@ def _from_parcel(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
     (value,), (given,), start = _declared(inputs, attrs), inputs, attrs["start"]
     if not value.sized or start < 0 or start % value.dtype.alignment:
         raise ShapeError(
-            f"{value.dtype} {show(value.shape)} cannot begin at byte {start} of a coalesced message"
+            f"{value.dtype} {shape_text(value.shape)} cannot begin at byte {start} of a coalesced "
+            "message"
         )
     if given.dtype != np.uint8 or start + value.nbytes > given.nbytes:
         raise ShapeError(
@@ -161,8 +162,8 @@ def replica_sum(x: Any, name: str | None = None, wire: Any = None) -> Any:
         return IndexedSlices(rows.outputs[0], rows.outputs[1], x.dense_shape)
     x = convert_to_tensor(x)
     if is_half(x.dtype):  # MPI has no sum for them, and precision would be low
-        total = replica_sum(one("Cast", [x], {"dtype": float32}))
-        return one("Cast", [total], {"dtype": x.dtype}, name)
+        total = replica_sum(first_output("Cast", [x], {"dtype": float32}))
+        return first_output("Cast", [total], {"dtype": x.dtype}, name)
     attrs = {} if wire is None or wire == x.dtype else {"wire": as_dtype(wire)}
     return get_default_graph().create_op("ReplicaSum", [x], attrs, name or "replica_sum").outputs[0]
 
@@ -190,7 +191,7 @@ def _one_of_a_graph(type: str, dtype: np.dtype, name: str) -> Tensor:
     graph, key = get_default_graph(), ONE_OF_A_GRAPH[type]
     found: list[Tensor] = graph.get_collection(key)
     if not found:
-        with at_root(graph) as root, root.name_scope(None), root.device(None):
+        with root_as_default(graph) as root, root.name_scope(None), root.device(None):
             made = root.create_op(type, [], {"dtype": dtype, "shape": ()}, name).outputs[0]
         graph.add_to_collection(key, made)
         return made

@@ -9,7 +9,7 @@ from hpcflow.errors import DTypeError, ShapeError
 from hpcflow.graph import nested_structure
 from hpcflow.graph.dtypes import int32, kind_of, name_of
 from hpcflow.graph.graph import Tensor, convert_to_tensor, user_line
-from hpcflow.graph.static_shape import show
+from hpcflow.graph.static_shape import shape_text
 from hpcflow.ops.array.array_ops import constant, range, reshape, shape, transpose
 from hpcflow.ops.array.broadcast_ops import zeros
 from hpcflow.ops.array.concat_split_ops import concat, stack
@@ -73,20 +73,26 @@ def dynamic_rnn(
             made.set_shape((None if x.shape is None else x.shape[0], of_cell, size))
             return made if time_major else transpose(made, [1, 0, 2])
 
-        return nested_structure.mapped(joined, arrays, cell.output_size), state
+        return nested_structure.map_structure(joined, arrays, cell.output_size), state
 
 
 def _looped(
     cell: RNNCell, steps: TensorArray, count: Tensor, lengths: Tensor | None, state: Any, **how: Any
 ) -> tuple[Any, Any]:
     """Lists of the cell's outputs for the first `count` of `steps`, and its last state."""
-    arrays = nested_structure.mapped(lambda n: TensorArray(steps.dtype, count), cell.output_size)
+    arrays = nested_structure.map_structure(
+        lambda n: TensorArray(steps.dtype, count), cell.output_size
+    )
 
     def step(t: Tensor, arrays: Any, old: Any) -> Any:
         output, new = cell(steps.read(t), old)
         if lengths is not None:
             output, new = while_alive(less(t, lengths), output, new, old)
-        return add(t, 1), nested_structure.mapped(lambda a, y: a.write(t, y), arrays, output), new
+        return (
+            add(t, 1),
+            nested_structure.map_structure(lambda a, y: a.write(t, y), arrays, output),
+            new,
+        )
 
     begin = [constant(0), arrays, state]
     _, arrays, state = while_loop(lambda t, *_: less(t, count), step, begin, **how)
@@ -98,7 +104,7 @@ def _by_time(inputs: Any, time_major: bool) -> Tensor:
     x = convert_to_tensor(inputs)
     if x.shape is None or len(x.shape) != 3:
         raise ShapeError(
-            f"dynamic_rnn takes inputs of rank 3, not {show(x.shape)}",
+            f"dynamic_rnn takes inputs of rank 3, not {shape_text(x.shape)}",
             op=x.op.name,
             line=user_line(),
         )
@@ -146,8 +152,8 @@ def bidirectional_dynamic_rnn(
 
     def turned(values: Any) -> Any:
         if sequence_length is None:
-            return nested_structure.mapped(lambda v: reverse(v, [axes[0]]), values)
-        return nested_structure.mapped(
+            return nested_structure.map_structure(lambda v: reverse(v, [axes[0]]), values)
+        return nested_structure.map_structure(
             lambda v: reverse_sequence(v, sequence_length, *axes), values
         )
 
@@ -186,22 +192,22 @@ def raw_rnn(
         time = constant(0)
         finished, x, state, emit, loop_state = loop_fn(time, None, None, None)
         finished, x = convert_to_tensor(finished), convert_to_tensor(x)
-        state = nested_structure.mapped(convert_to_tensor, state)
+        state = nested_structure.map_structure(convert_to_tensor, state)
         kept = constant(0) if loop_state is None else loop_state
-        like = nested_structure.mapped(lambda _: x, cell.output_size) if emit is None else emit
-        arrays = nested_structure.mapped(_growing_array, like)
+        if emit is None:
+            emit = nested_structure.map_structure(lambda _: x, cell.output_size)
+        arrays = nested_structure.map_structure(_growing_array, emit)
 
         def step(t: Tensor, done: Tensor, x: Any, arrays: Any, state: Any, kept: Any) -> Any:
             output, new = cell(x, state)
             given = None if loop_state is None else kept
             now, following, wanted, emit, after = loop_fn(add(t, 1), output, new, given)
-            alive = logical_not(done)
-            made, wanted = while_alive(alive, output if emit is None else emit, wanted, state)
-            arrays = nested_structure.mapped(lambda a, y: a.write(t, y), arrays, made)
-            now = convert_to_tensor(now)
+            shown = output if emit is None else emit
+            made, wanted = while_alive(logical_not(done), shown, wanted, state)
+            arrays = nested_structure.map_structure(lambda a, y: a.write(t, y), arrays, made)
             return (
                 add(t, 1),
-                logical_or(done, now),
+                logical_or(done, convert_to_tensor(now)),
                 convert_to_tensor(following),
                 arrays,
                 wanted,

@@ -41,7 +41,7 @@ class MultiRNNCell(RNNCell):
     def state_size(self) -> Any:
         """The state sizes of the cells."""
         sizes = tuple(cell.state_size for cell in self._cells)
-        return sizes if self._tuple else sum(nested_structure.flatten(sizes))
+        return sizes if self._tuple else sum(nested_structure.flatten_structure(sizes))
 
     @property
     def output_size(self) -> Any:
@@ -144,7 +144,7 @@ class DropoutWrapper(_Wrapper):
                 if self._drops(what):
                     noise = [
                         random_uniform([1, n], dtype=dtype, seed=self._own_seed(what, i))
-                        for i, n in enumerate(nested_structure.flatten(size))
+                        for i, n in enumerate(nested_structure.flatten_structure(size))
                     ]
                     self._noise[what] = noise
 
@@ -179,8 +179,8 @@ class DropoutWrapper(_Wrapper):
 
     def _dropped_state(self, state: Any) -> Any:
         remembered = {id(s.c) for s in _lstm_states(state)}
-        leaves = nested_structure.flatten(state)
-        return nested_structure.pack(
+        leaves = nested_structure.flatten_structure(state)
+        return nested_structure.pack_structure(
             state,
             [s if id(s) in remembered else self._drop("state", s, i) for i, s in enumerate(leaves)],
         )

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 from hpcflow.errors import GraphError, ShapeError
 from hpcflow.graph import nested_structure
 from hpcflow.graph.graph import Tensor, user_line
-from hpcflow.graph.static_shape import as_shape, show
+from hpcflow.graph.static_shape import as_shape, shape_text
 from hpcflow.ops.array.broadcast_ops import zeros
 from hpcflow.ops.array.concat_split_ops import concat, split
 from hpcflow.ops.linalg.matmul_ops import matmul
 from hpcflow.ops.math.arithmetic_ops import add, clip_by_value, multiply, sigmoid, subtract, tanh
 from hpcflow.ops.nn.layer_objects import Layer
 from hpcflow.ops.nn.nn_ops import bias_add
-from hpcflow.ops.shape_inference import whole
+from hpcflow.ops.shape_inference import integer_argument
 from hpcflow.ops.variables.initializer_objects import Ones, Zeros
 
 Activation = Callable[[Any], Tensor]
@@ -70,7 +70,7 @@ class RNNCell(Layer):
 
     def zero_state(self, batch_size: Any, dtype: Any) -> Any:
         """A zero state for `batch_size` samples (a number or a scalar tensor)."""
-        return nested_structure.mapped(
+        return nested_structure.map_structure(
             lambda size: zeros([batch_size, size], dtype), self.state_size
         )
 
@@ -80,7 +80,8 @@ def _depth(cell: RNNCell, shape: Any) -> int:
     sizes = as_shape(shape)
     if sizes is None or len(sizes) != 2 or sizes[-1] is None:
         raise ShapeError(
-            f"{cell.name} takes inputs [batch, features] with known features, not {show(sizes)}",
+            f"{cell.name} takes inputs [batch, features] with known features, not "
+            f"{shape_text(sizes)}",
             line=user_line(),
         )
     return int(sizes[-1])
@@ -102,7 +103,7 @@ class BasicRNNCell(RNNCell):
         dtype: Any = None,
     ) -> None:
         super().__init__(name, dtype, reuse)
-        self._units, self._activation = whole(num_units, "num_units"), activation or tanh
+        self._units, self._activation = integer_argument(num_units, "num_units"), activation or tanh
 
     @property
     def state_size(self) -> int:
@@ -137,7 +138,7 @@ class GRUCell(RNNCell):
         dtype: Any = None,
     ) -> None:
         super().__init__(name, dtype, reuse)
-        self._units, self._activation = whole(num_units, "num_units"), activation or tanh
+        self._units, self._activation = integer_argument(num_units, "num_units"), activation or tanh
         self._kernel, self._bias = kernel_initializer, bias_initializer
 
     @property
@@ -190,7 +191,7 @@ class LSTMCell(RNNCell):
         dtype: Any = None,
     ) -> None:
         super().__init__(name, dtype, reuse)
-        self._units, self._activation = whole(num_units, "num_units"), activation or tanh
+        self._units, self._activation = integer_argument(num_units, "num_units"), activation or tanh
         self._peepholes, self._initializer = use_peepholes, initializer
         self._cell_clip, self._proj_clip = cell_clip, proj_clip
         self._proj, self._forget_bias, self._tuple = num_proj, forget_bias, state_is_tuple

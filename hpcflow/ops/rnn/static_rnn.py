@@ -75,21 +75,21 @@ def static_state_saving_rnn(
         raise GraphError(
             f"{cell!r} is not an RNN cell", line=user_line(), hint="use one of hf.nn.rnn_cell"
         )
-    names, sizes = nested_structure.flatten(state_name), cell.state_size
-    if len(names) != len(nested_structure.flatten(sizes)):
+    names, sizes = nested_structure.flatten_structure(state_name), cell.state_size
+    if len(names) != len(nested_structure.flatten_structure(sizes)):
         raise GraphError(
             f"state_name has {len(names)} names for a state of "
-            f"{len(nested_structure.flatten(sizes))} parts",
+            f"{len(nested_structure.flatten_structure(sizes))} parts",
             line=user_line(),
             hint="give names in the structure of cell.state_size",
         )
-    state = nested_structure.pack(sizes, [state_saver.state(name) for name in names])
+    state = nested_structure.pack_structure(sizes, [state_saver.state(name) for name in names])
     outputs, state = static_rnn(cell, inputs, state, None, sequence_length, scope)
-    parts = zip(names, nested_structure.flatten(state), strict=True)
+    parts = zip(names, nested_structure.flatten_structure(state), strict=True)
     saved = [state_saver.save_state(name, part) for name, part in parts]
     with get_default_graph().control_dependencies(saved):
-        outputs[-1] = nested_structure.mapped(identity, outputs[-1])
-        return outputs, nested_structure.mapped(identity, state)
+        outputs[-1] = nested_structure.map_structure(identity, outputs[-1])
+        return outputs, nested_structure.map_structure(identity, state)
 
 
 def _initial(cell: RNNCell, x: Tensor, state: Any, dtype: Any) -> Any:
@@ -111,9 +111,9 @@ def while_alive(alive: Tensor, output: Any, new: Any, old: Any) -> tuple[Any, An
         made.set_shape(one.shape)
         return made
 
-    return nested_structure.mapped(lambda y: kept(y, 0), output), nested_structure.mapped(
-        kept, new, old
-    )
+    return nested_structure.map_structure(
+        lambda y: kept(y, 0), output
+    ), nested_structure.map_structure(kept, new, old)
 
 
 def _beside(flags: Tensor, x: Tensor) -> Tensor:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import ArgumentError, ShapeError
-from hpcflow.graph.deprecated_arguments import also_named
+from hpcflow.graph.deprecated_arguments import accepts_aliases
 from hpcflow.graph.dtypes import bool_, int64
 from hpcflow.graph.graph import Tensor, convert_to_tensor, user_line
-from hpcflow.graph.static_shape import is_known, merge
+from hpcflow.graph.static_shape import is_known, merge_shapes
 from hpcflow.ops.array.array_ops import (
     constant,
     expand_dims,
@@ -54,8 +54,8 @@ from hpcflow.ops.math.reduction_ops import reduce_all, reduce_max, reduce_prod, 
 from hpcflow.ops.shape_inference import make, normal_axis, several
 from hpcflow.ops.sparse.sparse_tensor_ops import SparseTensor, as_sparse, sparse_tensor_to_dense
 from hpcflow.ops.variables.indexed_slices import IndexedSlices
-from hpcflow.ops.variables.row_list_ops import taken
-from hpcflow.platform.exception_translation import shown
+from hpcflow.ops.variables.row_list_ops import gather_values
+from hpcflow.platform.exception_translation import value_text
 
 
 def rank_of(sp: SparseTensor, what: str) -> int:
@@ -78,7 +78,9 @@ def _column(sp: SparseTensor, axis: int) -> Tensor:
 
 def _kept(sp: SparseTensor, places: Tensor) -> SparseTensor:
     """The sparse tensor with only the values at `places`."""
-    return SparseTensor(taken(sp.indices, places), taken(sp.values, places), sp.dense_shape)
+    return SparseTensor(
+        gather_values(sp.indices, places), gather_values(sp.values, places), sp.dense_shape
+    )
 
 
 def summed_by_place(indices: Tensor, values: Tensor, dense_shape: Tensor) -> SparseTensor:
@@ -103,11 +105,11 @@ def sparse_retain(sp_input: SparseTensor, to_retain: Any) -> SparseTensor:
     """The values where the booleans `to_retain` are true."""
     sp_input = as_sparse(sp_input)
     keep = convert_to_tensor(to_retain, bool_)
-    merge(sp_input.values.shape, keep.shape)
+    merge_shapes(sp_input.values.shape, keep.shape)
     return _kept(sp_input, reshape(positions(keep), [-1]))
 
 
-@also_named(threshold="thresh")
+@accepts_aliases(threshold="thresh")
 def sparse_add(a: Any, b: Any, thresh: Any = 0) -> Any:
     """The sum: sparse if both are, else dense. Sums with magnitude below `thresh` are dropped."""
     if not isinstance(a, SparseTensor):
@@ -120,7 +122,7 @@ def sparse_add(a: Any, b: Any, thresh: Any = 0) -> Any:
         dense = convert_to_tensor(b, a.dtype)
         return tensor_scatter_add(dense, a.indices, a.values)
     indices, values = concat([a.indices, b.indices], 0), concat([a.values, b.values], 0)
-    merge(a.shape, b.shape)
+    merge_shapes(a.shape, b.shape)
     shape = a.dense_shape
     if not (is_known(a.shape) and is_known(b.shape)):
         shape = _agreed("sparse_add: shapes", a.dense_shape, b.dense_shape, shape)
@@ -144,7 +146,7 @@ def sparse_transpose(
     turned = SparseTensor(
         stack([_column(sp_input, a) for a in axes], 1),
         sp_input.values,
-        taken(sp_input.dense_shape, order),
+        gather_values(sp_input.dense_shape, order),
     )
     return sparse_reorder(turned, name)
 
@@ -181,7 +183,7 @@ def sparse_slice(
     return SparseTensor(subtract(some.indices, low), some.values, shape)
 
 
-@also_named(concat_dim="axis")
+@accepts_aliases(concat_dim="axis")
 def sparse_concat(
     axis: int, sp_inputs: Sequence[SparseTensor], name: str | None = None
 ) -> SparseTensor:
@@ -233,9 +235,9 @@ def sparse_softmax(sp_input: SparseTensor, name: str | None = None) -> SparseTen
     lead = getitem(sp_input.dense_shape, slice(0, rank - 1))
     keys = flat_places(getitem(sp_input.indices, (slice(None), slice(0, rank - 1))), lead)
     count = reduce_prod(lead)
-    largest = taken(unsorted_segment_max(stop_gradient(sp_input.values), keys, count), keys)
+    largest = gather_values(unsorted_segment_max(stop_gradient(sp_input.values), keys, count), keys)
     raised = exp(subtract(sp_input.values, largest))
-    total = taken(unsorted_segment_sum(raised, keys, count), keys)
+    total = gather_values(unsorted_segment_sum(raised, keys, count), keys)
     shares = divide(raised, total)
     shares.set_shape(sp_input.values.shape)
     return sp_input.with_values(shares)
@@ -256,7 +258,9 @@ def sparse_to_indicator(sp_input: SparseTensor, vocab_size: int, name: str | Non
 def sparse_mask(a: IndexedSlices, mask_indices: Any, name: str | None = None) -> IndexedSlices:
     """The rows of IndexedSlices whose index is not in `mask_indices`."""
     if not isinstance(a, IndexedSlices):
-        raise ArgumentError(f"sparse_mask takes hf.IndexedSlices, not {shown(a)}", line=user_line())
+        raise ArgumentError(
+            f"sparse_mask takes hf.IndexedSlices, not {value_text(a)}", line=user_line()
+        )
     masked = cast(convert_to_tensor(mask_indices), a.indices.dtype)
     hit = equal(expand_dims(a.indices, 1), expand_dims(masked, 0))
     keep = logical_not(reduce_max(cast(hit, a.indices.dtype), 1) > 0)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.graph.deprecated_arguments import also_named
+from hpcflow.graph.deprecated_arguments import accepts_aliases
 from hpcflow.graph.dtypes import int64
 from hpcflow.graph.graph import Tensor
 from hpcflow.ops.array.array_ops import constant, reshape
@@ -21,7 +21,7 @@ from hpcflow.ops.math.reduction_ops import reduce_prod
 from hpcflow.ops.shape_inference import normal_axis
 from hpcflow.ops.sparse.sparse_functions import flat_places, rank_of, summed_by_place
 from hpcflow.ops.sparse.sparse_tensor_ops import SparseTensor, as_sparse
-from hpcflow.ops.variables.row_list_ops import taken
+from hpcflow.ops.variables.row_list_ops import gather_values
 
 
 def _largest(values: Tensor, keys: Tensor, count: Any, name: str | None = None) -> Tensor:
@@ -41,7 +41,7 @@ def _without(sp: SparseTensor, axis: Any, keepdims: bool, what: str) -> tuple[Te
         return multiply(sp.indices, stays.astype(int64)), where(stays, sp.dense_shape, 1)
     order = [a for a in builtins.range(rank) if a not in gone]
     columns = [getitem(sp.indices, (slice(None), a)) for a in order]
-    under = taken(sp.dense_shape, constant(np.array(order, int64)))
+    under = gather_values(sp.dense_shape, constant(np.array(order, int64)))
     if columns:
         return stack(columns, 1), under
     return getitem(sp.indices, (slice(None), slice(0, 0))), under
@@ -58,7 +58,7 @@ def _reduce(what: str, segments: Callable[..., Tensor], doc: str) -> Callable[..
 
     function.__name__ = function.__qualname__ = what
     function.__doc__ = f"{doc} over `axis` (all if None) as a dense tensor."
-    return also_named(reduction_axes="axis", keep_dims="keepdims")(function)
+    return accepts_aliases(reduction_axes="axis", keep_dims="keepdims")(function)
 
 
 def _reduce_sparse(
@@ -71,11 +71,11 @@ def _reduce_sparse(
         places, under = _without(sp, axis, keepdims, what)
         flat = segments(sp.values, flat_places(places, under), reduce_prod(under), name)
         some = summed_by_place(places, sp.values, under)
-        return some.with_values(taken(flat, flat_places(some.indices, under)))
+        return some.with_values(gather_values(flat, flat_places(some.indices, under)))
 
     function.__name__ = function.__qualname__ = what
     function.__doc__ = f"{doc} over `axis` (all if None) where there are values."
-    return also_named(reduction_axes="axis", keep_dims="keepdims")(function)
+    return accepts_aliases(reduction_axes="axis", keep_dims="keepdims")(function)
 
 
 _SUM, _MAX = "The sum", "The largest of the values that are there, 0 where none is,"

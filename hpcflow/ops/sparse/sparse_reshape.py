@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import ShapeError
-from hpcflow.graph.deprecated_arguments import also_named
+from hpcflow.graph.deprecated_arguments import accepts_aliases
 from hpcflow.graph.dtypes import int64
 from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph, user_line
-from hpcflow.graph.static_shape import show
+from hpcflow.graph.static_shape import shape_text
 from hpcflow.ops.array.array_ops import expand_dims, identity, partial_value, reshape, shape
 from hpcflow.ops.array.concat_split_ops import concat, stack
 from hpcflow.ops.array.slice_ops import getitem
 from hpcflow.ops.control_flow.assertions import assert_equal, assert_less_equal
 from hpcflow.ops.math.arithmetic_ops import add, cast, floordiv, minimum, mod, multiply, subtract
 from hpcflow.ops.math.reduction_ops import reduce_max
-from hpcflow.ops.shape_inference import normal_axis, whole
+from hpcflow.ops.shape_inference import integer_argument, normal_axis
 from hpcflow.ops.sparse.sparse_functions import rank_of, sparse_reorder, sparse_slice
 from hpcflow.ops.sparse.sparse_tensor_ops import SparseTensor, as_sparse
 
@@ -50,7 +50,7 @@ def _check_larger(sp: SparseTensor, wanted: Tensor) -> None:
     smaller = any(a is not None and b is not None and b < a for a, b in zip(old, new, strict=False))
     if len(old) != len(new) or smaller:
         raise ShapeError(
-            f"a sparse tensor of shape {show(old)} does not fit shape {show(new)}",
+            f"a sparse tensor of shape {shape_text(old)} does not fit shape {shape_text(new)}",
             line=user_line(),
             hint="give a shape of the same rank with no size smaller",
         )
@@ -86,14 +86,14 @@ def sparse_merge(
     return merged if already_sorted else sparse_reorder(merged, name)
 
 
-@also_named(split_dim="axis")
+@accepts_aliases(split_dim="axis")
 def sparse_split(
     *, sp_input: SparseTensor, num_split: int, axis: int, name: str | None = None
 ) -> list[SparseTensor]:
     """`num_split` parts along `axis`; the first ones are longer by one if sizes are unequal."""
-    sp, count = as_sparse(sp_input), whole(num_split, "num_split")
+    sp, count = as_sparse(sp_input), integer_argument(num_split, "num_split")
     rank = rank_of(sp, "sparse_split")
-    at = normal_axis(whole(axis, "axis"), rank)
+    at = normal_axis(integer_argument(axis, "axis"), rank)
     if count < 1:
         raise ShapeError(f"num_split must be at least 1, not {count}", line=user_line())
     total = getitem(sp.dense_shape, at)

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from hpcflow.errors import RangeError
-from hpcflow.kernels.kernel_registry import Node, kernel
+from hpcflow.kernels.kernel_registry import KernelNode, kernel
 from hpcflow.ops.array.slice_concat_gather_kernels import SCATTER_BLOCK, check_indices
 from hpcflow.ops.variables.sparse_row_update_kernels import apply, flat_indices
 
 
 @kernel("SparseToDense", "out")
-def _to_dense(xp: Any, node: Node) -> Callable[..., Any]:
+def _to_dense(xp: Any, node: KernelNode) -> Callable[..., Any]:
     validate = node.attrs["validate"]
 
     def run(indices: Any, shape: Any, values: Any, default: Any, out: Any) -> None:
@@ -31,7 +31,7 @@ def _to_dense(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("SparseTensorDenseMatMul", "out")
-def _matmul(xp: Any, node: Node) -> Callable[..., Any]:
+def _matmul(xp: Any, node: KernelNode) -> Callable[..., Any]:
     adjoint = node.attrs["adjoint_a"]
 
     def run(indices: Any, values: Any, shape: Any, b: Any, out: Any) -> None:
@@ -51,7 +51,7 @@ def _matmul(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("SortOrder", "out")
-def _sort_order(xp: Any, node: Node) -> Callable[..., Any]:
+def _sort_order(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(keys: Any, out: Any) -> None:
         out[...] = xp.argsort(keys, kind="stable")
 

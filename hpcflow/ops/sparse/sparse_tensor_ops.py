@@ -12,7 +12,7 @@ from hpcflow.graph.composite_tensor import WithValues
 from hpcflow.graph.dtypes import as_dtype, int64
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.op_registry import op
-from hpcflow.graph.static_shape import Shape, Spec, is_known, merge, show
+from hpcflow.graph.static_shape import Shape, Spec, is_known, merge_shapes, shape_text
 from hpcflow.graph.tensor_shape import TensorShape
 from hpcflow.ops import flop_counts
 from hpcflow.ops.array.array_ops import (
@@ -31,18 +31,18 @@ from hpcflow.ops.math.arithmetic_ops import cast, conj, divide, multiply, negati
 from hpcflow.ops.math.reduction_ops import reduce_sum
 from hpcflow.ops.shape_inference import (
     Attrs,
+    first_output,
     given_shape,
     like,
-    one,
     require,
     require_equal,
     require_rank,
 )
-from hpcflow.ops.variables.row_list_ops import taken
-from hpcflow.platform.exception_translation import guarded, shown
+from hpcflow.ops.variables.row_list_ops import gather_values
+from hpcflow.platform.exception_translation import translate_exceptions, value_text
 
 
-@guarded
+@translate_exceptions
 class SparseTensorValue(NamedTuple):
     """A sparse tensor as arrays, for feeds and fetches."""
 
@@ -69,12 +69,15 @@ class SparseTensor(WithValues):
         for shape, rank in zip(given, (2, 1, 1), strict=True):
             if shape is not None and len(shape) != rank:
                 raise ShapeError(
-                    f"indices {show(given[0])}, values {show(given[1])} and dense_shape "
-                    f"{show(given[2])} do not make a sparse tensor",
+                    f"indices {shape_text(given[0])}, values {shape_text(given[1])} and "
+                    "dense_shape "
+                    f"{shape_text(given[2])} do not make a sparse tensor",
                     line=user_line(),
                     hint="give indices [n, rank], values [n] and dense_shape [rank]",
                 )
-        merge(given[0], (given[1][0] if given[1] else None, given[2][0] if given[2] else None))
+        merge_shapes(
+            given[0], (given[1][0] if given[1] else None, given[2][0] if given[2] else None)
+        )
 
     @classmethod
     def from_value(cls, sparse_tensor_value: Any) -> SparseTensor:
@@ -135,7 +138,7 @@ class SparseTensor(WithValues):
         return self.with_values(negative(self.values))
 
     def __repr__(self) -> str:
-        return f"<hf.SparseTensor {self.name!r} of {show(self.shape)} dtype={self.dtype}>"
+        return f"<hf.SparseTensor {self.name!r} of {shape_text(self.shape)} dtype={self.dtype}>"
 
 
 def _int64(value: Any) -> Tensor:
@@ -175,7 +178,7 @@ def sparse_placeholder(dtype: Any, shape: Any = None, name: str | None = None) -
     if is_known(known):
         return SparseTensor(indices, values, constant(np.array(known, int64), name=f"{name}/shape"))
     attrs = {"dtype": int64, "shape": (rank,), **({} if known is None else {"sizes": known})}
-    return SparseTensor(indices, values, one("Placeholder", [], attrs, f"{name}/shape"))
+    return SparseTensor(indices, values, first_output("Placeholder", [], attrs, f"{name}/shape"))
 
 
 def convert_to_tensor_or_sparse_tensor(
@@ -195,7 +198,7 @@ def as_sparse(given: Any) -> SparseTensor:
     if isinstance(given, (SparseTensor, SparseTensorValue)):
         return convert_to_tensor_or_sparse_tensor(given)  # type: ignore[return-value]
     raise ArgumentError(
-        f"{shown(given)} is not a sparse tensor",
+        f"{value_text(given)} is not a sparse tensor",
         line=user_line(),
         hint="make one with hf.SparseTensor(indices, values, dense_shape)",
     )
@@ -214,9 +217,9 @@ def _to_dense(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     require_rank("sparse_to_dense's values", values, 0, 1)
     require_rank("sparse_to_dense's default", default, 0)
     if indices.shape is not None:
-        merge(indices.shape[1:], shape.shape)
+        merge_shapes(indices.shape[1:], shape.shape)
         if values.shape:
-            merge(indices.shape[:1], values.shape)
+            merge_shapes(indices.shape[:1], values.shape)
     if shape.value is not None:
         return [Spec(values.dtype, tuple(int(d) for d in shape.value))]
     rank = indices.shape[1] if indices.shape is not None else None
@@ -260,7 +263,7 @@ def sparse_to_dense(
     elif len(indices.shape) < 2:
         indices = reshape(indices, [-1, 1])
     inputs = [indices, shape, values, like(default_value, values)]
-    made = one("SparseToDense", inputs, {"validate": bool(validate_indices)}, name)
+    made = first_output("SparseToDense", inputs, {"validate": bool(validate_indices)}, name)
     made.set_shape(partial_value(shape))
     return made
 
@@ -283,25 +286,26 @@ def _matmul(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     indices, values, shape, b = inputs
     for s in (indices, shape):
         require("places", s, "iu")
-    merge(shape.shape, (2,))
+    merge_shapes(shape.shape, (2,))
     require("sparse_tensor_dense_matmul", values, "iufc")
     require_equal("sparse_tensor_dense_matmul", (values, b))
     require_rank("sparse_tensor_dense_matmul's indices", indices, 2)
     require_rank("sparse_tensor_dense_matmul's b", b, 2)
     if indices.shape is not None:
-        merge(indices.shape[1:], (2,))
+        merge_shapes(indices.shape[1:], (2,))
         if values.shape is not None:
-            merge(indices.shape[:1], values.shape)
+            merge_shapes(indices.shape[:1], values.shape)
     sizes = (None, None) if shape.value is None else tuple(int(d) for d in shape.value)
     rows, inner = sizes[::-1] if attrs["adjoint_a"] else sizes
     if b.shape is None:
         return [Spec(values.dtype, (rows, None))]
     try:
-        merge((inner,), b.shape[:1])
+        merge_shapes((inner,), b.shape[:1])
     except ShapeError:
         raise ShapeError(
-            f"a sparse matrix {show(sizes)}{' transposed' if attrs['adjoint_a'] else ''} cannot "
-            f"be multiplied by {show(b.shape)}"
+            f"a sparse matrix {shape_text(sizes)}{' transposed' if attrs['adjoint_a'] else ''} "
+            "cannot "
+            f"be multiplied by {shape_text(b.shape)}"
         ) from None
     return [Spec(values.dtype, (rows, b.shape[1]))]
 
@@ -313,14 +317,14 @@ def _matmul_back(op: Operation, g: Tensor) -> list[Any]:
     def of_values() -> Tensor:
         row, column = (getitem(indices, (slice(None), i)) for i in (0, 1))
         if adjoint:
-            return reduce_sum(multiply(conj(taken(g, column)), taken(b, row)), -1)
-        return reduce_sum(multiply(taken(g, row), conj(taken(b, column))), -1)
+            return reduce_sum(multiply(conj(gather_values(g, column)), gather_values(b, row)), -1)
+        return reduce_sum(multiply(gather_values(g, row), conj(gather_values(b, column))), -1)
 
     return [
         None,
         of_values,
         None,
-        lambda: one(
+        lambda: first_output(
             "SparseTensorDenseMatMul", [indices, values, shape, g], {"adjoint_a": not adjoint}
         ),
     ]
@@ -347,4 +351,4 @@ def sparse_tensor_dense_matmul(
     if adjoint_b:
         dense = conj(transpose(dense))
     attrs = {"adjoint_a": bool(adjoint_a)}
-    return one("SparseTensorDenseMatMul", [indices, values, shape, dense], attrs, name)
+    return first_output("SparseTensorDenseMatMul", [indices, values, shape, dense], attrs, name)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import DataError
-from hpcflow.kernels.kernel_registry import Node, kernel
+from hpcflow.kernels.kernel_registry import KernelNode, kernel
 from hpcflow.ops.strings.string_kernels import number
 
 
@@ -20,7 +20,7 @@ def _failed(what: str, path: str, error: OSError) -> DataError:
 
 
 @kernel("ReadFile", "out", on="cpu")
-def _read(xp: Any, node: Node) -> Callable[..., Any]:
+def _read(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(name: Any, out: Any) -> None:
         path = os.fsdecode(name.item())
         try:
@@ -33,7 +33,7 @@ def _read(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("WriteFile", "out", on="cpu")
-def _write(xp: Any, node: Node) -> Callable[..., Any]:
+def _write(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(name: Any, contents: Any) -> None:
         path = os.fsdecode(name.item())
         try:
@@ -47,7 +47,7 @@ def _write(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("MatchingFiles", "new", on="cpu")
-def _matching(xp: Any, node: Node) -> Callable[..., Any]:
+def _matching(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(patterns: Any) -> Any:
         found = {name for p in patterns.reshape(-1).tolist() for name in glob.glob(p)}
         return np.array([*sorted(found), None], object)[:-1]
@@ -56,7 +56,7 @@ def _matching(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("DecodeRaw", "new", on="cpu")
-def _decode_raw(xp: Any, node: Node) -> Callable[..., Any]:
+def _decode_raw(xp: Any, node: KernelNode) -> Callable[..., Any]:
     dtype = node.attrs["dtype"]
     told = dtype.newbyteorder("<" if node.attrs["little"] else ">")
 
@@ -75,7 +75,7 @@ def _decode_raw(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("DecodeCSV", "new", on="cpu")
-def _decode_csv(xp: Any, node: Node) -> Callable[..., Any]:
+def _decode_csv(xp: Any, node: KernelNode) -> Callable[..., Any]:
     attrs = node.attrs
     quoting: Any = csv.QUOTE_MINIMAL if attrs["quotes"] else csv.QUOTE_NONE
     facts = list(zip(attrs["dtypes"], attrs["defaults"], strict=True))

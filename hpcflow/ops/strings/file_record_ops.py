@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import DTypeError, ShapeError
-from hpcflow.graph.deprecated_arguments import also_named
+from hpcflow.graph.deprecated_arguments import accepts_aliases
 from hpcflow.graph.dtypes import as_dtype, float32, float64, int32, int64, string
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.op_registry import NoGrad, op
 from hpcflow.graph.static_shape import Spec
-from hpcflow.ops.shape_inference import Attrs, make, one, require, require_rank, several
+from hpcflow.ops.shape_inference import Attrs, first_output, make, require, require_rank, several
 
 _FILES = NoGrad("files are not differentiable")
 _RECORDS = NoGrad("strings are not differentiable")
@@ -69,7 +69,7 @@ def read_file(filename: Any, name: str | None = None) -> Tensor:
 
     Errors: DataError at run time if it cannot be read.
     """
-    return one("ReadFile", [_strings(filename)], {}, name)
+    return first_output("ReadFile", [_strings(filename)], {}, name)
 
 
 def write_file(filename: Any, contents: Any, name: str | None = None) -> Operation:
@@ -82,10 +82,10 @@ def write_file(filename: Any, contents: Any, name: str | None = None) -> Operati
 
 def matching_files(pattern: Any, name: str | None = None) -> Tensor:
     """The sorted names of files that match one of the patterns (`*`, `?`, `[...]`)."""
-    return one("MatchingFiles", [_strings(pattern)], {}, name)
+    return first_output("MatchingFiles", [_strings(pattern)], {}, name)
 
 
-@also_named(input_bytes="bytes")
+@accepts_aliases(input_bytes="bytes")
 def decode_raw(
     bytes: Any, out_type: Any, little_endian: bool = True, name: str | None = None
 ) -> Tensor:
@@ -97,7 +97,7 @@ def decode_raw(
     if dtype.kind not in "iufcb":
         raise DTypeError(f"decode_raw does not return {dtype}", line=user_line())
     attrs = {"dtype": dtype, "little": bool(little_endian)}
-    return one("DecodeRaw", [_strings(bytes)], attrs, name)
+    return first_output("DecodeRaw", [_strings(bytes)], attrs, name)
 
 
 def decode_csv(

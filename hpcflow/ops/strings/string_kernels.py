@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import DataError, RangeError
-from hpcflow.kernels.kernel_registry import Node, kernel
+from hpcflow.kernels.kernel_registry import KernelNode, kernel
 from hpcflow.ops.strings import string_hash_kernels
 
-Make = Callable[[Node], Callable[..., Any]]
+Make = Callable[[KernelNode], Callable[..., Any]]
 
 
 def _each(type: str) -> Callable[[Make], Make]:
@@ -23,7 +23,7 @@ def _each(type: str) -> Callable[[Make], Make]:
 
     def add(make: Make) -> Make:
         @kernel(type, "out", on="cpu")
-        def elements(xp: Any, node: Node) -> Callable[..., Any]:
+        def elements(xp: Any, node: KernelNode) -> Callable[..., Any]:
             function = make(node)
 
             def run(*args: Any) -> None:
@@ -40,7 +40,7 @@ def _each(type: str) -> Callable[[Make], Make]:
 
 
 @_each("AsString")
-def _as_string(node: Node) -> Callable[..., bytes]:
+def _as_string(node: KernelNode) -> Callable[..., bytes]:
     attrs, kind = node.attrs, node.inputs[0].dtype.kind
     if kind == "b":
         return lambda x: (attrs["text"] % ("true" if x else "false")).encode()
@@ -53,13 +53,13 @@ def _as_string(node: Node) -> Callable[..., bytes]:
 
 
 @_each("StringJoin")
-def _join(node: Node) -> Callable[..., bytes]:
+def _join(node: KernelNode) -> Callable[..., bytes]:
     separator = node.attrs["separator"].encode()
     return lambda *parts: separator.join(parts)
 
 
 @kernel("ReduceJoin", "out", on="cpu")
-def _reduce_join(xp: Any, node: Node) -> Callable[..., Any]:
+def _reduce_join(xp: Any, node: KernelNode) -> Callable[..., Any]:
     attrs = node.attrs
     separator = attrs["separator"].encode()
 
@@ -77,7 +77,7 @@ def _reduce_join(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @_each("Substr")
-def _substr(node: Node) -> Callable[..., bytes]:
+def _substr(node: KernelNode) -> Callable[..., bytes]:
     def cut(text: Any, at: int, length: int) -> Any:
         if not -len(text) <= at <= len(text):
             raise RangeError(f"substr: position {at} is outside {text!r}, of length {len(text)}")
@@ -99,12 +99,12 @@ def _decoded(s: bytes) -> str:
 
 
 @_each("StringLength")
-def _length(node: Node) -> Callable[..., int]:
+def _length(node: KernelNode) -> Callable[..., int]:
     return (lambda s: len(_decoded(s))) if node.attrs["utf8"] else len
 
 
 @_each("StringCase")
-def _case(node: Node) -> Callable[..., bytes]:
+def _case(node: KernelNode) -> Callable[..., bytes]:
     how = node.attrs["how"]
     if node.attrs["utf8"]:
         return lambda s: getattr(_decoded(s), how)().encode()
@@ -112,7 +112,7 @@ def _case(node: Node) -> Callable[..., bytes]:
 
 
 @_each("RegexReplace")
-def _regex_replace(node: Node) -> Callable[..., bytes]:
+def _regex_replace(node: KernelNode) -> Callable[..., bytes]:
     attrs = node.attrs
     pattern, rewrite = re.compile(attrs["pattern"].encode()), attrs["rewrite"].encode()
     rewrite = re.sub(rb"\\0", rb"\\g<0>", rewrite)
@@ -120,13 +120,13 @@ def _regex_replace(node: Node) -> Callable[..., bytes]:
 
 
 @_each("RegexFullMatch")
-def _regex_full_match(node: Node) -> Callable[..., bool]:
+def _regex_full_match(node: KernelNode) -> Callable[..., bool]:
     pattern = re.compile(node.attrs["pattern"].encode())
     return lambda s: pattern.fullmatch(s) is not None
 
 
 @_each("EncodeBase64")
-def _encode(node: Node) -> Callable[..., bytes]:
+def _encode(node: KernelNode) -> Callable[..., bytes]:
     if node.attrs["pad"]:
         return base64.urlsafe_b64encode
     return lambda s: base64.urlsafe_b64encode(s).rstrip(b"=")
@@ -136,7 +136,7 @@ _WEB_SAFE = re.compile(rb"[A-Za-z0-9_-]*={0,2}")
 
 
 @_each("DecodeBase64")
-def _decode(node: Node) -> Callable[..., bytes]:
+def _decode(node: KernelNode) -> Callable[..., bytes]:
     def decode(s: bytes) -> bytes:
         if not _WEB_SAFE.fullmatch(s):
             raise DataError(f"{s!r} is not web-safe Base64")
@@ -172,13 +172,13 @@ def number(text: bytes, dtype: np.dtype) -> Any:
 
 
 @_each("StringToNumber")
-def _to_number(node: Node) -> Callable[..., Any]:
+def _to_number(node: KernelNode) -> Callable[..., Any]:
     dtype = node.attrs["dtype"]
     return lambda s: number(s, dtype)
 
 
 @kernel("StringToHashBucket", "out", on="cpu")
-def _hash_bucket(xp: Any, node: Node) -> Callable[..., Any]:
+def _hash_bucket(xp: Any, node: KernelNode) -> Callable[..., Any]:
     attrs = node.attrs
     functions: dict[str, Any] = {
         "farm": string_hash_kernels.farm,

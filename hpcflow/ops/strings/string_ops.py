@@ -7,14 +7,22 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpcflow.errors import ArgumentError, DTypeError, GraphError, ShapeError
-from hpcflow.graph.deprecated_arguments import also_named
+from hpcflow.graph.deprecated_arguments import accepts_aliases
 from hpcflow.graph.dtypes import as_dtype, bool_, float32, float64, int32, int64, string
 from hpcflow.graph.graph import Tensor, convert_to_tensor, user_line
 from hpcflow.graph.op_registry import NoGrad, op
-from hpcflow.graph.static_shape import Spec, broadcast, normalize_axes
+from hpcflow.graph.static_shape import Spec, broadcast_shapes, normalize_axes
 from hpcflow.ops.array.dynamic_axis_ops import reduced_over
-from hpcflow.ops.shape_inference import Attrs, axes_argument, like, one, require, several, whole
-from hpcflow.platform.exception_translation import shown
+from hpcflow.ops.shape_inference import (
+    Attrs,
+    axes_argument,
+    first_output,
+    integer_argument,
+    like,
+    require,
+    several,
+)
+from hpcflow.platform.exception_translation import value_text
 
 _STRINGS = NoGrad("strings are not differentiable")
 
@@ -28,7 +36,7 @@ def _each(
         for s in inputs[:count]:
             require(type, s, takes)
         dtype = attrs["dtype"] if result is None else result
-        return [Spec(dtype, broadcast([s.shape for s in inputs]))]
+        return [Spec(dtype, broadcast_shapes([s.shape for s in inputs]))]
 
     return infer
 
@@ -52,7 +60,7 @@ def _substr(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     require("substr", inputs[0], "O")
     for s in inputs[1:]:
         require("substr's position and length", s, "iu")
-    return [Spec(string, broadcast([s.shape for s in inputs]))]
+    return [Spec(string, broadcast_shapes([s.shape for s in inputs]))]
 
 
 op("AsString", infer=_each("as_string", takes="biufc"), grad=_STRINGS, device="cpu")
@@ -105,10 +113,10 @@ def as_string(
     letter = "e" if scientific else "g" if shortest else "f"
     attrs = {"whole": f"%{fill}{size}d", "real": f"%{fill}{size}{digits}{letter}"}
     attrs["text"] = f"%{'-' if fill == '-' else ''}{size}s"
-    return one("AsString", [x], attrs, name)
+    return first_output("AsString", [x], attrs, name)
 
 
-@also_named(input="string_tensor")
+@accepts_aliases(input="string_tensor")
 def string_to_number(
     string_tensor: Any, out_type: Any = float32, name: str | None = None
 ) -> Tensor:
@@ -121,7 +129,7 @@ def string_to_number(
     dtype = as_dtype(out_type)
     if dtype not in (float32, float64, int32, int64):
         raise DTypeError(f"string_to_number does not return {dtype}", line=user_line())
-    return one("StringToNumber", [_strings(string_tensor)], {"dtype": dtype}, name)
+    return first_output("StringToNumber", [_strings(string_tensor)], {"dtype": dtype}, name)
 
 
 # -- join and slice
@@ -132,10 +140,10 @@ def string_join(inputs: Sequence[Any], separator: str = "", name: str | None = N
     listed = several(inputs, "string_join")
     if not listed:
         raise ShapeError("string_join needs at least one tensor", line=user_line())
-    return one("StringJoin", [_strings(t) for t in listed], {"separator": separator}, name)
+    return first_output("StringJoin", [_strings(t) for t in listed], {"separator": separator}, name)
 
 
-@also_named(reduction_indices="axis", keep_dims="keepdims")
+@accepts_aliases(reduction_indices="axis", keep_dims="keepdims")
 def reduce_join(
     inputs: Any,
     axis: Any = None,
@@ -148,7 +156,7 @@ def reduce_join(
     attrs: Attrs = {"keepdims": bool(keepdims), "separator": separator}
     if isinstance(axes, Tensor):
         return reduced_over("ReduceJoin", x, axes, name=name, **attrs)
-    return one("ReduceJoin", [x], {**attrs, "axis": axes}, name)
+    return first_output("ReduceJoin", [x], {**attrs, "axis": axes}, name)
 
 
 def substr(input: Any, pos: Any, len: Any, name: str | None = None, unit: str = "BYTE") -> Tensor:
@@ -159,7 +167,7 @@ def substr(input: Any, pos: Any, len: Any, name: str | None = None, unit: str = 
     """
     start = convert_to_tensor(pos)
     attrs = {"utf8": _is_utf8(unit)}
-    return one("Substr", [_strings(input), start, like(len, start)], attrs, name)
+    return first_output("Substr", [_strings(input), start, like(len, start)], attrs, name)
 
 
 def _is_utf8(unit: str) -> bool:
@@ -170,22 +178,26 @@ def _is_utf8(unit: str) -> bool:
 
 def string_length(input: Any, name: str | None = None, unit: str = "BYTE") -> Tensor:
     """The number of bytes (or UTF8_CHAR characters) of each string."""
-    return one("StringLength", [_strings(input)], {"utf8": _is_utf8(unit)}, name)
+    return first_output("StringLength", [_strings(input)], {"utf8": _is_utf8(unit)}, name)
 
 
 def string_strip(input: Any, name: str | None = None) -> Tensor:
     """Strings without leading and trailing spaces."""
-    return one("StringCase", [_strings(input)], {"how": "strip", "utf8": False}, name)
+    return first_output("StringCase", [_strings(input)], {"how": "strip", "utf8": False}, name)
 
 
 def string_lower(input: Any, encoding: str = "", name: str | None = None) -> Tensor:
     """Strings in lower case: ASCII letters, with encoding "utf-8" all."""
-    return one("StringCase", [_strings(input)], {"how": "lower", "utf8": _encoded(encoding)}, name)
+    return first_output(
+        "StringCase", [_strings(input)], {"how": "lower", "utf8": _encoded(encoding)}, name
+    )
 
 
 def string_upper(input: Any, encoding: str = "", name: str | None = None) -> Tensor:
     """Strings in upper case: ASCII letters, with encoding "utf-8" all."""
-    return one("StringCase", [_strings(input)], {"how": "upper", "utf8": _encoded(encoding)}, name)
+    return first_output(
+        "StringCase", [_strings(input)], {"how": "upper", "utf8": _encoded(encoding)}, name
+    )
 
 
 def _encoded(encoding: str) -> bool:
@@ -201,18 +213,22 @@ def regex_replace(
 
     Patterns are those of Python's `re`; `\\1` in `rewrite` stands for the first group.
     """
-    attrs = {"pattern": _compiled(pattern), "rewrite": rewrite, "all": bool(replace_global)}
-    return one("RegexReplace", [_strings(input)], attrs, name)
+    attrs = {"pattern": _compile_timed(pattern), "rewrite": rewrite, "all": bool(replace_global)}
+    return first_output("RegexReplace", [_strings(input)], attrs, name)
 
 
 def regex_full_match(input: Any, pattern: str, name: str | None = None) -> Tensor:
     """Whether `pattern` (of Python's `re`) matches the whole string."""
-    return one("RegexFullMatch", [_strings(input)], {"pattern": _compiled(pattern)}, name)
+    return first_output(
+        "RegexFullMatch", [_strings(input)], {"pattern": _compile_timed(pattern)}, name
+    )
 
 
-def _compiled(pattern: str) -> str:
+def _compile_timed(pattern: str) -> str:
     if not isinstance(pattern, str):
-        raise ArgumentError(f"a pattern must be a string, not {shown(pattern)}", line=user_line())
+        raise ArgumentError(
+            f"a pattern must be a string, not {value_text(pattern)}", line=user_line()
+        )
     try:
         re.compile(pattern)
     except re.error as error:
@@ -222,7 +238,7 @@ def _compiled(pattern: str) -> str:
 
 def encode_base64(input: Any, pad: bool = False, name: str | None = None) -> Tensor:
     """Strings encoded in web-safe Base64, padded with `=` if `pad`."""
-    return one("EncodeBase64", [_strings(input)], {"pad": bool(pad)}, name)
+    return first_output("EncodeBase64", [_strings(input)], {"pad": bool(pad)}, name)
 
 
 def decode_base64(input: Any, name: str | None = None) -> Tensor:
@@ -230,17 +246,17 @@ def decode_base64(input: Any, name: str | None = None) -> Tensor:
 
     Errors: DataError at run time for an invalid encoding.
     """
-    return one("DecodeBase64", [_strings(input)], {}, name)
+    return first_output("DecodeBase64", [_strings(input)], {}, name)
 
 
 # -- hash
 
 
 def _hashed(given: Any, buckets: int, how: str, key: Sequence[int], name: str | None) -> Tensor:
-    if whole(buckets, "num_buckets") < 1:
+    if integer_argument(buckets, "num_buckets") < 1:
         raise ShapeError(f"num_buckets must be at least 1, not {buckets}", line=user_line())
     attrs = {"how": how, "buckets": int(buckets), "key": tuple(int(k) for k in key)}
-    return one("StringToHashBucket", [_strings(given)], attrs, name)
+    return first_output("StringToHashBucket", [_strings(given)], attrs, name)
 
 
 def string_to_hash_bucket_fast(input: Any, num_buckets: int, name: str | None = None) -> Tensor:
@@ -257,7 +273,7 @@ def string_to_hash_bucket_strong(
     return _hashed(input, num_buckets, "sip", key, name)
 
 
-@also_named(input="string_tensor")
+@accepts_aliases(input="string_tensor")
 def string_to_hash_bucket(string_tensor: Any, num_buckets: int, name: str | None = None) -> Tensor:
     """Strings as numbers below `num_buckets`, by MurmurHash64A, as in TensorFlow."""
     return _hashed(string_tensor, num_buckets, "murmur", (), name)

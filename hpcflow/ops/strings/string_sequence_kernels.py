@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import RangeError
-from hpcflow.kernels.kernel_registry import Node, kernel
+from hpcflow.kernels.kernel_registry import KernelNode, kernel
 
 
 @kernel("StringSplit", "new", on="cpu")
-def _string_split(xp: Any, node: Node) -> Callable[..., Any]:
+def _string_split(xp: Any, node: KernelNode) -> Callable[..., Any]:
     delimiter, skip = node.attrs["delimiter"].encode(), node.attrs["skip_empty"]
     ends = re.compile(b"[" + re.escape(delimiter) + b"]") if delimiter else None
 
@@ -36,7 +36,7 @@ def _string_split(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("EditDistance", "new", on="cpu")
-def _edit_distance(xp: Any, node: Node) -> Callable[..., Any]:
+def _edit_distance(xp: Any, node: KernelNode) -> Callable[..., Any]:
     normalize = node.attrs["normalize"]
 
     def run(hi: Any, hv: Any, hs: Any, ti: Any, tv: Any, ts: Any) -> Any:

@@ -8,12 +8,19 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import ArgumentError, DTypeError, ShapeError
-from hpcflow.graph.deprecated_arguments import also_named
+from hpcflow.graph.deprecated_arguments import accepts_aliases
 from hpcflow.graph.dtypes import float32, int64, string
 from hpcflow.graph.graph import Tensor, convert_to_tensor, user_line
 from hpcflow.graph.op_registry import NoGrad, op
-from hpcflow.graph.static_shape import Spec, merge
-from hpcflow.ops.shape_inference import Attrs, make, one, require, require_equal, require_rank
+from hpcflow.graph.static_shape import Spec, merge_shapes
+from hpcflow.ops.shape_inference import (
+    Attrs,
+    first_output,
+    make,
+    require,
+    require_equal,
+    require_rank,
+)
 from hpcflow.ops.sparse.sparse_tensor_ops import SparseTensor
 
 
@@ -31,7 +38,7 @@ def _edit_distance(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
         for s in (places, whole):
             require("indices", s, "iu")
         if places.shape is not None and values.shape is not None:
-            merge(places.shape[:1], values.shape)
+            merge_shapes(places.shape[:1], values.shape)
     a, b = inputs[2].value, inputs[5].value
     if a is not None and b is not None:
         if min(a.min(initial=0), b.min(initial=0)) < 0 or a.size != b.size:
@@ -59,7 +66,7 @@ op(
 )
 
 
-@also_named(sep="delimiter")
+@accepts_aliases(sep="delimiter")
 def string_split(
     source: Any, delimiter: Any = " ", skip_empty: bool = True, name: str | None = None
 ) -> SparseTensor:
@@ -98,4 +105,4 @@ def edit_distance(
         if not isinstance(given, SparseTensor):
             raise DTypeError(f"edit_distance takes sparse tensors, not {given!r}", line=user_line())
     inputs = [*hypothesis.parts(), *truth.parts()]
-    return one("EditDistance", inputs, {"normalize": bool(normalize)}, name)
+    return first_output("EditDistance", inputs, {"normalize": bool(normalize)}, name)

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from hpcflow.graph.graph import Tensor
-from hpcflow.graph.operator_overloads import Operand
+from hpcflow.graph.operator_overloads import OverloadedOperand
 from hpcflow.graph.static_shape import Shape
 from hpcflow.graph.tensor_shape import TensorShape
 
 
-class Assignable(Operand[Tensor]):
+class Assignable(OverloadedOperand[Tensor]):
     """A tensor of static shape with a mutable value."""
 
     name: str

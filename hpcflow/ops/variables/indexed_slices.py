@@ -11,7 +11,7 @@ from hpcflow.errors import DTypeError, ShapeError
 from hpcflow.graph.composite_tensor import WithValues
 from hpcflow.graph.dtypes import int64
 from hpcflow.graph.graph import Tensor, convert_to_tensor, user_line
-from hpcflow.graph.static_shape import Shape, merge, show
+from hpcflow.graph.static_shape import Shape, merge_shapes, shape_text
 from hpcflow.ops.array.array_ops import (
     constant,
     partial_value,
@@ -20,12 +20,12 @@ from hpcflow.ops.array.array_ops import (
     size,
     sizes,
 )
-from hpcflow.ops.shape_inference import like, one
-from hpcflow.platform.exception_translation import guarded
+from hpcflow.ops.shape_inference import first_output, like
+from hpcflow.platform.exception_translation import translate_exceptions
 from hpcflow.platform.rank_logging import say_once
 
 
-@guarded
+@translate_exceptions
 class IndexedSlicesValue(NamedTuple):
     """IndexedSlices as arrays, as a session returns them."""
 
@@ -60,9 +60,11 @@ class IndexedSlices(WithValues):
             self.given = self.values
         rows, at = self.values.shape, self.indices.shape
         if rows == ():
-            raise ShapeError(f"indices {show(at)} do not name the rows of values {show(rows)}")
-        merge(rows and rows[:1], at)
-        merge(rows and (None, *rows[1:]), self.shape)
+            raise ShapeError(
+                f"indices {shape_text(at)} do not name the rows of values {shape_text(rows)}"
+            )
+        merge_shapes(rows and rows[:1], at)
+        merge_shapes(rows and (None, *rows[1:]), self.shape)
 
     def parts(self) -> tuple[Tensor, ...]:
         """`values`, `indices`, and `dense_shape` if known."""
@@ -90,7 +92,7 @@ class IndexedSlices(WithValues):
         """The static shape of the dense tensor."""
         told = None if self.dense_shape is None else partial_value(self.dense_shape)
         rows = self.values.shape
-        return merge(told, None if rows is None else (None, *rows[1:]))
+        return merge_shapes(told, None if rows is None else (None, *rows[1:]))
 
     get_shape = property(lambda self: lambda: self.shape)
 
@@ -109,18 +111,19 @@ class IndexedSlices(WithValues):
             )
         known, told = shape_argument(self.dense_shape)
         attrs = {"axis": 0, "shape": known}
-        return one("GatherGrad", [self.values, self.indices, *told], attrs, name)
+        return first_output("GatherGrad", [self.values, self.indices, *told], attrs, name)
 
     def as_tensor(self) -> Tensor:
         """The dense tensor, for an operation without a sparse form; the conversion is logged."""
         say_once(
-            f"the rows {self.name!r} of a tensor of shape {show(self.shape)} are made dense at "
+            f"the rows {self.name!r} of a tensor of shape {shape_text(self.shape)} are made dense "
+            "at "
             f"{user_line()}"
         )
         return self.dense()
 
     def __repr__(self) -> str:
-        return f"<hf.IndexedSlices {self.name!r} of {show(self.shape)} dtype={self.dtype}>"
+        return f"<hf.IndexedSlices {self.name!r} of {shape_text(self.shape)} dtype={self.dtype}>"
 
 
 def _listed(values: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
@@ -128,8 +131,10 @@ def _listed(values: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
     rows, at = values.shape, indices.shape
     lead = len(at or ())
     if rows is None or len(rows) < lead or None in rows[lead:]:
-        raise ShapeError(f"indices {show(at)} do not name the rows of values {show(rows)}")
-    merge(rows[:lead], at)
+        raise ShapeError(
+            f"indices {shape_text(at)} do not name the rows of values {shape_text(rows)}"
+        )
+    merge_shapes(rows[:lead], at)
     n = -1 if 0 not in rows[lead:] else size(indices)
     return reshape(values, [n, *rows[lead:]]), reshape(indices, [-1])
 

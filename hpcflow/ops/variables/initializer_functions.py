@@ -12,7 +12,7 @@ from typing import Any
 from hpcflow.errors import ShapeError
 from hpcflow.graph.dtypes import float32
 from hpcflow.graph.graph import Tensor
-from hpcflow.graph.static_shape import show
+from hpcflow.graph.static_shape import shape_text
 from hpcflow.ops.random.random_ops import random_uniform, truncated_normal
 
 CUT = 0.87962566103423978  # standard deviation of a normal truncated at 2
@@ -21,7 +21,9 @@ CUT = 0.87962566103423978  # standard deviation of a normal truncated at 2
 def fans(shape: Sequence[int]) -> tuple[int, int]:
     """The numbers of inputs and outputs of a unit: (fan_in, fan_out) of a weight."""
     if None in shape:
-        raise ShapeError(f"the fan-in of {show(tuple(shape))} is not known", hint="give all sizes")
+        raise ShapeError(
+            f"the fan-in of {shape_text(tuple(shape))} is not known", hint="give all sizes"
+        )
     if len(shape) < 1:
         raise ShapeError("a scalar has no fan-in", hint="give the initial value itself")
     if len(shape) == 1:

@@ -10,14 +10,14 @@ import numpy as np
 
 from hpcflow.errors import ShapeError
 from hpcflow.graph.dtypes import as_dtype
-from hpcflow.graph.function_body import at_root, innermost
+from hpcflow.graph.function_body import innermost_graph, root_as_default
 from hpcflow.graph.graph import Graph, Operation, Tensor, convert_to_tensor
-from hpcflow.graph.static_shape import show
+from hpcflow.graph.static_shape import shape_text
 from hpcflow.ops.array.concat_split_ops import concat, split
 from hpcflow.ops.control_flow.control_dependencies import group
 from hpcflow.ops.variables.assignable_variable import Assignable
 from hpcflow.ops.variables.variable_ops import Variable
-from hpcflow.platform.exception_translation import guarded
+from hpcflow.platform.exception_translation import translate_exceptions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +28,7 @@ class PartitionInfo:
     var_offset: tuple[int, ...]
 
 
-@guarded
+@translate_exceptions
 class PartitionedVariable(Assignable):
     """Shards of one variable, divided along one axis; used like their concatenation.
 
@@ -55,7 +55,7 @@ class PartitionedVariable(Assignable):
                 f"{self.partitions[self.axis]} shards "
                 f"of {name!r}"
             )
-        with at_root(self.graph) as graph, graph.name_scope(None):
+        with root_as_default(self.graph) as graph, graph.name_scope(None):
             read = [piece.fetched for piece in self._pieces]
             self.fetched = concat(read, self.axis, name=f"{self.name}/fetched")
 
@@ -72,7 +72,7 @@ class PartitionedVariable(Assignable):
 
     def value(self) -> Tensor:
         """The concatenation of the shards, each read after the control dependencies in force."""
-        graph = innermost(self.graph)
+        graph = innermost_graph(self.graph)
         with graph.as_default(), graph.name_scope(graph.prefix):
             read = [piece.value() for piece in self._pieces]
             return concat(read, self.axis, name=f"{self.name}/concat")
@@ -88,7 +88,7 @@ class PartitionedVariable(Assignable):
     def _changed(self, method: str, value: Any, name: str | None, read_value: bool) -> Any:
         whole = convert_to_tensor(value, self.dtype)
         lengths = [piece[self.axis] for piece in pieces_of(self.shape, self.partitions)]
-        with innermost(self.graph).as_default():
+        with innermost_graph(self.graph).as_default():
             done = [
                 getattr(piece, method)(part, read_value=read_value)
                 for piece, part in zip(self._pieces, split(whole, lengths, self.axis), strict=True)
@@ -98,7 +98,8 @@ class PartitionedVariable(Assignable):
 
     def __repr__(self) -> str:
         return (
-            f"<hf.PartitionedVariable {self.name!r} shape={show(self.shape)} dtype={self.dtype} "
+            f"<hf.PartitionedVariable {self.name!r} shape={shape_text(self.shape)} "
+            f"dtype={self.dtype} "
             f"pieces={len(self)}>"
         )
 
@@ -109,7 +110,7 @@ def check_partitions(partitions: Sequence[int], shape: Sequence[int]) -> tuple[i
     fit = len(counts) == len(shape) and all(n >= 1 for n in counts)
     if not fit or sum(n > 1 for n in counts) > 1:
         raise ShapeError(
-            f"partitions {list(counts)} do not split {show(tuple(shape))} along one axis",
+            f"partitions {list(counts)} do not split {shape_text(tuple(shape))} along one axis",
             hint="give the number of shards along each axis, more than 1 for one axis at most",
         )
     for n, size in zip(counts, shape, strict=True):

@@ -8,12 +8,12 @@ from typing import Any
 from hpcflow.graph.dtypes import int64
 from hpcflow.graph.graph import Operation, Tensor
 from hpcflow.graph.op_registry import NoGrad, op
-from hpcflow.graph.static_shape import Shape, Spec, merge
+from hpcflow.graph.static_shape import Shape, Spec, merge_shapes
 from hpcflow.ops.array.array_ops import reshape, shape, size
 from hpcflow.ops.array.concat_split_ops import concat
 from hpcflow.ops.array.slice_ops import getitem
 from hpcflow.ops.math.arithmetic_ops import cast
-from hpcflow.ops.shape_inference import Attrs, make, one, require, require_rank
+from hpcflow.ops.shape_inference import Attrs, first_output, make, require, require_rank
 from hpcflow.ops.variables.indexed_slices import IndexedSlices
 
 _MADE = NoGrad("inserted when the plan is made, after gradients are computed")
@@ -25,17 +25,17 @@ def _sum_equal_rows(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     require("sum_equal_rows", values, "iufc")
     require_rank("indices of rows", indices, 1)
     if values.shape is not None:
-        merge(values.shape[:1], indices.shape)
+        merge_shapes(values.shape[:1], indices.shape)
     rows = None if values.shape is None else (None, *values.shape[1:])
     return [
         Spec(values.dtype, rows),
         Spec(indices.dtype, (None,)),
-        Spec(int64, merge(indices.shape, (None,))),
+        Spec(int64, merge_shapes(indices.shape, (None,))),
     ]
 
 
 def _sum_equal_rows_back(op: Operation, g: Tensor | None, *_: Any) -> list[Any]:
-    return [None if g is None else taken(g, op.outputs[2]), None]
+    return [None if g is None else gather_values(g, op.outputs[2]), None]
 
 
 op("SumEqualRows", infer=_sum_equal_rows, grad=_sum_equal_rows_back)
@@ -60,7 +60,7 @@ def _join_rows(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     require("the indices of rows", indices, "iu")
     given: Shape = None
     for spec in rows:
-        given = merge(given, spec.shape and (None, *spec.shape[1:]))
+        given = merge_shapes(given, spec.shape and (None, *spec.shape[1:]))
     if indices.shape is None or given is None:
         return [Spec(rows[0].dtype, None)]
     return [Spec(rows[0].dtype, (*indices.shape, *given[1:]))]
@@ -75,7 +75,7 @@ def _join_rows_back(op: Operation, g: Tensor) -> list[Any]:
         known = None if one_row is None or None in one_row[1:] else one_row[1:]
         lead = [size(indices)]
         rows = reshape(g, [*lead, *known] if known is not None else _under(lead, op.inputs[-1]))
-    return [None] * (1 + count) + [lambda at=at: taken(rows, at) for at in places]
+    return [None] * (1 + count) + [lambda at=at: gather_values(rows, at) for at in places]
 
 
 def _under(lead: list[Any], rows: Tensor) -> Tensor:
@@ -91,12 +91,12 @@ def _add_entries(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     require("indices of entries", indices, "iu")
     require("add_entries", values, "iufc")
     require_rank("indices of entries", indices, 1)
-    merge(indices.shape, values.shape)
+    merge_shapes(indices.shape, values.shape)
     return [Spec(values.dtype, tuple(attrs["shape"]))]
 
 
 def _add_entries_back(op: Operation, g: Tensor) -> list[Any]:
-    return [None, taken(reshape(g, [-1]), op.inputs[0])]
+    return [None, gather_values(reshape(g, [-1]), op.inputs[0])]
 
 
 op("AddEntries", infer=_add_entries, grad=_add_entries_back)
@@ -108,7 +108,7 @@ def add_entries(indices: Tensor, values: Tensor, shape: Shape) -> Tensor:
     Shapes: `indices` and `values` [n].
     Errors: ShapeError at run time for an index outside.
     """
-    return one("AddEntries", [indices, values], {"shape": shape})
+    return first_output("AddEntries", [indices, values], {"shape": shape})
 
 
 def join_rows(indices: Tensor, places: Sequence[Tensor], rows: Sequence[Tensor]) -> Tensor:
@@ -116,12 +116,12 @@ def join_rows(indices: Tensor, places: Sequence[Tensor], rows: Sequence[Tensor])
 
     Shapes: indices.shape + rows[p].shape[1:]; each position occurs in one of the lists.
     """
-    return one("JoinRows", [indices, *places, *rows])
+    return first_output("JoinRows", [indices, *places, *rows])
 
 
-def taken(rows: Tensor, indices: Tensor) -> Tensor:
+def gather_values(rows: Tensor, indices: Tensor) -> Tensor:
     """`gather` from intermediate values: the gradient is dense."""
-    return one("Gather", [rows, indices], {"axis": 0, "dense": True})
+    return first_output("Gather", [rows, indices], {"axis": 0, "dense": True})
 
 
 def sum_equal_rows(

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import ShapeError
-from hpcflow.kernels.kernel_registry import Node, Tiled, kernel
+from hpcflow.kernels.kernel_registry import KernelNode, TiledUpdate, kernel
 from hpcflow.ops.array.slice_concat_gather_kernels import SCATTER_BLOCK, check_indices
 from hpcflow.ops.math.arithmetic_kernels import truncated
 
@@ -119,7 +119,7 @@ def shaped(xp: Any, updates: Any, count: int, width: int, need: tuple[int, ...])
 
 def _scatter(type: str) -> None:
     @kernel(f"Scatter{type}", "update", tiles=True)
-    def make(xp: Any, node: Node) -> Callable[..., Any]:
+    def make(xp: Any, node: KernelNode) -> Callable[..., Any]:
         distinct = bool(node.attrs.get("distinct"))
 
         def tiles(var: Any, indices: Any, updates: Any, *scale: Any) -> Iterator[None]:
@@ -131,12 +131,12 @@ def _scatter(type: str) -> None:
                 table = var.reshape(var.shape[0], width)
                 yield from changes(xp, type, table, indices.reshape(-1), rows, distinct)
 
-        return Tiled(tiles)
+        return TiledUpdate(tiles)
 
 
 def _scatter_nd(type: str) -> None:
     @kernel(f"ScatterNd{type}", "update")
-    def make(xp: Any, node: Node) -> Callable[..., Any]:
+    def make(xp: Any, node: KernelNode) -> Callable[..., Any]:
         def run(var: Any, indices: Any, updates: Any) -> None:
             flat, depth = flat_indices(xp, indices, var.shape)
             outer, width = math.prod(var.shape[:depth]), math.prod(var.shape[depth:])
@@ -173,7 +173,7 @@ for _type in ("Update", "Add", "Sub"):
 
 
 @kernel("ReadRows", "out", moves=True)
-def _read_rows(xp: Any, node: Node) -> Callable[..., Any]:
+def _read_rows(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(var: Any, indices: Any, out: Any) -> None:
         check_indices(xp, indices, var.shape[0], "rows: index")
         if xp is not np:
@@ -185,7 +185,7 @@ def _read_rows(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("SumEqualRows", "new")
-def _sum_equal_rows(xp: Any, node: Node) -> Callable[..., Any]:
+def _sum_equal_rows(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return lambda values, indices: equal_rows_summed(xp, values, indices)
 
 
@@ -213,7 +213,7 @@ def equal_rows_summed(xp: Any, values: Any, indices: Any) -> tuple[Any, Any, Any
 
 
 @kernel("AddEntries", "out")
-def _add_entries(xp: Any, node: Node) -> Callable[..., Any]:
+def _add_entries(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(indices: Any, values: Any, out: Any) -> None:
         check_indices(xp, indices, out.size, "entries: index")
         out.fill(0)
@@ -223,7 +223,7 @@ def _add_entries(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("PieceRows", "new", moves=True)
-def _piece_rows(xp: Any, node: Node) -> Callable[..., Any]:
+def _piece_rows(xp: Any, node: KernelNode) -> Callable[..., Any]:
     start, stop, size = (node.attrs[name] for name in ("start", "stop", "size"))
 
     def run(indices: Any, *values: Any) -> tuple[Any, ...]:
@@ -240,7 +240,7 @@ def _piece_rows(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 @kernel("JoinRows", "out", moves=True)
-def _join_rows(xp: Any, node: Node) -> Callable[..., Any]:
+def _join_rows(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(indices: Any, *args: Any) -> None:
         out, pieces = args[-1], len(args) // 2
         rows = out.reshape(indices.size, *out.shape[indices.ndim :])

@@ -11,16 +11,16 @@ import numpy as np
 
 from hpcflow.errors import ArgumentError, DTypeError, ShapeError
 from hpcflow.graph.dtypes import resource
-from hpcflow.graph.function_body import innermost
+from hpcflow.graph.function_body import innermost_graph
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.op_registry import NoGrad, op
 from hpcflow.graph.operator_overloads import OPERATORS
-from hpcflow.graph.static_shape import Shape, Spec, known, merge, show, size_of
+from hpcflow.graph.static_shape import Shape, Spec, merge_shapes, require_known, shape_text, size_of
 from hpcflow.ops.array.array_ops import sizes
 from hpcflow.ops.array.broadcast_ops import broadcast_to
 from hpcflow.ops.shape_inference import Attrs, require
 from hpcflow.ops.variables.indexed_slices import IndexedSlices, rows_of
-from hpcflow.platform.exception_translation import shown
+from hpcflow.platform.exception_translation import value_text
 
 _UPDATE = NoGrad("an update of state is not a function of its inputs")
 
@@ -46,10 +46,10 @@ def _updates(values: Spec, need: Shape, attrs: Attrs) -> None:
     if values.shape == ():
         return
     try:
-        merge(values.shape, need)
+        merge_shapes(values.shape, need)
     except ShapeError:
         raise ShapeError(
-            f"updates have shape {show(values.shape)}; the indices need {show(need)}"
+            f"updates have shape {shape_text(values.shape)}; the indices need {shape_text(need)}"
         ) from None
 
 
@@ -79,7 +79,8 @@ def _scatter_nd(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
         depth = indices.shape[-1]
         if depth > len(shape):
             raise ShapeError(
-                f"index vectors of length {depth} do not fit a variable of shape {show(shape)}"
+                f"index vectors of length {depth} do not fit a variable of shape "
+                f"{shape_text(shape)}"
             )
         need = (*indices.shape[:-1], *shape[depth:])
     _updates(values, need, attrs)
@@ -149,7 +150,7 @@ class RowUpdates:
         parts = key if isinstance(key, tuple) else (key,)
         whole = any(k is Ellipsis for k in parts)
         named = sum(k is not None and k is not Ellipsis for k in parts)
-        places = _places(known(self.shape if whole else self.shape and self.shape[:named]))
+        places = _places(require_known(self.shape if whole else self.shape and self.shape[:named]))
         at = OPERATORS["getitem"](places, (*parts, builtins.slice(None)))
         values = broadcast_to(convert_to_tensor(value, self.dtype), sizes(part))
         return self.after(self._rows("ScatterNdUpdate", at, values, name))
@@ -239,7 +240,7 @@ class RowUpdates:
         if distinct:
             attrs["distinct"] = True
         assert self.handle.dtype == resource
-        graph = innermost(self.op.graph)
+        graph = innermost_graph(self.op.graph)
         with graph.colocate_with(self.op):
             return graph.create_op(
                 type, [self.handle, *inputs], attrs, name or f"{self.name}/{type}"
@@ -252,7 +253,7 @@ def the_variable(what: str, given: Any) -> Any:
     Errors: ArgumentError, which names `what`.
     """
     if not isinstance(given, RowUpdates):
-        told = f"{what} needs a variable, not {shown(given)}"
+        told = f"{what} needs a variable, not {value_text(given)}"
         raise ArgumentError(told, line=user_line(), hint="give an hf.Variable")
     return given
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from hpcflow.errors import ArgumentError, DTypeError, ShapeError
 from hpcflow.graph import default_session
-from hpcflow.graph.deprecated_arguments import also_takes
+from hpcflow.graph.deprecated_arguments import accepts_and_ignores
 from hpcflow.graph.dtypes import as_dtype, bool_, resource, string
-from hpcflow.graph.function_body import at_root, innermost
+from hpcflow.graph.function_body import innermost_graph, root_as_default
 from hpcflow.graph.graph import (
     Graph,
     Operation,
@@ -20,17 +20,17 @@ from hpcflow.graph.graph import (
     get_default_graph,
 )
 from hpcflow.graph.graph_keys import GraphKeys, VariableSynchronization
-from hpcflow.graph.name_scopes import reopened
+from hpcflow.graph.name_scopes import reopen_for_session
 from hpcflow.graph.op_registry import NoGrad, op
-from hpcflow.graph.static_shape import Shape, Spec, is_known, merge, narrowed, show
+from hpcflow.graph.static_shape import Shape, Spec, is_known, merge_shapes, refine_shape, shape_text
 from hpcflow.graph.tensor_shape import Sizes
 from hpcflow.ops import flop_counts
 from hpcflow.ops.array.array_ops import placeholder
 from hpcflow.ops.control_flow.control_dependencies import group
-from hpcflow.ops.shape_inference import several, whole
+from hpcflow.ops.shape_inference import integer_argument, several
 from hpcflow.ops.variables.assignable_variable import Assignable
 from hpcflow.ops.variables.sparse_row_update_ops import RowUpdates, the_variable
-from hpcflow.platform.exception_translation import guarded
+from hpcflow.platform.exception_translation import translate_exceptions
 
 _HANDLE = NoGrad("a handle is not a number")
 _UPDATE = NoGrad("an update of state is not a function of its inputs")
@@ -55,10 +55,10 @@ def _update(handles: int, likes: tuple[int, ...]) -> Callable[..., list[Spec]]:
                 raise DTypeError(f"input {i} is {spec.dtype}; the variable is {dtype}")
             need: Shape = shape if i in likes else ()
             try:
-                merge(spec.shape, need)
+                merge_shapes(spec.shape, need)
             except ShapeError:
                 raise ShapeError(
-                    f"input {i} is {show(spec.shape)}; the variable needs {show(need)}"
+                    f"input {i} is {shape_text(spec.shape)}; the variable needs {shape_text(need)}"
                 ) from None
         return []
 
@@ -142,7 +142,7 @@ op(
 )
 
 
-@guarded
+@translate_exceptions
 class Variable(RowUpdates, Assignable):
     """Mutable state that persists between steps.
 
@@ -154,8 +154,8 @@ class Variable(RowUpdates, Assignable):
     `synchronization` is ON_READ.
     """
 
-    @also_takes("validate_shape", "caching_device", "use_resource", "expected_shape")
-    @also_takes("import_scope", "aggregation")
+    @accepts_and_ignores("validate_shape", "caching_device", "use_resource", "expected_shape")
+    @accepts_and_ignores("import_scope", "aggregation")
     def __init__(
         self,
         initial_value: Any,
@@ -170,7 +170,7 @@ class Variable(RowUpdates, Assignable):
             raise ArgumentError(f"a constraint must be a function of the value, not {constraint!r}")
         trainable = is_trained(trainable, synchronization)
         names = [GraphKeys.GLOBAL_VARIABLES] if collections is None else list(collections)
-        with at_root(get_default_graph()) as graph:
+        with root_as_default(get_default_graph()) as graph:
             self.name = graph.unique_name(name or "Variable")
             with graph.name_scope(f"{self.name}/"):
                 value = _initial(initial_value, dtype)
@@ -204,12 +204,12 @@ class Variable(RowUpdates, Assignable):
 
     def set_shape(self, shape: Any) -> None:
         """Check that `shape` agrees with its static shape. Errors: ShapeError."""
-        narrowed(self.shape, shape, self.op)
+        refine_shape(self.shape, shape, self.op)
 
     @property
     def here(self) -> Graph:
         """The graph for new operations on it: its own, or the body of a loop or branch."""
-        return innermost(self.graph)
+        return innermost_graph(self.graph)
 
     def read_value(self, name: str = "read") -> Tensor:
         """A new read of its value, after the control dependencies in force.
@@ -217,14 +217,14 @@ class Variable(RowUpdates, Assignable):
         It sees the updates that precede it by control or data dependencies, and no other updates of
         its step. The use of a variable as a tensor is such a read, too.
         """
-        graph = innermost(self.graph)
+        graph = innermost_graph(self.graph)
         with graph.name_scope(graph.prefix):
             return self._read(f"{self.name}/{name}")
 
     value = as_tensor = read_value
 
     def _read(self, name: str) -> Tensor:
-        graph = innermost(self.graph)
+        graph = innermost_graph(self.graph)
         attrs = {"dtype": self.dtype, "shape": self.shape}
         with graph.colocate_with(self.op, ignore_existing=True):
             return graph.create_op("ReadVariable", [self.handle], attrs, name).outputs[0]
@@ -247,7 +247,7 @@ class Variable(RowUpdates, Assignable):
 
     def eval(self, session: Any = None) -> Any:
         """Its value in `session`, by default the default session."""
-        return default_session.chosen(session, self.graph, repr(self.name)).run(self)
+        return default_session.session_or_default(session, self.graph, repr(self.name)).run(self)
 
     def dlpack(self, session: Any = None) -> Any:
         """Its memory in `session`, as an array that other libraries take by DLPack without a copy.
@@ -257,17 +257,17 @@ class Variable(RowUpdates, Assignable):
         Ranks:  a rank that holds it; each replica has its own copy, a server that of all.
         Errors: UninitializedError; FetchError if it is on another rank.
         """
-        return default_session.chosen(session, self.graph, repr(self.name)).share(self)
+        return default_session.session_or_default(session, self.graph, repr(self.name)).share(self)
 
     def load(self, value: Any, session: Any = None) -> None:
         """Set it to `value` in `session`, by default the default session.
 
         Ranks:  every rank that runs the script, with the same value.
         """
-        chosen = default_session.chosen(session, self.graph, repr(self.name))
+        chosen = default_session.session_or_default(session, self.graph, repr(self.name))
         if self._load is None:
             with (
-                reopened(self.graph),
+                reopen_for_session(self.graph),
                 self.graph.as_default(),
                 self.graph.control_dependencies(None),
             ):
@@ -294,7 +294,7 @@ class Variable(RowUpdates, Assignable):
         return count_up_to(self, limit)
 
     def __repr__(self) -> str:
-        return f"<hf.Variable {self.name!r} shape={show(self.shape)} dtype={self.dtype}>"
+        return f"<hf.Variable {self.name!r} shape={shape_text(self.shape)} dtype={self.dtype}>"
 
 
 def is_trained(trainable: bool | None, synchronization: VariableSynchronization | None) -> bool:
@@ -314,7 +314,7 @@ def _initial(given: Any, dtype: Any) -> Tensor:
         value = convert_to_tensor(given, dtype, "initial_value")
     if not is_known(value.shape):
         raise ShapeError(
-            f"the initial value of a variable has shape {show(value.shape)}",
+            f"the initial value of a variable has shape {shape_text(value.shape)}",
             op=value.op.name,
             line=value.op.line,
             hint="give an initial value whose shape is known",
@@ -331,7 +331,7 @@ def variable_of_op(
     variable.dtype, variable.shape = made.attrs["dtype"], Sizes(made.attrs["shape"])
     variable.initializer, variable.initial_value = initializer, initializer.inputs[1]
     variable.trainable, variable.constraint, variable._load = trainable, None, None
-    with at_root(made.graph) as graph, graph.name_scope(None):
+    with root_as_default(made.graph) as graph, graph.name_scope(None):
         variable.fetched = variable._read(f"{made.name}/value") if read is None else read
     return variable
 
@@ -345,7 +345,7 @@ def update(
 ) -> Operation:
     """An operation of `type` that updates `variables` in place, on the device of the first."""
     first = variables[0]
-    graph = innermost(first.graph)
+    graph = innermost_graph(first.graph)
     attrs: dict[str, Any] = {"dtype": first.dtype, "shape": first.shape}
     if initial:
         attrs["initial"] = True
@@ -396,7 +396,7 @@ def count_up_to(ref: Variable, limit: int, name: str | None = None) -> Tensor:
     Errors: OutOfRangeError, which ends only the step, once it is `limit`.
     """
     graph = the_variable("count_up_to", ref).here
-    attrs = {"dtype": ref.dtype, "shape": ref.shape, "limit": whole(limit, "limit")}
+    attrs = {"dtype": ref.dtype, "shape": ref.shape, "limit": integer_argument(limit, "limit")}
     with graph.colocate_with(ref.op):
         counted = graph.create_op("CountUpTo", [ref.handle], attrs, name or "CountUpTo")
     return counted.outputs[0]

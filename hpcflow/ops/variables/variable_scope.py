@@ -14,15 +14,15 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from hpcflow.errors import GraphError, VariableNameError
-from hpcflow.graph.deprecated_arguments import also_takes
+from hpcflow.graph.deprecated_arguments import accepts_and_ignores
 from hpcflow.graph.dtypes import as_array, float32
-from hpcflow.graph.function_body import at_root
+from hpcflow.graph.function_body import root_as_default
 from hpcflow.graph.graph import Graph, get_default_graph
 from hpcflow.graph.graph_keys import GraphKeys, VariableSynchronization
 from hpcflow.graph.name_scopes import name_scope
 from hpcflow.ops.variables.variable_ops import Variable, is_trained
-from hpcflow.ops.variables.variable_store import Store
-from hpcflow.platform.exception_translation import guarded
+from hpcflow.ops.variables.variable_store import VariableStore
+from hpcflow.platform.exception_translation import translate_exceptions
 
 Getter = Callable[..., Any]
 
@@ -37,11 +37,11 @@ AUTO_REUSE = _Reuse.AUTO_REUSE
 _STATE = ("variable scopes",)  # collection of a graph's `_State`
 
 
-class _State:
+class _GraphVariables:
     """A graph's variables by name, and the current scope of each thread."""
 
     def __init__(self) -> None:
-        self.store = Store()
+        self.store = VariableStore()
         self._thread = threading.local()
 
     @property
@@ -74,14 +74,14 @@ class _State:
         return prefix if not n else f"{prefix}_{n}"
 
 
-def _state(graph: Graph | None = None) -> _State:
+def _state(graph: Graph | None = None) -> _GraphVariables:
     held = (graph or get_default_graph()).get_collection_ref(_STATE)
     if not held:
-        held.append(_State())
+        held.append(_GraphVariables())
     return held[0]
 
 
-@guarded
+@translate_exceptions
 class VariableScope:
     """The defaults of `get_variable`: name prefix and default arguments.
 
@@ -212,7 +212,7 @@ class VariableScope:
                 getter = functools.partial(wrap, getter)
         initializer = self._initializer if initializer is None else initializer
         constraint = self._constraint if constraint is None else constraint
-        with at_root(get_default_graph()) as root, root.name_scope(None):
+        with root_as_default(get_default_graph()) as root, root.name_scope(None):
             return getter(
                 name=_join(self._name, name),
                 shape=shape,
@@ -249,7 +249,7 @@ def get_variable_scope() -> VariableScope:
     return _state().scope
 
 
-@also_takes("use_resource", "validate_shape", "caching_device", "aggregation")
+@accepts_and_ignores("use_resource", "validate_shape", "caching_device", "aggregation")
 def get_variable(
     name: str,
     shape: Any = None,
@@ -301,7 +301,7 @@ def no_regularizer(_: Any) -> None:
     return None
 
 
-@also_takes("use_resource", "caching_device")
+@accepts_and_ignores("use_resource", "caching_device")
 @contextlib.contextmanager
 def variable_scope(
     name_or_scope: str | VariableScope | None,
@@ -404,7 +404,7 @@ def _nested(outer: Getter, inner: Getter) -> Getter:
 
 
 @contextlib.contextmanager
-def _inside(state: _State, scope: VariableScope, again: bool) -> Iterator[VariableScope]:
+def _inside(state: _GraphVariables, scope: VariableScope, again: bool) -> Iterator[VariableScope]:
     """Make `scope` current; inner scopes are numbered anew at each entry."""
     outer, before = state.scope, dict(state.opened)
     state.opened[scope.name] = state.opened.get(scope.name, 0) + 1

@@ -11,7 +11,7 @@ from hpcflow.errors import DTypeError, ShapeError, VariableNameError
 from hpcflow.graph.dtypes import as_dtype, is_floating
 from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph, user_line
 from hpcflow.graph.graph_keys import GraphKeys
-from hpcflow.graph.static_shape import Shape, is_known, merge, show
+from hpcflow.graph.static_shape import Shape, is_known, merge_shapes, shape_text
 from hpcflow.ops.array.slice_ops import slice
 from hpcflow.ops.shape_inference import given_shape
 from hpcflow.ops.variables.initializer_objects import glorot_uniform_initializer, zeros_initializer
@@ -25,7 +25,7 @@ from hpcflow.ops.variables.partitioned_variable import (
 from hpcflow.ops.variables.variable_ops import Variable
 
 
-class Store:
+class VariableStore:
     """Creates variables once and returns them again."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class Store:
                 line=user_line(),
                 hint="create it first, or use reuse=hf.AUTO_REUSE in hf.variable_scope",
             )
-        value = _Value(name, shape, dtype, initializer)
+        value = _InitialValue(name, shape, dtype, initializer)
         make = functools.partial(
             Variable,
             trainable=trainable,
@@ -91,7 +91,9 @@ def _check_shared(
     elif found.dtype != dtype:
         wrong = f"variable {found.name!r} is {found.dtype}, not {dtype}"
     elif shape is not None and not _fits(shape, found.shape):
-        wrong = f"variable {found.name!r} has shape {show(found.shape)}, not {show(shape)}"
+        wrong = (
+            f"variable {found.name!r} has shape {shape_text(found.shape)}, not {shape_text(shape)}"
+        )
     elif not is_cut and partitioner is not None and found.shape != ():
         wrong = f"variable {found.name!r} was made without a partitioner"
         hint = "use it without a partitioner, as it was created"
@@ -111,13 +113,13 @@ def _cut_alike(found: PartitionedVariable, partitioner: Any) -> bool:
 
 def _fits(shape: Shape, found: Shape) -> bool:
     try:
-        merge(shape, found)
+        merge_shapes(shape, found)
     except ShapeError:
         return False
     return True
 
 
-class _Value:
+class _InitialValue:
     """The initial value of a variable, or of its shards, from its initializer."""
 
     def __init__(self, name: str, shape: Shape, dtype: Any, initializer: Any) -> None:
@@ -136,7 +138,7 @@ class _Value:
             self.initializer, shape = value, value.shape
         if not is_known(shape):
             raise ShapeError(
-                f"the shape of the new variable {name!r} is {show(shape)}",
+                f"the shape of the new variable {name!r} is {shape_text(shape)}",
                 line=user_line(),
                 hint="give get_variable a shape without unknown sizes",
             )
@@ -157,7 +159,8 @@ class _Value:
             )
         if shape is not None and not _fits(shape, value.shape):
             raise ShapeError(
-                f"variable {self.name!r} is {show(shape)}, its initial value {show(value.shape)}",
+                f"variable {self.name!r} is {shape_text(shape)}, its initial value "
+                f"{shape_text(value.shape)}",
                 line=user_line(),
             )
         return value
@@ -195,7 +198,7 @@ def _takes_shape(initializer: Callable[..., Any]) -> bool:
 
 
 def _pieces(
-    value: _Value, partitions: tuple[int, ...], make: Callable[..., Variable]
+    value: _InitialValue, partitions: tuple[int, ...], make: Callable[..., Variable]
 ) -> PartitionedVariable:
     shapes, starts = pieces_of(value.shape, partitions), offsets(value.shape, partitions)
     pieces = [

@@ -10,27 +10,27 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.kernels.kernel_registry import Node, Tiled, kernel
+from hpcflow.kernels.kernel_registry import KernelNode, TiledUpdate, kernel
 
 TILE = 32 << 10  # elements: a tile's variable, slots, gradient and scratch fit a core's L2 cache
 
 
 @kernel("IsVariableInitialized", "new", moves=True)
-def _is_initialized(xp: Any, node: Node) -> Callable[..., Any]:
+def _is_initialized(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return lambda array: xp.asarray(array is not None)
 
 
 @kernel("AssignAdd", "update")
-def _assign_add(xp: Any, node: Node) -> Callable[..., Any]:
+def _assign_add(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return lambda var, x: xp.add(var, x, var)
 
 
 @kernel("AssignSub", "update")
-def _assign_sub(xp: Any, node: Node) -> Callable[..., Any]:
+def _assign_sub(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return lambda var, x: xp.subtract(var, x, var)
 
 
-def _scratch(xp: Any, node: Node) -> Any:
+def _scratch(xp: Any, node: KernelNode) -> Any:
     """A scratch array for one tile; on a GPU for all elements."""
     size = int(np.prod(node.attrs["shape"], dtype=np.int64))
     return xp.empty(min(size, TILE) if xp is np else size, node.attrs["dtype"])
@@ -49,7 +49,7 @@ def _tiles(scratch: Any, *arrays: Any) -> Iterator[list[Any]]:
 
 
 @kernel("ApplyGradientDescent", "update", tiles=True)
-def _gradient_descent(xp: Any, node: Node) -> Callable[..., Any]:
+def _gradient_descent(xp: Any, node: KernelNode) -> Callable[..., Any]:
     scratch = _scratch(xp, node)
 
     def tiles(var: Any, lr: Any, grad: Any) -> Iterator[None]:
@@ -58,11 +58,11 @@ def _gradient_descent(xp: Any, node: Node) -> Callable[..., Any]:
             xp.subtract(v, s, v)
             yield
 
-    return Tiled(tiles)
+    return TiledUpdate(tiles)
 
 
 @kernel("ApplyMomentum", "update", tiles=True)
-def _momentum(xp: Any, node: Node) -> Callable[..., Any]:
+def _momentum(xp: Any, node: KernelNode) -> Callable[..., Any]:
     scratch, nesterov = _scratch(xp, node), node.attrs.get("use_nesterov", False)
 
     def tiles(var: Any, accum: Any, lr: Any, momentum: Any, grad: Any) -> Iterator[None]:
@@ -78,11 +78,11 @@ def _momentum(xp: Any, node: Node) -> Callable[..., Any]:
             xp.subtract(v, s, v)
             yield
 
-    return Tiled(tiles)
+    return TiledUpdate(tiles)
 
 
 @kernel("ApplyAdam", "update", tiles=True)
-def _adam(xp: Any, node: Node) -> Callable[..., Any]:
+def _adam(xp: Any, node: KernelNode) -> Callable[..., Any]:
     """Adam (Kingma and Ba) in TensorFlow's form; `step` (int64 scalar) counts the updates."""
     scratch = _scratch(xp, node)
     dtype = node.attrs["dtype"]
@@ -110,4 +110,4 @@ def _adam(xp: Any, node: Node) -> Callable[..., Any]:
             xp.subtract(x, s, x)
             yield
 
-    return Tiled(tiles)
+    return TiledUpdate(tiles)

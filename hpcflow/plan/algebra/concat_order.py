@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpcflow.plan.algebra.split_concat_to_views import span
+from hpcflow.plan.algebra.split_concat_to_views import span_of
 from hpcflow.plan.ir.program import Program, Ref
 
 
-def in_order(program: Program, columns: Sequence[Sequence[Ref]]) -> list[int]:
+def common_permutation(program: Program, columns: Sequence[Sequence[Ref]]) -> list[int]:
     """Return one permutation for the values of all columns.
 
     It is the order in which the values of a column are rows of one array, or the order of an
     existing Concat or Pack of them. Without either, it is the creation order of the first column.
     """
     for column in columns:
-        found = _as_rows(program, column) or _as_joined(program, column)
+        found = _row_order(program, column) or _concat_order(program, column)
         if found is not None:
             return found
     position = {name: i for i, name in enumerate(program.nodes)}
@@ -23,14 +23,14 @@ def in_order(program: Program, columns: Sequence[Sequence[Ref]]) -> list[int]:
     return sorted(range(len(first)), key=lambda i: (position[first[i].node], first[i].index))
 
 
-def _as_rows(program: Program, column: Sequence[Ref]) -> list[int] | None:
-    spans = [span(program, ref) for ref in column]
+def _row_order(program: Program, column: Sequence[Ref]) -> list[int] | None:
+    spans = [span_of(program, ref) for ref in column]
     if len({s.root for s in spans}) > 1 or len({s.start for s in spans}) < len(spans):
         return None
     return sorted(range(len(spans)), key=lambda i: spans[i].start)
 
 
-def _as_joined(program: Program, column: Sequence[Ref]) -> list[int] | None:
+def _concat_order(program: Program, column: Sequence[Ref]) -> list[int] | None:
     wanted = set(column)
     for node in program.nodes.values():
         if node.row.joins and wanted.issubset(node.inputs):

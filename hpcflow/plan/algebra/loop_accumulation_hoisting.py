@@ -9,14 +9,18 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from hpcflow.graph.static_shape import is_known, known
+from hpcflow.graph.static_shape import is_known, require_known
 from hpcflow.ops.control_flow.tensor_list_ops import LIST
 from hpcflow.plan.ir.program import Node, Program, Ref
-from hpcflow.plan.ir.program_builder import Draft, followed, takers
-from hpcflow.plan.ir.program_rewriting import live, sorted_program, substitute
+from hpcflow.plan.ir.program_builder import ProgramBuilder, consumer_names, control_edge_nodes
+from hpcflow.plan.ir.program_rewriting import (
+    eliminate_dead_nodes,
+    sorted_program,
+    substitute_values,
+)
 
 
-def sums_behind_loops(program: Program) -> Program:
+def hoist_loop_sums(program: Program) -> Program:
     """Compute one product behind each loop for each sum of products in it.
 
     The rounding of sums changes. During the loop the list holds X_t, which is saved anyway, and
@@ -25,12 +29,12 @@ def sums_behind_loops(program: Program) -> Program:
     for name in list(program.nodes):
         node = program.nodes.get(name)
         if node is not None and node.row.control_flow == "loop":
-            for found in _sums(node):
-                program = _behind(program, name, found)
+            for found in _loop_sums(node):
+                program = _with_product_after(program, name, found)
     return program
 
 
-class _Sum(NamedTuple):
+class _LoopSum(NamedTuple):
     """Variable `slot` of a loop, fed as `feed`, to which the body adds `product`."""
 
     slot: int
@@ -38,10 +42,10 @@ class _Sum(NamedTuple):
     product: Node
 
 
-def _sums(loop: Node) -> list[_Sum]:
+def _loop_sums(loop: Node) -> list[_LoopSum]:
     """Return the loop variables that only accumulate products of saved rows."""
-    body, used = loop.attrs["body"], takers(loop.attrs["body"])
-    anchors, found = followed(body), []
+    body, used = loop.attrs["body"], consumer_names(loop.attrs["body"])
+    anchors, found = control_edge_nodes(body), []
     for feed, slot in zip(body.feeds, loop.attrs["body_feeds"], strict=True):
         if slot >= len(loop.specs) or slot in loop.attrs["cond_feeds"]:
             continue
@@ -57,12 +61,12 @@ def _sums(loop: Node) -> list[_Sum]:
         if other is not None and len(used[other]) == len(used[Ref(total.name)]) == 1:
             product = body.nodes[other.node]
             alike = product.specs[0][:2] == body.spec(Ref(feed))[:2]
-            if product.type == "MatMul" and alike and _is_moved(body, product):
-                found.append(_Sum(slot, feed, product))
+            if product.type == "MatMul" and alike and _is_worth_hoisting(body, product):
+                found.append(_LoopSum(slot, feed, product))
     return found
 
 
-def _is_moved(body: Program, product: Node) -> bool:
+def _is_worth_hoisting(body: Program, product: Node) -> bool:
     """Return whether to hoist X^T G: X is saved on the device, and copies cost less than sums."""
     if not product.attrs["transpose_a"] or product.attrs["transpose_b"] or product.control:
         return False
@@ -72,14 +76,14 @@ def _is_moved(body: Program, product: Node) -> bool:
     left, right = (body.spec(ref).shape or () for ref in product.inputs)
     if len(left) != 2 or len(right) != 2 or not is_known((left[1], right[1])):
         return False
-    n, (rows, columns) = left[0], known((left[1], right[1]))
+    n, (rows, columns) = left[0], require_known((left[1], right[1]))
     return n is None or n * (rows + columns) <= 2 * rows * columns
 
 
-def _behind(program: Program, name: str, found: _Sum) -> Program:
+def _with_product_after(program: Program, name: str, found: _LoopSum) -> Program:
     """Return the program with a list of operands in the loop and their product behind the loop."""
     loop, product = program.nodes[name], found.product
-    draft, like = Draft(program), product.but(name=name)
+    draft, like = ProgramBuilder(program), product.but(name=name)
     begin = draft.add(like, "ListEmpty", [], "rows")
     joined = []
     for k, ref in enumerate(product.inputs):
@@ -91,40 +95,42 @@ def _behind(program: Program, name: str, found: _Sum) -> Program:
     if not _is_zero(program.nodes[first.node]):
         total = draft.add(like, "Add", [first, total], "sum")
     lists = {ref.node: Ref(name, found.slot) for ref in joined}
-    made = substitute(program, {Ref(name, found.slot): total})
+    made = substitute_values(program, {Ref(name, found.slot): total})
     loop = made.nodes[name]
     changed = loop.but(
-        inputs=_put(loop.inputs, found.slot, begin),
+        inputs=_replace_item(loop.inputs, found.slot, begin),
         attrs={
             **loop.attrs,
-            "body": _kept(loop.attrs["body"], found),
-            "made": _put(loop.attrs["made"], found.slot, tuple(LIST[:2])),
+            "body": _with_saved_operands(loop.attrs["body"], found),
+            "made": _replace_item(loop.attrs["made"], found.slot, tuple(LIST[:2])),
         },
-        specs=_put(loop.specs, found.slot, LIST),
+        specs=_replace_item(loop.specs, found.slot, LIST),
     )
     new = {
         key: node.but(inputs=(lists[key],)) if key in lists else node
         for key, node in draft.nodes.items()
         if key not in program.nodes
     }
-    return sorted_program(live(made.but(nodes={**made.nodes, **new, name: changed})))
+    return sorted_program(
+        eliminate_dead_nodes(made.but(nodes={**made.nodes, **new, name: changed}))
+    )
 
 
-def _kept(body: Program, found: _Sum) -> Program:
+def _with_saved_operands(body: Program, found: _LoopSum) -> Program:
     """Return the body with the operands of the product pushed on a list."""
-    draft, feed = Draft(body), body.nodes[found.feed]
+    draft, feed = ProgramBuilder(body), body.nodes[found.feed]
     attrs = {"dtype": LIST.dtype, "shape": LIST.shape}
     draft.nodes[feed.name] = feed.but(attrs=attrs, specs=(LIST,))
     held = Ref(feed.name)
     for ref in found.product.inputs:
         held = draft.add(found.product, "ListPush", [held, ref], "push", host=False)
-    fetches = _put(body.fetches, found.slot, held)
-    return sorted_program(live(body.but(nodes=draft.nodes, fetches=fetches)))
+    fetches = _replace_item(body.fetches, found.slot, held)
+    return sorted_program(eliminate_dead_nodes(body.but(nodes=draft.nodes, fetches=fetches)))
 
 
 def _is_zero(node: Node) -> bool:
     return node.row.source == "fill" and not node.inputs and node.attrs["value"] == 0
 
 
-def _put(items: tuple[Any, ...], place: int, item: Any) -> tuple[Any, ...]:
+def _replace_item(items: tuple[Any, ...], place: int, item: Any) -> tuple[Any, ...]:
     return (*items[:place], item, *items[place + 1 :])

@@ -11,13 +11,19 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
-from hpcflow.graph.static_shape import is_known, known, size_of, sizes_along
-from hpcflow.plan.algebra.concat_order import in_order
+from hpcflow.graph.static_shape import is_known, require_known, size_of, sizes_along
+from hpcflow.plan.algebra.concat_order import common_permutation
 from hpcflow.plan.ir.program import Node, Program, Ref
-from hpcflow.plan.ir.program_builder import Draft, followed, joined_columns, takers, wish
+from hpcflow.plan.ir.program_builder import (
+    ProgramBuilder,
+    concat_widths,
+    consumer_names,
+    control_edge_nodes,
+    requested_placement,
+)
 
 FEW_ROWS = 512  # products of more rows are near peak speed already
-PLAIN = {"transpose_a": False, "transpose_b": False}
+NOT_TRANSPOSED = {"transpose_a": False, "transpose_b": False}
 
 
 def batch_products(program: Program) -> Program:
@@ -25,12 +31,12 @@ def batch_products(program: Program) -> Program:
 
     The rounding of sums may change.
     """
-    for key in _groups(program):
-        names = _groups(program).get(key, [])
+    for key in _product_groups(program):
+        names = _product_groups(program).get(key, [])
         if len(names) < 2:
             continue
-        cut, parts = _in_parts(program, names)
-        if parts and any(len(set(_levels(cut, part))) < len(part) for part in parts):
+        cut, parts = _split_products(program, names)
+        if parts and any(len(set(_chain_lengths(cut, part))) < len(part) for part in parts):
             for part in parts:
                 cut = _batched(cut, part)
             program = cut
@@ -39,16 +45,16 @@ def batch_products(program: Program) -> Program:
     return program
 
 
-def _groups(program: Program) -> dict[Hashable, list[str]]:
+def _product_groups(program: Program) -> dict[Hashable, list[str]]:
     """Return the products of few rows, grouped by right operand and placement."""
-    anchors, found = followed(program), dict[Hashable, list[str]]()
+    anchors, found = control_edge_nodes(program), dict[Hashable, list[str]]()
     for node in program.nodes.values():
         if node.type != "MatMul" or node.name in anchors or node.attrs["transpose_a"]:
             continue
         shapes = [s.shape for s in (*(program.spec(r) for r in node.inputs), *node.specs)]
-        if all(is_known(s) and len(known(s)) == 2 and size_of(s) for s in shapes):
-            if known(shapes[0])[0] <= FEW_ROWS:
-                key = node.inputs[1], node.attrs["transpose_b"], wish(node)
+        if all(is_known(s) and len(require_known(s)) == 2 and size_of(s) for s in shapes):
+            if require_known(shapes[0])[0] <= FEW_ROWS:
+                key = node.inputs[1], node.attrs["transpose_b"], requested_placement(node)
                 found.setdefault(key, []).append(node.name)
     return {key: names for key, names in found.items() if len(names) > 1}
 
@@ -56,7 +62,7 @@ def _groups(program: Program) -> dict[Hashable, list[str]]:
 # -- independent products
 
 
-def _levels(program: Program, names: Sequence[str]) -> list[int]:
+def _chain_lengths(program: Program, names: Sequence[str]) -> list[int]:
     """Return the length of the longest chain of group members that ends at each member.
 
     Members of one level are independent.
@@ -71,24 +77,26 @@ def _levels(program: Program, names: Sequence[str]) -> list[int]:
 def _batched(program: Program, names: Sequence[str]) -> Program:
     """Return the program with one product for each level."""
     by_level: dict[int, list[str]] = {}
-    for name, level in zip(names, _levels(program, names), strict=True):
+    for name, level in zip(names, _chain_lengths(program, names), strict=True):
         by_level.setdefault(level, []).append(name)
     for alike in by_level.values():
         if len(alike) > 1:
-            program = _as_one(program, alike)
+            program = _single_product(program, alike)
     return program
 
 
-def _as_one(program: Program, names: Sequence[str]) -> Program:
+def _single_product(program: Program, names: Sequence[str]) -> Program:
     nodes = [program.nodes[name] for name in names]
-    places = in_order(program, [[n.inputs[0] for n in nodes], [Ref(n.name) for n in nodes]])
+    places = common_permutation(
+        program, [[n.inputs[0] for n in nodes], [Ref(n.name) for n in nodes]]
+    )
     nodes = [nodes[i] for i in places]
-    first, draft = nodes[0], Draft(program)
+    first, draft = nodes[0], ProgramBuilder(program)
     left = draft.add(first, "Concat", [n.inputs[0] for n in nodes], "left", axis=0)
     whole = draft.add(first, "MatMul", [left, first.inputs[1]], "all", **first.attrs)
     start = 0
     for node in nodes:
-        stop = start + known(node.specs[0].shape)[0]
+        stop = start + require_known(node.specs[0].shape)[0]
         rows = draft.add(node, "Rows", [whole], "rows", start=start, stop=stop)
         draft.put(rows, Ref(node.name))
         start = stop
@@ -98,20 +106,23 @@ def _as_one(program: Program, names: Sequence[str]) -> Program:
 # -- products in parts
 
 
-class _Parts(NamedTuple):
+class _ProductParts(NamedTuple):
     """Widths of the parts of a group of products, and the builder of one product's parts."""
 
     widths: tuple[int, ...]
-    make: Callable[[Draft, Node, Sequence[Ref]], list[Ref]]
+    make: Callable[[ProgramBuilder, Node, Sequence[Ref]], list[Ref]]
 
 
-def _in_parts(program: Program, names: Sequence[str]) -> tuple[Program, list[list[str]]]:
+def _split_products(program: Program, names: Sequence[str]) -> tuple[Program, list[list[str]]]:
     """Return the program with each product computed in parts, and the names for each part."""
     nodes = [program.nodes[name] for name in names]
-    parts = _of_joined(program, nodes) or _of_split(program, nodes)
+    parts = _split_by_concat(program, nodes) or _split_by_weights(program, nodes)
     if parts is None:
         return program, []
-    draft, starts = Draft(program), [sum(parts.widths[:i]) for i in range(len(parts.widths))]
+    draft, starts = (
+        ProgramBuilder(program),
+        [sum(parts.widths[:i]) for i in range(len(parts.widths))],
+    )
     rights = [
         draft.add(nodes[0], "Rows", [nodes[0].inputs[1]], "right", start=a, stop=a + w)
         for a, w in zip(starts, parts.widths, strict=True)
@@ -124,20 +135,20 @@ def _in_parts(program: Program, names: Sequence[str]) -> tuple[Program, list[lis
     return cut, there
 
 
-def _of_joined(program: Program, nodes: Sequence[Node]) -> _Parts | None:
+def _split_by_concat(program: Program, nodes: Sequence[Node]) -> _ProductParts | None:
     """Split products of column-concatenated values into sums of products of these values."""
     lefts = [program.nodes[n.inputs[0].node] for n in nodes]
     if any(n.attrs["transpose_b"] for n in nodes):
         return None
-    found = {joined_columns(program, left) for left in lefts}
+    found = {concat_widths(program, left) for left in lefts}
     (widths,) = found if len(found) == 1 else (None,)
     if widths is None:
         return None
 
-    def make(draft: Draft, node: Node, rights: Sequence[Ref]) -> list[Ref]:
+    def make(draft: ProgramBuilder, node: Node, rights: Sequence[Ref]) -> list[Ref]:
         left = program.nodes[node.inputs[0].node]
         made = [
-            draft.add(node, "MatMul", [a, b], "part", **PLAIN)
+            draft.add(node, "MatMul", [a, b], "part", **NOT_TRANSPOSED)
             for a, b in zip(left.inputs, rights, strict=True)
         ]
         total = made[0]
@@ -146,15 +157,15 @@ def _of_joined(program: Program, nodes: Sequence[Node]) -> _Parts | None:
         draft.put(total, Ref(node.name))
         return made
 
-    return _Parts(widths, make)
+    return _ProductParts(widths, make)
 
 
-def _of_split(program: Program, nodes: Sequence[Node]) -> _Parts | None:
+def _split_by_weights(program: Program, nodes: Sequence[Node]) -> _ProductParts | None:
     """Split products with transposed weights by the columns of their Split.
 
     Each part multiplies with rows of the weights.
     """
-    used, splits = takers(program), dict[str, Node]()
+    used, splits = consumer_names(program), dict[str, Node]()
     for node in nodes:
         names = used.get(Ref(node.name), [])
         split = program.nodes.get(names[0]) if len(names) == 1 else None
@@ -168,7 +179,7 @@ def _of_split(program: Program, nodes: Sequence[Node]) -> _Parts | None:
     if widths is None:
         return None
 
-    def make(draft: Draft, node: Node, rights: Sequence[Ref]) -> list[Ref]:
+    def make(draft: ProgramBuilder, node: Node, rights: Sequence[Ref]) -> list[Ref]:
         made = []
         for i, right in enumerate(rights):
             part = draft.add(node, "MatMul", [node.inputs[0], right], "part", **node.attrs)
@@ -176,4 +187,4 @@ def _of_split(program: Program, nodes: Sequence[Node]) -> _Parts | None:
             made.append(part)
         return made
 
-    return _Parts(widths, make)
+    return _ProductParts(widths, make)

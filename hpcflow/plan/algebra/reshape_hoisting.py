@@ -7,28 +7,32 @@ one loop can compute them.
 from __future__ import annotations
 
 from hpcflow.codegen import elementwise_formulas
-from hpcflow.graph.static_shape import is_known, known, size_of
+from hpcflow.graph.static_shape import is_known, require_known, size_of
 from hpcflow.plan.ir.program import Node, Program, Ref
-from hpcflow.plan.ir.program_builder import Draft, followed, takers
+from hpcflow.plan.ir.program_builder import ProgramBuilder, consumer_names, control_edge_nodes
 
 
 def by_element(node: Node) -> bool:
     """Return whether a node is elementwise and has a formula for generated code."""
-    return node.row.elementwise and elementwise_formulas.find(node.type, False) is not None
+    return node.row.elementwise and elementwise_formulas.find_formula(node.type, False) is not None
 
 
-def reshapes_first(program: Program) -> Program:
+def hoist_reshapes(program: Program) -> Program:
     """Move Reshapes in front of elementwise operations; values are equal to the last bit."""
     while True:
-        moved = _moved(program)
+        moved = _hoist_once(program)
         if moved is program:
             return program
         program = moved
 
 
-def _moved(program: Program) -> Program:
+def _hoist_once(program: Program) -> Program:
     """Move every Reshape up by one operation where possible."""
-    anchors, used, draft = followed(program), takers(program), Draft(program)
+    anchors, used, draft = (
+        control_edge_nodes(program),
+        consumer_names(program),
+        ProgramBuilder(program),
+    )
     for node in program.nodes.values():
         if node.type != "Reshape" or node.name in anchors or not is_known(node.specs[0].shape):
             continue
@@ -40,21 +44,21 @@ def _moved(program: Program) -> Program:
         takes = [program.nodes[name] for name in used.get(Ref(node.name), []) if name]
         if not any(map(by_element, takes)):
             continue
-        made = _above(draft, node, source)
+        made = _on_reshaped_operands(draft, node, source)
         if made is not None:
             draft.put(made, Ref(node.name))
     return draft.done()
 
 
-def _above(draft: Draft, reshape: Node, source: Node) -> Ref | None:
+def _on_reshaped_operands(draft: ProgramBuilder, reshape: Node, source: Node) -> Ref | None:
     """Return the operation on reshaped operands; None if an operand would broadcast differently."""
-    whole, new = known(source.specs[0].shape), known(reshape.specs[0].shape)
+    whole, new = require_known(source.specs[0].shape), require_known(reshape.specs[0].shape)
     if source.type == "BiasAdd" and (len(new) < 2 or whole[-1] != new[-1]):
         return None
     shapes = [draft.spec(ref).shape for ref in source.inputs]
     if not all(is_known(s) for s in shapes) or whole not in shapes:
         return None
-    targets = [_target(known(s), whole, new) for s in shapes]
+    targets = [_operand_shape(require_known(s), whole, new) for s in shapes]
     if None in targets:
         return None
     inputs = [
@@ -64,7 +68,7 @@ def _above(draft: Draft, reshape: Node, source: Node) -> Ref | None:
     return draft.add(source, source.type, inputs, "moved", **source.attrs)
 
 
-def _target(
+def _operand_shape(
     shape: tuple[int, ...], whole: tuple[int, ...], new: tuple[int, ...]
 ) -> tuple[int, ...] | None:
     """Return the operand's shape when the result has shape `new` in place of `whole`.

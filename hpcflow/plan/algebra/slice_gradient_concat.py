@@ -5,22 +5,26 @@ Each gradient of a slice is as large as the sliced value and zero outside the sl
 
 from __future__ import annotations
 
-from hpcflow.plan.algebra.split_concat_to_views import sized, sliced_rows
+from hpcflow.plan.algebra.split_concat_to_views import has_known_sizes, sliced_rows
 from hpcflow.plan.ir.program import Node, Program, Ref
-from hpcflow.plan.ir.program_builder import Draft, followed, takers
+from hpcflow.plan.ir.program_builder import ProgramBuilder, consumer_names, control_edge_nodes
 
 
-def join_slices(program: Program) -> Program:
+def concat_slice_gradients(program: Program) -> Program:
     """Replace the sum of gradients of adjacent row slices by a Concat.
 
     Values are equal except for the sign of zeros.
     """
-    anchors, used, draft = followed(program), takers(program), Draft(program)
+    anchors, used, draft = (
+        control_edge_nodes(program),
+        consumer_names(program),
+        ProgramBuilder(program),
+    )
     for node in program.nodes.values():
         if node.type not in ("Add", "AddN") or node.name in anchors:
             continue
         found = [
-            _slice(program, ref)
+            _gradient_slice(program, ref)
             for ref in node.inputs
             if len(used[ref]) == 1 and program.spec(ref)[:2] == node.specs[0][:2]
         ]
@@ -39,13 +43,13 @@ def join_slices(program: Program) -> Program:
     return draft.done()
 
 
-def _slice(program: Program, ref: Ref) -> tuple[int, int, Ref] | None:
+def _gradient_slice(program: Program, ref: Ref) -> tuple[int, int, Ref] | None:
     """Return (start, stop, ref) of the rows that a value is the gradient of.
 
     None if it is not the gradient of a slice of rows.
     """
     node: Node = program.nodes[ref.node]
-    if node.type != "StridedSliceGrad" or node.control or not sized(program, node):
+    if node.type != "StridedSliceGrad" or node.control or not has_known_sizes(program, node):
         return None
     rows = sliced_rows(node, node.specs[0].shape)
     return None if rows is None else (*rows, ref)

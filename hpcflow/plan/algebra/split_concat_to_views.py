@@ -8,12 +8,12 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from hpcflow.graph.dtypes import OPAQUE
-from hpcflow.graph.static_shape import Shape, Spec, is_known, known, size_of
+from hpcflow.graph.static_shape import Shape, Spec, is_known, require_known, size_of
 from hpcflow.plan.ir.program import Node, Program, Ref
-from hpcflow.plan.ir.program_builder import Draft
+from hpcflow.plan.ir.program_builder import ProgramBuilder
 
 
-class Span(NamedTuple):
+class ElementSpan(NamedTuple):
     """Elements `start` to `stop` of a value, in its order."""
 
     root: Ref
@@ -21,29 +21,29 @@ class Span(NamedTuple):
     stop: int
 
 
-def row_views(program: Program) -> Program:
+def rows_as_views(program: Program) -> Program:
     """Replace copies of rows by views, with the same values.
 
     Unpack and Split along axis 0 become `Rows`. A Concat or Pack of neighbouring rows becomes the
     value that the rows are views of, or its `Rows`.
     """
-    return joined(taken_apart(sliced(program)))
+    return concats_to_views(splits_to_rows(slices_to_rows(program)))
 
 
-def sliced(program: Program) -> Program:
+def slices_to_rows(program: Program) -> Program:
     """Replace slices of consecutive whole rows by `Rows` of the same names."""
     nodes = dict(program.nodes)
     for name, node in program.nodes.items():
-        if node.type == "StridedSlice" and not node.control and sized(program, node):
+        if node.type == "StridedSlice" and not node.control and has_known_sizes(program, node):
             rows = sliced_rows(node, program.spec(node.inputs[0]).shape)
             if rows is not None:
                 nodes[name] = node.but(type="Rows", attrs={"start": rows[0], "stop": rows[1]})
     return program.but(nodes=nodes)
 
 
-def taken_apart(program: Program) -> Program:
+def splits_to_rows(program: Program) -> Program:
     """Replace Unpack and Split along the first axis by `Rows`."""
-    draft = Draft(program)
+    draft = ProgramBuilder(program)
     for node in program.nodes.values():
         if not node.row.splits or node.control or not _first_axis(node, program):
             continue
@@ -58,12 +58,12 @@ def taken_apart(program: Program) -> Program:
     return draft.done()
 
 
-def sized(program: Program, node: Node) -> bool:
+def has_known_sizes(program: Program, node: Node) -> bool:
     """Return whether a node and its inputs have known sizes and numeric dtypes."""
-    return _sized([*node.specs, *map(program.spec, node.inputs)])
+    return _specs_known([*node.specs, *map(program.spec, node.inputs)])
 
 
-def _sized(specs: Sequence[Spec]) -> bool:
+def _specs_known(specs: Sequence[Spec]) -> bool:
     return all(s.known and s.dtype not in OPAQUE and s.dtype.kind in "iufcb" for s in specs)
 
 
@@ -73,47 +73,47 @@ def sliced_rows(node: Node, shape: Shape) -> tuple[int, int] | None:
     None if it takes no rows, or not consecutive whole rows.
     """
     (kind, *limits), *more = node.attrs["key"] or (("rest",),)
-    if kind != "slice" or len(node.inputs) > 1 or not shape or 0 in known(shape):
+    if kind != "slice" or len(node.inputs) > 1 or not shape or 0 in require_known(shape):
         return None
     if any(part not in (("rest",), ("slice", None, None, None)) for part in more):
         return None
-    start, stop, step = slice(*limits).indices(known(shape)[0])
+    start, stop, step = slice(*limits).indices(require_known(shape)[0])
     return (start, stop) if step == 1 and start < stop else None
 
 
 def _first_axis(node: Node, program: Program) -> bool:
     """Return whether a node splits or concatenates values of known sizes along axis 0."""
-    specs = [*node.specs, *(program.spec(r) for r in node.inputs[: _values(node)])]
-    if not _sized(specs):
+    specs = [*node.specs, *(program.spec(r) for r in node.inputs[: _joined_inputs(node)])]
+    if not _specs_known(specs):
         return False
     rank = max(len(s.shape or ()) for s in specs)
     axis: int = node.attrs["axis"]
     return (axis + rank if axis < 0 else axis) == 0 and all(size_of(s.shape) for s in specs)
 
 
-def _values(node: Node) -> int:
+def _joined_inputs(node: Node) -> int:
     """Return how many inputs of a node are split or concatenated."""
     return 1 if node.row.splits else len(node.inputs)
 
 
-def joined(program: Program) -> Program:
+def concats_to_views(program: Program) -> Program:
     """Replace a Concat or Pack of neighbouring rows of a value by the value or its `Rows`."""
-    draft = Draft(program)
+    draft = ProgramBuilder(program)
     for node in program.nodes.values():
         if not node.row.joins or node.control or not _first_axis(node, program):
             continue
-        spans = [span(program, ref) for ref in node.inputs]
+        spans = [span_of(program, ref) for ref in node.inputs]
         root = spans[0].root
         chained = all(a.stop == b.start for a, b in pairwise(spans))
         if not chained or any(s.root != root for s in spans):
             continue
-        ref = _part(draft, node, Span(root, spans[0].start, spans[-1].stop))
+        ref = _span_view(draft, node, ElementSpan(root, spans[0].start, spans[-1].stop))
         if ref is not None:
             draft.put(ref, Ref(node.name))
     return draft.done()
 
 
-def _part(draft: Draft, node: Node, part: Span) -> Ref | None:
+def _span_view(draft: ProgramBuilder, node: Node, part: ElementSpan) -> Ref | None:
     """Return a view of a span in the shape of `node`.
 
     None if the span begins within a row of that shape.
@@ -131,7 +131,7 @@ def _part(draft: Draft, node: Node, part: Span) -> Ref | None:
     return draft.add(node, "Rows", [ref], "rows", start=part.start // row, stop=part.stop // row)
 
 
-def span(program: Program, ref: Ref) -> Span:
+def span_of(program: Program, ref: Ref) -> ElementSpan:
     """Return the span of elements that a value of known size is, looking through views."""
     start, size = 0, size_of(program.spec(ref).shape)
     while True:
@@ -144,4 +144,4 @@ def span(program: Program, ref: Ref) -> Span:
         elif node.row.view != "same_order":
             break
         ref = node.inputs[0]
-    return Span(ref, start, start + size)
+    return ElementSpan(ref, start, start + size)

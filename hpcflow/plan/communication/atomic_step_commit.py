@@ -12,16 +12,16 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from hpcflow.graph.device_names import parse
+from hpcflow.graph.device_names import parse_device
 from hpcflow.graph.static_shape import Spec
-from hpcflow.plan.ir.control_flow_nodes import whole
+from hpcflow.plan.ir.control_flow_nodes import node_with_nested
 from hpcflow.plan.ir.program import Node, Program, Ref
-from hpcflow.plan.ir.program_rewriting import constant, sorted_program
+from hpcflow.plan.ir.program_rewriting import as_constant, sorted_program
 
 COMMIT = "replicas/commit"
 
 
-def commit(program: Program) -> Program:
+def insert_commit(program: Program) -> Program:
     """Return `program`, its collectives numbered, with `COMMIT` behind them and before all updates.
 
     The program is returned unchanged if it has no collectives, or if a collective depends on an
@@ -29,13 +29,13 @@ def commit(program: Program) -> Program:
     """
     collectives = [node for node in program.nodes.values() if node.row.collective]
     updates = [node for node in program.nodes.values() if changes_state(node)]
-    needed = _behind(program.nodes, {node.name for node in collectives})
+    needed = _predecessors(program.nodes, {node.name for node in collectives})
     if not collectives or not needed.isdisjoint(node.name for node in updates):
         return program
     first = collectives[0]
-    device = f"{parse(first.device).host}/cpu:0"
+    device = f"{parse_device(first.device).host}/cpu:0"
     one = Node(f"{COMMIT}/one", "Const", device=device, line=first.line)
-    one = constant(one, np.zeros((), np.int32))
+    one = as_constant(one, np.zeros((), np.int32))
     attrs = {"group": "replicas", "of": (COMMIT,), "sequence": len(collectives)}
     last = Node(
         COMMIT,
@@ -55,10 +55,10 @@ def commit(program: Program) -> Program:
 
 def changes_state(node: Node) -> bool:
     """Return whether a node, or a loop or branch that it holds, updates a variable."""
-    return any(n.row.writes for n in whole(node))
+    return any(n.row.writes for n in node_with_nested(node))
 
 
-def _behind(nodes: Mapping[str, Node], names: set[str]) -> set[str]:
+def _predecessors(nodes: Mapping[str, Node], names: set[str]) -> set[str]:
     """Return all direct and indirect predecessors of `names`."""
     found: set[str] = set()
     stack = [before for name in names for before in nodes[name].before()]

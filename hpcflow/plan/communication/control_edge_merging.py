@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from hpcflow.plan.communication.send_recv_insertion import task_of
-from hpcflow.plan.distribution.device_placement import short
+from hpcflow.plan.distribution.device_placement import device_label
 from hpcflow.plan.ir.program import Node, Program
 
 
-def join(program: Program, driver: str) -> Program:
+def merge_control_edges(program: Program, driver: str) -> Program:
     """Add a NoOp on each task with several nodes that another task waits for together.
 
     The end of a hundred updates on one server thus reaches the driver in one message.
@@ -28,7 +28,9 @@ def join(program: Program, driver: str) -> Program:
                 continue
             key = (there, frozenset(loose))
             if key not in joins:
-                joins[key] = _add(nodes, program, loose, f"{hint}/joined_on_{short(there)}")
+                joins[key] = _add_noop(
+                    nodes, program, loose, f"{hint}/joined_on_{device_label(there)}"
+                )
             found += [n for n in group if n in data] + [joins[key]]
         return tuple(found)
 
@@ -40,7 +42,7 @@ def join(program: Program, driver: str) -> Program:
     return program.but(nodes=nodes, targets=targets)
 
 
-def _add(nodes: dict[str, Node], program: Program, group: list[str], name: str) -> str:
+def _add_noop(nodes: dict[str, Node], program: Program, group: list[str], name: str) -> str:
     while name in program.nodes or name in nodes:
         name += "_"
     first = program.nodes[group[0]]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hpcflow.graph.device_names import parse
+from hpcflow.graph.device_names import parse_device
 from hpcflow.plan.ir.program import Node, Program, Ref
-from hpcflow.plan.ir.program_rewriting import sorted_program, substitute
+from hpcflow.plan.ir.program_rewriting import sorted_program, substitute_values
 from hpcflow.settings import Settings
 
 Key = tuple[str, str, int]  # device, dtype, depth
 
 
-def bucket(program: Program, settings: Settings) -> Program:
+def bucket_gradients(program: Program, settings: Settings) -> Program:
     """Merge AllReduce nodes to about `bucket_bytes` and give each collective its `sequence`.
 
     A bucket holds allreduces of one device, dtype and depth (the number of collectives before them,
@@ -20,12 +20,12 @@ def bucket(program: Program, settings: Settings) -> Program:
     depends only on the graph, so every replica builds the same buckets for any feeds. Without
     `overlap`, one bucket holds all allreduces that can be merged.
     """
-    program = _where_they_run(program, settings)
+    program = _place_collectives(program, settings)
     sums = [n for n in program.nodes.values() if n.row.combines == "sum"]
     taken = set(program.nodes)
     merged: list[Node] = []
-    for group in _groups(sums, program, settings):
-        merged.append(_merge(group, f"replicas/bucket_{len(merged)}", taken))
+    for group in _bucket_groups(sums, program, settings):
+        merged.append(_merge_bucket(group, f"replicas/bucket_{len(merged)}", taken))
     values = {
         ref: Ref(node.name, i)
         for node in merged
@@ -33,21 +33,21 @@ def bucket(program: Program, settings: Settings) -> Program:
     }
     order = {name: (node.name,) for node in merged for name in node.attrs["of"]}
     grown = program.but(nodes=program.nodes | {node.name: node for node in merged})
-    return sorted_program(_numbered(substitute(grown, values, order)))
+    return sorted_program(_number_collectives(substitute_values(grown, values, order)))
 
 
-def _where_they_run(program: Program, settings: Settings) -> Program:
+def _place_collectives(program: Program, settings: Settings) -> Program:
     """Place collectives on their task's CPU, except allreduces on GPUs that NCCL runs."""
     nodes = dict(program.nodes)
     for node in nodes.values():
-        device = parse(node.device)
+        device = parse_device(node.device)
         by_nccl = device.kind == "gpu" and settings.comm in ("auto", "nccl")
         if node.row.collective and not (by_nccl and node.row.combines == "sum"):
             nodes[node.name] = node.but(device=f"{device.host}/cpu:0")
     return program.but(nodes=nodes)
 
 
-def _groups(sums: list[Node], program: Program, settings: Settings) -> Iterable[list[Node]]:
+def _bucket_groups(sums: list[Node], program: Program, settings: Settings) -> Iterable[list[Node]]:
     open_: dict[Key, list[Node]] = {}
     filled: dict[Key, int] = {}
     for node in sorted(sums, key=lambda n: (n.attrs["depth"], n.attrs["available"], n.name)):
@@ -64,7 +64,7 @@ def _groups(sums: list[Node], program: Program, settings: Settings) -> Iterable[
     yield from open_.values()
 
 
-def _merge(group: list[Node], name: str, taken: set[str]) -> Node:
+def _merge_bucket(group: list[Node], name: str, taken: set[str]) -> Node:
     while name in taken:
         name += "_"
     inside = {n.name for n in group}
@@ -87,7 +87,7 @@ def _merge(group: list[Node], name: str, taken: set[str]) -> Node:
     )
 
 
-def _numbered(program: Program) -> Program:
+def _number_collectives(program: Program) -> Program:
     found = [n for n in program.nodes.values() if n.row.collective]
     found.sort(key=lambda n: (n.attrs["depth"], n.attrs["available"], n.name))
     helpers = ("depth", "available", "static")

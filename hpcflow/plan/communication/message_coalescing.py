@@ -23,7 +23,7 @@ from hpcflow.plan.communication.send_recv_insertion import (
     tasks,
 )
 from hpcflow.plan.cost import cost_model
-from hpcflow.plan.distribution.device_placement import short
+from hpcflow.plan.distribution.device_placement import device_label
 from hpcflow.plan.ir.program import Node, Program, Ref
 
 SMALL_BYTES = 64 << 10  # a larger value gets its own message
@@ -31,11 +31,11 @@ PARCEL_BYTES = 1 << 20  # capacity of a parcel
 WORTH_S = 20e-6  # rough cost of a message; at most this much work is delayed to save one
 UNKNOWN_S = 1.0  # assumed seconds of a loop, branch or wait
 
-Given = Mapping[str, "str | None"]
+FedTasks = Mapping[str, "str | None"]
 Results = list[tuple[str, Ref]]
 
 
-def pack_step(program: Program, driver: str) -> Program:
+def coalesce_messages(program: Program, driver: str) -> Program:
     """Return the program of a step with parcels in place of small values that cross together."""
     results = [(driver, ref) for ref in program.fetches]
     packer = _Packer(program, results, {}, driver)
@@ -43,7 +43,9 @@ def pack_step(program: Program, driver: str) -> Program:
     return program.but(fetches=tuple(ref for _, ref in results))
 
 
-def pack(program: Program, results: Results, given: Given) -> tuple[Program, Results]:
+def coalesce_frame_messages(
+    program: Program, results: Results, given: FedTasks
+) -> tuple[Program, Results]:
     """Coalesce the messages of a program in a loop or branch.
 
     `given` maps feeds to tasks as in `send_recv_insertion.tasks`.
@@ -74,7 +76,7 @@ class _Packer:
     """
 
     def __init__(
-        self, program: Program, results: Results, given: Given, driver: str | None = None
+        self, program: Program, results: Results, given: FedTasks, driver: str | None = None
     ) -> None:
         self.program, self.results, self.driver = program, results, driver
         self.task = tasks(program, given)
@@ -140,7 +142,7 @@ class _Packer:
             given = [self.program.spec(ref) for ref in node.inputs]
             unknown = node.row.control_flow or node.row.waits
             found = self.seconds[node.name] = (
-                UNKNOWN_S if unknown else cost_model.seconds(node, given)
+                UNKNOWN_S if unknown else cost_model.predicted_seconds(node, given)
             )
         return found
 
@@ -208,7 +210,7 @@ class _Rewriter:
         first = self.program.nodes[parcel.items[0].node]
         values = [item for item in parcel.items if item.index is not None]
         tokens = [item.node for item in parcel.items if item.index is None]
-        name = f"{first.name}/parcel_to_{short(parcel.dest)}"
+        name = f"{first.name}/parcel_to_{device_label(parcel.dest)}"
         device = f"{parcel.source}/{MESSAGES}"
         if not values:  # only tokens: a NoOp joins them, and its end is sent
             joined = Node(self._name(name), "NoOp", (), tuple(tokens), {}, (), device)
@@ -230,7 +232,7 @@ class _Rewriter:
         """Return the FromParcel node of a value, on the device of its first use."""
         spec, takers = self.program.spec(ref), self.packer.takers(item)
         device = takers[0].device if takers else f"{item.dest}/{MESSAGES}"
-        name = self._name(f"{ref.node}/{ref.index}_on_{short(item.dest)}")
+        name = self._name(f"{ref.node}/{ref.index}_on_{device_label(item.dest)}")
         attrs = {"dtype": spec.dtype, "shape": spec.shape, "start": start}
         made = Node(name, "FromParcel", (Ref(whole.name),), (), attrs, (), device)
         line = self.program.nodes[ref.node].line

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from hpcflow.graph.device_names import parse
+from hpcflow.graph.device_names import parse_device
 from hpcflow.graph.static_shape import Spec
-from hpcflow.plan.distribution.device_placement import host_device, short
-from hpcflow.plan.ir.program import Cluster, Edge, Node, Part, Plan, Program, Ref
+from hpcflow.plan.distribution.device_placement import device_label, host_device
+from hpcflow.plan.ir.program import Cluster, Edge, Node, Partition, Plan, Program, Ref
 
 MESSAGES = "cpu:0"  # MPI sends host memory: few builds accept GPU pointers
 TOKEN = Spec(np.dtype("uint8"), (0,))
@@ -23,7 +23,7 @@ TOKEN = Spec(np.dtype("uint8"), (0,))
 @functools.lru_cache(maxsize=4096)
 def task_of(device: str) -> str:
     """Return the task of a device: `/job:ps/task:0` of `/job:ps/task:0/cpu:0`."""
-    return parse(device).host
+    return parse_device(device).host
 
 
 def tasks(program: Program, given: Mapping[str, str | None] | None = None) -> dict[str, str]:
@@ -48,7 +48,7 @@ def partition(
     token from every target on another task, so the step is over when all nodes of the driver's
     partition have run.
     """
-    return Cutter(program, cluster, first=len(inside)).plan(dict(why), inside)
+    return Partitioner(program, cluster, first=len(inside)).plan(dict(why), inside)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +91,7 @@ def crossings(
     return found
 
 
-class Cutter:
+class Partitioner:
     """Partitions one program: that of a step, or that of a loop or branch.
 
     In a step the driver has the feeds and results. In a frame, `feeds` maps each feed to one task
@@ -127,13 +127,13 @@ class Cutter:
 
     def plan(self, why: dict[str, str], inside: Sequence[Edge]) -> Plan:
         """Return the plan of a step."""
-        fetches = self._cut()[self.driver]
+        fetches = self._emit_all()[self.driver]
         for target in self.program.targets:
             if self.task[target] != self.driver:
                 self._end_of(target, self.driver)
         parts = {
-            task: Part(task, self.parts[task])
-            for task in [self.driver, *sorted(set(self.parts) - {self.driver}, key=parse)]
+            task: Partition(task, self.parts[task])
+            for task in [self.driver, *sorted(set(self.parts) - {self.driver}, key=parse_device)]
         }
         mine = parts[self.driver]
         parts[self.driver] = dataclasses.replace(
@@ -142,11 +142,11 @@ class Cutter:
         edges = (*inside, *self.edges.values())
         return Plan(parts, edges, self.driver, self.cluster, why)
 
-    def parts_of_frame(self) -> dict[str, Part]:
+    def parts_of_frame(self) -> dict[str, Partition]:
         """Return the partitions of a program in a frame, by task."""
-        fetches = self._cut()
+        fetches = self._emit_all()
         return {
-            task: Part(
+            task: Partition(
                 task,
                 nodes,
                 tuple(name for name in self.program.feeds if name in nodes),
@@ -155,7 +155,7 @@ class Cutter:
             for task, nodes in self.parts.items()
         }
 
-    def _cut(self) -> dict[str, list[Ref]]:
+    def _emit_all(self) -> dict[str, list[Ref]]:
         """Emit all nodes and return the results of each task."""
         for node in self.program.nodes.values():
             if node.name not in self.task:
@@ -165,7 +165,9 @@ class Cutter:
                 node = node.but(device=self.devices[task])
             inputs = tuple(self._value(ref, node.device) for ref in node.inputs)
             control = self._control(node, task, inputs)
-            self._emit(task, node.but(inputs=inputs, control=control, specs=_bare(node.specs)))
+            self._emit(
+                task, node.but(inputs=inputs, control=control, specs=_without_values(node.specs))
+            )
             for crossing in self.crossings.get(node.name, ()):
                 self._send(node, crossing)
         fetches: dict[str, list[Ref]] = {task: [] for task in self.devices}
@@ -179,27 +181,27 @@ class Cutter:
         """Return the value on `device`: local, received or copied."""
         task, local = task_of(device), ref
         if ref.node not in self.task:
-            self._given(ref.node, task)
+            self._add_feed(ref.node, task)
         elif self.task[ref.node] != task:
             local = self._receive(Crossing(ref.node, ref.index, task))
         have = self.parts[task][local.node].device
         if have == device:
             return local
         if (local, device) not in self.copies:
-            spec = _bare((self.program.spec(ref),))
-            name = self._name(f"{local.node}/copy_{local.index}_to_{short(device)}")
+            spec = _without_values((self.program.spec(ref),))
+            name = self._name(f"{local.node}/copy_{local.index}_to_{device_label(device)}")
             attrs = {"source": have}
             line = self.program.nodes[ref.node].line
             self._emit(task, Node(name, "Copy", (local,), (), attrs, spec, device, (), line))
             self.copies[local, device] = Ref(name)
         return self.copies[local, device]
 
-    def _given(self, name: str, task: str) -> None:
+    def _add_feed(self, name: str, task: str) -> None:
         """Add a feed that exists on every task to the partition of this task."""
         if name not in self.parts[task]:
             node = self.program.nodes[name]
             device = self.devices[task]
-            self._emit(task, node.but(device=device, specs=_bare(node.specs)))
+            self._emit(task, node.but(device=device, specs=_without_values(node.specs)))
 
     def _control(self, node: Node, task: str, inputs: tuple[Ref, ...]) -> tuple[str, ...]:
         found: dict[str, None] = {}
@@ -219,13 +221,13 @@ class Cutter:
 
     def _send(self, node: Node, crossing: Crossing) -> None:
         token = crossing.index is None
-        spec = TOKEN if token else _bare(node.specs)[crossing.index or 0]
+        spec = TOKEN if token else _without_values(node.specs)[crossing.index or 0]
         ref = Ref(node.name, crossing.index or 0)
         channel = self.first + len(self.edges)
         source = self.task[node.name]
         self.edges[crossing] = Edge(channel, source, crossing.dest, ref, spec, token, self.frame)
         what = "end" if token else str(crossing.index)
-        name = self._name(f"{node.name}/send_{what}_to_{short(crossing.dest)}")
+        name = self._name(f"{node.name}/send_{what}_to_{device_label(crossing.dest)}")
         device = f"{source}/{MESSAGES}"
         value = () if token else (self._value(ref, device),)
         control = (node.name,) if token else ()
@@ -236,7 +238,7 @@ class Cutter:
         if crossing not in self.arrived:
             edge = self.edges[crossing]
             what = "end" if edge.token else str(crossing.index)
-            name = self._name(f"{crossing.node}/recv_{what}_on_{short(crossing.dest)}")
+            name = self._name(f"{crossing.node}/recv_{what}_on_{device_label(crossing.dest)}")
             attrs = {
                 "channel": edge.channel,
                 "source": edge.source,
@@ -261,5 +263,5 @@ class Cutter:
         return name
 
 
-def _bare(specs: tuple[Spec, ...]) -> tuple[Spec, ...]:
+def _without_values(specs: tuple[Spec, ...]) -> tuple[Spec, ...]:
     return tuple(Spec(s.dtype, s.shape) for s in specs)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import pairwise
 
 from hpcflow.plan.ir.program import Program
-from hpcflow.plan.ir.program_rewriting import topological
+from hpcflow.plan.ir.program_rewriting import topological_order
 
 
-def order(program: Program) -> Program:
+def order_step(program: Program) -> Program:
     """Return the nodes in step order: creation order, with collectives as early as possible.
 
     Collectives keep the order of their `sequence`. Partitioning later inserts each Send right
@@ -19,7 +19,7 @@ def order(program: Program) -> Program:
     collectives = [n for n in program.nodes.values() if n.row.collective]
     collectives.sort(key=lambda n: n.attrs["sequence"])
     first = {n.name for n in collectives}
-    names = topological(
+    names = topological_order(
         program.nodes,
         lambda name: (name not in first, position[name]),
         [(a.name, b.name) for a, b in pairwise(collectives)],

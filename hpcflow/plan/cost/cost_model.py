@@ -8,16 +8,16 @@ from collections.abc import Callable, Sequence
 from hpcflow.graph.dtypes import OPAQUE
 from hpcflow.graph.static_shape import Spec, size_of
 from hpcflow.plan.cost.message_overhead import HEADER_BYTES
-from hpcflow.plan.cost.op_flops_and_bytes import work
-from hpcflow.plan.ir.program import Node, Part, Plan
+from hpcflow.plan.cost.op_flops_and_bytes import node_cost
+from hpcflow.plan.ir.program import Node, Partition, Plan
 
 FLOPS = 2e10  # per second on one core, roughly: predictions only decide how often to poll
 BYTES = 1e10  # read or written per second
-STARTS = 1e-6  # seconds to start a kernel
+KERNEL_START_S = 1e-6  # seconds to start a kernel
 
 
 @dataclasses.dataclass(frozen=True)
-class Traffic:
+class TaskTraffic:
     """Messages from one task to another in a step; `headers` of them only start the step."""
 
     source: str
@@ -27,7 +27,7 @@ class Traffic:
     headers: int
 
 
-def traffic(plan: Plan) -> list[Traffic]:
+def message_traffic(plan: Plan) -> list[TaskTraffic]:
     """Return the point-to-point messages of a step by (source, destination), the driver's first.
 
     Each edge is one message; a token has no bytes. The driver starts each other task of the plan
@@ -42,10 +42,10 @@ def traffic(plan: Plan) -> list[Traffic]:
         counts = found.setdefault((edge.source, edge.dest), [0, 0, 0])
         counts[0] += 1
         counts[1] += edge.spec.nbytes
-    return [Traffic(source, dest, *counts) for (source, dest), counts in found.items()]
+    return [TaskTraffic(source, dest, *counts) for (source, dest), counts in found.items()]
 
 
-def collective_bytes(part: Part) -> dict[str, int]:
+def collective_bytes(part: Partition) -> dict[str, int]:
     """Return the input bytes of each collective of a partition, in order.
 
     Communicators count the same bytes.
@@ -57,7 +57,7 @@ def collective_bytes(part: Part) -> dict[str, int]:
     }
 
 
-def given_specs(node: Node, part: Part) -> list[Spec]:
+def input_specs(node: Node, part: Partition) -> list[Spec]:
     """Return the specs of the inputs of a node."""
     return [part.spec(ref) for ref in node.inputs]
 
@@ -68,20 +68,20 @@ def flops(node: Node, inputs: Sequence[Spec]) -> int:
     if node.row.work == "nothing" or not known:
         return 0
     told = all(spec.known and spec.dtype not in OPAQUE for spec in (*inputs, *node.specs))
-    done = work(node, inputs) if told else None
+    done = node_cost(node, inputs) if told else None
     if done is not None:
         return done.flops
     return max(size_of(spec.shape) for spec in known)
 
 
-def seconds(node: Node, inputs: Sequence[Spec]) -> float:
+def predicted_seconds(node: Node, inputs: Sequence[Spec]) -> float:
     """Return a rough estimate of the time of a node on one core."""
     if node.row.work == "nothing":
         return 0.0
     moved = sum(spec.nbytes for spec in (*inputs, *node.specs))
-    return STARTS + max(flops(node, inputs) / FLOPS, moved / BYTES)
+    return KERNEL_START_S + max(flops(node, inputs) / FLOPS, moved / BYTES)
 
 
-def seconds_in(part: Part) -> Callable[[Node], float]:
+def predicted_seconds_in(part: Partition) -> Callable[[Node], float]:
     """Return `seconds` for the nodes of one partition."""
-    return lambda node: seconds(node, given_specs(node, part))
+    return lambda node: predicted_seconds(node, input_specs(node, part))

@@ -5,22 +5,24 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 
-from hpcflow.graph.device_names import parse
+from hpcflow.graph.device_names import parse_device
 from hpcflow.graph.dtypes import OPAQUE
 from hpcflow.graph.static_shape import Spec, is_known
 from hpcflow.lowering.arena_allocation import ALIGNED
-from hpcflow.lowering.fusion.update_fusion import Writer
+from hpcflow.lowering.fusion.update_fusion import UpdateLoopFactory
 from hpcflow.lowering.instructions import Binding, BindingKind
-from hpcflow.lowering.kernel_metadata import Code, KernelInfo
-from hpcflow.lowering.python_codegen import generate
-from hpcflow.plan.ir.control_flow_nodes import inner, within
-from hpcflow.plan.ir.program import Node, Part, Plan
+from hpcflow.lowering.kernel_metadata import GeneratedCode, KernelInfo
+from hpcflow.lowering.python_codegen import generate_code
+from hpcflow.plan.ir.control_flow_nodes import nested_nodes, nested_programs
+from hpcflow.plan.ir.program import Node, Partition, Plan
 
-Made = Callable[[Part], tuple[Part, Callable[[Node], KernelInfo], Writer | None]]
+PartitionLowering = Callable[
+    [Partition], tuple[Partition, Callable[[Node], KernelInfo], UpdateLoopFactory | None]
+]
 
 
 @dataclasses.dataclass(frozen=True)
-class Memory:
+class MemoryEstimate:
     """Bytes on one rank; `total` is held while the steps of the plan run.
 
     Not in `total` are `versions`, the second buffers that updates of variables may need while
@@ -50,7 +52,7 @@ class Memory:
         return self.variables + self.constants + self.buffers + self.messages + self.sums
 
 
-def plainly(part: Part) -> tuple[Part, Callable[[Node], KernelInfo], None]:
+def with_plain_kernels(part: Partition) -> tuple[Partition, Callable[[Node], KernelInfo], None]:
     """Return the partition with kernels that share no memory between outputs and inputs.
 
     This assumption is always valid.
@@ -58,72 +60,86 @@ def plainly(part: Part) -> tuple[Part, Callable[[Node], KernelInfo], None]:
     return part, lambda node: KernelInfo("out"), None
 
 
-def predict(plan: Plan, made: Made = plainly) -> dict[str, Memory]:
+def predict_memory(
+    plan: Plan, made: PartitionLowering = with_plain_kernels
+) -> dict[str, MemoryEstimate]:
     """Return the memory of each task of a plan.
 
     `made(part)` returns the partition that runs, the KernelInfo of its nodes, and the writer of
     generated updates.
     """
-    return {task: _part(part, made, _steps(plan, task)) for task, part in plan.parts.items()}
+    return {
+        task: _partition_memory(part, made, _steps_in_flight(plan, task))
+        for task, part in plan.parts.items()
+    }
 
 
-def _part(part: Part, made: Made, steps: int) -> Memory:
+def _partition_memory(part: Partition, made: PartitionLowering, steps: int) -> MemoryEstimate:
     part, info, writes = made(part)
-    parts = [p for node in part.nodes.values() for _, p in inner(node) if isinstance(p, Part)]
-    insides = [_part(inside, made, steps) for inside in parts]
-    return of_code(part, generate(part, info, writes=writes), steps, insides)
+    parts = [
+        p
+        for node in part.nodes.values()
+        for _, p in nested_programs(node)
+        if isinstance(p, Partition)
+    ]
+    insides = [_partition_memory(inside, made, steps) for inside in parts]
+    return memory_of_code(part, generate_code(part, info, writes=writes), steps, insides)
 
 
-def _steps(plan: Plan, task: str) -> int:
+def _steps_in_flight(plan: Plan, task: str) -> int:
     """Return how many steps can be in flight on a task: on a server one per replica, else one."""
-    by_workers = parse(plan.driver).job != "ps"
-    return plan.cluster.replicas if by_workers and parse(task).job == "ps" else 1
+    by_workers = parse_device(plan.driver).job != "ps"
+    return plan.cluster.replicas if by_workers and parse_device(task).job == "ps" else 1
 
 
-def of_code(part: Part, code: Code, steps: int, insides: Iterable[Memory]) -> Memory:
+def memory_of_code(
+    part: Partition, code: GeneratedCode, steps: int, insides: Iterable[MemoryEstimate]
+) -> MemoryEstimate:
     """Return the memory of a task whose partition has this code, with `steps` steps in flight.
 
     `insides` is the memory of its loops and branches.
     """
-    sizes = variables(part)
-    made = Memory(
+    sizes = variable_bytes(part)
+    made = MemoryEstimate(
         part.task,
         sizes,
-        constants=sum(constants(part, code).values()),
+        constants=sum(constant_bytes(part, code).values()),
         buffers=steps * sum(size + ALIGNED for size in code.arenas.values()),
-        messages=steps * sum(_message(part, what) for what in code.binds.values()),
-        sums=sum(sum_bytes(node) for node in part.nodes.values()),
+        messages=steps * sum(_message_bytes(part, what) for what in code.binds.values()),
+        sums=sum(collective_bytes_of(node) for node in part.nodes.values()),
         steps=steps,
         versions=sum(sizes[name] for name in code.versions),
         results=sum(part.spec(ref).nbytes for ref in part.fetches),
         unsized=sum(_unsized(node) for node in part.nodes.values()),
     )
     for inside in insides:
-        made = _with(made, inside)
+        made = _with_frame(made, inside)
     return made
 
 
-def constants(part: Part, code: Code) -> dict[str, int]:
+def constant_bytes(part: Partition, code: GeneratedCode) -> dict[str, int]:
     """Return the bytes of each constant that the code of a partition uses."""
     bindings = code.binds.values()
     names = dict.fromkeys(b.node for b in bindings if b.kind == BindingKind.CONSTANT)
     return {name: part.nodes[name].specs[0].nbytes for name in names}
 
 
-def variables(part: Part) -> dict[str, int]:
+def variable_bytes(part: Partition) -> dict[str, int]:
     """Return the bytes of each variable, or piece of one, in a partition and its loops."""
-    nodes = (n for n in (*part.nodes.values(), *within(part.nodes)) if n.row.variable == "handle")
+    nodes = (
+        n for n in (*part.nodes.values(), *nested_nodes(part.nodes)) if n.row.variable == "handle"
+    )
     return {n.name: Spec(n.attrs["dtype"], tuple(n.attrs["shape"])).nbytes for n in nodes}
 
 
-def _with(outer: Memory, inside: Memory) -> Memory:
+def _with_frame(outer: MemoryEstimate, inside: MemoryEstimate) -> MemoryEstimate:
     """Add the memory of a loop or branch; its variables are counted in `outer`."""
     names = ("constants", "buffers", "messages", "unsized")
     changes = {name: getattr(outer, name) + getattr(inside, name) for name in names}
     return dataclasses.replace(outer, **changes)
 
 
-def _message(part: Part, what: Binding) -> int:
+def _message_bytes(part: Partition, what: Binding) -> int:
     """Return the bytes of a receive buffer or send staging buffer."""
     if what.kind == BindingKind.RECEIVE_BUFFER:
         return part.nodes[what.node].specs[0].nbytes
@@ -132,7 +148,7 @@ def _message(part: Part, what: Binding) -> int:
     return 0
 
 
-def sum_bytes(node: Node) -> int:
+def collective_bytes_of(node: Node) -> int:
     """Return the buffer bytes of a collective, 0 for other nodes; GPUs reduce in place."""
     if not node.row.collective or node.row.combines == "rows":
         return 0

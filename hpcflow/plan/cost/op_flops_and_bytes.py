@@ -26,34 +26,34 @@ from hpcflow.codegen.fused_loop_ir import (
     ROW,
 )
 from hpcflow.graph.dtypes import OPAQUE
-from hpcflow.graph.op_registry import Product
+from hpcflow.graph.op_registry import MatmulSize
 from hpcflow.graph.static_shape import Spec, size_of
-from hpcflow.plan.ir.program import Node, Part
+from hpcflow.plan.ir.program import Node, Partition
 
 
-class Work(NamedTuple):
+class NodeCost(NamedTuple):
     """FLOPs, and bytes that are read or written."""
 
     flops: int
     nbytes: int
 
 
-def work(node: Node, inputs: Sequence[Spec]) -> Work | None:
+def node_cost(node: Node, inputs: Sequence[Spec]) -> NodeCost | None:
     """Return the work of `node` on `inputs`; a handle has the spec of its variable.
 
     None if a size is unknown, or if the formula does not cover this form of the op.
     """
     if node.row.work in ("nothing", "start"):
-        return Work(0, 0)
+        return NodeCost(0, 0)
     if not all(spec.known for spec in (*inputs, *node.specs) if spec.dtype not in OPAQUE):
         return None
     try:
-        return Work(round(_flops(node, inputs)), round(_moved(node, inputs)))
+        return NodeCost(round(_flops(node, inputs)), round(_bytes_moved(node, inputs)))
     except (IndexError, KeyError):
         return None  # a form of the op that its formula does not cover
 
 
-def given(node: Node, part: Part) -> list[Spec]:
+def cost_input_specs(node: Node, part: Partition) -> list[Spec]:
     """Return the specs of the inputs of a node; for a handle the spec of its variable."""
     specs = []
     for ref in node.inputs:
@@ -65,7 +65,7 @@ def given(node: Node, part: Part) -> list[Spec]:
     return specs
 
 
-def product(node: Node, inputs: Sequence[Spec]) -> Product | None:
+def matmul_size(node: Node, inputs: Sequence[Spec]) -> MatmulSize | None:
     """Return the size of a matrix product, or of a convolution as windows times filters.
 
     None for other nodes and where sizes are known only at run time.
@@ -83,15 +83,15 @@ def _flops(node: Node, inputs: Sequence[Spec]) -> float:
     if row.flops is not None:
         return row.flops(node, inputs)
     if node.type == "Fused":
-        return _of_body(node, inputs)
+        return _fused_flops(node, inputs)
     if row.by_rows and row.writes:
-        return _size(inputs[2])
+        return _spec_bytes(inputs[2])
     # one per element of the largest value: the output of elementwise ops, the input of reductions
-    sizes = [_size(spec) for spec in (*inputs, *node.specs) if spec.dtype not in OPAQUE]
+    sizes = [_spec_bytes(spec) for spec in (*inputs, *node.specs) if spec.dtype not in OPAQUE]
     return max(sizes, default=0)
 
 
-def _moved(node: Node, inputs: Sequence[Spec]) -> float:
+def _bytes_moved(node: Node, inputs: Sequence[Spec]) -> float:
     row = node.row
     if row.by_rows and row.writes:
         indices, updates = inputs[1], inputs[2]  # rows are read, changed and written
@@ -107,11 +107,11 @@ def _moved(node: Node, inputs: Sequence[Spec]) -> float:
     return outputs + written + (read - written if row.overwrites else read)
 
 
-def _size(spec: Spec) -> int:
+def _spec_bytes(spec: Spec) -> int:
     return size_of(spec.shape)
 
 
-def _of_body(node: Node, inputs: Sequence[Spec]) -> float:
+def _fused_flops(node: Node, inputs: Sequence[Spec]) -> float:
     """Count the operations of a `Fused` node; a row or column sum is one addition per element."""
     body, size = node.attrs["body"], node.attrs["size"]
     sizes = {FULL: size, ROW: size, COLUMN: size // (body.cols or size), ONE: 1, JOINED: size}

@@ -4,31 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from hpcflow.graph.device_names import parse
-from hpcflow.plan.distribution.variable_placement import Home
-from hpcflow.plan.ir.program import Edge, Message, Node, Part, Plan, Ref, Share
-from hpcflow.plan.listing.plan_text import as_table, nbytes
+from hpcflow.graph.device_names import parse_device
+from hpcflow.plan.distribution.variable_placement import VariablePlacement
+from hpcflow.plan.ir.program import Edge, Node, Partition, Plan, Ref, ServerMessage, VariableBytes
+from hpcflow.plan.listing.plan_text import format_bytes, format_table
 
 SENT, RECEIVED = "sent", "received"
 HANDS_OVER = "RoundAdd"  # sends a gradient to a synchronous update; its attr `sum` names a variable
 
 
-def messages(plan: Plan, homes: Mapping[str, Home]) -> tuple[Message, ...]:
+def server_messages(
+    plan: Plan, placements: Mapping[str, VariablePlacement]
+) -> tuple[ServerMessage, ...]:
     """Return the messages of one step to or from servers, without the headers of steps.
 
     Edges inside a loop or branch are left out, because values decide how often they run.
     """
-    sides = {task: _Side(p, homes) for task, p in plan.parts.items() if parse(task).job == "ps"}
+    sides = {
+        task: _ServerPartition(p, placements)
+        for task, p in plan.parts.items()
+        if parse_device(task).job == "ps"
+    }
     found = []
     for edge in plan.edges:
         ends = ((SENT, sides.get(edge.source)), (RECEIVED, sides.get(edge.dest)))
         shares = [s for way, side in ends if side is not None for s in side.shares(edge, way)]
         if shares and not edge.frame:
-            found.append(Message(edge.channel, edge.source, edge.dest, tuple(shares)))
+            found.append(ServerMessage(edge.channel, edge.source, edge.dest, tuple(shares)))
     return tuple(found)
 
 
-def trains(plan: Plan) -> bool:
+def plan_trains(plan: Plan) -> bool:
     """Return whether a step changes variables or sends gradients; initial values do not count."""
     return any(
         (node.row.writes and not node.attrs.get("initial")) or node.type == HANDS_OVER
@@ -37,12 +43,12 @@ def trains(plan: Plan) -> bool:
     )
 
 
-class _Side:
+class _ServerPartition:
     """The partition of a server, with lookups of the variable that a message belongs to."""
 
-    def __init__(self, part: Part, homes: Mapping[str, Home]) -> None:
-        self.part, self.homes = part, homes
-        self.server = parse(part.task).task or 0
+    def __init__(self, part: Partition, placements: Mapping[str, VariablePlacement]) -> None:
+        self.part, self.homes = part, placements
+        self.server = parse_device(part.task).task or 0
         self.ends = {
             node.attrs["channel"]: node
             for node in part.nodes.values()
@@ -53,7 +59,7 @@ class _Side:
             for before in dict.fromkeys(node.before()):
                 self.users.setdefault(before, []).append(node)
 
-    def shares(self, edge: Edge, way: str) -> list[Share]:
+    def shares(self, edge: Edge, way: str) -> list[VariableBytes]:
         """Return the shares of the variables in the message of an edge."""
         end = self.ends.get(edge.channel)
         if end is None:
@@ -61,8 +67,8 @@ class _Side:
         known = edge.spec.nbytes if edge.spec.sized else 0
         values = self._values(end, way)
         if not values:
-            return [Share(self.server, way, self._nearest(end, way), known)]
-        found = [Share(self.server, way, self._nearest(n, way), size) for n, size in values]
+            return [VariableBytes(self.server, way, self._nearest(end, way), known)]
+        found = [VariableBytes(self.server, way, self._nearest(n, way), size) for n, size in values]
         gaps = known - sum(size for _, size in values)  # padding for alignment
         return [found[0]._replace(nbytes=found[0].nbytes + gaps), *found[1:]]
 
@@ -113,7 +119,7 @@ class _Side:
         return ""
 
 
-def as_text(plan: Plan, held: Sequence[int], by: str) -> str:
+def server_traffic_text(plan: Plan, held: Sequence[int], by: str) -> str:
     """Return a table of what each server holds and transfers in one step of a worker.
 
     `held` are bytes by server, `by` says how variables were placed.
@@ -124,9 +130,9 @@ def as_text(plan: Plan, held: Sequence[int], by: str) -> str:
         moved = {w: sum(s.nbytes for s in mine if s.way == w) for w in (RECEIVED, SENT)}
         names = {s.variable for s in mine if s.variable}
         count = sum(any(s.server == server for s in m.shares) for m in plan.messages)
-        cells = [nbytes(held[server]), str(len(names)), str(count)]
-        cells += [nbytes(moved[RECEIVED]), nbytes(moved[SENT])]
+        cells = [format_bytes(held[server]), str(len(names)), str(count)]
+        cells += [format_bytes(moved[RECEIVED]), format_bytes(moved[SENT])]
         rows.append((f"/job:ps/task:{server}", *cells))
     header = ("server", "holds", "variables used", "messages", "receives", "sends")
     note = f"a step of one worker moves, by its plan (rows of tables not counted), variables {by}"
-    return f"{note}\n{as_table(header, rows)}"
+    return f"{note}\n{format_table(header, rows)}"

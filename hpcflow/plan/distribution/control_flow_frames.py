@@ -14,21 +14,21 @@ from typing import Any
 
 from hpcflow.errors import PlacementError
 from hpcflow.graph.dtypes import OPAQUE
-from hpcflow.plan.communication.message_coalescing import pack
-from hpcflow.plan.communication.send_recv_insertion import Cutter, task_of
-from hpcflow.plan.communication.step_order import order
-from hpcflow.plan.ir.control_flow_nodes import inner, within
-from hpcflow.plan.ir.program import Cluster, Edge, Node, Part, Program, Ref
-from hpcflow.plan.ir.program_rewriting import sorted_program, substitute
+from hpcflow.plan.communication.message_coalescing import coalesce_frame_messages
+from hpcflow.plan.communication.send_recv_insertion import Partitioner, task_of
+from hpcflow.plan.communication.step_order import order_step
+from hpcflow.plan.ir.control_flow_nodes import nested_nodes, nested_programs
+from hpcflow.plan.ir.program import Cluster, Edge, Node, Partition, Program, Ref
+from hpcflow.plan.ir.program_rewriting import sorted_program, substitute_values
 
 
-def split(program: Program, cluster: Cluster) -> tuple[Program, list[Edge]]:
+def partition_frames(program: Program, cluster: Cluster) -> tuple[Program, list[Edge]]:
     """Return `program` with one frame per task for each loop or branch, and the inner edges."""
     edges: list[Edge] = []
-    return _split(program, cluster, edges), edges
+    return _partition_frames(program, cluster, edges), edges
 
 
-def _split(program: Program, cluster: Cluster, edges: list[Edge]) -> Program:
+def _partition_frames(program: Program, cluster: Cluster, edges: list[Edge]) -> Program:
     values: dict[Ref, Ref] = {}
     followers: dict[str, tuple[str, ...]] = {}
     nodes: dict[str, Node] = {}
@@ -36,30 +36,34 @@ def _split(program: Program, cluster: Cluster, edges: list[Edge]) -> Program:
         if not node.row.control_flow:
             nodes[node.name] = node
             continue
-        frames, moved = _Frames(node, program, cluster, edges).make()
+        frames, moved = _FramePartitioner(node, program, cluster, edges).make()
         nodes.update({frame.name: frame for frame in frames})
         values.update({old: new for old, new in moved.items() if old != new})
         if len(frames) > 1:
             followers[node.name] = tuple(frame.name for frame in frames)
-    made = substitute(program.but(nodes=nodes), values)
+    made = substitute_values(program.but(nodes=nodes), values)
     if not followers:
         return made
-    nodes = {n.name: n.but(control=_all(n.control, followers)) for n in made.nodes.values()}
+    nodes = {
+        n.name: n.but(control=_with_followers(n.control, followers)) for n in made.nodes.values()
+    }
     ends = [name for names in followers.values() for name in names]  # the step waits for all frames
-    targets = dict.fromkeys((*_all(made.targets, followers), *ends))
+    targets = dict.fromkeys((*_with_followers(made.targets, followers), *ends))
     return sorted_program(made.but(nodes=nodes, targets=tuple(targets)))
 
 
-def _all(names: Sequence[str], followers: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+def _with_followers(
+    names: Sequence[str], followers: Mapping[str, tuple[str, ...]]
+) -> tuple[str, ...]:
     return tuple(dict.fromkeys(f for name in names for f in followers.get(name, (name,))))
 
 
-class _Frames:
+class _FramePartitioner:
     """Builds the frames of one loop or branch."""
 
     def __init__(self, node: Node, program: Program, cluster: Cluster, edges: list[Edge]) -> None:
         self.node, self.program, self.cluster, self.edges = node, program, cluster, edges
-        self.programs = {k: _split(p, cluster, edges) for k, p in inner(node)}  # type: ignore[arg-type]
+        self.programs = {k: _partition_frames(p, cluster, edges) for k, p in nested_programs(node)}  # type: ignore[arg-type]
         self.loop = node.row.control_flow == "loop"
         self.made = node.attrs["made"]
         self.homes = self._homes()
@@ -112,17 +116,21 @@ class _Frames:
 
     def make(self) -> tuple[list[Node], dict[Ref, Ref]]:
         """Return the frames, and the map from outputs of the node to outputs of frames."""
-        parts = {key: self._cut(key, program) for key, program in self.programs.items()}
+        parts = {key: self._partition_body(key, program) for key, program in self.programs.items()}
         values: dict[Ref, Ref] = {}
         frames = []
         for task in self.tasks:
-            name = self.node.name if len(self.tasks) == 1 else f"{self.node.name}/on{_dashed(task)}"
+            name = (
+                self.node.name
+                if len(self.tasks) == 1
+                else f"{self.node.name}/on{_task_label(task)}"
+            )
             mine = [i for i, home in enumerate(self.homes) if home == task]
             values.update({Ref(self.node.name, i): Ref(name, k) for k, i in enumerate(mine)})
             frames.append(self._frame(task, name, mine, parts))
         return frames, values
 
-    def _cut(self, key: str, program: Program) -> dict[str, Part]:
+    def _partition_body(self, key: str, program: Program) -> dict[str, Partition]:
         feeds, variables = {}, len(self.made) if self.loop else 0
         for name, slot in zip(program.feeds, self.node.attrs[f"{key}_feeds"], strict=True):
             feeds[name] = self.homes[slot] if slot < variables else None
@@ -130,9 +138,9 @@ class _Frames:
             results = [(task, program.fetches[0]) for task in self.tasks]
         else:
             results = list(zip(self.homes, program.fetches, strict=True))
-        program, results = pack(program, results, feeds)
-        cutter = Cutter(
-            order(program),
+        program, results = coalesce_frame_messages(program, results, feeds)
+        cutter = Partitioner(
+            order_step(program),
             self.cluster,
             feeds=feeds,
             devices=self.device,
@@ -153,11 +161,11 @@ class _Frames:
         return parts
 
     def _frame(
-        self, task: str, name: str, mine: list[int], parts: dict[str, dict[str, Part]]
+        self, task: str, name: str, mine: list[int], parts: dict[str, dict[str, Partition]]
     ) -> Node:
         node, variables = self.node, len(self.made) if self.loop else 0
         empty = node.attrs.get("empty", 0)
-        held = {key: found.get(task, Part(task, {})) for key, found in parts.items()}
+        held = {key: found.get(task, Partition(task, {})) for key, found in parts.items()}
         slots = {i: k for k, i in enumerate(mine)} if self.loop else {}
         outside: dict[int, int] = {}
         attrs: dict[str, Any] = {}
@@ -192,10 +200,10 @@ class _Frames:
         )
 
 
-def _waits(part: Part) -> bool:
-    nodes = (*part.nodes.values(), *within(part.nodes))
+def _waits(part: Partition) -> bool:
+    nodes = (*part.nodes.values(), *nested_nodes(part.nodes))
     return any(n.row.waits or n.row.message == "send" for n in nodes)
 
 
-def _dashed(task: str) -> str:
+def _task_label(task: str) -> str:
     return task.replace("/job:", "_").replace("/task:", "_")

@@ -7,22 +7,22 @@ from collections.abc import Mapping
 from typing import Any
 
 from hpcflow.errors import PlacementError
-from hpcflow.graph.device_names import DeviceName, parse
+from hpcflow.graph.device_names import DeviceName, parse_device
 from hpcflow.graph.dtypes import resource, string
 from hpcflow.graph.graph import Graph
-from hpcflow.graph.op_registry import lookup
-from hpcflow.plan.distribution.tensor_list_placement import together
-from hpcflow.plan.distribution.variable_placement import Home
-from hpcflow.plan.ir.control_flow_nodes import inner, mapped
+from hpcflow.graph.op_registry import lookup_op
+from hpcflow.plan.distribution.tensor_list_placement import place_tensor_lists
+from hpcflow.plan.distribution.variable_placement import VariablePlacement
+from hpcflow.plan.ir.control_flow_nodes import map_nested_programs, nested_programs
 from hpcflow.plan.ir.program import Cluster, Node, Program, Ref
-from hpcflow.plan.ir.union_find import Sets
+from hpcflow.plan.ir.union_find import DisjointSets
 
 DRIVER = "/job:worker/task:0"  # of each replica; runs the script
 DEFAULT = "default: the driver"  # the reason without any constraint
 
 
 @dataclasses.dataclass(frozen=True)
-class _Bound:
+class _DeviceConstraint:
     """A device constraint, with the node and line that set it."""
 
     wish: DeviceName
@@ -33,14 +33,14 @@ class _Bound:
 
 def host_device(cluster: Cluster) -> str:
     """Return the driver's device for feeds and fetches: its CPU if it has one."""
-    lead = parse(cluster.lead)
+    lead = parse_device(cluster.lead)
     devices = cluster.server_devices if lead.job == "ps" else cluster.devices
     cpus = [d for d in devices if d.startswith("cpu")]
     return f"{cluster.lead}/{(cpus or list(devices))[0]}"
 
 
-def place(
-    program: Program, graph: Graph, cluster: Cluster, homes: Mapping[str, Home]
+def place_devices(
+    program: Program, graph: Graph, cluster: Cluster, placements: Mapping[str, VariablePlacement]
 ) -> tuple[Program, dict[str, str]]:
     """Return the program with full device names, and the reason for each node's device.
 
@@ -49,41 +49,47 @@ def place(
     why: dict[str, str] = {}
 
     def placed(program: Program) -> Program:
-        made = _placed(_made_here(program, homes), graph, cluster, homes, why)
-        return mapped(made, placed)
+        made = _place_program(
+            _colocate_equal_row_sums(program, placements), graph, cluster, placements, why
+        )
+        return map_nested_programs(made, placed)
 
-    return _spread(program, together(placed(program), why, DEFAULT), why, cluster), why
+    return _copy_free_nodes(
+        program, place_tensor_lists(placed(program), why, DEFAULT), why, cluster
+    ), why
 
 
-def _placed(
+def _place_program(
     program: Program,
     graph: Graph,
     cluster: Cluster,
-    homes: Mapping[str, Home],
+    placements: Mapping[str, VariablePlacement],
     why: dict[str, str],
 ) -> Program:
     """Place the nodes of one program, without those in its loops and branches.
 
     Reasons are added to `why`.
     """
-    groups = _Groups(program, graph)
-    bounds: dict[str, list[_Bound]] = {}
+    groups = _ColocationGroups(program, graph)
+    bounds: dict[str, list[_DeviceConstraint]] = {}
     for name in groups.members():
-        bounds.setdefault(groups.find(name), []).extend(_bounds(name, program, graph, homes))
-    chosen = {root: _choose(found, cluster) for root, found in bounds.items()}
+        bounds.setdefault(groups.find(name), []).extend(
+            _device_constraints(name, program, graph, placements)
+        )
+    chosen = {root: _choose_device(found, cluster) for root, found in bounds.items()}
     nodes = {}
     for node in program.nodes.values():
         if node.row.source == "feed":
             device, reason = host_device(cluster), "fed by the driver"
         else:
             root = groups.find(node.name)
-            device, reason = str(chosen[root]), _why(node, bounds[root])
+            device, reason = str(chosen[root]), _placement_reason(node, bounds[root])
         nodes[node.name], why[node.name] = node.but(device=device), reason
         _check_script(nodes[node.name], reason)
     return program.but(nodes=nodes)
 
 
-class _Groups(Sets[str]):
+class _ColocationGroups(DisjointSets[str]):
     """Sets of operations on one device: colocated, or connected by handles or collectives.
 
     An AllReduce or AllGather without constraints is placed with its input. Operations that the step
@@ -97,7 +103,11 @@ class _Groups(Sets[str]):
             name = stack.pop()
             node = program.nodes.get(name)
             self.add(name)
-            mates = _mates(node, program) if node else graph.get_operation_by_name(name).colocate
+            mates = (
+                _colocated_nodes(node, program)
+                if node
+                else graph.get_operation_by_name(name).colocate
+            )
             for mate in mates:
                 if mate not in self and (mate in program.nodes or mate in graph):
                     self.add(mate)
@@ -106,7 +116,7 @@ class _Groups(Sets[str]):
                     self.join(name, mate)
 
 
-def _mates(node: Node, program: Program) -> list[str]:
+def _colocated_nodes(node: Node, program: Program) -> list[str]:
     mates = list(node.colocate)
     mates += [ref.node for ref in node.inputs if program.spec(ref).dtype == resource]
     if node.row.combines in ("sum", "rows") and not mates and not node.device:
@@ -114,17 +124,21 @@ def _mates(node: Node, program: Program) -> list[str]:
     return mates
 
 
-def _made_here(program: Program, homes: Mapping[str, Home]) -> Program:
+def _colocate_equal_row_sums(
+    program: Program, placements: Mapping[str, VariablePlacement]
+) -> Program:
     """Colocate SumEqualRows with its input, not with the variable, so that fewer rows are sent."""
     nodes = {
         node.name: node.but(colocate=(node.inputs[0].node,))
         for node in program.nodes.values()
-        if node.type == "SumEqualRows" and not homes.keys().isdisjoint(node.colocate)
+        if node.type == "SumEqualRows" and not placements.keys().isdisjoint(node.colocate)
     }
     return program.but(nodes={**program.nodes, **nodes})
 
 
-def _bounds(name: str, program: Program, graph: Graph, homes: Mapping[str, Home]) -> list[_Bound]:
+def _device_constraints(
+    name: str, program: Program, graph: Graph, placements: Mapping[str, VariablePlacement]
+) -> list[_DeviceConstraint]:
     node = program.nodes.get(name)
     if node is not None and node.row.source == "feed":
         return []
@@ -132,17 +146,17 @@ def _bounds(name: str, program: Program, graph: Graph, homes: Mapping[str, Home]
     found = []
     if asked.device:
         why = f"asked for: {asked.device}"
-        if lookup(asked.type).variable == "handle" and {"piece", "copy"} & set(asked.attrs):
+        if lookup_op(asked.type).variable == "handle" and {"piece", "copy"} & set(asked.attrs):
             why = "part of a variable: one of the servers with the least to do"
-        found.append(_Bound(parse(asked.device), name, asked.line, why))
+        found.append(_DeviceConstraint(parse_device(asked.device), name, asked.line, why))
     kind = _only_kind(node, program) if node is not None else ""
     if kind:
         why = f"{asked.type} of these types runs on a {kind} only"
-        found.append(_Bound(DeviceName(kind=kind), name, asked.line, why))
-    if name in homes:
-        piece, owner = homes[name].pieces[0], homes[name].owner
+        found.append(_DeviceConstraint(DeviceName(kind=kind), name, asked.line, why))
+    if name in placements:
+        piece, owner = placements[name].pieces[0], placements[name].owner
         why = "variable: server with the least to do" if owner == name else f"slot of {owner}"
-        found.append(_Bound(parse(piece.device), name, asked.line, why))
+        found.append(_DeviceConstraint(parse_device(piece.device), name, asked.line, why))
     return found
 
 
@@ -160,7 +174,7 @@ def _check_script(node: Node, why: str) -> None:
 
     Errors: PlacementError if it is elsewhere.
     """
-    if node.row.script and parse(node.device).host != DRIVER:
+    if node.row.script and parse_device(node.device).host != DRIVER:
         raise PlacementError(
             f"{node.name!r} ({node.type}) would run on {node.device} ({why}), which does not run "
             "the script and so does not know the function",
@@ -170,20 +184,20 @@ def _check_script(node: Node, why: str) -> None:
         )
 
 
-def _choose(bounds: list[_Bound], cluster: Cluster) -> DeviceName:
+def _choose_device(bounds: list[_DeviceConstraint], cluster: Cluster) -> DeviceName:
     merged = DeviceName()
     for i, bound in enumerate(bounds):
-        merged = _merge(merged, bound, bounds[:i], cluster.soft)
+        merged = _merge_constraints(merged, bound, bounds[:i], cluster.soft)
     default = "ps" if cluster.lead.startswith("/job:ps") else "worker"
     job, task = merged.job or default, merged.task or 0
     _check_task(job, task, bounds, cluster)
     devices = cluster.server_devices if job == "ps" else cluster.devices
-    for wish in _wishes(merged, cluster):
+    for wish in _satisfying_devices(merged, cluster):
         for device in devices:
-            full = parse(device)._replace(job=job, task=task)
+            full = parse_device(device)._replace(job=job, task=task)
             if wish.matches(full._replace(job=merged.job, task=merged.task)):
                 return full
-    asks = _who(bounds, "kind")
+    asks = _first_constraint(bounds, "kind")
     raise PlacementError(
         f"/job:{job}/task:{task} has no device {merged._replace(job=None, task=None)}, "
         f"which {asks.node!r} asks for; it has {', '.join(devices)}",
@@ -194,7 +208,7 @@ def _choose(bounds: list[_Bound], cluster: Cluster) -> DeviceName:
     )
 
 
-def _wishes(merged: DeviceName, cluster: Cluster) -> list[DeviceName]:
+def _satisfying_devices(merged: DeviceName, cluster: Cluster) -> list[DeviceName]:
     """Return the devices that satisfy a constraint, best first."""
     found, any_index = [merged], merged._replace(index=None)
     if merged.kind == "cpu" and (merged.index or 0) < cluster.cpus:
@@ -204,13 +218,16 @@ def _wishes(merged: DeviceName, cluster: Cluster) -> list[DeviceName]:
     return found
 
 
-def _who(bounds: list[_Bound], field: str) -> _Bound:
+def _first_constraint(bounds: list[_DeviceConstraint], field: str) -> _DeviceConstraint:
     """Return the first constraint that sets this field of a device name."""
     return next(b for b in bounds if getattr(b.wish, field) is not None)
 
 
-def _merge(
-    merged: DeviceName, bound: _Bound, before: list[_Bound], soft: bool = False
+def _merge_constraints(
+    merged: DeviceName,
+    bound: _DeviceConstraint,
+    before: list[_DeviceConstraint],
+    soft: bool = False,
 ) -> DeviceName:
     """Return both constraints merged.
 
@@ -241,11 +258,11 @@ def _merge(
     return merged
 
 
-def _check_task(job: str, task: int, bounds: list[_Bound], cluster: Cluster) -> None:
+def _check_task(job: str, task: int, bounds: list[_DeviceConstraint], cluster: Cluster) -> None:
     known = {"worker": cluster.tasks_per_replica, "ps": cluster.servers}
     if task < known.get(job, 0):
         return
-    bound = _who(bounds, "task" if task else "job")
+    bound = _first_constraint(bounds, "task" if task else "job")
     facts: dict[str, Any] = {"op": bound.node, "line": bound.line}
     if job == "worker":
         hint = f"start with --tasks-per-replica {task + 1} or more, dividing the worker ranks"
@@ -265,7 +282,7 @@ def _check_task(job: str, task: int, bounds: list[_Bound], cluster: Cluster) -> 
     )
 
 
-def _why(node: Node, bounds: list[_Bound]) -> str:
+def _placement_reason(node: Node, bounds: list[_DeviceConstraint]) -> str:
     for bound in bounds:
         if bound.node == node.name:
             return bound.why
@@ -274,17 +291,19 @@ def _why(node: Node, bounds: list[_Bound]) -> str:
     return DEFAULT
 
 
-def _spread(wished: Program, placed: Program, why: dict[str, str], cluster: Cluster) -> Program:
+def _copy_free_nodes(
+    wished: Program, placed: Program, why: dict[str, str], cluster: Cluster
+) -> Program:
     """Return the placed program and its inner programs, with free nodes copied to their users."""
     nodes = {}
     for name, node in placed.nodes.items():
-        asked = dict(inner(wished.nodes[name]))
-        held = {k: _spread(asked[k], p, why, cluster) for k, p in inner(node)}  # type: ignore[arg-type]
+        asked = dict(nested_programs(wished.nodes[name]))
+        held = {k: _copy_free_nodes(asked[k], p, why, cluster) for k, p in nested_programs(node)}  # type: ignore[arg-type]
         nodes[name] = node.but(attrs={**node.attrs, **held}) if held else node
-    return _Spread(wished, placed.but(nodes=nodes), why).run(host_device(cluster))
+    return _FreeNodeCopies(wished, placed.but(nodes=nodes), why).run(host_device(cluster))
 
 
-class _Spread:
+class _FreeNodeCopies:
     """Duplicates free nodes (pure, without inputs) on every device that uses them.
 
     This avoids sending their values. Only a device scope pins such a node: colocation is meant for
@@ -325,7 +344,7 @@ class _Spread:
         if (ref.node, device) not in self.copies:
             name = ref.node
             if self.made[name]:
-                name = self._name(f"{name}/on_{short(device)}")
+                name = self._name(f"{name}/on_{device_label(device)}")
             self.copies[ref.node, device] = name
             node = self.placed.nodes[ref.node]
             self.made[ref.node].append(node.but(name=name, device=device))
@@ -339,8 +358,8 @@ class _Spread:
         return name
 
 
-def short(device: str) -> str:
+def device_label(device: str) -> str:
     """Return a device as part of a name: `ps_0_cpu_0` of `/job:ps/task:0/cpu:0`."""
-    found = parse(device)
+    found = parse_device(device)
     parts = [found.job, found.task, found.kind, found.index]
     return "_".join(str(p) for p in parts if p is not None)

@@ -8,21 +8,21 @@ from typing import Any
 import numpy as np
 
 from hpcflow.graph.static_shape import Spec, is_known, size_of
-from hpcflow.plan.distribution.variable_placement import Home, Piece
+from hpcflow.plan.distribution.variable_placement import VariablePlacement, VariableShard
 from hpcflow.plan.ir.program import Node, Program, Ref
-from hpcflow.plan.ir.program_rewriting import constant, infer
+from hpcflow.plan.ir.program_rewriting import as_constant, infer_specs
 from hpcflow.platform.rank_logging import say_once
 
 READS = "ReadCheckpoint"  # immutable, and any rows can be read
-FEW = 64  # maximum of nodes in an initializer that moves
+MAX_INITIALIZER_NODES = 64  # maximum of nodes in an initializer that moves
 
 
-def is_initial(node: Node) -> bool:
+def assigns_initial_value(node: Node) -> bool:
     """Return whether a node assigns a variable its initial value."""
     return node.row.variable == "assign" and bool(node.attrs.get("initial"))
 
 
-def beside_variables(program: Program, homes: Mapping[str, Home]) -> Program:
+def place_initializers(program: Program, placements: Mapping[str, VariablePlacement]) -> Program:
     """Move the initializers of variables that are whole on a server to that server.
 
     An initializer moves if it depends on no feed and no other variable. Nodes with other consumers
@@ -36,8 +36,8 @@ def beside_variables(program: Program, homes: Mapping[str, Home]) -> Program:
         users.setdefault(name, set()).add("")
     nodes: dict[str, Node] = {}
     for node in program.nodes.values():
-        home = homes.get(node.inputs[0].node) if is_initial(node) else None
-        found = makers(program, node.inputs[1]) if home and len(home.pieces) == 1 else []
+        home = placements.get(node.inputs[0].node) if assigns_initial_value(node) else None
+        found = computing_nodes(program, node.inputs[1]) if home and len(home.pieces) == 1 else []
         if any(not program.nodes[name].row.pure or program.nodes[name].inputs for name in found):
             handle, inside = node.inputs[0].node, {*found, node.name}
             shared = any(not users[name] <= inside for name in found)
@@ -55,7 +55,7 @@ def _renamed(refs: Sequence[Ref], names: Mapping[str, str]) -> tuple[Ref, ...]:
     return tuple(Ref(names.get(ref.node, ref.node), ref.index) for ref in refs)
 
 
-def makers(program: Program, value: Ref) -> list[str]:
+def computing_nodes(program: Program, value: Ref) -> list[str]:
     """Return the nodes that compute `value`, in order.
 
     The list is empty if the value depends on anything that cannot be computed again elsewhere.
@@ -67,17 +67,17 @@ def makers(program: Program, value: Ref) -> list[str]:
         draws = node.row.draws_rows and not node.attrs.get("batch")
         free = not (node.control or node.device or node.colocate) and node.row.source != "feed"
         again = draws or node.row.pure or node.type == READS
-        if not (free and again) or len(found) > FEW:
+        if not (free and again) or len(found) > MAX_INITIALIZER_NODES:
             return []
         found[node.name] = None
         stack.extend(ref.node for ref in node.inputs if ref.node not in found)
     return [name for name in program.nodes if name in found]
 
 
-def in_pieces(
+def initial_value_in_pieces(
     program: Program,
     node: Node,
-    pieces: Sequence[Piece],
+    pieces: Sequence[VariableShard],
     parts: Sequence[str],
     add: Callable[[Node], Ref],
 ) -> list[Ref] | None:
@@ -86,13 +86,13 @@ def in_pieces(
     None if rows cannot be computed separately; a log line says so, and the value is computed whole.
     """
     value = node.inputs[1]
-    if makers(program, value) and program.spec(value).shape:
+    if computing_nodes(program, value) and program.spec(value).shape:
         try:
             return [
-                _Rows(program, piece, part, add).of(value)
+                _PieceBuilder(program, piece, part, add).of(value)
                 for piece, part in zip(pieces, parts, strict=True)
             ]
-        except _Whole as error:
+        except _NotRowwise as error:
             why = str(error)
     else:
         why = "it depends on more than itself"
@@ -104,15 +104,15 @@ def in_pieces(
     return None
 
 
-class _Whole(Exception):
+class _NotRowwise(Exception):
     """Raised for a value whose rows cannot be computed separately."""
 
 
-class _Rows:
+class _PieceBuilder:
     """Builds the nodes that compute the rows of one piece."""
 
     def __init__(
-        self, program: Program, piece: Piece, part: str, add: Callable[[Node], Ref]
+        self, program: Program, piece: VariableShard, part: str, add: Callable[[Node], Ref]
     ) -> None:
         self.program, self.piece, self.part, self.add = program, piece, part, add
         self.made: dict[Ref, Ref] = {}
@@ -129,9 +129,9 @@ class _Rows:
             node = self.program.nodes[ref.node]
             shape = node.specs[ref.index].shape
             if not is_known(shape) or shape is None:
-                raise _Whole(f"{node.type} {node.name!r} has an unknown size")
+                raise _NotRowwise(f"{node.type} {node.name!r} has an unknown size")
             by_rows = self._is_long(ref)
-            made = self._cut(node) if by_rows else self._clone(node, node.attrs, self._whole)
+            made = self._piece_node(node) if by_rows else self._clone(node, node.attrs, self._whole)
             self.made[ref] = Ref(made.node, ref.index)
         return self.made[ref]
 
@@ -145,14 +145,14 @@ class _Rows:
         Errors: _Whole if the value itself has all rows of the variable.
         """
         if self._is_long(ref):
-            raise _Whole(f"{ref.node!r} is needed as a whole")
+            raise _NotRowwise(f"{ref.node!r} is needed as a whole")
         return self._rows(ref)
 
-    def _cut(self, node: Node) -> Ref:
+    def _piece_node(self, node: Node) -> Ref:
         start, stop = self.piece.start, self.piece.stop
         if node.row.source == "constant":
             rows = np.asarray(node.attrs["value"])[start:stop]
-            made = constant(self._beside(node), rows)
+            made = as_constant(self._other_node(node), rows)
             self.specs[Ref(made.name)] = made.specs[0]
             return self.add(made)
         if node.type == READS:
@@ -167,7 +167,7 @@ class _Rows:
             self.program.spec(ref).shape == () for ref in node.inputs
         )
         if not (drawn or (node.row.source == "fill" and not node.inputs)):
-            raise _Whole(f"{node.type} {node.name!r} makes no rows by themselves")
+            raise _NotRowwise(f"{node.type} {node.name!r} makes no rows by themselves")
         attrs = node.attrs | {"shape": (stop - start, *shape[1:])}
         if drawn:
             attrs["first"] = node.attrs.get("first", 0) + start * size_of(shape[1:])
@@ -175,16 +175,16 @@ class _Rows:
 
     def _clone(self, node: Node, attrs: dict[str, Any], given: Callable[[Ref], Ref]) -> Ref:
         inputs = tuple(given(ref) for ref in node.inputs)
-        specs = infer(
+        specs = infer_specs(
             node.type,
             [self.specs[ref] for ref in inputs],
             attrs,
             op=node.name,
             line=node.line,
         )
-        made = self._beside(node).but(attrs=attrs, inputs=inputs, specs=specs)
+        made = self._other_node(node).but(attrs=attrs, inputs=inputs, specs=specs)
         self.specs.update({Ref(made.name, i): spec for i, spec in enumerate(specs)})
         return self.add(made)
 
-    def _beside(self, node: Node) -> Node:
+    def _other_node(self, node: Node) -> Node:
         return node.but(name=f"{self.part}/initial/{node.name}", colocate=(self.part,))

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from hpcflow.plan.ir.control_flow_nodes import mapped
+from hpcflow.plan.ir.control_flow_nodes import map_nested_programs
 from hpcflow.plan.ir.program import Node, Program, Ref
-from hpcflow.plan.ir.program_rewriting import unused
+from hpcflow.plan.ir.program_rewriting import unused_name
 
 
-def add_where_made(program: Program) -> Program:
+def hoist_partial_sums(program: Program) -> Program:
     """Add an AddN on each device that has several terms of an AddN elsewhere.
 
     The rounding of sums may change.
     """
     nodes: dict[str, Node] = {}
     for node in program.nodes.values():
-        for new in _in_parts(program, node) if node.type == "AddN" else [node]:
+        for new in _partial_sums(program, node) if node.type == "AddN" else [node]:
             nodes[new.name] = new
-    return mapped(program.but(nodes=nodes), add_where_made)
+    return map_nested_programs(program.but(nodes=nodes), hoist_partial_sums)
 
 
-def _in_parts(program: Program, total: Node) -> list[Node]:
+def _partial_sums(program: Program, total: Node) -> list[Node]:
     """Return the partial sums and their total."""
     groups: dict[str, list[Ref]] = {}
     for ref in total.inputs:
@@ -31,7 +31,9 @@ def _in_parts(program: Program, total: Node) -> list[Node]:
         if device == total.device or len(refs) == 1:
             terms += refs
             continue
-        name = unused(f"{total.name}/part", program.nodes.keys() | {part.name for part in parts})
+        name = unused_name(
+            f"{total.name}/part", program.nodes.keys() | {part.name for part in parts}
+        )
         parts.append(total.but(name=name, inputs=tuple(refs), control=(), device=device))
         terms.append(Ref(name))
     type = "AddN" if len(terms) > 1 else "Identity"

@@ -12,25 +12,25 @@ import numpy as np
 
 from hpcflow.errors import GraphError, PlacementError
 from hpcflow.graph.graph import Graph
-from hpcflow.graph.op_registry import lookup
+from hpcflow.graph.op_registry import lookup_op
 from hpcflow.graph.static_shape import Spec, is_known
-from hpcflow.plan.distribution.initial_value_sharding import is_initial
-from hpcflow.plan.ir.control_flow_nodes import within
+from hpcflow.plan.distribution.initial_value_sharding import assigns_initial_value
+from hpcflow.plan.ir.control_flow_nodes import nested_nodes
 from hpcflow.plan.ir.program import Cluster, Node, Program, Ref
 from hpcflow.plan.ir.program_rewriting import (
-    bypass,
-    constant,
-    infer,
-    inferred_again,
-    live,
-    substitute,
+    as_constant,
+    bypass_nodes,
+    eliminate_dead_nodes,
+    infer_specs,
+    reinfer_specs,
+    substitute_values,
 )
 
-APART = 1 << 32  # sample offset between replicas whose batches are not sharded
+REPLICA_SAMPLE_OFFSET = 1 << 32  # sample offset between replicas whose batches are not sharded
 UNKNOWN = -1  # bytes of a sum of unknown static shape
 
 
-def replicate(
+def lower_replicas(
     program: Program,
     graph: Graph,
     cluster: Cluster,
@@ -57,33 +57,35 @@ def replicate(
     """
     collective = cluster.mode == "collective"
     share = 1 / cluster.replicas if cluster.joins else 1.0
-    program = _scalars(program, {"ReplicaShare": share, "ReplicaOffset": replica * APART})
+    program = _as_scalars(
+        program, {"ReplicaShare": share, "ReplicaOffset": replica * REPLICA_SAMPLE_OFFSET}
+    )
     given = program
     if cluster.mode != "ps":
-        program = _without_sums_of_rows(program)
+        program = _drop_row_sums(program)
     if collective:
-        return _all_reduces(_from_root(program), graph)
+        return _lower_to_allreduce(_broadcast_from_root(program), graph)
     if cluster.mode == "ps" and cluster.replicas > 1:
-        program = _own_variables(program, graph, cluster, served)
+        program = _lower_worker_variables(program, graph, cluster, served)
     if cluster.joins and cluster.mode == "ps":
-        program = _equal_rows_first(program)
+        program = _sum_equal_rows_first(program)
     if not cluster.joins:
-        alone = bypass(program, [n.name for n in program.nodes.values() if n.row.lowers_to])
-        program = inferred_again(given, alone)
+        alone = bypass_nodes(program, [n.name for n in program.nodes.values() if n.row.lowers_to])
+        program = reinfer_specs(given, alone)
     if cluster.mode == "ps" and replica != 0:
-        program = _mapped(program, lambda node: [_wait_instead(node, served)])
-    return live(program)
+        program = _replace_nodes(program, lambda node: [_wait_for_initializer(node, served)])
+    return eliminate_dead_nodes(program)
 
 
-def as_planned(program: Program, cluster: Cluster, replica: int) -> int:
+def representative_replica(program: Program, cluster: Cluster, replica: int) -> int:
     """Return the lowest replica number with the same plan, apart from its samples."""
-    nodes = chain(program.nodes.values(), within(program.nodes))
+    nodes = chain(program.nodes.values(), nested_nodes(program.nodes))
     if any(node.type == "ReplicaOffset" for node in nodes):
         return replica
     return min(replica, 1) if cluster.mode == "ps" else 0
 
 
-def _equal_rows_first(program: Program) -> Program:
+def _sum_equal_rows_first(program: Program) -> Program:
     """Add up rows of equal index before they are sent to the servers."""
 
     def rule(node: Node) -> list[Node]:
@@ -92,21 +94,25 @@ def _equal_rows_first(program: Program) -> Program:
         if program.nodes[node.inputs[1].node].type in ("SumEqualRows", "TopK"):  # distinct already
             return [node]
         name, given = f"{node.name}/distinct", [program.spec(ref) for ref in node.inputs]
-        specs = infer("SumEqualRows", given, {}, op=name, line=node.line)
+        specs = infer_specs("SumEqualRows", given, {}, op=name, line=node.line)
         summed = Node(name, "SumEqualRows", node.inputs, specs=specs, line=node.line)
         return [summed, node.but(inputs=(Ref(name, 0), Ref(name, 1)))]
 
-    return _mapped(program, rule)
+    return _replace_nodes(program, rule)
 
 
-def _own_variables(
+def _lower_worker_variables(
     program: Program, graph: Graph, cluster: Cluster, served: Container[str]
 ) -> Program:
     """Lower sums and initial values of variables that are on workers in ps mode.
 
     Errors: PlacementError if the replicas would not stay equal.
     """
-    sums = [n for n in program.nodes.values() if n.row.lowers_to and _is_own(n, graph, served)]
+    sums = [
+        n
+        for n in program.nodes.values()
+        if n.row.lowers_to and _is_worker_variable(n, graph, served)
+    ]
     if sums and not cluster.in_step:
         raise PlacementError(
             f"{sums[0].name!r} is for a variable on the workers: its copies stay the same only if "
@@ -117,17 +123,17 @@ def _own_variables(
         )
     if not cluster.in_step:
         return program
-    return _all_reduces(_from_root(program, served), graph, {n.name for n in sums})
+    return _lower_to_allreduce(_broadcast_from_root(program, served), graph, {n.name for n in sums})
 
 
-def _is_own(node: Node, graph: Graph, served: Container[str]) -> bool:
+def _is_worker_variable(node: Node, graph: Graph, served: Container[str]) -> bool:
     """Return whether a sum is for a variable that is on the workers, equal on all of them."""
     mates = [graph.get_operation_by_name(name) for name in node.colocate]
-    variables = [op for op in mates if lookup(op.type).variable == "handle"]
+    variables = [op for op in mates if lookup_op(op.type).variable == "handle"]
     return any(op.name not in served and not op.attrs.get("local") for op in variables)
 
 
-def _without_sums_of_rows(program: Program) -> Program:
+def _drop_row_sums(program: Program) -> Program:
     """Drop optional SumEqualRows, which only shorten messages to servers."""
     values = {
         Ref(node.name, i): node.inputs[i]
@@ -135,17 +141,17 @@ def _without_sums_of_rows(program: Program) -> Program:
         if node.type == "SumEqualRows" and node.attrs.get("optional")
         for i in range(len(node.inputs))
     }
-    return substitute(program, values) if values else program
+    return substitute_values(program, values) if values else program
 
 
-def refuse_sums(program: Program) -> None:
+def refuse_nested_collectives(program: Program) -> None:
     """Check that no collective operation is inside a loop or branch.
 
     Replicas may not all run it there.
     Errors: GraphError if there is one.
     """
     for node in program.nodes.values():
-        if node.row.lowers_to or is_initial(node):
+        if node.row.lowers_to or assigns_initial_value(node):
             raise GraphError(
                 f"{node.type} needs all replicas, but stands in a loop or a branch, which each "
                 "replica runs as its own values say",
@@ -155,32 +161,32 @@ def refuse_sums(program: Program) -> None:
             )
 
 
-def _mapped(program: Program, rule: Callable[[Node], list[Node]]) -> Program:
+def _replace_nodes(program: Program, rule: Callable[[Node], list[Node]]) -> Program:
     """Replace each node by the nodes that `rule` returns; the last keeps its name."""
     nodes = {new.name: new for node in program.nodes.values() for new in rule(node)}
     return program.but(nodes=nodes)
 
 
-def _scalars(program: Program, values: Mapping[str, float]) -> Program:
+def _as_scalars(program: Program, values: Mapping[str, float]) -> Program:
     """Replace ops of the types in `values` by constants."""
 
     def rule(node: Node) -> list[Node]:
         if node.type not in values:
             return [node]
-        return [constant(node, np.asarray(values[node.type], dtype=node.specs[0].dtype))]
+        return [as_constant(node, np.asarray(values[node.type], dtype=node.specs[0].dtype))]
 
-    return _mapped(program, rule)
+    return _replace_nodes(program, rule)
 
 
-def _wait_instead(node: Node, served: Container[str]) -> Node:
-    if not (is_initial(node) and node.inputs[0].node in served):
+def _wait_for_initializer(node: Node, served: Container[str]) -> Node:
+    if not (assigns_initial_value(node) and node.inputs[0].node in served):
         return node
     return node.but(type="WaitInitialized", inputs=node.inputs[:1], control=(), specs=())
 
 
-def _from_root(program: Program, served: Container[str] = ()) -> Program:
+def _broadcast_from_root(program: Program, served: Container[str] = ()) -> Program:
     def rule(node: Node) -> list[Node]:
-        if not is_initial(node) or node.inputs[0].node in served:
+        if not assigns_initial_value(node) or node.inputs[0].node in served:
             return [node]
         handle, value = node.inputs
         if program.nodes[handle.node].attrs.get("local"):  # local to each replica
@@ -197,10 +203,10 @@ def _from_root(program: Program, served: Container[str] = ()) -> Program:
         )
         return [root, node.but(inputs=(handle, Ref(root.name)))]
 
-    return _mapped(program, rule)
+    return _replace_nodes(program, rule)
 
 
-def _narrowed(node: Node, wire: np.dtype, program: Program) -> list[Node]:
+def _in_wire_dtype(node: Node, wire: np.dtype, program: Program) -> list[Node]:
     """Return the AllReduce `node` in the dtype `wire`, cast back under the name of `node`."""
     spec, narrow = node.specs[0], (Spec(wire, node.specs[0].shape),)
     cast = node.but(type="Cast", control=())
@@ -215,7 +221,9 @@ def _narrowed(node: Node, wire: np.dtype, program: Program) -> list[Node]:
     return [*made, total, cast.but(inputs=(Ref(total.name),), attrs={"dtype": spec.dtype})]
 
 
-def _all_reduces(program: Program, graph: Graph, only: Container[str] | None = None) -> Program:
+def _lower_to_allreduce(
+    program: Program, graph: Graph, only: Container[str] | None = None
+) -> Program:
     """Replace all sums, or those named in `only`, by collectives."""
     place = {name: i for i, name in enumerate(program.nodes)}
     depth: dict[str, int] = {}
@@ -238,6 +246,6 @@ def _all_reduces(program: Program, graph: Graph, only: Container[str] | None = N
         attrs["group"] = "replicas"
         specs = tuple(Spec(*s[:2]) for s in node.specs)
         made = node.but(type=node.row.lowers_to, specs=specs, attrs=attrs)
-        return [made] if wire == known.dtype else _narrowed(made, wire, program)
+        return [made] if wire == known.dtype else _in_wire_dtype(made, wire, program)
 
-    return _mapped(program, rule)
+    return _replace_nodes(program, rule)

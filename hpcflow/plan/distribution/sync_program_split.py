@@ -26,15 +26,15 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import GraphError
-from hpcflow.graph.device_names import parse
+from hpcflow.graph.device_names import parse_device
 from hpcflow.graph.dtypes import float64, resource
-from hpcflow.graph.op_registry import lookup
+from hpcflow.graph.op_registry import lookup_op
 from hpcflow.graph.static_shape import Spec
-from hpcflow.plan.distribution.initial_value_sharding import is_initial
-from hpcflow.plan.distribution.variable_placement import Home
-from hpcflow.plan.ir.control_flow_nodes import within
+from hpcflow.plan.distribution.initial_value_sharding import assigns_initial_value
+from hpcflow.plan.distribution.variable_placement import VariablePlacement
+from hpcflow.plan.ir.control_flow_nodes import nested_nodes
 from hpcflow.plan.ir.program import Cluster, Node, Program, Ref
-from hpcflow.plan.ir.program_rewriting import infer, live, substitute
+from hpcflow.plan.ir.program_rewriting import eliminate_dead_nodes, infer_specs, substitute_values
 
 COORDINATOR = "/job:ps/task:0"  # decides for all servers; drives the updates
 CLOCK = "clock"  # channel name of steps that are only counted
@@ -42,8 +42,12 @@ BEFORE_ALL = ("wait", "is_initialized")  # roles of ops that run before the step
 BEGIN, READY, PICK = "_rounds/begin", "_rounds/ready", "_rounds/pick"
 
 
-def split(
-    program: Program, cluster: Cluster, homes: Mapping[str, Home], share: str | None, trains: bool
+def split_sync_program(
+    program: Program,
+    cluster: Cluster,
+    placements: Mapping[str, VariablePlacement],
+    share: str | None,
+    trains: bool,
 ) -> tuple[Program, Program | None, str]:
     """Return the program of a worker's step, the program of the update and the name of the update.
 
@@ -52,7 +56,7 @@ def split(
     rule made each worker's sum its own gradient.
     Errors: GraphError for a sum that depends on another one.
     """
-    splitter = _Splitter(program, cluster, homes)
+    splitter = _SyncSplitter(program, cluster, placements)
     if cluster.sync.counts_steps:
         return (splitter.clocked() if trains else program), None, ""
     if not cluster.sync.joins:
@@ -63,23 +67,25 @@ def split(
     return splitter.step(share), joined, splitter.channel
 
 
-def attrs_of(cluster: Cluster) -> dict[str, Any]:
+def rule_attributes(cluster: Cluster) -> dict[str, Any]:
     """Return the attributes of the state that all updates of a rule share on a server."""
     text = str(cluster.sync)
     return {"rule": text, "workers": cluster.replicas, "shared_name": f"rounds {text}"}
 
 
-class _Splitter:
-    def __init__(self, program: Program, cluster: Cluster, homes: Mapping[str, Home]) -> None:
+class _SyncSplitter:
+    def __init__(
+        self, program: Program, cluster: Cluster, placements: Mapping[str, VariablePlacement]
+    ) -> None:
         self.program, self.cluster = program, cluster
         self.served = {
             n.name: task
             for n in program.nodes.values()
-            if n.row.variable == "handle" and (task := _task(n, homes)) is not None
+            if n.row.variable == "handle" and (task := _server_task(n, placements)) is not None
         }
         self.sums = [n for n in program.nodes.values() if n.row.lowers_to]
-        self.behind = self._behind()
-        acts = [n for n in program.nodes.values() if n.name in self.behind and _acts(n)]
+        self.behind = self._gradient_sums_and_successors()
+        acts = [n for n in program.nodes.values() if n.name in self.behind and _has_effect(n)]
         self.acts = [n for n in acts if self._is_on_server(n)]  # part of the update
         self.own = [n.name for n in acts if not self._is_on_server(n)]  # part of each worker's step
         self.handed: dict[Ref, None] = {}  # worker values that the update uses
@@ -89,7 +95,7 @@ class _Splitter:
 
     # -- tasks of nodes
 
-    def _behind(self) -> set[str]:
+    def _gradient_sums_and_successors(self) -> set[str]:
         """Return the sums and all nodes that depend on one."""
         found = {n.name for n in self.sums}
         for node in self.program.nodes.values():
@@ -109,7 +115,7 @@ class _Splitter:
         """Return whether all state that a node uses is on servers."""
         handles = [r.node for r in node.inputs if self.program.spec(r).dtype == resource]
         return all(
-            name in self.served or parse(self.program.nodes[name].device).job == "ps"
+            name in self.served or parse_device(self.program.nodes[name].device).job == "ps"
             for name in handles
         )
 
@@ -125,8 +131,8 @@ class _Splitter:
 
     def _handle(self, task: str) -> Ref:
         if task not in self.handles:
-            name = f"_rounds/on_server_{parse(task).task}"
-            attrs = attrs_of(self.cluster)
+            name = f"_rounds/on_server_{parse_device(task).task}"
+            attrs = rule_attributes(self.cluster)
             made = self._node(name, "Rounds", (), attrs)
             self.handles[task] = made.but(attrs=attrs, device=task)
         return Ref(self.handles[task].name)
@@ -142,7 +148,7 @@ class _Splitter:
         """Return a new node at the line of the first sum, with specs inferred without inputs."""
         line = self.sums[0].line if self.sums else ""
         attrs = {"channel": self.channel, **attrs}
-        specs = infer(type, [], attrs, op=name, line=line)
+        specs = infer_specs(type, [], attrs, op=name, line=line)
         return Node(name, type, inputs, control, attrs, specs, line=line)
 
     def _begin(self) -> Node:
@@ -150,20 +156,20 @@ class _Splitter:
 
     # -- a worker's step
 
-    def _held(self, node: Node) -> Node:
+    def _gated_node(self, node: Node) -> Node:
         """Return the node; if it uses variables on servers, it follows RoundBegin.
 
         Initial values and tests or waits for initialization do not.
         """
         uses = any(ref.node in self.served for ref in node.inputs)
-        if not uses or is_initial(node) or node.row.variable in BEFORE_ALL:
+        if not uses or assigns_initial_value(node) or node.row.variable in BEFORE_ALL:
             return node
         return node.but(control=(*node.control, BEGIN))
 
     def gated(self, channel: str) -> Program:
         """Return the program with every use of a server variable after RoundBegin."""
         self.channel = channel
-        nodes = {node.name: self._held(node) for node in self.program.nodes.values()}
+        nodes = {node.name: self._gated_node(node) for node in self.program.nodes.values()}
         if all(nodes[name] is node for name, node in self.program.nodes.items()):
             return self.program
         return self._with([self._begin()], nodes, self.program.targets)
@@ -174,7 +180,8 @@ class _Splitter:
         ends = tuple(
             n.name
             for n in self.program.nodes.values()
-            if not is_initial(n) and any(n.inputs[i].node in self.served for i in n.row.writes)
+            if not assigns_initial_value(n)
+            and any(n.inputs[i].node in self.served for i in n.row.writes)
         )
         handle = (self._handle(COORDINATOR),)
         tick = self._node("_rounds/tick", "ClockTick", handle, {}, ends or (BEGIN,))
@@ -192,19 +199,23 @@ class _Splitter:
         for node in self.program.nodes.values():
             if node.row.lowers_to:
                 inputs = (self._handle(self._server(node)), Ref(BEGIN))
-                attrs = {"channel": self.channel, "sum": node.name, "made": _made(node.specs)}
+                attrs = {
+                    "channel": self.channel,
+                    "sum": node.name,
+                    "made": _result_specs(node.specs),
+                }
                 nodes[node.name] = node.but(
                     type="RoundTotal", inputs=inputs, attrs=attrs, control=(), colocate=()
                 )
             elif node.name in made:
-                over = self._over(self._server(node), overs)
+                over = self._update_end_wait(self._server(node), overs)
                 nodes[node.name], instead[node.name] = node, (over,)
             else:
-                nodes[node.name] = node if node.name in self.behind else self._held(node)
+                nodes[node.name] = node if node.name in self.behind else self._gated_node(node)
                 if nodes[node.name] is not node:
                     held.append(node.name)
-        adds = [self._add(n.name, self._server(n), n.inputs, n.line) for n in self.sums]
-        adds += [self._add(str(ref), COORDINATOR, (ref,), "") for ref in self.handed]
+        adds = [self._add_node(n.name, self._server(n), n.inputs, n.line) for n in self.sums]
+        adds += [self._add_node(str(ref), COORDINATOR, (ref,), "") for ref in self.handed]
         weight = Ref(share) if share in nodes else Ref("_rounds/share")
         value = np.asarray(1 / self.cluster.replicas, float64)
         constant = self._node("_rounds/share", "Const", (), {"value": value})
@@ -215,7 +226,7 @@ class _Splitter:
         nodes.update({n.name: n for n in (*adds, ready)})
         whole = self._with(first, nodes, (*self._ends(), *self.own, READY))
         self._check_used(whole, instead)
-        return live(substitute(whole, {}, instead))
+        return eliminate_dead_nodes(substitute_values(whole, {}, instead))
 
     def _ends(self) -> list[str]:
         """Return the targets before the sums, and state changes that later targets depend on."""
@@ -226,28 +237,28 @@ class _Splitter:
             name = stack.pop()
             node = self.program.nodes[name]
             if name not in self.behind:
-                if name in self.program.targets or _acts(node):
+                if name in self.program.targets or _has_effect(node):
                     found[name] = None
             elif name not in seen and not node.row.lowers_to:
                 seen.add(name)
                 stack.extend(node.before())
         return list(found)
 
-    def _over(self, task: str, overs: dict[str, Node]) -> str:
+    def _update_end_wait(self, task: str, overs: dict[str, Node]) -> str:
         """Return the node on `task` that waits for the end of the update there."""
         if task not in overs:
-            name = f"_rounds/over_on_{parse(task).task}"
+            name = f"_rounds/over_on_{parse_device(task).task}"
             inputs = (self._handle(task), Ref(BEGIN))
             overs[task] = self._node(name, "RoundOver", inputs, {})
         return overs[task].name
 
-    def _add(self, name: str, task: str, values: tuple[Ref, ...], line: str) -> Node:
+    def _add_node(self, name: str, task: str, values: tuple[Ref, ...], line: str) -> Node:
         inputs = (self._handle(task), Ref(BEGIN), *values)
         made = self._node(f"_rounds/add/{name}", "RoundAdd", inputs, {"sum": name})
         return made.but(line=line or made.line)
 
     def _check_used(self, program: Program, acts: Mapping[str, Any]) -> None:
-        for node in live(program.but(targets=())).nodes.values():
+        for node in eliminate_dead_nodes(program.but(targets=())).nodes.values():
             used = next((ref.node for ref in node.inputs if ref.node in acts), None)
             if used is not None:
                 raise GraphError(
@@ -274,29 +285,31 @@ class _Splitter:
         nodes = {PICK: self._node(PICK, "RoundPick", (self._handle(COORDINATOR),), pick)}
         ends: dict[str, list[str]] = {COORDINATOR: []}
         for ref, new in handed.items():
-            made = self._sum(str(ref), COORDINATOR, "first", (self.program.spec(ref),))
+            made = self._sum_node(str(ref), COORDINATOR, "first", (self.program.spec(ref),))
             nodes[new.node] = made.but(name=new.node)
             ends[COORDINATOR].append(new.node)
         for node in self.program.nodes.values():
             if node.row.lowers_to:
-                how, task = lookup(node.row.lowers_to).combines, self._server(node)
-                nodes[node.name] = self._sum(node.name, task, how, node.specs, node.line)
+                how, task = lookup_op(node.row.lowers_to).combines, self._server(node)
+                nodes[node.name] = self._sum_node(node.name, task, how, node.specs, node.line)
                 ends.setdefault(task, []).append(node.name)
             elif node.name in needed:
-                nodes[node.name] = self._moved(node, handed, needed)
+                nodes[node.name] = self._update_node(node, handed, needed)
         for node in self.acts:
             ends.setdefault(self._server(node), []).append(node.name)
         last: list[str] = []
         for task in sorted(ends, key=lambda t: t == COORDINATOR):
             control = tuple(ends[task]) + (tuple(last) if task == COORDINATOR else ())
-            name = f"_rounds/end_on_{parse(task).task}"
+            name = f"_rounds/end_on_{parse_device(task).task}"
             nodes[name] = self._node(name, "RoundEnd", (self._handle(task),), {}, control)
             last.append(name)
         ours = {n.name: n for n in self.handles.values()}
-        return live(Program({**ours, **nodes}, targets=(last[-1],)))
+        return eliminate_dead_nodes(Program({**ours, **nodes}, targets=(last[-1],)))
 
-    def _sum(self, name: str, task: str, how: str, specs: tuple[Spec, ...], line: str = "") -> Node:
-        attrs = {"sum": name, "how": how, "made": _made(specs)}
+    def _sum_node(
+        self, name: str, task: str, how: str, specs: tuple[Spec, ...], line: str = ""
+    ) -> Node:
+        attrs = {"sum": name, "how": how, "made": _result_specs(specs)}
         made = self._node(name, "RoundSum", (self._handle(task), Ref(PICK)), attrs)
         return made.but(line=line or made.line)
 
@@ -331,32 +344,32 @@ class _Splitter:
             self._copied[name] = fits and all(self._can_copy(r.node) for r in node.inputs)
         return self._copied[name]
 
-    def _moved(self, node: Node, handed: Mapping[Ref, Ref], needed: set[str]) -> Node:
+    def _update_node(self, node: Node, handed: Mapping[Ref, Ref], needed: set[str]) -> Node:
         """Return a node for the program of the update, without worker devices."""
         inputs = tuple(handed.get(ref, ref) for ref in node.inputs)
         sums = {n.name for n in self.sums}
         control = tuple(c for c in node.control if c in needed or c in sums)
-        wish = parse(node.device)
+        wish = parse_device(node.device)
         if wish.job == "worker":
             wish = wish._replace(job=None, task=None)
         return node.but(inputs=inputs, control=control, device=str(wish))
 
 
-def _task(node: Node, homes: Mapping[str, Home]) -> str | None:
+def _server_task(node: Node, placements: Mapping[str, VariablePlacement]) -> str | None:
     """Return the server of a variable, or of a piece of one; None if it is on a worker."""
-    wish = homes[node.name].pieces[0].device if node.name in homes else node.device
-    found = parse(wish)
+    wish = placements[node.name].pieces[0].device if node.name in placements else node.device
+    found = parse_device(wish)
     return found.host if found.job == "ps" else None
 
 
-def _acts(node: Node) -> bool:
+def _has_effect(node: Node) -> bool:
     """Return whether a node changes state; pure nodes and reads can run any number of times."""
     if node.row.control_flow:
-        return any(_acts(inner) for inner in within({node.name: node}))
+        return any(_has_effect(inner) for inner in nested_nodes({node.name: node}))
     row = node.row
     passes = node.is_state or row.lowers_to or row.order_only
     return bool(row.writes) or (row.stateful and not passes)
 
 
-def _made(specs: tuple[Spec, ...]) -> tuple[tuple[np.dtype, Any], ...]:
+def _result_specs(specs: tuple[Spec, ...]) -> tuple[tuple[np.dtype, Any], ...]:
     return tuple((s.dtype, s.shape) for s in specs)

@@ -10,7 +10,7 @@ from hpcflow.plan.ir.program import Cluster
 
 
 @dataclasses.dataclass(frozen=True)
-class Roles:
+class TaskAssignment:
     """The roles of all ranks: `servers[s]` and `workers[w]` are ranks."""
 
     servers: tuple[int, ...]
@@ -51,9 +51,9 @@ class Roles:
         return Cluster(len(self.workers), len(self.servers), self.tasks_per_replica, tuple(devices))
 
 
-def assign(
+def assign_tasks(
     hosts: Sequence[str], ps: int, tasks_per_replica: int = 1, chosen: Sequence[int] = ()
-) -> Roles:
+) -> TaskAssignment:
     """Return roles for ranks on `hosts`, with the `chosen` ranks or `ps` ranks as servers.
 
     The `ps` ranks are the last ranks of as many different nodes as possible.
@@ -77,12 +77,12 @@ def assign(
             f"{size - ps} workers cannot be dealt into replicas of {tasks_per_replica} tasks",
             hint=f"use {ps} + a multiple of {tasks_per_replica} ranks",
         )
-    serving = set(chosen or _spread(hosts, ps))
+    serving = set(chosen or _spread_servers(hosts, ps))
     workers = tuple(rank for rank in range(size) if rank not in serving)
-    return Roles(tuple(sorted(serving)), workers, tasks_per_replica)
+    return TaskAssignment(tuple(sorted(serving)), workers, tasks_per_replica)
 
 
-def _spread(hosts: Sequence[str], ps: int) -> list[int]:
+def _spread_servers(hosts: Sequence[str], ps: int) -> list[int]:
     """Return `ps` ranks, the last of their nodes, spread over the nodes; never rank 0."""
     nodes: dict[str, list[int]] = {}
     for rank, host in enumerate(hosts):

@@ -10,80 +10,82 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from hpcflow.graph.device_names import parse
+from hpcflow.graph.device_names import parse_device
 from hpcflow.graph.dtypes import history, tensor_array
-from hpcflow.plan.ir.control_flow_nodes import inner
+from hpcflow.plan.ir.control_flow_nodes import nested_programs
 from hpcflow.plan.ir.program import Node, Program, Ref
-from hpcflow.plan.ir.union_find import Sets
+from hpcflow.plan.ir.union_find import DisjointSets
 
 Path = tuple[str, ...]  # path to a program: a frame and the key of its program, for each level
 
 
-class Value(NamedTuple):
+class ProgramValue(NamedTuple):
     """A value of the program at `path`."""
 
     path: Path
     ref: Ref
 
 
-def together(program: Program, why: dict[str, str], default: str) -> Program:
+def place_tensor_lists(program: Program, why: dict[str, str], default: str) -> Program:
     """Place all users of a list on one device: that of the first user with a constraint.
 
     `why` maps nodes to the reasons for their devices; `default` is the reason without a constraint.
     Loops and branches get an attribute `homes`: output index -> task, for outputs that are lists.
     """
-    lists: Sets[Value] = Sets()
-    users: list[tuple[Value, Node]] = []
-    for path, within, node in _walk(program, ()):
-        for values in _one(path, within, node):
+    lists: DisjointSets[ProgramValue] = DisjointSets()
+    users: list[tuple[ProgramValue, Node]] = []
+    for path, within, node in _walk_nodes(program, ()):
+        for values in _list_groups(path, within, node):
             for value in values:
                 lists.add(value)
                 lists.join(value, values[0])
             if not (node.row.control_flow or node.row.source == "feed"):
                 users.append((values[0], node))
-    first: dict[Value, Node] = {}
+    first: dict[ProgramValue, Node] = {}
     for asked in (True, False):
         for value, node in users:
             if not asked or why[node.name] != default:
                 first.setdefault(lists.find(value), node)
-    homes = {
+    placements = {
         value: first[root] for value in lists.members() if (root := lists.find(value)) in first
     }
     for value, node in users:
-        if node.device != homes[value].device:
-            why[node.name] = f"with {homes[value].name}: a list of tensors stays on one device"
-    return _moved(program, (), homes) if homes else program
+        if node.device != placements[value].device:
+            why[node.name] = f"with {placements[value].name}: a list of tensors stays on one device"
+    return _place(program, (), placements) if placements else program
 
 
-def _walk(program: Program, path: Path) -> Iterator[tuple[Path, Program, Node]]:
+def _walk_nodes(program: Program, path: Path) -> Iterator[tuple[Path, Program, Node]]:
     """Yield (path, program, node) for all nodes in order; nodes of a frame follow the frame."""
     for node in program.nodes.values():
         yield path, program, node
-        for key, inside in inner(node):
+        for key, inside in nested_programs(node):
             assert isinstance(inside, Program)
-            yield from _walk(inside, (*path, node.name, key))
+            yield from _walk_nodes(inside, (*path, node.name, key))
 
 
-def _one(path: Path, program: Program, node: Node) -> Iterator[Sequence[Value]]:
+def _list_groups(path: Path, program: Program, node: Node) -> Iterator[Sequence[ProgramValue]]:
     """Yield groups of lists at a node; the lists of a group must be on one device."""
     if not node.row.control_flow:
-        values = [Value(path, ref) for ref in (*node.inputs, *_outputs(node))]
+        values = [ProgramValue(path, ref) for ref in (*node.inputs, *_outputs(node))]
         found = [v for v in values if _is_list(program, v.ref)]
         yield from [found] if found else []
         return
     is_loop, empty = node.row.control_flow == "loop", node.attrs.get("empty", 0)
     variables = len(node.specs) if is_loop else 0
-    slots: dict[int, list[Value]] = {}
+    slots: dict[int, list[ProgramValue]] = {}
     for i, ref in enumerate(node.inputs[0 if is_loop else 1 :]):
-        slots.setdefault(i if i < variables - empty else i + empty, []).append(Value(path, ref))
-    outputs = [[Value(path, ref)] for ref in _outputs(node)]
-    for key, inside in inner(node):
+        slots.setdefault(i if i < variables - empty else i + empty, []).append(
+            ProgramValue(path, ref)
+        )
+    outputs = [[ProgramValue(path, ref)] for ref in _outputs(node)]
+    for key, inside in nested_programs(node):
         below = (*path, node.name, key)
         for feed, slot in zip(inside.feeds, node.attrs[f"{key}_feeds"], strict=True):
-            slots.setdefault(slot, []).append(Value(below, Ref(feed)))
+            slots.setdefault(slot, []).append(ProgramValue(below, Ref(feed)))
         if key != "cond":
             for same, ref in zip(outputs, inside.fetches, strict=True):
-                same.append(Value(below, ref))
+                same.append(ProgramValue(below, ref))
     for i, same in enumerate(outputs):
         if _is_list(program, Ref(node.name, i)):
             yield [*same, *(slots.pop(i, ()) if is_loop else ())]
@@ -100,16 +102,18 @@ def _is_list(program: Program, ref: Ref) -> bool:
     return program.spec(ref).dtype in (history, tensor_array)
 
 
-def _moved(program: Program, path: Path, homes: Mapping[Value, Node]) -> Program:
+def _place(program: Program, path: Path, placements: Mapping[ProgramValue, Node]) -> Program:
     nodes = {}
     for name, node in program.nodes.items():
-        made = [homes.get(Value(path, ref)) for ref in _outputs(node)]
+        made = [placements.get(ProgramValue(path, ref)) for ref in _outputs(node)]
         if node.row.control_flow:
-            within = {k: _moved(p, (*path, name, k), homes) for k, p in inner(node)}  # type: ignore[arg-type]
-            told = {i: parse(home.device).host for i, home in enumerate(made) if home is not None}
+            within = {k: _place(p, (*path, name, k), placements) for k, p in nested_programs(node)}  # type: ignore[arg-type]
+            told = {
+                i: parse_device(home.device).host for i, home in enumerate(made) if home is not None
+            }
             node = node.but(attrs={**node.attrs, **within, "homes": told})
         elif node.row.source != "feed":
-            taken = [homes.get(Value(path, ref)) for ref in node.inputs]
+            taken = [placements.get(ProgramValue(path, ref)) for ref in node.inputs]
             home = next((h for h in (*made, *taken) if h is not None), None)
             node = node if home is None else node.but(device=home.device)
         nodes[name] = node

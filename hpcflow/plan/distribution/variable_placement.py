@@ -8,21 +8,29 @@ import weakref
 from collections.abc import Mapping
 from typing import Any
 
-from hpcflow.graph.device_names import DeviceName, parse
-from hpcflow.graph.function_body import all_operations, variable_of
+from hpcflow.graph.device_names import DeviceName, parse_device
+from hpcflow.graph.function_body import all_operations, variable_operation
 from hpcflow.graph.graph import Graph, Operation
-from hpcflow.graph.op_registry import lookup
-from hpcflow.plan.distribution.variable_cost import Load, bytes_of, handles_of, loads_of
+from hpcflow.graph.op_registry import lookup_op
+from hpcflow.plan.distribution.variable_cost import (
+    VariableLoad,
+    used_handles,
+    variable_loads,
+    variable_nbytes,
+)
 from hpcflow.plan.ir.program import Cluster
 from hpcflow.settings import Settings
 
-LEAST = 16  # a variable that moves whole is sharded into pieces of at least shard_bytes / LEAST
+# a variable that moves whole is sharded into pieces of at least shard_bytes / LEAST
+MIN_SHARD_FRACTION = 16
 _lock = threading.Lock()
-_dealt: weakref.WeakKeyDictionary[Graph, dict[Any, Dealt]] = weakref.WeakKeyDictionary()
+_placement_cache: weakref.WeakKeyDictionary[Graph, dict[Any, _CachedPlacement]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 @dataclasses.dataclass(frozen=True)
-class Piece:
+class VariableShard:
     """Rows `start` to `stop` of a variable, on one server."""
 
     server: int
@@ -36,14 +44,14 @@ class Piece:
 
 
 @dataclasses.dataclass(frozen=True)
-class Home:
+class VariablePlacement:
     """The placement of a variable; a whole variable has one piece.
 
     A slot (momentum, ...) is placed with its `owner`, sharded by the same rows. A slot of another
     shape than the owner (a step count) is `copied`: each piece of the owner has its own copy.
     """
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[VariableShard, ...]
     owner: str
     copied: bool = False
 
@@ -54,14 +62,16 @@ class Home:
 
 
 @dataclasses.dataclass
-class Dealt:
+class _CachedPlacement:
     """The homes of the variables of a graph of `version` operations."""
 
     version: int = 0
-    homes: dict[str, Home] = dataclasses.field(default_factory=dict)
+    homes: dict[str, VariablePlacement] = dataclasses.field(default_factory=dict)
 
 
-def assign_variables(graph: Graph, cluster: Cluster, settings: Settings) -> dict[str, Home]:
+def place_variables(
+    graph: Graph, cluster: Cluster, settings: Settings
+) -> dict[str, VariablePlacement]:
     """Return a home on the servers for every shared variable not requested elsewhere.
 
     Variables are assigned in creation order, each to the least loaded server. The load counts bytes
@@ -74,67 +84,73 @@ def assign_variables(graph: Graph, cluster: Cluster, settings: Settings) -> dict
         return {}
     key = (cluster.servers, settings.shard_bytes, settings.dense, cluster.measured)
     with _lock:
-        dealt = _dealt.setdefault(graph, {}).setdefault(key, Dealt())
+        dealt = _placement_cache.setdefault(graph, {}).setdefault(key, _CachedPlacement())
         if dealt.version != graph.version:
             version = graph.version
-            dealt.homes = _Dealer(graph, cluster, settings, dealt.homes).run()
+            dealt.homes = _VariablePlacer(graph, cluster, settings, dealt.homes).run()
             dealt.version = version
         return dict(dealt.homes)
 
 
-def held_bytes(graph: Graph, homes: Mapping[str, Home], servers: int) -> list[int]:
+def server_bytes(
+    graph: Graph, placements: Mapping[str, VariablePlacement], servers: int
+) -> list[int]:
     """Return the bytes of variables that each server holds."""
     held = [0] * servers
-    for name, home in homes.items():
+    for name, home in placements.items():
         op = graph.get_operation_by_name(name)
         for piece in home.pieces:
             if piece.server < servers:
                 rows = None if home.whole else piece.stop - piece.start
-                held[piece.server] += bytes_of(op, rows)
+                held[piece.server] += variable_nbytes(op, rows)
     return held
 
 
-class _Dealer:
+class _VariablePlacer:
     """Assigns the variables that have no home yet."""
 
     def __init__(
-        self, graph: Graph, cluster: Cluster, settings: Settings, homes: Mapping[str, Home]
+        self,
+        graph: Graph,
+        cluster: Cluster,
+        settings: Settings,
+        placements: Mapping[str, VariablePlacement],
     ) -> None:
-        self.graph, self.settings, self.before = graph, settings, homes
+        self.graph, self.settings, self.before = graph, settings, placements
         self.work = [0.0] * cluster.servers
         self.variables = [op for op in graph.get_operations() if _is_variable(op)]
-        self.owners, self.slots = _owners(graph), _slots(graph)
-        self.tables = _tables(graph) if settings.dense == "replicas" else None
-        self.loads = loads_of(graph, cluster)
-        self.homes: dict[str, Home] = {}
+        self.owners, self.slots = _slot_owners(graph), _slot_variables(graph)
+        self.tables = _row_accessed_variables(graph) if settings.dense == "replicas" else None
+        self.loads = variable_loads(graph, cluster)
+        self.homes: dict[str, VariablePlacement] = {}
         self.beside: dict[str, int] = {}  # owner -> bytes of its slots without a home
         for op in self.variables:
             owner = self.owners.get(op.name)
-            if owner is not None and op.name not in homes:
-                self.beside[owner] = self.beside.get(owner, 0) + bytes_of(op)
+            if owner is not None and op.name not in placements:
+                self.beside[owner] = self.beside.get(owner, 0) + variable_nbytes(op)
 
-    def run(self) -> dict[str, Home]:
+    def run(self) -> dict[str, VariablePlacement]:
         """Return the home of each variable."""
         for op in self.variables:
             owner = self.owners.get(op.name)
             if op.name in self.before:
-                self._put(op, self.before[op.name], self._held(op))
+                self._record(op, self.before[op.name], self._held(op))
             elif owner in self.homes:
                 home = self.homes[owner]
                 is_slot = op.name in self.slots
-                self.homes[op.name] = _beside(
+                self.homes[op.name] = _placement_beside(
                     op, self.graph.get_operation_by_name(owner), home, is_slot
                 )
                 if owner in self.before:  # else its bytes count with the owner
-                    self._put(op, self.homes[op.name], bytes_of(op))
-            elif owner is None and _is_served(op, parse(op.device), self.tables):
-                self._put(op, self._deal(op, parse(op.device)), self._held(op))
+                    self._record(op, self.homes[op.name], variable_nbytes(op))
+            elif owner is None and _is_served(op, parse_device(op.device), self.tables):
+                self._record(op, self._choose_servers(op, parse_device(op.device)), self._held(op))
         return self.homes
 
     def _held(self, op: Operation) -> int:
-        return bytes_of(op) + self.beside.get(op.name, 0) * (op.name not in self.before)
+        return variable_nbytes(op) + self.beside.get(op.name, 0) * (op.name not in self.before)
 
-    def _deal(self, op: Operation, wish: DeviceName) -> Home:
+    def _choose_servers(self, op: Operation, wish: DeviceName) -> VariablePlacement:
         least = sorted(range(len(self.work)), key=lambda s: (self.work[s], s))
         rows = op.attrs["shape"][0] if op.attrs["shape"] else 1
         count = min(len(least), rows, self._pieces(op))
@@ -142,24 +158,24 @@ class _Dealer:
             least, count = [wish.task], 1
         each, more = divmod(rows, max(count, 1))
         cuts = [each * i + min(i, more) for i in range(max(count, 1) + 1)]  # the first are longer
-        pieces = [Piece(least[i], cuts[i], cuts[i + 1]) for i in range(len(cuts) - 1)]
-        return Home(tuple(pieces), op.name)
+        pieces = [VariableShard(least[i], cuts[i], cuts[i + 1]) for i in range(len(cuts) - 1)]
+        return VariablePlacement(tuple(pieces), op.name)
 
     def _pieces(self, op: Operation) -> int:
         """Return the number of pieces of a variable, if there are as many servers."""
-        size, most = bytes_of(op), self.settings.shard_bytes
+        size, most = variable_nbytes(op), self.settings.shard_bytes
         if size <= most:
             return 1
-        if self.loads.get(op.name, Load()).is_whole:
-            return -(-size * LEAST // most)
+        if self.loads.get(op.name, VariableLoad()).is_whole:
+            return -(-size * MIN_SHARD_FRACTION // most)
         return -(-size // most)
 
-    def _put(self, op: Operation, home: Home, held: int) -> None:
+    def _record(self, op: Operation, home: VariablePlacement, held: int) -> None:
         """Record a home and add its load to its servers."""
         self.homes[op.name] = home
-        load = self.loads.get(op.name, Load())
+        load = self.loads.get(op.name, VariableLoad())
         if home.owner != op.name:
-            load = Load()  # an update of a slot moves no bytes
+            load = VariableLoad()  # an update of a slot moves no bytes
         rows = max(1, home.pieces[-1].stop)
         for piece in home.pieces:
             share = 1.0 if home.whole else (piece.stop - piece.start) / rows
@@ -177,17 +193,17 @@ def _is_served(op: Operation, wish: DeviceName, tables: set[str] | None) -> bool
     return wish.job == "ps"
 
 
-def _tables(graph: Graph) -> set[str]:
+def _row_accessed_variables(graph: Graph) -> set[str]:
     """Return the variables of which an operation uses rows."""
-    rows = (op for op in all_operations(graph) if lookup(op.type).by_rows)
-    return {variable_of(op.inputs[0]).name for op in rows}
+    rows = (op for op in all_operations(graph) if lookup_op(op.type).by_rows)
+    return {variable_operation(op.inputs[0]).name for op in rows}
 
 
 def _is_variable(op: Operation) -> bool:
-    return lookup(op.type).variable == "handle"
+    return lookup_op(op.type).variable == "handle"
 
 
-def _owners(graph: Graph) -> dict[str, str]:
+def _slot_owners(graph: Graph) -> dict[str, str]:
     """Map each slot to its owner: by colocation, or the first variable in a common update."""
     owners: dict[str, str] = {}
     for op in all_operations(graph):
@@ -195,24 +211,26 @@ def _owners(graph: Graph) -> dict[str, str]:
             beside = [n for n in op.colocate if _is_variable(graph.get_operation_by_name(n))]
             handles = [*beside[:1], op.name]
         else:
-            handles = handles_of(op)
+            handles = used_handles(op)
         for slot in handles[1:]:
             owners.setdefault(slot, owners.get(handles[0], handles[0]))
     return owners
 
 
-def _slots(graph: Graph) -> set[str]:
+def _slot_variables(graph: Graph) -> set[str]:
     """Return the variables updated together with an earlier one, or colocated with another one."""
     found, variables = set(), {op.name for op in graph.get_operations() if _is_variable(op)}
     for op in all_operations(graph):
-        first, *others = handles_of(op) or [""]
+        first, *others = used_handles(op) or [""]
         found.update(others)
-        if lookup(op.type).writes and not variables.isdisjoint({*op.colocate} - {first}):
+        if lookup_op(op.type).writes and not variables.isdisjoint({*op.colocate} - {first}):
             found.add(first)
     return found
 
 
-def _beside(op: Operation, owner: Operation, home: Home, is_slot: bool) -> Home:
+def _placement_beside(
+    op: Operation, owner: Operation, home: VariablePlacement, is_slot: bool
+) -> VariablePlacement:
     """Return the home of a variable beside its owner.
 
     It is sharded like the owner if the shapes agree. Else a slot is copied to each piece, and
@@ -222,4 +240,4 @@ def _beside(op: Operation, owner: Operation, home: Home, is_slot: bool) -> Home:
         return home
     if is_slot:
         return dataclasses.replace(home, copied=True)
-    return Home((dataclasses.replace(home.pieces[0], start=0, stop=0),), home.owner)
+    return VariablePlacement((dataclasses.replace(home.pieces[0], start=0, stop=0),), home.owner)

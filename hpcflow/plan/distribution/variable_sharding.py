@@ -12,23 +12,31 @@ import numpy as np
 
 from hpcflow.errors import PlacementError
 from hpcflow.graph.static_shape import Spec, size_of
-from hpcflow.plan.distribution.initial_value_sharding import in_pieces, is_initial
-from hpcflow.plan.distribution.variable_placement import Home, Piece
+from hpcflow.plan.distribution.initial_value_sharding import (
+    assigns_initial_value,
+    initial_value_in_pieces,
+)
+from hpcflow.plan.distribution.variable_placement import VariablePlacement, VariableShard
 from hpcflow.plan.ir.program import Node, Program, Ref
-from hpcflow.plan.ir.program_rewriting import constant, infer, live, substitute
+from hpcflow.plan.ir.program_rewriting import (
+    as_constant,
+    eliminate_dead_nodes,
+    infer_specs,
+    substitute_values,
+)
 
 COPIES, ROWS = "copies", "rows"  # a copy each, or its rows; a Ref: the rows picked by these indices
 
 
-class Cut(NamedTuple):
+class ShardedValue(NamedTuple):
     """A value in pieces, each beside a piece of the variable; `space` says what pieces hold."""
 
     parts: tuple[Ref, ...]
-    pieces: tuple[Piece, ...]
+    pieces: tuple[VariableShard, ...]
     space: str | Ref
 
 
-def shard(program: Program, homes: Mapping[str, Home]) -> Program:
+def shard_variables(program: Program, placements: Mapping[str, VariablePlacement]) -> Program:
     """Replace each variable of several pieces by Variable nodes `name/part_i` on their servers.
 
     A part has attrs `piece` (its rows) and `whole` (the shape of the variable). A slot of another
@@ -39,12 +47,14 @@ def shard(program: Program, homes: Mapping[str, Home]) -> Program:
     and update.
     """
     cut = {
-        name: home for name, home in homes.items() if len(home.pieces) > 1 and name in program.nodes
+        name: home
+        for name, home in placements.items()
+        if len(home.pieces) > 1 and name in program.nodes
     }
-    return live(_Sharder(program, cut).run()) if cut else program
+    return eliminate_dead_nodes(_VariableSharder(program, cut).run()) if cut else program
 
 
-class Pick(NamedTuple):
+class RowSelection(NamedTuple):
     """The rows that belong to one piece; `indices` count from the first row of the piece."""
 
     indices: Ref
@@ -52,14 +62,16 @@ class Pick(NamedTuple):
     rows: Ref
 
 
-class _Sharder:
-    def __init__(self, program: Program, cut: Mapping[str, Home]) -> None:
+class _VariableSharder:
+    def __init__(self, program: Program, cut: Mapping[str, VariablePlacement]) -> None:
         self.program, self.cut = program, cut
         self.nodes: dict[str, Node] = {}
         self.order: dict[str, tuple[str, ...]] = {}  # sharded node -> nodes to follow instead
-        self.rows: dict[tuple[Ref, Piece], Ref] = {}
-        self.values: dict[Ref, Cut] = {}
-        self.picks: dict[tuple[Ref, ...], tuple[Pick, ...]] = {}  # indices(, values) -> picks
+        self.rows: dict[tuple[Ref, VariableShard], Ref] = {}
+        self.values: dict[Ref, ShardedValue] = {}
+        self.picks: dict[
+            tuple[Ref, ...], tuple[RowSelection, ...]
+        ] = {}  # indices(, values) -> picks
         self.gathered: dict[tuple[Ref, ...], list[str]] = {}  # values, indices -> nodes of pieces
 
     def run(self) -> Program:
@@ -68,7 +80,7 @@ class _Sharder:
             if node.name in self.cut:
                 self._variable(node)
             elif not handles:
-                self._beside(node)
+                self._add_unsharded(node)
             elif node.row.whole_variable or not (node.row.variable or node.row.writes):
                 raise PlacementError(
                     f"{node.type} cannot use variable {handles[0]!r}, which is cut over servers",
@@ -78,7 +90,7 @@ class _Sharder:
                     "or raise HPCFLOW_SHARD_BYTES",
                 )
             elif node.row.variable == "is_initialized":  # the pieces are initialized together
-                first = Ref(_part(handles[0], 0))
+                first = Ref(_shard_name(handles[0], 0))
                 self._add(node.but(inputs=(first,), colocate=()))
             elif node.row.variable == "read":
                 self._read(node, self.cut[handles[0]])
@@ -90,7 +102,7 @@ class _Sharder:
                 self._update(node, handles)
         reads = {name for name in self.order if name in self.nodes}
         program = self.program.but(nodes=self.nodes)
-        return _followed(substitute(program, {}, self._gone()), reads, self.order)
+        return _follow_shard_reads(substitute_values(program, {}, self._gone()), reads, self.order)
 
     def _gone(self) -> dict[str, tuple[str, ...]]:
         return {name: parts for name, parts in self.order.items() if name not in self.nodes}
@@ -107,23 +119,23 @@ class _Sharder:
                 attrs = dict(node.attrs, copy=(i, len(home.pieces)))
             else:
                 attrs["shape"] = (piece.stop - piece.start, *shape[1:])
-            part = _part(node.name, i)
+            part = _shard_name(node.name, i)
             self._add(node.but(name=part, attrs=attrs, device=piece.device, colocate=()))
 
-    def _read(self, node: Node, home: Home) -> None:
+    def _read(self, node: Node, home: VariablePlacement) -> None:
         handle = node.inputs[0].node
         parts = []
         for i, piece in enumerate(home.pieces):
-            given, attrs = Ref(_part(handle, i)), self._piece_attrs(node, home, piece)
+            given, attrs = Ref(_shard_name(handle, i)), self._piece_attrs(node, home, piece)
             parts.append(self._add(self._cut_node(node, home, i, attrs, (given,))))
         space = COPIES if home.copied else ROWS
-        self.values[Ref(node.name)] = Cut(tuple(parts), home.pieces, space)
+        self.values[Ref(node.name)] = ShardedValue(tuple(parts), home.pieces, space)
         if home.copied:
-            self._add(node.but(inputs=(Ref(_part(handle, 0)),), colocate=()))
+            self._add(node.but(inputs=(Ref(_shard_name(handle, 0)),), colocate=()))
             return
         specs = [self.nodes[ref.node].specs[0] for ref in parts]
         attrs = {"axis": 0}
-        made = infer("Concat", specs, attrs, op=node.name, line=node.line)
+        made = infer_specs("Concat", specs, attrs, op=node.name, line=node.line)
         self._add(Node(node.name, "Concat", tuple(parts), (), attrs, made, line=node.line))
         self.order[node.name] = tuple(ref.node for ref in parts)
 
@@ -143,7 +155,9 @@ class _Sharder:
         parts = []
         for i, piece in enumerate(home.pieces):
             inputs = tuple(
-                Ref(_part(ref.node, i)) if ref.node in self.cut else self._piece_of(ref, home, i)
+                Ref(_shard_name(ref.node, i))
+                if ref.node in self.cut
+                else self._piece_of(ref, home, i)
                 for ref in node.inputs
             )
             inputs = (inputs[0], made[i]) if made else inputs
@@ -151,26 +165,26 @@ class _Sharder:
             parts.append(self._add(self._cut_node(node, home, i, attrs, inputs)).node)
         self.order[node.name] = tuple(parts)
 
-    def _initial(self, node: Node, home: Home) -> list[Ref] | None:
+    def _initial(self, node: Node, home: VariablePlacement) -> list[Ref] | None:
         """Return the initial value in pieces computed on their servers, None if not possible."""
-        if not is_initial(node) or home.copied:
+        if not assigns_initial_value(node) or home.copied:
             return None
-        beside = [_part(node.inputs[0].node, i) for i in range(len(home.pieces))]
-        return in_pieces(self.program, node, home.pieces, beside, self._add)
+        beside = [_shard_name(node.inputs[0].node, i) for i in range(len(home.pieces))]
+        return initial_value_in_pieces(self.program, node, home.pieces, beside, self._add)
 
-    def _read_rows(self, node: Node, home: Home) -> None:
+    def _read_rows(self, node: Node, home: VariablePlacement) -> None:
         """Read the rows on the servers that hold them, and join them in requested order."""
         handle, indices = node.inputs
         picks = self._picked(node, home, (indices,))
         parts = []
         for i, pick in enumerate(picks):
-            given = (Ref(_part(handle.node, i)), pick.indices)
+            given = (Ref(_shard_name(handle.node, i)), pick.indices)
             attrs = self._piece_attrs(node, home, home.pieces[i])
             parts.append(self._add(self._cut_node(node, home, i, attrs, given)))
-        self._join(node, Cut(tuple(parts), home.pieces, indices))
+        self._join(node, ShardedValue(tuple(parts), home.pieces, indices))
         self.order[node.name] = tuple(ref.node for ref in parts)
 
-    def _join(self, node: Node, cut: Cut) -> None:
+    def _join(self, node: Node, cut: ShardedValue) -> None:
         """Add the whole value under the name of `node`; it is dropped later if unused."""
         self.values[Ref(node.name)] = cut
         type, inputs, attrs = "JoinRows", cut.parts, {}
@@ -181,10 +195,12 @@ class _Sharder:
         elif isinstance(cut.space, Ref):
             places = (pick.places for pick in self.picks[(cut.space,)])
             inputs = (cut.space, *places, *cut.parts)
-        specs = infer(type, [self._spec(r) for r in inputs], attrs, op=node.name, line=node.line)
+        specs = infer_specs(
+            type, [self._spec(r) for r in inputs], attrs, op=node.name, line=node.line
+        )
         self._add(Node(node.name, type, inputs, (), attrs, specs, line=node.line))
 
-    def _update_rows(self, node: Node, home: Home) -> None:
+    def _update_rows(self, node: Node, home: VariablePlacement) -> None:
         """Send each server the indices and values of its own rows."""
         handle, indices, values = node.inputs
         cut, whole = self.values.get(values), self.program.spec(values).shape == ()
@@ -193,35 +209,37 @@ class _Sharder:
         parts = []
         for i, part in enumerate(home.pieces):
             rows = cut.parts[i] if there and cut else values if whole else picks[i].rows
-            given = (Ref(_part(handle.node, i)), picks[i].indices, rows)
+            given = (Ref(_shard_name(handle.node, i)), picks[i].indices, rows)
             attrs = self._piece_attrs(node, home, part)
             parts.append(self._add(self._cut_node(node, home, i, attrs, given)).node)
         self.order[node.name] = tuple(parts)
 
-    def _picked(self, node: Node, home: Home, inputs: tuple[Ref, ...]) -> tuple[Pick, ...]:
+    def _picked(
+        self, node: Node, home: VariablePlacement, inputs: tuple[Ref, ...]
+    ) -> tuple[RowSelection, ...]:
         """Return the cached picks of indices and values for each piece."""
         if inputs not in self.picks:
             self.picks[inputs] = self._picks(node, home, inputs)
         return self.picks[inputs]
 
     def _picks(
-        self, node: Node, home: Home, inputs: tuple[Ref, ...], width: int = 1
-    ) -> tuple[Pick, ...]:
+        self, node: Node, home: VariablePlacement, inputs: tuple[Ref, ...], width: int = 1
+    ) -> tuple[RowSelection, ...]:
         """Return new picks for each piece; `width` indices count as one row."""
         picks = []
         specs = [self._spec(ref) for ref in inputs]
         for piece in home.pieces:
             sides = {"start": piece.start, "stop": piece.stop, "size": home.pieces[-1].stop}
             attrs = {side: row * width for side, row in sides.items()}
-            made = infer("PieceRows", specs, attrs, op=node.name, line=node.line)
+            made = infer_specs("PieceRows", specs, attrs, op=node.name, line=node.line)
             name = f"{node.name}/rows_{piece.start}_{piece.stop}"
             self._add(Node(name, "PieceRows", inputs, (), attrs, made, line=node.line))
-            picks.append(Pick(Ref(name, 0), Ref(name, 1), Ref(name, 2)))
+            picks.append(RowSelection(Ref(name, 0), Ref(name, 1), Ref(name, 2)))
         return tuple(picks)
 
     # -- nodes beside a sharded variable
 
-    def _beside(self, node: Node) -> None:
+    def _add_unsharded(self, node: Node) -> None:
         """Add a node that uses no sharded variable, in pieces if possible."""
         owner = next((c for c in node.colocate if c in self.cut and not self.cut[c].copied), None)
         if owner is not None and node.type == "AddEntries" and self._entries(node, owner):
@@ -243,22 +261,24 @@ class _Sharder:
         if node.inputs in self.gathered:  # rows of all replicas are on the servers already
             made = []
             for i, name in enumerate(self.gathered[node.inputs]):
-                mate = node.but(colocate=(_part(owner, i),))
+                mate = node.but(colocate=(_shard_name(owner, i),))
                 given = (Ref(name, 0), Ref(name, 1))
                 made.append(self._add(self._cut_node(mate, home, i, node.attrs, given)).node)
             both = zip(picks, made, strict=True)
-            picks = tuple(Pick(Ref(name, 1), pick.places, Ref(name, 0)) for pick, name in both)
+            picks = tuple(
+                RowSelection(Ref(name, 1), pick.places, Ref(name, 0)) for pick, name in both
+            )
             self.picks[indices, Ref(node.name, 0)] = picks
         self.picks[(indices,)] = picks
         parts = tuple(pick.rows for pick in picks)
-        self.values[Ref(node.name, 0)] = Cut(parts, home.pieces, indices)
+        self.values[Ref(node.name, 0)] = ShardedValue(parts, home.pieces, indices)
 
     def _gather_pieces(self, node: Node, owner: str) -> None:
         """Gather the rows of all replicas on the server of each piece separately."""
         values, indices = node.inputs
         home, parts = self.cut[owner], []
         for i, pick in enumerate(self._picks(node, home, (indices, values))):
-            mate = node.but(colocate=(_part(owner, i),))
+            mate = node.but(colocate=(_shard_name(owner, i),))
             given = (pick.rows, pick.indices)
             parts.append(self._add(self._cut_node(mate, home, i, node.attrs, given)).node)
         self.gathered[Ref(node.name, 0), Ref(node.name, 1)] = parts
@@ -286,10 +306,10 @@ class _Sharder:
         """Add a value like `owner`, computed in pieces on each server from `given`."""
         home, parts = self.cut[owner], []
         for i, inputs in enumerate(given):
-            mate = node.but(colocate=(_part(owner, i),))
+            mate = node.but(colocate=(_shard_name(owner, i),))
             attrs = self._piece_attrs(node, home, home.pieces[i])
             parts.append(self._add(self._cut_node(mate, home, i, attrs, inputs)))
-        self._join(node, Cut(tuple(parts), home.pieces, ROWS))
+        self._join(node, ShardedValue(tuple(parts), home.pieces, ROWS))
         self.order[node.name] = tuple(ref.node for ref in parts)
 
     def _in_pieces(self, node: Node, owner: str) -> bool:
@@ -312,13 +332,13 @@ class _Sharder:
         parts = []
         for i in range(len(home.pieces)):
             inputs = tuple(self._piece_of(ref, home, i) for ref in node.inputs)
-            mate = node.but(colocate=(_part(owner, i),))
+            mate = node.but(colocate=(_shard_name(owner, i),))
             parts.append(self._add(self._cut_node(mate, home, i, node.attrs, inputs)))
-        self._join(node, Cut(tuple(parts), home.pieces, space))
+        self._join(node, ShardedValue(tuple(parts), home.pieces, space))
         self.order[node.name] = tuple(ref.node for ref in parts)
         return True
 
-    def _piece_of(self, ref: Ref, home: Home, i: int) -> Ref:
+    def _piece_of(self, ref: Ref, home: VariablePlacement, i: int) -> Ref:
         """Return the part of a value that piece `i` needs."""
         cut = self.values.get(ref)
         if cut is not None and cut.pieces == home.pieces:
@@ -328,21 +348,28 @@ class _Sharder:
     def _spec(self, ref: Ref) -> Spec:
         return self.nodes[ref.node].specs[ref.index]
 
-    def _piece_attrs(self, node: Node, home: Home, piece: Piece) -> dict[str, Any]:
+    def _piece_attrs(
+        self, node: Node, home: VariablePlacement, piece: VariableShard
+    ) -> dict[str, Any]:
         if home.copied or "shape" not in node.attrs:
             return node.attrs
         rows = piece.stop - piece.start
         return node.attrs | {"shape": (rows, *node.attrs["shape"][1:])}
 
     def _cut_node(
-        self, node: Node, home: Home, i: int, attrs: dict[str, Any], inputs: tuple[Ref, ...]
+        self,
+        node: Node,
+        home: VariablePlacement,
+        i: int,
+        attrs: dict[str, Any],
+        inputs: tuple[Ref, ...],
     ) -> Node:
         """Return the node of piece `i`.
 
         Of a control input that is computed in pieces, it follows the same piece.
         """
         given = [self.nodes[ref.node].specs[ref.index] for ref in inputs]
-        specs = infer(node.type, given, attrs, op=node.name, line=node.line)
+        specs = infer_specs(node.type, given, attrs, op=node.name, line=node.line)
         control: dict[str, None] = {}
         for name in node.control:
             cut = self.values.get(Ref(name))
@@ -350,7 +377,7 @@ class _Sharder:
             control[cut.parts[i].node if there and cut else name] = None
         mates = tuple(c for c in node.colocate if c not in self.cut)
         return node.but(
-            name=_part(node.name, i),
+            name=_shard_name(node.name, i),
             inputs=inputs,
             control=tuple(control),
             attrs=attrs,
@@ -358,7 +385,7 @@ class _Sharder:
             colocate=mates,
         )
 
-    def _rows(self, ref: Ref, home: Home, piece: Piece) -> Ref:
+    def _rows(self, ref: Ref, home: VariablePlacement, piece: VariableShard) -> Ref:
         """Return the rows of a value that belong to a piece; a scalar serves all pieces."""
         shape = self.program.spec(ref).shape
         if not shape or home.copied:
@@ -369,25 +396,29 @@ class _Sharder:
             self.rows[ref, piece] = self._add(self._slice(node, ref, piece, name))
         return self.rows[ref, piece]
 
-    def _slice(self, node: Node, ref: Ref, piece: Piece, name: str) -> Node:
+    def _slice(self, node: Node, ref: Ref, piece: VariableShard, name: str) -> Node:
         if node.row.source == "constant":
             value = np.asarray(node.attrs["value"])[piece.start : piece.stop]
-            return constant(node.but(name=name), value)
+            return as_constant(node.but(name=name), value)
         if node.row.source == "fill" and not node.inputs:
             shape = (piece.stop - piece.start, *node.attrs["shape"][1:])
             attrs = node.attrs | {"shape": shape}
-            specs = infer("Fill", [], attrs, op=node.name, line=node.line)
+            specs = infer_specs("Fill", [], attrs, op=node.name, line=node.line)
             return node.but(name=name, attrs=attrs, specs=specs)
         attrs = {"key": (("slice", piece.start, piece.stop, None),)}
-        specs = infer("StridedSlice", [self.program.spec(ref)], attrs, op=name, line=node.line)
+        specs = infer_specs(
+            "StridedSlice", [self.program.spec(ref)], attrs, op=name, line=node.line
+        )
         return Node(name, "StridedSlice", (ref,), (), attrs, specs, node.device, (), node.line)
 
 
-def _part(name: str, i: int) -> str:
+def _shard_name(name: str, i: int) -> str:
     return f"{name}/part_{i}"
 
 
-def _followed(program: Program, reads: set[str], order: Mapping[str, tuple[str, ...]]) -> Program:
+def _follow_shard_reads(
+    program: Program, reads: set[str], order: Mapping[str, tuple[str, ...]]
+) -> Program:
     """Make successors of a sharded read follow the reads of the parts, not the Concat."""
     nodes = {
         node.name: node.but(

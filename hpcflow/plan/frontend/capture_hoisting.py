@@ -10,15 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hpcflow.ops.control_flow.cond_while_gradients import EARLY
-from hpcflow.plan.ir.control_flow_nodes import inner, mapped, whole
+from hpcflow.plan.ir.control_flow_nodes import (
+    map_nested_programs,
+    nested_programs,
+    node_with_nested,
+)
 from hpcflow.plan.ir.program import Node, Program, Ref
-from hpcflow.plan.ir.program_rewriting import substitute
+from hpcflow.plan.ir.program_rewriting import substitute_values
 from hpcflow.plan.verification.effect_verifier import used_state
 
 CONSTANT_BYTES = 1 << 16  # a body captures a larger constant like any other value
 
 
-def reads_outside(program: Program) -> Program:
+def hoist_variable_reads(program: Program) -> Program:
     """Move reads of variables in front of loops and branches.
 
     A read stays in its body in these cases: the body updates the variable or tests whether it is
@@ -26,11 +30,11 @@ def reads_outside(program: Program) -> Program:
     the gradient of a body (`EARLY`) moves to the place of the body's own reads. A read that follows
     an update of its variable is removed if its value is unused.
     """
-    program = mapped(program, reads_outside)
-    program = _without_unused(program)
+    program = map_nested_programs(program, hoist_variable_reads)
+    program = _drop_unused(program)
     if not any(n.row.control_flow or EARLY in n.attrs for n in program.nodes.values()):
         return program
-    changes = _Changes(program)
+    changes = _VariableChanges(program)
     front: dict[str, Node] = {}
     found: dict[str, Node] = {}
     for node in program.nodes.values():
@@ -39,20 +43,20 @@ def reads_outside(program: Program) -> Program:
             control = node.control if changes.before(node) else ()
             node = node.but(attrs=attrs, control=control)
         elif node.row.control_flow:
-            node = _without_reads(node, changes, front)
+            node = _drop_reads(node, changes, front)
         found[node.name] = node
     return program.but(nodes={**front, **found})
 
 
-def constants_inside(program: Program) -> Program:
+def sink_constants(program: Program) -> Program:
     """Copy small constants into the bodies that capture them, where they can be folded."""
     nodes = {}
     for node in program.nodes.values():
         if node.row.control_flow:
-            for key, body in inner(node):
+            for key, body in nested_programs(node):
                 known = {}
                 for feed, slot in zip(body.feeds, node.attrs[f"{key}_feeds"], strict=True):
-                    outer = _outside(node, slot)
+                    outer = _captured_value(node, slot)
                     source = None if outer is None else program.nodes[outer.node]
                     if source is None or source.control:
                         continue
@@ -65,7 +69,7 @@ def constants_inside(program: Program) -> Program:
     return program.but(nodes=nodes)
 
 
-def _without_unused(program: Program) -> Program:
+def _drop_unused(program: Program) -> Program:
     taken = {ref.node for node in program.nodes.values() for ref in node.inputs}
     taken.update(ref.node for ref in program.fetches)
     gone = {}
@@ -74,10 +78,10 @@ def _without_unused(program: Program) -> Program:
             before = [program.nodes[name] for name in node.control]
             if any(node.inputs[0] in (b.inputs[i] for i in b.row.writes) for b in before):
                 gone[node.name] = node.control
-    return substitute(program, {}, gone)
+    return substitute_values(program, {}, gone)
 
 
-class _Changes:
+class _VariableChanges:
     """Tracks which variables may have changed before each node of a program.
 
     A set of variables is an integer with one bit for each variable, because every node has a set.
@@ -89,11 +93,13 @@ class _Changes:
         self._waits: set[str] = set()  # nodes that follow a wait, a collective or a script call
         for node in program.nodes.values():
             before = node.before()
-            found = self._set_of(_touched(node))
+            found = self._set_of(_changed_variables(node))
             for name in before:
                 found |= self._found[name]
             self._found[node.name] = found
-            acts = any(n.row.waits or n.row.collective or n.row.script for n in whole(node))
+            acts = any(
+                n.row.waits or n.row.collective or n.row.script for n in node_with_nested(node)
+            )
             if acts or not self._waits.isdisjoint(before):
                 self._waits.add(node.name)
 
@@ -114,16 +120,16 @@ class _Changes:
         return any(bit & self._found[name] for name in node.before())
 
 
-def _touched(node: Node) -> set[str]:
+def _changed_variables(node: Node) -> set[str]:
     """Return the variables that a node or its bodies update or test for initialization."""
-    tests = (one for one in whole(node) if one.row.variable == "is_initialized")
+    tests = (one for one in node_with_nested(node) if one.row.variable == "is_initialized")
     return used_state(node)[1] | {one.inputs[0].node for one in tests}
 
 
-def _without_reads(frame: Node, changes: _Changes, front: dict[str, Node]) -> Node:
+def _drop_reads(frame: Node, changes: _VariableChanges, front: dict[str, Node]) -> Node:
     """Return the loop or branch without the reads that can move; add these to `front`."""
-    mine, asked = _touched(frame), frame
-    for key, body in inner(frame):
+    mine, asked = _changed_variables(frame), frame
+    for key, body in nested_programs(frame):
         moved: dict[str, Node] = {}
         for node in body.nodes.values():
             if node.row.variable == "read" and not node.control:
@@ -132,11 +138,11 @@ def _without_reads(frame: Node, changes: _Changes, front: dict[str, Node]) -> No
                     front[variable], front[node.name] = body.nodes[variable], node
                     moved[node.name] = node
         if moved:
-            frame = _fed(frame, key, moved)
+            frame = _with_captures(frame, key, moved)
     return frame
 
 
-def _fed(frame: Node, key: str, moved: dict[str, Node]) -> Node:
+def _with_captures(frame: Node, key: str, moved: dict[str, Node]) -> Node:
     """Return the loop or branch with captures in place of the named nodes of its body."""
     body = frame.attrs[key]
     inputs, slots = list(frame.inputs), list(frame.attrs[f"{key}_feeds"])
@@ -148,24 +154,24 @@ def _fed(frame: Node, key: str, moved: dict[str, Node]) -> Node:
         values[Ref(name)], gone[name] = Ref(feed), ()
         if Ref(name) not in inputs:
             inputs.append(Ref(name))
-        slots.append(inputs.index(Ref(name)) - _first(frame))
+        slots.append(inputs.index(Ref(name)) - _capture_offset(frame))
     feeds = (*body.feeds, *nodes)
-    body = substitute(body.but(nodes={**nodes, **body.nodes}, feeds=feeds), values, gone)
+    body = substitute_values(body.but(nodes={**nodes, **body.nodes}, feeds=feeds), values, gone)
     return frame.but(
         inputs=tuple(inputs), attrs={**frame.attrs, key: body, f"{key}_feeds": tuple(slots)}
     )
 
 
-def _first(frame: Node) -> int:
+def _capture_offset(frame: Node) -> int:
     """Return the input index of a captured slot minus the slot number."""
     return -frame.attrs["empty"] if frame.row.control_flow == "loop" else 1
 
 
-def _outside(frame: Node, slot: int) -> Ref | None:
+def _captured_value(frame: Node, slot: int) -> Ref | None:
     """Return the captured value that is fed as this slot; None for a loop variable."""
     if frame.row.control_flow == "loop" and slot < len(frame.attrs["made"]):
         return None
-    return frame.inputs[slot + _first(frame)]
+    return frame.inputs[slot + _capture_offset(frame)]
 
 
 def _with_constants(frame: Node, key: str, known: dict[str, Node]) -> Node:

@@ -11,10 +11,10 @@ from hpcflow.graph.static_shape import Spec
 from hpcflow.plan.frontend.constant_folding import FOLDED_BYTES
 from hpcflow.plan.ir.attribute_values import canonical
 from hpcflow.plan.ir.program import Node, Program, Ref
-from hpcflow.plan.ir.program_rewriting import substitute
+from hpcflow.plan.ir.program_rewriting import substitute_values
 
 
-def merge_equal(program: Program) -> Program:
+def merge_common_subexpressions(program: Program) -> Program:
     """Merge pure nodes, and reads of one variable, of equal type, inputs and control inputs.
 
     Two reads with the same control inputs see the same updates, so they can be merged.
@@ -35,7 +35,7 @@ def merge_equal(program: Program) -> Program:
         if first is not node and _specs(first) == _specs(node):
             order[node.name] = (first.name,)
             values.update({Ref(node.name, i): Ref(first.name, i) for i in range(len(node.specs))})
-    return substitute(program, values, order)
+    return substitute_values(program, values, order)
 
 
 def _key(node: Node, values: dict[Ref, Ref], order: dict[str, tuple[str, ...]]) -> Hashable:

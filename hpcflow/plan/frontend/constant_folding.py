@@ -7,34 +7,34 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.plan.ir.control_flow_nodes import whole
+from hpcflow.plan.ir.control_flow_nodes import node_with_nested
 from hpcflow.plan.ir.program import Node, Program, Ref
-from hpcflow.plan.ir.program_rewriting import constant, substitute
+from hpcflow.plan.ir.program_rewriting import as_constant, substitute_values
 
 Evaluate = Callable[[Node, Sequence[Any]], Sequence[Any]]
 FOLDED_BYTES = 1 << 16  # upper bound, because the plan stores a folded constant
 MADE_BYTES = 1 << 10  # upper bound for nodes without inputs (Fill), which are cheap to compute
 
 
-def known_values(program: Program) -> Program:
+def fold_static_shapes(program: Program) -> Program:
     """Replace nodes whose values follow from static shapes with constants.
 
     Nodes that depend on an update or a collective stay: the collective or update may have no other
     consumer, and the known shapes differ between runs and between replicas.
     """
-    kept = _anchors(program) | _behind_effects(program)
+    kept = _order_carriers(program) | _effects_and_successors(program)
     nodes = dict(program.nodes)
     for node in program.nodes.values():
         if node.row.source != "constant" and _may_fold(node, kept) and len(node.specs) == 1:
             value = node.specs[0].value
             if value is not None:
-                nodes[node.name] = constant(node, value)
+                nodes[node.name] = as_constant(node, value)
     return program.but(nodes=nodes)
 
 
-def fold(program: Program, evaluate: Evaluate, floats: bool = True) -> Program:
+def fold_constants(program: Program, evaluate: Evaluate, floats: bool = True) -> Program:
     """Replace small pure nodes whose inputs are all constants with constants."""
-    anchors = _anchors(program)
+    anchors = _order_carriers(program)
     known: dict[Ref, np.ndarray] = {}
     nodes: dict[str, Node] = {}
     values: dict[Ref, Ref] = {}
@@ -42,30 +42,30 @@ def fold(program: Program, evaluate: Evaluate, floats: bool = True) -> Program:
         if node.row.source == "constant" and not node.control:
             known[Ref(node.name)] = node.attrs["value"]
         ready = node.row.source != "constant" and all(ref in known for ref in node.inputs)
-        if not (ready and _may_fold(node, anchors) and _small(node, floats)):
+        if not (ready and _may_fold(node, anchors) and _is_small(node, floats)):
             nodes[node.name] = node
             continue
         with np.errstate(all="ignore"):  # as in a run: NaN and infinity are values
             arrays = evaluate(node, [known[ref] for ref in node.inputs])
         for i, array in enumerate(arrays):
             name = node.name if len(node.specs) == 1 else f"{node.name}/folded_{i}"
-            made = constant(node.but(name=name), np.asarray(array))
+            made = as_constant(node.but(name=name), np.asarray(array))
             nodes[name], known[Ref(node.name, i)] = made, made.attrs["value"]
             if name != node.name:
                 values[Ref(node.name, i)] = Ref(name)
-    return substitute(program.but(nodes=nodes), values)
+    return substitute_values(program.but(nodes=nodes), values)
 
 
-def _anchors(program: Program) -> set[str]:
+def _order_carriers(program: Program) -> set[str]:
     """Return the nodes that are control inputs or targets: they also carry order."""
     return {*program.targets, *(c for node in program.nodes.values() for c in node.control)}
 
 
-def _behind_effects(program: Program) -> set[str]:
+def _effects_and_successors(program: Program) -> set[str]:
     """Return the updates and collectives, and all nodes that depend on one."""
     found: set[str] = set()
     for node in program.nodes.values():
-        acts = any(n.row.writes or n.row.collective for n in whole(node))
+        acts = any(n.row.writes or n.row.collective for n in node_with_nested(node))
         if acts or not found.isdisjoint(node.before()):
             found.add(node.name)
     return found
@@ -75,7 +75,7 @@ def _may_fold(node: Node, anchors: set[str]) -> bool:
     return bool(node.row.pure and node.specs and not node.control and node.name not in anchors)
 
 
-def _small(node: Node, floats: bool) -> bool:
+def _is_small(node: Node, floats: bool) -> bool:
     limit = FOLDED_BYTES if node.inputs else MADE_BYTES
     return all(
         s.known and s.nbytes <= limit and (floats or s.dtype.kind in "iub") for s in node.specs

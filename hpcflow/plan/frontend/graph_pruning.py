@@ -12,21 +12,21 @@ from hpcflow.errors import FeedError, FetchError, ShapeError
 from hpcflow.graph.dtypes import resource
 from hpcflow.graph.function_body import (
     Function,
-    control_of,
-    inputs_of,
-    needed,
-    variable_of,
+    needed_operations,
+    used_control_inputs,
+    used_inputs,
+    variable_operation,
 )
 from hpcflow.graph.graph import Graph, Operation, Tensor
-from hpcflow.graph.op_registry import lookup
-from hpcflow.graph.static_shape import Spec, merge, show
-from hpcflow.plan.frontend.read_write_order import with_reads_first
-from hpcflow.plan.ir.control_flow_nodes import Framer
+from hpcflow.graph.op_registry import lookup_op
+from hpcflow.graph.static_shape import Spec, merge_shapes, shape_text
+from hpcflow.plan.frontend.read_write_order import order_reads_before_updates
+from hpcflow.plan.ir.control_flow_nodes import FrameBuilder
 from hpcflow.plan.ir.program import Node, Program, Ref
-from hpcflow.plan.ir.program_rewriting import infer
+from hpcflow.plan.ir.program_rewriting import infer_specs
 
 
-def prune(
+def prune_to_fetches(
     graph: Graph,
     fetches: Sequence[Tensor | Operation],
     feeds: Mapping[Tensor, Spec],
@@ -45,7 +45,7 @@ def prune(
         _check_feed(graph, tensor, spec)
         _check_not_bound(tensor)
     given = {names[t.op, t.index]: (t, spec) for t, spec in feeds.items()}
-    builder = _Builder(graph, fetches, _with_all_reads(graph, names), done)
+    builder = _PrunedProgramBuilder(graph, fetches, _feed_all_reads(graph, names), done)
     _check_bodies(builder.needed, feeds)
     return builder.program(given)
 
@@ -78,11 +78,11 @@ def _check_feed(graph: Graph, tensor: Tensor, spec: Spec) -> None:
             hint=f"feed array.astype({tensor.dtype.name!r})",
         )
     try:
-        merge(tensor.shape, spec.shape)
+        merge_shapes(tensor.shape, spec.shape)
     except ShapeError:
         raise FeedError(
-            f"feed {tensor.name!r} has shape {show(spec.shape)}, "
-            f"the tensor has {show(tensor.shape)}",
+            f"feed {tensor.name!r} has shape {shape_text(spec.shape)}, "
+            f"the tensor has {shape_text(tensor.shape)}",
             **facts,
             hint="reshape the array, or declare the placeholder with None for sizes that vary",
         ) from None
@@ -99,7 +99,7 @@ def _check_not_bound(tensor: Tensor) -> None:
         )
 
 
-def _with_all_reads(
+def _feed_all_reads(
     graph: Graph, names: Mapping[tuple[Operation, int], str]
 ) -> dict[tuple[Operation, int], str]:
     """Return `names`; a fed read of a variable also feeds all other reads of it."""
@@ -116,7 +116,7 @@ def _check_bodies(needed: Sequence[Operation], feeds: Iterable[Tensor]) -> None:
     fed = {t.op.inputs[0] for t in feeds if _reads(t.op)}
     for op in needed if fed else ():
         variable = next((t.op for t in op.inputs if t in fed), None)
-        if lookup(op.type).owner and variable is not None:
+        if lookup_op(op.type).owner and variable is not None:
             raise FeedError(
                 f"variable {variable.name!r} cannot be fed: {op.name!r} uses it in a body",
                 op=variable.name,
@@ -127,7 +127,7 @@ def _check_bodies(needed: Sequence[Operation], feeds: Iterable[Tensor]) -> None:
 
 def _feed_name(graph: Graph, tensor: Tensor) -> str:
     """Return the op's own name if a feed always replaces it, else a new name from it."""
-    if lookup(tensor.op.type).stands_for_feed:
+    if lookup_op(tensor.op.type).stands_for_feed:
         return tensor.op.name
     name = f"{tensor.op.name}/feed_{tensor.index}"
     taken = {op.name for op in graph.get_operations()}
@@ -136,7 +136,7 @@ def _feed_name(graph: Graph, tensor: Tensor) -> str:
     return name
 
 
-class _Builder:
+class _PrunedProgramBuilder:
     """Builds the program that `fetches` need; `names` maps fed tensors to Feed nodes."""
 
     def __init__(
@@ -151,7 +151,7 @@ class _Builder:
         self.outputs: dict[Operation, list[int]] = {}  # owner -> outputs of its frame
         self.used, self.instead = self._needs()
         ops = sorted(self.used.keys() - self.instead.keys(), key=lambda op: op.index)
-        self.needed = _ordered(ops, self._before, self.instead)
+        self.needed = _topological(ops, self._before, self.instead)
 
     def program(self, feeds: Mapping[str, tuple[Tensor, Spec]]) -> Program:
         """Return the program, with a node for every feed, used or not."""
@@ -162,7 +162,7 @@ class _Builder:
         for i, op in enumerate(self.needed):
             self._add(op)
             place.setdefault(op.name, (self._position(op), i))
-        nodes = with_reads_first(self.nodes, lambda name: place.get(name, (-1, 0)))
+        nodes = order_reads_before_updates(self.nodes, lambda name: place.get(name, (-1, 0)))
         targets = [self._final(f).name for f in self.fetches if isinstance(f, Operation)]
         return Program(
             nodes,
@@ -195,13 +195,13 @@ class _Builder:
 
     def _variable(self, handle: Tensor) -> str:
         """Return the node name of the variable behind a handle; add the node if needed."""
-        op = variable_of(handle)
+        op = variable_operation(handle)
         if op.name not in self.nodes:
             self.nodes[op.name] = self._node(op)
         return op.name
 
     def _replaced(self, op: Operation) -> bool:
-        return lookup(op.type).stands_for_feed and (op, 0) in self.names
+        return lookup_op(op.type).stands_for_feed and (op, 0) in self.names
 
     def _needs(self) -> tuple[dict[Operation, set[int]], dict[Operation, Operation]]:
         """Return the needed operations with their used outputs, and the extensions.
@@ -210,24 +210,24 @@ class _Builder:
         """
         wanted: list[Tensor | Operation] = list(self.fetches)
         while True:
-            used = needed(wanted, self._there)
-            instead = _superseded(used)
+            used = needed_operations(wanted, self._is_available)
+            instead = _replaced_owners(used)
             more = [new.outputs[i] for old, new in instead.items() for i in used[old] - used[new]]
             if not more:
                 break
             wanted += more
         for op in used:
-            if lookup(op.type).source == "placeholder":
+            if lookup_op(op.type).source == "placeholder":
                 raise FeedError(
                     f"placeholder {op.name!r} needs a feed",
                     op=op.name,
                     line=op.line,
-                    hint=f"add it to feed_dict, shape {show(op.outputs[0].shape)} "
+                    hint=f"add it to feed_dict, shape {shape_text(op.outputs[0].shape)} "
                     f"{op.outputs[0].dtype}",
                 )
         return used, instead
 
-    def _there(self, item: Tensor | Operation) -> bool:
+    def _is_available(self, item: Tensor | Operation) -> bool:
         """Return whether a value is fed, or an operation has already run."""
         if isinstance(item, Tensor) and (item.op, item.index) in self.names:
             return True
@@ -236,11 +236,11 @@ class _Builder:
 
     def _before(self, op: Operation) -> list[Operation]:
         used = self.used[op]
-        return [*(t.op for t in inputs_of(op, used)), *control_of(op, used)]
+        return [*(t.op for t in used_inputs(op, used)), *used_control_inputs(op, used)]
 
     def _add(self, op: Operation) -> None:
-        if lookup(op.type).owner:
-            framer = Framer(_program, self.spec, self.ref)
+        if lookup_op(op.type).owner:
+            framer = FrameBuilder(_function_program, self.spec, self.ref)
             framed = framer.frame(op, self.used[op], self._control(op))
             self.nodes[op.name], self.outputs[op] = framed.node, framed.outputs
         elif not (_is_parameter(op) and op.outputs[0].dtype == resource):
@@ -250,7 +250,7 @@ class _Builder:
         """Return the control inputs, without feeds, parameters and finished operations."""
         waited = [
             c
-            for c in control_of(op, self.used.get(op))
+            for c in used_control_inputs(op, self.used.get(op))
             if c not in self.done and not self._replaced(c) and not _is_parameter(c)
         ]
         return tuple(dict.fromkeys(self._final(c).name for c in waited))
@@ -258,10 +258,10 @@ class _Builder:
     def _node(self, op: Operation) -> Node:
         inputs = tuple(self.ref(t) for t in op.inputs)
         given = [self.nodes[ref.node].specs[ref.index] for ref in inputs]
-        inferred = infer(op.type, given, op.attrs, op=op.name, line=op.line)
+        inferred = infer_specs(op.type, given, op.attrs, op=op.name, line=op.line)
         try:
             specs = tuple(
-                Spec(s.dtype, merge(s.shape, t.shape), s.value)
+                Spec(s.dtype, merge_shapes(s.shape, t.shape), s.value)
                 for s, t in zip(inferred, op.outputs, strict=True)
             )
         except ShapeError as error:
@@ -272,7 +272,7 @@ class _Builder:
         return Node(op.name, op.type, inputs, control, op.attrs, specs, *wish)
 
 
-def _program(
+def _function_program(
     function: Function, specs: Mapping[Tensor, Spec], results: Sequence[Tensor]
 ) -> Program:
     """Return the program of a function for parameters with these specs.
@@ -280,13 +280,13 @@ def _program(
     Only parameters that the results need are fed.
     """
     names = {(p.op, 0): p.op.name for p in specs}
-    builder = _Builder(function.body, [*results, *function.targets], names)
-    taken = {t for op in builder.needed for t in inputs_of(op, builder.used[op])}
+    builder = _PrunedProgramBuilder(function.body, [*results, *function.targets], names)
+    taken = {t for op in builder.needed for t in used_inputs(op, builder.used[op])}
     taken.update(results)
     return builder.program({p.op.name: (p, s) for p, s in specs.items() if p in taken})
 
 
-def _superseded(there: Collection[Operation]) -> dict[Operation, Operation]:
+def _replaced_owners(there: Collection[Operation]) -> dict[Operation, Operation]:
     """Map owners of functions to the latest extension that is needed too.
 
     The extension runs instead of the owner.
@@ -302,7 +302,7 @@ def _superseded(there: Collection[Operation]) -> dict[Operation, Operation]:
     return found
 
 
-def _ordered(
+def _topological(
     needed: Sequence[Operation],
     before: Callable[[Operation], Iterable[Operation]],
     instead: Mapping[Operation, Operation],
@@ -330,11 +330,11 @@ def _ordered(
 
 def _reads(op: Operation) -> bool:
     """Return whether an operation reads the value of a variable."""
-    return lookup(op.type).variable == "read"
+    return lookup_op(op.type).variable == "read"
 
 
 def _is_parameter(op: Operation) -> bool:
-    return lookup(op.type).source == "parameter"
+    return lookup_op(op.type).source == "parameter"
 
 
 def _feed_node(tensor: Tensor, spec: Spec, name: str) -> Node:

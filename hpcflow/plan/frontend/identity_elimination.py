@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from hpcflow.plan.ir.program import Node, Program, shape_is_told
-from hpcflow.plan.ir.program_rewriting import bypass, substitute
+from hpcflow.plan.ir.program import Node, Program, has_runtime_shape
+from hpcflow.plan.ir.program_rewriting import bypass_nodes, substitute_values
 
 NOOP_EDGES = 256  # a NoOp stays if its removal would add more control edges than this
 
 
-def drop_identities(program: Program) -> Program:
+def eliminate_identities(program: Program) -> Program:
     """Remove nodes whose outputs equal their inputs.
 
     A node with a device, a colocation or control inputs stays.
     """
-    program = without_rules(program)
-    return bypass(program, [n.name for n in program.nodes.values() if _is_identity(n, program)])
+    program = drop_gradient_rules(program)
+    return bypass_nodes(
+        program, [n.name for n in program.nodes.values() if _is_identity(n, program)]
+    )
 
 
-def without_rules(program: Program) -> Program:
+def drop_gradient_rules(program: Program) -> Program:
     """Replace CustomGradient with IdentityN, which any rank can run.
 
     The gradients exist already, so the custom gradient function is not needed any more.
@@ -35,13 +37,13 @@ def _is_identity(node: Node, program: Program) -> bool:
         return False
     if node.row.identity == "always":
         return True
-    if node.row.identity != "if_specs_equal" or shape_is_told(node, program.spec):
+    if node.row.identity != "if_specs_equal" or has_runtime_shape(node, program.spec):
         return False
     given, made = program.spec(node.inputs[0]), node.specs[0]
     return made.known and given[:2] == made[:2]
 
 
-def drop_noops(program: Program) -> Program:
+def eliminate_noops(program: Program) -> Program:
     """Remove NoOps: their successors follow their predecessors.
 
     A NoOp with a device or a colocation stays.
@@ -57,4 +59,4 @@ def drop_noops(program: Program) -> Program:
         and not (n.device or n.colocate)
         and len(n.control) * followers[n.name] <= NOOP_EDGES
     }
-    return substitute(program, {}, gone)
+    return substitute_values(program, {}, gone)

@@ -12,28 +12,30 @@ import collections
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from hpcflow.plan.ir.control_flow_nodes import whole
+from hpcflow.plan.ir.control_flow_nodes import node_with_nested
 from hpcflow.plan.ir.program import Node
-from hpcflow.plan.ir.program_rewriting import behind_cycles, topological
+from hpcflow.plan.ir.program_rewriting import cyclic_nodes, topological_order
 from hpcflow.plan.verification.effect_verifier import used_state
 
 Pair = tuple[str, str]  # names of nodes: the first runs before the second
 
 
-def with_reads_first(nodes: Mapping[str, Node], priority: Callable[[str], Any]) -> dict[str, Node]:
+def order_reads_before_updates(
+    nodes: Mapping[str, Node], priority: Callable[[str], Any]
+) -> dict[str, Node]:
     """Return the nodes in topological order, with updates behind unordered reads.
 
     Among ready nodes the lowest `priority` comes first. A branch or loop that updates a variable
     counts as an update of it. If the (read, update) pairs form a cycle (two variables, each read
     after an update of the other), the pairs of earlier reads take precedence.
     """
-    order = topological(nodes, priority)
-    pairs = list(_pairs(nodes, order))
+    order = topological_order(nodes, priority)
+    pairs = list(_unordered_pairs(nodes, order))
     if pairs:
-        if behind_cycles(nodes, pairs):
-            pairs = _without_cycles(nodes, pairs)
-        order = topological(nodes, priority, pairs)
-    behind = _behind_waits(nodes, order) if pairs else set()
+        if cyclic_nodes(nodes, pairs):
+            pairs = _acyclic_pairs(nodes, pairs)
+        order = topological_order(nodes, priority, pairs)
+    behind = _waits_and_successors(nodes, order) if pairs else set()
     reads: dict[str, list[str]] = collections.defaultdict(list)
     for read, update in pairs:
         if _may_wait(nodes, read) and read not in behind:
@@ -45,12 +47,12 @@ def with_reads_first(nodes: Mapping[str, Node], priority: Callable[[str], Any]) 
     return found
 
 
-def _behind_waits(nodes: Mapping[str, Node], order: Iterable[str]) -> set[str]:
+def _waits_and_successors(nodes: Mapping[str, Node], order: Iterable[str]) -> set[str]:
     """Return the nodes that wait for other steps, as at a queue, and their successors."""
     found: set[str] = set()
     for name in order:
         node = nodes[name]
-        if any(n.row.waits for n in whole(node)) or not found.isdisjoint(node.before()):
+        if any(n.row.waits for n in node_with_nested(node)) or not found.isdisjoint(node.before()):
             found.add(name)
     return found
 
@@ -60,7 +62,7 @@ def _may_wait(nodes: Mapping[str, Node], read: str) -> bool:
     return any(nodes[b].row.variable != "handle" for b in nodes[read].before())
 
 
-def _pairs(nodes: Mapping[str, Node], order: list[str]) -> Iterator[Pair]:
+def _unordered_pairs(nodes: Mapping[str, Node], order: list[str]) -> Iterator[Pair]:
     """Yield all (read, update) pairs where the read does not follow the update.
 
     Nothing is yielded if `order` already satisfies all pairs.
@@ -92,7 +94,7 @@ def _pairs(nodes: Mapping[str, Node], order: list[str]) -> Iterator[Pair]:
     )
 
 
-def _without_cycles(nodes: Mapping[str, Node], pairs: Iterable[Pair]) -> list[Pair]:
+def _acyclic_pairs(nodes: Mapping[str, Node], pairs: Iterable[Pair]) -> list[Pair]:
     """Return the pairs that close no cycle with the edges and the pairs before them."""
     after: dict[str, set[str]] = collections.defaultdict(set)
     for node in nodes.values():

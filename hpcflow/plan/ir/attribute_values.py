@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.graph.dtypes import string, text_of
-from hpcflow.graph.string_encoding import pack
+from hpcflow.graph.string_encoding import encode_strings
 
 
 def canonical(value: Any) -> Hashable:
@@ -37,7 +37,7 @@ def canonical(value: Any) -> Hashable:
     return "object", kind.__name__, id(value)
 
 
-class Same:
+class CanonicalValue:
     """A hashable wrapper: equal if all contents are equal in type and value."""
 
     __slots__ = ("key", "value")
@@ -49,11 +49,11 @@ class Same:
         return hash(self.key)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Same) and self.key == other.key
+        return isinstance(other, CanonicalValue) and self.key == other.key
 
 
 def digest_array(array: np.ndarray) -> tuple[str, tuple[int, ...], str]:
     """Return the dtype, the shape and a digest of the elements."""
-    data = pack(array) if array.dtype == string else np.ascontiguousarray(array).tobytes()
+    data = encode_strings(array) if array.dtype == string else np.ascontiguousarray(array).tobytes()
     digest = hashlib.blake2b(data, digest_size=16)
     return text_of(array.dtype), array.shape, digest.hexdigest()

@@ -13,16 +13,21 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from hpcflow.graph.dtypes import resource
-from hpcflow.graph.function_body import Function, alive, captured, functions_of
+from hpcflow.graph.function_body import (
+    Function,
+    captured_tensors,
+    live_loop_variables,
+    used_functions,
+)
 from hpcflow.graph.graph import Operation, Tensor
-from hpcflow.graph.op_registry import lookup
-from hpcflow.graph.static_shape import Spec, either, merge
-from hpcflow.plan.ir.program import Node, Part, Program, Ref
+from hpcflow.graph.op_registry import lookup_op
+from hpcflow.graph.static_shape import Spec, common_shape, merge_shapes
+from hpcflow.plan.ir.program import Node, Partition, Program, Ref
 
 PROGRAMS = ("cond", "body", "then", "else")
 
 
-def inner(node: Node) -> Iterator[tuple[str, Program | Part]]:
+def nested_programs(node: Node) -> Iterator[tuple[str, Program | Partition]]:
     """Yield the programs that a node holds with their keys; after partitioning, the partitions."""
     if node.row.control_flow:
         for key in PROGRAMS:
@@ -30,10 +35,10 @@ def inner(node: Node) -> Iterator[tuple[str, Program | Part]]:
                 yield key, node.attrs[key]
 
 
-def mapped(program: Program, change: Callable[[Program], Program]) -> Program:
+def map_nested_programs(program: Program, change: Callable[[Program], Program]) -> Program:
     """Return `program` with `change` applied to the programs that its nodes hold."""
     nodes = {
-        name: node.but(attrs={**node.attrs, **{k: change(p) for k, p in inner(node)}})  # type: ignore[arg-type]
+        name: node.but(attrs={**node.attrs, **{k: change(p) for k, p in nested_programs(node)}})  # type: ignore[arg-type]
         if node.row.control_flow
         else node
         for name, node in program.nodes.items()
@@ -41,18 +46,18 @@ def mapped(program: Program, change: Callable[[Program], Program]) -> Program:
     return program.but(nodes=nodes)
 
 
-def whole(node: Node) -> Iterator[Node]:
+def node_with_nested(node: Node) -> Iterator[Node]:
     """Yield a node and all nodes in the programs that it holds, at any depth."""
     yield node
-    yield from within({node.name: node})
+    yield from nested_nodes({node.name: node})
 
 
-def within(nodes: Mapping[str, Node]) -> Iterator[Node]:
+def nested_nodes(nodes: Mapping[str, Node]) -> Iterator[Node]:
     """Yield all nodes in the programs that `nodes` hold, at any depth."""
     for node in nodes.values():
-        for _, program in inner(node):
+        for _, program in nested_programs(node):
             yield from program.nodes.values()
-            yield from within(program.nodes)
+            yield from nested_nodes(program.nodes)
 
 
 # -- from functions to programs
@@ -62,14 +67,14 @@ Build = Callable[[Function, Mapping[Tensor, Spec], Sequence[Tensor]], Program]
 
 
 @dataclasses.dataclass
-class Framed:
+class FramedNode:
     """A node built from an If or While, and the indices of the outputs that it has."""
 
     node: Node
     outputs: list[int]
 
 
-class Framer:
+class FrameBuilder:
     """Builds Loop and Branch nodes; `build` builds the program of a function.
 
     `spec` and `ref` give the spec and the reference of an outer tensor.
@@ -80,45 +85,49 @@ class Framer:
     ) -> None:
         self.build, self.spec, self.ref = build, spec, ref
 
-    def frame(self, op: Operation, used: set[int], control: tuple[str, ...]) -> Framed:
+    def frame(self, op: Operation, used: set[int], control: tuple[str, ...]) -> FramedNode:
         """Return the node for `op`, with only the outputs in `used`."""
-        is_loop = lookup(op.type).control_flow == "loop"
-        made = self._loop(op, used) if is_loop else self._branch(op, used)
-        kind, inputs, attrs, outputs = made
+        is_loop = lookup_op(op.type).control_flow == "loop"
+        frame_node = self._loop(op, used) if is_loop else self._branch(op, used)
+        kind, inputs, attrs, outputs = frame_node
         specs = tuple(Spec(dtype, shape) for dtype, shape in attrs["made"])
         node = Node(
             op.name, kind, inputs, control, attrs, specs, op.device, op.colocate, line=op.line
         )
-        return Framed(node, outputs)
+        return FramedNode(node, outputs)
 
     def _loop(self, op: Operation, used: set[int]) -> tuple[str, tuple[Ref, ...], dict, list[int]]:
         test, step = op.attrs["cond"], op.attrs["body"]
         begin = len(step.params) - op.attrs["lists"]
-        living = alive(op, used)
+        living = live_loop_variables(op, used)
         inits = {i: op.inputs[i] for i in living if i < begin}
-        given = {o: Spec(*self.spec(o)) for f, r in functions_of(op, used) for o in captured(f, r)}
+        capture_specs = {
+            o: Spec(*self.spec(o))
+            for f, r in used_functions(op, used)
+            for o in captured_tensors(f, r)
+        }
         specs = {i: step.params[i].spec for i in living}
         for i, init in inits.items():
-            specs[i] = Spec(init.dtype, merge(self.spec(init).shape, step.params[i].shape))
+            specs[i] = Spec(init.dtype, merge_shapes(self.spec(init).shape, step.params[i].shape))
         results = [step.results[i] for i in living]
         while True:  # repeat: a size that changes between iterations becomes unknown
             known = {step.params[i]: s for i, s in specs.items()}
-            body = self.build(step, {**known, **_captured(step, given)}, results)
+            body = self.build(step, {**known, **_captured(step, capture_specs)}, results)
             ends = [body.spec(ref) for ref in body.fetches]
             wider = {
-                i: Spec(s.dtype, either(s.shape, e.shape))
+                i: Spec(s.dtype, common_shape(s.shape, e.shape))
                 for (i, s), e in zip(specs.items(), ends, strict=True)
             }
             if all(wider[i].shape == s.shape for i, s in specs.items()):
                 break
             specs = wider
         known = {p: specs[i] for i, p in enumerate(test.params) if i in specs}
-        cond = self.build(test, {**known, **_captured(test, given)}, test.results)
+        cond = self.build(test, {**known, **_captured(test, capture_specs)}, test.results)
         slots: dict[Tensor, int] = {step.params[i]: k for k, i in enumerate(living)}
         slots.update(
             {p: k for k, i in enumerate(living) if i < len(test.params) for p in [test.params[i]]}
         )
-        outside = self._outside([(test, cond), (step, body)], slots, len(living))
+        outside = self._captured_inputs([(test, cond), (step, body)], slots, len(living))
         attrs = {
             "cond": cond,
             "cond_feeds": _positions(cond, slots),
@@ -138,10 +147,10 @@ class Framer:
         built: list[tuple[Function, Program]] = []
         for side in ("then", "else"):
             f = op.attrs[side]
-            given = {o: Spec(*self.spec(o)) for o in captured(f, outputs)}
+            capture_specs = {o: Spec(*self.spec(o)) for o in captured_tensors(f, outputs)}
             results = [f.results[i] for i in outputs]
-            built.append((f, self.build(f, _captured(f, given), results)))
-        outside = self._outside(built, slots, 0)
+            built.append((f, self.build(f, _captured(f, capture_specs), results)))
+        outside = self._captured_inputs(built, slots, 0)
         (_, then), (_, other) = built
         ends = zip(then.fetches, other.fetches, strict=True)
         pairs = [(then.spec(a), other.spec(b)) for a, b in ends]
@@ -150,28 +159,28 @@ class Framer:
             "then_feeds": _positions(then, slots),
             "else": other,
             "else_feeds": _positions(other, slots),
-            "made": tuple((a.dtype, either(a.shape, b.shape)) for a, b in pairs),
+            "made": tuple((a.dtype, common_shape(a.shape, b.shape)) for a, b in pairs),
         }
         return "Branch", (self.ref(op.inputs[0]), *map(self.ref, outside)), attrs, outputs
 
-    def _outside(
+    def _captured_inputs(
         self, built: Sequence[tuple[Function, Program]], slots: dict[Tensor, int], first: int
     ) -> list[Tensor]:
         """Return the outer tensors that the programs capture, each once.
 
         The slots of their parameters are added to `slots`.
         """
-        found: dict[Tensor, int] = {}
+        input_index: dict[Tensor, int] = {}
         for f, program in built:
             for outer, param in f.captures:
                 if param.op.name in program.feeds:
-                    slots[param] = found.setdefault(outer, first + len(found))
-        return list(found)
+                    slots[param] = input_index.setdefault(outer, first + len(input_index))
+        return list(input_index)
 
 
-def _captured(f: Function, given: Mapping[Tensor, Spec]) -> dict[Tensor, Spec]:
-    pairs = [(o, p) for o, p in f.captures if o in given and o.dtype != resource]
-    return {param: given[outer] for outer, param in pairs}
+def _captured(f: Function, capture_specs: Mapping[Tensor, Spec]) -> dict[Tensor, Spec]:
+    pairs = [(o, p) for o, p in f.captures if o in capture_specs and o.dtype != resource]
+    return {param: capture_specs[outer] for outer, param in pairs}
 
 
 def _positions(program: Program, slots: Mapping[Tensor, int]) -> tuple[int, ...]:

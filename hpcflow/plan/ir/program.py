@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from hpcflow.errors import HpcflowError
 from hpcflow.graph.dtypes import resource
-from hpcflow.graph.op_registry import OpDef, lookup
+from hpcflow.graph.op_registry import OpDef, lookup_op
 from hpcflow.graph.static_shape import Spec
 from hpcflow.ps.sync_rule import SyncRule
 from hpcflow.ps.sync_rules import Async
@@ -42,7 +42,7 @@ class Node:
     @functools.cached_property
     def row(self) -> OpDef:
         """The op registry entry of its type, which has the facts that passes ask for."""
-        return lookup(self.type)
+        return lookup_op(self.type)
 
     @property
     def kind(self) -> str:
@@ -62,11 +62,11 @@ class Node:
         """Return a copy with fields changed."""
         if not changes.keys() <= self.__dict__.keys():
             raise TypeError(f"a node has not all of the fields {', '.join(changes)}")
-        made = object.__new__(Node)  # nodes are copied often: 10x as fast as `replace`
-        made.__dict__.update(self.__dict__, **changes)
+        copy = object.__new__(Node)  # nodes are copied often: 10x as fast as `replace`
+        copy.__dict__.update(self.__dict__, **changes)
         if "type" in changes:
-            made.__dict__.pop("row", None)
-        return made
+            copy.__dict__.pop("row", None)
+        return copy
 
     def taking(self, values: Mapping[Ref, Ref]) -> Node:
         """Return the node with its inputs replaced as `values` maps them."""
@@ -147,9 +147,9 @@ class Cluster:
 
     def tasks(self) -> list[str]:
         """Return the tasks that one replica's step may use, `lead` first."""
-        found = [f"/job:worker/task:{k}" for k in range(self.tasks_per_replica)]
-        found += [f"/job:ps/task:{s}" for s in range(self.servers)]
-        return [self.lead, *(task for task in found if task != self.lead)]
+        tasks = [f"/job:worker/task:{k}" for k in range(self.tasks_per_replica)]
+        tasks += [f"/job:ps/task:{s}" for s in range(self.servers)]
+        return [self.lead, *(task for task in tasks if task != self.lead)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,7 +168,7 @@ class Edge:
     frame: str = ""
 
 
-class Share(NamedTuple):
+class VariableBytes(NamedTuple):
     """The bytes of one variable in a message; 0 for values of unknown size.
 
     `way` is "sent" or "received" by `server`. `variable` is "" if the message belongs to no
@@ -182,17 +182,17 @@ class Share(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Message:
+class ServerMessage:
     """An edge to or from a server, with the bytes of each variable in it."""
 
     channel: int
     source: str  # task
     dest: str
-    shares: tuple[Share, ...]
+    shares: tuple[VariableBytes, ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class Partition:
     """A partition: the nodes that one task runs in each step, Send and Recv included.
 
     The nodes stand in the global order. Send has attrs channel, dest (task) and token; Recv has
@@ -213,14 +213,14 @@ class Part:
 class Plan:
     """One step over the tasks of a replica and the servers."""
 
-    parts: dict[str, Part]  # by task; the driver's first
+    parts: dict[str, Partition]  # by task; the driver's first
     edges: tuple[Edge, ...]
     driver: str
     cluster: Cluster
     why: dict[str, str] = dataclasses.field(default_factory=dict)  # node -> reason for its device
     round: Plan | None = None  # the synchronous update that servers run on this step's gradients
     updates: str = ""  # the name of the updates of `round`
-    messages: tuple[Message, ...] = ()  # to and from servers, if the plan trains
+    messages: tuple[ServerMessage, ...] = ()  # to and from servers, if the plan trains
 
     @property
     def updates_servers(self) -> bool:
@@ -234,7 +234,7 @@ class Plan:
         return [n.name for p in self.parts.values() for n in p.nodes.values() if n.row.collective]
 
 
-def shape_is_told(node: Node, spec: Callable[[Ref], Spec]) -> bool:
+def has_runtime_shape(node: Node, spec: Callable[[Ref], Spec]) -> bool:
     """Return whether a target shape is a runtime value.
 
     The kernel compares it with the static shape.

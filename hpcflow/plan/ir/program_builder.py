@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hpcflow.graph.static_shape import known, sizes_along
+from hpcflow.graph.static_shape import require_known, sizes_along
 from hpcflow.plan.ir.program import Node, Program, Ref
-from hpcflow.plan.ir.program_rewriting import infer, live, sorted_program, substitute
+from hpcflow.plan.ir.program_rewriting import (
+    eliminate_dead_nodes,
+    infer_specs,
+    sorted_program,
+    substitute_values,
+)
 
 
-class Draft:
+class ProgramBuilder:
     """New nodes, and the old values that they replace."""
 
     def __init__(self, program: Program) -> None:
@@ -25,8 +30,8 @@ class Draft:
         while name in self.nodes:
             number += 1
             name = f"{base}_{number}"
-        given = [self.spec(ref) for ref in inputs]
-        specs = infer(type, given, attrs, op=name, line=like.line)
+        input_specs = [self.spec(ref) for ref in inputs]
+        specs = infer_specs(type, input_specs, attrs, op=name, line=like.line)
         self.nodes[name] = like.but(
             name=name, type=type, inputs=tuple(inputs), control=(), attrs=attrs, specs=specs
         )
@@ -44,29 +49,29 @@ class Draft:
         """Return the program with the new nodes, without dead nodes."""
         if not self.values:
             return self.program
-        changed = substitute(self.program.but(nodes=self.nodes), self.values)
-        return sorted_program(live(changed))
+        changed = substitute_values(self.program.but(nodes=self.nodes), self.values)
+        return sorted_program(eliminate_dead_nodes(changed))
 
 
-def followed(program: Program) -> set[str]:
+def control_edge_nodes(program: Program) -> set[str]:
     """Return the nodes at either end of a control edge, and the targets; rewrites keep them."""
     waiting = (n.name for n in program.nodes.values() if n.control)
     before = (c for n in program.nodes.values() for c in n.control)
     return {*program.targets, *waiting, *before}
 
 
-def takers(program: Program) -> dict[Ref, list[str]]:
+def consumer_names(program: Program) -> dict[Ref, list[str]]:
     """Return the consumers of each value, once per input; "" for each fetch of it."""
-    found: dict[Ref, list[str]] = {}
+    consumers: dict[Ref, list[str]] = {}
     for node in program.nodes.values():
         for ref in node.inputs:
-            found.setdefault(ref, []).append(node.name)
+            consumers.setdefault(ref, []).append(node.name)
     for ref in program.fetches:
-        found.setdefault(ref, []).append("")
-    return found
+        consumers.setdefault(ref, []).append("")
+    return consumers
 
 
-def joined_columns(program: Program, node: Node) -> tuple[int, ...] | None:
+def concat_widths(program: Program, node: Node) -> tuple[int, ...] | None:
     """Return the widths of the matrices that a node concatenates by columns.
 
     None if the node is not such a Concat, has control inputs, or if a size is unknown.
@@ -74,11 +79,11 @@ def joined_columns(program: Program, node: Node) -> tuple[int, ...] | None:
     if node.row.joins != "concat" or node.control or node.attrs["axis"] not in (1, -1):
         return None
     specs = [program.spec(ref) for ref in node.inputs]
-    if not all(spec.known and len(known(spec.shape)) == 2 for spec in specs):
+    if not all(spec.known and len(require_known(spec.shape)) == 2 for spec in specs):
         return None
     return sizes_along(1, (spec.shape for spec in specs))
 
 
-def wish(node: Node) -> tuple[str, frozenset[str]]:
+def requested_placement(node: Node) -> tuple[str, frozenset[str]]:
     """Return the requested placement of a node; merged nodes must have the same."""
     return node.device, frozenset(node.colocate)

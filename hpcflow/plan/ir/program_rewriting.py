@@ -11,47 +11,49 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import HpcflowError, VerifyError
-from hpcflow.graph.op_registry import lookup
+from hpcflow.graph.op_registry import lookup_op
 from hpcflow.graph.static_shape import Spec
-from hpcflow.plan.ir.program import Node, Part, Program, Ref
+from hpcflow.plan.ir.program import Node, Partition, Program, Ref
 
 
-def infer(
+def infer_specs(
     type: str, inputs: list[Spec], attrs: dict[str, Any], *, op: str, line: str
 ) -> tuple[Spec, ...]:
     """Return the output specs by the op registry; errors name `op` and `line`."""
     try:
-        return tuple(lookup(type).infer(inputs, attrs))
+        return tuple(lookup_op(type).infer(inputs, attrs))
     except HpcflowError as error:
         error.op, error.line = error.op or op, error.line or line
         raise
 
 
-def inferred_again(old: Program, new: Program) -> Program:
+def reinfer_specs(old: Program, new: Program) -> Program:
     """Return `new`, with specs inferred again where inputs differ from `old`."""
     nodes: dict[str, Node] = {}
-    told: set[str] = set()  # nodes whose specs changed
+    changed: set[str] = set()  # nodes whose specs changed
     for node in new.nodes.values():
         before = old.nodes.get(node.name, node)
         if node.specs and not node.row.control_flow:
-            if node.inputs != before.inputs or told & {ref.node for ref in node.inputs}:
-                given = [nodes[ref.node].specs[ref.index] for ref in node.inputs]
-                specs = infer(node.type, given, node.attrs, op=node.name, line=node.line)
+            if node.inputs != before.inputs or changed & {ref.node for ref in node.inputs}:
+                input_specs = [nodes[ref.node].specs[ref.index] for ref in node.inputs]
+                specs = infer_specs(
+                    node.type, input_specs, node.attrs, op=node.name, line=node.line
+                )
                 if [s[:2] for s in specs] != [s[:2] for s in node.specs]:
-                    told.add(node.name)
+                    changed.add(node.name)
                     node = node.but(specs=specs)
         nodes[node.name] = node
     return new.but(nodes=nodes)
 
 
-def constant(node: Node, value: np.ndarray) -> Node:
+def as_constant(node: Node, value: np.ndarray) -> Node:
     """Return a Const in place of `node`, whose only output has the known value `value`."""
     attrs = {"value": value}
-    specs = infer("Const", [], attrs, op=node.name, line=node.line)
+    specs = infer_specs("Const", [], attrs, op=node.name, line=node.line)
     return node.but(type="Const", inputs=(), attrs=attrs, specs=specs)
 
 
-def substitute(
+def substitute_values(
     program: Program,
     values: Mapping[Ref, Ref],
     order: Mapping[str, tuple[str, ...]] | None = None,
@@ -62,31 +64,34 @@ def substitute(
     """
     order = order or {}
     nodes = {
-        node.name: _renamed(node, values, order)
+        node.name: _with_replacements(node, values, order)
         for node in program.nodes.values()
         if node.name not in order
     }
-    targets = dict.fromkeys(t for old in program.targets for t in _followed(old, order))
-    fetches = tuple(final(ref, values) for ref in program.fetches)
+    targets = dict.fromkeys(t for old in program.targets for t in _final_name(old, order))
+    fetches = tuple(final_ref(ref, values) for ref in program.fetches)
     return program.but(nodes=nodes, fetches=fetches, targets=tuple(targets))
 
 
-def unused(stem: str, names: Container[str]) -> str:
+def unused_name(stem: str, names: Container[str]) -> str:
     """Return `stem` with the lowest number from 1 on that is not in `names`."""
     return next(name for k in count(1) if (name := f"{stem}{k}") not in names)
 
 
-def exchange(
-    part: Part, made: Mapping[str, Node], values: Mapping[Ref, Ref], gone: Mapping[str, str]
-) -> Part:
-    """Return the partition with nodes replaced by those in `made`, without those in `gone`.
+def replace_nodes(
+    part: Partition,
+    replacements: Mapping[str, Node],
+    values: Mapping[Ref, Ref],
+    gone: Mapping[str, str],
+) -> Partition:
+    """Return the partition with nodes replaced by those in `replacements`, without those in `gone`.
 
     `values` maps replaced values, and `gone` maps a dropped node to the node to follow instead.
     """
     nodes = {}
     for name, old in part.nodes.items():
         if name not in gone:
-            node = made.get(name, old).taking(values)
+            node = replacements.get(name, old).taking(values)
             if not gone.keys().isdisjoint(node.control):
                 node = node.but(control=tuple(dict.fromkeys(gone.get(c, c) for c in node.control)))
             nodes[name] = node
@@ -94,7 +99,7 @@ def exchange(
     return dataclasses.replace(part, nodes=nodes, fetches=fetches)
 
 
-def bypass(program: Program, names: Iterable[str]) -> Program:
+def bypass_nodes(program: Program, names: Iterable[str]) -> Program:
     """Drop the named nodes, whose outputs are their inputs; consumers take the inputs.
 
     A consumer of a dropped node follows that node's control inputs. If the value was fetched, these
@@ -118,17 +123,17 @@ def bypass(program: Program, names: Iterable[str]) -> Program:
     order = {name: tuple(b for b in n.before() if b not in fed) for name, n in gone.items()}
     ends = [c for ref in program.fetches if ref.node in gone for c in gone[ref.node].control]
     targets = tuple(dict.fromkeys((*program.targets, *ends)))
-    return substitute(program.but(nodes=nodes, targets=targets), values, order)
+    return substitute_values(program.but(nodes=nodes, targets=targets), values, order)
 
 
-def final(ref: Ref, values: Mapping[Ref, Ref]) -> Ref:
+def final_ref(ref: Ref, values: Mapping[Ref, Ref]) -> Ref:
     """Return the end of a chain of replacements."""
     while ref in values:
         ref = values[ref]
     return ref
 
 
-def _followed(name: str, order: Mapping[str, tuple[str, ...]]) -> Iterable[str]:
+def _final_name(name: str, order: Mapping[str, tuple[str, ...]]) -> Iterable[str]:
     stack, seen = [name], set()
     while stack:
         current = stack.pop()
@@ -139,17 +144,19 @@ def _followed(name: str, order: Mapping[str, tuple[str, ...]]) -> Iterable[str]:
             stack.extend(reversed(order[current]))
 
 
-def _renamed(node: Node, values: Mapping[Ref, Ref], order: Mapping[str, tuple[str, ...]]) -> Node:
+def _with_replacements(
+    node: Node, values: Mapping[Ref, Ref], order: Mapping[str, tuple[str, ...]]
+) -> Node:
     if values.keys().isdisjoint(node.inputs) and order.keys().isdisjoint(node.control):
         return node
-    inputs = tuple(final(ref, values) for ref in node.inputs)
-    follows = dict.fromkeys(c for old in node.control for c in _followed(old, order))
+    inputs = tuple(final_ref(ref, values) for ref in node.inputs)
+    follows = dict.fromkeys(c for old in node.control for c in _final_name(old, order))
     for ref in inputs:
         follows.pop(ref.node, None)
     return node.but(inputs=inputs, control=tuple(follows))
 
 
-def live(program: Program) -> Program:
+def eliminate_dead_nodes(program: Program) -> Program:
     """Remove dead nodes: keep the feeds and what fetches and targets need."""
     needed = set(program.feeds)
     stack = [ref.node for ref in program.fetches] + list(program.targets)
@@ -163,7 +170,7 @@ def live(program: Program) -> Program:
     return program.but(nodes={k: n for k, n in program.nodes.items() if k in needed})
 
 
-def topological(
+def topological_order(
     nodes: Mapping[str, Node],
     priority: Callable[[str], Any],
     extra: Iterable[tuple[str, str]] = (),
@@ -182,7 +189,7 @@ def topological(
     return order
 
 
-def behind_cycles(nodes: Mapping[str, Node], extra: Iterable[tuple[str, str]] = ()) -> list[str]:
+def cyclic_nodes(nodes: Mapping[str, Node], extra: Iterable[tuple[str, str]] = ()) -> list[str]:
     """Return the nodes on a cycle and their successors; `extra` as in `topological`."""
     return _as_ready(nodes, lambda _: 0, extra)[1]
 
@@ -222,5 +229,5 @@ def sorted_program(program: Program) -> Program:
     else:
         return program
     position = {name: i for i, name in enumerate(program.nodes)}
-    order = topological(program.nodes, position.__getitem__)
+    order = topological_order(program.nodes, position.__getitem__)
     return program.but(nodes={name: program.nodes[name] for name in order})

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T", bound=Hashable)
 
 
-class Sets(Generic[T]):
+class DisjointSets(Generic[T]):
     """Disjoint sets; each member starts in a set of its own."""
 
     def __init__(self) -> None:

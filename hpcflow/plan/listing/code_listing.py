@@ -6,20 +6,20 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from hpcflow.graph.dtypes import name_of
-from hpcflow.graph.static_shape import show
+from hpcflow.graph.static_shape import shape_text
 from hpcflow.lowering.instructions import RELEASE, Access, BindingKind, CodeFunction, Instruction
-from hpcflow.lowering.kernel_metadata import Code, Generated
-from hpcflow.plan.listing.plan_text import as_table, nbytes
+from hpcflow.lowering.kernel_metadata import GeneratedCode, LoweredPartition
+from hpcflow.plan.listing.plan_text import format_bytes, format_table
 
 WRITES = frozenset({Access.FILLED, Access.KEYWORD, Access.WRITTEN, Access.UPDATED})
 
 
-def code_text(made: Generated) -> str:
+def code_text(made: LoweredPartition) -> str:
     """The instructions of a partition and of its loops and branches, segment by segment."""
     return "\n\n".join(text for title, code in _codes(made, "") for text in _texts(title, code))
 
 
-def code_data(made: Generated) -> list[dict[str, Any]]:
+def code_data(made: LoweredPartition) -> list[dict[str, Any]]:
     """The same as plain data: one object for the partition, and for each loop and branch in it."""
     return [
         {
@@ -41,23 +41,23 @@ def code_data(made: Generated) -> list[dict[str, Any]]:
     ]
 
 
-def _codes(made: Generated, title: str) -> Iterator[tuple[str, Code]]:
+def _codes(made: LoweredPartition, title: str) -> Iterator[tuple[str, GeneratedCode]]:
     """The code of a partition, and of its loops and branches with their names."""
     yield title, made.code
-    for node, bodies in made.inner.items():
+    for node, bodies in made.frames.items():
         for key, body in bodies.items():
             yield from _codes(body, f"{title}{node}/{key}")
 
 
-def _functions(code: Code) -> Iterator[tuple[CodeFunction, list[str], list[str]]]:
+def _functions(code: GeneratedCode) -> Iterator[tuple[CodeFunction, list[str], list[str]]]:
     """The functions of a partition, each with the waits and the segments that it follows."""
-    for function, strand in zip(code.functions, code.strands, strict=False):
-        yield function, list(strand.waits), [f"s{i}" for i in strand.after]
+    for function, segment in zip(code.functions, code.segments, strict=False):
+        yield function, list(segment.waits), [f"s{i}" for i in segment.after]
     yield code.functions[-1], [], []
 
 
-def _texts(title: str, code: Code) -> Iterator[str]:
-    sizes = ", ".join(f"{nbytes(size)} on {device}" for device, size in code.arenas.items())
+def _texts(title: str, code: GeneratedCode) -> Iterator[str]:
+    sizes = ", ".join(f"{format_bytes(size)} on {device}" for device, size in code.arenas.items())
     yield f"code{f' of {title}' if title else ''}: buffers of {sizes or '0 B'}"
     for function, waits, after in _functions(code):
         conditions = ", ".join([*waits, *after])
@@ -66,10 +66,10 @@ def _texts(title: str, code: Code) -> Iterator[str]:
         else:
             head = f"segment {function.name}" + (f", after {conditions}" if conditions else "")
         header = ("instruction", "node", "sets", "uses")
-        yield f"{head}:\n{as_table(header, [*_rows(function.body, '')])}"
+        yield f"{head}:\n{format_table(header, [*_rows(function.body, '')])}"
     rows = [(name, *_stands_for(code, name)) for name in code.binds]
     if rows:
-        yield as_table(("name", "stands for", "of"), rows)
+        yield format_table(("name", "stands for", "of"), rows)
 
 
 def _rows(body: Iterable[Instruction], indent: str) -> Iterator[tuple[str, str, str, str]]:
@@ -94,12 +94,12 @@ def _instruction_data(one: Instruction) -> dict[str, Any]:
     return data | ({"body": [*map(_instruction_data, one.body)]} if one.body else {})
 
 
-def _stands_for(code: Code, name: str) -> tuple[str, str]:
+def _stands_for(code: GeneratedCode, name: str) -> tuple[str, str]:
     """What a name is bound to: its kind, and the node or memory it is of."""
     what = code.binds[name]
     kind = what.kind.name.lower()
     if what.kind == BindingKind.BUFFER:
         device, block, dtype, shape, start = what.buffers[0]
         at = code.blocks[block].start + start
-        return kind, f"{name_of(dtype)}{show(shape)} at byte {at} of {device}"
+        return kind, f"{name_of(dtype)}{shape_text(shape)} at byte {at} of {device}"
     return kind, what.node

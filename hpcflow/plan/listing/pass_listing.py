@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpcflow.graph.dtypes import name_of
-from hpcflow.graph.static_shape import Spec, show
-from hpcflow.plan.ir.program import Node, Part, Plan, Program
-from hpcflow.plan.listing.plan_text import as_table
+from hpcflow.graph.static_shape import Spec, shape_text
+from hpcflow.plan.ir.program import Node, Partition, Plan, Program
+from hpcflow.plan.listing.plan_text import format_table
 from hpcflow.plan.pass_row import Form, Pass
 
 FORMAT = "hpcflow-passes-1"
@@ -87,7 +87,7 @@ def passes_text(rows: Sequence[Pass], record: PassRecord) -> str:
             cells = ["0", "", "", "", "", f"only with: {one['when']}"]
         lines.append((one["name"], form, *cells))
     header = ("pass", "form", "runs", "changed", "nodes before", "after", "ms", "")
-    return as_table(header, lines)
+    return format_table(header, lines)
 
 
 # -- what a pass changed
@@ -158,7 +158,7 @@ def _changes(old: Node, new: Node) -> Iterator[tuple[str, list[str]]]:
 def _equal(a: Any, b: Any) -> bool:
     if a is b:
         return True
-    if isinstance(a, (Program, Part)) and isinstance(b, (Program, Part)):
+    if isinstance(a, (Program, Partition)) and isinstance(b, (Program, Partition)):
         return _equal(a.nodes, b.nodes) and a.fetches == b.fetches
     if isinstance(a, Node) and isinstance(b, Node):
         return not any(_changes(a, b))
@@ -171,10 +171,10 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, (Program, Part)):
+    if isinstance(value, (Program, Partition)):
         return f"{len(value.nodes)} nodes"
     if isinstance(value, Spec):
-        return f"{name_of(value.dtype)} {show(value.shape)}"
+        return f"{name_of(value.dtype)} {shape_text(value.shape)}"
     if isinstance(value, tuple) and not hasattr(value, "_fields"):
         text = ", ".join(map(_text, value))
     else:
@@ -191,7 +191,7 @@ def _nodes(value: Any) -> Iterator[tuple[str, Node]]:
                 yield (name if len(value.parts) == 1 else f"{name} on {task}"), node
     else:
         part = getattr(value, "part", value)  # of segments, buffers
-        if isinstance(part, (Program, Part)):
+        if isinstance(part, (Program, Partition)):
             yield from part.nodes.items()
 
 

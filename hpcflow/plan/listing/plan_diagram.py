@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from hpcflow.plan.cost import cost_model
-from hpcflow.plan.cost.memory_estimate import variables
+from hpcflow.plan.cost.memory_estimate import variable_bytes
 from hpcflow.plan.ir.program import Node, Plan
-from hpcflow.plan.listing.plan_text import copies, nbytes
+from hpcflow.plan.listing.plan_text import format_bytes, rank_count
 
 DRAWN_OPS = 400  # a plan with more is drawn as tasks only
 DRAWN_TASKS = 32
@@ -28,14 +28,14 @@ class _Box(NamedTuple):
 
 def as_dot(plan: Plan) -> str:
     """Return Graphviz text, for `dot -Tsvg`."""
-    boxes, arrows = _drawing(plan)
+    boxes, arrows = _boxes_and_arrows(plan)
     lines = ["digraph plan {", "  rankdir=LR; node [shape=box, fontsize=10]; compound=true;"]
     for i, box in enumerate(boxes):
-        lines.append(f"  subgraph cluster_{i} {{ label={_quoted(box.title)};")
-        lines += [f"    {name} [label={_quoted(label)}];" for name, label in box.nodes]
+        lines.append(f"  subgraph cluster_{i} {{ label={_quote(box.title)};")
+        lines += [f"    {name} [label={_quote(label)}];" for name, label in box.nodes]
         lines.append("  }")
     for arrow in arrows:
-        facts = [f"label={_quoted(arrow.label)}"] if arrow.label else []
+        facts = [f"label={_quote(arrow.label)}"] if arrow.label else []
         facts += ["style=dashed"] if arrow.order else []
         tail = f" [{', '.join(facts)}]" if facts else ""
         lines.append(f"  {arrow.source} -> {arrow.dest}{tail};")
@@ -44,24 +44,24 @@ def as_dot(plan: Plan) -> str:
 
 def as_mermaid(plan: Plan) -> str:
     """Return Mermaid text, which Markdown viewers draw."""
-    boxes, arrows = _drawing(plan)
+    boxes, arrows = _boxes_and_arrows(plan)
     lines = ["flowchart LR"]
     for i, box in enumerate(boxes):
-        lines.append(f"  subgraph box{i}[{_quoted(box.title)}]")
-        lines += [f"    {name}[{_quoted(label)}]" for name, label in box.nodes]
+        lines.append(f"  subgraph box{i}[{_quote(box.title)}]")
+        lines += [f"    {name}[{_quote(label)}]" for name, label in box.nodes]
         lines.append("  end")
     for arrow in arrows:
         line = "-.->" if arrow.order else "-->"
-        label = f"|{_quoted(arrow.label)}|" if arrow.label else ""
+        label = f"|{_quote(arrow.label)}|" if arrow.label else ""
         lines.append(f"  {arrow.source} {line}{label} {arrow.dest}")
     return "\n".join(lines) + "\n"
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return '"' + text.replace("\\", "/").replace('"', "'") + '"'
 
 
-def _drawing(plan: Plan) -> tuple[list[_Box], list[_Arrow]]:
+def _boxes_and_arrows(plan: Plan) -> tuple[list[_Box], list[_Arrow]]:
     ops = sum(len(part.nodes) for part in plan.parts.values())
     if ops > DRAWN_OPS or len(plan.parts) > DRAWN_TASKS:
         return _tasks_alone(plan)
@@ -83,7 +83,7 @@ def _label(node: Node) -> str:
 
 
 def _title(plan: Plan, task: str) -> str:
-    count = copies(plan, task)
+    count = rank_count(plan, task)
     return task + (f", {count} ranks alike" if count > 1 else "")
 
 
@@ -102,7 +102,7 @@ def _arrows(plan: Plan, number: dict[tuple[str, str], str]) -> Iterator[_Arrow]:
                 if source.row.message == "receive":
                     edge = edges[source.attrs["channel"]]
                     there = number.get((edge.source, edge.ref.node))
-                    label = "" if edge.token else nbytes(edge.spec.nbytes)
+                    label = "" if edge.token else format_bytes(edge.spec.nbytes)
                     if there is not None:
                         yield _Arrow(there, here, label, edge.token)
                 elif (task, before) in number:
@@ -120,14 +120,17 @@ def _tasks_alone(plan: Plan) -> tuple[list[_Box], list[_Arrow]]:
     boxes = []
     for task in shown:
         part = plan.parts[task]
-        label = f"{len(part.nodes)} ops, {nbytes(sum(variables(part).values()))} of variables"
+        label = (
+            f"{len(part.nodes)} ops, {format_bytes(sum(variable_bytes(part).values()))} of "
+            "variables"
+        )
         boxes.append(_Box(_title(plan, task), [(number[task], label)]))
     rest = len(plan.parts) - len(shown)
     if rest:
         boxes.append(_Box("...", [("rest", f"{rest} more tasks")]))
     arrows = [
-        _Arrow(number[r.source], number[r.dest], f"{r.messages} messages, {nbytes(r.nbytes)}")
-        for r in cost_model.traffic(plan)
+        _Arrow(number[r.source], number[r.dest], f"{r.messages} messages, {format_bytes(r.nbytes)}")
+        for r in cost_model.message_traffic(plan)
         if r.source in number and r.dest in number
     ]
     return boxes, arrows

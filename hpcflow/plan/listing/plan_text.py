@@ -6,29 +6,34 @@ import collections
 from collections.abc import Sequence
 from typing import Any
 
-from hpcflow.graph.device_names import parse
+from hpcflow.graph.device_names import parse_device
 from hpcflow.graph.dtypes import name_of
-from hpcflow.graph.static_shape import Spec, show
+from hpcflow.graph.static_shape import Spec, shape_text
 from hpcflow.plan.cost import cost_model
-from hpcflow.plan.cost.memory_estimate import Made, Memory, plainly, predict
-from hpcflow.plan.ir.program import Edge, Node, Part, Plan
-from hpcflow.plan.verification.plan_verifier import unproved
+from hpcflow.plan.cost.memory_estimate import (
+    MemoryEstimate,
+    PartitionLowering,
+    predict_memory,
+    with_plain_kernels,
+)
+from hpcflow.plan.ir.program import Edge, Node, Partition, Plan
+from hpcflow.plan.verification.plan_verifier import unproved_properties
 
 FORMAT = "hpcflow-plan-1"
 MEMORY = ("variables", "constants", "buffers", "messages", "sums")  # these add up to the total
-LISTED = 12  # maximum of values and reasons in the text; of the rest it shows the number
+MAX_LISTED = 12  # maximum of values and reasons in the text; of the rest it shows the number
 
 
 # -- plain data
 
 
-def as_data(plan: Plan, made: Made = plainly) -> dict[str, Any]:
+def plan_data(plan: Plan, made: PartitionLowering = with_plain_kernels) -> dict[str, Any]:
     """Return the plan and its costs as lists, dicts, strings and numbers.
 
     `made(part)` is used to predict memory, see `memory_estimate.predict`.
     """
     cluster = plan.cluster
-    driver, rows = plan.parts[plan.driver], cost_model.traffic(plan)
+    driver, rows = plan.parts[plan.driver], cost_model.message_traffic(plan)
     return {
         "format": FORMAT,
         "mode": cluster.mode,
@@ -41,45 +46,47 @@ def as_data(plan: Plan, made: Made = plainly) -> dict[str, Any]:
         "driver": plan.driver,
         "feeds": list(driver.feeds),
         "fetches": [str(ref) for ref in driver.fetches],
-        "tasks": _tasks(plan, rows, made),
-        "idle": _idle(plan),
-        "edges": [_edge(edge) for edge in plan.edges],
-        "traffic": [_traffic(row) for row in rows],
-        "collectives": _collectives(plan),
-        "unproved": unproved(plan),
-        "round": None if plan.round is None else as_data(plan.round, made),
+        "tasks": _task_rows(plan, rows, made),
+        "idle": _idle_tasks(plan),
+        "edges": [_edge_data(edge) for edge in plan.edges],
+        "traffic": [_traffic_data(row) for row in rows],
+        "collectives": _collective_data(plan),
+        "unproved": unproved_properties(plan),
+        "round": None if plan.round is None else plan_data(plan.round, made),
     }
 
 
-def _idle(plan: Plan) -> list[str]:
+def _idle_tasks(plan: Plan) -> list[str]:
     """Return the tasks without a partition; none in a plan that a server drives."""
     if plan.cluster.lead.startswith("/job:ps"):
         return []
     return [task for task in plan.cluster.tasks() if task not in plan.parts]
 
 
-def _tasks(plan: Plan, rows: Sequence[cost_model.Traffic], made: Made) -> list[dict[str, Any]]:
-    memory = predict(plan, made)
+def _task_rows(
+    plan: Plan, rows: Sequence[cost_model.TaskTraffic], made: PartitionLowering
+) -> list[dict[str, Any]]:
+    memory = predict_memory(plan, made)
     moved = {task: {"sent": [0, 0], "received": [0, 0]} for task in plan.parts}
     for row in rows:
         for task, way in ((row.source, "sent"), (row.dest, "received")):
             moved[task][way][0] += row.messages
             moved[task][way][1] += row.nbytes
     return [
-        _task(plan, part, memory[task])
+        _task_data(plan, part, memory[task])
         | {way: {"messages": n, "bytes": size} for way, (n, size) in moved[task].items()}
-        | {"nodes": [_node(node, plan) for node in part.nodes.values()]}
+        | {"nodes": [_node_data(node, plan) for node in part.nodes.values()]}
         for task, part in plan.parts.items()
     ]
 
 
-def _task(plan: Plan, part: Part, memory: Memory) -> dict[str, Any]:
+def _task_data(plan: Plan, part: Partition, memory: MemoryEstimate) -> dict[str, Any]:
     devices: dict[str, collections.Counter[str]] = {}
     for node in part.nodes.values():
         devices.setdefault(node.device, collections.Counter())[node.type] += 1
     return {
         "task": part.task,
-        "copies": copies(plan, part.task),
+        "copies": rank_count(plan, part.task),
         "devices": {device: dict(sorted(types.items())) for device, types in devices.items()},
         "memory": {
             name: getattr(memory, name)
@@ -89,30 +96,30 @@ def _task(plan: Plan, part: Part, memory: Memory) -> dict[str, Any]:
     }
 
 
-def _node(node: Node, plan: Plan) -> dict[str, Any]:
+def _node_data(node: Node, plan: Plan) -> dict[str, Any]:
     return {
         "name": node.name,
         "type": node.type,
         "device": node.device,
         "inputs": [str(ref) for ref in node.inputs],
         "control": list(node.control),
-        "outputs": [_spec(spec) for spec in node.specs],
+        "outputs": [_spec_data(spec) for spec in node.specs],
         "why": plan.why.get(node.name, ""),
         "line": node.line,
     }
 
 
-def copies(plan: Plan, task: str) -> int:
+def rank_count(plan: Plan, task: str) -> int:
     """Return how many ranks run the partition of `task`: 1 on a server, else one per replica."""
-    return 1 if parse(task).job == "ps" else plan.cluster.replicas
+    return 1 if parse_device(task).job == "ps" else plan.cluster.replicas
 
 
-def _spec(spec: Spec) -> dict[str, Any]:
+def _spec_data(spec: Spec) -> dict[str, Any]:
     shape = None if spec.shape is None else list(spec.shape)
     return {"dtype": name_of(spec.dtype), "shape": shape}
 
 
-def _edge(edge: Edge) -> dict[str, Any]:
+def _edge_data(edge: Edge) -> dict[str, Any]:
     return {
         "channel": edge.channel,
         "source": edge.source,
@@ -121,11 +128,11 @@ def _edge(edge: Edge) -> dict[str, Any]:
         "token": edge.token,
         "frame": edge.frame,
         "bytes": edge.spec.nbytes if edge.spec.sized else None,
-        **_spec(edge.spec),
+        **_spec_data(edge.spec),
     }
 
 
-def _traffic(row: cost_model.Traffic) -> dict[str, Any]:
+def _traffic_data(row: cost_model.TaskTraffic) -> dict[str, Any]:
     return {
         "source": row.source,
         "dest": row.dest,
@@ -135,7 +142,7 @@ def _traffic(row: cost_model.Traffic) -> dict[str, Any]:
     }
 
 
-def _collectives(plan: Plan) -> list[dict[str, Any]]:
+def _collective_data(plan: Plan) -> list[dict[str, Any]]:
     found = [
         {
             "sequence": node.attrs["sequence"],
@@ -156,14 +163,14 @@ def _collectives(plan: Plan) -> list[dict[str, Any]]:
 # -- text
 
 
-def as_text(plan: Plan, made: Made = plainly) -> str:
+def plan_text(plan: Plan, made: PartitionLowering = with_plain_kernels) -> str:
     """Return the plan as text: tasks, memory, edges, collectives, reasons, unproved properties."""
-    data = as_data(plan, made)
+    data = plan_data(plan, made)
     head = (
-        f"plan: mode {data['mode']}{_kept_by(plan)}, {data['ranks']} ranks ="
+        f"plan: mode {data['mode']}{_sync_rule_text(plan)}, {data['ranks']} ranks ="
         f" {data['workers']} workers + {data['servers']} servers; {data['replicas']} replica(s) of"
         f" {data['tasks_per_replica']} task(s)\n"
-        f"feeds {_some(data['feeds'])}; fetches {_some(data['fetches'])}"
+        f"feeds {_shortened(data['feeds'])}; fetches {_shortened(data['fetches'])}"
     )
     sections = [head, _tasks_text(data), _memory_text(data)]
     sections += [_traffic_text(data), _edges_text(data)]
@@ -171,15 +178,15 @@ def as_text(plan: Plan, made: Made = plainly) -> str:
     text = "\n\n".join(section for section in sections if section) + "\n"
     if plan.round is None:
         return text
-    return f"{text}\n-- by the servers themselves, once an update\n\n{as_text(plan.round, made)}"
+    return f"{text}\n-- by the servers themselves, once an update\n\n{plan_text(plan.round, made)}"
 
 
-def _kept_by(plan: Plan) -> str:
+def _sync_rule_text(plan: Plan) -> str:
     """Return the synchronization rule of parameter servers as text."""
     return f", sync={plan.cluster.sync}" if plan.cluster.mode == "ps" else ""
 
 
-def nbytes(count: int | None) -> str:
+def format_bytes(count: int | None) -> str:
     """Format bytes for people, such as `1.5 MB`; exact below 10,000."""
     if count is None:
         return "?"
@@ -191,12 +198,12 @@ def nbytes(count: int | None) -> str:
     return f"{size:.3g} {('B', 'kB', 'MB', 'GB', 'TB', 'PB')[unit]}"
 
 
-def _some(names: Sequence[str]) -> str:
-    rest = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    return (", ".join(names[:LISTED]) or "none") + rest
+def _shortened(names: Sequence[str]) -> str:
+    rest = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
+    return (", ".join(names[:MAX_LISTED]) or "none") + rest
 
 
-def as_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Format rows as columns under their headers."""
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
     lines = [
@@ -206,16 +213,18 @@ def as_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def _folded(rows: Sequence[tuple[str, tuple[str, ...]]]) -> list[tuple[str, int, tuple[str, ...]]]:
+def _fold_tasks(
+    rows: Sequence[tuple[str, tuple[str, ...]]],
+) -> list[tuple[str, int, tuple[str, ...]]]:
     """Merge neighbouring tasks of one job with equal facts: `/job:worker/task:1..4091`, 4091."""
     out: list[tuple[str, str, int, tuple[str, ...]]] = []
     for task, facts in rows:
-        if out and out[-1][3] == facts and parse(out[-1][1]).job == parse(task).job:
+        if out and out[-1][3] == facts and parse_device(out[-1][1]).job == parse_device(task).job:
             out[-1] = (out[-1][0], task, out[-1][2] + 1, facts)
         else:
             out.append((task, task, 1, facts))
     return [
-        (first if first == last else f"{first}..{parse(last).task}", count, facts)
+        (first if first == last else f"{first}..{parse_device(last).task}", count, facts)
         for first, last, count, facts in out
     ]
 
@@ -225,16 +234,16 @@ def _tasks_text(data: dict[str, Any]) -> str:
     for task in data["tasks"]:
         ranks[task["task"]] = task["copies"]
         devices = ", ".join(
-            f"{sum(types.values())} on {parse(device)._replace(job=None, task=None)}"[:60]
+            f"{sum(types.values())} on {parse_device(device)._replace(job=None, task=None)}"[:60]
             for device, types in task["devices"].items()
         )
         memory, sent, received = task["memory"], task["sent"], task["received"]
         facts = (
             devices.replace("on /", "on "),
-            nbytes(memory["total"]),
-            f"{sent['messages']}, {nbytes(sent['bytes'])}",
-            f"{received['messages']}, {nbytes(received['bytes'])}",
-            nbytes(task["collective_bytes"]),
+            format_bytes(memory["total"]),
+            f"{sent['messages']}, {format_bytes(sent['bytes'])}",
+            f"{received['messages']}, {format_bytes(received['bytes'])}",
+            format_bytes(task["collective_bytes"]),
         )
         rows.append((task["task"], facts))
     header = ("task", "ranks", "ops", "memory", "sends", "receives", "sums")
@@ -244,21 +253,21 @@ def _tasks_text(data: dict[str, Any]) -> str:
         note += "; a server does this for each replica's step"
     folded = [
         (name, str(count * ranks[name.split("..")[0]]), *facts)
-        for name, count, facts in _folded(rows)
+        for name, count, facts in _fold_tasks(rows)
     ]
-    idle = ", ".join(name for name, _, _ in _folded([(task, ()) for task in data["idle"]]))
+    idle = ", ".join(name for name, _, _ in _fold_tasks([(task, ()) for task in data["idle"]]))
     rest = f"\nnothing to do in this step: {idle}" if idle else ""
-    return f"{note}\n{as_table(header, folded)}{rest}"
+    return f"{note}\n{format_table(header, folded)}{rest}"
 
 
 def _memory_text(data: dict[str, Any]) -> str:
     """Format the memory of a rank by kind."""
     rows = [
-        (task["task"], tuple(nbytes(task["memory"][name]) for name in (*MEMORY, "versions")))
+        (task["task"], tuple(format_bytes(task["memory"][name]) for name in (*MEMORY, "versions")))
         for task in data["tasks"]
     ]
     header = ("memory of a rank", *MEMORY, "and versions <=")
-    table = as_table(header, [(name, *cells) for name, _, cells in _folded(rows)])
+    table = format_table(header, [(name, *cells) for name, _, cells in _fold_tasks(rows)])
     unsized = sum(task["memory"]["unsized"] for task in data["tasks"])
     more = f"\nand {unsized} values whose sizes only a step tells" if unsized else ""
     return table + more
@@ -270,13 +279,13 @@ def _traffic_text(data: dict[str, Any]) -> str:
     for row in data["traffic"]:
         out = row["source"] == data["driver"]
         near, far = (row["source"], row["dest"]) if out else (row["dest"], row["source"])
-        facts = (str(row["messages"]), nbytes(row["bytes"]), str(row["headers"]))
+        facts = (str(row["messages"]), format_bytes(row["bytes"]), str(row["headers"]))
         groups.setdefault((out, near), []).append((far, facts))
     rows: list[tuple[str, ...]] = []
     for (out, near), found in groups.items():
-        for far, _, cells in _folded(found):
+        for far, _, cells in _fold_tasks(found):
             rows.append((near, far, *cells) if out else (far, near, *cells))
-    return as_table(("from", "to", "messages", "bytes a step", "headers"), rows) if rows else ""
+    return format_table(("from", "to", "messages", "bytes a step", "headers"), rows) if rows else ""
 
 
 def _edges_text(data: dict[str, Any]) -> str:
@@ -287,10 +296,12 @@ def _edges_text(data: dict[str, Any]) -> str:
             edge["value"],
             edge["source"],
             edge["dest"],
-            f"{edge['dtype']} {show(None if edge['shape'] is None else tuple(edge['shape']))}",
-            nbytes(edge["bytes"]) + (f" each time in {edge['frame']}" if edge["frame"] else ""),
+            f"{edge['dtype']} "
+            f"{shape_text(None if edge['shape'] is None else tuple(edge['shape']))}",
+            format_bytes(edge["bytes"])
+            + (f" each time in {edge['frame']}" if edge["frame"] else ""),
         )
-        for edge in values[:LISTED]
+        for edge in values[:MAX_LISTED]
     ]
     if not rows:
         return ""
@@ -298,7 +309,7 @@ def _edges_text(data: dict[str, Any]) -> str:
     more = f"\n... and {rest} smaller values" if rest else ""
     tokens = sum(edge["token"] for edge in data["edges"])
     more += f"\nand {tokens} tokens of 0 bytes" if tokens else ""
-    return as_table(("value", "from", "to", "is", "bytes a step"), rows) + more
+    return format_table(("value", "from", "to", "is", "bytes a step"), rows) + more
 
 
 def _collectives_text(data: dict[str, Any]) -> str:
@@ -310,12 +321,12 @@ def _collectives_text(data: dict[str, Any]) -> str:
             row["task"],
             str(row["ranks"]),
             str(row["values"]),
-            nbytes(row["bytes"]),
+            format_bytes(row["bytes"]),
         )
         for row in data["collectives"]
     ]
     header = ("collective", "name", "type", "on", "ranks", "values", "bytes a rank")
-    return as_table(header, rows) if rows else ""
+    return format_table(header, rows) if rows else ""
 
 
 def _why_text(plan: Plan) -> str:
@@ -323,9 +334,11 @@ def _why_text(plan: Plan) -> str:
     reasons = collections.Counter(
         "beside the state they use or sum" if why.startswith("with ") else why for why in named
     )
-    rows = [(str(count), why) for why, count in reasons.most_common(LISTED)]
-    more = f"\n... and {len(reasons) - LISTED} more reasons" if len(reasons) > LISTED else ""
-    return as_table(("ops", "why they are where they are"), rows) + more if rows else ""
+    rows = [(str(count), why) for why, count in reasons.most_common(MAX_LISTED)]
+    more = (
+        f"\n... and {len(reasons) - MAX_LISTED} more reasons" if len(reasons) > MAX_LISTED else ""
+    )
+    return format_table(("ops", "why they are where they are"), rows) + more if rows else ""
 
 
 def _proof_text(data: dict[str, Any]) -> str:

@@ -27,10 +27,10 @@ def op_digests(graph: Graph) -> list[OpDigest]:
     It covers the type, attributes, constants, inputs and placement constraints. The user's line is
     shown but not compared, because paths may differ between nodes.
     """
-    return [OpDigest(op.name, op.type, op.line, _digest(op)) for op in all_operations(graph)]
+    return [OpDigest(op.name, op.type, op.line, _op_digest(op)) for op in all_operations(graph)]
 
 
-def fingerprint(graph: Graph) -> str:
+def graph_fingerprint(graph: Graph) -> str:
     """Return one digest of the whole graph."""
     whole = hashlib.blake2b(digest_size=16)
     for one in op_digests(graph):
@@ -59,7 +59,7 @@ def first_difference(mine: Sequence[OpDigest], theirs: Sequence[OpDigest]) -> st
     return f"operation {one.name!r} ({one.type}, made at {one.line}) exists only {where}"
 
 
-def _digest(op: Operation) -> str:
+def _op_digest(op: Operation) -> str:
     facts = (
         op.name,
         op.type,
@@ -68,12 +68,12 @@ def _digest(op: Operation) -> str:
         op.device,
         tuple(sorted(op.colocate)),
         tuple((text_of(t.dtype), t.shape) for t in op.outputs),
-        canonical(_same_everywhere(op.attrs)),
+        canonical(_portable_attributes(op.attrs)),
     )
     return hashlib.blake2b(repr(facts).encode(), digest_size=16).hexdigest()
 
 
-def _same_everywhere(attrs: dict[str, object]) -> dict[str, object]:
+def _portable_attributes(attrs: dict[str, object]) -> dict[str, object]:
     """Return the attributes without addresses: a function is replaced by its name.
 
     All ranks share the name. A function of the graph is replaced by the names of its results,

@@ -14,37 +14,37 @@ import numpy as np
 
 from hpcflow.errors import HpcflowError, VerifyError
 from hpcflow.graph.dtypes import as_dtype, string, text_of
-from hpcflow.graph.op_registry import OPS, rows
+from hpcflow.graph.op_registry import OPS, all_ops
 from hpcflow.graph.static_shape import Spec
-from hpcflow.graph.string_encoding import pack, unpack
-from hpcflow.plan.ir.program import Node, Part, Ref
-from hpcflow.plan.verification.plan_verifier import verify_part
+from hpcflow.graph.string_encoding import decode_strings, encode_strings
+from hpcflow.plan.ir.program import Node, Partition, Ref
+from hpcflow.plan.verification.plan_verifier import verify_partition
 
 MAGIC = b"HPCFPRT1"
 ALIGN = 64
 RULE = "plan-format"
 
 
-def encode(part: Part) -> bytes:
+def encode_partition(part: Partition) -> bytes:
     """Return the partition as bytes, equal for equal partitions.
 
     Errors: VerifyError if an attribute is not plain data.
     """
     blobs: list[bytes] = []
-    header = _part_out(part, blobs)
+    header = _encode_partition(part, blobs)
     text = json.dumps(header, separators=(",", ":"), allow_nan=False).encode()
     start = MAGIC + len(text).to_bytes(8, "little") + text
-    return b"".join(_padded(chunk) for chunk in [start, *blobs])
+    return b"".join(_pad(chunk) for chunk in [start, *blobs])
 
 
-def decode(data: bytes) -> Part:
+def decode_partition(data: bytes) -> Partition:
     """Return the partition in `data`; its arrays are read-only views of `data`.
 
     Errors: VerifyError (plan-format) if the bytes are malformed, or the rule that the partition
     breaks.
     """
     try:
-        part = _part_in(data)
+        part = _decode_partition(data)
     except VerifyError:
         raise
     except (
@@ -56,29 +56,29 @@ def decode(data: bytes) -> Part:
         RecursionError,
     ) as error:
         raise VerifyError(RULE, f"a received part is malformed: {error}") from None
-    verify_part(part)
+    verify_partition(part)
     return part
 
 
-def _padded(chunk: bytes) -> bytes:
+def _pad(chunk: bytes) -> bytes:
     return chunk + bytes(-len(chunk) % ALIGN)
 
 
 # -- encoding
 
 
-def _part_out(part: Part, blobs: list[bytes]) -> dict[str, Any]:
+def _encode_partition(part: Partition, blobs: list[bytes]) -> dict[str, Any]:
     return {
         "task": part.task,
         "feeds": list(part.feeds),
         "fetches": [list(ref) for ref in part.fetches],
-        "nodes": [_node_out(node, blobs) for node in part.nodes.values()],
+        "nodes": [_encode_node(node, blobs) for node in part.nodes.values()],
     }
 
 
-def _node_out(node: Node, blobs: list[bytes]) -> dict[str, Any]:
+def _encode_node(node: Node, blobs: list[bytes]) -> dict[str, Any]:
     try:
-        attrs = {name: _value_out(value, blobs) for name, value in node.attrs.items()}
+        attrs = {name: _encode_value(value, blobs) for name, value in node.attrs.items()}
     except TypeError as error:
         raise VerifyError(
             RULE, f"{node.name!r} cannot be sent to its task: {error}", op=node.name, line=node.line
@@ -96,7 +96,7 @@ def _node_out(node: Node, blobs: list[bytes]) -> dict[str, Any]:
     }
 
 
-def _value_out(value: Any, blobs: list[bytes]) -> Any:
+def _encode_value(value: Any, blobs: list[bytes]) -> Any:
     """Encode a value: None, bool, int and str as themselves, everything else as [kind, ...]."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
@@ -110,54 +110,54 @@ def _value_out(value: Any, blobs: list[bytes]) -> Any:
         return ["dtype", text_of(value)]
     if isinstance(value, (tuple, list)):
         kind = "tuple" if isinstance(value, tuple) else "list"
-        return [kind, [_value_out(v, blobs) for v in value]]
+        return [kind, [_encode_value(v, blobs) for v in value]]
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return ["dict", {key: _value_out(v, blobs) for key, v in value.items()}]
+        return ["dict", {key: _encode_value(v, blobs) for key, v in value.items()}]
     if isinstance(value, (np.ndarray, np.generic)):
         array = np.asarray(value)
         if as_dtype(array.dtype) == string:
-            blobs.append(pack(array))
+            blobs.append(encode_strings(array))
             return ["strings", len(blobs[-1]), list(array.shape)]
         blobs.append(array.tobytes())
         return ["array", text_of(array.dtype), list(array.shape)]
-    if isinstance(value, Part):
-        return ["part", _part_out(value, blobs)]
+    if isinstance(value, Partition):
+        return ["part", _encode_partition(value, blobs)]
     raise TypeError(f"{type(value).__name__} {value!r} is not plain data")
 
 
 # -- decoding
 
 
-def _part_in(data: bytes) -> Part:
+def _decode_partition(data: bytes) -> Partition:
     if data[:8] != MAGIC:
         raise ValueError("it does not begin as a part does")
     size = int.from_bytes(data[8:16], "little")
     if not 0 < size <= len(data) - 16:
         raise ValueError("its header is longer than the message")
     header = json.loads(data[16 : 16 + size].decode())
-    reader = _Blobs(data, 16 + size)
-    part = _read_part(reader, header)
+    reader = _ArrayReader(data, 16 + size)
+    part = _read_partition(reader, header)
     reader.finish()
     return part
 
 
-def _read_part(reader: _Blobs, header: Any) -> Part:
-    _keys(header, {"task", "feeds", "fetches", "nodes"})
+def _read_partition(reader: _ArrayReader, header: Any) -> Partition:
+    _check_keys(header, {"task", "feeds", "fetches", "nodes"})
     nodes: dict[str, Node] = {}
-    for given in _list(header["nodes"]):
-        node = _node_in(given, reader)
+    for given in _check_list(header["nodes"]):
+        node = _decode_node(given, reader)
         if node.name in nodes:
             raise ValueError(f"two nodes are called {node.name!r}")
         nodes[node.name] = node
-    return Part(
-        _text(header["task"]),
+    return Partition(
+        _check_text(header["task"]),
         nodes,
-        tuple(_text(name) for name in _list(header["feeds"])),
-        tuple(_ref(ref) for ref in _list(header["fetches"])),
+        tuple(_check_text(name) for name in _check_list(header["feeds"])),
+        tuple(_read_ref(ref) for ref in _check_list(header["fetches"])),
     )
 
 
-class _Blobs:
+class _ArrayReader:
     """Reads the arrays behind the header in order."""
 
     def __init__(self, data: bytes, at: int) -> None:
@@ -181,97 +181,105 @@ class _Blobs:
             raise ValueError(f"{len(self.data)} bytes came, {self.at} were announced")
 
 
-def _node_in(given: Any, reader: _Blobs) -> Node:
+def _decode_node(given: Any, reader: _ArrayReader) -> Node:
     fields = {"name", "type", "inputs", "control", "attrs", "specs", "device", "colocate", "line"}
-    _keys(given, fields)
-    type = _text(given["type"])
-    row = OPS.get(type) or rows().get(type)
+    _check_keys(given, fields)
+    type = _check_text(given["type"])
+    row = OPS.get(type) or all_ops().get(type)
     if row is not None and row.generated:
         raise ValueError(f"{given['type']} holds generated code: each rank makes its own")
     if not isinstance(given["attrs"], dict):
         raise ValueError("attributes are not a table")
     return Node(
-        _text(given["name"]),
-        _text(given["type"]),
-        tuple(_ref(ref) for ref in _list(given["inputs"])),
-        tuple(_text(name) for name in _list(given["control"])),
-        {name: _value_in(value, reader) for name, value in given["attrs"].items()},
-        tuple(_spec(spec) for spec in _list(given["specs"])),
-        _text(given["device"]),
-        tuple(_text(name) for name in _list(given["colocate"])),
-        _text(given["line"]),
+        _check_text(given["name"]),
+        _check_text(given["type"]),
+        tuple(_read_ref(ref) for ref in _check_list(given["inputs"])),
+        tuple(_check_text(name) for name in _check_list(given["control"])),
+        {name: _decode_value(value, reader) for name, value in given["attrs"].items()},
+        tuple(_read_spec(spec) for spec in _check_list(given["specs"])),
+        _check_text(given["device"]),
+        tuple(_check_text(name) for name in _check_list(given["colocate"])),
+        _check_text(given["line"]),
     )
 
 
-def _value_in(value: Any, reader: _Blobs) -> Any:
+def _decode_value(value: Any, reader: _ArrayReader) -> Any:
     if value is None or isinstance(value, (bool, int, str)):
         return value
-    kind, *rest = _list(value)
+    kind, *rest = _check_list(value)
     if not isinstance(kind, str) or kind not in _READERS:
         raise ValueError(f"{kind!r} is no kind of value")
     return _READERS[kind](reader, *rest)
 
 
-def _array(reader: _Blobs, dtype: Any, shape: Any) -> np.ndarray:
-    return reader.take(as_dtype(_text(dtype)), tuple(_size(d) for d in _list(shape)))
+def _read_array(reader: _ArrayReader, dtype: Any, shape: Any) -> np.ndarray:
+    return reader.take(
+        as_dtype(_check_text(dtype)), tuple(_check_size(d) for d in _check_list(shape))
+    )
 
 
-def _strings(reader: _Blobs, nbytes: Any, shape: Any) -> np.ndarray:
-    data = reader.take(np.dtype(np.uint8), (_size(nbytes),)).tobytes()
-    array = unpack(data, tuple(_size(d) for d in _list(shape)))
+def _read_strings(reader: _ArrayReader, nbytes: Any, shape: Any) -> np.ndarray:
+    data = reader.take(np.dtype(np.uint8), (_check_size(nbytes),)).tobytes()
+    array = decode_strings(data, tuple(_check_size(d) for d in _check_list(shape)))
     array.flags.writeable = False
     return array
 
 
-def _dict(reader: _Blobs, given: Any) -> dict[str, Any]:
+def _read_dict(reader: _ArrayReader, given: Any) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise ValueError(f"{given!r} is not a table")
-    return {name: _value_in(value, reader) for name, value in given.items()}
+    return {name: _decode_value(value, reader) for name, value in given.items()}
 
 
 _READERS: dict[str, Callable[..., Any]] = {
-    "float": lambda reader, text: float.fromhex(_text(text)),
-    "complex": lambda reader, a, b: complex(float.fromhex(_text(a)), float.fromhex(_text(b))),
-    "dtype": lambda reader, text: as_dtype(_text(text)),
-    "tuple": lambda reader, items: tuple(_value_in(v, reader) for v in _list(items)),
-    "list": lambda reader, items: [_value_in(v, reader) for v in _list(items)],
-    "dict": _dict,
-    "array": _array,
-    "part": _read_part,
-    "strings": _strings,
-    "bytes": lambda reader, text: bytes.fromhex(_text(text)),
+    "float": lambda reader, text: float.fromhex(_check_text(text)),
+    "complex": lambda reader, a, b: complex(
+        float.fromhex(_check_text(a)), float.fromhex(_check_text(b))
+    ),
+    "dtype": lambda reader, text: as_dtype(_check_text(text)),
+    "tuple": lambda reader, items: tuple(_decode_value(v, reader) for v in _check_list(items)),
+    "list": lambda reader, items: [_decode_value(v, reader) for v in _check_list(items)],
+    "dict": _read_dict,
+    "array": _read_array,
+    "part": _read_partition,
+    "strings": _read_strings,
+    "bytes": lambda reader, text: bytes.fromhex(_check_text(text)),
 }
 
 
-def _keys(given: Any, names: set[str]) -> None:
+def _check_keys(given: Any, names: set[str]) -> None:
     if not isinstance(given, dict) or set(given) != names:
         raise ValueError(f"a table has not exactly the fields {', '.join(sorted(names))}")
 
 
-def _list(given: Any) -> list[Any]:
+def _check_list(given: Any) -> list[Any]:
     if not isinstance(given, list):
         raise ValueError(f"{given!r} is not a list")
     return given
 
 
-def _text(given: Any) -> str:
+def _check_text(given: Any) -> str:
     if not isinstance(given, str):
         raise ValueError(f"{given!r} is not a string")
     return given
 
 
-def _size(given: Any) -> int:
+def _check_size(given: Any) -> int:
     if not isinstance(given, int) or isinstance(given, bool) or not 0 <= given < 1 << 62:
         raise ValueError(f"{given!r} is not a size")
     return given
 
 
-def _ref(given: Any) -> Ref:
-    node, index = _list(given)
-    return Ref(_text(node), _size(index))
+def _read_ref(given: Any) -> Ref:
+    node, index = _check_list(given)
+    return Ref(_check_text(node), _check_size(index))
 
 
-def _spec(given: Any) -> Spec:
-    dtype, shape = _list(given)
-    known = None if shape is None else tuple(None if d is None else _size(d) for d in _list(shape))
-    return Spec(as_dtype(_text(dtype)), known)
+def _read_spec(given: Any) -> Spec:
+    dtype, shape = _check_list(given)
+    known = (
+        None
+        if shape is None
+        else tuple(None if d is None else _check_size(d) for d in _check_list(shape))
+    )
+    return Spec(as_dtype(_check_text(dtype)), known)

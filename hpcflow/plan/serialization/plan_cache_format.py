@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.codegen.fused_loop_ir import Body, Operand, Step
-from hpcflow.codegen.row_gather_scatter_codegen import Formula
+from hpcflow.codegen.fused_loop_ir import KernelBody, KernelOperand, KernelStep
+from hpcflow.codegen.row_gather_scatter_codegen import RowUpdateFormula
 from hpcflow.graph.dtypes import as_dtype, text_of
 from hpcflow.graph.static_shape import Shape, Spec
-from hpcflow.lowering.arena_allocation import Block, Life
+from hpcflow.lowering.arena_allocation import Lifetime, MemoryBlock
 from hpcflow.lowering.instructions import (
     Access,
     Binding,
@@ -31,9 +31,19 @@ from hpcflow.lowering.instructions import (
     Opcode,
     Use,
 )
-from hpcflow.lowering.kernel_metadata import Code, Generated, SendInfo
-from hpcflow.lowering.segments_between_waits import Strand
-from hpcflow.plan.ir.program import Cluster, Edge, Message, Node, Part, Plan, Program, Ref, Share
+from hpcflow.lowering.kernel_metadata import GeneratedCode, LoweredPartition, SendInfo
+from hpcflow.lowering.segments_between_waits import Segment
+from hpcflow.plan.ir.program import (
+    Cluster,
+    Edge,
+    Node,
+    Partition,
+    Plan,
+    Program,
+    Ref,
+    ServerMessage,
+    VariableBytes,
+)
 
 SPEED = 1  # zlib compression level: the fastest
 PLAIN = (type(None), bool, int, str)  # encoded as themselves
@@ -41,57 +51,70 @@ OPCODES = {int(opcode): opcode for opcode in Opcode}
 BINDINGS = {int(kind): kind for kind in BindingKind}
 ACCESSES = {int(access): access for access in Access}
 RECORDS = (
-    *(Node, Part, Program, Edge, Share, Message, Block, Life, Strand, SendInfo, Code, Generated),
-    *(Body, Operand, Step, Formula, CodeFunction),
+    *(
+        Node,
+        Partition,
+        Program,
+        Edge,
+        VariableBytes,
+        ServerMessage,
+        MemoryBlock,
+        Lifetime,
+        Segment,
+        SendInfo,
+        GeneratedCode,
+        LoweredPartition,
+    ),
+    *(KernelBody, KernelOperand, KernelStep, RowUpdateFormula, CodeFunction),
 )
 
 
-def to_bytes(plan: Plan, mine: Generated) -> bytes:
+def encode_plan(plan: Plan, mine: LoweredPartition) -> bytes:
     """Encode a plan; `mine` is the generated code of the driver's partition.
 
     Errors: TypeError if the plan contains a value that is not plain data.
     """
-    data = [data_of(mine), _plan_out(plan, without=plan.driver)]
+    data = [encode_value(mine), _encode_plan(plan, without=plan.driver)]
     return zlib.compress(json.dumps(data, separators=(",", ":")).encode(), SPEED)
 
 
-def from_bytes(data: bytes, cluster: Cluster) -> tuple[Plan, Generated]:
+def decode_plan(data: bytes, cluster: Cluster) -> tuple[Plan, LoweredPartition]:
     """Return the plan, made for `cluster`, and the generated code of its driver's partition."""
     mine, plan = json.loads(zlib.decompress(data))
-    generated = value_of(mine)
-    return _plan_in(plan, cluster, {generated.part.task: generated.part}), generated
+    generated = decode_value(mine)
+    return _decode_plan(plan, cluster, {generated.part.task: generated.part}), generated
 
 
-def code_to_bytes(mine: Generated) -> bytes:
+def encode_lowered(mine: LoweredPartition) -> bytes:
     """Encode the code of a partition. Errors: TypeError if a value is not plain data."""
-    return zlib.compress(json.dumps(data_of(mine), separators=(",", ":")).encode(), SPEED)
+    return zlib.compress(json.dumps(encode_value(mine), separators=(",", ":")).encode(), SPEED)
 
 
-def code_from_bytes(data: bytes) -> Generated:
+def decode_lowered(data: bytes) -> LoweredPartition:
     """Return the code in `data`."""
-    return value_of(json.loads(zlib.decompress(data)))
+    return decode_value(json.loads(zlib.decompress(data)))
 
 
-def _plan_out(plan: Plan, without: str = "") -> list[Any]:
+def _encode_plan(plan: Plan, without: str = "") -> list[Any]:
     parts = {task: part for task, part in plan.parts.items() if task != without}
-    after = None if plan.round is None else _plan_out(plan.round)
+    after = None if plan.round is None else _encode_plan(plan.round)
     held = [parts, plan.edges, plan.driver, plan.why, plan.updates, plan.messages]
-    return [data_of(held), plan.cluster.lead, after]
+    return [encode_value(held), plan.cluster.lead, after]
 
 
-def _plan_in(data: list[Any], cluster: Cluster, mine: Mapping[str, Part]) -> Plan:
+def _decode_plan(data: list[Any], cluster: Cluster, mine: Mapping[str, Partition]) -> Plan:
     held, lead, after = data
-    parts, edges, driver, why, updates, messages = value_of(held)
+    parts, edges, driver, why, updates, messages = decode_value(held)
     cluster = dataclasses.replace(cluster, lead=lead)
     whole = {**mine, **parts}
-    there = None if after is None else _plan_in(after, cluster, {})
+    there = None if after is None else _decode_plan(after, cluster, {})
     return Plan(whole, edges, driver, cluster, why, there, updates, messages)
 
 
 # -- values
 
 
-def data_of(value: Any) -> Any:
+def encode_value(value: Any) -> Any:
     """Encode a value for JSON: a value that is not of a `PLAIN` type becomes [kind, ...].
 
     Errors: TypeError if it is not plain data.
@@ -105,61 +128,61 @@ def data_of(value: Any) -> Any:
     if isinstance(value, np.dtype):
         return ["dtype", text_of(value)]
     if isinstance(value, dict):
-        return _map_out(value)
+        return _encode_map(value)
     if isinstance(value, np.generic):
-        return ["number", _array_out(np.asarray(value))]
+        return ["number", _encode_array(np.asarray(value))]
     raise TypeError(f"{kind.__name__} {value!r} is not plain data")
 
 
-def value_of(data: Any) -> Any:
-    """Return the value that `data_of` encoded."""
+def decode_value(data: Any) -> Any:
+    """Return the value that `encode_value` encoded."""
     if data.__class__ is not list:
         return data
     return _READERS[data[0]](data)
 
 
-def _values(data: list[Any]) -> list[Any]:
+def _decode_values(data: list[Any]) -> list[Any]:
     """Decode the values after the kind at the head of a list."""
     return [_READERS[one[0]](one) if one.__class__ is list else one for one in data[1:]]
 
 
-def _items_out(kind: str, value: Any) -> list[Any]:
+def _encode_items(kind: str, value: Any) -> list[Any]:
     if all(type(v) in PLAIN for v in value):
         return [f"plain {kind}", *value]
-    return [kind, *map(data_of, value)]
+    return [kind, *map(encode_value, value)]
 
 
-def _spec_out(spec: Spec) -> list[Any]:
+def _encode_spec(spec: Spec) -> list[Any]:
     shape = None if spec.shape is None else list(spec.shape)
     if spec.value is None:
         return ["spec", text_of(spec.dtype), shape]
-    return ["known", text_of(spec.dtype), shape, data_of(spec.value)]
+    return ["known", text_of(spec.dtype), shape, encode_value(spec.value)]
 
 
 @functools.lru_cache(4096)
-def _spec(dtype: str, shape: Shape) -> Spec:
+def _decode_spec(dtype: str, shape: Shape) -> Spec:
     return Spec(as_dtype(dtype), shape)
 
 
-def _array_out(array: np.ndarray) -> list[Any]:
+def _encode_array(array: np.ndarray) -> list[Any]:
     if array.dtype.hasobject:
         raise TypeError("texts are not plain data")
     return ["array", text_of(array.dtype), list(array.shape), array.tobytes().hex()]
 
 
-def _array_in(data: list[Any]) -> np.ndarray:
+def _decode_array(data: list[Any]) -> np.ndarray:
     _, dtype, shape, text = data
     if not text:
         return np.empty(shape, as_dtype(dtype))
     return np.frombuffer(bytes.fromhex(text), as_dtype(dtype)).reshape(shape)
 
 
-def _map_out(value: Mapping[Any, Any]) -> list[Any]:
-    return ["map", *(x for pair in value.items() for x in map(data_of, pair))]
+def _encode_map(value: Mapping[Any, Any]) -> list[Any]:
+    return ["map", *(x for pair in value.items() for x in map(encode_value, pair))]
 
 
-def _map_in(data: list[Any]) -> dict[Any, Any]:
-    values = _values(data)
+def _decode_map(data: list[Any]) -> dict[Any, Any]:
+    values = _decode_values(data)
     return dict(zip(values[::2], values[1::2], strict=True))
 
 
@@ -201,50 +224,50 @@ def _view_in(data: list[Any]) -> BufferView:
 _dtype = functools.lru_cache(64)(as_dtype)
 
 
-def _record(cls: Any) -> None:
+def _register_record(cls: Any) -> None:
     """Register a NamedTuple or dataclass, encoded as its fields in order."""
     name = cls.__name__
     if issubclass(cls, tuple):
-        _WRITERS[cls] = lambda value: [name, *map(data_of, value)]
+        _WRITERS[cls] = lambda value: [name, *map(encode_value, value)]
     else:
         fields = [field.name for field in dataclasses.fields(cls)]
-        _WRITERS[cls] = lambda value: [name, *(data_of(getattr(value, f)) for f in fields)]
-    _READERS[name] = lambda data: cls(*_values(data))
+        _WRITERS[cls] = lambda value: [name, *(encode_value(getattr(value, f)) for f in fields)]
+    _READERS[name] = lambda data: cls(*_decode_values(data))
 
 
 _WRITERS: dict[Any, Callable[[Any], list[Any]]] = {
     Ref: lambda ref: ["ref", *ref],
-    Spec: _spec_out,
+    Spec: _encode_spec,
     float: lambda x: ["float", x.hex()],
     complex: lambda x: ["complex", x.real.hex(), x.imag.hex()],
     bytes: lambda x: ["bytes", x.hex()],
-    tuple: lambda value: _items_out("tuple", value),
-    list: lambda value: _items_out("list", value),
-    frozenset: lambda value: _items_out("set", sorted(value)),
-    dict: _map_out,
-    np.ndarray: _array_out,
+    tuple: lambda value: _encode_items("tuple", value),
+    list: lambda value: _encode_items("list", value),
+    frozenset: lambda value: _encode_items("set", sorted(value)),
+    dict: _encode_map,
+    np.ndarray: _encode_array,
     Instruction: _instruction_out,
     Binding: _binding_out,
 }
 _READERS: dict[str, Callable[[list[Any]], Any]] = {
     "ref": lambda data: Ref(data[1], data[2]),
-    "spec": lambda data: _spec(data[1], None if data[2] is None else tuple(data[2])),
-    "known": lambda data: Spec(as_dtype(data[1]), tuple(data[2]), value_of(data[3])),
+    "spec": lambda data: _decode_spec(data[1], None if data[2] is None else tuple(data[2])),
+    "known": lambda data: Spec(as_dtype(data[1]), tuple(data[2]), decode_value(data[3])),
     "float": lambda data: float.fromhex(data[1]),
     "complex": lambda data: complex(float.fromhex(data[1]), float.fromhex(data[2])),
     "bytes": lambda data: bytes.fromhex(data[1]),
     "dtype": lambda data: as_dtype(data[1]),
-    "array": _array_in,
-    "number": lambda data: _array_in(data[1])[()],
-    "tuple": lambda data: tuple(_values(data)),
+    "array": _decode_array,
+    "number": lambda data: _decode_array(data[1])[()],
+    "tuple": lambda data: tuple(_decode_values(data)),
     "plain tuple": lambda data: tuple(data[1:]),
-    "list": _values,
+    "list": _decode_values,
     "plain list": lambda data: data[1:],
-    "set": lambda data: frozenset(_values(data)),
+    "set": lambda data: frozenset(_decode_values(data)),
     "plain set": lambda data: frozenset(data[1:]),
-    "map": _map_in,
+    "map": _decode_map,
     "do": _instruction_in,
     "bind": _binding_in,
 }
 for _cls in RECORDS:
-    _record(_cls)
+    _register_record(_cls)

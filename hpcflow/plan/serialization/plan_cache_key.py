@@ -16,17 +16,17 @@ import numpy as np
 from hpcflow.graph.dtypes import text_of
 from hpcflow.graph.graph import Graph
 from hpcflow.plan import user_passes
-from hpcflow.plan.distribution.replica_lowering import as_planned
-from hpcflow.plan.distribution.variable_placement import Home
-from hpcflow.plan.ir.control_flow_nodes import within
+from hpcflow.plan.distribution.replica_lowering import representative_replica
+from hpcflow.plan.distribution.variable_placement import VariablePlacement
+from hpcflow.plan.ir.control_flow_nodes import nested_nodes
 from hpcflow.plan.ir.program import Cluster, Node, Program
-from hpcflow.plan.serialization.plan_cache_format import data_of
+from hpcflow.plan.serialization.plan_cache_format import encode_value
 from hpcflow.settings import Settings
 
 LEAST_NODES = 32  # a smaller plan is computed as fast as it is loaded
 MOST_BYTES = 1 << 16  # limit for constants, such as initial values, to keep files small
 PACKED = "sources.sha256"  # file in a pack of hpcflow's modules: the digest of their sources
-APART = {  # settings that no plan depends on: output paths, how ranks wait and end
+UNRELATED_SETTINGS = {  # settings that no plan depends on: output paths, how ranks wait and end
     *("run_dir", "log_files", "tensorboard", "trace", "kernel_cache", "plan_cache"),
     *("stall_s", "stall_abort_s", "crowded", "mtbf_h", "time_limit", "max_restarts", "requeue"),
     *("checkpoints", "stop_at", "save", "placement", "memory_limit", "profile"),
@@ -34,12 +34,12 @@ APART = {  # settings that no plan depends on: output paths, how ranks wait and 
 }
 
 
-def key(
+def plan_cache_key(
     program: Program,
     graph: Graph,
     cluster: Cluster,
     settings: Settings,
-    homes: Mapping[str, Home],
+    placements: Mapping[str, VariablePlacement],
     replica: int,
     about: Callable[[], Any],
 ) -> str | None:
@@ -48,10 +48,10 @@ def key(
     `about()` returns the other inputs of the plan: devices, libraries, versions. Its `repr` is
     hashed. It is called only if needed.
     """
-    nodes = [*program.nodes.values(), *within(program.nodes)]
+    nodes = [*program.nodes.values(), *nested_nodes(program.nodes)]
     if len(nodes) < LEAST_NODES or any(node.row.script for node in nodes):
         return None  # the user's Python function may have changed
-    if sum(map(_bytes, nodes)) > MOST_BYTES:
+    if sum(map(_constant_bytes, nodes)) > MOST_BYTES:
         return None
     passes = user_passes.digests()
     if passes is None:
@@ -59,31 +59,33 @@ def key(
     share = [t.op.name for t in graph.get_collection("replica_share")]
     facts = [
         cluster,
-        chosen(settings),
-        sorted(homes.items()),
-        as_planned(program, cluster, replica),
+        planning_settings(settings),
+        sorted(placements.items()),
+        representative_replica(program, cluster, replica),
         about(),
         passes,
     ]
     try:
-        data = [data_of(program), share, list(_beside(program, graph)), repr(facts)]
+        data = [encode_value(program), share, list(_graph_facts(program, graph)), repr(facts)]
     except TypeError:  # a function of the user, or strings
         return None
     return hashlib.sha256(json.dumps(data).encode()).hexdigest()
 
 
-def chosen(settings: Settings) -> dict[str, Any]:
+def planning_settings(settings: Settings) -> dict[str, Any]:
     """Return the settings that plans may depend on."""
-    names = [field.name for field in dataclasses.fields(settings) if field.name not in APART]
+    names = [
+        field.name for field in dataclasses.fields(settings) if field.name not in UNRELATED_SETTINGS
+    ]
     return {name: getattr(settings, name) for name in names}
 
 
-def _bytes(node: Node) -> int:
+def _constant_bytes(node: Node) -> int:
     """Return the bytes of a node's constants."""
     return sum(value.nbytes for value in node.attrs.values() if isinstance(value, np.ndarray))
 
 
-def _beside(program: Program, graph: Graph) -> Iterator[list[Any]]:
+def _graph_facts(program: Program, graph: Graph) -> Iterator[list[Any]]:
     """Yield what passes read from the graph: the nodes and those colocated with them."""
     stack, seen = [*program.nodes], set(program.nodes)
     while stack:
@@ -99,7 +101,7 @@ def _beside(program: Program, graph: Graph) -> Iterator[list[Any]]:
 
 
 @functools.cache
-def sources() -> str:
+def source_fingerprint() -> str:
     """Return a string that identifies the state of hpcflow's own files.
 
     A pack contains this string. For an installed package the stat of the first file counts, because
@@ -109,13 +111,13 @@ def sources() -> str:
     if (top / PACKED).exists():
         return (top / PACKED).read_text()
     is_checkout = (top.parent / "pyproject.toml").exists()
-    found = _stats(str(top)) if is_checkout else [(str(top), (top / "__init__.py").stat())]
+    found = _file_stats(str(top)) if is_checkout else [(str(top), (top / "__init__.py").stat())]
     skip = len(str(top))  # a copy at another path is equal
     facts = sorted((path[skip:], stat.st_size, stat.st_mtime_ns) for path, stat in found)
     return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 
-def _stats(folder: str) -> Iterator[tuple[str, os.stat_result]]:
+def _file_stats(folder: str) -> Iterator[tuple[str, os.stat_result]]:
     """Yield path and stat of all Python files below a folder.
 
     This is a few hundred files, before each first step.
@@ -125,4 +127,4 @@ def _stats(folder: str) -> Iterator[tuple[str, os.stat_result]]:
             if entry.name.endswith(".py"):
                 yield entry.path, entry.stat()
             elif entry.is_dir() and entry.name != "__pycache__":
-                yield from _stats(entry.path)
+                yield from _file_stats(entry.path)

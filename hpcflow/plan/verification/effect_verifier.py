@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from hpcflow.errors import VerifyError
-from hpcflow.plan.ir.control_flow_nodes import inner, whole
-from hpcflow.plan.ir.program import Node, Part, Program
+from hpcflow.plan.ir.control_flow_nodes import nested_programs, node_with_nested
+from hpcflow.plan.ir.program import Node, Partition, Program
 
 Nodes = Mapping[str, Node]
 
 
-def check(name: str, old: Program | Part, new: Program | Part) -> None:
+def check_effects(name: str, old: Program | Partition, new: Program | Partition) -> None:
     """Check that the pass `name` turned `old` into `new` without losing an effect or an order.
 
     Errors: VerifyError if it did lose one.
@@ -31,33 +31,33 @@ def check(name: str, old: Program | Part, new: Program | Part) -> None:
 
 
 def _check_nodes(name: str, old: Nodes, new: Nodes) -> None:
-    effects = [node for node in old.values() if _acts(node)]
-    where = {node.name: _where(node, new) for node in effects}
+    effects = [node for node in old.values() if _has_effect(node)]
+    where = {node.name: _carriers_of_effect(node, new) for node in effects}
     for node in effects:
         if not where[node.name]:
-            raise _lost(name, node, "is lost")
-        for key, body in inner(node):
+            raise _lost_effect_error(name, node, "is lost")
+        for key, body in nested_programs(node):
             for other in where[node.name]:
                 made = new[other].attrs.get(key)
                 if isinstance(made, type(body)):
                     _check_nodes(name, body.nodes, made.nodes)
-    before = Order(old, where)
-    after = Order(new, dict.fromkeys(n for names in where.values() for n in names))
+    before = Reachability(old, where)
+    after = Reachability(new, dict.fromkeys(n for names in where.values() for n in names))
     for first, second in _conflicts(effects):
         for a, b in ((first, second), (second, first)):
             if before(a.name, b.name) and not all(
-                x == y or after(x, y) or not _share(new[x], new[y])
+                x == y or after(x, y) or not _share_state(new[x], new[y])
                 for x in where[a.name]
                 for y in where[b.name]
             ):
-                raise _lost(name, b, f"does not follow {a.name!r} any longer")
+                raise _lost_effect_error(name, b, f"does not follow {a.name!r} any longer")
     for node in old.values():
         made = new.get(node.name)
         if node.row.variable == "read" and made is not None and made.type == node.type:
             for a in effects:
                 if node.inputs[0].node in used_state(a)[1] and before(a.name, node.name):
                     if not all(after(x, node.name) for x in where[a.name]):
-                        raise _lost(name, node, f"does not see {a.name!r} any longer")
+                        raise _lost_effect_error(name, node, f"does not see {a.name!r} any longer")
 
 
 def used_state(node: Node) -> tuple[set[str], set[str]]:
@@ -65,20 +65,20 @@ def used_state(node: Node) -> tuple[set[str], set[str]]:
 
     For a loop or branch this includes the state of its bodies.
     """
-    nodes = list(whole(node))
+    nodes = list(node_with_nested(node))
     used = {n.inputs[i].node for n in nodes for i in (*n.row.reads, *n.row.writes)}
     return used, {n.inputs[i].node for n in nodes for i in n.row.writes}
 
 
-def _acts(node: Node) -> bool:
+def _has_effect(node: Node) -> bool:
     row = node.row
     if node.row.control_flow:
-        return any(_acts(n) for _, body in inner(node) for n in body.nodes.values())
+        return any(_has_effect(n) for _, body in nested_programs(node) for n in body.nodes.values())
     only = row.stateful and not node.specs and not node.row.order_only
     return bool(row.writes or row.waits or row.script or only) and node.row.message != "receive"
 
 
-def _where(node: Node, new: Nodes) -> list[str]:
+def _carriers_of_effect(node: Node, new: Nodes) -> list[str]:
     """Return the nodes of `new` with the effect of `node`: itself, a holder, or its pieces."""
     if node.name in new:
         return [node.name]
@@ -90,7 +90,7 @@ def _where(node: Node, new: Nodes) -> list[str]:
     return held or [n.name for n in kin if n.name.startswith(f"{node.name}/")]
 
 
-def _share(a: Node, b: Node) -> bool:
+def _share_state(a: Node, b: Node) -> bool:
     """Return whether one of two nodes updates state that the other uses."""
     (used_a, written_a), (used_b, written_b) = used_state(a), used_state(b)
     return not (used_a.isdisjoint(written_b) and used_b.isdisjoint(written_a))
@@ -104,11 +104,11 @@ def _conflicts(effects: list[Node]) -> Iterable[tuple[Node, Node]]:
     """
     for i, a in enumerate(effects):
         for b in effects[:i]:
-            if _share(a, b) or not (a.row.writes or b.row.writes):
+            if _share_state(a, b) or not (a.row.writes or b.row.writes):
                 yield b, a
 
 
-class Order:
+class Reachability:
     """Records for each node which of the marked nodes it follows."""
 
     def __init__(self, nodes: Nodes, marked: Iterable[str]) -> None:
@@ -132,7 +132,7 @@ class Order:
         return bool(self.masks[after] & self.bit[before])
 
 
-def _lost(name: str, node: Node, what: str) -> VerifyError:
+def _lost_effect_error(name: str, node: Node, what: str) -> VerifyError:
     return VerifyError(
         "effects-kept",
         f"{name}: {node.name!r} {what}",

@@ -6,24 +6,24 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from hpcflow.errors import HpcflowError, VerifyError
-from hpcflow.graph.device_names import parse
+from hpcflow.graph.device_names import parse_device
 from hpcflow.graph.dtypes import resource
-from hpcflow.graph.op_registry import OPS, rows
-from hpcflow.graph.static_shape import merge, show
-from hpcflow.plan.ir.control_flow_nodes import within
-from hpcflow.plan.ir.program import Node, Part, Plan, Ref
-from hpcflow.plan.ir.program_rewriting import behind_cycles
+from hpcflow.graph.op_registry import OPS, all_ops
+from hpcflow.graph.static_shape import merge_shapes, shape_text
+from hpcflow.plan.ir.control_flow_nodes import nested_nodes
+from hpcflow.plan.ir.program import Node, Partition, Plan, Ref
+from hpcflow.plan.ir.program_rewriting import cyclic_nodes
 
-At = tuple[str, str]  # task, node
+NodeLocation = tuple[str, str]  # task, node
 
 
-def verify(plan: Plan) -> None:
+def verify_plan(plan: Plan) -> None:
     """Check every rule that a single plan can break; each error has the name of its rule.
 
     Errors: VerifyError with `rule`, naming node and task.
     """
     for part in plan.parts.values():
-        verify_part(part)
+        verify_partition(part)
     _check_driver(plan)
     _check_channels(plan)
     _check_edges(plan)
@@ -52,21 +52,21 @@ def verify_replicas(plans: Sequence[Plan]) -> None:
             raise VerifyError("same-collectives", f"on {task} {what}")
 
 
-def _fail(rule: str, node: Node, task: str, message: str) -> VerifyError:
+def _rule_violation(rule: str, node: Node, task: str, message: str) -> VerifyError:
     return VerifyError(rule, f"{node.name!r} on {task}: {message}", op=node.name, line=node.line)
 
 
 # -- rules of one partition
 
 
-def verify_part(part: Part) -> None:
+def verify_partition(part: Partition) -> None:
     """Check the rules that involve the partition of one task only."""
     seen: dict[str, Node] = {}
     for name, node in part.nodes.items():
         if name != node.name:
-            raise _fail("name", node, part.task, f"it is listed as {name!r}")
-        if node.type not in OPS and node.type not in rows():
-            raise _fail("op-known", node, part.task, f"there is no op {node.type!r}")
+            raise _rule_violation("name", node, part.task, f"it is listed as {name!r}")
+        if node.type not in OPS and node.type not in all_ops():
+            raise _rule_violation("op-known", node, part.task, f"there is no op {node.type!r}")
         _check_device(node, part.task)
         _check_inputs(node, seen, part)
         _check_state(node, seen, part.task)
@@ -86,46 +86,54 @@ def _check_frame(node: Node, task: str) -> None:
     slots = len(node.inputs) + (node.attrs["empty"] if loop else -1)
     for key in ("cond", "body") if loop else ("then", "else"):
         part, feeds = node.attrs.get(key), node.attrs.get(f"{key}_feeds")
-        if not isinstance(part, Part) or part.task != task:
-            raise _fail("frame-has-parts", node, task, f"it has no {key} for its task")
-        verify_part(part)
+        if not isinstance(part, Partition) or part.task != task:
+            raise _rule_violation("frame-has-parts", node, task, f"it has no {key} for its task")
+        verify_partition(part)
         if len(feeds or ()) != len(part.feeds) or not all(0 <= i < slots for i in feeds or ()):
-            raise _fail("frame-has-parts", node, task, f"the feeds of its {key} are not its slots")
+            raise _rule_violation(
+                "frame-has-parts", node, task, f"the feeds of its {key} are not its slots"
+            )
         results = 1 if key == "cond" else len(node.specs)
         if len(part.fetches) != results:
-            raise _fail(
+            raise _rule_violation(
                 "frame-has-parts", node, task, f"its {key} gives {len(part.fetches)} values"
             )
 
 
 def _check_device(node: Node, task: str) -> None:
     try:
-        device = parse(node.device)
+        device = parse_device(node.device)
     except HpcflowError:
         device = None
     if device is None or None in device or device.host != task:
-        raise _fail("device-of-task", node, task, f"its device is {node.device!r}")
+        raise _rule_violation("device-of-task", node, task, f"its device is {node.device!r}")
 
 
-def _check_inputs(node: Node, seen: Mapping[str, Node], part: Part) -> None:
+def _check_inputs(node: Node, seen: Mapping[str, Node], part: Partition) -> None:
     for before in node.before():
         if before not in part.nodes:
-            raise _fail("input-exists", node, part.task, f"it needs {before!r}, which is not there")
+            raise _rule_violation(
+                "input-exists", node, part.task, f"it needs {before!r}, which is not there"
+            )
         if before not in seen:
-            raise _fail("input-before-use", node, part.task, f"it stands before its {before!r}")
+            raise _rule_violation(
+                "input-before-use", node, part.task, f"it stands before its {before!r}"
+            )
     for ref in node.inputs:
         made = seen[ref.node]
         if not 0 <= ref.index < len(made.specs):
-            raise _fail("input-exists", node, part.task, f"{ref} is no output")
+            raise _rule_violation("input-exists", node, part.task, f"{ref} is no output")
         if made.device != node.device and node.row.message != "copy":
-            raise _fail(
+            raise _rule_violation(
                 "same-device",
                 node,
                 part.task,
                 f"it runs on {node.device}, its input {ref} is on {made.device}",
             )
         if node.row.message == "copy" and node.attrs.get("source") != made.device:
-            raise _fail("same-device", node, part.task, f"it copies {ref} from the wrong device")
+            raise _rule_violation(
+                "same-device", node, part.task, f"it copies {ref} from the wrong device"
+            )
 
 
 def _check_state(node: Node, seen: Mapping[str, Node], task: str) -> None:
@@ -134,12 +142,14 @@ def _check_state(node: Node, seen: Mapping[str, Node], task: str) -> None:
     ]
     for i in (*node.row.reads, *node.row.writes):
         if i >= len(node.inputs) or i not in handles:
-            raise _fail("state-beside-handle", node, task, f"input {i} must be a handle")
+            raise _rule_violation("state-beside-handle", node, task, f"input {i} must be a handle")
         handle = seen[node.inputs[i].node]
         if handle.device != node.device:
-            raise _fail("state-beside-handle", node, task, f"its state is on {handle.device}")
+            raise _rule_violation(
+                "state-beside-handle", node, task, f"its state is on {handle.device}"
+            )
     if handles and node.row.message in ("send", "copy"):
-        raise _fail("state-beside-handle", node, task, "a handle cannot leave its device")
+        raise _rule_violation("state-beside-handle", node, task, "a handle cannot leave its device")
 
 
 def _check_shapes(node: Node, seen: Mapping[str, Node], task: str) -> None:
@@ -148,13 +158,13 @@ def _check_shapes(node: Node, seen: Mapping[str, Node], task: str) -> None:
         found = node.row.infer(given, node.attrs)
         fits = len(found) == len(node.specs)
         for a, b in zip(found, node.specs, strict=False):
-            merge(a.shape, b.shape)
+            merge_shapes(a.shape, b.shape)
             fits = fits and a.dtype == b.dtype
     except Exception as error:  # the attributes may be untrusted bytes: reject any error
-        raise _fail("shape-rule", node, task, str(error)) from None
+        raise _rule_violation("shape-rule", node, task, str(error)) from None
     if not fits:
-        said = ", ".join(f"{s.dtype} {show(s.shape)}" for s in found)
-        raise _fail("shape-rule", node, task, f"its op makes ({said})")
+        said = ", ".join(f"{s.dtype} {shape_text(s.shape)}" for s in found)
+        raise _rule_violation("shape-rule", node, task, f"its op makes ({said})")
 
 
 # -- rules between partitions
@@ -163,7 +173,7 @@ def _check_shapes(node: Node, seen: Mapping[str, Node], task: str) -> None:
 def _of_role(plan: Plan, role: str) -> Iterable[tuple[str, Node]]:
     """Yield the (task, node) pairs of a message role, loops and branches included."""
     for task, part in plan.parts.items():
-        for node in (*part.nodes.values(), *within(part.nodes)):
+        for node in (*part.nodes.values(), *nested_nodes(part.nodes)):
             if node.row.message == role:
                 yield task, node
 
@@ -173,10 +183,12 @@ def _by_channel(plan: Plan, role: str) -> dict[int, tuple[str, Node]]:
     for task, node in _of_role(plan, role):
         channel = node.attrs.get("channel")
         if not isinstance(channel, int):
-            raise _fail("channel-unique", node, task, f"its channel is {channel!r}")
+            raise _rule_violation("channel-unique", node, task, f"its channel is {channel!r}")
         if channel in found:
             other = found[channel][1].name
-            raise _fail("channel-unique", node, task, f"{other!r} too uses channel {channel}")
+            raise _rule_violation(
+                "channel-unique", node, task, f"{other!r} too uses channel {channel}"
+            )
         found[channel] = (task, node)
     return found
 
@@ -185,9 +197,11 @@ def _check_channels(plan: Plan) -> None:
     sends, receives = _by_channel(plan, "send"), _by_channel(plan, "receive")
     for channel, (task, node) in sends.items():
         if channel not in receives:
-            raise _fail("send-has-receive", node, task, f"nobody receives channel {channel}")
+            raise _rule_violation(
+                "send-has-receive", node, task, f"nobody receives channel {channel}"
+            )
         if node.attrs.get("dest") != receives[channel][0]:
-            raise _fail(
+            raise _rule_violation(
                 "right-task",
                 node,
                 task,
@@ -195,9 +209,9 @@ def _check_channels(plan: Plan) -> None:
             )
     for channel, (task, node) in receives.items():
         if channel not in sends:
-            raise _fail("receive-has-send", node, task, f"nobody sends channel {channel}")
+            raise _rule_violation("receive-has-send", node, task, f"nobody sends channel {channel}")
         if node.attrs.get("source") != sends[channel][0]:
-            raise _fail(
+            raise _rule_violation(
                 "right-task",
                 node,
                 task,
@@ -209,22 +223,33 @@ def _check_channels(plan: Plan) -> None:
 def _check_pair(plan: Plan, sender: tuple[str, Node], receiver: tuple[str, Node]) -> None:
     (source, send), (task, receive) = sender, receiver
     if bool(send.attrs.get("token")) != bool(receive.attrs.get("token")):
-        raise _fail("same-token", receive, task, "one side takes it for a token, the other not")
+        raise _rule_violation(
+            "same-token", receive, task, "one side takes it for a token, the other not"
+        )
     if send.attrs.get("token"):
         if send.inputs or receive.specs[0].nbytes or not send.control:
-            raise _fail("same-token", send, source, "a token carries no value, only an order")
+            raise _rule_violation(
+                "same-token", send, source, "a token carries no value, only an order"
+            )
         return
     if len(send.inputs) != 1:
-        raise _fail("send-has-value", send, source, "a Send has one input")
+        raise _rule_violation("send-has-value", send, source, "a Send has one input")
     ref, got = send.inputs[0], receive.specs[0]
     part = plan.parts[source]
-    made = part.nodes.get(ref.node) or next(n for n in within(part.nodes) if n.name == ref.node)
+    made = part.nodes.get(ref.node) or next(
+        n for n in nested_nodes(part.nodes) if n.name == ref.node
+    )
     sent = made.specs[ref.index]
     if sent.dtype != got.dtype:
-        raise _fail("same-dtype", receive, task, f"{sent.dtype} is sent, {got.dtype} received")
+        raise _rule_violation(
+            "same-dtype", receive, task, f"{sent.dtype} is sent, {got.dtype} received"
+        )
     if sent.shape != got.shape:
-        raise _fail(
-            "same-shape", receive, task, f"{show(sent.shape)} is sent, {show(got.shape)} received"
+        raise _rule_violation(
+            "same-shape",
+            receive,
+            task,
+            f"{shape_text(sent.shape)} is sent, {shape_text(got.shape)} received",
         )
 
 
@@ -244,7 +269,9 @@ def _check_edges(plan: Plan) -> None:
             spec.dtype,
             spec.shape,
         ):
-            raise _fail("edges-listed", node, task, f"edge {edge.channel} says something else")
+            raise _rule_violation(
+                "edges-listed", node, task, f"edge {edge.channel} says something else"
+            )
 
 
 def _check_driver(plan: Plan) -> None:
@@ -271,9 +298,13 @@ def _check_collectives(plan: Plan) -> None:
                 continue
             number = node.attrs.get("sequence")
             if not isinstance(number, int) or number in numbers:
-                raise _fail("collective-order", node, task, f"its sequence {number} is not its own")
+                raise _rule_violation(
+                    "collective-order", node, task, f"its sequence {number} is not its own"
+                )
             if number <= last:
-                raise _fail("collective-order", node, task, f"{number} stands behind {last}")
+                raise _rule_violation(
+                    "collective-order", node, task, f"{number} stands behind {last}"
+                )
             numbers[number] = node.name
             last = number
     if sorted(numbers) != list(range(len(numbers))):
@@ -287,7 +318,7 @@ def _collective_calls(plan: Plan) -> dict[str, list[str]]:
         for node in part.nodes.values():
             if node.row.collective:
                 root = f" from {node.attrs['root']}" if "root" in node.attrs else ""
-                values = ", ".join(f"{spec.dtype} {show(spec.shape)}" for spec in node.specs)
+                values = ", ".join(f"{spec.dtype} {shape_text(spec.shape)}" for spec in node.specs)
                 found.setdefault(task, []).append(f"{node.type}{root} of {values}")
     return found
 
@@ -295,7 +326,7 @@ def _collective_calls(plan: Plan) -> dict[str, list[str]]:
 # -- order over all partitions
 
 
-def _pairs(plan: Plan) -> list[tuple[At, At]]:
+def _order_pairs(plan: Plan) -> list[tuple[NodeLocation, NodeLocation]]:
     """Return (before, after) for every Send and its Recv, except those in frames."""
     sends, receives = _by_channel(plan, "send"), _by_channel(plan, "receive")
     pairs = [(sends[c], receives[c]) for c in sends]
@@ -318,21 +349,21 @@ def _check_acyclic(plan: Plan) -> None:
             if before is not None:
                 extra.append((before, key))
             before = key
-    extra += [(" ".join(a), " ".join(b)) for a, b in _pairs(plan)]
-    stuck = [key for key in behind_cycles(names, extra) if names[key].row.message == "receive"]
+    extra += [(" ".join(a), " ".join(b)) for a, b in _order_pairs(plan)]
+    stuck = [key for key in cyclic_nodes(names, extra) if names[key].row.message == "receive"]
     if stuck:
         task, name = stuck[0].split(" ", 1)
         node = plan.parts[task].nodes[name]
-        raise _fail("acyclic", node, task, "it waits, through other tasks, for itself")
+        raise _rule_violation("acyclic", node, task, "it waits, through other tasks, for itself")
 
 
 def _check_reaches_driver(plan: Plan) -> None:
     """Check that every node has run when the driver's partition has run."""
-    before: dict[At, list[At]] = {}
-    for after_this, then in _pairs(plan):
+    before: dict[NodeLocation, list[NodeLocation]] = {}
+    for after_this, then in _order_pairs(plan):
         before.setdefault(then, []).append(after_this)
     stack = [(plan.driver, name) for name in plan.parts[plan.driver].nodes]
-    seen: set[At] = set()
+    seen: set[NodeLocation] = set()
     while stack:
         at = stack.pop()
         if at not in seen:
@@ -343,13 +374,15 @@ def _check_reaches_driver(plan: Plan) -> None:
     for task, part in plan.parts.items():
         for node in part.nodes.values():
             if (task, node.name) not in seen:
-                raise _fail("reaches-driver", node, task, "the driver would not wait for its end")
+                raise _rule_violation(
+                    "reaches-driver", node, task, "the driver would not wait for its end"
+                )
 
 
 # -- properties that are not proved, but are no error
 
 
-def unproved(plan: Plan) -> list[str]:
+def unproved_properties(plan: Plan) -> list[str]:
     """Return what the rules do not prove, as text: unknown sizes, unordered uses of a variable."""
     found = [
         f"the size of {edge.ref} from {edge.source} to {edge.dest} is not known"
@@ -364,10 +397,10 @@ def unproved(plan: Plan) -> list[str]:
         for node in part.nodes.values():
             if node.row.collective and not all(s.known for s in node.specs):
                 found.append(f"the size of collective {node.name!r} on {task} is not known")
-    return found + _unordered(plan)
+    return found + _unordered_accesses(plan)
 
 
-def _unordered(plan: Plan) -> list[str]:
+def _unordered_accesses(plan: Plan) -> list[str]:
     """Return the unordered pairs of an update and another use of one variable, as text."""
     uses: dict[tuple[str, Ref], list[tuple[str, bool]]] = {}
     for task, part in plan.parts.items():
@@ -376,7 +409,9 @@ def _unordered(plan: Plan) -> list[str]:
                 uses.setdefault((task, node.inputs[i]), []).append(
                     (node.name, i in node.row.writes)
                 )
-    reach = _Reach(plan, {(t, name) for (t, _), us in uses.items() for name, _ in us})
+    reach = _CrossTaskReachability(
+        plan, {(t, name) for (t, _), us in uses.items() for name, _ in us}
+    )
     found: list[str] = []
     for (task, handle), users in uses.items():
         for i, (a, a_writes) in enumerate(users):
@@ -390,13 +425,15 @@ def _unordered(plan: Plan) -> list[str]:
     return found
 
 
-class _Reach:
+class _CrossTaskReachability:
     """Records for each node, over all tasks, which of the marked nodes it depends on."""
 
-    def __init__(self, plan: Plan, marked: set[At]) -> None:
+    def __init__(self, plan: Plan, marked: set[NodeLocation]) -> None:
         self.bit = {at: 1 << i for i, at in enumerate(sorted(marked))}
-        self.masks: dict[At, int] = {}
-        cross: dict[At, At] = {receive: send for send, receive in _pairs(plan)}
+        self.masks: dict[NodeLocation, int] = {}
+        cross: dict[NodeLocation, NodeLocation] = {
+            receive: send for send, receive in _order_pairs(plan)
+        }
         stack = [(t, name) for t, part in plan.parts.items() for name in part.nodes]
         while stack:
             at = stack[-1]

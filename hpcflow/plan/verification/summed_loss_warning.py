@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.graph.graph import Graph, Operation, Tensor
-from hpcflow.graph.op_registry import lookup
+from hpcflow.graph.op_registry import lookup_op
 from hpcflow.graph.static_shape import normalize_axes
 
 MINIMIZED = "minimized_losses"  # collection of all losses whose gradients replicas sum
@@ -23,7 +23,7 @@ DIVIDED = {"RealDiv", "DivNoNan"}  # by their second input
 COPIES = {"Cast", "Identity"}
 
 
-def told(graph: Graph, replicas: int) -> list[str]:
+def summed_loss_warnings(graph: Graph, replicas: int) -> list[str]:
     """Return a warning for each loss of the graph that sums over the samples of a batch."""
     return [
         f"the loss {loss.name!r} ({loss.op.line}) sums over the samples of a batch, by "
@@ -32,13 +32,13 @@ def told(graph: Graph, replicas: int) -> list[str]:
         "  next  minimize a mean, hf.reduce_mean(losses), or divide the sum by the samples, "
         "hf.shape(x)[0]"
         for loss in graph.get_collection(MINIMIZED)
-        for total in list(sums(loss, graph))[:1]
+        for total in list(batch_sums(loss, graph))[:1]
     ]
 
 
-def sums(loss: Tensor, graph: Graph) -> Iterator[Operation]:
+def batch_sums(loss: Tensor, graph: Graph) -> Iterator[Operation]:
     """Yield the operations by which `loss` is a sum over a batch, not divided by the batch size."""
-    found = _Batch(loss, graph)
+    found = _BatchAxes(loss, graph)
     if loss in found.axes:  # not a scalar: differentiation sums its elements
         yield loss.op
     # (term, its divisors, the operation that sums it over the batch)
@@ -60,17 +60,17 @@ def sums(loss: Tensor, graph: Graph) -> Iterator[Operation]:
             yield total
 
 
-class _Batch:
+class _BatchAxes:
     """Batch axes and batch sizes among the operations that a loss depends on."""
 
     def __init__(self, loss: Tensor, graph: Graph) -> None:
         self.dealt = {key: each for each in graph.get_collection("datasets") for key in each.keys}
         self.axes: dict[Tensor, int] = {}  # tensor -> its sample axis
         self.counts: set[Operation] = set()  # operations that depend only on the number of samples
-        for op in _behind(loss):
-            self._look(op)
+        for op in _dependencies(loss):
+            self._record_axes(op)
 
-    def _look(self, op: Operation) -> None:
+    def _record_axes(self, op: Operation) -> None:
         """Record the sample axes of the outputs of `op`; those of its inputs are known."""
         given = [t for t in op.inputs if t in self.axes]
         if op.type in ("Shape", "Size"):
@@ -100,8 +100,8 @@ class _Batch:
         if op.type == "Transpose":
             perm = op.attrs["perm"] or range(rank)[::-1]
             return list(perm).index(axis)
-        if lookup(op.type).reduction:
-            reduced = _reduced(op)
+        if lookup_op(op.type).reduction:
+            reduced = _removed_axes(op)
             gone = 0 if op.attrs["keepdims"] else sum(a < axis for a in reduced)
             return None if axis in reduced else axis - gone
         kept = axis < rank and out.shape[axis] == sizes[axis]
@@ -109,7 +109,7 @@ class _Batch:
 
     def is_reduced(self, op: Operation) -> bool:
         """Return whether a reduction is over the sample axis."""
-        return self.axes.get(op.inputs[0]) in _reduced(op)
+        return self.axes.get(op.inputs[0]) in _removed_axes(op)
 
     def scaled(
         self, op: Operation, divisors: tuple[float, ...]
@@ -120,7 +120,7 @@ class _Batch:
         for factor, other in pairs:
             if other.op in self.counts:
                 continue
-            number = _number(other)
+            number = _scalar_value(other)
             if number and op.type == "Mul":
                 number = 1 / number
             yield factor, divisors if number is None else (*divisors, number)
@@ -136,14 +136,14 @@ class _Batch:
         return any(whole % size == 0 for whole in wholes for size in sizes)
 
 
-def _reduced(op: Operation) -> tuple[int, ...]:
+def _removed_axes(op: Operation) -> tuple[int, ...]:
     """Return the axes that a reduction removes; empty if they are known only at run time."""
     if len(op.inputs) > 1 or op.inputs[0].shape is None:
         return ()
     return normalize_axes(op.attrs.get("axis"), len(op.inputs[0].shape))
 
 
-def _behind(loss: Tensor) -> list[Operation]:
+def _dependencies(loss: Tensor) -> list[Operation]:
     """Return the operations that a loss depends on, in creation order."""
     ops: set[Operation] = set()
     left = [loss.op]
@@ -156,11 +156,11 @@ def _behind(loss: Tensor) -> list[Operation]:
     return sorted(ops, key=lambda op: place.get(op, -1))
 
 
-def _number(tensor: Tensor) -> float | None:
+def _scalar_value(tensor: Tensor) -> float | None:
     """Return the value of a scalar constant; None for anything else."""
     while tensor.op.type in COPIES:
         tensor = tensor.op.inputs[0]
-    value = tensor.op.attrs.get("value") if lookup(tensor.op.type).source == "constant" else None
+    value = tensor.op.attrs.get("value") if lookup_op(tensor.op.type).source == "constant" else None
     if value is None or np.size(value) != 1 or np.asarray(value).dtype.kind not in "iuf":
         return None
     number = float(np.asarray(value).reshape(()))

@@ -22,22 +22,27 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import HpcflowError, KernelError
-from hpcflow.graph.static_shape import Spec, known
+from hpcflow.graph.static_shape import Spec, require_known
 from hpcflow.lowering.arena_allocation import ALIGNED
 from hpcflow.lowering.instructions import BindingKind
 from hpcflow.plan.ir.program import Node
 from hpcflow.platform.rank_logging import logger
-from hpcflow.runtime.device.cuda_graph_regions import CALLED, Cut, Cutter, Region
+from hpcflow.runtime.device.cuda_graph_regions import (
+    KERNEL_BINDINGS,
+    CodeWithRegions,
+    GraphRegion,
+    RegionFinder,
+)
 from hpcflow.runtime.device.device import Device
 from hpcflow.runtime.step.observer import Segments
-from hpcflow.runtime.step.step_instance import Compiled, Instance, StepObserver
+from hpcflow.runtime.step.step_instance import CompiledPartition, StepInstance, StepObserver
 
 WARM_UP = 2  # calls of a region before its capture, in which its kernels are compiled
 MOST_MOVES = 8  # changes of variable addresses after which a region is not captured again
 Run = Callable[..., tuple[Any, ...]]
 
 
-class Graphs(StepObserver):
+class CudaGraphs(StepObserver):
     """The CUDA graphs of one rank: its streams, and the statistics for its report."""
 
     def __init__(self, device: Device, rank: int) -> None:
@@ -46,30 +51,30 @@ class Graphs(StepObserver):
         self.copying = device.xp.cuda.Stream(non_blocking=True)
         self.plans: dict[str, dict[str, Any]] = {}  # label (the fetches) -> statistics
 
-    def bind_partition(self, partition: Compiled) -> None:
+    def bind_partition(self, partition: CompiledPartition) -> None:
         """Capture the regions of a partition; the loops and branches in it run without graphs."""
-        if not partition.initializes:
-            partition.observe(_Part(self, partition))
+        if not partition.initializes_large:
+            partition.observe(_CapturedPartition(self, partition))
 
     def report(self) -> dict[str, Any]:
         """For each plan: regions, their kernels, all kernels on the GPU, graphs and refusals."""
         return {label: told for label, told in self.plans.items() if told["kernels_on_gpu"]}
 
 
-class _Part(StepObserver):
+class _CapturedPartition(StepObserver):
     """One compiled partition, and the nodes that CUDA graphs cannot hold."""
 
-    def __init__(self, graphs: Graphs, compiled: Compiled) -> None:
+    def __init__(self, graphs: CudaGraphs, compiled: CompiledPartition) -> None:
         self.graphs, self.compiled, self.device = graphs, compiled, graphs.device
         self.refused: dict[str, str] = {}  # node -> reason
-        self.first = frozenset(compiled.code.strands[0].nodes)
+        self.first = frozenset(compiled.code.segments[0].nodes)
         binds = compiled.code.binds.values()
         self.kernels = frozenset(b.node for b in binds if b.kind == BindingKind.KERNEL)
-        self.told = graphs.plans.setdefault(compiled.label, {"graphs": 0})
+        self.logged = graphs.plans.setdefault(compiled.label, {"graphs": 0})
         self.cut = self._cut()
 
     def bind_segments(
-        self, instance: Instance, segments: Segments, objects: Sequence[Any]
+        self, instance: StepInstance, segments: Segments, objects: Sequence[Any]
     ) -> Segments:
         """The segments and the `release` function of an instance, with regions.
 
@@ -77,7 +82,7 @@ class _Part(StepObserver):
         """
         if instance.has_own_kernels:
             return segments
-        strands = _Strands(self, objects)
+        strands = _CapturedSegments(self, objects)
         instance.observe(strands)
         runs = tuple(functools.partial(strands.run, i) for i in range(len(segments[0])))
         return runs, lambda: strands.release()  # late binding: the current segments
@@ -92,12 +97,14 @@ class _Part(StepObserver):
         """Whether a node is on the GPU."""
         return self.compiled.device(node) is self.device
 
-    def _cut(self) -> Cut:
+    def _cut(self) -> CodeWithRegions:
         compiled = self.compiled
-        cut = Cutter(compiled.code, compiled.part, self._why, self.on).cut(compiled.file)
+        cut = RegionFinder(compiled.code, compiled.part, self._refusal_reason, self.on).cut(
+            compiled.file
+        )
         binds = compiled.code.binds.values()
-        kernels = [compiled.part.nodes[b.node] for b in binds if b.kind in CALLED]
-        self.told |= {
+        kernels = [compiled.part.nodes[b.node] for b in binds if b.kind in KERNEL_BINDINGS]
+        self.logged |= {
             "regions": len(cut.regions),
             "kernels": sum(len(region.kernels) for region in cut.regions),
             "kernels_on_gpu": sum(map(self.on, kernels)),
@@ -105,7 +112,7 @@ class _Part(StepObserver):
         }
         return cut
 
-    def _why(self, node: Node) -> str:
+    def _refusal_reason(self, node: Node) -> str:
         """Why a CUDA graph cannot hold the kernel of a node; "" if it can."""
         if node.name in self.refused:
             return self.refused[node.name]
@@ -116,10 +123,10 @@ class _Part(StepObserver):
         return self.device.uncaptured(node, self.compiled.specs(node))
 
 
-class _Strands(StepObserver):
+class _CapturedSegments(StepObserver):
     """The segments of one instance, with regions."""
 
-    def __init__(self, part: _Part, objects: Sequence[Any]) -> None:
+    def __init__(self, part: _CapturedPartition, objects: Sequence[Any]) -> None:
         self.part, self.bound = part, objects
         self._make()
 
@@ -129,29 +136,29 @@ class _Strands(StepObserver):
         kernels = [shared[name] for region in cut.regions for name in region.kernels]
         drawing = [kernel for kernel in kernels if hasattr(kernel, "counter")]
         specs = [node.specs[0] for node in cut.feeds]
-        self.inputs = Inputs(device, self.part.graphs.copying, specs, drawing)
-        self.regions = [_Region(self, region) for region in cut.regions]
+        self.inputs = CapturedInputs(device, self.part.graphs.copying, specs, drawing)
+        self.regions = [_RegionRunner(self, region) for region in cut.regions]
         objects = [
             *([self.inputs] if "_inputs" in cut.names else []),
-            *(Outputs(device, [node.specs[0] for node in nodes]) for nodes in cut.outputs),
+            *(CapturedOutputs(device, [node.specs[0] for node in nodes]) for nodes in cut.outputs),
             *self.regions,
         ]
-        self.strands, self.release = cut.make(*self.bound, *objects)
+        self.segments, self.release = cut.make(*self.bound, *objects)
 
     def run(self, number: int, *feeds: Any) -> Any:
         """Run a segment; before segment 0, rebuild the regions if nodes have been refused since."""
         if not number and self.cut is not self.part.cut:
             self.part.device.finish()
             self._make()
-        return self.strands[number](*feeds)
+        return self.segments[number](*feeds)
 
-    def unbind(self, instance: Instance) -> None:
+    def unbind(self, instance: StepInstance) -> None:
         """Release graphs and blocks after the GPU has finished with them."""
         self.part.device.finish()
-        del self.inputs, self.regions, self.bound, self.strands, self.release
+        del self.inputs, self.regions, self.bound, self.segments, self.release
 
 
-class Inputs:
+class CapturedInputs:
     """The values that the host passes to a step: feeds, and the draw count of each random op.
 
     They lie in one block of pinned memory, which is copied to the GPU on the copying stream. The
@@ -165,7 +172,7 @@ class Inputs:
         self.draws = [kernel.draws for kernel in drawing]
         self.places = {id(kernel): len(specs) + i for i, kernel in enumerate(drawing)}
         starts = list(accumulate(sizes, initial=0))
-        both = [_Block(device, [*specs, *counters], starts) for _ in range(2)]
+        both = [_TransferBlock(device, [*specs, *counters], starts) for _ in range(2)]
         self.blocks = both if sizes else []
 
     def __call__(self, *feeds: Any) -> tuple[Any, ...]:
@@ -191,24 +198,26 @@ class Inputs:
         return self.blocks[self.turn].arrays[self.places[id(kernel)]]
 
 
-class _Block:
+class _TransferBlock:
     """One block of pinned memory and one GPU block, with the events that order their use."""
 
     def __init__(self, device: Device, specs: list[Spec], starts: list[int]) -> None:
         shape, dtype = (starts[-1],), np.dtype(np.uint8)
         self.pinned, self.gpu = device.host_empty(shape, dtype), device.hold("feeds", shape, dtype)
-        views = [(known(s.shape), s.dtype, at) for s, at in zip(specs, starts, strict=False)]
+        views = [
+            (require_known(s.shape), s.dtype, at) for s, at in zip(specs, starts, strict=False)
+        ]
         self.host = [Device.view(device, self.pinned, *view) for view in views]
         self.arrays = tuple(device.view(self.gpu, *view) for view in views)
         event = device.xp.cuda.Event
         self.copied, self.used = event(disable_timing=True), event(disable_timing=True)
 
 
-class Outputs:
+class CapturedOutputs:
     """Copies to the host that are synchronized together, into new pinned memory for the caller."""
 
     def __init__(self, device: Device, specs: list[Spec]) -> None:
-        self.device, self.specs = device, [(known(s.shape), s.dtype) for s in specs]
+        self.device, self.specs = device, [(require_known(s.shape), s.dtype) for s in specs]
         self.copied = device.xp.cuda.Event(disable_timing=True)
 
     def __call__(self, *arrays: Any) -> list[np.ndarray]:
@@ -221,12 +230,12 @@ class Outputs:
         return hosts
 
 
-class _Region:
+class _RegionRunner:
     """Replaces a region in the code of one instance: it runs, captures or replays the region."""
 
-    def __init__(self, strands: _Strands, region: Region) -> None:
+    def __init__(self, strands: _CapturedSegments, region: GraphRegion) -> None:
         shared = strands.part.compiled.shared
-        self.strands, self.part, self.nodes = strands, strands.part, region.nodes
+        self.segments, self.part, self.nodes = strands, strands.part, region.nodes
         self.read = [shared[name] for name in region.read]
         self.written = [shared[name] for name in region.written]
         kernels = [shared[name] for name in region.kernels]
@@ -235,18 +244,18 @@ class _Region:
         self.fed = [place is not None for place in region.given]
         self.turns = any(self.fed) or bool(self.drawing)
         self.pool = self.part.device.xp.cuda.MemoryPool()  # for temporary values of its graphs
-        self.pool.set_limit(size=self.part.device.held.limit)
-        self.graphs: dict[int, _Graph] = {}  # by block index
+        self.pool.set_limit(size=self.part.device.held_memory.limit)
+        self.graphs: dict[int, _CapturedGraph] = {}  # by block index
         self.plain = self.moves = 0
 
     def __call__(self, run: Run, *given: Any) -> tuple[Any, ...]:
         """The effects and results of `run(*given)`."""
-        turn = self.strands.inputs.turn if self.turns else 0
+        turn = self.segments.inputs.turn if self.turns else 0
         graph = self.graphs.get(turn)
         if graph is not None:
-            if graph.holds():
+            if graph.is_valid():
                 return self._launched(graph, given)
-            self._moved()
+            self._drop_stale_graphs()
         self.plain += 1
         if self.plain <= WARM_UP or not self._is_still():
             return run(*given)
@@ -257,7 +266,7 @@ class _Region:
         read = all(state.array is not None for state in self.read)
         return read and all(state.stays(state.array) for state in self.written)
 
-    def _moved(self) -> None:
+    def _drop_stale_graphs(self) -> None:
         """The address of a variable has changed: drop the graphs."""
         self.part.device.finish()
         self.graphs.clear()
@@ -276,12 +285,12 @@ class _Region:
         self.counters.count([-count for count in counts])  # nothing has run
         if captured is None:
             return run(*given)
-        graph = _Graph(captured, self.read, self.written, self.counters, counts)
+        graph = _CapturedGraph(captured, self.read, self.written, self.counters, counts)
         self.graphs[turn] = graph
-        self.part.told["graphs"] += 1
+        self.part.logged["graphs"] += 1
         return self._launched(graph, given)
 
-    def _launched(self, graph: _Graph, given: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _launched(self, graph: _CapturedGraph, given: tuple[Any, ...]) -> tuple[Any, ...]:
         try:
             return graph.launch(given)
         except Exception as error:
@@ -307,7 +316,7 @@ class _Region:
                 for array, fed in zip(given, self.fed, strict=True)
             ]
             for kernel in self.drawing:
-                stack.enter_context(kernel.counted_by(self.strands.inputs.counter(kernel)))
+                stack.enter_context(kernel.counted_by(self.segments.inputs.counter(kernel)))
             stream.begin_capture()
             try:
                 made = run(*kept)
@@ -342,7 +351,7 @@ class _Counters:
             owner.count(number)
 
 
-class _Graph:
+class _CapturedGraph:
     """A CUDA graph, and the state that must be unchanged since its capture."""
 
     def __init__(
@@ -359,7 +368,7 @@ class _Graph:
         self.written = [(state, state.array) for state in written]
         self.counters, self.counts = counters, counts
 
-    def holds(self) -> bool:
+    def is_valid(self) -> bool:
         """Whether the variables have the same arrays as at capture, and can be updated in place."""
         for state, array in self.read:
             if state.array is not array:

@@ -22,32 +22,34 @@ from hpcflow.lowering.instructions import (
     loads,
     stores,
 )
-from hpcflow.lowering.kernel_metadata import Code
-from hpcflow.lowering.python_printer import Printed, PythonPrinter
+from hpcflow.lowering.kernel_metadata import GeneratedCode
+from hpcflow.lowering.python_printer import PrintedCode, PythonPrinter
 from hpcflow.monitoring.stack_dump import OPS
-from hpcflow.plan.ir.program import Node, Part
+from hpcflow.plan.ir.program import Node, Partition
 
-LEAST = 2  # least kernels of a region: launching a graph costs as much as one kernel
+MIN_KERNELS = 2  # least kernels of a region: launching a graph costs as much as one kernel
 PLACES = frozenset(  # what the names that a region uses may stand for
     {BindingKind.KERNEL, BindingKind.LOOP, BindingKind.CONTIGUOUS, BindingKind.ALLOCATOR}
     | {BindingKind.CONSTANT, BindingKind.VARIABLE, BindingKind.BUFFER, BindingKind.WORKSPACE}
     | {BindingKind.VIEW, BindingKind.BUCKET_INPUT, BindingKind.BUCKET_OUTPUT}
 )
-CALLED = frozenset({BindingKind.KERNEL, BindingKind.LOOP})
-HELD = frozenset(  # what a CUDA graph can hold
+KERNEL_BINDINGS = frozenset({BindingKind.KERNEL, BindingKind.LOOP})
+CAPTURABLE_OPCODES = frozenset(  # what a CUDA graph can hold
     {Opcode.CALL_KERNEL, Opcode.CALL_LOOP, Opcode.ALLOCATE, Opcode.COPY_INTO, Opcode.SCRATCH}
     | {Opcode.READ_VARIABLE, Opcode.ASSIGN_VARIABLE, Opcode.WRITE_VARIABLE}
     | {Opcode.BEGIN_UPDATE, Opcode.SAME_IF_IN_PLACE, Opcode.END_UPDATE}
 )
-AROUND = frozenset({Opcode.HOLD_INTERRUPT, Opcode.LET_GO})  # around updates: they defer Ctrl-C
-JOINS = frozenset("Concat Pack Parcel AllReduce".split())
+INTERRUPT_OPCODES = frozenset(
+    {Opcode.HOLD_INTERRUPT, Opcode.LET_GO}
+)  # around updates: they defer Ctrl-C
+JOINING_OPS = frozenset("Concat Pack Parcel AllReduce".split())
 NOT_HELD = frozenset({Access.PINNED, Access.ARRAY})
 WRITES = frozenset({Access.WRITTEN, Access.UPDATED})
 INPUTS, OUTPUTS, REGION = "_inputs", "_outputs", "_region"
 
 
 @dataclasses.dataclass
-class Region:
+class GraphRegion:
     """One run of instructions: its nodes, kernels and variables.
 
     `given` says for each argument of the region its index in `Cut.feeds`; None if it is no feed.
@@ -61,7 +63,7 @@ class Region:
 
 
 @dataclasses.dataclass
-class Cut:
+class CodeWithRegions:
     """The code of a partition with its regions.
 
     `make` takes the values that the code is bound to, then the objects for inputs, outputs and
@@ -69,13 +71,13 @@ class Cut:
     """
 
     make: Callable[..., Any]
-    regions: list[Region]
+    regions: list[GraphRegion]
     feeds: list[Node]  # copies of feeds to the GPU, in the order of the arguments of `_inputs`
     outputs: list[list[Node]]  # copies to the host that are made together
     names: list[str]
 
 
-class Cutter:
+class RegionFinder:
     """Cuts the code of one partition into regions.
 
     `why(node)` is the reason against capturing the kernel of a node, "" if there is none.
@@ -83,20 +85,24 @@ class Cutter:
     """
 
     def __init__(
-        self, code: Code, part: Part, why: Callable[[Node], str], on: Callable[[Node], bool]
+        self,
+        code: GeneratedCode,
+        part: Partition,
+        why: Callable[[Node], str],
+        on: Callable[[Node], bool],
     ) -> None:
         self.code, self.part, self.why, self.on = code, part, why, on
 
-    def cut(self, file: str) -> Cut:
+    def cut(self, file: str) -> CodeWithRegions:
         """The code with regions, compiled with a file name that begins with `file`."""
         printed = self.printed()
         scope: dict[str, Any] = {OPS: printed.lines}
         exec(compile(printed.source, f"{file} with CUDA graphs", "exec"), scope)
-        return Cut(scope["make"], self.regions, self.feeds, self.outputs, self.names)
+        return CodeWithRegions(scope["make"], self.regions, self.feeds, self.outputs, self.names)
 
-    def printed(self) -> Printed:
+    def printed(self) -> PrintedCode:
         """The code with regions, as Python."""
-        self.regions: list[Region] = []
+        self.regions: list[GraphRegion] = []
         self.feeds: list[Node] = []
         self.outputs: list[list[Node]] = []
         functions: list[CodeFunction] = []
@@ -117,7 +123,7 @@ class Cutter:
         while at < len(kept):
             run = self._run(kept, at, self._holds)
             copies = self._run(kept, at, self._is_output)
-            if sum(len([*self._kernels(i)]) for i in run) >= LEAST:
+            if sum(len([*self._kernels(i)]) for i in run) >= MIN_KERNELS:
                 later = {name for i in kept[at + len(run) :] for name in loads(i)}
                 function, call = self._region(run, later | {*segment.nonlocals}, fed)
                 functions.append(function)
@@ -164,7 +170,7 @@ class Cutter:
     def _kernels(self, instruction: Instruction) -> Iterator[str]:
         """The names of the kernels that an instruction calls."""
         binding = self.code.binds.get(instruction.callee)
-        if binding is not None and binding.kind in CALLED:
+        if binding is not None and binding.kind in KERNEL_BINDINGS:
             yield instruction.callee
         for inside in instruction.body:
             yield from self._kernels(inside)
@@ -174,11 +180,11 @@ class Cutter:
         if instruction.opcode == Opcode.HOLD_IF_TORN:
             return True
         if instruction.opcode == Opcode.GUARD:  # around an update of many elements
-            return all(i.opcode in AROUND or self._holds(i) for i in instruction.body)
+            return all(i.opcode in INTERRUPT_OPCODES or self._holds(i) for i in instruction.body)
         node = self.part.nodes.get(instruction.node)
-        if node is None or not self.on(node) or instruction.opcode not in HELD:
+        if node is None or not self.on(node) or instruction.opcode not in CAPTURABLE_OPCODES:
             return False
-        if instruction.opcode == Opcode.COPY_INTO and node.type not in JOINS:
+        if instruction.opcode == Opcode.COPY_INTO and node.type not in JOINING_OPS:
             return False
         part = self.part
         if not all(part.nodes[r.node].is_state or part.spec(r).sized for r in node.inputs):
@@ -190,9 +196,9 @@ class Cutter:
 
     # -- replacements of instructions
 
-    def _draws(self, strand: int) -> Iterator[str]:
+    def _draws(self, segment: int) -> Iterator[str]:
         """The names of the nodes of a segment that may draw random numbers: they have a key."""
-        for name in self.code.strands[strand].nodes:
+        for name in self.code.segments[segment].nodes:
             if "key" in self.part.nodes[name].attrs:
                 yield name
 
@@ -224,7 +230,9 @@ class Cutter:
         read, written = _states(run)
         nodes = [i.node for i in run]
         kernels = [name for i in run for name in self._kernels(i)]
-        self.regions.append(Region(nodes, kernels, read, written, [feeds.get(n) for n in given]))
+        self.regions.append(
+            GraphRegion(nodes, kernels, read, written, [feeds.get(n) for n in given])
+        )
         inside = f"{REGION}_run{number}"
         values = Instruction(Opcode.RETURN_TUPLE, run[-1].node, (), tuple(map(Use, made)))
         args = (Use(inside), *map(Use, given))

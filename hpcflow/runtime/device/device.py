@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpcflow.codegen import kernel_cache, ptx_compiler, thread_team
-from hpcflow.codegen.kernel_cache import Maker
+from hpcflow.codegen.kernel_cache import KernelCompiler
 from hpcflow.codegen.llvm_cpu_compiler import absent, machine
 from hpcflow.errors import (
     MALFORMED,
@@ -22,21 +22,28 @@ from hpcflow.errors import (
 )
 from hpcflow.graph.dtypes import is_half
 from hpcflow.graph.static_shape import Spec, is_known
-from hpcflow.kernels.kernel_registry import PLAIN, Choice, Kernel, Wish, choose, wish
-from hpcflow.kernels.kernel_registry import Node as KernelNode
+from hpcflow.kernels.kernel_registry import (
+    PLAIN,
+    Kernel,
+    KernelChoice,
+    KernelPreferences,
+    choose_kernel,
+    kernel_preferences,
+)
+from hpcflow.kernels.kernel_registry import KernelNode as KernelNode
 from hpcflow.lowering.arena_allocation import ALIGNED
 from hpcflow.lowering.kernel_metadata import KernelInfo
 from hpcflow.plan.ir.program import Cluster, Node
 from hpcflow.platform.install_hints import install_hint
-from hpcflow.runtime.device.memory_accounting import Held
-from hpcflow.runtime.device.size_class_allocator import LEAST, Pool
+from hpcflow.runtime.device.memory_accounting import HeldMemory
+from hpcflow.runtime.device.size_class_allocator import MIN_POOLED_BYTES, SizeClassPool
 from hpcflow.runtime.dynamic_types import DeviceArray, KernelFunction, Value
 from hpcflow.runtime.job import service_registry
 
 PAGE = 4096  # bytes
 
 
-class _Room(np.ndarray):
+class _ArrayMemory(np.ndarray):
     """Backing memory of an array.
 
     It is a type of its own, so that views of the array keep the array as their base.
@@ -52,20 +59,25 @@ class Device:
 
     def __init__(self, index: int = 0) -> None:
         self.index = index
-        self.wish = wish()
-        self.pool = Pool(self.hold, self.view)
-        self.held = Held(f"{self.kind}:{index}")
+        self.preferences = kernel_preferences()
+        self.pool = SizeClassPool(self.hold, self.view)
+        self.held_memory = HeldMemory(f"{self.kind}:{index}")
 
-    def choose(self, node: Node, inputs: list[Value]) -> Choice:
+    def choose(self, node: Node, inputs: list[Value]) -> KernelChoice:
         """The kernel that runs `node`, whose inputs have the specs `inputs`."""
         service_registry.load_kernel(node.type)
-        return choose(_known(node, inputs, self.wish), self.kind, self.wish, self.xp is not None)
+        return choose_kernel(
+            _cached_choice(node, inputs, self.preferences),
+            self.kind,
+            self.preferences,
+            self.xp is not None,
+        )
 
     def is_fast(self, node: Node, inputs: list[Value]) -> bool:
         """Whether a provider's kernel, not a plain one, runs `node`."""
         return self.choose(node, inputs).kernel.provider != PLAIN
 
-    def provider(self, choice: Choice) -> str:
+    def provider(self, choice: KernelChoice) -> str:
         """The provider of a kernel; of a plain kernel, the array module or the device kind."""
         name = choice.kernel.provider
         plain = self.kind if self.xp is None else self.xp.__name__
@@ -76,7 +88,12 @@ class Device:
         row = self.choose(node, inputs).kernel
         tiles = row.tiles and self.kind == "cpu" and not is_half(node.attrs["dtype"])
         inplace = node.attrs.get("inplace", row.inplace)
-        return KernelInfo(row.form, inplace, _scratch(row, _known(node, inputs, self.wish)), tiles)
+        return KernelInfo(
+            row.form,
+            inplace,
+            _scratch_bytes(row, _cached_choice(node, inputs, self.preferences)),
+            tiles,
+        )
 
     def kernel(self, node: Node, inputs: list[Value]) -> KernelFunction:
         """The function that computes `node`, whose inputs have the specs `inputs`.
@@ -87,7 +104,7 @@ class Device:
         if row.provider == PLAIN and node.row.uses_blas:
             thread_team.beside_blas()
         try:
-            return row.make(self.xp, _known(node, inputs, self.wish))
+            return row.make(self.xp, _cached_choice(node, inputs, self.preferences))
         except HpcflowError:
             raise
         except MALFORMED as error:
@@ -96,10 +113,12 @@ class Device:
 
     def uncaptured(self, node: Node, inputs: list[Value]) -> str:
         """Why a CUDA graph cannot hold the kernel that runs `node`; "" if it can."""
-        return self.choose(node, inputs).kernel.uncaptured(_known(node, inputs, self.wish))
+        return self.choose(node, inputs).kernel.uncaptured(
+            _cached_choice(node, inputs, self.preferences)
+        )
 
     @property
-    def maker(self) -> Maker:
+    def maker(self) -> KernelCompiler:
         """The compiler of the loops that are generated for this device."""
         return machine()
 
@@ -116,12 +135,12 @@ class Device:
         nbytes = math.prod(shape) * dtype.itemsize
         if nbytes < PAGE or dtype.hasobject:
             return np.empty(shape, dtype)
-        room = _Room(nbytes + ALIGNED, np.uint8)
+        room = _ArrayMemory(nbytes + ALIGNED, np.uint8)
         return np.ndarray(shape, dtype, room, -room.ctypes.data % ALIGNED)
 
     def limit(self, nbytes: int) -> None:
         """Set the limit of held memory to `nbytes`; 0: no limit."""
-        self.held.limit = nbytes
+        self.held_memory.limit = nbytes
 
     def reserved(self) -> int:
         """Bytes of device memory that its allocator has reserved, used or not; 0 if none."""
@@ -133,14 +152,14 @@ class Device:
         Errors: MemoryError if there is not enough memory, or the limit would be exceeded.
         """
         nbytes = math.prod(shape) * dtype.itemsize
-        self.held.ask(what, nbytes)
+        self.held_memory.ask(what, nbytes)
         array = self.allocate(shape, dtype)
-        self.held.keep(what, array, nbytes)
+        self.held_memory.keep(what, array, nbytes)
         return array
 
     def take(self, shape: tuple[int, ...], dtype: np.dtype) -> DeviceArray:
         """An uninitialized array for a value of a step whose size is known only at run time."""
-        if self.xp is not np or math.prod(shape) * dtype.itemsize < LEAST:
+        if self.xp is not np or math.prod(shape) * dtype.itemsize < MIN_POOLED_BYTES:
             return self.allocate(shape, dtype)
         return self.pool.take(shape, dtype)
 
@@ -191,11 +210,11 @@ class Device:
         return block[start : start + count].view(dtype).reshape(shape)
 
 
-def _known(node: Node, inputs: list[Value], wanted: Wish) -> KernelNode:
+def _cached_choice(node: Node, inputs: list[Value], wanted: KernelPreferences) -> KernelNode:
     return KernelNode(node.type, node.attrs, inputs, node.specs, wanted.tf32)
 
 
-def _scratch(row: Kernel, node: KernelNode) -> tuple[Spec, ...]:
+def _scratch_bytes(row: Kernel, node: KernelNode) -> tuple[Spec, ...]:
     """The scratch memory of a kernel, if its sizes are known.
 
     Plain kernels of 16-bit floats allocate their own: the result is empty for them.
@@ -228,14 +247,14 @@ class GpuDevice(Device):
         cupy.cuda.Device(index).use()
 
     @property
-    def maker(self) -> Maker:
+    def maker(self) -> KernelCompiler:
         """The compiler of the loops that are generated for this device."""
         return ptx_compiler.gpu(self.xp.cuda)
 
     def makes_loops(self) -> bool:
         """Whether loops are generated for it; not with `exact`, as they may round unlike CuPy."""
         why = absent() or ptx_compiler.absent() or ptx_compiler.too_old(self.xp.cuda)
-        return not (self.wish.exact or why)
+        return not (self.preferences.exact or why)
 
     def loop(self, text: str) -> Callable[..., None]:
         """The function of a generated update; it takes the first element, the last, and arrays."""
@@ -312,7 +331,7 @@ def register_device(kind: str, factory: Callable[[int], Device]) -> None:
     _FACTORIES[kind] = factory
 
 
-def make(name: str) -> Device:
+def make_device(name: str) -> Device:
     """The device of a name such as `cpu:0`.
 
     Errors: DeviceError if its kind is not registered.
@@ -326,7 +345,7 @@ def make(name: str) -> Device:
     return _FACTORIES[kind](int(index or 0))
 
 
-def names(server: bool, index: int) -> list[str]:
+def device_names(server: bool, index: int) -> list[str]:
     """The devices of a rank, its default first; a worker has the GPU of its index on the node.
 
     Servers, and ranks without CuPy, have no GPU. Errors: DeviceError if the node has several GPUs
@@ -355,7 +374,7 @@ class DeviceAttributes(NamedTuple):
     device_type: str
 
 
-def attributes(cluster: Cluster) -> list[DeviceAttributes]:
+def device_attributes(cluster: Cluster) -> list[DeviceAttributes]:
     """The devices of all tasks of a cluster."""
     found = []
     for task in cluster.tasks():

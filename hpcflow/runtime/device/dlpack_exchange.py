@@ -19,12 +19,12 @@ _CODE = 20  # byte offset of the type code in a DLTensor, after data, device and
 HOSTS = (1, 3, 11, 13)
 
 
-def hands_over(value: Given) -> bool:
+def exports_dlpack(value: Given) -> bool:
     """Whether `value` is an array of another library that exports its memory by DLPack."""
     return hasattr(type(value), "__dlpack__") and not isinstance(value, (np.ndarray, np.generic))
 
 
-def taken(tensor: Tensor, value: Given) -> np.ndarray:
+def feed_from_dlpack(tensor: Tensor, value: Given) -> np.ndarray:
     """The memory of `value`, an array of another library, as a feed of `tensor`.
 
     Errors: FeedError, with that library's reason, if the memory is not exported to the host.
@@ -50,11 +50,11 @@ def _by_dlpack(tensor: Tensor, value: Given) -> np.ndarray:
     """The memory of `value`; bfloat16 too, which NumPy's DLPack import does not support."""
     if tensor.dtype != bfloat16:
         return np.from_dlpack(value)
-    found = np.from_dlpack(_Bits(value))
+    found = np.from_dlpack(_Bfloat16Export(value))
     return found.view(bfloat16) if found.dtype == np.uint16 else found
 
 
-class _Bits:
+class _Bfloat16Export:
     """Exports a bfloat16 array to NumPy as uint16."""
 
     def __init__(self, value: Given) -> None:
@@ -70,17 +70,17 @@ class _Bits:
         return capsule
 
 
-class Holder:
+class ExternalAliases:
     """Represents all external arrays that alias one version of a variable; they keep it alive."""
 
 
-def shared(state: VariableState) -> DeviceArray:
+def share_version(state: VariableState) -> DeviceArray:
     """The current version of a variable, as an array that other libraries import by DLPack.
 
     The version stays unchanged while a reference to that array exists: updates go into a second
     buffer. The caller holds the progress lock.
     """
-    array, holder = state.pin(), Holder()
+    array, holder = state.pin(), ExternalAliases()
     # a finalizer runs at any moment, in any thread: the state drains `let_go` between its updates
     weakref.finalize(holder, state.let_go.append, array).atexit = False
     return state.device.lent(array, holder)

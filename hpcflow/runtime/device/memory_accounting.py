@@ -8,12 +8,12 @@ import weakref
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from hpcflow.plan.cost.memory_estimate import Memory
-from hpcflow.plan.listing.plan_text import nbytes as shown
+from hpcflow.plan.cost.memory_estimate import MemoryEstimate
+from hpcflow.plan.listing.plan_text import format_bytes as shown
 from hpcflow.runtime.dynamic_types import Json
 
 
-class Held:
+class HeldMemory:
     """Held bytes of a device by purpose, each counted until its owner is garbage-collected.
 
     `peak` is the maximum of the total, `limit` its upper bound; 0: no bound.
@@ -21,9 +21,9 @@ class Held:
 
     def __init__(self, name: str) -> None:
         self.name, self.limit = name, 0
-        self.now: collections.Counter[str] = collections.Counter()
+        self.current: collections.Counter[str] = collections.Counter()
         self.peak = 0
-        self.most: dict[str, int] = {}  # held bytes by purpose at the peak
+        self.maximum: dict[str, int] = {}  # held bytes by purpose at the peak
         self._owners: dict[int, weakref.ref[object]] = {}
         # reentrant: an owner may be collected while this thread holds the lock
         self._lock = threading.RLock()
@@ -31,12 +31,14 @@ class Held:
     @property
     def total(self) -> int:
         """Bytes that are held now."""
-        return sum(self.now.values())
+        return sum(self.current.values())
 
     def ask(self, what: str, nbytes: int) -> None:
         """Errors: MemoryError if `nbytes` more would exceed the limit."""
         if self.limit and self.total + nbytes > self.limit:
-            parts = ", ".join(f"{shown(n)} of {kind}" for kind, n in self.now.most_common() if n)
+            parts = ", ".join(
+                f"{shown(n)} of {kind}" for kind, n in self.current.most_common() if n
+            )
             raise MemoryError(
                 f"{self.name} holds {parts or 'nothing'}; {shown(nbytes)} more of {what} are "
                 f"above its limit of {shown(self.limit)} (setting memory_limit)"
@@ -56,22 +58,22 @@ class Held:
             def gone(_: object) -> None:
                 with self._lock:
                     self._owners.pop(key, None)
-                    self.now[what] -= nbytes
+                    self.current[what] -= nbytes
 
             self._owners[key] = weakref.ref(owner, gone)
-            self.now[what] += nbytes
+            self.current[what] += nbytes
             if self.total > self.peak:
-                self.peak, self.most = self.total, dict(self.now)
+                self.peak, self.maximum = self.total, dict(self.current)
 
 
-class Expected:
+class ExpectedMemory:
     """The memory that a rank needs at once, as predicted for each of its plans before it runs."""
 
     def __init__(self) -> None:
         self._lasting: dict[str, int] = {}
-        self._rest = Held("plans")
+        self._rest = HeldMemory("plans")
 
-    def plan(self, memory: Memory, constants: Mapping[str, int]) -> None:
+    def plan(self, memory: MemoryEstimate, constants: Mapping[str, int]) -> None:
         """Add a plan: variables and constants are shared by all plans, and counted once."""
         self._lasting.update({**constants, **memory.sizes})
 
@@ -90,11 +92,11 @@ class Expected:
         return sum(self._lasting.values()) + self._rest.peak
 
 
-def report(devices: Iterable[Any], expected: Expected) -> Json:
+def memory_report(devices: Iterable[Any], expected: ExpectedMemory) -> Json:
     """The peak memory of each device of a rank by purpose, beside the predicted memory."""
     most = collections.Counter[str]()
     for device in devices:
-        most.update(device.held.most)
+        most.update(device.held_memory.maximum)
     found = {what.replace(" ", "_"): nbytes for what, nbytes in sorted(most.items())}
     reserved = sum(device.reserved() for device in devices)
     return {

@@ -17,27 +17,27 @@ import numpy as np
 
 from hpcflow.lowering.arena_allocation import ALIGNED
 from hpcflow.runtime.device.device import Device
-from hpcflow.runtime.device.memory_accounting import Expected
-from hpcflow.runtime.device.out_of_memory import exhausted
+from hpcflow.runtime.device.memory_accounting import ExpectedMemory
+from hpcflow.runtime.device.out_of_memory import out_of_memory_error
 from hpcflow.runtime.dynamic_types import DeviceArray
-from hpcflow.runtime.step.step_instance import Compiled, Instance, Take
+from hpcflow.runtime.step.step_instance import Allocator, CompiledPartition, StepInstance
 
 
-class Owner(Protocol):
+class ArenaOwner(Protocol):
     """The rank that owns the memory."""
 
     devices: dict[str, Device]
-    expected: Expected
+    expected: ExpectedMemory
     rank: int
 
 
-class _Room:
+class _ArenaMemory:
     """The current arenas, by device; `taker` allocates from them sequentially."""
 
     def __init__(self, arenas: dict[str, tuple[Device, DeviceArray]]) -> None:
         self.arenas = arenas
 
-    def taker(self) -> Take:
+    def taker(self) -> Allocator:
         taken = collections.Counter[str]()
 
         def take(device: str, size: int) -> DeviceArray:
@@ -52,13 +52,13 @@ class _Room:
 class SharedArena:
     """Arenas as large as the largest plan needs. All calls hold the rank's progress lock."""
 
-    def __init__(self, owner: Owner) -> None:
+    def __init__(self, owner: ArenaOwner) -> None:
         self._devices, self._expected, self._rank = owner.devices, owner.expected, owner.rank
         self._sizes: dict[str, int] = {}
-        self._room = _Room({})
-        self.tenants: weakref.WeakSet[Any] = weakref.WeakSet()  # users with buffers here
+        self._memory = _ArenaMemory({})
+        self.bound_steps: weakref.WeakSet[Any] = weakref.WeakSet()  # users with buffers here
 
-    def lend(self, compiled: Compiled) -> Take:
+    def allocator_for(self, compiled: CompiledPartition) -> Allocator:
         """An allocator for the memory of one instance of a plan, partition by partition.
 
         If the plan needs more than the arenas have, they are reallocated. All `tenants` of the old
@@ -71,8 +71,8 @@ class SharedArena:
             try:
                 self._grow(needed)
             except MemoryError as error:
-                raise exhausted(compiled, error, None, self._rank) from error
-        return self._room.taker()
+                raise out_of_memory_error(compiled, error, None, self._rank) from error
+        return self._memory.taker()
 
     @property
     def nbytes(self) -> int:
@@ -84,8 +84,8 @@ class SharedArena:
         most = {name: max(needed.get(name, 0), self._sizes.get(name, 0)) for name in names}
         self.close()
         arenas = {name: self._arena(name, size) for name, size in most.items()}
-        self._sizes, self._room = most, _Room(arenas)
-        self._expected.step(self._room, sum(size + ALIGNED for size in most.values()))
+        self._sizes, self._memory = most, _ArenaMemory(arenas)
+        self._expected.step(self._memory, sum(size + ALIGNED for size in most.values()))
 
     def _arena(self, name: str, size: int) -> tuple[Device, DeviceArray]:
         device = self._devices[name.rpartition("/")[2]]
@@ -93,19 +93,19 @@ class SharedArena:
 
     def close(self) -> None:
         """Release the arenas; no tenant runs."""
-        for tenant in self.tenants:
+        for tenant in self.bound_steps:
             tenant.unbind()
-        self.tenants.clear()
-        self._sizes, self._room = {}, _Room({})
+        self.bound_steps.clear()
+        self._sizes, self._memory = {}, _ArenaMemory({})
 
 
-class Lane(SharedArena):
+class ArenaLease(SharedArena):
     """An arena for instances of which at most one is in flight."""
 
     busy = False
 
 
-class Lanes:
+class ArenaLeases:
     """The arenas of steps that wait. All calls but `leave` hold the rank's progress lock.
 
     An instance stays in its first lane. If that lane is busy when a step begins, the instance moves
@@ -113,52 +113,55 @@ class Lanes:
     another.
     """
 
-    def __init__(self, owner: Owner) -> None:
-        self._new = functools.partial(Lane, owner)
-        self._lanes: list[Lane] = []
+    def __init__(self, owner: ArenaOwner) -> None:
+        self._make_arena = functools.partial(ArenaLease, owner)
+        self._leases: list[ArenaLease] = []
 
     def enter(
-        self, compiled: Compiled, last: Instance | None, make: Callable[[Take | None], Instance]
-    ) -> Instance:
+        self,
+        compiled: CompiledPartition,
+        last: StepInstance | None,
+        make: Callable[[Allocator | None], StepInstance],
+    ) -> StepInstance:
         """The instance that a step of `compiled` may run in: `last`, or a new one from `make`.
 
         Its buffers are exclusive until it leaves. Errors: OutOfMemoryError.
         """
         if not any(compiled.arenas.values()):
             return last or make(None)
-        lane = self._fitting(compiled) if last is None else last.lane
+        lane = self._fitting(compiled) if last is None else last.arena_lease
         if lane is None or lane.busy:
-            lane = self._new()
-            self._lanes.append(lane)
-        if last is None or not last.is_bound or last.lane is not lane:
+            lane = self._make_arena()
+            self._leases.append(lane)
+        if last is None or not last.is_bound or last.arena_lease is not lane:
             if last is not None:
                 last.unbind()
-            last = make(lane.lend(compiled))
-            last.lane = lane
-            lane.tenants.add(last)
+            last = make(lane.allocator_for(compiled))
+            last.arena_lease = lane
+            lane.bound_steps.add(last)
         lane.busy = True
         return last
 
-    def _fitting(self, compiled: Compiled) -> Lane | None:
+    def _fitting(self, compiled: CompiledPartition) -> ArenaLease | None:
         """The largest free lane without an instance of the same plan.
 
         If a plan has several instances, they are in flight together and must not share a lane.
         """
-        lanes = (lane for lane in self._lanes if not lane.busy)
-        alone = [one for one in lanes if all(t.compiled is not compiled for t in one.tenants)]
+        lanes = (lane for lane in self._leases if not lane.busy)
+        alone = [one for one in lanes if all(t.compiled is not compiled for t in one.bound_steps)]
         return max(alone, key=lambda lane: lane.nbytes, default=None)
 
-    def leave(self, instance: Instance) -> None:
+    def leave(self, instance: StepInstance) -> None:
         """The step of `instance` has ended: others may use the memory of its buffers."""
-        if instance.lane is not None:
-            instance.lane.busy = False
+        if instance.arena_lease is not None:
+            instance.arena_lease.busy = False
 
-    def lose(self, instance: Instance) -> None:
+    def lose(self, instance: StepInstance) -> None:
         """The step of `instance` never ends: the memory of its buffers is not reused."""
-        self._lanes = [lane for lane in self._lanes if lane is not instance.lane]
+        self._leases = [lane for lane in self._leases if lane is not instance.arena_lease]
 
     def trim(self) -> None:
         """Release lanes in which no instance has buffers."""
-        self._lanes = [
-            lane for lane in self._lanes if lane.busy or any(t.is_bound for t in lane.tenants)
+        self._leases = [
+            lane for lane in self._leases if lane.busy or any(t.is_bound for t in lane.bound_steps)
         ]

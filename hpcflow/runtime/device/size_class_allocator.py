@@ -14,11 +14,11 @@ import numpy as np
 
 from hpcflow.runtime.dynamic_types import DeviceArray
 
-LEAST = 1 << 20  # bytes: NumPy's own allocator serves smaller ones without new pages
+MIN_POOLED_BYTES = 1 << 20  # bytes: NumPy's own allocator serves smaller ones without new pages
 STEPS = 4  # size classes from one power of two to the next
 
 
-class Pool:
+class SizeClassPool:
     """Blocks of one device; a block is free when no array, nor view of one, refers to it.
 
     `hold(what, shape, dtype)` allocates a block, `view(block, shape, dtype)` is an array in it.
@@ -36,13 +36,13 @@ class Pool:
         """
         size = size_class(math.prod(shape) * dtype.itemsize)
         with self._lock:
-            block = _unused(self._blocks.get(size, []), NOBODY)
+            block = _free_block(self._blocks.get(size, []), FREE_REFERENCES)
             if block is None:
-                block = self._made(size)
+                block = self._new_block(size)
                 self._blocks.setdefault(size, []).append(block)
             return self._view(block, shape, dtype)
 
-    def _made(self, size: int) -> DeviceArray:
+    def _new_block(self, size: int) -> DeviceArray:
         """A new block; if memory is exhausted, the pool first drops its blocks."""
         what = "values sized by a step", (size,), np.dtype(np.uint8)
         try:
@@ -57,7 +57,7 @@ class Pool:
             self._blocks.clear()
 
 
-def _unused(blocks: list[DeviceArray], references: int) -> DeviceArray:
+def _free_block(blocks: list[DeviceArray], references: int) -> DeviceArray:
     """The first block with at most `references` references; None if all have more."""
     for block in blocks:
         if sys.getrefcount(block) <= references:
@@ -66,7 +66,7 @@ def _unused(blocks: list[DeviceArray], references: int) -> DeviceArray:
 
 
 # the reference count of a block that only its list refers to, as CPython counts it there
-NOBODY = next(n for n in range(1, 9) if _unused([np.empty(0)], n) is not None)
+FREE_REFERENCES = next(n for n in range(1, 9) if _free_block([np.empty(0)], n) is not None)
 
 
 def size_class(nbytes: int) -> int:

@@ -16,10 +16,10 @@ import numpy as np
 from hpcflow.errors import OutOfRangeError
 from hpcflow.plan.ir.program import Node
 from hpcflow.runtime.dynamic_types import State, Value
-from hpcflow.runtime.step.step_instance import Instance
+from hpcflow.runtime.step.step_instance import StepInstance
 
 
-class Wait(Protocol):
+class AsyncWait(Protocol):
     """The pending operation that a waiting node has started.
 
     If its attribute `told` is true, it is not polled: it calls its `then` when it is over.
@@ -40,11 +40,11 @@ class Wait(Protocol):
         ...
 
 
-Start = Callable[..., Wait]  # (instance, node, *inputs) -> wait
+Start = Callable[..., AsyncWait]  # (instance, node, *inputs) -> wait
 _STARTS: dict[str, Start] = {}
 
 
-def waiting(type: str) -> Callable[[Start], Start]:
+def async_op(type: str) -> Callable[[Start], Start]:
     """Decorator: `start(instance, node, *inputs)` starts the wait of op `type`."""
 
     def add(start: Start) -> Start:
@@ -54,16 +54,16 @@ def waiting(type: str) -> Callable[[Start], Start]:
     return add
 
 
-def start_wait(instance: Instance, node: Node, inputs: tuple[Value, ...]) -> Wait:
+def start_wait(instance: StepInstance, node: Node, inputs: tuple[Value, ...]) -> AsyncWait:
     """Start the wait of `node`, in the segment of the node."""
     return _STARTS[node.type](instance, node, *inputs)
 
 
-@waiting("WaitInitialized")
-class _Initialized:
+@async_op("WaitInitialized")
+class _InitializedWait:
     """Over once the chief has initialized a variable."""
 
-    def __init__(self, instance: Instance, node: Node, variable: State) -> None:
+    def __init__(self, instance: StepInstance, node: Node, variable: State) -> None:
         self.variable, self.cancelled = variable, False
 
     def test(self) -> bool:
@@ -73,20 +73,20 @@ class _Initialized:
         self.cancelled = True
 
 
-@waiting("CountUpTo")
-def _count_up_to(instance: Instance, node: Node, variable: State) -> Wait:
+@async_op("CountUpTo")
+def _count_up_to(instance: StepInstance, node: Node, variable: State) -> AsyncWait:
     host = instance.compiled.device(node).to_host(variable.read())
     count, limit = int(host), node.attrs["limit"]
     if count >= limit:
         raise OutOfRangeError(f"variable {variable.name!r} has reached {limit}")
     variable.assign(np.asarray(count + 1, variable.dtype))
-    return Over(instance, node, np.asarray(count, variable.dtype))
+    return CompletedWait(instance, node, np.asarray(count, variable.dtype))
 
 
-class Over:
+class CompletedWait:
     """A wait that is over at once: an op that reads state at its place in the order of effects."""
 
-    def __init__(self, instance: Instance, node: Node, *values: Value) -> None:
+    def __init__(self, instance: StepInstance, node: Node, *values: Value) -> None:
         instance.put(node.name, *values)
 
     def test(self) -> bool:

@@ -10,36 +10,39 @@ from typing import TypeVar
 from hpcflow.comm.communicator import Communicator, Request
 from hpcflow.comm.polling_backoff import PATIENCE_POLLS, Backoff
 from hpcflow.errors import CommError, DeathError, HpcflowError
-from hpcflow.monitoring.wait_ledger import Ledger
+from hpcflow.monitoring.wait_ledger import WaitLedger
 from hpcflow.plan.communication.atomic_step_commit import COMMIT
-from hpcflow.runtime.executor.mpi_progress_thread import Helper
-from hpcflow.runtime.executor.progress_lock import Baton
-from hpcflow.runtime.executor.wait_timestamps import Ages, Waiting, What
-from hpcflow.runtime.step.cooperative_scheduling import Going, Slices, Touched
+from hpcflow.runtime.executor.mpi_progress_thread import ProgressThread
+from hpcflow.runtime.executor.progress_lock import ProgressLock
+from hpcflow.runtime.executor.wait_timestamps import Waiting, WaitTimestamps, What
+from hpcflow.runtime.step.cooperative_scheduling import RunningSegment, SliceScheduler, VariableUses
 from hpcflow.runtime.step.observer import joined
-from hpcflow.runtime.step.step_instance import Instance, StepObserver
+from hpcflow.runtime.step.step_instance import StepInstance, StepObserver
 
 T = TypeVar("T")
-_ASKED = (KeyboardInterrupt, SystemExit)  # exceptions after which a step still ends in order
+_REQUESTED_EXITS = (
+    KeyboardInterrupt,
+    SystemExit,
+)  # exceptions after which a step still ends in order
 
 
-class Turns:
+class CollectiveOrder:
     """Orders collectives: they start in step order on every rank; early ones wait."""
 
     def __init__(self) -> None:
-        self._queue: collections.deque[tuple[Instance, str]] = collections.deque()
+        self._queue: collections.deque[tuple[StepInstance, str]] = collections.deque()
         self._ready: set[tuple[int, str]] = set()
 
-    def expect(self, instance: Instance, names: list[str]) -> None:
+    def expect(self, instance: StepInstance, names: list[str]) -> None:
         """A step begins that will start the collectives `names`, in that order."""
         self._queue.extend((instance, name) for name in names)
 
-    def ready(self, instance: Instance, name: str) -> list[tuple[Instance, str]]:
+    def ready(self, instance: StepInstance, name: str) -> list[tuple[StepInstance, str]]:
         """The inputs of a collective are available; the collectives to start now, in order."""
         self._ready.add((id(instance), name))
         return self._starting()
 
-    def _starting(self) -> list[tuple[Instance, str]]:
+    def _starting(self) -> list[tuple[StepInstance, str]]:
         starting = []
         while self._queue and (id(self._queue[0][0]), self._queue[0][1]) in self._ready:
             turn = self._queue.popleft()
@@ -47,20 +50,20 @@ class Turns:
             starting.append(turn)
         return starting
 
-    def withdraw(self, instance: Instance) -> list[tuple[Instance, str]] | None:
+    def withdraw(self, instance: StepInstance) -> list[tuple[StepInstance, str]] | None:
         """A step will start no collectives; those of other steps that may start now.
 
         None if the step has already started some, which other ranks depend on.
         """
         others = [turn for turn in self._queue if turn[0] is not instance]
-        if len(self._queue) - len(others) < len(instance.ends.collectives):
+        if len(self._queue) - len(others) < len(instance.channels.collectives):
             return None
         self._queue = collections.deque(others)
         self._ready = {key for key in self._ready if key[0] != id(instance)}
         return self._starting()
 
 
-class Engine(Baton):
+class Executor(ProgressLock):
     """Runs steps; the holder of the progress lock makes all MPI calls and runs all segments.
 
     A thread that finds the lock taken puts its step into the inbox. The holder begins the step
@@ -77,32 +80,36 @@ class Engine(Baton):
         super().__init__(comm.rank if comm else 0)
         self.comm = comm
         self.backoff = Backoff(crowded=crowded, wake=self.wake)
-        self.ready: collections.deque[tuple] = collections.deque()  # arguments of `run_strand`
+        self.ready: collections.deque[tuple] = collections.deque()  # arguments of `run_segment`
         self.watch = comm.watch if comm is not None else None  # reports completed requests
-        self.polled: list[Waiting] = []  # waits that cannot be watched, and must be tested
-        self.beside: list[Request] = []  # tested in each poll, though no step waits for them
+        self.polled_waits: list[Waiting] = []  # waits that cannot be watched, and must be tested
+        self.background_requests: list[
+            Request
+        ] = []  # tested in each poll, though no step waits for them
         self.calls: collections.deque[object] = collections.deque()  # Python functions in threads
-        self.turns = Turns()
+        self.collective_order = CollectiveOrder()
         # steps in flight with collectives, if replicas recover from the loss of one (shrink)
-        self.joint: list[Instance] | None = None
-        self.sums_rest = False  # a replica has died: no collective is started or tested
-        self.stopped: list[Waiting] = []  # collectives that were in flight
-        self.sums_lost: BaseException | None = None  # why the order of collectives is lost
-        self.slices = Slices()
-        self.helper = Helper(self.poll)
-        self.control: Callable[[], bool] = _nothing_came  # handles control messages
-        self.goes_on: Callable[[], bool] = goes_on or _nothing_came
-        self.meeting: Callable[[], object] = _nothing_came  # called when a collective starts
-        self.blame: Callable[[], tuple[str, int] | None] = _nobody  # what ends patient waits
-        self.ledger: Ledger | None = None
+        self.joint: list[StepInstance] | None = None
+        self.collectives_paused = False  # a replica has died: no collective is started or tested
+        self.paused_collectives: list[Waiting] = []  # collectives that were in flight
+        self.collectives_error: BaseException | None = None  # why the order of collectives is lost
+        self.slices = SliceScheduler()
+        self.progress_thread = ProgressThread(self.poll)
+        self.control: Callable[[], bool] = _no_progress  # handles control messages
+        self.survives_death: Callable[[], bool] = goes_on or _no_progress
+        # called when a collective starts
+        self.on_collective_start: Callable[[], object] = _no_progress
+        # what ends patient waits
+        self.blamed_wait: Callable[[], tuple[str, int] | None] = _no_blame
+        self.ledger: WaitLedger | None = None
         self.observer: StepObserver | None = None  # all listeners as one
         self._observers: list[StepObserver] = []
-        self.entered = False
-        self.ages = Ages()
-        self.quiet = 0
+        self.in_ledger = False
+        self.timestamps = WaitTimestamps()
+        self.idle_polls = 0
         self.waited = 0.0  # seconds with steps in flight and nothing ready to run
         self._since = 0.0  # start of the current wait; 0: none
-        self.computes: Callable[[], bool] = _nothing_came  # whether a device runs kernels
+        self.device_is_busy: Callable[[], bool] = _no_progress  # whether a device runs kernels
 
     def observe(self, observer: StepObserver) -> None:
         """Report events of execution to an observer."""
@@ -116,29 +123,32 @@ class Engine(Baton):
 
     # -- steps
 
-    def start(self, instance: Instance, step: int, feeds: tuple = ()) -> None:
+    def start(self, instance: StepInstance, step: int, feeds: tuple = ()) -> None:
         """Begin a step on an idle instance: post its receives and run segment 0."""
         self.open(instance, step)
-        self.run_strand(instance, 0, feeds)
+        self.run_segment(instance, 0, feeds)
 
-    def open(self, instance: Instance, step: int) -> None:
+    def open(self, instance: StepInstance, step: int) -> None:
         """Post the receives of a step without running segment 0."""
         instance.begin(step)
-        ends = instance.ends
+        ends = instance.channels
         if ends.collectives:
-            self.turns.expect(instance, ends.collectives)
+            self.collective_order.expect(instance, ends.collectives)
             if self.joint is not None:
-                others = (one for one in self.joint if one is not instance)
-                self.joint = [*(one for one in others if not one.finished), instance]
-        ends.post()
+                others = (joint_step for joint_step in self.joint if joint_step is not instance)
+                self.joint = [
+                    *(joint_step for joint_step in others if not joint_step.finished),
+                    instance,
+                ]
+        ends.start_receives()
 
-    def give_up(self, instance: Instance, error: BaseException) -> None:
+    def fail_step(self, instance: StepInstance, error: BaseException) -> None:
         """Fail a step, also one that has only been opened."""
         self.fail(instance, error)
         if instance.left and not instance.started:
-            self.run_strand(instance, 0)
+            self.run_segment(instance, 0)
 
-    def run_strand(self, instance: Instance, index: int, feeds: tuple = ()) -> None:
+    def run_segment(self, instance: StepInstance, index: int, feeds: tuple = ()) -> None:
         """Run one segment and mark the segments that depended on it as ready.
 
         A segment with tiled updates only begins here; `run_slice` continues it. A segment that uses
@@ -152,20 +162,20 @@ class Engine(Baton):
             if instance.error is not None:
                 self.skip(instance, index)
                 return
-            if self.slices.going:
-                strand = instance, index, feeds
-                if self.slices.puts_off(instance.compiled.touched(index), strand):
+            if self.slices.running:
+                segment = instance, index, feeds
+                if self.slices.defer_on_conflict(instance.compiled.variable_uses(index), segment):
                     return
             try:
-                tiles = instance.strands[index](*feeds)
+                tiles = instance.segments[index](*feeds)
             except BaseException as error:
-                self._strand_failed(instance, index, error)
+                self._segment_failed(instance, index, error)
                 return
             if index in instance.code.tiled:
-                touched = instance.compiled.touched(index)
-                self.slices.going.append(Going(instance, index, tiles, touched))
+                touched = instance.compiled.variable_uses(index)
+                self.slices.running.append(RunningSegment(instance, index, tiles, touched))
             else:
-                self.over(instance, index)
+                self.mark_over(instance, index)
         finally:
             if observer is not None:
                 observer.segment_end(instance, index)
@@ -175,61 +185,61 @@ class Engine(Baton):
 
         An update that has begun runs to its end, even if its step fails meanwhile.
         """
-        going, observer = self.slices.going[0], self.observer
+        going, observer = self.slices.running[0], self.observer
         if observer is None:
             self._run_tiles(going)
             return
-        observer.slice_begin(going.instance, going.strand)
+        observer.slice_begin(going.instance, going.segment)
         try:
             self._run_tiles(going)
         finally:
-            observer.slice_end(going.instance, going.strand)
+            observer.slice_end(going.instance, going.segment)
 
-    def _run_tiles(self, going: Going) -> None:
+    def _run_tiles(self, going: RunningSegment) -> None:
         interrupt = self.slices.interrupt
         interrupt.hold()
         try:
-            self._go_on(going)
+            self._continue_segment(going)
         finally:
             interrupt.let_go()
 
-    def _go_on(self, going: Going) -> None:
-        instance, index = going.instance, going.strand
+    def _continue_segment(self, going: RunningSegment) -> None:
+        instance, index = going.instance, going.segment
         error: BaseException | None = None
         try:
-            if not self.slices.advance():
+            if not self.slices.run_slice_of_first():
                 return
         except BaseException as raised:
             error = raised
         self.ready.extendleft(reversed(self.slices.end(going)))
         if error is not None:
-            self._strand_failed(instance, index, error)
-        elif not instance.torn:
-            self.over(instance, index)
+            self._segment_failed(instance, index, error)
+        elif not instance.is_broken:
+            self.mark_over(instance, index)
 
-    def settle(self, touched: Touched | None = None) -> None:
+    def finish_tiled(self, touched: VariableUses | None = None) -> None:
         """Finish the tiled updates in progress; with `touched`, until none conflicts with it."""
-        while self.slices.going and (touched is None or self.slices.clash(touched)):
+        while self.slices.running and (touched is None or self.slices.conflicts(touched)):
             self.run_slice()
 
-    def _strand_failed(self, instance: Instance, index: int, error: BaseException) -> None:
+    def _segment_failed(self, instance: StepInstance, index: int, error: BaseException) -> None:
         """Fail the step of a segment that raised; re-raise KeyboardInterrupt and SystemExit.
 
         The executor stays usable.
         """
-        self.helper.back()
+        self.progress_thread.reclaim_lock()
         if isinstance(error, Exception):
-            told = instance.compiled.explain(error, self.rank)
-            if told is not error:
-                told.__cause__ = error
-            self.fail(instance, told)
+            explained = instance.compiled.explain(error, self.rank)
+            if explained is not error:
+                explained.__cause__ = error
+            self.fail(instance, explained)
             self.skip(instance, index)
             return
         self.fail(instance, error)
         self.skip(instance, index)
         raise error
 
-    def fail(self, instance: Instance, error: BaseException) -> None:
+    def fail(self, instance: StepInstance, error: BaseException) -> None:
         """Fail a step in flight: its waits are cancelled and its remaining segments are skipped.
 
         The step still receives all its messages and sends all its messages, empty where values are
@@ -240,108 +250,108 @@ class Engine(Baton):
         if instance.error is not None or not instance.left:
             return
         instance.error = error
-        starting = self.turns.withdraw(instance)
+        starting = self.collective_order.withdraw(instance)
         broken = (
-            instance.compiled.spans
+            instance.compiled.spans_tasks
             or isinstance(error, CommError)
-            or not isinstance(error, (HpcflowError, *_ASKED))
+            or not isinstance(error, (HpcflowError, *_REQUESTED_EXITS))
         )
         if starting is None or broken:
-            instance.torn = True
+            instance.is_broken = True
             instance.done(instance)
             return
         self.start_collectives(starting)
-        for name in instance.begun.intersection(instance.ends.collectives):
-            self.over(instance, name)
+        for name in instance.begun_waits.intersection(instance.channels.collectives):
+            self.mark_over(instance, name)
         for wait in instance.waiting.values():
             wait.cancel()
         instance.failed(instance)
 
-    def skip(self, instance: Instance, index: int) -> None:
+    def skip(self, instance: StepInstance, index: int) -> None:
         """Replace a segment of a failed step: send its messages empty, and end its waits."""
-        if instance.torn:
+        if instance.is_broken:
             return
-        for name in instance.code.strands[index].nodes:
+        for name in instance.code.segments[index].nodes:
             node = instance.part.nodes[name]
             if node.row.message == "send":
-                instance.ends.send_nothing(name)
-            elif node.row.waits and name not in instance.begun:
-                instance.begun.add(name)
-                self.over(instance, name)
-        self.over(instance, index)
+                instance.channels.send_missing(name)
+            elif node.row.waits and name not in instance.begun_waits:
+                instance.begun_waits.add(name)
+                self.mark_over(instance, name)
+        self.mark_over(instance, index)
 
-    def start_collectives(self, starting: list[tuple[Instance, str]]) -> None:
+    def start_collectives(self, starting: list[tuple[StepInstance, str]]) -> None:
         """Start the collectives whose turn it is."""
         for instance, name in starting:
-            if self.sums_rest:
+            if self.collectives_paused:
                 return
-            self.meeting()
+            self.on_collective_start()
             bucket = instance.buckets[name]
-            instance.voted = instance.voted or name == COMMIT
+            instance.has_voted = instance.has_voted or name == COMMIT
             bucket.start()
-            self.await_(bucket, instance, name)
+            self.wait_for(bucket, instance, name)
 
     def lose_sums(self, error: BaseException) -> None:
         """The order of collectives is lost: no step with collectives can follow."""
-        self.sums_lost = self.sums_lost or error
+        self.collectives_error = self.collectives_error or error
 
     def keep_joint_steps(self) -> None:
         """Keep the steps in flight with collectives in `joint` from now on."""
         self.joint = []
 
-    def rest_sums(self) -> None:
+    def pause_collectives(self) -> None:
         """A replica has died: stop starting and polling collectives.
 
         Their requests and buffers are retained, because MPI may still write to the buffers.
         """
-        self.sums_rest = True
-        self.stopped += [wait for wait in self.polled if _is_sum(wait)]
-        self.polled[:] = [wait for wait in self.polled if not _is_sum(wait)]
+        self.collectives_paused = True
+        self.paused_collectives += [wait for wait in self.polled_waits if _is_collective(wait)]
+        self.polled_waits[:] = [wait for wait in self.polled_waits if not _is_collective(wait)]
 
-    def forget_sums(self) -> list[object]:
+    def abandon_collectives(self) -> list[object]:
         """Abandon all joint steps after the set of replicas has changed.
 
         Returns the old requests and instances, which own buffers that MPI may still use.
         """
         joint = self.joint or []
         for instance in joint:
-            if not instance.finished or instance.torn:
+            if not instance.finished or instance.is_broken:
                 self.abandon(instance)
-        old: list[object] = [*self.stopped, *joint]
-        self.stopped, self.joint = [], []
-        self.turns, self.sums_rest = Turns(), False
+        old: list[object] = [*self.paused_collectives, *joint]
+        self.paused_collectives, self.joint = [], []
+        self.collective_order, self.collectives_paused = CollectiveOrder(), False
         return old
 
-    def over(self, instance: Instance, what: What) -> None:
+    def mark_over(self, instance: StepInstance, what: What) -> None:
         """A segment or a wait has ended; `what` is None for a send, which nothing depends on."""
         instance.left -= 1
         if what is not None:
-            for follower in instance.compiled.followers.get(what, ()):
+            for follower in instance.compiled.dependents.get(what, ()):
                 instance.pending[follower] -= 1
                 if not instance.pending[follower]:
                     self.ready.append((instance, follower))
         if not instance.left:
             instance.done(instance)
             if self.waiters:
-                self.tell_waiters()
+                self.notify_waiters()
 
-    def told(self, instance: Instance, name: str) -> None:
+    def mark_wait_over(self, instance: StepInstance, name: str) -> None:
         """Callback of a wait that is not polled: it has ended."""
-        if not instance.torn:
-            self.over(instance, name)
+        if not instance.is_broken:
+            self.mark_over(instance, name)
 
     @property
     def waits(self) -> list[Waiting]:
         """All pending waits."""
-        return [*self.polled, *(self.watch.tokens() if self.watch is not None else ())]
+        return [*self.polled_waits, *(self.watch.tokens() if self.watch is not None else ())]
 
     @property
     def is_waiting(self) -> bool:
         """Whether there are pending waits."""
-        return bool(self.polled) or bool(self.watch)
+        return bool(self.polled_waits) or bool(self.watch)
 
-    def await_(
-        self, request: Request, instance: Instance | None, what: What, begins: bool = True
+    def wait_for(
+        self, request: Request, instance: StepInstance | None, what: What, begins: bool = True
     ) -> None:
         """Wait for a request; when it completes, `what` of `instance` is over.
 
@@ -354,7 +364,7 @@ class Engine(Baton):
             if watched_by is not None:
                 watched_by(self.watch, (request, instance, what))
                 return
-        self.polled.append((request, instance, what))
+        self.polled_waits.append((request, instance, what))
 
     def poll(self) -> bool:
         """Test everything in flight once; True if anything progressed. Runs no segment.
@@ -371,11 +381,11 @@ class Engine(Baton):
                 try:
                     if not self._is_over(wait):  # the request has a further phase
                         request, instance, what = wait
-                        self.await_(request, instance, what, begins=False)
+                        self.wait_for(request, instance, what, begins=False)
                 except BaseException:
-                    self.polled.append(wait)  # restore the wait, so that it is not lost
+                    self.polled_waits.append(wait)  # restore the wait, so that it is not lost
                     raise
-        polled, i = self.polled, 0
+        polled, i = self.polled_waits, 0
         while i < len(polled):
             if self._is_over(polled[i]):
                 polled[i] = polled[-1]
@@ -383,8 +393,10 @@ class Engine(Baton):
                 moved = True
             else:
                 i += 1
-        if self.beside:
-            self.beside[:] = [request for request in self.beside if not _is_over(request)]
+        if self.background_requests:
+            self.background_requests[:] = [
+                request for request in self.background_requests if not _is_over(request)
+            ]
         return self.control() or moved
 
     def _is_over(self, wait: Waiting) -> bool:
@@ -396,29 +408,29 @@ class Engine(Baton):
         except HpcflowError as error:
             if self.observer is not None:
                 self.observer.wait_end(*wait)
-            if not self._is_over_by(error, wait):
+            if not self._handle_wait_error(error, wait):
                 return True
         else:
             if self.observer is not None:
                 self.observer.wait_end(*wait)
         if instance is None:
-            self.tell_waiters()
-        elif not instance.torn:
-            self.over(instance, what)
+            self.notify_waiters()
+        elif not instance.is_broken:
+            self.mark_over(instance, what)
         return True
 
-    def _is_over_by(self, error: HpcflowError, wait: Waiting) -> bool:
+    def _handle_wait_error(self, error: HpcflowError, wait: Waiting) -> bool:
         """Handle an error of a wait; True if the wait is over by it, and its step fails."""
         _, instance, what = wait
         if isinstance(error, DeathError):
-            if not self.goes_on():
+            if not self.survives_death():
                 self.control()  # handles the death: which rank, and what follows
                 raise error
-            if _is_sum(wait):  # the replicas decide together what becomes of it
-                self.stopped.append(wait)
+            if _is_collective(wait):  # the replicas decide together what becomes of it
+                self.paused_collectives.append(wait)
                 return False
             if instance is not None:  # until `abandon` is called
-                instance.error, instance.torn = instance.error or error, True
+                instance.error, instance.is_broken = instance.error or error, True
             return True
         if instance is None or not isinstance(what, str):
             raise error
@@ -430,36 +442,39 @@ class Engine(Baton):
 
     def listen_to(self, control: Callable[[], bool], meeting: Callable[[], object]) -> None:
         """Call `control` in each poll, to handle messages, and `meeting` before a collective."""
-        self.control, self.meeting = control, meeting
+        self.control, self.on_collective_start = control, meeting
 
-    def attend(self) -> None:
+    def poll_if_free(self) -> None:
         """Poll once and empty the inbox, unless another thread holds the progress lock."""
-        if self.baton.acquire(blocking=False):
-            self._lead(self._attend, lambda: True)
+        if self.lock.acquire(blocking=False):
+            self._run_as_holder(self._poll_and_empty_inbox, lambda: True)
 
-    def _attend(self) -> None:
+    def _poll_and_empty_inbox(self) -> None:
         self.poll()
         self._empty_inbox()
 
-    def abandon(self, instance: Instance) -> None:
+    def abandon(self, instance: StepInstance) -> None:
         """Drop all waits of a step whose driver has died.
 
         Surviving ranks may still send messages of the step: they arrive in its own buffers, which
         are not reused.
         """
-        instance.error, instance.torn = instance.error or DeathError("its driver has died"), True
+        instance.error, instance.is_broken = (
+            instance.error or DeathError("its driver has died"),
+            True,
+        )
         for wait in instance.waiting.values():
             wait.cancel()
         for request, owner, _ in self.waits:
             if owner is instance and hasattr(request, "abandon"):
                 request.abandon()
-        self.polled[:] = [wait for wait in self.polled if wait[1] is not instance]
+        self.polled_waits[:] = [wait for wait in self.polled_waits if wait[1] is not instance]
         if self.watch is not None:
-            self.watch.drop(lambda wait: wait[1] is instance)
-        ready = [one for one in self.ready if one[0] is not instance]
+            self.watch.drop_tokens(lambda wait: wait[1] is instance)
+        ready = [ready_segment for ready_segment in self.ready if ready_segment[0] is not instance]
         self.ready.clear()
         self.ready.extend(ready)
-        instance.done = _unheard  # synchronous updates release later what they still use
+        instance.done = _ignore_end  # synchronous updates release later what they still use
         instance.release()
 
     # -- progress
@@ -478,7 +493,7 @@ class Engine(Baton):
         while not finished():
             if ready:
                 while ready:
-                    self.run_strand(*ready.popleft())
+                    self.run_segment(*ready.popleft())
                 continue
             if self.inbox:
                 if self._since:
@@ -487,29 +502,29 @@ class Engine(Baton):
             if ready:
                 continue
             moved = self.poll() if self.observer is None else self._timed(self.poll)
-            if self.slices.going:
-                if not (moved or ready or self.inbox) or self.slices.due():
+            if self.slices.running:
+                if not (moved or ready or self.inbox) or self.slices.is_due():
                     self.run_slice()
-                self._moved()
+                self._made_progress()
             elif moved:
-                self._moved()
-            elif rests and self._others_must_move():
+                self._made_progress()
+            elif rests and self._waits_for_other_threads():
                 return
             elif not ready:
                 self._idle()
         if self._since:
             self._count_wait()
-        if self.entered:
-            self._moved()
+        if self.in_ledger:
+            self._made_progress()
 
-    def _others_must_move(self) -> bool:
+    def _waits_for_other_threads(self) -> bool:
         """Whether all pending waits are for state of this rank, so that no message is due."""
-        if self.ready or self.inbox or self.slices.going or self.watch or not self.polled:
+        if self.ready or self.inbox or self.slices.running or self.watch or not self.polled_waits:
             return False
-        if not all(getattr(request, "local", False) for request, _, _ in self.polled):
+        if not all(getattr(request, "local", False) for request, _, _ in self.polled_waits):
             return False
-        if not self.entered:
-            self._enter()
+        if not self.in_ledger:
+            self._enter_ledger()
         return True
 
     def _count_wait(self) -> None:
@@ -528,24 +543,24 @@ class Engine(Baton):
             self.observer.idle(start, time.perf_counter_ns())
         return value
 
-    def _moved(self) -> None:
+    def _made_progress(self) -> None:
         if self._since:
             self._count_wait()
-        self.quiet = 0
+        self.idle_polls = 0
         self.backoff.reset()
-        if self.entered:
-            self.entered = False
+        if self.in_ledger:
+            self.in_ledger = False
             if self.ledger is not None:
                 self.ledger.leave()
 
     def _idle(self) -> None:
-        self.quiet += 1
-        if self.computes():  # the rank's own kernels still run: the wait begins after them
+        self.idle_polls += 1
+        if self.device_is_busy():  # the rank's own kernels still run: the wait begins after them
             self._since = 0.0
         elif not self._since and self.is_waiting:
             self._since = time.perf_counter()
-        if not self.quiet % PATIENCE_POLLS and not self.entered:
-            self._enter()
+        if not self.idle_polls % PATIENCE_POLLS and not self.in_ledger:
+            self._enter_ledger()
         if self.wake.is_set():
             self.wake.clear()
         if self.inbox:
@@ -555,15 +570,15 @@ class Engine(Baton):
         else:
             self._timed(self.backoff.wait)
 
-    def _enter(self) -> None:
+    def _enter_ledger(self) -> None:
         """Write the current wait into the wait ledger, for stall reports."""
         if self.ledger is None:
             return
-        count = len(self.polled) + (len(self.watch) if self.watch is not None else 0)
-        entry = self.ages.entry(count, lambda: self.waits, self.blame)
+        count = len(self.polled_waits) + (len(self.watch) if self.watch is not None else 0)
+        entry = self.timestamps.entry(count, lambda: self.waits, self.blamed_wait)
         if entry is not None:
             self.ledger.enter(*entry)
-            self.entered = True
+            self.in_ledger = True
 
     def finish(self, request: Request, what: str, source: int = -1) -> None:
         """Wait for one request that belongs to no step, making progress on everything else.
@@ -586,7 +601,7 @@ class Engine(Baton):
                     box.append(error)
                 return True
 
-        self.with_baton(lambda: self.await_(Watched(), None, what), lambda: bool(box))
+        self.run_locked(lambda: self.wait_for(Watched(), None, what), lambda: bool(box))
         if box[0] is not None:
             raise box[0]
 
@@ -599,18 +614,18 @@ def _is_over(request: Request) -> bool:
         return True
 
 
-def _is_sum(wait: tuple[Request, Instance | None, What]) -> bool:
+def _is_collective(wait: tuple[Request, StepInstance | None, What]) -> bool:
     _, instance, what = wait
     return instance is not None and what in instance.buckets
 
 
-def _unheard(instance: Instance) -> None:
+def _ignore_end(instance: StepInstance) -> None:
     """`done` of an abandoned step: does nothing."""
 
 
-def _nothing_came() -> bool:
+def _no_progress() -> bool:
     return False
 
 
-def _nobody() -> None:
+def _no_blame() -> None:
     return None

@@ -12,7 +12,7 @@ import numpy as np
 POLL_S = 200e-6  # polling interval; MPI moves large messages in pieces, one a poll
 
 
-class Helper:
+class ProgressThread:
     """Polls while it holds the progress lock on loan, around long kernels that release the GIL.
 
     Measured: a 100 MB send over TCP arrives only after the sender's 500 ms of kernels without a
@@ -24,7 +24,9 @@ class Helper:
         self._poll = poll
         self._lock = threading.Lock()  # held by the thread that may make MPI calls
         self._lock.acquire()
-        self._lent = self._out = False  # whether it may poll; whether the lock is still lent
+        self._is_lent = self._is_polling = (
+            False  # whether it may poll; whether the lock is still lent
+        )
         self._wake = threading.Event()
         self._error: Exception | None = None
         self._context = contextvars.copy_context()
@@ -36,22 +38,22 @@ class Helper:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="hpcflow-helper", daemon=True)
             self._thread.start()
-        self._lent = self._out = True
+        self._is_lent = self._is_polling = True
         self._lock.release()
         self._wake.set()
 
     def take(self) -> None:
         """The kernel has ended; raises the error that the helper met meanwhile."""
-        self._lent = False
+        self._is_lent = False
         self._lock.acquire()
-        self._out = False
+        self._is_polling = False
         if self._error is not None:
             error, self._error = self._error, None
             raise error
 
-    def back(self) -> None:
+    def reclaim_lock(self) -> None:
         """A segment has failed: take the progress lock back if the segment had lent it."""
-        if self._out:
+        if self._is_polling:
             self._error = None
             self.take()
 
@@ -59,15 +61,15 @@ class Helper:
         while True:
             self._wake.wait()
             self._wake.clear()
-            while self._lent:
+            while self._is_lent:
                 with self._lock:
-                    if self._lent:
-                        self._once()
+                    if self._is_lent:
+                        self._poll_once()
                 time.sleep(POLL_S)
 
-    def _once(self) -> None:
+    def _poll_once(self) -> None:
         try:
             self._context.run(self._poll)
         except Exception as error:  # raised in the thread of the step
             self._error = error
-            self._lent = False
+            self._is_lent = False

@@ -21,18 +21,18 @@ import numpy as np
 from hpcflow.errors import CommError
 
 SHELL = "<hpcflow shell>"  # file name of the generated runners of small steps
-LOOK_S = 0.02  # polling interval of a thread that waits for the lock, besides notifications
-REST_S = 0.05  # polling interval of a resting thread
+LOCK_POLL_S = 0.02  # polling interval of a thread that waits for the lock, besides notifications
+SLEEP_POLL_S = 0.05  # polling interval of a resting thread
 
 
-class Baton:
+class ProgressLock:
     """The progress lock of an executor, which implements `drive`."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
-        self.baton = threading.Lock()
+        self.lock = threading.Lock()
         self.wake = threading.Event()  # ends the backoff sleep of the lock holder
-        self.freed = threading.Condition()
+        self.lock_freed = threading.Condition()
         self.inbox: collections.deque[Callable[[], None]] = collections.deque()
         self.waiters = 0  # threads that wait for the lock, or for its holder
         self.served = 0  # number of ended waits for state of this rank
@@ -48,7 +48,7 @@ class Baton:
         """
         raise NotImplementedError
 
-    def with_baton(
+    def run_locked(
         self,
         begin: Callable[[], None],
         finished: Callable[[], bool],
@@ -63,19 +63,19 @@ class Baton:
 
         Errors: CommError if this thread already holds the lock, as in a signal handler.
         """
-        seen = self.served
-        if self.baton.acquire(blocking=False):
-            self._lead(begin, finished, rests)
+        changes_seen = self.served
+        if self.lock.acquire(blocking=False):
+            self._run_as_holder(begin, finished, rests)
         else:
             self.waiters += 1
             try:
-                self._follow(begin, finished, rests, late)
+                self._hand_to_holder(begin, finished, rests, late)
             finally:
                 self.waiters -= 1
         while rests and not finished():
-            seen = self._rest(seen, finished)
+            changes_seen = self._sleep_until_changed(changes_seen, finished)
 
-    def _lead(
+    def _run_as_holder(
         self, begin: Callable[[], None] | None, finished: Callable[[], bool], rests: bool = False
     ) -> None:
         try:
@@ -84,28 +84,32 @@ class Baton:
             if not finished():
                 self.drive(finished, rests)
         finally:
-            self.baton.release()
-            self.tell_waiters()
+            self.lock.release()
+            self.notify_waiters()
 
-    def _rest(self, seen: int, finished: Callable[[], bool]) -> int:
-        """Sleep until `served` differs from `seen`, then make progress again; the new `served`."""
-        with self.freed:
-            self.freed.wait_for(lambda: self.served != seen or finished(), REST_S)
-        seen = self.served
+    def _sleep_until_changed(self, changes_seen: int, finished: Callable[[], bool]) -> int:
+        """Sleep until `served` differs from `changes_seen`, then make progress again; the new
+        `served`.
+        """
+        with self.lock_freed:
+            self.lock_freed.wait_for(
+                lambda: self.served != changes_seen or finished(), SLEEP_POLL_S
+            )
+        changes_seen = self.served
         self.waiters += 1
         try:
             while not finished():
-                if self.baton.acquire(blocking=False):
-                    self._lead(None, finished, rests=True)
+                if self.lock.acquire(blocking=False):
+                    self._run_as_holder(None, finished, rests=True)
                     break
-                with self.freed:
-                    if self.baton.locked() and not finished():
-                        self.freed.wait(LOOK_S)
+                with self.lock_freed:
+                    if self.lock.locked() and not finished():
+                        self.lock_freed.wait(LOCK_POLL_S)
         finally:
             self.waiters -= 1
-        return seen
+        return changes_seen
 
-    def _follow(
+    def _hand_to_holder(
         self,
         begin: Callable[[], None],
         finished: Callable[[], bool],
@@ -113,38 +117,38 @@ class Baton:
         late: Callable[[], bool] | None,
     ) -> None:
         """Hand the step to the holder of the progress lock; take the lock when it is free."""
-        if _already_inside():
+        if _thread_holds_lock():
             raise CommError(
                 "Session.run was called inside another run of the same thread",
                 rank=self.rank,
                 hint="in a signal handler set a flag only, and run between the steps",
             )
-        begun = _Handed(begin)
+        begun = _HandedOverStep(begin)
         self.inbox.append(begun)
         self.wake.set()
         try:
-            while self._kept_waiting(begun, finished):
-                if late is not None and late() and begun.drop():
+            while self._wait_for_holder(begun, finished):
+                if late is not None and late() and begun.prevent():
                     return
-                if self.baton.acquire(blocking=False):
+                if self.lock.acquire(blocking=False):
                     ended = functools.partial(begun.ended, finished)
-                    self._lead(self._empty_inbox, ended, rests)
+                    self._run_as_holder(self._empty_inbox, ended, rests)
                     break
         except BaseException:  # Ctrl-C: no thread waits for the step any more
-            begun.drop()
+            begun.prevent()
             raise
         begun.check()
 
-    def _kept_waiting(self, begun: _Handed, finished: Callable[[], bool]) -> bool:
+    def _wait_for_holder(self, begun: _HandedOverStep, finished: Callable[[], bool]) -> bool:
         """Wait for a notification; False once the step is over."""
-        with self.freed:
+        with self.lock_freed:
             if begun.ended(finished):
                 return False
-            if self.baton.locked():
-                self.freed.wait(LOOK_S)
+            if self.lock.locked():
+                self.lock_freed.wait(LOCK_POLL_S)
         return not begun.ended(finished)
 
-    def hand_over(self, call: Callable[[], None]) -> None:
+    def call_in_holder(self, call: Callable[[], None]) -> None:
         """Have the holder of the progress lock call `call` between segments; from any thread.
 
         If no thread holds the lock, `call` stays in the inbox until one does.
@@ -158,48 +162,48 @@ class Baton:
         while inbox:
             inbox.popleft()()
             if self.waiters:
-                self.tell_waiters()
+                self.notify_waiters()
 
-    def tell_waiters(self) -> None:
+    def notify_waiters(self) -> None:
         """A step is over, or the progress lock is free: wake the waiting threads."""
         if self.waiters:
-            with self.freed:
-                self.freed.notify_all()
+            with self.lock_freed:
+                self.lock_freed.notify_all()
 
-    def sees_an_end(self, seconds: float) -> bool:
+    def wait_for_step_end(self, seconds: float) -> bool:
         """Whether a step of this rank ends within `seconds`; for a thread that runs no steps.
 
         It is notified like a thread that waits for the lock, so steps need no counter.
         """
         self.waiters += 1
         try:
-            with self.freed:
-                return self.freed.wait(seconds)
+            with self.lock_freed:
+                return self.lock_freed.wait(seconds)
         finally:
             self.waiters -= 1
 
     def serve(self) -> None:
         """State that steps of this rank wait for has changed: wake the resting threads."""
         self.served += 1
-        with self.freed:
-            self.freed.notify_all()
+        with self.lock_freed:
+            self.lock_freed.notify_all()
 
 
-class _Handed:
+class _HandedOverStep:
     """The `begin` function of a step, run by any thread; its error is stored for the caller."""
 
     def __init__(self, begin: Callable[[], None]) -> None:
         self._begin, self._over = begin, False
         self._error: BaseException | None = None
-        self._claim = threading.Lock()  # taken by the thread that begins it, or drops it
+        self._claim_lock = threading.Lock()  # taken by the thread that begins it, or drops it
 
-    def drop(self) -> bool:
+    def prevent(self) -> bool:
         """Prevent the step from beginning; False if it has begun."""
-        return self._claim.acquire(blocking=False)
+        return self._claim_lock.acquire(blocking=False)
 
     def __call__(self) -> None:
         try:
-            if self._claim.acquire(blocking=False):
+            if self._claim_lock.acquire(blocking=False):
                 self._begin()
         except Exception as error:  # raised in the calling thread
             self._error = error
@@ -219,7 +223,7 @@ class _Handed:
             raise self._error
 
 
-def _already_inside() -> bool:
+def _thread_holds_lock() -> bool:
     """Whether this thread already holds the progress lock: a signal handler may run a step."""
     runs, frame = 0, cast("FrameType | None", sys._getframe(3))
     while frame is not None:

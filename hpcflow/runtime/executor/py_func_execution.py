@@ -13,13 +13,13 @@ import numpy as np
 
 from hpcflow.plan.ir.program import Node
 from hpcflow.runtime.dynamic_types import KernelFunction, Value
-from hpcflow.runtime.executor.async_ops import Wait, waiting
-from hpcflow.runtime.step.step_instance import Instance
+from hpcflow.runtime.executor.async_ops import AsyncWait, async_op
+from hpcflow.runtime.step.step_instance import StepInstance
 
 ALONE_S = 0.1  # seconds: after this time the next function may begin
 
 
-class Call:
+class PyFuncCall:
     """A call of a Python function, as a wait of a step.
 
     Calls begin in the order of their creation. Each begins when the previous one has ended or has
@@ -28,15 +28,15 @@ class Call:
 
     local = True  # it ends by an event of this rank, not by a message
 
-    def __init__(self, instance: Instance, node: Node, inputs: tuple[Value, ...]) -> None:
+    def __init__(self, instance: StepInstance, node: Node, inputs: tuple[Value, ...]) -> None:
         self.instance, self.node = instance, node
         self.began, self.over, self.cancelled = 0.0, False, False
         self._error: BaseException | None = None
         self._values: tuple[Value, ...] = ()
         self._inputs = [np.array(x) for x in inputs]  # copies: the step may end first
-        self._engine = instance.link.engine
-        self._before = self._engine.calls[-1] if self._engine.calls else None
-        self._engine.calls.append(self)
+        self._executor = instance.link.executor
+        self._predecessor = self._executor.calls[-1] if self._executor.calls else None
+        self._executor.calls.append(self)
         self._begin_in_turn()
 
     def test(self) -> bool:
@@ -47,7 +47,7 @@ class Call:
             self._begin_in_turn()
             return False
         if self._error is not None:
-            rank = self._engine.rank
+            rank = self._executor.rank
             raise self.instance.compiled.explain(self._error, rank, self.node.name) from self._error
         self.instance.put(self.node.name, *self._values)
         return True
@@ -59,10 +59,10 @@ class Call:
             self._end()
 
     def _begin_in_turn(self) -> None:
-        before = self._before
+        before = self._predecessor
         if self.began or not (before is None or before.over or before.is_long()):
             return
-        self.began, self._before = time.monotonic(), None
+        self.began, self._predecessor = time.monotonic(), None
         compiled = self.instance.compiled
         run = compiled.device(self.node).kernel(self.node, compiled.specs(self.node))
         context = contextvars.copy_context()
@@ -75,19 +75,19 @@ class Call:
 
     def _run(self, function: KernelFunction) -> None:
         try:
-            found = function(*self._inputs)
-            one = len(self.node.specs) == 1
-            self._values = (found,) if one else found or ()
+            result = function(*self._inputs)
+            is_single = len(self.node.specs) == 1
+            self._values = (result,) if is_single else result or ()
         except BaseException as error:
             self._error = error
         self._end()
 
     def _end(self) -> None:
         self.over, self._inputs = True, []
-        self._engine.calls.remove(self)
-        self._engine.serve()
+        self._executor.calls.remove(self)
+        self._executor.serve()
 
 
-@waiting("PyFuncThread")
-def _begin(instance: Instance, node: Node, *inputs: Value) -> Wait:
-    return Call(instance, node, inputs)
+@async_op("PyFuncThread")
+def _begin(instance: StepInstance, node: Node, *inputs: Value) -> AsyncWait:
+    return PyFuncCall(instance, node, inputs)

@@ -22,13 +22,13 @@ from types import TracebackType
 from hpcflow.comm.communicator import Communicator
 from hpcflow.errors import ABORTED, CommError, DeathError, HpcflowError, StallError
 from hpcflow.monitoring import failure_json
-from hpcflow.monitoring.failure_detector import DIED, what_next
-from hpcflow.monitoring.failure_detector import facts_of as facts_of_death
+from hpcflow.monitoring.failure_detector import DIED, next_advice
+from hpcflow.monitoring.failure_detector import death_facts as facts_of_death
 from hpcflow.monitoring.stack_dump import own_stacks, raised_at
-from hpcflow.monitoring.wait_ledger import Entry, first
+from hpcflow.monitoring.wait_ledger import LedgerEntry, first
 from hpcflow.platform import rank_logging
 from hpcflow.runtime.dynamic_types import Json
-from hpcflow.runtime.job.rank_role import Rank
+from hpcflow.runtime.job.rank_role import RankRole
 from hpcflow.settings import Settings
 
 LET_FIRST_END_S = 0.5  # at the start, other ranks let rank 0 print first
@@ -38,12 +38,12 @@ LET_DEATH_BE_SEEN_S = 0.2  # after a failed message, until the kernel's notice o
 LET_LAUNCHER_END_S = 2.0  # for the launcher to end the job of a dead rank, before other ranks do
 LET_REBUILD_S = 60.0  # for the replicas to recover from a death; after that MPI hangs
 LET_ENGINE_END_S = 3.0  # for the executor to abort by MPI, before this process exits
-TOLD_S = 1.0  # a first rank that has not printed after this time is taken for dead
-_TOLD = "told"
+PRINT_TIMEOUT_S = 1.0  # a first rank that has not printed after this time is taken for dead
+_PRINTED_MARK = "told"
 _RANK = re.compile(r"^(\s*rank +)\d+$", re.MULTILINE)  # the only line in which equal errors differ
 
 
-class Note:
+class FailureNote:
     """The ranks of a node that failed with the same `text`: a file in `folder` that they sign."""
 
     def __init__(self, folder: Path, text: str, rank: int) -> None:
@@ -60,17 +60,17 @@ class Note:
             self._add(str(self._rank))
         except OSError:  # no such folder, or the disk is full: every rank prints
             return True
-        late = time.monotonic() + TOLD_S
+        late = time.monotonic() + PRINT_TIMEOUT_S
         while time.monotonic() < late:
-            if _TOLD in self._lines():
+            if _PRINTED_MARK in self._lines():
                 return False
             time.sleep(0.01)
         self.waited = True
         return True
 
-    def told(self) -> None:
+    def mark_printed(self) -> None:
         """Record that the first rank has printed."""
-        self._add(_TOLD)
+        self._add(_PRINTED_MARK)
 
     def others(self) -> list[int]:
         """The ranks that have signed."""
@@ -91,7 +91,7 @@ class Note:
 
 
 def on_error(
-    here: Rank,
+    here: RankRole,
     hook: Callable[..., object],
     kind: type[BaseException],
     error: BaseException,
@@ -105,9 +105,9 @@ def on_error(
     if here.size == 1:
         is_first_to_fail(here, error, text)
         hook(kind, error, trace)
-        rank_logging.on_failure(text)
+        rank_logging.write_last_lines(text)
         return
-    ledger = here.engine.ledger
+    ledger = here.executor.ledger
     if isinstance(error, CommError):
         _await_death(here)
     if ledger is not None:
@@ -116,9 +116,9 @@ def on_error(
     if isinstance(error, DeathError):
         if ledger is None or first(ledger.directory / DIED):
             is_first_to_fail(here, error, text)
-            _say(here, str(error))
+            _print_line(here, str(error))
     else:
-        _tell(here, error, text)
+        _print_error(here, error, text)
     time.sleep(LET_LAUNCHER_READ_S)
     _release_gpus()
     assert here.world is not None
@@ -128,7 +128,7 @@ def on_error(
 
 
 @contextlib.contextmanager
-def ends_all(
+def abort_on_exception(
     rank: int, size: int, settings: Settings, abort: Callable[[int], None]
 ) -> Iterator[None]:
     """Call `abort` on any exception raised inside, Ctrl-C included.
@@ -149,7 +149,7 @@ def ends_all(
         where = f"[rank {rank} on {os.uname().nodename}]"
         sys.stderr.write("".join(f"{where} {line}\n" for line in lines))
         if settings.run_dir:
-            failure_json.write(Path(settings.run_dir), _facts_of_start(rank, error, text))
+            failure_json.write_failure(Path(settings.run_dir), _startup_facts(rank, error, text))
         sys.stdout.flush()
         sys.stderr.flush()
         time.sleep(LET_LAUNCHER_READ_S)
@@ -157,14 +157,14 @@ def ends_all(
         raise
 
 
-def _facts_of_start(rank: int, error: BaseException, text: str) -> Json:
+def _startup_facts(rank: int, error: BaseException, text: str) -> Json:
     return {
         "kind": "error",
         "rank": rank,
         "task": None,
         "host": os.uname().nodename,
         "told_by": rank,
-        "time": failure_json.now(),
+        "time": failure_json.timestamp(),
         "step": 0,
         "cause": _one_line(error),
         "error": type(error).__name__,
@@ -175,38 +175,38 @@ def _facts_of_start(rank: int, error: BaseException, text: str) -> Json:
     }
 
 
-def _end_tolerant(here: Rank, world: Communicator) -> None:
+def _end_tolerant(here: RankRole, world: Communicator) -> None:
     """End this rank of a job with `survive`, so that other ranks and the launcher notice.
 
     Ranks of Open MPI may not detect an abort or an exit of this one, only its death by a signal.
     The launcher exits with 0 unless some rank exits with another code.
     """
-    over = any(not here.is_spare(rank) for rank in world.lost)  # all ranks detect that
-    if over or (not here.is_spare(here.rank) and world.is_last()):
+    over = any(not here.survives_without(rank) for rank in world.lost)  # all ranks detect that
+    if over or (not here.survives_without(here.rank) and world.is_last()):
         sys.stdout.flush()
         os._exit(ABORTED)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _tell(here: Rank, error: BaseException, text: str) -> None:
+def _print_error(here: RankRole, error: BaseException, text: str) -> None:
     """Print the traceback on the first rank that fails, and one line on ranks with other errors."""
-    ledger = here.engine.ledger
-    note = Note(ledger.directory, text, here.rank) if ledger is not None else None
+    ledger = here.executor.ledger
+    note = FailureNote(ledger.directory, text, here.rank) if ledger is not None else None
     prints = note is None or note.is_first()
     if prints and (is_first_to_fail(here, error, text) or (note is not None and note.waited)):
         for line in text.splitlines():  # with a prefix each: lines of other ranks may interleave
-            _say(here, line)
-        spare = here.is_spare(here.rank)
+            _print_line(here, line)
+        spare = here.survives_without(here.rank)
         what = "ends alone" if spare else f"ends the job of {here.size} ranks"
-        _say(here, what)
+        _print_line(here, what)
     elif prints:
-        _say(here, f"failed after another rank: {_one_line(error)}")
-    rank_logging.on_failure(text)
+        _print_line(here, f"failed after another rank: {_one_line(error)}")
+    rank_logging.write_last_lines(text)
     if note is not None and prints:
-        note.told()
+        note.mark_printed()
     time.sleep(LET_OTHERS_SIGN_S)
     if note is not None and prints and (same := note.others()):
-        _say(here, f"the same on {rank_logging.spans(same)}")
+        _print_line(here, f"the same on {rank_logging.rank_spans(same)}")
 
 
 def _release_gpus() -> None:
@@ -216,7 +216,7 @@ def _release_gpus() -> None:
         nccl.abort_all()
 
 
-def _say(here: Rank, text: str) -> None:
+def _print_line(here: RankRole, text: str) -> None:
     """Print to stderr, prefixed by the rank."""
     sys.stderr.write(f"[rank {here.rank} on {here.hosts[here.rank]}] {text}\n")
     sys.stderr.flush()
@@ -226,37 +226,37 @@ def _one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
-def _await_death(here: Rank) -> None:
+def _await_death(here: RankRole) -> None:
     """After a failed message, wait briefly for the notice that its peer has died.
 
     The death is then reported as the first failure.
     """
-    ledger, late = here.engine.ledger, time.monotonic() + LET_DEATH_BE_SEEN_S
+    ledger, late = here.executor.ledger, time.monotonic() + LET_DEATH_BE_SEEN_S
     while ledger is not None and time.monotonic() < late:
         if (ledger.directory / DIED).exists():
             return
         time.sleep(0.01)
 
 
-def is_first_to_fail(here: Rank, error: BaseException, text: str) -> bool:
+def is_first_to_fail(here: RankRole, error: BaseException, text: str) -> bool:
     """Write `failure.json`; True if no rank has failed before.
 
     It is in the run directory, for all ranks of the job; without one in the folder of wait ledgers,
     for those of this node.
     """
-    return _write(here, facts_of(here, error, text))
+    return _write(here, failure_facts(here, error, text))
 
 
-def _write(here: Rank, facts: Json) -> bool:
-    ledger, run_dir = here.engine.ledger, here.settings.run_dir
+def _write(here: RankRole, facts: Json) -> bool:
+    ledger, run_dir = here.executor.ledger, here.settings.run_dir
     if not run_dir and ledger is None:
         return True
-    return failure_json.write(
+    return failure_json.write_failure(
         Path(run_dir) if run_dir or ledger is None else ledger.directory, facts
     )
 
 
-def facts_of(here: Rank, error: BaseException, text: str) -> Json:
+def failure_facts(here: RankRole, error: BaseException, text: str) -> Json:
     """The contents of `failure.json` for an error; `text` is its traceback.
 
     `rank` is where the error occurred, `told_by` the rank that reports it; `line` is the user's
@@ -275,7 +275,7 @@ def facts_of(here: Rank, error: BaseException, text: str) -> Json:
         "task": here.task_name(rank),
         "host": here.hosts[rank],
         "told_by": here.rank,
-        "time": failure_json.now(),
+        "time": failure_json.timestamp(),
         "step": getattr(error, "step", None) or here.steps() or 0,
         "op": getattr(error, "op", None),
         "line": raised_at(error) or None,
@@ -284,61 +284,61 @@ def facts_of(here: Rank, error: BaseException, text: str) -> Json:
         "error": type(error).__name__,
         "message": str(getattr(error, "message", None) or error),
         "hint": getattr(error, "hint", None),
-        "checkpoint": _newest(here) or None,
+        "checkpoint": _newest_checkpoint(here) or None,
         "traceback": text,
         **stalled,
     }
 
 
-def _newest(here: Rank) -> str:
+def _newest_checkpoint(here: RankRole) -> str:
     """The newest checkpoint known to a rank of this node.
 
     The chief's message about it may not have reached this rank yet.
     """
-    ledger = here.engine.ledger
-    told = what_next(ledger.directory)[1] if ledger is not None else None
+    ledger = here.executor.ledger
+    told = next_advice(ledger.directory)[1] if ledger is not None else None
     return told or here.checkpoint
 
 
-def on_stall(here: Rank, error: StallError) -> None:
+def on_stall(here: RankRole, error: StallError) -> None:
     """End this process, and thereby the job. Called by the watchdog, which may not call MPI."""
-    ledger = here.engine.ledger
+    ledger = here.executor.ledger
     if ledger is not None:
         ledger.ends()
     if is_first_to_fail(here, error, own_stacks()):
-        _say(here, f"ends the job of {here.size} ranks: {_one_line(error)} ({error.report})")
+        _print_line(here, f"ends the job of {here.size} ranks: {_one_line(error)} ({error.report})")
     else:
-        _say(here, f"failed after another rank: {_one_line(error)}")
-    rank_logging.on_failure(str(error))
+        _print_line(here, f"failed after another rank: {_one_line(error)}")
+    rank_logging.write_last_lines(str(error))
     _release_gpus()
     os._exit(ABORTED)
 
 
-def on_death(here: Rank, dead: Sequence[Entry]) -> None:
+def on_death(here: RankRole, dead: Sequence[LedgerEntry]) -> None:
     """Report ranks of this node that have died, and end the job if the launcher does not.
 
     Called by a thread that may not call MPI. It does nothing after a stop request, and where the
     job survives the deaths.
     """
-    ledger, engine = here.engine.ledger, here.engine
+    ledger, executor = here.executor.ledger, here.executor
     if ledger is None or here.stop.number:
         return
-    if all(here.is_spare(e.rank) for e in dead) and not _hangs(here):
+    if all(here.survives_without(e.rank) for e in dead) and not _rebuild_hangs(here):
         return
     facts = facts_of_death(dead, ledger.directory)
     text = facts["message"]
     if first(ledger.directory / DIED):
         step = facts["step"] or here.steps()
         _write(here, {**facts, "step": step, "told_by": here.rank})
-        _say(here, text)
-        rank_logging.on_failure(text)
+        _print_line(here, text)
+        rank_logging.write_last_lines(text)
 
     def end() -> None:
         def fail() -> bool:
             raise DeathError(text, rank=here.rank)
 
         # raises in the thread that waits, which may abort by MPI
-        engine.listen_to(fail, engine.meeting)
+        executor.listen_to(fail, executor.on_collective_start)
         time.sleep(LET_ENGINE_END_S)
         os._exit(ABORTED)
 
@@ -347,7 +347,7 @@ def on_death(here: Rank, dead: Sequence[Entry]) -> None:
     timer.start()
 
 
-def _hangs(here: Rank) -> bool:
+def _rebuild_hangs(here: RankRole) -> bool:
     """Whether MPI hangs while replicas rebuild their allreduces, as after one more death."""
     late = time.monotonic() + LET_REBUILD_S
     while here.rebuilding and time.monotonic() < late:
@@ -355,7 +355,7 @@ def _hangs(here: Rank) -> bool:
     return here.rebuilding
 
 
-def on_loss(here: Rank, rank: int) -> None:
+def on_rank_loss(here: RankRole, rank: int) -> None:
     """Handle the death of `rank`, reported by MPI: the job continues if it can.
 
     State that tracks workers is notified, and the chief logs a warning.
@@ -363,12 +363,12 @@ def on_loss(here: Rank, rank: int) -> None:
     """
     task, host = here.names[rank], here.hosts[rank]
     name = f"rank {rank} ({task}) on {host}"
-    if not here.is_spare(rank):
-        ledger = here.engine.ledger
+    if not here.survives_without(rank):
+        ledger = here.executor.ledger
         error = DeathError(
             f"{name} has died, and nothing can go on without it",
             rank=here.rank,
-            hint=what_next(ledger.directory)[0] if ledger is not None else None,
+            hint=next_advice(ledger.directory)[0] if ledger is not None else None,
         )
         error.died = rank
         raise error
@@ -377,7 +377,7 @@ def on_loss(here: Rank, rank: int) -> None:
         if hasattr(state, "lose"):  # state that tracks workers
             state.lose(here.roles.drivers.index(rank))
     if here.is_chief:
-        left = len(here.spares) + 1 - len(here.lost)
+        left = len(here.spare_ranks) + 1 - len(here.lost)
         rank_logging.logger.warning(
-            "%s has died: %d of %d workers go on without it", name, left, len(here.spares) + 1
+            "%s has died: %d of %d workers go on without it", name, left, len(here.spare_ranks) + 1
         )

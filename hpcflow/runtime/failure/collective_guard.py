@@ -12,17 +12,17 @@ from collections.abc import Iterator
 from hpcflow.errors import LonelyCollectiveError
 
 
-class Company:
+class CollectiveGuard:
     """The collectives of this rank, and the positions that other replicas have reported."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
         self._needed: tuple[str, str] | None = None  # the collective in progress: op, user's line
-        self._soon: tuple[str, str] | None = None  # the next collective
-        self.together = 0  # number of collectives begun
+        self._is_upcoming: tuple[str, str] | None = None  # the next collective
+        self.collectives_begun = 0  # number of collectives begun
         self._closed_by = -1  # rank of a replica whose program has ended
         self._closed_after = sys.maxsize  # the number of its collectives
-        self.met = 0  # number of completed barriers
+        self.barriers_passed = 0  # number of completed barriers
         # a replica that waits at the next barrier, and the number of its collectives
         self._waits, self._waits_after = "", sys.maxsize
 
@@ -30,45 +30,45 @@ class Company:
     def needed(self, op: str, line: str, later: bool = False) -> Iterator[None]:
         """Guard a collective of operation `op`: inside, it is an error if a replica has ended.
 
-        With `later` the collective begins at `come_together`: an earlier wait may end the step.
+        With `later` the collective begins at `begin_collective`: an earlier wait may end the step.
         Errors: LonelyCollectiveError naming `op`.
         """
-        self._soon = (op, line)
+        self._is_upcoming = (op, line)
         try:
             if not later:
-                self.come_together()
+                self.begin_collective()
             yield
         except BaseException:
             if self._needed is not None:
-                self.together -= 1  # other ranks may still wait for this rank in it
+                self.collectives_begun -= 1  # other ranks may still wait for this rank in it
             raise
         finally:
-            self._soon = self._needed = None
+            self._is_upcoming = self._needed = None
 
-    def come_together(self) -> None:
+    def begin_collective(self) -> None:
         """The step begins its collective. Errors: LonelyCollectiveError."""
-        if self._soon is not None and self._needed is None:
-            self._needed = self._soon
-            self.together += 1
+        if self._is_upcoming is not None and self._needed is None:
+            self._needed = self._is_upcoming
+            self.collectives_begun += 1
             self._check()
 
-    def closes(self, rank: int, together: int) -> None:
+    def replica_closes(self, rank: int, together: int) -> None:
         """`rank` ends its program after `together` collectives. Errors: LonelyCollectiveError."""
         self._closed_by, self._closed_after = rank, together
         self._check()
 
-    def meets(self, rank: int, what: str, number: int, together: int) -> None:
+    def replica_at_barrier(self, rank: int, what: str, number: int, together: int) -> None:
         """`rank` waits at barrier `number`, whose purpose is `what`, after `together` collectives.
 
         Errors: LonelyCollectiveError.
         """
-        if number == self.met:  # else that barrier is over
+        if number == self.barriers_passed:  # else that barrier is over
             self._waits, self._waits_after = f"{rank} came to {what}", together
             self._check()
 
-    def over(self) -> None:
+    def barrier_over(self) -> None:
         """A barrier is complete."""
-        self.met += 1
+        self.barriers_passed += 1
         self._waits_after = sys.maxsize
 
     def _check(self) -> None:
@@ -76,9 +76,11 @@ class Company:
 
         Its program has ended, or it waits at a barrier: to save, or with no steps left.
         """
-        if self._needed is None or self.together <= min(self._closed_after, self._waits_after):
+        if self._needed is None or self.collectives_begun <= min(
+            self._closed_after, self._waits_after
+        ):
             return
-        has_ended = self.together > self._closed_after
+        has_ended = self.collectives_begun > self._closed_after
         raise LonelyCollectiveError(
             "this step sums over all replicas, but rank "
             + (f"{self._closed_by} has ended" if has_ended else f"{self._waits} instead"),

@@ -20,32 +20,32 @@ from collections.abc import Collection
 COMMIT, SHRINK = 1, 2
 
 
-class Verdicts:
+class CommitDecision:
     """The places that live replicas have reported."""
 
     def __init__(self) -> None:
-        self._places: dict[int, tuple[int, bool]] = {}
+        self._positions: dict[int, tuple[int, bool]] = {}
 
-    def hear(self, rank: int, steps: int, voted: bool) -> None:
+    def add_position(self, rank: int, steps: int, voted: bool) -> None:
         """`rank` has committed `steps` joint steps; `voted`: it has voted for the next one."""
-        self._places[rank] = (steps, voted)
+        self._positions[rank] = (steps, voted)
 
     def decide(self, living: Collection[int]) -> dict[int, int]:
         """The verdicts by rank; none until all of the `living` have reported their places.
 
         Errors: ValueError if the places are inconsistent: the variables of replicas would differ.
         """
-        places = {rank: self._places[rank] for rank in living if rank in self._places}
+        places = {rank: self._positions[rank] for rank in living if rank in self._positions}
         if len(places) < len(living):
             return {}
         fewest = min(steps for steps, _ in places.values())
         behind = [rank for rank in living if places[rank][0] == fewest]
         have_all = all(places[rank][1] for rank in behind)
         if len(behind) == len(living) and not have_all:
-            self._places.clear()
+            self._positions.clear()
             return dict.fromkeys(living, SHRINK)
         if not have_all or max(steps for steps, _ in places.values()) > fewest + 1:
             raise ValueError(f"replicas stand at {sorted(places.items())}")
         for rank in behind:
-            del self._places[rank]  # it will report its next place
+            del self._positions[rank]  # it will report its next place
         return dict.fromkeys(behind, COMMIT)

@@ -13,19 +13,19 @@ from typing import Any
 from hpcflow.runtime.dynamic_types import Json
 from hpcflow.runtime.job.message_headers import BatchTrained
 
-Told = tuple[int, int, int, int]  # dataset, line, epoch, step of a trained batch
+TrainedBatch = tuple[int, int, int, int]  # dataset, line, epoch, step of a trained batch
 
 
-class Progress:
+class DataProgress:
     """The last trained batches, by training session and rank."""
 
     def __init__(self) -> None:
-        self._last: dict[tuple[int, int], dict[tuple[int, int], Told]] = collections.defaultdict(
-            dict
+        self._last: dict[tuple[int, int], dict[tuple[int, int], TrainedBatch]] = (
+            collections.defaultdict(dict)
         )
         self._losses: dict[int, list[Json]] = collections.defaultdict(list)
 
-    def hear(self, rank: int, it: BatchTrained) -> None:
+    def record_batch(self, rank: int, it: BatchTrained) -> None:
         """Record that `rank` has trained a batch."""
         batches = self._last[it.session, rank]
         batches[it.dataset, it.line] = (it.dataset, it.line, it.epoch, it.step)

@@ -11,7 +11,7 @@ from hpcflow.runtime.dynamic_types import Json
 FACTS = ("op", "line", "rank", "hint")
 
 
-def encode(error: BaseException) -> bytes:
+def encode_error(error: BaseException) -> bytes:
     """Serialize the class name, message and facts of an error."""
     facts: Json = {"kind": type(error).__name__, "message": str(error)}
     if isinstance(error, HpcflowError):
@@ -19,7 +19,7 @@ def encode(error: BaseException) -> bytes:
     return json.dumps(facts).encode()
 
 
-def decode(data: bytes) -> HpcflowError:
+def decode_error(data: bytes) -> HpcflowError:
     """Deserialize an error; an error of a class outside hpcflow becomes a KernelError."""
     facts = json.loads(data)
     kind = getattr(errors, str(facts["kind"]), None)

@@ -26,71 +26,76 @@ from hpcflow.graph.static_shape import Spec
 from hpcflow.lowering.instructions import BindingKind
 from hpcflow.plan.ir.program import Node
 from hpcflow.platform import fault_specification
-from hpcflow.platform.fault_specification import Fault
+from hpcflow.platform.fault_specification import InjectedFault
 from hpcflow.platform.rank_logging import logger
 from hpcflow.runtime.dynamic_types import KernelFunction, Value
-from hpcflow.runtime.job.rank_role import Rank
+from hpcflow.runtime.job.rank_role import RankRole
 from hpcflow.runtime.step.observer import Segments, checkpoint_observers
-from hpcflow.runtime.step.step_instance import COMPUTED, Compiled, Instance, StepObserver
+from hpcflow.runtime.step.step_instance import (
+    COMPUTED,
+    CompiledPartition,
+    StepInstance,
+    StepObserver,
+)
 
 SIGNALS = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "stop": signal.SIGSTOP}
 DRAFT = re.compile(r"/step-\d+(\.h5)?\.tmp(?=/|\Z)")  # temporary path of a checkpoint
 
 
-def install(here: Rank) -> None:
+def install_faults(here: RankRole) -> None:
     """Install this rank's faults of the setting `inject`; rank 0 logs all of them.
 
     Errors: LaunchError for a rank that does not exist.
     """
-    found = fault_specification.check(here.settings.inject, here.size)
+    found = fault_specification.check_faults(here.settings.inject, here.size)
     mine = [fault for fault in found if fault.rank in (None, here.rank)]
     if here.rank == 0:
         named = ", ".join(map(str, found))
         logger.warning("this run injects %s: its failures are a rehearsal", named)
     if mine:
-        Rehearsal(here, mine)
+        FaultInjector(here, mine)
 
 
-class Rehearsal(StepObserver):
+class FaultInjector(StepObserver):
     """The faults of one rank, and the number of training steps that it has begun."""
 
-    def __init__(self, here: Rank, mine: Sequence[Fault]) -> None:
-        self.here, self.engine = here, here.engine
+    def __init__(self, here: RankRole, mine: Sequence[InjectedFault]) -> None:
+        self.here, self.executor = here, here.executor
         self.steps = 0
         self.left = list(mine)  # faults that have not been injected yet
-        self._slow = [fault for fault in mine if fault.kind == "slow"]
-        self._nans = [fault for fault in mine if fault.kind == "nan"]
+        self._slow_faults = [fault for fault in mine if fault.kind == "slow"]
+        self._nan_faults = [fault for fault in mine if fault.kind == "nan"]
         self._told: set[str] = set()  # plans already reported to lack the operation of a fault
         self._since, self._waited = 0.0, 0.0  # clock and waiting time at the last step, seconds
         here.observe(self)
-        if self._slow and not here.is_driver:
-            self.engine.observe(SlowSegments(self))
+        if self._slow_faults and not here.is_driver:
+            self.executor.observe(SlowSegments(self))
         full = [fault for fault in mine if fault.kind == "disk-full"]
         if full:
             checkpoint_observers.append(FullDisk(self, full))
         atexit.register(self.end)
 
-    def bind_partition(self, partition: Compiled) -> None:
+    def bind_partition(self, partition: CompiledPartition) -> None:
         """Inject the NaNs of a compiled partition that trains, and count its steps."""
         if partition.trains and not (self.here.is_server and not _updates(partition)):
-            for fault in self._nans:
+            for fault in self._nan_faults:
                 self._poison(partition, fault)
             partition.observe(StepCounter(self.begin))
 
     def begin(self) -> None:
         """A training step of this rank begins: inject its faults."""
         self.steps += 1
-        if self._slow and self.here.is_driver:
+        if self._slow_faults and self.here.is_driver:
             self._drag_step()
         for fault in [one for one in self.left if one.step == self.steps]:
             if fault.kind in SIGNALS:
-                self.comes(fault)
+                self.log_injection(fault)
                 os.kill(os.getpid(), SIGNALS[fault.kind])
             elif fault.kind == "stall":
-                self.comes(fault)
-                stall()
+                self.log_injection(fault)
+                hang_forever()
 
-    def comes(self, fault: Fault) -> None:
+    def log_injection(self, fault: InjectedFault) -> None:
         """Log that a fault is injected now."""
         self.left.remove(fault)
         rank, step = self.here.rank, self.steps
@@ -109,16 +114,16 @@ class Rehearsal(StepObserver):
     def factor(self) -> float:
         """How many times as long this rank takes in the current step."""
         found = 1.0
-        for fault in self._slow:
+        for fault in self._slow_faults:
             if self.steps >= fault.step:
                 if fault in self.left:
-                    self.comes(fault)
+                    self.log_injection(fault)
                 found *= fault.factor
         return found
 
     def _drag_step(self) -> None:
         """Sleep in proportion to the work since the last step began, waiting time excluded."""
-        waited = self.engine.waited
+        waited = self.executor.waited
         if self._since:
             work = time.perf_counter() - self._since - (waited - self._waited)
             time.sleep(max(work, 0.0) * (self.factor() - 1))
@@ -126,12 +131,16 @@ class Rehearsal(StepObserver):
 
     # -- NaN
 
-    def _poison(self, compiled: Compiled, fault: Fault) -> None:
+    def _poison(self, compiled: CompiledPartition, fault: InjectedFault) -> None:
         """Have the kernel of the operation of `fault` wrapped, also in loops and branches.
 
         Errors: HpcflowError if the operation computes no floats.
         """
-        found = [(one, one.part.nodes[fault.op]) for one in _all(compiled) if _has(one, fault.op)]
+        found = [
+            (one, one.part.nodes[fault.op])
+            for one in _with_frames(compiled)
+            if _contains_op(one, fault.op)
+        ]
         for one, node in found:
             names = [name for name, what in one.code.binds.items() if what.node == node.name]
             kinds = {one.code.binds[name].kind for name in names}
@@ -149,18 +158,18 @@ class Rehearsal(StepObserver):
             one.observe(Poison(node, len(node.specs) if fills else 0, self._due(fault)))
         if not found and self.here.is_chief and compiled.label not in self._told:
             self._told.add(compiled.label)
-            names = [name for one in _all(compiled) for name in one.part.nodes]
+            names = [name for one in _with_frames(compiled) for name in one.part.nodes]
             near = difflib.get_close_matches(fault.op, names, n=3, cutoff=0.4)
             logger.warning(
                 "%s: this rank's part of %s has no such operation%s",
                 *(fault, compiled.label, f"; it has {', '.join(near)}" if near else ""),
             )
 
-    def _due(self, fault: Fault) -> Callable[[], bool]:
+    def _due(self, fault: InjectedFault) -> Callable[[], bool]:
         def due() -> bool:
             now = fault.step in (0, self.steps)
             if now and fault in self.left:
-                self.comes(fault)
+                self.log_injection(fault)
             return now
 
         return due
@@ -173,7 +182,7 @@ class StepCounter(StepObserver):
         self._begin = begin
 
     def bind_segments(
-        self, instance: Instance, segments: Segments, objects: Sequence[Value]
+        self, instance: StepInstance, segments: Segments, objects: Sequence[Value]
     ) -> Segments:
         """The segments, of which the first is counted."""
         (first, *others), release = segments
@@ -188,24 +197,24 @@ class StepCounter(StepObserver):
 class SlowSegments(StepObserver):
     """Makes the segments of a rank that serves slower: it sleeps after each."""
 
-    def __init__(self, rehearsal: Rehearsal) -> None:
+    def __init__(self, rehearsal: FaultInjector) -> None:
         self._rehearsal = rehearsal
         self._starts: list[float] = []  # of the segments that run: one may run inside another
 
-    def segment_begin(self, instance: Instance, index: int) -> None:
+    def segment_begin(self, instance: StepInstance, index: int) -> None:
         """Note the time."""
         self._starts.append(time.perf_counter())
 
-    def segment_end(self, instance: Instance, index: int) -> None:
+    def segment_end(self, instance: StepInstance, index: int) -> None:
         """Sleep in proportion to the segment."""
         took = time.perf_counter() - self._starts.pop()
         time.sleep(took * (self._rehearsal.factor() - 1))
 
-    def slice_begin(self, instance: Instance, index: int) -> None:
+    def slice_begin(self, instance: StepInstance, index: int) -> None:
         """Note the time."""
         self.segment_begin(instance, index)
 
-    def slice_end(self, instance: Instance, index: int) -> None:
+    def slice_end(self, instance: StepInstance, index: int) -> None:
         """Sleep in proportion to the slice."""
         self.segment_end(instance, index)
 
@@ -216,41 +225,43 @@ class Poison(StepObserver):
     def __init__(self, node: Node, filled: int, due: Callable[[], bool]) -> None:
         self._node, self._filled, self._due = node, filled, due
 
-    def bind_kernel(self, instance: Instance, node: Node, kernel: KernelFunction) -> KernelFunction:
+    def bind_kernel(
+        self, instance: StepInstance, node: Node, kernel: KernelFunction
+    ) -> KernelFunction:
         """The kernel, wrapped if it is that of the operation."""
         if node is not self._node:
             return kernel
-        return poisoned(kernel, node.specs, self._filled, self._due)
+        return with_nan_results(kernel, node.specs, self._filled, self._due)
 
 
-def stall() -> None:
+def hang_forever() -> None:
     """Hang forever; the process stays alive."""
     while True:
         time.sleep(1)
 
 
-def _all(compiled: Compiled) -> Iterator[Compiled]:
+def _with_frames(compiled: CompiledPartition) -> Iterator[CompiledPartition]:
     """A compiled partition, and those of its loops and branches."""
     yield compiled
-    for parts in compiled.inner.values():
+    for parts in compiled.frames.values():
         for one in parts.values():
-            yield from _all(one)
+            yield from _with_frames(one)
 
 
-def _has(compiled: Compiled, op: str) -> bool:
+def _contains_op(compiled: CompiledPartition, op: str) -> bool:
     return op in compiled.part.nodes
 
 
-def _updates(compiled: Compiled) -> bool:
+def _updates(compiled: CompiledPartition) -> bool:
     """Whether a step of this partition changes variables, other than by initialization."""
 
     def changes(node: Node) -> bool:
         return bool(node.row.writes) and not node.attrs.get("initial")
 
-    return any(changes(node) for one in _all(compiled) for node in one.part.nodes.values())
+    return any(changes(node) for one in _with_frames(compiled) for node in one.part.nodes.values())
 
 
-def poisoned(
+def with_nan_results(
     run: KernelFunction, specs: Sequence[Spec], filled: int, due: Callable[[], bool]
 ) -> KernelFunction:
     """Wrap the kernel `run`: its floating-point results are NaN whenever `due()`.
@@ -271,13 +282,13 @@ def poisoned(
         if outs:
             return result
         values = result if isinstance(result, tuple) else (result,)
-        new = tuple(_not_a_number(value, s) for value, s in zip(values, specs, strict=True))
+        new = tuple(_nan_like(value, s) for value, s in zip(values, specs, strict=True))
         return new if isinstance(result, tuple) else new[0]
 
     return call
 
 
-def _not_a_number(value: Value, spec: Spec) -> Value:
+def _nan_like(value: Value, spec: Spec) -> Value:
     """An array of NaN like `value`; `value` itself if it is not floating-point."""
     if not is_floating(spec.dtype):
         return value
@@ -294,13 +305,13 @@ class FullDisk(StepObserver):
     HDF5's own writes, of the structure of a file, still succeed.
     """
 
-    def __init__(self, rehearsal: Rehearsal, full: Sequence[Fault]) -> None:
+    def __init__(self, rehearsal: FaultInjector, full: Sequence[InjectedFault]) -> None:
         self._rehearsal, self._full = rehearsal, full
         self._drafts: list[tuple[str, int]] = []  # checkpoints written by this rank, by save
 
     def checkpoint_write(self, fd: int, offset: int, nbytes: int) -> None:
         """Errors: OSError for a checkpoint on which a fault is due."""
-        draft = _draft_of(fd)
+        draft = _draft_file(fd)
         if draft is not None and self._is_full(draft):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), draft[0])
 
@@ -311,12 +322,12 @@ class FullDisk(StepObserver):
         for fault in self._full:
             if self._rehearsal.steps >= fault.step and fault.save in (0, number):
                 if fault in self._rehearsal.left:
-                    self._rehearsal.comes(fault)
+                    self._rehearsal.log_injection(fault)
                 return True
         return False
 
 
-def _draft_of(fd: int) -> tuple[str, int] | None:
+def _draft_file(fd: int) -> tuple[str, int] | None:
     """The path and inode of the temporary checkpoint to which a file belongs; None: none."""
     with contextlib.suppress(OSError):
         path = os.readlink(f"/proc/self/fd/{fd}")

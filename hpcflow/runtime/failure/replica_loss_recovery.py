@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 
 from hpcflow.comm.communicator import Communicator
-from hpcflow.comm.fault_tolerant_collectives import Chaired
+from hpcflow.comm.fault_tolerant_collectives import FaultTolerantCollectives
 from hpcflow.errors import CommError, DeathError, HpcflowError, LaunchError
 from hpcflow.plan.communication.atomic_step_commit import COMMIT as VOTE
 from hpcflow.platform.rank_logging import logger
-from hpcflow.runtime.failure.commit_decision import COMMIT, Verdicts
+from hpcflow.runtime.failure.commit_decision import COMMIT, CommitDecision
 from hpcflow.runtime.job.message_headers import (
     DRIVERS_TAG,
     MEETINGS_TAG,
@@ -29,28 +29,28 @@ from hpcflow.runtime.job.message_headers import (
     RecoveryVerdict,
     ReplicaPosition,
 )
-from hpcflow.runtime.job.rank_role import Rank
-from hpcflow.runtime.step.step_instance import Instance
+from hpcflow.runtime.job.rank_role import RankRole
+from hpcflow.runtime.step.step_instance import StepInstance
 
 if TYPE_CHECKING:
-    from hpcflow.ops.random.random_kernels import Draws
+    from hpcflow.ops.random.random_kernels import DrawCount
 
 Made = TypeVar("Made")
 
 
-class Interrupted(HpcflowError):
+class StepInterrupted(HpcflowError):
     """No replica committed a joint step, because one has died: the others run it again."""
 
 
-class Tolerant(NamedTuple):
+class FaultTolerantJob(NamedTuple):
     """What a job has that continues without workers that die."""
 
     spares: frozenset[int]  # ranks whose death the job may survive
-    drivers: Chaired | None
-    meetings: Chaired | None
+    drivers: FaultTolerantCollectives | None
+    meetings: FaultTolerantCollectives | None
 
 
-def tolerant(here: Rank, world: Communicator) -> Tolerant:
+def tolerant(here: RankRole, world: Communicator) -> FaultTolerantJob:
     """Prepare the job to continue without workers that die; called before `join_sums`.
 
     Errors: LaunchError where the job could not continue.
@@ -68,18 +68,18 @@ def tolerant(here: Rank, world: Communicator) -> Tolerant:
             hint="leave out one of both",
         )
     world.tolerant = True
-    drivers, beside = here.roles.drivers, here.engine.beside
+    drivers, beside = here.roles.drivers, here.executor.background_requests
     spares = frozenset(drivers[1:])
     if not here.is_driver:
-        return Tolerant(spares, None, None)
-    return Tolerant(
+        return FaultTolerantJob(spares, None, None)
+    return FaultTolerantJob(
         spares,
-        Chaired(world, drivers, DRIVERS_TAG, beside),
-        Chaired(world, drivers, MEETINGS_TAG, beside),
+        FaultTolerantCollectives(world, drivers, DRIVERS_TAG, beside),
+        FaultTolerantCollectives(world, drivers, MEETINGS_TAG, beside),
     )
 
 
-class Survival:
+class ReplicaLossRecovery:
     """Recovery on this replica; `base` is the MPI communicator of all replicas.
 
     Errors: LaunchError if the allreduces use NCCL, which cannot be rebuilt.
@@ -87,7 +87,7 @@ class Survival:
 
     def __init__(
         self,
-        here: Rank,
+        here: RankRole,
         base: Communicator,
         join_sums: Callable[[Communicator], None],
         tell: Callable[[int, Header], None],
@@ -99,11 +99,11 @@ class Survival:
                 rank=here.rank,
                 hint="set HPCFLOW_COMM=shared (sums on the hosts), or leave out --survive",
             )
-        self._here, self._engine = here, here.engine
+        self._rank, self._executor = here, here.executor
         self._join_sums, self._send = join_sums, tell
-        self._engine.keep_joint_steps()
+        self._executor.keep_joint_steps()
         self._base: Any = base  # an MpiCommunicator: no other is fault tolerant
-        self._verdicts = Verdicts()  # on the chief
+        self._verdicts = CommitDecision()  # on the chief
         self.round = 0  # number of recoveries
         self._steps = 0  # joint steps that this replica has committed
         self.broken = False  # a replica has died since the last recovery
@@ -118,13 +118,13 @@ class Survival:
 
         Errors: DeathError if the step in flight cannot be run again.
         """
-        if rank not in self._here.roles.drivers:
+        if rank not in self._rank.roles.drivers:
             return  # a previous recovery has removed it
         if self.broken:
             self._decide()  # the chief may have waited for its place only
             return
         self.broken = True
-        self._engine.rest_sums()
+        self._executor.pause_collectives()
         flight = self._flight()
         if flight is not None and VOTE not in flight.buckets:
             node = flight.part.nodes[next(iter(flight.buckets))]
@@ -133,59 +133,61 @@ class Survival:
                 "cannot be made again",
                 op=node.name,
                 line=node.line,
-                rank=self._here.rank,
+                rank=self._rank.rank,
             )
-        if flight is None or not flight.voted or self._vote_rests(flight):
-            self._tell(flight is not None and flight.voted)
+        if flight is None or not flight.has_voted or self._vote_rests(flight):
+            self._report_position(flight is not None and flight.has_voted)
 
-    def _vote_rests(self, flight: Instance) -> bool:
+    def _vote_rests(self, flight: StepInstance) -> bool:
         """Whether the last allreduce of a step was in progress when all were suspended."""
-        return any(one is flight and what == VOTE for _, one, what in self._engine.stopped)
+        return any(
+            one is flight and what == VOTE for _, one, what in self._executor.paused_collectives
+        )
 
-    def _flight(self) -> Instance | None:
-        flights = [one for one in self._engine.joint or () if not one.finished]
+    def _flight(self) -> StepInstance | None:
+        flights = [one for one in self._executor.joint or () if not one.finished]
         if len(flights) > 1:
             raise DeathError(
                 "a replica has died while two steps that sum were in flight, which cannot be made "
                 "again",
-                rank=self._here.rank,
+                rank=self._rank.rank,
                 hint="run what sums over replicas from one thread",
             )
         return flights[0] if flights else None
 
-    def made(self, instance: Instance) -> None:
+    def made(self, instance: StepInstance) -> None:
         """A joint step has ended; it is committed unless it failed on this replica."""
         if instance.error is not None:
             return
         self._steps += 1
         if self.broken:
-            self._tell(voted=False)
+            self._report_position(voted=False)
 
     def check(self) -> None:
         """Called before a joint step. Errors: Interrupted if the replicas have to recover first."""
         if self.due:
-            raise Interrupted("a replica has died")
+            raise StepInterrupted("a replica has died")
 
-    def _tell(self, voted: bool) -> None:
-        here, position = self._here, ReplicaPosition(self.round, int(voted), self._steps)
+    def _report_position(self, voted: bool) -> None:
+        here, position = self._rank, ReplicaPosition(self.round, int(voted), self._steps)
         if here.is_chief:
-            self.hear(here.rank, position)
+            self.receive_position(here.rank, position)
         else:
             self._send(here.roles.drivers[0], position)
 
     # -- the verdict
 
-    def hear(self, rank: int, position: ReplicaPosition) -> None:
+    def receive_position(self, rank: int, position: ReplicaPosition) -> None:
         """On the chief: record the place of `rank`, and decide if possible."""
         if position.recovery == self.round:
-            self._verdicts.hear(rank, position.steps, bool(position.has_voted))
+            self._verdicts.add_position(rank, position.steps, bool(position.has_voted))
             self._decide()
 
     def _decide(self) -> None:
-        here = self._here
+        here = self._rank
         if not (self.broken and here.is_chief):
             return
-        living = [r for r in here.roles.drivers if r not in self._lost]
+        living = [r for r in here.roles.drivers if r not in self._lost_replicas]
         try:
             verdicts = self._verdicts.decide(living)
         except ValueError as error:
@@ -193,55 +195,55 @@ class Survival:
         for rank, what in verdicts.items():
             verdict = RecoveryVerdict(self.round, what)
             if rank == here.rank:
-                self.obey(verdict)
+                self.apply_verdict(verdict)
             else:
                 self._send(rank, verdict)
 
-    def obey(self, it: RecoveryVerdict) -> None:
+    def apply_verdict(self, it: RecoveryVerdict) -> None:
         """Apply the chief's verdict: commit the step in flight, or interrupt it."""
         if it.recovery != self.round:
             return
         flight = self._flight()
         if it.verdict == COMMIT:
             assert flight is not None, "who has voted has a step in flight"
-            self._engine.over(flight, VOTE)
+            self._executor.mark_over(flight, VOTE)
             return
         self.due = True
         if flight is not None:
-            flight.error, flight.torn = Interrupted("a replica has died"), True
+            flight.error, flight.is_broken = StepInterrupted("a replica has died"), True
 
     # -- after it
 
     @property
-    def is_short(self) -> bool:
+    def has_unrecovered_loss(self) -> bool:
         """Whether this rank has detected the death of a replica that it has not recovered from."""
-        return not set(self._here.roles.drivers).isdisjoint(self._lost)
+        return not set(self._rank.roles.drivers).isdisjoint(self._lost_replicas)
 
     @property
-    def _lost(self) -> tuple[int, ...]:
-        return self._engine.comm.lost if self._engine.comm is not None else ()
+    def _lost_replicas(self) -> tuple[int, ...]:
+        return self._executor.comm.lost if self._executor.comm is not None else ()
 
-    def mend(self) -> bool:
+    def recover(self) -> bool:
         """Recover if any replica has detected a death; whether one has.
 
         Ranks: all live replicas, each between the same two joint steps.
         """
-        here, short = self._here, np.array([self.is_short], np.int64)
+        here, short = self._rank, np.array([self.has_unrecovered_loss], np.int64)
         assert here.drivers is not None
-        here.engine.finish(here.drivers.all_reduce(short, "max"), "who lives")
+        here.executor.finish(here.drivers.all_reduce(short, "max"), "who lives")
         if short[0]:
-            self.go_on()
+            self.rebuild()
         return bool(short[0])
 
-    def go_on(self) -> None:
+    def rebuild(self) -> None:
         """Recover: rebuild the communicator and the allreduces with the live replicas.
 
         Ranks:  all live replicas, each before the same joint step.
         Errors: CommError if the allreduces cannot be rebuilt although no further replica has died.
         """
-        here = self._here
+        here = self._rank
         with here.rebuilds():
-            here.engine.with_baton(self._rebuild, lambda: True)
+            here.executor.run_locked(self._rebuild, lambda: True)
         for follower in list(here.followers):
             follower.replicas_changed()
         if here.is_chief:
@@ -256,7 +258,7 @@ class Survival:
 
         Errors: Interrupted on all if it failed on one, for instance because another has died.
         """
-        with self._here.rebuilds():
+        with self._rank.rebuilds():
             try:
                 made, error = storage(), None
             except (CommError, RuntimeError) as raised:
@@ -265,7 +267,7 @@ class Survival:
             agreed = self._base.all_agree(error is None)
         if made is None or not agreed:
             self._failure = error
-            raise Interrupted("a replica has died") from error
+            raise StepInterrupted("a replica has died") from error
         return made
 
     def _rebuild(self) -> None:
@@ -274,8 +276,8 @@ class Survival:
 
     def _is_rebuilt(self) -> bool:
         """Rebuild with the live replicas; False on all of them if one more has died meanwhile."""
-        here = self._here
-        self._kept += [here.group, self._engine.forget_sums()]
+        here = self._rank
+        self._kept += [here.group, self._executor.abandon_collectives()]
         self._base = self._base.without_lost()
         workers = self._base.top_ranks
         if len(workers) == len(here.roles.workers):  # no further death: another error
@@ -283,7 +285,7 @@ class Survival:
                 f"sums over replicas cannot be made ready: {self._failure}", rank=here.rank
             ) from self._failure
         here.shrink(workers)
-        self._verdicts = Verdicts()
+        self._verdicts = CommitDecision()
         self.round, self.broken, self.due = self.round + 1, False, False
         try:
             self._join_sums(self._base)
@@ -294,7 +296,7 @@ class Survival:
             return bool(self._base.all_agree(False))
 
 
-def snapshot(draws: Mapping[tuple[str, str], Draws]) -> Callable[[], None]:
+def snapshot_draws(draws: Mapping[tuple[str, str], DrawCount]) -> Callable[[], None]:
     """A function that resets the random operations to their state at this call."""
     made = [(one, one.made) for one in draws.values()]
 

@@ -15,66 +15,70 @@ from typing import NamedTuple
 Place = tuple[int, int]  # of a batch: epoch and step
 
 
-class Line(NamedTuple):
+class DataShard(NamedTuple):
     """The share of `worker` in one of `every` global batches, selected by `rest`."""
 
     worker: int
     every: int = 1
-    rest: int = 0
+    remainder: int = 0
 
     def has(self, epoch: int, step: int) -> bool:
         """Whether the global batch of this epoch and step is one of them."""
-        return (epoch + step) % self.every == self.rest
+        return (epoch + step) % self.every == self.remainder
 
 
-class Loss(NamedTuple):
+class WorkerLoss(NamedTuple):
     """A worker that has died, and the place of the last trained batch of each of its lines."""
 
     worker: int
-    places: Mapping[int, Place]  # by the numbers of its lines
+    last_batches: Mapping[int, Place]  # by the numbers of its lines
 
 
-class Lines:
+class ShardAssignment:
     """The lines of one dataset over `workers`, after the deaths in `losses`."""
 
-    def __init__(self, workers: int, losses: Iterable[Loss] = ()) -> None:
+    def __init__(self, workers: int, losses: Iterable[WorkerLoss] = ()) -> None:
         self._workers = workers
         self._living = list(range(workers))
-        self._holders = {Line(worker): worker for worker in self._living}
-        self.places: dict[Line, Place] = {}  # lines of the dead -> last trained batch
+        self._holders = {DataShard(worker): worker for worker in self._living}
+        self.places: dict[DataShard, Place] = {}  # lines of the dead -> last trained batch
         for loss in losses:
-            self._lose(loss)
+            self._reassign(loss)
 
-    def _lose(self, loss: Loss) -> None:
+    def _reassign(self, loss: WorkerLoss) -> None:
         held = self.of(loss.worker)
         self._living.remove(loss.worker)
         for number, line in held.items():
             del self._holders[line]
-            place = loss.places.get(number, self.places.pop(line, None))
+            place = loss.last_batches.get(number, self.places.pop(line, None))
             for piece in self._pieces(line):
                 self._holders[piece] = min(self._living, key=lambda one: (self._load(one), one))
                 if place is not None:
                     self.places[piece] = place
 
-    def _pieces(self, line: Line) -> list[Line]:
+    def _pieces(self, line: DataShard) -> list[DataShard]:
         """Split a whole share among all live workers; a piece of a share is not split again."""
         count = len(self._living)
-        return [line] if line.every > 1 else [Line(line.worker, count, i) for i in range(count)]
+        return (
+            [line] if line.every > 1 else [DataShard(line.worker, count, i) for i in range(count)]
+        )
 
     def _load(self, worker: int) -> Fraction:
         held = (line for line, holder in self._holders.items() if holder == worker)
         return sum((Fraction(1, line.every) for line in held), Fraction())
 
-    def of(self, worker: int) -> dict[int, Line]:
+    def of(self, worker: int) -> dict[int, DataShard]:
         """The lines of a worker by their numbers, which never change; its own share is number 0."""
         held = sorted(line for line, holder in self._holders.items() if holder == worker)
         return dict(sorted((self._number(line, worker), line) for line in held))
 
-    def _number(self, line: Line, holder: int) -> int:
-        is_own = line == Line(holder)
-        return 0 if is_own else 1 + line.worker + self._workers * line.rest
+    def _number(self, line: DataShard, holder: int) -> int:
+        is_own = line == DataShard(holder)
+        return 0 if is_own else 1 + line.worker + self._workers * line.remainder
 
-    def together(self, told: Mapping[int, Mapping[int, Place]]) -> list[Sequence[Place | None]]:
+    def last_batches_by_share(
+        self, told: Mapping[int, Mapping[int, Place]]
+    ) -> list[Sequence[Place | None]]:
         """The last trained batches of each worker's share; of its pieces by `rest` if it is split.
 
         `told` has the places of the last batches of live workers, by worker and line number.

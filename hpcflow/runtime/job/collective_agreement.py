@@ -9,16 +9,18 @@ from collections.abc import Sequence
 import numpy as np
 
 from hpcflow.errors import GraphMismatchError, LonelyCollectiveError
-from hpcflow.graph.function_body import control_of
+from hpcflow.graph.function_body import used_control_inputs
 from hpcflow.graph.graph import Graph, Operation, Tensor
 from hpcflow.plan import user_passes
 from hpcflow.plan.serialization.graph_fingerprint import OpDigest, first_difference, op_digests
-from hpcflow.runtime.failure.replica_loss_recovery import Interrupted
-from hpcflow.runtime.job.rank_context import Context
-from hpcflow.runtime.session.session_seed import Seed
+from hpcflow.runtime.failure.replica_loss_recovery import StepInterrupted
+from hpcflow.runtime.job.rank_context import RankContext
+from hpcflow.runtime.session.session_seed import SessionSeed
 
 
-def agree(context: Context, graph: Graph, wanted: Sequence[Tensor | Operation], seed: Seed) -> None:
+def check_agreement(
+    context: RankContext, graph: Graph, wanted: Sequence[Tensor | Operation], seed: SessionSeed
+) -> None:
     """Check that all drivers are about to register the same plan with collectives.
 
     Afterwards their sessions use one `seed`: that of the rank with the most sessions.
@@ -31,12 +33,12 @@ def agree(context: Context, graph: Graph, wanted: Sequence[Tensor | Operation], 
     if drivers is None or drivers.size == 1:
         return
     fetches = ", ".join(w.name for w in wanted)
-    mine = _needed(graph, wanted)
+    mine = _needed_digests(graph, wanted)
     whole = hashlib.blake2b(repr([fetches, [d.digest for d in mine]]).encode(), digest_size=7)
     if _same_everywhere(context, int(whole.hexdigest(), 16), wanted[0], seed):
         return
     texts = drivers.gather_text(json.dumps([fetches, whole.hexdigest()]))
-    verdict = json.dumps(_compare(texts)) if texts is not None else None
+    verdict = json.dumps(_compare_graphs(texts)) if texts is not None else None
     said = json.loads(drivers.broadcast_text(verdict))
     if said["lonely"]:
         raise LonelyCollectiveError(
@@ -46,7 +48,7 @@ def agree(context: Context, graph: Graph, wanted: Sequence[Tensor | Operation], 
             hint="run fetches that train on every replica, in the same order",
         )
     texts = drivers.gather_text(json.dumps(mine))
-    found = json.dumps(_difference(texts)) if texts is not None else None
+    found = json.dumps(_first_difference_text(texts)) if texts is not None else None
     raise GraphMismatchError(
         json.loads(drivers.broadcast_text(found)),
         rank=context.rank,
@@ -54,24 +56,26 @@ def agree(context: Context, graph: Graph, wanted: Sequence[Tensor | Operation], 
     )
 
 
-def _same_everywhere(context: Context, number: int, first: Tensor | Operation, seed: Seed) -> bool:
+def _same_everywhere(
+    context: RankContext, number: int, first: Tensor | Operation, seed: SessionSeed
+) -> bool:
     """Whether `number` is the same on all drivers: its maximum is its minimum.
 
     Sets `seed` to the highest session number of all drivers.
     """
     assert context.drivers is not None and context.control is not None
-    short = context.survival is not None and context.survival.is_short
+    short = context.survival is not None and context.survival.has_unrecovered_loss
     both = np.array([number, -number, short, seed.session], np.int64)
     op = first if isinstance(first, Operation) else first.op
-    with context.control.company.needed(op.name, op.line):
-        context.engine.finish(context.drivers.all_reduce(both, "max"), "agreement on a plan")
+    with context.control.collective_guard.needed(op.name, op.line):
+        context.executor.finish(context.drivers.all_reduce(both, "max"), "agreement on a plan")
     if both[2]:
-        raise Interrupted("a replica has died")
+        raise StepInterrupted("a replica has died")
     seed.set(seed.job, int(both[3]))
     return int(both[0]) == -int(both[1])
 
 
-def _needed(graph: Graph, wanted: Sequence[Tensor | Operation]) -> list[OpDigest]:
+def _needed_digests(graph: Graph, wanted: Sequence[Tensor | Operation]) -> list[OpDigest]:
     """Digests of the operations that the fetches need, and of the registered passes.
 
     The rest of the graph may differ.
@@ -82,12 +86,12 @@ def _needed(graph: Graph, wanted: Sequence[Tensor | Operation]) -> list[OpDigest
         op = left.pop()
         if op.name not in names:
             names.add(op.name)
-            left += [t.op for t in op.inputs] + control_of(op)
+            left += [t.op for t in op.inputs] + used_control_inputs(op)
     found = [d for d in op_digests(graph) if d.name in names]
     return [*found, *(OpDigest(*facts) for facts in user_passes.facts())]
 
 
-def _compare(texts: Sequence[str]) -> dict[str, object]:
+def _compare_graphs(texts: Sequence[str]) -> dict[str, object]:
     """Whether the fetches differ (`lonely`, with a `message`) or only the graphs do."""
     first_fetches, _ = json.loads(texts[0])
     for replica, text in enumerate(texts):
@@ -101,7 +105,7 @@ def _compare(texts: Sequence[str]) -> dict[str, object]:
     return {"lonely": False}
 
 
-def _difference(texts: Sequence[str]) -> str:
+def _first_difference_text(texts: Sequence[str]) -> str:
     """The first operation that differs between replica 0 and another replica, as a message."""
     first = [OpDigest(*row) for row in json.loads(texts[0])]
     for replica, text in enumerate(texts):

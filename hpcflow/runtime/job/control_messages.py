@@ -12,16 +12,16 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from hpcflow.comm.communicator import Communicator, Request
-from hpcflow.comm.polling_backoff import finish
+from hpcflow.comm.polling_backoff import wait_for_requests
 from hpcflow.errors import MALFORMED, CommError, DeathError, HpcflowError
-from hpcflow.plan.ir.program import Part
-from hpcflow.runtime.device.shared_arena import Lanes
+from hpcflow.plan.ir.program import Partition
+from hpcflow.runtime.device.shared_arena import ArenaLeases
 from hpcflow.runtime.dynamic_types import Json
-from hpcflow.runtime.executor.executor import Engine
+from hpcflow.runtime.executor.executor import Executor
 from hpcflow.runtime.failure import error_serialization
-from hpcflow.runtime.failure.collective_guard import Company
-from hpcflow.runtime.failure.data_progress import Progress
-from hpcflow.runtime.failure.replica_loss_recovery import Survival
+from hpcflow.runtime.failure.collective_guard import CollectiveGuard
+from hpcflow.runtime.failure.data_progress import DataProgress
+from hpcflow.runtime.failure.replica_loss_recovery import ReplicaLossRecovery
 from hpcflow.runtime.job.message_headers import (
     BODY_TAG,
     HEADER_TAG,
@@ -52,18 +52,18 @@ from hpcflow.runtime.job.message_headers import (
     decode,
 )
 from hpcflow.runtime.job.service_registry import Reply
-from hpcflow.runtime.job.stop_signal import Stop
-from hpcflow.runtime.profile.variable_traffic_counters import Counts
-from hpcflow.runtime.state.variable_declarations import Declared, Hosted
-from hpcflow.runtime.step.remotely_driven_plan import Served
-from hpcflow.runtime.step.server_driven_plan import Repeated
-from hpcflow.runtime.step.step_channels import Link, Lost, Sums
-from hpcflow.runtime.step.step_instance import Compiled, Instance
+from hpcflow.runtime.job.stop_signal import StopSignal
+from hpcflow.runtime.profile.variable_traffic_counters import VariableTrafficCounters
+from hpcflow.runtime.state.variable_declarations import DriverDeclarations, ServerDeclarations
+from hpcflow.runtime.step.remotely_driven_plan import RemotelyDrivenPlan
+from hpcflow.runtime.step.server_driven_plan import ServerDrivenPlan
+from hpcflow.runtime.step.step_channels import CollectiveBuffers, MissingValueError, PartitionPeers
+from hpcflow.runtime.step.step_instance import CompiledPartition, StepInstance
 
 Queue = collections.deque[Json]
 
 
-class Driven(Protocol):
+class DrivenPlan(Protocol):
     """A plan that this rank drives."""
 
     @property
@@ -93,16 +93,16 @@ Act = Callable[[int, H, bytes], object]  # handles a header: source, header, bod
 Pace = tuple[int, WorkerPace]  # the rank, and what it sent
 
 
-class Host(Protocol):
+class MessageHost(Protocol):
     """What control messages act on: the rank that receives them."""
 
     @property
-    def stop(self) -> Stop:
+    def stop(self) -> StopSignal:
         """Its stop request."""
         ...
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> VariableTrafficCounters:
         """The traffic of variables."""
         ...
 
@@ -112,11 +112,13 @@ class Host(Protocol):
         ...
 
     @property
-    def survival(self) -> Survival | None:
+    def survival(self) -> ReplicaLossRecovery | None:
         """The replica loss recovery."""
         ...
 
-    def compile_part(self, data: bytes, driver: int, session: int, **about: Any) -> Compiled:
+    def compile_part(
+        self, data: bytes, driver: int, session: int, **about: Any
+    ) -> CompiledPartition:
         """Make a partition ready that a session of rank `driver` has sent."""
         ...
 
@@ -137,44 +139,46 @@ class Host(Protocol):
         ...
 
 
-class Control:
+class MessageDispatcher:
     """Receives and sends the control messages of this rank, `host`."""
 
-    def __init__(self, engine: Engine, host: Host, lanes: Lanes) -> None:
-        assert engine.comm is not None
-        self.engine, self.comm, self._host, self.lanes = engine, engine.comm, host, lanes
+    def __init__(self, executor: Executor, host: MessageHost, lanes: ArenaLeases) -> None:
+        assert executor.comm is not None
+        self.executor, self.comm, self._host, self.lanes = executor, executor.comm, host, lanes
         self.notes: list[int] = []  # numbers sent by other drivers
         # training session -> received messages
         self.paces: dict[int, collections.deque[Pace]] = collections.defaultdict(collections.deque)
         # training session -> requests of the service "shares", sent by the chief
         self.shares: dict[int, Queue] = collections.defaultdict(collections.deque)
         self._training_sessions = 0  # that exchange paces
-        self.served: dict[tuple[int, int], Served] = {}
+        self.served: dict[tuple[int, int], RemotelyDrivenPlan] = {}
         # plans that this rank drives, by number: FAILED messages are delivered to them
-        self.driven: weakref.WeakValueDictionary[int, Driven] = weakref.WeakValueDictionary()
-        self.early: dict[tuple[int, int], tuple[int, int]] = {}  # unregistered plan -> slot, step
-        self.repeated: list[Repeated] = []  # server-driven plans that this rank drives
+        self.driven: weakref.WeakValueDictionary[int, DrivenPlan] = weakref.WeakValueDictionary()
+        self.early_steps: dict[
+            tuple[int, int], tuple[int, int]
+        ] = {}  # unregistered plan -> slot, step
+        self.repeated: list[ServerDrivenPlan] = []  # server-driven plans that this rank drives
         self.following: set[tuple[int, int]] = set()  # those that another server drives
-        self.compiled: weakref.WeakValueDictionary[tuple[int, bytes], Compiled] = (
+        self.compiled: weakref.WeakValueDictionary[tuple[int, bytes], CompiledPartition] = (
             weakref.WeakValueDictionary()
         )
-        self.sums: dict[tuple[int, int], Sums] = {}
-        self.declared, self.hosted = Declared(), Hosted()
-        self.progress = Progress()  # data progress of the workers, on the first server
+        self.sums: dict[tuple[int, int], CollectiveBuffers] = {}
+        self.declared, self.hosted = DriverDeclarations(), ServerDeclarations()
+        self.progress = DataProgress()  # data progress of the workers, on the first server
         self.ended: set[int] = set()  # drivers that have left or died
         self.lost: tuple[int, ...] = ()  # the ranks that have died, as far as handled here
-        self.company = Company(self.comm.rank)
-        self._acts: dict[int, Act[Any]] = {}  # by kind
+        self.collective_guard = CollectiveGuard(self.comm.rank)
+        self._handlers: dict[int, Act[Any]] = {}  # by kind
         self._handle_all()
         self._header = np.zeros(WORDS, np.int64)
         self._channel = self.comm.recv_channel(self._header, Communicator.ANY, HEADER_TAG)
         self._channel.start()
-        self._most = HEADERS_EACH * self.comm.size
-        engine.listen_to(self.listen, self.company.come_together)
+        self._max_body_bytes = HEADERS_EACH * self.comm.size
+        executor.listen_to(self.handle_messages, self.collective_guard.begin_collective)
 
     def _on(self, header: type[H], act: Act[H]) -> None:
         """Handle the headers of one kind by `act`."""
-        self._acts[header.kind] = act
+        self._handlers[header.kind] = act
 
     def _handle_all(self) -> None:
         """Set the handlers of all kinds except STEP and ROUND."""
@@ -182,8 +186,11 @@ class Control:
         self._on(RegisterPlan, lambda source, it, body: self._register(source, it.plan, body))
         self._on(RequestReport, lambda source, it, body: self._reply(source, host.report()))
         self._on(DriverLeaves, lambda source, it, body: self.ended.add(source))
-        self._on(ProgramEnds, lambda source, it, body: self.company.closes(source, it.collectives))
-        self._on(StopRequest, lambda source, it, body: host.stop.told(it.number))
+        self._on(
+            ProgramEnds,
+            lambda source, it, body: self.collective_guard.replica_closes(source, it.collectives),
+        )
+        self._on(StopRequest, lambda source, it, body: host.stop.receive_request(it.number))
         self._on(CallService, self._call)
         self._on(SendNumber, lambda source, it, body: self.notes.append(it.number))
         self._on(WaitsAtBarrier, self._waits_at_barrier)
@@ -192,33 +199,33 @@ class Control:
         self._on(WorkerPace, lambda source, it, body: self.paces[it.session].append((source, it)))
         self._on(DeclareVariables, lambda source, it, body: self.hosted.add(source, body))
         self._on(EndRounds, lambda source, it, body: self.following.discard((source, it.plan)))
-        self._on(PostRequest, lambda source, it, body: self._answer(body, _unanswered))
+        self._on(PostRequest, lambda source, it, body: self._answer(body, _discard_answer))
         self._on(ReplicaPosition, self._replica_position)
         self._on(RecoveryVerdict, self._recovery_verdict)
-        self._on(BatchTrained, lambda source, it, body: self.progress.hear(source, it))
+        self._on(BatchTrained, lambda source, it, body: self.progress.record_batch(source, it))
         self._on(ForgetPlan, self._forget)
         self._on(SessionClosed, self._session_closed)
 
-    def listen(self) -> bool:
+    def handle_messages(self) -> bool:
         """Handle the headers that have arrived, up to a limit; True if there was one.
 
         Headers of one rank are handled in the order in which it sent them.
         """
         stop = self._host.stop
-        if stop.tells:
+        if stop.forward_targets:
             stop.pass_on(lambda rank, number: self.tell(rank, StopRequest(number)))
         channel, taken = self._channel, 0
-        while taken < self._most:
+        while taken < self._max_body_bytes:
             came = channel.test()
             if self.comm.lost != self.lost:
-                self._let_go()
+                self._handle_deaths()
             if not came:
                 break
-            self._hear(channel.source)
+            self._handle_received(channel.source)
             taken += 1
         return taken > 0
 
-    def _hear(self, source: int) -> None:
+    def _handle_received(self, source: int) -> None:
         """Handle the received header; start receiving the next one.
 
         Errors: CommError for an unknown kind or a malformed message.
@@ -233,7 +240,7 @@ class Control:
             elif kind == ROUND:
                 self._round(source, plan, slot, step)
             elif kind in HEADERS:
-                self._acts[kind](source, decode(words), body)
+                self._handlers[kind](source, decode(words), body)
             else:
                 raise CommError(f"rank {source} sent a header of unknown kind {kind}")
         except HpcflowError:
@@ -250,59 +257,59 @@ class Control:
         served = self.served.get((driver, plan))
         if served is None:
             raise CommError(f"rank {driver} runs plan {plan}, which it never registered")
-        self.engine.inbox.append(functools.partial(served.step, self.engine, slot, step))
+        self.executor.inbox.append(functools.partial(served.step, self.executor, slot, step))
 
     def _round(self, driver: int, plan: int, slot: int, step: int) -> None:
         """ROUND: begin a step of a server-driven plan, which may not be registered here yet."""
         if (driver, plan) in self.served:
             self._step(driver, plan, slot, step)
         else:
-            self.early[driver, plan] = (slot, step)
+            self.early_steps[driver, plan] = (slot, step)
 
     def _cancel(self, source: int, it: CancelStep, body: bytes) -> None:
         served = self.served[source, it.plan]
-        cancel = functools.partial(served.cancel, self.engine, it.instance, it.step)
-        self.engine.inbox.append(cancel)
+        cancel = functools.partial(served.cancel, self.executor, it.instance, it.step)
+        self.executor.inbox.append(cancel)
 
     def _session_closed(self, source: int, it: SessionClosed, body: bytes) -> None:
-        self.engine.inbox.append(functools.partial(self._host.close_store, source, it.session))
+        self.executor.inbox.append(functools.partial(self._host.close_store, source, it.session))
 
     def _forget(self, source: int, it: ForgetPlan, body: bytes) -> None:
         served = self.served.pop((source, it.plan), None)
         if served is not None:
-            self.engine.inbox.append(served.forget)
+            self.executor.inbox.append(served.forget)
 
     def _failed(self, source: int, it: StepFailed, body: bytes) -> None:
         driven = self.driven.get(it.plan)
         if driven is not None:
-            driven.failed_elsewhere(it.instance, it.step, error_serialization.decode(body))
+            driven.failed_elsewhere(it.instance, it.step, error_serialization.decode_error(body))
 
     def _call(self, source: int, it: CallService, body: bytes) -> None:
         self._answer(body, functools.partial(self._reply, source))
 
     def _answer(self, body: bytes, reply: Reply) -> None:
         # deferred by the inbox: a segment that polls may call this with state half updated
-        self.engine.inbox.append(functools.partial(self._host.answer, json.loads(body), reply))
+        self.executor.inbox.append(functools.partial(self._host.answer, json.loads(body), reply))
 
     def _waits_at_barrier(self, source: int, it: WaitsAtBarrier, body: bytes) -> None:
-        self.company.meets(source, body.decode(), it.barriers, it.collectives)
+        self.collective_guard.replica_at_barrier(source, body.decode(), it.barriers, it.collectives)
 
     def _replica_position(self, source: int, it: ReplicaPosition, body: bytes) -> None:
         if self._host.survival is not None:
-            self._host.survival.hear(source, it)
+            self._host.survival.receive_position(source, it)
 
     def _recovery_verdict(self, source: int, it: RecoveryVerdict, body: bytes) -> None:
         if self._host.survival is not None:
-            self._host.survival.obey(it)
+            self._host.survival.apply_verdict(it)
 
-    def _let_go(self) -> None:
+    def _handle_deaths(self) -> None:
         """Handle the ranks that have died: abandon the plans that they drove here."""
         gone = [rank for rank in self.comm.lost if rank not in self.lost]
         self.lost = self.comm.lost
         for rank in gone:
             for source, plan in list(self.served):
                 if source == rank:
-                    self.served.pop((source, plan)).abandon(self.engine)
+                    self.served.pop((source, plan)).abandon(self.executor)
             self._host.lose(rank)
             self.ended.add(rank)
 
@@ -310,7 +317,9 @@ class Control:
         if not 0 < size <= MOST_BYTES:
             raise CommError(f"rank {source} announces a message of {size} bytes")
         buffer = np.empty(size, np.uint8)
-        finish(self.comm.recv(buffer, source, BODY_TAG), what=f"a message body of rank {source}")
+        wait_for_requests(
+            self.comm.recv(buffer, source, BODY_TAG), what=f"a message body of rank {source}"
+        )
         return buffer.tobytes()
 
     def _register(self, source: int, plan: int, text: bytes) -> None:
@@ -325,55 +334,57 @@ class Control:
             self.compiled[session, rest] = compiled
         sums, group = None, self._host.group
         if group is not None:
-            sums = self.sums.setdefault((source, facts["sums"]), Sums(group))
+            sums = self.sums.setdefault((source, facts["sums"]), CollectiveBuffers(group))
         links = (facts["ranks"], facts["tag"], facts["channels"], sums, facts["replica"])
-        link, driver = Link(self.engine, *links), facts.get("driver", source)
+        link, driver = PartitionPeers(self.executor, *links), facts.get("driver", source)
         self._host.counts.serve(facts)
         if driver == self.comm.rank:
-            made = Repeated(self.engine, plan, compiled, link, facts["peers"], self.tell)
+            made = ServerDrivenPlan(self.executor, plan, compiled, link, facts["peers"], self.tell)
             self.driven[plan] = made
             self.repeated.append(made)
-            self.engine.inbox.append(made.begin)
+            self.executor.inbox.append(made.begin)
             return
         failed, is_followed = functools.partial(self._tell_driver, driver, plan), driver != source
-        self.served[driver, plan] = Served(compiled, link, failed, self.lanes, is_followed)
+        self.served[driver, plan] = RemotelyDrivenPlan(
+            compiled, link, failed, self.lanes, is_followed
+        )
         if is_followed:
             self.following.add((driver, plan))
-            if (driver, plan) in self.early:
-                self._step(driver, plan, *self.early.pop((driver, plan)))
+            if (driver, plan) in self.early_steps:
+                self._step(driver, plan, *self.early_steps.pop((driver, plan)))
 
-    def _tell_driver(self, driver: int, plan: int, instance: Instance) -> None:
+    def _tell_driver(self, driver: int, plan: int, instance: StepInstance) -> None:
         """Report a step that failed here to its driver; other ranks report their own failures."""
         error = instance.error
-        if error is not None and not isinstance(error, Lost):
-            body = error_serialization.encode(error)
+        if error is not None and not isinstance(error, MissingValueError):
+            body = error_serialization.encode_error(error)
             self.tell(driver, StepFailed(plan, instance.slot, instance.step), body)
 
     def _reply(self, source: int, answer: Json) -> None:
         text = np.frombuffer(json.dumps(answer).encode(), np.uint8)
         size = np.array([text.size], np.int64)
         for message in (size, text):
-            self.engine.await_(self.comm.send(message, source, REPLY_TAG), None, "reply")
+            self.executor.wait_for(self.comm.send(message, source, REPLY_TAG), None, "reply")
 
     # -- messages of a driver
 
     def tell(self, rank: int, header: Header, body: bytes = b"") -> None:
         """Send a header, followed by a body; the caller holds the progress lock."""
         message = header.encode(len(body))
-        self.engine.await_(self.comm.send(message, rank, HEADER_TAG), None, "header")
+        self.executor.wait_for(self.comm.send(message, rank, HEADER_TAG), None, "header")
         if body:
             data = np.frombuffer(body, np.uint8)
-            self.engine.await_(self.comm.send(data, rank, BODY_TAG), None, "body")
+            self.executor.wait_for(self.comm.send(data, rank, BODY_TAG), None, "body")
 
-    def register(self, rank: int, plan: int, part: Part, facts: Json) -> None:
+    def register(self, rank: int, plan: int, part: Partition, facts: Json) -> None:
         """Send `rank` its partition of plan number `plan`."""
         from hpcflow.plan.serialization import partition_codec
 
         head = json.dumps(facts).encode()
-        body = len(head).to_bytes(8, "little") + head + partition_codec.encode(part)
+        body = len(head).to_bytes(8, "little") + head + partition_codec.encode_partition(part)
         self.tell(rank, RegisterPlan(plan), body)
 
-    def declare(self, server: int, parts: Iterable[Part]) -> None:
+    def declare(self, server: int, parts: Iterable[Partition]) -> None:
         """Send what the partitions `parts` need of servers to `server`, the first of them."""
         body = self.declared.new(parts)
         if body:
@@ -384,14 +395,15 @@ class Control:
         driven = [step for step in self.driven.values() if step.in_flight]
         for step in list(self.driven.values()):
             step.cancel("the program has ended")
-        self.engine.with_baton(lambda: None, lambda: not any(step.in_flight for step in driven))
+        self.executor.run_locked(lambda: None, lambda: not any(step.in_flight for step in driven))
 
-    def rest(self) -> None:
+    def pause_driven_plans(self) -> None:
         """End the server-driven plans of this rank, and wait for the end of those it follows."""
         for plan in self.repeated:
-            self.engine.with_baton(plan.end, lambda: True)
-        self.engine.with_baton(
-            lambda: None, lambda: not self.following and all(plan.rests for plan in self.repeated)
+            self.executor.run_locked(plan.end, lambda: True)
+        self.executor.run_locked(
+            lambda: None,
+            lambda: not self.following and all(plan.is_paused for plan in self.repeated),
         )
 
     def new_training_session(self) -> int:
@@ -401,7 +413,7 @@ class Control:
 
     def note(self, rank: int, number: int) -> None:
         """Append a number to the `notes` of another driver."""
-        self.engine.with_baton(lambda: self.tell(rank, SendNumber(number)), lambda: True)
+        self.executor.run_locked(lambda: self.tell(rank, SendNumber(number)), lambda: True)
 
     def post(self, rank: int, request: Json) -> None:
         """Call a service of a rank without an answer; the caller holds the progress lock."""
@@ -434,31 +446,31 @@ class Control:
             found = {}
             for rank, reply in replies.items():
                 try:
-                    self.engine.finish(reply, f"the reply of rank {rank}", rank)
+                    self.executor.finish(reply, f"the reply of rank {rank}", rank)
                     text = np.empty(int(sizes[rank][0]), np.uint8)
                     body = self.comm.recv(text, rank, REPLY_TAG)
-                    self.engine.finish(body, f"the reply of rank {rank}", rank)
+                    self.executor.finish(body, f"the reply of rank {rank}", rank)
                 except DeathError:
-                    if not self.engine.goes_on():
+                    if not self.executor.survives_death():
                         raise
                     continue
                 found[rank] = json.loads(text.tobytes())
             return found
 
-        self.engine.with_baton(begin, lambda: True)
+        self.executor.run_locked(begin, lambda: True)
         return answers
 
     def close(self) -> None:
         """Stop listening."""
-        self.engine.listen_to(_nothing_came, _nothing_came)
+        self.executor.listen_to(_no_message, _no_message)
         close = getattr(self._channel, "close", None)
         if close is not None:
             close()
 
 
-def _nothing_came() -> bool:
+def _no_message() -> bool:
     return False
 
 
-def _unanswered(answer: Json) -> None:
+def _discard_answer(answer: Json) -> None:
     """Discard the answer of a POST."""

@@ -17,14 +17,14 @@ from hpcflow.platform import rank_logging
 from hpcflow.platform.rank_logging import logger
 from hpcflow.ps import script_rules
 from hpcflow.runtime.failure import abort_on_error
-from hpcflow.runtime.job.rank_context import Context, OnPlan
+from hpcflow.runtime.job.rank_context import OnPlan, RankContext
 from hpcflow.settings import Settings
 
-_current: Context | None = None
+_current: RankContext | None = None
 _override = threading.local()
 
 
-def current(**given: object) -> Context:
+def current_context(**given: object) -> RankContext:
     """The current context: that of `use`, else this process's own; joins the job if necessary.
 
     It joins with the settings `given`. A rank that does not run the script serves here until the
@@ -33,7 +33,7 @@ def current(**given: object) -> Context:
     made = getattr(_override, "context", None)
     if made is not None:
         return made
-    context = enter(**given)
+    context = join_job(**given)
     if not context.is_driver:
         serve()
         raise SystemExit(0)
@@ -41,7 +41,7 @@ def current(**given: object) -> Context:
 
 
 @contextlib.contextmanager
-def use(context: Context) -> Iterator[Context]:
+def use_context(context: RankContext) -> Iterator[RankContext]:
     """Make `context` the current one of this thread: for tests and planning."""
     before = getattr(_override, "context", None)
     _override.context = context
@@ -52,28 +52,28 @@ def use(context: Context) -> Iterator[Context]:
 
 
 @contextlib.contextmanager
-def planning(ranks: int, settings: Settings, on_plan: OnPlan) -> Iterator[Context]:
+def simulated_driver(ranks: int, settings: Settings, on_plan: OnPlan) -> Iterator[RankContext]:
     """Inside, a script is the driver of replica 0 in a simulated job of `ranks` ranks.
 
     Each step is planned and passed to `on_plan`, but does not run: fetches are zeros of the right
     shape. The first plan that updates state, other than initialization, ends the script by
-    `Planned`.
+    `PlanningFinished`.
     """
-    context = Context(settings, simulated_ranks=ranks, on_plan=on_plan)
-    with use(context):
+    context = RankContext(settings, simulated_ranks=ranks, on_plan=on_plan)
+    with use_context(context):
         yield context
 
 
-class Planned(BaseException):
+class PlanningFinished(BaseException):
     """Ends a script that is only planned; no Exception, so that `except Exception` passes it on."""
 
 
-def joined() -> bool:
+def has_joined() -> bool:
     """Whether this thread has a context, or this process has joined its job."""
     return getattr(_override, "context", None) is not None or _current is not None
 
 
-def enter(**given: object) -> Context:
+def join_job(**given: object) -> RankContext:
     """Join the job as a rank, once; without a launcher MPI is not used.
 
     The settings are those of the environment and, on the first call, those `given`.
@@ -83,45 +83,45 @@ def enter(**given: object) -> Context:
     script_rules.check_not_importing()
     if _current is None:
         settings = Settings.from_environ(**given)
-        place = launcher_detection.detect()
+        place = launcher_detection.detect_launcher()
         if place is None:
-            failure_json.prepare(settings.run_dir)
-            rank_logging.set_up(0, 1, settings.run_dir, settings.log_files)
-            _current = Context(settings)
+            failure_json.prepare_folder(settings.run_dir)
+            rank_logging.set_up_logging(0, 1, settings.run_dir, settings.log_files)
+            _current = RankContext(settings)
         else:
-            _current = _join(settings, place)
+            _current = _create_context(settings, place)
         sys.excepthook = functools.partial(abort_on_error.on_error, _current, sys.excepthook)
         atexit.register(_current.leave)
     return _current
 
 
-def leave_first() -> None:
+def register_leave() -> None:
     """At exit, leave the job before the exit handlers of the libraries loaded so far run."""
     if _current is not None:
         atexit.unregister(_current.leave)
         atexit.register(_current.leave)
 
 
-def _join(settings: Settings, place: launcher_detection.Launch) -> Context:
+def _create_context(settings: Settings, place: launcher_detection.LaunchedRank) -> RankContext:
     from hpcflow.comm import mpi_communicator, mpi_library
     from hpcflow.comm.polling_backoff import crowded_hosts
 
     if settings.survive:
         launcher_detection.check_survive(place)
     launcher_detection.check_library(place, mpi_library.build_facts())
-    with abort_on_error.ends_all(place.rank, place.size, settings, mpi_library.abort):
+    with abort_on_error.abort_on_exception(place.rank, place.size, settings, mpi_library.abort):
         world = mpi_communicator.world()
         srun_rank_supervisor.share_connection()
     launcher_detection.check_world(place, world.size, mpi_library.library_version())
-    with abort_on_error.ends_all(world.rank, world.size, settings, mpi_library.abort):
+    with abort_on_error.abort_on_exception(world.rank, world.size, settings, mpi_library.abort):
         if world.rank == 0:
-            failure_json.prepare(settings.run_dir)
-            cross_node_wait_ledgers.sweep(Path(settings.run_dir))
-        rank_logging.set_up(world.rank, world.size, settings.run_dir, settings.log_files)
+            failure_json.prepare_folder(settings.run_dir)
+            cross_node_wait_ledgers.remove_stale_folders(Path(settings.run_dir))
+        rank_logging.set_up_logging(world.rank, world.size, settings.run_dir, settings.log_files)
         crowded = crowded_hosts(world) if not settings.crowded else frozenset(world.hosts)
-        context = Context(settings, world, world.hosts[world.rank] in crowded, crowded)
+        context = RankContext(settings, world, world.hosts[world.rank] in crowded, crowded)
         if context.is_chief:
-            rank_logging.speak()  # rank 0 may be a server
+            rank_logging.log_from_info()  # rank 0 may be a server
         context.watch()
         table = context.table()
         if context.rank == 0 and context.size > 1:
@@ -132,7 +132,7 @@ def _join(settings: Settings, place: launcher_detection.Launch) -> Context:
 
 def serve() -> None:
     """Serve until the job ends: the main loop of a rank that does not run the script."""
-    context = enter()
+    context = join_job()
     try:
         context.serve()
     except Exception as error:
@@ -142,7 +142,7 @@ def serve() -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class ShardingPosition:
     """The position of a replica among the replicas, which sharding of data needs."""
 
     replica: int
@@ -150,7 +150,7 @@ class Place:
     chief: bool
 
 
-def place() -> Place:
+def replica_position() -> ShardingPosition:
     """This replica's number, the number of replicas, and whether this rank is the chief."""
-    context = current()
-    return Place(context.replica, context.roles.replicas, context.is_chief)
+    context = current_context()
+    return ShardingPosition(context.replica, context.roles.replicas, context.is_chief)

@@ -262,7 +262,7 @@ def decode(words: Sequence[int]) -> Header:
     return header(*(words[word] for word in header.layout))
 
 
-class Starts:
+class StepStartMessages:
     """Persistent messages that start the steps of one instance on other ranks.
 
     Only the step number changes.

@@ -14,20 +14,20 @@ import numpy as np
 
 from hpcflow.codegen import kernel_cache
 from hpcflow.comm.communicator import GATHER_TAGS, Communicator
-from hpcflow.comm.polling_backoff import finish
+from hpcflow.comm.polling_backoff import wait_for_requests
 from hpcflow.errors import DeathError, HpcflowError, LonelyCollectiveError
-from hpcflow.lowering.kernel_metadata import Generated
-from hpcflow.plan.distribution.sync_program_split import attrs_of
+from hpcflow.lowering.kernel_metadata import LoweredPartition
+from hpcflow.plan.distribution.sync_program_split import rule_attributes
 from hpcflow.plan.ir.program import Plan
 from hpcflow.platform import cpu_threads, rank_logging
 from hpcflow.platform.rank_logging import logger
-from hpcflow.runtime.device.memory_accounting import Expected, report
-from hpcflow.runtime.device.shared_arena import Lanes
+from hpcflow.runtime.device.memory_accounting import ExpectedMemory, memory_report
+from hpcflow.runtime.device.shared_arena import ArenaLeases
 from hpcflow.runtime.dynamic_types import Json
 from hpcflow.runtime.failure import abort_on_error, replica_loss_recovery
-from hpcflow.runtime.failure.replica_loss_recovery import Survival
+from hpcflow.runtime.failure.replica_loss_recovery import ReplicaLossRecovery
 from hpcflow.runtime.job import service_registry
-from hpcflow.runtime.job.control_messages import Control
+from hpcflow.runtime.job.control_messages import MessageDispatcher
 from hpcflow.runtime.job.message_headers import (
     FIRST_DATA_TAG,
     DriverLeaves,
@@ -35,32 +35,34 @@ from hpcflow.runtime.job.message_headers import (
     ProgramEnds,
     WaitsAtBarrier,
 )
-from hpcflow.runtime.job.rank_monitoring import Watching
-from hpcflow.runtime.job.rank_role import Rank
+from hpcflow.runtime.job.rank_monitoring import RankMonitoring
+from hpcflow.runtime.job.rank_role import RankRole
 from hpcflow.runtime.job.service_registry import Reply
-from hpcflow.runtime.profile.variable_traffic_counters import Counts
-from hpcflow.runtime.session.session_seed import Seed
-from hpcflow.runtime.state.state_store import Store
-from hpcflow.runtime.step.plan_cache import Outlook, Plans
-from hpcflow.runtime.step.step_instance import Compiled, StepObserver
+from hpcflow.runtime.profile.variable_traffic_counters import VariableTrafficCounters
+from hpcflow.runtime.session.session_seed import SessionSeed
+from hpcflow.runtime.state.state_store import StateStore
+from hpcflow.runtime.step.plan_cache import PlanCache, PlanOutlook
+from hpcflow.runtime.step.step_instance import CompiledPartition, StepObserver
 from hpcflow.settings import Settings
 
 if TYPE_CHECKING:
-    from hpcflow.runtime.device.cuda_graph_capture import Graphs
-    from hpcflow.runtime.profile.profiler import Profile
+    from hpcflow.runtime.device.cuda_graph_capture import CudaGraphs
+    from hpcflow.runtime.profile.profiler import Profiler
 
 
-OnPlan = Callable[[Plan, Callable[[], Outlook]], None]  # of a plan and its entry in the plan cache
+OnPlan = Callable[
+    [Plan, Callable[[], PlanOutlook]], None
+]  # of a plan and its entry in the plan cache
 
 
-class Unfinished(Protocol):
+class BackgroundWork(Protocol):
     """Background work of this rank, such as an asynchronous save."""
 
     def finish(self) -> bool:
         """Wait for its end."""
         ...
 
-    def heard(self, told: Json) -> None:
+    def handle_message(self, told: Json) -> None:
         """Handle a message of another rank about it; called with the progress lock held."""
         ...
 
@@ -73,7 +75,7 @@ class Prefetching(Protocol):
         ...
 
 
-class Context(Rank):
+class RankContext(RankRole):
     """The context of this rank: plans and steps, barriers of the drivers, reports, shutdown."""
 
     def __init__(
@@ -88,16 +90,20 @@ class Context(Rank):
         """As of `Rank`. With `on_plan` steps are planned and passed to it, but do not run."""
         kernel_cache.use(settings.kernel_cache)
         super().__init__(settings, world, crowded, crowded_hosts, simulated_ranks)
-        self.expected, self.counts, self.plans = Expected(), Counts(), Plans(self)
-        self.survival: Survival | None = None  # replica loss recovery
-        self.control: Control | None = None
-        self.watching: Watching | None = None
+        self.expected, self.counts, self.plans = (
+            ExpectedMemory(),
+            VariableTrafficCounters(),
+            PlanCache(self),
+        )
+        self.survival: ReplicaLossRecovery | None = None  # replica loss recovery
+        self.control: MessageDispatcher | None = None
+        self.watching: RankMonitoring | None = None
         self.on_plan = on_plan
-        self.ahead: set[Prefetching] = set()
+        self.prefetching_steps: set[Prefetching] = set()
         self.repeated: set[str] = set()  # names of the updates whose plans the servers repeat
-        self.saving: Unfinished | None = None  # the last asynchronous save of this rank
-        self.profile: Profile | None = None
-        self.graphs: Graphs | None = None  # CUDA graphs
+        self.saving: BackgroundWork | None = None  # the last asynchronous save of this rank
+        self.profile: Profiler | None = None
+        self.graphs: CudaGraphs | None = None  # CUDA graphs
         self._plans = 0
         self._tag = 0
         self._left = False
@@ -114,45 +120,47 @@ class Context(Rank):
         if self.settings.trace:
             from hpcflow.runtime.profile import chrome_trace
 
-            chrome_trace.install(self.engine, self.settings.trace)
+            chrome_trace.install_trace(self.executor, self.settings.trace)
         if self.settings.profile and runs:
             from hpcflow.runtime.profile import profiler
 
-            self.profile = profiler.install(self)
+            self.profile = profiler.install_profiler(self)
             if self.profile is not None:
                 self.observe(self.profile)
         elif self.settings.cuda_graphs and not (self.settings.one_by_one or self.settings.inject):
             for device in self.devices.values():
                 if device.captures:
-                    from hpcflow.runtime.device.cuda_graph_capture import Graphs
+                    from hpcflow.runtime.device.cuda_graph_capture import CudaGraphs
 
-                    self.graphs = Graphs(device, self.rank)
+                    self.graphs = CudaGraphs(device, self.rank)
                     self.observe(self.graphs)
         if self.settings.inject and runs:
             from hpcflow.runtime.failure import fault_injection
 
-            fault_injection.install(self)
+            fault_injection.install_faults(self)
 
     def _join(self, world: Communicator) -> None:
         # communicators of their own: a driver that waits here must not match a collective of a step
         if self.settings.survive:
             self.names = tuple(self.task_name(rank) for rank in range(self.size))
             job = replica_loss_recovery.tolerant(self, world)
-            self.spares, self.drivers, self.meetings = job
+            self.spare_ranks, self.drivers, self.meetings = job
         else:
             self.drivers = world.split(self.roles.drivers)
             self.meetings = world.split(self.roles.drivers)
         for k in range(self.settings.tasks_per_replica):
             group = world.split(self.roles.peers_of(k))
             if group is not None and self.settings.survive and self.replicas_sum:
-                self.survival = Survival(self, group, self.join_sums, self._send)
+                self.survival = ReplicaLossRecovery(
+                    self, group, self.set_allreduce_group, self._send
+                )
             if group is not None:
-                self.join_sums(group)
-        self.control = Control(self.engine, self, Lanes(self))
+                self.set_allreduce_group(group)
+        self.control = MessageDispatcher(self.executor, self, ArenaLeases(self))
 
     def answer(self, request: Json, reply: Reply) -> None:
         """Call the service of this rank that `request` names."""
-        service_registry.answer(self, request, reply)
+        service_registry.answer_service(self, request, reply)
 
     def _send(self, rank: int, header: Header) -> None:
         assert self.control is not None
@@ -162,29 +170,29 @@ class Context(Rank):
         """Handle the death of `rank`. Errors: DeathError if the job cannot continue."""
         if not self.settings.survive:
             raise DeathError(f"rank {rank} has died")
-        abort_on_error.on_loss(self, rank)
+        abort_on_error.on_rank_loss(self, rank)
         if self.survival is not None:
             self.survival.lose(rank)
 
-    def join_sums(self, group: Communicator) -> None:
+    def set_allreduce_group(self, group: Communicator) -> None:
         """Use `group` for the allreduces of this mode, if it has any. All its ranks call it."""
-        self.group = self._summing(group) if self.replicas_sum else group
+        self.group = self._allreduce_communicator(group) if self.replicas_sum else group
 
-    def _summing(self, group: Communicator) -> Communicator:
+    def _allreduce_communicator(self, group: Communicator) -> Communicator:
         """The communicator for allreduces, selected by the setting `comm` and the machine."""
-        from hpcflow.comm.allreduce_selection import choose, without_nccl
+        from hpcflow.comm.allreduce_selection import choose_allreduce, without_nccl
 
         on_gpu = self.on_gpu
         kind = zlib.crc32(self.cluster.devices[0].partition(":")[0].encode())
         both = np.array([kind, -kind], np.int64)
-        finish(group.all_reduce(both, "max"), what="on what devices the others run")
+        wait_for_requests(group.all_reduce(both, "max"), what="on what devices the others run")
         if both[0] != -both[1]:
             # the plans, too, must sum on the hosts: the kinds of device differ
             self.settings, on_gpu = without_nccl(group, self.settings), False
-        return choose(group, self.settings, on_gpu)
+        return choose_allreduce(group, self.settings, on_gpu)
 
     @contextlib.contextmanager
-    def begins_saving(self, saving: Unfinished) -> Iterator[None]:
+    def begins_saving(self, saving: BackgroundWork) -> Iterator[None]:
         """Inside, an asynchronous save begins; it is the last one unless that fails."""
         self.saving = saving
         try:
@@ -195,20 +203,20 @@ class Context(Rank):
 
     def watch(self) -> None:
         """Open this rank's wait ledger and start its monitoring. All ranks call it."""
-        self.watching = Watching(self)
+        self.watching = RankMonitoring(self)
 
     # -- making steps
 
     def compile(
         self,
-        made: Generated,
-        store: Store | None = None,
+        made: LoweredPartition,
+        store: StateStore | None = None,
         label: str = "",
         driver: int = -1,
         trains: bool = False,
         seed: Sequence[int] | None = None,
         observers: Sequence[StepObserver] = (),
-    ) -> Compiled:
+    ) -> CompiledPartition:
         """Make a partition ready to run on this rank, with variables in `store`, for `driver`.
 
         A random op continues one sequence of draws in all partitions of one `label` (the fetches).
@@ -218,20 +226,24 @@ class Context(Rank):
         """
         store = self.store if store is None else store
         store.driver = driver
-        store.seed = store.seed if seed is None else Seed(*seed)
-        compiled = Compiled(made, self.devices, store, label, (*self.observers, *observers))
+        store.seed = store.seed if seed is None else SessionSeed(*seed)
+        compiled = CompiledPartition(
+            made, self.devices, store, label, (*self.observers, *observers)
+        )
         compiled.trains = trains
-        compiled.expected = self.expected
+        compiled.expected_memory = self.expected
         self.expected.plan(compiled.memory, compiled.constants)
         for observer in self.observers:
             observer.bind_partition(compiled)
         return compiled
 
-    def compile_part(self, data: bytes, driver: int, session: int, **about: Any) -> Compiled:
+    def compile_part(
+        self, data: bytes, driver: int, session: int, **about: Any
+    ) -> CompiledPartition:
         """Make a partition ready that a session of rank `driver` has sent."""
         from hpcflow.plan.serialization import partition_codec
 
-        made = self.plans.code(partition_codec.decode(data), data)
+        made = self.plans.code(partition_codec.decode_partition(data), data)
         return self.compile(made, self.store_for(driver, session), driver=driver, **about)
 
     def number(self, channels: int, instances: int) -> tuple[int, int]:
@@ -254,20 +266,20 @@ class Context(Rank):
         Errors: LonelyCollectiveError on all of them if the purposes differ.
         """
         meetings = self.meetings
-        self.discard_ahead()
+        self.discard_prefetched()
         self._step_aside()
         if meetings is None or meetings.size == 1:
             return
-        self._say_alone(WaitsAtBarrier, what)
+        self._notify_next_driver(WaitsAtBarrier, what)
         number = zlib.crc32(what.encode())
         both = np.array([number, -number], np.int64)
-        self.engine.finish(meetings.all_reduce(both, "max"), what)
+        self.executor.finish(meetings.all_reduce(both, "max"), what)
         if self.control is not None:
-            self.control.company.over()
+            self.control.collective_guard.barrier_over()
         if both[0] == -both[1]:
             return
         texts = meetings.gather_text(what)
-        told = rank_logging.together([{text: 1} for text in texts or []])
+        told = rank_logging.merge_warnings([{text: 1} for text in texts or []])
         each = "; ".join(f"{text} ({who.partition(', ')[2]})" for text, who in told.items())
         raise LonelyCollectiveError(
             "the replicas came together for different things: "
@@ -276,16 +288,16 @@ class Context(Rank):
             hint="call it on every rank (not under is_chief), and end all ranks at the same place",
         )
 
-    def mend(self) -> bool:
+    def recover_replicas(self) -> bool:
         """Recover from the death of replicas, if any has died; whether one had.
 
         Ranks: all drivers, each between the same two joint steps.
         """
-        return self.survival is not None and self.survival.mend()
+        return self.survival is not None and self.survival.recover()
 
-    def discard_ahead(self, but: Prefetching | None = None) -> None:
+    def discard_prefetched(self, but: Prefetching | None = None) -> None:
         """Discard the prefetched values of steps other than `but`: they are about to change."""
-        for step in [step for step in self.ahead if step is not but]:
+        for step in [step for step in self.prefetching_steps if step is not but]:
             step.discard()
 
     def _step_aside(self) -> None:
@@ -298,7 +310,11 @@ class Context(Rank):
             return
         if not (sync.joins or sync.counts_steps):
             return
-        request = {"service": "rounds", "worker": self.replica, "attrs": attrs_of(self.cluster)}
+        request = {
+            "service": "rounds",
+            "worker": self.replica,
+            "attrs": rule_attributes(self.cluster),
+        }
         self.control.call({self.roles.servers[0]: request})()
 
     def barrier(self) -> None:
@@ -319,10 +335,10 @@ class Context(Rank):
             "updates": {k: n for store in self.stores for k, n in store.updates().items()},
             "bytes_sent": traffic.total_bytes if traffic else 0,
             "messages_sent": sum(traffic.messages.values()) if traffic else 0,
-            "warnings": rank_logging.warned(),
+            "warnings": rank_logging.warning_counts(),
             "state": self.store.reports(),
-            "compile": dataclasses.asdict(self.plans.spent),
-            "memory": report(self.devices.values(), self.expected),
+            "compile": dataclasses.asdict(self.plans.costs),
+            "memory": memory_report(self.devices.values(), self.expected),
             **({} if self.graphs is None else {"cuda_graphs": self.graphs.report()}),
             **self.counts.report(traffic),
         }
@@ -359,13 +375,13 @@ class Context(Rank):
 
         Collective over all ranks; logs their warnings about cores.
         """
-        chosen = cpu_threads.chosen()
+        chosen = cpu_threads.chosen_threads()
         own = f"{', '.join(self.devices)}  threads {chosen.threads} ({chosen.why}), "
         told = [f"{own}cores {chosen.cores}\n{chosen.warning or ''}"]
         if self.world is not None:
             told = self.world.gather_text(told[0]) or []
         rows = [text.split("\n") for text in told]
-        for words, who in rank_logging.together(
+        for words, who in rank_logging.merge_warnings(
             [{row[1]: 1} if row[1] else {} for row in rows]
         ).items():
             logger.warning("%s (%s)", words, who)
@@ -374,8 +390,8 @@ class Context(Rank):
             job, _, task = self.task_name(rank).rpartition(":")
             alike.setdefault((self.hosts[rank], job, row[0]), {})[rank] = int(task)
         return "\n".join(
-            f"  {rank_logging.spans(who)}  {host}  {job}:"
-            f"{rank_logging.numbers(who.values())}  {rest}"
+            f"  {rank_logging.rank_spans(who)}  {host}  {job}:"
+            f"{rank_logging.number_spans(who.values())}  {rest}"
             for (host, job, rest), who in alike.items()
         )
 
@@ -394,13 +410,13 @@ class Context(Rank):
                 self.profile.tell()
             return
         self._left = True
-        rank_logging.hand_over()
+        rank_logging.hand_over_counts()
         if self.is_driver:
             if self.profile is not None:
                 self.profile.ask([r for r in self._served() if r not in self.roles.servers])
             self.control.cancel_driven()
-            self._say_alone(ProgramEnds)
-            self._meet_last()
+            self._notify_next_driver(ProgramEnds)
+            self._last_barrier()
             if self.profile is not None:
                 self.profile.tell()
             for rank in self.roles.ranks_of(self.replica).values():
@@ -411,7 +427,7 @@ class Context(Rank):
             self.watching.end()
         self.world.close()
 
-    def _meet_last(self) -> None:
+    def _last_barrier(self) -> None:
         """The last barrier of the drivers; on an error it aborts the job, which must not hang."""
         try:
             self.meet("the end of the program")
@@ -421,22 +437,26 @@ class Context(Rank):
             )
             raise
 
-    def _say_alone(self, header: type[WaitsAtBarrier] | type[ProgramEnds], what: str = "") -> None:
+    def _notify_next_driver(
+        self, header: type[WaitsAtBarrier] | type[ProgramEnds], what: str = ""
+    ) -> None:
         """Notify the next driver, so that one that still waits in a collective fails with a reason.
 
         It does nothing where replicas do not sum.
         """
         drivers, control = self.roles.drivers, self.control
         if len(drivers) > 1 and self.replicas_sum and control is not None:
-            message = header(control.company.met, control.company.together)
+            message = header(
+                control.collective_guard.barriers_passed, control.collective_guard.collectives_begun
+            )
             self._tell(drivers[(self.replica + 1) % len(drivers)], message, what.encode())
 
     def _tell(self, rank: int, message: Header, body: bytes = b"") -> None:
         assert self.control is not None
-        control, engine = self.control, self.engine
-        engine.with_baton(
+        control, executor = self.control, self.executor
+        executor.run_locked(
             lambda: control.tell(rank, message, body),
-            lambda: not any(what in ("header", "body") for _, _, what in engine.waits),
+            lambda: not any(what in ("header", "body") for _, _, what in executor.waits),
         )
 
     def serve(self) -> None:
@@ -444,11 +464,11 @@ class Context(Rank):
         assert self.control is not None
         control = self.control
         expected = self.roles.replicas if self.is_server else 1
-        self.stop.heed()
-        self.engine.with_baton(lambda: None, lambda: len(control.ended) >= expected)
-        control.rest()
-        self.engine.with_baton(self.engine.settle, lambda: True)
+        self.stop.install_handlers()
+        self.executor.run_locked(lambda: None, lambda: len(control.ended) >= expected)
+        control.pause_driven_plans()
+        self.executor.run_locked(self.executor.finish_tiled, lambda: True)
         if self.stop.number:
             self.stop.leave()
-        self.stop.unheed()
+        self.stop.restore_handlers()
         self.leave()

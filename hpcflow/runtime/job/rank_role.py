@@ -13,36 +13,36 @@ from typing import Protocol
 import numpy as np
 
 from hpcflow.comm.communicator import Communicator
-from hpcflow.comm.fault_tolerant_collectives import Chaired
-from hpcflow.comm.polling_backoff import finish
+from hpcflow.comm.fault_tolerant_collectives import FaultTolerantCollectives
+from hpcflow.comm.polling_backoff import wait_for_requests
 from hpcflow.errors import HpcflowError
-from hpcflow.graph.device_names import parse
-from hpcflow.kernels.kernel_registry import wish
-from hpcflow.monitoring.failure_detector import say_next
-from hpcflow.plan.distribution.task_assignment import Roles, assign
+from hpcflow.graph.device_names import parse_device
+from hpcflow.kernels.kernel_registry import kernel_preferences
+from hpcflow.monitoring.failure_detector import set_next_advice
+from hpcflow.plan.distribution.task_assignment import TaskAssignment, assign_tasks
 from hpcflow.plan.ir.program import Cluster
 from hpcflow.ps import sync_rules
 from hpcflow.ps.sync_rule import SyncRule
 from hpcflow.runtime.device import device
 from hpcflow.runtime.dynamic_types import Json
-from hpcflow.runtime.executor.executor import Engine
-from hpcflow.runtime.job.stop_signal import Stop
-from hpcflow.runtime.profile.variable_traffic_counters import measured
-from hpcflow.runtime.session.session_seed import Seed
-from hpcflow.runtime.state.state_store import Store
+from hpcflow.runtime.executor.executor import Executor
+from hpcflow.runtime.job.stop_signal import StopSignal
+from hpcflow.runtime.profile.variable_traffic_counters import measured_traffic
+from hpcflow.runtime.session.session_seed import SessionSeed
+from hpcflow.runtime.state.state_store import StateStore
 from hpcflow.runtime.step.step_instance import StepObserver
 from hpcflow.settings import Settings, as_bytes, new_seed
 
 
-class Follower(Protocol):
+class ReplicaObserver(Protocol):
     """An object that depends on the number of replicas."""
 
     def replicas_changed(self) -> None:
-        """Called when replicas have been lost; `Rank.roles` has the rest."""
+        """Called when replicas have been lost; `RankRole.roles` has the rest."""
         ...
 
 
-class Rank:
+class RankRole:
     """The identity, role and resources of this rank."""
 
     def __init__(
@@ -60,41 +60,55 @@ class Rank:
         self.settings, self.world = settings, world
         self.rank, self.size = (world.rank, world.size) if world else (0, simulated_ranks or 1)
         self.hosts: tuple[str, ...] = world.hosts if world else (os.uname().nodename,)
-        serving, self.seed = _told(settings, world)
+        serving, self.seed = _serving_ranks(settings, world)
         if simulated_ranks:
             self.hosts, serving = ("planned",) * simulated_ranks, []
-        self.roles: Roles = assign(self.hosts, settings.ps, settings.tasks_per_replica, serving)
+        self.roles: TaskAssignment = assign_tasks(
+            self.hosts, settings.ps, settings.tasks_per_replica, serving
+        )
         self.task, self.replica = self.roles.task_of(self.rank)
         self._sessions = itertools.count()
-        self._hosted: dict[tuple[int, int], Store] = {}  # by (driver, number of its session)
-        self.stores: weakref.WeakSet[Store] = weakref.WeakSet()
+        self._hosted: dict[tuple[int, int], StateStore] = {}  # by (driver, number of its session)
+        self.stores: weakref.WeakSet[StateStore] = weakref.WeakSet()
         self.store = self.new_store()  # state that this rank hosts for the steps of others
-        self.devices = {
-            name: device.make(name) for name in device.names(self.is_server, self._index_on_node())
-        }
-        for one in self.devices.values():
-            one.wish = wish(settings.kernels, settings.exact, settings.allow_tf32)
-            one.limit(as_bytes(settings.memory_limit))
+        self.devices = self._make_devices()
         self.cluster: Cluster = self.roles.cluster(list(self.devices))
         if settings.placement and self.cluster.servers:
-            self.cluster = dataclasses.replace(self.cluster, measured=measured(settings, world))
-        self.keep_step_as_set()
-        self.engine = Engine(world, crowded, self._goes_on)
+            measured = measured_traffic(settings, world)
+            self.cluster = dataclasses.replace(self.cluster, measured=measured)
+        self.apply_sync_setting()
+        self.executor = Executor(world, crowded, self._goes_on)
         if len(self.devices) > 1:  # a GPU: kernels of the CPU are synchronous
-            self.engine.computes = self._computes
-        self.stop = Stop(self.rank, self.roles, self.cluster.mode == "collective")
+            self.executor.device_is_busy = self._computes
+        self.stop = StopSignal(self.rank, self.roles, self.cluster.mode == "collective")
         self.group: Communicator | None = None  # the replicas' ranks with this rank's task number
-        self.drivers: Communicator | Chaired | None = None  # the ranks that run the script
-        self.meetings: Communicator | Chaired | None = None  # the same ranks, for `Context.meet`
-        self.followers: weakref.WeakSet[Follower] = weakref.WeakSet()  # notified of lost replicas
-        self.crowded = crowded_hosts
-        self.spares: frozenset[int] = frozenset()  # ranks whose death the job may survive
+        # the ranks that run the script; the same ranks, for `RankContext.meet`
+        self.drivers: Communicator | FaultTolerantCollectives | None = None
+        self.meetings: Communicator | FaultTolerantCollectives | None = None
+        # notified of lost replicas
+        self.followers: weakref.WeakSet[ReplicaObserver] = weakref.WeakSet()
+        self.crowded_hosts = crowded_hosts
+        self.spare_ranks: frozenset[int] = frozenset()  # ranks whose death the job may survive
         self.lost: list[Json] = []  # ranks that have died: rank, task, host
         self.names: tuple[str, ...] = ()  # task names of all ranks at the start of the job
         self.rebuilding = False
         self.checkpoint = ""  # path of the newest checkpoint
-        self.steps: Callable[[], int | None] = _nobody_counts  # training steps, for reports
+        self.steps: Callable[[], int | None] = _no_update_counts  # training steps, for reports
         self.observers: list[StepObserver] = []  # of the set-up of all partitions
+
+    def _make_devices(self) -> dict[str, device.Device]:
+        """The devices of this rank by name, with the settings of kernels and memory."""
+        settings = self.settings
+        devices = {
+            name: device.make_device(name)
+            for name in device.device_names(self.is_server, self._index_on_node())
+        }
+        for one in devices.values():
+            one.preferences = kernel_preferences(
+                settings.kernels, settings.exact, settings.allow_tf32
+            )
+            one.limit(as_bytes(settings.memory_limit))
+        return devices
 
     def observe(self, observer: StepObserver) -> None:
         """Report the set-up of partitions that are compiled from now on."""
@@ -103,7 +117,7 @@ class Rank:
     def task_name(self, rank: int) -> str:
         """The task of a rank for users, as `/job:worker/task:3`: numbered over all replicas."""
         task, replica = self.roles.task_of(rank)
-        name = parse(task)
+        name = parse_device(task)
         if name.job == "ps":
             return task
         return f"/job:worker/task:{replica * self.settings.tasks_per_replica + (name.task or 0)}"
@@ -151,12 +165,12 @@ class Rank:
         """Whether the allreduces of this replica run on its GPU, by NCCL."""
         return self.on_gpu and self.replicas_sum and self.settings.comm in ("auto", "nccl")
 
-    def is_spare(self, rank: int) -> bool:
+    def survives_without(self, rank: int) -> bool:
         """Whether the job continues if `rank` dies: a worker other than the chief, with `survive`.
 
         The synchronization rule may limit how many workers die.
         """
-        if rank not in self.spares:
+        if rank not in self.spare_ranks:
             return False
         most, lost = self.cluster.sync.max_deaths, {rank, *(self.world.lost if self.world else ())}
         return most is None or len(lost) <= most
@@ -164,7 +178,11 @@ class Rank:
     def _goes_on(self) -> bool:
         """Whether the job continues without the ranks that have died."""
         world = self.world
-        return self.settings.survive and world is not None and all(map(self.is_spare, world.lost))
+        return (
+            self.settings.survive
+            and world is not None
+            and all(map(self.survives_without, world.lost))
+        )
 
     @contextlib.contextmanager
     def rebuilds(self) -> Iterator[None]:
@@ -179,19 +197,19 @@ class Rank:
         self.replica = workers.index(self.rank)
         self.cluster = dataclasses.replace(self.cluster, workers=len(workers))
         for together in (self.drivers, self.meetings):
-            assert isinstance(together, Chaired)
-            together.go_on(workers)
+            assert isinstance(together, FaultTolerantCollectives)
+            together.continue_with(workers)
 
-    def say_next(self, text: str, checkpoint: str = "") -> None:
+    def set_restart_advice(self, text: str, checkpoint: str = "") -> None:
         """Record, for failure reports, the advice `text` and the newest checkpoint."""
         self.checkpoint = checkpoint
-        if self.engine.ledger is not None:
-            say_next(self.engine.ledger.directory, text, checkpoint)
+        if self.executor.ledger is not None:
+            set_next_advice(self.executor.ledger.directory, text, checkpoint)
 
-    def keep_step_as_set(self) -> None:
+    def apply_sync_setting(self) -> None:
         """Use the synchronization rule of the setting `sync`; requires `roles`.
 
-        Errors: those of `keep_step`; HpcflowError if the job has no servers.
+        Errors: those of `set_sync_rule`; HpcflowError if the job has no servers.
         """
         sync = self.settings.sync
         if sync and not self.roles.servers:
@@ -202,9 +220,9 @@ class Rank:
                 hint="start servers (--ps 1, or --serve on some of the ranks), or leave --sync out:"
                 " replicas without servers make each step together",
             )
-        self.keep_step(sync_rules.rule(sync or "async"))
+        self.set_sync_rule(sync_rules.rule(sync or "async"))
 
-    def keep_step(self, rule: SyncRule) -> None:
+    def set_sync_rule(self, rule: SyncRule) -> None:
         """Set the synchronization rule of the workers of parameter servers.
 
         Ranks:  all drivers, before the first step that uses the rule.
@@ -220,14 +238,14 @@ class Rank:
             )
         self.cluster = dataclasses.replace(self.cluster, sync=rule)
 
-    def new_store(self) -> Store:
+    def new_store(self) -> StateStore:
         """A new store of variables: one for each session, as names are unique only in a graph."""
         number = next(self._sessions)
-        store = Store(Seed(self.seed, number), number)
+        store = StateStore(SessionSeed(self.seed, number), number)
         self.stores.add(store)
         return store
 
-    def store_for(self, driver: int, number: int) -> Store:
+    def store_for(self, driver: int, number: int) -> StateStore:
         """The store of a session of rank `driver` on this rank; servers have one for all."""
         if self.is_server:
             return self.store
@@ -241,11 +259,11 @@ class Rank:
             self._hosted[driver, number].close()
 
 
-def _nobody_counts() -> None:
+def _no_update_counts() -> None:
     return None
 
 
-def _told(settings: Settings, world: Communicator | None) -> tuple[list[int], int]:
+def _serving_ranks(settings: Settings, world: Communicator | None) -> tuple[list[int], int]:
     """The ranks that were started with the setting `serve`, and the seed; collective.
 
     The seed is that of rank 0: the setting `random_seed`, or a new one.
@@ -255,10 +273,12 @@ def _told(settings: Settings, world: Communicator | None) -> tuple[list[int], in
     if world is None or world.size == 1:
         return serves.nonzero()[0].tolist(), seed
     seed = int(world.broadcast_text(str(seed) if world.rank == 0 else None))
-    finish(world.all_reduce(serves, "max"), what="whether ranks were started with --serve")
+    wait_for_requests(
+        world.all_reduce(serves, "max"), what="whether ranks were started with --serve"
+    )
     if not serves[0]:
         return [], seed
     serves = np.zeros(world.size, np.int32)
     serves[world.rank] = settings.serve
-    finish(world.all_reduce(serves, "max"), what="which ranks were started with --serve")
+    wait_for_requests(world.all_reduce(serves, "max"), what="which ranks were started with --serve")
     return serves.nonzero()[0].tolist(), seed

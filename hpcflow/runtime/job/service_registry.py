@@ -31,7 +31,7 @@ STATES = {  # modules that define a type of state and its waiting ops
 }
 
 
-def answer(context: Any, request: Json, reply: Reply) -> None:
+def answer_service(context: Any, request: Json, reply: Reply) -> None:
     """Call the service that `request` names; it calls `reply` with its answer, plain data.
 
     Errors: CommError for an unknown service or a malformed request.
@@ -51,7 +51,7 @@ def answer(context: Any, request: Json, reply: Reply) -> None:
         ) from error
 
 
-def load(type: str) -> None:
+def load_state_type(type: str) -> None:
     """Import the module that defines a type of state, if it is listed here."""
     if type in STATES:
         importlib.import_module(STATES[type])

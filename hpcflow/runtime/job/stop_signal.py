@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from hpcflow.plan.distribution.task_assignment import Roles
+from hpcflow.plan.distribution.task_assignment import TaskAssignment
 
 SIGNALS = (signal.SIGUSR1, signal.SIGTERM)  # sent by batch systems before they end a job
 # Stop requests other than signals; the numbers are larger than any signal's.
@@ -21,45 +21,45 @@ _REASONS = {
 }
 
 
-def reason(number: int) -> str:
+def stop_reason(number: int) -> str:
     """The name of a stop request, for messages."""
     return _REASONS.get(number) or signal.Signals(number).name
 
 
-class Stop:
+class StopSignal:
     """The stop request that this rank has received, and the ranks to which it passes it on.
 
     The signal handler only sets `number`. The executor passes it on when it next polls for
     messages; a driver acts on it between steps.
     """
 
-    def __init__(self, rank: int, roles: Roles, is_collective: bool) -> None:
+    def __init__(self, rank: int, roles: TaskAssignment, is_collective: bool) -> None:
         self.number = 0  # the signal or other stop request; 0: none
-        self.heeded = False  # this rank acts on stop requests
-        self.tells = False  # the request has to be passed on
+        self.handled_signals = False  # this rank acts on stop requests
+        self.forward_targets = False  # the request has to be passed on
         self._rank = rank
-        self._to = _whom(rank, roles, is_collective)
+        self._to = _forward_targets(rank, roles, is_collective)
         self._before: dict[int, Any] = {}
 
     def note(self, number: int, frame: FrameType | None = None) -> None:
         """The signal handler: record the first request."""
         if not self.number:
             self.number = int(number)
-            self.tells = bool(self._to)
+            self.forward_targets = bool(self._to)
 
-    def heed(self) -> None:
+    def install_handlers(self) -> None:
         """Act on stop requests from now on; signals that already have a handler keep it."""
-        if self.heeded:
+        if self.handled_signals:
             return
-        self.heeded = True
+        self.handled_signals = True
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
                 if signal.getsignal(number) == signal.SIG_DFL:
                     self._before[number] = signal.signal(number, self.note)
 
-    def unheed(self) -> None:
+    def restore_handlers(self) -> None:
         """Restore the previous signal handlers."""
-        self.heeded = False
+        self.handled_signals = False
         while self._before and threading.current_thread() is threading.main_thread():
             number, handler = self._before.popitem()
             signal.signal(number, handler)
@@ -73,21 +73,21 @@ class Stop:
             signal.signal(number, signal.SIG_IGN)
         self._before.clear()
 
-    def told(self, number: int) -> None:
+    def receive_request(self, number: int) -> None:
         """Handle a request of another rank; a signal that is not heeded here is raised."""
-        if self.heeded or number in _REASONS:
+        if self.handled_signals or number in _REASONS:
             self.note(number)
         else:
             signal.raise_signal(number)
 
     def pass_on(self, tell: Callable[[int, int], None]) -> None:
         """Call `tell(rank, number)`, once, for each rank to which this rank passes requests on."""
-        self.tells = False
+        self.forward_targets = False
         for rank in self._to:
             tell(rank, self.number)
 
 
-def _whom(rank: int, roles: Roles, is_collective: bool) -> list[int]:
+def _forward_targets(rank: int, roles: TaskAssignment, is_collective: bool) -> list[int]:
     """The ranks to which `rank` passes stop requests on.
 
     Servers notify the chief, other served ranks their driver, asynchronous drivers the chief, and

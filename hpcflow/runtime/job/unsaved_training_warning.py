@@ -5,23 +5,23 @@ from __future__ import annotations
 import math
 import weakref
 
-from hpcflow.launch.time_limit import left_s, short
+from hpcflow.launch.time_limit import seconds_left, short_duration
 from hpcflow.platform.rank_logging import logger
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.rank_context import RankContext
 
-PLAIN = (
+UNMANAGED_TRAINING = (
     "hf.Session saves nothing by itself: what is trained after the script's own last save is lost "
     "then. hf.train.TrainingSession and MonitoredTrainingSession save in time and go on "
     "(`hpcflow help checkpoints`)"
 )
-_told: weakref.WeakSet[Context] = weakref.WeakSet()
+_warned_contexts: weakref.WeakSet[RankContext] = weakref.WeakSet()
 
 
-def tell(context: Context, why: str) -> None:
+def warn_unsaved_training(context: RankContext, why: str) -> None:
     """Warn on the chief, once, of the time left to the job and `why` its training is lost."""
-    if not why or not context.is_chief or context in _told:
+    if not why or not context.is_chief or context in _warned_contexts:
         return
-    _told.add(context)
-    left = left_s(context.settings)
+    _warned_contexts.add(context)
+    left = seconds_left(context.settings)
     if left < math.inf:
-        logger.warning("this job ends in %s, and %s", short(left), why)
+        logger.warning("this job ends in %s, and %s", short_duration(left), why)

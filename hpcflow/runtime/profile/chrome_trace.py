@@ -13,26 +13,26 @@ import time
 
 from hpcflow.comm.communicator import Request
 from hpcflow.runtime.dynamic_types import Json
-from hpcflow.runtime.executor.executor import Engine
+from hpcflow.runtime.executor.executor import Executor
 from hpcflow.runtime.executor.wait_timestamps import What
-from hpcflow.runtime.step.step_instance import Instance, StepObserver
+from hpcflow.runtime.step.step_instance import StepInstance, StepObserver
 
 Event = tuple[str, str, str, int, int, int]  # ph, cat, name, step, ns, duration or number
 
 
-def install(engine: Engine, file: str) -> None:
-    """Record what `engine` does from now on; `FILE.RANK.json` is written at exit.
+def install_trace(executor: Executor, file: str) -> None:
+    """Record what `executor` does from now on; `FILE.RANK.json` is written at exit.
 
     Segments are complete events (`ph: X`), waits are asynchronous ones (`b` and `e`): the wait of a
     collective begins at its start and ends when a poll finds it complete. Times are of the host's
     clock.
     """
-    record = ChromeTrace(engine.rank, file)
-    engine.observe(record)
+    record = ChromeTrace(executor.rank, file)
+    executor.observe(record)
     atexit.register(record.write)
 
 
-class Waits(StepObserver):
+class WaitRecorder(StepObserver):
     """Records in `events` the begin and the end of each wait."""
 
     def __init__(self, events: list[Event]) -> None:
@@ -40,14 +40,14 @@ class Waits(StepObserver):
         self._number = 0
         self._begun: dict[int, tuple[str, int, int]] = {}  # id of a request -> its wait
 
-    def wait_begin(self, request: Request, instance: Instance | None, what: What) -> None:
+    def wait_begin(self, request: Request, instance: StepInstance | None, what: What) -> None:
         """Record the begin of a wait."""
         self._number += 1
         step = instance.step if instance is not None else 0
         wait = self._begun[id(request)] = str(what or "send"), step, self._number
         self._note("b", wait)
 
-    def wait_end(self, request: Request, instance: Instance | None, what: What) -> None:
+    def wait_end(self, request: Request, instance: StepInstance | None, what: What) -> None:
         """Record the end of a wait that has begun since this observer listens."""
         wait = self._begun.pop(id(request), None)
         if wait is not None:
@@ -58,7 +58,7 @@ class Waits(StepObserver):
         self.events.append((ph, "wait", name, step, time.time_ns(), number))
 
 
-class ChromeTrace(Waits):
+class ChromeTrace(WaitRecorder):
     """The events of one rank, and the file that they are written to."""
 
     def __init__(self, rank: int, file: str) -> None:
@@ -66,21 +66,21 @@ class ChromeTrace(Waits):
         self.path, self.rank = f"{file}.{rank}.json", rank
         self._starts: list[int] = []  # of the segments that run: one may run inside another
 
-    def segment_begin(self, instance: Instance, index: int) -> None:
+    def segment_begin(self, instance: StepInstance, index: int) -> None:
         """Note the time."""
         self._starts.append(time.time_ns())
 
-    def segment_end(self, instance: Instance, index: int) -> None:
+    def segment_end(self, instance: StepInstance, index: int) -> None:
         """Record the segment."""
         start = self._starts.pop()
         took = time.time_ns() - start
         self.events.append(("X", "strand", f"strand {index}", instance.step, start, took))
 
-    def slice_begin(self, instance: Instance, index: int) -> None:
+    def slice_begin(self, instance: StepInstance, index: int) -> None:
         """Note the time."""
         self.segment_begin(instance, index)
 
-    def slice_end(self, instance: Instance, index: int) -> None:
+    def slice_end(self, instance: StepInstance, index: int) -> None:
         """Record the turn of a segment that yields between tiles."""
         self.segment_end(instance, index)
 

@@ -5,25 +5,25 @@ from __future__ import annotations
 import dataclasses
 
 from hpcflow.runtime.dynamic_types import KernelFunction
-from hpcflow.runtime.step.step_instance import Compiled
+from hpcflow.runtime.step.step_instance import CompiledPartition
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class CodePlace:
     """What an event refers to: a line of a partition's generated code, or a segment.
 
     For a segment `strand` is its index and `kind` is "strand", or "turn" for its turns after the
     first.
     """
 
-    compiled: Compiled
+    compiled: CompiledPartition
     kind: str
     node: str = ""
-    strand: int = -1
+    segment: int = -1
 
 
 @dataclasses.dataclass
-class Window:
+class ProfileWindow:
     """The events recorded between the beginnings of two steps, in nanoseconds of one clock.
 
     `label` and `trains` describe the plan whose steps are counted.
@@ -35,8 +35,10 @@ class Window:
     end: int = 0
     steps: int = -1  # number of ended steps; -1: the last warm-up step, which runs the timed code
     offset: int = 0  # time.time_ns minus the clock of the window
-    places: list[Place] = dataclasses.field(default_factory=list)
-    made: dict[Compiled, tuple[KernelFunction, list[int]]] = dataclasses.field(default_factory=dict)
+    places: list[CodePlace] = dataclasses.field(default_factory=list)
+    made: dict[CompiledPartition, tuple[KernelFunction, list[int]]] = dataclasses.field(
+        default_factory=dict
+    )
     events: list[tuple[int, int, int]] = dataclasses.field(default_factory=list)
     steps_seen: list[tuple[str, int, int]] = dataclasses.field(default_factory=list)
     idle: list[tuple[int, int]] = dataclasses.field(default_factory=list)

@@ -9,22 +9,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from hpcflow.graph.dtypes import OPAQUE
-from hpcflow.kernels.roofline_peaks import Peaks
+from hpcflow.kernels.roofline_peaks import RooflinePeaks
 from hpcflow.lowering.buffer_assignment import has_kernel
 from hpcflow.lowering.fusion import fused_node_label
-from hpcflow.plan.cost.cost_model import given_specs
-from hpcflow.plan.cost.op_flops_and_bytes import given, product, work
+from hpcflow.plan.cost.cost_model import input_specs
+from hpcflow.plan.cost.op_flops_and_bytes import cost_input_specs, matmul_size, node_cost
 from hpcflow.plan.ir.program import Node
 from hpcflow.runtime.dynamic_types import Json
-from hpcflow.runtime.profile.profile_events import Place, Window
-from hpcflow.runtime.step.step_instance import Compiled
+from hpcflow.runtime.profile.profile_events import CodePlace, ProfileWindow
+from hpcflow.runtime.step.step_instance import CompiledPartition
 
 FORMAT = "hpcflow-profile-1"
 PYTHON = ("strand", "turn", "frame", "python")
 Span = tuple[int, int]
 
 
-def seconds(window: Window) -> dict[str, float]:
+def seconds_by_kind(window: ProfileWindow) -> dict[str, float]:
     """The window's time by kind, in seconds; the kinds are disjoint and add up to the window.
 
     kernels; messages (copies into them, their starts, polls); results (copies of fetched values);
@@ -32,38 +32,42 @@ def seconds(window: Window) -> dict[str, float]:
     its code runs); waiting (for other ranks or state, within a step), and the same between steps;
     outside (the script: feeding, reading data, other work between steps).
     """
-    events = clipped(window)
+    events = clipped_events(window)
     own = self_times(events)
     found = Counter[str]()
     for (number, _, _), took in zip(events, own, strict=True):
-        found[_kind(window.places[number])] += took
-    strands = union((a, b) for n, a, b in events if window.places[n].kind in ("strand", "turn"))
-    steps = union([*strands, *_within(window, ((a, b) for _, a, b in window.steps_seen))])
-    idle = without(union(_within(window, window.idle)), strands)
-    between = _length(without(idle, steps))
-    waiting = _length(idle) - between
+        found[_event_kind(window.places[number])] += took
+    segments = span_union(
+        (a, b) for n, a, b in events if window.places[n].kind in ("strand", "turn")
+    )
+    steps = span_union(
+        [*segments, *_spans_within(window, ((a, b) for _, a, b in window.steps_seen))]
+    )
+    idle = span_difference(span_union(_spans_within(window, window.idle)), segments)
+    between = _span_length(span_difference(idle, steps))
+    waiting = _span_length(idle) - between
     found["waiting"], found["waiting between steps"] = waiting, between
-    found["engine"] = _length(steps) - _length(strands) - waiting
-    found["outside"] = window.end - window.start - _length(steps) - between
+    found["engine"] = _span_length(steps) - _span_length(segments) - waiting
+    found["outside"] = window.end - window.start - _span_length(steps) - between
     names = ("kernels", "messages", "results", "python", "engine", "waiting",
              "waiting between steps", "outside")  # fmt: skip
     return {name: found[name] / 1e9 for name in names}
 
 
-def rows(window: Window, peaks: dict[str, Peaks]) -> list[Json]:
+def operation_rows(window: ProfileWindow, peaks: dict[str, RooflinePeaks]) -> list[Json]:
     """A row for each operation and kind of time, sorted by descending time."""
-    events = clipped(window)
-    runs = _runs(window, events)
-    spent, each = Counter[tuple[int, str, str]](), dict[int, Compiled]()
+    events = clipped_events(window)
+    runs = _run_counts(window, events)
+    spent, each = Counter[tuple[int, str, str]](), dict[int, CompiledPartition]()
     for (number, _, _), took in zip(events, self_times(events), strict=True):
         place = window.places[number]
         if place.kind not in PYTHON:
-            spent[id(place.compiled), place.node, _kind(place)] += took
+            spent[id(place.compiled), place.node, _event_kind(place)] += took
             each[id(place.compiled)] = place.compiled
     joined: dict[tuple[str, ...], Json] = {}
     for (key, name, kind), took in spent.items():
         compiled = each[key]
-        row = _row(compiled, name, kind, runs[key, name], peaks)
+        row = _operation_row(compiled, name, kind, runs[key, name], peaks)
         same = joined.setdefault((row["plan"], row["task"], name, kind), row | {"seconds": 0.0})
         if same is not row and same["seconds"]:
             same["calls"] += row["calls"]
@@ -80,7 +84,7 @@ def rows(window: Window, peaks: dict[str, Peaks]) -> list[Json]:
     return sorted(joined.values(), key=lambda row: -row["seconds"])
 
 
-def by_type(found: Sequence[Json]) -> list[Json]:
+def rows_by_type(found: Sequence[Json]) -> list[Json]:
     """The rows of kernels summed by the type of operation, sorted by descending time."""
     sums: dict[str, Json] = {}
     for row in found:
@@ -100,17 +104,17 @@ def by_type(found: Sequence[Json]) -> list[Json]:
     return sorted(sums.values(), key=lambda one: -one["seconds"])
 
 
-def at_peak(found: Sequence[Json]) -> float:
+def roofline_seconds(found: Sequence[Json]) -> float:
     """Seconds that the operations would take at the machine's peak (roofline)."""
     return sum((row["peak_share"] or 0.0) * row["seconds"] for row in found)
 
 
-def waits(window: Window) -> list[Json]:
+def wait_rows(window: ProfileWindow) -> list[Json]:
     """The waits by name, with their time while nothing else could run.
 
     Each of several overlapping waits counts the full time.
     """
-    idle = union(_within(window, window.idle))
+    idle = span_union(_spans_within(window, window.idle))
     begun: dict[int, tuple[str, int]] = {}
     found: dict[str, list[float]] = {}
     for ph, _, name, _, at, number in window.waits:
@@ -122,12 +126,14 @@ def waits(window: Window) -> list[Json]:
             spans = [(start, min(clock, window.end))] if start < window.end else []
             row = found.setdefault(name, [0, 0.0])
             row[0] += 1
-            row[1] += (_length(spans) - _length(without(spans, idle))) / 1e9
+            row[1] += (_span_length(spans) - _span_length(span_difference(spans, idle))) / 1e9
     listed = [{"name": k, "times": int(n), "seconds": s} for k, (n, s) in found.items()]
     return sorted(listed, key=lambda row: -float(str(row["seconds"])))
 
 
-def _row(compiled: Compiled, name: str, kind: str, calls: int, peaks: dict[str, Peaks]) -> Json:
+def _operation_row(
+    compiled: CompiledPartition, name: str, kind: str, calls: int, peaks: dict[str, RooflinePeaks]
+) -> Json:
     node = compiled.part.nodes.get(name)
     row: Json = {
         "name": name or "results",
@@ -136,29 +142,33 @@ def _row(compiled: Compiled, name: str, kind: str, calls: int, peaks: dict[str, 
     }
     row |= {"plan": compiled.label, "task": compiled.part.task, "line": node.line if node else ""}
     row |= {"device": node.device if node else "", "provider": "", "calls": calls}
-    row |= {"fused": list(fused_node_label.types(node)) if node and node.type == "Fused" else []}
-    row |= {"holds": list(fused_node_label.names(node)) if node and node.type == "Fused" else []}
-    row |= {"title": fused_node_label.label(node) if node else ""}
+    row |= {
+        "fused": list(fused_node_label.fused_types(node)) if node and node.type == "Fused" else []
+    }
+    row |= {
+        "holds": list(fused_node_label.fused_names(node)) if node and node.type == "Fused" else []
+    }
+    row |= {"title": fused_node_label.node_label(node) if node else ""}
     row |= {"product": None, "flops": None, "bytes": None, "least_seconds": None}
     if node is None or kind != "kernels":
         return row
-    specs = given(node, compiled.part)
-    row["product"], done = product(node, specs), work(node, specs)
+    specs = cost_input_specs(node, compiled.part)
+    row["product"], done = matmul_size(node, specs), node_cost(node, specs)
     if has_kernel(node):
         device = compiled.device(node)
-        row["provider"] = device.provider(device.choose(node, given_specs(node, compiled.part)))
+        row["provider"] = device.provider(device.choose(node, input_specs(node, compiled.part)))
     if done is None:
         return row
     row["flops"], row["bytes"] = done.flops * calls, done.nbytes * calls
     peak = peaks.get(node.device.rpartition("/")[2])
     if peak is not None:
-        row["least_seconds"] = peak.share(done.flops, done.nbytes, 1.0, _dtype(node, compiled))
+        row["least_seconds"] = peak.share(done.flops, done.nbytes, 1.0, _node_dtype(node, compiled))
         row["least_seconds"] *= calls
     return row
 
 
-def _dtype(node: Node, compiled: Compiled) -> str:
-    specs = [*node.specs, *given(node, compiled.part)]
+def _node_dtype(node: Node, compiled: CompiledPartition) -> str:
+    specs = [*node.specs, *cost_input_specs(node, compiled.part)]
     return next((str(spec.dtype) for spec in specs if spec.dtype not in OPAQUE), "float32")
 
 
@@ -166,18 +176,20 @@ def _rate(amount: float | None, spent: float) -> float | None:
     return None if amount is None or not spent else amount / spent / 1e9
 
 
-def _runs(window: Window, events: Sequence[tuple[int, int, int]]) -> Counter[tuple[int, str]]:
+def _run_counts(
+    window: ProfileWindow, events: Sequence[tuple[int, int, int]]
+) -> Counter[tuple[int, str]]:
     """How often each operation ran: as often as its segment."""
-    strands = Counter(n for n, _, _ in events if window.places[n].kind == "strand")
+    segments = Counter(n for n, _, _ in events if window.places[n].kind == "strand")
     found = Counter[tuple[int, str]]()
-    for number, count in strands.items():
+    for number, count in segments.items():
         place = window.places[number]
-        for name in (*place.compiled.code.strands[place.strand].nodes, ""):
+        for name in (*place.compiled.code.segments[place.segment].nodes, ""):
             found[id(place.compiled), name] += count
     return found
 
 
-def _kind(place: Place) -> str:
+def _event_kind(place: CodePlace) -> str:
     if place.kind in PYTHON:
         return "python"
     node = place.compiled.part.nodes.get(place.node)
@@ -190,7 +202,7 @@ def _kind(place: Place) -> str:
 # -- spans of time
 
 
-def clipped(window: Window) -> list[tuple[int, int, int]]:
+def clipped_events(window: ProfileWindow) -> list[tuple[int, int, int]]:
     """The events clipped to the window, in order of start; nested events follow their parents."""
     inside = [
         (number, start, min(end, window.end))
@@ -214,7 +226,7 @@ def self_times(events: Sequence[tuple[int, int, int]]) -> list[int]:
     return own
 
 
-def union(spans: Iterable[Span]) -> list[Span]:
+def span_union(spans: Iterable[Span]) -> list[Span]:
     """The union of spans: disjoint, in order."""
     out: list[Span] = []
     for start, end in sorted(spans):
@@ -225,7 +237,7 @@ def union(spans: Iterable[Span]) -> list[Span]:
     return out
 
 
-def without(spans: Sequence[Span], others: Sequence[Span]) -> list[Span]:
+def span_difference(spans: Sequence[Span], others: Sequence[Span]) -> list[Span]:
     """The difference `spans` minus `others`; both are disjoint and in order."""
     out: list[Span] = []
     j = 0
@@ -243,23 +255,23 @@ def without(spans: Sequence[Span], others: Sequence[Span]) -> list[Span]:
     return out
 
 
-def _within(window: Window, spans: Iterable[Span]) -> Iterator[Span]:
+def _spans_within(window: ProfileWindow, spans: Iterable[Span]) -> Iterator[Span]:
     for start, end in spans:
         start, end = max(start, window.start), min(end, window.end)
         if start < end:
             yield start, end
 
 
-def _length(spans: Iterable[Span]) -> int:
+def _span_length(spans: Iterable[Span]) -> int:
     return sum(end - start for start, end in spans)
 
 
 # -- files
 
 
-def as_data(window: Window, facts: Json, peaks: dict[str, Peaks]) -> Json:
+def profile_data(window: ProfileWindow, facts: Json, peaks: dict[str, RooflinePeaks]) -> Json:
     """The profile of one rank as plain data, as `profile/rank-N.json` has it."""
-    found = rows(window, peaks)
+    found = operation_rows(window, peaks)
     return {
         "format": FORMAT,
         **facts,
@@ -269,15 +281,15 @@ def as_data(window: Window, facts: Json, peaks: dict[str, Peaks]) -> Json:
         "complete": not window.is_full,
         "peaks": {name: dataclasses.asdict(peak) for name, peak in peaks.items()},
         "wall_seconds": (window.end - window.start) / 1e9,
-        "least_seconds": at_peak(found),
-        "seconds": seconds(window),
-        "types": by_type(found),
+        "least_seconds": roofline_seconds(found),
+        "seconds": seconds_by_kind(window),
+        "types": rows_by_type(found),
         "ops": found,
-        "waits": waits(window),
+        "waits": wait_rows(window),
     }
 
 
-def as_trace(window: Window, facts: Json) -> list[Json]:
+def chrome_trace_events(window: ProfileWindow, facts: Json) -> list[Json]:
     """Chrome trace events: asynchronous ones for steps and waits, nested ones for code."""
     rank = facts["rank"]
     about = {"ph": "M", "pid": rank, "tid": 0, "ts": 0}
@@ -289,17 +301,17 @@ def as_trace(window: Window, facts: Json) -> list[Json]:
         event = {"ph": "X", "cat": cat, "name": name, "pid": rank, "tid": 0}
         out.append(event | {"ts": first, "dur": last - first, "args": args})
 
-    for number, start, end in clipped(window):
+    for number, start, end in clipped_events(window):
         place = window.places[number]
         node = place.compiled.part.nodes.get(place.node)
-        if place.strand >= 0:
-            complete("strand", f"strand {place.strand}", start, end, plan=place.compiled.label)
+        if place.segment >= 0:
+            complete("strand", f"strand {place.segment}", start, end, plan=place.compiled.label)
         elif node is not None:
-            told = {"type": fused_node_label.label(node), "line": node.line}
-            complete(_kind(place), node.name, start, end, **told)
+            told = {"type": fused_node_label.node_label(node), "line": node.line}
+            complete(_event_kind(place), node.name, start, end, **told)
         else:
-            complete(_kind(place), place.kind, start, end)
-    for start, end in union(_within(window, window.idle)):
+            complete(_event_kind(place), place.kind, start, end)
+    for start, end in span_union(_spans_within(window, window.idle)):
         complete("waiting", "waiting", start, end)
     spans = [(ph, cat, name, at, number) for ph, cat, name, _, at, number in window.waits]
     for i, (label, start, end) in enumerate(window.steps_seen):
@@ -313,7 +325,7 @@ def as_trace(window: Window, facts: Json) -> list[Json]:
     return out
 
 
-def written(path: Path, data: object) -> None:
+def write_json(path: Path, data: object) -> None:
     """Write a JSON file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.part")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpcflow.kernels.roofline_peaks import Peaks
-from hpcflow.plan.listing.plan_text import as_table
+from hpcflow.kernels.roofline_peaks import RooflinePeaks
+from hpcflow.plan.listing.plan_text import format_table
 from hpcflow.runtime.dynamic_types import Json
 
-LISTED = 15
-SAID = {
+MAX_ROWS = 15
+KIND_TEXTS = {
     "kernels": "operations",
     "messages": "messages: copies, starts, polls",
     "results": "copies of what was fetched",
@@ -21,35 +21,38 @@ SAID = {
 }
 
 
-def as_text(first: Json) -> str:
+def profile_text(first: Json) -> str:
     """The tables of the profile of one rank."""
     each = first["wall_seconds"] / first["steps"]
-    head = f"profile of {_who(first)}: {first['steps']} steps of {first['plan']}, {_ms(each)} each"
+    head = (
+        f"profile of {_rank_label(first)}: {first['steps']} steps of {first['plan']}, "
+        f"{_milliseconds(each)} each"
+    )
     if not first["complete"]:
         head += "\n  there were more events than are kept: the last steps are not in it"
     parts = [head, *(f"  peak of {name}: {_peak(one)}" for name, one in first["peaks"].items())]
-    least = f"{_ms(first['least_seconds'] / first['steps'])} a step"
-    share = _share(first["least_seconds"] / first["wall_seconds"])
+    least = f"{_milliseconds(first['least_seconds'] / first['steps'])} a step"
+    share = _percent(first["least_seconds"] / first["wall_seconds"])
     parts.append(f"  with these all operations would take {least}, {share} of the time")
-    parts += ["", _kinds(first), "", _types(first), "", _ops(first)]
+    parts += ["", _kind_table(first), "", _type_table(first), "", _op_table(first)]
     if first["waits"]:
-        parts += ["", _waits(first)]
+        parts += ["", _wait_table(first)]
     return "\n".join(parts)
 
 
-def _who(one: Json) -> str:
+def _rank_label(one: Json) -> str:
     return f"rank {one['rank']} ({one['task']} on {one['host']})"
 
 
 def _peak(facts: Json) -> str:
-    return Peaks(**facts).text()
+    return RooflinePeaks(**facts).text()
 
 
-def _ms(spent: float) -> str:
+def _milliseconds(spent: float) -> str:
     return f"{spent * 1e3:.4g} ms"
 
 
-def _share(part: float | None) -> str:
+def _percent(part: float | None) -> str:
     return "" if part is None else f"{100 * part:.1f} %"
 
 
@@ -57,23 +60,23 @@ def _number(value: float | None) -> str:
     return "" if not value else f"{value:.3g}"
 
 
-def _kinds(one: Json) -> str:
+def _kind_table(one: Json) -> str:
     wall, steps = one["wall_seconds"], one["steps"]
     rows = [
-        (SAID[name], f"{1e3 * took / steps:.4g}", _share(took / wall))
+        (KIND_TEXTS[name], f"{1e3 * took / steps:.4g}", _percent(took / wall))
         for name, took in one["seconds"].items()
         if took > 0
     ]
-    return as_table(("where the time goes", "ms a step", "share"), rows)
+    return format_table(("where the time goes", "ms a step", "share"), rows)
 
 
-def _types(one: Json) -> str:
+def _type_table(one: Json) -> str:
     rows = [(f"{row['type']} ({row['ops']})", *_columns(row, one)) for row in one["types"]]
     header = ("type (ops)", "calls", "ms a step", "share", "GFLOP/s", "GB/s", "of peak")
-    return as_table(header, rows[:LISTED]) + _more(rows)
+    return format_table(header, rows[:MAX_ROWS]) + _remaining_rows(rows)
 
 
-def _ops(one: Json) -> str:
+def _op_table(one: Json) -> str:
     listed = [row for row in one["ops"] if row["kind"] == "kernels"]
     rows = [
         (row["name"], row["title"], *_columns(row, one), row["provider"], row["line"])
@@ -81,29 +84,29 @@ def _ops(one: Json) -> str:
     ]
     header = ("operation", "type", "calls", "ms a step", "share", "GFLOP/s", "GB/s", "of peak",
               "by", "line")  # fmt: skip
-    return as_table(header, rows[:LISTED]) + _more(rows)
+    return format_table(header, rows[:MAX_ROWS]) + _remaining_rows(rows)
 
 
 def _columns(row: Json, one: Json) -> tuple[str, ...]:
     calls, spent = row["calls"] / one["steps"], 1e3 * row["seconds"] / one["steps"]
-    rates = (_number(row["gflops"]), _number(row["gbs"]), _share(row["peak_share"]))
-    return (f"{calls:.4g}", f"{spent:.4g}", _share(row["share"]), *rates)
+    rates = (_number(row["gflops"]), _number(row["gbs"]), _percent(row["peak_share"]))
+    return (f"{calls:.4g}", f"{spent:.4g}", _percent(row["share"]), *rates)
 
 
-def _waits(one: Json) -> str:
+def _wait_table(one: Json) -> str:
     rows = [
         (row["name"], f"{row['times'] / one['steps']:.3g}", _step(row["seconds"], one))
         for row in one["waits"]
         if row["seconds"] > 0
     ]
-    return as_table(("waited for", "times", "ms a step"), rows[:LISTED]) if rows else ""
+    return format_table(("waited for", "times", "ms a step"), rows[:MAX_ROWS]) if rows else ""
 
 
 def _step(spent: float, one: Json) -> str:
     return f"{1e3 * spent / one['steps']:.4g}"
 
 
-def of_ranks(ranks: Sequence[Json]) -> str:
+def ranks_table(ranks: Sequence[Json]) -> str:
     """A table with a line for each rank."""
     rows = []
     for one in ranks:
@@ -112,11 +115,11 @@ def of_ranks(ranks: Sequence[Json]) -> str:
         python = by["python"] + by["engine"] + by["results"]
         kinds = (by["kernels"], by["messages"], python, waiting, by["outside"])
         spent = [_step(each, one) for each in (one["wall_seconds"], *kinds)]
-        rows.append((_who(one), str(one["steps"]), *spent))
+        rows.append((_rank_label(one), str(one["steps"]), *spent))
     header = ("ms a step", "steps", "in all", "operations", "messages", "Python", "waiting",
               "outside")  # fmt: skip
-    return as_table(header, rows)
+    return format_table(header, rows)
 
 
-def _more(rows: Sequence[object]) -> str:
-    return f"\n... and {len(rows) - LISTED} more" if len(rows) > LISTED else ""
+def _remaining_rows(rows: Sequence[object]) -> str:
+    return f"\n... and {len(rows) - MAX_ROWS} more" if len(rows) > MAX_ROWS else ""

@@ -19,30 +19,30 @@ from typing import Any
 import numpy as np
 
 from hpcflow.graph.static_shape import Spec
-from hpcflow.kernels.roofline_peaks import Peaks, kept, measure
+from hpcflow.kernels.roofline_peaks import RooflinePeaks, cached_peaks, measure
 from hpcflow.monitoring.stack_dump import OPS
 from hpcflow.plan.ir.program import Node
 from hpcflow.platform import cpu_threads
 from hpcflow.platform.rank_logging import logger
 from hpcflow.runtime.device.device import Device
 from hpcflow.runtime.dynamic_types import KernelFunction, Value
-from hpcflow.runtime.profile.chrome_trace import Waits
-from hpcflow.runtime.profile.profile_events import Place, Window
+from hpcflow.runtime.profile.chrome_trace import WaitRecorder
+from hpcflow.runtime.profile.profile_events import CodePlace, ProfileWindow
 from hpcflow.runtime.profile.timed_code import timed
 from hpcflow.runtime.step.observer import Segments
-from hpcflow.runtime.step.step_instance import Compiled, Instance, StepObserver
+from hpcflow.runtime.step.step_instance import CompiledPartition, StepInstance, StepObserver
 
 SKIPPED, STEPS = 5, 30  # warm-up steps, profiled steps
-OTHERS = 20  # steps of a plan that does not train, before it is profiled instead
+MAX_STEPS_OF_OTHER_PLANS = 20  # steps of a plan that does not train, before it is profiled instead
 MOST_EVENTS = 200_000  # limit of a rank; more end the profile early
 ONE_WAIT_NS = 20_000  # polls at most this far apart belong to one wait
 MOST_RANKS = 64  # limit of profiled ranks, which are evenly spread
 
 
-class _WindowWaits(Waits):
+class _WindowWaits(WaitRecorder):
     """Records in a window the waits of the executor, and the spans in which nothing runs."""
 
-    def __init__(self, window: Window) -> None:
+    def __init__(self, window: ProfileWindow) -> None:
         super().__init__(window.waits)
         self._window, self._from, self._to = window, 0, 0
 
@@ -58,19 +58,19 @@ class _WindowWaits(Waits):
         self._window.idle.append((self._from, self._to))
 
 
-def install(context: Any) -> Profile | None:
+def install_profiler(context: Any) -> Profiler | None:
     """The profile of this rank; None if the rank is not profiled (`MOST_RANKS`)."""
     if context.rank % -(-context.size // MOST_RANKS):
         return None
-    return Profile(context)
+    return Profiler(context)
 
 
-class Profile(StepObserver):
+class Profiler(StepObserver):
     """The profile of a rank: counts steps, opens and closes the window, writes the files."""
 
     def __init__(self, context: Any) -> None:
         self.context = context
-        self.window: Window | None = None
+        self.window: ProfileWindow | None = None
         self.is_open = False
         self._writing: threading.Thread | None = None
         self._is_over = False
@@ -79,7 +79,7 @@ class Profile(StepObserver):
         others = [d for d in context.devices.values() if d.kind != "cpu"]
         self.clock: Callable[[], int] = time.perf_counter_ns
         if others:
-            self.clock = functools.partial(when_done, others)
+            self.clock = functools.partial(clock_after_devices, others)
         (self.folder / f"rank-{context.rank}.json").unlink(missing_ok=True)
         self.peaks = self._measured()
 
@@ -88,9 +88,9 @@ class Profile(StepObserver):
         """The directory of the profile files."""
         return Path(self.context.settings.run_dir) / "profile"
 
-    def _measured(self) -> dict[str, Peaks]:
+    def _measured(self) -> dict[str, RooflinePeaks]:
         found, here = {}, self.context.hosts[self.context.rank]
-        number, ranks = cpu_threads.chosen().threads, self.context.hosts.count(here)
+        number, ranks = cpu_threads.chosen_threads().threads, self.context.hosts.count(here)
         for name, device in self.context.devices.items():
             if device.xp is None:
                 continue
@@ -101,27 +101,27 @@ class Profile(StepObserver):
                 device.finish,
                 device=name.split(":")[0],
                 sharing=ranks,
-                products=[functools.partial(_product, device)],
+                products=[functools.partial(_product_benchmark, device)],
             )
             file = f"peaks-{here}-{name.replace(':', '')}-{number}.json"
-            found[name] = kept(self.folder / file, make)
+            found[name] = cached_peaks(self.folder / file, make)
         return found
 
     # -- instances
 
     def bind_segments(
-        self, instance: Instance, segments: Segments, objects: Sequence[Value]
+        self, instance: StepInstance, segments: Segments, objects: Sequence[Value]
     ) -> Segments:
         """Code that runs the plain or the timed segments in each step."""
-        both = _Both(self, instance, segments, objects)
-        if not instance.code.simple:
+        both = _SwitchableCode(self, instance, segments, objects)
+        if not instance.code.is_single_segment:
             instance.observe(both)
         strands = [functools.partial(both.run, i) for i in range(len(segments[0]))]
         return tuple(strands), both.release
 
     # -- the window
 
-    def begins(self, compiled: Compiled) -> None:
+    def count_step(self, compiled: CompiledPartition) -> None:
         """Count a step of a plan that begins; open or close the window if it is due."""
         label, trains = compiled.label, compiled.trains
         count = self._runs[label] = self._runs.get(label, 0) + 1
@@ -135,16 +135,18 @@ class Profile(StepObserver):
                 if window.steps >= STEPS or window.is_full:
                     self.close()
                     return
-        if count == (SKIPPED if trains else OTHERS):
+        if count == (SKIPPED if trains else MAX_STEPS_OF_OTHER_PLANS):
             if window is None or (trains and not window.trains):
                 start = self.clock()
-                self._open(Window(label, trains, start, offset=time.time_ns() - start))
+                self._open_window(
+                    ProfileWindow(label, trains, start, offset=time.time_ns() - start)
+                )
 
-    def _open(self, window: Window) -> None:
+    def _open_window(self, window: ProfileWindow) -> None:
         self._stop_listening()
         self.window, self.is_open = window, True
         self._waits = _WindowWaits(window)
-        self.context.engine.observe(self._waits)
+        self.context.executor.observe(self._waits)
 
     def close(self, end: int = 0) -> None:
         """Close the window, now or at `end`: return to the plain code, write files by a thread."""
@@ -155,13 +157,13 @@ class Profile(StepObserver):
         for each in (window.events, window.waits):
             if len(each) > MOST_EVENTS:
                 window.is_full = True
-        self._settle()
+        self._join_writer()
         self._writing = threading.Thread(target=self._write, args=(window,))
         self._writing.start()
 
     def _stop_listening(self) -> None:
         if self._waits is not None:
-            self.context.engine.ignore(self._waits)
+            self.context.executor.ignore(self._waits)
             self._waits.flush()
             self._waits = None
 
@@ -174,36 +176,36 @@ class Profile(StepObserver):
         if window is None and self.context.is_chief and not self._is_over:
             logger.warning(
                 "nothing was profiled: no plan ran more than %d steps that train, or %d others",
-                SKIPPED, OTHERS,
+                SKIPPED, MAX_STEPS_OF_OTHER_PLANS,
             )  # fmt: skip
         if self.is_open and window is not None:
             window.steps += 1  # the last step has ended; steps are counted when the next begins
             self.close(max([end for _, _, end in window.events], default=0))
-        self._settle()
+        self._join_writer()
         self._is_over = True
 
-    def _settle(self) -> None:
+    def _join_writer(self) -> None:
         """Wait for the writing thread."""
         if self._writing is not None:
             self._writing.join()
             self._writing = None
 
-    def _write(self, window: Window) -> None:
+    def _write(self, window: ProfileWindow) -> None:
         from hpcflow.runtime.profile import profile_summary, profile_text
 
         rank = self.context.rank
         facts = {"rank": rank, "task": self.context.task_name(rank)}
-        facts |= {"host": self.context.hosts[rank], "threads": cpu_threads.chosen().threads}
-        data = profile_summary.as_data(window, facts, self.peaks)
-        trace = {"traceEvents": profile_summary.as_trace(window, facts)}
+        facts |= {"host": self.context.hosts[rank], "threads": cpu_threads.chosen_threads().threads}
+        data = profile_summary.profile_data(window, facts, self.peaks)
+        trace = {"traceEvents": profile_summary.chrome_trace_events(window, facts)}
         window.events.clear()
         try:
-            profile_summary.written(self.folder / f"rank-{rank}.json", data)
-            profile_summary.written(self.folder / f"trace-{rank}.json", trace)
+            profile_summary.write_json(self.folder / f"rank-{rank}.json", data)
+            profile_summary.write_json(self.folder / f"trace-{rank}.json", trace)
         except OSError as error:
             logger.warning("the profile cannot be written: %s", error)
         if self.context.is_chief:
-            logger.info("%s\n%s/ has it", profile_text.as_text(data), self.folder)
+            logger.info("%s\n%s/ has it", profile_text.profile_text(data), self.folder)
 
     def ask(self, ranks: Sequence[int]) -> None:
         """Make served ranks write their profiles, by requesting their reports."""
@@ -224,12 +226,12 @@ class Profile(StepObserver):
         ranks = [json.loads(file.read_text()) for file in files if file.is_file()]
         if ranks:
             file = Path(context.settings.run_dir) / "profile.json"
-            profile_summary.written(file, {"format": profile_summary.FORMAT, "ranks": ranks})
-            each = f"\n{profile_text.of_ranks(ranks)}" if len(ranks) > 1 else ""
+            profile_summary.write_json(file, {"format": profile_summary.FORMAT, "ranks": ranks})
+            each = f"\n{profile_text.ranks_table(ranks)}" if len(ranks) > 1 else ""
             logger.info("profiles of %d of %d ranks: %s%s", len(ranks), context.size, file, each)
 
 
-def _product(device: Device, n: int, dtype: str) -> Callable[[], object]:
+def _product_benchmark(device: Device, n: int, dtype: str) -> Callable[[], object]:
     """A function that multiplies n x n matrices by the kernel that the device selects."""
     spec = Spec(np.dtype(dtype), (n, n))
     attrs = {"transpose_a": False, "transpose_b": False}
@@ -241,21 +243,21 @@ def _product(device: Device, n: int, dtype: str) -> Callable[[], object]:
     return lambda: run(a, b, c)
 
 
-def when_done(devices: list[Device]) -> int:
+def clock_after_devices(devices: list[Device]) -> int:
     """The clock in nanoseconds, after the devices have completed their work."""
     for device in devices:
         device.finish()
     return time.perf_counter_ns()
 
 
-def _made(
-    window: Window, compiled: Compiled, clock: Callable[[], int]
+def _timed_partition(
+    window: ProfileWindow, compiled: CompiledPartition, clock: Callable[[], int]
 ) -> tuple[KernelFunction, list[int]]:
     """The timed code of a partition, and the places of its segments."""
     places, add, code = window.places, window.events.append, compiled.code
 
     def place(line: int, kind: str) -> int:
-        places.append(Place(compiled, kind, code.lines[line - 1]))
+        places.append(CodePlace(compiled, kind, code.lines[line - 1]))
         return len(places) - 1
 
     def note(number: int, start: int) -> None:
@@ -263,28 +265,29 @@ def _made(
 
     make = timed(code, compiled.file, {OPS: code.lines}, clock, note, place)
     strands = []
-    for index in range(len(code.strands)):
+    for index in range(len(code.segments)):
         strands.append(len(places))
-        places.append(Place(compiled, "strand", strand=index))
-        places.append(Place(compiled, "turn", strand=index))
+        places.append(CodePlace(compiled, "strand", segment=index))
+        places.append(CodePlace(compiled, "turn", segment=index))
     return make, strands
 
 
-class _Both(StepObserver):
+class _SwitchableCode(StepObserver):
     """The plain and the timed code of an instance; each step runs one of them."""
 
     def __init__(
-        self, profile: Profile, instance: Instance, plain: Segments, objects: Sequence[Value]
+        self, profile: Profiler, instance: StepInstance, plain: Segments, objects: Sequence[Value]
     ) -> None:
         self.profile, self.instance, self.plain = profile, instance, plain
         self.objects, self.top = objects, instance.outer is None
-        self.window: Window | None = None  # of the current step; None: it runs the plain code
+        # of the current step; None: it runs the plain code
+        self.window: ProfileWindow | None = None
         self.timed: tuple[Any, Any] = ((), None)
-        self.made: Window | None = None  # the window in which `timed` records
+        self.made: ProfileWindow | None = None  # the window in which `timed` records
         self.places: list[int] = []  # of the segments; place + 1 is that of a segment's later turns
-        self.began = 0
+        self.step_start = 0
 
-    def step_begin(self, instance: Instance) -> None:
+    def step_begin(self, instance: StepInstance) -> None:
         """Choose the code of the step."""
         self.choose()
 
@@ -292,41 +295,41 @@ class _Both(StepObserver):
         """Choose the code of a step that begins."""
         profile = self.profile
         if self.top:
-            profile.begins(self.instance.compiled)
-        self.window, self.began = profile.window if profile.is_open else None, 0
+            profile.count_step(self.instance.compiled)
+        self.window, self.step_start = profile.window if profile.is_open else None, 0
         if self.window is not None:
             if len(self.window.events) > MOST_EVENTS:
                 self.window.is_full, self.window = True, None
             elif self.made is not self.window:
                 self._make(self.window)
 
-    def _make(self, window: Window) -> None:
+    def _make(self, window: ProfileWindow) -> None:
         compiled = self.instance.compiled
         if compiled not in window.made:
-            window.made[compiled] = _made(window, compiled, self.profile.clock)
+            window.made[compiled] = _timed_partition(window, compiled, self.profile.clock)
         make, self.places = window.made[compiled]
         self.timed, self.made = make(*self.objects), window
 
     def run(self, index: int, *feeds: Value) -> Value:
         """Run the segment `index`."""
-        if self.instance.code.simple:
+        if self.instance.code.is_single_segment:
             self.choose()
         window = self.window
         if window is None:
             return self.plain[0][index](*feeds)
         clock = self.profile.clock
         start = clock()
-        self.began = self.began or start
+        self.step_start = self.step_start or start
         value = self.timed[0][index](*feeds)
         if index in self.instance.code.tiled:
             return self._tiles(window, index, value)
         end = clock()
         window.events.append((self.places[index], start, end))
-        if self.top and self.instance.code.simple:
+        if self.top and self.instance.code.is_single_segment:
             window.steps_seen.append((self.instance.compiled.label, start, end))
         return value
 
-    def _tiles(self, window: Window, index: int, tiles: Value) -> Value:
+    def _tiles(self, window: ProfileWindow, index: int, tiles: Value) -> Value:
         clock, number = self.profile.clock, self.places[index]
         while True:
             start = clock()
@@ -342,7 +345,12 @@ class _Both(StepObserver):
     def release(self) -> Value:
         """Return the results of the step, and record its span."""
         window, release = self.window, (self.plain if self.window is None else self.timed)[1]
-        if window is not None and self.top and self.began and not self.instance.code.simple:
+        if (
+            window is not None
+            and self.top
+            and self.step_start
+            and not self.instance.code.is_single_segment
+        ):
             end = time.perf_counter_ns()
-            window.steps_seen.append((self.instance.compiled.label, self.began, end))
+            window.steps_seen.append((self.instance.compiled.label, self.step_start, end))
         return release()

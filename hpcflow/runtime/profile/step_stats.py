@@ -14,29 +14,29 @@ from hpcflow.lowering.fusion import fused_node_label
 from hpcflow.monitoring.stack_dump import OPS
 from hpcflow.plan.ir.program import Node
 from hpcflow.runtime.dynamic_types import Value
-from hpcflow.runtime.job.rank_context import Context
-from hpcflow.runtime.profile.profiler import when_done
+from hpcflow.runtime.job.rank_context import RankContext
+from hpcflow.runtime.profile.profiler import clock_after_devices
 from hpcflow.runtime.profile.timed_code import timed
 from hpcflow.runtime.session.config_proto import DeviceStepStats, NodeExecStats, StepStats
 from hpcflow.runtime.step.observer import Segments
-from hpcflow.runtime.step.step_instance import Instance, StepObserver
+from hpcflow.runtime.step.step_instance import StepInstance, StepObserver
 
 
-class Trace(StepObserver):
+class StepTrace(StepObserver):
     """The events of traced steps of one plan on this rank."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: RankContext) -> None:
         others = [d for d in context.devices.values() if d.kind != "cpu"]
         self._clock: Callable[[], int] = time.perf_counter_ns
         if others:
-            self._clock = functools.partial(when_done, others)
+            self._clock = functools.partial(clock_after_devices, others)
         self._rank_task = context.task_name(context.rank)
         self._nodes: list[Node | None] = []
         self._events: list[tuple[int, int, int, int]] = []  # place, start, end, thread
         self._offset = time.time_ns() - time.perf_counter_ns()
 
     def bind_segments(
-        self, instance: Instance, segments: Segments, objects: Sequence[Value]
+        self, instance: StepInstance, segments: Segments, objects: Sequence[Value]
     ) -> Segments:
         """The timed code."""
         compiled, code = instance.compiled, instance.code
@@ -65,7 +65,9 @@ class Trace(StepObserver):
             if node is not None:
                 device = f"{self._rank_task}/{node.device.rpartition('/')[2]}"
                 stats = found.setdefault(device, DeviceStepStats(device=device))
-                stats.node_stats.append(_stats(node, start + self._offset, end - start, thread))
+                stats.node_stats.append(
+                    _node_stats(node, start + self._offset, end - start, thread)
+                )
         return StepStats(dev_stats=list(found.values()))
 
     def _calls(self) -> list[tuple[int, int, int, int]]:
@@ -81,7 +83,7 @@ class Trace(StepObserver):
         return made
 
 
-def _stats(node: Node, start: int, took: int, thread: int) -> NodeExecStats:
+def _node_stats(node: Node, start: int, took: int, thread: int) -> NodeExecStats:
     micros = max(1, round(took / 1000))
     inputs = ", ".join(ref.node for ref in node.inputs)
     return NodeExecStats(
@@ -95,5 +97,5 @@ def _stats(node: Node, start: int, took: int, thread: int) -> NodeExecStats:
         scheduled_micros=start // 1000,
         scheduled_nanos=start,
         thread_id=thread,
-        timeline_label=f"{node.name} = {fused_node_label.label(node)}({inputs})",
+        timeline_label=f"{node.name} = {fused_node_label.node_label(node)}({inputs})",
     )

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from hpcflow.lowering.instructions import HOOKS, RELEASE, CodeFunction, Instruction, Opcode
-from hpcflow.lowering.kernel_metadata import Code
+from hpcflow.lowering.kernel_metadata import GeneratedCode
 from hpcflow.lowering.python_printer import (
     TEXTS,
-    Printed,
+    PrintedCode,
     PythonPrinter,
     condition,
     results,
@@ -34,8 +34,14 @@ NAMING = frozenset(  # opcodes that only name a value: they cost no time unless 
 IN_TILES = frozenset({Opcode.RENEW_IN_TILES, Opcode.UPDATE_IN_TILES})
 
 
-def timed(code: Code, file: str, scope: dict[str, Value], clock: Callable[[], int], note: Note,
-          place: Callable[[int, str], int]) -> KernelFunction:  # fmt: skip
+def timed(
+    code: GeneratedCode,
+    file: str,
+    scope: dict[str, Value],
+    clock: Callable[[], int],
+    note: Note,
+    place: Callable[[int, str], int],
+) -> KernelFunction:
     """The function `make` of `code`; its segments call `note(place, start)` after each instruction.
 
     `place(line, kind)` returns the number of a place. Kinds: "op", "messages", "results", "frame"
@@ -60,7 +66,7 @@ def timed(code: Code, file: str, scope: dict[str, Value], clock: Callable[[], in
     return made
 
 
-def print_timed(code: Code, place: Callable[[int, str], int]) -> Printed:
+def print_timed(code: GeneratedCode, place: Callable[[int, str], int]) -> PrintedCode:
     """The text of `code` with clocks; for `place` see `timed`."""
     return _TimedPrinter(place).print(code.binds, code.shared, code.functions)
 

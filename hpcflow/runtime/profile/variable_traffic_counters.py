@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from hpcflow.comm.communicator import Communicator, Traffic
+from hpcflow.comm.communicator import Communicator, TrafficCounter
 from hpcflow.errors import HpcflowError
-from hpcflow.plan.ir.program import Message, Plan, Share
-from hpcflow.platform.record_files import read_table
+from hpcflow.plan.ir.program import Plan, ServerMessage, VariableBytes
+from hpcflow.platform.record_files import read_json_object
 from hpcflow.runtime.dynamic_types import Json, Value
 from hpcflow.settings import Settings
 
@@ -22,16 +22,16 @@ Rows = list[list[Value]]  # [server, way, variable, bytes, messages]
 Measured = tuple[tuple[str, int, int], ...]  # (variable, bytes, messages) of a step
 
 
-class Sender(NamedTuple):
+class MessageSender(NamedTuple):
     """The messages that one rank sends in the steps of one plan, and the layout of their tags."""
 
     tag: int
     channels: int
     instances: int
-    sends: list[tuple[int, int, list[Share]]]  # (channel, rank, bytes of each variable)
+    sends: list[tuple[int, int, list[VariableBytes]]]  # (channel, rank, bytes of each variable)
 
     def moved(
-        self, traffic: Traffic, channel: int, dest: int, shares: Sequence[Share]
+        self, traffic: TrafficCounter, channel: int, dest: int, shares: Sequence[VariableBytes]
     ) -> tuple[int, int]:
         """Bytes and messages sent by a channel, without empty messages of cancelled steps."""
         tags = [self.tag + slot * self.channels + channel for slot in range(self.instances)]
@@ -40,22 +40,22 @@ class Sender(NamedTuple):
         least = sum(share.nbytes for share in shares)  # bytes of a message that is not empty
         return nbytes, min(count, nbytes // least) if least else count
 
-    def steps(self, traffic: Traffic) -> int:
+    def steps(self, traffic: TrafficCounter) -> int:
         """The number of steps of the plan."""
         return max((self.moved(traffic, *send)[1] for send in self.sends), default=0)
 
 
-def sends_of(plan: Plan, task: str, ranks: Mapping[str, int]) -> list[Value]:
+def messages_sent_by(plan: Plan, task: str, ranks: Mapping[str, int]) -> list[Value]:
     """The messages of a step that `task` sends, to servers or as a server: as plain data."""
     return [[m.channel, ranks[m.dest], m.shares] for m in plan.messages if m.source == task]
 
 
-class Counts:
+class VariableTrafficCounters:
     """Counts what this rank sends in the steps of training plans."""
 
     def __init__(self) -> None:
-        self._senders: list[Sender] = []
-        self._driven: list[tuple[Sender, Sequence[Message]]] = []
+        self._senders: list[MessageSender] = []
+        self._driven: list[tuple[MessageSender, Sequence[ServerMessage]]] = []
         self._told = False
 
     def is_first_telling(self) -> bool:
@@ -65,30 +65,37 @@ class Counts:
 
     def serve(self, facts: Json) -> None:
         """Count what this rank sends in the steps of a plan that was registered with `facts`."""
-        sends = [(c, dest, [Share(*s) for s in shares]) for c, dest, shares in facts["sends"]]
+        sends = [
+            (c, dest, [VariableBytes(*s) for s in shares]) for c, dest, shares in facts["sends"]
+        ]
         if sends:
-            self._senders.append(Sender(facts["tag"], facts["channels"], facts["instances"], sends))
+            self._senders.append(
+                MessageSender(facts["tag"], facts["channels"], facts["instances"], sends)
+            )
 
-    def drive(self, plan: Plan, ranks: Mapping[str, int], tag: int, instances: int) -> None:
+    def count_driven(self, plan: Plan, ranks: Mapping[str, int], tag: int, instances: int) -> None:
         """Count the steps of a plan that this rank drives, and what it sends in them."""
-        sends = [(c, dest, list(shares)) for c, dest, shares in sends_of(plan, plan.driver, ranks)]
+        sends = [
+            (c, dest, list(shares))
+            for c, dest, shares in messages_sent_by(plan, plan.driver, ranks)
+        ]
         if sends:
-            self._senders.append(Sender(tag, len(plan.edges), instances, sends))
+            self._senders.append(MessageSender(tag, len(plan.edges), instances, sends))
             self._driven.append((self._senders[-1], plan.messages))
 
-    def report(self, traffic: Traffic | None) -> Json:
+    def report(self, traffic: TrafficCounter | None) -> Json:
         """Of training steps: the number this rank drove, its traffic, the predicted traffic."""
         if traffic is None or not self._senders:
             return {}
         steps = [(one.steps(traffic), messages) for one, messages in self._driven]
         return {
             "trained": sum(count for count, _ in steps),
-            "traffic": _sent(traffic, self._senders),
-            "predicted": _predicted(steps),
+            "traffic": _sent_traffic(traffic, self._senders),
+            "predicted": _predicted_bytes(steps),
         }
 
 
-def _sent(traffic: Traffic, senders: Iterable[Sender]) -> Rows:
+def _sent_traffic(traffic: TrafficCounter, senders: Iterable[MessageSender]) -> Rows:
     """The traffic of this rank by server, direction and variable."""
     found: dict[tuple[Value, ...], list[float]] = collections.defaultdict(lambda: [0, 0.0])
     for one in senders:
@@ -105,7 +112,7 @@ def _sent(traffic: Traffic, senders: Iterable[Sender]) -> Rows:
     return [[*key, *row] for key, row in found.items()]
 
 
-def _predicted(steps: Sequence[tuple[int, Sequence[Message]]]) -> Rows:
+def _predicted_bytes(steps: Sequence[tuple[int, Sequence[ServerMessage]]]) -> Rows:
     """The predicted bytes of a step: the mean over plans, weighted by their numbers of steps."""
     total = sum(count for count, _ in steps) or 1
     found: dict[tuple[Value, ...], float] = collections.defaultdict(float)
@@ -115,7 +122,7 @@ def _predicted(steps: Sequence[tuple[int, Sequence[Message]]]) -> Rows:
     return [[*key, nbytes] for key, nbytes in found.items()]
 
 
-def summary(reports: Sequence[Json], servers: int) -> Json | None:
+def traffic_summary(reports: Sequence[Json], servers: int) -> Json | None:
     """Bytes per step of one worker, by server and by variable; None without servers or steps."""
     steps = sum(r.get("trained", 0) for r in reports)
     if not (servers and steps):
@@ -152,7 +159,7 @@ def summary(reports: Sequence[Json], servers: int) -> Json | None:
     }
 
 
-def measured(settings: Settings, world: Communicator | None) -> Measured:
+def measured_traffic(settings: Settings, world: Communicator | None) -> Measured:
     """The variable traffic of the run that the setting `placement` names; collective.
 
     Rank 0 reads the file and broadcasts it.
@@ -160,7 +167,7 @@ def measured(settings: Settings, world: Communicator | None) -> Measured:
     """
     if not settings.placement:
         return ()
-    told = _read(settings.placement) if world is None or world.rank == 0 else None
+    told = _read_rows(settings.placement) if world is None or world.rank == 0 else None
     if world is not None and world.size > 1:
         told = world.broadcast_text(told)
     found = json.loads(told or "")
@@ -170,10 +177,10 @@ def measured(settings: Settings, world: Communicator | None) -> Measured:
     return tuple((name, nbytes, count) for name, nbytes, count in found)
 
 
-def _read(path: str) -> str:
+def _read_rows(path: str) -> str:
     """Rows of a result.json as JSON; instead a JSON string with the error, if there is one."""
     try:
-        found = read_table(Path(path))
+        found = read_json_object(Path(path))
         if found is None:
             return json.dumps("there is no such file")
         variables = found["traffic"]["variables"]

@@ -11,11 +11,11 @@ import numbers
 from typing import TYPE_CHECKING, ClassVar
 
 from hpcflow.errors import ArgumentError
-from hpcflow.platform.exception_translation import shown, user_line
+from hpcflow.platform.exception_translation import user_line, value_text
 from hpcflow.runtime.dynamic_types import Given, Json
 
 
-class Message:
+class ProtoMessage:
     """Base class: fields with defaults, set by keyword or by assignment.
 
     Errors: ArgumentError for an unknown field or a value of another type.
@@ -38,12 +38,12 @@ class Message:
             raise _unknown(self, name)
         vars(self)[name] = _fitting(self, name, self._fields[name], value)
 
-    def CopyFrom(self, other: Message) -> None:
+    def CopyFrom(self, other: ProtoMessage) -> None:
         """Copy all fields of `other`, a message of the same class."""
         if type(other) is not type(self):
             kind = type(self).__name__
             raise ArgumentError(
-                f"{kind}.CopyFrom({shown(other)})", line=user_line(), hint=f"give an hf.{kind}"
+                f"{kind}.CopyFrom({value_text(other)})", line=user_line(), hint=f"give an hf.{kind}"
             )
         vars(self).update(copy.deepcopy(vars(other)))
 
@@ -60,11 +60,11 @@ class Message:
     __hash__ = None  # type: ignore[assignment]  # mutable
 
     def __repr__(self) -> str:
-        told = [f"{name}={vars(self)[name]!r}" for name in self._fields if self.HasField(name)]
-        return f"{type(self).__name__}({', '.join(told)})"
+        fields = [f"{name}={vars(self)[name]!r}" for name in self._fields if self.HasField(name)]
+        return f"{type(self).__name__}({', '.join(fields)})"
 
 
-def _unknown(message: Message, name: str) -> ArgumentError:
+def _unknown(message: ProtoMessage, name: str) -> ArgumentError:
     kind, known = type(message).__name__, sorted(message._fields)
     near = difflib.get_close_matches(name, known, n=1)
     return ArgumentError(
@@ -74,10 +74,10 @@ def _unknown(message: Message, name: str) -> ArgumentError:
     )
 
 
-def _fitting(message: Message, name: str, default: Given, value: Given) -> Given:
+def _fitting(message: ProtoMessage, name: str, default: Given, value: Given) -> Given:
     """`value` converted to the type of the field. Errors: ArgumentError for another type."""
     if isinstance(default, type):
-        if issubclass(default, Message) and isinstance(value, default):
+        if issubclass(default, ProtoMessage) and isinstance(value, default):
             return copy.deepcopy(value)
         if default is dict and isinstance(value, dict):
             return dict(value)
@@ -95,13 +95,13 @@ def _fitting(message: Message, name: str, default: Given, value: Given) -> Given
         if fits:
             return type(default)(value)
     raise ArgumentError(
-        f"{type(message).__name__}.{name} is {shown(value)}",
+        f"{type(message).__name__}.{name} is {value_text(value)}",
         line=user_line(),
         hint=f"give a value of type {wanted}",
     )
 
 
-class OptimizerOptions(Message):
+class OptimizerOptions(ProtoMessage):
     """TensorFlow's graph optimizations; no field has an effect here."""
 
     L1, L0 = 0, -1
@@ -117,7 +117,7 @@ class OptimizerOptions(Message):
     }
 
 
-class RewriterConfig(Message):
+class RewriterConfig(ProtoMessage):
     """TensorFlow's Grappler rewriters; no field has an effect here."""
 
     DEFAULT, ON, OFF, AGGRESSIVE = 0, 1, 2, 3
@@ -143,7 +143,7 @@ class RewriterConfig(Message):
     }
 
 
-class GraphOptions(Message):
+class GraphOptions(ProtoMessage):
     """TensorFlow's graph options; no field has an effect here."""
 
     _fields: ClassVar[Json] = {
@@ -159,7 +159,7 @@ class GraphOptions(Message):
     }
 
 
-class GPUOptions(Message):
+class GPUOptions(ProtoMessage):
     """TensorFlow's GPU memory options; no field has an effect here."""
 
     _fields: ClassVar[Json] = {
@@ -174,7 +174,7 @@ class GPUOptions(Message):
     }
 
 
-class ConfigProto(Message):
+class ConfigProto(ProtoMessage):
     """Options of a session: `hf.Session(config=hf.ConfigProto(allow_soft_placement=True))`.
 
     `allow_soft_placement`: an operation whose task lacks the requested device runs on another one.
@@ -202,7 +202,7 @@ class ConfigProto(Message):
     }
 
 
-class RunOptions(Message):
+class RunOptions(ProtoMessage):
     """Options of one run: `session.run(y, options=hf.RunOptions(timeout_in_ms=500))`."""
 
     NO_TRACE, SOFTWARE_TRACE, HARDWARE_TRACE, FULL_TRACE = range(4)
@@ -215,7 +215,7 @@ class RunOptions(Message):
     }
 
 
-class NodeExecStats(Message):
+class NodeExecStats(ProtoMessage):
     """The times of an operation in microseconds and nanoseconds; ends are relative to the start."""
 
     _fields: ClassVar[Json] = {
@@ -237,19 +237,19 @@ class NodeExecStats(Message):
     }
 
 
-class DeviceStepStats(Message):
+class DeviceStepStats(ProtoMessage):
     """The operations that ran on a device."""
 
     _fields: ClassVar[Json] = {"device": "", "node_stats": list}
 
 
-class StepStats(Message):
+class StepStats(ProtoMessage):
     """The operations that ran, by device."""
 
     _fields: ClassVar[Json] = {"dev_stats": list}
 
 
-class RunMetadata(Message):
+class RunMetadata(ProtoMessage):
     """Output of a run: `step_stats`, if it was traced."""
 
     _fields: ClassVar[Json] = {"step_stats": StepStats, "partition_graphs": list}

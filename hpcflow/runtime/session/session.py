@@ -14,33 +14,38 @@ import numpy as np
 from hpcflow.errors import FeedError, FetchError, GraphError, HpcflowError
 from hpcflow.graph import default_session
 from hpcflow.graph.graph import Graph, Operation, Tensor, get_default_graph
-from hpcflow.graph.side_effects import learns
+from hpcflow.graph.side_effects import updates_from_variables
 from hpcflow.graph.static_shape import Spec
-from hpcflow.plan.cost.server_traffic import trains
+from hpcflow.plan.cost.server_traffic import plan_trains
 from hpcflow.plan.ir.program import Cluster, Plan
 from hpcflow.plan.pass_list import make_plan
-from hpcflow.runtime.device.device import DeviceAttributes, attributes
-from hpcflow.runtime.device.dlpack_exchange import shared
-from hpcflow.runtime.device.shared_arena import Lanes, SharedArena
+from hpcflow.runtime.device.device import DeviceAttributes, device_attributes
+from hpcflow.runtime.device.dlpack_exchange import share_version
+from hpcflow.runtime.device.shared_arena import ArenaLeases, SharedArena
 from hpcflow.runtime.dynamic_types import Fed, Feeds, Fetches, Given, Rebuild
-from hpcflow.runtime.failure.replica_loss_recovery import Interrupted
+from hpcflow.runtime.failure.replica_loss_recovery import StepInterrupted
 from hpcflow.runtime.job import unsaved_training_warning
-from hpcflow.runtime.job.collective_agreement import agree
-from hpcflow.runtime.job.rank_context import Context
-from hpcflow.runtime.profile.step_stats import Trace
+from hpcflow.runtime.job.collective_agreement import check_agreement
+from hpcflow.runtime.job.rank_context import RankContext
+from hpcflow.runtime.profile.step_stats import StepTrace
 from hpcflow.runtime.session import session_options
 from hpcflow.runtime.session.config_proto import ConfigProto, RunMetadata, RunOptions
-from hpcflow.runtime.session.session_close import give_back
-from hpcflow.runtime.session.session_target import context_of
-from hpcflow.runtime.step.distributed_step import make_step, repeat
-from hpcflow.runtime.step.feed_and_fetch import as_fed, by_tensor, has_composites, structure
+from hpcflow.runtime.session.session_close import release_session
+from hpcflow.runtime.session.session_target import target_context
+from hpcflow.runtime.step.distributed_step import make_step, repeat_on_server
+from hpcflow.runtime.step.feed_and_fetch import (
+    by_tensor,
+    feed_array,
+    flatten_fetches,
+    has_composites,
+)
 from hpcflow.runtime.step.partial_run import PartialRun
-from hpcflow.runtime.step.plan_cache import Outlook
-from hpcflow.runtime.step.plan_preparation import evaluate, tell_traffic
-from hpcflow.runtime.step.planned_step import PlannedStep, Runner, Step, fetched
-from hpcflow.runtime.step.shape_specialization import Family, Growth
-from hpcflow.runtime.step.step_channels import Sums
-from hpcflow.runtime.step.step_deadline import Deadline
+from hpcflow.runtime.step.plan_cache import PlanOutlook
+from hpcflow.runtime.step.plan_preparation import evaluate_node, log_server_traffic
+from hpcflow.runtime.step.planned_step import ExecutableStep, PlannedStep, Runner, fetch_label
+from hpcflow.runtime.step.shape_specialization import GraphGrowth, ShapeSpecializations
+from hpcflow.runtime.step.step_channels import CollectiveBuffers
+from hpcflow.runtime.step.step_deadline import StepDeadline
 
 S = TypeVar("S", bound="Session")
 _NO_FEEDS: Fed = {}
@@ -49,22 +54,22 @@ _NO_FEEDS: Fed = {}
 _collecting = threading.Lock()
 
 
-class Found(NamedTuple):
+class ResolvedRun(NamedTuple):
     """A step, the function that rebuilds the fetch structure, and its feeds.
 
     `fed` has the keys of the feed_dict by tensor.
     """
 
-    step: Step
+    step: ExecutableStep
     rebuild: Rebuild
     fed: dict[Tensor, Given]
     arrays: dict[Tensor, np.ndarray]
 
 
-class Timed(NamedTuple):
+class DeadlineRun(NamedTuple):
     """A step that runs with deadlines; `gather` gets its feeds from a feed_dict, or None."""
 
-    step: Step
+    step: ExecutableStep
     rebuild: Rebuild
     gather: Callable[[Feeds], list[np.ndarray] | None]
 
@@ -85,30 +90,32 @@ class Session:
         graph: Graph | None = None,
         config: ConfigProto | None = None,
         *,
-        context: Context | None = None,
+        context: RankContext | None = None,
     ) -> None:
         if isinstance(target, Graph):
             target, graph = None, target
         if not (graph is None or isinstance(graph, Graph)):
             raise GraphError(f"{graph!r} is not a graph", hint="give an hf.Graph")
         self.graph = graph or get_default_graph()
-        self.context = context or context_of(target)
-        self._config = session_options.checked(config, self.context)
-        self._limit_s = session_options.limit(
+        self.context = context or target_context(target)
+        self._config = session_options.check_config(config, self.context)
+        self._limit_s = session_options.run_deadline(
             self._config
         )  # of runs without a deadline of their own
         self.store = self.context.new_store()  # variables that live on this rank
         self._arena = SharedArena(self.context)
-        self._lanes = Lanes(self.context)
+        self._lanes = ArenaLeases(self.context)
         self._runners: dict[Fetches, Runner] = {}  # fetches -> the last runner
-        self._timed: dict[Fetches, Timed] = {}  # fetches -> the last step with a deadline
-        self._families: dict[Fetches, Family] = {}  # (fetches, fed tensors) -> their plans
-        self._growth = Growth()
+        self._timed: dict[Fetches, DeadlineRun] = {}  # fetches -> the last step with a deadline
+        self._families: dict[
+            Fetches, ShapeSpecializations
+        ] = {}  # (fetches, fed tensors) -> their plans
+        self._growth = GraphGrowth()
         self._lock = threading.Lock()
         self._closed = False
-        self._fewer = False  # replicas have been lost since the session was created
+        self._replicas_lost = False  # replicas have been lost since the session was created
         self.context.followers.add(self)
-        self._entered: list[contextlib.ExitStack] = []
+        self._context_stack: list[contextlib.ExitStack] = []
 
     def run(
         self,
@@ -137,29 +144,31 @@ class Session:
             or self._limit_s is not None
         ):
             feeds = _NO_FEEDS if feed_dict is None else feed_dict
-            limit, traces = session_options.asked(options, run_metadata, deadline, self._limit_s)
+            limit, traces = session_options.requested_options(
+                options, run_metadata, deadline, self._limit_s
+            )
             if limit is not None or traces:
                 return self._run_within(
                     limit, fetches, feeds, traced=run_metadata if traces else None
                 )
         try:
-            runner = self._runners[fetches if fetches.__class__ is Tensor else _name(fetches)]
+            runner = self._runners[fetches if fetches.__class__ is Tensor else _runner_key(fetches)]
         except (KeyError, TypeError, ValueError):  # the last two: fetches are not hashable
-            runner = functools.partial(self._find, fetches)
-        if self._fewer:
-            renew(feed_dict)
+            runner = functools.partial(self._run_first_time, fetches)
+        if self._replicas_lost:
+            reshard_feeds(feed_dict)
         try:
             return runner(_NO_FEEDS if feed_dict is None else feed_dict)
-        except Interrupted:
-            self._go_on()
+        except StepInterrupted:
+            self._recover()
             return self.run(fetches, feed_dict)
 
     def plan(self, fetches: Fetches, feed_dict: Feeds | None = None) -> Plan:
         """The plan that `run` would execute for these fetches and feeds; nothing runs."""
         wanted: list[Tensor | Operation] = []
-        structure(self.graph, fetches, wanted)
+        flatten_fetches(self.graph, fetches, wanted)
         feeds = {self._fed(key): value for key, value in by_tensor(feed_dict or {}).items()}
-        arrays = {t: as_fed(t, value) for t, value in feeds.items()}
+        arrays = {t: feed_array(t, value) for t, value in feeds.items()}
         return self._plan(wanted, {t: Spec(a.dtype, a.shape) for t, a in arrays.items()})
 
     def make_callable(
@@ -173,9 +182,9 @@ class Session:
 
         `deadline` applies to each call, as in `run`.
         """
-        structure(self.graph, fetches, [])
+        flatten_fetches(self.graph, fetches, [])
         fed = [self._fed(key) for key in feed_list or ()]
-        find = functools.partial(self._find, fetches, name=object())
+        find = functools.partial(self._run_first_time, fetches, name=object())
 
         def call(*values: Given) -> Fetches:
             if len(values) != len(fed):
@@ -188,12 +197,12 @@ class Session:
             limit_s = self._limit_s if deadline is None else deadline
             if limit_s is not None:
                 name = find.keywords["name"]
-                return self._run_within(Deadline(limit_s), fetches, feeds, name)
+                return self._run_within(StepDeadline(limit_s), fetches, feeds, name)
             runner = self._runners.get(find.keywords["name"], find)
             try:
                 return runner(feeds)
-            except Interrupted:
-                self._go_on()
+            except StepInterrupted:
+                self._recover()
                 return call(*values)
 
         return call
@@ -203,7 +212,7 @@ class Session:
     ) -> PartialRun:
         """A step for `partial_run` with all its fetches and feeds, which may be fed in portions."""
         wanted: list[Tensor | Operation] = []
-        structure(self.graph, fetches, wanted)
+        flatten_fetches(self.graph, fetches, wanted)
         return PartialRun(wanted, [self._fed(key) for key in feeds or ()])
 
     def partial_run(
@@ -216,9 +225,9 @@ class Session:
         Errors: FeedError, FetchError if it was not set up, is repeated, or lacks a feed.
         """
         wanted: list[Tensor | Operation] = []
-        rebuild = structure(self.graph, fetches, wanted)
-        given = {self._fed(key): value for key, value in by_tensor(feed_dict or {}).items()}
-        handle.feed({t: as_fed(t, value) for t, value in given.items()})
+        rebuild = flatten_fetches(self.graph, fetches, wanted)
+        new_values = {self._fed(key): value for key, value in by_tensor(feed_dict or {}).items()}
+        handle.feed({t: feed_array(t, value) for t, value in new_values.items()})
         part = handle.begin(wanted)
         values = []
         if part.wanted:
@@ -231,7 +240,7 @@ class Session:
 
         Errors: FetchError if the variable is not initialized or on another rank.
         """
-        state, found = self.store.states.get(variable.op.name), []
+        state, holders = self.store.states.get(variable.op.name), []
         if state is None:
             raise FetchError(
                 f"variable {variable.name!r} has no memory on this rank",
@@ -242,15 +251,15 @@ class Session:
             )
 
         def take() -> None:
-            self.context.engine.settle()
-            found.append(shared(state))
+            self.context.executor.finish_tiled()
+            holders.append(share_version(state))
 
-        self.context.engine.with_baton(take, lambda: True)
-        return found[0]
+        self.context.executor.run_locked(take, lambda: True)
+        return holders[0]
 
     def list_devices(self) -> list[DeviceAttributes]:
         """The devices of all tasks that a step of this rank may use, including servers'."""
-        return attributes(self.context.cluster)
+        return device_attributes(self.context.cluster)
 
     def as_default(self) -> contextlib.AbstractContextManager[Session]:
         """Inside, `Tensor.eval` and `Operation.run` use this session; exit does not close it."""
@@ -262,15 +271,15 @@ class Session:
         Variables on servers and the storage of allreduces stay until the job ends. Steps that other
         threads wait for end with CancelledError.
         """
-        while self._entered:
-            self._entered.pop().close()
+        while self._context_stack:
+            self._context_stack.pop().close()
         is_first, self._closed = not self._closed, True
         families = list(self._families.values())
         for family in families:
             family.cancel("the session was closed")
         if is_first:
             steps = [step for family in families for step in family.steps]
-            give_back(self.context, steps, self.store, self._arena)
+            release_session(self.context, steps, self.store, self._arena)
         self._runners.clear()
         self._timed.clear()
         self._families.clear()
@@ -280,7 +289,7 @@ class Session:
         stack = contextlib.ExitStack()
         stack.enter_context(self.graph.as_default())
         stack.enter_context(self.as_default())
-        self._entered.append(stack)
+        self._context_stack.append(stack)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -288,92 +297,94 @@ class Session:
 
     # -- replica loss recovery
 
-    def _go_on(self) -> None:
+    def _recover(self) -> None:
         """A replica has died in a joint step: recover, so that the step can run again."""
         assert self.context.survival is not None
-        self.context.survival.go_on()
+        self.context.survival.rebuild()
 
     def replicas_changed(self) -> None:
         """A replica has died: drop all plans, which depend on the number of replicas."""
-        self._fewer = True
-        self._lanes = Lanes(self.context)
+        self._replicas_lost = True
+        self._lanes = ArenaLeases(self.context)
         self._runners.clear()
         self._timed.clear()
         self._families.clear()
 
     # -- finding the step of a run
 
-    def _find(self, fetches: Fetches, feed_dict: Feeds, name: Fetches = None) -> Fetches:
+    def _run_first_time(self, fetches: Fetches, feed_dict: Feeds, name: Fetches = None) -> Fetches:
         """Run the first time, or with feeds of other shapes than the last time."""
         if has_composites(feed_dict):
             return self.run(fetches, by_tensor(feed_dict))
-        step, rebuild, fed, arrays = self._found(fetches, feed_dict)
-        found = _name(fetches) if name is None else name
+        step, rebuild, fed, arrays = self._resolve(fetches, feed_dict)
+        key = _runner_key(fetches) if name is None else name
         try:
-            self._runners[found] = step.runner(
-                found, fed, rebuild, functools.partial(self._find, fetches, name=name)
+            self._runners[key] = step.runner(
+                key, fed, rebuild, functools.partial(self._run_first_time, fetches, name=name)
             )
         except TypeError:
             pass  # dicts and nested lists are looked up by structure each time
         values = rebuild(step.run(*arrays.values()))
         if step.once:
-            self._forget(step, found)
+            self._drop_step(step, key)
             del step
             with _collecting:  # gc.collect() returns at once while another thread collects
                 gc.collect()  # a step and its segments are a reference cycle
         return values
 
-    def _forget(self, step: Step, name: Fetches) -> None:
+    def _drop_step(self, step: ExecutableStep, name: Fetches) -> None:
         """Drop a step that is unlikely to run again; if it does, it is compiled again."""
         with self._lock:
             self._families = {k: f for k, f in self._families.items() if not f.has(step)}
             self._runners = {k: runner for k, runner in self._runners.items() if k != name}
 
-    def _found(self, fetches: Fetches, feed_dict: Feeds, traced: bool = False) -> Found:
+    def _resolve(self, fetches: Fetches, feed_dict: Feeds, traced: bool = False) -> ResolvedRun:
         """The step for fetches and feeds, compiled on first use."""
         wanted: list[Tensor | Operation] = []
-        rebuild = structure(self.graph, fetches, wanted)
+        rebuild = flatten_fetches(self.graph, fetches, wanted)
         fed = {self._fed(key): key for key in feed_dict}
         fed = {t: fed[t] for t in sorted(fed, key=lambda t: (t.op.index, t.index))}
-        arrays = {t: as_fed(t, feed_dict[key]) for t, key in fed.items()}
-        return Found(self._step(wanted, arrays, traced=traced), rebuild, fed, arrays)
+        arrays = {t: feed_array(t, feed_dict[key]) for t, key in fed.items()}
+        return ResolvedRun(self._step(wanted, arrays, traced=traced), rebuild, fed, arrays)
 
     def _run_within(
         self,
-        deadline: Deadline | None,
+        deadline: StepDeadline | None,
         fetches: Fetches,
         feed_dict: Feeds,
         name: Fetches = None,
         traced: RunMetadata | None = None,
     ) -> Fetches:
         """Run with a deadline, or traced into `traced`, or both."""
-        if self._fewer:
-            renew(feed_dict)
+        if self._replicas_lost:
+            reshard_feeds(feed_dict)
         try:
             if traced is not None:
-                step, rebuild, _, given = self._found(fetches, by_tensor(feed_dict), True)
-                return rebuild(step.run_traced(deadline, traced, *given.values()))
+                step, rebuild, _, fed_arrays = self._resolve(fetches, by_tensor(feed_dict), True)
+                return rebuild(step.run_traced(deadline, traced, *fed_arrays.values()))
             assert deadline is not None
-            timed, arrays = self._gathered(fetches, feed_dict, name)
+            timed, arrays = self._resolve_with_deadline(fetches, feed_dict, name)
             return timed.rebuild(timed.step.run_within(deadline, *arrays))
-        except Interrupted:
-            self._go_on()
+        except StepInterrupted:
+            self._recover()
             return self._run_within(deadline, fetches, feed_dict, name, traced)
 
-    def _gathered(
+    def _resolve_with_deadline(
         self, fetches: Fetches, feed_dict: Feeds, name: Fetches
-    ) -> tuple[Timed, list[np.ndarray]]:
+    ) -> tuple[DeadlineRun, list[np.ndarray]]:
         """The step of fetches that run with deadlines, and its feeds."""
-        name = _name(fetches) if name is None else name
+        name = _runner_key(fetches) if name is None else name
         try:
             timed = self._timed.get(name)
         except TypeError:  # dicts and nested lists
             name, timed = None, None
         arrays = timed.gather(feed_dict) if timed is not None else None
         if timed is None or arrays is None:
-            step, rebuild, fed, given = self._found(fetches, by_tensor(feed_dict))
-            arrays = list(given.values())
-            timed = Timed(step, rebuild, step.gatherer(fed) if step.gathers(fed) else _nothing)
+            step, rebuild, fed, fed_arrays = self._resolve(fetches, by_tensor(feed_dict))
+            arrays = list(fed_arrays.values())
+            timed = DeadlineRun(
+                step, rebuild, step.gatherer(fed) if step.gathers(fed) else _gather_nothing
+            )
             if name is not None:
                 self._timed[name] = timed
         return timed, arrays
@@ -384,11 +395,11 @@ class Session:
         Each rank then has the state objects of the variables that it hosts.
         """
         wanted: list[Tensor | Operation] = []
-        structure(self.graph, fetches, wanted)
+        flatten_fetches(self.graph, fetches, wanted)
         try:
             self._step(wanted, {})
-        except Interrupted:
-            self._go_on()
+        except StepInterrupted:
+            self._recover()
             self.prepare(fetches)
 
     def _step(
@@ -397,7 +408,7 @@ class Session:
         arrays: Mapping[Tensor, np.ndarray],
         done: frozenset[Operation] = frozenset(),
         traced: bool = False,
-    ) -> Step:
+    ) -> ExecutableStep:
         """The step that computes `wanted` from feeds of the shapes of `arrays`.
 
         It is compiled on first use. Errors: FetchError if the session is closed.
@@ -407,12 +418,12 @@ class Session:
         with self._lock:
             self._growth.watch(self.graph)
             key, family = (tuple(wanted), tuple(arrays), done), None
-            for one in (False, True)[: 1 + traced]:
-                if (key, one) not in self._families:
-                    self._families[key, one] = Family(wanted, done, family)
-                family = self._families[key, one]
+            for is_general in (False, True)[: 1 + traced]:
+                if (key, is_general) not in self._families:
+                    self._families[key, is_general] = ShapeSpecializations(wanted, done, family)
+                family = self._families[key, is_general]
             assert family is not None
-            return family.step(arrays, self._make)
+            return family.step(arrays, self._make_step)
 
     def _fed(self, key: Given) -> Tensor:
         tensor = self.graph.get_tensor_by_name(key) if isinstance(key, str) else key
@@ -428,7 +439,7 @@ class Session:
 
     def _plan(self, wanted: Sequence[Tensor | Operation], specs: dict[Tensor, Spec]) -> Plan:
         context = self.context
-        with self._rank_told():
+        with self._with_rank_in_errors():
             return make_plan(
                 self.graph,
                 wanted,
@@ -436,31 +447,31 @@ class Session:
                 self._cluster,
                 context.settings,
                 context.replica,
-                functools.partial(evaluate, context),
+                functools.partial(evaluate_node, context),
             )
 
     @property
     def _cluster(self) -> Cluster:
         """The cluster for which plans are made, as the session's config modifies it."""
-        return session_options.cluster(self._config, self.context.cluster)
+        return session_options.configured_cluster(self._config, self.context.cluster)
 
-    def _look(
+    def _look_up_plan(
         self,
         wanted: Sequence[Tensor | Operation],
         specs: dict[Tensor, Spec],
         done: frozenset[Operation],
-    ) -> tuple[Plan, Callable[[], Outlook]]:
+    ) -> tuple[Plan, Callable[[], PlanOutlook]]:
         """A plan that does not run, and a function that looks it up in the plan cache."""
-        folds = functools.partial(evaluate, self.context)
-        with self._rank_told():
-            return self.context.plans.look(self.graph, wanted, specs, done, folds, self._cluster)
+        folds = functools.partial(evaluate_node, self.context)
+        with self._with_rank_in_errors():
+            return self.context.plans.preview(self.graph, wanted, specs, done, folds, self._cluster)
 
-    def _why_unsaved(self) -> str:
+    def _unsaved_reason(self) -> str:
         """The warning that this session does not save what it trains; "" if it does."""
-        return unsaved_training_warning.PLAIN
+        return unsaved_training_warning.UNMANAGED_TRAINING
 
     @contextlib.contextmanager
-    def _rank_told(self) -> Iterator[None]:
+    def _with_rank_in_errors(self) -> Iterator[None]:
         """Set the rank of HpcflowErrors raised inside."""
         try:
             yield
@@ -468,32 +479,34 @@ class Session:
             error.rank = self.context.rank if error.rank is None else error.rank
             raise
 
-    def _make(self, family: Family, specs: dict[Tensor, Spec]) -> Step:
+    def _make_step(self, family: ShapeSpecializations, specs: dict[Tensor, Spec]) -> ExecutableStep:
         context, wanted = self.context, family.wanted
         if context.on_plan is not None:
-            return PlannedStep(context, *self._look(wanted, specs, family.done))
-        before = context.plans.spent
-        with self._rank_told():
-            folds, cluster = functools.partial(evaluate, context), self._cluster
-            plan, mine = context.plans.find(self.graph, wanted, specs, family.done, folds, cluster)
+            return PlannedStep(context, *self._look_up_plan(wanted, specs, family.done))
+        before = context.plans.costs
+        with self._with_rank_in_errors():
+            folds, cluster = functools.partial(evaluate_node, context), self._cluster
+            plan, own_code = context.plans.find(
+                self.graph, wanted, specs, family.done, folds, cluster
+            )
         if self._config.log_device_placement and context.is_chief:
-            session_options.tell_places(plan)
+            session_options.log_placement(plan)
         if plan.collectives and context.group is not None and family.sums is None:
-            agree(context, self.graph, wanted, self.store.seed)
-            family.sums = Sums(context.group, context.survival)
+            check_agreement(context, self.graph, wanted, self.store.seed)
+            family.sums = CollectiveBuffers(context.group, context.survival)
         if plan.round is not None:
-            repeat(context, plan.round, plan.updates)
+            repeat_on_server(context, plan.round, plan.updates)
         if plan.messages and context.is_chief:
-            tell_traffic(context, self.graph, plan)
-        trace = Trace(context) if family.untraced else None
+            log_server_traffic(context, self.graph, plan)
+        trace = StepTrace(context) if family.untraced_plans else None
         observers = () if trace is None else (trace,)
         compiled = context.compile(
-            mine, self.store, fetched(wanted), trains=trains(plan), observers=observers
+            own_code, self.store, fetch_label(wanted), trains=plan_trains(plan), observers=observers
         )
         if compiled.trains:
-            context.plans.tell(context.plans.spent.since(before), self.graph)
-            if learns(wanted):
-                unsaved_training_warning.tell(context, self._why_unsaved())
+            context.plans.tell(context.plans.costs.difference(before), self.graph)
+            if updates_from_variables(wanted):
+                unsaved_training_warning.warn_unsaved_training(context, self._unsaved_reason())
         arenas = self._arena, self._lanes
         step = make_step(context, plan, compiled, wanted, family.number, family.sums, *arenas)
         step.trace = trace
@@ -513,11 +526,11 @@ class InteractiveSession(Session):
         self.__enter__()
 
 
-def _nothing(feed_dict: Feeds) -> None:
+def _gather_nothing(feed_dict: Feeds) -> None:
     """The `gather` of a step without one: its feeds are looked up in each run."""
 
 
-def _name(fetches: Fetches) -> Fetches:
+def _runner_key(fetches: Fetches) -> Fetches:
     """The key of the runner of these fetches; with their type, as equal tuples may differ in it."""
     kind = fetches.__class__
     if kind is list:
@@ -525,7 +538,7 @@ def _name(fetches: Fetches) -> Fetches:
     return (kind, fetches) if isinstance(fetches, tuple) else fetches
 
 
-def renew(feeds: Given) -> None:
+def reshard_feeds(feeds: Given) -> None:
     """Shard a batch of `hf.data` again if replicas have been lost since it was sharded."""
     if hasattr(feeds, "renew"):
         feeds.renew()

@@ -12,25 +12,27 @@ from hpcflow.runtime.job.message_headers import SessionClosed
 
 if TYPE_CHECKING:
     from hpcflow.runtime.device.shared_arena import SharedArena
-    from hpcflow.runtime.job.rank_context import Context
-    from hpcflow.runtime.state.state_store import Store
-    from hpcflow.runtime.step.planned_step import Step
+    from hpcflow.runtime.job.rank_context import RankContext
+    from hpcflow.runtime.state.state_store import StateStore
+    from hpcflow.runtime.step.planned_step import ExecutableStep
 
 ENDING_S = 1.0  # limit for cancelled steps in flight to end
 
 
-def give_back(context: Context, steps: Sequence[Step], store: Store, arena: SharedArena) -> None:
+def release_session(
+    context: RankContext, steps: Sequence[ExecutableStep], store: StateStore, arena: SharedArena
+) -> None:
     """Free what `steps` hold, here and on other ranks, and the variables in `store`.
 
     If messages fail, as in a job that ends by an error, the rest is freed with the process.
     """
-    engine, late = context.engine, time.monotonic() + ENDING_S
+    executor, late = context.executor, time.monotonic() + ENDING_S
 
     def in_flight() -> bool:
         return any(step.in_flight for step in steps) and time.monotonic() < late
 
     def close() -> None:
-        engine.settle()
+        executor.finish_tiled()
         for step in steps:
             step.close()
         arena.close()
@@ -42,8 +44,8 @@ def give_back(context: Context, steps: Sequence[Step], store: Store, arena: Shar
 
     try:
         if any(step.in_flight for step in steps):
-            engine.with_baton(lambda: None, lambda: not in_flight())
-        engine.with_baton(close, lambda: True)
+            executor.run_locked(lambda: None, lambda: not in_flight())
+        executor.run_locked(close, lambda: True)
     except HpcflowError as error:
         logger.debug("the session was closed, but not all of it was given back: %s", error)
     for device in context.devices.values():

@@ -7,7 +7,7 @@ import hashlib
 from hpcflow.runtime.dynamic_types import Attributes
 
 
-class Seed:
+class SessionSeed:
     """The seed of the job and the number of the session.
 
     It is the same on all ranks of a session. result.json has the job's seed, checkpoints have both.

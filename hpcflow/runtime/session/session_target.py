@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 from hpcflow.errors import LaunchError
-from hpcflow.runtime.job.job_membership import current
-from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.job_membership import current_context
+from hpcflow.runtime.job.rank_context import RankContext
 
 
-class Target(str):
+class SessionTarget(str):
     """A string such as `mpi://worker/3`, with the context of its task."""
 
-    context: Context
+    context: RankContext
 
-    def __new__(cls, text: str, context: Context) -> Target:
+    def __new__(cls, text: str, context: RankContext) -> SessionTarget:
         """The target `text` for the task of `context`."""
-        made = super().__new__(cls, text)
-        made.context = context
-        return made
+        target = super().__new__(cls, text)
+        target.context = context
+        return target
 
 
-def context_of(target: str | None) -> Context:
+def target_context(target: str | None) -> RankContext:
     """The context of a server's target; the current context if `target` is None or empty.
 
     Errors: LaunchError for any other string.
     """
     if not target:
-        return current()
-    if isinstance(target, Target):
+        return current_context()
+    if isinstance(target, SessionTarget):
         return target.context
     raise LaunchError(
         f"{target!r} is the target of no hf.train.Server",

@@ -11,14 +11,14 @@ import collections
 import numpy as np
 
 from hpcflow.errors import CancelledError, RangeError, ShapeError
-from hpcflow.graph.static_shape import merge, show
+from hpcflow.graph.static_shape import merge_shapes, shape_text
 from hpcflow.plan.ir.program import Node
 from hpcflow.runtime.dynamic_types import DeviceArray, Value
-from hpcflow.runtime.executor.async_ops import Over, Wait, waiting
-from hpcflow.runtime.state.queue_backpressure import Attempt
-from hpcflow.runtime.state.queue_op_execution import Attempted
-from hpcflow.runtime.state.state_store import state
-from hpcflow.runtime.step.step_instance import Instance
+from hpcflow.runtime.executor.async_ops import AsyncWait, CompletedWait, async_op
+from hpcflow.runtime.state.queue_backpressure import QueueAttempt
+from hpcflow.runtime.state.queue_op_execution import AttemptWait
+from hpcflow.runtime.state.state_store import state_type
+from hpcflow.runtime.step.step_instance import StepInstance
 
 
 class Accumulator:
@@ -29,7 +29,7 @@ class Accumulator:
         self.dtype = np.dtype(node.attrs["dtype"])
         self.shape, self.mean = node.attrs["shape"], node.attrs["mean"]
         self.step = self.count = 0
-        self._takes: collections.deque[Attempt] = collections.deque()
+        self._takes: collections.deque[QueueAttempt] = collections.deque()
 
     def apply(self, step: int, *gradient: np.ndarray) -> None:
         """Add a gradient computed from the variables of step `step`; drop it if it is stale."""
@@ -39,14 +39,14 @@ class Accumulator:
         self.count += 1
         self._serve()
 
-    def take(self, required: int) -> Attempt:
+    def take(self, required: int) -> QueueAttempt:
         """Take the sum, or mean, once there are `required` gradients; then begin the next step."""
-        attempt = Attempt(self, (), required, False)
+        attempt = QueueAttempt(self, (), required, False)
         self._takes.append(attempt)
         self._serve()
         return attempt
 
-    def withdraw(self, attempt: Attempt) -> None:
+    def withdraw(self, attempt: QueueAttempt) -> None:
         """Remove an attempt from its FIFO."""
         self._takes.remove(attempt)
         attempt.end(CancelledError(f"the wait for accumulator {self.name!r} was cancelled"))
@@ -80,11 +80,11 @@ class DenseAccumulator(Accumulator):
         (grad,) = gradient
         first = self._sum is None
         try:
-            merge(grad.shape, self.shape if first else self._sum.shape)
+            merge_shapes(grad.shape, self.shape if first else self._sum.shape)
         except ShapeError:
-            have = show(self.shape if first else self._sum.shape)
+            have = shape_text(self.shape if first else self._sum.shape)
             raise ShapeError(
-                f"a gradient is {show(grad.shape)}; accumulator {self.name!r} has {have}"
+                f"a gradient is {shape_text(grad.shape)}; accumulator {self.name!r} has {have}"
             ) from None
         if first:
             self._sum = np.array(grad)
@@ -109,18 +109,18 @@ class SparseAccumulator(Accumulator):
     def add(self, *gradient: np.ndarray) -> None:
         """Add the rows `values` with the row numbers `indices`."""
         indices, values = gradient
-        merge(values.shape, None if self.shape is None else (None, *self.shape[1:]))
+        merge_shapes(values.shape, None if self.shape is None else (None, *self.shape[1:]))
         if len(indices) != len(values):
             raise ShapeError(f"{len(indices)} indices for {len(values)} rows")
         rows = self.shape[0] if self.shape else None
         top = np.inf if rows is None else rows
         if indices.size and not (0 <= indices.min() and indices.max() < top):
             raise RangeError(f"a row of a gradient is not one of accumulator {self.name!r}'s")
-        self._rows.append(_summed(np.array(indices), np.array(values))[:2])
+        self._rows.append(_sum_equal_rows(np.array(indices), np.array(values))[:2])
 
     def total(self) -> tuple[np.ndarray, ...]:
         """Row numbers in order, their sums or means, and the dense shape."""
-        indices, values, counts = _summed(
+        indices, values, counts = _sum_equal_rows(
             np.concatenate([i for i, _ in self._rows]), np.concatenate([v for _, v in self._rows])
         )
         self._rows = []
@@ -134,7 +134,9 @@ class SparseAccumulator(Accumulator):
         return indices, values, np.array(sizes, np.int64)
 
 
-def _summed(indices: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _sum_equal_rows(
+    indices: np.ndarray, values: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Distinct indices in order, the sums of their rows, and the count of each."""
     order = np.argsort(indices, kind="stable")
     found, first, counts = np.unique(indices[order], return_index=True, return_counts=True)
@@ -142,31 +144,35 @@ def _summed(indices: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.nda
     return found, sums, counts
 
 
-state("ConditionalAccumulator", "accumulator")(DenseAccumulator)
-state("SparseConditionalAccumulator", "accumulator")(SparseAccumulator)
+state_type("ConditionalAccumulator", "accumulator")(DenseAccumulator)
+state_type("SparseConditionalAccumulator", "accumulator")(SparseAccumulator)
 
 
-@waiting("AccumulatorApplyGradient")
+@async_op("AccumulatorApplyGradient")
 def _apply(
-    instance: Instance, node: Node, accumulator: Accumulator, step: Value, *gradient: Value
-) -> Wait:
+    instance: StepInstance, node: Node, accumulator: Accumulator, step: Value, *gradient: Value
+) -> AsyncWait:
     accumulator.apply(int(step), *gradient)
-    return Over(instance, node)
+    return CompletedWait(instance, node)
 
 
-@waiting("AccumulatorTakeGradient")
-def _take(instance: Instance, node: Node, accumulator: Accumulator, required: Value) -> Wait:
+@async_op("AccumulatorTakeGradient")
+def _take(
+    instance: StepInstance, node: Node, accumulator: Accumulator, required: Value
+) -> AsyncWait:
     if required < 1:
         raise RangeError(f"{int(required)} gradients were asked for; one or more are needed")
-    return Attempted(instance, node, accumulator.take(int(required)), "one")
+    return AttemptWait(instance, node, accumulator.take(int(required)), "one")
 
 
-@waiting("AccumulatorSetGlobalStep")
-def _set_step(instance: Instance, node: Node, accumulator: Accumulator, step: Value) -> Wait:
+@async_op("AccumulatorSetGlobalStep")
+def _set_step(
+    instance: StepInstance, node: Node, accumulator: Accumulator, step: Value
+) -> AsyncWait:
     accumulator.step = int(step)
-    return Over(instance, node)
+    return CompletedWait(instance, node)
 
 
-@waiting("AccumulatorNumAccumulated")
-def _count(instance: Instance, node: Node, accumulator: Accumulator) -> Wait:
-    return Over(instance, node, np.array(accumulator.count, np.int32))
+@async_op("AccumulatorNumAccumulated")
+def _count(instance: StepInstance, node: Node, accumulator: Accumulator) -> AsyncWait:
+    return CompletedWait(instance, node, np.array(accumulator.count, np.int32))

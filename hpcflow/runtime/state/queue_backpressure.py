@@ -21,7 +21,7 @@ from hpcflow.runtime.dynamic_types import Attributes, Value
 Element = tuple[Value, ...]
 
 
-class Kept(Protocol):
+class ElementOrder(Protocol):
     """The elements of a queue, in its order."""
 
     sorts: bool  # whether a later element may overtake one that a pending dequeue has taken
@@ -117,23 +117,25 @@ class PriorityOrder:
             heapq.heappush(self._heap, (int(element[0]), i, element))
 
 
-class Owner(Protocol):
+class AttemptOwner(Protocol):
     """The queue or accumulator that an attempt belongs to."""
 
-    def withdraw(self, attempt: Attempt) -> None:
+    def withdraw(self, attempt: QueueAttempt) -> None:
         """Remove an attempt from its line."""
 
 
-class Attempt:
+class QueueAttempt:
     """A pending request: `left` elements to put or take; `elements` are those to put, or taken."""
 
-    def __init__(self, queue: Owner, elements: Iterable[Element], left: int, some: bool) -> None:
+    def __init__(
+        self, queue: AttemptOwner, elements: Iterable[Element], left: int, some: bool
+    ) -> None:
         self.queue, self.left, self.some = queue, left, some
         self.elements = collections.deque(elements)
         self.closes = False  # among enqueues: at its turn the queue is closed
         self.done = False
         self.error: HpcflowError | None = None
-        self.tell: Callable[[], object] = _nobody  # called when it is over
+        self.tell: Callable[[], object] = _no_callback  # called when it is over
 
     def end(self, error: HpcflowError | None = None) -> None:
         """Mark it as done, and call `tell`."""
@@ -153,44 +155,44 @@ class Queue:
     """
 
     def __init__(
-        self, kind: str, name: str, kept: Kept, capacity: int = -1, at_least: int = 0
+        self, kind: str, name: str, kept: ElementOrder, capacity: int = -1, at_least: int = 0
     ) -> None:
         self.kind, self.name, self.kept = kind, name, kept
         self.capacity, self.at_least = capacity, at_least
         self.closed = False
-        self._enqueues: collections.deque[Attempt] = collections.deque()
-        self._dequeues: collections.deque[Attempt] = collections.deque()
+        self._enqueues: collections.deque[QueueAttempt] = collections.deque()
+        self._dequeues: collections.deque[QueueAttempt] = collections.deque()
 
     def __len__(self) -> int:
         return len(self.kept)
 
-    def enqueue(self, elements: list[Element]) -> Attempt:
+    def enqueue(self, elements: list[Element]) -> QueueAttempt:
         """Put `elements` one after the other, as capacity allows.
 
         The attempt fails with CancelledError if the queue is closed at its turn.
         """
-        attempt = Attempt(self, elements, len(elements), False)
+        attempt = QueueAttempt(self, elements, len(elements), False)
         self._enqueues.append(attempt)
         self._serve()
         return attempt
 
-    def dequeue(self, count: int = 1, some: bool = False) -> Attempt:
+    def dequeue(self, count: int = 1, some: bool = False) -> QueueAttempt:
         """Take `count` elements; with `some`, a closed queue may give fewer, but at least one.
 
         The attempt fails with OutOfRangeError if the queue is closed and has too few: they stay in
         it.
         """
-        attempt = Attempt(self, (), count, some)
+        attempt = QueueAttempt(self, (), count, some)
         self._dequeues.append(attempt)
         self._serve()
         return attempt
 
-    def close(self, cancel: bool = False) -> Attempt:
+    def close(self, cancel: bool = False) -> QueueAttempt:
         """Close the queue after the pending enqueues; with `cancel` at once.
 
         Later enqueues, and with `cancel` all pending ones, fail with CancelledError.
         """
-        attempt = Attempt(self, (), 0, False)
+        attempt = QueueAttempt(self, (), 0, False)
         attempt.closes = True
         if cancel:
             self.closed = True
@@ -201,7 +203,7 @@ class Queue:
         self._serve()
         return attempt
 
-    def withdraw(self, attempt: Attempt) -> None:
+    def withdraw(self, attempt: QueueAttempt) -> None:
         """Remove an attempt from its line; it fails with CancelledError."""
         if attempt in self._dequeues:
             self._dequeues.remove(attempt)
@@ -261,7 +263,7 @@ class Queue:
             moved = True
         return moved
 
-    def _give(self, attempt: Attempt) -> bool:
+    def _give(self, attempt: QueueAttempt) -> bool:
         """Take available elements for a dequeue; True if it has more than before."""
         before = attempt.left
         if self.kept.sorts:  # elements taken earlier compete with newer ones
@@ -273,7 +275,7 @@ class Queue:
             attempt.left -= 1
         return attempt.left < before
 
-    def _too_few(self, attempt: Attempt) -> None:
+    def _too_few(self, attempt: QueueAttempt) -> None:
         have = len(attempt.elements)
         self.kept.restore(list(attempt.elements))
         attempt.elements.clear()
@@ -283,11 +285,11 @@ class Queue:
         )
 
 
-def _nobody() -> None:
-    """Default of `Attempt.tell`: does nothing."""
+def _no_callback() -> None:
+    """Default of `QueueAttempt.tell`: does nothing."""
 
 
-ORDERS: dict[str, Callable[[Attributes], Kept]] = {
+ORDERS: dict[str, Callable[[Attributes], ElementOrder]] = {
     "FIFOQueue": lambda attrs: FifoOrder(),
     "PaddingFIFOQueue": lambda attrs: FifoOrder(),
     "RandomShuffleQueue": lambda attrs: RandomOrder(attrs["key"]),

@@ -8,16 +8,16 @@ import numpy as np
 
 from hpcflow.errors import RangeError, ShapeError
 from hpcflow.graph.dtypes import string
-from hpcflow.graph.static_shape import Shape, merge, show
+from hpcflow.graph.static_shape import Shape, merge_shapes, shape_text
 from hpcflow.plan.ir.program import Node
 from hpcflow.runtime.dynamic_types import Value
-from hpcflow.runtime.executor.async_ops import Over, Wait, waiting
-from hpcflow.runtime.state.queue_backpressure import ORDERS, Attempt, Element, Queue
-from hpcflow.runtime.state.state_store import state
-from hpcflow.runtime.step.step_instance import Instance
+from hpcflow.runtime.executor.async_ops import AsyncWait, CompletedWait, async_op
+from hpcflow.runtime.state.queue_backpressure import ORDERS, Element, Queue, QueueAttempt
+from hpcflow.runtime.state.state_store import state_type
+from hpcflow.runtime.step.step_instance import StepInstance
 
 
-def _make(node: Node) -> Queue:
+def _make_queue(node: Node) -> Queue:
     attrs = node.attrs
     name = attrs["shared_name"] or node.name
     kept = ORDERS[node.type](attrs)
@@ -25,10 +25,10 @@ def _make(node: Node) -> Queue:
 
 
 for _type in ORDERS:
-    state(_type, "queue")(_make)
+    state_type(_type, "queue")(_make_queue)
 
 
-def _chosen(node: Node, inputs: Sequence[Value]) -> tuple[Queue, Sequence[Value]]:
+def _selected_queue(node: Node, inputs: Sequence[Value]) -> tuple[Queue, Sequence[Value]]:
     """The queue of an op, selected by an index input if there are several; and the other inputs."""
     count = node.attrs["queues"]
     if count == 1:
@@ -39,15 +39,17 @@ def _chosen(node: Node, inputs: Sequence[Value]) -> tuple[Queue, Sequence[Value]
     return inputs[at], inputs[count + 1 :]
 
 
-class Attempted:
+class AttemptWait:
     """An attempt as a wait of a step; `kind` selects how its elements become arrays."""
 
     local = True  # it ends by steps of this rank, not by a message
 
-    def __init__(self, instance: Instance, node: Node, attempt: Attempt, kind: str = "") -> None:
+    def __init__(
+        self, instance: StepInstance, node: Node, attempt: QueueAttempt, kind: str = ""
+    ) -> None:
         self.instance, self.node, self.attempt, self.kind = instance, node, attempt, kind
         self.cancelled = False
-        attempt.tell = instance.link.engine.serve
+        attempt.tell = instance.link.executor.serve
 
     def test(self) -> bool:
         """True once the attempt is over; raises its error."""
@@ -61,7 +63,7 @@ class Attempted:
         if self.kind == "one":
             self.instance.put(self.node.name, *elements[0])
         elif self.kind == "many":
-            self.instance.put(self.node.name, *_joined(self.node, elements))
+            self.instance.put(self.node.name, *_stacked_component(self.node, elements))
         return True
 
     def cancel(self) -> None:
@@ -70,66 +72,67 @@ class Attempted:
         self.attempt.cancel()
 
 
-@waiting("QueueEnqueue")
-def _enqueue(instance: Instance, node: Node, *inputs: Value) -> Wait:
-    queue, parts = _chosen(node, inputs)
+@async_op("QueueEnqueue")
+def _enqueue(instance: StepInstance, node: Node, *inputs: Value) -> AsyncWait:
+    queue, parts = _selected_queue(node, inputs)
     shapes = node.attrs["shapes"] or [None] * len(parts)
-    element = tuple(_kept(p, s) for p, s in zip(parts, shapes, strict=True))
-    return Attempted(instance, node, queue.enqueue([element]))
+    element = tuple(_copied_input(p, s) for p, s in zip(parts, shapes, strict=True))
+    return AttemptWait(instance, node, queue.enqueue([element]))
 
 
-@waiting("QueueEnqueueMany")
-def _enqueue_many(instance: Instance, node: Node, *inputs: Value) -> Wait:
-    queue, parts = _chosen(node, inputs)
+@async_op("QueueEnqueueMany")
+def _enqueue_many(instance: StepInstance, node: Node, *inputs: Value) -> AsyncWait:
+    queue, parts = _selected_queue(node, inputs)
     shapes = node.attrs["shapes"] or [None] * len(parts)
     columns = [
-        _kept(p, None if s is None else (None, *s)) for p, s in zip(parts, shapes, strict=True)
+        _copied_input(p, None if s is None else (None, *s))
+        for p, s in zip(parts, shapes, strict=True)
     ]
     sizes = {len(column) for column in columns}
     if len(sizes) > 1:
         raise ShapeError(f"the components have {sorted(sizes)} rows: as many of each are needed")
     rows = [[column[k, ...] for k in range(len(column))] for column in columns]
-    return Attempted(instance, node, queue.enqueue(list(zip(*rows, strict=True))))
+    return AttemptWait(instance, node, queue.enqueue(list(zip(*rows, strict=True))))
 
 
-def _kept(part: Value, shape: Shape) -> np.ndarray:
+def _copied_input(part: Value, shape: Shape) -> np.ndarray:
     """A copy of an input.
 
     Errors: ShapeError if its shape does not fit.
     """
     try:
-        merge(part.shape, shape)
+        merge_shapes(part.shape, shape)
     except ShapeError:
         raise ShapeError(
-            f"a component is {list(part.shape)}; the queue takes {show(shape)}"
+            f"a component is {list(part.shape)}; the queue takes {shape_text(shape)}"
         ) from None
     return np.array(part)
 
 
-@waiting("QueueDequeue")
-def _dequeue(instance: Instance, node: Node, *inputs: Value) -> Wait:
-    queue, _ = _chosen(node, inputs)
-    return Attempted(instance, node, queue.dequeue(), "one")
+@async_op("QueueDequeue")
+def _dequeue(instance: StepInstance, node: Node, *inputs: Value) -> AsyncWait:
+    queue, _ = _selected_queue(node, inputs)
+    return AttemptWait(instance, node, queue.dequeue(), "one")
 
 
-@waiting("QueueDequeueMany")
-def _dequeue_many(instance: Instance, node: Node, *inputs: Value) -> Wait:
+@async_op("QueueDequeueMany")
+def _dequeue_many(instance: StepInstance, node: Node, *inputs: Value) -> AsyncWait:
     return _take(instance, node, inputs, some=False)
 
 
-@waiting("QueueDequeueUpTo")
-def _dequeue_up_to(instance: Instance, node: Node, *inputs: Value) -> Wait:
+@async_op("QueueDequeueUpTo")
+def _dequeue_up_to(instance: StepInstance, node: Node, *inputs: Value) -> AsyncWait:
     return _take(instance, node, inputs, some=True)
 
 
-def _take(instance: Instance, node: Node, inputs: Sequence[Value], some: bool) -> Wait:
-    queue, (count,) = _chosen(node, inputs)
+def _take(instance: StepInstance, node: Node, inputs: Sequence[Value], some: bool) -> AsyncWait:
+    queue, (count,) = _selected_queue(node, inputs)
     if count < 0:
         raise RangeError(f"{int(count)} elements were asked for")
-    return Attempted(instance, node, queue.dequeue(int(count), some), "many")
+    return AttemptWait(instance, node, queue.dequeue(int(count), some), "many")
 
 
-def _joined(node: Node, elements: list[Element]) -> list[np.ndarray]:
+def _stacked_component(node: Node, elements: list[Element]) -> list[np.ndarray]:
     """Each component of all elements stacked in one array, smaller ones padded with zeros or ""."""
     columns = []
     for i, spec in enumerate(node.specs):
@@ -151,19 +154,19 @@ def _joined(node: Node, elements: list[Element]) -> list[np.ndarray]:
     return columns
 
 
-@waiting("QueueClose")
-def _close(instance: Instance, node: Node, *inputs: Value) -> Wait:
-    queue, _ = _chosen(node, inputs)
-    return Attempted(instance, node, queue.close(node.attrs["cancel"]))
+@async_op("QueueClose")
+def _close(instance: StepInstance, node: Node, *inputs: Value) -> AsyncWait:
+    queue, _ = _selected_queue(node, inputs)
+    return AttemptWait(instance, node, queue.close(node.attrs["cancel"]))
 
 
-@waiting("QueueSize")
-def _size(instance: Instance, node: Node, *inputs: Value) -> Wait:
-    queue, _ = _chosen(node, inputs)
-    return Over(instance, node, np.array(len(queue), np.int32))
+@async_op("QueueSize")
+def _size(instance: StepInstance, node: Node, *inputs: Value) -> AsyncWait:
+    queue, _ = _selected_queue(node, inputs)
+    return CompletedWait(instance, node, np.array(len(queue), np.int32))
 
 
-@waiting("QueueIsClosed")
-def _is_closed(instance: Instance, node: Node, *inputs: Value) -> Wait:
-    queue, _ = _chosen(node, inputs)
-    return Over(instance, node, np.array(queue.closed))
+@async_op("QueueIsClosed")
+def _is_closed(instance: StepInstance, node: Node, *inputs: Value) -> AsyncWait:
+    queue, _ = _selected_queue(node, inputs)
+    return CompletedWait(instance, node, np.array(queue.closed))

@@ -11,10 +11,10 @@ import numpy as np
 from hpcflow.errors import DataError, HpcflowError, RangeError
 from hpcflow.plan.ir.program import Node
 from hpcflow.runtime.dynamic_types import Attributes, Value
-from hpcflow.runtime.executor.async_ops import Over, Wait, waiting
-from hpcflow.runtime.state.queue_backpressure import Attempt, Queue
-from hpcflow.runtime.state.state_store import state
-from hpcflow.runtime.step.step_instance import Instance
+from hpcflow.runtime.executor.async_ops import AsyncWait, CompletedWait, async_op
+from hpcflow.runtime.state.queue_backpressure import Queue, QueueAttempt
+from hpcflow.runtime.state.state_store import state_type
+from hpcflow.runtime.step.step_instance import StepInstance
 
 Record = tuple[bytes, bytes]  # key, value
 
@@ -26,16 +26,16 @@ def _lines(name: bytes, attrs: Attributes) -> Iterator[Record]:
                 yield b"%s:%d" % (name, number), line.removesuffix(b"\n").replace(b"\r", b"")
 
 
-def _whole(name: bytes, attrs: Attributes) -> Iterator[Record]:
+def _whole_file(name: bytes, attrs: Attributes) -> Iterator[Record]:
     with open(name, "rb") as file:
         yield name, file.read()
 
 
-def _itself(name: bytes, attrs: Attributes) -> Iterator[Record]:
+def _file_name(name: bytes, attrs: Attributes) -> Iterator[Record]:
     yield name, name
 
 
-def _fixed(name: bytes, attrs: Attributes) -> Iterator[Record]:
+def _fixed_records(name: bytes, attrs: Attributes) -> Iterator[Record]:
     size, hop, at = attrs["record_bytes"], attrs["hop_bytes"], attrs["header_bytes"]
     with open(name, "rb") as file:
         end = os.fstat(file.fileno()).st_size - attrs["footer_bytes"]
@@ -48,17 +48,17 @@ def _fixed(name: bytes, attrs: Attributes) -> Iterator[Record]:
 
 KINDS: dict[str, Callable[[bytes, Attributes], Iterator[Record]]] = {
     "TextLine": _lines,
-    "WholeFile": _whole,
-    "Identity": _itself,
-    "FixedLength": _fixed,
+    "WholeFile": _whole_file,
+    "Identity": _file_name,
+    "FixedLength": _fixed_records,
 }
 
 
-class Reader:
+class ReaderState:
     """The position of a reader; it never blocks, and serves reads in FIFO order."""
 
     def __init__(self, node: Node) -> None:
-        self.attrs, self.line = node.attrs, collections.deque[_Read]()
+        self.attrs, self.line = node.attrs, collections.deque[_ReadWait]()
         self.reset()
 
     def reset(self) -> None:
@@ -66,7 +66,7 @@ class Reader:
         self.counts = {"records": 0, "files": 0}
         self._file: Iterator[Record] | None = None
         self._name = b""
-        self._asked: Attempt | None = None  # the pending dequeue of the next file name
+        self._asked: QueueAttempt | None = None  # the pending dequeue of the next file name
 
     def take(self, queue: Queue, most: int, wake: Callable[[], object]) -> list[Record]:
         """The next records, of one file; none while the name of the next file is pending.
@@ -118,15 +118,17 @@ class Reader:
             self._asked = None
 
 
-state("Reader")(Reader)
+state_type("Reader")(ReaderState)
 
 
-class _Read:
+class _ReadWait:
     """A read in the queue of its reader."""
 
     local = True  # it ends by steps of this rank, not by a message
 
-    def __init__(self, instance: Instance, node: Node, reader: Reader, queue: Queue, most: int):
+    def __init__(
+        self, instance: StepInstance, node: Node, reader: ReaderState, queue: Queue, most: int
+    ):
         self.instance, self.node, self.reader, self.queue = instance, node, reader, queue
         self.most, self.cancelled = most, False
         reader.line.append(self)
@@ -134,13 +136,13 @@ class _Read:
     def test(self) -> bool:
         """True once it has records.
 
-        Errors: as `Reader.take`.
+        Errors: as `ReaderState.take`.
         """
         if self.cancelled:
             return True
         if self.reader.line[0] is not self:
             return False
-        wake = self.instance.link.engine.serve
+        wake = self.instance.link.executor.serve
         try:
             found = self.reader.take(self.queue, self.most, wake)
         except HpcflowError:
@@ -170,24 +172,26 @@ def _vector(column: tuple[bytes, ...]) -> np.ndarray:
     return made
 
 
-@waiting("ReaderRead")
-def _begin(instance: Instance, node: Node, reader: Reader, queue: Queue) -> Wait:
-    return _Read(instance, node, reader, queue, 1)
+@async_op("ReaderRead")
+def _begin(instance: StepInstance, node: Node, reader: ReaderState, queue: Queue) -> AsyncWait:
+    return _ReadWait(instance, node, reader, queue, 1)
 
 
-@waiting("ReaderReadUpTo")
-def _begin_some(instance: Instance, node: Node, reader: Reader, queue: Queue, count: Value) -> Wait:
+@async_op("ReaderReadUpTo")
+def _begin_some(
+    instance: StepInstance, node: Node, reader: ReaderState, queue: Queue, count: Value
+) -> AsyncWait:
     if count < 1:
         raise RangeError(f"{int(count)} records were asked for", op=node.name, line=node.line)
-    return _Read(instance, node, reader, queue, int(count))
+    return _ReadWait(instance, node, reader, queue, int(count))
 
 
-@waiting("ReaderCount")
-def _count(instance: Instance, node: Node, reader: Reader) -> Wait:
-    return Over(instance, node, np.array(reader.counts[node.attrs["what"]], np.int64))
+@async_op("ReaderCount")
+def _count(instance: StepInstance, node: Node, reader: ReaderState) -> AsyncWait:
+    return CompletedWait(instance, node, np.array(reader.counts[node.attrs["what"]], np.int64))
 
 
-@waiting("ReaderReset")
-def _reset(instance: Instance, node: Node, reader: Reader) -> Wait:
+@async_op("ReaderReset")
+def _reset(instance: StepInstance, node: Node, reader: ReaderState) -> AsyncWait:
     reader.reset()
-    return Over(instance, node)
+    return CompletedWait(instance, node)

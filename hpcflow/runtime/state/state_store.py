@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpcflow.errors import HpcflowError, ShapeError, UninitializedError
-from hpcflow.graph.static_shape import show
+from hpcflow.graph.static_shape import shape_text
 from hpcflow.lowering import update_tiling
 from hpcflow.plan.ir.attribute_values import canonical
 from hpcflow.plan.ir.program import Node
-from hpcflow.platform.exception_translation import shown
+from hpcflow.platform.exception_translation import value_text
 from hpcflow.runtime.device.device import Device
 from hpcflow.runtime.dynamic_types import DeviceArray, Json, State
 from hpcflow.runtime.job import service_registry
-from hpcflow.runtime.session.session_seed import Seed
-from hpcflow.runtime.state.variable_declarations import differ, what_of
+from hpcflow.runtime.session.session_seed import SessionSeed
+from hpcflow.runtime.state.variable_declarations import describe_state, raise_mismatch
 
 if TYPE_CHECKING:
-    from hpcflow.ops.random.random_kernels import Draws
+    from hpcflow.ops.random.random_kernels import DrawCount
 
 
 class VariableState:
@@ -139,7 +139,7 @@ class VariableState:
         """Set the initial value to `value`, an array with no other users; it is not copied."""
         if self.array is None:
             nbytes = math.prod(self.shape) * self.dtype.itemsize
-            self.device.held.keep("variables", value, nbytes)
+            self.device.held_memory.keep("variables", value, nbytes)
             self.array = value
         else:
             self.assign(value, initial=True)
@@ -225,7 +225,7 @@ _KINDS: dict[str, Make] = {}
 _NAMED_AS: dict[str, str] = {}  # op type -> its namespace, by default its own
 
 
-def state(type: str, named_as: str = "") -> Callable[[Make], Make]:
+def state_type(type: str, named_as: str = "") -> Callable[[Make], Make]:
     """Decorator: `make(node)` builds the state of a handle op `type` that is no variable.
 
     Types with the same `named_as` share one namespace.
@@ -238,18 +238,20 @@ def state(type: str, named_as: str = "") -> Callable[[Make], Make]:
     return add
 
 
-def _differing(first: Node, node: Node) -> str:
+def _difference(first: Node, node: Node) -> str:
     """The difference between two nodes that share a name; "" if there is none."""
     if first.type != node.type:
         return f"it is a {first.type}"
     names = sorted({*first.attrs, *node.attrs})
     told = [(name, first.attrs.get(name), node.attrs.get(name)) for name in names]
     return ", ".join(
-        f"{name} {shown(a)}, not {shown(b)}" for name, a, b in told if canonical(a) != canonical(b)
+        f"{name} {value_text(a)}, not {value_text(b)}"
+        for name, a, b in told
+        if canonical(a) != canonical(b)
     )
 
 
-class Store:
+class StateStore:
     """The state of this rank between steps: variables by name, other state by type and name.
 
     Each session has a store on its driver, with the session's `number`, and one on each other rank
@@ -257,13 +259,13 @@ class Store:
     all nodes with the same attribute `shared_name`.
     """
 
-    def __init__(self, seed: Seed | None = None, number: int = 0) -> None:
+    def __init__(self, seed: SessionSeed | None = None, number: int = 0) -> None:
         self.number = number
-        self.seed = seed or Seed()  # seed of random ops without a seed
+        self.seed = seed or SessionSeed()  # seed of random ops without a seed
         self.states: dict[str, VariableState] = {}
         self.others: dict[tuple[str, str], tuple[State, Node]] = {}  # (state, node that created it)
         self.driver = -1  # the rank whose plan is being compiled
-        self.draws: dict[tuple[str, str], Draws] = {}  # (fetches, random op) -> draws made
+        self.draws: dict[tuple[str, str], DrawCount] = {}  # (fetches, random op) -> draws made
 
     def find(self, node: Node, device: Device) -> State:
         """The state of the handle node `node`, created on first use.
@@ -271,7 +273,7 @@ class Store:
         Errors: HpcflowError if state of that name exists with another type or other attributes.
         """
         if node.type not in _KINDS:
-            service_registry.load(node.type)
+            service_registry.load_state_type(node.type)
         if node.type not in _KINDS:
             return self.get(node, device)
         name = node.attrs.get("shared_name") or node.name
@@ -281,7 +283,7 @@ class Store:
             made = _KINDS[node.type](node.but(attrs={**node.attrs, **drawn}))
             self.others[key] = made, node
         found, first = self.others[key]
-        if differing := _differing(first, node):
+        if differing := _difference(first, node):
             raise HpcflowError(
                 f"{node.type} {name!r} was made with other attributes at {first.line}: {differing}",
                 op=node.name,
@@ -308,11 +310,11 @@ class Store:
             node.attrs["dtype"]
         ):
             if self.driver != state.driver:
-                here = f"variable {state.dtype}{show(state.whole)}"
-                differ(
+                here = f"variable {state.dtype}{shape_text(state.whole)}"
+                raise_mismatch(
                     node.name,
                     (state.driver, here, state.line),
-                    (self.driver, what_of(node), node.line),
+                    (self.driver, describe_state(node), node.line),
                 )
             raise ShapeError(
                 f"variable {node.name!r} is {state.dtype}{list(state.shape)} here already",

@@ -13,12 +13,12 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from hpcflow.errors import GraphMismatchError
-from hpcflow.graph.static_shape import show
+from hpcflow.graph.static_shape import shape_text
 from hpcflow.plan.ir.attribute_values import canonical
-from hpcflow.plan.ir.program import Node, Part
+from hpcflow.plan.ir.program import Node, Partition
 
 
-class Held(NamedTuple):
+class StateDeclaration(NamedTuple):
     """A variable, a shard of one, or other state, as declared by one driver's plan."""
 
     name: str
@@ -30,22 +30,24 @@ class Held(NamedTuple):
     line: str  # the user's line
 
 
-def what_of(node: Node) -> str:
+def describe_state(node: Node) -> str:
     """A description of a node's state: `variable float32[3, 4]`, or its type and attributes."""
     attrs = node.attrs
     if node.row.variable == "handle":
-        return f"variable {attrs['dtype']}{show(attrs.get('whole', attrs['shape']))}"
+        return f"variable {attrs['dtype']}{shape_text(attrs.get('whole', attrs['shape']))}"
     return f"{node.type} {canonical(attrs)}"
 
 
-class Declared:
+class DriverDeclarations:
     """What this driver has declared; `new` returns what remains to be declared."""
 
     def __init__(self) -> None:
-        self._turns: dict[str, list[dict[str, Held]]] = {}
+        self._turns: dict[str, list[dict[str, StateDeclaration]]] = {}
 
-    def new(self, parts: Iterable[Part]) -> bytes:
-        """The server state that `parts` use and no earlier plan did, encoded for `Hosted.add`."""
+    def new(self, parts: Iterable[Partition]) -> bytes:
+        """The server state that `parts` use and no earlier plan did, encoded for
+        `ServerDeclarations.add`.
+        """
         rows = []
         for part in parts:
             if not part.task.startswith("/job:ps"):
@@ -55,11 +57,13 @@ class Declared:
                     rows += self._declare(node, part.task)
         return json.dumps(rows).encode() if rows else b""
 
-    def _declare(self, node: Node, task: str) -> list[Held]:
+    def _declare(self, node: Node, task: str) -> list[StateDeclaration]:
         base = node.name.rpartition("/part_")[0] if "whole" in node.attrs else node.name
         piece = tuple(node.attrs.get("piece") or ())
         turns = self._turns.setdefault(base, [{}])
-        held = Held(node.name, base, len(turns) - 1, what_of(node), task, piece, node.line)
+        held = StateDeclaration(
+            node.name, base, len(turns) - 1, describe_state(node), task, piece, node.line
+        )
         known = turns[-1].get(node.name)
         if known == held:
             return []
@@ -70,21 +74,23 @@ class Declared:
         return [held]
 
 
-class _Thing(NamedTuple):
+class _SharedName(NamedTuple):
     """The declarations of one name; of at most two drivers, because all others are equal."""
 
-    by_name: dict[str, dict[int, Held]]  # name of a shard or of the whole -> driver -> declaration
-    first: dict[int, Held]  # driver -> the first shard that it declared
+    by_name: dict[
+        str, dict[int, StateDeclaration]
+    ]  # name of a shard or of the whole -> driver -> declaration
+    first: dict[int, StateDeclaration]  # driver -> the first shard that it declared
 
 
-class Hosted:
+class ServerDeclarations:
     """The declarations of all drivers, on the first server.
 
     A declaration is compared with that of one other driver, regardless of their number.
     """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, int], _Thing] = {}
+        self._known: dict[tuple[str, int], _SharedName] = {}
 
     def add(self, driver: int, body: bytes) -> None:
         """Add the declarations of rank `driver`.
@@ -92,41 +98,43 @@ class Hosted:
         Errors: GraphMismatchError if they conflict with another driver's.
         """
         for row in json.loads(body):
-            held = Held(*row)
+            held = StateDeclaration(*row)
             held = held._replace(rows=tuple(held.rows))
-            thing = self._known.setdefault((held.variable, held.turn), _Thing({}, {}))
+            thing = self._known.setdefault((held.variable, held.turn), _SharedName({}, {}))
             same = thing.by_name.setdefault(held.name, {})
             for other, like in [*same.items(), *thing.first.items()]:
                 if other != driver:
-                    compare(like, other, held, driver)
+                    check_compatible(like, other, held, driver)
                     break
             for known in (same, thing.first):
                 if len(known) < 2:
                     known.setdefault(driver, held)
 
 
-def compare(a: Held, driver_a: int, b: Held, driver_b: int) -> None:
+def check_compatible(
+    a: StateDeclaration, driver_a: int, b: StateDeclaration, driver_b: int
+) -> None:
     """Errors: GraphMismatchError unless both declarations can be the same state."""
     if driver_b < driver_a:
         a, driver_a, b, driver_b = b, driver_b, a, driver_a
     if a.what != b.what:
-        differ(b.variable, (driver_a, a.what, a.line), (driver_b, b.what, b.line))
+        raise_mismatch(b.variable, (driver_a, a.what, a.line), (driver_b, b.what, b.line))
     same_place = (a.task, a.rows) == (b.task, b.rows) or a.name != b.name
     if same_place and (a.name == a.variable) == (b.name == b.variable):
         return
-    differ(
+    raise_mismatch(
         b.variable,
-        (driver_a, _place(a), a.line),
-        (driver_b, _place(b), b.line),
+        (driver_a, _declaration_place(a), a.line),
+        (driver_b, _declaration_place(b), b.line),
         why="the replicas have different variables, so their shares over the servers differ: ",
     )
 
 
-def _place(held: Held) -> str:
+def _declaration_place(held: StateDeclaration) -> str:
     return f"rows {held.rows[0]} to {held.rows[1]} on {held.task}" if held.rows else held.task
 
 
-def differ(name: str, *graphs: tuple[int, Any, str], why: str = "") -> None:
+def raise_mismatch(name: str, *graphs: tuple[int, Any, str], why: str = "") -> None:
     """Raise a GraphMismatchError; each of `graphs` is a rank, its declaration, the user's line."""
     each = ", but ".join(f"{what} on rank {rank} (made at {line})" for rank, what, line in graphs)
     raise GraphMismatchError(

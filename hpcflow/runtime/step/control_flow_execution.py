@@ -13,29 +13,29 @@ from collections.abc import Callable, Sequence
 from hpcflow.errors import HpcflowError
 from hpcflow.graph.dtypes import OPAQUE
 from hpcflow.lowering.python_codegen import POLL_EVERY_S
-from hpcflow.plan.cost.cost_model import seconds_in
+from hpcflow.plan.cost.cost_model import predicted_seconds_in
 from hpcflow.plan.ir.program import Node
 from hpcflow.runtime.device.device import Device
 from hpcflow.runtime.dynamic_types import KernelFunction, Value
-from hpcflow.runtime.executor.async_ops import waiting
-from hpcflow.runtime.step.step_instance import Instance
+from hpcflow.runtime.executor.async_ops import async_op
+from hpcflow.runtime.step.step_instance import StepInstance
 
 Run = KernelFunction
 
 
-class Held:
+class FrameInstances:
     """The instances of a frame's partitions, for one step instance."""
 
-    def __init__(self, instance: Instance, node: Node) -> None:
+    def __init__(self, instance: StepInstance, node: Node) -> None:
         self.node = node
-        compiled = instance.compiled.inner[node.name]
+        compiled = instance.compiled.frames[node.name]
         self.compiled = compiled
         self.parts = {k: instance.inside(c, node.name) for k, c in compiled.items()}
         self.feeds = {key: node.attrs[f"{key}_feeds"] for key in self.parts}
         device = instance.compiled.device(node)
         self.variables = len(node.specs)
         self.empty = node.attrs["empty"]
-        self.own = [_kept if s.dtype in OPAQUE else _copier(device) for s in node.specs]
+        self.own = [_own_copy if s.dtype in OPAQUE else _copier(device) for s in node.specs]
 
     def slots(self, inputs: Sequence[Value]) -> list[Value]:
         """The loop variables, each in an array of the loop's own, followed by the captures."""
@@ -50,7 +50,7 @@ class Held:
         return error
 
 
-def _kept(value: Value) -> Value:
+def _own_copy(value: Value) -> Value:
     return value
 
 
@@ -62,26 +62,30 @@ def _copier(device: Device) -> KernelFunction:
 # -- inline
 
 
-def inline(instance: Instance, node: Node) -> Run:
+def inline_frame(instance: StepInstance, node: Node) -> Run:
     """The function of a frame that never waits."""
-    held = Held(instance, node)
-    run = _branch(held) if node.row.control_flow == "branch" else _loop(held, instance)
-    rank = instance.link.engine.rank
+    instances = FrameInstances(instance, node)
+    run = (
+        _inline_branch(instances)
+        if node.row.control_flow == "branch"
+        else _inline_loop(instances, instance)
+    )
+    rank = instance.link.executor.rank
 
     def guarded(*inputs: Value) -> Value:
         try:
             return run(*inputs)
         except HpcflowError as error:
-            raise held.explain(error, rank) from error.__cause__
+            raise instances.explain(error, rank) from error.__cause__
         except Exception as error:
-            raise held.explain(error, rank) from error
+            raise instances.explain(error, rank) from error
 
     return guarded
 
 
-def _branch(held: Held) -> Run:
-    then, other = (held.parts[key].strands[0] for key in ("then", "else"))
-    mine, its = held.feeds["then"], held.feeds["else"]
+def _inline_branch(instances: FrameInstances) -> Run:
+    then, other = (instances.parts[key].segments[0] for key in ("then", "else"))
+    mine, its = instances.feeds["then"], instances.feeds["else"]
 
     def run(pred: Value, *slots: Value) -> Value:
         if pred:
@@ -102,32 +106,32 @@ def run(*inputs):
 """
 
 
-def _loop(held: Held, instance: Instance) -> Run:
+def _inline_loop(instances: FrameInstances, instance: StepInstance) -> Run:
     """A loop over the code of condition and body, generated for its variables."""
-    outside = len(held.node.inputs) + held.empty
+    outside = len(instances.node.inputs) + instances.empty
     names = [f"v{i}" for i in range(outside)]
-    variables = names[: held.variables]
+    variables = names[: instances.variables]
     polls = "", "pass"
-    if not instance.code.simple:  # a step with messages or waits: the loop polls them
-        body = held.compiled["body"]
-        seconds = sum(map(seconds_in(body.part), body.part.nodes.values()))
+    if not instance.code.is_single_segment:  # a step with messages or waits: the loop polls them
+        body = instances.compiled["body"]
+        seconds = sum(map(predicted_seconds_in(body.part), body.part.nodes.values()))
         if seconds:
             every = max(1, int(POLL_EVERY_S / seconds))
             polls = "n = 0", f"n += 1\n        if n % {every} == 0: poll()"
     source = _LOOP.format(
-        slots=_listed(names) if names else "_",
+        slots=_name_list(names) if names else "_",
         count=polls[0],
-        test=", ".join(names[i] for i in held.feeds["cond"]),
-        variables=f"{_target(variables)} = " if variables else "",
-        step=", ".join(names[i] for i in held.feeds["body"]),
+        test=", ".join(names[i] for i in instances.feeds["cond"]),
+        variables=f"{_assignment_target(variables)} = " if variables else "",
+        step=", ".join(names[i] for i in instances.feeds["body"]),
         poll=polls[1],
-        results=_target(variables) if variables else "()",
+        results=_assignment_target(variables) if variables else "()",
     )
     scope: dict[str, Value] = {
-        "slots": held.slots,
-        "test": held.parts["cond"].strands[0],
-        "step": held.parts["body"].strands[0],
-        "poll": instance.link.engine.poll,
+        "slots": instances.slots,
+        "test": instances.parts["cond"].segments[0],
+        "step": instances.parts["body"].segments[0],
+        "poll": instance.link.executor.poll,
     }
     exec(compile(source, "<hpcflow loop>", "exec"), scope)
     # popped: a reference cycle with its globals would delay their release to a collection
@@ -135,29 +139,29 @@ def _loop(held: Held, instance: Instance) -> Run:
     return run
 
 
-def _listed(names: Sequence[str]) -> str:
+def _name_list(names: Sequence[str]) -> str:
     return "".join(f"{name}, " for name in names)
 
 
-def _target(names: Sequence[str]) -> str:
+def _assignment_target(names: Sequence[str]) -> str:
     """The names as an assignment target for a partition's results; one alone is no tuple."""
-    return names[0] if len(names) == 1 else _listed(names)
+    return names[0] if len(names) == 1 else _name_list(names)
 
 
 # -- across waits
 
 
-class _Across:
+class _FrameWait:
     """A frame that waits: it runs its partitions one after the other, and is over with the last."""
 
-    def __init__(self, instance: Instance, node: Node) -> None:
+    def __init__(self, instance: StepInstance, node: Node) -> None:
         if node.name not in instance.frames:
-            instance.frames[node.name] = Held(instance, node)
+            instance.frames[node.name] = FrameInstances(instance, node)
         self.outer, self.node = instance, node
-        self.held: Held = instance.frames[node.name]
-        self.engine = instance.link.engine
+        self.frame_instances: FrameInstances = instance.frames[node.name]
+        self.executor = instance.link.executor
         self.over = False
-        self.running: Instance | None = None
+        self.running: StepInstance | None = None
 
     def test(self) -> bool:
         return self.over and (self.running is None or self.running.finished)
@@ -166,42 +170,42 @@ class _Across:
         """The step fails: fail the running partition too."""
         self.over = True
         if self.running is not None and self.outer.error is not None:
-            self.engine.fail(self.running, self.outer.error)
+            self.executor.fail(self.running, self.outer.error)
 
     def start(
         self, key: str, slots: Sequence[Value], then: Callable[[tuple[Value, ...]], None]
     ) -> None:
         """Run a partition with values of `slots`; `then` is called with its results."""
-        part = self.held.parts[key]
-        feeds = tuple(slots[i] for i in self.held.feeds[key])
-        if part.code.simple:
-            self.engine.settle(part.compiled.touched(0))
+        part = self.frame_instances.parts[key]
+        feeds = tuple(slots[i] for i in self.frame_instances.feeds[key])
+        if part.code.is_single_segment:
+            self.executor.finish_tiled(part.compiled.variable_uses(0))
             try:
-                values = part.strands[0](*feeds)
+                values = part.segments[0](*feeds)
             except Exception as error:
-                told = self.held.explain(error, self.engine.rank)
-                told.__cause__ = None if told is error else error
-                self.fail(told)
+                explained = self.frame_instances.explain(error, self.executor.rank)
+                explained.__cause__ = None if explained is error else error
+                self.fail(explained)
                 return
             then(values if len(part.part.fetches) != 1 else (values,))
             return
         self.running = part
         part.patient = self.outer.patient
         part.done = functools.partial(self._done, then)
-        self.engine.start(part, self.outer.step, feeds)
+        self.executor.start(part, self.outer.step, feeds)
 
     def fail(self, error: BaseException) -> None:
         """The frame has failed: fail the step."""
         self.over = True
-        self.engine.fail(self.outer, error)
+        self.executor.fail(self.outer, error)
 
-    def _done(self, then: Callable[[tuple[Value, ...]], None], part: Instance) -> None:
+    def _done(self, then: Callable[[tuple[Value, ...]], None], part: StepInstance) -> None:
         self.running = None
-        values = () if part.torn else part.release()
+        values = () if part.is_broken else part.release()
         if part.error is not None:
             self.fail(part.error)
         elif not self.over:
-            self.engine.inbox.append(functools.partial(self._go_on, then, values))
+            self.executor.inbox.append(functools.partial(self._go_on, then, values))
 
     def _go_on(self, then: Callable[[tuple[Value, ...]], None], values: tuple[Value, ...]) -> None:
         if not self.over:
@@ -213,18 +217,18 @@ class _Across:
         self.over = True
 
 
-@waiting("BranchAcross")
-class _BranchAcross(_Across):
-    def __init__(self, instance: Instance, node: Node, pred: Value, *slots: Value) -> None:
+@async_op("BranchAcross")
+class _BranchWait(_FrameWait):
+    def __init__(self, instance: StepInstance, node: Node, pred: Value, *slots: Value) -> None:
         super().__init__(instance, node)
         self.start("then" if pred else "else", slots, self.end)
 
 
-@waiting("LoopAcross")
-class _LoopAcross(_Across):
-    def __init__(self, instance: Instance, node: Node, *inputs: Value) -> None:
+@async_op("LoopAcross")
+class _LoopWait(_FrameWait):
+    def __init__(self, instance: StepInstance, node: Node, *inputs: Value) -> None:
         super().__init__(instance, node)
-        self.slots = self.held.slots(inputs)
+        self.slots = self.frame_instances.slots(inputs)
         self.again = False
         self.test_it()
 
@@ -237,13 +241,16 @@ class _LoopAcross(_Across):
 
     def decided(self, values: tuple[Value, ...]) -> None:
         if not values[0]:
-            self.end(self.slots[: self.held.variables])
+            self.end(self.slots[: self.frame_instances.variables])
             return
         self.start("body", self.slots, self.stepped)
 
     def stepped(self, values: tuple[Value, ...]) -> None:
-        self.slots[: self.held.variables] = values
-        if self.held.parts["cond"].code.simple and self.held.parts["body"].code.simple:
+        self.slots[: self.frame_instances.variables] = values
+        if (
+            self.frame_instances.parts["cond"].code.is_single_segment
+            and self.frame_instances.parts["body"].code.is_single_segment
+        ):
             self.again = True
         else:
-            self.engine.inbox.append(functools.partial(self._go_on, self.test_it, ()))
+            self.executor.inbox.append(functools.partial(self._go_on, self.test_it, ()))

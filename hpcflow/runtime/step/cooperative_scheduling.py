@@ -23,71 +23,71 @@ from hpcflow.runtime.dynamic_types import State
 SLICE_S = 250e-6  # seconds of tiles before other work is polled
 
 
-class Touched(NamedTuple):
+class VariableUses(NamedTuple):
     """The variables that a segment reads, and those that it updates."""
 
     reads: frozenset[State]
     writes: frozenset[State]
 
-    def clashes(self, other: Touched) -> bool:
+    def conflicts_with(self, other: VariableUses) -> bool:
         """Whether the two segments must not run concurrently."""
         mine, its = self.writes, other.writes
         return not (mine.isdisjoint(other.reads | its) and its.isdisjoint(self.reads))
 
 
-class Going(NamedTuple):
+class RunningSegment(NamedTuple):
     """A segment that has begun and yields between tiles."""
 
     instance: Any
-    strand: int
+    segment: int
     tiles: Iterator[None]
-    touched: Touched
+    uses: VariableUses
 
 
-class Slices:
+class SliceScheduler:
     """Tiled segments in progress, scheduled round-robin in slices of about `SLICE_S` seconds."""
 
     def __init__(self) -> None:
-        self.going: collections.deque[Going] = collections.deque()
-        self.put_off: list[tuple[Touched, tuple]] = []
+        self.running: collections.deque[RunningSegment] = collections.deque()
+        self.deferred: list[tuple[VariableUses, tuple]] = []
         self.ended = 0.0  # when the last slice ended
-        self.interrupt = Interrupt()
+        self.interrupt = DeferredInterrupt()
 
-    def clash(self, touched: Touched) -> bool:
+    def conflicts(self, touched: VariableUses) -> bool:
         """Whether a segment in progress conflicts with one that uses these variables."""
-        return any(going.touched.clashes(touched) for going in self.going)
+        return any(going.uses.conflicts_with(touched) for going in self.running)
 
-    def puts_off(self, touched: Touched, strand: tuple) -> bool:
-        """Defer `strand`, arguments of `run_strand`, on a conflict; whether it was deferred."""
-        late = self.clash(touched) or any(t.clashes(touched) for t, _ in self.put_off)
+    def defer_on_conflict(self, touched: VariableUses, segment: tuple) -> bool:
+        """Defer `segment`, arguments of `run_segment`, on a conflict; whether it was deferred."""
+        late = self.conflicts(touched) or any(t.conflicts_with(touched) for t, _ in self.deferred)
         if late:
-            self.put_off.append((touched, strand))
+            self.deferred.append((touched, segment))
         return late
 
-    def due(self) -> bool:
+    def is_due(self) -> bool:
         """Whether other work has had its share of the time."""
         return time.perf_counter() - self.ended > SLICE_S
 
-    def advance(self) -> bool:
+    def run_slice_of_first(self) -> bool:
         """Run tiles of the first segment for one slice; True at its end, else rotate it back."""
-        tiles, until = self.going[0].tiles, time.perf_counter() + SLICE_S
+        tiles, until = self.running[0].tiles, time.perf_counter() + SLICE_S
         try:
             for _ in tiles:
                 if time.perf_counter() > until:
-                    self.going.rotate(-1)
+                    self.running.rotate(-1)
                     return False
             return True
         finally:
             self.ended = time.perf_counter()
 
-    def end(self, going: Going) -> list[tuple]:
+    def end(self, going: RunningSegment) -> list[tuple]:
         """A segment is over; the deferred segments, in their order."""
-        self.going.remove(going)
-        late, self.put_off = [strand for _, strand in self.put_off], []
+        self.running.remove(going)
+        late, self.deferred = [segment for _, segment in self.deferred], []
         return late
 
 
-class Interrupt:
+class DeferredInterrupt:
     """Defers SIGINT (Ctrl-C) to the end of a slice, so that no update is left incomplete."""
 
     def __init__(self) -> None:

@@ -9,86 +9,90 @@ import numpy as np
 
 from hpcflow.errors import FeedError, FetchError, HpcflowError
 from hpcflow.graph import nested_structure
-from hpcflow.graph.composite_tensor import Composite
+from hpcflow.graph.composite_tensor import CompositeTensor
 from hpcflow.graph.dtypes import as_strings, kind_of, name_of, string
 from hpcflow.graph.graph import Graph, Operation, Tensor
-from hpcflow.graph.static_shape import Shape, merge, show
-from hpcflow.platform.exception_translation import shown
-from hpcflow.runtime.device.dlpack_exchange import hands_over, taken
+from hpcflow.graph.static_shape import Shape, merge_shapes, shape_text
+from hpcflow.platform.exception_translation import value_text
+from hpcflow.runtime.device.dlpack_exchange import exports_dlpack, feed_from_dlpack
 from hpcflow.runtime.dynamic_types import Fed, Feeds, Fetches, Given, Rebuild, Value
 
 
-def structure(graph: Graph, fetches: Fetches, wanted: list[Tensor | Operation]) -> Rebuild:
+def flatten_fetches(graph: Graph, fetches: Fetches, wanted: list[Tensor | Operation]) -> Rebuild:
     """Append the fetches to `wanted`; returns a function that rebuilds their structure.
 
     The function takes the list of the values of the tensors in `wanted`, without its operations.
     """
-    if isinstance(fetches, Composite):
-        parts = [structure(graph, part, wanted) for part in fetches.parts()]
+    if isinstance(fetches, CompositeTensor):
+        parts = [flatten_fetches(graph, part, wanted) for part in fetches.parts()]
         return lambda values: fetches.Value(*[part(values) for part in parts])
-    found = _as_fetch(graph, fetches)
-    if isinstance(found, Operation):
-        wanted.append(found)
-        return _none
-    if found is not None:
+    element = _as_fetch(graph, fetches)
+    if isinstance(element, Operation):
+        wanted.append(element)
+        return _no_values
+    if element is not None:
         at = sum(isinstance(w, Tensor) for w in wanted)
-        wanted.append(found)
-        return (lambda values: values[at]) if found.shape else lambda values: _given(values[at])
+        wanted.append(element)
+        return (
+            (lambda values: values[at])
+            if element.shape
+            else lambda values: _returned_value(values[at])
+        )
     if isinstance(fetches, Mapping):
-        named = {k: structure(graph, v, wanted) for k, v in fetches.items()}
-        return lambda values: _like(fetches, {k: part(values) for k, part in named.items()})
+        named = {k: flatten_fetches(graph, v, wanted) for k, v in fetches.items()}
+        return lambda values: _mapping_like(fetches, {k: part(values) for k, part in named.items()})
     if isinstance(fetches, (list, tuple)):
-        made = [structure(graph, v, wanted) for v in fetches]
+        rebuilders = [flatten_fetches(graph, v, wanted) for v in fetches]
         if hasattr(fetches, "_fields"):
             kind = type(fetches)
-            return lambda values: kind(*[part(values) for part in made])
+            return lambda values: kind(*[part(values) for part in rebuilders])
         whole = type(fetches)
-        return lambda values: whole([part(values) for part in made])
+        return lambda values: whole([part(values) for part in rebuilders])
     raise FetchError(
-        f"{shown(fetches)} cannot be fetched",
+        f"{value_text(fetches)} cannot be fetched",
         hint="fetch tensors, operations, variables, their names, or lists and dicts of them",
     )
 
 
-def _none(values: Value) -> None:
+def _no_values(values: Value) -> None:
     return None
 
 
-def _given(value: Value) -> Value:
+def _returned_value(value: Value) -> Value:
     """A value as it is returned: a NumPy scalar if it has no axes."""
     return value[()] if value.__class__ is np.ndarray and not value.ndim else value
 
 
-def _like(fetches: Feeds, values: Fed) -> Feeds:
+def _mapping_like(fetches: Feeds, values: Fed) -> Feeds:
     """The values of a mapping, as a copy of `fetches` with them if its type is mutable."""
     if not isinstance(fetches, MutableMapping):
         return values
-    made = copy.copy(fetches)
-    made.update(values)
-    return made
+    mapping = copy.copy(fetches)
+    mapping.update(values)
+    return mapping
 
 
-def _as_fetch(graph: Graph, given: Fetches) -> Tensor | Operation | None:
-    if isinstance(given, str):
-        by_name = graph.get_tensor_by_name if ":" in given else graph.get_operation_by_name
-        return by_name(given)
-    if hasattr(given, "as_tensor"):
-        given = given.fetched if hasattr(given, "fetched") else given.as_tensor()
-    if not isinstance(given, (Tensor, Operation)):
+def _as_fetch(graph: Graph, fetch: Fetches) -> Tensor | Operation | None:
+    if isinstance(fetch, str):
+        by_name = graph.get_tensor_by_name if ":" in fetch else graph.get_operation_by_name
+        return by_name(fetch)
+    if hasattr(fetch, "as_tensor"):
+        fetch = fetch.fetched if hasattr(fetch, "fetched") else fetch.as_tensor()
+    if not isinstance(fetch, (Tensor, Operation)):
         return None
-    if given.graph is not graph and given.graph.root is graph:
-        op = given if isinstance(given, Operation) else given.op
+    if fetch.graph is not graph and fetch.graph.root is graph:
+        op = fetch if isinstance(fetch, Operation) else fetch.op
         raise FetchError(
-            f"{given.name!r} is inside a loop or a branch",
+            f"{fetch.name!r} is inside a loop or a branch",
             op=op.name,
             line=op.line,
             hint="give it as a result of the body, and fetch that result",
         )
-    if given.graph is not graph:
+    if fetch.graph is not graph:
         raise FetchError(
-            f"{given.name!r} belongs to another graph than this session's", hint="hf.Session(graph)"
+            f"{fetch.name!r} belongs to another graph than this session's", hint="hf.Session(graph)"
         )
-    return given
+    return fetch
 
 
 def has_composites(feed_dict: Feeds) -> bool:
@@ -98,9 +102,9 @@ def has_composites(feed_dict: Feeds) -> bool:
     """
     if not isinstance(feed_dict, Mapping):
         raise FeedError(
-            f"feeds are {shown(feed_dict)}, not a dict", hint="give {placeholder: value}"
+            f"feeds are {value_text(feed_dict)}, not a dict", hint="give {placeholder: value}"
         )
-    return any(isinstance(key, (Composite, tuple)) for key in feed_dict)
+    return any(isinstance(key, (CompositeTensor, tuple)) for key in feed_dict)
 
 
 def by_tensor(feed_dict: Feeds) -> Fed:
@@ -110,76 +114,81 @@ def by_tensor(feed_dict: Feeds) -> Fed:
     """
     if not has_composites(feed_dict):
         return dict(feed_dict)
-    found: Fed = {}
+    feeds: Fed = {}
     for key, value in feed_dict.items():
         if isinstance(key, tuple):
-            found |= by_tensor(_paired(key, value))
+            feeds |= by_tensor(_pair_values(key, value))
             continue
-        if not isinstance(key, Composite):
-            found[key] = value
+        if not isinstance(key, CompositeTensor):
+            feeds[key] = value
             continue
         parts = key.parts()
         if not isinstance(value, (tuple, list)) or len(value) != len(parts):
             raise FeedError(
-                f"{key.name!r} was fed {shown(value)}",
+                f"{key.name!r} was fed {value_text(value)}",
                 op=key.op.name,
                 line=key.op.line,
                 hint=f"feed hf.{key.Value.__name__}({', '.join(key.Value._fields)})",
             )
         for part, array in zip(parts, value, strict=True):
             if part.spec.value is None:
-                found[part] = array
+                feeds[part] = array
             elif not np.array_equal(part.spec.value, array):
-                raise _contradiction(part, part.spec.value.tolist(), array)
-            if part.op.type == "Placeholder" and not _are(part.op.attrs.get("sizes"), array):
-                raise _contradiction(part, show(part.op.attrs["sizes"]), array)
-    return found
+                raise _shape_contradiction(part, part.spec.value.tolist(), array)
+            if part.op.type == "Placeholder" and not _sizes_match(
+                part.op.attrs.get("sizes"), array
+            ):
+                raise _shape_contradiction(part, shape_text(part.op.attrs["sizes"]), array)
+    return feeds
 
 
-def _are(sizes: Shape, fed: Given) -> bool:
+def _sizes_match(sizes: Shape, fed: Given) -> bool:
     """Whether the fed sizes match the known ones."""
-    given = np.array(fed, object).ravel().tolist()
+    fed_sizes = np.array(fed, object).ravel().tolist()
     return sizes is None or (
-        len(sizes) == len(given)
-        and all(d is None or d == g for d, g in zip(sizes, given, strict=True))
+        len(sizes) == len(fed_sizes)
+        and all(d is None or d == g for d, g in zip(sizes, fed_sizes, strict=True))
     )
 
 
-def _contradiction(part: Tensor, known: Given, array: Given) -> FeedError:
+def _shape_contradiction(part: Tensor, known: Given, array: Given) -> FeedError:
     return FeedError(
-        f"{part.name!r} is {known}, but {shown(array)} was fed",
+        f"{part.name!r} is {known}, but {value_text(array)} was fed",
         op=part.op.name,
         line=part.op.line,
     )
 
 
-def _paired(key: tuple[object, ...], value: Given) -> Fed:
+def _pair_values(key: tuple[object, ...], value: Given) -> Fed:
     """The tensors of a nested tuple with their values, of a structure of the same size."""
-    keys, values = nested_structure.flatten(key), nested_structure.flatten(value)
+    keys, values = (
+        nested_structure.flatten_structure(key),
+        nested_structure.flatten_structure(value),
+    )
     if len(keys) != len(values):
         raise FeedError(
-            f"{shown(key)} are {len(keys)} tensors and were fed {len(values)} values",
+            f"{value_text(key)} are {len(keys)} tensors and were fed {len(values)} values",
             hint="feed a tuple of the same structure, or each tensor by itself",
         )
     return dict(zip(keys, values, strict=True))
 
 
-def as_fed(tensor: Tensor, value: Given) -> np.ndarray:
+def feed_array(tensor: Tensor, value: Given) -> np.ndarray:
     """`value` as an array that fits `tensor`.
 
     An array of another library is imported by DLPack, without a copy.
 
     Errors: FeedError for a shape that does not fit, and as `cast`.
     """
-    if hands_over(value) and tensor.dtype != string:
-        value = taken(tensor, value)
-    array = cast(tensor, as_read(tensor, value))
+    if exports_dlpack(value) and tensor.dtype != string:
+        value = feed_from_dlpack(tensor, value)
+    array = cast(tensor, read_feed(tensor, value))
     try:
-        merge(array.shape, tensor.shape)
+        merge_shapes(array.shape, tensor.shape)
     except HpcflowError:
         raise FeedError(
-            f"{tensor.name!r} was fed an array of shape {show(array.shape)}; "
-            f"it takes {show(tensor.shape)}",
+            f"{tensor.name!r} was fed an array of shape {shape_text(array.shape)}; "
+            f"it takes {shape_text(tensor.shape)}",
             op=tensor.op.name,
             line=tensor.op.line,
             hint="reshape the array, or the placeholder",
@@ -187,7 +196,7 @@ def as_fed(tensor: Tensor, value: Given) -> np.ndarray:
     return array
 
 
-def as_read(tensor: Tensor, value: Given) -> np.ndarray:
+def read_feed(tensor: Tensor, value: Given) -> np.ndarray:
     """`value`, an array or what NumPy converts to one, not yet in the dtype of `tensor`.
 
     An array of Python objects is converted through a list.
@@ -200,12 +209,14 @@ def as_read(tensor: Tensor, value: Given) -> np.ndarray:
         array = np.asarray(value)
         return np.asarray(array.tolist()) if array.dtype == object else array
     except (TypeError, ValueError, OverflowError):  # rows of unequal length, a tensor
-        raise _unfit(tensor, value) from None
+        raise _feed_error(tensor, value) from None
 
 
-def castable(given: np.dtype, taken: np.dtype) -> bool:
-    """Whether feeds of dtype `given` are cast to `taken`: NumPy's same_kind, and among integers."""
-    return kind_of(given) in _CASTS.get(kind_of(taken), "")
+def castable(fed_dtype: np.dtype, dtype: np.dtype) -> bool:
+    """Whether feeds of dtype `fed_dtype` are cast to `dtype`: NumPy's same_kind, and among
+    integers.
+    """
+    return kind_of(fed_dtype) in _CASTS.get(kind_of(dtype), "")
 
 
 # kind of the tensor's dtype -> kinds that may be fed
@@ -222,28 +233,30 @@ def cast(tensor: Tensor, array: np.ndarray) -> np.ndarray:
     if array.dtype == dtype:
         return array
     if array.size and not castable(array.dtype, dtype):
-        raise _unfit(tensor, array.flat[0], f"feed array.astype({name_of(dtype)!r}) if you mean it")
+        raise _feed_error(
+            tensor, array.flat[0], f"feed array.astype({name_of(dtype)!r}) if you mean it"
+        )
     with np.errstate(all="ignore"):
-        made = array.astype(dtype)
+        cast_array = array.astype(dtype)
     if not np.can_cast(array.dtype, dtype, "safe"):
-        lost = _lost(array, made)
+        lost = _lossy_element(array, cast_array)
         if lost.any():
-            raise _unfit(tensor, array[lost][0], "feed other numbers, or a wider placeholder")
-    return made
+            raise _feed_error(tensor, array[lost][0], "feed other numbers, or a wider placeholder")
+    return cast_array
 
 
-def _lost(array: np.ndarray, made: np.ndarray) -> np.ndarray:
-    """Where the cast of `array` to `made` changed a number by more than rounding."""
-    if kind_of(made.dtype) in "fc":
-        return np.isfinite(array) & ~np.isfinite(made)
-    return (made.astype(array.dtype) != array) | ((made < 0) != (array < 0))
+def _lossy_element(array: np.ndarray, cast_array: np.ndarray) -> np.ndarray:
+    """Where the cast of `array` to `cast_array` changed a number by more than rounding."""
+    if kind_of(cast_array.dtype) in "fc":
+        return np.isfinite(array) & ~np.isfinite(cast_array)
+    return (cast_array.astype(array.dtype) != array) | ((cast_array < 0) != (array < 0))
 
 
-def _unfit(tensor: Tensor, value: Given, hint: str | None = None) -> FeedError:
+def _feed_error(tensor: Tensor, value: Given, hint: str | None = None) -> FeedError:
     kind = "text or bytes" if tensor.dtype == string else "numbers"
-    told = f"{value.dtype} {value}" if isinstance(value, np.generic) else shown(value)
+    shown_value = f"{value.dtype} {value}" if isinstance(value, np.generic) else value_text(value)
     return FeedError(
-        f"{tensor.name!r} is {name_of(tensor.dtype)} and cannot hold {told}",
+        f"{tensor.name!r} is {name_of(tensor.dtype)} and cannot hold {shown_value}",
         op=tensor.op.name,
         line=tensor.op.line,
         hint=hint or f"feed {kind}, or an array of them",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from hpcflow.lowering.kernel_metadata import Generated
-from hpcflow.lowering.python_codegen import generate
+from hpcflow.lowering.kernel_metadata import LoweredPartition
+from hpcflow.lowering.python_codegen import generate_code
 from hpcflow.plan.cost import cost_model
-from hpcflow.plan.ir.control_flow_nodes import inner
-from hpcflow.plan.ir.program import Node, Part
+from hpcflow.plan.ir.control_flow_nodes import nested_programs
+from hpcflow.plan.ir.program import Node, Partition
 from hpcflow.plan.pass_list import fused
 from hpcflow.plan.pass_row import Watch
 from hpcflow.runtime.device.device import Device
@@ -16,58 +16,61 @@ from hpcflow.runtime.step.kernel_selection import target_of
 from hpcflow.settings import Settings
 
 
-def generated(
-    part: Part,
+def lower_partition(
+    part: Partition,
     devices: Mapping[str, Device],
     settings: Settings,
-    kept: frozenset[str] = frozenset(),
+    owned_feeds: frozenset[str] = frozenset(),
     inside: bool = False,
     watch: Watch | None = None,
     what: str = "",
-) -> Generated:
+) -> LoweredPartition:
     """The code of a partition and of its loops and branches, for the devices of its task.
 
-    Feeds in `kept` are not copied when they are results. With `check_numerics` or poisoned values
+    Feeds in `owned_feeds` are not copied when they are results. With `check_numerics` or poisoned
+    values
     (`one_by_one`) no operations are fused. `watch` is called after each pass.
     """
     target, writes, what = target_of(devices), None, what or part.task
     if not settings.one_by_one:
         part = fused(part, target, settings.verify_passes, watch, what)
         writes = target.writer()
-    seconds = cost_model.seconds_in(part) if inside or _messages(part) else _no_time
-    code = generate(
-        part, target.infos(part), seconds, settings.check_numerics, kept, writes, watch, what
+    seconds = (
+        cost_model.predicted_seconds_in(part) if inside or _has_messages(part) else _zero_seconds
+    )
+    code = generate_code(
+        part, target.infos(part), seconds, settings.check_numerics, owned_feeds, writes, watch, what
     )
     frames = [node for node in part.nodes.values() if node.row.control_flow]
-    return Generated(
+    return LoweredPartition(
         part,
         code,
         {
             node.name: {
-                key: generated(
+                key: lower_partition(
                     body, devices, settings, owned, True, watch, f"{what}, {key} of {node.name}"
                 )
-                for key, body, owned in _parts(node)
+                for key, body, owned in _frame_partitions(node)
             }
             for node in frames
         },
     )
 
 
-def _messages(part: Part) -> bool:
+def _has_messages(part: Partition) -> bool:
     """Whether a partition has messages or collectives, which long kernels would delay."""
     rows = (node.row for node in part.nodes.values())
     return any(row.message in ("send", "receive") or row.collective for row in rows)
 
 
-def _no_time(node: Node) -> float:
+def _zero_seconds(node: Node) -> float:
     return 0.0
 
 
-def _parts(node: Node) -> Iterator[tuple[str, Part, frozenset[str]]]:
+def _frame_partitions(node: Node) -> Iterator[tuple[str, Partition, frozenset[str]]]:
     """The partitions of a loop or branch, each with the feeds that it may return without a copy."""
-    for key, inside in inner(node):
-        assert isinstance(inside, Part)
+    for key, inside in nested_programs(node):
+        assert isinstance(inside, Partition)
         slots = zip(inside.feeds, node.attrs[f"{key}_feeds"], strict=True)
         variables = len(node.specs) if key == "body" else 0
         yield key, inside, frozenset(name for name, slot in slots if slot < variables)

@@ -9,14 +9,14 @@ import numpy as np
 
 from hpcflow.errors import FeedError, FetchError
 from hpcflow.graph.dtypes import resource
-from hpcflow.graph.function_body import needed
+from hpcflow.graph.function_body import needed_operations
 from hpcflow.graph.graph import Operation, Tensor
-from hpcflow.graph.op_registry import lookup
-from hpcflow.platform.exception_translation import guarded
+from hpcflow.graph.op_registry import lookup_op
+from hpcflow.platform.exception_translation import translate_exceptions
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class PartialCall:
     """One call: it computes `wanted`, also for later calls, from `feeds`, by running `ops`."""
 
     wanted: list[Tensor | Operation]
@@ -24,7 +24,7 @@ class Part:
     ops: set[Operation]
 
 
-@guarded
+@translate_exceptions
 class PartialRun:
     """The state of a partial run.
 
@@ -43,7 +43,7 @@ class PartialRun:
 
     def _check_whole(self) -> None:
         """Errors: FetchError if a loop would run twice: for itself and for its gradient."""
-        for op in _by_place(self._all):
+        for op in _sort_ops(self._all):
             if op in op.graph.extensions:
                 raise FetchError(
                     f"a partial run cannot take the gradient through {op.name!r}",
@@ -68,7 +68,7 @@ class PartialRun:
                 )
         self.values.update(arrays)
 
-    def begin(self, wanted: Sequence[Tensor | Operation]) -> Part:
+    def begin(self, wanted: Sequence[Tensor | Operation]) -> PartialCall:
         """The computation that `wanted` needs now.
 
         Errors: FetchError for an undeclared or repeated fetch, FeedError for a missing feed.
@@ -91,22 +91,22 @@ class PartialRun:
         }
         keep = [
             t
-            for op in _by_place(ops)
+            for op in _sort_ops(ops)
             for t in op.outputs
             if t in needed and t.dtype != resource and t not in self.values
         ]
         missing = [w for w in wanted if w not in self.values and w not in self.done]
         used = {t for op in ops for t in op.inputs}
-        feeds = {t: self.values[t] for t in _ordered(used) if t in self.values}
-        return Part([*dict.fromkeys([*missing, *keep])], feeds, ops)
+        feeds = {t: self.values[t] for t in _sort_tensors(used) if t in self.values}
+        return PartialCall([*dict.fromkeys([*missing, *keep])], feeds, ops)
 
     def end(
-        self, part: Part, values: Sequence[np.ndarray], wanted: Sequence[Tensor | Operation]
+        self, part: PartialCall, values: Sequence[np.ndarray], wanted: Sequence[Tensor | Operation]
     ) -> list[np.ndarray]:
         """Store the computed values; the values of `wanted`."""
         tensors = [w for w in part.wanted if isinstance(w, Tensor)]
         self.values.update(zip(tensors, values, strict=True))
-        self.done |= {op for op in part.ops if lookup(op.type).variable != "handle"}
+        self.done |= {op for op in part.ops if lookup_op(op.type).variable != "handle"}
         for fetch in wanted:
             self._left.pop(fetch, None)
             self._fetched.add(fetch)
@@ -119,13 +119,13 @@ class PartialRun:
 
         def there(item: Tensor | Operation) -> bool:
             op = item if isinstance(item, Operation) else item.op
-            return item in have or op in self.done or lookup(op.type).source == "placeholder"
+            return item in have or op in self.done or lookup_op(op.type).source == "placeholder"
 
-        return set(needed(wanted, there))
+        return set(needed_operations(wanted, there))
 
     def _check_fed(self, ops: set[Operation]) -> None:
-        taken = {t for op in ops for t in op.inputs}
-        for t in _ordered(taken & set(self._feeds)):
+        inputs = {t for op in ops for t in op.inputs}
+        for t in _sort_tensors(inputs & set(self._feeds)):
             if t not in self.values:
                 raise FeedError(
                     f"{t.name!r} must be fed before what depends on it can be fetched",
@@ -134,9 +134,9 @@ class PartialRun:
                 )
 
 
-def _ordered(tensors: Iterable[Tensor]) -> list[Tensor]:
+def _sort_tensors(tensors: Iterable[Tensor]) -> list[Tensor]:
     return sorted(tensors, key=lambda t: (t.op.index, t.index))
 
 
-def _by_place(ops: Iterable[Operation]) -> list[Operation]:
+def _sort_ops(ops: Iterable[Operation]) -> list[Operation]:
     return sorted(ops, key=lambda op: op.index)

@@ -25,29 +25,34 @@ from hpcflow.codegen.llvm_cpu_compiler import absent
 from hpcflow.graph.graph import Graph, Operation, Tensor
 from hpcflow.graph.static_shape import Spec
 from hpcflow.kernels.kernel_registry import are_own, versions
-from hpcflow.lowering.kernel_metadata import Generated
-from hpcflow.plan.distribution.variable_placement import assign_variables
+from hpcflow.lowering.kernel_metadata import LoweredPartition
+from hpcflow.plan.distribution.variable_placement import place_variables
 from hpcflow.plan.frontend.constant_folding import Evaluate
-from hpcflow.plan.ir.control_flow_nodes import within
-from hpcflow.plan.ir.program import Cluster, Part, Plan, Program
+from hpcflow.plan.ir.control_flow_nodes import nested_nodes
+from hpcflow.plan.ir.program import Cluster, Partition, Plan, Program
 from hpcflow.plan.listing.pass_listing import PassRecord
-from hpcflow.plan.pass_list import plan_of, pruned
+from hpcflow.plan.pass_list import plan_program, pruned
 from hpcflow.plan.pass_row import Watch
 from hpcflow.plan.serialization import plan_cache_format
-from hpcflow.plan.serialization.plan_cache_key import LEAST_NODES, chosen, key, sources
+from hpcflow.plan.serialization.plan_cache_key import (
+    LEAST_NODES,
+    plan_cache_key,
+    planning_settings,
+    source_fingerprint,
+)
 from hpcflow.plan.verification import summed_loss_warning
-from hpcflow.plan.verification.plan_verifier import verify
+from hpcflow.plan.verification.plan_verifier import verify_plan
 from hpcflow.platform import artifact_cache, cpu_threads
 from hpcflow.platform.rank_logging import logger, say_once
 from hpcflow.runtime.device import device
-from hpcflow.runtime.job.rank_role import Rank
-from hpcflow.runtime.step.lowered_partition import generated
+from hpcflow.runtime.job.rank_role import RankRole
+from hpcflow.runtime.step.lowered_partition import lower_partition
 
 Made = TypeVar("Made")
 
 
 @dataclasses.dataclass(frozen=True)
-class Spent:
+class PlanningCosts:
     """The number of plans and kernels that were computed and loaded, and their times in seconds."""
 
     plans_made: int = 0
@@ -57,10 +62,10 @@ class Spent:
     kernels_loaded: int = 0
     kernel_seconds: float = 0.0
 
-    def since(self, before: Spent) -> Spent:
+    def difference(self, before: PlanningCosts) -> PlanningCosts:
         """The difference to `before`."""
         mine, its = dataclasses.astuple(self), dataclasses.astuple(before)
-        return Spent(*(a - b for a, b in zip(mine, its, strict=True)))
+        return PlanningCosts(*(a - b for a, b in zip(mine, its, strict=True)))
 
     def __str__(self) -> str:
         how = "loaded" if self.plans_loaded else "made"
@@ -73,44 +78,46 @@ class Spent:
 
 
 @dataclasses.dataclass(frozen=True)
-class Outlook:
+class PlanOutlook:
     """What a run would do for its plan: load the file `kept`, or compute it in `seconds`."""
 
     seconds: float  # time to compute it here, the driver's code included
     folder: str | None  # the cache folder
     keeps: bool  # whether this plan can be cached
-    kept: artifact_cache.Kept | None
+    kept: artifact_cache.CachedFile | None
     threads: int  # threads of each rank that the cached plan is for
     passes: Callable[[], PassRecord]  # makes the plan and the code of all tasks again, recorded
 
 
-class Plans:
+class PlanCache:
     """The source of the plans of a rank: computation or the cache."""
 
-    def __init__(self, context: Rank) -> None:
+    def __init__(self, context: RankRole) -> None:
         self.context = context
         self._made, self._loaded, self._seconds = 0, 0, 0.0
-        self._told = False
+        self._is_logged = False
         path, devices = context.settings.plan_cache, context.devices.values()
         ours = all(type(one).__module__ == device.__name__ for one in devices)
         self.folder = None  # None also for user-defined devices, or without generated kernels
         if ours and not absent():
-            self.folder = artifact_cache.own(artifact_cache.PLANS, path)
+            self.folder = artifact_cache.own_cache(artifact_cache.PLANS, path)
 
     @property
-    def spent(self) -> Spent:
+    def costs(self) -> PlanningCosts:
         """The total cost of plans and kernels so far."""
         kernels = kernel_cache.compiled, kernel_cache.loaded, kernel_cache.seconds
-        return Spent(self._made, self._loaded, self._seconds, *kernels)
+        return PlanningCosts(self._made, self._loaded, self._seconds, *kernels)
 
-    def tell(self, spent: Spent, graph: Graph) -> None:
+    def tell(self, spent: PlanningCosts, graph: Graph) -> None:
         """Log once in a job the cost of the first training plan, and warn of summed losses."""
-        if not self.context.is_chief or self._told:
+        if not self.context.is_chief or self._is_logged:
             return
-        self._told = True
+        self._is_logged = True
         logger.info("first training step: %s", spent)
         if self.context.cluster.joins and self.context.cluster.replicas > 1:
-            for line in summed_loss_warning.told(graph, self.context.cluster.replicas):
+            for line in summed_loss_warning.summed_loss_warnings(
+                graph, self.context.cluster.replicas
+            ):
                 logger.warning(line)
 
     def find(
@@ -121,7 +128,7 @@ class Plans:
         done: Container[Operation],
         evaluate: Evaluate,
         cluster: Cluster,
-    ) -> tuple[Plan, Generated]:
+    ) -> tuple[Plan, LoweredPartition]:
         """The plan of `wanted` for feeds of these specs, and the code of the driver's partition.
 
         `cluster` is the context's, as changed by the session's config.
@@ -131,23 +138,25 @@ class Plans:
         context, start = self.context, time.perf_counter()
         program = pruned(graph, wanted, specs, done)
 
-        def make() -> tuple[Plan, Generated]:
+        def make() -> tuple[Plan, LoweredPartition]:
             plan = self._plan(program, graph, evaluate, cluster)
             for each in (plan, plan.round):
                 if each is not None:
-                    verify(each)
-            mine = generated(plan.parts[plan.driver], context.devices, context.settings)
-            return dataclasses.replace(plan, parts=plan.parts | {plan.driver: mine.part}), mine
+                    verify_plan(each)
+            own_code = lower_partition(plan.parts[plan.driver], context.devices, context.settings)
+            return dataclasses.replace(
+                plan, parts=plan.parts | {plan.driver: own_code.part}
+            ), own_code
 
-        return self._found(
+        return self._load_or_make(
             self._name(program, graph, cluster),
             make,
-            lambda made: plan_cache_format.to_bytes(*made),
-            lambda data: plan_cache_format.from_bytes(data, cluster),
+            lambda made: plan_cache_format.encode_plan(*made),
+            lambda data: plan_cache_format.decode_plan(data, cluster),
             start,
         )
 
-    def look(
+    def preview(
         self,
         graph: Graph,
         wanted: Sequence[Tensor | Operation],
@@ -155,27 +164,27 @@ class Plans:
         done: Container[Operation],
         evaluate: Evaluate,
         cluster: Cluster,
-    ) -> tuple[Plan, Callable[[], Outlook]]:
+    ) -> tuple[Plan, Callable[[], PlanOutlook]]:
         """The plan that `find` would return, computed anew and not verified, and its outlook."""
         start = time.perf_counter()
         program = pruned(graph, wanted, specs, done)
         plan = self._plan(program, graph, evaluate, cluster)
         seconds = time.perf_counter() - start
 
-        def outlook() -> Outlook:
+        def outlook() -> PlanOutlook:
             start = time.perf_counter()
-            generated(plan.parts[plan.driver], self.context.devices, self.context.settings)
+            lower_partition(plan.parts[plan.driver], self.context.devices, self.context.settings)
             spent = seconds + time.perf_counter() - start
-            folder, found, keeps = self.folder, None, False
-            for count in cpu_threads.shares(self.context.size):
+            folder, cached_file, keeps = self.folder, None, False
+            for count in cpu_threads.thread_shares(self.context.size):
                 name = self._name(program, graph, cluster, count)
                 if folder is None or name is None:
                     break
-                keeps, found = True, folder.find(name)
-                if found is not None:
+                keeps, cached_file = True, folder.find(name)
+                if cached_file is not None:
                     break
             place = str(folder.place) if folder else None
-            return Outlook(spent, place, keeps, found, count, recorded)
+            return PlanOutlook(spent, place, keeps, cached_file, count, recorded)
 
         def recorded() -> PassRecord:
             record = PassRecord()
@@ -186,7 +195,7 @@ class Plans:
                 parts += [("update, ", part) for part in plan.round.parts.values()]
             given = self.context.devices, self.context.settings
             for begin, part in parts:
-                generated(part, *given, watch=record, what=f"{begin}{part.task}")
+                lower_partition(part, *given, watch=record, what=f"{begin}{part.task}")
             return record
 
         return plan, outlook
@@ -200,20 +209,26 @@ class Plans:
         watch: Watch | None = None,
     ) -> Plan:
         context = self.context
-        given = cluster, context.settings, context.replica, evaluate, watch
-        return plan_of(program, graph, *given)
+        arguments = cluster, context.settings, context.replica, evaluate, watch
+        return plan_program(program, graph, *arguments)
 
-    def code(self, part: Part, data: bytes) -> Generated:
+    def code(self, part: Partition, data: bytes) -> LoweredPartition:
         """The code of a partition that a driver has sent as `data`."""
         context, name = self.context, None
-        if self._keeps(part) and len(part.nodes) >= LEAST_NODES:
-            facts = repr([chosen(context.settings), self._about, cpu_threads.chosen().threads])
+        if self._is_cacheable(part) and len(part.nodes) >= LEAST_NODES:
+            facts = repr(
+                [
+                    planning_settings(context.settings),
+                    self._key_facts,
+                    cpu_threads.chosen_threads().threads,
+                ]
+            )
             name = hashlib.sha256(facts.encode() + data).hexdigest()
-        return self._found(
+        return self._load_or_make(
             name,
-            lambda: generated(part, context.devices, context.settings),
-            plan_cache_format.code_to_bytes,
-            plan_cache_format.code_from_bytes,
+            lambda: lower_partition(part, context.devices, context.settings),
+            plan_cache_format.encode_lowered,
+            plan_cache_format.decode_lowered,
             time.perf_counter(),
         )
 
@@ -222,22 +237,22 @@ class Plans:
 
         By default `count` is the number of threads of this rank.
         """
-        if not self._keeps(program):
+        if not self._is_cacheable(program):
             return None
         settings = self.context.settings
-        homes = assign_variables(graph, cluster, settings)
+        placements = place_variables(graph, cluster, settings)
         replica = self.context.replica
-        count = count or cpu_threads.chosen().threads
-        given = cluster, settings, homes, replica
-        return key(program, graph, *given, lambda: [*self._about, count])
+        count = count or cpu_threads.chosen_threads().threads
+        arguments = cluster, settings, placements, replica
+        return plan_cache_key(program, graph, *arguments, lambda: [*self._key_facts, count])
 
-    def _keeps(self, program: Program | Part) -> bool:
+    def _is_cacheable(self, program: Program | Partition) -> bool:
         """Whether there is a cache folder and no operation has a user-defined kernel."""
-        nodes = chain(program.nodes.values(), within(program.nodes))
+        nodes = chain(program.nodes.values(), nested_nodes(program.nodes))
         kinds = [device.kind for device in self.context.devices.values()]
         return self.folder is not None and not are_own((node.type for node in nodes), kinds)
 
-    def _found(
+    def _load_or_make(
         self,
         name: str | None,
         make: Callable[[], Made],
@@ -246,17 +261,17 @@ class Plans:
         start: float,
     ) -> Made:
         """The object of key `name`: loaded, or computed and cached."""
-        found = self._read(name, read)
-        if found is None and name is not None and self.folder is not None:
+        cached = self._read(name, read)
+        if cached is None and name is not None and self.folder is not None:
             with self.folder.turn(f"plans-{name[0]}"):
-                found = self._read(name, read)
-                if found is None:
-                    found = self._kept(name, make(), write)
-        if found is None:
-            found = make()
+                cached = self._read(name, read)
+                if cached is None:
+                    cached = self._store(name, make(), write)
+        if cached is None:
+            cached = make()
             self._made += 1
         self._seconds += time.perf_counter() - start
-        return found
+        return cached
 
     def _read(self, name: str | None, read: Callable[[bytes], Made]) -> Made | None:
         if name is None or self.folder is None:
@@ -265,30 +280,32 @@ class Plans:
         if data is None:
             return None
         try:
-            found = read(data)
+            decoded = read(data)
         except Exception as error:  # on any error of a damaged file the plan is computed anew
             why = f"{type(error).__name__}: {error}"
             where = self.folder.file(name)
             say_once(f"{where} cannot be used and is made anew ({why})", logging.WARNING)
             return None
         self._loaded += 1
-        return found
+        return decoded
 
-    def _kept(self, name: str, made: Made, write: Callable[[Made], bytes]) -> Made:
-        """Write `made` to the cache if all of it is plain data."""
+    def _store(self, name: str, plan: Made, write: Callable[[Made], bytes]) -> Made:
+        """Write `plan` to the cache if all of it is plain data."""
         assert self.folder is not None
         self._made += 1
         with contextlib.suppress(TypeError):
-            self.folder.write(name, write(made))
-        return made
+            self.folder.write(name, write(plan))
+        return plan
 
     @functools.cached_property
-    def _about(self) -> list[object]:
+    def _key_facts(self) -> list[object]:
         """What plans depend on besides the program and the number of threads.
 
         These are devices, libraries and hpcflow's sources.
         """
-        devices = [(name, type(one).__qualname__) for name, one in self.context.devices.items()]
-        wish = next(iter(self.context.devices.values())).wish
+        devices = [
+            (name, type(device).__qualname__) for name, device in self.context.devices.items()
+        ]
+        wish = next(iter(self.context.devices.values())).preferences
         libraries = [np.__version__, *versions(wish)]
-        return [sources(), libraries, devices, wish]
+        return [source_fingerprint(), libraries, devices, wish]

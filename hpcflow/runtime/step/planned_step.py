@@ -14,27 +14,27 @@ from hpcflow.plan.ir.program import Plan
 from hpcflow.runtime.device.shared_arena import SharedArena
 from hpcflow.runtime.dynamic_types import Feeds, Fetches, Given, KernelFunction, Rebuild, Value
 from hpcflow.runtime.executor.progress_lock import SHELL
-from hpcflow.runtime.job.job_membership import Planned
-from hpcflow.runtime.job.rank_context import Context
-from hpcflow.runtime.profile.step_stats import Trace
+from hpcflow.runtime.job.job_membership import PlanningFinished
+from hpcflow.runtime.job.rank_context import RankContext
+from hpcflow.runtime.profile.step_stats import StepTrace
 from hpcflow.runtime.session.config_proto import RunMetadata
-from hpcflow.runtime.step.feed_and_fetch import as_fed
-from hpcflow.runtime.step.plan_cache import Outlook
-from hpcflow.runtime.step.step_channels import Link
-from hpcflow.runtime.step.step_deadline import NOT_BEGUN, Deadline, DeadlineChecks
-from hpcflow.runtime.step.step_instance import Compiled, Instance, Take
+from hpcflow.runtime.step.feed_and_fetch import feed_array
+from hpcflow.runtime.step.plan_cache import PlanOutlook
+from hpcflow.runtime.step.step_channels import PartitionPeers
+from hpcflow.runtime.step.step_deadline import NOT_BEGUN, DeadlineChecks, StepDeadline
+from hpcflow.runtime.step.step_instance import Allocator, CompiledPartition, StepInstance
 
 Runner = Callable[[Feeds], Fetches]
 
 
-class Step:
+class ExecutableStep:
     """An executable plan of this rank, which runs any number of times."""
 
     once = False  # whether to release it after its run: it uses much memory and hardly runs again
-    trace: Trace | None = None  # records when its operations run
+    trace: StepTrace | None = None  # records when its operations run
 
-    def __init__(self, context: Context, compiled: Compiled, tensors: int) -> None:
-        self.context, self.engine = context, context.engine
+    def __init__(self, context: RankContext, compiled: CompiledPartition, tensors: int) -> None:
+        self.context, self.executor = context, context.executor
         self.compiled, self.tensors = compiled, tensors
         self._runners: dict[Fetches, Runner] = {}
 
@@ -42,7 +42,7 @@ class Step:
         """Run with feeds in the plan's order; the values of the fetched tensors."""
         raise NotImplementedError
 
-    def run_within(self, deadline: Deadline, *arrays: np.ndarray) -> list[Value]:
+    def run_within(self, deadline: StepDeadline, *arrays: np.ndarray) -> list[Value]:
         """`run` with a deadline.
 
         Errors: DeadlineExceededError if it is missed.
@@ -50,14 +50,14 @@ class Step:
         return self.run(*arrays)
 
     def run_traced(
-        self, deadline: Deadline | None, told: RunMetadata, *arrays: np.ndarray
+        self, deadline: StepDeadline | None, metadata: RunMetadata, *arrays: np.ndarray
     ) -> list[Value]:
-        """`run`, with or without a deadline; stores the times of its operations in `told`."""
+        """`run`, with or without a deadline; stores the times of its operations in `metadata`."""
         if self.trace is not None:
             self.trace.begin()
         values = self.run(*arrays) if deadline is None else self.run_within(deadline, *arrays)
         if self.trace is not None:
-            told.step_stats = self.trace.stats()
+            metadata.step_stats = self.trace.stats()
         return values
 
     def cancel(self, why: str) -> None:
@@ -122,7 +122,7 @@ class Step:
                     return None
                 array = feed_dict[key]
                 if array.__class__ is not np.ndarray or array.dtype != spec.dtype:
-                    array = as_fed(tensor, array)
+                    array = feed_array(tensor, array)
                 if array.shape != spec.shape:
                     return None
                 arrays.append(array)
@@ -131,23 +131,23 @@ class Step:
         return gather
 
 
-class LocalStep(Step):
+class LocalStep(ExecutableStep):
     """A step of a single segment on this rank alone; it runs in the calling thread.
 
     Its buffers lie in an arena that it shares with other local steps, of which one runs at a time.
     """
 
     def __init__(
-        self, context: Context, compiled: Compiled, tensors: int, arena: SharedArena
+        self, context: RankContext, compiled: CompiledPartition, tensors: int, arena: SharedArena
     ) -> None:
         super().__init__(context, compiled, tensors)
-        self.once = compiled.initializes
+        self.once = compiled.initializes_large
         self.arena = SharedArena(context) if self.once else arena
-        self.instance: Instance | None = None
+        self.instance: StepInstance | None = None
         self._checks: DeadlineChecks | None = None  # the instance that checks a deadline
         self._shells: list[dict[str, Value]] = []  # globals of the generated runners
         self._closed = False
-        self.call: KernelFunction = self._first
+        self.call: KernelFunction = self._run_first
 
     def _bind(self) -> None:
         """Create the instance, in the current arena.
@@ -156,12 +156,14 @@ class LocalStep(Step):
         """
         if self._closed:
             raise FetchError("the session is closed", hint="make a new hf.Session()")
-        self.instance = Instance(self.compiled, Link(self.engine), 0, self._lent())
-        self._runs(self.instance.strands[0])
+        self.instance = StepInstance(
+            self.compiled, PartitionPeers(self.executor), 0, self._borrowed_memory()
+        )
+        self._run_in_executor(self.instance.segments[0])
 
-    def _lent(self) -> Take:
-        take = self.arena.lend(self.compiled)
-        self.arena.tenants.add(self)
+    def _borrowed_memory(self) -> Allocator:
+        take = self.arena.allocator_for(self.compiled)
+        self.arena.bound_steps.add(self)
         return take
 
     def unbind(self) -> None:
@@ -171,26 +173,26 @@ class LocalStep(Step):
         if self._checks is not None:
             self._checks.release()
         self.instance, self._checks = None, None
-        self._runs(self._first)
+        self._run_in_executor(self._run_first)
 
-    def _runs(self, call: KernelFunction) -> None:
+    def _run_in_executor(self, call: KernelFunction) -> None:
         self.call = call
         for shell in self._shells:
             shell["call"] = call
 
-    def _first(self, *arrays: np.ndarray) -> Value:
+    def _run_first(self, *arrays: np.ndarray) -> Value:
         self._bind()
         return self.call(*arrays)
 
-    def _now(self, *arrays: np.ndarray) -> Value:
+    def _run_now(self, *arrays: np.ndarray) -> Value:
         return self.call(*arrays)  # the value of `call` once the progress lock is held
 
     def run(self, *arrays: np.ndarray) -> list[Value]:
         """Run in this thread, or between the segments of the holder of the progress lock."""
-        value = self._call(self._now, *arrays)
+        value = self._call(self._run_now, *arrays)
         return [value] if self.tensors == 1 else list(value)
 
-    def run_within(self, deadline: Deadline, *arrays: np.ndarray) -> list[Value]:
+    def run_within(self, deadline: StepDeadline, *arrays: np.ndarray) -> list[Value]:
         """`run` with a deadline, which is checked before each kernel until the first update.
 
         Errors: DeadlineExceededError if it is missed.
@@ -199,31 +201,31 @@ class LocalStep(Step):
         value = self._call(call, *arrays, deadline=deadline)
         return [value] if self.tensors == 1 else list(value)
 
-    def _checking(self, deadline: Deadline, *arrays: np.ndarray) -> Value:
+    def _checking(self, deadline: StepDeadline, *arrays: np.ndarray) -> Value:
         if self.instance is None:
             self._bind()
         if self._checks is None:
             assert self.instance is not None
-            self._checks = DeadlineChecks(self.instance, self._lent())
+            self._checks = DeadlineChecks(self.instance, self._borrowed_memory())
         return self._checks.call(deadline, *arrays)
 
     def _call(
-        self, call: KernelFunction, *arrays: np.ndarray, deadline: Deadline | None = None
+        self, call: KernelFunction, *arrays: np.ndarray, deadline: StepDeadline | None = None
     ) -> Value:
-        engine = self.engine
-        if not engine.baton.acquire(False):
+        executor = self.executor
+        if not executor.lock.acquire(False):
             return self._queue(call, *arrays, deadline=deadline)
         try:
-            if engine.slices.going:
-                engine.settle(self.compiled.touched(0))
-            return engine.context.run(call, *arrays)
+            if executor.slices.running:
+                executor.finish_tiled(self.compiled.variable_uses(0))
+            return executor.context.run(call, *arrays)
         except Exception as error:
-            raise self._told(error) from error
+            raise self._explained(error) from error
         finally:
-            engine.baton.release()
-            if engine.waiters:
-                with engine.freed:
-                    engine.freed.notify_all()
+            executor.lock.release()
+            if executor.waiters:
+                with executor.lock_freed:
+                    executor.lock_freed.notify_all()
 
     def close(self) -> None:
         """Release the buffers; the caller holds the progress lock."""
@@ -234,47 +236,47 @@ class LocalStep(Step):
             shell.clear()
         self._runners.clear()
 
-    def _told(self, error: Exception) -> BaseException:
+    def _explained(self, error: Exception) -> BaseException:
         if self.instance is not None:
             self.instance.release()
-        told = self.compiled.explain(error, self.engine.rank)
-        if told is error:
+        explained = self.compiled.explain(error, self.executor.rank)
+        if explained is error:
             raise error
-        return told
+        return explained
 
     def _queue(
-        self, call: KernelFunction, *arrays: np.ndarray, deadline: Deadline | None = None
+        self, call: KernelFunction, *arrays: np.ndarray, deadline: StepDeadline | None = None
     ) -> Value:
         """Have the holder of the progress lock run this step between its own segments."""
         box: list[Value] = []
 
         def begin() -> None:
-            self.engine.settle(self.compiled.touched(0))
+            self.executor.finish_tiled(self.compiled.variable_uses(0))
             try:
                 box.append(call(*arrays))
             except Exception as error:
-                raise self._told(error) from error
+                raise self._explained(error) from error
 
-        late = None if deadline is None else deadline.passed
-        self.engine.with_baton(begin, lambda: bool(box), late=late)
+        late = None if deadline is None else deadline.has_passed
+        self.executor.run_locked(begin, lambda: bool(box), late=late)
         if not box and deadline is not None:
-            raise deadline.error(NOT_BEGUN, self.compiled.label, self.engine.rank)
+            raise deadline.error(NOT_BEGUN, self.compiled.label, self.executor.rank)
         return box[0]
 
     def _runner(self, fed: Mapping[Tensor, Given], rebuild: Rebuild, other: Runner) -> Runner:
         """The runner of a small step, generated for its feeds; it costs about as much as one op."""
         scope: dict[str, Value] = {
             "ndarray": np.ndarray,
-            "as_fed": as_fed,
-            "acquire": self.engine.baton.acquire,
-            "release": self.engine.baton.release,
-            "engine": self.engine,
-            "going": self.engine.slices.going,
-            "touched": self.compiled.touched,
-            "enter": self.engine.context.run,
+            "as_fed": feed_array,
+            "acquire": self.executor.lock.acquire,
+            "release": self.executor.lock.release,
+            "engine": self.executor,
+            "going": self.executor.slices.running,
+            "touched": self.compiled.variable_uses,
+            "enter": self.executor.context.run,
             "call": self.call,
-            "queue": functools.partial(self._queue, self._now),
-            "told": self._told,
+            "queue": functools.partial(self._queue, self._run_now),
+            "told": self._explained,
             "other": other,
             "rebuild": rebuild,
         }
@@ -311,15 +313,15 @@ def runner(feeds):
         if acquire(False):
             try:
                 if going:
-                    engine.settle(touched(0))
+                    engine.finish_tiled(touched(0))
                 value = enter({args})
             except Exception as error:
                 raise told(error) from error
             finally:
                 release()
                 if engine.waiters:
-                    with engine.freed:
-                        engine.freed.notify_all()
+                    with engine.lock_freed:
+                        engine.lock_freed.notify_all()
         else:
             value = queue({given})
         return {packed}
@@ -327,10 +329,12 @@ def runner(feeds):
 """
 
 
-class PlannedStep(Step):
+class PlannedStep(ExecutableStep):
     """A step of which only the plan is computed (`hpcflow plan`)."""
 
-    def __init__(self, context: Context, plan: Plan, outlook: Callable[[], Outlook]) -> None:
+    def __init__(
+        self, context: RankContext, plan: Plan, outlook: Callable[[], PlanOutlook]
+    ) -> None:
         self.context, self.plan, self.outlook = context, plan, outlook
 
     def run(self, *arrays: np.ndarray) -> list[Value]:
@@ -344,7 +348,7 @@ class PlannedStep(Step):
         parts = [part for plan in plans for part in plan.parts.values()]
         nodes = [n for part in parts for n in part.nodes.values()]
         if any(n.row.writes and not n.attrs.get("initial") for n in nodes):
-            raise Planned
+            raise PlanningFinished
         part = self.plan.parts[self.plan.driver]
         specs = [part.spec(ref) for ref in part.fetches]
         return [np.zeros([d or 0 for d in spec.shape or ()], spec.dtype) for spec in specs]
@@ -360,6 +364,6 @@ class PlannedStep(Step):
         return False
 
 
-def fetched(wanted: Sequence[Tensor | Operation]) -> str:
+def fetch_label(wanted: Sequence[Tensor | Operation]) -> str:
     """The label of the fetches: their names."""
     return ",".join(w.name for w in wanted)

@@ -10,15 +10,17 @@ import numpy as np
 from hpcflow.graph.graph import Graph, Operation, Tensor
 from hpcflow.graph.static_shape import Shape, Spec
 from hpcflow.platform.rank_logging import logger, say_once
-from hpcflow.runtime.step.planned_step import Step
-from hpcflow.runtime.step.step_channels import Sums
+from hpcflow.runtime.step.planned_step import ExecutableStep
+from hpcflow.runtime.step.step_channels import CollectiveBuffers
 
 SPECIALISED = 8  # plans for known shapes of one fetch; then one plan serves any shape
 GROWING_RUNS = 100  # consecutive runs with new operations before the warning
-_numbers = itertools.count()  # family numbers, over all sessions: remote ranks key `Sums` by them
+_numbers = (
+    itertools.count()
+)  # family numbers, over all sessions: remote ranks key `CollectiveBuffers` by them
 
 
-class Family:
+class ShapeSpecializations:
     """The plans of one fetch with the same tensors fed: for each of a few shapes, then for any.
 
     Their collectives share one storage, because replicas are fed shards of different sizes.
@@ -28,24 +30,24 @@ class Family:
         self,
         wanted: Sequence[Tensor | Operation],
         done: frozenset[Operation] = frozenset(),
-        untraced: Family | None = None,
+        untraced_plans: ShapeSpecializations | None = None,
     ) -> None:
         """With `untraced` its steps record the times of operations.
 
         It shares the collectives of `untraced`, because a replica traces independently of the
         others.
         """
-        self.wanted, self.done, self.untraced = wanted, done, untraced
-        self.number: int = next(_numbers) if untraced is None else untraced.number
-        self._sums: Sums | None = None
-        self._steps: dict[tuple[tuple[int, ...], ...], Step] = {}  # shapes -> step
-        self._general: Step | None = None
+        self.wanted, self.done, self.untraced_plans = wanted, done, untraced_plans
+        self.number: int = next(_numbers) if untraced_plans is None else untraced_plans.number
+        self._sums: CollectiveBuffers | None = None
+        self._steps: dict[tuple[tuple[int, ...], ...], ExecutableStep] = {}  # shapes -> step
+        self._general_step: ExecutableStep | None = None
 
     def step(
         self,
         arrays: Mapping[Tensor, np.ndarray],
-        make: Callable[[Family, dict[Tensor, Spec]], Step],
-    ) -> Step:
+        make: Callable[[ShapeSpecializations, dict[Tensor, Spec]], ExecutableStep],
+    ) -> ExecutableStep:
         """The step for feeds of these shapes, created on first use."""
         shapes = tuple(array.shape for array in arrays.values())
         step = self._steps.get(shapes)
@@ -53,34 +55,34 @@ class Family:
             step = make(self, {t: Spec(a.dtype, a.shape) for t, a in arrays.items()})
             self._steps[shapes] = step
         if step is None:
-            if self._general is None:
+            if self._general_step is None:
                 names = ", ".join(w.name for w in self.wanted)
                 say_once(
                     f"{names} was fed {SPECIALISED} different shapes; from now on one plan for any "
                     "shape serves the others (slower: pad to a few sizes if it matters)"
                 )
-                self._general = make(
+                self._general_step = make(
                     self,
                     {t: Spec(a.dtype, self._open(i, t)) for i, (t, a) in enumerate(arrays.items())},
                 )
-            step = self._general
+            step = self._general_step
         return step
 
-    def has(self, step: Step) -> bool:
+    def has(self, step: ExecutableStep) -> bool:
         """Whether a step belongs to this family."""
-        return step is self._general or step in self._steps.values()
+        return step is self._general_step or step in self._steps.values()
 
     @property
-    def sums(self) -> Sums | None:
+    def sums(self) -> CollectiveBuffers | None:
         """The storage of its collectives, once the replicas have agreed on them."""
-        return self._sums if self.untraced is None else self.untraced.sums
+        return self._sums if self.untraced_plans is None else self.untraced_plans.sums
 
     @sums.setter
-    def sums(self, sums: Sums) -> None:
-        if self.untraced is None:
+    def sums(self, sums: CollectiveBuffers) -> None:
+        if self.untraced_plans is None:
             self._sums = sums
         else:
-            self.untraced.sums = sums
+            self.untraced_plans.sums = sums
 
     def cancel(self, why: str) -> None:
         """Fail the steps in flight with a CancelledError."""
@@ -88,18 +90,18 @@ class Family:
             step.cancel(why)
 
     @property
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[ExecutableStep]:
         """All its steps."""
-        general = [] if self._general is None else [self._general]
+        general = [] if self._general_step is None else [self._general_step]
         return [*self._steps.values(), *general]
 
     def _open(self, index: int, tensor: Tensor) -> Shape:
         """The shape of a feed with None for sizes that have differed so far."""
-        seen = {shapes[index] for shapes in self._steps}
-        ranks = {len(shape) for shape in seen}
+        shapes_seen = {shapes[index] for shapes in self._steps}
+        ranks = {len(shape) for shape in shapes_seen}
         if len(ranks) > 1:
             return tensor.shape
-        columns = zip(*seen, strict=True)
+        columns = zip(*shapes_seen, strict=True)
         same = [sizes[0] if len(set(sizes)) == 1 else None for sizes in columns]
         return tuple(
             None if static is None else d
@@ -107,7 +109,7 @@ class Family:
         )
 
 
-class Growth:
+class GraphGrowth:
     """Detects a graph that grows from run to run: a leak of scripts that build ops in the loop."""
 
     def __init__(self) -> None:

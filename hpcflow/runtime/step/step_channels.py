@@ -12,26 +12,28 @@ import hpcflow.runtime.executor.py_func_execution
 import hpcflow.runtime.state.accumulator_state
 import hpcflow.runtime.state.queue_op_execution
 import hpcflow.runtime.state.reader_state  # noqa: F401  (they register their waits)
-from hpcflow.comm.communicator import Bucket, Channel, Communicator, Request, Watch
+from hpcflow.comm.communicator import Bucket, Channel, Communicator, CompletionQueue, Request
 from hpcflow.errors import CommError, DeathError, StepError
 from hpcflow.graph.dtypes import string
-from hpcflow.graph.static_shape import Spec, is_known, show
-from hpcflow.graph.string_encoding import pack, unpack
+from hpcflow.graph.static_shape import Spec, is_known, shape_text
+from hpcflow.graph.string_encoding import decode_strings, encode_strings
 from hpcflow.plan.ir.program import Node
 from hpcflow.runtime.dynamic_types import DeviceArray, Value
 from hpcflow.runtime.executor.async_ops import start_wait
-from hpcflow.runtime.executor.executor import Engine
-from hpcflow.runtime.failure.replica_loss_recovery import Survival
+from hpcflow.runtime.executor.executor import Executor
+from hpcflow.runtime.failure.replica_loss_recovery import ReplicaLossRecovery
 from hpcflow.runtime.state.state_store import VariableState
-from hpcflow.runtime.step.control_flow_execution import Run, inline
-from hpcflow.runtime.step.step_instance import Instance
+from hpcflow.runtime.step.control_flow_execution import Run, inline_frame
+from hpcflow.runtime.step.step_instance import StepInstance
 
-NOTHING = -1  # in place of the tensor rank: the value is missing, as the step failed on the sender
+MISSING_VALUE = (
+    -1
+)  # in place of the tensor rank: the value is missing, as the step failed on the sender
 NO_BYTES = Spec(np.dtype(np.uint8), (0,))
 DIMS = 8  # a message of unknown size begins with its tensor rank and up to seven sizes, int64 each
 
 
-class Link:
+class PartitionPeers:
     """The peers of a partition: the rank of each task, and the tags of the channels between them.
 
     `ranks` maps the tasks of the plan to ranks. `tag` is the first tag of instance 0, `channels`
@@ -41,14 +43,19 @@ class Link:
 
     def __init__(
         self,
-        engine: Engine,
+        executor: Executor,
         ranks: Mapping[str, int] | None = None,
         tag: int = 0,
         channels: int = 0,
-        sums: Sums | None = None,
+        collective_buffers: CollectiveBuffers | None = None,
         replica: int = 0,
     ) -> None:
-        self.engine, self.comm, self.sums, self.replica = engine, engine.comm, sums, replica
+        self.executor, self.comm, self.collective_buffers, self.replica = (
+            executor,
+            executor.comm,
+            collective_buffers,
+            replica,
+        )
         self.ranks, self.tag, self.channels = ranks or {}, tag, channels
 
     @property
@@ -57,136 +64,136 @@ class Link:
         assert self.comm is not None
         return self.comm
 
-    def tag_of(self, instance: Instance, node: Node) -> int:
+    def tag_of(self, instance: StepInstance, node: Node) -> int:
         """The message tag of the channel of a Send or Recv."""
         return self.tag + instance.slot * self.channels + int(node.attrs["channel"])
 
-    def open(self, instance: Instance) -> Ends:
+    def open(self, instance: StepInstance) -> StepChannels:
         """Create the channels of an instance."""
-        return Ends(self, instance)
+        return StepChannels(self, instance)
 
-    def frame(self, instance: Instance, node: Node) -> Run:
+    def frame(self, instance: StepInstance, node: Node) -> Run:
         """The function of a loop or branch that never waits."""
-        return inline(instance, node)
+        return inline_frame(instance, node)
 
-    def bucket(self, node: Node) -> BucketViews | GatherBoxes:
+    def bucket(self, node: Node) -> BucketViews | AllGatherBuffers:
         """The storage of a collective node.
 
         Errors: CommError without a group of replicas.
         """
-        if self.sums is None:
+        if self.collective_buffers is None:
             raise CommError("a collective needs a group of replicas", op=node.name, line=node.line)
-        return self.sums.get(node)
+        return self.collective_buffers.get(node)
 
     # -- hooks of generated code, bound once for each instance
 
-    def send(self, instance: Instance) -> Callable[[int], None]:
+    def send(self, instance: StepInstance) -> Callable[[int], None]:
         """Send a value from its channel's buffer."""
-        engine = self.engine
+        executor = self.executor
 
         def send(index: int) -> None:
-            instance.sent[index] = 1
-            channel = instance.ends.sends[index]
+            instance.sent_flags[index] = 1
+            channel = instance.channels.sends[index]
             channel.start()
             if not channel.test():
                 instance.left += 1
-                engine.await_(channel, instance, None)
+                executor.wait_for(channel, instance, None)
 
         return send
 
-    def send_loose(self, instance: Instance) -> Callable[..., None]:
+    def send_loose(self, instance: StepInstance) -> Callable[..., None]:
         """Send a value in place; a variable's version is pinned until it has been sent."""
-        engine, comm = self.engine, self.comm
+        executor, comm = self.executor, self.comm
         assert comm is not None
 
         def send_loose(index: int, array: np.ndarray, variable: VariableState | None) -> None:
             if variable is not None:
                 array = variable.pin()
-            instance.sent[index] = 1
-            dest, tag = instance.ends.address[index]
+            instance.sent_flags[index] = 1
+            dest, tag = instance.channels.address[index]
             request: Request = comm.send_to_channel(np.ascontiguousarray(array), dest, tag)
             if variable is not None:
-                request = _Pinned(request, variable, array, lambda: dest in comm.lost)
+                request = _PinnedSend(request, variable, array, lambda: dest in comm.lost)
             instance.left += 1
-            engine.await_(request, instance, None)
+            executor.wait_for(request, instance, None)
 
         return send_loose
 
-    def send_sized(self, instance: Instance) -> Callable[[int, np.ndarray], None]:
+    def send_sized(self, instance: StepInstance) -> Callable[[int, np.ndarray], None]:
         """Send a value whose size is known only at run time, with a header of its shape."""
-        engine, comm = self.engine, self.comm
+        executor, comm = self.executor, self.comm
         assert comm is not None
 
         def send_sized(index: int, array: np.ndarray) -> None:
             head = np.zeros(DIMS, np.int64)
             head[: array.ndim + 1] = (array.ndim, *array.shape)
             if array.dtype == string:
-                data = np.frombuffer(pack(array), np.uint8)
+                data = np.frombuffer(encode_strings(array), np.uint8)
             else:
                 data = np.ravel(array).view(np.uint8)
             message = np.concatenate([head.view(np.uint8), data])
-            instance.sent[index] = 1
-            dest, tag = instance.ends.address[index]
+            instance.sent_flags[index] = 1
+            dest, tag = instance.channels.address[index]
             instance.left += 1
-            engine.await_(comm.send(message, dest, tag), instance, None)
+            executor.wait_for(comm.send(message, dest, tag), instance, None)
 
         return send_sized
 
-    def begin(self, instance: Instance) -> Callable[..., None]:
+    def begin(self, instance: StepInstance) -> Callable[..., None]:
         """Start a collective in its turn, or a wait with its inputs."""
-        engine = self.engine
+        executor = self.executor
         nodes = instance.part.nodes
 
         def begin(name: str, *inputs: Value) -> None:
             if nodes[name].row.collective:
-                instance.begun.add(name)
-                engine.start_collectives(engine.turns.ready(instance, name))
+                instance.begun_waits.add(name)
+                executor.start_collectives(executor.collective_order.ready(instance, name))
                 return
             wait: Any = start_wait(instance, nodes[name], inputs)
             is_over = wait.test()
-            instance.begun.add(name)
+            instance.begun_waits.add(name)
             if is_over:
-                engine.over(instance, name)
+                executor.mark_over(instance, name)
                 return
             instance.waiting[name] = wait
             if getattr(wait, "told", False):
-                wait.then = functools.partial(engine.told, instance, name)
+                wait.then = functools.partial(executor.mark_wait_over, instance, name)
             else:
-                engine.await_(wait, instance, name)
+                executor.wait_for(wait, instance, name)
 
         return begin
 
-    def poll(self, instance: Instance) -> Callable[[], bool]:
+    def poll(self, instance: StepInstance) -> Callable[[], bool]:
         """Poll messages between long kernels."""
-        return self.engine.poll
+        return self.executor.poll
 
-    def hold(self, instance: Instance) -> Callable[[], None]:
+    def hold(self, instance: StepInstance) -> Callable[[], None]:
         """Defer SIGINT (Ctrl-C) from now on."""
-        return self.engine.slices.interrupt.hold
+        return self.executor.slices.interrupt.hold
 
-    def let_go(self, instance: Instance) -> Callable[[], None]:
+    def let_go(self, instance: StepInstance) -> Callable[[], None]:
         """Restore the SIGINT handler, and call it if SIGINT came."""
-        return self.engine.slices.interrupt.let_go
+        return self.executor.slices.interrupt.let_go
 
-    def lend(self, instance: Instance) -> Callable[[], None]:
+    def lend(self, instance: StepInstance) -> Callable[[], None]:
         """A long kernel begins: lend the progress lock to the progress thread."""
-        return self.engine.helper.lend
+        return self.executor.progress_thread.lend
 
-    def take(self, instance: Instance) -> Callable[[], None]:
+    def take(self, instance: StepInstance) -> Callable[[], None]:
         """The long kernel has ended: take the progress lock back."""
-        return self.engine.helper.take
+        return self.executor.progress_thread.take
 
 
-class Ends:
+class StepChannels:
     """The channels of one instance: sends by index, receives posted when a step begins."""
 
-    def __init__(self, link: Link, instance: Instance) -> None:
+    def __init__(self, link: PartitionPeers, instance: StepInstance) -> None:
         self.link, self.instance = link, instance
         nodes = instance.part.nodes
         self.address: list[tuple[int, int]] = []
         self.sends: list[Channel | None] = []
-        self.numbers = {info.node: i for i, info in enumerate(instance.code.sends)}
-        for info in instance.code.sends:
+        self.numbers = {info.node: i for i, info in enumerate(instance.code.sends_info)}
+        for info in instance.code.sends_info:
             node = nodes[info.node]
             self.address.append((link.ranks[node.attrs["dest"]], link.tag_of(instance, node)))
             channel = None
@@ -194,7 +201,7 @@ class Ends:
                 array = instance.arrays[info.bind]
                 channel = link.joined.send_channel(array, *self.address[-1])
             self.sends.append(channel)
-        self.recvs: list[tuple[str, _Filled | _Sized]] = []
+        self.recvs: list[tuple[str, _FixedSizeReceive | _UnsizedReceive]] = []
         for node in nodes.values():
             if node.row.message == "receive":
                 self.recvs.append((node.name, self._receiver(node)))
@@ -211,54 +218,58 @@ class Ends:
             receiver.close()
         self.sends, self.recvs = [], []
 
-    def _receiver(self, node: Node) -> _Filled | _Sized:
+    def _receiver(self, node: Node) -> _FixedSizeReceive | _UnsizedReceive:
         link, instance = self.link, self.instance
         peer, tag = link.ranks[node.attrs["source"]], link.tag_of(instance, node)
         if not node.specs[0].sized:
-            return _Sized(link.joined, peer, tag, node.specs[0], instance.boxes[node.name][0])
+            return _UnsizedReceive(
+                link.joined, peer, tag, node.specs[0], instance.boxes[node.name][0]
+            )
         nbytes = node.specs[0].nbytes
         array = instance.received[node.name] if nbytes else np.empty(1, np.uint8)
-        return _Filled(link.joined.recv_channel(array, peer, tag, short=True), nbytes, node, peer)
+        return _FixedSizeReceive(
+            link.joined.recv_channel(array, peer, tag, short=True), nbytes, node, peer
+        )
 
-    def send_nothing(self, name: str) -> None:
+    def send_missing(self, name: str) -> None:
         """Send that the value of the Send `name` is missing, unless the value has been sent.
 
         The message has no bytes, or one byte if the value has none. For unknown sizes it has an
         invalid rank.
         """
         link, instance, index = self.link, self.instance, self.numbers[name]
-        if instance.sent[index]:
+        if instance.sent_flags[index]:
             return
-        instance.sent[index] = 1
+        instance.sent_flags[index] = 1
         node = instance.part.nodes[name]
         specs = [instance.compiled._spec(ref) for ref in node.inputs] or [NO_BYTES]
         if not specs[0].sized:
-            message = np.full(DIMS, NOTHING, np.int64)
+            message = np.full(DIMS, MISSING_VALUE, np.int64)
         else:
             message = np.zeros(0 if specs[0].nbytes else 1, np.uint8)
         instance.left += 1
         request = link.joined.send_to_channel(message, *self.address[index])
-        link.engine.await_(request, instance, None)
+        link.executor.wait_for(request, instance, None)
 
-    def post(self) -> None:
+    def start_receives(self) -> None:
         """Post all receives of a step."""
         for name, channel in self.recvs:
             channel.start()
-            self.link.engine.await_(channel, self.instance, name)
+            self.link.executor.wait_for(channel, self.instance, name)
 
 
-class Sums:
+class CollectiveBuffers:
     """The storage of the collectives of one fetch, for all shapes of its feeds.
 
     Replicas are fed unequal shards, so they specialize their plans for other shapes at other times.
     The collectives are the same, and all replicas create their storage together, at the first step.
     """
 
-    def __init__(self, group: Communicator, survival: Survival | None = None) -> None:
+    def __init__(self, group: Communicator, survival: ReplicaLossRecovery | None = None) -> None:
         self._group, self._survival = group, survival
-        self._views: dict[str, BucketViews | GatherBoxes] = {}
+        self._views: dict[str, BucketViews | AllGatherBuffers] = {}
 
-    def get(self, node: Node) -> BucketViews | GatherBoxes:
+    def get(self, node: Node) -> BucketViews | AllGatherBuffers:
         """The storage of a collective node, created on first use: collective over the group."""
         if node.name not in self._views:
             if self._survival is None:
@@ -267,8 +278,8 @@ class Sums:
                 self._views[node.name] = self._survival.make(lambda: self._made(node))
         return self._views[node.name]
 
-    def _made(self, node: Node) -> BucketViews | GatherBoxes:
-        return (GatherBoxes if node.row.combines == "rows" else BucketViews)(self._group, node)
+    def _made(self, node: Node) -> BucketViews | AllGatherBuffers:
+        return (AllGatherBuffers if node.row.combines == "rows" else BucketViews)(self._group, node)
 
 
 class BucketViews:
@@ -301,7 +312,7 @@ class BucketViews:
         """The arrays of the inputs ("bucket_in") or outputs ("bucket_out")."""
         whole, at, views = self._in if side == "bucket_in" else self._out, 0, []
         for spec in self.specs:
-            n = _count(spec)
+            n = _element_count(spec)
             views.append(whole[at : at + n].reshape(spec.shape))
             at += n
         return views
@@ -318,7 +329,7 @@ class BucketViews:
         return (self.bucket or self._request).test()  # type: ignore[union-attr]
 
 
-class GatherBoxes:
+class AllGatherBuffers:
     """Boxes of an AllGather: rows of this replica and of all, whose numbers change in each step.
 
     An allreduce of the row counts precedes the allgather. The two phases start at different times,
@@ -358,16 +369,16 @@ class GatherBoxes:
         return not self._moving
 
     def _move(self, i: int) -> Request:
-        mine, rows = self._in[i][0], self._sizes[:, i].tolist()
-        out = self._out[i][0] = np.empty((sum(rows), *mine.shape[1:]), mine.dtype)
-        return self.comm.all_gather(mine, out, rows)
+        own_rows, rows = self._in[i][0], self._sizes[:, i].tolist()
+        out = self._out[i][0] = np.empty((sum(rows), *own_rows.shape[1:]), own_rows.dtype)
+        return self.comm.all_gather(own_rows, out, rows)
 
 
-def _count(spec: Spec) -> int:
+def _element_count(spec: Spec) -> int:
     return spec.nbytes // spec.dtype.itemsize
 
 
-class _Pinned:
+class _PinnedSend:
     """A send of a variable's version; it unpins the version when it completes."""
 
     def __init__(
@@ -397,15 +408,15 @@ class _Pinned:
             self.variable.unpin(self.array)
 
 
-class Lost(StepError):
+class MissingValueError(StepError):
     """A value is missing because the step failed on another rank, which reports the error."""
 
     def __init__(self) -> None:
         super().__init__("the step failed on another rank")
 
 
-class _Filled:
-    """A receive of `nbytes`, or of the message that the value is missing; see `send_nothing`."""
+class _FixedSizeReceive:
+    """A receive of `nbytes`, or of the message that the value is missing; see `send_missing`."""
 
     def __init__(self, channel: Channel, nbytes: int, node: Node, peer: int) -> None:
         self.channel, self.nbytes, self.start = channel, nbytes, channel.start
@@ -419,10 +430,11 @@ class _Filled:
         if got == self.nbytes:
             return True
         if got == (0 if self.nbytes else 1):
-            raise Lost
+            raise MissingValueError
         raise CommError(
             f"rank {self.peer} sent {got} bytes for {self.node.name!r}, which is "
-            f"{self.node.specs[0].dtype}{show(self.node.specs[0].shape)}, {self.nbytes} bytes: "
+            f"{self.node.specs[0].dtype}{shape_text(self.node.specs[0].shape)}, {self.nbytes} "
+            "bytes: "
             "the two ranks do not follow the same plan",
             op=self.node.name,
             line=self.node.line,
@@ -430,7 +442,7 @@ class _Filled:
         )
 
 
-class _Sized:
+class _UnsizedReceive:
     """A receive whose size is in the message."""
 
     def __init__(self, comm: Communicator, peer: int, tag: int, spec: Spec, box: list) -> None:
@@ -441,7 +453,7 @@ class _Sized:
     def start(self) -> None:
         self.request = None
 
-    def watched_by(self, watch: Watch, token: object) -> None:
+    def watched_by(self, watch: CompletionQueue, token: object) -> None:
         """Have `watch` report the message."""
         if self.request is None:
             watch.expect(self.peer, self.tag, self._receive, token)
@@ -458,20 +470,20 @@ class _Sized:
 
     def test(self) -> bool:
         if self.request is None:
-            found = self.comm.probe(self.peer, self.tag)
-            if found is None:
+            probed = self.comm.probe(self.peer, self.tag)
+            if probed is None:
                 return False
-            self._receive(found[1])
+            self._receive(probed[1])
         request = self.request
         if request is None or not request.test():
             return False
         head = self.message[: 8 * DIMS].view(np.int64)
-        if head[0] == NOTHING:
-            raise Lost
+        if head[0] == MISSING_VALUE:
+            raise MissingValueError
         shape = tuple(int(n) for n in head[1 : 1 + head[0]])
         data = self.message[8 * DIMS :]
         if self.spec.dtype == string:
-            self.box[0] = unpack(data.tobytes(), shape)
+            self.box[0] = decode_strings(data.tobytes(), shape)
         else:
             self.box[0] = data.view(self.spec.dtype).reshape(shape)
         return True

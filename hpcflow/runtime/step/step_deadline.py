@@ -10,22 +10,27 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hpcflow.errors import DeadlineExceededError, HpcflowError
-from hpcflow.monitoring.wait_for_report import MOST_NAMED, missing_in
+from hpcflow.monitoring.wait_for_report import MOST_NAMED, missing_ranks
 from hpcflow.monitoring.wait_ledger import OWN, read_all
-from hpcflow.plan.ir.control_flow_nodes import inner, within
+from hpcflow.plan.ir.control_flow_nodes import nested_nodes, nested_programs
 from hpcflow.plan.ir.program import Node
 from hpcflow.runtime.dynamic_types import KernelFunction, Value
-from hpcflow.runtime.executor.wait_timestamps import told_of
-from hpcflow.runtime.step.step_instance import Compiled, Instance, StepObserver, Take
+from hpcflow.runtime.executor.wait_timestamps import wait_facts
+from hpcflow.runtime.step.step_instance import (
+    Allocator,
+    CompiledPartition,
+    StepInstance,
+    StepObserver,
+)
 
 if TYPE_CHECKING:
-    from hpcflow.runtime.executor.executor import Engine
+    from hpcflow.runtime.executor.executor import Executor
 
 NOT_BEGUN = "it has not begun, as steps of other threads run"
 _LABEL = 60  # most characters of the label
 
 
-class Deadline:
+class StepDeadline:
     """A deadline `seconds` from now.
 
     Errors: HpcflowError if `seconds` is not a number above 0.
@@ -40,7 +45,7 @@ class Deadline:
         self.seconds = seconds
         self.until = time.monotonic() + seconds if math.isfinite(seconds) else math.inf
 
-    def passed(self) -> bool:
+    def has_passed(self) -> bool:
         """Whether the deadline is over."""
         return time.monotonic() > self.until
 
@@ -63,25 +68,25 @@ class DeadlineChecks(StepObserver):
     on the step runs to its end, so that it is executed entirely or not at all.
     """
 
-    def __init__(self, of: Instance, take: Take) -> None:
+    def __init__(self, of: StepInstance, take: Allocator) -> None:
         """`take` allocates the memory that `of` has."""
-        self.deadline: Deadline | None = None
-        self._checked: dict[Compiled, frozenset[str]] = {}
-        self.instance = Instance(of.compiled, of.link, of.slot, take, (self,))
+        self.deadline: StepDeadline | None = None
+        self._checked: dict[CompiledPartition, frozenset[str]] = {}
+        self.instance = StepInstance(of.compiled, of.link, of.slot, take, (self,))
 
-    def call(self, deadline: Deadline, *feeds: Value) -> Value:
+    def call(self, deadline: StepDeadline, *feeds: Value) -> Value:
         """Run the step.
 
         Errors: DeadlineExceededError if the deadline is missed before the first update.
         """
         self.deadline = deadline
-        return self.instance.strands[0](*feeds)
+        return self.instance.segments[0](*feeds)
 
     def check(self) -> None:
         """Errors: DeadlineExceededError if the deadline is over."""
         deadline, instance = self.deadline, self.instance
         if deadline is not None and time.monotonic() > deadline.until:
-            label, rank = instance.compiled.label, instance.link.engine.rank
+            label, rank = instance.compiled.label, instance.link.executor.rank
             raise deadline.error("it computes", label, rank)
 
     def release(self) -> None:
@@ -89,11 +94,13 @@ class DeadlineChecks(StepObserver):
         self.instance.unbind()
         self._checked.clear()
 
-    def bind_kernel(self, instance: Instance, node: Node, kernel: KernelFunction) -> KernelFunction:
+    def bind_kernel(
+        self, instance: StepInstance, node: Node, kernel: KernelFunction
+    ) -> KernelFunction:
         """The kernel, with a check of the deadline before it if no update has run by then."""
         return _checking(kernel, self.check) if node.name in self._before(instance) else kernel
 
-    def _before(self, instance: Instance) -> frozenset[str]:
+    def _before(self, instance: StepInstance) -> frozenset[str]:
         """The nodes that run before the first update.
 
         In a loop or branch there are none if it runs after the first update, or updates itself.
@@ -113,35 +120,35 @@ def _checking(kernel: KernelFunction, check: Callable[[], None]) -> KernelFuncti
     return call
 
 
-def before_updates(compiled: Compiled) -> frozenset[str]:
+def before_updates(compiled: CompiledPartition) -> frozenset[str]:
     """The nodes before the first that updates state, in the order of the segments.
 
     A loop or branch that contains an update counts as an update.
     """
-    found: list[str] = []
-    for strand in compiled.code.strands:
-        for name in strand.nodes:
-            if _updates(compiled.part.nodes[name]):
-                return frozenset(found)
-            found.append(name)
-    return frozenset(found)
+    nodes: list[str] = []
+    for segment in compiled.code.segments:
+        for name in segment.nodes:
+            if _updates_state(compiled.part.nodes[name]):
+                return frozenset(nodes)
+            nodes.append(name)
+    return frozenset(nodes)
 
 
-def _updates(node: Node) -> bool:
-    nested = within({node.name: node}) if any(inner(node)) else ()
+def _updates_state(node: Node) -> bool:
+    nested = nested_nodes({node.name: node}) if any(nested_programs(node)) else ()
     return bool(node.row.writes) or any(one.row.writes for one in nested)
 
 
 # -- report of the waits of a step
 
 
-def kept_by(engine: Engine, instance: Instance) -> str:
+def pending_waits_text(executor: Executor, instance: StepInstance) -> str:
     """A description of the pending waits of the step of `instance`; it names late ranks."""
-    waits = [wait for wait in list(engine.waits) if wait[1] is instance]
-    rows = list(dict.fromkeys(_row(engine, *told_of(*wait)) for wait in waits))
+    waits = [wait for wait in list(executor.waits) if wait[1] is instance]
+    rows = list(dict.fromkeys(_wait_row(executor, *wait_facts(*wait)) for wait in waits))
     polled = {what for _, _, what in waits}
     rows += [
-        f"it waits in {_op(instance, name)}, for a step of this rank or of others"
+        f"it waits in {_wait_op(instance, name)}, for a step of this rank or of others"
         for name, wait in list(instance.waiting.items())
         if name not in polled and getattr(wait, "told", False)
     ]
@@ -151,28 +158,28 @@ def kept_by(engine: Engine, instance: Instance) -> str:
     return "; ".join([*rows[:MOST_NAMED], *more])
 
 
-def _op(instance: Instance, name: str) -> str:
+def _wait_op(instance: StepInstance, name: str) -> str:
     node = instance.part.nodes.get(name)
     return f"{node.type} '{node.name}' (made at {node.line})" if node else repr(name)
 
 
-def _row(engine: Engine, step: int, op: str, peer: int, kind: str) -> str:
+def _wait_row(executor: Executor, step: int, op: str, peer: int, kind: str) -> str:
     name, _, line = op.partition("\n")
     where = f"{kind} {name!r}" + (f" (made at {line})" if line else "")
     if peer >= 0:
         return f"it waits in {where} for rank {peer}"
     if peer == OWN:
         return f"it waits in {where}, for a step of this rank, in another thread say"
-    late = _missing(engine, step, name)
+    late = _missing_ranks(executor, step, name)
     return f"it waits in {where} for " + (f"ranks {late}" if late else "other ranks")
 
 
-def _missing(engine: Engine, step: int, op: str) -> str:
+def _missing_ranks(executor: Executor, step: int, op: str) -> str:
     """The ranks of this node that have not reached the collective `op` of a step."""
-    ledger = engine.ledger
-    mine = ledger.read() if ledger is not None else None
-    if ledger is None or mine is None:
+    ledger = executor.ledger
+    own_entry = ledger.read() if ledger is not None else None
+    if ledger is None or own_entry is None:
         return ""
-    mine = dataclasses.replace(mine, step=step, op=op, peer=-1, since=time.time())
-    ranks = [entry.rank for entry in missing_in(mine, read_all(ledger.directory))]
+    own_entry = dataclasses.replace(own_entry, step=step, op=op, peer=-1, since=time.time())
+    ranks = [entry.rank for entry in missing_ranks(own_entry, read_all(ledger.directory))]
     return reprlib.repr(ranks)[1:-1]

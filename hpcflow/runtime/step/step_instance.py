@@ -12,41 +12,49 @@ from typing import Any
 import numpy as np
 
 from hpcflow.codegen.kernel_cache import prepare
-from hpcflow.codegen.python_call_abi import plain
+from hpcflow.codegen.python_call_abi import as_contiguous
 from hpcflow.errors import HpcflowError, KernelError, NumericError
-from hpcflow.graph.static_shape import Spec, known
+from hpcflow.graph.static_shape import Spec, require_known
 from hpcflow.lowering.fusion import fused_node_label
 from hpcflow.lowering.instructions import Binding, BindingKind, BufferView
-from hpcflow.lowering.kernel_metadata import Code, Generated, KernelInfo
+from hpcflow.lowering.kernel_metadata import GeneratedCode, KernelInfo, LoweredPartition
 from hpcflow.monitoring.stack_dump import OPS
-from hpcflow.plan.cost.memory_estimate import Memory, constants, of_code, sum_bytes, variables
-from hpcflow.plan.ir.control_flow_nodes import within
-from hpcflow.plan.ir.program import Node, Part, Ref
+from hpcflow.plan.cost.memory_estimate import (
+    MemoryEstimate,
+    collective_bytes_of,
+    constant_bytes,
+    memory_of_code,
+    variable_bytes,
+)
+from hpcflow.plan.ir.control_flow_nodes import nested_nodes
+from hpcflow.plan.ir.program import Node, Partition, Ref
 from hpcflow.runtime.device.device import Device, device_of
-from hpcflow.runtime.device.memory_accounting import Expected
-from hpcflow.runtime.device.out_of_memory import exhausted
+from hpcflow.runtime.device.memory_accounting import ExpectedMemory
+from hpcflow.runtime.device.out_of_memory import out_of_memory_error
 from hpcflow.runtime.dynamic_types import DeviceArray, KernelFunction, State, Value
-from hpcflow.runtime.state.state_store import Store
-from hpcflow.runtime.step.cooperative_scheduling import Touched
+from hpcflow.runtime.state.state_store import StateStore
+from hpcflow.runtime.step.cooperative_scheduling import VariableUses
 from hpcflow.runtime.step.observer import Observer
 
-Take = Callable[
+Allocator = Callable[
     [str, int], DeviceArray
 ]  # (device, bytes) -> memory for the buffers of one partition
-LARGE = 1 << 20  # bytes: buffers that initialize larger variables are released after the step
-KNOWN = 16  # most elements of constants that kernels receive as specs
-ALIKE = frozenset(kind for kind in BindingKind if kind <= BindingKind.ALLOCATOR)  # shared
+LARGE_INITIALIZER_BYTES = (
+    1 << 20
+)  # bytes: buffers that initialize larger variables are released after the step
+MAX_KNOWN_ELEMENTS = 16  # most elements of constants that kernels receive as specs
+SHARED_BINDINGS = frozenset(kind for kind in BindingKind if kind <= BindingKind.ALLOCATOR)  # shared
 COMPUTED = frozenset({BindingKind.KERNEL, BindingKind.DYNAMIC_KERNEL})
 
 
-class Compiled:
+class CompiledPartition:
     """The compiled code of one task's partition, and everything that its instances share."""
 
     def __init__(
         self,
-        made: Generated,
+        lowered: LoweredPartition,
         devices: Mapping[str, Device],
-        store: Store,
+        store: StateStore,
         label: str = "",
         observers: Sequence[StepObserver] = (),
     ) -> None:
@@ -54,23 +62,22 @@ class Compiled:
         self.devices, self.store, self.label = devices, store, label
         self.observers = tuple(observers)
         self.seed = store.seed
-        self.part, self.code = made.part, made.code
+        self.part, self.code = lowered.part, lowered.code
         part = self.part
-        self.expected: Expected | None = None  # where its rank records its predicted memory
+        # where its rank records its predicted memory
+        self.expected_memory: ExpectedMemory | None = None
         self.trains = False  # whether a step of its plan updates variables, initialization excepted
-        self.inner = {
+        self.frames = {
             name: {
-                key: Compiled(body, devices, store, label, observers)
+                key: CompiledPartition(body, devices, store, label, observers)
                 for key, body in bodies.items()
             }
-            for name, bodies in made.inner.items()
+            for name, bodies in lowered.frames.items()
         }
-        self.spans = any(node.row.message in ("send", "receive") for node in within(part.nodes))
-        loops: dict[Device, list[str]] = {}
-        for node, text in _loops(part, self.code):
-            loops.setdefault(self.device(node), []).append(text)
-        for device, texts in loops.items():
-            prepare(texts, device.maker)
+        self.spans_tasks = any(
+            node.row.message in ("send", "receive") for node in nested_nodes(part.nodes)
+        )
+        self._prepare_loops()
         self.file = f"<hpcflow {part.task} {id(self):x}>"
         weakref.finalize(self, linecache.cache.pop, self.file, None).atexit = False
         lines = self.code.source.splitlines(keepends=True)
@@ -78,15 +85,25 @@ class Compiled:
         scope: dict[str, Value] = {OPS: self.code.lines}
         exec(compile(self.code.source, self.file, "exec"), scope)
         self.make = scope["make"]
-        binds = [(name, what) for name, what in self.code.binds.items() if what.kind in ALIKE]
+        binds = [
+            (name, what) for name, what in self.code.binds.items() if what.kind in SHARED_BINDINGS
+        ]
         try:
             self.shared = {name: self._bind(what) for name, what in binds}
         except MemoryError as error:
-            raise exhausted(self, error, None, None) from error
-        self.followers, self.pending = self._wiring()
+            raise out_of_memory_error(self, error, None, None) from error
+        self.dependents, self.pending = self._dependencies()
         waits = sum(node.row.waits for node in part.nodes.values())
-        self.ends = len(self.code.strands) + waits  # number of segments and waits of a step
-        self._touched: dict[int, Touched] = {}
+        self.end_count = len(self.code.segments) + waits  # number of segments and waits of a step
+        self._variable_uses: dict[int, VariableUses] = {}
+
+    def _prepare_loops(self) -> None:
+        """Start to compile the generated loops of each device."""
+        loops: dict[Device, list[str]] = {}
+        for node, text in _generated_loops(self.part, self.code):
+            loops.setdefault(self.device(node), []).append(text)
+        for device, texts in loops.items():
+            prepare(texts, device.maker)
 
     def observe(self, observer: StepObserver) -> None:
         """Report the set-up of its instances, but not those of its loops and branches."""
@@ -94,11 +111,11 @@ class Compiled:
 
     def close(self) -> None:
         """Release kernels with their memory, constants and state; no instance is left."""
-        for parts in self.inner.values():
+        for parts in self.frames.values():
             for part in parts.values():
                 part.close()
         self.shared.clear()
-        self._touched.clear()
+        self._variable_uses.clear()
         self.observers = ()
 
     def device(self, node: Node) -> Device:
@@ -110,33 +127,39 @@ class Compiled:
         return self.device(node).info(node, self.specs(node))
 
     @property
-    def initializes(self) -> bool:
+    def initializes_large(self) -> bool:
         """Whether it initializes large variables and does not train. Replicas agree on it."""
         nodes = self.part.nodes.values()
-        made = any(node.row.variable == "assign" and node.attrs.get("initial") for node in nodes)
-        return made and not self.trains and sum(variables(self.part).values()) > LARGE
+        has_initial_values = any(
+            node.row.variable == "assign" and node.attrs.get("initial") for node in nodes
+        )
+        return (
+            has_initial_values
+            and not self.trains
+            and sum(variable_bytes(self.part).values()) > LARGE_INITIALIZER_BYTES
+        )
 
     @property
     def constants(self) -> dict[str, int]:
         """Bytes of each of its constants, including those of its loops and branches."""
-        found = constants(self.part, self.code)
-        for one in (c for parts in self.inner.values() for c in parts.values()):
-            found |= one.constants
-        return found
+        nbytes = constant_bytes(self.part, self.code)
+        for partition in (c for parts in self.frames.values() for c in parts.values()):
+            nbytes |= partition.constants
+        return nbytes
 
     @functools.cached_property
     def arenas(self) -> collections.Counter[str]:
         """Bytes of its buffers on each device, including those of its loops and branches."""
-        found = collections.Counter(self.code.arenas)
-        for one in (c for parts in self.inner.values() for c in parts.values()):
-            found.update(one.arenas)
-        return found
+        nbytes = collections.Counter(self.code.arenas)
+        for partition in (c for parts in self.frames.values() for c in parts.values()):
+            nbytes.update(partition.arenas)
+        return nbytes
 
     @functools.cached_property
-    def memory(self) -> Memory:
+    def memory(self) -> MemoryEstimate:
         """The predicted memory of one step."""
-        insides = (c.memory for parts in self.inner.values() for c in parts.values())
-        return of_code(self.part, self.code, 1, insides)
+        insides = (c.memory for parts in self.frames.values() for c in parts.values())
+        return memory_of_code(self.part, self.code, 1, insides)
 
     def _spec(self, ref: Ref) -> Spec:
         """The spec of a value; the spec of a small constant includes its value.
@@ -144,7 +167,7 @@ class Compiled:
         So kernels need not copy the constant from a GPU.
         """
         node = self.part.nodes[ref.node]
-        if node.row.source != "constant" or np.size(node.attrs["value"]) > KNOWN:
+        if node.row.source != "constant" or np.size(node.attrs["value"]) > MAX_KNOWN_ELEMENTS:
             return self.part.spec(ref)
         return self.part.spec(ref)._replace(value=np.asarray(node.attrs["value"]))
 
@@ -167,15 +190,15 @@ class Compiled:
                 run.continue_draws(draws, self.seed)
             if what.kind == BindingKind.KERNEL:
                 return run
-            return _sized(device, node, specs, run, _is_fetched(node, self.part))
+            return _allocating_kernel(device, node, specs, run, _is_fetched(node, self.part))
         if what.kind == BindingKind.LOOP:
             return device.loop(what.text)
         if what.kind == BindingKind.CONTIGUOUS:
-            return plain if device.kind == "cpu" else device.xp.ascontiguousarray
+            return as_contiguous if device.kind == "cpu" else device.xp.ascontiguousarray
         if what.kind == BindingKind.CONSTANT:
             value = np.asarray(node.attrs["value"])
             array = device.from_host(value)
-            device.held.keep("constants", array, value.nbytes)
+            device.held_memory.keep("constants", array, value.nbytes)
             return array
         if what.kind == BindingKind.VARIABLE:
             return self.store.find(node, device)
@@ -183,25 +206,25 @@ class Compiled:
             return lambda array: np.array(device.to_host(array))
         if what.kind == BindingKind.ALLOCATOR:
             spec = node.specs[what.position]
-            return lambda: device.allocate(known(spec.shape), spec.dtype)
+            return lambda: device.allocate(require_known(spec.shape), spec.dtype)
         source = self.device(self.part.nodes[node.inputs[0].node])  # DEVICE_COPY
         return lambda array: device.from_host(source.to_host(array))
 
-    def _wiring(self) -> tuple[dict[str | int, list[int]], list[int]]:
+    def _dependencies(self) -> tuple[dict[str | int, list[int]], list[int]]:
         """The dependents of each wait and segment, and each segment's number of dependencies."""
         followers: dict[str | int, list[int]] = {}
-        for i, strand in enumerate(self.code.strands):
-            befores: list[str | int] = [*strand.waits, *strand.after]
+        for i, segment in enumerate(self.code.segments):
+            befores: list[str | int] = [*segment.waits, *segment.after]
             for before in befores:
                 followers.setdefault(before, []).append(i)
-        return followers, [len(s.waits) + len(s.after) for s in self.code.strands]
+        return followers, [len(s.waits) + len(s.after) for s in self.code.segments]
 
-    def touched(self, index: int) -> Touched:
+    def variable_uses(self, index: int) -> VariableUses:
         """The variables that a segment uses, without those of loops and branches that wait."""
-        if index not in self._touched:
+        if index not in self._variable_uses:
             reads: set[State] = set()
             writes: set[State] = set()
-            for node in (self.part.nodes[name] for name in self.code.strands[index].nodes):
+            for node in (self.part.nodes[name] for name in self.code.segments[index].nodes):
                 updates = node.row.waits and node.row.variable != "wait"
                 for i, ref in enumerate(node.inputs):
                     source = self.part.nodes[ref.node]
@@ -211,12 +234,12 @@ class Compiled:
                         used = writes if updates or i in node.row.writes else reads
                         used.add(self.store.find(source, self.device(source)))
                 if not node.row.waits:
-                    for inside in self.inner.get(node.name, {}).values():
-                        for i in range(len(inside.code.strands)):
-                            reads |= inside.touched(i).reads
-                            writes |= inside.touched(i).writes
-            self._touched[index] = Touched(frozenset(reads), frozenset(writes))
-        return self._touched[index]
+                    for inside in self.frames.get(node.name, {}).values():
+                        for i in range(len(inside.code.segments)):
+                            reads |= inside.variable_uses(i).reads
+                            writes |= inside.variable_uses(i).writes
+            self._variable_uses[index] = VariableUses(frozenset(reads), frozenset(writes))
+        return self._variable_uses[index]
 
     def located(self, error: HpcflowError, name: str, rank: int) -> HpcflowError:
         """`error` of the wait `name`, with its operation, line and rank."""
@@ -243,17 +266,17 @@ class Compiled:
             error.rank = rank if error.rank is None else error.rank
             return error
         if isinstance(error, MemoryError):
-            return exhausted(self, error, node, rank)
+            return out_of_memory_error(self, error, node, rank)
         if node is None:
             return error
         shapes = ", ".join(f"{s.dtype}{list(s.shape or ())}" for s in map(self._spec, node.inputs))
-        held = (
-            f", one loop for {', '.join(fused_node_label.names(node))},"
+        fused_text = (
+            f", one loop for {', '.join(fused_node_label.fused_names(node))},"
             if node.type == "Fused"
             else ""
         )
         return KernelError(
-            f"{fused_node_label.label(node)}({shapes}){held} failed: "
+            f"{fused_node_label.node_label(node)}({shapes}){fused_text} failed: "
             f"{type(error).__name__}: {error}",
             op=node.name,
             line=node.line,
@@ -261,7 +284,7 @@ class Compiled:
         )
 
 
-def _loops(part: Part, code: Code) -> Iterator[tuple[Node, str]]:
+def _generated_loops(part: Partition, code: GeneratedCode) -> Iterator[tuple[Node, str]]:
     """The sources of a partition's generated loops, each with a node that it computes."""
     for node in part.nodes.values():
         if node.row.generated:
@@ -271,11 +294,11 @@ def _loops(part: Part, code: Code) -> Iterator[tuple[Node, str]]:
             yield part.nodes[what.node], what.text
 
 
-def _is_fetched(node: Node, part: Part) -> bool:
+def _is_fetched(node: Node, part: Partition) -> bool:
     return any(ref.node == node.name for ref in part.fetches)
 
 
-def _sized(
+def _allocating_kernel(
     device: Device, node: Node, specs: list[Spec], run: KernelFunction, fetched: bool
 ) -> KernelFunction:
     """A kernel for sizes known only at run time: each call of `run` allocates its outputs.
@@ -288,28 +311,28 @@ def _sized(
     take = device.allocate if fetched else device.take
 
     def call(*inputs: Value) -> Value:
-        given = [
+        input_specs = [
             Spec(x.dtype, x.shape, x if s.value is None and x.ndim < 2 and x.size < 16 else s.value)
             for x, s in zip(inputs, specs, strict=True)
         ]
-        outs = [take(known(spec.shape), spec.dtype) for spec in infer(given, attrs)]
+        outs = [take(require_known(spec.shape), spec.dtype) for spec in infer(input_specs, attrs)]
         run(*inputs, *outs)
         return outs[0] if len(outs) == 1 else tuple(outs)
 
     return call
 
 
-class Instance:
+class StepInstance:
     """One step in flight: its buffers, channels, buckets and progress."""
 
     def __init__(
         self,
-        compiled: Compiled,
+        compiled: CompiledPartition,
         link: Any,
         slot: int = 0,
-        take: Take | None = None,
+        take: Allocator | None = None,
         observers: tuple[StepObserver, ...] = (),
-        outer: Instance | None = None,
+        outer: StepInstance | None = None,
         frame: str = "",
     ) -> None:
         """`take` allocates from an existing arena; without it the instance has its own.
@@ -321,8 +344,8 @@ class Instance:
         self._own_observers, self.outer, self.frame = observers, outer, frame
         self.has_own_kernels = False  # an observer has replaced a kernel
         self.part, self.code = compiled.part, compiled.code
-        self.lane: Any = None  # where the arena is shared: its Lane
-        self.nested: list[Instance] = []  # of its loops and branches
+        self.arena_lease: Any = None  # where the arena is shared: its Lane
+        self.nested: list[StepInstance] = []  # of its loops and branches
         self.arrays: dict[str, Value] = {}
         self.received: dict[str, Value] = {}  # Recv node -> its buffer
         self.frames: dict[str, Value] = {}  # loops and branches that wait: their instances
@@ -331,36 +354,38 @@ class Instance:
         try:
             self.arenas = self._allocated()
             names = self._names()
-            self.strands, self.release = compiled.make(*names)
+            self.segments, self.release = compiled.make(*names)
             for observer in self.observers:
-                segments = self.strands, self.release
-                self.strands, self.release = observer.bind_segments(self, segments, names)
+                segments = self.segments, self.release
+                self.segments, self.release = observer.bind_segments(self, segments, names)
         except MemoryError as error:
-            raise exhausted(compiled, error, None, link.engine.rank) from error
-        self.ends: Any = link.open(self)  # its channels: see hpcflow.runtime.step.step_channels
+            raise out_of_memory_error(compiled, error, None, link.executor.rank) from error
+        self.channels: Any = link.open(self)  # its channels: see hpcflow.runtime.step.step_channels
         self._count_expected_memory()
         self.pending: list[int] = []
         self.left = 0
         self.step = 0
-        self.begun: set[str] = set()  # waits that the step has started, except receives
+        self.begun_waits: set[str] = set()  # waits that the step has started, except receives
         self.waiting: dict[str, Value] = {}  # those of them that are not collectives
-        self.sent = bytearray(len(self.code.sends))  # sends that it has started
+        self.sent_flags = bytearray(len(self.code.sends_info))  # sends that it has started
         self.error: BaseException | None = None  # the error by which the step fails
         self.started = False  # its first segment has run, or was skipped
-        self.torn = False  # it failed in a way that no other step can follow
-        self.voted = False  # its last collective has started, by which others may commit it
+        self.is_broken = False  # it failed in a way that no other step can follow
+        self.has_voted = False  # its last collective has started, by which others may commit it
         self.patient = False  # it waits for other steps, for unlimited time
-        self.done: Callable[[Instance], None] = _nothing
-        self.failed: Callable[[Instance], None] = _nothing  # reports a failure to other ranks
+        self.done: Callable[[StepInstance], None] = _ignore_end
+        self.failed: Callable[[StepInstance], None] = _ignore_end  # reports it to other ranks
 
     def _count_expected_memory(self) -> None:
         """Add the bytes of its buffers, messages and buckets to what the plan expects."""
         compiled = self.compiled
-        if compiled.expected is not None:
+        if compiled.expected_memory is not None:
             nodes, memory = self.part.nodes, compiled.memory
-            sums = ((bucket, sum_bytes(nodes[name])) for name, bucket in self.buckets.items())
+            sums = (
+                (bucket, collective_bytes_of(nodes[name])) for name, bucket in self.buckets.items()
+            )
             own = memory.buffers if self.take is None else 0  # the arena counts borrowed buffers
-            compiled.expected.step(self.ends, own + memory.messages, sums)
+            compiled.expected_memory.step(self.channels, own + memory.messages, sums)
 
     def _allocated(self) -> dict[str, DeviceArray]:
         """The memory of its buffers, by device."""
@@ -372,14 +397,16 @@ class Instance:
         for node in self.part.nodes.values():
             if node.row.collective:
                 bucket = self.buckets[node.name] = self.link.bucket(node)
-                self.compiled.device(node).held.keep("sums", bucket, bucket.nbytes)
+                self.compiled.device(node).held_memory.keep("sums", bucket, bucket.nbytes)
         return [self._bound(name, what) for name, what in self.code.binds.items()]
 
-    def inside(self, compiled: Compiled, name: str) -> Instance:
+    def inside(self, compiled: CompiledPartition, name: str) -> StepInstance:
         """An instance of a partition of its loop or branch `name`."""
-        made = Instance(compiled, self.link, self.slot, self.take, self._own_observers, self, name)
-        self.nested.append(made)
-        return made
+        instance = StepInstance(
+            compiled, self.link, self.slot, self.take, self._own_observers, self, name
+        )
+        self.nested.append(instance)
+        return instance
 
     def observe(self, observer: StepObserver) -> None:
         """Report its steps and its end."""
@@ -394,35 +421,35 @@ class Instance:
         """Release buffers and channels; nothing is in flight, and it does not run again."""
         for part in self.nested:
             part.unbind()
-        if not self.torn and self.ends is not None:  # else messages may still be in flight
-            self.ends.close()
-            self.ends = None
+        if not self.is_broken and self.channels is not None:  # else messages may still be in flight
+            self.channels.close()
+            self.channels = None
         for observer in self.observers:
             observer.unbind(self)
         self.observers = self._own_observers = ()
-        self.strands, self.release, self.take = (), tuple, None
-        for held in (self.arenas, self.arrays, self.received, self.frames, self.boxes):
-            held.clear()
+        self.segments, self.release, self.take = (), tuple, None
+        for collection in (self.arenas, self.arrays, self.received, self.frames, self.boxes):
+            collection.clear()
         self.buckets.clear()
         self.nested.clear()
 
     def begin(self, step: int) -> None:
         """Reset the progress for a new step."""
-        self.step, self.error, self.torn, self.started = step, None, False, False
-        self.voted = False
-        if self.begun:
-            self.begun.clear()
+        self.step, self.error, self.is_broken, self.started = step, None, False, False
+        self.has_voted = False
+        if self.begun_waits:
+            self.begun_waits.clear()
             self.waiting.clear()
-        self.sent = bytearray(len(self.sent))
+        self.sent_flags = bytearray(len(self.sent_flags))
         self.pending = self.compiled.pending.copy()
-        self.left = self.compiled.ends
+        self.left = self.compiled.end_count
         for observer in self.observers:
             observer.step_begin(self)
 
     @property
     def finished(self) -> bool:
         """Whether all has run or was skipped and all messages have been sent, or it is torn."""
-        return not self.left or self.torn
+        return not self.left or self.is_broken
 
     def _device(self, name: str) -> Device:
         return self.compiled.devices[name.removeprefix(self.part.task + "/")]
@@ -471,14 +498,14 @@ class Instance:
         """A part of the arena of a device."""
         device, block, dtype, shape, start = view
         start += self.code.blocks[block].start
-        return self._device(device).view(self.arenas[device], known(shape), dtype, start)
+        return self._device(device).view(self.arenas[device], require_known(shape), dtype, start)
 
     def _message_buffer(self, node: Node, receives: bool) -> DeviceArray:
         """The buffer of a Recv or of a Send."""
         default = next(iter(self.compiled.devices.values()))
         spec = node.specs[0] if receives else self._staged(node)
-        array = default.host_empty(known(spec.shape), spec.dtype)
-        self.compiled.devices["cpu:0"].held.keep("messages", array, array.nbytes)
+        array = default.host_empty(require_known(spec.shape), spec.dtype)
+        self.compiled.devices["cpu:0"].held_memory.keep("messages", array, array.nbytes)
         if receives:
             self.received[node.name] = array
         return array
@@ -508,8 +535,8 @@ class Instance:
             )
 
 
-def _nothing(instance: Instance) -> None:
+def _ignore_end(instance: StepInstance) -> None:
     """Default of `done` and `failed`: does nothing."""
 
 
-StepObserver = Observer[Compiled, Instance]
+StepObserver = Observer[CompiledPartition, StepInstance]

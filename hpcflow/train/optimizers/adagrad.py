@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hpcflow.errors import DTypeError
-from hpcflow.graph.deprecated_arguments import also_takes
+from hpcflow.graph.deprecated_arguments import accepts_and_ignores
 from hpcflow.graph.graph import Tensor
 from hpcflow.ops.math.arithmetic_ops import (
     abs,
@@ -34,7 +34,7 @@ class AdagradOptimizer(FormulaOptimizer):
 
     SLOTS = ("accumulator",)
 
-    @also_takes("use_locking")
+    @accepts_and_ignores("use_locking")
     def __init__(
         self,
         learning_rate: Any,
@@ -58,7 +58,7 @@ class ProximalAdagradOptimizer(FormulaOptimizer):
 
     SLOTS = ("accumulator",)
 
-    @also_takes("use_locking")
+    @accepts_and_ignores("use_locking")
     def __init__(
         self,
         learning_rate: Any,
@@ -93,7 +93,7 @@ class AdagradDAOptimizer(FormulaOptimizer):
 
     SLOTS = ("gradient_accumulator", "gradient_squared_accumulator")
 
-    @also_takes("use_locking")
+    @accepts_and_ignores("use_locking")
     def __init__(
         self,
         learning_rate: Any,
@@ -132,7 +132,7 @@ class AdadeltaOptimizer(FormulaOptimizer):
 
     SLOTS = ("accum", "accum_update")
 
-    @also_takes("use_locking")
+    @accepts_and_ignores("use_locking")
     def __init__(
         self,
         learning_rate: Any = 0.001,
@@ -161,7 +161,7 @@ class RMSPropOptimizer(FormulaOptimizer):
 
     SLOTS: tuple[str, ...] = ("rms", "momentum")
 
-    @also_takes("use_locking")
+    @accepts_and_ignores("use_locking")
     def __init__(
         self,
         learning_rate: Any,
@@ -206,7 +206,7 @@ class FtrlOptimizer(FormulaOptimizer):
 
     SLOTS = ("accum", "linear")
 
-    @also_takes("use_locking")
+    @accepts_and_ignores("use_locking")
     def __init__(
         self,
         learning_rate: Any,

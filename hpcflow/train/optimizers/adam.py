@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpcflow.graph.deprecated_arguments import also_takes
+from hpcflow.graph.deprecated_arguments import accepts_and_ignores
 from hpcflow.graph.graph import Operation, Tensor
-from hpcflow.graph.static_shape import show, size_of
+from hpcflow.graph.static_shape import shape_text, size_of
 from hpcflow.ops.math.arithmetic_ops import abs, maximum, pow, sqrt, square
 from hpcflow.ops.variables.indexed_slices import IndexedSlices
 from hpcflow.ops.variables.row_list_ops import sum_equal_rows
@@ -31,7 +31,7 @@ class AdamOptimizer(FormulaOptimizer):
     STEP = True
     ROWS = False
 
-    @also_takes("use_locking")
+    @accepts_and_ignores("use_locking")
     def __init__(
         self,
         learning_rate: Any = 0.001,
@@ -63,7 +63,7 @@ class AdamOptimizer(FormulaOptimizer):
             return super()._apply_sparse(grad, var)
         if size_of(var.shape) >= LARGE:
             say_once(
-                f"AdamOptimizer updates all rows of {var.name!r} {show(var.shape)} in "
+                f"AdamOptimizer updates all rows of {var.name!r} {shape_text(var.shape)} in "
                 "each step, as in "
                 "TensorFlow; LazyAdamOptimizer updates only the rows of the gradient"
             )

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hpcflow.errors import GraphError
-from hpcflow.graph.device_names import parse
+from hpcflow.graph.device_names import parse_device
 from hpcflow.graph.dtypes import bfloat16, float32, float64
-from hpcflow.graph.function_body import at_root
+from hpcflow.graph.function_body import root_as_default
 from hpcflow.graph.graph import Operation, Tensor, user_line
 from hpcflow.graph.graph_keys import GraphKeys
 from hpcflow.graph.static_shape import size_of
@@ -26,7 +26,12 @@ from hpcflow.ops.variables.indexed_slices import IndexedSlices
 from hpcflow.ops.variables.row_list_ops import add_entries
 from hpcflow.ops.variables.variable_ops import Variable
 from hpcflow.train.optimizers.loss_scaling import LossScaleOptimizer
-from hpcflow.train.optimizers.optimizer import Optimizer, Pairs, computed, joined
+from hpcflow.train.optimizers.optimizer import (
+    Optimizer,
+    Pairs,
+    combined_update,
+    compute_gradients_for,
+)
 
 MIN_BYTES = 1024  # smaller gradients are not compressed: latency dominates
 MOST_ENTRIES = 1 << 31  # of one variable: indices are int32
@@ -48,7 +53,7 @@ class Compression:
         rows = grad is None or isinstance(grad, IndexedSlices)
         nbytes = size_of(var.shape) * var.dtype.itemsize
         if rows or nbytes < self.min_bytes or var.dtype not in self.DTYPES:
-            return joined(grad, var)
+            return combined_update(grad, var)
         return self._sum(grad, var)
 
     def variables(self) -> list[Variable]:
@@ -71,7 +76,7 @@ class BFloat16Compression(Compression):
             small = cast(grad, bfloat16)
         with var.here.colocate_with(var.op):
             wide = cast(small, grad.dtype)
-        return joined(wide, var, wire=bfloat16)
+        return combined_update(wide, var, wire=bfloat16)
 
 
 class TopKCompression(Compression):
@@ -119,7 +124,7 @@ class TopKCompression(Compression):
             )
         with _where_made(grad, var):
             at, values = self._largest(grad, var)
-        entries = joined(IndexedSlices(values, at, [size_of(var.shape)]), var)
+        entries = combined_update(IndexedSlices(values, at, [size_of(var.shape)]), var)
         with var.here.colocate_with(var.op):
             return add_entries(entries.indices, entries.values, var.shape)
 
@@ -139,9 +144,9 @@ class TopKCompression(Compression):
 
     def _kept(self, var: Variable) -> Variable:
         if var not in self._residuals:
-            with at_root(var.graph) as root, root.name_scope(None):
+            with root_as_default(var.graph) as root, root.name_scope(None):
                 self._residuals[var] = Variable(
-                    lambda: zeros([size_of(var.shape)], computed(var)),
+                    lambda: zeros([size_of(var.shape)], compute_gradients_for(var)),
                     trainable=False,
                     collections=[GraphKeys.LOCAL_VARIABLES, GraphKeys.SUMMED_VARIABLES],
                     name=f"{var.name}/residual",
@@ -209,6 +214,6 @@ class CompressedOptimizer(Optimizer):
 @contextlib.contextmanager
 def _where_made(grad: Tensor, var: Variable) -> Iterator[None]:
     """The device of `grad` if it is a worker, otherwise the driver; never a server."""
-    made = parse(grad.op.device)
+    made = parse_device(grad.op.device)
     with var.here.device(None), var.here.device(str(made) if made.job != "ps" else None):
         yield

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpcflow.graph.deprecated_arguments import also_takes
+from hpcflow.graph.deprecated_arguments import accepts_and_ignores
 from hpcflow.graph.dtypes import is_half
 from hpcflow.graph.graph import Operation, Tensor
 from hpcflow.ops.math.arithmetic_ops import abs, maximum, sign
@@ -17,7 +17,7 @@ from hpcflow.train.optimizers.update_formula import Cells, FormulaOptimizer
 class GradientDescentOptimizer(FormulaOptimizer):
     """`var -= learning_rate * gradient`."""
 
-    @also_takes("use_locking")
+    @accepts_and_ignores("use_locking")
     def __init__(self, learning_rate: Any, name: str = "GradientDescent") -> None:
         super().__init__(name, learning_rate=learning_rate)
 
@@ -45,7 +45,7 @@ class MomentumOptimizer(FormulaOptimizer):
 
     SLOTS = ("momentum",)
 
-    @also_takes("use_locking")
+    @accepts_and_ignores("use_locking")
     def __init__(
         self, learning_rate: Any, momentum: Any, name: str = "Momentum", use_nesterov: bool = False
     ) -> None:
@@ -70,7 +70,7 @@ class MomentumOptimizer(FormulaOptimizer):
 class ProximalGradientDescentOptimizer(FormulaOptimizer):
     """Gradient descent, then the proximal step of L1 and L2 penalties (Duchi and Singer 2009)."""
 
-    @also_takes("use_locking")
+    @accepts_and_ignores("use_locking")
     def __init__(
         self,
         learning_rate: Any,

@@ -171,13 +171,13 @@ def line_search(
     f0, slope0 = start[0], float(start[1] @ d)
     if slope0 >= 0:
         return None
-    low = _Try(0.0, start, slope0)
-    high: _Try | None = None
-    best: _Try | None = None
+    low = _TrialPoint(0.0, start, slope0)
+    high: _TrialPoint | None = None
+    best: _TrialPoint | None = None
     length = first
     for _ in range(TRIES):
         point = evaluate(x + length * d)
-        now = _Try(length, point, float(point[1] @ d))
+        now = _TrialPoint(length, point, float(point[1] @ d))
         finite = bool(np.isfinite(point[0]) and np.isfinite(now.slope))
         if finite and now.loss < f0 and (best is None or now.loss < best.loss):
             best = now
@@ -196,14 +196,14 @@ def line_search(
     return None if best is None else (best.at * d, best.point)
 
 
-class _Try:
+class _TrialPoint:
     """A point on the line: step length, loss and gradient, slope."""
 
     def __init__(self, at: float, point: Point, slope: float) -> None:
         self.at, self.point, self.loss, self.slope = at, point, point[0], slope
 
 
-def _between(low: _Try, high: _Try) -> float:
+def _between(low: _TrialPoint, high: _TrialPoint) -> float:
     """The minimum of the cubic interpolation, away from the ends (Nocedal and Wright 3.59)."""
     width = high.at - low.at
     middle = low.at + 0.5 * width

@@ -9,9 +9,9 @@ import numpy as np
 
 from hpcflow.autodiff.gradients import free_gradients
 from hpcflow.errors import ArgumentError, DTypeError, GradientError, ShapeError
-from hpcflow.graph.deprecated_arguments import also_takes
+from hpcflow.graph.deprecated_arguments import accepts_and_ignores
 from hpcflow.graph.dtypes import as_dtype, float32, is_floating, is_half
-from hpcflow.graph.function_body import at_root
+from hpcflow.graph.function_body import root_as_default
 from hpcflow.graph.graph import (
     Graph,
     Operation,
@@ -20,7 +20,7 @@ from hpcflow.graph.graph import (
     get_default_graph,
 )
 from hpcflow.graph.graph_keys import GraphKeys
-from hpcflow.graph.static_shape import known, merge, show
+from hpcflow.graph.static_shape import merge_shapes, require_known, shape_text
 from hpcflow.ops.array.array_ops import constant, ensure_shape
 from hpcflow.ops.array.broadcast_ops import fill, ones_like
 from hpcflow.ops.control_flow.control_dependencies import group
@@ -31,12 +31,12 @@ from hpcflow.ops.variables.indexed_slices import IndexedSlices
 from hpcflow.ops.variables.sparse_row_update_ops import the_variable
 from hpcflow.ops.variables.variable_ops import Variable, trainable_variables, update
 from hpcflow.plan.verification.summed_loss_warning import MINIMIZED
-from hpcflow.platform.exception_translation import shown, user_line
+from hpcflow.platform.exception_translation import user_line, value_text
 
 Pairs = Sequence[tuple[Any, Variable]]
 
 
-def computed(var: Variable) -> np.dtype:
+def compute_gradients_for(var: Variable) -> np.dtype:
     """The dtype of slots, hyperparameters and arithmetic: float32 for 16-bit variables."""
     return float32 if is_half(var.dtype) else var.dtype
 
@@ -56,7 +56,7 @@ class Optimizer:
 
     GATE_NONE, GATE_OP, GATE_GRAPH = 0, 1, 2  # all three mean the same
 
-    @also_takes("gate_gradients", "aggregation_method", "colocate_gradients_with_ops")
+    @accepts_and_ignores("gate_gradients", "aggregation_method", "colocate_gradients_with_ops")
     def minimize(
         self,
         loss: Tensor,
@@ -69,7 +69,7 @@ class Optimizer:
         pairs = self.compute_gradients(loss, var_list, grad_loss)
         return self.apply_gradients(pairs, global_step, name)
 
-    @also_takes("gate_gradients", "aggregation_method", "colocate_gradients_with_ops")
+    @accepts_and_ignores("gate_gradients", "aggregation_method", "colocate_gradients_with_ops")
     def compute_gradients(
         self, loss: Tensor, var_list: Sequence[Variable] | None = None, grad_loss: Any = None
     ) -> list[tuple[Any, Variable]]:
@@ -84,7 +84,9 @@ class Optimizer:
         Ranks:  the gradients are those of the global batch of all synchronous replicas, weighted by
                 numbers of samples, and the same on all; clipping works as on one replica.
         """
-        return [(joined(g, v), v) for g, v in self._own_gradients(loss, var_list, grad_loss)]
+        return [
+            (combined_update(g, v), v) for g, v in self._own_gradients(loss, var_list, grad_loss)
+        ]
 
     def _own_gradients(
         self, loss: Tensor, var_list: Sequence[Variable] | None, grad_loss: Any
@@ -193,9 +195,13 @@ class Optimizer:
     ) -> Variable:
         """The slot `name` of `var`, created at first use: shaped as `var`, filled with `value`."""
         if (var, name) not in self._slots:
-            full, dtype = f"{var.name}/{suffix}", dtype or computed(var)
+            full, dtype = f"{var.name}/{suffix}", dtype or compute_gradients_for(var)
             shape = var.shape if shape is None else shape
-            with at_root(var.graph) as root, root.colocate_with(var.op), root.name_scope(None):
+            with (
+                root_as_default(var.graph) as root,
+                root.colocate_with(var.op),
+                root.name_scope(None),
+            ):
                 self._slots[var, name] = Variable(
                     lambda: fill(shape, as_dtype(dtype).type(value)),
                     trainable=False,
@@ -208,11 +214,11 @@ class Optimizer:
 
         A function without arguments is called once, at first use.
         """
-        dtype = computed(var)
+        dtype = compute_gradients_for(var)
         key = (var.graph, name, dtype)
         if key not in self._scalars:
             value = value() if callable(value) else value
-            with at_root(var.graph) as graph, graph.name_scope(f"{self.name}/"):
+            with root_as_default(var.graph) as graph, graph.name_scope(f"{self.name}/"):
                 if isinstance(value, (int, float)):
                     made = constant(value, dtype, name=name)
                 else:
@@ -239,28 +245,29 @@ def _constrained(var: Variable, done: Operation) -> Operation:
 def _fitting(grad: Any, var: Variable) -> Any:
     """`grad` with the shape of `var`, checked at run time if unknown before."""
     try:
-        merge(grad.shape, var.shape)
+        merge_shapes(grad.shape, var.shape)
     except ShapeError:
         raise ShapeError(
-            f"the gradient of {var.name!r} has shape {show(grad.shape)}, not {show(var.shape)}",
+            f"the gradient of {var.name!r} has shape {shape_text(grad.shape)}, not "
+            f"{shape_text(var.shape)}",
             op=grad.op.name,
             line=grad.op.line,
             hint="give one number for each element: gradients are not broadcast",
         ) from None
     if isinstance(grad, IndexedSlices):
-        return grad.with_values(_ensured(grad.values, (None, *known(var.shape)[1:])))
+        return grad.with_values(_ensured(grad.values, (None, *require_known(var.shape)[1:])))
     return _ensured(grad, var.shape)
 
 
 def _ensured(given: Tensor, shape: Any) -> Tensor:
     """`given` with shape `shape`, checked at run time if unknown before."""
-    if merge(given.shape, shape) == given.shape:
+    if merge_shapes(given.shape, shape) == given.shape:
         return given
     with get_default_graph().beside(given.op):
         return ensure_shape(given, shape)
 
 
-def joined(grad: Any, var: Variable, wire: Any = None) -> Any:
+def combined_update(grad: Any, var: Variable, wire: Any = None) -> Any:
     """The sum over replicas on the variable's device; `wire` is that of `replica_sum`."""
     if grad is None:
         return None
@@ -276,7 +283,7 @@ def _pair(given: Any) -> Any:
     """
     if not isinstance(given, (tuple, list)) or len(given) != 2:
         raise ArgumentError(
-            f"apply_gradients takes pairs (gradient, variable), not {shown(given)}",
+            f"apply_gradients takes pairs (gradient, variable), not {value_text(given)}",
             line=user_line(),
             hint="use the result of compute_gradients",
         )

@@ -19,7 +19,7 @@ from hpcflow.ops.math.arithmetic_ops import cast, where
 from hpcflow.ops.variables.indexed_slices import IndexedSlices
 from hpcflow.ops.variables.row_list_ops import sum_equal_rows
 from hpcflow.ops.variables.variable_ops import Variable, update
-from hpcflow.train.optimizers.optimizer import Optimizer, computed
+from hpcflow.train.optimizers.optimizer import Optimizer, compute_gradients_for
 
 ONLY_IF = "only_if"  # the condition of an update
 
@@ -88,7 +88,7 @@ class FormulaOptimizer(Optimizer):
             here = {k: n if n.constant is not None else identity(n, k) for k, n in numbers.items()}
             after = [grad, *(n for n in here.values() if n.op.inputs)]
             cells = Cells(self, var, indices, here, after)
-            self._formula(cells, cast(grad, computed(var)))
+            self._formula(cells, cast(grad, compute_gradients_for(var)))
             return group(*cells.updates, name=self.name)
 
 
@@ -133,7 +133,7 @@ class Cells:
 
     def rounded(self, x: Any) -> Tensor:
         """A scalar cast to the dtype of updates."""
-        return cast(convert_to_tensor(x), computed(self._var))
+        return cast(convert_to_tensor(x), compute_gradients_for(self._var))
 
     def rest(self, name: str) -> Tensor:
         """One minus a hyperparameter."""
@@ -170,7 +170,7 @@ class Cells:
         """The value in the dtype of updates; `_change` rounds it to the variable's."""
         with variable.here.control_dependencies(self._after):
             found = variable.read_value() if indices is None else variable.sparse_read(indices)
-        return cast(found, computed(variable))
+        return cast(found, compute_gradients_for(variable))
 
     def _change(self, type: str, variable: Variable, value: Tensor, indices: Tensor | None) -> None:
         value = cast(value, variable.dtype)
