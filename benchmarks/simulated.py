@@ -51,10 +51,10 @@ class Request:
         if self.sends:
             self.over = True
             world.workers[self.peer](self.tag, self.array)
-        elif key in world.early_steps:
-            self.take(*world.early_steps[key].popleft())
-            if not world.early_steps[key]:
-                del world.early_steps[key]
+        elif key in world.early:
+            self.take(*world.early[key].popleft())
+            if not world.early[key]:
+                del world.early[key]
         else:
             world.posted[key] = self
 
@@ -111,9 +111,7 @@ class World:
         self.size, self.rank, self.think_s = workers + 1, workers, think_s
         self.workers: list[Worker] = []
         self.posted: dict[tuple[int, int], Request] = {}  # (source, tag) -> who receives
-        self.early_steps: dict[
-            tuple[int, int], collections.deque
-        ] = {}  # messages nobody has asked for
+        self.early: dict[tuple[int, int], collections.deque] = {}  # messages nobody has asked for
         # messages on their way: when they arrive, the worker, the tag, the bytes
         self.coming: collections.deque[tuple[float, int, int, np.ndarray]] = collections.deque()
         self.from_any: set[int] = set()  # tags of receives from any rank
@@ -143,16 +141,16 @@ class World:
             if key in posted:
                 posted.pop(key).take(source, data)
             else:
-                self.early_steps.setdefault(key, collections.deque()).append((source, data))
+                self.early.setdefault(key, collections.deque()).append((source, data))
 
     # -- what a server calls
 
     def Iprobe(self, source: int, tag: int, status: Status) -> bool:
         self.probes += 1
         self.progress()
-        for at in [(source, tag)] if source != ANY else list(self.early_steps)[:1]:
-            if at in self.early_steps:
-                status.source, message = self.early_steps[at][0]
+        for at in [(source, tag)] if source != ANY else list(self.early)[:1]:
+            if at in self.early:
+                status.source, message = self.early[at][0]
                 status.tag, status.count = at[1], message.size
                 return True
         return False

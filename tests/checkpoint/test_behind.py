@@ -65,7 +65,7 @@ class Disk:
         self.pause_s = 0.0
         self.too_late = False
         self.drafts = []  # how many there were, at each step
-        self.viewed_value = lambda session: None
+        self.seen = lambda session: None
         self.moved = threading.Condition()
         self._pwrite, self._step = os.pwrite, hf.train.TrainingSession.step
         monkeypatch.setattr(os, "pwrite", self.pwrite)
@@ -76,7 +76,7 @@ class Disk:
         if session.is_chief:
             keeper = session._checkpoints
             self.drafts.append(len(list(keeper.directory.glob("*.tmp"))) if keeper else 0)
-            self.viewed_value(session)
+            self.seen(session)
             with self.moved:
                 self.steps = session.steps
                 self.moved.notify_all()

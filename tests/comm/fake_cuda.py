@@ -67,9 +67,9 @@ class FakeNccl:
 
     NCCL_SUM = 0
 
-    def __init__(self, version=22900, hangs=False, fails="", forward_targets=True):
+    def __init__(self, version=22900, hangs=False, fails="", tells=True):
         self.version, self.error, self.log = version, "", []
-        self.hangs, self.fails, self.forward_targets = hangs, fails, forward_targets
+        self.hangs, self.fails, self.tells = hangs, fails, tells
         for name in KINDS:
             setattr(self, name, name)
 

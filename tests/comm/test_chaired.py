@@ -50,8 +50,8 @@ class Network:
         self.arrived: list[list[tuple[int, int, bytes]]] = [[] for _ in range(size)]
         self.dead: set[int] = set()
         self.ends: dict[int, int] = {}  # after so many messages a rank dies
-        self.viewed_value: list[set[int]] = [set() for _ in range(size)]  # deaths, by each rank
-        self.sent_flags: collections.Counter[int] = collections.Counter()
+        self.seen: list[set[int]] = [set() for _ in range(size)]  # deaths, by each rank
+        self.sent: collections.Counter[int] = collections.Counter()
         self.taken: collections.Counter[int] = collections.Counter()
         self.bytes: collections.Counter[int] = collections.Counter()
 
@@ -75,12 +75,12 @@ class Double:
 
     @property
     def lost(self) -> tuple[int, ...]:
-        return tuple(sorted(self.network.viewed_value[self.rank]))
+        return tuple(sorted(self.network.seen[self.rank]))
 
     def send(self, array: np.ndarray, dest: int, tag: int) -> Done:
-        if self.network.sent_flags[self.rank] == self.network.ends.get(self.rank):
+        if self.network.sent[self.rank] == self.network.ends.get(self.rank):
             raise Killed
-        self.network.sent_flags[self.rank] += 1
+        self.network.sent[self.rank] += 1
         self.network.bytes[self.rank] += array.nbytes
         self.network.flying[self.rank, dest].append((tag, array.tobytes()))
         return Done(dest in self.lost)
@@ -152,12 +152,10 @@ class Job:
         pair = dice.choice(pairs) if pairs and dice.random() < 0.7 else None
         if pair is not None and (pair not in self.slow or dice.random() < 0.05):
             network.deliver(*pair)
-        unseen = [
-            (r, d) for d in network.dead for r in self.running if d not in network.viewed_value[r]
-        ]
+        unseen = [(r, d) for d in network.dead for r in self.running if d not in network.seen[r]]
         if unseen and dice.random() < 0.2:
             rank, dead = dice.choice(unseen)
-            network.viewed_value[rank].add(dead)
+            network.seen[rank].add(dead)
         rank = dice.choice(list(self.running))
         try:
             self.beside[rank][:] = [one for one in self.beside[rank] if not one.test()]
@@ -237,17 +235,17 @@ def test_after_a_death_the_next_rounds_go_by_a_tree_of_those_who_live() -> None:
     for number in range(4):
         if number == 1:  # an inner rank
             network.dead.add(2)
-            for seen in network.viewed_value:
+            for seen in network.seen:
                 seen.add(2)
             del groups[2]
-        before = network.sent_flags[0]
+        before = network.sent[0]
         arrays = {r: np.array([r]) for r in groups}
         requests = {r: groups[r].all_reduce(arrays[r]) for r in groups}
         while requests:
             network.deliver_all()
             requests = {r: one for r, one in requests.items() if not one.test()}
         assert {int(array[0]) for array in arrays.values()} == {sum(groups)}
-        costs.append(network.sent_flags[0] - before)
+        costs.append(network.sent[0] - before)
     assert costs == [FANOUT, 2 * (size - 2), FANOUT, FANOUT]
 
 
@@ -266,11 +264,10 @@ def test_what_a_rank_sends_and_takes_does_not_grow_with_the_number_of_ranks(size
         left = {rank for rank in left if not requests[rank].test()}
     assert all(array.tolist() == [size - 1, 0, 1] for array in arrays)
     assert (
-        max(network.sent_flags.values()) <= FANOUT + 2
-        and max(network.taken.values()) <= 2 * FANOUT + 1
+        max(network.sent.values()) <= FANOUT + 2 and max(network.taken.values()) <= 2 * FANOUT + 1
     )
     assert max(network.bytes.values()) <= (FANOUT + 2) * (16 + 24)
-    assert sum(network.sent_flags.values()) == 3 * (size - 1)
+    assert sum(network.sent.values()) == 3 * (size - 1)
     assert trips <= 3 * math.ceil(math.log(size, FANOUT)) + 3
 
 

@@ -105,7 +105,7 @@ class FakeLt(Launches):
 
     def __init__(self, workspace=96, keeps_nan=True, algorithms=1):
         self.workspace, self.keeps_nan, self.algorithms = workspace, keeps_nan, algorithms
-        self.objects, self.numbers, self.viewed_value = {}, itertools.count(1000), []
+        self.objects, self.numbers, self.seen = {}, itertools.count(1000), []
         for kind in ATTRIBUTES:
             setattr(self, f"cublasLt{kind}Create", self._create(kind))
             setattr(self, f"cublasLt{kind}SetAttribute", self._setter(kind))
@@ -212,7 +212,7 @@ class FakeLt(Launches):
             out[...] = made.astype(out.dtype)
 
         self.launch(work)
-        self.viewed_value.append({"compute": compute, "epilogue": has[7], "aligned": aligned})
+        self.seen.append({"compute": compute, "epilogue": has[7], "aligned": aligned})
         return NONE
 
 

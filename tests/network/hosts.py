@@ -59,7 +59,7 @@ class Hosts:
             self._write_files()
             self._up()
         except BaseException:
-            self._await_result()
+            self._down()
             raise
         return self
 
@@ -68,7 +68,7 @@ class Hosts:
     ) -> None:
         for index in range(len(self.names)):
             self.kill(index)
-        self._await_result()
+        self._down()
 
     def _write_files(self) -> None:
         hosts = pathlib.Path(self._folder.name, "hosts")
@@ -101,12 +101,12 @@ class Hosts:
                 limit = f"tbf rate {self.rate} burst {BURST} latency 50ms"
                 _run(f"tc -n {space} qdisc add dev {device} root {limit}")
 
-    def _await_result(self) -> None:
+    def _down(self) -> None:
         for name in (*self.names, self.switch):
             subprocess.run(["ip", "netns", "del", name], capture_output=True)
         self._folder.cleanup()
 
-    def dropped_gradients(self) -> int:
+    def dropped(self) -> int:
         """Packets that the ports have dropped because their queues were full."""
         spaces = (self.switch, *self.names)
         told = "".join(_run(f"tc -n {space} -s qdisc show") for space in spaces)

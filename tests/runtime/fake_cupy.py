@@ -435,7 +435,7 @@ class Module(types.ModuleType):
         if isinstance(of_numpy, type) or not callable(of_numpy):
             return of_numpy
         if name in MADE:
-            return lambda *given, **options: self._make_arena(of_numpy, *given, **options)
+            return lambda *given, **options: self._new(of_numpy, *given, **options)
 
         def function(*given, **options):
             return launch(of_numpy, *given, **options)
@@ -443,7 +443,7 @@ class Module(types.ModuleType):
         function.at = lambda array, *given: launch(of_numpy.at, array, *given, out=array)
         return function
 
-    def _make_arena(self, function, *given, **options):
+    def _new(self, function, *given, **options):
         probe = function(*[x.raw if isinstance(x, ndarray) else x for x in given], **options)
         made = new(probe.shape, probe.dtype)
         if "empty" not in function.__name__:

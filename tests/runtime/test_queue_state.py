@@ -252,7 +252,7 @@ class Model(RuleBasedStateMachine):
         self.walk()
 
     @invariant()
-    def all_finished(self):
+    def agree(self):
         assert len(self.queue) == len(self.inside)
         assert self.queue.closed == self.closed
         for attempt, *_ in (*self.puts, *self.takes):

@@ -37,7 +37,7 @@ class Cluster:
         kept = os.environ.get(KEEP)
         # short, as the path of a socket is at most 107 characters, and open to all users
         self.folder = Path(kept or tempfile.mkdtemp(prefix="hf-slurm-", dir="/tmp"))
-        self._is_cacheable = kept is not None
+        self._keeps = kept is not None
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_", "PMI", "SLURM"))}
         self.environ = {
             **{k: v for k, v in clean.items() if not k.startswith("HPCFLOW_")},
@@ -56,7 +56,7 @@ class Cluster:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if not self._is_cacheable:
+        if not self._keeps:
             self._script("down.sh", "--wipe")
 
     def _script(self, name: str, *words: str, timeout: float = 60) -> None:

@@ -28,7 +28,7 @@ class Bodies(Statements):
             (0.8, self.minimize),
         ]
         if self.depth < 2:
-            choices += [(2, self.branch), (1.2, self.loop), (1.2, self.print_due)]
+            choices += [(2, self.branch), (1.2, self.loop), (1.2, self.fold)]
         weights = [w for w, _ in choices]
         for _ in range(count):
             self.rng.choices([f for _, f in choices], weights)[0]()
@@ -96,7 +96,7 @@ class Bodies(Statements):
         frame.lines.append(after(names, block))
         return made
 
-    def _captured_inputs(self, values: Sequence[Value], given: dict[str, Value]) -> list[Value]:
+    def _outside(self, values: Sequence[Value], given: dict[str, Value]) -> list[Value]:
         """The values of a function, told by what is outside: `given` are its parameters."""
         known = {v.name for v in self.frame.visible()}
         flows = {p: v.sources for p, v in given.items()}
@@ -142,9 +142,9 @@ class Bodies(Statements):
         else:
             pairs = ", ".join(f"({p.name}, {f})" for p, f in zip(preds, calls, strict=False))
             text = f"tf.case([{pairs}], default={calls[2]})"
-        results = self._captured_inputs(made[0][1], {})
+        results = self._outside(made[0][1], {})
         for _, others in made[1:]:
-            for result, other in zip(results, self._captured_inputs(others, {}), strict=True):
+            for result, other in zip(results, self._outside(others, {}), strict=True):
                 result.sources |= other.sources
                 result.twice |= other.twice
         self._owner(text, results, preds, calls, "branch")
@@ -167,7 +167,7 @@ class Bodies(Statements):
 
         body, results = self._body([v.kind for v in inits], [*params, *extra], count, begin, extra)
         given = dict(zip((p.name for p in params), [Value("", "i"), *inits], strict=True))
-        made = self._captured_inputs(results[: len(params)], given)
+        made = self._outside(results[: len(params)], given)
         starts = ", ".join(["tf.constant(0)", *(v.name for v in inits)])
         if array:
             starts += ", tf.TensorArray(tf.float32, 3)"
@@ -231,7 +231,7 @@ class Bodies(Statements):
         end.uses = (*end.uses, self._written.name)
         return name, [*results, self._written]
 
-    def print_due(self) -> None:
+    def fold(self) -> None:
         """map_fn, scan, foldl or foldr."""
         what = self.rng.choice(["map_fn", "scan", "foldl", "foldr"])
         elems, of = self.rng.choice([("v", "s"), ("w", "v")] + [("m", "v")] * (what != "scan"))
@@ -249,7 +249,7 @@ class Bodies(Statements):
             text = f"tf.{what}({name}, {given.name}, {inits[0].name}, parallel_iterations=1)"
         params = [total.name] if inits else []
         known = dict(zip([*params, element.name], [*inits, given], strict=True))
-        made = self._captured_inputs(results, known)
+        made = self._outside(results, known)
         made[0].kind = of if what.startswith("fold") else elems
         made[0].name = self.name(made[0].kind)
         self._owner(text, made, [given, *inits], [name], "loop")

@@ -53,7 +53,7 @@ class Order:
         self.done: dict[str, Names] = {}
         self.accesses: list[Access] = []
         self.defs: dict[str, Line] = {}
-        self.queued_steps: set[str] = set()  # events of queues, for which others may have to wait
+        self.queued: set[str] = set()  # events of queues, for which others may have to wait
         self.untied = False  # a result of a body does not follow an access in it
 
     def known(self, names: Iterable[str]) -> Names:
@@ -77,9 +77,9 @@ class Order:
     def _statement(self, line: Line, base: Names, path: tuple[tuple[str, str], ...]) -> None:
         event = line.names[0]
         given = base if line.role == "gradient" else base | self.known(line.uses)
-        free = self.queued_steps.isdisjoint(base)
+        free = self.queued.isdisjoint(base)
         self.accesses += [Access(event, s, False, base, path, free) for s in line.reads]
-        self.queued_steps |= {event for s in (*line.reads, *line.writes) if s.startswith("q")}
+        self.queued |= {event for s in (*line.reads, *line.writes) if s.startswith("q")}
         self.accesses += [Access(event, s, True, given, path) for s in line.writes]
         self.done.update(dict.fromkeys(line.names, given | {event}))
 

@@ -14,7 +14,7 @@ folder = os.path.join(os.getcwd(), "train")
 
 class Watch(tf.train.SessionRunHook):
     def __init__(self, loss):
-        self.loss, self.viewed_value = loss, []
+        self.loss, self.seen = loss, []
 
     def begin(self):
         self.step = tf.train.get_global_step()
@@ -24,7 +24,7 @@ class Watch(tf.train.SessionRunHook):
 
     def after_run(self, run_context, run_values):
         found = run_values.results
-        self.viewed_value.append(round(float(found["loss"]), 4))
+        self.seen.append(round(float(found["loss"]), 4))
         if found["loss"] < 0.3:
             run_context.request_stop()
 
@@ -49,7 +49,7 @@ for last in (5, 60):
         ) as session:
             while not session.should_stop():
                 session.run(train)
-        print(watch.viewed_value[0], watch.viewed_value[-1], len(watch.viewed_value))
+        print(watch.seen[0], watch.seen[-1], len(watch.seen))
 
 with tf.Graph().as_default(), tf.Session() as s:
     total, count = tf.while_loop(
