@@ -94,7 +94,7 @@ def test_the_last_messages_arrive_though_the_sender_closes():
             time.sleep(0.2)
             for i in range(3):
                 array = np.zeros(1 << 20, int)
-                finish(comm.recv(array, 0, i), timeout=220)
+                wait_for_requests(comm.recv(array, 0, i), timeout=220)
                 assert (array == i).all()
             print("all came", flush=True)
     """)
@@ -108,7 +108,7 @@ def test_abort_ends_ranks_that_wait():
             time.sleep(0.5)
             print("last words")
             comm.abort(86)
-        finish(comm.barrier())
+        wait_for_requests(comm.barrier())
     """)
     assert code == 86 and "last words" in output, output
 
@@ -152,14 +152,14 @@ def test_a_stalled_job_is_reported_and_ended(tmp_path):
         ledger = WaitLedger({str(tmp_path / "ledger")!r}, comm.rank, comm.hosts[comm.rank])
         if comm.rank == 1:
             ledger.enter(12, "read_batch", -1, INSIDE)
-        finish(comm.barrier())
+        wait_for_requests(comm.barrier())
         dog = StallWatchdog(ledger, comm.size, {str(tmp_path)!r}, StallTimes(0.5, 1.5), end)
         if comm.rank == 0:
             ledger.enter(12, "grads/bucket3", -1, "collective")
-            finish(comm.barrier())
+            wait_for_requests(comm.barrier())
         time.sleep(200)
     """)
     assert code == 85, output
     report = (tmp_path / "stall-12.txt").read_text()
     assert "for 1 of 2 ranks" in output and "is inside 'read_batch'" in output
-    assert "finish" in report and "polling_backoff.py" in report
+    assert "wait_for_requests" in report and "polling_backoff.py" in report

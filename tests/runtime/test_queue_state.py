@@ -252,7 +252,7 @@ class Model(RuleBasedStateMachine):
         self.walk()
 
     @invariant()
-    def agree(self):
+    def all_finished(self):
         assert len(self.queue) == len(self.inside)
         assert self.queue.closed == self.closed
         for attempt, *_ in (*self.puts, *self.takes):
