@@ -240,7 +240,7 @@ def links(job: JobFacts) -> list[Finding]:
     told = {"ring": f"a ring over {len(job.nodes)} nodes", "allreduce": "a sum over all ranks"}
     rows = [
         f"1 MiB by {told[name]} {format_duration(seconds)}"
-        for name, seconds in job.total_cores.items()
+        for name, seconds in job.together.items()
     ]
     if rows:
         found.append(Finding(OK, "", ", ".join(rows)))

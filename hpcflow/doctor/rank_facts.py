@@ -97,9 +97,7 @@ class JobFacts:
 
     ranks: list[RankFacts]
     links: list[NetworkLink] = dataclasses.field(default_factory=list)
-    total_cores: dict[str, float] = dataclasses.field(
-        default_factory=dict
-    )  # "ring", "allreduce": s
+    together: dict[str, float] = dataclasses.field(default_factory=dict)  # "ring", "allreduce": s
     skipped: str = ""  # note on pairs that were not timed
 
     @property

@@ -214,7 +214,7 @@ def test_training_by_few_classes_learns_all_on_any_ranks() -> None:
 
 
 def test_what_cannot_be_drawn() -> None:
-    with pytest.raises(ShapeError, match="7 different classes of 6"):
+    with pytest.raises(ShapeError, match="7 different classes cannot be drawn from 6"):
         hf.nn.uniform_candidate_sampler([[0]], 1, 7, True, 6)
     with pytest.raises(ShapeError, match="num_true = 2"):
         hf.nn.uniform_candidate_sampler([[0]], 2, 7, False, 6)

@@ -226,5 +226,5 @@ def test_regularizers() -> None:
         assert session.run(g).tolist() == [[0.5, -1], [1.5, 0]]
     hf.layers.dense(hf.zeros([2, 3]), 4, kernel_regularizer=hf.layers.l2_regularizer(0.1))
     assert len(hf.get_collection(hf.GraphKeys.REGULARIZATION_LOSSES)) == 1
-    with pytest.raises(ShapeError, match="scale -1"):
+    with pytest.raises(ShapeError, match="must be at least 0, not -1"):
         hf.layers.l2_regularizer(-1.0)
