@@ -17,8 +17,9 @@ from hpcflow.plan.ir.program import Node
 
 ROOT = Path(__file__).parents[2] / "hpcflow"
 MAKES = {  # calls that make operations: an op is made by its name
-    *("Node", "add", "_add", "but", "infer", "_node", "constant", "_tensor"),
-    *("waiting", "state"),  # decorators of what runs an op
+    *("Node", "add", "_add", "_add_node", "_add_noop", "but", "infer_specs", "_node"),
+    *("constant", "as_constant", "_live_tensor"),
+    *("async_op", "state_type"),  # decorators of what runs an op
 }
 ABOUT = {  # file: ops that it names, and why it is about them
     "plan/algebra/loop_accumulation_hoisting.py": (

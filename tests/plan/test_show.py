@@ -167,7 +167,7 @@ def test_json_has_what_the_format_page_says():
 
 def test_every_rule_is_on_the_format_page():
     source = (ROOT / "hpcflow/plan/verification/plan_verifier.py").read_text(encoding="utf-8")
-    rules = set(re.findall(r'(?:VerifyError|_fail)\(\s*"([a-z-]+)"', source))
+    rules = set(re.findall(r'(?:VerifyError|_rule_violation)\(\s*"([a-z-]+)"', source))
     page = (ROOT / "docs/plan-format.md").read_text(encoding="utf-8")
     assert len(rules) > 15
     for rule in rules:
