@@ -29,12 +29,12 @@ class Definition:
     def __init__(self, rule, workers):
         self.rule, self.workers = rule, workers
         self.meetings, self.clocks = np.zeros(workers, int), np.zeros(workers, int)
-        self.used, self.late, self.dropped_gradients = (np.zeros(workers, int) for _ in range(3))
+        self.used, self.late, self.dropped = (np.zeros(workers, int) for _ in range(3))
         self.ranks, self.lead = np.full(workers, -1), 0
         self.given = {name: np.full(workers, -1) for name in CHANNELS}
         self.version, self.ready = dict.fromkeys(CHANNELS, 0), {name: [] for name in CHANNELS}
         self.picked, self.closing = dict.fromkeys(CHANNELS, False), dict.fromkeys(CHANNELS, False)
-        self.pick_callback = dict.fromkeys(CHANNELS)
+        self.picker = dict.fromkeys(CHANNELS)
         self.begins, self.leaves = [], []
 
     @property
@@ -52,13 +52,13 @@ class Definition:
         self.given[channel][worker] = max(version, self.given[channel][worker])
         if version < self.version[channel] or self.picked[channel]:
             self.late[worker] += 1
-            self.dropped_gradients[worker] += 1
+            self.dropped[worker] += 1
         else:
             self.ready[channel].append((worker, share))
         self.move()
 
     def pick(self, channel, go):
-        self.pick_callback[channel] = go
+        self.picker[channel] = go
         self.move()
 
     def end(self, channel):
@@ -88,14 +88,14 @@ class Definition:
             self.clocks[:] = 0
             self.closing = {name: bool(self.ready[name]) for name in CHANNELS}
 
-    def assigned(self, worker):
+    def settled(self, worker):
         return not any(
             self.picked[name] or self.given[name][worker] >= self.version[name] for name in CHANNELS
         )
 
     def may_begin(self, worker):
         if not isinstance(self.rule, Stale):
-            return self.assigned(worker)
+            return self.settled(worker)
         ahead = self.clocks[worker] - min(self.clocks[w] for w in self.active | {worker})
         if ahead <= self.rule.bound:
             self.lead = max(self.lead, ahead)
@@ -109,13 +109,13 @@ class Definition:
                 self.begins.remove(one)
                 one[2](self.version[one[1]])
         for one in list(self.leaves):
-            if self.assigned(one[0]):
+            if self.settled(one[0]):
                 self.leaves.remove(one)
                 one[1]()
 
     def make_round(self, name):
         there = {worker for worker, _ in self.ready[name]}
-        if not there or self.pick_callback[name] is None or self.picked[name]:
+        if not there or self.picker[name] is None or self.picked[name]:
             return
         needed = self.rule.needed(self.workers)
         if len(there) < needed and not self.active <= there and not self.closing[name]:
@@ -123,12 +123,12 @@ class Definition:
         first, rest = self.ready[name][:needed], self.ready[name][needed:]
         workers, shares = np.array(first).T
         np.add.at(self.used, workers.astype(int), 1)
-        np.add.at(self.dropped_gradients, [worker for worker, _ in rest], 1)
+        np.add.at(self.dropped, [worker for worker, _ in rest], 1)
         whole = len(first) == self.workers or not sum(shares)
         factors = np.zeros(self.workers)
         factors[workers.astype(int)] = 1.0 if whole else 1 / sum(shares)
         self.picked[name], self.closing[name], self.ready[name] = True, False, []
-        go, self.pick_callback[name] = self.pick_callback[name], None
+        go, self.picker[name] = self.picker[name], None
         go(factors)
 
     def missing(self):
@@ -146,7 +146,7 @@ class Definition:
     def report(self):
         if isinstance(self.rule, Stale):
             return {"rule": str(self.rule), "lead": self.lead}
-        counts = {"used": self.used, "late": self.late, "dropped": self.dropped_gradients}
+        counts = {"used": self.used, "late": self.late, "dropped": self.dropped}
         return {"rule": str(self.rule), **{name: list(n) for name, n in counts.items()}}
 
 
@@ -220,7 +220,7 @@ def any_step(random, both, living):
     elif what == "t":
         both.call("tick", worker)
     elif what == "a":
-        both.call("step_aside", worker, listeners=both.listener("left", "")[1])
+        both.call("leave_until_barrier", worker, listeners=both.listener("left", "")[1])
     elif what == "x":
         both.withdraw(int(random.integers(100)))
     elif what == "d" and len(living) > 1 and random.integers(5) == 0:
