@@ -99,22 +99,22 @@ def test_attributes_are_set_by_name_only_where_there_is_a_reason() -> None:
 @pytest.mark.parametrize(
     ("line", "is_found"),
     [
-        ("engine.run_strand = record.run_strand", True),
+        ("engine.run_segment = record.run_segment", True),
         ("self.engine.run_slice = self.run_slice", True),
         ("instance.begin, x = begin_watched, 1", True),
         ("import os\nos.pwrite = self.pwrite", True),
         ("engine.__dict__['poll'] = polled", True),
         ("vars(engine)['poll'] = polled", True),
-        ("del engine.await_", True),
-        ("self.run_strand = x", False),
+        ("del engine.wait_for", True),
+        ("self.run_segment = x", False),
         ("instance.error = error", False),
     ],
 )
 def test_what_is_found(line: str, is_found: bool) -> None:
-    methods = {"run_strand", "run_slice", "begin", "await_"}
+    methods = {"run_segment", "run_slice", "begin", "wait_for"}
     assert bool(list(replaced(ast.parse(line), methods))) == is_found
 
 
 def test_the_methods_of_the_executor_are_among_those_looked_for() -> None:
     looked_for = METHODS - VALUES
-    assert {"run_strand", "run_slice", "await_", "step_begin", "bind_segments"} <= looked_for
+    assert {"run_segment", "run_slice", "wait_for", "step_begin", "bind_segments"} <= looked_for

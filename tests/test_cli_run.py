@@ -110,8 +110,8 @@ def test_own_options_stand_before_or_after_the_script(
         (["run", "-n", "two", "s.py"], "invalid int"),
         (["run", "s.py", "-n"], "expected one argument"),
         (["walk"], "invalid choice"),
-        (["run", "-np", "4", "s.py"], "it is -n here"),
-        (["run", "--ntasks=4", "s.py"], "it is -n here"),
+        (["run", "-np", "4", "s.py"], "unknown option -np; use -n"),
+        (["run", "--ntasks=4", "s.py"], "unknown option --ntasks=4; use -n"),
     ],
 )
 def test_a_wrong_command_line_ends_with_2(

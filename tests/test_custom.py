@@ -215,7 +215,7 @@ def test_hessians() -> None:
 def test_hessians_that_are_zero_and_that_cannot_be() -> None:
     x = hf.constant([1.0, 2.0])
     assert evaluate(hf.hessians(3 * hf.reduce_sum(x), x)[0]).tolist() == [[0, 0], [0, 0]]
-    with pytest.raises(ShapeError, match="not known"):
+    with pytest.raises(ShapeError, match="hessians needs known shapes"):
         hf.hessians(hf.placeholder(hf.float32, [None]), hf.placeholder(hf.float32, [None]))
 
 

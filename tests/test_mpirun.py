@@ -212,7 +212,7 @@ def test_a_rank_that_hangs_before_it_has_joined_is_named_and_ends_the_job(tmp_pa
 def test_a_rank_that_hangs_at_the_end_is_named_and_ends_the_job(tmp_path):
     """The others have left, and wait for it in the end of MPI."""
     script = """
-        import os, signal
+        import os, signal, time
         import hpcflow as hf
         from hpcflow.runtime.job.rank_monitoring import RankMonitoring
 
@@ -225,6 +225,7 @@ def test_a_rank_that_hangs_at_the_end_is_named_and_ends_the_job(tmp_path):
         count = hf.train.get_or_create_global_step().assign_add(1)
         with hf.train.TrainingSession() as session:
             session.run(count)
+            time.sleep(3)  # the launcher sees the ranks before they leave
     """
     (tmp_path / "script.py").write_text(textwrap.dedent(script))
     times = ["--set=stall_s=4", "--set=stall_abort_s=12"]

@@ -114,7 +114,7 @@ def test_gradients_of_gradients_along_some_direction(case: Case) -> None:
     rng = np.random.default_rng(5)
     along = [drawn(rng, g) for g in evaluate(firsts, given)]
     if case.type in ONCE:
-        with pytest.raises(GradientError, match="not differentiated again"):
+        with pytest.raises(GradientError, match="second derivatives are not implemented|not differentiated again"):
             hf.gradients(firsts, xs, along)
         return
     seconds = hf.gradients(firsts, [*xs, *seeds], along)

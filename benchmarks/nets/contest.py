@@ -23,7 +23,15 @@ ON_GPU = {
     "torch eager": ("torch", "of_torch", "eager@cuda"),
     "torch CUDA graphs": ("torch", "of_torch", "graph@cuda"),
     "torch.compile": ("torch", "of_torch", "compile@cuda"),
+    "JAX jit": ("jax", "of_jax", "jit"),
 }
+OF_A_GPU = {  # JAX would round the operands of float32 products to TF32
+    "CUDA_VISIBLE_DEVICES": "0",
+    "JAX_PLATFORMS": "cuda",
+    "JAX_DEFAULT_MATMUL_PRECISION": "highest",
+    "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+}
+NOT_IN_JAX = ("resnet50",)
 WITHOUT_GRAPHS = f"{OURS} without CUDA graphs"
 PACKAGES = {"of_tensorflow": ["tensorflow-cpu"], "of_torch": ["torch"], "of_jax": ["jax"]}
 Options = Callable[[str], Sequence[object]]  # of a contender's command line, by its name
@@ -56,17 +64,18 @@ def contenders(
 def on_gpu(
     script: str, what: str, arguments: argparse.Namespace, options: Options
 ) -> list[Contender]:
-    """Ours with CUDA graphs and without, and PyTorch's ways."""
+    """Ours with CUDA graphs and without, PyTorch's ways and JAX."""
     made = [
         Contender(name, [role(None, script, f"of_hpcflow:gpu:{what}", *options(name))], environ)
         for name, environ in ((OURS, {}), (WITHOUT_GRAPHS, {"HPCFLOW_CUDA_GRAPHS": "0"}))
     ]
     for name, (option, module, mode) in ON_GPU.items():
+        if option == "jax" and what in NOT_IN_JAX:
+            continue
         python = getattr(arguments, option)
         command = role(python, script, f"{module}:{mode}:{what}", *options(name))
         made.append(peer(name, python, f"--{option}", command))
-    seen = {"CUDA_VISIBLE_DEVICES": "0"}
-    return [dataclasses.replace(one, environ=one.environ | seen) for one in made]
+    return [dataclasses.replace(one, environ=one.environ | OF_A_GPU) for one in made]
 
 
 def losses_file(folder: pathlib.Path, net: str, name: str) -> pathlib.Path:

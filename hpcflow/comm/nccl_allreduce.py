@@ -183,17 +183,20 @@ class NcclCommunicator(CommunicatorWrapper):
 
     def _check_gpus(self) -> None:
         """Allgather GPU ids and NCCL versions, so that all ranks raise the same error, or none."""
-        uuid = self.cupy.cuda.runtime.getDeviceProperties(self.device)["uuid"]
-        version = str(self.nccl.get_version())
-        rows = [row.split() for row in self.inner.all_gather_text(f"{bytes(uuid).hex()} {version}")]
+        runtime = self.cupy.cuda.runtime
+        # CuPy ends a uuid at its first zero byte, so that alone does not tell GPUs apart
+        uuid = bytes(runtime.getDeviceProperties(self.device)["uuid"]).hex()
+        gpu = f"{runtime.deviceGetPCIBusId(self.device)}/{uuid}@{self.hosts[self.rank]}"
+        all_told = self.inner.all_gather_text(f"{gpu} {self.nccl.get_version()}")
+        rows = [row.split() for row in all_told]
         owners = collections.defaultdict(list)
         for rank, (gpu, _) in enumerate(rows):
             owners[gpu].append(rank)
         for gpu, ranks in owners.items():
             if len(ranks) > 1:
                 raise DeviceError(
-                    f"ranks {', '.join(map(str, ranks))} share one GPU ({gpu[:8]}, on "
-                    f"{self.hosts[ranks[0]]}), and NCCL needs one for each rank",
+                    f"ranks {', '.join(map(str, ranks))} share one GPU ({gpu.partition('/')[0]}, "
+                    f"on {self.hosts[ranks[0]]}), and NCCL needs one for each rank",
                     rank=self.rank,
                     hint="start as many ranks on a node as it has GPUs, or set HPCFLOW_COMM=mpi",
                 )

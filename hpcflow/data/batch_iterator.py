@@ -90,7 +90,7 @@ class DeadWorkerShards(Protocol):
         """The assignment of lines of `dataset` to workers."""
         ...
 
-    def inherits(self, dataset: Any, deaths: int, has_drawn: bool) -> bool:
+    def reshards(self, dataset: Any, deaths: int, has_drawn: bool) -> bool:
         """At the end of a worker's batches: whether to shard again; if False, all have ended."""
         ...
 
@@ -315,7 +315,7 @@ class ShardedBatches:
                 if self.heirs is not None and self.heirs.deaths(self) != deaths:
                     break
             else:
-                if self.heirs is None or not self.heirs.inherits(self, deaths, has_drawn):
+                if self.heirs is None or not self.heirs.reshards(self, deaths, has_drawn):
                     self._finished = set(last)
                     return
             batches.close()  # type: ignore[attr-defined]

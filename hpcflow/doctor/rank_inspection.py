@@ -175,7 +175,7 @@ def _see_gpus(facts: RankFacts, place: launcher_detection.LaunchedRank | None) -
         for index in range(runtime.getDeviceCount()):
             properties = runtime.getDeviceProperties(index)
             name = properties["name"].decode().replace("NVIDIA ", "")
-            facts.gpus.append(f"{name} {properties['uuid'].hex()[:8]}")
+            facts.gpus.append(f"{name} {runtime.deviceGetPCIBusId(index)}")
     except Exception as error:  # cupy has its own exceptions for a missing driver
         facts.gpu_error = f"{type(error).__name__}: {error}".splitlines()[0]
     if facts.gpus:

@@ -29,6 +29,7 @@ string = np.dtype("O")  # arrays of bytes objects; text is encoded as UTF-8
 resource = np.dtype("V1")  # a handle to mutable state; never moves between devices
 history = np.dtype("V3")  # a loop's saved values of its iterations; never leaves its task
 tensor_array = np.dtype("V5")  # a TensorArray: an array of tensors that lives for one step
+LISTS = (history, tensor_array)  # Python lists of arrays, which stay in their task
 # dtypes of values that are no arrays, with their names in messages
 OPAQUE = {resource: "resource", history: "history", tensor_array: "tensor_array"}
 

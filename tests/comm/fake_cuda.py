@@ -140,7 +140,8 @@ def fake_packages(gpu: int, **options):
     current = Stream()
     runtime = types.SimpleNamespace(
         getDevice=lambda: 0,
-        getDeviceProperties=lambda device: {"uuid": bytes([gpu] * 16)},
+        getDeviceProperties=lambda device: {"uuid": b""},
+        deviceGetPCIBusId=lambda device: f"0000:{gpu:02x}:00.0",
     )
     cuda = types.SimpleNamespace(
         runtime=runtime,

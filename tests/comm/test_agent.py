@@ -74,7 +74,7 @@ def start(tmp_path: pathlib.Path) -> Iterator[Start]:
 def child_of(job: subprocess.Popen[str], folder: pathlib.Path) -> int:
     """The process of the rank, once it trains."""
     file, late = folder / "pid", time.monotonic() + 40
-    while not (file.exists() and (folder / "saved" / "latest").exists()):
+    while not (file.exists() and file.read_text() and (folder / "saved" / "latest").exists()):
         assert job.poll() is None and time.monotonic() < late, job.communicate()
         time.sleep(0.02)
     time.sleep(0.1)

@@ -22,7 +22,7 @@ from hpcflow.kernels.kernel_registry import (
 
 from .fake_gpu import GARBAGE, FakeArray, FakeCudnn, FakeCupy
 
-ROUNDINGS = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 4e-6, "float64": 1e-14}
+ROUNDINGS = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 4e-6}
 WISH = KernelPreferences(("cudnn",))
 
 

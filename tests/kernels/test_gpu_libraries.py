@@ -152,7 +152,8 @@ def test_a_net_trains_on_a_real_gpu(dtype):
         pytest.skip("needs a GPU")
     found, told = trained(dtype)
     wanted, _ = trained(dtype, kernels="plain")
-    assert {"cublaslt", "cudnn"} <= {name for _, name in told}
+    libraries = {"cublaslt"} if dtype == hf.float64 else {"cublaslt", "cudnn"}
+    assert libraries <= {name for _, name in told}
     for mine, theirs in zip(found, wanted, strict=True):
         tolerance = {hf.float32: 1e-4, hf.float64: 1e-9}.get(dtype, 3e-2)
         np.testing.assert_allclose(mine.astype("f8"), theirs.astype("f8"), rtol=0, atol=tolerance)
@@ -162,7 +163,7 @@ def test_the_doctor_runs_each_of_them_once(gpu):
     gpu()
     products, convolutions = gpu_kernel_agreement.agreements(cuda_provider.cupy())
     assert (products.provider, products.run, products.wrong) == ("cublaslt", 12, {})
-    assert (convolutions.provider, convolutions.run, convolutions.wrong) == ("cudnn", 20, {})
+    assert (convolutions.provider, convolutions.run, convolutions.wrong) == ("cudnn", 15, {})
     assert (
         set(products.refused.values()) == {cuda_provider.LOSES_NAN} and len(products.refused) == 4
     )

@@ -336,6 +336,8 @@ def launch(function, *given, out=None, **options):
     if _is_sized(function, given):
         refuse_in_capture("cudaErrorStreamCaptureUnsupported: a size is copied to the host")
         gpu.current[-1].run()
+    if function is np.matmul and len(given) > 2:
+        raise TypeError("_try_fastcall_matmul() got multiple values for argument 'out'")
     place = _place_of_out(function)
     if place is not None and len(given) > place:
         out = given[place]
@@ -359,11 +361,27 @@ def launch(function, *given, out=None, **options):
             raise TypeError("the output is no array of the GPU")
         gpu.current[-1].add(quietly(lambda: function(*arrays, **named)), blocks)
         return out
-    probe = quietly(lambda: function(*arrays, **named))()
+    probe = _probe(function, arrays, named)
     if isinstance(probe, (tuple, list)):
         found = [_launched(i, p, function, arrays, named, blocks) for i, p in enumerate(probe)]
         return type(probe)(found) if type(probe) in (tuple, list) else tuple(found)
     return _launched(None, probe, function, arrays, named, blocks)
+
+
+def _probe(function, arrays, named):
+    """What `function` makes of what is in memory now: its shape and dtype are those of its result.
+
+    Indices that are not computed yet may be outside of an array: 0 is not.
+    """
+    try:
+        return quietly(lambda: function(*arrays, **named))()
+    except IndexError:
+        zeroed = [np.zeros_like(x) if _holds_integers(x) else x for x in arrays]
+        return quietly(lambda: function(*zeroed, **named))()
+
+
+def _holds_integers(x):
+    return isinstance(x, np.ndarray) and x.dtype.kind in "iu"
 
 
 @functools.cache

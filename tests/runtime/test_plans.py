@@ -160,7 +160,7 @@ def test_other_libraries_threads_or_sources_are_another_plan(
     train(tmp_path)
     for what, name, value in [
         (plan_cache, "versions", lambda wish: [("llvm", "another")]),
-        (plan_cache, "sources", lambda: "edited"),
+        (plan_cache, "source_fingerprint", lambda: "edited"),
         (plan_cache.np, "__version__", "0.1"),
     ]:
         with monkeypatch.context() as patch:

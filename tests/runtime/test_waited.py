@@ -24,8 +24,8 @@ def step(number, *nodes, patient=False, sends=()):
         patient=patient,
         part=types.SimpleNamespace(nodes={n.name: n for n in nodes}),
         link=types.SimpleNamespace(ranks={"/job:ps/task:0": 3}),
-        ends=types.SimpleNamespace(sends=list(sends), address=[(5, 20)] * len(sends)),
-        code=types.SimpleNamespace(sends=[types.SimpleNamespace(node="out") for _ in sends]),
+        channels=types.SimpleNamespace(sends=list(sends), address=[(5, 20)] * len(sends)),
+        code=types.SimpleNamespace(sends_info=[types.SimpleNamespace(node="out") for _ in sends]),
     )
 
 

@@ -239,7 +239,7 @@ def test_a_process_without_a_launcher_is_no_cluster(monkeypatch: pytest.MonkeyPa
 def test_jobs_have_two_names() -> None:
     with (
         use_context(RankContext(Settings())),
-        pytest.raises(LaunchError, match="jobs chief, worker"),
+        pytest.raises(LaunchError, match="not chief, worker"),
     ):
         hf.train.Server({"chief": ["a:1"], "worker": ["b:1"]})
 

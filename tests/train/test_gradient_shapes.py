@@ -43,7 +43,7 @@ def test_refused_when_it_is_built_or_in_the_step(name: str, by_rows: bool) -> No
 def test_the_message_names_both_shapes_and_the_line() -> None:
     with hf.Graph().as_default():
         v = hf.Variable(np.ones((4, 3), "f4"), name="v")
-        with pytest.raises(ShapeError, match=r"\[3\] of 'v'.*\[4, 3\]") as caught:
+        with pytest.raises(ShapeError, match=r"'v' has shape \[3\], not \[4, 3\]") as caught:
             hf.train.AdamOptimizer().apply_gradients([(hf.constant([1.0, 2.0, 3.0]), v)])
     assert "test_gradient_shapes.py" in str(caught.value.line)
 

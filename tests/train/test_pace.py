@@ -160,7 +160,7 @@ def stragglers(crowded: frozenset[str] = frozenset(), inject: str = "") -> Strag
     context: Any = SimpleNamespace(
         hosts=("n0", "n1", "n2", "n3"),
         roles=SimpleNamespace(drivers=(0, 1, 3)),
-        crowded=crowded,
+        crowded_hosts=crowded,
         is_chief=True,
         settings=Settings(inject=inject),
     )

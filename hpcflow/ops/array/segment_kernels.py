@@ -10,7 +10,7 @@ import numpy as np
 
 from hpcflow.errors import RangeError
 from hpcflow.kernels.kernel_registry import KernelNode, kernel
-from hpcflow.ops.array.slice_concat_gather_kernels import check_indices
+from hpcflow.ops.array.slice_concat_gather_kernels import add_at, check_indices
 
 
 def grouped(xp: Any, name: str, rows: Any, ids: Any, out: Any) -> None:
@@ -18,9 +18,11 @@ def grouped(xp: Any, name: str, rows: Any, ids: Any, out: Any) -> None:
     ufunc = getattr(xp, name)
     if not ids.size or not out.size:
         return
-    if xp is not np and name != "multiply":
-        if name != "add":
-            out[ids] = rows  # initial values: any row of each segment
+    if xp is not np and name == "add":
+        add_at(xp, out, ids, rows)
+        return
+    if xp is not np and name != "multiply" and out.dtype.name in ("float32", "int32", "uint32"):
+        out[ids] = rows  # initial values: any row of each segment
         ufunc.at(out, ids, rows)
         return
     order = xp.argsort(ids, kind="stable")
@@ -30,10 +32,12 @@ def grouped(xp: Any, name: str, rows: Any, ids: Any, out: Any) -> None:
         out[found] = ufunc.reduceat(rows, starts, axis=0)
         return
     ends = xp.concatenate([starts[1:], xp.asarray([ids.size])])
-    out[found] = 1  # CuPy's multiply has no in-place reduction: the first rows, the second ...
-    for i in range(int((ends - starts).max())):
+    # CuPy has no multiply.at, and its maximum.at of float64 rounds to float32 (14.2)
+    out[found] = rows[starts]
+    for i in range(1, int((ends - starts).max())):  # the second row of each segment, the third ...
         more = starts + i < ends
-        out[found[more]] *= rows[starts[more] + i]
+        places = found[more]
+        out[places] = ufunc(out[places], rows[starts[more] + i])
 
 
 def _empty(name: str, dtype: Any) -> Any:

@@ -167,12 +167,29 @@ def _gather_grad(xp: Any, node: KernelNode) -> Callable[..., Any]:
 
 
 def add_rows(xp: Any, out: Any, rows: Any, values: Any) -> None:
-    """`out[rows[i]] += values[i]` for each i; equal rows are added in order."""
+    """`out[rows[i]] += values[i]` for each i; on a CPU equal rows are added in order."""
     flat, within = out.reshape(-1), xp.arange(out.shape[1])
     step = max(1, SCATTER_BLOCK // max(1, out.shape[1]))
     for i in range(0, len(rows), step):  # add.at is fast for single elements
         places = rows[i : i + step, None] * out.shape[1] + within
-        xp.add.at(flat, places.reshape(-1), values[i : i + step].reshape(-1))
+        add_at(xp, flat, places.reshape(-1), values[i : i + step].reshape(-1))
+
+
+def add_at(xp: Any, out: Any, places: Any, values: Any) -> None:
+    """`out[places[i]] += values[i]` for each i, along the first axis.
+
+    CuPy adds by atomic operations, in an order that is not fixed, and neither complex numbers nor
+    integers of 8 and 16 bits.
+    """
+    if xp is np or out.dtype.kind not in "ciu":
+        xp.add.at(out, places, values)
+    elif out.dtype.kind == "c":
+        xp.add.at(out.real, places, values.real)
+        xp.add.at(out.imag, places, values.imag)
+    else:
+        total = xp.zeros(out.shape, np.int64)
+        xp.add.at(total, places, values.astype(np.int64))
+        xp.add(out, total.astype(out.dtype), out)
 
 
 @kernel("OneHot", "out", moves=True)

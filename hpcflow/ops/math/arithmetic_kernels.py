@@ -262,10 +262,10 @@ def _clip(xp: Any, node: KernelNode) -> Callable[..., Any]:
 @kernel("MatMul", "out")
 def _matmul(xp: Any, node: KernelNode) -> Callable[..., Any]:
     matmul, (ta, tb) = xp.matmul, (node.attrs["transpose_a"], node.attrs["transpose_b"])
-    if not ta and not tb:
-        return matmul
+    if not ta and not tb:  # CuPy's matmul takes `out` by keyword only
+        return matmul if xp is np else lambda a, b, out: matmul(a, b, out=out)
     if ta and tb:
-        return lambda a, b, out: matmul(a.swapaxes(-1, -2), b.swapaxes(-1, -2), out)
+        return lambda a, b, out: matmul(a.swapaxes(-1, -2), b.swapaxes(-1, -2), out=out)
     if ta:
-        return lambda a, b, out: matmul(a.swapaxes(-1, -2), b, out)
-    return lambda a, b, out: matmul(a, b.swapaxes(-1, -2), out)
+        return lambda a, b, out: matmul(a.swapaxes(-1, -2), b, out=out)
+    return lambda a, b, out: matmul(a, b.swapaxes(-1, -2), out=out)

@@ -7,6 +7,7 @@ from typing import Any
 
 from hpcflow.errors import RangeError
 from hpcflow.kernels.kernel_registry import KernelNode, kernel
+from hpcflow.ops.array.slice_concat_gather_kernels import add_at
 
 
 @kernel("Bincount", "new")
@@ -24,7 +25,7 @@ def _bincount(xp: Any, node: KernelNode) -> Callable[..., Any]:
             flat, more = flat[kept], [w[kept] for w in more]
         if more:  # in the dtype of the weights: NumPy would sum integers as floats
             out = xp.zeros(count, dtype)
-            xp.add.at(out, flat.astype("i8"), more[0])
+            add_at(xp, out, flat.astype("i8"), more[0])
             return out
         return xp.bincount(flat.astype("i8"), minlength=count).astype(dtype)
 

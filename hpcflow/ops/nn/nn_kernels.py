@@ -242,8 +242,9 @@ def _l2_loss(xp: Any, node: KernelNode) -> Callable[..., Any]:
     half = number(xp, 0.5, node)
 
     def run(x: Any, out: Any) -> None:
-        flat = x.reshape(-1)
-        xp.multiply(xp.dot(flat, flat), half, out)
+        flat = x.reshape(-1)  # CUDA graphs cannot hold CuPy's dot
+        total = xp.dot(flat, flat) if xp is np else xp.sum(xp.square(flat))
+        xp.multiply(total, half, out)
 
     return run
 

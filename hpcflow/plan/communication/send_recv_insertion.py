@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from hpcflow.graph.device_names import parse_device
+from hpcflow.graph.dtypes import LISTS
 from hpcflow.graph.static_shape import Spec
 from hpcflow.plan.distribution.device_placement import device_label, host_device
 from hpcflow.plan.ir.program import Cluster, Edge, Node, Partition, Plan, Program, Ref
@@ -185,8 +186,8 @@ class Partitioner:
         elif self.task[ref.node] != task:
             local = self._receive(Crossing(ref.node, ref.index, task))
         have = self.parts[task][local.node].device
-        if have == device:
-            return local
+        if have == device or self.program.spec(ref).dtype in LISTS:
+            return local  # a list is an object of the task, whatever device its elements are on
         if (local, device) not in self.copies:
             spec = _without_values((self.program.spec(ref),))
             name = self._name(f"{local.node}/copy_{local.index}_to_{device_label(device)}")

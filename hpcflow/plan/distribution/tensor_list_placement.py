@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from hpcflow.graph.device_names import parse_device
-from hpcflow.graph.dtypes import history, tensor_array
+from hpcflow.graph.dtypes import LISTS
 from hpcflow.plan.ir.control_flow_nodes import nested_programs
 from hpcflow.plan.ir.program import Node, Program, Ref
 from hpcflow.plan.ir.union_find import DisjointSets
@@ -99,7 +99,7 @@ def _outputs(node: Node) -> Iterator[Ref]:
 
 
 def _is_list(program: Program, ref: Ref) -> bool:
-    return program.spec(ref).dtype in (history, tensor_array)
+    return program.spec(ref).dtype in LISTS
 
 
 def _place(program: Program, path: Path, placements: Mapping[ProgramValue, Node]) -> Program:

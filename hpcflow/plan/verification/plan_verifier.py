@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from hpcflow.errors import HpcflowError, VerifyError
 from hpcflow.graph.device_names import parse_device
-from hpcflow.graph.dtypes import resource
+from hpcflow.graph.dtypes import LISTS, resource
 from hpcflow.graph.op_registry import OPS, all_ops
 from hpcflow.graph.static_shape import merge_shapes, shape_text
 from hpcflow.plan.ir.control_flow_nodes import nested_nodes
@@ -123,7 +123,8 @@ def _check_inputs(node: Node, seen: Mapping[str, Node], part: Partition) -> None
         made = seen[ref.node]
         if not 0 <= ref.index < len(made.specs):
             raise _rule_violation("input-exists", node, part.task, f"{ref} is no output")
-        if made.device != node.device and node.row.message != "copy":
+        is_list = made.specs[ref.index].dtype in LISTS
+        if made.device != node.device and node.row.message != "copy" and not is_list:
             raise _rule_violation(
                 "same-device",
                 node,

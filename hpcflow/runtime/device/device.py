@@ -183,6 +183,12 @@ class Device:
         """A NumPy array as an array of this device."""
         return array
 
+    def copied(self, array: DeviceArray) -> DeviceArray:
+        """A copy of an array of this device, on this device."""
+        if self.xp is None:
+            return self.from_host(np.array(self.to_host(array)))
+        return self.xp.array(array)
+
     def lent(self, array: DeviceArray, holder: DeviceArray) -> DeviceArray:
         """An alias of the memory of `array`; it and all views of it keep `holder` alive."""
         holder.__array_interface__ = array.__array_interface__

@@ -15,7 +15,6 @@ from hpcflow.graph.dtypes import OPAQUE
 from hpcflow.lowering.python_codegen import POLL_EVERY_S
 from hpcflow.plan.cost.cost_model import predicted_seconds_in
 from hpcflow.plan.ir.program import Node
-from hpcflow.runtime.device.device import Device
 from hpcflow.runtime.dynamic_types import KernelFunction, Value
 from hpcflow.runtime.executor.async_ops import async_op
 from hpcflow.runtime.step.step_instance import StepInstance
@@ -35,7 +34,7 @@ class FrameInstances:
         device = instance.compiled.device(node)
         self.variables = len(node.specs)
         self.empty = node.attrs["empty"]
-        self.own = [_own_copy if s.dtype in OPAQUE else _copier(device) for s in node.specs]
+        self.own = [_as_it_is if s.dtype in OPAQUE else device.copied for s in node.specs]
 
     def slots(self, inputs: Sequence[Value]) -> list[Value]:
         """The loop variables, each in an array of the loop's own, followed by the captures."""
@@ -50,13 +49,8 @@ class FrameInstances:
         return error
 
 
-def _own_copy(value: Value) -> Value:
+def _as_it_is(value: Value) -> Value:
     return value
-
-
-def _copier(device: Device) -> KernelFunction:
-    xp = device.xp
-    return xp.array if xp is not None else lambda value: value
 
 
 # -- inline

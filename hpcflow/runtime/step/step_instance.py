@@ -203,7 +203,7 @@ class CompiledPartition:
         if what.kind == BindingKind.VARIABLE:
             return self.store.find(node, device)
         if what.kind == BindingKind.OWN_COPY:
-            return lambda array: np.array(device.to_host(array))
+            return device.copied
         if what.kind == BindingKind.ALLOCATOR:
             spec = node.specs[what.position]
             return lambda: device.allocate(require_known(spec.shape), spec.dtype)
@@ -310,10 +310,15 @@ def _allocating_kernel(
     infer, attrs = node.row.infer, node.attrs
     take = device.allocate if fetched else device.take
 
+    def value_of(x: Value, known: Any) -> Any:
+        """The value of what may be a shape or an axis; a GPU copies integers for that."""
+        if known is not None or x.ndim >= 2 or x.size >= MAX_KNOWN_ELEMENTS:
+            return known
+        return device.to_host(x) if device.kind == "cpu" or x.dtype.kind in "iub" else None
+
     def call(*inputs: Value) -> Value:
         input_specs = [
-            Spec(x.dtype, x.shape, x if s.value is None and x.ndim < 2 and x.size < 16 else s.value)
-            for x, s in zip(inputs, specs, strict=True)
+            Spec(x.dtype, x.shape, value_of(x, s.value)) for x, s in zip(inputs, specs, strict=True)
         ]
         outs = [take(require_known(spec.shape), spec.dtype) for spec in infer(input_specs, attrs)]
         run(*inputs, *outs)

@@ -1,0 +1,37 @@
+"""Each case of the op table by its plain kernel on a GPU, beside the CPU and in a CUDA graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hpcflow.kernels.cuda_graph_restrictions import REASONS
+from hpcflow.runtime.device import device
+from tests.kernels.test_uncaptured import refusal
+from tests.ops.test_table import CASES
+
+OPS = {case.type: [c for c in CASES if c.type == case.type] for case in CASES}
+
+
+@pytest.fixture(scope="module")
+def cupy() -> Any:
+    if not device.device_names(False, 0)[0].startswith("gpu"):
+        pytest.skip("needs a GPU")
+    return device.make_device("gpu:0").xp
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("type", OPS)
+def test_a_plain_kernel_computes_what_it_does_on_a_cpu(cupy: Any, type: str) -> None:
+    """All its dtypes; a kernel that is not listed as never captured is captured in some case."""
+    captured, wrong = set(), {}
+    for number, case in enumerate(OPS[type]):
+        for dtype in case.dtypes:
+            try:
+                captured.add(refusal(case, cupy, dtype, capture=type not in REASONS))
+            except Exception as error:  # all cases are tried, for a GPU may be hard to come by
+                told = " ".join(f"{error.__class__.__name__}: {error}".split())
+                wrong[number, dtype.name] = told[:400]
+    assert not wrong, "\n".join(f"{at}: {told}" for at, told in wrong.items())
+    assert captured & {"", None}, captured
