@@ -182,12 +182,18 @@ class _Child:
             )
             for command in contender.commands
         ]
-        self.name = contender.name
+        self.name, self.answers = contender.name, list[dict]()
+
+    def wait(self) -> None:
+        """Wait until it has set itself up."""
+        began = time.monotonic()
         try:
-            self.answers: list[dict] = [self.read(process) for process in self.processes]
+            self.answers = [self.read(process) for process in self.processes]
         except (OSError, RuntimeError):
             self.close()
             raise
+        waited = time.monotonic() - began
+        print(f"{self.name} is ready, {waited:.0f} s waited", file=sys.stderr, flush=True)
 
     def read(self, process: subprocess.Popen, limit: float = 300.0) -> dict:
         assert process.stdout is not None
@@ -249,10 +255,13 @@ class _Child:
 
 
 class Tournament:
-    """Lets contenders take turns; collects figures, versions, and who is absent and why."""
+    """Lets contenders take turns; collects figures, versions, and who is absent and why.
 
-    def __init__(self, realtime: bool = False) -> None:
-        self.realtime = realtime
+    With `together` they set themselves up at the same time, not one after the other.
+    """
+
+    def __init__(self, realtime: bool = False, together: bool = False) -> None:
+        self.realtime, self.together = realtime, together
         if realtime:  # the parent must get through to contenders that keep all cores busy
             os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
         self.figures: dict[str, dict[str, list[float]]] = {}
@@ -273,6 +282,7 @@ class Tournament:
         try:
             for contender in contenders:
                 self._start(contender, children)
+            children[:] = [child for child in children if self._meet(child)]
             for repeat in range(repeats + discard):
                 for child in children:
                     if child.name not in self.absent:
@@ -296,12 +306,25 @@ class Tournament:
             self.absent.setdefault(contender.name, contender.missing)
             return
         try:
-            children.append(_Child(contender))
+            child = _Child(contender)
+            if not self.together:
+                child.wait()
         except (OSError, RuntimeError) as error:
             self.absent[contender.name] = str(error)
             return
-        self.versions[contender.name] = children[-1].answers[-1]["versions"]
-        children[-1].answers.sort(key=lambda answer: -len(answer["ready"]))
+        children.append(child)
+
+    def _meet(self, child: _Child) -> bool:
+        """Whether a contender that was started has set itself up."""
+        try:
+            if self.together:
+                child.wait()
+        except (OSError, RuntimeError) as error:
+            self.absent[child.name] = str(error)
+            return False
+        self.versions[child.name] = child.answers[-1]["versions"]
+        child.answers.sort(key=lambda answer: -len(answer["ready"]))
+        return True
 
     def sample(
         self, case: str, contender: Contender, run: Callable[[Contender], float], counts: bool

@@ -140,7 +140,7 @@ def hopeless() -> Iterator[str]:
 def test_no_rule_on_the_way(hopeless: str, graph: hf.Graph) -> None:
     x, other = hf.constant(1.0), hf.constant(1.0)
     y = graph.create_op(hopeless, [x], name="lost").outputs[0] * other
-    with pytest.raises(GradientError, match="Hopeless has no gradient with respect to 'Const:0': nob") as info:
+    with pytest.raises(GradientError, match=r"Hopeless has no gradient .* 'Const:0': nob") as info:
         hf.gradients(y, x)
     assert info.value.op == "lost"
     assert "test_autodiff.py:" in str(info.value.line)

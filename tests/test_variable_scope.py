@@ -352,7 +352,7 @@ def test_create_partitioned_variables() -> None:
         *[("PartitionedVariable/part_0", (4, 2)), ("PartitionedVariable/part_1", (4, 1))]
     ]
     for wrong in ([2, 2], [1], [5, 1], [0, 1]):
-        with pytest.raises(ShapeError, match="do not split|cannot be split"):
+        with pytest.raises(ShapeError, match=r"do not split|cannot be split"):
             hf.create_partitioned_variables([4, 3], wrong, hf.ones_initializer())
 
 

@@ -70,7 +70,7 @@ def on_gpu(
         for name, environ in ((OURS, {}), (WITHOUT_GRAPHS, {"HPCFLOW_CUDA_GRAPHS": "0"}))
     ]
     for name, (option, module, mode) in ON_GPU.items():
-        if option == "jax" and what in NOT_IN_JAX:
+        if name in arguments.without or (option == "jax" and what in NOT_IN_JAX):
             continue
         python = getattr(arguments, option)
         command = role(python, script, f"{module}:{mode}:{what}", *options(name))

@@ -155,7 +155,7 @@ def test_a_net_trains_on_a_real_gpu(dtype):
     libraries = {"cublaslt"} if dtype == hf.float64 else {"cublaslt", "cudnn"}
     assert libraries <= {name for _, name in told}
     for mine, theirs in zip(found, wanted, strict=True):
-        tolerance = {hf.float32: 1e-4, hf.float64: 1e-9}.get(dtype, 3e-2)
+        tolerance = {hf.float32: 1e-4, hf.float64: 1e-7}.get(dtype, 3e-2)  # the loss is float32
         np.testing.assert_allclose(mine.astype("f8"), theirs.astype("f8"), rtol=0, atol=tolerance)
 
 

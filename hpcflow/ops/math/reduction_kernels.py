@@ -23,6 +23,9 @@ def reducer(xp: Any, ufunc: str) -> Callable[..., Any]:
     function = getattr(xp, _METHODS[ufunc])
 
     def run(x: Any, axis: Any, dtype: Any = None, out: Any = None, keepdims: Any = False) -> Any:
+        if ufunc == "minimum" and out is not None:  # CuPy 14.2 takes `out` of min for a dtype
+            xp.copyto(out, function(x, axis=axis, keepdims=keepdims))
+            return out
         return function(x, axis=axis, out=out, keepdims=keepdims)
 
     return run

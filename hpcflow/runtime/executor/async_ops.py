@@ -75,12 +75,12 @@ class _InitializedWait:
 
 @async_op("CountUpTo")
 def _count_up_to(instance: StepInstance, node: Node, variable: State) -> AsyncWait:
-    host = instance.compiled.device(node).to_host(variable.read())
-    count, limit = int(host), node.attrs["limit"]
+    device, dtype = instance.compiled.device(node), variable.dtype
+    count, limit = int(device.to_host(variable.read())), node.attrs["limit"]
     if count >= limit:
         raise OutOfRangeError(f"variable {variable.name!r} has reached {limit}")
-    variable.assign(np.asarray(count + 1, variable.dtype))
-    return CompletedWait(instance, node, np.asarray(count, variable.dtype))
+    variable.assign(device.from_host(np.asarray(count + 1, dtype)))
+    return CompletedWait(instance, node, device.from_host(np.asarray(count, dtype)))
 
 
 class CompletedWait:
