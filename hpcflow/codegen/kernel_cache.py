@@ -21,7 +21,7 @@ NAME = "@NAME"  # the placeholder of the function's name in the LLVM IR of a ker
 
 
 class KernelCompiler(Protocol):
-    """A compiler of LLVM IR: `llvm_cpu_compiler.Machine` for CPUs, `ptx_compiler.Gpu` for GPUs."""
+    """A compiler of LLVM IR: `CpuCompiler`, `PtxCompiler`."""
 
     identity: str
 

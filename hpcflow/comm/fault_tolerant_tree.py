@@ -82,7 +82,7 @@ class TreeMailbox:
         self._leaving: list[Request] = []
 
     def send(self, rank: int, way: int, kind: int, number: int, data: bytes = b"") -> None:
-        """Start sending a message with tag offset `way`; `reap` completes it."""
+        """Start sending a message with tag offset `way`; `drop_completed` completes it."""
         head = np.array([kind, number], np.int64).tobytes()
         message = np.frombuffer(head + data, np.uint8)
         self._leaving.append(self.comm.send(message, rank, self._tag + way))

@@ -4,7 +4,7 @@ Within a node MPI's allreduce copies every byte several times. Here a rank reads
 they were produced, adds its share of them tile by tile, and writes the sum once.
 
 Ranks do not poll flags in the shared memory: they synchronize by barriers of messages, with
-`Window.sync` before and after. One use of a bucket has these phases:
+the window's `Sync` before and after. One use of a bucket has these phases:
 
     start    the rank's addend is in its own segment
     barrier  all addends are written, and all ranks have read the last sum

@@ -44,7 +44,7 @@ class MessageDelays:
 
 
 class ThreadTransfer:
-    """One send or receive; the `Group` completes it."""
+    """One send or receive; the `ThreadGroup` completes it."""
 
     __slots__ = (
         *("data", "done", "error", "nbytes", "number", "owner", "peer", "short"),

@@ -75,7 +75,7 @@ class GeneratedCode:
 class LoweredPartition:
     """A partition as it runs, its code, and the code of its loops and branches.
 
-    `inner` maps the name of a control-flow node, then the name of a body, to the code of the body.
+    `frames` maps the name of a control-flow node, then the name of a body, to the code of the body.
     """
 
     part: Partition

@@ -34,7 +34,7 @@ class _Reuse(enum.Enum):
 
 
 AUTO_REUSE = _Reuse.AUTO_REUSE
-_STATE = ("variable scopes",)  # collection of a graph's `_State`
+_STATE = ("variable scopes",)  # collection of a graph's variable scopes
 
 
 class _GraphVariables:

@@ -1,6 +1,6 @@
 """Replica lowering: replaces replica ops by what they mean in this mode, for this replica.
 
-This is the second pass.
+It follows the pruning of the graph.
 """
 
 from __future__ import annotations

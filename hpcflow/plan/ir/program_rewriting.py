@@ -190,7 +190,7 @@ def topological_order(
 
 
 def cyclic_nodes(nodes: Mapping[str, Node], extra: Iterable[tuple[str, str]] = ()) -> list[str]:
-    """Return the nodes on a cycle and their successors; `extra` as in `topological`."""
+    """Return the nodes on a cycle and their successors; `extra` as in `topological_order`."""
     return _as_ready(nodes, lambda _: 0, extra)[1]
 
 

@@ -52,7 +52,8 @@ INPUTS, OUTPUTS, REGION = "_inputs", "_outputs", "_region"
 class GraphRegion:
     """One run of instructions: its nodes, kernels and variables.
 
-    `given` says for each argument of the region its index in `Cut.feeds`; None if it is no feed.
+    `given` says for each argument of the region its index in `CodeWithRegions.feeds`; None if it
+    is no feed.
     """
 
     nodes: list[str]

@@ -38,7 +38,7 @@ def out_of_memory_error(
 ) -> OutOfMemoryError:
     """The error of a partition that ran out of memory, at `node` or before it began.
 
-    `compiled` is its `hpcflow.runtime.step.step_instance.Compiled`.
+    `compiled` is its `hpcflow.runtime.step.step_instance.CompiledPartition`.
     """
     found = heapq.nlargest(
         MAX_LISTED_TENSORS, {*_live_values(compiled.part), *_live_variables(compiled.store)}

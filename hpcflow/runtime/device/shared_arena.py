@@ -61,8 +61,8 @@ class SharedArena:
     def allocator_for(self, compiled: CompiledPartition) -> Allocator:
         """An allocator for the memory of one instance of a plan, partition by partition.
 
-        If the plan needs more than the arenas have, they are reallocated. All `tenants` of the old
-        ones `unbind`, and call `lend` again before their next run.
+        If the plan needs more than the arenas have, they are reallocated. All owners of the old
+        ones `unbind`, and call `allocator_for` again before their next run.
 
         Errors: OutOfMemoryError; no arenas are left then.
         """

@@ -11,7 +11,7 @@ from hpcflow.runtime.dynamic_types import Value
 from hpcflow.runtime.step.step_instance import StepInstance
 
 What = str | int | None  # of an instance is over: a segment, a wait by its name; None: a send
-Waiting = tuple[Request, "StepInstance | None", What]  # as in Engine.waits
+Waiting = tuple[Request, "StepInstance | None", What]  # as in Executor.waits
 Blamed = tuple[str, int] | None  # what patient waits are for, and the rank that can end them
 MAX_SAMPLED_WAITS = 64  # most waits that are sampled in every pause
 SAMPLE_INTERVAL_S = 0.5  # seconds between two samples of the waits of a busy rank

@@ -220,7 +220,7 @@ class SlowSegments(StepObserver):
 
 
 class Poison(StepObserver):
-    """Makes the results of one operation NaN whenever `due()`; see `poisoned`."""
+    """Makes the results of one operation NaN whenever `due()`."""
 
     def __init__(self, node: Node, filled: int, due: Callable[[], bool]) -> None:
         self._node, self._filled, self._due = node, filled, due

@@ -336,9 +336,7 @@ class DistributedStep(ExecutableStep):
         instance.error = None  # its traceback references arrays
         self.arena_leases.leave(instance)
         self.free.append(instance)
-        if (
-            self.waiting_runs
-        ):  # waiters increment `wanting` before they test `free`: no wakeup is lost
+        if self.waiting_runs:  # incremented before a waiter tests `free`: no wakeup is lost
             with self.returned:
                 self.returned.notify()
 

@@ -3,11 +3,11 @@
 A listener is a subclass of `Observer` that overrides the events it needs; by default an event does
 nothing. It is registered with what it listens to:
 
-    Rank.observe        events of set-up of all partitions that the rank compiles from then on
-    Compiled.observe    events of set-up of one partition
-    Instance.observe    events of one step instance; some are given when the instance is made
-    Engine.observe      events of execution: of all steps that the executor runs
-    checkpoint_observers  `checkpoint_write`: of all checkpoints that the process writes
+    RankContext.observe        events of set-up of all partitions that it compiles from then on
+    CompiledPartition.observe  events of set-up of one partition
+    StepInstance.observe       events of one step instance; some are given when the instance is made
+    Executor.observe           events of execution: of all steps that the executor runs
+    checkpoint_observers       `checkpoint_write`: of all checkpoints that the process writes
 
 Order. `bind_partition` comes once for each compiled partition. `bind_kernel`, for each kernel, and
 then `bind_segments` come once for each step instance, `unbind` when its buffers are released. A

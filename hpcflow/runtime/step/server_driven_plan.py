@@ -69,7 +69,7 @@ class ServerDrivenPlan:
             self._tell(peer, EndRounds(self.number))
         self.is_paused = True
 
-    # -- the protocol `hpcflow.runtime.job.control_messages.Driven`
+    # -- the protocol `hpcflow.runtime.job.control_messages.DrivenPlan`
 
     @property
     def in_flight(self) -> bool:

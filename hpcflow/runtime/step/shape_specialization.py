@@ -32,9 +32,9 @@ class ShapeSpecializations:
         done: frozenset[Operation] = frozenset(),
         untraced_plans: ShapeSpecializations | None = None,
     ) -> None:
-        """With `untraced` its steps record the times of operations.
+        """With `untraced_plans` its steps record the times of operations.
 
-        It shares the collectives of `untraced`, because a replica traces independently of the
+        It shares the collectives of `untraced_plans`, because a replica traces independently of the
         others.
         """
         self.wanted, self.done, self.untraced_plans = wanted, done, untraced_plans

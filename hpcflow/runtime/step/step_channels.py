@@ -37,8 +37,8 @@ class PartitionPeers:
     """The peers of a partition: the rank of each task, and the tags of the channels between them.
 
     `ranks` maps the tasks of the plan to ranks. `tag` is the first tag of instance 0, `channels`
-    the number of channels of each instance. `sums` is the storage of its collectives, `replica` the
-    replica whose steps these are.
+    the number of channels of each instance. `collective_buffers` is the storage of its
+    collectives, `replica` the replica whose steps these are.
     """
 
     def __init__(
