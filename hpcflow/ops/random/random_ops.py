@@ -4,8 +4,8 @@ The key is a hash of the graph's seed and of the op's seed, or without one of it
 computed with the op, so that all ranks that build the same graph draw the same numbers. If neither
 graph nor op has a seed, each session draws other numbers: the key is mixed with a number that all
 ranks of the session have (`SessionSeed` in `runtime/session/session_seed.py`). The ordinal of the
-draw is the number of earlier draws of the op (stored by the kernel, one series for each fetched op). The
-position is the element's index, in the global batch if axis 0 is the batch.
+draw is the number of earlier draws of the op (stored by the kernel, one series for each fetched
+op). The position is the element's index, in the global batch if axis 0 is the batch.
 
 Axis 0 is the batch if its size is unknown at graph construction, as in `hf.shape(x)` of a
 placeholder [None, 784]. `batch=True` or `batch=False` overrides this. Replicas over which `hf.data`
