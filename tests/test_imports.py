@@ -71,6 +71,19 @@ def test_a_name_loads_its_family_alone() -> None:
     )
 
 
+def test_no_module_of_ops_has_rows_that_the_op_table_misses() -> None:
+    script = """
+import importlib, pkgutil
+import hpcflow.ops
+from hpcflow.graph.op_registry import all_ops
+found = set(all_ops())
+for module in pkgutil.walk_packages(hpcflow.ops.__path__, "hpcflow.ops."):
+    importlib.import_module(module.name)
+assert len(found) > 300 and found == set(all_ops()), set(all_ops()) - found
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
 def test_a_row_of_the_op_table_is_found_whoever_made_its_operation() -> None:
     find = (
         "from hpcflow.graph.op_registry import lookup_op; assert lookup_op('CTCLoss').name == "
