@@ -92,9 +92,9 @@ def imports(module: str, nodes: Iterator[ast.AST]) -> list[str]:
 
 
 def layer_of(module: str) -> str:
-    """The package of a module; kernels of ops stand beside them, in files named `*_kernels`."""
-    if module.startswith("hpcflow.ops.") and module.endswith("_kernels"):
-        return "kernels"
+    """The package of a module; beside ops are their kernels, `*_kernels`, and exports, `*_onnx`."""
+    if module.startswith("hpcflow.ops.") and module.endswith(("_kernels", "_onnx")):
+        return module.rpartition("_")[2]
     if module in SYNC_RULES:
         return "sync_rules"
     return module.split(".")[1] if "." in module else "__init__"
