@@ -31,7 +31,7 @@ BLOCK = re.compile(
     r"(?:^<!-- not run: (?P<reason>[^>\n]*) -->\n+)?^```(?P<kind>\w*)\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
-REASONS = {"needs a GPU", "needs PyTorch", "needs SLURM"}
+REASONS = {"needs a GPU", "needs PyTorch", "needs SLURM", "tests/ops/test_new_op.py does it"}
 ELSEWHERE = {"data.md": "tests/data/test_page.py", "README.md": "tests/test_readme.py"}
 
 

@@ -71,12 +71,28 @@ def test_a_name_loads_its_family_alone() -> None:
     )
 
 
+def test_no_module_of_ops_has_rows_that_the_op_table_misses() -> None:
+    script = """
+import importlib, pkgutil
+import hpcflow.ops
+from hpcflow.graph.op_registry import all_ops
+found = set(all_ops())
+for module in pkgutil.walk_packages(hpcflow.ops.__path__, "hpcflow.ops."):
+    if not module.name.endswith("_onnx"):
+        importlib.import_module(module.name)
+assert len(found) > 300 and found == set(all_ops()), set(all_ops()) - found
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
 def test_a_row_of_the_op_table_is_found_whoever_made_its_operation() -> None:
     find = (
         "from hpcflow.graph.op_registry import lookup_op; assert lookup_op('CTCLoss').name == "
         "'CTCLoss'"
     )
-    assert "hpcflow.ops.load_all_ops" in loaded_by(find)
+    loaded = loaded_by(find)
+    assert "hpcflow.ops.load_all_ops" in loaded
+    assert not [name for name in loaded if name.endswith(("_kernels", "_onnx"))]
 
 
 @pytest.mark.parametrize("name", LATER)

@@ -17,7 +17,10 @@ GRAPH = LEAVES | {"graph"}
 OPS = GRAPH | {"ops"}
 PLAN = OPS | {"autodiff", "codegen", "plan", "lowering"}
 RUNTIME = PLAN | {"kernels", "comm", "monitoring", "runtime"}
-DTYPES = "hpcflow.graph.dtypes"  # all that kernels and comm may know of the graph
+OF_GRAPH = {  # all that they may know of the graph; rows of ops name the modules of their kernels
+    "kernels": {"hpcflow.graph.dtypes", "hpcflow.graph.op_registry"},
+    "comm": {"hpcflow.graph.dtypes"},
+}
 MAY_KNOW = {
     **dict.fromkeys(LEAVES, LEAVES),
     "monitoring": MONITORING,
@@ -89,9 +92,9 @@ def imports(module: str, nodes: Iterator[ast.AST]) -> list[str]:
 
 
 def layer_of(module: str) -> str:
-    """The package of a module; kernels of ops stand beside them, in files named `*_kernels`."""
-    if module.startswith("hpcflow.ops.") and module.endswith("_kernels"):
-        return "kernels"
+    """The package of a module; beside ops are their kernels, `*_kernels`, and exports, `*_onnx`."""
+    if module.startswith("hpcflow.ops.") and module.endswith(("_kernels", "_onnx")):
+        return module.rpartition("_")[2]
     if module in SYNC_RULES:
         return "sync_rules"
     return module.split(".")[1] if "." in module else "__init__"
@@ -108,7 +111,7 @@ def test_a_module_imports_only_what_its_layer_may(module: str) -> None:
             assert top in sys.stdlib_module_names, f"{module} is a leaf and imports {target}"
         if target.split(".")[0] != "hpcflow" or allowed is None:
             continue
-        if layer in ("kernels", "comm") and known(target) == DTYPES:
+        if known(target) in OF_GRAPH.get(layer, ()):
             continue
         assert target != "hpcflow", f"{module} imports all of hpcflow: name the module it needs"
         other = layer_of(known(target) or target)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hpcflow
-import hpcflow.checkpoint.read_checkpoint_kernels  # noqa: F401 - has a kernel that is loaded when it is needed
 from hpcflow.graph.op_registry import NoGrad, OpDef, all_ops
 from hpcflow.kernels.kernel_registry import names
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -85,6 +86,7 @@ class OpDef:
     device: str = ""  # the kind of device it runs on, if only one kind has a kernel: "cpu"
     slices: bool = False  # its gradient function accepts IndexedSlices; others get dense tensors
     by_rows: bool = False  # uses rows of a variable: input 1 has indices, its kernel checks sizes
+    kernels: tuple[str, ...] = ()  # modules with its kernels; `op` takes names, see there
     doc: str = ""
 
     # control flow
@@ -155,12 +157,33 @@ VOCABULARY = "hpcflow.ops.load_all_ops"  # the module that imports all modules w
 OPS: dict[str, OpDef] = {}  # the ops of the modules imported so far
 
 
-def op(name: str, *, infer: Infer, grad: Gradient | NoGrad, **facts: Any) -> OpDef:
-    """Register an op."""
+def op(
+    name: str, *, infer: Infer, grad: Gradient | NoGrad, kernels: str = "", **facts: Any
+) -> OpDef:
+    """Register an op; its kernels are found by the name of the module that is being imported.
+
+    A module `foo_ops` has its kernels beside it in `foo_kernels`, if there is one. `kernels` names
+    other modules, separated by spaces: beside it, or with a dot, below `hpcflow`.
+    """
     if name in OPS:
         raise GraphError(f"op {name!r} is already in the table")
+    facts["kernels"] = _kernel_modules(kernels)
     OPS[name] = row = OpDef(name, _with_size_checks(name, infer), grad, **facts)
     return row
+
+
+def _kernel_modules(names: str) -> tuple[str, ...]:
+    """The full names of the modules with the kernels of an op whose row is being registered."""
+    frame = sys._getframe(2)
+    while frame.f_code.co_name != "<module>" and frame.f_back:  # helpers of other modules
+        frame = frame.f_back
+    package, _, module = str(frame.f_globals.get("__name__", "")).rpartition(".")
+    if not package.startswith("hpcflow."):  # an op of the user
+        if names:
+            raise TypeError("`kernels` is for built-in ops: a script registers its own kernels")
+        return ()
+    names = names or f"{module.removesuffix('_ops')}_kernels"
+    return tuple(f"{'hpcflow' if '.' in n else package}.{n}" for n in names.split())
 
 
 def _with_size_checks(name: str, infer: Infer) -> Infer:

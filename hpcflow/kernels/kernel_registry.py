@@ -15,9 +15,9 @@ from itertools import product
 from typing import Any, Literal, NamedTuple
 
 from hpcflow.errors import DeviceError, HpcflowError
+from hpcflow.graph.op_registry import OPS, all_ops
 from hpcflow.kernels.cuda_graph_restrictions import REASONS
 from hpcflow.kernels.half_precision import widened
-from hpcflow.kernels.kernel_modules import FAMILIES, PROVIDERS
 
 Form = Literal["ufunc", "out", "new", "view", "update"]
 # ufunc   f(*inputs, out=o), or f(*inputs) -> a new value: a NumPy ufunc, without a wrapper
@@ -114,18 +114,31 @@ class TiledUpdate:
 
 _TABLE: dict[tuple[str, str], Kernel] = {}  # plain kernels
 _FAST: dict[tuple[str, str], dict[str, Kernel]] = {}  # (op, kind) -> provider -> kernel
-_HOMES: dict[str, list[str]] = {}  # op -> modules that register its kernels
-for _family, _ops in FAMILIES.items():
-    for _op in _ops.split():
-        _HOMES.setdefault(_op, []).append(f"hpcflow.{_family}")
 _OWN: set[tuple[str, str]] = set()  # (op, device kind) of user-defined kernels
+PROVIDERS = {  # provider, the better first -> its module; `absent()` says why it is unavailable
+    "llvm": "hpcflow.codegen.llvm_cpu_compiler",
+    "onednn": "hpcflow.kernels.onednn_library",
+    "cublaslt": "hpcflow.kernels.cublaslt_matmul",
+    "cudnn": "hpcflow.kernels.cudnn_convolution",
+}
 ANY = "xp"  # the kind of device of kernels written against the array module `xp`
 
 
 def _load(type: str) -> None:
-    """Import the modules that register kernels of an op."""
-    for module in _HOMES.get(type, ()):
+    """Import the modules that register kernels of an op, which its row names."""
+    row = OPS.get(type) or all_ops().get(type)
+    for module in row.kernels if row else ():
+        _import_if_there(module)
+
+
+@functools.cache
+def _import_if_there(module: str) -> None:
+    """Some families of ops have no kernels."""
+    try:
         importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
 
 
 def _absent(name: str) -> str:
@@ -172,8 +185,10 @@ def kernel(
 
     def add(make: Callable[[Any, KernelNode], Callable[..., Any]]) -> Any:
         why = REASONS.get(type, "")
-        if make.__module__ not in _HOMES.get(type, ()):
-            _load(type)  # register first what a user-defined kernel replaces
+        if str(make.__module__).startswith("hpcflow."):
+            if (type, on) in _OWN:
+                return make  # a user-defined kernel was registered before: it replaces this one
+        else:
             _OWN.add((type, on))
             why = "" if captured else "it is a kernel of one's own, not said to be captured=True"
         direct = moves or form in ("ufunc", "view")
@@ -268,6 +283,6 @@ def find_plain_kernel(type: str, kind: str, xp: bool = True) -> Kernel:
 
 def names() -> set[str]:
     """Ops that have a kernel for NumPy."""
-    for type in _HOMES:
+    for type in all_ops():
         _load(type)
     return {type for type, on in _TABLE if on in (ANY, "cpu")}

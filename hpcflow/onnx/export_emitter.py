@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import pkgutil
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,11 +12,12 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+import hpcflow.ops
 from hpcflow.errors import OnnxError
+from hpcflow.graph.dtypes import int64
 from hpcflow.graph.graph import Operation, Tensor
 from hpcflow.onnx.element_types import to_onnx
 
-FAMILIES = ("export_math", "export_nn", "export_shape")
 Say = Callable[["Emitter", Operation], Any]  # returns the name of the output, or of all outputs
 
 _TABLE: dict[str, Say] = {}
@@ -34,10 +36,24 @@ def exports(*types: str) -> Callable[[Say], Say]:
     return add
 
 
+def exports_same(operators: dict[str, str]) -> None:
+    """Register the ONNX operator of each op type that has an equal one."""
+
+    def add(type: str, operator: str) -> None:
+        @exports(type)
+        def say(to: Emitter, op: Operation) -> Any:
+            return to.node(operator, *op.inputs)
+
+    for type, operator in operators.items():
+        add(type, operator)
+
+
 @functools.cache
 def _load() -> None:
-    for family in FAMILIES:
-        importlib.import_module(f"hpcflow.onnx.exporters.{family}")
+    """Import the modules `NAME_onnx`, which stand beside those of the ops."""
+    for module in pkgutil.walk_packages(hpcflow.ops.__path__, "hpcflow.ops."):
+        if module.name.endswith("_onnx"):
+            importlib.import_module(module.name)
 
 
 def find_exporter(type: str) -> Say | None:
@@ -162,3 +178,11 @@ def refused(op: Operation, why: str) -> OnnxError:
         line=op.line,
         hint="`hpcflow help onnx` lists what is not exported",
     )
+
+
+def shape_argument(to: Emitter, op: Operation, at: int) -> Any:
+    """The shape argument of an operation: its attribute, or its input `at`."""
+    known = op.attrs.get("shape")
+    if known is not None and None not in known:
+        return to.ints(list(known))
+    return to.cast(op.inputs[at], int64)

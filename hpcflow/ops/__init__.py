@@ -1,4 +1,4 @@
-"""Ops: one family per folder, with op table rows, shape rules, gradients and kernels.
+"""Ops: one family per folder, with op table rows, shape rules, gradients, kernels and exports.
 
 Importing this package loads the ops that tensor operators and plans use; other families load on
 first use. The classes of graphs and tensors are re-exported here, so that they come with their

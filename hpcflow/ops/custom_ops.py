@@ -41,8 +41,19 @@ def _custom_back(op: Operation, *grads: Any) -> list[Any]:
     return [None] * outputs + list(given)
 
 
-row("IdentityN", infer=_identity_n, grad=lambda op, *grads: list(grads), identity="always")
-row("CustomGradient", infer=_custom, grad=_custom_back)
+row(
+    "IdentityN",
+    infer=_identity_n,
+    grad=lambda op, *grads: list(grads),
+    identity="always",
+    kernels="ops.control_flow.host_callback_kernels",
+)
+row(
+    "CustomGradient",
+    infer=_custom,
+    grad=_custom_back,
+    kernels="ops.control_flow.host_callback_kernels",
+)
 
 
 def identity_n(input: Sequence[Any], name: str | None = None) -> list[Tensor]:

@@ -1,205 +1,30 @@
-"""Loads all op families: importing this module fills the op table."""
+"""Loads all op families: importing this module fills the op table.
 
-from hpcflow.ops import custom_ops, graph_def, session_handles
-from hpcflow.ops.array import (
-    array_ops,
-    broadcast_ops,
-    concat_split_ops,
-    cumulative_ops,
-    dynamic_axis_ops,
-    dynamic_partition_ops,
-    gather_nd_scatter_nd,
-    gather_ops,
-    index_expression,
-    rearrange_ops,
-    row_view_ops,
-    segment_ops,
-    slice_ops,
-    space_depth_ops,
-    unique_slices_ops,
-    where_unique_ops,
-)
-from hpcflow.ops.control_flow import (
-    assertions,
-    cond_while,
-    control_dependencies,
-    host_callback_ops,
-    map_fold_scan,
-    tensor_array,
-    tensor_list_ops,
-)
-from hpcflow.ops.data_flow import conditional_accumulators, file_readers, iterator_ops, queue_ops
-from hpcflow.ops.image import non_max_suppression_ops
-from hpcflow.ops.linalg import (
-    einsum_ops,
-    fft_ops,
-    linalg_ops,
-    matmul_ops,
-    matrix_decomposition_ops,
-    matrix_diagonal_ops,
-    packed_matmul_ops,
-)
-from hpcflow.ops.math import (
-    arithmetic_ops,
-    bitwise_ops,
-    complex_number_ops,
-    elementwise_math_ops,
-    histogram_ops,
-    moments,
-    norm_clipping,
-    reduction_ops,
-    round_to_format_ops,
-    special_function_ops,
-)
-from hpcflow.ops.metrics import (
-    confusion_metrics,
-    mean_metrics,
-    metric_variables,
-    summary_ops,
-    top_k_metrics,
-)
-from hpcflow.ops.nn import (
-    activations,
-    attention,
-    candidate_sampling_ops,
-    convolution_functions,
-    convolution_ops,
-    ctc_ops,
-    embedding_lookup,
-    fused_epilogue_ops,
-    morphology,
-    nn_ops,
-    normalization_ops,
-    per_example_losses,
-    pooling_ops,
-    sampled_softmax,
-    sliding_window,
-    weighted_losses,
-)
-from hpcflow.ops.random import random_ops, shuffle_multinomial, stateless_random
-from hpcflow.ops.replicas import gradient_aggregation_ops, replica_ops
-from hpcflow.ops.rnn import rnn_cell_wrappers, rnn_cells, static_rnn
-from hpcflow.ops.sparse import (
-    sparse_functions,
-    sparse_reductions,
-    sparse_reshape,
-    sparse_segment_sum,
-    sparse_tensor_ops,
-)
-from hpcflow.ops.strings import file_record_ops, string_ops, string_sequence_ops
-from hpcflow.ops.variables import (
-    assignable_variable,
-    indexed_slices,
-    initializer_functions,
-    initializer_objects,
-    partitioned_variable,
-    partitioners,
-    row_list_ops,
-    sparse_row_update_ops,
-    uninitialized_variables,
-    variable_ops,
-    variable_scope,
-    variable_store,
-    variable_template,
-)
+Ops are in modules named `NAME_ops`, which are found in the folders of the families, and in the
+modules that are imported here by name.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+import hpcflow.ops
+from hpcflow.ops.array import gather_nd_scatter_nd
+from hpcflow.ops.control_flow import cond_while, control_dependencies, tensor_array
+from hpcflow.ops.data_flow import conditional_accumulators, file_readers
+from hpcflow.ops.random import shuffle_multinomial
 
 __all__ = [
-    "activations",
-    "arithmetic_ops",
-    "array_ops",
-    "assertions",
-    "assignable_variable",
-    "attention",
-    "bitwise_ops",
-    "broadcast_ops",
-    "candidate_sampling_ops",
-    "complex_number_ops",
-    "concat_split_ops",
     "cond_while",
     "conditional_accumulators",
-    "confusion_metrics",
     "control_dependencies",
-    "convolution_functions",
-    "convolution_ops",
-    "ctc_ops",
-    "cumulative_ops",
-    "custom_ops",
-    "dynamic_axis_ops",
-    "dynamic_partition_ops",
-    "einsum_ops",
-    "elementwise_math_ops",
-    "embedding_lookup",
-    "fft_ops",
     "file_readers",
-    "file_record_ops",
-    "fused_epilogue_ops",
     "gather_nd_scatter_nd",
-    "gather_ops",
-    "gradient_aggregation_ops",
-    "graph_def",
-    "histogram_ops",
-    "host_callback_ops",
-    "index_expression",
-    "indexed_slices",
-    "initializer_functions",
-    "initializer_objects",
-    "iterator_ops",
-    "linalg_ops",
-    "map_fold_scan",
-    "matmul_ops",
-    "matrix_decomposition_ops",
-    "matrix_diagonal_ops",
-    "mean_metrics",
-    "metric_variables",
-    "moments",
-    "morphology",
-    "nn_ops",
-    "non_max_suppression_ops",
-    "norm_clipping",
-    "normalization_ops",
-    "packed_matmul_ops",
-    "partitioned_variable",
-    "partitioners",
-    "per_example_losses",
-    "pooling_ops",
-    "queue_ops",
-    "random_ops",
-    "rearrange_ops",
-    "reduction_ops",
-    "replica_ops",
-    "rnn_cell_wrappers",
-    "rnn_cells",
-    "round_to_format_ops",
-    "row_list_ops",
-    "row_view_ops",
-    "sampled_softmax",
-    "segment_ops",
-    "session_handles",
     "shuffle_multinomial",
-    "slice_ops",
-    "sliding_window",
-    "space_depth_ops",
-    "sparse_functions",
-    "sparse_reductions",
-    "sparse_reshape",
-    "sparse_row_update_ops",
-    "sparse_segment_sum",
-    "sparse_tensor_ops",
-    "special_function_ops",
-    "stateless_random",
-    "static_rnn",
-    "string_ops",
-    "string_sequence_ops",
-    "summary_ops",
     "tensor_array",
-    "tensor_list_ops",
-    "top_k_metrics",
-    "uninitialized_variables",
-    "unique_slices_ops",
-    "variable_ops",
-    "variable_scope",
-    "variable_store",
-    "variable_template",
-    "weighted_losses",
-    "where_unique_ops",
 ]
+
+for _module in pkgutil.walk_packages(hpcflow.ops.__path__, "hpcflow.ops."):
+    if _module.name.endswith("_ops") and _module.name != __name__:
+        importlib.import_module(_module.name)

@@ -6,7 +6,10 @@ import json
 import subprocess
 import sys
 
-from hpcflow.kernels.kernel_modules import FAMILIES
+import pytest
+
+import hpcflow as hf
+from hpcflow.graph.op_registry import OPS, all_ops
 
 WATCH = """
 import importlib, json, pkgutil, sys
@@ -21,7 +24,7 @@ def watched(add, at):
         frame = sys._getframe(1)
         while frame.f_code.co_name != "<module>":
             frame = frame.f_back
-        found.setdefault(frame.f_globals["__name__"].partition(".")[2], set()).add(args[at])
+        found.setdefault(args[at], set()).add(frame.f_globals["__name__"])
         return add(*args, **kwargs)
     return added
 
@@ -31,7 +34,7 @@ names = [m.name for m in pkgutil.iter_modules(hpcflow.kernels.__path__, "hpcflow
 ops = pkgutil.walk_packages(hpcflow.ops.__path__, "hpcflow.ops.")
 for module in [*names, *(m.name for m in ops if m.name.endswith("_kernels"))]:
     importlib.import_module(module)
-print(json.dumps({name: sorted(ops) for name, ops in found.items()}))
+print(json.dumps({op: sorted(names) for op, names in found.items()}))
 """
 NET = """
 import numpy as np, sys
@@ -62,9 +65,32 @@ def lines_of(script: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_the_page_says_which_ops_a_module_has() -> None:
+def test_a_row_names_the_modules_that_register_kernels_of_its_op() -> None:
     (line,) = lines_of(WATCH)
-    assert {name: sorted(ops.split()) for name, ops in FAMILIES.items()} == json.loads(line)
+    found = json.loads(line)
+    assert len(found) > 300
+    rows = all_ops()
+    assert {op: sorted(rows[op].kernels) for op in found} == found
+
+
+def test_rows_name_other_modules_than_those_of_the_convention() -> None:
+    rows = all_ops()
+    assert rows["Cumsum"].kernels == ("hpcflow.ops.array.cumulative_kernels",)
+    assert rows["Erf"].kernels == ("hpcflow.ops.math.special_function_kernels",)  # by a helper
+    assert rows["Einsum"].kernels == (
+        "hpcflow.ops.linalg.einsum_kernels",
+        "hpcflow.kernels.llvm_einsum",
+    )
+
+
+def test_an_op_of_the_user_names_no_modules() -> None:
+    hf.op("TestFamiliesOwn")
+    try:
+        assert all_ops()["TestFamiliesOwn"].kernels == ()
+    finally:
+        OPS.pop("TestFamiliesOwn")
+    with pytest.raises(TypeError, match="script"):
+        hf.op("TestFamiliesOther", kernels="somewhere")
 
 
 def test_a_plan_imports_the_kernels_of_its_ops() -> None:

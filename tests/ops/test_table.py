@@ -31,7 +31,6 @@ ACCUMULATES = "as queues; tested in tests/runtime/test_accumulators.py"
 ITERATES = "as queues; tested in tests/data/test_pipeline.py"
 READS = "as queues; tested in tests/train/test_readers.py"
 ROUNDS = "between workers and servers; tested in tests/ps/test_rounds.py, test_rules.py"
-CHECKPOINTS = "its kernel is in the room of checkpoints; tested in tests/checkpoint/test_best.py"
 DRAWS = ("RandomUniform", "RandomNormal", "TruncatedNormal", "RandomUniformInt", "RandomGamma")
 DRAWS = (*DRAWS, "RandomPoisson", "RandomPermutation")
 ELSEWHERE = {
@@ -66,7 +65,7 @@ ELSEWHERE = {
     **dict.fromkeys(["PyFunc", "PyFuncStateless", "PyFuncThread"], "test_host.py"),
     **dict.fromkeys(["ReadFile", "WriteFile", "MatchingFiles"], "test_strings.py"),
     **dict.fromkeys([t for t in OPS if t.endswith("Summary")], "test_summaries.py"),
-    "ReadCheckpoint": CHECKPOINTS,
+    "ReadCheckpoint": "tests/checkpoint/test_best.py",
     **dict.fromkeys(["ApplyMomentum", "ApplyAdam"], "test_state.py"),
     **dict.fromkeys(["If", "While", "Parameter"], PLAN),
     "ListCopy": "tests/runtime/test_captured_values.py",
@@ -122,10 +121,9 @@ def test_every_row_is_tested() -> None:
 
 
 def test_every_row_has_a_kernel_and_every_kernel_a_row() -> None:
-    elsewhere = (BUILT_IN, PLAN, WAITS, ACCUMULATES, ITERATES, READS, ROUNDS, CHECKPOINTS)
+    elsewhere = (BUILT_IN, PLAN, WAITS, ACCUMULATES, ITERATES, READS, ROUNDS)
     without = {t for t, why in ELSEWHERE.items() if why in elsewhere}
-    elsewhere = {t for t, why in ELSEWHERE.items() if why == CHECKPOINTS}  # once it was loaded
-    assert names() - elsewhere == set(OPS) - without
+    assert names() == set(OPS) - without
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

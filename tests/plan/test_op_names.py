@@ -88,7 +88,7 @@ ABOUT = {  # file: ops that it names, and why it is about them
     ),
     "runtime/executor/wait_timestamps.py": ("Send", "the name of an event, no op"),
     "runtime/job/service_registry.py": (
-        "Iterator ReadCheckpoint Rounds",
+        "Iterator Rounds",
         "the modules that run them",
     ),
     "runtime/profile/profile_summary.py": ("Fused", "lists the operations in it"),

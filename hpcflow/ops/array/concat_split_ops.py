@@ -157,10 +157,40 @@ def _unpack_back(op: Operation, *grads: Tensor | None) -> list[Tensor]:
     return [stack(parts, op.attrs["axis"])]
 
 
-op("Concat", infer=_concat, grad=_concat_back, joins="concat", work="move")
-op("Split", infer=_split, grad=_split_back, view="strided", splits="split", work="move")
-op("Pack", infer=_pack, grad=_pack_back, joins="stack", work="move")
-op("Unpack", infer=_unpack, grad=_unpack_back, view="strided", splits="unstack", work="move")
+op(
+    "Concat",
+    infer=_concat,
+    grad=_concat_back,
+    joins="concat",
+    work="move",
+    kernels="slice_concat_gather_kernels",
+)
+op(
+    "Split",
+    infer=_split,
+    grad=_split_back,
+    view="strided",
+    splits="split",
+    work="move",
+    kernels="slice_concat_gather_kernels",
+)
+op(
+    "Pack",
+    infer=_pack,
+    grad=_pack_back,
+    joins="stack",
+    work="move",
+    kernels="slice_concat_gather_kernels",
+)
+op(
+    "Unpack",
+    infer=_unpack,
+    grad=_unpack_back,
+    view="strided",
+    splits="unstack",
+    work="move",
+    kernels="slice_concat_gather_kernels",
+)
 
 
 def concat(values: Sequence[Any], axis: Any, name: str | None = None) -> Tensor:
@@ -365,9 +395,9 @@ def _tile_grad_back(op: Operation, gg: Tensor) -> list[Tensor]:
     return [tile(gg, op.attrs["multiples"])]
 
 
-op("Pad", infer=_pad, grad=_pad_back, work="move")
-op("Tile", infer=_tile, grad=_tile_back, work="move")
-op("TileGrad", infer=_tile_grad, grad=_tile_grad_back)
+op("Pad", infer=_pad, grad=_pad_back, work="move", kernels="slice_concat_gather_kernels")
+op("Tile", infer=_tile, grad=_tile_back, work="move", kernels="slice_concat_gather_kernels")
+op("TileGrad", infer=_tile_grad, grad=_tile_grad_back, kernels="slice_concat_gather_kernels")
 
 
 def pad(

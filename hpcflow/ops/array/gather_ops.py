@@ -95,9 +95,27 @@ def _one_hot(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     return [Spec(dtype, (*given[:at], depth, *given[at:]))]
 
 
-op("Gather", infer=_gather, grad=_gather_back, work="pick")
-op("GatherGrad", infer=_gather_grad, grad=_gather_grad_back, flops=flop_counts.per_input(1))
-op("OneHot", infer=_one_hot, grad=NoGrad("its input is integers"), work="move")
+op(
+    "Gather",
+    infer=_gather,
+    grad=_gather_back,
+    work="pick",
+    kernels="slice_concat_gather_kernels kernels.llvm_row_gather_scatter",
+)
+op(
+    "GatherGrad",
+    infer=_gather_grad,
+    grad=_gather_grad_back,
+    flops=flop_counts.per_input(1),
+    kernels="slice_concat_gather_kernels kernels.llvm_row_gather_scatter",
+)
+op(
+    "OneHot",
+    infer=_one_hot,
+    grad=NoGrad("its input is integers"),
+    work="move",
+    kernels="slice_concat_gather_kernels",
+)
 
 
 def gather(

@@ -26,4 +26,5 @@ op(
     doc="Rows `start` to `stop`, where they lie.",
     view="strided",
     contiguous_view=True,
+    kernels="array_kernels",
 )

@@ -68,8 +68,21 @@ def _strided_grad_back(op: Operation, gg: Tensor) -> list[Any]:
     return [grad, *[None] * (len(op.inputs) - 1)]
 
 
-op("StridedSlice", infer=_strided, grad=_strided_back, view="strided", work="pick")
-op("StridedSliceGrad", infer=_strided_grad, grad=_strided_grad_back, work="move")
+op(
+    "StridedSlice",
+    infer=_strided,
+    grad=_strided_back,
+    view="strided",
+    work="pick",
+    kernels="slice_concat_gather_kernels",
+)
+op(
+    "StridedSliceGrad",
+    infer=_strided_grad,
+    grad=_strided_grad_back,
+    work="move",
+    kernels="slice_concat_gather_kernels",
+)
 
 
 def getitem(x: Any, key: Any) -> Tensor:
@@ -276,8 +289,14 @@ def _slice_grad_back(op: Operation, gg: Tensor) -> list[Any]:
     return [slice(gg, op.inputs[1], sizes(op.inputs[0])), None, None]
 
 
-op("Slice", infer=_slice, grad=_slice_back, work="pick")
-op("SliceGrad", infer=_slice_grad, grad=_slice_grad_back, work="move")
+op("Slice", infer=_slice, grad=_slice_back, work="pick", kernels="slice_concat_gather_kernels")
+op(
+    "SliceGrad",
+    infer=_slice_grad,
+    grad=_slice_grad_back,
+    work="move",
+    kernels="slice_concat_gather_kernels",
+)
 
 
 def slice(input_: Any, begin: Any, size: Any, name: str | None = None) -> Tensor:
@@ -385,8 +404,15 @@ op(
     infer=_reverse,
     grad=lambda op, g: [first_output("Reverse", [g], op.attrs)],
     work="move",
+    kernels="rearrange_kernels",
 )
-op("ReverseTold", infer=_reverse_told, grad=_reverse_told_back, work="move")
+op(
+    "ReverseTold",
+    infer=_reverse_told,
+    grad=_reverse_told_back,
+    work="move",
+    kernels="rearrange_kernels",
+)
 
 
 def reverse(tensor: Any, axis: Any, name: str | None = None) -> Tensor:

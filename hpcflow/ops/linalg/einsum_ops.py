@@ -163,7 +163,14 @@ def _einsum_back(op: Operation, g: Tensor) -> list[Any]:
     return [lambda k=k: _back_to(op, k, g) for k, _ in enumerate(op.inputs)]
 
 
-op("Einsum", infer=_einsum, grad=_einsum_back, flops=flop_counts.einsum, uses_blas=True)
+op(
+    "Einsum",
+    infer=_einsum,
+    grad=_einsum_back,
+    flops=flop_counts.einsum,
+    uses_blas=True,
+    kernels="einsum_kernels kernels.llvm_einsum",
+)
 
 
 # -- public functions

@@ -185,9 +185,10 @@ op(
     infer=_qr,
     grad=_qr_back,
     flops=flop_counts.per_matrix(lambda m, n, _: 4 * m * min(m, n) ** 2 - 4 / 3 * min(m, n) ** 3),
+    kernels="linalg_kernels",
 )
-op("Svd", infer=_svd, grad=_svd_back, flops=flop_counts.svd)
-op("SelfAdjointEig", infer=_eig, grad=_eig_back, flops=flop_counts.eigh)
+op("Svd", infer=_svd, grad=_svd_back, flops=flop_counts.svd, kernels="linalg_kernels")
+op("SelfAdjointEig", infer=_eig, grad=_eig_back, flops=flop_counts.eigh, kernels="linalg_kernels")
 
 
 # -- public functions

@@ -40,6 +40,7 @@ op(
     infer=_matrix,
     grad=_MADE,
     doc="A matrix in the order in which products of `rows` rows with it, or its transpose, read.",
+    kernels="kernels.onednn_packed_matmul",
 )
 op(
     "PackedMatMul",
@@ -49,6 +50,7 @@ op(
     flops=flop_counts.matmul,
     contraction=flop_counts.matrices,
     uses_blas=True,
+    kernels="kernels.onednn_packed_matmul",
 )
 op(
     "StridedMatMul",
@@ -59,4 +61,5 @@ op(
     flops=flop_counts.strided_matmul,
     nbytes=flop_counts.strided_bytes,
     contraction=flop_counts.strided_matrices,
+    kernels="kernels.strided_matmul",
 )

@@ -138,7 +138,13 @@ def conj(x: Any, name: str | None = None) -> Tensor:
     return first_output("Conj", [x], {}, name) if x.dtype.kind == "c" else x
 
 
-op("Conj", infer=elementwise_shape("conj", "c"), grad=lambda op, g: [conj(g)], elementwise=True)
+op(
+    "Conj",
+    infer=elementwise_shape("conj", "c"),
+    grad=lambda op, g: [conj(g)],
+    elementwise=True,
+    kernels="elementwise_math_kernels",
+)
 
 
 def integer_function(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -213,6 +219,7 @@ multiply_no_nan: BinaryFunction = binary(
     ),
     "`x * y`, and 0 where `y` is 0, also if `x` is infinite or NaN.",
     None,
+    kernels="elementwise_math_kernels",
 )
 _real_divide: BinaryFunction = binary(
     "RealDiv",

@@ -45,7 +45,7 @@ def _bitcast(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     return [Spec(dtype, given.shape[:-1])]
 
 
-op("Bitcast", infer=_bitcast, grad=NoGrad("bits have no derivative"))
+op("Bitcast", infer=_bitcast, grad=NoGrad("bits have no derivative"), kernels="bitcast_kernels")
 
 
 def bitcast(input: Any, type: Any, name: str | None = None) -> Tensor:
@@ -61,7 +61,8 @@ def bitcast(input: Any, type: Any, name: str | None = None) -> Tensor:
 
 
 def _bits(type: str, doc: str, value: Any) -> BinaryFunction:
-    return binary(type, "iu", NoGrad("its output is integers"), doc, value)
+    why = NoGrad("its output is integers")
+    return binary(type, "iu", why, doc, value, kernels="elementwise_math_kernels")
 
 
 bitwise_and: BinaryFunction = _bits(
@@ -78,7 +79,12 @@ right_shift: BinaryFunction = _bits(
     "RightShift", "The bits of `x` moved down by `y`; the sign stays.", np.right_shift
 )
 invert: UnaryFunction = unary(
-    "Invert", "iu", NoGrad("its output is integers"), "All bits of `x` turned.", np.invert
+    "Invert",
+    "iu",
+    NoGrad("its output is integers"),
+    "All bits of `x` turned.",
+    np.invert,
+    kernels="elementwise_math_kernels",
 )
 
 

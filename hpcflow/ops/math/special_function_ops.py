@@ -40,10 +40,18 @@ erfc: UnaryFunction = unary(
     "Erfc", _F, lambda x, y, g: _bell(x, g, -1), "`1 - erf(x)`, exact where it is small."
 )
 lgamma: UnaryFunction = unary(
-    "Lgamma", _F, lambda x, y, g: multiply(g, digamma(x)), "The logarithm of |gamma(x)|."
+    "Lgamma",
+    _F,
+    lambda x, y, g: multiply(g, digamma(x)),
+    "The logarithm of |gamma(x)|.",
+    kernels="gamma_kernels",
 )
 digamma: UnaryFunction = unary(
-    "Digamma", _F, lambda x, y, g: multiply(g, polygamma(1, x)), "The derivative of `lgamma`."
+    "Digamma",
+    _F,
+    lambda x, y, g: multiply(g, polygamma(1, x)),
+    "The derivative of `lgamma`.",
+    kernels="gamma_kernels",
 )
 
 
@@ -61,6 +69,7 @@ polygamma: BinaryFunction = binary(
     ),
     "The derivative of `digamma` by its argument `x` of order `a`, a whole number.",
     None,
+    kernels="gamma_kernels",
 )
 zeta: BinaryFunction = binary(
     "Zeta",
@@ -71,6 +80,7 @@ zeta: BinaryFunction = binary(
     ),
     "Hurwitz's zeta: the sum of `(q + k) ** -x` over k = 0, 1, ...",
     None,
+    kernels="gamma_kernels",
 )
 
 
@@ -84,6 +94,7 @@ _by_a: BinaryFunction = binary(
     NoGrad("second derivatives are not implemented"),
     "The derivative of `igamma` by its first argument.",
     None,
+    kernels="gamma_kernels",
 )
 igamma: BinaryFunction = binary(
     "Igamma",
@@ -94,6 +105,7 @@ igamma: BinaryFunction = binary(
     ),
     "The lower incomplete gamma function P(a, x), which rises from 0 to 1 with `x`.",
     None,
+    kernels="gamma_kernels",
 )
 igammac: BinaryFunction = binary(
     "Igammac",
@@ -104,6 +116,7 @@ igammac: BinaryFunction = binary(
     ),
     "The upper incomplete gamma function, `1 - igamma(a, x)`.",
     None,
+    kernels="gamma_kernels",
 )
 
 
@@ -124,7 +137,13 @@ def _betainc_back(op: Operation, g: Tensor) -> list[Any]:
     return [_unknown("a"), _unknown("b"), density]
 
 
-op("Betainc", infer=elementwise("betainc", _F), grad=_betainc_back, elementwise=True)
+op(
+    "Betainc",
+    infer=elementwise("betainc", _F),
+    grad=_betainc_back,
+    elementwise=True,
+    kernels="gamma_kernels",
+)
 
 
 def betainc(a: Any, b: Any, x: Any, name: str | None = None) -> Tensor:

@@ -130,6 +130,7 @@ op(
     flops=flop_counts.convolution(0, 1, -1),
     contraction=flop_counts.filters(1, -1, "window"),
     uses_blas=True,
+    kernels="convolution_kernels kernels.onednn_convolution kernels.cudnn_convolution",
 )
 op(
     "ConvInputGrad",
@@ -138,6 +139,7 @@ op(
     flops=flop_counts.convolution(-1, 1, 0),
     contraction=flop_counts.filters(1, 0, "channels"),
     uses_blas=True,
+    kernels="convolution_kernels kernels.onednn_convolution kernels.cudnn_convolution",
 )
 op(
     "ConvFilterGrad",
@@ -146,6 +148,7 @@ op(
     flops=flop_counts.convolution(0, -1, 1),
     contraction=flop_counts.filters(-1, 1, "pixels"),
     uses_blas=True,
+    kernels="convolution_kernels kernels.onednn_convolution kernels.cudnn_convolution",
 )
 
 

@@ -28,6 +28,7 @@ _row(
     "A product plus a vector along its columns, then, with `relu`, that.",
     flops=flop_counts.matmul,
     contraction=flop_counts.matrices,
+    kernels="fused_epilogue_kernels kernels.onednn_matmul kernels.cublaslt_matmul",
 )
 _row(
     "ConvBias",
@@ -35,6 +36,7 @@ _row(
     "A convolution plus a vector along its channels, then, with `relu`, that.",
     flops=flop_counts.convolution(0, 1, -1),
     contraction=flop_counts.filters(1, -1, "window"),
+    kernels="fused_epilogue_kernels kernels.onednn_convolution kernels.cudnn_convolution",
 )
 
 
@@ -53,4 +55,5 @@ op(
     grad=MADE_LATE,
     doc="MaxPoolGrad and the ReluGrad behind it; with `bias` also its sum over all but the last.",
     flops=flop_counts.windows(1),
+    kernels="fused_epilogue_kernels kernels.llvm_max_pooling",
 )

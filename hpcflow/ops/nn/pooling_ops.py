@@ -100,12 +100,36 @@ def _avg_grad_back(op: Operation, gg: Tensor) -> list[Any]:
     return [grad, *[None] * (len(op.inputs) - 1)]
 
 
-op("MaxPool", infer=_max_pool, grad=_max_back, flops=flop_counts.windows(-1))
+op(
+    "MaxPool",
+    infer=_max_pool,
+    grad=_max_back,
+    flops=flop_counts.windows(-1),
+    kernels="pooling_kernels kernels.llvm_max_pooling",
+)
 op("MaxPoolWithArgmax", infer=_with_argmax, grad=_max_back, flops=flop_counts.windows(-2))
-op("MaxPoolGrad", infer=_max_grad, grad=_max_grad_back, flops=flop_counts.windows(1))
+op(
+    "MaxPoolGrad",
+    infer=_max_grad,
+    grad=_max_grad_back,
+    flops=flop_counts.windows(1),
+    kernels="pooling_kernels kernels.llvm_max_pooling kernels.onednn_pooling",
+)
 op("MaxPoolGradGrad", infer=_max_grad_grad, grad=_max_grad_grad_back, flops=flop_counts.windows(1))
-op("AvgPool", infer=_avg_pool, grad=_avg_back, flops=flop_counts.windows(-1))
-op("AvgPoolGrad", infer=_avg_grad, grad=_avg_grad_back, flops=flop_counts.windows(0))
+op(
+    "AvgPool",
+    infer=_avg_pool,
+    grad=_avg_back,
+    flops=flop_counts.windows(-1),
+    kernels="pooling_kernels kernels.onednn_pooling",
+)
+op(
+    "AvgPoolGrad",
+    infer=_avg_grad,
+    grad=_avg_grad_back,
+    flops=flop_counts.windows(0),
+    kernels="pooling_kernels kernels.onednn_pooling",
+)
 
 
 def _file_attributes(

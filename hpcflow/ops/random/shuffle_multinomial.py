@@ -35,7 +35,7 @@ def _pick(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     return [Spec(attrs["dtype"], merge_shapes((logits.shape[0], None), fractions.shape))]
 
 
-op("PickCategory", infer=_pick, grad=NoGrad("its output is integers"))
+op("PickCategory", infer=_pick, grad=NoGrad("its output is integers"), kernels="random_kernels")
 
 
 def _categorical(

@@ -79,6 +79,7 @@ op(
     grad=_MOVES,
     doc="Several operations in one loop over their elements.",
     generated=True,
+    kernels="kernels.llvm_fused_loop",
 )
 op(
     "Feed",
@@ -142,7 +143,14 @@ op(
 )
 op("Copy", infer=_same, grad=_MOVES, message="copy", no_kernel=True, work="move")
 op("Parcel", infer=_parcel, grad=_MOVES, message="pack", no_kernel=True, work="move")
-op("FromParcel", infer=_from_parcel, grad=_MOVES, message="unpack", work="nothing")
+op(
+    "FromParcel",
+    infer=_from_parcel,
+    grad=_MOVES,
+    message="unpack",
+    work="nothing",
+    kernels="ops.array.array_kernels",
+)
 
 
 def replica_sum(x: Any, name: str | None = None, wire: Any = None) -> Any:

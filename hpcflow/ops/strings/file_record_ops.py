@@ -54,7 +54,14 @@ def _decode_csv(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 
 op("ReadFile", infer=_one_string, grad=_FILES, stateful=True, device="cpu")
 op("WriteFile", infer=_written, grad=_FILES, stateful=True, device="cpu")
-op("ReadCheckpoint", infer=_rows, grad=_FILES, stateful=True, device="cpu")
+op(
+    "ReadCheckpoint",
+    infer=_rows,
+    grad=_FILES,
+    stateful=True,
+    device="cpu",
+    kernels="checkpoint.read_checkpoint_kernels",
+)
 op("MatchingFiles", infer=_matching, grad=_FILES, stateful=True, device="cpu")
 op("DecodeRaw", infer=_decode_raw, grad=_RECORDS, device="cpu")
 op("DecodeCSV", infer=_decode_csv, grad=_RECORDS, device="cpu")

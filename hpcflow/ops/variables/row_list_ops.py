@@ -38,7 +38,12 @@ def _sum_equal_rows_back(op: Operation, g: Tensor | None, *_: Any) -> list[Any]:
     return [None if g is None else gather_values(g, op.outputs[2]), None]
 
 
-op("SumEqualRows", infer=_sum_equal_rows, grad=_sum_equal_rows_back)
+op(
+    "SumEqualRows",
+    infer=_sum_equal_rows,
+    grad=_sum_equal_rows_back,
+    kernels="sparse_row_update_kernels kernels.llvm_row_gather_scatter",
+)
 
 
 # -- rows of a sharded variable: the shard of each row, and the original order
@@ -82,8 +87,14 @@ def _under(lead: list[Any], rows: Tensor) -> Tensor:
     return concat([lead, getitem(shape(rows), slice(1, None))], 0)
 
 
-op("PieceRows", infer=_piece_rows, grad=_MADE, work="move")
-op("JoinRows", infer=_join_rows, grad=_join_rows_back, work="move")
+op("PieceRows", infer=_piece_rows, grad=_MADE, work="move", kernels="sparse_row_update_kernels")
+op(
+    "JoinRows",
+    infer=_join_rows,
+    grad=_join_rows_back,
+    work="move",
+    kernels="sparse_row_update_kernels",
+)
 
 
 def _add_entries(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -99,7 +110,7 @@ def _add_entries_back(op: Operation, g: Tensor) -> list[Any]:
     return [None, gather_values(reshape(g, [-1]), op.inputs[0])]
 
 
-op("AddEntries", infer=_add_entries, grad=_add_entries_back)
+op("AddEntries", infer=_add_entries, grad=_add_entries_back, kernels="sparse_row_update_kernels")
 
 
 def add_entries(indices: Tensor, values: Tensor, shape: Shape) -> Tensor:
@@ -153,4 +164,9 @@ def _sort_order(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     return [Spec(int64, inputs[0].shape)]
 
 
-op("SortOrder", infer=_sort_order, grad=NoGrad("its output is integers"))
+op(
+    "SortOrder",
+    infer=_sort_order,
+    grad=NoGrad("its output is integers"),
+    kernels="ops.sparse.sparse_tensor_kernels",
+)

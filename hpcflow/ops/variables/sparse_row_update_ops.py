@@ -96,12 +96,18 @@ op(
     by_rows=True,
     variable="read_rows",
     work="pick",
+    kernels="sparse_row_update_kernels kernels.llvm_row_gather_scatter",
 )
 for _name in SCATTERS:
     _row: Attrs = {"grad": _UPDATE, "writes": (0,), "by_rows": True}
     if _name == "Update":
         _row |= {"overwrites": True, "work": "move"}
-    op(f"Scatter{_name}", infer=_scatter_div if _name == "Div" else _scatter, **_row)
+    op(
+        f"Scatter{_name}",
+        infer=_scatter_div if _name == "Div" else _scatter,
+        kernels="sparse_row_update_kernels kernels.llvm_row_gather_scatter",
+        **_row,
+    )
     if _name in ("Update", "Add", "Sub"):
         op(f"ScatterNd{_name}", infer=_scatter_nd, whole_variable=True, **_row)
 
@@ -117,6 +123,7 @@ for _n in range(
         writes=_writes,
         by_rows=True,
         generated=True,
+        kernels="kernels.llvm_row_gather_scatter",
     )
 
 

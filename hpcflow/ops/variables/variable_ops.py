@@ -100,22 +100,45 @@ op(
     work="move",
     tiled=True,
 )
-op("AssignAdd", infer=_update(1, (1,)), grad=_UPDATE, writes=(0,), tiled=True)
-op("AssignSub", infer=_update(1, (1,)), grad=_UPDATE, writes=(0,), tiled=True)
+op(
+    "AssignAdd",
+    infer=_update(1, (1,)),
+    grad=_UPDATE,
+    writes=(0,),
+    tiled=True,
+    kernels="variable_update_kernels",
+)
+op(
+    "AssignSub",
+    infer=_update(1, (1,)),
+    grad=_UPDATE,
+    writes=(0,),
+    tiled=True,
+    kernels="variable_update_kernels",
+)
 op(
     "ApplyGradientDescent",
     infer=_update(1, (2,)),
     grad=_UPDATE,
     writes=(0,),
     flops=flop_counts.per_input(2),
+    kernels="variable_update_kernels",
 )
-op("ApplyMomentum", infer=_update(2, (4,)), grad=_UPDATE, writes=(0, 1), flops=flop_counts.momentum)
+op(
+    "ApplyMomentum",
+    infer=_update(2, (4,)),
+    grad=_UPDATE,
+    writes=(0, 1),
+    flops=flop_counts.momentum,
+    kernels="variable_update_kernels",
+)
 op(
     "ApplyAdam",
     infer=_update(4, (8,)),
     grad=_UPDATE,
     writes=(0, 1, 2, 3),
     flops=flop_counts.per_input(12),
+    kernels="variable_update_kernels",
 )
 op(
     "IsVariableInitialized",
@@ -123,6 +146,7 @@ op(
     grad=NoGrad("its output is booleans"),
     reads=(0,),
     variable="is_initialized",
+    kernels="variable_update_kernels",
 )
 op(
     "CountUpTo",

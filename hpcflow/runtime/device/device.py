@@ -38,7 +38,6 @@ from hpcflow.platform.install_hints import install_hint
 from hpcflow.runtime.device.memory_accounting import HeldMemory
 from hpcflow.runtime.device.size_class_allocator import MIN_POOLED_BYTES, SizeClassPool
 from hpcflow.runtime.dynamic_types import DeviceArray, KernelFunction, Value
-from hpcflow.runtime.job import service_registry
 
 PAGE = 4096  # bytes
 
@@ -65,7 +64,6 @@ class Device:
 
     def choose(self, node: Node, inputs: list[Value]) -> KernelChoice:
         """The kernel that runs `node`, whose inputs have the specs `inputs`."""
-        service_registry.load_kernel(node.type)
         return choose_kernel(
             _cached_choice(node, inputs, self.preferences),
             self.kind,

@@ -1,7 +1,7 @@
-"""Service registry: lazy import, by name, of services, kernels and state types of higher packages.
+"""Service registry: lazy import, by name, of services and state types of higher packages.
 
 The runtime imports no package that depends on it, and a served rank runs no script that would
-import one. The name in a call, or the type of a state or op, is looked up here and its module
+import one. The name in a call, or the type of a state, is looked up here and its module
 imported on demand. Calls with other names fail.
 """
 
@@ -22,9 +22,6 @@ SERVICES = {  # modules with answer(context, request, reply)
     "rounds": "hpcflow.ps.worker_leaves_service",
     "shares": "hpcflow.runtime.job.note_service",
 }
-KERNELS = {
-    "ReadCheckpoint": "hpcflow.checkpoint.read_checkpoint_kernels"
-}  # modules with the kernel of an op
 STATES = {  # modules that define a type of state and its waiting ops
     "Iterator": "hpcflow.data.dataset_iterator",
     "Rounds": "hpcflow.ps.sync_op_execution",
@@ -55,9 +52,3 @@ def load_state_type(type: str) -> None:
     """Import the module that defines a type of state, if it is listed here."""
     if type in STATES:
         importlib.import_module(STATES[type])
-
-
-def load_kernel(type: str) -> None:
-    """Import the kernel of an op that is defined outside the package `kernels`."""
-    if type in KERNELS:
-        importlib.import_module(KERNELS[type])

@@ -1,1 +1,0 @@
-"""Export functions: each op as ONNX operators."""
