@@ -5,8 +5,8 @@ which `hpcflow run` changes to 86. With `--survive` mpirun runs under a *supervi
 Each rank holds a TCP connection to it (`SupervisorConnection`). The kernel closes the connection
 when the rank ends for any reason; before that the rank sends its exit code. mpirun starts the
 daemons of other hosts through relays (`ssh_relay.py`), which hide the loss of a host from it.
-mpirun then waits for the lost ranks without limit. When all connections are closed the job is over, and the supervisor ends
-mpirun.
+mpirun then waits for the lost ranks without limit. When all connections are closed the job is
+over, and the supervisor ends mpirun.
 """
 
 from __future__ import annotations
