@@ -239,7 +239,7 @@ class ShardedBatches:
                 loaded.reverse()
                 while loaded:  # release each batch once it is consumed
                     if self.balance is not None:
-                        self.balance.taken += 1
+                        self.balance.take()
                     yield self._with_offset(loaded.pop())
         finally:
             if reader is not None:
@@ -256,8 +256,9 @@ class ShardedBatches:
         self.dealing += 1
         if self._balance is not None:  # all workers restart with equal shares, without a message
             old = self._balance
-            self._balance = SpeedBalance(self.replicas, old.batch, old.lead, self.context.rank)
-            self._balance.taken = old.taken
+            self._balance = SpeedBalance(
+                self.replicas, old.batch, old.lead, self.context.rank, old.taken
+            )
 
     def deal_again(self, batch: Batch) -> Batch:
         """This worker's current share of the global batch that contains `batch`."""

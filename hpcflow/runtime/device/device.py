@@ -140,7 +140,7 @@ class Device:
 
     def limit(self, nbytes: int) -> None:
         """Set the limit of held memory to `nbytes`; 0: no limit."""
-        self.held_memory.limit = nbytes
+        self.held_memory.limit_to(nbytes)
 
     def reserved(self) -> int:
         """Bytes of device memory that its allocator has reserved, used or not; 0 if none."""

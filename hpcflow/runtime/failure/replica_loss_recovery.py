@@ -302,6 +302,6 @@ def snapshot_draws(draws: Mapping[tuple[str, str], DrawCount]) -> Callable[[], N
 
     def restore() -> None:
         for one, count in made:
-            one.made = count
+            one.continue_after(count)
 
     return restore
