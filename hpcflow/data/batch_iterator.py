@@ -250,6 +250,14 @@ class ShardedBatches:
         """Whether workers take over the samples of dead ones: --survive with parameter servers."""
         return self.context.settings.survive and self.context.cluster.mode == "ps"
 
+    def _begin_inheriting(self, heirs: DeadWorkerShards) -> None:
+        """A training session begins: take over samples of dead workers, as `heirs` shares them."""
+        self.heirs = heirs
+
+    def _end_inheriting(self) -> None:
+        """The training session ends: samples of dead workers are taken over no more."""
+        self.heirs = None
+
     def replicas_changed(self) -> None:
         """Workers have died: from now on global batches are sharded over the other workers."""
         self.replica, self.replicas = self.context.replica, self.context.roles.replicas

@@ -337,8 +337,12 @@ def register_device(kind: str, factory: Callable[[int], Device]) -> None:
     _FACTORIES[kind] = factory
 
 
-def make_device(name: str) -> Device:
-    """The device of a name such as `cpu:0`.
+def make_device(
+    name: str, preferences: KernelPreferences | None = None, memory_limit: int | None = None
+) -> Device:
+    """The device of a name such as `cpu:0`, with these preferences of kernels if given.
+
+    `memory_limit` bounds the bytes that it holds; 0: no bound.
 
     Errors: DeviceError if its kind is not registered.
     """
@@ -348,7 +352,12 @@ def make_device(name: str) -> Device:
             f"there is no device kind {kind!r}",
             hint=f"known: {', '.join(sorted(_FACTORIES))}; add one with hf.register_device",
         )
-    return _FACTORIES[kind](int(index or 0))
+    made = _FACTORIES[kind](int(index or 0))
+    if preferences is not None:
+        made.preferences = preferences
+    if memory_limit is not None:
+        made.limit(memory_limit)
+    return made
 
 
 def device_names(server: bool, index: int) -> list[str]:
