@@ -17,13 +17,13 @@ PACKAGES = ("checkpoint", "data", "ps", "runtime", "train", "tf1")
 FOREIGN = {"args", "argtypes", "restype", "atexit", "writeable", "excepthook", "hint", "context"}
 ERRORS = {"error", "_override"}
 
-# file -> how many; a number may only become smaller
+# file -> how many; a number may only become smaller. These are left on purpose: a method would cost
+# a call in each segment, wait, send or synchronous update
 ALLOWED: dict[str, int] = {
-    "ps/sync_op_execution.py": 2,
-    "runtime/executor/executor.py": 3,
-    "runtime/step/distributed_step.py": 1,
-    "runtime/step/planned_step.py": 1,
-    "runtime/step/step_channels.py": 3,
+    "ps/sync_op_execution.py": 2,  # `blamed_wait`, `left`: in each synchronous update
+    "runtime/executor/executor.py": 2,  # `started`, `left`: in each segment
+    "runtime/step/planned_step.py": 1,  # `RunMetadata` is a message: its fields are assigned
+    "runtime/step/step_channels.py": 3,  # `left`: in each send
 }
 
 

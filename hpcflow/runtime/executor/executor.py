@@ -291,7 +291,8 @@ class Executor(ProgressLock):
                 return
             self.on_collective_start()
             bucket = instance.buckets[name]
-            instance.has_voted = instance.has_voted or name == COMMIT
+            if name == COMMIT:
+                instance.vote()
             bucket.start()
             self.wait_for(bucket, instance, name)
 

@@ -332,7 +332,8 @@ class DistributedStep(ExecutableStep):
 
     def _give_back(self, instance: StepInstance) -> None:
         """Mark an instance as free."""
-        instance.error = None  # its traceback references arrays
+        if instance.error is not None:
+            instance.forget_error()
         self.arena_leases.leave(instance)
         self.free.append(instance)
         if (

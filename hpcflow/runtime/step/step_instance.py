@@ -383,7 +383,7 @@ class StepInstance:
         self.error: BaseException | None = None  # the error by which the step fails
         self.started = False  # its first segment has run, or was skipped
         self.is_broken = False  # it failed in a way that no other step can follow
-        self.has_voted = False  # its last collective has started, by which others may commit it
+        self.has_voted = False  # `vote` was called
         self.patient = patient
         self.done: Callable[[StepInstance], None] = done or _ignore_end
         self.failed: Callable[[StepInstance], None] = failed or _ignore_end
@@ -471,9 +471,17 @@ class StepInstance:
         """Its step fails such that no other can follow: by its first error, else by `error`."""
         self.error, self.is_broken = self.error or error, True
 
+    def vote(self) -> None:
+        """Its last collective starts, by which others may commit the step."""
+        self.has_voted = True
+
     def learn_error(self, error: BaseException) -> None:
         """Another rank tells by which error the step fails that was cancelled here."""
         self.error = error
+
+    def forget_error(self) -> None:
+        """Release the error of a step that has ended: its traceback references arrays."""
+        self.error = None
 
     def end_unnoticed(self) -> None:
         """Report the end of the step to nobody: its driver is gone."""
