@@ -17,35 +17,13 @@ PACKAGES = ("checkpoint", "data", "ps", "runtime", "train", "tf1")
 FOREIGN = {"args", "argtypes", "restype", "atexit", "writeable", "excepthook", "hint", "context"}
 ERRORS = {"error", "_override"}
 
-# file -> how many; a number may only become smaller
+# file -> how many; a number may only become smaller. These are left on purpose: a method would cost
+# a call in each segment, wait, send or synchronous update
 ALLOWED: dict[str, int] = {
-    "checkpoint/checkpoint_service.py": 1,
-    "data/array_rows.py": 1,
-    "data/batch_iterator.py": 2,
-    "ps/sync_op_execution.py": 2,
-    "runtime/device/device.py": 1,
-    "runtime/device/shared_arena.py": 1,
-    "runtime/executor/executor.py": 7,
-    "runtime/failure/error_serialization.py": 1,
-    "runtime/failure/replica_loss_recovery.py": 2,
-    "runtime/job/rank_context.py": 2,
-    "runtime/job/rank_role.py": 2,
-    "runtime/profile/profiler.py": 5,
-    "runtime/session/session.py": 1,
-    "runtime/state/queue_op_execution.py": 1,
-    "runtime/state/reader_state.py": 1,
-    "runtime/step/control_flow_execution.py": 2,
-    "runtime/step/distributed_step.py": 4,
-    "runtime/step/planned_step.py": 1,
-    "runtime/step/server_driven_plan.py": 4,
-    "runtime/step/shape_specialization.py": 1,
-    "runtime/step/step_channels.py": 5,
-    "train/dead_worker_data.py": 2,
-    "train/optimizers/gradient_accumulation.py": 2,
-    "train/optimizers/loss_scaling.py": 2,
-    "train/tensorboard_writer.py": 5,
-    "train/warm_start.py": 2,
-    "tf1/monitored_session.py": 1,
+    "ps/sync_op_execution.py": 2,  # `blamed_wait`, `left`: in each synchronous update
+    "runtime/executor/executor.py": 2,  # `started`, `left`: in each segment
+    "runtime/step/planned_step.py": 1,  # `RunMetadata` is a message: its fields are assigned
+    "runtime/step/step_channels.py": 3,  # `left`: in each send
 }
 
 

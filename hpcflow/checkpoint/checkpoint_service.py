@@ -125,7 +125,7 @@ def load_local(context: RankContext, store: StateStore, plan: LoadPlan) -> int:
     if plan.seed is not None:
         store.seed.set(*plan.seed)
     for label, op, made in plan.draws:
-        store.draws.setdefault((label, op), DrawCount()).made = made
+        store.draws.setdefault((label, op), DrawCount()).continue_after(made)
     nbytes: int = checkpoint_directory.with_storage_errors(f"reading {saved.path}", run)
     return nbytes
 

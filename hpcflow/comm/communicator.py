@@ -159,6 +159,10 @@ class Communicator(abc.ABC):
     lost: tuple[int, ...] = ()  # dead ranks known to this rank
     watch: CompletionQueue | None = None  # None: the caller tests each request
 
+    def tolerate_deaths(self) -> None:
+        """Let later calls raise DeathError where a rank has died; the job survives it."""
+        self.tolerant = True
+
     @abc.abstractmethod
     def send(self, array: np.ndarray, dest: int, tag: int) -> Request:
         """Start sending `array`; the caller must not change it until the request has completed.

@@ -62,6 +62,12 @@ class ArraySource:
         return self.array[numbers]
 
 
+class _LastRead(threading.local):
+    """The samples that this thread has read last, and their columns."""
+
+    asked: tuple[np.ndarray, list[np.ndarray]] | None = None
+
+
 class ItemReader:
     """An object with `__len__` and `__getitem__` whose items are rows, or tuples of `fields` rows.
 
@@ -70,7 +76,7 @@ class ItemReader:
 
     def __init__(self, items: Any, fields: int | None = None) -> None:
         self._items, self._fields = items, fields
-        self._last = threading.local()  # the last samples: their fields are read one by one
+        self._last = _LastRead()  # the last samples: their fields are read one by one
 
     def fields(self) -> list[ItemField]:
         """A source for each field, or one for the items themselves."""
@@ -103,7 +109,7 @@ class ItemReader:
 
     def columns(self, numbers: np.ndarray) -> list[np.ndarray]:
         """The fields of these samples; cached until the same thread reads other samples."""
-        last = getattr(self._last, "asked", None)
+        last = self._last.asked
         if last is None or last[0] is not numbers:
             rows = [self.item(int(number)) for number in numbers]
             try:

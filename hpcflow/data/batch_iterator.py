@@ -239,7 +239,7 @@ class ShardedBatches:
                 loaded.reverse()
                 while loaded:  # release each batch once it is consumed
                     if self.balance is not None:
-                        self.balance.taken += 1
+                        self.balance.take()
                     yield self._with_offset(loaded.pop())
         finally:
             if reader is not None:
@@ -250,14 +250,23 @@ class ShardedBatches:
         """Whether workers take over the samples of dead ones: --survive with parameter servers."""
         return self.context.settings.survive and self.context.cluster.mode == "ps"
 
+    def _begin_inheriting(self, heirs: DeadWorkerShards) -> None:
+        """A training session begins: take over samples of dead workers, as `heirs` shares them."""
+        self.heirs = heirs
+
+    def _end_inheriting(self) -> None:
+        """The training session ends: samples of dead workers are taken over no more."""
+        self.heirs = None
+
     def replicas_changed(self) -> None:
         """Workers have died: from now on global batches are sharded over the other workers."""
         self.replica, self.replicas = self.context.replica, self.context.roles.replicas
         self.dealing += 1
         if self._balance is not None:  # all workers restart with equal shares, without a message
             old = self._balance
-            self._balance = SpeedBalance(self.replicas, old.batch, old.lead, self.context.rank)
-            self._balance.taken = old.taken
+            self._balance = SpeedBalance(
+                self.replicas, old.batch, old.lead, self.context.rank, old.taken
+            )
 
     def deal_again(self, batch: Batch) -> Batch:
         """This worker's current share of the global batch that contains `batch`."""

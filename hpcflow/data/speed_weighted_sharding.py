@@ -56,9 +56,9 @@ class SpeedBalance:
     worker has taken, `dealt` those that were split for it, at most `lead` more.
     """
 
-    def __init__(self, replicas: int, batch: int, lead: int, rank: int) -> None:
+    def __init__(self, replicas: int, batch: int, lead: int, rank: int, taken: int = 0) -> None:
         self.replicas, self.batch, self.lead, self.rank = replicas, batch, lead, rank
-        self.taken = self.dealt = 0
+        self.taken, self.dealt = taken, 0
         # first batch of a change, and the split points of a full batch from there on
         self._changes: list[tuple[int, np.ndarray]] = [(0, split_points(batch, replicas))]
         self._speeds: np.ndarray | None = None
@@ -68,6 +68,10 @@ class SpeedBalance:
     def shares(self) -> list[int]:
         """The samples of each replica in a full batch, by the last decision."""
         return np.diff(self._changes[-1][1]).tolist()
+
+    def take(self) -> None:
+        """Count a batch that the worker takes."""
+        self.taken += 1
 
     def deal(self, number: int, size: int) -> np.ndarray:
         """Split batch `number`, of `size` samples; see `cuts`."""

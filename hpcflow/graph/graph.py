@@ -554,6 +554,10 @@ class Graph:
         """Forbid further operations; the training loop calls it."""
         self.finalized = True
 
+    def _unsafe_unfinalize(self) -> None:
+        """Allow further operations again; no session may rely on the graph as it is."""
+        self.finalized = False
+
     @contextlib.contextmanager
     def as_default(self) -> Iterator[Graph]:
         """Make this the default graph of this thread, to which new operations are added."""

@@ -174,7 +174,10 @@ class MonitoredSession:
                 self._coord.join(stop_grace_period_secs=self._grace_s, ignore_live_threads=True)
             session.preemption.over()
             session.close()
-            self.graph.finalized = self._was_finalized
+            if self._was_finalized:
+                self.graph.finalize()
+            else:
+                self.graph._unsafe_unfinalize()
 
 
 class SingularMonitoredSession(MonitoredSession):

@@ -37,7 +37,7 @@ class DeadWorkerData:
         self._losses: list[dict[str, Any]] = []  # in the order of the first server
         self._agreed = False  # at the last meeting: no data is left
         for dataset in self._datasets:
-            dataset.heirs = self
+            dataset._begin_inheriting(self)
 
     def count(self, batch: Any) -> None:
         """Report a completed step on this batch to the first server."""
@@ -133,4 +133,4 @@ class DeadWorkerData:
     def close(self) -> None:
         """Detach from the datasets; the session is closed."""
         for dataset in self._datasets:
-            dataset.heirs = None
+            dataset._end_inheriting()

@@ -233,15 +233,14 @@ class FileWriterCache:
 
 def graph_message(graph: Graph) -> Any:
     """The operations of a graph as a `GraphDef`: names, ops, inputs, devices, output shapes."""
-    made = messages().graph.GraphDef()
-    made.versions.producer = 22
+    made = messages().graph.GraphDef(versions={"producer": 22})
     for op in graph.get_operations():
-        _node_message(op, made.node.add())
+        _describe(op, made.node.add(name=op.name, op=op.type, device=op.device))
     return made
 
 
-def _node_message(op: Operation, node: Any) -> None:
-    node.name, node.op, node.device = op.name, op.type, op.device
+def _describe(op: Operation, node: Any) -> None:
+    """Add the inputs, shapes and dtype of `op` to its message."""
     for t in op.inputs:
         node.input.append(t.op.name if t.index == 0 else t.name)
     node.input.extend(f"^{before.name}" for before in op.control_inputs)
@@ -252,7 +251,8 @@ def _node_message(op: Operation, node: Any) -> None:
         for size in t.shape or ():
             shape.dim.add(size=-1 if size is None else size)
     if op.outputs:
-        node.attr["dtype"].s = name_of(op.outputs[0].dtype).encode()
+        dtype = messages().attr_value.AttrValue(s=name_of(op.outputs[0].dtype).encode())
+        node.attr["dtype"].CopyFrom(dtype)
 
 
 # -- reading

@@ -20,7 +20,7 @@ from hpcflow.graph.dtypes import text_of
 from hpcflow.graph.graph import get_default_graph
 from hpcflow.graph.graph_keys import GraphKeys
 from hpcflow.ops.shape_inference import first_output
-from hpcflow.ops.variables.variable_ops import Variable, update
+from hpcflow.ops.variables.variable_ops import Variable
 from hpcflow.platform.artifact_cache import as_path
 
 
@@ -102,8 +102,7 @@ def _begin_with(variable: Variable, saved: SavedCheckpoint, name: str) -> None:
     graph = variable.graph
     with graph.as_default(), graph.control_dependencies(None), graph.name_scope(None):
         value = first_output("ReadCheckpoint", [], attrs, f"{variable.name}/init_from_checkpoint")
-        variable.initial_value = value
-        variable.initializer = update("Assign", [variable], [value], initial=True)
+        variable._initialize_to(value)
 
 
 def _open(given: str | Path) -> SavedCheckpoint:

@@ -33,7 +33,7 @@ class Heirs:
     def lines(self, dataset: Any) -> ShardAssignment:
         return ShardAssignment(WORKERS, [self.loss])
 
-    def inherits(self, dataset: Any, deaths: int, has_drawn: bool) -> bool:
+    def reshards(self, dataset: Any, deaths: int, has_drawn: bool) -> bool:
         self.left = 0
         return deaths == 0
 

@@ -32,7 +32,7 @@ def messages() -> Any:
     Errors: MissingPackageError without tensorboardX.
     """
     try:
-        names = ("summary", "event", "graph", "types")
+        names = ("summary", "event", "graph", "attr_value", "types")
         found = {n: importlib.import_module(f"tensorboardX.proto.{n}_pb2") for n in names}
         error = importlib.import_module("google.protobuf.message").DecodeError
         return SimpleNamespace(**found, DecodeError=error)

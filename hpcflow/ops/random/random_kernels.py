@@ -34,6 +34,10 @@ class DrawCount:
         """Count draws that a replay of captured code has made."""
         self.made += draws
 
+    def continue_after(self, made: int) -> None:
+        """Make the next draw as if `made` had been made, as a checkpoint or a snapshot tells."""
+        self.made = made
+
 
 class _RandomKernel:
     """Common part of draws: `fill(words, first, out, *parameters)` writes the flat array `out`.

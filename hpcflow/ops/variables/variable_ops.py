@@ -206,15 +206,19 @@ class Variable(RowUpdates, Assignable):
             self.op = graph.create_op("Variable", [], attrs, f"{self.name}/")
             self.dtype, self.shape = value.dtype, value.shape
             self.handle = self.op.outputs[0]
-            self.initial_value = value
             with graph.name_scope(None):
-                self.initializer = self._update("Assign", [value], initial=True)
+                self._initialize_to(value)
                 self.fetched = self._read(f"{self.name}/value")
         self.trainable, self.constraint = trainable, constraint
         self._load: tuple[Tensor, Operation] | None = None  # the operation of `load`
         if trainable:
             names.append(GraphKeys.TRAINABLE_VARIABLES)
         graph.add_to_collections(names, self)
+
+    def _initialize_to(self, value: Tensor) -> None:
+        """Let its initializer assign `value` from now on; sessions that have run it keep theirs."""
+        self.initial_value = value
+        self.initializer = self._update("Assign", [value], initial=True)
 
     @property
     def graph(self) -> Graph:

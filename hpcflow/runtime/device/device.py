@@ -138,7 +138,7 @@ class Device:
 
     def limit(self, nbytes: int) -> None:
         """Set the limit of held memory to `nbytes`; 0: no limit."""
-        self.held_memory.limit = nbytes
+        self.held_memory.limit_to(nbytes)
 
     def reserved(self) -> int:
         """Bytes of device memory that its allocator has reserved, used or not; 0 if none."""
@@ -335,8 +335,12 @@ def register_device(kind: str, factory: Callable[[int], Device]) -> None:
     _FACTORIES[kind] = factory
 
 
-def make_device(name: str) -> Device:
-    """The device of a name such as `cpu:0`.
+def make_device(
+    name: str, preferences: KernelPreferences | None = None, memory_limit: int | None = None
+) -> Device:
+    """The device of a name such as `cpu:0`, with these preferences of kernels if given.
+
+    `memory_limit` bounds the bytes that it holds; 0: no bound.
 
     Errors: DeviceError if its kind is not registered.
     """
@@ -346,7 +350,12 @@ def make_device(name: str) -> Device:
             f"there is no device kind {kind!r}",
             hint=f"known: {', '.join(sorted(_FACTORIES))}; add one with hf.register_device",
         )
-    return _FACTORIES[kind](int(index or 0))
+    made = _FACTORIES[kind](int(index or 0))
+    if preferences is not None:
+        made.preferences = preferences
+    if memory_limit is not None:
+        made.limit(memory_limit)
+    return made
 
 
 def device_names(server: bool, index: int) -> list[str]:

@@ -33,6 +33,10 @@ class HeldMemory:
         """Bytes that are held now."""
         return sum(self.current.values())
 
+    def limit_to(self, nbytes: int) -> None:
+        """Refuse from now on what would exceed `nbytes`; 0: no bound."""
+        self.limit = nbytes
+
     def ask(self, what: str, nbytes: int) -> None:
         """Errors: MemoryError if `nbytes` more would exceed the limit."""
         if self.limit and self.total + nbytes > self.limit:

@@ -102,7 +102,7 @@ class SharedArena:
 class ArenaLease(SharedArena):
     """An arena for instances of which at most one is in flight."""
 
-    busy = False
+    busy: bool = False  # whether a step in flight has buffers in it
 
 
 class ArenaLeases:

@@ -75,8 +75,12 @@ class Executor(ProgressLock):
         comm: Communicator | None = None,
         crowded: bool = False,
         goes_on: Callable[[], bool] | None = None,
+        device_is_busy: Callable[[], bool] | None = None,
     ) -> None:
-        """`goes_on` says whether the job survives the ranks that have died."""
+        """`goes_on` says whether the job survives the ranks that have died.
+
+        `device_is_busy` says whether a device of this rank runs kernels.
+        """
         super().__init__(comm.rank if comm else 0)
         self.comm = comm
         self.backoff = Backoff(crowded=crowded, wake=self.wake)
@@ -109,7 +113,7 @@ class Executor(ProgressLock):
         self.idle_polls = 0
         self.waited = 0.0  # seconds with steps in flight and nothing ready to run
         self._since = 0.0  # start of the current wait; 0: none
-        self.device_is_busy: Callable[[], bool] = _no_progress  # whether a device runs kernels
+        self.device_is_busy: Callable[[], bool] = device_is_busy or _no_progress
 
     def observe(self, observer: StepObserver) -> None:
         """Report events of execution to an observer."""
@@ -257,7 +261,7 @@ class Executor(ProgressLock):
             or not isinstance(error, (HpcflowError, *_REQUESTED_EXITS))
         )
         if starting is None or broken:
-            instance.is_broken = True
+            instance.tear(error)
             instance.done(instance)
             return
         self.start_collectives(starting)
@@ -287,7 +291,8 @@ class Executor(ProgressLock):
                 return
             self.on_collective_start()
             bucket = instance.buckets[name]
-            instance.has_voted = instance.has_voted or name == COMMIT
+            if name == COMMIT:
+                instance.vote()
             bucket.start()
             self.wait_for(bucket, instance, name)
 
@@ -430,7 +435,7 @@ class Executor(ProgressLock):
                 self.paused_collectives.append(wait)
                 return False
             if instance is not None:  # until `abandon` is called
-                instance.error, instance.is_broken = instance.error or error, True
+                instance.tear(error)
             return True
         if instance is None or not isinstance(what, str):
             raise error
@@ -459,10 +464,7 @@ class Executor(ProgressLock):
         Surviving ranks may still send messages of the step: they arrive in its own buffers, which
         are not reused.
         """
-        instance.error, instance.is_broken = (
-            instance.error or DeathError("its driver has died"),
-            True,
-        )
+        instance.tear(DeathError("its driver has died"))
         for wait in instance.waiting.values():
             wait.cancel()
         for request, owner, _ in self.waits:
@@ -474,7 +476,7 @@ class Executor(ProgressLock):
         ready = [ready_segment for ready_segment in self.ready if ready_segment[0] is not instance]
         self.ready.clear()
         self.ready.extend(ready)
-        instance.done = _ignore_end  # synchronous updates release later what they still use
+        instance.end_unnoticed()  # synchronous updates release later what they still use
         instance.release()
 
     # -- progress
@@ -617,10 +619,6 @@ def _is_over(request: Request) -> bool:
 def _is_collective(wait: tuple[Request, StepInstance | None, What]) -> bool:
     _, instance, what = wait
     return instance is not None and what in instance.buckets
-
-
-def _ignore_end(instance: StepInstance) -> None:
-    """`done` of an abandoned step: does nothing."""
 
 
 def _no_progress() -> bool:

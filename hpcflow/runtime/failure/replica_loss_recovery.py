@@ -67,7 +67,7 @@ def tolerant(here: RankRole, world: Communicator) -> FaultTolerantJob:
             rank=here.rank,
             hint="leave out one of both",
         )
-    world.tolerant = True
+    world.tolerate_deaths()
     drivers, beside = here.roles.drivers, here.executor.background_requests
     spares = frozenset(drivers[1:])
     if not here.is_driver:
@@ -302,6 +302,6 @@ def snapshot_draws(draws: Mapping[tuple[str, str], DrawCount]) -> Callable[[], N
 
     def restore() -> None:
         for one, count in made:
-            one.made = count
+            one.continue_after(count)
 
     return restore

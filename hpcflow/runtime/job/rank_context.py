@@ -225,8 +225,7 @@ class RankContext(RankRole):
         partition are called after those of the rank.
         """
         store = self.store if store is None else store
-        store.driver = driver
-        store.seed = store.seed if seed is None else SessionSeed(*seed)
+        store.compile_for(driver, None if seed is None else SessionSeed(*seed))
         compiled = CompiledPartition(
             made, self.devices, store, label, (*self.observers, *observers)
         )

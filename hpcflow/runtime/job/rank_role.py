@@ -77,9 +77,9 @@ class RankRole:
             measured = measured_traffic(settings, world)
             self.cluster = dataclasses.replace(self.cluster, measured=measured)
         self.apply_sync_setting()
-        self.executor = Executor(world, crowded, self._goes_on)
-        if len(self.devices) > 1:  # a GPU: kernels of the CPU are synchronous
-            self.executor.device_is_busy = self._computes
+        # none without a GPU: kernels of the CPU are synchronous
+        is_busy = self._computes if len(self.devices) > 1 else None
+        self.executor = Executor(world, crowded, self._goes_on, is_busy)
         self.stop = StopSignal(self.rank, self.roles, self.cluster.mode == "collective")
         self.group: Communicator | None = None  # the replicas' ranks with this rank's task number
         # the ranks that run the script; the same ranks, for `RankContext.meet`
@@ -99,16 +99,10 @@ class RankRole:
     def _make_devices(self) -> dict[str, device.Device]:
         """The devices of this rank by name, with the settings of kernels and memory."""
         settings = self.settings
-        devices = {
-            name: device.make_device(name)
-            for name in device.device_names(self.is_server, self._index_on_node())
-        }
-        for one in devices.values():
-            one.preferences = kernel_preferences(
-                settings.kernels, settings.exact, settings.allow_tf32
-            )
-            one.limit(as_bytes(settings.memory_limit))
-        return devices
+        names = device.device_names(self.is_server, self._index_on_node())
+        preferences = kernel_preferences(settings.kernels, settings.exact, settings.allow_tf32)
+        limit = as_bytes(settings.memory_limit)
+        return {name: device.make_device(name, preferences, limit) for name in names}
 
     def observe(self, observer: StepObserver) -> None:
         """Report the set-up of partitions that are compiled from now on."""

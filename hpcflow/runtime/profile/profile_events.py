@@ -50,3 +50,15 @@ class ProfileWindow:
         self.start, self.steps, self.is_full = now, 0, False
         for seen in (self.events, self.steps_seen, self.idle, self.waits):
             seen.clear()
+
+    def count_step(self) -> None:
+        """Count a step that has ended."""
+        self.steps += 1
+
+    def cut_short(self) -> None:
+        """Its events no longer fit: steps from now on are not recorded completely."""
+        self.is_full = True
+
+    def end_at(self, end: int) -> None:
+        """The last recorded step ended at `end`."""
+        self.end = end

@@ -131,7 +131,7 @@ class Profiler(StepObserver):
                 if window.steps < 0:  # warm-up is over: the timed code exists now
                     window.restart(self.clock())
                     return
-                window.steps += 1
+                window.count_step()
                 if window.steps >= STEPS or window.is_full:
                     self.close()
                     return
@@ -152,11 +152,12 @@ class Profiler(StepObserver):
         """Close the window, now or at `end`: return to the plain code, write files by a thread."""
         window = self.window
         assert window is not None
-        self.is_open, window.end = False, end or time.perf_counter_ns()
+        self.is_open = False
+        window.end_at(end or time.perf_counter_ns())
         self._stop_listening()
         for each in (window.events, window.waits):
             if len(each) > MOST_EVENTS:
-                window.is_full = True
+                window.cut_short()
         self._join_writer()
         self._writing = threading.Thread(target=self._write, args=(window,))
         self._writing.start()
@@ -179,7 +180,7 @@ class Profiler(StepObserver):
                 SKIPPED, MAX_STEPS_OF_OTHER_PLANS,
             )  # fmt: skip
         if self.is_open and window is not None:
-            window.steps += 1  # the last step has ended; steps are counted when the next begins
+            window.count_step()  # the last step has ended; steps are counted when the next begins
             self.close(max([end for _, _, end in window.events], default=0))
         self._join_writer()
         self._is_over = True
@@ -299,7 +300,8 @@ class _SwitchableCode(StepObserver):
         self.window, self.step_start = profile.window if profile.is_open else None, 0
         if self.window is not None:
             if len(self.window.events) > MOST_EVENTS:
-                self.window.is_full, self.window = True, None
+                self.window.cut_short()
+                self.window = None
             elif self.made is not self.window:
                 self._make(self.window)
 

@@ -493,7 +493,7 @@ class Session:
             session_options.log_placement(plan)
         if plan.collectives and context.group is not None and family.sums is None:
             check_agreement(context, self.graph, wanted, self.store.seed)
-            family.sums = CollectiveBuffers(context.group, context.survival)
+            family.agree_on(CollectiveBuffers(context.group, context.survival))
         if plan.round is not None:
             repeat_on_server(context, plan.round, plan.updates)
         if plan.messages and context.is_chief:

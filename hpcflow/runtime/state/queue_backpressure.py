@@ -135,12 +135,16 @@ class QueueAttempt:
         self.closes = False  # among enqueues: at its turn the queue is closed
         self.done = False
         self.error: HpcflowError | None = None
-        self.tell: Callable[[], object] = _no_callback  # called when it is over
+        self._tell: Callable[[], object] = _no_callback  # called when it is over
 
     def end(self, error: HpcflowError | None = None) -> None:
-        """Mark it as done, and call `tell`."""
+        """Mark it as done, and tell who waits for that."""
         self.done, self.error = True, error
-        self.tell()
+        self._tell()
+
+    def when_over(self, tell: Callable[[], object]) -> None:
+        """Call `tell` when it gets over; not if it is over already."""
+        self._tell = tell
 
     def cancel(self) -> None:
         """Leave the line; taken elements are put back, enqueued ones stay."""
@@ -286,7 +290,7 @@ class Queue:
 
 
 def _no_callback() -> None:
-    """Default of `QueueAttempt.tell`: does nothing."""
+    """What `QueueAttempt` calls by default: does nothing."""
 
 
 ORDERS: dict[str, Callable[[Attributes], ElementOrder]] = {

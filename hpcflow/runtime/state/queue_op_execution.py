@@ -49,7 +49,7 @@ class AttemptWait:
     ) -> None:
         self.instance, self.node, self.attempt, self.kind = instance, node, attempt, kind
         self.cancelled = False
-        attempt.tell = instance.link.executor.serve
+        attempt.when_over(instance.link.executor.serve)
 
     def test(self) -> bool:
         """True once the attempt is over; raises its error."""

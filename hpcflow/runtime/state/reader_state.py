@@ -87,7 +87,7 @@ class ReaderState:
     def _opened(self, queue: Queue, wake: Callable[[], object]) -> bool:
         if self._asked is None:
             self._asked = queue.dequeue()
-            self._asked.tell = wake
+            self._asked.when_over(wake)
         if not self._asked.done:
             return False
         asked, self._asked = self._asked, None

@@ -267,6 +267,11 @@ class StateStore:
         self.driver = -1  # the rank whose plan is being compiled
         self.draws: dict[tuple[str, str], DrawCount] = {}  # (fetches, random op) -> draws made
 
+    def compile_for(self, driver: int, seed: SessionSeed | None) -> None:
+        """Create state for a plan of `driver` from now on, by its session's seed if given."""
+        self.driver = driver
+        self.seed = self.seed if seed is None else seed
+
     def find(self, node: Node, device: Device) -> State:
         """The state of the handle node `node`, created on first use.
 

@@ -184,8 +184,7 @@ class _FrameWait:
             then(values if len(part.part.fetches) != 1 else (values,))
             return
         self.running = part
-        part.patient = self.outer.patient
-        part.done = functools.partial(self._done, then)
+        part.run_inside(functools.partial(self._done, then))
         self.executor.start(part, self.outer.step, feeds)
 
     def fail(self, error: BaseException) -> None:

@@ -161,7 +161,7 @@ class DistributedStep(ExecutableStep):
         starts.send(self.ordinal)
         self.executor.open(instance, self.ordinal)
         for channel in starts.unsent():
-            instance.left += 1
+            instance.extend()
             self.executor.wait_for(channel, instance, None)
 
     def discard(self) -> None:
@@ -241,7 +241,7 @@ class DistributedStep(ExecutableStep):
         if not self.peers or control is None:
             return
         if isinstance(instance.error, MissingValueError):
-            instance.left += 1  # until `failed_elsewhere`
+            instance.extend()  # until `failed_elsewhere`
         for peer in self.peers:
             control.tell(peer, CancelStep(self.number, instance.slot, instance.step))
 
@@ -251,7 +251,7 @@ class DistributedStep(ExecutableStep):
         if instance.step != step or not instance.left:
             return
         if isinstance(instance.error, MissingValueError):
-            instance.error = error
+            instance.learn_error(error)
             self.executor.mark_over(instance, None)
         else:
             self.executor.fail(instance, error)
@@ -323,17 +323,17 @@ class DistributedStep(ExecutableStep):
 
     def _maker(self, slot: int) -> Callable[[Allocator | None], StepInstance]:
         def make(take: Allocator | None) -> StepInstance:
-            instance = StepInstance(self.compiled, self.link, slot, take)
-            instance.failed = self._tell_peers
-            if self.survival is not None:
-                instance.done = self.survival.made
-            return instance
+            done = None if self.survival is None else self.survival.made
+            return StepInstance(
+                self.compiled, self.link, slot, take, done=done, failed=self._tell_peers
+            )
 
         return make
 
     def _give_back(self, instance: StepInstance) -> None:
         """Mark an instance as free."""
-        instance.error = None  # its traceback references arrays
+        if instance.error is not None:
+            instance.forget_error()
         self.arena_leases.leave(instance)
         self.free.append(instance)
         if self.waiting_runs:  # incremented before a waiter tests `free`: no wakeup is lost

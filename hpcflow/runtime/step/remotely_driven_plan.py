@@ -55,10 +55,16 @@ class RemotelyDrivenPlan:
 
     def _maker(self, executor: Executor, slot: int) -> Callable[[Allocator | None], StepInstance]:
         def make(take: Allocator | None) -> StepInstance:
-            instance = StepInstance(self.compiled, self.link, slot, take)
-            instance.done = functools.partial(self._done, executor)
-            instance.failed, instance.patient = self.failed, self.patient
-            return instance
+            done = functools.partial(self._done, executor)
+            return StepInstance(
+                self.compiled,
+                self.link,
+                slot,
+                take,
+                done=done,
+                failed=self.failed,
+                patient=self.patient,
+            )
 
         return make
 

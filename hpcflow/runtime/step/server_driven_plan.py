@@ -29,9 +29,9 @@ class ServerDrivenPlan:
     ) -> None:
         assert executor.comm is not None
         self.executor, self.number, self.peers, self._tell = executor, number, peers, tell
-        self.instance = StepInstance(compiled, link)
-        self.instance.done, self.instance.failed = self._done, self._failed
-        self.instance.patient = True
+        self.instance = StepInstance(
+            compiled, link, done=self._done, failed=self._failed, patient=True
+        )
         self.starts = StepStartMessages(executor.comm, StartRound(number), peers)
         self.ordinal = 0
         self.ends = False
@@ -46,7 +46,7 @@ class ServerDrivenPlan:
         self.starts.send(self.ordinal)
         self.executor.start(self.instance, self.ordinal)
         for channel in self.starts.unsent():
-            self.instance.left += 1
+            self.instance.extend()
             self.executor.wait_for(channel, self.instance, None)
 
     def end(self) -> None:

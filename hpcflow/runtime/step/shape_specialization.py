@@ -77,12 +77,12 @@ class ShapeSpecializations:
         """The storage of its collectives, once the replicas have agreed on them."""
         return self._sums if self.untraced_plans is None else self.untraced_plans.sums
 
-    @sums.setter
-    def sums(self, sums: CollectiveBuffers) -> None:
+    def agree_on(self, sums: CollectiveBuffers) -> None:
+        """The replicas have agreed on its collectives, which `sums` stores."""
         if self.untraced_plans is None:
             self._sums = sums
         else:
-            self.untraced_plans.sums = sums
+            self.untraced_plans.agree_on(sums)
 
     def cancel(self, why: str) -> None:
         """Fail the steps in flight with a CancelledError."""

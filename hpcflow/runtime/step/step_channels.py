@@ -247,7 +247,7 @@ class StepChannels:
             message = np.full(DIMS, MISSING_VALUE, np.int64)
         else:
             message = np.zeros(0 if specs[0].nbytes else 1, np.uint8)
-        instance.left += 1
+        instance.extend()
         request = link.joined.send_to_channel(message, *self.address[index])
         link.executor.wait_for(request, instance, None)
 

@@ -339,8 +339,15 @@ class StepInstance:
         observers: tuple[StepObserver, ...] = (),
         outer: StepInstance | None = None,
         frame: str = "",
+        *,
+        done: Callable[[StepInstance], None] | None = None,
+        failed: Callable[[StepInstance], None] | None = None,
+        patient: bool = False,
     ) -> None:
         """`take` allocates from an existing arena; without it the instance has its own.
+
+        `done` is called at the end of each step; `failed` where it fails, to report it to other
+        ranks. A `patient` one waits for other steps, for unlimited time.
 
         The instance of a loop or branch belongs to the node `frame` of the instance `outer`.
         """
@@ -376,10 +383,10 @@ class StepInstance:
         self.error: BaseException | None = None  # the error by which the step fails
         self.started = False  # its first segment has run, or was skipped
         self.is_broken = False  # it failed in a way that no other step can follow
-        self.has_voted = False  # its last collective has started, by which others may commit it
-        self.patient = False  # it waits for other steps, for unlimited time
-        self.done: Callable[[StepInstance], None] = _ignore_end
-        self.failed: Callable[[StepInstance], None] = _ignore_end  # reports it to other ranks
+        self.has_voted = False  # `vote` was called
+        self.patient = patient
+        self.done: Callable[[StepInstance], None] = done or _ignore_end
+        self.failed: Callable[[StepInstance], None] = failed or _ignore_end
 
     def _count_expected_memory(self) -> None:
         """Add the bytes of its buffers, messages and buckets to what the plan expects."""
@@ -450,6 +457,35 @@ class StepInstance:
         self.left = self.compiled.end_count
         for observer in self.observers:
             observer.step_begin(self)
+
+    def run_inside(self, done: Callable[[StepInstance], None]) -> None:
+        """Let the next step be as patient as that of `outer`, and end with `done`."""
+        assert self.outer is not None
+        self.patient, self.done = self.outer.patient, done
+
+    def extend(self) -> None:
+        """Let the step end only after one more end, of something that its plan does not count."""
+        self.left += 1
+
+    def tear(self, error: BaseException) -> None:
+        """Its step fails such that no other can follow: by its first error, else by `error`."""
+        self.error, self.is_broken = self.error or error, True
+
+    def vote(self) -> None:
+        """Its last collective starts, by which others may commit the step."""
+        self.has_voted = True
+
+    def learn_error(self, error: BaseException) -> None:
+        """Another rank tells by which error the step fails that was cancelled here."""
+        self.error = error
+
+    def forget_error(self) -> None:
+        """Release the error of a step that has ended: its traceback references arrays."""
+        self.error = None
+
+    def end_unnoticed(self) -> None:
+        """Report the end of the step to nobody: its driver is gone."""
+        self.done = _ignore_end
 
     @property
     def finished(self) -> bool:

@@ -67,11 +67,8 @@ class AccumulatingOptimizer(Optimizer):
                     mean, keep = self._added(g, v, due)
                 means.append((mean, v))
                 kept.append(keep)
-            self._optimizer._only_if = due
-            try:
+            with self._optimizer._applied_only_if(due):
                 done = [self._optimizer.apply_gradients(means), *kept]
-            finally:
-                self._optimizer._only_if = None
             if global_step is not None:
                 with get_default_graph().control_dependencies(done):
                     done.append(update("AssignAdd", [global_step], [cast(due, global_step.dtype)]))

@@ -111,11 +111,8 @@ class LossScaleOptimizer(Optimizer):
             return self._optimizer.apply_gradients(pairs, global_step, name)
         with get_default_graph().name_scope(name or self.name):
             finite = reduce_all(stack([_finite(g, v) for g, v in pairs if g is not None]))
-            self._optimizer._only_if = finite
-            try:
+            with self._optimizer._applied_only_if(finite):
                 done = [self._optimizer.apply_gradients(pairs)]
-            finally:
-                self._optimizer._only_if = None
             done.append(self._dynamic.update(finite))
             if global_step is not None:
                 one = cast(finite, global_step.dtype)

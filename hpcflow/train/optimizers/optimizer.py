@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,15 @@ class Optimizer:
         self._slots: dict[tuple[Variable, str], Variable] = {}
         self._scalars: dict[tuple[Graph, str, Any], Tensor] = {}
         self._only_if: Tensor | None = None  # condition of updates
+
+    @contextlib.contextmanager
+    def _applied_only_if(self, condition: Tensor) -> Iterator[None]:
+        """Updates created inside have an effect only in steps where `condition` is true."""
+        self._only_if = condition
+        try:
+            yield
+        finally:
+            self._only_if = None
 
     GATE_NONE, GATE_OP, GATE_GRAPH = 0, 1, 2  # all three mean the same
 
