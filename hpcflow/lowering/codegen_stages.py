@@ -33,7 +33,7 @@ class Segmented:
     """A partition in segments; `groups` maps a node to the loop that computes it with others."""
 
     part: Partition
-    strands: list[Segment]
+    segments: list[Segment]
     groups: Mapping[str, TileGroup] = dataclasses.field(default_factory=dict)
     store: BufferAssignment | None = None
 
@@ -43,11 +43,11 @@ def _segments(part: Partition, of: Generation) -> Segmented:
 
 
 def _tiled(segmented: Segmented, of: Generation) -> Segmented:
-    return Segmented(*tile_updates(segmented.part, segmented.strands, of.info, of.writes))
+    return Segmented(*tile_updates(segmented.part, segmented.segments, of.info, of.writes))
 
 
 def _buffers(segmented: Segmented, of: Generation) -> Segmented:
-    store = assign_buffers(segmented.part, segmented.strands, of.info, segmented.groups)
+    store = assign_buffers(segmented.part, segmented.segments, of.info, segmented.groups)
     return dataclasses.replace(segmented, store=store)
 
 

@@ -65,7 +65,7 @@ def generate_code(
 class _CodeGenerator:
     def __init__(self, segmented: Segmented, of: Generation) -> None:
         self.info, self.seconds, self.kept = of.info, of.seconds, of.kept
-        self.part, self.segments = segmented.part, segmented.strands
+        self.part, self.segments = segmented.part, segmented.segments
         # a replica with an empty shard computes the mean of no elements, which is NaN
         part = self.part
         empty = any(0 in (part.nodes[feed].specs[0].shape or ()) for feed in part.feeds)
@@ -120,7 +120,7 @@ class _CodeGenerator:
         return name
 
     def write(self) -> GeneratedCode:
-        functions = [self.strand(i, s) for i, s in enumerate(self.segments)]
+        functions = [self.function_of(i, s) for i, s in enumerate(self.segments)]
         functions.append(self.release())
         return GeneratedCode(
             tuple(functions),
@@ -142,7 +142,7 @@ class _CodeGenerator:
         found = (self.part.nodes[name] for name in reads)
         return frozenset(n.inputs[0].node for n in found if n.row.variable == "read")
 
-    def strand(self, index: int, segment: Segment) -> CodeFunction:
+    def function_of(self, index: int, segment: Segment) -> CodeFunction:
         feeds = tuple(f"f{i}" for i in range(len(self.part.feeds))) if index == 0 else ()
         shared_before = self.store.shared
         mine: set[str] = set()

@@ -49,7 +49,7 @@ def test_the_step_holds_what_is_held():
     assert starts[0] not in starts[1:] and starts[1] == starts[2]
 
 
-def test_strands_share_only_where_one_comes_first():
+def test_segments_share_only_where_one_comes_first():
     one, other = Lifetime(64, 0, 3, {0: 5}), Lifetime(64, 1, 4, {1: 6})
     for known, shares in ((-1, False), (4, False), (5, True), (AFTER_SEGMENT, True)):
         starts, _ = place_blocks([one, other], np.array([[-1, -1], [known, -1]]))
@@ -61,7 +61,7 @@ def test_strands_share_only_where_one_comes_first():
 
 @st.composite
 def many(draw):
-    """Lives in strands; strand j knows of some places of those before it."""
+    """Lives in segments; segment j knows of some places of those before it."""
     segments = draw(st.integers(1, 4))
     over = np.full((segments, segments), -1)
     for i, j in itertools.combinations(range(segments), 2):
@@ -125,7 +125,7 @@ def told(part: Partition):
 
 
 def followers(part: Partition, code) -> dict[str, set[str]]:
-    """All nodes that surely come behind each: by edges, and by the order in a strand."""
+    """All nodes that surely come behind each: by edges, and by the order in a segment."""
     after = {name: set() for name in part.nodes}
     pairs = [(b, node.name) for node in part.nodes.values() for b in node.before()]
     for segment in code.segments:

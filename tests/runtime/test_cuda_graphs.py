@@ -296,7 +296,7 @@ def test_memory_is_given_back(monkeypatch: Any) -> None:
     assert fake_cupy.gpu.captures == 6
 
 
-def test_strands_between_ranks(monkeypatch: Any, eager: tuple[str, ...]) -> None:
+def test_segments_between_ranks(monkeypatch: Any, eager: tuple[str, ...]) -> None:
     """A worker with a GPU whose variables live on a server: what comes is copied for the graphs."""
     theirs = plain_net(12)
     on_gpu(monkeypatch, eager)

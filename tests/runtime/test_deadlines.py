@@ -197,12 +197,12 @@ def test_a_slow_rank_is_named_and_the_next_step_waits_for_its_end(monkeypatch):
     go, slow = threading.Event(), threading.Event()
     run = Executor.run_segment
 
-    def run_strand(executor, instance, index, feeds=()):
+    def run_segment(executor, instance, index, feeds=()):
         if executor.rank == 1 and slow.is_set():
             go.wait(60)
         run(executor, instance, index, feeds)
 
-    monkeypatch.setattr(Executor, "run_segment", run_strand)
+    monkeypatch.setattr(Executor, "run_segment", run_segment)
 
     def body(context):
         x = hf.placeholder(hf.float32, [3], name="x")

@@ -179,8 +179,8 @@ def test_a_slow_worker_sleeps_in_proportion_to_its_own_work(monkeypatch):
     assert clock.slept == [0.0, 3 * 0.75, 3 * 1.0]
 
 
-def test_a_slow_server_sleeps_for_each_strand(monkeypatch):
-    """Each strand takes one tick of this clock."""
+def test_a_slow_server_sleeps_for_each_segment(monkeypatch):
+    """Each segment takes one tick of this clock."""
     clock = Clock(tick=1.0)
     monkeypatch.setattr(fault_injection, "time", clock)
     run_ranks(2, lambda context: train(context, 3), ps=1, inject="slow:rank=1x2.5")

@@ -59,7 +59,7 @@ def test_who_was_put_off_first_runs_first():
     assert going.end(first) == [("writer",), ("late reader",)]
 
 
-def test_strands_take_turns(monkeypatch):
+def test_segments_take_turns(monkeypatch):
     monkeypatch.setattr(cooperative_scheduling, "SLICE_S", 0.0)
     going = SliceScheduler()
     ran = []

@@ -93,7 +93,7 @@ def test_threads_take_turns_with_one_instance():
 
 
 def test_an_interrupted_step_leaves_the_engine_in_order():
-    """Ctrl-C in a strand: it is raised, the step ends on all its ranks, others follow."""
+    """Ctrl-C in a segment: it is raised, the step ends on all its ranks, others follow."""
 
     def body(context):
         x = hf.placeholder(hf.float32, [3])

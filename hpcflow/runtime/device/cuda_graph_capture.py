@@ -82,10 +82,10 @@ class _CapturedPartition(StepObserver):
         """
         if instance.has_own_kernels:
             return segments
-        strands = _CapturedSegments(self, objects)
-        instance.observe(strands)
-        runs = tuple(functools.partial(strands.run, i) for i in range(len(segments[0])))
-        return runs, lambda: strands.release()  # late binding: the current segments
+        captured = _CapturedSegments(self, objects)
+        instance.observe(captured)
+        runs = tuple(functools.partial(captured.run, i) for i in range(len(segments[0])))
+        return runs, lambda: captured.release()  # late binding: the current segments
 
     def refuse(self, nodes: Sequence[str], why: str) -> None:
         """Exclude nodes from regions from the next step on, and log the reason."""
@@ -233,9 +233,9 @@ class CapturedOutputs:
 class _RegionRunner:
     """Replaces a region in the code of one instance: it runs, captures or replays the region."""
 
-    def __init__(self, strands: _CapturedSegments, region: GraphRegion) -> None:
-        shared = strands.part.compiled.shared
-        self.segments, self.part, self.nodes = strands, strands.part, region.nodes
+    def __init__(self, captured: _CapturedSegments, region: GraphRegion) -> None:
+        shared = captured.part.compiled.shared
+        self.segments, self.part, self.nodes = captured, captured.part, region.nodes
         self.read = [shared[name] for name in region.read]
         self.written = [shared[name] for name in region.written]
         kernels = [shared[name] for name in region.kernels]

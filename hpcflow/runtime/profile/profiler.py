@@ -116,8 +116,8 @@ class Profiler(StepObserver):
         both = _SwitchableCode(self, instance, segments, objects)
         if not instance.code.is_single_segment:
             instance.observe(both)
-        strands = [functools.partial(both.run, i) for i in range(len(segments[0]))]
-        return tuple(strands), both.release
+        runs = [functools.partial(both.run, i) for i in range(len(segments[0]))]
+        return tuple(runs), both.release
 
     # -- the window
 
@@ -265,12 +265,12 @@ def _timed_partition(
         add((number, start, clock()))
 
     make = timed(code, compiled.file, {OPS: code.lines}, clock, note, place)
-    strands = []
+    first_places = []
     for index in range(len(code.segments)):
-        strands.append(len(places))
+        first_places.append(len(places))
         places.append(CodePlace(compiled, "strand", segment=index))
         places.append(CodePlace(compiled, "turn", segment=index))
-    return make, strands
+    return make, first_places
 
 
 class _SwitchableCode(StepObserver):

@@ -50,8 +50,8 @@ class StepTrace(StepObserver):
             self._events.append((number, start, self._clock(), threading.get_native_id()))
 
         make = timed(code, compiled.file, {OPS: code.lines}, self._clock, note, place)
-        strands, release = make(*objects)
-        return strands, release
+        runs, release = make(*objects)
+        return runs, release
 
     def begin(self) -> None:
         """Discard the events so far."""
