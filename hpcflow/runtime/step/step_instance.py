@@ -363,15 +363,7 @@ class StepInstance:
         self.frames: dict[str, Value] = {}  # loops and branches that wait: their instances
         self.boxes: dict[str, list[list[Value]]] = {}  # wait -> a box for each of its values
         self.buckets: dict[str, Value] = {}
-        try:
-            self.arenas = self._allocated()
-            names = self._names()
-            self.segments, self.release = compiled.make(*names)
-            for observer in self.observers:
-                segments = self.segments, self.release
-                self.segments, self.release = observer.bind_segments(self, segments, names)
-        except MemoryError as error:
-            raise out_of_memory_error(compiled, error, None, link.executor.rank) from error
+        self._bind_code()
         self.channels: Any = link.open(self)  # its channels: see hpcflow.runtime.step.step_channels
         self._count_expected_memory()
         self.pending: list[int] = []
@@ -387,6 +379,20 @@ class StepInstance:
         self.patient = patient
         self.done: Callable[[StepInstance], None] = done or _ignore_end
         self.failed: Callable[[StepInstance], None] = failed or _ignore_end
+
+    def _bind_code(self) -> None:
+        """Allocate its buffers, and bind the code to them. Errors: OutOfMemoryError."""
+        try:
+            self.arenas = self._allocated()
+            names = self._names()
+            self.segments, self.release = self.compiled.make(*names)
+            for observer in self.observers:
+                segments = self.segments, self.release
+                self.segments, self.release = observer.bind_segments(self, segments, names)
+        except MemoryError as error:
+            raise out_of_memory_error(
+                self.compiled, error, None, self.link.executor.rank
+            ) from error
 
     def _count_expected_memory(self) -> None:
         """Add the bytes of its buffers, messages and buckets to what the plan expects."""
