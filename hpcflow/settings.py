@@ -25,7 +25,7 @@ class Settings:
     ps: int = 0  # number of parameter servers; 0: collective mode
     serve: bool = False  # this rank is a parameter server; for some ranks, in place of ps
     tasks_per_replica: int = 1  # worker ranks over which one driver's graph is placed
-    sync: str = ""  # synchronization rule of servers: async (default), all, backup:K or stale:S
+    sync: str = ""  # synchronization rule: async (default), all, backup:K, stale:S or your own
     run_dir: str = ""  # output folder of a run; "": the current one, and no run records
     log_files: bool = False  # every rank writes its whole log to rank-N.log in the run directory
     tensorboard: bool = False  # write metrics also as TensorBoard events to the run directory

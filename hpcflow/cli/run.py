@@ -82,7 +82,9 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         help="number of worker ranks per replica (model parallelism)",
     )
     parser.add_argument(
-        "--sync", metavar="RULE", help="synchronization rule: async, all, backup:K or stale:S"
+        "--sync",
+        metavar="RULE",
+        help="synchronization rule: async, all, backup:K, stale:S or a script's own",
     )
     parser.add_argument("--run-dir", metavar="DIR", help="folder for results and reports")
     parser.add_argument(

@@ -19,7 +19,10 @@ _names: dict[Callable[..., SyncRule], str] = {}  # also of a class that is regis
 
 
 class PendingUpdate(Protocol):
-    """What a rule sees of an update that is not made yet. It is not the rule's to change."""
+    """What a rule sees of an update that is not made yet. It is not the rule's to change.
+
+    It is the same object for all updates of a training operation: a key of what a rule remembers.
+    """
 
     @property
     def workers(self) -> int:
@@ -28,7 +31,7 @@ class PendingUpdate(Protocol):
 
     @property
     def arrived(self) -> list[Gradient]:
-        """The gradients that have arrived, in this order; late ones are not among them."""
+        """The gradients that have arrived, in this order; late ones are dropped unseen."""
         ...
 
     @property
@@ -49,7 +52,8 @@ class SyncRule:
     A rule with `joins` combines gradients of several workers into one update: `select` says whose.
     Any other lets each worker make its own updates, and may limit by `may_begin` how far workers
     run ahead. Each update makes a new version of the variables. A subclass is a frozen dataclass;
-    its fields are the numbers in its text, `name:1,2`.
+    its fields are the numbers in its text, `name:1,2`. Server 0 makes a rule from the text and asks
+    it. What the rule remembers is no field, stays on server 0, and is not in checkpoints.
     """
 
     joins = False

@@ -61,7 +61,7 @@ class TrainingSession(Session):
     With parameter servers `sync` is the synchronization rule and overrides the setting: "async"
     (each worker's gradients are applied on arrival), "all" (synchronous), `hf.Backup(k)`
     (synchronous without the last k), `hf.Stale(bound)` (asynchronous, with no worker more than
-    `bound` steps ahead).
+    `bound` steps ahead), or a rule of the script (`hf.SyncRule`).
 
     Ranks: every rank that runs the script has a session; replicas start from the first one's
     values.

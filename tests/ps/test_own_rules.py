@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import runpy
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import hpcflow as hf
@@ -171,6 +173,32 @@ def test_the_example_trains_by_its_rule(tmp_path):
     # while all three train an update uses two or three gradients, so all used ones of the worker
     # that ends first are beside another
     assert sum(used) / 3 <= result["updates"]["slope"] <= sum(used) - min(used)
+
+
+def test_a_rule_with_memory_waits_for_the_worker_that_it_left_out():
+    fresh = runpy.run_path(str(ROOT / "examples" / "fresh_backup.py"))["Fresh"]
+    rounds, picked = SyncCoordinator(fresh(1), 3), []
+    for version in range(2):
+        for channel in ("one", "other"):  # what is owed in one is not owed in the other
+            rounds.pick(channel, lambda factors: picked.append(np.flatnonzero(factors).tolist()))
+            for worker in range(3):
+                rounds.ready(worker, channel, version, 1 / 3)
+            rounds.end(channel)
+    assert picked == [[0, 1], [0, 1], [0, 2], [0, 2]]
+    assert rule("fresh:1") == fresh(1) and str(fresh(1)) == "fresh:1"
+
+
+def test_the_example_with_memory_drops_no_worker_twice_in_a_row(tmp_path):
+    script = ROOT / "examples" / "fresh_backup.py"
+    assert len(script.read_text().splitlines()) <= 50
+    done = hpcflow_run(script, tmp_path, "--inject", "slow:rank=2x5")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "slope 3.000" in done.stdout
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["sync"] == "fresh:1"
+    used, dropped = result["gradients"]["used"], result["gradients"]["dropped"]
+    assert [u + d for u, d in zip(used, dropped, strict=True)] == result["steps"] == [40] * 3
+    assert all(d <= u + 1 for u, d in zip(used, dropped, strict=True))
 
 
 SCRIPT = """
