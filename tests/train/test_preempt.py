@@ -6,6 +6,8 @@ import contextlib
 import os
 import signal
 import stat
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,8 @@ from hpcflow.train.preemption import Preempted, Preemption, StopOutlook
 from tests.runtime.ranks import run_ranks
 
 from .reference import OPTIMIZERS, data, net
+
+ROOT = Path(__file__).parent.parent.parent
 
 EPOCHS = 10_000  # of 3 steps: however slow the one is that is to hear of it, nobody is through
 
@@ -155,7 +159,45 @@ def test_signals_are_heeded_while_training_only() -> None:
                 if number == 2:
                     os.kill(os.getpid(), signal.SIGTERM)
     assert end.value.code == 75 and session.steps == 3
-    assert "SIGTERM" in str(end.value) and handlers() == before
+    assert "SIGTERM" in str(end.value) and handlers()[1] == before[1]
+
+
+AFTER_TRAINING = """
+import os, signal, sys
+import hpcflow as hf
+
+def train(steps):
+    with hf.Graph().as_default():
+        count = hf.Variable(0.0)
+        step = count.assign_add(1.0)
+        with hf.train.TrainingSession() as session:
+            for _ in range(steps):
+                session.step(step, {})
+
+train(2)
+os.kill(os.getpid(), signal.SIGUSR1)
+print("evaluated", flush=True)
+if sys.argv[1:]:
+    train(2)
+"""
+
+
+@pytest.mark.parametrize(("again", "code"), [(False, 0), (True, 75)])
+def test_a_request_after_training_does_not_end_the_script(
+    again: bool, code: int, tmp_path: Path
+) -> None:
+    """It keeps its exit code; another session that begins then stops before its first step."""
+    script = tmp_path / "script.py"
+    script.write_text(AFTER_TRAINING)
+    done = subprocess.run(
+        [sys.executable, str(script), *(["again"] if again else [])],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (code, "evaluated\n"), done.stderr
 
 
 def test_a_handler_of_the_users_own_stays() -> None:

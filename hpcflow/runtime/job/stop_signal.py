@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import signal
 import threading
 from collections.abc import Callable
@@ -19,6 +20,9 @@ _REASONS = {
     RESTARTS: "the setting max_restarts",
     LOSS: "the death of a worker",
 }
+
+
+_late_requests: list[int] = []  # received after a training session had ended
 
 
 def stop_reason(number: int) -> str:
@@ -54,14 +58,23 @@ class StopSignal:
         self.handled_signals = True
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
-                if signal.getsignal(number) == signal.SIG_DFL:
+                if signal.getsignal(number) in (signal.SIG_DFL, _note_late_request):
                     self._before[number] = signal.signal(number, self.note)
+        while _late_requests:
+            self.note(_late_requests.pop())
 
     def restore_handlers(self) -> None:
-        """Restore the previous signal handlers."""
+        """Restore the previous signal handlers: training is over.
+
+        SIGUSR1 alone does not end the process from now on. A batch system sends it before the end
+        of the job's time, and a script that has finished training must keep its exit code.
+        """
         self.handled_signals = False
         while self._before and threading.current_thread() is threading.main_thread():
             number, handler = self._before.popitem()
+            if number == signal.SIGUSR1:
+                handler = _note_late_request
+                atexit.register(_ignore_late_requests)  # Python's end would restore the default
             signal.signal(number, handler)
 
     def leave(self) -> None:
@@ -85,6 +98,16 @@ class StopSignal:
         self.forward_targets = False
         for rank in self._to:
             tell(rank, self.number)
+
+
+def _note_late_request(number: int, frame: FrameType | None = None) -> None:
+    """The handler of SIGUSR1 after training: the next session stops before its first step."""
+    _late_requests.append(int(number))
+
+
+def _ignore_late_requests() -> None:
+    if signal.getsignal(signal.SIGUSR1) is _note_late_request:
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
 
 def _forward_targets(rank: int, roles: TaskAssignment, is_collective: bool) -> list[int]:
