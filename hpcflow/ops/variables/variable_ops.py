@@ -178,6 +178,9 @@ class Variable(RowUpdates, Assignable):
     `synchronization` is ON_READ.
     """
 
+    initial_value: Tensor
+    initializer: Operation
+
     @accepts_and_ignores("validate_shape", "caching_device", "use_resource", "expected_shape")
     @accepts_and_ignores("import_scope", "aggregation")
     def __init__(
