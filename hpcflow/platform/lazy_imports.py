@@ -44,7 +44,7 @@ def lazy_names(
             raise AttributeError(f"module {module!r} has no attribute {name!r} ({TOPIC})")
         home, its = mine[name]
         found = importlib.import_module(home)
-        value = translate_exceptions(getattr(found, its)) if its else found
+        value = translate_exceptions(_with_name(getattr(found, its), its)) if its else found
         setattr(sys.modules[module], name, value)
         return value
 
@@ -52,6 +52,16 @@ def lazy_names(
         return sorted({*vars(sys.modules[module]), *mine})
 
     return get, listed, sorted(mine)
+
+
+def _with_name(value: Any, name: str) -> Any:
+    """`value`; if it is a function that another function made, messages call it `name`."""
+    function = value
+    while isinstance(function, types.FunctionType):
+        if "<locals>" in function.__qualname__:
+            function.__name__ = function.__qualname__ = name
+        function = getattr(function, "__wrapped__", None)
+    return value
 
 
 def namespace(module: str, homes: Mapping[str, str]) -> None:

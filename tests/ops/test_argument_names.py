@@ -189,3 +189,14 @@ def test_variables_take_what_resource_variables_are() -> None:
 def test_an_argument_given_twice_or_unknown_is_refused(call: Callable[[], Any]) -> None:
     with pytest.raises(TypeError):
         call()
+
+
+@pytest.mark.parametrize("name", ["exp", "subtract", "reduce_sum", "nn.relu", "segment_sum", "fft"])
+def test_errors_and_help_name_the_public_function(name: str) -> None:
+    function: Any = hf
+    for part in name.split("."):
+        function = getattr(function, part)
+    own = name.rpartition(".")[2]
+    assert function.__name__ == function.__qualname__ == own
+    with pytest.raises(TypeError, match=rf"\b{own}\(\) missing"):
+        function()
