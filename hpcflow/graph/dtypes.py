@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from typing import Any
 
 import ml_dtypes
@@ -111,6 +112,11 @@ def as_strings(value: Any) -> np.ndarray:
         if v is None:
             raise DTypeError(
                 f"{value_text(value)} has no values: None is not a tensor", hint="give one"
+            )
+        if not isinstance(v, (str, bytes, numbers.Number, np.generic)):
+            raise DTypeError(
+                f"{value_text(v)} is neither a string nor a number",
+                hint="give a number, a string, an array, a list or a tensor",
             )
         if not isinstance(v, (str, bytes)):
             raise DTypeError(

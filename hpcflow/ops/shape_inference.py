@@ -16,7 +16,9 @@ from hpcflow.graph.dtypes import (
     float64,
     int32,
     kind_of,
+    name_of,
     plain_array,
+    string,
 )
 from hpcflow.graph.graph import (
     Operation,
@@ -49,6 +51,7 @@ KINDS = {
     "O": "strings",
     "c": "complex numbers",
 }
+FROM_STRINGS = "convert with hf.string_to_number or hf.as_string"
 
 
 # -- creating operations
@@ -104,10 +107,12 @@ def like(value: Any, other: Tensor) -> Tensor:
     value = _as_tensor(value)
     if isinstance(value, Tensor):
         if value.dtype != other.dtype:
+            cast = f"hf.cast one of them, e.g. hf.cast(x, hf.{other.dtype})"
             raise DTypeError(
-                f"{other.name!r} is {other.dtype} and {value.name!r} is {value.dtype}",
+                f"{other.name!r} is {name_of(other.dtype)} and "
+                f"{value.name!r} is {name_of(value.dtype)}",
                 line=user_line(),
-                hint=f"hf.cast one of them, e.g. hf.cast(x, hf.{other.dtype})",
+                hint=FROM_STRINGS if string in (value.dtype, other.dtype) else cast,
             )
         return value
     return convert_to_tensor(fitted(value, other.dtype, f"tensor {other.name!r}"))
@@ -202,14 +207,15 @@ def require(type: str, spec: Spec, kinds: str) -> None:
     if kind_of(spec.dtype) not in kinds and not wide:
         wanted = " or ".join(words for kind, words in KINDS.items() if kind in kinds)
         raise DTypeError(
-            f"{type} takes {wanted}, not {spec.dtype}", hint="convert with hf.cast(x, hf.float32)"
+            f"{type} takes {wanted}, not {name_of(spec.dtype)}",
+            hint=FROM_STRINGS if spec.dtype == string else "convert with hf.cast(x, hf.float32)",
         )
 
 
 def require_equal(type: str, inputs: Sequence[Spec]) -> None:
     """Check that all inputs have one dtype. Errors: DTypeError."""
     if any(s.dtype != inputs[0].dtype for s in inputs):
-        found = dict.fromkeys(str(s.dtype) for s in inputs)
+        found = dict.fromkeys(name_of(s.dtype) for s in inputs)
         raise DTypeError(
             f"{type} needs one dtype, not {' and '.join(found)}",
             hint="convert with hf.cast(x, dtype)",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -200,3 +201,18 @@ def test_errors_and_help_name_the_public_function(name: str) -> None:
     assert function.__name__ == function.__qualname__ == own
     with pytest.raises(TypeError, match=rf"\b{own}\(\) missing"):
         function()
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: hf.exp("a"), "Exp takes .*, not string\n(.*\n)*.*hf.string_to_number"),
+        (lambda: hf.exp({1: 2}), "neither a string nor a number"),
+        (lambda: hf.add(hf.constant("a"), hf.constant(1.0)), "is string and .* is float32"),
+        (lambda: hf.add("a", 1), "1 is not a string"),
+    ],
+)
+def test_values_of_a_wrong_type(call: Callable[[], Any], says: str) -> None:
+    with pytest.raises(hf.errors.DTypeError) as info:
+        call()
+    assert re.search(says, str(info.value))
