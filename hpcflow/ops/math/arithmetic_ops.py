@@ -65,7 +65,9 @@ def unary(
 ) -> UnaryFunction:
     """Add a unary elementwise op to the table; returns its public function.
 
-    `grad(x, y, g)` returns the gradient of the input `x` from the output `y` and its gradient `g`.
+    `kinds` are letters of `KINDS`: the dtypes that it takes. `grad(x, y, g)` returns the gradient
+    of the input `x` from the output `y` and its gradient `g`. `value` computes small static
+    integers.
     """
 
     def rule(op: Operation, g: Tensor) -> list[Tensor | None]:
