@@ -50,6 +50,7 @@ class LauncherWatchdog:
         self._directory: pathlib.Path | None = None
         self._dead: list[LedgerEntry] = []
         self._early: list[tuple[int, int]] = []  # rank and process of dead ranks without a ledger
+        self._found_all = False  # a rank that was never found may have died before `_early`
         self._hung: dict[str, Any] = {}  # failure.json of a hung rank
         self._reported = False
         self._checkpoint: str | None = None  # the newest, kept after the ranks have left
@@ -82,7 +83,8 @@ class LauncherWatchdog:
     def _died_early(self, cause: str) -> dict[str, Any]:
         """The facts of a rank that died before it had joined; it may never have been found."""
         what = "has died before it had joined"
-        if self._early:
+        may_be_another = self._all_here and self._directory is None and not self._found_all
+        if self._early and not may_be_another:
             return external_death_facts(*self._early[0], cause, what)
         if self._all_here and self._directory is None:
             return external_death_facts(None, None, cause, what)
@@ -107,6 +109,7 @@ class LauncherWatchdog:
                 self._look_for_hangs(leaving, watched)
         if not (self._dead or self._early or self._hung or all_joined):
             self._early = starting.wait(0.0)  # ranks that died since the last scan
+        self._found_all = starting.found_all()
         if self._early and not self._dead:
             self._look_for_ledgers()
         for one in (starting, watched, leaving):

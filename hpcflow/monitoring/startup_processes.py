@@ -87,6 +87,10 @@ class StartupProcesses:
                 self._drop(descriptor)
         return len(self._known) == self._expected and not self._watched
 
+    def found_all(self) -> bool:
+        """Whether all ranks of this node were found; True if the launcher does not say how many."""
+        return self._expected is None or len(self._known) == self._expected
+
     def close(self) -> None:
         """Close the descriptors."""
         for descriptor in list(self._watched):

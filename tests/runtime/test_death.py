@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -206,6 +207,24 @@ def test_a_witness_tells_of_the_first_that_dies_of_a_launchers_ranks(tmp_path):
     told = json.loads((tmp_path / "run/failure.json").read_text())
     assert (told["kind"], told["rank"], told["checkpoint"]) == ("death", 1, None)
     assert len(read_all(tmp_path / (PREFIX + "job"))) == 3
+
+
+@pytest.mark.parametrize(("expected", "named"), [(1, 0), (2, None)])
+def test_a_witness_does_not_blame_the_one_rank_it_found(
+    tmp_path, monkeypatch, capfd, expected, named
+):
+    """Another may have died first, and the launcher then have ended this one."""
+    size = {"OMPI_COMM_WORLD_SIZE": expected, "OMPI_COMM_WORLD_LOCAL_SIZE": expected}
+    place = {"OMPI_COMM_WORLD_RANK": 0, "OMPI_COMM_WORLD_LOCAL_RANK": 0} | size
+    env = {**os.environ, **{key: str(value) for key, value in place.items()}}
+    sleep = [sys.executable, "-c", "import time; time.sleep(100)"]
+    witness = LauncherWatchdog(str(tmp_path), StallTimes(60, 600))
+    with subprocess.Popen(sleep, env=env) as rank:
+        time.sleep(1.0)
+        rank.kill()
+    assert witness.tell(str(tmp_path / "run"), 138)
+    facts = json.loads((tmp_path / "run" / "failure.json").read_text())
+    assert facts["rank"] == named and "SIGUSR1" in facts["cause"], capfd.readouterr().err
 
 
 @pytest.mark.parametrize(("code", "cause"), [(137, "a process was killed by SIGKILL"), (250, None)])
