@@ -20,6 +20,7 @@ from hpcflow.monitoring.wait_ledger import (
     RECORD_BYTES,
     LedgerEntry,
     decode,
+    files_in,
     is_younger,
     raw_entries,
     shared_folder,
@@ -51,7 +52,7 @@ class CrossNodeLedgers:
 
     def tell(self) -> None:
         """Publish the ledgers of this node."""
-        records = [raw_entries(path) for path in sorted(self._directory.glob("rank-*"))]
+        records = [raw_entries(path) for path in files_in(self._directory, "rank-*")]
         whole = [record for record in records if record is not None]
         told = b"".join(self._copy(record) for record in whole)
         draft = self.folder / f".{self._host}"
@@ -68,7 +69,7 @@ class CrossNodeLedgers:
         found: list[LedgerEntry] = []
         if not is_own_folder(self.folder):
             return found
-        for path in sorted(self.folder.glob("[!.]*")):
+        for path in files_in(self.folder, "[!.]*"):
             if path.name in (WANTED, self._host) or not is_younger(path, FRESH_S):
                 continue
             with contextlib.suppress(OSError):

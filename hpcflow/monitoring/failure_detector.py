@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpcflow.monitoring.failure_json import timestamp
-from hpcflow.monitoring.wait_ledger import LedgerEntry, read_all, read_one
+from hpcflow.monitoring.wait_ledger import LedgerEntry, files_in, read_all, read_one
 
 LOOK_S = 0.5  # between two scans for new ledgers
 LET_SIGNAL_COME_S = 0.05  # a death by a signal sent to all ranks is not reported
@@ -92,7 +92,7 @@ class WatchedRanks:
 
     def any_live(self) -> bool:
         """Whether a rank has left the job in order: its ledger was removed."""
-        return sum(1 for _ in self.directory.glob("rank-*")) < len(self._known)
+        return len(files_in(self.directory, "rank-*")) < len(self._known)
 
     @property
     def left(self) -> int:
@@ -100,7 +100,7 @@ class WatchedRanks:
         return len(self._ranks)
 
     def _look(self) -> None:
-        for path in self.directory.glob("rank-*"):
+        for path in files_in(self.directory, "rank-*"):
             if path in self._known:
                 continue
             entry = read_one(path)

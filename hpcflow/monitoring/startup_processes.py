@@ -147,9 +147,10 @@ def _ranks_below(pid: int) -> Iterator[tuple[launcher_detection.LaunchedRank, in
 
 def _children(pid: int) -> list[int]:
     found: list[int] = []
-    for file in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):  # the thread or the process has ended
-            found += map(int, file.read_text().split())
+    with contextlib.suppress(OSError):  # the process has ended
+        for file in Path(f"/proc/{pid}/task").glob("*/children"):
+            with contextlib.suppress(OSError):  # the thread has ended
+                found += map(int, file.read_text().split())
     return found
 
 

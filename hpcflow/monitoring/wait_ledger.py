@@ -199,8 +199,16 @@ class WaitLedger:
 
 def read_all(directory: str | os.PathLike[str]) -> list[LedgerEntry]:
     """The records of all ranks in `directory`, by rank, without those that cannot be read."""
-    paths = sorted(pathlib.Path(directory).glob("rank-*"))
+    paths = files_in(pathlib.Path(directory), "rank-*")
     return [entry for path in paths if (entry := read_one(path)) is not None]
+
+
+def files_in(folder: pathlib.Path, pattern: str) -> list[pathlib.Path]:
+    """The files of a folder that match, sorted; none if its job has ended and removed it."""
+    try:
+        return sorted(folder.glob(pattern))
+    except OSError:
+        return []
 
 
 def read_one(path: pathlib.Path) -> LedgerEntry | None:
@@ -270,7 +278,7 @@ def is_younger(mark: pathlib.Path, seconds: float) -> bool:
 
 def remove(directory: pathlib.Path) -> None:
     """Remove the directory of a job that has ended in order, if this is its last rank here."""
-    if not any(directory.glob("rank-*")):
+    if not files_in(directory, "rank-*"):
         shutil.rmtree(directory, ignore_errors=True)
 
 

@@ -209,6 +209,16 @@ def test_a_witness_tells_of_the_first_that_dies_of_a_launchers_ranks(tmp_path):
     assert len(read_all(tmp_path / (PREFIX + "job"))) == 3
 
 
+def test_ledgers_that_their_job_removes_meanwhile_are_none(tmp_path, monkeypatch):
+    """All jobs of a user have their folders side by side; one may go while it is listed."""
+
+    def removed(folder, pattern):
+        raise FileNotFoundError(folder)
+
+    monkeypatch.setattr(Path, "glob", removed)
+    assert read_all(tmp_path) == []
+
+
 @pytest.mark.parametrize(("expected", "named"), [(1, 0), (2, None)])
 def test_a_witness_does_not_blame_the_one_rank_it_found(
     tmp_path, monkeypatch, capfd, expected, named
