@@ -167,6 +167,7 @@ START = """
 
     if os.environ["OMPI_COMM_WORLD_RANK"] == "1":
         print("STARTS", flush=True)
+        time.sleep(1)  # the launcher finds all ranks meanwhile
         os.kill(os.getpid(), {number})
     time.sleep(200)
 """

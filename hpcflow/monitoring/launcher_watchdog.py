@@ -83,10 +83,9 @@ class LauncherWatchdog:
     def _died_early(self, cause: str) -> dict[str, Any]:
         """The facts of a rank that died before it had joined; it may never have been found."""
         what = "has died before it had joined"
-        may_be_another = self._all_here and self._directory is None and not self._found_all
-        if self._early and not may_be_another:
+        if self._early and (self._found_all or not self._all_here):
             return external_death_facts(*self._early[0], cause, what)
-        if self._all_here and self._directory is None:
+        if self._all_here and (self._early or self._directory is None):
             return external_death_facts(None, None, cause, what)
         return {}
 
