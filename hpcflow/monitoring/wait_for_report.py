@@ -92,9 +92,16 @@ def describe_stall(
     ]
     if len(missing) > MOST_NAMED:
         rows.append(f"missing  and {len(missing) - MOST_NAMED} more")
+    behind = ranks_waiting_for(mine, entries)
+    rows += [f"behind   {entry.rank} on {state(entry, now, silent_s)}" for entry in behind]
+    named = {entry.rank for entry in (mine, *missing[:MOST_NAMED], *behind)}
+    stopped = [
+        entry
+        for entry in entries
+        if entry.rank not in named and process_state_letter(entry) == STOPPED
+    ]
     rows += [
-        f"behind   {entry.rank} on {state(entry, now, silent_s)}"
-        for entry in ranks_waiting_for(mine, entries)
+        f"stopped  {entry.rank} on {state(entry, now, silent_s)}" for entry in stopped[:MOST_NAMED]
     ]
     if circle := wait_cycle(mine, entries):
         ranks = ", ".join(map(str, circle))

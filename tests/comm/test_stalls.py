@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import os
+import re
 import subprocess
 import sys
 import time
@@ -120,6 +121,18 @@ def test_ranks_that_wait_for_each_other_are_told_as_a_ring(node):
     said = wait_for_report.describe_stall(entries[0], entries, 4, "stall-2.txt")
     assert "ring     0, 2 wait for each other: a message of theirs has not left or come" in said
     assert wait_for_report.wait_cycle(entries[1], entries) == []
+
+
+def test_a_stopped_rank_is_named_whomever_this_rank_waits_for(node):
+    """Rank 1, for which it waits, waits for the stopped one in the end of the program."""
+    node(0).enter(1, "a message", 1, "Send")
+    node(1).enter(1, "the end of the program", -1, "request")
+    node(2)
+    entries = read_all(node(3).directory)
+    entries[3] = dataclasses.replace(entries[3], process="T")
+    said = wait_for_report.describe_stall(entries[0], entries, 4, "stall-0.txt")
+    assert re.search(r"stopped  3 on .* is stopped \(T", said)
+    assert len(re.findall("is stopped", said)) == 1
 
 
 def test_a_wait_for_state_of_the_rank_itself_misses_nobody_else(node):
