@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+import re
 import select
 import threading
 import time
@@ -126,7 +127,7 @@ class WatchedRanks:
 def next_advice(directory: pathlib.Path) -> tuple[str, str | None]:
     """The advice for the user if the job ends now, and the checkpoint to resume from, or None.
 
-    The ranks of this node write them by `say_next`.
+    The ranks of this node write them by `set_next_advice`.
     """
     try:
         checkpoint, _, text = (directory / NEXT).read_text().partition("\n")
@@ -157,7 +158,7 @@ def death_facts(
         "task": entry.task,
         "host": entry.host,
         "time": timestamp(),
-        "step": _trained_steps(entry, directory),
+        "step": _trained_steps(entry, directory) or _saved_step(checkpoint),
         "op": entry.op or None,
         "line": entry.line or None,
         "cause": f"process {entry.pid} {cause}",
@@ -194,6 +195,12 @@ def external_death_facts(
     told |= {"time": timestamp(), "step": step, "op": None, "line": None, "cause": why}
     told |= {"error": error, "message": message, "hint": hint}
     return {**told, "checkpoint": None, "traceback": None}
+
+
+def _saved_step(checkpoint: str | None) -> int:
+    """The step of a checkpoint, for a rank that died before its first heartbeat in training."""
+    name = pathlib.Path(checkpoint or "").name
+    return int(name.removeprefix("step-")) if re.fullmatch(r"step-\d+", name) else 0
 
 
 def _trained_steps(entry: LedgerEntry, directory: pathlib.Path) -> int:

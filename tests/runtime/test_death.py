@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from hpcflow.errors import DeathError
-from hpcflow.monitoring.failure_detector import FailureDetector
+from hpcflow.monitoring.failure_detector import FailureDetector, death_facts, set_next_advice
 from hpcflow.monitoring.launcher_watchdog import LauncherWatchdog
 from hpcflow.monitoring.stall_watchdog import StallTimes
 from hpcflow.monitoring.wait_ledger import PREFIX, WaitLedger, read_all
@@ -207,6 +208,19 @@ def test_a_witness_tells_of_the_first_that_dies_of_a_launchers_ranks(tmp_path):
     told = json.loads((tmp_path / "run/failure.json").read_text())
     assert (told["kind"], told["rank"], told["checkpoint"]) == ("death", 1, None)
     assert len(read_all(tmp_path / (PREFIX + "job"))) == 3
+
+
+@pytest.mark.parametrize(("trained", "step"), [(0, 12), (5, 5)])
+def test_the_step_of_a_rank_that_died_before_its_heartbeat_is_that_of_the_checkpoint(
+    tmp_path, trained, step
+):
+    ledger = WaitLedger(tmp_path, 1, "nid1", "/job:worker/task:1")
+    (entry,) = read_all(tmp_path)
+    entry = dataclasses.replace(entry, trained=trained)
+    assert death_facts([entry], tmp_path)["step"] == trained
+    set_next_advice(tmp_path, "the same command resumes", "saved/step-12")
+    assert death_facts([entry], tmp_path)["step"] == step
+    ledger.close()
 
 
 def test_ledgers_that_their_job_removes_meanwhile_are_none(tmp_path, monkeypatch):
