@@ -187,8 +187,8 @@ class NcclCommunicator(CommunicatorWrapper):
         # CuPy ends a uuid at its first zero byte, so that alone does not tell GPUs apart
         uuid = bytes(runtime.getDeviceProperties(self.device)["uuid"]).hex()
         gpu = f"{runtime.deviceGetPCIBusId(self.device)}/{uuid}@{self.hosts[self.rank]}"
-        all_told = self.inner.all_gather_text(f"{gpu} {self.nccl.get_version()}")
-        rows = [row.split() for row in all_told]
+        texts = self.inner.all_gather_text(f"{gpu} {self.nccl.get_version()}")
+        rows = [text.split() for text in texts]
         owners = collections.defaultdict(list)
         for rank, (gpu, _) in enumerate(rows):
             owners[gpu].append(rank)

@@ -20,7 +20,7 @@ AFTER_STEP = 2**62  # a position after the end of the step
 
 @dataclasses.dataclass(frozen=True)
 class Lifetime:
-    """The lifetime of `nbytes` of memory, in use from position `start` of segment `segment` on.
+    """The lifetime of `nbytes` of memory, in use from position `start` of `segment` on.
 
     `ends` maps each segment that uses the memory to the position of its last use. It is None if the
     memory is in use until the end of the step.

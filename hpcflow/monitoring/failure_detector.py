@@ -199,8 +199,8 @@ def external_death_facts(
 
 def _saved_step(checkpoint: str | None) -> int:
     """The step of a checkpoint, for a rank that died before its first heartbeat in training."""
-    name = pathlib.Path(checkpoint or "").name
-    return int(name.removeprefix("step-")) if re.fullmatch(r"step-\d+", name) else 0
+    found = re.match(r"step-(\d+)", pathlib.Path(checkpoint or "").name)  # a folder or a file
+    return int(found[1]) if found else 0
 
 
 def _trained_steps(entry: LedgerEntry, directory: pathlib.Path) -> int:

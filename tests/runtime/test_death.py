@@ -210,15 +210,16 @@ def test_a_witness_tells_of_the_first_that_dies_of_a_launchers_ranks(tmp_path):
     assert len(read_all(tmp_path / (PREFIX + "job"))) == 3
 
 
+@pytest.mark.parametrize("checkpoint", ["saved/step-12", "saved/step-12.h5"])
 @pytest.mark.parametrize(("trained", "step"), [(0, 12), (5, 5)])
 def test_the_step_of_a_rank_that_died_before_its_heartbeat_is_that_of_the_checkpoint(
-    tmp_path, trained, step
+    tmp_path, trained, step, checkpoint
 ):
     ledger = WaitLedger(tmp_path, 1, "nid1", "/job:worker/task:1")
     (entry,) = read_all(tmp_path)
     entry = dataclasses.replace(entry, trained=trained)
     assert death_facts([entry], tmp_path)["step"] == trained
-    set_next_advice(tmp_path, "the same command resumes", "saved/step-12")
+    set_next_advice(tmp_path, "the same command resumes", checkpoint)
     assert death_facts([entry], tmp_path)["step"] == step
     ledger.close()
 

@@ -74,7 +74,6 @@ class StopSignal:
             number, handler = self._before.popitem()
             if number == signal.SIGUSR1:
                 handler = _note_late_request
-                atexit.register(_ignore_late_requests)  # Python's end would restore the default
             signal.signal(number, handler)
 
     def leave(self) -> None:
@@ -105,7 +104,9 @@ def _note_late_request(number: int, frame: FrameType | None = None) -> None:
     _late_requests.append(int(number))
 
 
+@atexit.register
 def _ignore_late_requests() -> None:
+    """At exit: the end of Python would restore the default action, which ends the process."""
     if signal.getsignal(signal.SIGUSR1) is _note_late_request:
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
