@@ -164,6 +164,35 @@ def test_fewer_files_are_opened_of_a_pack(tmp_path: pathlib.Path) -> None:
     assert 0 < max(found) <= MOST_PACKED, f"{found} files of hpcflow; at most {MOST_PACKED}"
 
 
+LISTED = """
+import pkgutil
+import hpcflow
+from hpcflow.graph.op_registry import all_ops
+from hpcflow.onnx.export_emitter import exported
+from hpcflow.plan.pass_list import PASSES
+from hpcflow.cli import help_topics
+modules = sorted((m.name, m.ispkg) for m in pkgutil.walk_packages(hpcflow.__path__, "hpcflow."))
+print(modules, sorted(all_ops()), sorted(exported()), [p.name for p in PASSES], sep="\\n")
+print([row.kernels for _, row in sorted(all_ops().items())], hpcflow.__file__)
+print(*map(help_topics.page, help_topics.titles()))
+"""
+
+
+def test_a_pack_has_all_modules_ops_exports_and_help_of_the_installation(
+    tmp_path: pathlib.Path,
+) -> None:
+    def listed(**env: str) -> str:
+        done = subprocess.run([*PYTHON, "-c", LISTED], env=environ() | env, cwd=tmp_path,
+                              check=True, capture_output=True, text=True)  # fmt: skip
+        return done.stdout
+
+    pack = [*PYTHON, "-m", "hpcflow", "pack", str(tmp_path / "pack")]
+    subprocess.run(pack, env=environ(), check=True, capture_output=True)
+    packed = listed(PYTHONPATH=str(tmp_path / "pack"))
+    assert str(tmp_path / "pack") in packed  # the pack was used
+    assert packed.replace(str(tmp_path / "pack"), str(ROOT)) == listed()
+
+
 def test_a_pack_works_wherever_it_is_moved(tmp_path: pathlib.Path) -> None:
     pack = [*PYTHON, "-m", "hpcflow", "pack", str(tmp_path / "pack")]
     subprocess.run(pack, env=environ(), check=True, capture_output=True)

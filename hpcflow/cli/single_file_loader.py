@@ -67,6 +67,27 @@ class _PackImporter(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
             return str(marshal.load(file)[name])
 
 
+class _PackFolder(importlib.abc.PathEntryFinder):
+    """A folder of the pack, so that `pkgutil.iter_modules` and `walk_packages` list its modules."""
+
+    def __init__(self, path: str) -> None:
+        if path != _HERE and not path.startswith(_HERE + os.sep):
+            raise ImportError(f"{path} is not in the pack {_HERE}")
+        self.package = ".".join([__name__, *path[len(_HERE) + 1 :].split(os.sep)]).rstrip(".")
+
+    def find_spec(
+        self, fullname: str, target: typing.Any = None
+    ) -> "importlib.machinery.ModuleSpec | None":
+        """The spec of the module, if it is packed."""
+        return _pack.find_spec(fullname, None, target)
+
+    def iter_modules(self, prefix: str = "") -> "list[tuple[str, bool]]":
+        """The modules of the package, and whether each is a package."""
+        found = [(name.rpartition("."), packed[0]) for name, packed in _pack.codes.items()]
+        return sorted((prefix + name, pkg) for (of, _, name), pkg in found if of == self.package)
+
+
 _pack = _PackImporter()
 sys.meta_path.insert(0, _pack)
+sys.path_hooks.insert(0, _PackFolder)
 exec(_pack.get_code(__name__), globals())
