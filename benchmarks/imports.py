@@ -34,11 +34,13 @@ print("@@ " + json.dumps(said))
 """
 
 
-def contenders(arguments: argparse.Namespace) -> list[Contender]:
-    def command(python: str | None, statement: str, *packages: str) -> list[str]:
-        look = LOOK.format(statement=statement)
-        return [python or sys.executable, "-W", "ignore", "-c", look, *packages]
+def command(python: str | None, statement: str, *packages: str) -> list[str]:
+    """The command line of a process that imports, and says what it took."""
+    look = LOOK.format(statement=statement)
+    return [python or sys.executable, "-W", "ignore", "-c", look, *packages]
 
+
+def contenders(arguments: argparse.Namespace) -> list[Contender]:
     made = [
         Contender(OURS, [command(None, "import hpcflow")]),
         Contender(WHOLE, [command(None, "from hpcflow import *")]),
@@ -56,10 +58,10 @@ def imported(contender: Contender) -> dict[str, Any]:
 
     Errors: RuntimeError with the last words of one that fails.
     """
-    (command,) = contender.commands
+    (line,) = contender.commands
     environ = common.environ(contender)
     environ.pop("PYTHONDONTWRITEBYTECODE", None)  # users have compiled files of what they installed
-    ended = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(line, env=environ, capture_output=True, text=True, timeout=120)
     lines = [line for line in ended.stdout.splitlines() if line.startswith(common.MARK)]
     if not lines:
         raise RuntimeError("; ".join(ended.stderr.strip().splitlines()[-3:]))

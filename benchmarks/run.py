@@ -44,7 +44,7 @@ PLAN = (
     Benchmark("training_step", "training_step.py --rounds 1 --repeats 5", ALL),
     Benchmark("training_step_2", "training_step.py --threads 2 --rounds 1 --repeats 5", ALL),
     Benchmark("step_profile", "step_profile.py --threads 1 2"),
-    Benchmark("before_after", "before_after.py --rounds 4 --repeats 5"),
+    Benchmark("before_after", "before_after.py"),
     Benchmark("busy_neighbour", "busy_neighbour.py --rounds 2 --repeats 3"),
     Benchmark("tails", "tails.py --rounds 1 --repeats 2", ALL),
     Benchmark("convnets", "convnets.py --batch 2 --rounds 1 --repeats 2", ALL),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 import os
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 from hpcflow.comm.contiguous_buffers import add_bfloat16
 from hpcflow.errors import CommError, MissingPackageError
 from hpcflow.graph.dtypes import bfloat16
+from hpcflow.launch.launcher_detection import abort_hangs_srun
 from hpcflow.platform.install_hints import install_hint
 from hpcflow.settings import Settings
 
@@ -31,9 +33,16 @@ def initialized_mpi() -> Any:
 
 
 def abort(code: int) -> None:
-    """End every rank of the job now; does nothing unless MPI is running."""
+    """End every rank of the job now; does nothing unless MPI is running.
+
+    Where an abort would leave srun hanging this rank exits: SLURM then ends the others.
+    """
     MPI = mpi_module()
     if MPI.Is_initialized() and not MPI.Is_finalized():
+        if abort_hangs_srun():
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
         MPI.COMM_WORLD.Abort(code)
 
 

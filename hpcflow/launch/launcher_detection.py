@@ -75,6 +75,22 @@ class StartCommand:
         shutil.rmtree(os.path.join(base, f"ompi.{pid}"), ignore_errors=True)
 
 
+def abort_hangs_srun(environ: Environ = os.environ) -> bool:
+    """Whether an MPI_Abort of this rank can leave srun hanging after all ranks have ended.
+
+    In a heterogeneous step SLURM up to 22.05 starts one PMIx abort agent for each component in the
+    same srun, without a lock (src/plugins/mpi/pmix/pmixp_agent.c): srun then waits for ever in
+    accept(), and the job keeps its nodes until its time limit.
+    """
+    return "SLURM_HET_SIZE" in environ and bool(pmix_server_uri(environ))
+
+
+def pmix_server_uri(environ: Environ = os.environ) -> str:
+    """The address of the PMIx server that started this process; "" if none did."""
+    names = sorted(name for name in environ if name.startswith("PMIX_SERVER_URI"))
+    return environ[names[0]] if names else ""
+
+
 def _in_slurm_step(environ: Environ) -> bool:
     """Inside a step created by srun: not in the batch script, not in salloc's shell."""
     step = environ.get("SLURM_STEP_ID", environ.get("SLURM_STEPID", ""))

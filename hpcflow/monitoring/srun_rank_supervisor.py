@@ -20,7 +20,7 @@ from types import FrameType
 from typing import Any
 
 from hpcflow.errors import ABORTED
-from hpcflow.launch.launcher_detection import LaunchedRank
+from hpcflow.launch.launcher_detection import LaunchedRank, abort_hangs_srun, pmix_server_uri
 from hpcflow.monitoring import failure_detector, failure_json
 from hpcflow.monitoring.wait_ledger import first, ledger_folder, process_ledger
 
@@ -28,7 +28,12 @@ LAUNCHERS = ("srun",)  # they end all tasks before another rank can report
 FORWARDED = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT")
 # Seconds by which Open MPI delays an abort: a rank that has lost a connection must not end the step
 # before the parent of the dead rank has reported.
-DELAY = ("OMPI_MCA_mpi_abort_delay", "1")
+DELAY = "OMPI_MCA_mpi_abort_delay"
+DELAY_S = 1
+# Where an abort leaves srun hanging, the rank must be killed before it aborts: by this process if
+# there is a run directory, else by SLURM after its KillWait (30 s by default).
+LONG_DELAY_S = 120
+POLL_MS = 500
 DIED_EARLY = "has died before it had joined"
 MOST = 4  # file descriptors in one message of the child
 PR_SET_PDEATHSIG = 1  # Linux, <sys/prctl.h>
@@ -52,18 +57,20 @@ def become_child(place: LaunchedRank, run_dir: str) -> None:
     parent, child = os.getpid(), os.fork()
     if child:
         there.close()
-        handlers = _forward_signals(child, numbers)
+        received = _forward_signals(child, numbers)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        _wait(child, here)
+        hangs = run_dir and abort_hangs_srun()
+        failure = pathlib.Path(run_dir) / failure_json.NAME if hangs else None
+        _wait(child, here, received, failure)
         signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
-        os._exit(_end(child, handlers, place, run_dir))
+        os._exit(_end(child, received, place, run_dir))
     here.close()
     _to_parent.append(there)
     if prctl is not None:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(ABORTED)
-    os.environ.setdefault(*DELAY)
+    os.environ.setdefault(DELAY, str(LONG_DELAY_S if abort_hangs_srun() else DELAY_S))
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
@@ -72,8 +79,7 @@ def share_connection() -> None:
 
     The server ends the step when the connection closes. Must be called after MPI_Init.
     """
-    names = sorted(name for name in os.environ if name.startswith("PMIX_SERVER_URI"))
-    port = os.environ[names[0]].rpartition(":")[2] if names else ""
+    port = pmix_server_uri().rpartition(":")[2]
     while _to_parent:
         with _to_parent.pop() as parent:
             for name in os.listdir("/proc/self/fd") if port else ():
@@ -106,17 +112,30 @@ def _forward_signals(child: int, numbers: set[int]) -> set[int]:
     return received
 
 
-def _wait(child: int, connection: socket.socket) -> None:
-    """Wait until the child has ended. It is not reaped, so that its PID is not reused."""
+def _wait(
+    child: int, connection: socket.socket, received: set[int], failure: pathlib.Path | None
+) -> None:
+    """Wait until the child has ended. It is not reaped, so that its PID is not reused.
+
+    If `failure` is given, the child is killed once SIGTERM was received and that file exists:
+    another rank has failed, and SLURM ends the step. A rank that lost its connection to the failed
+    one sleeps in the abort of Open MPI and does not handle SIGTERM.
+    """
     ended, poll = os.pidfd_open(child), select.poll()
     poll.register(ended, select.POLLIN)
     poll.register(connection, select.POLLIN)
-    while all(descriptor != ended for descriptor, _ in poll.poll()):
-        data = socket.recv_fds(connection, 16, MOST)[
-            0
-        ]  # descriptors stay open until this process ends
-        if not data:
-            poll.unregister(connection)
+    kept: list[int] = []  # descriptors of the child stay open until this process ends
+    limit = POLL_MS if failure else None
+    ready = poll.poll(limit)
+    while all(descriptor != ended for descriptor, _ in ready):
+        if ready:
+            data, descriptors, _, _ = socket.recv_fds(connection, 16, MOST)
+            kept += descriptors
+            if not data:
+                poll.unregister(connection)
+        elif failure and signal.SIGTERM in received and failure.exists():
+            os.kill(child, signal.SIGKILL)
+        ready = poll.poll(limit)
 
 
 def _end(child: int, received: set[int], place: LaunchedRank, run_dir: str) -> int:
