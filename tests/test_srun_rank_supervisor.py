@@ -1,0 +1,73 @@
+"""The parent of a rank under srun, alone: which signals and files end its child."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hpcflow.launch.launcher_detection import abort_hangs_srun
+
+RANK = """
+import os, signal, sys, time
+from hpcflow.launch.launcher_detection import LaunchedRank
+from hpcflow.monitoring.srun_rank_supervisor import DELAY, become_child
+become_child(LaunchedRank(1, 4, 1, 2, "srun"), sys.argv[1])
+signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as in the abort of Open MPI, which sleeps in C
+signal.signal(signal.SIGUSR1, lambda *_: os._exit(75))
+print(os.environ[DELAY], flush=True)
+while True:
+    time.sleep(1)
+"""
+PMIX = {"PMIX_SERVER_URI41": "pmix.1;tcp4://127.0.0.1:1"}
+HETEROGENEOUS = {"SLURM_HET_SIZE": "2", **PMIX}
+
+
+def start(folder: Path, environ: dict[str, str]) -> tuple[subprocess.Popen[str], int]:
+    """The parent, and the seconds by which its child would delay an abort."""
+    own = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "PMIX_", "OMPI_"))}
+    process = subprocess.Popen([sys.executable, "-c", RANK, str(folder)], env=own | environ,
+                               stdout=subprocess.PIPE, text=True)  # fmt: skip
+    assert process.stdout is not None
+    return process, int(process.stdout.readline())
+
+
+@pytest.mark.parametrize(
+    ("environ", "hangs"),
+    [(HETEROGENEOUS, True), (PMIX, False), ({"SLURM_HET_SIZE": "2"}, False), ({}, False)],
+)
+def test_an_abort_hangs_srun_in_a_heterogeneous_step_with_pmix(
+    environ: dict[str, str], hangs: bool, tmp_path: Path
+) -> None:
+    assert abort_hangs_srun(environ) is hangs
+    process, delay = start(tmp_path, environ)
+    with process:
+        assert (delay > 30) is hangs  # a long one: SLURM kills before the abort
+        process.send_signal(signal.SIGUSR1)
+        assert process.wait(20) == 75
+
+
+def test_after_a_failure_sigterm_ends_a_rank_that_does_not_handle_it(tmp_path: Path) -> None:
+    process, _ = start(tmp_path, HETEROGENEOUS)
+    with process:
+        process.send_signal(signal.SIGTERM)  # preemption: no rank has failed, it may still save
+        time.sleep(1.5)
+        assert process.poll() is None
+        (tmp_path / "failure.json").write_text("{}")
+        assert process.wait(20) == 128 + signal.SIGKILL
+
+
+def test_sigterm_does_not_kill_a_rank_of_another_step(tmp_path: Path) -> None:
+    process, _ = start(tmp_path, PMIX)
+    with process:
+        (tmp_path / "failure.json").write_text("{}")
+        process.send_signal(signal.SIGTERM)
+        time.sleep(1.5)
+        assert process.poll() is None
+        process.send_signal(signal.SIGUSR1)
+        assert process.wait(20) == 75
