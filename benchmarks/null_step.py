@@ -20,7 +20,7 @@ from common import Contender, Crew, Repeat, Tournament, check, per_call, role
 
 OURS, BARE, TF = "hpcflow", "bare mpi4py", "TF1 over gRPC"
 DENSE = 100 << 20
-SCALAR_CALLS, DENSE_CALLS = 500, 5
+SCALAR_CALLS, DENSE_CALLS = 5000, 5
 
 
 def cases_of(steps: dict[str, Any], calls: dict[str, int]) -> dict[str, Repeat]:

@@ -109,10 +109,31 @@ def pytest_configure(config: pytest.Config) -> None:
         config.get_terminal_writer()._file = open(os.devnull, "w")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--slow",
+        choices=["without", "only"],
+        help="slow tests, but for the first case of each that is parametrized: without, only those",
+    )
+
+
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What is long begins first, so that no process is left alone with it at the end."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Select by `--slow`; slow tests begin first, so that no process is left alone with one."""
+    slow = slow_items(items)
+    choice = config.getoption("--slow")
+    if choice is not None:
+        dropped = [item for item in items if (item in slow) is (choice == "without")]
+        items[:] = [item for item in items if (item in slow) is (choice == "only")]
+        config.hook.pytest_deselected(items=dropped)
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+def slow_items(items: list[pytest.Item]) -> set[pytest.Item]:
+    """The tests marked `slow`, without the first case of each that is parametrized."""
+    marked = [item for item in items if item.get_closest_marker("slow") is not None]
+    first = {item.nodeid.partition("[")[0]: item for item in reversed(marked)}
+    return {i for i in marked if "[" not in i.nodeid or i is not first[i.nodeid.partition("[")[0]]}
 
 
 def arm(item: pytest.Item) -> None:
@@ -160,6 +181,14 @@ def sweep_mpirun() -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     arm(item)
+    if item.get_closest_marker("gpu") is not None and not has_gpu():
+        pytest.skip("needs a GPU")
+
+
+def has_gpu() -> bool:
+    from hpcflow.runtime.device.device import device_names
+
+    return device_names(False, 0)[0].startswith("gpu")
 
 
 @pytest.hookimpl(tryfirst=True)

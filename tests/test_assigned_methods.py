@@ -81,6 +81,7 @@ def set_by_name(tree: ast.Module) -> Iterator[tuple[int, str]]:
                 yield node.lineno, ast.unparse(node)
 
 
+@pytest.mark.slow
 def test_no_method_of_another_object_is_assigned() -> None:
     found = {file: list(replaced(tree, METHODS - VALUES)) for file, tree in TREES.items()}
     assert not {file: lines for file, lines in found.items() if lines}

@@ -164,6 +164,7 @@ def commands(also_run: bool = True) -> list[list[str]]:
     return [*words, ["export", "kept1/step-5", "out.h5"]]
 
 
+@pytest.mark.slow
 def test_undamaged_folders_are_read(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = [faults_of(words, capsys, {0}) for words in commands() if words[0] != "diff"]
     found += [faults_of(words, capsys, {1}) for words in commands() if words[0] == "diff"]
@@ -247,6 +248,7 @@ FILES = [*(f"run1/{name}" for name in RECORDS),
          *("kept1/step-10/part-00000.h5", "kept1/step-5/index.h5")]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_pictures")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_file_that_is_something_else(
@@ -279,6 +281,7 @@ def test_nothing_of_a_run_is_readable(
 # -- a folder is something else
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_pictures")
 @pytest.mark.parametrize("name", ["run1", "kept1", "kept1/step-10"])
 def test_a_folder_that_is_something_else(
@@ -342,6 +345,7 @@ def put(data: Any, at: tuple[Any, ...], value: Any) -> Any:
     return data
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_pictures")
 @pytest.mark.parametrize("name", ["result.json", "manifest.json", "failure.json", ".running.json"])
 def test_values_of_other_kinds(
@@ -362,6 +366,7 @@ def test_values_of_other_kinds(
     assert not found
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_pictures")
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_tables_of_other_numbers(
@@ -416,6 +421,7 @@ def as_another_user(here: Path) -> Iterator[None]:
         os.setegid(0)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_pictures")
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for a second user")
 def test_files_of_others(made: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -449,6 +455,7 @@ def of_process(words: list[str], codes: set[int], **more: str) -> str:
     return f"{words}: {done.returncode}: {said!r}" if wrong else ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "name", "codes"),
     [
@@ -484,6 +491,7 @@ def test_other_subcommands(
     assert not list(filter(None, found))
 
 
+@pytest.mark.slow
 def test_a_job_begins_in_a_damaged_run_directory(made: Path, here: Path) -> None:
     """What earlier starts have left is put aside, and that is said."""
     for kind in (binary, nested, a_text, a_folder, a_pipe):

@@ -84,6 +84,7 @@ def test_digits_is_learned_in_every_mode(mode: str, tmp_path: Path) -> None:
     assert len(first) == seeds, "each draws its samples in an order of its own"
 
 
+@pytest.mark.slow
 def test_weak_scaling_and_a_plain_start(tmp_path: Path) -> None:
     """`python examples/digits.py` needs no launcher; the batch may be given per rank."""
     result, text = run("digits.py", tmp_path, 0, "--batch-per-rank", "500", "--epochs", "2")
@@ -95,6 +96,7 @@ def test_weak_scaling_and_a_plain_start(tmp_path: Path) -> None:
     assert "a batch of 1,437 is 479 for each of 3 workers" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [3, 6])
 def test_a_network_cut_over_three_ranks_learns(ranks: int, tmp_path: Path) -> None:
     result, _ = run("model_parallel.py", tmp_path, ranks, "--tasks-per-replica", "3")
@@ -102,6 +104,7 @@ def test_a_network_cut_over_three_ranks_learns(ranks: int, tmp_path: Path) -> No
     assert set(result["updates"].values()) == {result["steps"][0]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [["3"], ["4", "--ps", "1"]], ids=["driver", "server"])
 def test_towers_of_one_graph_learn(options: list[str], tmp_path: Path) -> None:
     ranks, *more = options
@@ -113,6 +116,7 @@ def test_towers_of_one_graph_learn(options: list[str], tmp_path: Path) -> None:
     assert "3 towers: held-out accuracy" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [3, 6])
 def test_stages_with_steps_in_flight_learn(ranks: int, tmp_path: Path) -> None:
     result, _ = run("stages.py", tmp_path, ranks, "--tasks-per-replica", "3", "--epochs", "6")
@@ -120,6 +124,7 @@ def test_stages_with_steps_in_flight_learn(ranks: int, tmp_path: Path) -> None:
     assert set(result["updates"].values()) == {result["steps"][0]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [0, 2])
 def test_four_subgraphs_at_once(ranks: int, tmp_path: Path) -> None:
     """The paper's Figure 2, on one rank and with the parameters on a server."""

@@ -41,6 +41,7 @@ def test_it():
     assert code == 1 and "Timeout" in text and "line 5 in test_it" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["test", "fixture"])
 def test_one_failing_rank_ends_the_job_and_says_why(tmp_path: Path, where: str) -> None:
     source = f"""
@@ -63,6 +64,7 @@ def test_it(after):
     assert code != 0 and "[rank 1]" in text and "apples" in text
 
 
+@pytest.mark.slow
 def test_a_failure_on_all_ranks_lets_the_others_run(tmp_path: Path) -> None:
     source = """
 import pytest

@@ -87,6 +87,7 @@ def test_an_unknown_topic_is_an_error_with_near_names(capfd: pytest.CaptureFixtu
     assert "`hpcflow help` lists the topics" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_pack_has_the_topics(tmp_path: Path) -> None:
     pack.pack(tmp_path)
     environ = {**os.environ, "PYTHONPATH": str(tmp_path)}

@@ -47,6 +47,7 @@ def endless():
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.limit(90)
 def test_random_calls_raise_nothing_raw():
     found = fuzz_api.fuzz(seed=16, count=300)

@@ -130,6 +130,7 @@ def test_modules_do_not_import_each_other_in_a_ring() -> None:
         pytest.fail(f"a ring of imports: {' -> '.join(error.args[1])}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", ONE_FILE_ONLY)
 def test_one_file_alone_imports_a_library(library: str) -> None:
     users = set()
@@ -142,6 +143,7 @@ def test_one_file_alone_imports_a_library(library: str) -> None:
     assert len(users) <= 1, f"{library} is imported by {sorted(users)}; one wrapper is enough"
 
 
+@pytest.mark.slow
 def test_functions_fit_a_screen() -> None:
     """At most 50 lines, signature and docstring included."""
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef)

@@ -220,6 +220,7 @@ with hf.train.TrainingSession() as sess:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     launcher_detection.detect_launcher() is not None, reason="a job cannot start jobs"
 )

@@ -97,6 +97,7 @@ def runs(pid: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT"])
 def test_the_first_signal_saves_and_stops_all_ranks(tmp_path, name):
     """As a batch system sends it, to one process, and a terminal's Ctrl-C, to its group."""

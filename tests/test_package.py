@@ -49,6 +49,7 @@ def others(name: str, text: str) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_no_line_installs_the_other_project() -> None:
     found, read = [], 0
     for path in texts():

@@ -81,6 +81,7 @@ def _anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-") for head in heads}
 
 
+@pytest.mark.slow
 def test_each_public_name_is_on_a_page_of_the_reference() -> None:
     text = "\n".join(api_pages.pages().values())
     on_pages = set(re.findall(r"^(?:      heading: |## |\*\*)(hf\.[\w.]+)", text, re.MULTILINE))
@@ -97,6 +98,7 @@ def test_each_public_name_is_on_a_page_of_the_reference() -> None:
     assert len(public) > 900
 
 
+@pytest.mark.slow
 def test_an_entry_of_the_reference_is_described_once() -> None:
     text = "\n".join(api_pages.pages().values())
     entries = re.findall(r"^::: (\S+)|\{ #(\S+) \}$", text, re.MULTILINE)
@@ -106,6 +108,7 @@ def test_an_entry_of_the_reference_is_described_once() -> None:
     assert linked and linked <= set(targets)
 
 
+@pytest.mark.slow
 def test_a_function_that_a_call_makes_has_its_signature_and_docstring() -> None:
     page = api_pages.pages()["api/hf-mathematics.md"]
     entry = page[page.index("## hf.sin {") :].split("\n## ")[0]

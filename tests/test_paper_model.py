@@ -51,6 +51,7 @@ def test_transfers_share_a_port_while_both_last() -> None:
     np.testing.assert_allclose(steps, [pulled + 0.15, pulled + 0.2])
 
 
+@pytest.mark.slow
 def test_a_synchronous_round_lasts_as_the_slowest_of_exponentials() -> None:
     """The mean of the largest of n is the harmonic number H(n)."""
     cluster = model.Cluster(8, 1, port=1.0)
@@ -58,6 +59,7 @@ def test_a_synchronous_round_lasts_as_the_slowest_of_exponentials() -> None:
     assert abs(steps.mean() - sum(1 / k for k in range(1, 9))) < 0.08
 
 
+@pytest.mark.slow
 def test_a_backup_worker_that_is_late_is_not_there_at_once() -> None:
     """Two workers, the first gradient counts: after a round one begins and the other is late.
 

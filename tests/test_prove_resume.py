@@ -56,6 +56,7 @@ def left(folder: Path) -> list[Path]:
     return list(folder.glob("prove-resume-*"))
 
 
+@pytest.mark.slow
 def test_two_ranks_that_are_stopped_end_with_the_same_bits(tmp_path: Path) -> None:
     code, out, err = prove(tmp_path, "-n", "2", "--steps", "7", "script.py", "seeded", "100")
     assert code == 0, out + err
@@ -64,6 +65,7 @@ def test_two_ranks_that_are_stopped_end_with_the_same_bits(tmp_path: Path) -> No
     assert left(tmp_path) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "says"),
     [("counted", "state outside the graph"), ("unseeded", "resuming is not the cause")],
@@ -76,6 +78,7 @@ def test_what_differs_is_named_and_why(kind: str, says: str, tmp_path: Path) -> 
     assert str(left(tmp_path)[0]) in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "script", "says"),
     [

@@ -254,6 +254,7 @@ with hf.train.TrainingSession() as sess:
 """
 
 
+@pytest.mark.slow
 def test_a_real_run_is_running_then_stopped_and_one_ends(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from hpcflow.lowering.kernel_metadata import KernelInfo
 from hpcflow.lowering.python_codegen import generate_code
 from hpcflow.plan.ir.program import Cluster
@@ -95,6 +97,7 @@ def uses(tree: ast.AST) -> Iterator[str]:
                     yield f"{keyword.arg}="
 
 
+@pytest.mark.slow
 def test_no_file_unpickles_runs_text_or_listens() -> None:
     found = {(name, use) for name, tree in parsed() for use in uses(tree)}
     assert found == set(ALLOWED)

@@ -111,6 +111,7 @@ def wrong(folder: Path, kind: str, seed: int, stall_s: float = STALL_S) -> str:
     return f"{kind} {seed}: there is no {missing} in\n{output}" if missing else ""
 
 
+@pytest.mark.slow
 def test_a_stopped_worker_is_found_behind_the_server_that_others_wait_for(tmp_path):
     assert wrong(tmp_path, "worker", 2, stall_s=1.0) == ""
 

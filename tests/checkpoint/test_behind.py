@@ -117,6 +117,7 @@ def same(mine, theirs):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 @of_each_place
 def test_a_checkpoint_is_of_its_step_though_training_went_on(tmp_path, disk, places):
     """The oracle: jobs without checkpoints that end at that step; the disk waits for two more."""
@@ -138,6 +139,7 @@ def test_a_checkpoint_is_of_its_step_though_training_went_on(tmp_path, disk, pla
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("places", ASYNC.values(), ids=ASYNC)
 def test_of_asynchronous_workers_every_update_is_in_a_checkpoint_once(tmp_path, disk, places):
     """Adam counts the updates of each piece; the first save is two steps of the chief behind."""
@@ -154,6 +156,7 @@ def test_of_asynchronous_workers_every_update_is_in_a_checkpoint_once(tmp_path, 
     assert saved[max(saved)].facts["samples"] == 6 * SAMPLES
 
 
+@pytest.mark.slow
 @of_each_place
 def test_at_most_one_is_being_written(tmp_path, disk, places):
     """Each step saves, and the disk is slow."""

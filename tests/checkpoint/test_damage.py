@@ -108,6 +108,7 @@ def test_a_file_of_another_save_is_refused_by_name_and_the_one_before_is_used(tm
     assert equal(load_some(tmp_path / "a", rows=20), older)
 
 
+@pytest.mark.slow
 def test_one_flipped_bit_sends_a_job_to_the_checkpoint_before(two):
     where, newer, older = two
     file = files_of(newer)[-1]
@@ -228,6 +229,7 @@ def test_an_empty_folder_has_no_checkpoint(tmp_path):
             load_some(path, ranks=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["sharded", "parallel"])
 def test_many_variables_have_room_in_the_user_blocks(tmp_path, form):
     ranks = 4 if form == "sharded" else 1
@@ -271,6 +273,7 @@ def disk(tmp_path):
     subprocess.run(["umount", "-l", str(tmp_path / "disk")], check=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "places", [dict(ranks=1), dict(ranks=3), dict(ranks=3, ps=1), dict(ranks=1, form="parallel")]
 )

@@ -62,6 +62,7 @@ def names(where: Path) -> list[str]:
 WORDS = {errno.EDQUOT: "quota", errno.ENOSPC: "free some space", errno.EIO: "another folder"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("places", PLACES.values(), ids=PLACES)
 def test_a_save_that_fails_at_any_call_leaves_what_there_was(tmp_path, places, monkeypatch):
     """Also where nothing more can be done from then on, as on a disk that is full or has died."""
@@ -85,6 +86,7 @@ def test_a_save_that_fails_at_any_call_leaves_what_there_was(tmp_path, places, m
     assert equal(load_some(tmp_path, ranks=1, rows=20), newer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["sharded", "parallel"])
 def test_a_limit_of_a_files_size_is_told(tmp_path, form):
     older = save_some(tmp_path, 1, ranks=1, seed=1, rows=20, form=form)

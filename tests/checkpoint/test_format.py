@@ -64,6 +64,7 @@ def test_h5dump_reads_it(tmp_path, form):
         np.testing.assert_array_equal(found, values[variable].ravel())
 
 
+@pytest.mark.slow
 def test_replicas_write_about_as_many_bytes_each(tmp_path):
     values = save_some(tmp_path, 1, ranks=3, rows=4000)
     total = sum(v.nbytes for v in values.values())

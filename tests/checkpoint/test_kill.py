@@ -166,6 +166,7 @@ def test_the_example_goes_from_servers_to_sums_and_back(tmp_path):
     assert np.bincount(np.concatenate(drawn)).tolist() == [6] * 1437
 
 
+@pytest.mark.slow
 def test_inspect_tells_what_is_in_the_newest_good_checkpoint(tmp_path, script):
     finish(command(script, tmp_path / "c", epochs=1, every=5), tmp_path)
     words = [sys.executable, "-m", "hpcflow", "inspect", str(tmp_path / "c")]

@@ -94,6 +94,7 @@ def read_all(path: Path) -> None:
             assert str(error)
 
 
+@pytest.mark.slow
 @FUZZ
 @given(draw=st.data())
 def test_facts_that_are_not_ours(saved, draw):

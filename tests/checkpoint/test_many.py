@@ -43,6 +43,7 @@ def calls(work: Callable[[Any], object], path: Path) -> int:
     return int(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["sharded", "parallel"])
 @pytest.mark.parametrize("work", [check, read_all])
 def test_four_times_the_arrays_are_four_times_the_work(

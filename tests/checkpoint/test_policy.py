@@ -42,6 +42,7 @@ def train(context: Any, where: Any, every: int, keeps: bool) -> dict[str, Any]:
         return {"called": called, "first": session.run(variables[0]), "steps": session.steps}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keeps", [False, True], ids=["alone", "beside checkpoints"])
 @pytest.mark.parametrize("places", PLACES.values(), ids=PLACES)
 def test_some_variables_are_saved_every_so_many_steps(tmp_path, places, keeps):

@@ -20,6 +20,7 @@ def same(mine, theirs, bits=True):
             np.testing.assert_allclose(a, b, rtol=0, atol=2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 @pytest.mark.parametrize("stop_at", [1, 4])
 def test_resumed_at_the_same_number_of_ranks_all_variables_are_bit_equal(tmp_path, ranks, stop_at):
@@ -59,6 +60,7 @@ def test_resumed_on_other_ranks_or_in_another_mode_it_trains_on(tmp_path, first,
         same(one["weights"], whole["weights"], bits=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("second", [dict(ranks=4), dict(ranks=3, ps=1), dict(ranks=6, ps=2)])
 def test_three_asynchronous_workers_leave_the_others_what_they_did_not_draw(tmp_path, second):
     """Every sample once per epoch, counted over the run before and the one after."""
@@ -70,6 +72,7 @@ def test_three_asynchronous_workers_leave_the_others_what_they_did_not_draw(tmp_
     assert {one["samples"] for one in after} == {2 * SAMPLES}
 
 
+@pytest.mark.slow
 def test_every_update_of_an_asynchronous_checkpoint_is_in_it_once(tmp_path):
     """Adam counts the updates of each piece of a variable: as many as the checkpoint has steps."""
     run(epochs=8, folder=tmp_path, ranks=5, ps=2, shard_bytes=64, max_to_keep=0, save_every=3)

@@ -304,6 +304,7 @@ def test_diff_with_tolerances(tmp_path, capsys):
     assert run(capsys, "diff", a, b, "--arrays", "--rtol", "-1")[0] == 2
 
 
+@pytest.mark.slow
 def test_diff_tells_the_place_in_the_data(tmp_path, capsys):
     from tests.checkpoint.jobs import run as job
 

@@ -88,6 +88,7 @@ def test_tasks_of_replicas_share_the_writers_of_a_node(tasks: int) -> None:
     assert len(parts(2048, MIB, tasks=tasks)) == tasks  # each task has variables of its own
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.integers(0, 5), min_size=1, max_size=40),
     st.integers(0, 5000),

@@ -79,6 +79,7 @@ def started(folder: Path, *options: str, saved: str = "") -> subprocess.Complete
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [(), ("-n", "2")])
 def test_a_second_job_in_a_run_directory_refuses_and_names_the_first(
     folder: Path, ranks: tuple[str, ...]

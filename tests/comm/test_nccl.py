@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import numpy as np
 import pytest
 
@@ -15,14 +17,6 @@ from .fake_cuda import fake_packages
 from .threads import on_all
 
 
-def has_gpu() -> bool:
-    try:
-        import cupy
-    except ImportError:
-        return False
-    return bool(cupy.is_available())
-
-
 @pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_contract_on_a_fake(check, n):
@@ -33,7 +27,7 @@ def test_contract_on_a_fake(check, n):
 
 
 @pytest.mark.verifies("NCCL, 1 rank", ranks=1)
-@pytest.mark.skipif(not has_gpu(), reason="cupy sees no GPU here")
+@pytest.mark.gpu
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_contract_on_a_gpu(check):
     comm = NcclCommunicator(thread_world(1)[0])
@@ -162,7 +156,7 @@ def test_a_dtype_without_sum_is_refused():
         comm.bucket(5, np.dtype("c8"))
 
 
-@pytest.mark.skipif(has_gpu(), reason="cupy is here")
+@pytest.mark.skipif(find_spec("cupy") is not None, reason="cupy is here")
 def test_without_cupy_the_package_is_named():
     with pytest.raises(MissingPackageError, match="CuPy"):
         NcclCommunicator(thread_world(1)[0])

@@ -233,6 +233,7 @@ def test_workers_that_do_not_wait_for_each_other_are_told_that_it_has_no_effect(
     assert len(lines) == bool(why) and (not why or f"balance=True has no effect {why}" in lines[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "why"),
     [({"exact": True}, "exact=1"), ({"tasks_per_replica": 2}, "needs one rank per worker")],

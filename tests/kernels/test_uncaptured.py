@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 
 from hpcflow.errors import DeviceError
 from hpcflow.graph.static_shape import Spec
@@ -93,6 +94,7 @@ def _any_values(case: Case) -> bool:
     return all(x.dtype.kind in "fc" for x in made(case, case.dtypes[0]))
 
 
+@pytest.mark.slow
 def test_the_page_names_what_is_refused_whatever_the_node(monkeypatch: Any) -> None:
     """And of others what is captured is right."""
     cupy = fake_cupy.install(monkeypatch)

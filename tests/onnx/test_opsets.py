@@ -183,6 +183,7 @@ def same(mine: list[np.ndarray], theirs: list[np.ndarray]) -> bool:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # the suite's own data overflow
 @pytest.mark.parametrize("name", [name for name in CASES if CASES[name]])
 def test_an_operator_at_every_opset_that_changed_it(name: str) -> None:

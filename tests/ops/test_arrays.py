@@ -265,6 +265,7 @@ def test_searchsorted() -> None:
 # -- many shapes, and shapes that only data tell
 
 
+@pytest.mark.slow
 def test_a_thousand_shapes_train_without_new_plans_or_growing_memory() -> None:
     """A net over the rows that are kept: each step another number of them."""
     x = hf.placeholder(hf.float32, [None, 4])

@@ -41,6 +41,7 @@ def test_the_value_is_of_its_run() -> None:
         assert first.eval().tolist() == [1, 2] and second.eval().tolist() == [2, 3]
 
 
+@pytest.mark.slow
 def test_deleted_values() -> None:
     kept = hf.get_session_handle(hf.constant(3.0))
     holder, value = hf.get_session_tensor("", hf.float32)

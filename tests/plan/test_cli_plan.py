@@ -86,6 +86,7 @@ def test_four_thousand_ranks_cost_little_more_than_sixteen(script):
         assert "4096 ranks" in text and len(text.splitlines()) < 60
 
 
+@pytest.mark.slow
 def test_the_cost_of_one_driver_grows_by_its_tasks_not_by_their_square(tmp_path):
     wide = tmp_path / "wide.py"
     wide.write_text(
@@ -265,6 +266,7 @@ with hf.Session() as session:
 """
 
 
+@pytest.mark.slow
 @with_llvm
 def test_whether_a_run_would_load_the_plan(tmp_path, monkeypatch):
     """The entry that is named is the one that a run then makes, and another run loads."""

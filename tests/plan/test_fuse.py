@@ -104,6 +104,7 @@ def values(request: Any) -> Any:
         yield
 
 
+@pytest.mark.slow
 @settings(max_examples=100, suppress_health_check=list(hypothesis.HealthCheck))
 @given(program=st.lists(STEP, min_size=3, max_size=30))
 def test_any_program_gives_the_same_bits(values: Any, program: Any) -> None:
@@ -164,6 +165,7 @@ SPLIT = [("rows", 0, 0, 0), ("rows", 0, 0, 3), ("calm", 0, 0, 22), *[("rows", 0,
          ("two", 0, 35, 0)]  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=50, suppress_health_check=list(hypothesis.HealthCheck))
 @given(program=st.lists(BY_ROWS, min_size=3, max_size=14))
 @example(program=SPLIT)

@@ -166,6 +166,7 @@ def test_every_opcode_is_printed():
     )
 
 
+@pytest.mark.slow
 def test_nothing_parses_generated_text():
     for file in Path(hf.__file__).parent.rglob("*.py"):
         tree = ast.parse(file.read_text())

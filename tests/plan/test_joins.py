@@ -97,6 +97,7 @@ def test_parts_stay_as_long_as_the_whole_is_used():
     np.testing.assert_allclose(found[2], t.sum() + p.sum(), rtol=1e-4)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10_000))
 def test_random_graphs_of_joined_values(seed):

@@ -384,6 +384,7 @@ def test_a_sum_behind_the_gradient_of_pooling_over_any_axes(sums: Any) -> None:
     assert found.sum() == 2 * 2 * 2 * 3  # one element of each window
 
 
+@pytest.mark.slow
 def test_thousands_of_operations_in_a_chain() -> None:
     with hf.Graph().as_default():
         x = hf.placeholder(hf.float32, [4, 6])

@@ -28,6 +28,7 @@ def test_a_program_gives_what_its_graph_says_operation_by_operation(seed):
     assert found is None, fuzz_programs.shown(seed, program, found)
 
 
+@pytest.mark.slow
 def test_most_programs_are_accepted():
     programs = [Maker(seed).program() for seed in range(1000, 1020)]
     errors = [sides.with_hpcflow(p, ["hpcflow"])["hpcflow"].error for p in programs]

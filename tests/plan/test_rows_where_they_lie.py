@@ -197,6 +197,7 @@ def short_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SHORTEST", 2)
 
 
+@pytest.mark.slow
 @SETTINGS
 @given(program=STEPS)
 def test_any_program_gives_the_same_bits(short_windows: None, program: Any) -> None:
@@ -205,6 +206,7 @@ def test_any_program_gives_the_same_bits(short_windows: None, program: Any) -> N
         assert mine.tobytes() == right.tobytes()
 
 
+@pytest.mark.slow
 @SETTINGS
 @given(program=STEPS)
 def test_any_program_gives_nearly_the_same(short_windows: None, program: Any) -> None:

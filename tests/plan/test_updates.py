@@ -133,12 +133,14 @@ STEP = st.tuples(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(program=st.lists(STEP, min_size=3, max_size=25), shape=st.sampled_from([(33,), (2, 3)]))
 def test_any_program_leaves_the_same(program, shape):
     assert results(program, shape, True) == results(program, shape, False)
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(program=st.lists(STEP, min_size=3, max_size=25))
 def test_any_program_leaves_the_same_where_all_is_large(program):

@@ -27,6 +27,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("net", curves.spec.NETS)
 def test_losses_are_those_of_pytorch(net: str) -> None:
     from nets import of_hpcflow

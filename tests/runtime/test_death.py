@@ -67,6 +67,7 @@ def run(folder: Path, *options: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rank", "task", "was"),
     [

@@ -89,6 +89,7 @@ def test_results_are_arrays_that_others_take_over():
         assert not np.shares_memory(array, A)
 
 
+@pytest.mark.slow
 def test_a_variable_seen_by_others_is_not_copied_and_does_not_change():
     v = hf.Variable(A, name="v")
     update = v.assign_add(np.ones_like(A))

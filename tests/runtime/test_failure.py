@@ -220,6 +220,7 @@ def test_sys_exit_with_an_error_code_ends_the_job(tmp_path):
     assert code != 0
 
 
+@pytest.mark.slow
 def test_a_stalled_wait_is_reported_with_who_waits_for_whom(tmp_path):
     code, output = job(
         tmp_path,
@@ -310,6 +311,7 @@ def test_plain_launchers_work_too(tmp_path):
     assert sorted(re.findall(r"trained (\d) True", done.stdout)) == ["0", "1"]
 
 
+@pytest.mark.slow
 def test_an_idle_server_costs_little(tmp_path):
     """At most 5 % of a core over 1.5 s of waiting: the least of three tries; noise only adds."""
     code, output = job(

@@ -166,6 +166,7 @@ def test_unlike_workers_with_servers(one_gpu):
             np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_unlike_workers_are_dealt_by_their_speed(one_gpu, monkeypatch):
     """The GPU works four times as fast: its clock is told so."""
 
@@ -210,9 +211,7 @@ def test_layers_on_the_gpus_of_three_ranks(gpus):
     equal(found, atol=1e-6)
 
 
+@pytest.mark.gpu
 def test_a_real_gpu():
-    pytest.importorskip("cupy", reason="needs a GPU and CuPy")
-    if device.device_names(False, 0)[0] == "cpu:0":
-        pytest.skip("needs a GPU")
     with use_context(RankContext(Settings())), hf.Graph().as_default():
         equal(trained(), atol=1e-4)

@@ -28,6 +28,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
 @given(program=st.lists(BY_ROWS, min_size=3, max_size=14))
 @example(program=SPLIT)
@@ -67,9 +68,6 @@ def test_kernels_that_may_round_otherwise_are_not_for_exact_programs(gpus: Any) 
 @given(program=st.lists(BY_ROWS, min_size=3, max_size=14))
 @example(program=SPLIT)
 def test_any_program_on_a_real_gpu(values: Any, program: Any) -> None:  # noqa: F811
-    cupy = pytest.importorskip("cupy", reason="needs a GPU and CuPy")
-    if not cupy.is_available():
-        pytest.skip("needs a GPU")
     plain, made = over_rows(program, "plain"), over_rows(program, "auto")
     for mine, right in zip(made, plain, strict=True):
         scale = max(1.0, float(np.abs(right).max()))
@@ -79,9 +77,6 @@ def test_any_program_on_a_real_gpu(values: Any, program: Any) -> None:  # noqa: 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["descent", "momentum", "adam", "rmsprop", "adagrad"])
 def test_an_optimizer_s_updates_on_a_real_gpu(name: str) -> None:
-    cupy = pytest.importorskip("cupy", reason="needs a GPU and CuPy")
-    if not cupy.is_available():
-        pytest.skip("needs a GPU")
     test_an_optimizer_s_updates(None, name)
 
 

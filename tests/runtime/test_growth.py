@@ -55,6 +55,7 @@ def test_messages_bytes_and_collectives_stay_within_their_class(mode):
     assert not {name: (row.values, row.found) for name, row in outside(found).items()}
 
 
+@pytest.mark.slow
 def test_threads_files_and_descriptors_of_real_ranks_stay_within_their_class():
     told = {n: growth.real(n, growth.MODES["collective"]) for n in (2, 4)}
     found = [row for row in growth.rows_of("collective", "real", told) if row.quantity in HELD]

@@ -381,6 +381,7 @@ def finish(process):
     return process.returncode, output
 
 
+@pytest.mark.slow
 def test_a_rank_is_killed_and_the_job_without_the_fault_goes_on(tmp_path):
     code, output = finish(start(tmp_path, "-n", "2", "--inject", "kill:rank=1@step=11"))
     assert code != 0 and "FINISHED" not in output

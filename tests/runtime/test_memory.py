@@ -54,6 +54,7 @@ def trained(context: RankContext) -> tuple[dict, dict]:
     return memory, session.result()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks, servers", [(1, 0), (2, 0), (3, 1), (4, 2)])
 def test_what_is_predicted_is_what_is_held(ranks, servers, tmp_path):
     told = run_ranks(ranks, trained, ps=servers, run_dir=str(tmp_path))
@@ -111,6 +112,7 @@ print(json.dumps([grown, current_context().report()["memory"]["peak"]]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("net", ["products", pytest.param("convolutions", marks=with_onednn)])
 def test_the_process_grows_by_what_is_counted(net, threads):
@@ -133,6 +135,7 @@ print(json.dumps(current_context().report()["memory"]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("net", ["lenet", "alexnet"])
 def test_convolutional_nets_hold_what_is_predicted(net, threads):
@@ -159,6 +162,7 @@ def limited(text: str) -> RankContext:
     return RankContext(Settings(memory_limit=text))
 
 
+@pytest.mark.slow
 def test_above_the_limit_the_ten_largest_are_named():
     with use_context(limited("20MB")), hf.Graph().as_default(), hf.Session() as session:
         x, loss, train = net()
@@ -198,6 +202,7 @@ def test_what_no_machine_has():
         assert "281 TB" in caught.value.message or "141 TB" in caught.value.message
 
 
+@pytest.mark.slow
 def test_what_gives_variables_their_values_is_not_kept():
     with (
         use_context(RankContext(Settings())) as _,

@@ -2,6 +2,8 @@
 
 import re
 
+import pytest
+
 from tests.runtime.test_failure import job
 
 QUEUE = """
@@ -12,6 +14,7 @@ put, taken = queue.enqueue(x, name="put"), queue.dequeue(name="taken")
 """
 
 
+@pytest.mark.slow
 def test_a_runner_that_waits_in_a_full_queue_is_no_stall(tmp_path):
     """Its thread waits for room on a server, for longer than a stall may last."""
     code, output = job(
@@ -36,6 +39,7 @@ if context.is_chief:
     assert not re.search(r"StallError: .*(put|elements)", output), output
 
 
+@pytest.mark.slow
 def test_a_program_that_waits_in_an_empty_queue_is_told_which(tmp_path):
     """Nobody puts anything in: the report names who waits, and where its server does."""
     code, output = job(

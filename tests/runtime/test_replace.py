@@ -94,6 +94,7 @@ def check_it_trained_as_one_process(folder: Path) -> None:
     np.testing.assert_allclose(np.load(folder / "w.npy"), w, rtol=2e-4, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_a_job_of_survivors_that_is_stopped_starts_again_with_all(tmp_path):
     code, output = start(tmp_path, dies=5, stops=9)
     assert code == 75, output

@@ -44,6 +44,7 @@ def watched(step: Any, compilations: list[str]) -> None:
     assert objects_after <= objects + 100
 
 
+@pytest.mark.slow
 def test_unique_masks_and_loops_of_a_thousand_sizes(compilations: list[str]) -> None:
     rng = np.random.default_rng(0)
     with hf.Graph().as_default():
@@ -75,6 +76,7 @@ def test_unique_masks_and_loops_of_a_thousand_sizes(compilations: list[str]) -> 
             assert np.mean(losses[-50:]) < 0.5 * np.mean(losses[:50])
 
 
+@pytest.mark.slow
 def test_batches_of_a_queue_of_a_thousand_sizes(compilations: list[str]) -> None:
     rng = np.random.default_rng(0)
     with hf.Graph().as_default():
@@ -96,6 +98,7 @@ def test_batches_of_a_queue_of_a_thousand_sizes(compilations: list[str]) -> None
             watched(step, compilations)
 
 
+@pytest.mark.slow
 def test_a_step_that_sums_over_replicas_is_let_go_with_its_session() -> None:
     def body(context: Any) -> Any:
         x = hf.placeholder(hf.float32, [3])

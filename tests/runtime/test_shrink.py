@@ -142,6 +142,7 @@ def dealt(folder: Path, ranks: list[int]) -> dict[tuple[int, int], list[int]]:
     return {place: sorted(indices) for place, indices in found.items()}
 
 
+@pytest.mark.slow
 def test_the_others_make_the_same_joined_batches(tmp_path):
     """Killed between steps: the variables are those of one process on all joined batches."""
     code, output = run(tmp_path, 4, "2:9")

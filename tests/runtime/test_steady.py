@@ -94,6 +94,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("net, kernels", CASES)
 def test_nothing_is_allocated_but_results(net, kernels, optimizer):

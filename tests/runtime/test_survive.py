@@ -93,6 +93,7 @@ def run(
     return done.returncode, done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("mpich" in sys.prefix, reason="needs Open MPI 5")
 @pytest.mark.verifies("ULFM", ranks=3)
 def test_the_others_go_on_without_a_worker_that_was_killed(tmp_path):
@@ -106,6 +107,7 @@ def test_the_others_go_on_without_a_worker_that_was_killed(tmp_path):
     assert list((tmp_path / "saved").glob("step-*")), "saved after the death"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("mpich" in sys.prefix, reason="needs Open MPI 5")
 def test_who_tells_the_chief_for_others_may_die(tmp_path):
     """Worker 1 passes on what worker 5 tells."""
@@ -117,6 +119,7 @@ def test_who_tells_the_chief_for_others_may_die(tmp_path):
     assert list((tmp_path / "saved").glob("step-*")), "saved after the death"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("mpich" in sys.prefix, reason="needs Open MPI 5")
 def test_nobody_waits_for_the_slowest_when_it_is_dead(tmp_path):
     """No worker may be two steps ahead of another; the dead one stands at 8."""
@@ -126,6 +129,7 @@ def test_nobody_waits_for_the_slowest_when_it_is_dead(tmp_path):
     assert re.search(r"FINISHED \[25, 25\] 58\.0 58\.0 58\n", output), output
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("mpich" in sys.prefix, reason="needs Open MPI 5")
 def test_a_backup_worker_may_die_as_it_may_be_late(tmp_path):
     """An update is by two of three workers; each is by the mean of their gradients, which is 1."""
@@ -136,6 +140,7 @@ def test_a_backup_worker_may_die_as_it_may_be_late(tmp_path):
     assert 25 <= int(found[1]) <= 58  # after the death both survivors make each update
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("mpich" in sys.prefix, reason="needs Open MPI 5")
 @pytest.mark.parametrize(
     ("victim", "task", "sync"),

@@ -17,12 +17,6 @@ pytestmark = pytest.mark.gpu
 Program = Callable[[], tuple[Any, Callable[[int], dict[Any, Any]]]]
 
 
-@pytest.fixture(autouse=True)
-def needs_a_gpu() -> None:
-    if not device.device_names(False, 0)[0].startswith("gpu"):
-        pytest.skip("needs a GPU")
-
-
 def variable(rng: np.random.Generator, *shape: int, dtype: Any = "f4") -> hf.Variable:
     fan_in = int(np.prod(shape[:-1])) or 1
     return hf.Variable((rng.standard_normal(shape) / fan_in**0.5).astype(dtype))

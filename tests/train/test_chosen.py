@@ -93,6 +93,7 @@ CASES = [
 CASES.remove(("supervised", "collective", "default_checkpoints"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "mode", "setting"), CASES)
 def test_a_script_that_names_no_folder_is_saved_and_goes_on(
     tmp_path: Path, kind: str, mode: str, setting: str

@@ -350,6 +350,7 @@ def started(folder: Path, *words: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("told", [[], ["worker", "0"]])
 def test_a_plain_launcher_needs_no_options(told: list[str], tmp_path: Path) -> None:
     """The cluster says how many ranks serve."""

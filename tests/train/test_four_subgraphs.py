@@ -93,6 +93,7 @@ def test_on_one_rank(tmp_path):
         check(*pipeline(tmp_path))
 
 
+@pytest.mark.slow
 def test_with_variables_and_the_queue_of_examples_on_a_server(tmp_path):
     (found,) = run_ranks(2, lambda context: pipeline(tmp_path, "/job:ps/task:0"), seed=1, ps=1)
     check(*found)

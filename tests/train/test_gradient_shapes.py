@@ -21,6 +21,7 @@ def gradient(values: Any, by_rows: bool) -> Any:
     return hf.IndexedSlices(values, [0, 2], [4, 3]) if by_rows else values
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by_rows", [True, False])
 @pytest.mark.parametrize("name", FORMULAS)
 def test_refused_when_it_is_built_or_in_the_step(name: str, by_rows: bool) -> None:

@@ -113,6 +113,7 @@ def check(folder: Path, output: str, dead: list[int], exact: bool = True, ranks:
         assert EPOCHS <= count <= EPOCHS + unsure[one], (one, output)
 
 
+@pytest.mark.slow
 def test_what_a_quick_worker_leaves_is_trained(tmp_path):
     """It dies between steps, while the others go on."""
     output = run(tmp_path, "async", "1:2:0")

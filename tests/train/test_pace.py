@@ -370,6 +370,7 @@ def test_ranks_of_mpi_balance_and_train_as_one(measured: None) -> None:
         assert abs(rows.pop(SLOW) - BATCH / (3 * world.size - 2)) <= 1
 
 
+@pytest.mark.slow
 def test_a_job_that_balances_goes_on_in_the_middle_of_an_epoch(
     measured: None, tmp_path: Path
 ) -> None:

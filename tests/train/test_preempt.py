@@ -343,6 +343,7 @@ def test_before_the_end_of_the_time_all_save_and_stop(
     assert 10 <= saved[0].step < EPOCHS * 3 * len(ends)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("places", [dict(n=1), dict(n=3), dict(n=4, ps=1, sync="all")])
 def test_synchronous_workers_stop_at_the_very_step_that_is_set(places: Any, tmp_path: Path) -> None:
     places = dict(places)
@@ -383,6 +384,7 @@ def test_a_job_that_has_trained_nothing_does_not_come_back(places: Any, tmp_path
     assert {steps for _, steps in again} == {0}
 
 
+@pytest.mark.slow
 def test_it_is_started_again_as_often_as_it_may(tmp_path: Path) -> None:
     def codes(stop_at: int) -> set[int]:
         settings = dict(stop_at=stop_at, max_restarts=2)
@@ -402,6 +404,7 @@ def test_outside_of_slurm_one_is_told_to_resume() -> None:
     assert "resume=True" in requeue({}) and "75" in requeue({})
 
 
+@pytest.mark.slow
 def test_stopped_in_an_epoch_and_gone_on_with_other_ranks_each_sample_is_used_once(
     tmp_path: Path,
 ) -> None:

@@ -206,6 +206,7 @@ def started(*words: str) -> str:
 SCRIPT = str(ROOT / "tests/train/replica_script.py")
 
 
+@pytest.mark.slow
 def test_the_classic_script_on_three_ranks(tmp_path: Path) -> None:
     """Under `hpcflow run` job_name and task_index are those of the ranks; it goes on."""
     start = ["-m", "hpcflow", "run", "-n", "3", "--ps", "1", SCRIPT, "--train_dir", str(tmp_path)]
@@ -221,6 +222,7 @@ def test_the_classic_script_on_three_ranks(tmp_path: Path) -> None:
     assert all(230 <= int(n) <= 235 for n in re.findall(r"after (\d+) steps", output))
 
 
+@pytest.mark.slow
 def test_the_classic_script_under_a_plain_launcher() -> None:
     """Every rank is told to be worker 0; the last one serves, as the cluster has it."""
     output = started(

@@ -40,6 +40,7 @@ with hf.train.TrainingSession(checkpoints="saved") as sess:
 STAYS_AWAY = KINDS["training"].replace("TrainingSession()", "TrainingSession(checkpoints='saved')")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [*KINDS, "plain"])
 def test_a_job_with_a_time_limit_that_saves_nothing_says_so(tmp_path: Path, kind: str) -> None:
     script = {**KINDS, "plain": PLAIN}[kind]
