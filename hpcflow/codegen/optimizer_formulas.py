@@ -1,6 +1,6 @@
 """Optimizer update formulas: op -> a function that writes the LLVM IR for one element.
 
-They are bitwise equal to `hpcflow.ops.variables.variable_update_kernels`, which defines the
+They are bitwise equal to `hpcflow.ops.variables.variable_kernels`, which defines the
 formulas.
 """
 

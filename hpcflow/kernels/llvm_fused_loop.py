@@ -11,7 +11,7 @@ from hpcflow.codegen import kernel_cache, ptx_codegen
 from hpcflow.codegen.python_call_abi import as_contiguous
 from hpcflow.errors import RangeError
 from hpcflow.kernels.kernel_registry import KernelNode, fast
-from hpcflow.ops.array.slice_concat_gather_kernels import check_indices
+from hpcflow.ops.array.gather_kernels import check_indices
 
 
 @fast("llvm", "Fused", "out", on="cpu", exact=True)

@@ -18,7 +18,7 @@ from hpcflow.codegen.kernel_cache import builtin
 from hpcflow.codegen.python_call_abi import as_contiguous
 from hpcflow.errors import ShapeError
 from hpcflow.kernels.kernel_registry import KernelNode, TiledUpdate, fast
-from hpcflow.ops.array.slice_concat_gather_kernels import SCATTER_BLOCK, check_indices
+from hpcflow.ops.array.gather_kernels import SCATTER_BLOCK, check_indices
 from hpcflow.ops.variables.sparse_row_update_kernels import (
     UFUNCS,
     check_rows,

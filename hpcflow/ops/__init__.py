@@ -18,7 +18,7 @@ from hpcflow.graph.graph import (
     reset_default_graph,
 )
 from hpcflow.graph.operator_overloads import OPERATORS
-from hpcflow.ops.array import concat_split_ops, row_view_ops, slice_ops
+from hpcflow.ops.array import concat_split_ops, slice_ops
 from hpcflow.ops.linalg import matmul_ops, packed_matmul_ops
 from hpcflow.ops.math import arithmetic_ops, bitwise_ops, reduction_ops
 from hpcflow.ops.nn import fused_epilogue_ops
@@ -44,7 +44,6 @@ __all__ = [
     "replica_ops",
     "reset_default_graph",
     "row_list_ops",
-    "row_view_ops",
     "slice_ops",
     "variable_ops",
 ]

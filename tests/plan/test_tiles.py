@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import hpcflow as hf
 from hpcflow.kernels import kernel_registry
 from hpcflow.lowering import tiled_update_loop, update_tiling
-from hpcflow.ops.variables import variable_update_kernels as fused
+from hpcflow.ops.variables import variable_kernels as fused
 from hpcflow.runtime.step import kernel_selection
 from hpcflow.train.optimizers import adagrad, adam, gradient_descent, lars_lamb
 

@@ -14,7 +14,7 @@ from hpcflow.ops.array import cumulative_ops, where_unique_ops
 from hpcflow.ops.array.array_ops import constant, reshape, transpose
 from hpcflow.ops.array.gather_ops import gather
 from hpcflow.ops.array.slice_ops import boolean_mask, getitem
-from hpcflow.ops.array.unique_slices_ops import distinct_slices
+from hpcflow.ops.array.where_unique_ops import distinct_slices
 from hpcflow.ops.image.non_max_suppression_ops import best_boxes
 from hpcflow.ops.math import arithmetic_ops
 from hpcflow.ops.math.bitwise_ops import invert

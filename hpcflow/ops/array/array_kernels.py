@@ -1,4 +1,4 @@
-"""Array kernels: constants, fill, broadcast, reshape, shape."""
+"""Array kernels: reshape, transpose, shape, range."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy as np
 
 from hpcflow.errors import NumericError, ShapeError
 from hpcflow.kernels.kernel_registry import KernelNode, kernel
-from hpcflow.ops.math.reduction_kernels import reducer
 
 
 def _same(type: str) -> None:
@@ -95,12 +94,6 @@ def _squeeze(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return _under_known_shape(node) or (lambda x: xp.squeeze(x, axis))
 
 
-@kernel("Rows", "view")
-def _rows(xp: Any, node: KernelNode) -> Callable[..., Any]:
-    start, stop = node.attrs["start"], node.attrs["stop"]
-    return lambda x: x[start:stop]
-
-
 @kernel("FromParcel", "view")
 def _from_parcel(xp: Any, node: KernelNode) -> Callable[..., Any]:
     value, start = node.outputs[0], node.attrs["start"]
@@ -131,59 +124,6 @@ def _fact(type: str, of: Callable[[Any], Any]) -> None:
 _fact("Shape", lambda x: x.shape)
 _fact("Size", lambda x: x.size)
 _fact("Rank", lambda x: x.ndim)
-
-
-# -- fill and broadcast
-
-
-@kernel("Fill", "out", moves=True)
-def _fill(xp: Any, node: KernelNode) -> Callable[..., Any]:
-    if "value" in node.attrs:
-        value = node.attrs["value"]
-        return lambda *args: args[-1].fill(value)
-    return lambda value, *more: xp.copyto(more[-1], value)
-
-
-@kernel("ZerosLike", "out", moves=True)
-def _zeros_like(xp: Any, node: KernelNode) -> Callable[..., Any]:
-    zero: Any = b"" if node.outputs[0].dtype.kind == "O" else 0
-    return lambda x, out: out.fill(zero)
-
-
-@kernel("OnesLike", "out", moves=True)
-def _ones_like(xp: Any, node: KernelNode) -> Callable[..., Any]:
-    return lambda x, out: out.fill(1)
-
-
-@kernel("BroadcastTo", "out", moves=True)
-def _broadcast_to(xp: Any, node: KernelNode) -> Callable[..., Any]:
-    if len(node.inputs) == 1 or node.inputs[1].value is not None:
-        return lambda x, *more: xp.copyto(more[-1], x)
-
-    def run(x: Any, told: Any, out: Any) -> None:
-        if (wanted := told.tolist()) != list(out.shape):
-            raise ShapeError(f"{list(x.shape)} cannot be broadcast to {wanted}")
-        xp.copyto(out, x)
-
-    return run
-
-
-@kernel("SumToShape", "out")
-def _sum_to_shape(xp: Any, node: KernelNode) -> Callable[..., Any]:
-    total = reducer(xp, "add")
-
-    def run(x: Any, *more: Any) -> None:
-        out = more[-1]
-        lead = x.ndim - out.ndim
-        pairs = zip(x.shape[lead:], out.shape, strict=True)
-        axes = tuple(i + lead for i, (mine, its) in enumerate(pairs) if mine != its)
-        if lead or axes:
-            kept = out.reshape((1,) * lead + out.shape)
-            total(x, (*range(lead), *axes), None, kept, True)
-        else:
-            xp.copyto(out, x)
-
-    return run
 
 
 @kernel("Range", "new")

@@ -54,9 +54,9 @@ def _sum_to_back(op: Operation, g: Tensor) -> list[Any]:
     return [broadcast_to(g, sizes(op.inputs[0])), *[None] * (len(op.inputs) - 1)]
 
 
-op("Fill", infer=_fill, grad=_fill_back, source="fill", work="move", kernels="array_kernels")
-op("ZerosLike", infer=as_first, grad=lambda op, g: [None], work="move", kernels="array_kernels")
-op("OnesLike", infer=as_first, grad=lambda op, g: [None], work="move", kernels="array_kernels")
+op("Fill", infer=_fill, grad=_fill_back, source="fill", work="move")
+op("ZerosLike", infer=as_first, grad=lambda op, g: [None], work="move")
+op("OnesLike", infer=as_first, grad=lambda op, g: [None], work="move")
 op(
     "BroadcastTo",
     infer=_broadcast_to,
@@ -65,7 +65,6 @@ op(
     spreads=True,
     work="move",
     checks_shape=True,
-    kernels="array_kernels",
 )
 op(
     "SumToShape",
@@ -73,7 +72,6 @@ op(
     grad=_sum_to_back,
     identity="if_specs_equal",
     sums=True,
-    kernels="array_kernels",
 )
 
 

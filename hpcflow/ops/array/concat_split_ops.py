@@ -163,7 +163,6 @@ op(
     grad=_concat_back,
     joins="concat",
     work="move",
-    kernels="slice_concat_gather_kernels",
 )
 op(
     "Split",
@@ -172,7 +171,6 @@ op(
     view="strided",
     splits="split",
     work="move",
-    kernels="slice_concat_gather_kernels",
 )
 op(
     "Pack",
@@ -180,7 +178,6 @@ op(
     grad=_pack_back,
     joins="stack",
     work="move",
-    kernels="slice_concat_gather_kernels",
 )
 op(
     "Unpack",
@@ -189,7 +186,6 @@ op(
     view="strided",
     splits="unstack",
     work="move",
-    kernels="slice_concat_gather_kernels",
 )
 
 
@@ -395,9 +391,9 @@ def _tile_grad_back(op: Operation, gg: Tensor) -> list[Tensor]:
     return [tile(gg, op.attrs["multiples"])]
 
 
-op("Pad", infer=_pad, grad=_pad_back, work="move", kernels="slice_concat_gather_kernels")
-op("Tile", infer=_tile, grad=_tile_back, work="move", kernels="slice_concat_gather_kernels")
-op("TileGrad", infer=_tile_grad, grad=_tile_grad_back, kernels="slice_concat_gather_kernels")
+op("Pad", infer=_pad, grad=_pad_back, work="move")
+op("Tile", infer=_tile, grad=_tile_back, work="move")
+op("TileGrad", infer=_tile_grad, grad=_tile_grad_back)
 
 
 def pad(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hpcflow.kernels.kernel_registry import KernelNode, kernel
-from hpcflow.ops.array.slice_concat_gather_kernels import add_rows
+from hpcflow.ops.array.gather_kernels import add_rows
 from hpcflow.ops.variables.sparse_row_update_kernels import flat_indices
 
 

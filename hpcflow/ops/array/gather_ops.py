@@ -100,21 +100,20 @@ op(
     infer=_gather,
     grad=_gather_back,
     work="pick",
-    kernels="slice_concat_gather_kernels kernels.llvm_row_gather_scatter",
+    kernels="gather_kernels kernels.llvm_row_gather_scatter",
 )
 op(
     "GatherGrad",
     infer=_gather_grad,
     grad=_gather_grad_back,
     flops=flop_counts.per_input(1),
-    kernels="slice_concat_gather_kernels kernels.llvm_row_gather_scatter",
+    kernels="gather_kernels kernels.llvm_row_gather_scatter",
 )
 op(
     "OneHot",
     infer=_one_hot,
     grad=NoGrad("its input is integers"),
     work="move",
-    kernels="slice_concat_gather_kernels",
 )
 
 

@@ -1,4 +1,4 @@
-"""Rearrange kernels: reverse, roll, repeat and shape functions."""
+"""Rearrange kernels: roll, reverse_sequence and shape functions."""
 
 from __future__ import annotations
 
@@ -11,21 +11,7 @@ import numpy as np
 from hpcflow.errors import RangeError, ShapeError
 from hpcflow.kernels.kernel_registry import KernelNode, kernel
 from hpcflow.ops.array.dynamic_axis_kernels import listed, normal_axes
-from hpcflow.ops.array.slice_concat_gather_kernels import check_indices
-
-
-@kernel("Reverse", "out", moves=True)
-def _reverse(xp: Any, node: KernelNode) -> Callable[..., Any]:
-    axes = node.attrs["axis"]
-    return lambda x, out: xp.copyto(out, xp.flip(x, axes))
-
-
-@kernel("ReverseTold", "out", moves=True)
-def _reverse_told(xp: Any, node: KernelNode) -> Callable[..., Any]:
-    def run(x: Any, axes: Any, out: Any) -> None:
-        xp.copyto(out, xp.flip(x, tuple(normal_axes(listed(axes), x.ndim))))
-
-    return run
+from hpcflow.ops.array.gather_kernels import check_indices
 
 
 @kernel("Roll", "out", moves=True)

@@ -10,7 +10,7 @@ import numpy as np
 
 from hpcflow.errors import RangeError
 from hpcflow.kernels.kernel_registry import KernelNode, kernel
-from hpcflow.ops.array.slice_concat_gather_kernels import add_at, check_indices
+from hpcflow.ops.array.gather_kernels import add_at, check_indices
 
 
 def grouped(xp: Any, name: str, rows: Any, ids: Any, out: Any) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from hpcflow.errors import ShapeError
 from hpcflow.graph.dtypes import bool_, int32
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
-from hpcflow.graph.op_registry import op
+from hpcflow.graph.op_registry import NoGrad, op
 from hpcflow.graph.operator_overloads import OPERATORS
 from hpcflow.graph.static_shape import (
     Spec,
@@ -74,14 +74,12 @@ op(
     grad=_strided_back,
     view="strided",
     work="pick",
-    kernels="slice_concat_gather_kernels",
 )
 op(
     "StridedSliceGrad",
     infer=_strided_grad,
     grad=_strided_grad_back,
     work="move",
-    kernels="slice_concat_gather_kernels",
 )
 
 
@@ -289,13 +287,12 @@ def _slice_grad_back(op: Operation, gg: Tensor) -> list[Any]:
     return [slice(gg, op.inputs[1], sizes(op.inputs[0])), None, None]
 
 
-op("Slice", infer=_slice, grad=_slice_back, work="pick", kernels="slice_concat_gather_kernels")
+op("Slice", infer=_slice, grad=_slice_back, work="pick")
 op(
     "SliceGrad",
     infer=_slice_grad,
     grad=_slice_grad_back,
     work="move",
-    kernels="slice_concat_gather_kernels",
 )
 
 
@@ -404,14 +401,12 @@ op(
     infer=_reverse,
     grad=lambda op, g: [first_output("Reverse", [g], op.attrs)],
     work="move",
-    kernels="rearrange_kernels",
 )
 op(
     "ReverseTold",
     infer=_reverse_told,
     grad=_reverse_told_back,
     work="move",
-    kernels="rearrange_kernels",
 )
 
 
@@ -424,3 +419,25 @@ def reverse(tensor: Any, axis: Any, name: str | None = None) -> Tensor:
 
 
 reverse_v2 = reverse
+
+
+# -- a view that plans insert
+
+
+def _rows(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
+    (given,), start, stop = inputs, attrs["start"], attrs["stop"]
+    if not given.shape or given.shape[0] is None:
+        raise ShapeError("a view of rows needs an array with a known number of rows")
+    if not 0 <= start <= stop <= given.shape[0]:
+        raise ShapeError(f"rows {start} to {stop} are not in {shape_text(given.shape)}")
+    return [Spec(given.dtype, (stop - start, *given.shape[1:]))]
+
+
+op(
+    "Rows",
+    infer=_rows,
+    grad=NoGrad("inserted when the plan is made, after gradients are computed"),
+    doc="Rows `start` to `stop`, where they lie.",
+    view="strided",
+    contiguous_view=True,
+)

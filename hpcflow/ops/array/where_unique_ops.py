@@ -14,8 +14,10 @@ from hpcflow.ops.named_results import ListDiff, Unique, UniqueWithCounts
 from hpcflow.ops.shape_inference import (
     Attrs,
     first_output,
+    integer_argument,
     like,
     make,
+    normal_axis,
     operand,
     require,
     require_equal,
@@ -144,3 +146,33 @@ def searchsorted(
     row = convert_to_tensor(sorted_sequence)
     attrs: Attrs = {"right": side == "right", "dtype": as_dtype(out_type)}
     return first_output("SearchSorted", [row, like(values, row)], attrs, name)
+
+
+def _distinct(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    require("distinct_slices", inputs[0], "biuf")
+    given = inputs[0].shape
+    if given is None:
+        return [Spec(inputs[0].dtype, None), *[Spec(int64, (None,))] * 3]
+    at = normal_axis(attrs["axis"], len(given))
+    found = Spec(inputs[0].dtype, (*given[:at], None, *given[at + 1 :]))
+    return [found, Spec(int64, (None,)), Spec(int64, (given[at],)), Spec(int64, (None,))]
+
+
+op(
+    "DistinctSlices",
+    infer=_distinct,
+    grad=NoGrad("which slices are kept is not differentiable; hf.gather them by the positions"),
+)
+
+
+def distinct_slices(
+    x: Any, axis: int = 0, sorted: bool = True, name: str | None = None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The distinct slices of `x` along `axis`, sorted or in order of first occurrence.
+
+    Also the index of the first occurrence of each, the number of the distinct slice for each slice
+    of `x`, and the count of each.
+    """
+    attrs: Attrs = {"axis": integer_argument(axis, "axis"), "sorted": bool(sorted)}
+    found, first, which, count = make("DistinctSlices", [convert_to_tensor(x)], attrs, name).outputs
+    return found, first, which, count

@@ -7,7 +7,7 @@ from typing import Any
 
 from hpcflow.errors import RangeError
 from hpcflow.kernels.kernel_registry import KernelNode, kernel
-from hpcflow.ops.array.slice_concat_gather_kernels import add_at
+from hpcflow.ops.array.gather_kernels import add_at
 
 
 @kernel("Bincount", "new")

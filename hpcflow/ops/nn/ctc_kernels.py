@@ -9,7 +9,7 @@ import numpy as np
 
 from hpcflow.errors import NumericError, RangeError
 from hpcflow.kernels.kernel_registry import KernelNode, kernel
-from hpcflow.ops.array.slice_concat_gather_kernels import check_indices
+from hpcflow.ops.array.gather_kernels import check_indices
 
 
 class _Lattice(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.kernels.kernel_registry import KernelNode, kernel
-from hpcflow.ops.array.slice_concat_gather_kernels import check_indices
+from hpcflow.ops.array.gather_kernels import check_indices
 from hpcflow.ops.math.arithmetic_kernels import number
 from hpcflow.ops.math.reduction_kernels import by_rows, reducer
 

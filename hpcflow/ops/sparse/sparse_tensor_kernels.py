@@ -7,7 +7,7 @@ from typing import Any
 
 from hpcflow.errors import RangeError
 from hpcflow.kernels.kernel_registry import KernelNode, kernel
-from hpcflow.ops.array.slice_concat_gather_kernels import SCATTER_BLOCK, check_indices
+from hpcflow.ops.array.gather_kernels import SCATTER_BLOCK, check_indices
 from hpcflow.ops.variables.sparse_row_update_kernels import apply, flat_indices
 
 

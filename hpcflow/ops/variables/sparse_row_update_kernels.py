@@ -13,7 +13,7 @@ import numpy as np
 
 from hpcflow.errors import ShapeError
 from hpcflow.kernels.kernel_registry import KernelNode, TiledUpdate, kernel
-from hpcflow.ops.array.slice_concat_gather_kernels import SCATTER_BLOCK, check_indices
+from hpcflow.ops.array.gather_kernels import SCATTER_BLOCK, check_indices
 from hpcflow.ops.math.arithmetic_kernels import truncated
 
 UFUNCS = {

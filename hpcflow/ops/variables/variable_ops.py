@@ -106,7 +106,6 @@ op(
     grad=_UPDATE,
     writes=(0,),
     tiled=True,
-    kernels="variable_update_kernels",
 )
 op(
     "AssignSub",
@@ -114,7 +113,6 @@ op(
     grad=_UPDATE,
     writes=(0,),
     tiled=True,
-    kernels="variable_update_kernels",
 )
 op(
     "ApplyGradientDescent",
@@ -122,7 +120,6 @@ op(
     grad=_UPDATE,
     writes=(0,),
     flops=flop_counts.per_input(2),
-    kernels="variable_update_kernels",
 )
 op(
     "ApplyMomentum",
@@ -130,7 +127,6 @@ op(
     grad=_UPDATE,
     writes=(0, 1),
     flops=flop_counts.momentum,
-    kernels="variable_update_kernels",
 )
 op(
     "ApplyAdam",
@@ -138,7 +134,6 @@ op(
     grad=_UPDATE,
     writes=(0, 1, 2, 3),
     flops=flop_counts.per_input(12),
-    kernels="variable_update_kernels",
 )
 op(
     "IsVariableInitialized",
@@ -146,7 +141,6 @@ op(
     grad=NoGrad("its output is booleans"),
     reads=(0,),
     variable="is_initialized",
-    kernels="variable_update_kernels",
 )
 op(
     "CountUpTo",
