@@ -10,8 +10,8 @@ from hpcflow.graph.dtypes import float32
 from hpcflow.graph.graph import Graph
 from hpcflow.kernels.kernel_registry import KernelNode, find_plain_kernel
 from hpcflow.ops.array.array_ops import constant
-from hpcflow.ops.variables.variable_ops import Variable, update
 from hpcflow.ops.variables.variable_kernels import TILE
+from hpcflow.ops.variables.variable_ops import Variable, update
 from tests.ops.evaluate import evaluate
 
 SHAPES = [(), (5,), (3, 4), (0, 3), (2 * TILE + 17,)]
