@@ -10,6 +10,7 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.runtime.step import step_instance
+from hpcflow.runtime.step.shape_specialization import SPECIALISED
 from tests.runtime.ranks import run_ranks
 
 STEPS = 1000
@@ -110,3 +111,32 @@ def test_a_step_that_sums_over_replicas_is_let_go_with_its_session() -> None:
     gc.collect()  # here, once: while another thread does it a call does nothing
     steps = (one for one in gc.get_objects() if isinstance(one, step_instance.StepInstance))
     assert not [one for one in steps if one.link.executor in engines]
+
+
+def test_the_plan_of_any_shape_serves_other_sizes_and_ranks() -> None:
+    """What the first shapes have in common (ten columns, two axes) is not held against the others."""
+    x = hf.placeholder(hf.float32)
+    fetches = {
+        "mean": hf.reduce_mean(x),
+        "shape": hf.shape(x),
+        "rank": hf.rank(x),
+        "scaled": x * hf.cast(hf.shape(x)[-1], hf.float32),
+        "sums": hf.reduce_sum(x, axis=-1),
+        "gradient": hf.gradients(hf.reduce_mean(x * x), x)[0],
+    }
+    session = hf.Session()
+    for rows in range(1, SPECIALISED + 1):
+        session.run(fetches, {x: np.ones((rows, 10), "f4")})
+    for shape in [(9, 10), (9, 20), (3, 4, 6), (8,), (11, 10), (2, 2, 2, 2)]:
+        array = np.random.default_rng(1).random(shape, "f4")
+        fetched = session.run(fetches, {x: array})
+        expected = {
+            "mean": array.mean(),
+            "shape": array.shape,
+            "rank": array.ndim,
+            "scaled": array * shape[-1],
+            "sums": array.sum(-1),
+            "gradient": 2 * array / array.size,
+        }
+        for name, value in expected.items():
+            np.testing.assert_allclose(fetched[name], value, rtol=1e-5, err_msg=f"{name} {shape}")

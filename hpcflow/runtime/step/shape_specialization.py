@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from hpcflow.graph.graph import Graph, Operation, Tensor
-from hpcflow.graph.static_shape import Shape, Spec
+from hpcflow.graph.static_shape import Shape, Spec, common_shape
 from hpcflow.platform.rank_logging import logger, say_once
 from hpcflow.runtime.step.planned_step import ExecutableStep
 from hpcflow.runtime.step.step_channels import CollectiveBuffers
@@ -41,7 +42,7 @@ class ShapeSpecializations:
         self.number: int = next(_numbers) if untraced_plans is None else untraced_plans.number
         self._sums: CollectiveBuffers | None = None
         self._steps: dict[tuple[tuple[int, ...], ...], ExecutableStep] = {}  # shapes -> step
-        self._general_step: ExecutableStep | None = None
+        self._general: list[tuple[tuple[Shape, ...], ExecutableStep]] = []  # the last one is used
 
     def step(
         self,
@@ -54,23 +55,44 @@ class ShapeSpecializations:
         if step is None and len(self._steps) < SPECIALISED:
             step = make(self, {t: Spec(a.dtype, a.shape) for t, a in arrays.items()})
             self._steps[shapes] = step
-        if step is None:
-            if self._general_step is None:
-                names = ", ".join(w.name for w in self.wanted)
-                say_once(
-                    f"{names} was fed {SPECIALISED} different shapes; from now on one plan for any "
-                    "shape serves the others (slower: pad to a few sizes if it matters)"
-                )
-                self._general_step = make(
-                    self,
-                    {t: Spec(a.dtype, self._open(i, t)) for i, (t, a) in enumerate(arrays.items())},
-                )
-            step = self._general_step
+        return step if step is not None else self._general_step(arrays, make)
+
+    def _general_step(
+        self,
+        arrays: Mapping[Tensor, np.ndarray],
+        make: Callable[[ShapeSpecializations, dict[Tensor, Spec]], ExecutableStep],
+    ) -> ExecutableStep:
+        """The step for feeds of any shapes.
+
+        Of a feed of unknown rank, sizes that have not differed so far are fixed: if one differs
+        now, another step is made, at most one for each axis and one for the rank.
+        """
+        shapes = [array.shape for array in arrays.values()]
+        if self._general:
+            open_shapes, step = self._general[-1]
+            if open_shapes == tuple(map(common_shape, open_shapes, shapes)):
+                return step
+            seen = [open_shapes]
+        else:
+            names = ", ".join(w.name for w in self.wanted)
+            say_once(
+                f"{names} was fed {SPECIALISED} different shapes; from now on one plan for any "
+                "shape serves the others (slower: pad to a few sizes if it matters)"
+            )
+            seen = list(self._steps)
+        columns = zip(arrays, zip(*seen, shapes, strict=True), strict=True)
+        widened = tuple(
+            functools.reduce(common_shape, column) if t.shape is None else t.shape
+            for t, column in columns
+        )
+        specs = zip(arrays.items(), widened, strict=True)
+        step = make(self, {t: Spec(array.dtype, shape) for (t, array), shape in specs})
+        self._general.append((widened, step))
         return step
 
     def has(self, step: ExecutableStep) -> bool:
         """Whether a step belongs to this family."""
-        return step is self._general_step or step in self._steps.values()
+        return step in self.steps
 
     @property
     def sums(self) -> CollectiveBuffers | None:
@@ -92,21 +114,7 @@ class ShapeSpecializations:
     @property
     def steps(self) -> list[ExecutableStep]:
         """All its steps."""
-        general = [] if self._general_step is None else [self._general_step]
-        return [*self._steps.values(), *general]
-
-    def _open(self, index: int, tensor: Tensor) -> Shape:
-        """The shape of a feed with None for sizes that have differed so far."""
-        shapes_seen = {shapes[index] for shapes in self._steps}
-        ranks = {len(shape) for shape in shapes_seen}
-        if len(ranks) > 1:
-            return tensor.shape
-        columns = zip(*shapes_seen, strict=True)
-        same = [sizes[0] if len(set(sizes)) == 1 else None for sizes in columns]
-        return tuple(
-            None if static is None else d
-            for d, static in zip(same, tensor.shape or same, strict=True)
-        )
+        return [*self._steps.values(), *(step for _, step in self._general)]
 
 
 class GraphGrowth:
