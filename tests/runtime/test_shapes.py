@@ -114,7 +114,7 @@ def test_a_step_that_sums_over_replicas_is_let_go_with_its_session() -> None:
 
 
 def test_the_plan_of_any_shape_serves_other_sizes_and_ranks() -> None:
-    """What the first shapes have in common (ten columns, two axes) is not held against the others."""
+    """Not only those that have what the first ones share: ten columns, two axes."""
     x = hf.placeholder(hf.float32)
     fetches = {
         "mean": hf.reduce_mean(x),
