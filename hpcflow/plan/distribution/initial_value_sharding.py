@@ -98,8 +98,8 @@ def initial_value_in_pieces(
         why = "it depends on more than itself"
     if program.nodes[value.node].row.source not in ("constant", "fill"):
         say_once(
-            f"the initial value of {node.inputs[0].node!r}, which is cut over servers, is made as "
-            f"a whole by a worker and sent: {why}"
+            f"the initial value of {node.inputs[0].node!r}, which is sharded over servers, is made "
+            f"as a whole by a worker and sent: {why}"
         )
     return None
 

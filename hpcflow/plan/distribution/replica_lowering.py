@@ -116,7 +116,7 @@ def _lower_worker_variables(
     if sums and not cluster.in_step:
         raise PlacementError(
             f"{sums[0].name!r} is for a variable on the workers: its copies stay the same only if "
-            f"all workers make each step together, not by sync={cluster.sync}",
+            f"all workers run each step together, not with sync={cluster.sync}",
             op=sums[0].name,
             line=sums[0].line,
             hint="start with --sync all, or leave the variable to the servers",

@@ -74,7 +74,7 @@ def assign_tasks(
         )
     if (size - ps) % tasks_per_replica:
         raise LaunchError(
-            f"{size - ps} workers cannot be dealt into replicas of {tasks_per_replica} tasks",
+            f"{size - ps} workers cannot be divided into replicas of {tasks_per_replica} tasks",
             hint=f"use {ps} + a multiple of {tasks_per_replica} ranks",
         )
     serving = set(chosen or _spread_servers(hosts, ps))

@@ -83,7 +83,7 @@ class _VariableSharder:
                 self._add_unsharded(node)
             elif node.row.whole_variable or not (node.row.variable or node.row.writes):
                 raise PlacementError(
-                    f"{node.type} cannot use variable {handles[0]!r}, which is cut over servers",
+                    f"{node.type} cannot use {handles[0]!r}, a variable sharded over servers",
                     op=node.name,
                     line=node.line,
                     hint='put the variable on one server with hf.device("/job:ps/task:0"), '
@@ -145,8 +145,8 @@ class _VariableSharder:
         for mate in mates:
             if self.cut.get(mate, home).pieces != home.pieces or mate not in self.cut:
                 raise PlacementError(
-                    f"{node.name!r} updates {handles[0]!r}, which is cut over servers, together "
-                    f"with {mate!r}, which is not cut alike",
+                    f"{node.name!r} updates {handles[0]!r}, which is sharded over servers, "
+                    f"together with {mate!r}, which is sharded differently",
                     op=node.name,
                     line=node.line,
                     hint="leave the slot's device to its variable, or raise HPCFLOW_SHARD_BYTES",

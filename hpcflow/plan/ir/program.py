@@ -121,7 +121,8 @@ class Cluster:
     def __post_init__(self) -> None:
         if self.workers < 1 or self.workers % self.tasks_per_replica:
             raise HpcflowError(
-                f"{self.workers} workers cannot be dealt into replicas of {self.tasks_per_replica}",
+                f"{self.workers} workers cannot be divided into replicas of "
+                f"{self.tasks_per_replica}",
                 hint="choose --tasks-per-replica so that it divides ranks minus servers",
             )
 

@@ -130,7 +130,7 @@ def _encode_value(value: Any, blobs: list[bytes]) -> Any:
 
 def _decode_partition(data: bytes) -> Partition:
     if data[:8] != MAGIC:
-        raise ValueError("it does not begin as a part does")
+        raise ValueError("its header is not that of a partition")
     size = int.from_bytes(data[8:16], "little")
     if not 0 < size <= len(data) - 16:
         raise ValueError("its header is longer than the message")

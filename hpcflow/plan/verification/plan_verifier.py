@@ -287,7 +287,7 @@ def _check_driver(plan: Plan) -> None:
         if found != set(part.feeds) or len(found) != len(part.feeds):
             raise VerifyError("feeds-on-driver", f"{task} lists feeds that are not its Feed nodes")
         if part.fetches and task != plan.driver:
-            raise VerifyError("fetch-exists", f"{task} hands out values; only the driver may")
+            raise VerifyError("fetch-exists", f"{task} has fetches; only the driver may")
 
 
 def _check_collectives(plan: Plan) -> None:

@@ -51,7 +51,7 @@ def install_faults(here: RankRole) -> None:
     mine = [fault for fault in found if fault.rank in (None, here.rank)]
     if here.rank == 0:
         named = ", ".join(map(str, found))
-        logger.warning("this run injects %s: its failures are a rehearsal", named)
+        logger.warning("this run injects %s: its failures are intended", named)
     if mine:
         FaultInjector(here, mine)
 

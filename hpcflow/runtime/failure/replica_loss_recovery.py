@@ -129,8 +129,8 @@ class ReplicaLossRecovery:
         if flight is not None and VOTE not in flight.buckets:
             node = flight.part.nodes[next(iter(flight.buckets))]
             raise DeathError(
-                f"rank {rank} has died in a step that sums what it has updated itself, which "
-                "cannot be made again",
+                f"rank {rank} has died in a step that sums a value that it updates; such a "
+                "step cannot be repeated",
                 op=node.name,
                 line=node.line,
                 rank=self._rank.rank,
@@ -148,10 +148,10 @@ class ReplicaLossRecovery:
         flights = [one for one in self._executor.joint or () if not one.finished]
         if len(flights) > 1:
             raise DeathError(
-                "a replica has died while two steps that sum were in flight, which cannot be made "
-                "again",
+                "a replica has died while two steps with collectives were in flight; they cannot "
+                "be repeated",
                 rank=self._rank.rank,
-                hint="run what sums over replicas from one thread",
+                hint="run steps with collectives from one thread",
             )
         return flights[0] if flights else None
 
@@ -282,7 +282,7 @@ class ReplicaLossRecovery:
         workers = self._base.top_ranks
         if len(workers) == len(here.roles.workers):  # no further death: another error
             raise CommError(
-                f"sums over replicas cannot be made ready: {self._failure}", rank=here.rank
+                f"collectives over replicas cannot be set up: {self._failure}", rank=here.rank
             ) from self._failure
         here.shrink(workers)
         self._verdicts = CommitDecision()

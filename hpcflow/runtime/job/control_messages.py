@@ -249,7 +249,7 @@ class MessageDispatcher:
             raise CommError(
                 f"a message of kind {kind} from rank {source} failed here: {error!r}",
                 rank=self.comm.rank,
-                hint="have all ranks the same hpcflow? the traceback above tells where",
+                hint="install the same hpcflow on every rank; see the traceback above",
             ) from error
 
     def _step(self, driver: int, plan: int, slot: int, step: int) -> None:

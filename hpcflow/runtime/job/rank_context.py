@@ -281,8 +281,7 @@ class RankContext(RankRole):
         told = rank_logging.merge_warnings([{text: 1} for text in texts or []])
         each = "; ".join(f"{text} ({who.partition(', ')[2]})" for text, who in told.items())
         raise LonelyCollectiveError(
-            "the replicas came together for different things: "
-            + meetings.broadcast_text(each or None),
+            "the replicas called different collectives: " + meetings.broadcast_text(each or None),
             rank=self.rank,
             hint="call it on every rank (not under is_chief), and end all ranks at the same place",
         )

@@ -208,11 +208,11 @@ class RankRole:
         sync = self.settings.sync
         if sync and not self.roles.servers:
             raise HpcflowError(
-                f"sync={sync} says how workers of parameter servers keep step, and none of the "
+                f"sync={sync} is a rule for workers of parameter servers, and none of the "
                 f"{self.size} rank{'s' if self.size > 1 else ''} of this job serves variables",
                 rank=self.rank,
                 hint="start servers (--ps 1, or --serve on some of the ranks), or leave --sync out:"
-                " replicas without servers make each step together",
+                " replicas without servers run each step together",
             )
         self.set_sync_rule(sync_rules.rule(sync or "async"))
 

@@ -44,7 +44,7 @@ def answer_service(context: Any, request: Json, reply: Reply) -> None:
         raise CommError(
             f"a call of the service {name!r} failed: {error!r}",
             rank=context.rank,
-            hint="have all ranks the same hpcflow? the traceback above tells where",
+            hint="install the same hpcflow on every rank; see the traceback above",
         ) from error
 
 

@@ -90,7 +90,7 @@ def _enqueue_many(instance: StepInstance, node: Node, *inputs: Value) -> AsyncWa
     ]
     sizes = {len(column) for column in columns}
     if len(sizes) > 1:
-        raise ShapeError(f"the components have {sorted(sizes)} rows: as many of each are needed")
+        raise ShapeError(f"the components have {sorted(sizes)} rows: give all the same number")
     rows = [[column[k, ...] for k in range(len(column))] for column in columns]
     return AttemptWait(instance, node, queue.enqueue(list(zip(*rows, strict=True))))
 

@@ -293,7 +293,7 @@ class StateStore:
                 f"{node.type} {name!r} was made with other attributes at {first.line}: {differing}",
                 op=node.name,
                 line=node.line,
-                hint="what shares a name is the same thing; give other things other names",
+                hint="objects that share a name must have equal attributes; rename one",
             )
         return found
 

@@ -169,7 +169,7 @@ class DistributedStep(ExecutableStep):
         instance, self.ahead = self.ahead, None
         self.context.prefetching_steps.discard(self)
         if instance is not None and not self._ended(instance, CancelledError("pulled in vain")):
-            raise CommError("values that were pulled ahead are not let go", rank=self.executor.rank)
+            raise CommError("prefetched values are not released", rank=self.executor.rank)
 
     def _begin(self, in_use: list[StepInstance], arrays: tuple[np.ndarray, ...]) -> None:
         """Start a step on a free instance and append that to `in_use`; nothing if none is free."""
