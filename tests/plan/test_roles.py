@@ -29,7 +29,7 @@ def test_chosen_ranks_serve_and_the_first_worker_is_the_chief() -> None:
     [
         (1, 1, [0, 1], "leave --ps out"),
         (0, 1, range(6), "no worker"),
-        (0, 3, [0, 1], "4 workers cannot be dealt"),
+        (0, 3, [0, 1], "4 workers cannot be divided"),
     ],
 )
 def test_roles_that_cannot_be(ps: int, k: int, chosen: list[int], says: str) -> None:

@@ -176,7 +176,7 @@ def test_an_op_that_cannot_be_cut_says_so():
         with graph() as g:
             v = Variable(hf.zeros([40]), name="v")
             peek = g.create_op("PeekForTest", [v.handle], {}, "peek")
-        with pytest.raises(PlacementError, match="cannot use variable 'v', which is cut") as caught:
+        with pytest.raises(PlacementError, match="cannot use 'v', a variable sharded") as caught:
             plan_of(g, [peek], {}, Cluster(1, 2), CUT)
         assert caught.value.op == "peek" and "SHARD_BYTES" in caught.value.hint
     finally:
