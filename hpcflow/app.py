@@ -16,9 +16,9 @@ def run(
     main: Callable[[list[str]], Any] | None = None, argv: Sequence[str] | None = None
 ) -> NoReturn:
     """Parse the flags, call `main` (default: the script's) with the other arguments, and exit."""
-    rest = flags.FLAGS._parse_flags(list(argv[1:]) if argv else None)
+    remaining = flags.FLAGS._parse_flags(list(argv[1:]) if argv else None)
     call: Callable[[list[str]], Any] = main or sys.modules["__main__"].main
-    sys.exit(call([(argv or sys.argv)[0], *rest]))
+    sys.exit(call([(argv or sys.argv)[0], *remaining]))
 
 
 translate_module(globals(), __all__)

@@ -99,10 +99,10 @@ DEFINE_bool = DEFINE_boolean
 
 
 def _boolean(text: str) -> bool:
-    known = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
-    if text.lower() not in known:
+    booleans = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
+    if text.lower() not in booleans:
         raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
-    return known[text.lower()]
+    return booleans[text.lower()]
 
 
 translate_module(globals(), __all__)

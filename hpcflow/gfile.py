@@ -86,7 +86,7 @@ def _check_free(path: Any, overwrite: bool) -> None:
 def Glob(filename: Any) -> list[str]:
     """The paths that match a pattern or one of a list of patterns, sorted."""
     patterns = filename if isinstance(filename, (list, tuple)) else [filename]
-    return sorted(found for pattern in patterns for found in glob.glob(pattern))
+    return sorted(path for pattern in patterns for path in glob.glob(pattern))
 
 
 def Stat(filename: Any) -> os.stat_result:

@@ -73,14 +73,14 @@ class Settings:
 
         Errors: HpcflowError naming a value that cannot be parsed.
         """
-        found: dict[str, object] = {}
+        field_values: dict[str, object] = {}
         for field in dataclasses.fields(cls):
             text = environ.get(PREFIX + field.name.upper())
             if text is not None:
-                found[field.name] = _parse(field.name, type(field.default), text)
+                field_values[field.name] = _parse(field.name, type(field.default), text)
         _check_spelling(environ)
-        found.update({k: v for k, v in given.items() if v is not None})
-        settings = cls(**found)  # type: ignore[arg-type]
+        field_values.update({k: v for k, v in given.items() if v is not None})
+        settings = cls(**field_values)  # type: ignore[arg-type]
         settings._check()
         return settings
 
@@ -145,9 +145,9 @@ def as_bytes(text: str) -> int:
 
     Errors: HpcflowError if the text is no size.
     """
-    found = SIZE.fullmatch(text.strip().lower() or "0")
-    if found is not None:
-        number, unit, binary = found.groups()
+    match = SIZE.fullmatch(text.strip().lower() or "0")
+    if match is not None:
+        number, unit, binary = match.groups()
         nbytes = float(number) * (1024 if binary else 1000) ** " kmgt".index(unit or " ")
         if nbytes < 2**63:
             return int(nbytes)

@@ -64,10 +64,10 @@ def gradients(
     The results follow the control dependencies in force; the operations that compute them do not.
     """
     zero = as_unconnected_gradients(unconnected_gradients) == UnconnectedGradients.ZERO
-    graph, found = get_default_graph(), free_gradients(ys, xs, grad_ys, name, stop_gradients)
+    graph, grads = get_default_graph(), free_gradients(ys, xs, grad_ys, name, stop_gradients)
     if zero:
-        found = [_zeros_of(x) if g is None else g for g, x in zip(found, _as_list(xs), strict=True)]
-    return [_in_scope(graph, g) for g in found] if graph.is_ordering else found
+        grads = [_zeros_of(x) if g is None else g for g, x in zip(grads, _as_list(xs), strict=True)]
+    return [_in_scope(graph, g) for g in grads] if graph.is_ordering else grads
 
 
 class UnconnectedGradients(enum.Enum):
@@ -100,8 +100,8 @@ def _in_scope(graph: Graph, g: Gradient | None) -> Gradient | None:
     if g is None:
         return None
     with graph.beside(g.op):
-        made: Gradient = in_order(g)
-    return made
+        ordered: Gradient = in_order(g)
+    return ordered
 
 
 def free_gradients(
@@ -114,13 +114,13 @@ def free_gradients(
     graph = get_default_graph()
     reached = _reached_from(sources, targets, stops)
     with graph.name_scope(name) as scope, graph.control_dependencies(None):
-        found = _GradientContributions()
+        contributions = _GradientContributions()
         for y, g in _seed_gradients(targets, grad_ys):
-            found.add(y, g)
+            contributions.add(y, g)
         ops = {t.op for t in reached}
         for op in sorted(ops, key=_creation_order, reverse=True):
-            _backward(op, found, reached, stops, scope)
-        return [_with_static_shape(_as_requested(found.total(x), x), x) for x in sources]
+            _backward(op, contributions, reached, stops, scope)
+        return [_with_static_shape(_as_requested(contributions.total(x), x), x) for x in sources]
 
 
 OPERATORS["gradients"] = free_gradients  # gradients of function bodies call it
@@ -134,7 +134,7 @@ def hessians(ys: Any, xs: Any, name: str = "hessians") -> list[Tensor]:
     Errors:   ShapeError for unknown sizes; GradientError as for `gradients`.
     """
     graph = get_default_graph()
-    found = []
+    matrices = []
     with graph.name_scope(name):
         for x in _as_list(xs):
             if not is_known(x.shape):
@@ -149,15 +149,15 @@ def hessians(ys: Any, xs: Any, name: str = "hessians") -> list[Tensor]:
             for hot in np.eye(size, dtype=dtype).reshape(size, *x.shape):
                 row = None if slope is None else gradients(slope, x, hot)[0]
                 rows.append(zeros(x.shape, dtype) if row is None else row)
-            whole = stack(rows) if rows else zeros((0, *x.shape), dtype)
-            found.append(reshape(whole, (*x.shape, *x.shape)))
-    return found
+            stacked = stack(rows) if rows else zeros((0, *x.shape), dtype)
+            matrices.append(reshape(stacked, (*x.shape, *x.shape)))
+    return matrices
 
 
-def _as_list(given: Any) -> list[Any]:
-    if given is None:
+def _as_list(argument: Any) -> list[Any]:
+    if argument is None:
         return []
-    return list(given) if isinstance(given, (list, tuple)) else [given]
+    return list(argument) if isinstance(argument, (list, tuple)) else [argument]
 
 
 def _gradient_source(x: Any) -> Tensor:
@@ -188,10 +188,10 @@ def _is_differentiable(t: Tensor) -> bool:
 
 def _seed_gradients(targets: list[Tensor], grad_ys: Any) -> Iterator[tuple[Tensor, Tensor]]:
     graph = get_default_graph()
-    given = _as_list(grad_ys) or [None] * len(targets)
-    if len(given) != len(targets):
-        raise GradientError(f"grad_ys has {len(given)} entries, but ys has {len(targets)}")
-    for y, g in zip(targets, given, strict=True):
+    seeds = _as_list(grad_ys) or [None] * len(targets)
+    if len(seeds) != len(targets):
+        raise GradientError(f"grad_ys has {len(seeds)} entries, but ys has {len(targets)}")
+    for y, g in zip(targets, seeds, strict=True):
         if not (is_floating(y.dtype) or (y.dtype == tensor_array and g is not None)):
             continue  # integers, booleans and strings have no gradient
         if g is None and y.dtype.kind == "c":
@@ -293,19 +293,19 @@ def _as_requested(g: Gradient | None, x: Tensor) -> Gradient | None:
 
 def _backward(
     op: Operation,
-    found: _GradientContributions,
+    contributions: _GradientContributions,
     reached: dict[Tensor, None],
     stops: set[Tensor],
     scope: str,
 ) -> None:
     """Propagate the gradients of the outputs of `op` to its inputs."""
-    wanted = [t in reached for t in _inputs(op)]
-    if not any(wanted):
+    needs_grad = [t in reached for t in _inputs(op)]
+    if not any(needs_grad):
         return
     take = (
-        found.total
+        contributions.total
         if lookup_op(op.type).slices
-        else lambda t: found.dense_total(t, f"is used by {op.type}")
+        else lambda t: contributions.dense_total(t, f"is used by {op.type}")
     )
     outputs = [None if t in stops else take(t) for t in op.outputs]
     if all(g is None for g in outputs):
@@ -313,11 +313,11 @@ def _backward(
     if not op.inputs:
         (outer,), (g,) = _inputs(op), outputs
         assert g is not None
-        found.add(outer, g)
+        contributions.add(outer, g)
         return
     rule = lookup_op(op.type).grad
     if isinstance(rule, NoGrad):
-        _refuse_missing_gradient(op, rule, zip(_inputs(op), wanted, strict=True))
+        _refuse_missing_gradient(op, rule, zip(_inputs(op), needs_grad, strict=True))
         return
     graph = get_default_graph()  # not that of `op` inside a gradient function
     with graph.name_scope(f"{scope}{op.name}_grad/"), graph.beside(op):
@@ -328,12 +328,12 @@ def _backward(
                 f"{len(op.inputs)} inputs",
                 op=op.name,
             )
-        for t, needed, given in zip(op.inputs, wanted, grads, strict=True):
-            g = given() if needed and callable(given) else given
+        for t, needed, grad in zip(op.inputs, needs_grad, grads, strict=True):
+            g = grad() if needed and callable(grad) else grad
             if isinstance(g, NoGrad):
                 _refuse_missing_gradient(op, g, [(t, needed)])
             elif needed and isinstance(g, (Tensor, IndexedSlices)):
-                found.add(t, g)
+                contributions.add(t, g)
 
 
 def _refuse_missing_gradient(

@@ -34,8 +34,8 @@ def recompute(f: Callable[..., Any]) -> Callable[..., Any]:
         several = isinstance(result, (list, tuple))
         outputs = [convert_to_tensor(y) for y in (result if several else [result])]
         block = _RecomputedBlock(outputs, since)
-        made = with_gradient(outputs, block.inputs, block.gradients, "recompute")
-        return type(result)(made) if several else made[0]
+        wrapped = with_gradient(outputs, block.inputs, block.gradients, "recompute")
+        return type(result)(wrapped) if several else wrapped[0]
 
     return decorated
 
@@ -62,18 +62,18 @@ class _RecomputedBlock:
     def gradients(self, op: Operation, *grads: Any) -> list[Any]:
         """The gradients by the block's inputs, by operations recreated after `grads`."""
         graph = get_default_graph()  # in the gradient of a loop, not the forward graph
-        given = [graph.adopt(t) for t in op.inputs[len(self.outputs) :]]
+        inputs = [graph.adopt(t) for t in op.inputs[len(self.outputs) :]]
         pairs = [
-            (again, g)
-            for again, g in zip(self.recompute(given, grads), grads, strict=True)
-            if is_floating(again.dtype)
+            (output, g)
+            for output, g in zip(self.recompute(inputs, grads), grads, strict=True)
+            if is_floating(output.dtype)
         ]
         if not pairs:
             raise GradientError("nothing that was recomputed has a gradient", op=op.name)
-        floats = [t for t in given if is_floating(t.dtype)]
+        floats = [t for t in inputs if is_floating(t.dtype)]
         ys, seeds = zip(*pairs, strict=True)
-        found = iter(gradients(list(ys), floats, list(seeds), stop_gradients=floats))
-        return [next(found) if is_floating(t.dtype) else None for t in given]
+        float_grads = iter(gradients(list(ys), floats, list(seeds), stop_gradients=floats))
+        return [next(float_grads) if is_floating(t.dtype) else None for t in inputs]
 
     def recompute(self, given: Sequence[Tensor], after: Sequence[Tensor]) -> list[Tensor]:
         """The outputs recomputed from `given`; none starts before all of `after`.
@@ -81,11 +81,11 @@ class _RecomputedBlock:
         These control dependencies also prevent merging with the forward operations: nodes are
         merged only if they have the same ones.
         """
-        made = dict(zip(self.inputs, given, strict=True))
+        copies = dict(zip(self.inputs, given, strict=True))
         graph = get_default_graph()
         new: set[Operation] = set()
         for op in self.operations:
-            inputs = [made[t] for t in op.inputs]
+            inputs = [copies[t] for t in op.inputs]
             first = new.isdisjoint(t.op for t in inputs)
             with (
                 graph.beside(op),
@@ -94,10 +94,10 @@ class _RecomputedBlock:
             ):
                 copy = graph.create_op(op.type, inputs, op.attrs, last_name(op))
             new.add(copy)
-            for mine, its in zip(copy.outputs, op.outputs, strict=True):
-                mine.shape = merge_shapes(mine.shape, its.shape)
-                made[its] = mine
-        return [made[y] for y in self.outputs]
+            for output, original in zip(copy.outputs, op.outputs, strict=True):
+                output.shape = merge_shapes(output.shape, original.shape)
+                copies[original] = output
+        return [copies[y] for y in self.outputs]
 
 
 def _repeatable(op: Operation, since: int) -> bool:

@@ -67,7 +67,7 @@ class AsyncSave:
         self._since = time.perf_counter()
         duty = duties.pop(context.rank, [])
         answers = team.call(
-            {r: {"do": "begin", **plan.as_message(), "duty": its} for r, its in duties.items()},
+            {r: {"do": "begin", **plan.as_message(), "duty": slabs} for r, slabs in duties.items()},
             store,
         )
         if context.rank in self._writers:
@@ -102,11 +102,11 @@ class AsyncSave:
         parts = [row["value"] for row in rows if "value" in row]
 
         def publish() -> dict[str, Any]:
-            path = finish_save(plan, ask, keep, [one["record"] for one in parts], checks=True)
+            path = finish_save(plan, ask, keep, [part["record"] for part in parts], checks=True)
             return {
                 "path": str(path),
-                "durable": max(one["durable"] for one in parts),
-                "verified": max(one["verified"] for one in parts),
+                "durable": max(part["durable"] for part in parts),
+                "verified": max(part["verified"] for part in parts),
                 "published": time.perf_counter() - self._since,
             }
 
@@ -119,11 +119,11 @@ class AsyncSave:
 
     def _send_outcome(self, outcome: Answer) -> None:
         context, control = self.context, self.context.control
-        told = {"service": "checkpoint", "do": "ended", "outcome": outcome}
+        message = {"service": "checkpoint", "do": "ended", "outcome": outcome}
         for rank in context.roles.drivers[1:]:
             assert control is not None and context.world is not None
             if rank not in context.world.lost:
-                control.post(rank, told)
+                control.post(rank, message)
         self._end(outcome)
 
     # -- on all drivers

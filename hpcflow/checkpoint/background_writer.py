@@ -53,9 +53,9 @@ class BackgroundWriter:
         self._context, self._plan, self._duty = context, plan, duty
         self._since = time.perf_counter()
         self._kept: parallel_hdf5_write.PinnedSnapshot | None = None
-        kept = run_or_error(context, lambda: self._pin_rows(store))
+        pin_answer = run_or_error(context, lambda: self._pin_rows(store))
         self.nbytes = sum((s.stop - s.start) * plan.by_name[s.name].row_bytes for s in duty)
-        run_in_thread(lambda: self._run(kept))
+        run_in_thread(lambda: self._run(pin_answer))
 
     def _pin_rows(self, store: StateStore) -> int:
         try:
@@ -75,10 +75,10 @@ class BackgroundWriter:
         self._context.executor.call_in_holder(lambda: self._end(answer))
 
     def _write(self) -> dict[str, Any]:
-        kept, plan, hand_over = self._kept, self._plan, self._context.executor.call_in_holder
-        assert kept is not None
+        snapshot, plan, hand_over = self._kept, self._plan, self._context.executor.call_in_holder
+        assert snapshot is not None
         late = self._since + (0 if plan.waits else GIVE_WAY_S)
-        while kept.is_current() and time.perf_counter() < late:
+        while snapshot.is_current() and time.perf_counter() < late:
             time.sleep(0.002)
         rank = self._context.rank
         path = Path(plan.draft) / f"part-{rank:05d}.h5"
@@ -87,8 +87,8 @@ class BackgroundWriter:
             plan,
             rank,
             self._duty,
-            kept.versions,
-            done=lambda slab: hand_over(lambda: kept.release(slab)),
+            snapshot.versions,
+            done=lambda slab: hand_over(lambda: snapshot.release(slab)),
         )
         durable = time.perf_counter() - self._since
         parallel_hdf5_write.check_file(path, record)
@@ -134,10 +134,10 @@ def write_result(context: RankContext, doing: str, run: Callable[[], Any]) -> An
 
 def report_to_chief(context: RankContext, answer: Answer) -> None:
     """Report the result of this rank's part to the chief; the caller holds the progress lock."""
-    told = {"service": "checkpoint", "do": "written", "rank": context.rank, "answer": answer}
+    message = {"service": "checkpoint", "do": "written", "rank": context.rank, "answer": answer}
     if context.is_chief:
         assert context.saving is not None
-        context.saving.handle_message(told)
+        context.saving.handle_message(message)
     else:
         assert context.control is not None
-        context.control.post(context.roles.drivers[0], told)
+        context.control.post(context.roles.drivers[0], message)

@@ -55,15 +55,15 @@ def find_checkpoints(folder: Path) -> list[CheckpointEntry]:
     readable ones of its step or an earlier step.
     """
     names = sorted(os.listdir(folder)) if folder.is_dir() else []
-    found = [_entry(folder / name) for name in names if _NAME.match(name)]
-    serials = [(one.step, one.facts["serial"]) for one in found if one.facts]
+    entries = [_entry(folder / name) for name in names if _NAME.match(name)]
+    serials = [(entry.step, entry.facts["serial"]) for entry in entries if entry.facts]
 
-    def order(one: CheckpointEntry) -> tuple[float, int]:
-        if one.facts:
-            return one.facts["serial"], 0
-        return max((s for step, s in serials if step <= one.step), default=0) + 0.5, one.step
+    def order(entry: CheckpointEntry) -> tuple[float, int]:
+        if entry.facts:
+            return entry.facts["serial"], 0
+        return max((s for step, s in serials if step <= entry.step), default=0) + 0.5, entry.step
 
-    return sorted(found, key=order, reverse=True)
+    return sorted(entries, key=order, reverse=True)
 
 
 def _entry(path: Path) -> CheckpointEntry:
@@ -111,7 +111,7 @@ def publish_draft(path: Path) -> Path:
     """
     folder, final = path.parent, path.with_name(path.name.removesuffix(".tmp"))
     single = final.name.endswith(".h5")
-    other = final.with_name(final.name.removesuffix(".h5") if single else final.name + ".h5")
+    other_form = final.with_name(final.name.removesuffix(".h5") if single else final.name + ".h5")
     old = final.with_name(final.name + ".old")
     if not single:
         sync(path)
@@ -122,7 +122,7 @@ def publish_draft(path: Path) -> Path:
     sync(folder)
     write_latest(final)
     remove_checkpoint(old)
-    remove_checkpoint(other)
+    remove_checkpoint(other_form)
     return final
 
 
@@ -147,17 +147,17 @@ def apply_retention(folder: Path, count: int) -> None:
     Checkpoints whose facts have `keep` also remain, and so do the best ones by the policy
     `keep_best` in the facts of the newest checkpoint.
     """
-    readable = [one for one in find_checkpoints(folder) if one.facts is not None]
+    readable = [entry for entry in find_checkpoints(folder) if entry.facts is not None]
     policy = (readable[0].facts or {}).get("keep_best") if readable else None
-    kept = [
-        one.path
-        for one in (*readable[:count], *(best_checkpoints(readable, *policy) if policy else ()))
+    retained = [
+        entry.path
+        for entry in (*readable[:count], *(best_checkpoints(readable, *policy) if policy else ()))
     ]
-    kept += [one.path for one in readable if (one.facts or {}).get("keep")]
-    for one in [one for one in readable if one.path not in kept] if count else []:
-        gone = one.path.with_name(one.path.name.removesuffix(".old") + ".tmp")
+    retained += [entry.path for entry in readable if (entry.facts or {}).get("keep")]
+    for entry in [entry for entry in readable if entry.path not in retained] if count else []:
+        gone = entry.path.with_name(entry.path.name.removesuffix(".old") + ".tmp")
         remove_checkpoint(gone)
-        os.rename(one.path, gone)  # so that no reader sees it half removed
+        os.rename(entry.path, gone)  # so that no reader sees it half removed
         remove_checkpoint(gone)
 
 
@@ -169,13 +169,13 @@ def best_checkpoints(
     Checkpoints without this metric, or with a non-finite one (stored as None), are left out.
     """
 
-    def value(one: CheckpointEntry) -> float | None:
-        return (one.facts or {}).get("metrics", {}).get(monitor)
+    def value(entry: CheckpointEntry) -> float | None:
+        return (entry.facts or {}).get("metrics", {}).get(monitor)
 
-    judged = [(v, one) for one in found if (v := value(one)) is not None]
+    judged = [(v, entry) for entry in found if (v := value(entry)) is not None]
     sign = {"min": 1, "max": -1}[mode]
     judged.sort(key=lambda row: (sign * row[0], (row[1].facts or {})["serial"]))
-    return [one for _, one in judged[:count]]
+    return [entry for _, entry in judged[:count]]
 
 
 def remove_drafts(folder: Path) -> None:
@@ -205,7 +205,7 @@ def remove_checkpoint(path: Path) -> None:
 def next_serial(folder: Path) -> int:
     """A serial number larger than that of every readable checkpoint in this folder."""
     return 1 + max(
-        (one.facts["serial"] for one in find_checkpoints(folder) if one.facts), default=0
+        (entry.facts["serial"] for entry in find_checkpoints(folder) if entry.facts), default=0
     )
 
 

@@ -122,13 +122,13 @@ def hdf5_paths(names: Iterable[str]) -> dict[str, str]:
     and is stored at `.slots/w/Adam`. Each further dataset above it adds one more `.slots`. Names
     that are not valid HDF5 paths, or whose first component is reserved, are stored by number.
     """
-    known, found = set(names), {}
-    odd = [name for name in sorted(known) if not _is_path(name)]
-    for name in sorted(known):
+    array_names, paths = set(names), {}
+    odd = [name for name in sorted(array_names) if not _is_path(name)]
+    for name in sorted(array_names):
         parts = name.split("/")
-        above = sum("/".join(parts[:i]) in known for i in range(1, len(parts)))
-        found[name] = (SLOTS + "/") * above + name
-    return found | {name: f"{NUMBERED}/{i}" for i, name in enumerate(odd)}
+        above = sum("/".join(parts[:i]) in array_names for i in range(1, len(parts)))
+        paths[name] = (SLOTS + "/") * above + name
+    return paths | {name: f"{NUMBERED}/{i}" for i, name in enumerate(odd)}
 
 
 def _is_path(name: str) -> bool:

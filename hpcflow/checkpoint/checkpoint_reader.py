@@ -72,20 +72,20 @@ class SavedCheckpoint:
 
     def faults(self, who: int = 0, of: int = 1) -> list[CheckpointFault]:
         """The faults in share `who` of `of` shares, by file and arrays."""
-        found = [
+        faults = [
             fault for i, r in enumerate(self.files) if i % of == who for fault in self._owner(r)
         ]
         duties = list(self._duties())
         total = sum(duty.piece.nbytes for duty in duties)
         before = 0
-        mine: dict[str, list[CheckedRange]] = {}
+        file_ranges: dict[str, list[CheckedRange]] = {}
         for duty in duties:
             if before * of // max(total, 1) == who:
-                mine.setdefault(duty.file, []).append(duty)
+                file_ranges.setdefault(duty.file, []).append(duty)
             before += duty.piece.nbytes
-        for file, some in mine.items():
-            found += self._damaged(file, some)
-        return list({fault.text: fault for fault in found}.values())
+        for file, some in file_ranges.items():
+            faults += self._damaged(file, some)
+        return list({fault.text: fault for fault in faults}.values())
 
     def _damaged(self, file: str, duties: Sequence[CheckedRange]) -> Iterator[CheckpointFault]:
         path = self.base / file
@@ -93,10 +93,10 @@ class SavedCheckpoint:
         try:
             for i in header_digests.damaged_pieces(path, [duty.piece for duty in duties]):
                 array, at = duties[i].array, duties[i].piece.offset
-                named = "its structure" if array is None else array
+                label = "its structure" if array is None else array
                 every = every or self.arrays_in(file)
                 arrays = every if array is None else (array,)
-                yield CheckpointFault(file, arrays, f"{path}: {named} is damaged (at byte {at:,})")
+                yield CheckpointFault(file, arrays, f"{path}: {label} is damaged (at byte {at:,})")
         except HpcflowError as error:
             yield self._whole_file_fault(file, error.message)
         except FileNotFoundError:
@@ -120,10 +120,10 @@ class SavedCheckpoint:
             return
         try:
             facts = header_digests.read_user_block(path)
-            index, mine = self.index.name, self.facts["id"]
-            if facts["id"] != mine:
+            index, index_id = self.index.name, self.facts["id"]
+            if facts["id"] != index_id:
                 raise header_digests.foreign_file_error(
-                    path, f"its id is {facts['id']}, that of {index} is {mine}"
+                    path, f"its id is {facts['id']}, that of {index} is {index_id}"
                 )
             if any(facts.get(name) != value for name, value in record.items()):
                 raise header_digests.foreign_file_error(path, f"it does not match {index}")
@@ -162,7 +162,7 @@ class SavedCheckpoint:
         """
         row = self.arrays[name].row_bytes
         data = out.reshape(-1).view(np.uint8).data
-        done = 0
+        bytes_read = 0
         for slab, file in self.slabs_of(name):
             begin = slab["start"] * row
             low, high = max(start, begin), min(stop, slab["stop"] * row)
@@ -171,10 +171,10 @@ class SavedCheckpoint:
             self._read(
                 self.base / file, slab["offset"] + low - begin, data[low - start : high - start]
             )
-            done += high - low
-        if done != stop - start:
+            bytes_read += high - low
+        if bytes_read != stop - start:
             raise CheckpointError(
-                f"{self.path} has only {done} of the bytes {start} to {stop} of {name!r}"
+                f"{self.path} has only {bytes_read} of the bytes {start} to {stop} of {name!r}"
             )
 
     def read_checked(self, name: str, start: int, stop: int, out: np.ndarray) -> None:
@@ -229,24 +229,24 @@ class SavedCheckpoint:
         Errors: CheckpointMismatchError with a diff.
         """
         rows = []
-        for mine in wanted:
-            theirs = self.arrays.get(mine.name)
-            if theirs is None:
-                rows.append(f"  - {_shape_text(mine)}: not in the checkpoint")
-            elif (theirs.dtype, theirs.shape) != (mine.dtype, mine.shape) and not (
-                reshape and (theirs.dtype, theirs.nbytes) == (mine.dtype, mine.nbytes)
+        for spec in wanted:
+            saved = self.arrays.get(spec.name)
+            if saved is None:
+                rows.append(f"  - {_shape_text(spec)}: not in the checkpoint")
+            elif (saved.dtype, saved.shape) != (spec.dtype, spec.shape) and not (
+                reshape and (saved.dtype, saved.nbytes) == (spec.dtype, spec.nbytes)
             ):
-                rows.append(f"  ! {_shape_text(mine)}: in the checkpoint {_array_kind(theirs)}")
+                rows.append(f"  ! {_shape_text(spec)}: in the checkpoint {_array_kind(saved)}")
         if not rows:
             return
-        names = {mine.name for mine in wanted}
+        names = {spec.name for spec in wanted}
         rows += [
             f"  + {_shape_text(a)}: only in the checkpoint"
             for a in self.arrays.values()
             if a.name not in names
         ]
-        more = len(rows) - MOST_ROWS
-        rows = rows[:MOST_ROWS] + ([f"  ... {more} more"] if more > 0 else [])
+        omitted = len(rows) - MOST_ROWS
+        rows = rows[:MOST_ROWS] + ([f"  ... {omitted} more"] if omitted > 0 else [])
         raise CheckpointMismatchError(
             f"{self.path} is a checkpoint of another model ({told}):\n" + "\n".join(rows),
             hint="build the graph that it was saved from, or restore the variables both have: "

@@ -72,20 +72,20 @@ def write_local(
     def run() -> Sequence[Mapping[str, Any]]:
         if plan.is_parallel:
             comm = writer_communicator(context, plan.writers)
-            return parallel_hdf5_write.write_shared(draft, plan, duty, kept.versions, comm)
+            return parallel_hdf5_write.write_shared(draft, plan, duty, snapshot.versions, comm)
         path = draft / f"part-{context.rank:05d}.h5"
-        record = parallel_hdf5_write.write_part(path, plan, context.rank, duty, kept.versions)
+        record = parallel_hdf5_write.write_part(path, plan, context.rank, duty, snapshot.versions)
         parallel_hdf5_write.check_part(path, plan, context.rank, record)
         return [record]
 
-    kept = parallel_hdf5_write.PinnedSnapshot(store, plan.wanted, duty)
+    snapshot = parallel_hdf5_write.PinnedSnapshot(store, plan.wanted, duty)
     try:
-        found: Sequence[Mapping[str, Any]] = checkpoint_directory.with_storage_errors(
+        records: Sequence[Mapping[str, Any]] = checkpoint_directory.with_storage_errors(
             f"writing {draft}", run
         )
     finally:
-        kept.release()
-    return found
+        snapshot.release()
+    return records
 
 
 def begin_write(
@@ -124,8 +124,8 @@ def load_local(context: RankContext, store: StateStore, plan: LoadPlan) -> int:
 
     if plan.seed is not None:
         store.seed.set(*plan.seed)
-    for label, op, made in plan.draws:
-        store.draws.setdefault((label, op), DrawCount()).continue_after(made)
+    for label, op, count in plan.draws:
+        store.draws.setdefault((label, op), DrawCount()).continue_after(count)
     nbytes: int = checkpoint_directory.with_storage_errors(f"reading {saved.path}", run)
     return nbytes
 

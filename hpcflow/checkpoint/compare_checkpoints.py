@@ -53,15 +53,15 @@ def diff(
     compared.
     """
     for name in sorted({*a.arrays, *b.arrays}):
-        one, other = a.arrays.get(name), b.arrays.get(name)
-        if one is None or other is None:
-            yield CheckpointDifference(name, "missing", f"only in {(b if one is None else a).path}")
-        elif one.shape != other.shape:
-            yield CheckpointDifference(name, "shape", f"{list(one.shape)} and {list(other.shape)}")
-        elif one.dtype != other.dtype:
-            yield CheckpointDifference(name, "dtype", f"{_dtype(one)} and {_dtype(other)}")
+        lhs, rhs = a.arrays.get(name), b.arrays.get(name)
+        if lhs is None or rhs is None:
+            yield CheckpointDifference(name, "missing", f"only in {(b if lhs is None else a).path}")
+        elif lhs.shape != rhs.shape:
+            yield CheckpointDifference(name, "shape", f"{list(lhs.shape)} and {list(rhs.shape)}")
+        elif lhs.dtype != rhs.dtype:
+            yield CheckpointDifference(name, "dtype", f"{_dtype(lhs)} and {_dtype(rhs)}")
         else:
-            yield from _values(a, b, one, rtol, atol)
+            yield from _values(a, b, lhs, rtol, atol)
     yield from _facts(a.facts, b.facts)
 
 
@@ -130,22 +130,22 @@ def _facts(a: dict[str, Any], b: dict[str, Any]) -> Iterator[CheckpointDifferenc
         if a.get(name) != b.get(name):
             yield CheckpointDifference(name, "fact", f"{a.get(name)} and {b.get(name)}")
     if a["draws"]["most"] != b["draws"]["most"]:
-        mine, theirs = _draws(a), _draws(b)
-        keys = sorted(key for key in {*mine, *theirs} if mine.get(key) != theirs.get(key))
+        draws_a, draws_b = _draws(a), _draws(b)
+        keys = sorted(key for key in {*draws_a, *draws_b} if draws_a.get(key) != draws_b.get(key))
         for key in keys:
-            text = f"{mine.get(key, 0)} and {theirs.get(key, 0)} draws made"
+            text = f"{draws_a.get(key, 0)} and {draws_b.get(key, 0)} draws made"
             yield CheckpointDifference(key, "fact", text)
-    places, others = a.get("position", []), b.get("position", [])
-    if len(places) != len(others):
+    places_a, places_b = a.get("position", []), b.get("position", [])
+    if len(places_a) != len(places_b):
         yield CheckpointDifference(
-            "position", "position", f"{len(places)} and {len(others)} datasets"
+            "position", "position", f"{len(places_a)} and {len(places_b)} datasets"
         )
-    for i, (one, other) in enumerate(zip(places, others, strict=False)):
-        keys = sorted(key for key in {*one, *other} if one.get(key) != other.get(key))
+    for i, (place_a, place_b) in enumerate(zip(places_a, places_b, strict=False)):
+        keys = sorted(key for key in {*place_a, *place_b} if place_a.get(key) != place_b.get(key))
         if keys:
-            text = "; ".join(f"{key} {one.get(key)} and {other.get(key)}" for key in keys)
+            text = "; ".join(f"{key} {place_a.get(key)} and {place_b.get(key)}" for key in keys)
             yield CheckpointDifference(f"dataset {i}", "position", text)
 
 
 def _draws(facts: dict[str, Any]) -> dict[str, int]:
-    return {f"{label}: {op}": made for label, op, made in facts["draws"]["most"]}
+    return {f"{label}: {op}": count for label, op, count in facts["draws"]["most"]}

@@ -149,11 +149,11 @@ def _create_dataset(file: Any, place: DatasetSpec, plist: Any) -> Any:
         space = h5py.h5s.create_simple(place.shape)
     else:
         space = h5py.h5s.create(h5py.h5s.SCALAR)
-    made = h5py.h5d.create(file.id, place.path.encode(), kind, space, plist, links)
-    h5py.Dataset(made).attrs["name"] = place.name
+    dataset_id = h5py.h5d.create(file.id, place.path.encode(), kind, space, plist, links)
+    h5py.Dataset(dataset_id).attrs["name"] = place.name
     if on_disk(place.dtype) != place.dtype:
-        h5py.Dataset(made).attrs["dtype"] = place.dtype
-    return made
+        h5py.Dataset(dataset_id).attrs["dtype"] = place.dtype
+    return dataset_id
 
 
 def on_disk(dtype: str) -> np.dtype:
@@ -203,10 +203,10 @@ def add_virtual(file: Any, place: DatasetSpec, sources: Sequence[VirtualSource])
             plist.set_fill_value(np.array(np.nan, dtype))
     for source in sources:
         rows = (source.stop - source.start, *place.shape[1:])
-        mine = h5py.h5s.create_simple(place.shape)
-        mine.select_hyperslab((source.start, *(0 for _ in rows[1:])), rows)
-        theirs = h5py.h5s.create_simple(rows)
-        plist.set_virtual(mine, source.file.encode(), place.path.encode(), theirs)
+        target_space = h5py.h5s.create_simple(place.shape)
+        target_space.select_hyperslab((source.start, *(0 for _ in rows[1:])), rows)
+        source_space = h5py.h5s.create_simple(rows)
+        plist.set_virtual(target_space, source.file.encode(), place.path.encode(), source_space)
     _create_dataset(file, place, plist)
 
 

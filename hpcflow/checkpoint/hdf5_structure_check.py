@@ -50,11 +50,11 @@ def check_written(
     Errors: CheckpointCorruptError if something is missing or different.
     """
     saved = SavedCheckpoint(path if facts["kind"] == "whole" else path.parent, dict(facts))
-    found = [fault.text for fault in structure_faults(saved, [path.name])]
-    found = found or [f"{path}: {text}" for text in _description_faults(path, attrs, texts)]
-    if found:
+    faults = [fault.text for fault in structure_faults(saved, [path.name])]
+    faults = faults or [f"{path}: {text}" for text in _description_faults(path, attrs, texts)]
+    if faults:
         raise CheckpointCorruptError(
-            f"{path} differs from what was written: {found[0]}",
+            f"{path} differs from what was written: {faults[0]}",
             hint="the disk or the memory of this node is at fault; "
             "earlier checkpoints are unchanged",
         )
@@ -85,19 +85,19 @@ class _StructureCheck:
         self.slabs = {slab["name"]: slab for record in records for slab in record["slabs"]}
         self.is_index, self.is_whole = name == saved.index.name, saved.facts["kind"] == "whole"
         self.paths: dict[str, str] = saved.facts["paths"]
-        mine = set(saved.arrays) if self.is_index else set(self.slabs)
-        self.expected = {self.paths[array]: saved.arrays[array] for array in mine}
+        array_names = set(saved.arrays) if self.is_index else set(self.slabs)
+        self.expected = {self.paths[array]: saved.arrays[array] for array in array_names}
 
     def faults(self) -> Iterator[CheckpointFault]:
         """The faults of this file."""
-        found = dict(self._walk(self.file, ""))
+        links = dict(self._walk(self.file, ""))
         for path, array in self.expected.items():
             hdf5_datasets.release_gil()
-            wrong = self._wrong(array, path, found.pop(path, None))
+            wrong = self._wrong(array, path, links.pop(path, None))
             if wrong:
                 text = f"{self.saved.base / self.name}: {array.name}: {wrong}"
                 yield CheckpointFault(self.name, (array.name,), text)
-        for path in sorted(found.keys() - {GRAPH, STATE}):
+        for path in sorted(links.keys() - {GRAPH, STATE}):
             text = f"{self.saved.base / self.name}: {path} is not in the index"
             yield CheckpointFault(self.name, (), text)
 
@@ -131,8 +131,8 @@ class _StructureCheck:
         if dataset.shape != shape or dataset.dtype != hdf5_datasets.on_disk(array.dtype):
             return f"HDF5 shows {dataset.dtype}{list(dataset.shape)}"
         wrong = self._sources if self.is_index and not self.is_whole else self._bytes
-        named = dataset.attrs.get("name")
-        return wrong(array, dataset) or (None if named == array.name else f"HDF5 names it {named}")
+        label = dataset.attrs.get("name")
+        return wrong(array, dataset) or (None if label == array.name else f"HDF5 names it {label}")
 
     def _bytes(self, array: ArraySpec, dataset: Any) -> str | None:
         """An error unless HDF5 reads the bytes whose digests were checked."""
@@ -141,13 +141,13 @@ class _StructureCheck:
             return "it is not in one piece in the file" if array.nbytes else None
         if array.nbytes:
             slabs = [slab for slab, _ in self.saved.slabs_of(array.name)]
-            mine = [self.slabs[array.name]] if not self.is_whole else slabs
-            first = min(mine, key=lambda slab: slab["start"])
+            local_slabs = [self.slabs[array.name]] if not self.is_whole else slabs
+            first = min(local_slabs, key=lambda slab: slab["start"])
             if dataset.id.get_offset() != first["offset"]:
                 return f"HDF5 reads it at byte {dataset.id.get_offset()}, not {first['offset']}"
             ends = all(
                 s["offset"] - first["offset"] == (s["start"] - first["start"]) * array.row_bytes
-                for s in mine
+                for s in local_slabs
             )
             return None if ends else "its rows do not follow each other"
         return None
@@ -160,17 +160,17 @@ class _StructureCheck:
             return f"HDF5 joins it of {len(sources)} parts, not {count}"
         for source in sources:
             low, high = source.vspace.get_select_bounds()
-            rest = tuple(size - 1 for size in array.shape[1:])
-            whole = low[1:] == (0,) * len(rest) and high[1:] == rest
+            last_index = tuple(size - 1 for size in array.shape[1:])
+            is_full = low[1:] == (0,) * len(last_index) and high[1:] == last_index
             rows = low[0], high[0] + 1
-            named = source.file_name, source.dset_name
-            if not whole or not self._is_source(array, *rows, *named):
-                return f"rows {rows[0]} to {rows[1]} are taken from {named[1]} of {named[0]}"
+            origin = source.file_name, source.dset_name
+            if not is_full or not self._is_source(array, *rows, *origin):
+                return f"rows {rows[0]} to {rows[1]} are taken from {origin[1]} of {origin[0]}"
         return None
 
     def _is_source(self, array: ArraySpec, start: int, stop: int, file: str, path: str) -> bool:
         """Whether this part has these rows at this path."""
         return path.lstrip("/") == self.paths[array.name] and any(
-            (named, slab["start"], slab["stop"]) == (file, start, stop)
-            for slab, named in self.saved.slabs_of(array.name)
+            (slab_file, slab["start"], slab["stop"]) == (file, start, stop)
+            for slab, slab_file in self.saved.slabs_of(array.name)
         )

@@ -68,17 +68,17 @@ def read_user_block(path: Path) -> dict[str, Any]:
     """
     try:
         with open_checkpoint_file(path) as fd:
-            said = _read_user_block(path, fd)
+            facts = _read_user_block(path, fd)
             size = os.fstat(fd).st_size
     except FileNotFoundError:
         raise CheckpointCorruptError(f"{path} is missing", hint=_HINT) from None
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
-    if size != said["size"]:
+    if size != facts["size"]:
         raise CheckpointCorruptError(
-            f"{path} has {size:,} bytes instead of {said['size']:,}", hint=_HINT
+            f"{path} has {size:,} bytes instead of {facts['size']:,}", hint=_HINT
         )
-    return said
+    return facts
 
 
 _HINT = "restore from another checkpoint; this file was cut off, changed or replaced"
@@ -122,20 +122,20 @@ def _read_user_block(path: Path, fd: int) -> dict[str, Any]:
     if _header_digest(head[:DIGEST_AT], body) != head[DIGEST_AT:]:
         raise damage
     try:
-        said = json.loads(body[:length])
+        facts = json.loads(body[:length])
     except (ValueError, RecursionError):
         raise damage from None
-    version = said.get("format_version") if isinstance(said, dict) else None
+    version = facts.get("format_version") if isinstance(facts, dict) else None
     if type(version) is not int or not 1 <= version <= FORMAT_VERSION:
         raise CheckpointError(
             f"{path} has format version {version}, but this hpcflow reads up to {FORMAT_VERSION}",
             hint="install the version of hpcflow that wrote it, or a newer one",
         )
     try:
-        header_validation.check_header(said, size)
+        header_validation.check_header(facts, size)
     except (header_validation.InvalidHeader, RecursionError) as error:
         raise CheckpointCorruptError(f"{path} has an invalid header: {error}", hint=_HINT) from None
-    return cast(dict[str, Any], said)
+    return cast(dict[str, Any], facts)
 
 
 def write_user_block(path: Path, said: dict[str, Any], size: int) -> None:
@@ -153,8 +153,8 @@ def write_all(fd: int, data: memoryview, offset: int) -> None:
     while data:
         for observer in checkpoint_observers:
             observer.checkpoint_write(fd, offset, len(data))
-        done = os.pwrite(fd, data, offset)
-        data, offset = data[done:], offset + done
+        count = os.pwrite(fd, data, offset)
+        data, offset = data[count:], offset + count
 
 
 def start_writeback(fd: int, offset: int, nbytes: int) -> None:
@@ -188,10 +188,10 @@ def drop_page_cache(path: Path) -> None:
 def read_all(fd: int, data: memoryview, offset: int, path: Path) -> None:
     """`os.preadv` until `data` is full."""
     while data:
-        done = os.preadv(fd, [data], offset)
-        if not done:
+        count = os.preadv(fd, [data], offset)
+        if not count:
             raise CheckpointCorruptError(f"{path} is cut off after {offset:,} bytes", hint=_HINT)
-        data, offset = data[done:], offset + done
+        data, offset = data[count:], offset + count
 
 
 def uncovered_pieces(
@@ -199,7 +199,7 @@ def uncovered_pieces(
 ) -> list[DigestedRange]:
     """The bytes from `start` to the end that no range of `used` covers, as pieces with CRC-32."""
     size = path.stat().st_size
-    found: list[DigestedRange] = []
+    pieces: list[DigestedRange] = []
     buffer = memoryview(bytearray(PIECE_BYTES))
     fd = os.open(path, os.O_RDONLY)
     try:
@@ -207,12 +207,12 @@ def uncovered_pieces(
             while start < low:
                 data = buffer[: min(PIECE_BYTES, low - start)]
                 read_all(fd, data, start, path)
-                found.append(DigestedRange(start, len(data), zlib.crc32(data)))
+                pieces.append(DigestedRange(start, len(data), zlib.crc32(data)))
                 start += len(data)
             start = max(start, high)
     finally:
         os.close(fd)
-    return found
+    return pieces
 
 
 def damaged_pieces(path: Path, pieces: Sequence[DigestedRange]) -> Iterator[int]:

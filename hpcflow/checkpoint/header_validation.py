@@ -115,11 +115,11 @@ def _files(facts: Mapping[str, Any]) -> None:
 
 def _array_specs(facts: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
     """Validate the arrays; returns name -> (number of rows, bytes of one row)."""
-    found = {}
+    specs = {}
     for array in _list(facts.get("arrays"), "arrays"):
         _require(isinstance(array, list) and len(array) == 3, f"{array!r} is no array")
         name, dtype, shape = array
-        _require(isinstance(name, str) and name not in found, f"{name!r} is no name of an array")
+        _require(isinstance(name, str) and name not in specs, f"{name!r} is no name of an array")
         _require(isinstance(dtype, str) and dtype in DTYPES, f"{name!r} is of dtype {dtype!r}")
         for size in _list(shape, f"the shape of {name!r}"):
             _count(size, f"a size of {name!r}")
@@ -127,13 +127,13 @@ def _array_specs(facts: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
         row = DTYPES[dtype].itemsize * math.prod(shape[1:])
         most = 16 * math.prod(size or 1 for size in shape)  # NumPy limits it even if a size is 0
         _require(most < MOST, f"{name!r} is of shape {shape}")
-        found[name] = (shape[0] if shape else 1, row)
+        specs[name] = (shape[0] if shape else 1, row)
     paths = facts.get("paths")
     _require(isinstance(paths, dict), "paths is no table")
     assert isinstance(paths, dict)
-    _require(paths.keys() == found.keys(), "not each array has its path")
+    _require(paths.keys() == specs.keys(), "not each array has its path")
     _require(all(isinstance(path, str) and path for path in paths.values()), "a path is no text")
-    return found
+    return specs
 
 
 def _rows(arrays: Mapping[str, tuple[int, int]], slabs: Sequence[Mapping[str, Any]]) -> None:

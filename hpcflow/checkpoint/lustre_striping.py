@@ -28,9 +28,9 @@ def stripe(directory: Path) -> None:
         return
     directory.mkdir(parents=True, exist_ok=True)
     words = [lfs, "setstripe", "-c", "-1", "-S", STRIPE, str(directory)]
-    done = subprocess.run(words, capture_output=True, text=True)
-    said = done.stderr.strip() if done.returncode else "done"
-    logger.info("%s is on Lustre: %s: %s", directory, " ".join(words), said)
+    completed = subprocess.run(words, capture_output=True, text=True)
+    outcome = completed.stderr.strip() if completed.returncode else "done"
+    logger.info("%s is on Lustre: %s: %s", directory, " ".join(words), outcome)
 
 
 def file_system(path: Path) -> str:
@@ -42,8 +42,8 @@ def file_system(path: Path) -> str:
             rows = [line.split() for line in file]
     except OSError:
         return ""
-    for _, where, kind, *_ in rows:
-        inside = real == where or real.startswith(where.rstrip("/") + "/")
-        if inside and len(where) >= len(best[0]):
-            best = (where, kind)
+    for _, mount, kind, *_ in rows:
+        inside = real == mount or real.startswith(mount.rstrip("/") + "/")
+        if inside and len(mount) >= len(best[0]):
+            best = (mount, kind)
     return best[1]

@@ -38,13 +38,13 @@ def local_pieces(store: StateStore, wanted: Mapping[str, str]) -> list[HeldRows]
 
     Of a slot that each piece has for itself, the first copy represents all.
     """
-    found = []
+    pieces = []
     for state in store.states.values():
         if state.variable in wanted and state.array is not None:
             copy = state.copied[0] if state.copied else 0
             name, dtype, shape = wanted[state.variable], text_of(state.dtype), tuple(state.whole)
-            found.append(HeldRows(name, dtype, shape, *state.rows, copy))
-    return found
+            pieces.append(HeldRows(name, dtype, shape, *state.rows, copy))
+    return pieces
 
 
 class PinnedRows(NamedTuple):
@@ -94,9 +94,9 @@ class PinnedSnapshot:
 
     def release(self, slab: Slab | None = None) -> None:
         """Unpin one slab or all; the caller holds the progress lock."""
-        for one in list(self.versions) if slab is None else [slab]:
-            self.versions.pop(one, None)
-            state, array = self._pins.pop(one, (None, None))
+        for pinned in list(self.versions) if slab is None else [slab]:
+            self.versions.pop(pinned, None)
+            state, array = self._pins.pop(pinned, (None, None))
             if state is not None:
                 state.unpin(array)
 
@@ -105,13 +105,13 @@ def slab_states(
     store: StateStore, names: Mapping[str, str], duty: Sequence[Slab]
 ) -> Iterator[tuple[Slab, VariableState]]:
     """Each slab with the variable state that holds its rows."""
-    wanted = {slab.name for slab in duty}
-    held: dict[str, list[VariableState]] = {}
+    slab_names = {slab.name for slab in duty}
+    states: dict[str, list[VariableState]] = {}
     for state in store.states.values():
-        if names.get(state.variable) in wanted and state.array is not None:
-            held.setdefault(names[state.variable], []).append(state)
+        if names.get(state.variable) in slab_names and state.array is not None:
+            states.setdefault(names[state.variable], []).append(state)
     for slab in duty:
-        yield slab, next(s for s in held[slab.name] if s.rows[0] <= slab.start < s.rows[1])
+        yield slab, next(s for s in states[slab.name] if s.rows[0] <= slab.start < s.rows[1])
 
 
 def _copy_to_host(version: PinnedRows, slab: Slab, dtype: np.dtype) -> PinnedRows:
@@ -150,7 +150,7 @@ def write_part(
 
     `done` is called with each slab when its version is no longer needed, before it is durable.
     """
-    block, own = (
+    block, facts = (
         header_digests.user_block_size(header_text_bytes(plan.by_name, duty)),
         plan.part_facts(rank),
     )
@@ -161,7 +161,7 @@ def write_part(
             shape = (slab.stop - slab.start, *array.shape[1:]) if array.shape else ()
             place = hdf5_datasets.DatasetSpec(plan.paths[slab.name], array.dtype, shape, slab.name)
             offsets[slab.name] = hdf5_datasets.add_dataset(file, place)
-        hdf5_datasets.write_description(file, own, {})
+        hdf5_datasets.write_description(file, facts, {})
     slabs = []
     fd = os.open(path, os.O_RDWR)
     try:
@@ -172,7 +172,7 @@ def write_part(
             done(slab)
     finally:
         os.close(fd)
-    return finish_file(path, {"kind": "part", **own}, slabs, block)
+    return finish_file(path, {"kind": "part", **facts}, slabs, block)
 
 
 def _write_slab(fd: int, offset: int, slab: Slab, version: PinnedRows) -> SlabRecord:
@@ -279,14 +279,14 @@ def check_file(path: Path, record: Record) -> None:
     header_digests.drop_page_cache(path)
     if header_digests.read_user_block(path)["id"] != record["id"]:
         raise header_digests.foreign_file_error(path, "another save wrote it")
-    found = [(offset, nbytes, crc, "its structure") for offset, nbytes, crc in record["rest"]]
+    spans = [(offset, nbytes, crc, "its structure") for offset, nbytes, crc in record["rest"]]
     for slab in record["slabs"]:
-        found += [(*piece, slab["name"]) for piece in header_digests.digested_pieces(slab)]
+        spans += [(*piece, slab["name"]) for piece in header_digests.digested_pieces(slab)]
     for i in header_digests.damaged_pieces(
-        path, [header_digests.DigestedRange(*one[:3]) for one in found]
+        path, [header_digests.DigestedRange(*row[:3]) for row in spans]
     ):
         raise CheckpointCorruptError(
-            f"{path} differs from what was written: {found[i][3]} differs at byte {found[i][0]:,}",
+            f"{path} differs from what was written: {spans[i][3]} differs at byte {spans[i][0]:,}",
             hint="the disk or the memory of this node is at fault; "
             "earlier checkpoints are unchanged",
         )

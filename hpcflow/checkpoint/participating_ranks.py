@@ -90,8 +90,8 @@ class ParticipatingRanks:
             return dict
         assert self.context.control is not None
         about = {"service": "checkpoint", "store": [self.context.rank, store.number]}
-        named = {rank: {**about, **r} for rank, r in requests.items()}
-        return self.context.control.call(named)
+        messages = {rank: {**about, **r} for rank, r in requests.items()}
+        return self.context.control.call(messages)
 
 
 def served_ranks(context: RankContext) -> list[int]:

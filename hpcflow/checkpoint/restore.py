@@ -36,20 +36,20 @@ def newest_valid_checkpoint(context: RankContext, directory: Path) -> SavedCheck
     Errors: CheckpointCorruptError if the folder has checkpoints but no good one.
     """
     team = ParticipatingRanks(context)
-    found: list[checkpoint_directory.CheckpointEntry] = []
+    ckpts: list[checkpoint_directory.CheckpointEntry] = []
 
     def look(rows: Sequence[Any]) -> int:
-        found.extend(
+        ckpts.extend(
             checkpoint_directory.with_storage_errors(
                 f"reading {directory}", lambda: checkpoint_directory.find_checkpoints(directory)
             )
         )
-        return len(found)
+        return len(ckpts)
 
     bad: list[str] = []
     for i in range(team.decide({}, look)):
-        one = found[i] if context.is_chief else None
-        path, error, facts = team.say(one and [str(one.path), _fault_message(one), one.facts])
+        ckpt = ckpts[i] if context.is_chief else None
+        path, error, facts = team.say(ckpt and [str(ckpt.path), _fault_message(ckpt), ckpt.facts])
         wrong = (
             [error]
             if error
@@ -101,16 +101,16 @@ def _readable(path: Path) -> checkpoint_directory.CheckpointEntry:
         raise CheckpointError(
             f"there is no checkpoint {path}", hint="list the checkpoints with hpcflow inspect DIR"
         )
-    one = checkpoint_directory.read_entry(path)
-    if one.error is not None:
-        raise one.error
-    return one
+    ckpt = checkpoint_directory.read_entry(path)
+    if ckpt.error is not None:
+        raise ckpt.error
+    return ckpt
 
 
 def _collect_faults(team: ParticipatingRanks, saved: SavedCheckpoint) -> list[str]:
     """On the chief: the faults that all ranks found; [] elsewhere."""
-    mine = run_or_error(team.context, lambda: saved.problems(team.number, team.size))
-    rows = team.gather(mine)
+    answer = run_or_error(team.context, lambda: saved.problems(team.number, team.size))
+    rows = team.gather(answer)
     if rows is None:
         return []
     return [text for row in rows for text in (row["value"] if "value" in row else [row["error"]])]
@@ -161,8 +161,8 @@ def restore_variables(
         rank: {"do": "load", **plan_of(rank).as_message()} for rank in served_ranks(context)
     }
     answers = team.call(requests, store)
-    mine = run_or_error(context, lambda: load_here(context, store, plan_of(context.rank)))
-    rows = [mine, *answers().values()]
+    answer = run_or_error(context, lambda: load_here(context, store, plan_of(context.rank)))
+    rows = [answer, *answers().values()]
     wrong = [row for row in rows if "error" in row]
     team.decide(wrong[0] if wrong else {"value": 0}, lambda rows: None)
 
@@ -172,8 +172,8 @@ def _names_to_add(
 ) -> dict[str, list[str]]:
     """Variable -> the names in the checkpoint whose values this replica adds."""
     there = int(saved.facts["replicas"])
-    mine = range(context.replica, there, context.roles.replicas)
-    dealt = {v: [replica_names({v: name}, r)[v] for r in mine] for v, name in own.items()}
+    replicas = range(context.replica, there, context.roles.replicas)
+    dealt = {v: [replica_names({v: name}, r)[v] for r in replicas] for v, name in own.items()}
     return {v: [name for name in names if name in saved.arrays] for v, names in dealt.items()}
 
 
@@ -185,9 +185,9 @@ def saved_draws(facts: Facts, context: RankContext, rank: int) -> list[Any]:
         context.cluster.servers,
         context.cluster.tasks_per_replica,
     )
-    mine = draws["tasks"].get(context.task_name(rank)) if same else None
-    found: list[Any] = draws["most"] if mine is None else mine
-    return found
+    task_draws = draws["tasks"].get(context.task_name(rank)) if same else None
+    counts: list[Any] = draws["most"] if task_draws is None else task_draws
+    return counts
 
 
 def _checkpoint_text(facts: Facts) -> str:

@@ -34,16 +34,16 @@ def rows_to_write(
         shared = _shared_rows(context, rank, some, replica)
     elif leads:
         shared = [h.slab for h in some]
-    mine = [h.slab for h in found if h.name in own]
+    own_slabs = [h.slab for h in found if h.name in own]
     empty = {h.name for h in found if 0 in h.shape}
-    return [slab for slab in (*shared, *mine) if slab.name not in empty]
+    return [slab for slab in (*shared, *own_slabs) if slab.name not in empty]
 
 
 def _shared_rows(
-    context: RankContext, rank: int, found: Sequence[HeldRows], replica: int
+    context: RankContext, rank: int, pieces: Sequence[HeldRows], replica: int
 ) -> list[Slab]:
     """The rows that `rank` writes of the variables that its task has on all replicas."""
-    arrays = [h.array for h in found]
+    arrays = [h.array for h in pieces]
     roles, settings = context.roles, context.settings
     task = roles.workers.index(rank) % roles.tasks_per_replica
     chosen = choose_writers(
@@ -73,10 +73,10 @@ def choose_writers(
 def _round_robin_nodes(hosts: tuple[str, ...], per_node: int, first: int) -> list[int]:
     """The replicas in turn by node, beginning with node `first`; at most `per_node` of a node."""
     numbers = {host: i for i, host in enumerate(dict.fromkeys(hosts))}
-    seen: collections.Counter[str] = collections.Counter()
+    host_counts: collections.Counter[str] = collections.Counter()
     turns = []
     for replica, host in enumerate(hosts):
-        if seen[host] < per_node:
-            turns.append((seen[host], (numbers[host] - first) % len(numbers), replica))
-            seen[host] += 1
+        if host_counts[host] < per_node:
+            turns.append((host_counts[host], (numbers[host] - first) % len(numbers), replica))
+            host_counts[host] += 1
     return [replica for _, _, replica in sorted(turns)]

@@ -87,17 +87,17 @@ def save_checkpoint(
     duties, plan = make_plan(team, store, ask, mine)
     duty = duties.pop(context.rank, [] if context.rank in plan.writers else None)
     message = {"do": "write", **plan.as_message()}
-    requests = {rank: {**message, "duty": its} for rank, its in duties.items()}
+    requests = {rank: {**message, "duty": slabs} for rank, slabs in duties.items()}
     answers = team.call(requests, store)
     rows = []
     if duty is not None:
         rows.append(run_or_error(context, lambda: write_local(context, store, plan, duty)))
     rows += answers().values()
     wrong = [row for row in rows if "error" in row]
-    written = wrong[0] if wrong else {"value": [one for row in rows for one in row["value"]]}
+    written = wrong[0] if wrong else {"value": [part for row in rows for part in row["value"]]}
 
     def publish(rows: Sequence[Any]) -> str:
-        return str(finish_save(plan, ask, keep, [one for row in rows for one in row["value"]]))
+        return str(finish_save(plan, ask, keep, [part for row in rows for part in row["value"]]))
 
     try:
         return Path(team.decide(written, publish))
@@ -128,19 +128,19 @@ def make_plan(
         **answers(),
     }
     wrong = [row for row in surveys.values() if "error" in row]
-    found = {rank: row.get("value", {}) for rank, row in surveys.items()}
-    held = {rank: [HeldRows(*h) for h in one.get("held", ())] for rank, one in found.items()}
+    replies = {rank: row.get("value", {}) for rank, row in surveys.items()}
+    pieces = {rank: [HeldRows(*h) for h in msg.get("held", ())] for rank, msg in replies.items()}
     mine_to_say = (ask.own, context.replica, context.is_chief)
-    all_duties = {rank: rows_to_write(context, rank, h, *mine_to_say) for rank, h in held.items()}
+    all_duties = {rank: rows_to_write(context, rank, h, *mine_to_say) for rank, h in pieces.items()}
     duties = {rank: duty for rank, duty in all_duties.items() if duty}
     row = (
         wrong[0]
         if wrong
         else {
-            "arrays": list({h.name: h.array for some in held.values() for h in some}.values()),
+            "arrays": list({h.name: h.array for some in pieces.values() for h in some}.values()),
             "writers": list(duties),
             "slabs": [slab for duty in duties.values() for slab in duty],
-            "draws": {context.task_name(rank): one["draws"] for rank, one in found.items()},
+            "draws": {context.task_name(rank): msg["draws"] for rank, msg in replies.items()},
             "mine": mine,
             "seed": [store.seed.job, store.seed.session],
         }
@@ -180,7 +180,7 @@ def _decide(context: RankContext, ask: SaveRequest, rows: Sequence[Any]) -> Fact
         )
     slabs = [Slab(*slab) for row in rows for slab in row["slabs"]]
     _check_cover(arrays, slabs)
-    said = {
+    facts = {
         **ask.facts([row["mine"] for row in rows]),
         "mode": context.cluster.mode,
         "ranks": context.size,
@@ -189,7 +189,7 @@ def _decide(context: RankContext, ask: SaveRequest, rows: Sequence[Any]) -> Fact
         "tasks_per_replica": context.cluster.tasks_per_replica,
         "saved": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
-    form, step = _choose_form(context, ask.form), said.pop("step")
+    form, step = _choose_form(context, ask.form), facts.pop("step")
     draws = merge_draws([row["draws"] for row in rows])
     plan = SavePlan(
         id=uuid.uuid4().hex,
@@ -198,16 +198,16 @@ def _decide(context: RankContext, ask: SaveRequest, rows: Sequence[Any]) -> Fact
         arrays=tuple(arrays.values()),
         paths=hdf5_paths(arrays),
         writers=tuple(sorted(rank for row in rows for rank in row["writers"])) or (context.rank,),
-        facts={**said, "draws": draws, "random_seed": rows[0]["seed"]},
+        facts={**facts, "draws": draws, "random_seed": rows[0]["seed"]},
     )
     if plan.is_parallel:
         plan = _with_front(plan, slabs)
     lustre_striping.stripe(ask.directory)
     make = functools.partial(_create_draft, ask, plan)
-    made: SavePlan = checkpoint_directory.with_storage_errors(
+    final_plan: SavePlan = checkpoint_directory.with_storage_errors(
         f"making a checkpoint in {ask.directory}", make
     )
-    return made.as_message()
+    return final_plan.as_message()
 
 
 def _with_front(plan: SavePlan, slabs: Sequence[Slab]) -> SavePlan:
@@ -265,15 +265,15 @@ def merge_draws(rows: Sequence[Mapping[str, Any]]) -> Facts:
     most: dict[tuple[str, str], int] = {}
     for row in rows:
         for draws in row.values():
-            for label, op, made in draws:
-                most[label, op] = max(made, most.get((label, op), 0))
+            for label, op, count in draws:
+                most[label, op] = max(count, most.get((label, op), 0))
     differing = {
         task: draws
         for row in rows
         for task, draws in row.items()
-        if any(most[label, op] != made for label, op, made in draws)
+        if any(most[label, op] != count for label, op, count in draws)
     }
-    return {"most": [[*key, made] for key, made in most.items()], "tasks": differing}
+    return {"most": [[*key, count] for key, count in most.items()], "tasks": differing}
 
 
 def finish_save(
@@ -289,12 +289,12 @@ def finish_save(
     def run() -> Path:
         facts = {**plan.index_facts, "serial": checkpoint_directory.next_serial(draft.parent)}
         if plan.is_parallel:
-            more = {**facts, "kind": "whole"}
-            record = parallel_hdf5_write.finish_file(draft, more, written, plan.block)
+            whole_facts = {**facts, "kind": "whole"}
+            record = parallel_hdf5_write.finish_file(draft, whole_facts, written, plan.block)
             check_written(draft, record, plan.attributes, _text_datasets(ask, plan))
         else:
-            slabs = [one for record in written for one in record["slabs"]]
-            rows = [Slab(one["name"], one["start"], one["stop"]) for one in slabs]
+            slabs = [slab for record in written for slab in record["slabs"]]
+            rows = [Slab(slab["name"], slab["start"], slab["stop"]) for slab in slabs]
             _check_cover(plan.by_name, rows)
             index, texts = draft / checkpoint_directory.INDEX, _text_datasets(ask, plan)
             record = _write_index(index, plan, texts, facts, written)
@@ -325,13 +325,13 @@ def _write_index(
         for slab in record["slabs"]:
             source = hdf5_datasets.VirtualSource(record["file"], slab["start"], slab["stop"])
             sources[slab["name"]].append(source)
-    more = {**facts, "files": list(records)}
-    block = header_digests.user_block_size(len(json.dumps(more)) + 4096)
+    index_facts = {**facts, "files": list(records)}
+    block = header_digests.user_block_size(len(json.dumps(index_facts)) + 4096)
     with hdf5_datasets.create_file(path, block) as file:
         for name, array in plan.by_name.items():
             place = hdf5_datasets.DatasetSpec(plan.paths[name], array.dtype, array.shape, name)
             hdf5_datasets.add_virtual(file, place, sources[name])
         hdf5_datasets.write_description(file, plan.attributes, texts)
-    record = parallel_hdf5_write.finish_file(path, {**more, "kind": "index"}, [], block)
+    record = parallel_hdf5_write.finish_file(path, {**index_facts, "kind": "index"}, [], block)
     hdf5_datasets.sync(path.parent)
     return record

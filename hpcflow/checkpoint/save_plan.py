@@ -52,8 +52,8 @@ class SavePlan:
     @property
     def index_facts(self) -> Facts:
         """The facts of the index, in the order in which they are written."""
-        named = {"id": self.id, "step": self.step, "form": self.form}
-        return {**named, "arrays": list(self.arrays), "paths": dict(self.paths), **self.facts}
+        header = {"id": self.id, "step": self.step, "form": self.form}
+        return {**header, "arrays": list(self.arrays), "paths": dict(self.paths), **self.facts}
 
     def part_facts(self, rank: int) -> Facts:
         """The facts of a writer's own file."""

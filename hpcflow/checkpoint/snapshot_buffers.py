@@ -36,7 +36,7 @@ def reserve_buffers(
 
     Ranks: every rank that runs the script, each by itself, when its variables have values.
     """
-    told = {
+    request = {
         "do": "prepare",
         "wanted": dict(wanted),
         "own": list(own.values()),
@@ -49,18 +49,18 @@ def reserve_buffers(
         for rank in served_ranks(context):
             assert context.control is not None and context.world is not None
             if rank not in context.world.lost:
-                context.control.post(rank, {"service": "checkpoint", **told})
-        reserve_local_buffers(context, store, told)
+                context.control.post(rank, {"service": "checkpoint", **request})
+        reserve_local_buffers(context, store, request)
 
     context.executor.run_locked(begin, lambda: True)
 
 
 def reserve_local_buffers(context: RankContext, store: StateStore, told: Mapping[str, Any]) -> None:
     """Reserve this rank's second buffers, populated by a thread; needs the progress lock."""
-    wanted = told["wanted"]
-    found = local_pieces(store, wanted)
-    duty = rows_to_write(context, context.rank, found, told["own"], told["replica"], told["leads"])
-    states = [state for _, state in slab_states(store, wanted, duty)]
+    names = told["wanted"]
+    pieces = local_pieces(store, names)
+    duty = rows_to_write(context, context.rank, pieces, told["own"], told["replica"], told["leads"])
+    states = [state for _, state in slab_states(store, names, duty)]
     hosts = [state for state in states if isinstance(state.array, np.ndarray)]
     buffers = [b for b in (state.reserve() for state in hosts) if b is not None]
     if buffers:

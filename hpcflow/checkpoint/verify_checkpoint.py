@@ -33,15 +33,15 @@ def checkpoint_candidates(path: Path) -> list[checkpoint_directory.CheckpointEnt
     if not checkpoint_directory.is_folder(path):
         return [checkpoint_directory.read_entry(path)]
     try:
-        found = checkpoint_directory.find_checkpoints(path)
+        entries = checkpoint_directory.find_checkpoints(path)
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
-    if not found:
+    if not entries:
         raise CheckpointError(
             f"there is no checkpoint in {path}",
             hint="give the folder of checkpoints, which are named step-N or step-N.h5",
         )
-    return found
+    return entries
 
 
 def verify_checkpoint(

@@ -41,19 +41,19 @@ def main(args: argparse.Namespace) -> int:
         err("hpcflow cache: --prune takes a number of days of at least 0")
         return 2
     places = [(name, artifact_cache.cache_place(kind)) for name, kind in KINDS]
-    found = [(name, place, place.files() if place else []) for name, place in places]
+    index = [(name, place, place.files() if place else []) for name, place in places]
     removes = args.clear or args.prune is not None
     code = 0
     if removes:
         last = time.time() - (args.prune or 0.0) * DAY_S
-        found = [(n, p, [f for f in files if args.clear or f.made < last]) for n, p, files in found]
-        gone = [(name, place, [f for f in files if _removed(f)]) for name, place, files in found]
-        code, found = int(gone != found), gone
+        index = [(n, p, [f for f in files if args.clear or f.made < last]) for n, p, files in index]
+        gone = [(name, place, [f for f in files if _removed(f)]) for name, place, files in index]
+        code, index = int(gone != index), gone
     if args.json:
-        told = {name: _data(place, files) for name, place, files in found}
-        out(json.dumps({"removed" if removes else "kept": told}, indent=1))
+        report = {name: _data(place, files) for name, place, files in index}
+        out(json.dumps({"removed" if removes else "kept": report}, indent=1))
     else:
-        rows = [_row(name, place, files) for name, place, files in found]
+        rows = [_row(name, place, files) for name, place, files in index]
         head = ("removed" if removes else "kept", "files", "bytes", "oldest", "newest", "folder")
         out(format_table(head, rows))
     return code
@@ -82,14 +82,14 @@ def _data(place: CacheFolder | None, files: Sequence[CachedFile]) -> dict[str, A
 
 def _row(name: str, place: CacheFolder | None, files: Sequence[CachedFile]) -> tuple[str, ...]:
     ages = (age(files[0].made), age(files[-1].made)) if files else ("-", "-")
-    where = str(place.place) if place else "none (disabled by the environment)"
-    return name, str(len(files)), format_bytes(sum(file.nbytes for file in files)), *ages, where
+    folder = str(place.place) if place else "none (disabled by the environment)"
+    return name, str(len(files)), format_bytes(sum(file.nbytes for file in files)), *ages, folder
 
 
 def age(made: float) -> str:
     """The age of a file as text, for example `3 hours`."""
     seconds = max(0.0, time.time() - made)
-    for unit, one in (("days", DAY_S), ("hours", 3600.0), ("minutes", 60.0)):
-        if seconds >= 2 * one:
-            return f"{seconds / one:.0f} {unit}"
+    for unit, unit_s in (("days", DAY_S), ("hours", 3600.0), ("minutes", 60.0)):
+        if seconds >= 2 * unit_s:
+            return f"{seconds / unit_s:.0f} {unit}"
     return f"{seconds:.0f} s"

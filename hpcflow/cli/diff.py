@@ -41,23 +41,23 @@ def main(args: argparse.Namespace) -> int:
         if not all(math.isfinite(t) and t >= 0 for t in (args.rtol, args.atol)):
             raise LaunchError("a tolerance must be a number of at least 0")
         a, b = newest(Path(args.a)), newest(Path(args.b))
-        found = list(diff(a, b, args.rtol, args.atol))
+        diffs = list(diff(a, b, args.rtol, args.atol))
     except (HpcflowError, OSError) as error:
         err(f"hpcflow diff: {error}")
         return 2
     if args.arrays:
-        found = [one for one in found if one.kind in ARRAYS]
+        diffs = [entry for entry in diffs if entry.kind in ARRAYS]
     saved = job_differences(a, b)
     if args.json:
-        told = {"a": str(a.path), "b": str(b.path), "equal": not found, "saved_by": saved}
-        rows = [{k: _json_value(v) for k, v in one._asdict().items()} for one in found]
-        out(json.dumps({**told, "differences": rows}, indent=1))
-        return int(bool(found))
+        report = {"a": str(a.path), "b": str(b.path), "equal": not diffs, "saved_by": saved}
+        rows = [{k: _json_value(v) for k, v in entry._asdict().items()} for entry in diffs]
+        out(json.dumps({**report, "differences": rows}, indent=1))
+        return int(bool(diffs))
     out(f"A {a.path} (step {a.facts['step']:,})\nB {b.path} (step {b.facts['step']:,})")
-    for name, (mine, theirs) in saved.items():
-        out(f"  saved with  {name} {mine} and {theirs}")
-    out("\n".join(map(row, found)) if found else "equal")
-    return int(bool(found))
+    for name, (in_a, in_b) in saved.items():
+        out(f"  saved with  {name} {in_a} and {in_b}")
+    out("\n".join(map(row, diffs)) if diffs else "equal")
+    return int(bool(diffs))
 
 
 def _json_value(value: object) -> object:

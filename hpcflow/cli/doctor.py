@@ -71,30 +71,30 @@ def _inspect_in_child(settings: Settings) -> RankFacts:
     """The facts of this machine, gathered in a child process, since a broken MPI may end it."""
     command = [sys.executable, "-m", "hpcflow", "doctor", "--look"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=STARTS_S)
+        completed = subprocess.run(command, capture_output=True, text=True, timeout=STARTS_S)
     except subprocess.TimeoutExpired:
         return RankFacts(
             node=os.uname().nodename,
             broken={"mpi4py": f"MPI does not start within {STARTS_S:.0f} s"},
         )
     try:
-        return RankFacts.from_data(json.loads(done.stdout.splitlines()[-1]))
+        return RankFacts.from_data(json.loads(completed.stdout.splitlines()[-1]))
     except (ValueError, IndexError):
-        words = [line for line in done.stderr.splitlines() if line.strip(" -")]
-        why = " ".join(words[-3:]) or f"exit code {done.returncode}"
+        words = [line for line in completed.stderr.splitlines() if line.strip(" -")]
+        why = " ".join(words[-3:]) or f"exit code {completed.returncode}"
         return RankFacts(node=os.uname().nodename, broken={"mpi4py": f"MPI does not start: {why}"})
 
 
 def _inspect_job(place: launcher_detection.LaunchedRank, settings: Settings) -> JobFacts | None:
     """The facts of this rank; on rank 0 those of the whole job, on others None."""
-    mine = rank_inspection.of_rank(place, settings)
-    if mine.launch_error or not mine.world_size:  # no MPI world: the launcher's first rank reports
-        return JobFacts([mine]) if place.rank == 0 else None
+    rank = rank_inspection.of_rank(place, settings)
+    if rank.launch_error or not rank.world_size:  # no MPI world: the launcher's first rank reports
+        return JobFacts([rank]) if place.rank == 0 else None
     from hpcflow.doctor import network_benchmark
 
     try:
-        return network_benchmark.gather(mine)
+        return network_benchmark.gather(rank)
     except HpcflowError as error:  # report now: other ranks would wait for this rank's message
-        err(f"hpcflow: rank {mine.rank} on {mine.node}: {error}")
+        err(f"hpcflow: rank {rank.rank} on {rank.node}: {error}")
         network_benchmark.mpi_communicator.world().abort(1)
         raise

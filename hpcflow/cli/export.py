@@ -98,11 +98,11 @@ def newest(path: Path) -> SavedCheckpoint:
     Errors: CheckpointError if there is none whose every byte is verified.
     """
     wrong: list[str] = []
-    for one in checkpoint_candidates(path):
-        if one.facts is None:
-            wrong.append(str(one.error))
+    for candidate in checkpoint_candidates(path):
+        if candidate.facts is None:
+            wrong.append(str(candidate.error))
             continue
-        saved = SavedCheckpoint(one.path, one.facts)
+        saved = SavedCheckpoint(candidate.path, candidate.facts)
         problems = saved.problems()
         if not problems:
             return saved
@@ -153,9 +153,9 @@ def _quantized(path: Path, args: argparse.Namespace) -> None:
     first = None if data is None else {n: a[: args.calibrate] for n, a in data.items()}
     quantization.quantize(path, small, first)
     rows = [(p, quantization.measure(p, data, labels)) for p in (path, small)]
-    for one, told in rows:
-        accuracy = "" if told.accuracy is None else f"  accuracy {told.accuracy:.4f}"
-        out(f"{one!s:<40} {told.bytes:>12,} bytes{accuracy}")
+    for model_path, metrics in rows:
+        accuracy = "" if metrics.accuracy is None else f"  accuracy {metrics.accuracy:.4f}"
+        out(f"{model_path!s:<40} {metrics.bytes:>12,} bytes{accuracy}")
     if data is not None and labels is None:
         share = quantization.deviation(path, small, data)
         out(f"outputs differ by up to {share:.2%} of their range")
@@ -173,14 +173,14 @@ def samples(model: Path, path: str, labels: str | None) -> dict[str, np.ndarray]
         str(model), providers=["CPUExecutionProvider"]
     )
     names = [v.name for v in session.get_inputs()] + ([labels] if labels else [])
-    found = {}
+    arrays = {}
     for name in names:
         rows = hdf5(path, name)
         rows.open()
-        found[name] = rows.rows(np.arange(len(rows)))
+        arrays[name] = rows.rows(np.arange(len(rows)))
         rows.close()
-    if len({len(a) for a in found.values()}) > 1:
+    if len({len(a) for a in arrays.values()}) > 1:
         raise DataError(
-            f"{path}: " + ", ".join(f"{n} has {len(a):,} rows" for n, a in found.items())
+            f"{path}: " + ", ".join(f"{n} has {len(a):,} rows" for n, a in arrays.items())
         )
-    return found
+    return arrays

@@ -36,22 +36,22 @@ def build(spec: str) -> tuple[Named, Named]:
     function = runpy.run_path(path, run_name="__model__").get(name)
     if not callable(function):
         raise LaunchError(f"{path} has no function {name!r}", hint="write --model FILE.py:FUNCTION")
-    made = function()
-    if not isinstance(made, tuple) or len(made) != 2:
+    pair = function()
+    if not isinstance(pair, tuple) or len(pair) != 2:
         raise LaunchError(
-            f"{name} of {path} returned {made!r}", hint="return (inputs, outputs), tensors or dicts"
+            f"{name} of {path} returned {pair!r}", hint="return (inputs, outputs), tensors or dicts"
         )
-    return _named(made[0], spec), _named(made[1], spec)
+    return _named(pair[0], spec), _named(pair[1], spec)
 
 
-def _named(given: Any, spec: str) -> Named:
-    if isinstance(given, Tensor):
-        given = [given]
-    if isinstance(given, Sequence):
-        given = {getattr(getattr(t, "op", None), "name", str(i)): t for i, t in enumerate(given)}
-    if not isinstance(given, Mapping) or not all(isinstance(t, Tensor) for t in given.values()):
-        raise LaunchError(f"--model {spec}: {given!r} is not a tensor or a dict of tensors")
-    return dict(given)
+def _named(nodes: Any, spec: str) -> Named:
+    if isinstance(nodes, Tensor):
+        nodes = [nodes]
+    if isinstance(nodes, Sequence):
+        nodes = {getattr(getattr(t, "op", None), "name", str(i)): t for i, t in enumerate(nodes)}
+    if not isinstance(nodes, Mapping) or not all(isinstance(t, Tensor) for t in nodes.values()):
+        raise LaunchError(f"--model {spec}: {nodes!r} is not a tensor or a dict of tensors")
+    return dict(nodes)
 
 
 def is_onnx(path: str) -> bool:

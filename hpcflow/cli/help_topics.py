@@ -19,7 +19,7 @@ FIELD = re.compile(r"^    (\w+): \w+ = [^#]*?  # (.*)$", re.MULTILINE)
 def titles() -> dict[str, str]:
     """Title by topic."""
     files = {file.stem: _title(file.read_text(encoding="utf-8")) for file in FOLDER.glob("*.md")}
-    return dict(sorted({**files, **{name: made[0] for name, made in GENERATED.items()}}.items()))
+    return dict(sorted({**files, **{name: topic[0] for name, topic in GENERATED.items()}}.items()))
 
 
 def page(topic: str) -> str:

@@ -111,18 +111,18 @@ class InferenceJob:
         session, inputs, outputs = self._session()
         rows = {name: _opened(self.args.data, name) for name in inputs}
         count = _length(self.args.data, rows)
-        who, of = self.team.number, self.team.size
-        start, stop = count * who // of, count * (who + 1) // of
+        rank, of = self.team.number, self.team.size
+        start, stop = count * rank // of, count * (rank + 1) // of
         with _writing(self.part) as file:
             for low in range(start, stop, self.args.batch):
                 high = min(low + self.args.batch, stop)
                 batch = {inputs[name]: r.rows(np.arange(low, high)) for name, r in rows.items()}
-                made = session.run(list(outputs.values()), _cast(batch))
-                for name, array in zip(outputs, made, strict=True):
+                arrays = session.run(list(outputs.values()), _cast(batch))
+                for name, array in zip(outputs, arrays, strict=True):
                     _write_batch(file, name, array, low - start, stop - start, high - low)
-        told = self.team.gather({"part": str(self.part), "rows": stop - start})
-        if told is not None:
-            self._join([Path(row["part"]) for row in told if row["rows"]], count)
+        shares = self.team.gather({"part": str(self.part), "rows": stop - start})
+        if shares is not None:
+            self._join([Path(row["part"]) for row in shares if row["rows"]], count)
         self.team.say()  # barrier: no rank leaves before the file exists
 
     def _session(self) -> tuple[Any, Named, Named]:
@@ -136,8 +136,8 @@ class InferenceJob:
         if is_onnx(self.args.checkpoint):
             from hpcflow.onnx import import_model
 
-            made = import_model(self.args.checkpoint, trainable=False)
-            return Session(), made.inputs, made.outputs
+            imported = import_model(self.args.checkpoint, trainable=False)
+            return Session(), imported.inputs, imported.outputs
         inputs, outputs = build(self.args.model)
         session = Session()
         if global_variables():
@@ -151,10 +151,10 @@ class InferenceJob:
         with _writing(draft) as file:
             at = 0
             for part in parts:
-                with _reading(part) as one:
-                    for name in one:
-                        _copy(one[name], file, name, at, count)
-                    at += max((len(one[name]) for name in one), default=0)
+                with _reading(part) as part_file:
+                    for name in part_file:
+                        _copy(part_file[name], file, name, at, count)
+                    at += max((len(part_file[name]) for name in part_file), default=0)
         os.replace(draft, self.out)
         for path in self.out.parent.glob(f"{self.out.name}.part-*"):
             path.unlink()

@@ -33,20 +33,20 @@ def main(args: argparse.Namespace) -> int:
     """Print the contents; the exit code is 1 if a checkpoint is damaged or none is valid."""
     path = Path(args.path)
     try:
-        found = checkpoint_candidates(path)
+        candidates = checkpoint_candidates(path)
     except HpcflowError as error:
         err(f"hpcflow inspect: {error}")
         return 1
     bad: dict[str, list[str]] = {}
-    for one in found:
-        wrong = _problems(one)
+    for entry in candidates:
+        wrong = _problems(entry)
         if not wrong:
-            assert one.facts is not None
-            told = {**_checkpoint_data(SavedCheckpoint(one.path, one.facts)), "damaged": bad}
-            told["others"] = [c.path.name for c in found if c is not one]
-            out(json.dumps(told, indent=1) if args.json else _text(told))
+            assert entry.facts is not None
+            report = {**_checkpoint_data(SavedCheckpoint(entry.path, entry.facts)), "damaged": bad}
+            report["others"] = [c.path.name for c in candidates if c is not entry]
+            out(json.dumps(report, indent=1) if args.json else _text(report))
             return 1 if bad else 0
-        bad[str(one.path)] = wrong
+        bad[str(entry.path)] = wrong
     if args.json:
         out(json.dumps({"checkpoint": None, "damaged": bad}, indent=1))
     else:
@@ -63,14 +63,14 @@ def _problems(one: checkpoint_directory.CheckpointEntry) -> list[str]:
 def _checkpoint_data(saved: SavedCheckpoint) -> dict[str, Any]:
     """The contents of a checkpoint as plain data."""
     facts = saved.facts
-    kept = (
+    fields = (
         *("step", "samples", "mode", "ranks", "servers", "replicas", "tasks_per_replica"),
         *("saved", "id", "form", "format_version", "graph_digest", "position", "metrics"),
     )
     arrays = sorted(saved.arrays.values())
     return {
         "checkpoint": str(saved.path),
-        **{name: facts[name] for name in kept if name in facts},
+        **{name: facts[name] for name in fields if name in facts},
         "files": [record["file"] for record in saved.files],
         "bytes": sum(array.nbytes for array in arrays),
         "variables": {
@@ -85,37 +85,37 @@ def _checkpoint_data(saved: SavedCheckpoint) -> dict[str, Any]:
     }
 
 
-def _text(told: dict[str, Any]) -> str:
+def _text(report: dict[str, Any]) -> str:
     """The contents of a checkpoint as text."""
-    samples = f", {told['samples']:,} samples" if "samples" in told else ""
-    servers = f", {told['servers']} of them servers" if told["servers"] else ""
+    samples = f", {report['samples']:,} samples" if "samples" in report else ""
+    servers = f", {report['servers']} of them servers" if report["servers"] else ""
     rows = [
-        f"{told['checkpoint']}: step {told['step']:,}{samples}",
-        f"  saved    {told['saved']}, {told['mode']} mode, {told['ranks']} ranks{servers}",
-        f"  form     {told['form']}, {len(told['files'])} files with data, format version "
-        f"{told['format_version']}, id {told['id']}",
+        f"{report['checkpoint']}: step {report['step']:,}{samples}",
+        f"  saved    {report['saved']}, {report['mode']} mode, {report['ranks']} ranks{servers}",
+        f"  form     {report['form']}, {len(report['files'])} files with data, format version "
+        f"{report['format_version']}, id {report['id']}",
         "  digests  ok: every byte is as it was written",
     ]
-    for position in told.get("position") or []:
+    for position in report.get("position") or []:
         if position and "epoch" in position:
-            left = sum(b - a for ranges in position.get("left", {}).values() for a, b in ranges)
-            some = f", {left:,} samples left of epochs that have begun" if left else ""
+            unread = sum(b - a for ranges in position.get("left", {}).values() for a, b in ranges)
+            some = f", {unread:,} samples left of epochs that have begun" if unread else ""
             rows.append(f"  data     epoch {position['epoch'] + 1}{some}")
-    if told.get("metrics"):
+    if report.get("metrics"):
         values = (
             f"{escape_line(name)} {'not a finite number' if v is None else v}"
-            for name, v in told["metrics"].items()
+            for name, v in report["metrics"].items()
         )
         rows.append(f"  metrics  {', '.join(values)}")
-    width = min(max((len(escape_line(name)) for name in told["variables"]), default=0), WIDEST)
-    rows.append(f"  variables {len(told['variables'])}, {told['bytes']:,} bytes")
-    for name, one in told["variables"].items():
+    width = min(max((len(escape_line(name)) for name in report["variables"]), default=0), WIDEST)
+    rows.append(f"  variables {len(report['variables'])}, {report['bytes']:,} bytes")
+    for name, array in report["variables"].items():
         name = escape_line(name)
-        shape = "[" + ", ".join(map(str, one["shape"])) + "]"
-        rows.append(f"    {name:<{width}}  {one['dtype']:<8} {shape:<16} {one['bytes']:>14,}")
-    if told["others"]:
-        rows.append(f"  others   {', '.join(map(escape_line, told['others']))}")
-    return "\n".join([*rows, *_damage(told["damaged"])])
+        shape = "[" + ", ".join(map(str, array["shape"])) + "]"
+        rows.append(f"    {name:<{width}}  {array['dtype']:<8} {shape:<16} {array['bytes']:>14,}")
+    if report["others"]:
+        rows.append(f"  others   {', '.join(map(escape_line, report['others']))}")
+    return "\n".join([*rows, *_damage(report["damaged"])])
 
 
 def _damage(bad: dict[str, list[str]]) -> list[str]:

@@ -61,9 +61,9 @@ class JobRequest:
     @property
     def lead_s(self) -> float | None:
         """Seconds between the stop signal and the end of the job; None without a signal."""
-        flags, _, rest = self.signal.rpartition(":")
-        name, _, seconds = rest.partition("@")
-        if not rest or "B" in flags or name.upper().removeprefix("SIG") not in TOLD_BY:
+        flags, _, spec = self.signal.rpartition(":")
+        name, _, seconds = spec.partition("@")
+        if not spec or "B" in flags or name.upper().removeprefix("SIG") not in TOLD_BY:
             return None
         return float(seconds) if seconds.isdigit() else 60.0
 
@@ -152,37 +152,37 @@ def _parsed(words: Sequence[str], before: Mapping[str, str | None]) -> argparse.
     return parser.parse_known_args(list(words))[0]
 
 
-def _parse_request(given: argparse.Namespace) -> JobRequest:
-    least = None if given.nodes is None else given.nodes.partition("-")[0]
+def _parse_request(namespace: argparse.Namespace) -> JobRequest:
+    least = None if namespace.nodes is None else namespace.nodes.partition("-")[0]
     return JobRequest(
         nodes=_number(least),
-        tasks=_number(given.ntasks),
-        tasks_per_node=_number(given.ntasks_per_node),
-        cpus=_number(given.cpus_per_task) or 1,
-        seconds=None if given.time is None else seconds_of(given.time),
-        partition=given.partition,
-        signal=given.signal or "",
-        chdir=given.chdir or ".",
+        tasks=_number(namespace.ntasks),
+        tasks_per_node=_number(namespace.ntasks_per_node),
+        cpus=_number(namespace.cpus_per_task) or 1,
+        seconds=None if namespace.time is None else seconds_of(namespace.time),
+        partition=namespace.partition,
+        signal=namespace.signal or "",
+        chdir=namespace.chdir or ".",
     )
 
 
 def _number(text: str | None) -> int | None:
-    found = re.fullmatch(r"(\d{1,9})([kK]?)", text or "")
-    return None if found is None else int(found[1]) * (1024 if found[2] else 1)
+    match = re.fullmatch(r"(\d{1,9})([kK]?)", text or "")
+    return None if match is None else int(match[1]) * (1024 if match[2] else 1)
 
 
 def seconds_of(text: str) -> float | None:
     """Parse a SLURM time: `30`, `30:00`, `1:30:00`, `2-12`, `2-12:00:00`, `UNLIMITED`."""
     if text.upper() in ("UNLIMITED", "INFINITE", "-1", "0"):
         return math.inf
-    found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text)
-    if found is None:
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text)
+    if match is None:
         return None
-    days, *rest = (None if part is None else int(part) for part in found.groups())
-    given = [part for part in rest if part is not None]
-    if days is None and len(given) < 3:  # minutes first
-        given = [0, *given]
-    hours, minutes, seconds = (*given, 0, 0)[:3]
+    days, *rest = (None if part is None else int(part) for part in match.groups())
+    clock_parts = [part for part in rest if part is not None]
+    if days is None and len(clock_parts) < 3:  # minutes first
+        clock_parts = [0, *clock_parts]
+    hours, minutes, seconds = (*clock_parts, 0, 0)[:3]
     return float((((days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
@@ -237,12 +237,12 @@ def too_short(left_s: float) -> str:
 
 def _doubts_of_place(script: str, text: str, environ: Mapping[str, str]) -> list[str]:
     """Warn if the job cannot find hpcflow; checks the PATH line of the provided job scripts."""
-    own = Path(".venv", "bin", "hpcflow").absolute()
-    found = own.exists() or shutil.which("hpcflow", path=environ.get("PATH", ""))
-    if found or "$SLURM_SUBMIT_DIR/.venv/bin" not in text:
+    command = Path(".venv", "bin", "hpcflow").absolute()
+    reachable = command.exists() or shutil.which("hpcflow", path=environ.get("PATH", ""))
+    if reachable or "$SLURM_SUBMIT_DIR/.venv/bin" not in text:
         return []
     return [
-        f"neither {own.parent} nor PATH has hpcflow: set its folder in the line `export PATH=` "
+        f"neither {command.parent} nor PATH has hpcflow: set its folder in the line `export PATH=` "
         f"of {script}; this hpcflow is in {Path(sys.prefix, 'bin')}"
     ]
 
@@ -261,7 +261,7 @@ def _check_words(
 ) -> None:
     parser = RaisingParser(add_help=False, allow_abbrev=False)
     run.add_arguments(parser)
-    own, script, _ = split_script(parser, arguments)
+    parser_words, script, _ = split_script(parser, arguments)
     if script is None:
         raise LaunchError(
             "the job script needs a script to run", hint="give it after the job script"
@@ -270,10 +270,10 @@ def _check_words(
     shared = shared_option(parser, arguments, script, str(Path(parts[0].chdir, script)))
     if shared:
         raise LaunchError(shared)
-    chosen = run.chosen_settings(parser.parse_args(own))
-    told = PS.search(text)
-    if told is not None:
-        chosen.setdefault("HPCFLOW_PS", environ.get(told[1]) or told[2])
+    chosen = run.chosen_settings(parser.parse_args(parser_words))
+    ps_match = PS.search(text)
+    if ps_match is not None:
+        chosen.setdefault("HPCFLOW_PS", environ.get(ps_match[1]) or ps_match[2])
     settings = Settings.from_environ({**environ, **chosen})
     ranks = parts[0].ranks
     if len(parts) == 1 and ranks is not None and re.search(r"^\s*srun\b", text, re.MULTILINE):
@@ -284,8 +284,8 @@ def _check_ranks(ranks: int, settings: Settings) -> None:
     try:
         run.check(None, LaunchedRank(0, ranks, None, None, "srun"), settings)
     except LaunchError as error:
-        more = "ask for more tasks (--sbatch=--ntasks-per-node=N), or fewer servers"
-        raise LaunchError(error.message, hint=error.hint if settings.survive else more) from None
+        advice = "ask for more tasks (--sbatch=--ntasks-per-node=N), or fewer servers"
+        raise LaunchError(error.message, hint=error.hint if settings.survive else advice) from None
     workers, k = ranks - settings.ps, settings.tasks_per_replica
     if workers % k:
         raise LaunchError(
@@ -296,10 +296,10 @@ def _check_ranks(ranks: int, settings: Settings) -> None:
 
 def _check_partition(part: JobRequest) -> None:
     """Compare the request with the limits of the partition, if sinfo reports them."""
-    found = _sinfo(part.partition)
-    if not found:
+    limits = _sinfo(part.partition)
+    if not limits:
         return
-    name, nodes, most_s, cpus = found
+    name, nodes, most_s, cpus = limits
     if part.nodes is not None and part.nodes > nodes:
         raise LaunchError(
             f"the job asks for {part.nodes} nodes, but the partition {name} has {nodes}",
@@ -329,12 +329,12 @@ def _sinfo(partition: str | None) -> tuple[str, int, float, int] | None:
         return None
     words = ["sinfo", "-h", "-o", "%P|%D|%l|%c", *(["-p", partition] if partition else [])]
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=10)
+        completed = subprocess.run(words, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    rows = [line.split("|") for line in done.stdout.splitlines()]
+    rows = [line.split("|") for line in completed.stdout.splitlines()]
     rows = [row for row in rows if len(row) == 4 and (partition or row[0].endswith("*"))]
-    if done.returncode or not rows:
+    if completed.returncode or not rows:
         return None
     nodes = sum(_number(row[1]) or 0 for row in rows)
     most_s = max(seconds_of(row[2]) or math.inf for row in rows)

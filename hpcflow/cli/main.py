@@ -66,8 +66,8 @@ def _run_command(name: str, words: list[str]) -> int:
     parser = EscapingParser(prog=f"hpcflow {name}", description=module.__doc__, allow_abbrev=False)
     module.add_arguments(parser)
     if getattr(module, "TAKES_SCRIPT", False):
-        own, script, script_args = split_script(parser, words)
-        args = parser.parse_args(own)
+        parser_words, script, script_args = split_script(parser, words)
+        args = parser.parse_args(parser_words)
         if script is None:
             parser.error("no script is given")
         if shared := shared_option(parser, words, script, script):
@@ -87,36 +87,36 @@ def split_script(
     before the script is an error: only its owner knows whether the next word is its value.
     """
     options = parser._option_string_actions
-    own: list[str] = []
+    parser_words: list[str] = []
     script: str | None = None
     script_args: list[str] = []
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
+    remaining = list(words)
+    while remaining:
+        word = remaining.pop(0)
         name, equals, _ = word.partition("=")
         short = word[:2] if word[1:2] != "-" and word[2:].isdigit() else ""  # such as -n4
         if word == "--":
-            script_args += rest
+            script_args += remaining
             break
         asks_script = script is not None and word in ("-h", "--help")
         if (name in options or short in options) and not asks_script:
-            own.append(word)
+            parser_words.append(word)
             takes_value = options.get(name, options.get(short)).nargs != 0  # type: ignore[union-attr]
-            if takes_value and not equals and name in options and rest:
-                own.append(rest.pop(0))
+            if takes_value and not equals and name in options and remaining:
+                parser_words.append(remaining.pop(0))
         elif script is not None:
             script_args.append(word)
         elif word.startswith("-"):
-            known = USUAL.get(name) if USUAL.get(name) in options else None
+            usual = USUAL.get(name) if USUAL.get(name) in options else None
             parser.error(
                 f"unknown option {word}; "
-                + (f"use {known}" if known else "put options of the script after the script")
+                + (f"use {usual}" if usual else "put options of the script after the script")
             )
         else:
             script = word
     if script is None and script_args:
         script = script_args.pop(0)
-    return own, script, script_args
+    return parser_words, script, script_args
 
 
 def shared_option(
@@ -134,9 +134,9 @@ def shared_option(
         return ""
     for word in behind:
         name = word.partition("=")[0]
-        own = rf"(add_argument|option)\s*\([^()]*[\"']{re.escape(name)}[\"']"
+        option = rf"(add_argument|option)\s*\([^()]*[\"']{re.escape(name)}[\"']"
         flag = rf"DEFINE_\w+\s*\(\s*[\"']{re.escape(name.lstrip('-'))}[\"']"
-        if name.startswith("-") and re.search(f"{own}|{flag}", text):
+        if name.startswith("-") and re.search(f"{option}|{flag}", text):
             return (
                 f"{name}: {script} has an option of this name, too; put it before {script} for "
                 f"hpcflow, or after -- for the script: {script} -- {name} ..."

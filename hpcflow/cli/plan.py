@@ -89,19 +89,19 @@ def main(args: argparse.Namespace) -> int:
             )
         script_rules.look_in(args.script)
         settings = Settings.from_environ({**os.environ, **chosen_settings(args)})
-        found, devices, code = plans_of(args.script, args.script_args, args.ranks, settings)
+        plans, devices, code = plans_of(args.script, args.script_args, args.ranks, settings)
     except HpcflowError as error:
         err(f"hpcflow: {type(error).__name__}: {error}")
         return 2
     if code:
         return code
-    if not found:
+    if not plans:
         err(f"hpcflow: {args.script} ran no step, so there is no plan")
         return 1
     if args.passes or args.diff:
-        return _write_passes(found[-1][1](), args)
+        return _write_passes(plans[-1][1](), args)
     try:
-        last, outlook = found[-1]
+        last, outlook = plans[-1]
         for plan in (last, last.round):
             if plan is not None:
                 verify_plan(plan)
@@ -127,11 +127,11 @@ def plans_of(
     """
     from hpcflow.runtime.job.job_membership import PlanningFinished, simulated_driver
 
-    found: list[tuple[Plan, Callable[[], PlanOutlook]]] = []
+    plans: list[tuple[Plan, Callable[[], PlanOutlook]]] = []
     code = 0
 
     def note(plan: Plan, outlook: Callable[[], PlanOutlook]) -> None:
-        found.append((plan, outlook))
+        plans.append((plan, outlook))
 
     with contextlib.redirect_stdout(sys.stderr), simulated_driver(ranks, settings, note) as here:
         try:
@@ -140,19 +140,19 @@ def plans_of(
             pass
         except SystemExit as end:
             code = 0 if end.code is None else end.code if isinstance(end.code, int) else 1
-    return found, here.devices, code
+    return plans, here.devices, code
 
 
 def _codes(plan: Plan, devices: Mapping[str, Device], settings: Settings) -> list[LoweredPartition]:
     """The code of one task of each job, for the step and for the synchronous update of servers."""
     from hpcflow.runtime.step.lowered_partition import lower_partition
 
-    found = []
+    codes = []
     for each in (plan, plan.round):
         parts = () if each is None else each.parts.values()
         firsts = {parse_device(part.task).job: part for part in reversed(parts)}
-        found += [lower_partition(part, devices, settings) for part in reversed(firsts.values())]
-    return found
+        codes += [lower_partition(part, devices, settings) for part in reversed(firsts.values())]
+    return codes
 
 
 def _write_passes(outlook: PlanOutlook, args: argparse.Namespace) -> int:
@@ -193,20 +193,20 @@ def _write(
         memory_lowering,
     )
 
-    made = memory_lowering(devices)
+    lowering = memory_lowering(devices)
     if args.dot:
         Path(args.dot).write_text(as_dot(plan), encoding="utf-8")
     if args.mermaid:
         Path(args.mermaid).write_text(as_mermaid(plan), encoding="utf-8")
     if args.json:
-        more = {"fused": fused_loops_data(plan, devices), "kept": _kept_data(outlook)}
+        extras = {"fused": fused_loops_data(plan, devices), "kept": _kept_data(outlook)}
         if args.kernels:
-            more["kernels"] = kernels_data(plan, devices)
+            extras["kernels"] = kernels_data(plan, devices)
         if args.code:
-            more["code"] = [one for code in codes for one in code_data(code)]
-        out(json.dumps(plan_data(plan, made) | more, indent=1))
+            extras["code"] = [row for code in codes for row in code_data(code)]
+        out(json.dumps(plan_data(plan, lowering) | extras, indent=1))
     else:
-        out(plan_text(plan, made), end="")
+        out(plan_text(plan, lowering), end="")
         if groups := fused_loops_text(plan, devices):
             out(f"\n{groups}")
         if args.kernels:
@@ -217,22 +217,22 @@ def _write(
 
 
 def _kept_data(outlook: PlanOutlook) -> dict[str, Any]:
-    kept = outlook.kept
+    cached = outlook.kept
     return {
         "seconds": outlook.seconds,
         "folder": outlook.folder,
-        "path": str(kept.path) if kept else None,
-        "bytes": kept.nbytes if kept else None,
-        "age_s": max(0.0, time.time() - kept.made) if kept else None,
-        "threads": outlook.threads if kept else None,
+        "path": str(cached.path) if cached else None,
+        "bytes": cached.nbytes if cached else None,
+        "age_s": max(0.0, time.time() - cached.made) if cached else None,
+        "threads": outlook.threads if cached else None,
     }
 
 
 def _kept_text(outlook: PlanOutlook) -> str:
     """Text: whether a run would load the plan from the cache, and the cost of planning."""
-    kept = outlook.kept
-    if kept is not None:
-        file = f"{kept.path} ({format_bytes(kept.nbytes)}, made {age(kept.made)} ago"
+    cached = outlook.kept
+    if cached is not None:
+        file = f"{cached.path} ({format_bytes(cached.nbytes)}, made {age(cached.made)} ago"
         how = f"a run loads it: {file}, for ranks of {outlook.threads} thread(s))"
     elif outlook.keeps:
         how = f"a run makes it, and caches it in {outlook.folder}"

@@ -94,17 +94,17 @@ def prove(args: argparse.Namespace) -> int:
             hint=f"it ends there: use --steps less than {args.steps}; its output is in {folder}",
         )
     out(f"ended at step {resumed.step}; now running without interruption")
-    whole = script.run("whole", "whole", end)
-    found = differences(whole.saved, resumed.saved)
-    if not found:
-        out(f"bit-equal at step {whole.step}: {described(whole.saved)}")
+    reference = script.run("whole", "whole", end)
+    diffs = differences(reference.saved, resumed.saved)
+    if not diffs:
+        out(f"bit-equal at step {reference.step}: {described(reference.saved)}")
         shutil.rmtree(folder)
         return 0
-    out(f"ended at step {whole.step} with other bits; now repeating the uninterrupted run")
-    again = script.run("again", "again", end)
+    out(f"ended at step {reference.step} with other bits; now repeating the uninterrupted run")
+    repeated = script.run("again", "again", end)
     out("NOT bit-equal: the uninterrupted run and the resumed run")
-    out("\n".join(rows(found)))
-    for why in reasons(whole.saved, found, differences(whole.saved, again.saved)):
+    out("\n".join(rows(diffs)))
+    for why in reasons(reference.saved, diffs, differences(reference.saved, repeated.saved)):
         out(f"  likely    {why}")
     out(f"  kept in   {folder}")
     return 1
@@ -142,14 +142,14 @@ class ScriptRunner:
         rank = 1 if (self._args.ranks or 1) > 1 else 0  # another rank than the chief, if any
         before = self._args.steps + 1
         out(f"running until rank {rank} gets SIGTERM before its step {before}")
-        found = self.run("stopped", "stopped", 0, f"term:rank={rank}@step={before}")
-        if found.code != TEMPORARY_FAILURE:
+        first = self.run("stopped", "stopped", 0, f"term:rank={rank}@step={before}")
+        if first.code != TEMPORARY_FAILURE:
             raise LaunchError(
-                f"the script ended at step {found.step}, before all ranks knew of the signal that "
+                f"the script ended at step {first.step}, before all ranks knew of the signal that "
                 f"rank {rank} got before its step {before}",
                 hint="use fewer --steps, or let the script train longer",
             )
-        return found
+        return first
 
     def run(self, name: str, where: str, stop_at: int, fault: str = "") -> ScriptRun:
         """One run, which saves to the folder `where` and resumes from the checkpoint in it.
@@ -167,11 +167,11 @@ class ScriptRunner:
             "inject": fault_specification.SEPARATOR.join(filter(None, (self._faults, fault))),
         }
         with open(log, "w") as file:
-            done = subprocess.run(self._words(settings), stdout=file, stderr=subprocess.STDOUT)
-        if done.returncode not in (0, TEMPORARY_FAILURE):
+            completed = subprocess.run(self._words(settings), stdout=file, stderr=subprocess.STDOUT)
+        if completed.returncode not in (0, TEMPORARY_FAILURE):
             tail = "\n  ".join(log.read_text(errors="replace").splitlines()[-TAIL:])
             raise LaunchError(
-                f"the script failed with exit code {done.returncode}:\n  {tail}",
+                f"the script failed with exit code {completed.returncode}:\n  {tail}",
                 hint=f"its output is in {log}",
             )
         if not find_checkpoints(place):
@@ -181,7 +181,7 @@ class ScriptRunner:
                 "session that "
                 f"saves; its output is in {log}",
             )
-        return ScriptRun(done.returncode, newest(place))
+        return ScriptRun(completed.returncode, newest(place))
 
     def _words(self, settings: Mapping[str, str]) -> list[str]:
         args = self._args
@@ -193,26 +193,26 @@ class ScriptRunner:
 
 def differences(a: SavedCheckpoint, b: SavedCheckpoint) -> list[CheckpointDifference]:
     """The differences between two checkpoints, including equal numbers with different bits."""
-    found = list(diff(a, b))
-    named = {one.name for one in found}
-    for name in sorted({*a.arrays, *b.arrays} - named):
+    diffs = list(diff(a, b))
+    differing = {entry.name for entry in diffs}
+    for name in sorted({*a.arrays, *b.arrays} - differing):
         of = list(row_blocks(a.arrays[name]))
         if any(a.rows(name, *at).tobytes() != b.rows(name, *at).tobytes() for at in of):
-            found.append(
+            diffs.append(
                 CheckpointDifference(
                     name, "values", "equal numbers with different bits (-0.0, nan)"
                 )
             )
-    if not found and a.facts["draws"] != b.facts["draws"]:
-        found.append(CheckpointDifference("draws", "fact", "the numbers of random draws differ"))
-    return found
+    if not diffs and a.facts["draws"] != b.facts["draws"]:
+        diffs.append(CheckpointDifference("draws", "fact", "the numbers of random draws differ"))
+    return diffs
 
 
 def described(saved: SavedCheckpoint) -> str:
     """Text: what was equal."""
     total = sum(array.nbytes for array in saved.arrays.values())
     datasets = len(saved.facts.get("position", []))
-    draws = sum(made for _, _, made in saved.facts["draws"]["most"])
+    draws = sum(count for _, _, count in saved.facts["draws"]["most"])
     return (
         f"{len(saved.arrays)} arrays ({total:,} bytes), the position in {datasets} dataset"
         f"{'' if datasets == 1 else 's'}, {draws:,} random draws"
@@ -221,9 +221,9 @@ def described(saved: SavedCheckpoint) -> str:
 
 def rows(found: Sequence[CheckpointDifference]) -> list[str]:
     """Text: the first differences."""
-    more = len(found) - SHOWN
-    shown = [row(one) for one in found[:SHOWN]]
-    return shown + ([f"  ... {more} more"] if more > 0 else [])
+    extra = len(found) - SHOWN
+    shown = [row(entry) for entry in found[:SHOWN]]
+    return shown + ([f"  ... {extra} more"] if extra > 0 else [])
 
 
 def reasons(
@@ -247,22 +247,22 @@ def reasons(
             "two uninterrupted runs differ as well, so resuming is not the cause: random numbers "
             "without a seed (NumPy, Python), time, threads, or kernels that sum in any order"
         ]
-    told = []
-    if any(one.kind == "position" for one in found):
-        told.append("the order of the data: the resumed run is at another position of a dataset")
+    likely = []
+    if any(entry.kind == "position" for entry in found):
+        likely.append("the order of the data: the resumed run is at another position of a dataset")
     if places and not saved.facts.get("samples"):
-        told.append(
+        likely.append(
             "the data: steps were not fed with unchanged batches of hf.data, so their position was "
             "not counted; `session.step` on a batch of `hf.data` counts it, `session.run` does not"
         )
     if not places:
-        told.append(
+        likely.append(
             "the data: the script feeds its own data, so it restarted it; hf.data keeps "
             "its position"
         )
-    if any(one.kind == "fact" for one in found):
-        told.append("additional random draws or steps of the resumed run")
-    return told or [
+    if any(entry.kind == "fact" for entry in found):
+        likely.append("additional random draws or steps of the resumed run")
+    return likely or [
         "state outside the graph, which no checkpoint holds: counters of the script, "
         "draws by NumPy, "
         "or feeds by its own step number; a hf.Variable(trainable=False) is saved"

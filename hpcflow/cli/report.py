@@ -31,18 +31,18 @@ def main(args: argparse.Namespace) -> int:
     """Print the table and write both files; the exit code is 1 if something failed."""
     folder = Path(args.out)
     try:
-        found = run_summary.load(args.runs)
-        if not any(run.is_readable for run in found):
+        runs = run_summary.load(args.runs)
+        if not any(run.is_readable for run in runs):
             raise HpcflowError(
-                "\n".join(fault for run in found for fault in run.faults),
+                "\n".join(fault for run in runs for fault in run.faults),
                 hint="start it with `hpcflow run --run-dir DIR ...` and give DIR",
             )
-        curves = run_summary.scalings(found)
-        table = run_tables.as_text(found, curves)
+        curves = run_summary.scalings(runs)
+        table = run_tables.as_text(runs, curves)
         out(table, end="")
         folder.mkdir(parents=True, exist_ok=True)
         _write(folder / "report.txt", table)
-        scaling_plots.draw([run for run in found if run.is_readable], curves, folder / "report.png")
+        scaling_plots.draw([run for run in runs if run.is_readable], curves, folder / "report.png")
         out(f"\nwritten: {folder / 'report.png'}, {folder / 'report.txt'}")
     except MissingPackageError as error:
         err(f"hpcflow: {error}\n  written  {folder / 'report.txt'} alone")
@@ -50,7 +50,7 @@ def main(args: argparse.Namespace) -> int:
     except (HpcflowError, OSError) as error:
         err(f"hpcflow: {type(error).__name__}: {error}")
         return 1
-    return int(any(run.faults for run in found))
+    return int(any(run.faults for run in runs))
 
 
 def _write(path: Path, table: str) -> None:

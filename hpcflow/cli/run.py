@@ -147,8 +147,8 @@ def chosen_settings(args: argparse.Namespace) -> dict[str, str]:
     """
     fields = [field.name for field in dataclasses.fields(Settings)]
     options = "ps serve survive replace profile tasks_per_replica sync max_restarts run_dir".split()
-    given = {name: getattr(args, name, None) for name in options}
-    chosen = {name: str(value) for name, value in given.items() if value is not None}
+    option_values = {name: getattr(args, name, None) for name in options}
+    chosen = {name: str(value) for name, value in option_values.items() if value is not None}
     if getattr(args, "inject", None):
         chosen["inject"] = fault_specification.SEPARATOR.join(args.inject)
     for text in args.set:
@@ -196,11 +196,11 @@ def check(
             hint=f"start at least {ps + k} ranks (-n {ps + k}), or fewer servers (--ps)",
         )
     if place is None and workers % k:  # started ranks may include servers (--serve)
-        more = ps + -(-workers // k) * k
+        rank_count = ps + -(-workers // k) * k
         raise LaunchError(
             f"{workers} worker{'s' if workers > 1 else ''} cannot be divided into replicas of {k} "
             f"({ranks} ranks, {ps} of them servers)",
-            hint=f"start {more} ranks (-n {more}), or change --tasks-per-replica",
+            hint=f"start {rank_count} ranks (-n {rank_count}), or change --tasks-per-replica",
         )
 
 
@@ -266,11 +266,11 @@ def check_folder() -> None:
     Python searches the current folder first.
     Errors: LaunchError if another hpcflow is there.
     """
-    own = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     for name in ("hpcflow.py", os.path.join("hpcflow", "__init__.py")):
-        if os.path.isfile(name) and not os.path.samefile(os.path.dirname(name) or ".", own):
+        if os.path.isfile(name) and not os.path.samefile(os.path.dirname(name) or ".", root):
             raise LaunchError(
-                f"{os.path.abspath(name)} would be imported instead of {own}",
+                f"{os.path.abspath(name)} would be imported instead of {root}",
                 hint="rename it, or start from another folder",
             )
 

@@ -83,8 +83,8 @@ class _PackFolder(importlib.abc.PathEntryFinder):
 
     def iter_modules(self, prefix: str = "") -> "list[tuple[str, bool]]":
         """The modules of the package, and whether each is a package."""
-        found = [(name.rpartition("."), packed[0]) for name, packed in _pack.codes.items()]
-        return sorted((prefix + name, pkg) for (of, _, name), pkg in found if of == self.package)
+        modules = [(name.rpartition("."), packed[0]) for name, packed in _pack.codes.items()]
+        return sorted((prefix + name, pkg) for (of, _, name), pkg in modules if of == self.package)
 
 
 _pack = _PackImporter()

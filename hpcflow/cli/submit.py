@@ -61,11 +61,11 @@ def submit(
         script if not script.startswith("-") else os.path.join(".", script)
     )  # not an option of sbatch
     words = ["sbatch", *options, path, *arguments]
-    done = subprocess.run(words, capture_output=True, text=True)
-    if done.returncode:
-        said = done.stderr.strip() or done.stdout.strip()
-        raise LaunchError(f"sbatch refused {script}: {said}", hint=_cure(script, said.lower()))
-    return done.stdout.strip()
+    completed = subprocess.run(words, capture_output=True, text=True)
+    if completed.returncode:
+        reply = completed.stderr.strip() or completed.stdout.strip()
+        raise LaunchError(f"sbatch refused {script}: {reply}", hint=_cure(script, reply.lower()))
+    return completed.stdout.strip()
 
 
 def _cure(script: str, said: str) -> str:
@@ -88,7 +88,7 @@ def _accounts() -> list[str]:
     """The user's accounts as SLURM reports them; empty if it reports none."""
     words = ["sacctmgr", "-nP", "show", "assoc", f"user={getpass.getuser()}", "format=account"]
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=10)
+        completed = subprocess.run(words, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
         return []
-    return sorted({*done.stdout.split()}) if done.returncode == 0 else []
+    return sorted({*completed.stdout.split()}) if completed.returncode == 0 else []

@@ -37,12 +37,12 @@ def main(args: argparse.Namespace) -> int:
     Exit code: 1 if one is damaged, 2 if there is none.
     """
     try:
-        found = checkpoint_candidates(Path(args.path))
+        candidates = checkpoint_candidates(Path(args.path))
     except HpcflowError as error:
         err(f"hpcflow verify: {error}")
         return 2
     threads = len(os.sched_getaffinity(0))
-    reports = [verify_checkpoint(one, threads) for one in found]
+    reports = [verify_checkpoint(candidate, threads) for candidate in candidates]
     if args.json:
         out(json.dumps([_report_data(report) for report in reports], indent=1))
     else:
@@ -64,16 +64,16 @@ def _report_data(report: VerificationReport) -> dict[str, Any]:
 
 def _rows(report: VerificationReport) -> list[str]:
     """The result as text."""
-    told = _report_data(report)
+    summary = _report_data(report)
     if not report.faults:
         assert report.facts is not None
         arrays, files = len(report.facts["arrays"]), len(report.facts.get("files", [])) + 1
-        return [f"{report.path}: good: step {told['step']:,}, {arrays} arrays in {files} files"]
-    rows = [f"{report.path}: DAMAGED", *(f"  {escape_line(text)}" for text in told["faults"])]
-    rows.append(f"  files    {_shortened(told['files'])}")
-    return [*rows, *([f"  arrays   {_shortened(told['arrays'])}"] if told["arrays"] else [])]
+        return [f"{report.path}: good: step {summary['step']:,}, {arrays} arrays in {files} files"]
+    rows = [f"{report.path}: DAMAGED", *(f"  {escape_line(text)}" for text in summary["faults"])]
+    rows.append(f"  files    {_shortened(summary['files'])}")
+    return [*rows, *([f"  arrays   {_shortened(summary['arrays'])}"] if summary["arrays"] else [])]
 
 
 def _shortened(names: list[str]) -> str:
-    more = len(names) - MOST
-    return ", ".join(map(escape_line, names[:MOST])) + (f" and {more} more" if more > 0 else "")
+    extra = len(names) - MOST
+    return ", ".join(map(escape_line, names[:MOST])) + (f" and {extra} more" if extra > 0 else "")

@@ -19,8 +19,8 @@ OUT = ARRAYS[2]
 def innermost(terms: Sequence[str], out: str) -> str:
     """The label of the inner loop: the last axis of each array that has it; "" if there is none."""
     arrays = [labels for labels in (out, *terms) if labels]
-    lasts = [one[-1] for one in arrays]
-    fit = [c for c in lasts if all(one[-1] == c for one in arrays if c in one)]
+    lasts = [term[-1] for term in arrays]
+    fit = [c for c in lasts if all(term[-1] == c for term in arrays if c in term)]
     return max(fit, key=lasts.count, default="")
 
 
@@ -45,11 +45,11 @@ def text(terms: Sequence[str], out: str, dtype: str) -> str:
 
 def _lengths(b: BasicBlocks, axes: Sequence[str]) -> dict[str, LlvmValue]:
     """The size of each label."""
-    found: dict[str, LlvmValue] = {}
+    lengths: dict[str, LlvmValue] = {}
     for name, labels in zip(ARRAYS, axes, strict=True):
         for axis, label in enumerate(labels):
-            found.setdefault(label, b.size(name, axis))
-    return found
+            lengths.setdefault(label, b.size(name, axis))
+    return lengths
 
 
 class _EinsumWriter(BasicBlocks):
@@ -97,12 +97,12 @@ class _EinsumWriter(BasicBlocks):
         self, starts: dict[str, LlvmValue], label: str, i: LlvmValue
     ) -> dict[str, LlvmValue]:
         """The base addresses of the arrays in iteration `i` of the loop over a label."""
-        found = dict(starts)
+        addresses = dict(starts)
         for name in ARRAYS:
             if label in self.axes[name]:
                 away = self.two("mul", i, self.step[name, label])
-                found[name] = self.element_address(starts[name], away, self.of)
-        return found
+                addresses[name] = self.element_address(starts[name], away, self.of)
+        return addresses
 
     def rows(self, summed: Sequence[str], starts: dict[str, LlvmValue]) -> None:
         """Add rows of products to a row of the result."""
@@ -116,11 +116,11 @@ class _EinsumWriter(BasicBlocks):
         """Add one row of products to a row of the result, or store it with `is_first`."""
         same = self.unmoved(starts)
         with self.loop(self.length[self.inner], free=True) as loop:
-            made = self.product(same, starts, loop.i, loop.tag)
+            element = self.product(same, starts, loop.i, loop.tag)
             at = self.element_address(starts[OUT], loop.i, self.of)
             if not is_first:
-                made = self.two("add", self.load(at, self.of, loop.tag), made)
-            self.store(made, at, loop.tag)
+                element = self.two("add", self.load(at, self.of, loop.tag), element)
+            self.store(element, at, loop.tag)
 
     def total(
         self, summed: Sequence[str], starts: dict[str, LlvmValue], sum: LlvmValue

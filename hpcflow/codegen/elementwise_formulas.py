@@ -92,8 +92,8 @@ def _absolute(b: InstructionBuilder, x: LlvmValue, **_: Any) -> Any:
 def _sign(b: InstructionBuilder, x: LlvmValue, **_: Any) -> LlvmValue:
     """NaN of NaN, 0 of -0."""
     below = b.choose(b.compare("lt", x, zero(x)), number(-1, x.type), x)
-    made = b.choose(b.compare("gt", x, zero(x)), one_of_type(x), below)
-    return b.choose(b.compare("eq", x, zero(x)), zero(x), made)
+    sign = b.choose(b.compare("gt", x, zero(x)), one_of_type(x), below)
+    return b.choose(b.compare("eq", x, zero(x)), zero(x), sign)
 
 
 @formula("Square")
@@ -208,9 +208,9 @@ def _squared_difference(b: InstructionBuilder, x: LlvmValue, y: LlvmValue, **_: 
 
 
 @formula("AddN")
-def _add_n(b: InstructionBuilder, *given: LlvmValue, **_: Any) -> LlvmValue:
-    total = given[0]
-    for x in given[1:]:
+def _add_n(b: InstructionBuilder, *addends: LlvmValue, **_: Any) -> LlvmValue:
+    total = addends[0]
+    for x in addends[1:]:
         total = b.two("add", total, x)
     return total
 
@@ -239,8 +239,8 @@ def _identity(b: InstructionBuilder, x: LlvmValue, **_: Any) -> LlvmValue:
 
 @formula("Cast")
 def _cast(b: InstructionBuilder, x: LlvmValue, dtype: Any = None, **_: Any) -> Any:
-    wanted = type_of(dtype)
-    return b.convert(x, wanted) if wanted else None
+    target_type = type_of(dtype)
+    return b.convert(x, target_type) if target_type else None
 
 
 @formula("TanhGrad")

@@ -90,15 +90,15 @@ class LoopSchedule:
 
     def roots(self, loop: int) -> list[int]:
         """The values that a loop stores, and the reductions that it computes."""
-        found, count = [], len(self.body.operands)
+        roots, count = [], len(self.body.operands)
         for value, step in enumerate(self.body.steps, count):
             if step.type in OF_ROWS or step.type == COLUMN_SUM:
                 if self.loop[step.inputs[0]] == loop:
-                    found.append(value)
+                    roots.append(value)
             elif value in self.results and step.way in (FULL, JOINED) and self.loop[value] == loop:
-                found.append(value)
+                roots.append(value)
         passed = [v for v in self.body.results if v < count]
-        return found + ([v for v in passed if self.body.way(v) == FULL] if loop == 0 else [])
+        return roots + ([v for v in passed if self.body.way(v) == FULL] if loop == 0 else [])
 
     def sources(self, loop: int, value: int) -> tuple[int, ...]:
         """The values that a loop needs to compute a value."""
@@ -113,20 +113,20 @@ class LoopSchedule:
 
     def _used(self, loop: int) -> set[int]:
         """The elementwise values that a loop needs."""
-        found: set[int] = set()
+        used_values: set[int] = set()
         roots = self.roots(loop)
         stack = [i for v in roots for i in self._of_root(v)]
         while stack:
             value = stack.pop()
-            if value in found:
+            if value in used_values:
                 continue
-            found.add(value)
+            used_values.add(value)
             step = self.body.step(value)
             first = self.loop[value]
             if step is not None and step.type in self.costly and first < loop:
                 self.kept |= {value} & self.used[first]
             stack += self.sources(loop, value)
-        return found
+        return used_values
 
     def _of_root(self, value: int) -> tuple[int, ...]:
         step = self.body.step(value)
@@ -140,5 +140,5 @@ class LoopSchedule:
         if not body.results or body.way(body.results[0]) != FULL:
             return []
         later = set().union(*self.used[self.loop[body.results[0]] + 1 :])
-        whole = [i for i, o in enumerate(body.operands) if o.way == FULL and o.begins is None]
-        return [i for i in whole if i not in later]
+        full_inputs = [i for i, o in enumerate(body.operands) if o.way == FULL and o.begins is None]
+        return [i for i in full_inputs if i not in later]

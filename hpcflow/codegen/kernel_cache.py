@@ -80,10 +80,10 @@ def loop_on_gpu(cuda: Any, text: str) -> Callable[..., None]:
     count = on_gpu(cuda, text, "_count") if f"{NAME}_count" in text else None
 
     def call(first: int, last: int, *arrays: Any) -> None:
-        how, given = ptx_codegen.flat(last), (*arrays, last)
-        run(how.grid, how.block, given)
+        how, arguments = ptx_codegen.flat(last), (*arrays, last)
+        run(how.grid, how.block, arguments)
         if count is not None:  # after all threads have read the count
-            count((1, 1), (1, 1), given)
+            count((1, 1), (1, 1), arguments)
 
     return call
 
@@ -100,16 +100,16 @@ def _code(here: KernelCompiler, texts: dict[str, str]) -> bytes:
     if folder is None:
         return _built(here, texts)
     key = hashlib.sha256(f"{here.identity} {' '.join(texts)}".encode()).hexdigest()
-    found = folder.read(key)
-    if found is None:
+    code = folder.read(key)
+    if code is None:
         with folder.turn("kernels"):
-            found = folder.read(key)
-            if found is None:
-                found = _built(here, texts)
-                folder.write(key, found)
-                return found
+            code = folder.read(key)
+            if code is None:
+                code = _built(here, texts)
+                folder.write(key, code)
+                return code
     loaded += len(texts)
-    return found
+    return code
 
 
 def _built(here: KernelCompiler, texts: dict[str, str]) -> bytes:

@@ -50,11 +50,11 @@ def metadata(loops: int, whole: bool = False) -> list[str]:
     `whole`: disable unrolling, so that short loops are vectorized; LLVM would unroll them fully.
     """
     lines = ["!0 = distinct !{}", '!1 = !{!"llvm.loop.parallel_accesses", !0}']
-    told = "!1"
+    properties = "!1"
     if whole:
-        told = f"!1, !{2 + loops}"
+        properties = f"!1, !{2 + loops}"
         lines.append(f'!{2 + loops} = !{{!"llvm.loop.unroll.disable"}}')
-    return [*lines, *(f"!{2 + k} = distinct !{{!{2 + k}, {told}}}" for k in range(loops))]
+    return [*lines, *(f"!{2 + k} = distinct !{{!{2 + k}, {properties}}}" for k in range(loops))]
 
 
 class InstructionBuilder:
@@ -80,9 +80,9 @@ class InstructionBuilder:
         """A call of one of LLVM's intrinsics."""
         type = type or given[0].type
         suffix = {"float": "f32", "double": "f64"}.get(given[0].type, given[0].type)
-        what = f"{type} @llvm.{name}.{suffix}"
-        self.declared.add(f"declare {what}({', '.join(v.type for v in given)})")
-        return self.add(f"call {what}({', '.join(f'{v.type} {v.text}' for v in given)})", type)
+        signature = f"{type} @llvm.{name}.{suffix}"
+        self.declared.add(f"declare {signature}({', '.join(v.type for v in given)})")
+        return self.add(f"call {signature}({', '.join(f'{v.type} {v.text}' for v in given)})", type)
 
     def is_nan(self, x: LlvmValue) -> LlvmValue:
         """Whether a floating-point number is NaN."""

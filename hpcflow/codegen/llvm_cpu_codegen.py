@@ -119,15 +119,15 @@ class LoopBodyWriter:
     def beginning(self, lines: InstructionBuilder, begins: Begins) -> LlvmValue:
         """The offset of row %i in an array."""
         first, terms = begins
-        found = number(first, "i64")
+        offset = number(first, "i64")
         for over, of, stride in terms:
             place = LlvmValue("%i", "i64")
             if over > 1:
                 place = lines.two("udiv", place, number(over, "i64"))
             if of:
                 place = lines.two("urem", place, number(of, "i64"))
-            found = lines.two("add", found, lines.two("mul", place, number(stride, "i64")))
-        return found
+            offset = lines.two("add", offset, lines.two("mul", place, number(stride, "i64")))
+        return offset
 
     def scalar(self, k: int, value: int, step: KernelStep) -> bool:
         """Write a value that is scalar in a row, or in the kernel."""
@@ -136,56 +136,56 @@ class LoopBodyWriter:
             type = TYPES[np.dtype(step.attrs["dtype"]).name]
             self.scalars[value] = number(step.attrs["value"], type)
             return True
-        given = [self.scalars[i] for i in step.inputs]
-        made = written(lines, step.type, given, step.attrs, self.exact)
-        if made is not None:
-            self.scalars[value] = made
-        return made is not None
+        inputs = [self.scalars[i] for i in step.inputs]
+        output = written(lines, step.type, inputs, step.attrs, self.exact)
+        if output is not None:
+            self.scalars[value] = output
+        return output is not None
 
     def loop(self, k: int, lines: InstructionBuilder) -> bool:
         """Write the body of one loop over the elements of a row."""
         body, count = self.body, len(self.body.operands)
         places = {FULL: f"%n{k}", ROW: f"%j{k}"}
-        known: dict[int, LlvmValue] = {}
+        values: dict[int, LlvmValue] = {}
         for value in sorted(self.plan.used[k]):
             step = body.step(value)
             way = body.way(value)
             if value in self.scalars:
-                known[value] = self.scalars[value]
+                values[value] = self.scalars[value]
             elif step is None:
                 type = TYPES[np.dtype(body.operands[value].dtype).name]
                 place = places[way]
                 if value in self.begins:
                     place = lines.two("add", self.begins[value], LlvmValue(f"%j{k}", "i64")).text
                 at = lines.at(f"%x{value}", place, type)
-                known[value] = lines.load(at, type, FREE)
+                values[value] = lines.load(at, type, FREE)
             elif self.plan.is_there(k, value):
                 array, way = self.memory(value)
                 type = self.types[value]
-                known[value] = lines.load(lines.at(array, places[way], type), type, FREE)
+                values[value] = lines.load(lines.at(array, places[way], type), type, FREE)
             elif step.type == PLACE:
-                known[value] = LlvmValue(places[ROW], "i64")
+                values[value] = LlvmValue(places[ROW], "i64")
             else:
-                given = [known[i] for i in step.inputs]
-                made = written(lines, step.type, given, step.attrs, self.exact)
-                if made is None:
+                inputs = [values[i] for i in step.inputs]
+                output = written(lines, step.type, inputs, step.attrs, self.exact)
+                if output is None:
                     return False
-                known[value] = made
-                self.types[value] = made.type
+                values[value] = output
+                self.types[value] = output.type
                 if value in self.plan.kept and self.plan.loop[value] == k:
-                    self.keep(lines, value, made, places[ROW])
+                    self.keep(lines, value, output, places[ROW])
         for value in self.plan.roots(k):
             step = body.step(value)
             if step is not None and (step.type in OF_ROWS or step.type == COLUMN_SUM):
-                if not self.reduced(k, lines, value, step, known[step.inputs[0]]):
+                if not self.reduced(k, lines, value, step, values[step.inputs[0]]):
                     return False
             elif step is not None and step.type == JOIN:
-                self.join_rows(k, lines, value, [known[i] for i in step.inputs])
+                self.join_rows(k, lines, value, [values[i] for i in step.inputs])
         for y, value in enumerate(body.results):
             here = (value < count and k == 0) or (value >= count and self.plan.loop[value] == k)
             if body.way(value) == FULL and here:
-                made = known[value]
-                lines.store(made, lines.at(f"%y{y}", places[FULL], made.type), FREE)
+                output = values[value]
+                lines.store(output, lines.at(f"%y{y}", places[FULL], output.type), FREE)
         return True
 
     def join_rows(
@@ -254,8 +254,8 @@ class _CpuLoopNest(LoopBodyWriter):
             lines.add(f"  {name}.next = fadd reassoc {x.type} {name}, {x.text}")
         else:
             assert step.type == MAX
-            made = lines.call("maximum", LlvmValue(name, x.type), x)
-            lines.lines[-1] = lines.lines[-1].replace(made.text, f"{name}.next", 1)
+            maximum = lines.call("maximum", LlvmValue(name, x.type), x)
+            lines.lines[-1] = lines.lines[-1].replace(maximum.text, f"{name}.next", 1)
         self.scalars[value] = LlvmValue(f"{name}.next", x.type)
         return True
 
@@ -298,8 +298,8 @@ class _CpuLoopNest(LoopBodyWriter):
                 head.lines += python_call_abi.objects([f"%l{i}"], i)
                 type, numbers = TYPES[np.dtype(operand.dtype).name], head.data(f"%l{i}")
                 with head.loop(rows, [int64_constant(0)]) as loop:
-                    given = head.load(head.element_address(numbers, loop.i, type), type)
-                    wrong = head.add(f"icmp uge {type} {given.text}, {operand.limit}", "i1")
+                    element = head.load(head.element_address(numbers, loop.i, type), type)
+                    wrong = head.add(f"icmp uge {type} {element.text}, {operand.limit}", "i1")
                     wrong = head.add(f"zext i1 {wrong.text} to i64", "i64")
                     loop.next = [head.two("add", loop.carried[0], wrong)]
                 head.end_if(head.compare("ne", loop.ends[0], int64_constant(0)), loop.ends[0])
@@ -308,15 +308,15 @@ class _CpuLoopNest(LoopBodyWriter):
         """The code for the rows from %begin to %end; without rows, for these elements."""
         arrays = [f"%x{i}" for i in range(len(self.body.operands))]
         arrays += [f"%y{k}" for k in range(len(self.body.results))]
-        cols, named = self.body.cols, [f"{array}.of" for array in arrays]
-        one = ["  %cols = sub i64 %end, %begin"]
-        one += ["  %some = icmp slt i64 %begin, %end", "  %one = zext i1 %some to i64"]
+        cols, objects = self.body.cols, [f"{array}.of" for array in arrays]
+        single_row = ["  %cols = sub i64 %end, %begin"]
+        single_row += ["  %some = icmp slt i64 %begin, %end", "  %one = zext i1 %some to i64"]
         return [
-            *python_call_abi.objects(named),
+            *python_call_abi.objects(objects),
             *(line for array in arrays for line in python_call_abi.numbers(array, f"{array}.of")),
             *self.entry.lines,
             *self.zeros(),
-            *([f"  %cols = add i64 {cols}, 0"] if cols else one),
+            *([f"  %cols = add i64 {cols}, 0"] if cols else single_row),
             "  br label %rows",
             "rows:",
             f"  %i = phi i64 [{'%begin' if cols else 0}, %entry], [%i1, %next]",
@@ -354,14 +354,14 @@ class _CpuLoopNest(LoopBodyWriter):
 
     def zeros(self) -> list[str]:
         """Set %s to the partial sums of each column sum, and clear them."""
-        found = ["  %own = icmp ne ptr %sums, null"] if self.sums() else []
+        lines = ["  %own = icmp ne ptr %sums, null"] if self.sums() else []
         for y, place in zip(self.sums(), self.places(), strict=False):
-            found += [
+            lines += [
                 f"  %s{y}.own = getelementptr i8, ptr %sums, i64 {place}",
                 f"  %s{y} = select i1 %own, ptr %s{y}.own, ptr %y{y}",
                 f"  call void @llvm.memset.p0.i64(ptr %s{y}, i8 0, i64 {self.size(y)}, i1 false)",
             ]
-        return found
+        return lines
 
     def join(self) -> list[str]:
         """Add the partial sums of a range to the results."""
@@ -372,8 +372,8 @@ class _CpuLoopNest(LoopBodyWriter):
             total, part = b.data(f"%o{y}"), b.at("%sums", str(place), "i8")
             with b.loop(int64_constant(self.body.cols)) as loop:
                 at = b.element_address(total, loop.i, of)
-                more = b.load(b.element_address(part, loop.i, of), of)
-                b.store(b.two("add", b.load(at, of), more), at)
+                partial_sum = b.load(b.element_address(part, loop.i, of), of)
+                b.store(b.two("add", b.load(at, of), partial_sum), at)
         return b.lines
 
     def nest(self, k: int) -> list[str]:

@@ -49,8 +49,8 @@ class CpuCompiler:
         compiler = llvmlite.__version__, llvm.llvm_version_info
         thread_team.load()
         llvm.add_symbol(thread_team.NAME, thread_team.ADDRESS)
-        made = repr((triple, cpu, features, compiler, thread_team.SHARED))
-        self.identity = hashlib.sha256(made.encode()).hexdigest()
+        toolchain = repr((triple, cpu, features, compiler, thread_team.SHARED))
+        self.identity = hashlib.sha256(toolchain.encode()).hexdigest()
 
     def build(self, texts: Iterable[str]) -> bytes:
         """The object code of several modules linked together."""

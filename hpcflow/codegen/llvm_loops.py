@@ -67,8 +67,8 @@ class BasicBlocks(InstructionBuilder):
         self.begin(tail)
         self.add(f"  %n_{head} = add nuw nsw i64 {loop.i.text}, 1")
         self.add(f"  %again_{head} = icmp slt i64 %n_{head}, {count.text}")
-        kept = f", !llvm.loop !{3 * self.groups + 1}" if free else ""
-        self.add(f"  br i1 %again_{head}, label %{head}, label %{end}{kept}")
+        loop_metadata = f", !llvm.loop !{3 * self.groups + 1}" if free else ""
+        self.add(f"  br i1 %again_{head}, label %{head}, label %{end}{loop_metadata}")
         phis = [f"  {loop.i.text} = phi i64 [0, %{before}], [%n_{head}, %{tail}]"]
         for old, now, new in zip(carried, loop.carried, loop.next, strict=True):
             phis.append(
@@ -96,8 +96,8 @@ class BasicBlocks(InstructionBuilder):
         yes, after = self.labels("return", "after")
         self.add(f"  br i1 {condition.text}, label %{yes}, label %{after}")
         self.begin(yes)
-        made = self.add(f"call ptr @PyLong_FromSsize_t(i64 {result.text})", "ptr")
-        self.add(f"  ret ptr {made.text}")
+        integer = self.add(f"call ptr @PyLong_FromSsize_t(i64 {result.text})", "ptr")
+        self.add(f"  ret ptr {integer.text}")
         self.begin(after)
 
     # -- memory
@@ -121,9 +121,9 @@ class BasicBlocks(InstructionBuilder):
 
     def sizes(self, array: str) -> tuple[LlvmValue, LlvmValue]:
         """The rank of an array, and the address of its sizes."""
-        where = LlvmValue(array, "ptr")
-        rank = self.load(self.element_address(where, int64_constant(RANK), "i8"), "i32")
-        table = self.load(self.element_address(where, int64_constant(SIZES), "i8"), "ptr")
+        pointer = LlvmValue(array, "ptr")
+        rank = self.load(self.element_address(pointer, int64_constant(RANK), "i8"), "i32")
+        table = self.load(self.element_address(pointer, int64_constant(SIZES), "i8"), "ptr")
         return self.add(f"sext i32 {rank.text} to i64", "i64"), table
 
     def size(self, array: str, axis: int) -> LlvmValue:
@@ -148,12 +148,12 @@ class BasicBlocks(InstructionBuilder):
 
     def metadata(self) -> list[str]:
         """The metadata of the parallel loops of the module."""
-        found = []
+        lines = []
         for k in range(3, 3 * self.groups + 1, 3):
-            found.append(f"!{k} = distinct !{{}}")
-            found.append(f"!{k + 1} = distinct !{{!{k + 1}, !{k + 2}}}")
-            found.append(f'!{k + 2} = !{{!"llvm.loop.parallel_accesses", !{k}}}')
-        return found
+            lines.append(f"!{k} = distinct !{{}}")
+            lines.append(f"!{k + 1} = distinct !{{!{k + 1}, !{k + 2}}}")
+            lines.append(f'!{k + 2} = !{{!"llvm.loop.parallel_accesses", !{k}}}')
+        return lines
 
 
 def module(

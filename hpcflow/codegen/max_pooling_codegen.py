@@ -99,21 +99,21 @@ def gradient(pool: PoolShape, relu: bool = False, bias: bool = False) -> str:
 def _given_back(pool: PoolShape, relu: bool, bias: bool) -> list[str]:
     """The gradient of one window in one channel."""
     body = [*_load("y1", "%y", "%to", 0), *_load("g0", "%g", "%to", 0)]
-    mine = "%g0"
+    grad = "%g0"
     if relu:  # a product, so that infinities and NaN propagate, as in ReluGrad
         body.append(f"  %on = fcmp ogt float %y1, {ZERO}")
         body.append("  %mask = uitofp i1 %on to float")
         body.append("  %g1 = fmul float %g0, %mask")
-        mine = "%g1"
-    taken = "false"
+        grad = "%g1"
+    any_hit = "false"
     for i, tap in enumerate(pool.taps):
         body += [
             *_load(f"v{i}", "%x", *_element_address(pool, tap)),
             f"  %is{i} = fcmp oeq float %v{i}, %y1",
-            f"  %free{i} = xor i1 {taken}, true",
+            f"  %free{i} = xor i1 {any_hit}, true",
             f"  %hit{i} = and i1 %is{i}, %free{i}",
-            f"  %t{i} = or i1 {taken}, %hit{i}",
-            f"  %d{i} = select i1 %hit{i}, float {mine}, float {ZERO}",
+            f"  %t{i} = or i1 {any_hit}, %hit{i}",
+            f"  %d{i} = select i1 %hit{i}, float {grad}, float {ZERO}",
             *_address(f"dp{i}", "%d", *_element_address(pool, tap)),
         ]
         value = f"%d{i}"
@@ -122,10 +122,10 @@ def _given_back(pool: PoolShape, relu: bool, bias: bool) -> list[str]:
             body.append(f"  %s{i} = fadd float %o{i}, %d{i}")
             value = f"%s{i}"
         body.append(f"  store float {value}, ptr %dp{i}{FREE}")
-        taken = f"%t{i}"
+        any_hit = f"%t{i}"
     if bias:
         body += [
-            f"  %all = select i1 {taken}, float {mine}, float {ZERO}",
+            f"  %all = select i1 {any_hit}, float {grad}, float {ZERO}",
             "  %sp = getelementptr float, ptr %sample, i64 %c",
             f"  %s = load float, ptr %sp{FREE}",
             "  %more = fadd float %s, %all",
@@ -139,14 +139,14 @@ def _function(
 ) -> str:
     """The module; threads split the samples, each range has `sums` partial sums."""
     arrays = [f"%{name}" for name in names]
-    found = python_call_abi.objects([f"{array}.of" for array in arrays])
-    found += [line for array in arrays for line in python_call_abi.numbers(array, f"{array}.of")]
+    loads = python_call_abi.objects([f"{array}.of" for array in arrays])
+    loads += [line for array in arrays for line in python_call_abi.numbers(array, f"{array}.of")]
     elements = pool.batch * pool.space[0] * pool.space[1] * pool.channels
     ranges = python_call_abi.KernelRanges(
         "0", str(pool.batch), str(elements), bytes=python_call_abi.lines(4 * sums)
     )
-    join = [*found, *_add_to_total("%outs", "%sums", sums)] if sums else []
-    return python_call_abi.text({*declared}, [], ranges, [*found, *lines], metadata(3), join)
+    join = [*loads, *_add_to_total("%outs", "%sums", sums)] if sums else []
+    return python_call_abi.text({*declared}, [], ranges, [*loads, *lines], metadata(3), join)
 
 
 def _load(name: str, array: str, at: str, offset: int) -> list[str]:

@@ -36,10 +36,10 @@ def _assign(
     h: InstructionBuilder,
     b: InstructionBuilder,
     old: list[LlvmValue],
-    given: list[LlvmValue],
+    inputs: list[LlvmValue],
     attrs: Mapping[str, Any],
 ) -> list[LlvmValue]:
-    return given
+    return inputs
 
 
 @change("AssignAdd")
@@ -47,10 +47,10 @@ def _add(
     h: InstructionBuilder,
     b: InstructionBuilder,
     old: list[LlvmValue],
-    given: list[LlvmValue],
+    inputs: list[LlvmValue],
     attrs: Mapping[str, Any],
 ) -> list[LlvmValue]:
-    return [b.two("add", old[0], given[0])]
+    return [b.two("add", old[0], inputs[0])]
 
 
 @change("AssignSub")
@@ -58,10 +58,10 @@ def _subtract(
     h: InstructionBuilder,
     b: InstructionBuilder,
     old: list[LlvmValue],
-    given: list[LlvmValue],
+    inputs: list[LlvmValue],
     attrs: Mapping[str, Any],
 ) -> list[LlvmValue]:
-    return [b.two("sub", old[0], given[0])]
+    return [b.two("sub", old[0], inputs[0])]
 
 
 @change("ApplyGradientDescent")
@@ -69,10 +69,10 @@ def _descent(
     h: InstructionBuilder,
     b: InstructionBuilder,
     old: list[LlvmValue],
-    given: list[LlvmValue],
+    inputs: list[LlvmValue],
     attrs: Mapping[str, Any],
 ) -> list[LlvmValue]:
-    rate, g = given
+    rate, g = inputs
     return [b.two("sub", old[0], b.two("mul", g, rate))]
 
 
@@ -81,10 +81,10 @@ def _momentum(
     h: InstructionBuilder,
     b: InstructionBuilder,
     old: list[LlvmValue],
-    given: list[LlvmValue],
+    inputs: list[LlvmValue],
     attrs: Mapping[str, Any],
 ) -> list[LlvmValue]:
-    rate, momentum, g = given
+    rate, momentum, g = inputs
     accum = moved = b.two("add", b.two("mul", old[1], momentum), g)
     if attrs.get("use_nesterov", False):
         moved = b.two("add", b.two("mul", accum, momentum), g)
@@ -96,11 +96,11 @@ def _adam(
     h: InstructionBuilder,
     b: InstructionBuilder,
     old: list[LlvmValue],
-    given: list[LlvmValue],
+    inputs: list[LlvmValue],
     attrs: Mapping[str, Any],
 ) -> list[LlvmValue]:
     x, m, v, count = old
-    *numbers, eps, g = given
+    *numbers, eps, g = inputs
     count = h.two("add", count, number(1, "i64"))
     t = h.add(f"sitofp i64 {count.text} to double", "double")
     rate, beta1, beta2 = (_exact(h, c) for c in numbers)
@@ -119,13 +119,13 @@ def _adam(
 
 def _exact(h: InstructionBuilder, x: LlvmValue) -> LlvmValue:
     """A scalar converted to 64 bits."""
-    found = h.convert(x, "double")
-    assert found is not None
-    return found
+    converted = h.convert(x, "double")
+    assert converted is not None
+    return converted
 
 
 def _rounded(h: InstructionBuilder, x: LlvmValue, type: str) -> LlvmValue:
     """A 64-bit scalar converted to the type of a variable."""
-    found = h.convert(x, type)
-    assert found is not None
-    return found
+    converted = h.convert(x, type)
+    assert converted is not None
+    return converted

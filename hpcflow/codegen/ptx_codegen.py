@@ -165,11 +165,11 @@ def text(body: KernelBody, small: bool) -> str | None:
     kernels = [kernel]
     for y in column_sums(body):
         of = next(name for name, type in TYPES.items() if type == kernel.types[body.results[y]])
-        one = _GpuKernel(f"@NAME_join{y}", joining(body.cols, of), True)
-        one.write()
-        kernels.append(one)
-    head: set[str] = set().union(*(one.head() for one in kernels))
-    functions = (line for one in kernels for line in one.function())
+        writer = _GpuKernel(f"@NAME_join{y}", joining(body.cols, of), True)
+        writer.write()
+        kernels.append(writer)
+    head: set[str] = set().union(*(writer.head() for writer in kernels))
+    functions = (line for writer in kernels for line in writer.function())
     return "\n".join([*sorted(head), *functions, *metadata(0)])
 
 
@@ -178,13 +178,13 @@ def update(of: UpdateKernel) -> str | None:
 
     If there are such variables, `@NAME_count` increments them in one thread afterwards.
     """
-    made, names = (
+    code, names = (
         variable_update_codegen.lines(of, exact=False, counted=False),
         variable_update_codegen.arrays(of),
     )
-    if made is None or len(names) > MOST:
+    if code is None or len(names) > MOST:
         return None
-    head, body = made
+    head, body = code
     lines = [*_begin("@NAME", names), *head.lines, *_stride()]
     lines += [*_rounds("j", "%n.first", "%length", "%n.step", body.lines), "  ret void", "}"]
     count = InstructionBuilder("c")
@@ -203,8 +203,8 @@ def update(of: UpdateKernel) -> str | None:
 
 def _begin(name: str, arrays: list[str]) -> Iterator[str]:
     """The head of a kernel, and the indices of a thread."""
-    given = "".join(f"ptr %{array}, " for array in arrays)
-    yield f"define ptx_kernel void {name}({given}i64 %length) {{"
+    parameters = "".join(f"ptr %{array}, " for array in arrays)
+    yield f"define ptx_kernel void {name}({parameters}i64 %length) {{"
     for place, register in REGISTERS.items():
         yield f"  %{place}.32 = call i32 @{SPECIAL}{register}()"
         yield f"  %{place} = zext i32 %{place}.32 to i64"
@@ -246,14 +246,14 @@ class _GpuKernel(LoopBodyWriter):
         before.store(number(-np.inf if step.type == MAX else 0, x.type), at)
         lines.store(_combine(lines, step, lines.load(at, x.type), x), at)
         if step.type == COLUMN_SUM:
-            made = self.joined(self.end, step, self.end.load(at, x.type), self.down, "ty")
+            reduced = self.joined(self.end, step, self.end.load(at, x.type), self.down, "ty")
             place = self.end.add("add i64 %slice, %j0", "i64")
             array = f"%s{self.body.results.index(value)}"
-            self.only(self.end, "%first", made, array, place.text)
+            self.only(self.end, "%first", reduced, array, place.text)
         else:
             after = self.heads[k + 1]
-            made = self.joined(after, step, after.load(at, x.type), self.wide, "tx")
-            self.scalars[value] = made
+            reduced = self.joined(after, step, after.load(at, x.type), self.wide, "tx")
+            self.scalars[value] = reduced
         return True
 
     def joined(
@@ -265,20 +265,20 @@ class _GpuKernel(LoopBodyWriter):
         type, apart = made.type, 1 if lane == "tx" else self.wide
         self.shared.add(type)
         room = f"addrspacecast (ptr addrspace(3) {self.name}_{type} to ptr)"
-        mine = lines.at(room, "%here", type)
-        lines.store(made, mine)
+        slot = lines.at(room, "%here", type)
+        lines.store(made, slot)
         lines.add(f"  call void @{BARRIER}()")
         half = many // 2
         while half:
             with self.when(lines, lines.add(f"icmp ult i64 %{lane}, {half}", "i1")):
                 place = lines.add(f"add i64 %here, {half * apart}", "i64")
-                other = lines.load(lines.at(room, place.text, type), type)
-                lines.store(_combine(lines, step, lines.load(mine, type), other), mine)
+                partner = lines.load(lines.at(room, place.text, type), type)
+                lines.store(_combine(lines, step, lines.load(slot, type), partner), slot)
             lines.add(f"  call void @{BARRIER}()")
             half //= 2
-        found = lines.load(lines.at(room, f"%zero.{lane}", type), type)
+        reduced = lines.load(lines.at(room, f"%zero.{lane}", type), type)
         lines.add(f"  call void @{BARRIER}()")  # before the shared memory is reused
-        return found
+        return reduced
 
     def column(self, lines: InstructionBuilder, y: int, made: LlvmValue) -> None:
         """Store a value that is scalar in a row, in one thread."""

@@ -29,11 +29,11 @@ def absent() -> str:
 
 def too_old(cuda: Any) -> str:
     """Why nothing can be compiled for the current GPU, "" if it can; `cuda` is CuPy's."""
-    found = int(cuda.Device().compute_capability)
+    capability = int(cuda.Device().compute_capability)
     return (
         ""
-        if found >= KNOWN_TARGETS[0]
-        else f"it is sm_{found}, code is made from sm_{KNOWN_TARGETS[0]} on"
+        if capability >= KNOWN_TARGETS[0]
+        else f"it is sm_{capability}, code is made from sm_{KNOWN_TARGETS[0]} on"
     )
 
 
@@ -43,8 +43,8 @@ def _target(number: int) -> Any:
 
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
-    made = llvm.Target.from_triple(TRIPLE)
-    return made.create_target_machine(cpu=f"sm_{number}", opt=3)
+    target = llvm.Target.from_triple(TRIPLE)
+    return target.create_target_machine(cpu=f"sm_{number}", opt=3)
 
 
 def assembled(texts: Iterable[str], number: int) -> bytes:
@@ -70,10 +70,10 @@ class PtxCompiler:
         import llvmlite
 
         self.cuda = cuda
-        found = int(cuda.Device().compute_capability)
-        self.number = max(n for n in KNOWN_TARGETS if n <= found)
-        made = repr((TRIPLE, self.number, llvmlite.__version__))
-        self.identity = hashlib.sha256(made.encode()).hexdigest()
+        capability = int(cuda.Device().compute_capability)
+        self.number = max(n for n in KNOWN_TARGETS if n <= capability)
+        toolchain = repr((TRIPLE, self.number, llvmlite.__version__))
+        self.identity = hashlib.sha256(toolchain.encode()).hexdigest()
         self.modules: dict[str, Any] = {}  # the name of a kernel -> the module that contains it
 
     def build(self, texts: Iterable[str]) -> bytes:

@@ -85,17 +85,17 @@ def as_contiguous(value: Any) -> np.ndarray:
 
 def objects(names: Sequence[str], first: int = 0) -> list[str]:
     """Load the arguments from `first` on as object pointers with these names."""
-    found = []
+    loads = []
     for i, name in enumerate(names, first):
-        found.append(f"  {name}.at = getelementptr ptr, ptr %args, i64 {i}")
-        found.append(f"  {name} = load ptr, ptr {name}.at")
-    return found
+        loads.append(f"  {name}.at = getelementptr ptr, ptr %args, i64 {i}")
+        loads.append(f"  {name} = load ptr, ptr {name}.at")
+    return loads
 
 
 def numbers(name: str, array: str) -> list[str]:
     """Load the data pointer of an array under this name."""
-    found = f"  {name}.data = getelementptr i8, ptr {array}, i64 {DATA}"
-    return [found, f"  {name} = load ptr, ptr {name}.data"]
+    address = f"  {name}.data = getelementptr i8, ptr {array}, i64 {DATA}"
+    return [address, f"  {name} = load ptr, ptr {name}.data"]
 
 
 def lines(bytes: int) -> int:
@@ -105,8 +105,8 @@ def lines(bytes: int) -> int:
 
 def integer(name: str, argument: int) -> list[str]:
     """Load an integer argument under this name."""
-    made = f"  {name} = call i64 @PyLong_AsSsize_t(ptr {name}.of)"
-    return [*objects([f"{name}.of"], argument), made]
+    conversion = f"  {name} = call i64 @PyLong_AsSsize_t(ptr {name}.of)"
+    return [*objects([f"{name}.of"], argument), conversion]
 
 
 class _PyMethodDef(ctypes.Structure):
@@ -130,5 +130,5 @@ def function(address: int, name: str) -> Callable[..., Any]:
     make = ctypes.PYFUNCTYPE(
         ctypes.py_object, ctypes.POINTER(_PyMethodDef), ctypes.py_object, ctypes.c_void_p
     )(("PyCFunction_NewEx", ctypes.pythonapi))
-    made: Callable[..., Any] = make(ctypes.byref(method), None, None)
-    return made
+    kernel: Callable[..., Any] = make(ctypes.byref(method), None, None)
+    return kernel

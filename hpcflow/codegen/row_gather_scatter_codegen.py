@@ -80,12 +80,12 @@ def change(
     factor = b.load(b.data("%scale"), of) if scaled else None
     with b.loop(rows.outer) as outer, b.loop(rows.count) as loop:
         rows.fetch(table, outer.i, loop.i, of, lines, write=True, part=COUNT)
-        named = b.compare("ge", rows.index(loop.i), int64_constant(0)) if skips else None
-        with nullcontext() if named is None else b.when(named):
+        valid = b.compare("ge", rows.index(loop.i), int64_constant(0)) if skips else None
+        with nullcontext() if valid is None else b.when(valid):
             start = b.element_address(table, b.two("add", rows.named(outer.i, loop.i), BEGIN), of)
-            given = b.element_address(changes, b.two("add", rows.given(outer.i, loop.i), BEGIN), of)
+            src = b.element_address(changes, b.two("add", rows.given(outer.i, loop.i), BEGIN), of)
             with b.loop(COUNT, free=True) as inner:
-                value = b.load(b.element_address(given, inner.i, of), of, inner.tag)
+                value = b.load(b.element_address(src, inner.i, of), of, inner.tag)
                 value = value if factor is None else b.two("mul", value, factor)
                 at = b.element_address(start, inner.i, of)
                 if CHANGES[how]:
@@ -116,12 +116,12 @@ def formula(body: RowUpdateFormula, lines: int, exact: bool) -> str | None:
     """
     of = TYPES[np.dtype(body.dtype).name]
     names = [f"%table{t}" for t in range(len(body.changes))]
-    given = [f"%x{k}" for k in range(len(body.operands))]
-    arrays = [*names, "%indices", *given]
+    operand_names = [f"%x{k}" for k in range(len(body.operands))]
+    arrays = [*names, "%indices", *operand_names]
     head = BasicBlocks(arrays)
     cut = _RowOffsets(head, body.indices, 0, table=names[0]).checked()
     b = BasicBlocks(arrays, head)
-    tables, places = [b.data(name) for name in names], [b.data(name) for name in given]
+    tables, places = [b.data(name) for name in names], [b.data(name) for name in operand_names]
     rows = _RowOffsets(b, body.indices, 0, table=names[0])
     types = [TYPES[np.dtype(operand.dtype).name] for operand in body.operands]
     both = list(zip(body.operands, places, types, strict=True))
@@ -137,14 +137,14 @@ def formula(body: RowUpdateFormula, lines: int, exact: bool) -> str | None:
             values = [b.load(place, of, inner.tag) for place in at]
             away = b.two("add", beside, inner.i)
             for _, place, type in both:
-                one = ones.get(place)
-                value = one or b.load(b.element_address(place, away, type), type, inner.tag)
+                scalar = ones.get(place)
+                value = scalar or b.load(b.element_address(place, away, type), type, inner.tag)
                 values.append(value)
             for step in body.steps:
-                made = written(b, step.type, [values[v] for v in step.inputs], step.attrs, exact)
-                if made is None:
+                output = written(b, step.type, [values[v] for v in step.inputs], step.attrs, exact)
+                if output is None:
                     return None
-                values.append(made)
+                values.append(output)
             for t, (how, v) in enumerate(body.changes):
                 value = values[v]
                 if CHANGES[how]:
@@ -195,8 +195,8 @@ class _RowOffsets:
 
     def index(self, i: LlvmValue) -> LlvmValue:
         """Index number i, in 64 bits."""
-        found = self.b.load(self.b.element_address(self.indices, i, self.type), self.type)
-        return found if self.type == "i64" else self.b.add(f"sext i32 {found.text} to i64", "i64")
+        index = self.b.load(self.b.element_address(self.indices, i, self.type), self.type)
+        return index if self.type == "i64" else self.b.add(f"sext i32 {index.text} to i64", "i64")
 
     def named(self, outer: LlvmValue, i: LlvmValue) -> LlvmValue:
         """The offset of the row of the table at index number i."""

@@ -120,8 +120,8 @@ def _cross_entropy(
     s: StepBuilder, dtype: Any, attrs: Mapping[str, Any], logits: int, labels: int
 ) -> tuple[int, ...]:
     shifted, powers, total = exponentials(s, logits)
-    whole = s("Mul", s("Log", total), s(SUM, labels))
-    loss = s("Sub", whole, s(SUM, s("Mul", labels, shifted)))
+    normalizer = s("Mul", s("Log", total), s(SUM, labels))
+    loss = s("Sub", normalizer, s(SUM, s("Mul", labels, shifted)))
     return loss, s("Sub", s("Mul", powers, s("Reciprocal", total)), labels)
 
 
@@ -135,10 +135,10 @@ def _sparse_cross_entropy(
         within = s("GreaterEqual", label, s.number(0, INDEX))
         within = s("LogicalAnd", within, s("Less", label, s.number(s.cols, INDEX)))
         total = s("Select", within, total, s.number(np.nan, dtype))
-    mine = s("Equal", s(PLACE), label)
-    chosen = s("Select", mine, shifted, s.number(0, dtype))
+    mask = s("Equal", s(PLACE), label)
+    chosen = s("Select", mask, shifted, s.number(0, dtype))
     share = s("Mul", powers, s("Reciprocal", total))
-    return s("Sub", s("Log", total), s(SUM, chosen)), s("Sub", share, s("Cast", mine, dtype=dtype))
+    return s("Sub", s("Log", total), s(SUM, chosen)), s("Sub", share, s("Cast", mask, dtype=dtype))
 
 
 @expansion("Normalize")
@@ -156,8 +156,8 @@ def _normalize_grad(
 ) -> tuple[int, ...]:
     count = s.number(s.cols, dtype)
     along = s("RealDiv", s(SUM, s("Mul", g, y)), count)
-    rest = s("Sub", s("Sub", g, s("RealDiv", s(SUM, g), count)), s("Mul", y, along))
-    return (s("Mul", rest, _scale(s, dtype, attrs, variance)),)
+    centered = s("Sub", s("Sub", g, s("RealDiv", s(SUM, g), count)), s("Mul", y, along))
+    return (s("Mul", centered, _scale(s, dtype, attrs, variance)),)
 
 
 def _scale(s: StepBuilder, dtype: Any, attrs: Mapping[str, Any], variance: int) -> int:

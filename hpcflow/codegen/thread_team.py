@@ -101,11 +101,11 @@ JOB = (  # the fields of a job, 8 bytes each; thread 0 stores the team size behi
 
 def _each(line: str) -> list[str]:
     """The formatted line for each field of a job, with its address in %NAME.at."""
-    found = []
+    lines = []
     for k, (name, type) in enumerate(JOB):
-        found.append(f"  %{name}.at = getelementptr i64, ptr %job, i64 {k}")
-        found.append(line.format(name=name, type=type))
-    return found
+        lines.append(f"  %{name}.at = getelementptr i64, ptr %job, i64 {k}")
+        lines.append(line.format(name=name, type=type))
+    return lines
 
 
 STORE_JOB_FIELDS = _each("  store {type} %{name}, ptr %{name}.at")

@@ -76,9 +76,9 @@ def text(update: UpdateKernel, exact: bool) -> str | None:
 
 def arrays(update: UpdateKernel) -> list[str]:
     """The names of the array arguments of a kernel, which follow the range."""
-    found = [f"{kind}{k}" for k in range(len(update.targets)) for kind in ("n", "o")]
-    found += [f"x{i}" for i in range(len(update.operands))]
-    return found + [f"y{i}" for i in range(len(update.results))]
+    names = [f"{kind}{k}" for k in range(len(update.targets)) for kind in ("n", "o")]
+    names += [f"x{i}" for i in range(len(update.operands))]
+    return names + [f"y{i}" for i in range(len(update.results))]
 
 
 def lines(
@@ -95,14 +95,14 @@ def lines(
     now = _variables(update, head, body, counted)
     values = [_operand(head, body, i, operand) for i, operand in enumerate(update.operands)]
     for step in update.steps:
-        given = [values[i] for i in step.inputs]
+        inputs = [values[i] for i in step.inputs]
         if isinstance(step, KernelStep):
-            made = written(body, step.type, given, step.attrs, exact)
-            if made is None:
+            output = written(body, step.type, inputs, step.attrs, exact)
+            if output is None:
                 return None
-            values.append(made)
+            values.append(output)
             continue
-        new = UPDATES[step.type](head, body, [now[k] for k in step.targets], given, step.attrs)
+        new = UPDATES[step.type](head, body, [now[k] for k in step.targets], inputs, step.attrs)
         for k, value in zip(step.targets, new, strict=True):
             now[k] = value
         values.append(NOTHING)
@@ -132,17 +132,17 @@ LOOP_END = [
 
 def _addresses(arrays: Sequence[str], first: int) -> list[str]:
     """Load the data pointers of arrays, arguments from `first` on."""
-    found = python_call_abi.objects([f"%{name}.of" for name in arrays], first)
+    loads = python_call_abi.objects([f"%{name}.of" for name in arrays], first)
     for name in arrays:
-        found += python_call_abi.numbers(f"%{name}", f"%{name}.of")
-    return found
+        loads += python_call_abi.numbers(f"%{name}", f"%{name}.of")
+    return loads
 
 
 def times(update: UpdateKernel) -> list[int]:
     """The number of updates of each variable."""
     changes = [step for step in update.steps if isinstance(step, VariableChange)]
-    found = collections.Counter(k for change in changes for k in change.targets)
-    return [found[k] for k in range(len(update.targets))]
+    counts = collections.Counter(k for change in changes for k in change.targets)
+    return [counts[k] for k in range(len(update.targets))]
 
 
 def _counting(update: UpdateKernel) -> list[str]:
@@ -154,8 +154,8 @@ def _counting(update: UpdateKernel) -> list[str]:
         if target.counts:
             lines.lines += _addresses([f"n{k}"], 2 + 2 * k)
             at, starts = LlvmValue(f"%n{k}", "ptr"), LlvmValue("%starts", "i1")
-            more = lines.choose(starts, number(many, "i64"), number(0, "i64"))
-            lines.store(lines.two("add", lines.load(at, "i64"), more), at)
+            increment = lines.choose(starts, number(many, "i64"), number(0, "i64"))
+            lines.store(lines.two("add", lines.load(at, "i64"), increment), at)
     return lines.lines
 
 
@@ -163,15 +163,15 @@ def _variables(
     update: UpdateKernel, h: InstructionBuilder, b: InstructionBuilder, counted: bool
 ) -> list[LlvmValue]:
     """The value of each variable before the update."""
-    found = []
+    values = []
     for k, (target, many) in enumerate(zip(update.targets, times(update), strict=True)):
         if target.counts:
             count = h.load(LlvmValue(f"%n{k}", "ptr"), "i64")
-            found.append(h.two("sub", count, number(many, "i64")) if counted else count)
+            values.append(h.two("sub", count, number(many, "i64")) if counted else count)
         else:
             type = TYPES[np.dtype(target.dtype).name]
-            found.append(b.load(b.at(f"%o{k}", "%j", type), type, FREE))
-    return found
+            values.append(b.load(b.at(f"%o{k}", "%j", type), type, FREE))
+    return values
 
 
 def _operand(

@@ -51,10 +51,10 @@ def d(value: float) -> LlvmValue:
 
 def polynomial(b: InstructionBuilder, x: LlvmValue, coefficients: tuple[float, ...]) -> LlvmValue:
     """A polynomial by Horner's rule, the coefficient of the highest power first."""
-    found = number(coefficients[0], x.type)
+    total = number(coefficients[0], x.type)
     for c in coefficients[1:]:
-        found = b.call("fma", found, x, number(c, x.type))
-    return found
+        total = b.call("fma", total, x, number(c, x.type))
+    return total
 
 
 def _bounded(b: InstructionBuilder, x: LlvmValue) -> LlvmValue:
@@ -75,28 +75,28 @@ def exp(b: InstructionBuilder, x: LlvmValue) -> LlvmValue:
     n, r, p = _reduced(b, _bounded(b, x))
     near = b.call("fma", p, b.two("mul", r, r), b.two("add", r, f(1.0)))
     # 2^n in two factors, since 2^128 overflows
-    whole = b.add(f"fptosi float {n.text} to i32", "i32")
-    half = b.add(f"ashr i32 {whole.text}, 1", "i32")
-    rest = b.two("sub", whole, half)
-    made = b.two("mul", b.two("mul", near, _power(b, half)), _power(b, rest))
-    return _ends(b, x, f(0.0), made)
+    exponent = b.add(f"fptosi float {n.text} to i32", "i32")
+    half = b.add(f"ashr i32 {exponent.text}, 1", "i32")
+    rest = b.two("sub", exponent, half)
+    y = b.two("mul", b.two("mul", near, _power(b, half)), _power(b, rest))
+    return _ends(b, x, f(0.0), y)
 
 
 def expm1(b: InstructionBuilder, x: LlvmValue) -> LlvmValue:
     """e to the x, minus 1, accurate near 0."""
     n, r, p = _reduced(b, _bounded(b, x))
     near = b.call("fma", p, b.two("mul", r, r), r)
-    whole = b.add(f"fptosi float {n.text} to i32", "i32")
-    half = _power(b, b.two("sub", whole, number(1, "i32")))  # 2^n / 2, since 2^128 overflows
-    made = b.call("fma", half, near, b.two("sub", half, f(0.5)))
-    return _ends(b, x, f(-1.0), b.two("add", made, made))
+    exponent = b.add(f"fptosi float {n.text} to i32", "i32")
+    half = _power(b, b.two("sub", exponent, number(1, "i32")))  # 2^n / 2, since 2^128 overflows
+    half_y = b.call("fma", half, near, b.two("sub", half, f(0.5)))
+    return _ends(b, x, f(-1.0), b.two("add", half_y, half_y))
 
 
-def _ends(b: InstructionBuilder, x: LlvmValue, least: LlvmValue, made: LlvmValue) -> LlvmValue:
+def _ends(b: InstructionBuilder, x: LlvmValue, least: LlvmValue, y: LlvmValue) -> LlvmValue:
     """Replace exponentials of very small and very large numbers, and of NaN."""
-    made = b.choose(b.compare("lt", x, f(UNDER)), least, made)
-    made = b.choose(b.compare("gt", x, f(OVER)), f(float("inf")), made)
-    return b.choose(b.is_nan(x), x, made)
+    y = b.choose(b.compare("lt", x, f(UNDER)), least, y)
+    y = b.choose(b.compare("gt", x, f(OVER)), f(float("inf")), y)
+    return b.choose(b.is_nan(x), x, y)
 
 
 def _power(b: InstructionBuilder, n: LlvmValue) -> LlvmValue:
@@ -114,9 +114,9 @@ def log(b: InstructionBuilder, x: LlvmValue) -> LlvmValue:
     exponent = b.two("sub", exponent, number(126, "i32"))
     n = b.add(f"sitofp i32 {exponent.text} to float", "float")
     n = b.choose(tiny, b.two("sub", n, f(25.0)), n)
-    kept = b.add(f"and i32 {bits.text}, {0x007FFFFF}", "i32")
-    kept = b.add(f"or i32 {kept.text}, {0x3F000000}", "i32")
-    m = b.add(f"bitcast i32 {kept.text} to float", "float")  # in [0.5, 1)
+    mantissa = b.add(f"and i32 {bits.text}, {0x007FFFFF}", "i32")
+    mantissa = b.add(f"or i32 {mantissa.text}, {0x3F000000}", "i32")
+    m = b.add(f"bitcast i32 {mantissa.text} to float", "float")  # in [0.5, 1)
     low = b.compare("lt", m, f(0.707106781186547524))
     n = b.choose(low, b.two("sub", n, f(1.0)), n)
     m = b.two("sub", b.choose(low, b.two("add", m, m), m), f(1.0))
@@ -133,11 +133,11 @@ def log(b: InstructionBuilder, x: LlvmValue) -> LlvmValue:
 
 def log1p(b: InstructionBuilder, x: LlvmValue) -> LlvmValue:
     """log(1 + x); the factor x / ((1 + x) - 1) corrects the rounding of 1 + x (W. Kahan)."""
-    whole = b.two("add", x, f(1.0))
-    lost = b.two("sub", whole, f(1.0))
-    made = b.two("mul", log(b, whole), b.two("fdiv", x, lost))
-    made = b.choose(b.compare("eq", lost, f(0.0)), x, made)
-    return b.choose(b.compare("eq", x, f(float("inf"))), x, made)
+    shifted = b.two("add", x, f(1.0))
+    lost = b.two("sub", shifted, f(1.0))
+    y = b.two("mul", log(b, shifted), b.two("fdiv", x, lost))
+    y = b.choose(b.compare("eq", lost, f(0.0)), x, y)
+    return b.choose(b.compare("eq", x, f(float("inf"))), x, y)
 
 
 def tanh(b: InstructionBuilder, x: LlvmValue) -> LlvmValue:
@@ -147,8 +147,8 @@ def tanh(b: InstructionBuilder, x: LlvmValue) -> LlvmValue:
     size = b.call("fabs", x)
     n, r, p = _reduced(b, b.call("minnum", b.two("add", size, size), f(ONES)))
     power = b.call("fma", p, b.two("mul", r, r), b.two("add", r, f(1.0)))
-    whole = b.add(f"fptosi float {n.text} to i32", "i32")
-    power = b.call("fma", power, _power(b, whole), f(1.0))
+    exponent = b.add(f"fptosi float {n.text} to i32", "i32")
+    power = b.call("fma", power, _power(b, exponent), f(1.0))
     far = b.two("sub", f(1.0), b.two("fdiv", f(2.0), power))
     far = b.call("copysign", far, x)
     return b.choose(b.compare("ge", size, f(SMALL)), far, near)
@@ -176,20 +176,20 @@ def erf(b: InstructionBuilder, x: LlvmValue) -> LlvmValue:
 def power(b: InstructionBuilder, x: LlvmValue, y: LlvmValue) -> LlvmValue:
     """x to the y, computed in 64 bits; zeros, infinities, NaN and signs as in C99."""
     size = b.call("fabs", x)
-    made = _exp2(b, b.two("mul", _double(b, y), _log2(b, _double(b, size))))
-    made = b.add(f"fptrunc double {made.text} to float", "float")
-    made = b.choose(b.compare("eq", size, f(1.0)), f(1.0), made)
+    result = _exp2(b, b.two("mul", _double(b, y), _log2(b, _double(b, size))))
+    result = b.add(f"fptrunc double {result.text} to float", "float")
+    result = b.choose(b.compare("eq", size, f(1.0)), f(1.0), result)
     half = b.two("mul", y, f(0.5))
-    whole = b.compare("eq", b.call("floor", y), y)
-    odd = b.two("and", whole, b.compare("ne", b.call("floor", half), half))
-    made = b.choose(odd, b.call("copysign", made, x), made)
+    is_integer = b.compare("eq", b.call("floor", y), y)
+    odd = b.two("and", is_integer, b.compare("ne", b.call("floor", half), half))
+    result = b.choose(odd, b.call("copysign", result, x), result)
     finite = b.compare("lt", size, f(float("inf")))
-    real = b.two("or", whole, b.compare("ge", x, f(0.0)))
+    real = b.two("or", is_integer, b.compare("ge", x, f(0.0)))
     real = b.two("or", real, b.two("xor", finite, number(1, "i1")))
-    made = b.choose(real, made, f(float("nan")))
-    made = b.choose(b.two("or", b.is_nan(x), b.is_nan(y)), f(float("nan")), made)
+    result = b.choose(real, result, f(float("nan")))
+    result = b.choose(b.two("or", b.is_nan(x), b.is_nan(y)), f(float("nan")), result)
     always = b.two("or", b.compare("eq", x, f(1.0)), b.compare("eq", y, f(0.0)))
-    return b.choose(always, f(1.0), made)
+    return b.choose(always, f(1.0), result)
 
 
 def _double(b: InstructionBuilder, x: LlvmValue) -> LlvmValue:
@@ -202,22 +202,22 @@ def _log2(b: InstructionBuilder, x: LlvmValue) -> LlvmValue:
     # exponent and fraction so that the latter is in [sqrt(1/2), sqrt(2))
     shifted = b.two("sub", bits, number(0x3FE6A09E667F3BCD, "i64"))
     exponent = b.add(f"ashr i64 {shifted.text}, 52", "i64")
-    taken = b.add(f"shl i64 {exponent.text}, 52", "i64")
-    m = b.add(f"bitcast i64 {b.two('sub', bits, taken).text} to double", "double")
+    exponent_bits = b.add(f"shl i64 {exponent.text}, 52", "i64")
+    m = b.add(f"bitcast i64 {b.two('sub', bits, exponent_bits).text} to double", "double")
     n = b.add(f"trunc i64 {exponent.text} to i32", "i32")
     n = b.add(f"sitofp i32 {n.text} to double", "double")
     s = b.two("fdiv", b.two("sub", m, d(1.0)), b.two("add", m, d(1.0)))
-    made = b.call("fma", polynomial(b, b.two("mul", s, s), LOG2), s, n)
-    made = b.choose(b.compare("eq", x, d(0.0)), d(-math.inf), made)
-    return b.choose(b.compare("eq", x, d(math.inf)), d(math.inf), made)
+    y = b.call("fma", polynomial(b, b.two("mul", s, s), LOG2), s, n)
+    y = b.choose(b.compare("eq", x, d(0.0)), d(-math.inf), y)
+    return b.choose(b.compare("eq", x, d(math.inf)), d(math.inf), y)
 
 
 def _exp2(b: InstructionBuilder, x: LlvmValue) -> LlvmValue:
     """2 to the x in float64, where the result fits float32."""
     x = b.call("minnum", b.call("maxnum", x, d(-200.0)), d(200.0))
     n = b.call("rint", x)
-    whole = b.add(f"fptosi double {n.text} to i32", "i32")
-    wide = b.add(f"sext i32 {b.two('add', whole, number(1023, 'i32')).text} to i64", "i64")
+    exponent = b.add(f"fptosi double {n.text} to i32", "i32")
+    wide = b.add(f"sext i32 {b.two('add', exponent, number(1023, 'i32')).text} to i64", "i64")
     scale = b.add(f"shl i64 {wide.text}, 52", "i64")
     scale = b.add(f"bitcast i64 {scale.text} to double", "double")
     return b.two("mul", polynomial(b, b.two("sub", x, n), EXP2), scale)

@@ -16,18 +16,18 @@ def choose_allreduce(group: Communicator, settings: Settings, on_gpu: bool) -> C
 
     if not isinstance(group, MpiCommunicator) or group.size == 1:
         return group
-    wanted = settings.comm
-    if on_gpu and wanted in ("auto", "nccl"):
+    choice = settings.comm
+    if on_gpu and choice in ("auto", "nccl"):
         from hpcflow.comm.nccl_allreduce import NcclCommunicator
 
         say_once("sums over replicas: NCCL, for the workers run on GPUs")
         return NcclCommunicator(group)
-    if wanted == "nccl":
+    if choice == "nccl":
         raise CommError(
             "comm=nccl needs workers that run on GPUs", hint="set HPCFLOW_COMM=auto or install cupy"
         )
-    if wanted == "mpi" or (wanted == "auto" and len(set(group.hosts)) == group.size):
-        say_once("sums over replicas: MPI, " + ("as asked" if wanted == "mpi" else "1 rank a node"))
+    if choice == "mpi" or (choice == "auto" and len(set(group.hosts)) == group.size):
+        say_once("sums over replicas: MPI, " + ("as asked" if choice == "mpi" else "1 rank a node"))
         return group
     from hpcflow.comm.shared_memory_allreduce import SharedCommunicator
 

@@ -70,9 +70,9 @@ class FaultTolerantCollectives:
         """Allreduce `array` in place over the members ("sum", "max", "min")."""
         combine = REDUCTIONS[op]
 
-        def join(told: Sequence[bytes]) -> bytes:
-            total = np.frombuffer(told[0], array.dtype).copy()
-            for data in told[1:]:
+        def join(addends: Sequence[bytes]) -> bytes:
+            total = np.frombuffer(addends[0], array.dtype).copy()
+            for data in addends[1:]:
                 combine(total, np.frombuffer(data, array.dtype), out=total)
             return total.tobytes()
 
@@ -87,13 +87,13 @@ class FaultTolerantCollectives:
             raise CommError("only the chair gathers", rank=self.comm.rank)
         texts: dict[int, str] = {}
 
-        def settle(told: bytes) -> bytes:
-            texts.update(_decode_texts(told))
+        def settle(gathered: bytes) -> bytes:
+            texts.update(_decode_texts(gathered))
             return b""
 
-        what, mine = f"a text of {self.size} ranks", text.encode()
-        mine = np.array([self.comm.rank, len(mine)], np.int64).tobytes() + mine
-        wait_for_requests(self._round(mine, b"".join, settle, lambda data: None), what=what)
+        what, message = f"a text of {self.size} ranks", text.encode()
+        message = np.array([self.comm.rank, len(message)], np.int64).tobytes() + message
+        wait_for_requests(self._round(message, b"".join, settle, lambda data: None), what=what)
         return None if self.rank else [texts[r] for r in self.members if r in texts]
 
     def broadcast_text(self, text: str | None, root: int = 0) -> str:
@@ -101,9 +101,9 @@ class FaultTolerantCollectives:
         if root:
             raise CommError("only the chair broadcasts", rank=self.comm.rank)
         box: list[str] = []
-        said = (text or "").encode()
-        told = self._round(b"", b"".join, lambda told: said, lambda data: box.append(data.decode()))
-        wait_for_requests(told, what="what one rank decides", peer=self.members[0])
+        body = (text or "").encode()
+        call = self._round(b"", b"".join, lambda call: body, lambda data: box.append(data.decode()))
+        wait_for_requests(call, what="what one rank decides", peer=self.members[0])
         return box[0]
 
     def all_gather_text(self, text: str) -> list[str]:
@@ -128,14 +128,14 @@ class FaultTolerantCollectives:
         return self._last
 
 
-def _decode_texts(told: bytes) -> dict[int, str]:
+def _decode_texts(gathered: bytes) -> dict[int, str]:
     """The texts in a gathered message, by rank."""
-    found, at = {}, 0
-    while at < len(told):
-        rank, length = np.frombuffer(told[at : at + LENGTH], np.int64).tolist()
-        found[rank] = told[at + LENGTH : at + LENGTH + length].decode()
+    texts, at = {}, 0
+    while at < len(gathered):
+        rank, length = np.frombuffer(gathered[at : at + LENGTH], np.int64).tolist()
+        texts[rank] = gathered[at + LENGTH : at + LENGTH + length].decode()
         at += LENGTH + length
-    return found
+    return texts
 
 
 class _OrderedCollective:

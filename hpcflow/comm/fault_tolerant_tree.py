@@ -59,11 +59,11 @@ class _MessageReceiver:
     def take(self) -> TreeMessage | None:
         """The message, once it has been received; None before."""
         if self._request is None:
-            found = self.comm.probe(self.source, self.tag)
-            if found is None:
+            envelope = self.comm.probe(self.source, self.tag)
+            if envelope is None:
                 return None
-            self.source = found[0]
-            self._data = np.empty(found[1], np.uint8)
+            self.source = envelope[0]
+            self._data = np.empty(envelope[1], np.uint8)
             self._request = self.comm.recv(self._data, self.source, self.tag)
         if not self._request.test():
             return None
@@ -98,39 +98,39 @@ class TreeMailbox:
         """
         key = source, way
         while True:
-            told = self._kept.pop(key, None) or self._receive(source, way)
-            if told is None:
+            message = self._kept.pop(key, None) or self._receive(source, way)
+            if message is None:
                 if source in self.comm.lost:
                     raise DeathError(f"rank {source} has died", rank=self.comm.rank)
                 return None
-            if told.number == number:
-                return told
-            if told.number > number:
-                self._kept[key] = told
+            if message.number == number:
+                return message
+            if message.number > number:
+                self._kept[key] = message
                 return None
 
     def direct_messages(self, number: int) -> list[TreeMessage]:
         """On the root: messages sent directly to it in round `number`, each returned once."""
-        while (told := self._receive(self.comm.ANY, TO_CHAIR)) is not None:
-            self._direct.append(told)
-        found = [told for told in self._direct if told.number == number]
-        self._direct = [told for told in self._direct if told.number > number]
-        return found
+        while (message := self._receive(self.comm.ANY, TO_CHAIR)) is not None:
+            self._direct.append(message)
+        messages = [message for message in self._direct if message.number == number]
+        self._direct = [message for message in self._direct if message.number > number]
+        return messages
 
     def _receive(self, source: int, way: int) -> TreeMessage | None:
         key = source, way
         if key not in self._receivers:
             self._receivers[key] = _MessageReceiver(self.comm, source, self._tag + way)
         try:
-            told = self._receivers[key].take()
+            message = self._receivers[key].take()
         except DeathError:
             del self._receivers[key]
             if source == self.comm.ANY:
                 return None
             raise
-        if told is not None:
+        if message is not None:
             del self._receivers[key]
-        return told
+        return message
 
 
 UPWARD, DOWN, TO_CHAIR = range(TAGS)
@@ -176,13 +176,13 @@ class TreeRound:
     def _all_came(self, kind: int) -> bool:
         """Whether all children have sent a message of this kind. Errors: DeathError."""
         for child in sorted(self._left):
-            told = self._mail.take(child, UPWARD, self._number)
-            if told is None:
+            message = self._mail.take(child, UPWARD, self._number)
+            if message is None:
                 continue
-            if told.kind == kind:
+            if message.kind == kind:
                 self._left.discard(child)
                 if kind == UP:
-                    self._parts.append(told.data)
+                    self._parts.append(message.data)
         return not self._left
 
     def _pass_on(self, answer: bytes) -> None:
@@ -221,18 +221,18 @@ class MemberRound(TreeRound):
         return self._step()
 
     def _receive_from_root(self) -> None:
-        told = self._mail.take(self._root, DOWN, self._number)
-        if told is None:
+        message = self._mail.take(self._root, DOWN, self._number)
+        if message is None:
             return
-        if told.kind == ANSWER:
-            self._deliver(told.data)
-        elif told.kind == ASK:
+        if message.kind == ANSWER:
+            self._deliver(message.data)
+        elif message.kind == ASK:
             self._send([self._root], TO_CHAIR, TELL, self._mine)
             self._step = self._await_root
         else:
-            end = 8 + 8 * int(np.frombuffer(told.data[:8], np.int64)[0])
-            self.gone = set(np.frombuffer(told.data[8:end], np.int64).tolist())
-            self._put(told.data[end:])
+            end = 8 + 8 * int(np.frombuffer(message.data[:8], np.int64)[0])
+            self.gone = set(np.frombuffer(message.data[8:end], np.int64).tolist())
+            self._put(message.data[end:])
             self._step = self._finish
 
     def _gather_from_children(self) -> bool:
@@ -246,9 +246,9 @@ class MemberRound(TreeRound):
     def _await_result(self) -> bool:
         """State: waits for the result."""
         if self._parent != self._root:
-            told = self._mail.take(self._parent, DOWN, self._number)
-            if told is not None:
-                self._deliver(told.data)
+            message = self._mail.take(self._parent, DOWN, self._number)
+            if message is not None:
+                self._deliver(message.data)
                 return self._step()
         return False
 
@@ -326,27 +326,27 @@ class RootRound(TreeRound):
 
         Errors: DeathError if a child, or a rank below it, has died.
         """
-        if any(told.kind == BROKEN for told in self._mail.direct_messages(self._number)):
+        if any(message.kind == BROKEN for message in self._mail.direct_messages(self._number)):
             raise DeathError("a rank has died", rank=self._mail.comm.rank)
         return self._all_came(kind)
 
     def _await_live_ranks(self) -> bool:
         """State: waits for a direct message of each live rank."""
-        for told in self._mail.direct_messages(self._number):
-            if told.kind == TELL:
-                self._received[told.source] = told.data
+        for message in self._mail.direct_messages(self._number):
+            if message.kind == TELL:
+                self._received[message.source] = message.data
         self._left &= self._living()
         if not self._left <= self._received.keys():
             return False
-        told_so = [rank for rank in self._ranks if rank in self._received]
-        self._settle_result([self._mine, *(self._received[rank] for rank in told_so)])
+        senders = [rank for rank in self._ranks if rank in self._received]
+        self._settle_result([self._mine, *(self._received[rank] for rank in senders)])
         self.gone = set(self._ranks[1:]) - self._received.keys()
-        self._send_result(told_so)
+        self._send_result(senders)
         self._step = self._finish
         return True
 
-    def _settle_result(self, told: Sequence[bytes]) -> None:
-        self._answer = self._settle(self._join(told))
+    def _settle_result(self, parts: Sequence[bytes]) -> None:
+        self._answer = self._settle(self._join(parts))
         self._put(self._answer)
 
     def _living(self) -> set[int]:

@@ -271,17 +271,17 @@ class MpiCommunicator(Communicator):
         requests = []
         for low in range(0, result.size, LARGEST_PIECE):
             piece = slice(low, low + LARGEST_PIECE)
-            given = MPI.IN_PLACE if addend is None else [addend[piece], kind]
+            send_buffer = MPI.IN_PLACE if addend is None else [addend[piece], kind]
             start = functools.partial(
-                self._comm.Iallreduce, given, [result[piece], kind], op=combine
+                self._comm.Iallreduce, send_buffer, [result[piece], kind], op=combine
             )
             requests.append(self._collective("all_reduce", start, (addend, result)))
         return RequestGroup(requests)
 
-    def _collective(self, what: str, start: Callable[[], Any], held: Any) -> Request:
-        """The request made by `start`, which uses the memory `held`; `test` raises its error."""
+    def _collective(self, what: str, start: Callable[[], Any], buffers: Any) -> Request:
+        """The request made by `start`, which uses the memory of `buffers`; `test` raises its error."""
         try:
-            return MpiTransfer(self, start(), held, (what, -1, -1))
+            return MpiTransfer(self, start(), buffers, (what, -1, -1))
         except RuntimeError as error:
             return FailedTransfer(self._failure(error, what))
 
@@ -349,8 +349,8 @@ class MpiCommunicator(Communicator):
         """A communicator of `ranks`, numbered in that order; None on the others."""
         if len(set(ranks)) != len(ranks) or not set(ranks) <= set(range(self.size)):
             raise CommError(f"split: {list(ranks)} are not distinct ranks of {self.size}")
-        mine = self.rank in ranks
-        return self.split_by(0 if mine else -1, list(ranks).index(self.rank) if mine else 0)
+        in_group = self.rank in ranks
+        return self.split_by(0 if in_group else -1, list(ranks).index(self.rank) if in_group else 0)
 
     def split_by(self, color: int, key: int) -> MpiCommunicator | None:
         """One communicator for each `color`, ordered by `key`; None where `color` is negative."""
@@ -404,8 +404,8 @@ class MpiCommunicator(Communicator):
         if key not in self._groups:
             group = self._comm.Get_group().Incl(key)
             with ledger_entry(f"a communicator of {len(key)} ranks"):
-                made = self._comm.Create_group(group, tag=0)
-            self._groups[key] = MpiCommunicator(made, self)
+                subcomm = self._comm.Create_group(group, tag=0)
+            self._groups[key] = MpiCommunicator(subcomm, self)
         return self._groups[key]
 
     def nodes(self) -> tuple[int, ...]:
@@ -473,9 +473,9 @@ class MpiCommunicator(Communicator):
             return [data, MPI.BYTE]
         kind = self._large.get(data.size)
         if kind is None:  # MPI-3 counts are 32-bit; mpi4py does not split all calls
-            units, rest = divmod(data.size, UNIT)
+            units, tail = divmod(data.size, UNIT)
             unit = MPI.BYTE.Create_contiguous(UNIT)
-            kind = MPI.Datatype.Create_struct([units, rest], [0, units * UNIT], [unit, MPI.BYTE])
+            kind = MPI.Datatype.Create_struct([units, tail], [0, units * UNIT], [unit, MPI.BYTE])
             self._large[data.size] = kind.Commit()
             unit.Free()
         return [data, 1, kind]

@@ -110,8 +110,8 @@ def misses_any_source() -> bool:
 
     Seen between nodes with the wheels of MPICH 4.3.2, 5.0.0 and 5.0.2; a probe finds the message.
     """
-    told = build_facts()
-    return "MPICH" in told and "ucx" in told
+    facts = build_facts()
+    return "MPICH" in facts and "ucx" in facts
 
 
 def mpi_datatype(dtype: np.dtype) -> Any:

@@ -73,27 +73,27 @@ class MpiCompletionQueue:
         return self._done
 
     def _take(self, places: list[int]) -> None:
-        requests, transfers, done = self._requests, self._transfers, self._done
+        requests, transfers, completed = self._requests, self._transfers, self._done
         for place, status in zip(places, self._statuses, strict=False):
             transfer = transfers[place]
-            done.append(transfer.token)
+            completed.append(transfer.token)
             transfer.end(status)
         for place in sorted(places, reverse=True):  # swap with the last, then pop
-            last, its = requests.pop(), transfers.pop()
+            last_request, last_transfer = requests.pop(), transfers.pop()
             if place < len(requests):
-                requests[place], transfers[place] = last, its
+                requests[place], transfers[place] = last_request, last_transfer
 
     def _look_at_each(self, error: RuntimeError) -> None:
         """After a failed Testsome: find the completed requests and those that failed."""
         faults = {s.source: initialized_mpi().Exception(s.error) for s in self._statuses if s.error}
-        whole = {(s.source, s.tag): s for s in self._statuses if not s.error}
-        left: list[MpiTransfer] = []
+        succeeded = {(s.source, s.tag): s for s in self._statuses if not s.error}
+        pending: list[MpiTransfer] = []
         for transfer in self._transfers:
-            if transfer.check_after_failure(whole, lambda peer: faults.get(peer, error)):
+            if transfer.check_after_failure(succeeded, lambda peer: faults.get(peer, error)):
                 self._done.append(transfer.token)
             else:
-                left.append(transfer)
-        self._transfers, self._requests = left, [transfer.request for transfer in left]
+                pending.append(transfer)
+        self._transfers, self._requests = pending, [transfer.request for transfer in pending]
         self._statuses = []
 
     def _receive_expected(self) -> None:
@@ -105,8 +105,8 @@ class MpiCompletionQueue:
         it raises the DeathError.
         """
         owner, expected = self._owner, self._expected
-        while expected and (found := owner.probe_any()) is not None:
-            source, tag, nbytes = found
+        while expected and (envelope := owner.probe_any()) is not None:
+            source, tag, nbytes = envelope
             if (source, tag) in expected:
                 self._receive((source, tag), nbytes)
                 continue
@@ -135,10 +135,10 @@ class MpiCompletionQueue:
         """Remove the tokens for which `gone` is true."""
         self._transfers = [t for t in self._transfers if not gone(t.token)]
         self._requests = [transfer.request for transfer in self._transfers]
-        self._expected = {k: one for k, one in self._expected.items() if not gone(one[1])}
-        kept = [token for token in self._done if not gone(token)]
+        self._expected = {k: entry for k, entry in self._expected.items() if not gone(entry[1])}
+        remaining = [token for token in self._done if not gone(token)]
         self._done.clear()
-        self._done.extend(kept)
+        self._done.extend(remaining)
 
     def __len__(self) -> int:
         return len(self._transfers) + len(self._expected) + len(self._done)

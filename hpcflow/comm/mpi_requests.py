@@ -300,10 +300,10 @@ class ProbedChannel:
         if not self._active:
             return True
         if self._receive is None:
-            found = self._owner.probe(ANY, self._tag)
-            if found is None:
+            envelope = self._owner.probe(ANY, self._tag)
+            if envelope is None:
                 return False
-            self.source = found[0]
+            self.source = envelope[0]
             self._receive = self._owner.recv(self._array, self.source, self._tag)
         try:
             if not self._receive.test():

@@ -158,10 +158,10 @@ class NcclCommunicator(CommunicatorWrapper):
         """
         came = np.zeros(self.size, np.int8)
         word = self.inner.send(np.ones(1, np.int8), 0, ROLL_TAG)
-        said = self.inner.recv(came, 0, ROLL_TAG)
+        answer = self.inner.recv(came, 0, ROLL_TAG)
         try:
             wait_for_requests(
-                word, said, timeout=SET_UP_S + ANSWER_S, what="the start of NCCL", peer=0
+                word, answer, timeout=SET_UP_S + ANSWER_S, what="the start of NCCL", peer=0
             )
         except StallError:
             return np.array([rank > 0 for rank in range(self.size)], np.int8)
@@ -170,12 +170,12 @@ class NcclCommunicator(CommunicatorWrapper):
     def _collect_presence(self) -> np.ndarray:
         """On rank 0: collect who is present, send the result to those ranks, and return it."""
         words = [np.zeros(1, np.int8) for _ in range(self.size)]
-        left = {r: self.inner.recv(words[r], r, ROLL_TAG) for r in range(1, self.size)}
+        pending = {r: self.inner.recv(words[r], r, ROLL_TAG) for r in range(1, self.size)}
         late = time.monotonic() + SET_UP_S
-        while left and time.monotonic() < late:
-            left = {rank: request for rank, request in left.items() if not request.test()}
+        while pending and time.monotonic() < late:
+            pending = {rank: request for rank, request in pending.items() if not request.test()}
             time.sleep(0.0005)
-        came = np.array([rank not in left for rank in range(self.size)], np.int8)
+        came = np.array([rank not in pending for rank in range(self.size)], np.int8)
         sends = [self.inner.send(came, int(r), ROLL_TAG) for r in np.flatnonzero(came) if r]
         with contextlib.suppress(StallError):  # a later step detects a rank that is gone
             wait_for_requests(*sends, timeout=ANSWER_S, what="the start of NCCL")
@@ -201,8 +201,8 @@ class NcclCommunicator(CommunicatorWrapper):
                     hint="start as many ranks on a node as it has GPUs, or set HPCFLOW_COMM=mpi",
                 )
         if len({version for _, version in rows}) > 1:
-            told = ", ".join(f"rank {rank} {version}" for rank, (_, version) in enumerate(rows))
-            raise DeviceError(f"the ranks have unlike versions of NCCL: {told}", rank=self.rank)
+            versions = ", ".join(f"rank {rank} {version}" for rank, (_, version) in enumerate(rows))
+            raise DeviceError(f"the ranks have unlike versions of NCCL: {versions}", rank=self.rank)
 
     def _connect(self) -> Any:
         """NCCL's communicator; a barrier ensures that all ranks enter NCCL's unbounded setup."""
@@ -216,8 +216,8 @@ class NcclCommunicator(CommunicatorWrapper):
         def enter() -> None:
             try:
                 with self.cupy.cuda.Device(self.device):
-                    made = self.nccl.NcclCommunicator(self.size, tuple(name.tolist()), self.rank)
-                box.append(made)
+                    comm = self.nccl.NcclCommunicator(self.size, tuple(name.tolist()), self.rank)
+                box.append(comm)
             except Exception as error:
                 box.append(error)
 

@@ -94,11 +94,11 @@ def wait_for_requests(
     `what` and `peer` describe the wait in the ledger: what is awaited, from which rank.
     """
     backoff, end = Backoff(crowded=True), time.monotonic() + (timeout or 0.0)
-    left, polls = list(requests), 0
+    pending, polls = list(requests), 0
     try:
-        while left := [request for request in left if not request.test()]:
+        while pending := [request for request in pending if not request.test()]:
             if timeout is not None and time.monotonic() > end:
-                raise StallError(f"{what} has waited {timeout:.0f} s; {len(left)} not done")
+                raise StallError(f"{what} has waited {timeout:.0f} s; {len(pending)} not done")
             polls += 1
             if polls == PATIENCE_POLLS and ledger is not None:
                 ledger.enter(0, what, peer, REQUEST)
@@ -132,19 +132,19 @@ def crowded_hosts(comm: Communicator) -> frozenset[str]:
     host.
     """
     hosts, host = list(dict.fromkeys(comm.hosts)), comm.hosts[comm.rank]
-    first, *others = (rank for rank, other in enumerate(comm.hosts) if other == host)
-    mine = np.zeros(MOST_CORES, np.uint8)
-    mine[list(os.sched_getaffinity(0))] = 1
+    first, *others = (rank for rank, hostname in enumerate(comm.hosts) if hostname == host)
+    cpu_mask = np.zeros(MOST_CORES, np.uint8)
+    cpu_mask[list(os.sched_getaffinity(0))] = 1
     flags = np.zeros(len(hosts), np.int32)
     if comm.rank == first:
-        told = np.zeros((len(others), MOST_CORES // 8), np.uint8)
-        came = [comm.recv(row, r, CORES_TAG) for row, r in zip(told, others, strict=True)]
+        peer_masks = np.zeros((len(others), MOST_CORES // 8), np.uint8)
+        came = [comm.recv(row, r, CORES_TAG) for row, r in zip(peer_masks, others, strict=True)]
         wait_for_requests(*came, what="the cores of this host's ranks")
-        cores = np.bitwise_or.reduce(told, initial=0) | np.packbits(mine)
+        cores = np.bitwise_or.reduce(peer_masks, initial=0) | np.packbits(cpu_mask)
         flags[hosts.index(host)] = np.unpackbits(cores).sum() < 1 + len(others)
     else:
         wait_for_requests(
-            comm.send(np.packbits(mine), first, CORES_TAG), what="the first rank of this host"
+            comm.send(np.packbits(cpu_mask), first, CORES_TAG), what="the first rank of this host"
         )
     wait_for_requests(comm.all_reduce(flags, "max"), what="which hosts have fewer cores than ranks")
     return frozenset(itertools.compress(hosts, flags))

@@ -232,12 +232,12 @@ class _SharedBucket:
     def _add(self, result: np.ndarray) -> Iterator[None]:
         """Sum this rank's share of the node's addends into `result`, a tile at a time."""
         rank = self._comm.local.rank
-        others = self._inputs[rank + 1 :] + self._inputs[:rank]
+        peer_inputs = self._inputs[rank + 1 :] + self._inputs[:rank]
         for low in range(self._share.start, self._share.stop, TILE):
             tile = slice(low, min(low + TILE, self._share.stop))
             into, addend = result[tile], self.input[tile]
-            for other in others:
-                np.add(addend, other[tile], out=into)
+            for peer_input in peer_inputs:
+                np.add(addend, peer_input[tile], out=into)
                 addend = into
             if time.perf_counter() > self._end:
                 yield

@@ -252,11 +252,11 @@ class LocalCommunicator(Communicator):
         """A communicator of `ranks`, numbered in that order; None on the others."""
         if len(set(ranks)) != len(ranks) or not set(ranks) <= set(range(self.size)):
             raise CommError(f"split: {list(ranks)} are not distinct ranks of {self.size}")
-        mine = self._group
+        parent = self._group
         group = self._blocking(
             f"splits off {list(ranks)}",
             None,
-            lambda _: ThreadGroup(len(ranks), mine.delays, mine.eager_bytes),
+            lambda _: ThreadGroup(len(ranks), parent.delays, parent.eager_bytes),
         )
         if self.rank not in ranks:
             return None

@@ -124,10 +124,10 @@ class ThreadCompletionQueue:
         self._poll()
         while self._there:
             key = self._there.popleft()
-            found = self._box.probe(*key)
-            if found is not None and key in self._expected:
+            message = self._box.probe(*key)
+            if message is not None and key in self._expected:
                 receive, token = self._expected.pop(key)
-                self.add(receive(found.data.nbytes), token)
+                self.add(receive(message.data.nbytes), token)
         return self._done
 
     def tokens(self) -> list[Any]:
@@ -140,10 +140,10 @@ class ThreadCompletionQueue:
         """Remove the tokens for which `gone` is true."""
         with self._lock:
             self._waiting = {t: token for t, token in self._waiting.items() if not gone(token)}
-            self._expected = {k: one for k, one in self._expected.items() if not gone(one[1])}
-            kept = [token for token in self._done if not gone(token)]
+            self._expected = {k: entry for k, entry in self._expected.items() if not gone(entry[1])}
+            remaining = [token for token in self._done if not gone(token)]
             self._done.clear()
-            self._done.extend(kept)
+            self._done.extend(remaining)
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._expected) + len(self._done)
@@ -301,11 +301,11 @@ class ThreadGroup:
                 del self.rounds[key]
                 rows = [round_.brought[r] for r in range(self.size)]
                 first: dict[str, int] = {}
-                for caller, (said, _) in enumerate(rows):
-                    first.setdefault(said, caller)
+                for caller, (call, _) in enumerate(rows):
+                    first.setdefault(call, caller)
                 if len(first) > 1:
-                    told = ", ".join(f"rank {caller} {said}" for said, caller in first.items())
-                    round_.error = f"the ranks call different collectives: {told}"
+                    calls = ", ".join(f"rank {caller} {call}" for call, caller in first.items())
+                    round_.error = f"the ranks call different collectives: {calls}"
                 else:
                     round_.result = combine([what for _, what in rows])
                 round_.done = True

@@ -90,22 +90,22 @@ class ItemReader:
 
         Errors: DataError that names it.
         """
-        what = f"item {number} of {_value_text(self._items)}"
+        label = f"item {number} of {_value_text(self._items)}"
         try:
-            found = self._items[number]
+            sample = self._items[number]
         except Exception as error:
             raise DataError(
-                f"{what} cannot be read: {type(error).__name__}: {error}",
+                f"{label} cannot be read: {type(error).__name__}: {error}",
                 hint="the cause is printed above; items are numbered from 0 to len - 1",
             ) from error
         if self._fields is None:
-            return (np.asarray(found),)
-        if not isinstance(found, (tuple, list)) or len(found) != self._fields:
+            return (np.asarray(sample),)
+        if not isinstance(sample, (tuple, list)) or len(sample) != self._fields:
             raise DataError(
-                f"{what} is not a tuple of {self._fields} fields",
+                f"{label} is not a tuple of {self._fields} fields",
                 hint="give one field for each placeholder",
             )
-        return tuple(np.asarray(field) for field in found)
+        return tuple(np.asarray(field) for field in sample)
 
     def columns(self, numbers: np.ndarray) -> list[np.ndarray]:
         """The fields of these samples; cached until the same thread reads other samples."""

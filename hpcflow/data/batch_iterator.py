@@ -57,9 +57,9 @@ class Batch(dict[Tensor, np.ndarray]):
 
     def __or__(self, more: Any) -> Batch:  # type: ignore[override]
         """The same share with more feeds: `batch | {rate: 0.1}` counts as `batch` does."""
-        made = copy.copy(self)
-        made.update(more)
-        return made
+        batch = copy.copy(self)
+        batch.update(more)
+        return batch
 
     def copy(self) -> Batch:
         """The same share with the same arrays."""
@@ -313,11 +313,11 @@ class ShardedBatches:
                 if deaths and heirs is not None
                 else ShardAssignment(self.replicas)
             )
-            held = lines.of(self.replica)
-            for number, line in held.items():
-                done = before if number in self._finished else lines.places.get(line, before)
-                last.setdefault(number, max(done, before))
-            batches = begin({number: (line, last[number]) for number, line in held.items()})
+            shards = lines.of(self.replica)
+            for number, line in shards.items():
+                place = before if number in self._finished else lines.places.get(line, before)
+                last.setdefault(number, max(place, before))
+            batches = begin({number: (line, last[number]) for number, line in shards.items()})
             for batch in batches:
                 last[batch.line], has_drawn = (batch.epoch, batch.step), True
                 yield batch
@@ -381,40 +381,40 @@ class ShardedBatches:
 
     def _mapped(self, map: Map, batch: Batch) -> dict[Tensor, np.ndarray]:
         """The result of the user's function on a batch, cast to its placeholders' dtypes."""
-        where = f"map of epoch {batch.epoch}, step {batch.step}, {_samples(batch.indices)}"
+        origin = f"map of epoch {batch.epoch}, step {batch.step}, {_samples(batch.indices)}"
         try:
-            found = dict(map(batch))
+            feeds = dict(map(batch))
         except HpcflowError:
             raise
         except Exception as error:
             raise DataError(
-                f"{where}: {type(error).__name__}: {error}",
+                f"{origin}: {type(error).__name__}: {error}",
                 rank=self.context.rank,
                 hint="the cause is printed above; map takes a Batch, {placeholder: rows}, and "
                 "returns a dict of the same form",
             ) from error
-        for key, value in found.items():
+        for key, value in feeds.items():
             check_key(key)
             array = read_feed(key, value)
-            check_fits(key, f"what {where} made", array.dtype, array.shape)
+            check_fits(key, f"what {origin} made", array.dtype, array.shape)
             if len(array) != batch.size:
                 raise ShapeError(
-                    f"{where} returned {len(array)} rows for {key.name!r}, not {batch.size}",
+                    f"{origin} returned {len(array)} rows for {key.name!r}, not {batch.size}",
                     hint="map must keep the number of samples",
                 )
-            found[key] = np.ascontiguousarray(cast(key, array))
+            feeds[key] = np.ascontiguousarray(cast(key, array))
         if batch.size:
-            self._mapped_bytes = sum(array.nbytes for array in found.values()) // batch.size
-        return found
+            self._mapped_bytes = sum(array.nbytes for array in feeds.values()) // batch.size
+        return feeds
 
 
 def last_positions(last: Sequence[WorkerPosition], before: Place) -> list[list[Place]]:
     """The places of the parts of each worker's share; `before` for parts without a batch yet."""
-    found = []
-    for one in last:
-        parts: Any = one if isinstance(one, list) else [one]
-        found.append([before if part is None else (part[0], part[1]) for part in parts])
-    return found
+    places = []
+    for position in last:
+        parts: Any = position if isinstance(position, list) else [position]
+        places.append([before if part is None else (part[0], part[1]) for part in parts])
+    return places
 
 
 def _samples(indices: np.ndarray) -> str:

@@ -158,8 +158,8 @@ class Dataset(ShardedBatches):
 
     def _check_sizes(self) -> None:
         last = self.samples - (self.steps_per_epoch - 1) * self.batch
-        given = {*self.shares, *np.diff(split_points(last, self.replicas)).tolist()}
-        check_fixed_sizes(self._keys, given)
+        sizes = {*self.shares, *np.diff(split_points(last, self.replicas)).tolist()}
+        check_fixed_sizes(self._keys, sizes)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -205,8 +205,8 @@ class Dataset(ShardedBatches):
             )
             return self._batches(self._portions(dealt), self._load, self.read_ahead, f"read {name}")
 
-        def begin_lines(held: HeldShards) -> Iterator[Batch]:
-            dealt = (one for number in epochs for one in self._shares_of_lines(number, held))
+        def begin_lines(shards: HeldShards) -> Iterator[Batch]:
+            dealt = (share for number in epochs for share in self._shares_of_lines(number, shards))
             return self._batches(self._portions(dealt), self._load, self.read_ahead, f"read {name}")
 
         if self._can_reassign and epochs:
@@ -233,8 +233,8 @@ class Dataset(ShardedBatches):
                 return balance.cuts(begun + step, size)
 
         dealt = self._shard_epoch(batch.epoch, self.replica, cut)
-        mine = next(share for share in dealt if share.step == batch.step)
-        return self._with_offset(self._load([(batch.epoch, mine)])[0])
+        own_share = next(share for share in dealt if share.step == batch.step)
+        return self._with_offset(self._load([(batch.epoch, own_share)])[0])
 
     def _shares_of_epoch(self, number: int, numbers: Iterator[int]) -> Iterator[EpochShare]:
         balance, numbered = self.balance, self._numbered
@@ -271,18 +271,18 @@ class Dataset(ShardedBatches):
             drawn,
         )
 
-    def _shares_of_lines(self, number: int, held: HeldShards) -> Iterator[EpochShare]:
+    def _shares_of_lines(self, number: int, shards: HeldShards) -> Iterator[EpochShare]:
         """The shares of this worker's lines in an epoch after their places, step by step."""
-        if all(place[0] > number for _, place in held.values()):
+        if all(place[0] > number for _, place in shards.values()):
             return
-        begun, left = self._begun_with.get(number, self.batch), self._left.get(number)
-        drawn = epoch_order(self.samples, self.seed, number, self.shuffle, begun, left)
-        whose = sorted({line.worker for line, _ in held.values()})
+        begun, ranges = self._begun_with.get(number, self.batch), self._left.get(number)
+        drawn = epoch_order(self.samples, self.seed, number, self.shuffle, begun, ranges)
+        whose = sorted({line.worker for line, _ in shards.values()})
         for shares in zip(
-            *(self._shard_epoch(number, one, drawn=drawn) for one in whose), strict=True
+            *(self._shard_epoch(number, worker, drawn=drawn) for worker in whose), strict=True
         ):
             of = dict(zip(whose, shares, strict=True))
-            for name, (line, last) in held.items():
+            for name, (line, last) in shards.items():
                 share, place = of[line.worker], (number, shares[0].step)
                 counts = len(share.indices) or (name == 0 and self._is_synchronous)
                 if counts and line.has(*place) and place > last:
@@ -308,8 +308,8 @@ class Dataset(ShardedBatches):
         window = self.shuffle.together if isinstance(self.shuffle, Blocks) else 0
         portion: list[EpochShare] = []
         rows, most, last = 0, 0, None
-        for one in dealt:
-            epoch, share = one
+        for epoch_share in dealt:
+            epoch, share = epoch_share
             size = len(share.indices)
             place = (epoch, share.place // window) if window else None
             is_full = rows + size > most or len(portion) == self._most_together
@@ -318,7 +318,7 @@ class Dataset(ShardedBatches):
                 portion, rows = [], 0
             if not portion:  # the size of mapped rows may have changed
                 most, last = self._most_rows(bool(window)), place
-            portion.append(one)
+            portion.append(epoch_share)
             rows += size
         if portion:
             yield portion
@@ -341,8 +341,8 @@ class Dataset(ShardedBatches):
             batches, start = [], 0
             for epoch, share in portion:
                 stop = start + len(share.indices)
-                mine = {key: rows[start:stop] for key, rows in columns.items()}
-                batches.append(self._batch(mine, epoch, share))
+                views = {key: rows[start:stop] for key, rows in columns.items()}
+                batches.append(self._batch(views, epoch, share))
                 start = stop
         except HpcflowError as error:
             error.rank = self.context.rank if error.rank is None else error.rank
@@ -367,43 +367,43 @@ class Dataset(ShardedBatches):
         worker it has a list of those of the parts of its share
         (`runtime/failure/shard_reassignment.py`).
         """
-        done = last_positions(last, (self._first, -1))
-        first = min(map(min, done))[0]
-        end = max(max(map(max, done))[0], *self._left, 0) + 1
-        left = {number: self._left_of(number, done) for number in range(first, end)}
-        while first in left and not left[first]:
-            del left[first]
+        places = last_positions(last, (self._first, -1))
+        first = min(map(min, places))[0]
+        end = max(max(map(max, places))[0], *self._left, 0) + 1
+        remaining = {number: self._left_of(number, places) for number in range(first, end)}
+        while first in remaining and not remaining[first]:
+            del remaining[first]
             first += 1
-        found = {
+        position = {
             "epoch": first,
-            "left": {str(number): ranges for number, ranges in left.items()},
+            "left": {str(number): ranges for number, ranges in remaining.items()},
             "samples": self.samples,
             "seed": self.seed,
             "shuffle": shuffle_to_plain(self.shuffle),
         }
         if isinstance(self.shuffle, Blocks):
-            begun = {str(n): self._begun_with.get(n, self.batch) for n in left}
-            found["begun_with"] = begun
-        return found
+            begun = {str(n): self._begun_with.get(n, self.batch) for n in remaining}
+            position["begun_with"] = begun
+        return position
 
-    def _left_of(self, number: int, done: Sequence[Sequence[Place]]) -> list[list[int]]:
-        """The remaining ranges of an epoch when `done` are the workers' last places."""
+    def _left_of(self, number: int, places: Sequence[Sequence[Place]]) -> list[list[int]]:
+        """The remaining ranges of an epoch when `places` are the workers' last places."""
         ranges = self._left.get(number, [[0, self.samples]])
         steps = steps_per_epoch(sum(b - a for a, b in ranges), self.batch)
         first = max(self.steps_per_epoch - steps, 0)  # the number of the first remaining step
-        taken = [
+        counts = [
             [
                 steps if epoch > number else max(step + 1 - first, 0) if epoch == number else 0
-                for epoch, step in one
+                for epoch, step in parts
             ]
-            for one in done
+            for parts in places
         ]
         balance, begun = self.balance, self._numbered.get(number)
         if balance is None or begun is None:
-            return remaining_ranges(ranges, self.batch, taken, shift=number + first)
+            return remaining_ranges(ranges, self.batch, counts, shift=number + first)
         begun += first
         return remaining_ranges(
-            ranges, self.batch, taken, lambda step, size: balance.cuts(begun + step, size)
+            ranges, self.batch, counts, lambda step, size: balance.cuts(begun + step, size)
         )
 
     def restore(self, position: Mapping[str, Any]) -> None:
@@ -411,12 +411,12 @@ class Dataset(ShardedBatches):
 
         Errors: HpcflowError if it is a position in other data.
         """
-        mine = {
+        spec = {
             "samples": self.samples,
             "seed": self.seed,
             "shuffle": shuffle_to_plain(self.shuffle),
         }
-        wrong = [f"{k} {position.get(k)}, now {v}" for k, v in mine.items() if position.get(k) != v]
+        wrong = [f"{k} {position.get(k)}, now {v}" for k, v in spec.items() if position.get(k) != v]
         if wrong:
             raise HpcflowError(
                 f"the checkpoint is from other data: {'; '.join(wrong)}",
@@ -430,15 +430,15 @@ class Dataset(ShardedBatches):
 
 def _placeholder_sources(data: Mapping[Any, Any]) -> list[tuple[Tensor, Source]]:
     """Each placeholder with its source; a tuple of placeholders maps to the fields of items."""
-    found: list[tuple[Tensor, Source]] = []
+    pairs: list[tuple[Tensor, Source]] = []
     for key, value in data.items():
         keys = key if isinstance(key, tuple) else (key,)
-        for one in keys:
-            check_key(one)
+        for tensor in keys:
+            check_key(tensor)
         sources = sources_of(value, len(keys) if isinstance(key, tuple) else None)
-        found += zip(keys, sources, strict=True)
-    common_length({key.name: 1 for key, _ in found})  # at least one
-    return found
+        pairs += zip(keys, sources, strict=True)
+    common_length({key.name: 1 for key, _ in pairs})  # at least one
+    return pairs
 
 
 def _bytes_of(key: Tensor, source: Source) -> int:

@@ -18,21 +18,21 @@ def stack_elements(column: Sequence[np.ndarray], what: str) -> np.ndarray:
     """Elements of equal shapes as one array; the ShapeError otherwise names them as `what`."""
     shapes = {x.shape for x in column}
     if len(shapes) > 1:
-        told = " and ".join(shape_text(s) for s in sorted(shapes)[:2])
+        text = " and ".join(shape_text(s) for s in sorted(shapes)[:2])
         raise ShapeError(
-            f"{what} has elements of shapes {told}", hint="use padded_batch() to make them equal"
+            f"{what} has elements of shapes {text}", hint="use padded_batch() to make them equal"
         )
     return np.stack(column)
 
 
 def padded_shape(leaf: TensorComponent, given: Any) -> Shape:
     """The shape of a component in a padded batch."""
-    wanted = as_shape(given)
-    if leaf.shape is not None and wanted is not None and len(leaf.shape) != len(wanted):
+    shape = as_shape(given)
+    if leaf.shape is not None and shape is not None and len(leaf.shape) != len(shape):
         raise ShapeError(
-            f"elements {shape_text(leaf.shape)} cannot be padded to {shape_text(wanted)}"
+            f"elements {shape_text(leaf.shape)} cannot be padded to {shape_text(shape)}"
         )
-    return wanted
+    return shape
 
 
 def paddings(structure: Any, leaves: Sequence[TensorComponent], given: Any) -> list[Any]:
@@ -48,24 +48,24 @@ def paddings(structure: Any, leaves: Sequence[TensorComponent], given: Any) -> l
     return [a.item() for a in arrays]
 
 
-def _padding_value(given: Any) -> Any:
+def _padding_value(padding: Any) -> Any:
     """A padding value, also from a Const of the graph."""
-    if not isinstance(given, Tensor):
-        return given
-    if given.op.type != "Const":
+    if not isinstance(padding, Tensor):
+        return padding
+    if padding.op.type != "Const":
         raise GraphError(
-            f"the padding value {given.name!r} is not a constant",
-            op=given.op.name,
+            f"the padding value {padding.name!r} is not a constant",
+            op=padding.op.name,
             hint="give a number",
         )
-    return given.op.attrs["value"]
+    return padding.op.attrs["value"]
 
 
 def pad_elements(column: Sequence[np.ndarray], shape: Any, fill: Any) -> np.ndarray:
     """Elements as one array, padded to `shape`; None in it stands for the largest size."""
     if any(x.ndim != len(shape) for x in column):
-        found = " and ".join(sorted({shape_text(x.shape) for x in column}))
-        raise ShapeError(f"elements of shapes {found} cannot be padded to {shape_text(shape)}")
+        text = " and ".join(sorted({shape_text(x.shape) for x in column}))
+        raise ShapeError(f"elements of shapes {text} cannot be padded to {shape_text(shape)}")
     largest = [max(sizes) for sizes in zip(*(x.shape for x in column), strict=True)]
     sizes = [n if d is None else d for n, d in zip(largest, shape, strict=True)]
     if any(n > d for n, d in zip(largest, sizes, strict=True)):

@@ -42,8 +42,8 @@ class _FunctionGraph(Graph):
             raise GraphError(f"input {t.name!r} belongs to another graph", op=t.op.name)
         if t not in self.captures:
             with self.as_default(), self.control_dependencies(None), self.name_scope(None):
-                made = t.op.attrs["value"] if t.op.type == "Const" else t.constant
-                inner = placeholder(t.dtype, t.shape) if made is None else constant(made, t.dtype)
+                value = t.op.attrs["value"] if t.op.type == "Const" else t.constant
+                inner = placeholder(t.dtype, t.shape) if value is None else constant(value, t.dtype)
             self.captures[t] = inner
         return self.captures[t]
 
@@ -68,13 +68,13 @@ class _TracedGraph:
             parts = [
                 leaf.function_argument(t) for leaf, t in zip(leaves, self._params, strict=True)
             ]
-            given = pack_components(structure, parts)
+            args = pack_components(structure, parts)
             self._results = self._traced(
-                function(*given) if isinstance(given, tuple) else function(given)
+                function(*args) if isinstance(args, tuple) else function(args)
             )
         self._session: Session | None = None
 
-    def _traced(self, found: Any) -> list[Tensor]:
+    def _traced(self, outputs: Any) -> list[Tensor]:
         """The tensors to compute, from the function's result."""
         raise NotImplementedError
 
@@ -103,11 +103,11 @@ class _TracedGraph:
 class TensorFunction(_TracedGraph):
     """A function that returns tensors; `structure` has their specs."""
 
-    def _traced(self, found: Any) -> list[Tensor]:
-        found = tensors_of(tuple(found) if isinstance(found, list) else found)
-        results = [self.graph.adopt(t) for t in nested_structure.flatten_structure(found)]
+    def _traced(self, outputs: Any) -> list[Tensor]:
+        outputs = tensors_of(tuple(outputs) if isinstance(outputs, list) else outputs)
+        results = [self.graph.adopt(t) for t in nested_structure.flatten_structure(outputs)]
         self.structure = nested_structure.pack_structure(
-            found, [TensorComponent(t.dtype, t.shape) for t in results]
+            outputs, [TensorComponent(t.dtype, t.shape) for t in results]
         )
         return results
 
@@ -115,15 +115,15 @@ class TensorFunction(_TracedGraph):
 class DatasetFunction(_TracedGraph):
     """A function that returns a dataset; `structure` is that of its elements."""
 
-    def _traced(self, found: Any) -> list[Tensor]:
-        if not hasattr(found, "begin") or not hasattr(found, "structure"):
+    def _traced(self, outputs: Any) -> list[Tensor]:
+        if not hasattr(outputs, "begin") or not hasattr(outputs, "structure"):
             raise GraphError(
-                f"the function returned {value_text(found)}, which is not a dataset",
+                f"the function returned {value_text(outputs)}, which is not a dataset",
                 line=user_line(),
                 hint="use map() for functions that return tensors",
             )
-        self.structure, self._dataset = found.structure, found
-        return [self.graph.adopt(t) for t in found.needs]
+        self.structure, self._dataset = outputs.structure, outputs
+        return [self.graph.adopt(t) for t in outputs.needs]
 
     def elements(self, given: Given) -> Callable[[Element], Iterator[Element]]:
         """A function from an element to the elements of its dataset."""
@@ -138,8 +138,8 @@ def _single_rank_context_with(settings: Any) -> RankContext:
 
 def _single_rank_context() -> RankContext:
     """A single-rank context: functions of elements take no part in the job's steps."""
-    kept = dict(ps=0, tasks_per_replica=1, run_dir="", inject="", profile=False, tensorboard=False)
-    return _single_rank_context_with(dataclasses.replace(current_context().settings, **kept))  # type: ignore[arg-type]
+    fixed = dict(ps=0, tasks_per_replica=1, run_dir="", inject="", profile=False, tensorboard=False)
+    return _single_rank_context_with(dataclasses.replace(current_context().settings, **fixed))  # type: ignore[arg-type]
 
 
 # -- structures of specs
@@ -225,8 +225,8 @@ def tensors_of(given: Any) -> Any:
 
 def require_scalar(traced: TensorFunction, kind: str, what: str) -> None:
     """DTypeError or ShapeError unless the function returns one scalar with a dtype of `kind`."""
-    found = leaves_of(traced.structure)
-    if len(found) != 1 or found[0].dtype.kind not in kind:
+    leaves = leaves_of(traced.structure)
+    if len(leaves) != 1 or leaves[0].dtype.kind not in kind:
         raise DTypeError(f"{what} does not return one value of kind {kind!r}")
-    if found[0].shape not in (None, ()):
-        raise ShapeError(f"{what} returns shape {list(found[0].shape)}, not a scalar")
+    if leaves[0].shape not in (None, ()):
+        raise ShapeError(f"{what} returns shape {list(leaves[0].shape)}, not a scalar")

@@ -19,19 +19,19 @@ def interleave_iterators(
     An iterator that has ended is replaced when it is next in turn.
     """
     places: list[Iterator[Made] | None] = [None] * cycle
-    at, taken, has_more = 0, 0, True
+    at, count, has_more = 0, 0, True
     while has_more or any(place is not None for place in places):
         place = places[at]
         if place is None and has_more:
-            given = next(inputs, _END)
-            has_more = given is not _END
+            source = next(inputs, _END)
+            has_more = source is not _END
             if has_more:
-                places[at] = begin(given)
+                places[at] = begin(source)
             continue
-        made = _END if place is None else next(place, _END)
-        taken += 1
-        if made is _END or taken == block:
-            places[at] = None if made is _END else place
-            at, taken = (at + 1) % cycle, 0
-        if made is not _END:
-            yield made
+        element = _END if place is None else next(place, _END)
+        count += 1
+        if element is _END or count == block:
+            places[at] = None if element is _END else place
+            at, count = (at + 1) % cycle, 0
+        if element is not _END:
+            yield element

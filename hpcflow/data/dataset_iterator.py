@@ -108,16 +108,16 @@ class Iterator:
             self._structure, dataset.structure, "the iterator and the dataset"
         )
         pairs = zip(leaves_of(self._structure), leaves_of(dataset.structure), strict=True)
-        for mine, given in pairs:
-            if mine.dtype != given.dtype:
-                raise DTypeError(f"the iterator gives {mine.dtype}, the dataset {given.dtype}")
-            merge_shapes(mine.shape, given.shape)
+        for leaf, source in pairs:
+            if leaf.dtype != source.dtype:
+                raise DTypeError(f"the iterator gives {leaf.dtype}, the dataset {source.dtype}")
+            merge_shapes(leaf.shape, source.shape)
         return _initializer(self._handle, dataset, name)
 
     def get_next(self, name: str | None = None) -> Any:
         """The next element, as tensors in its structure."""
-        made = self._used("IteratorGetNext", self._promise, name or "IteratorGetNext")
-        return pack_components(self._structure, made.outputs)
+        op = self._used("IteratorGetNext", self._promise, name or "IteratorGetNext")
+        return pack_components(self._structure, op.outputs)
 
     def string_handle(self, name: str | None = None) -> Tensor:
         """The string scalar to feed to an iterator made by `from_string_handle`.
@@ -264,9 +264,9 @@ class _IteratorState:
 
     def begin(self, dataset: ElementSource, values: Sequence[np.ndarray]) -> None:
         """Start a pass over `dataset`, with the values of the tensors that it needs."""
-        given = {t: np.array(v) for t, v in zip(dataset.needs, values, strict=True)}
+        feeds = {t: np.array(v) for t, v in zip(dataset.needs, values, strict=True)}
         with self._lock:
-            self._elements = dataset.begin(given)
+            self._elements = dataset.begin(feeds)
 
     def begin_once(self, values: Sequence[np.ndarray]) -> None:
         """Start a one-shot iterator if it has not started."""
@@ -281,64 +281,62 @@ class _IteratorState:
                 hint="call session.run(iterator.initializer) first",
             )
         with self._lock:
-            found = next(self._elements, None)
-        if found is None:
+            element = next(self._elements, None)
+        if element is None:
             raise OutOfRangeError(f"the iterator {self.name!r} is at the end of its dataset")
-        return [np.array(x) for x in found]
+        return [np.array(x) for x in element]
 
 
 state_type("Iterator")(_IteratorState)
 
 
 @async_op("MakeIterator")
-def _make_state(
-    instance: StepInstance, node: Node, held: _IteratorState, *values: Any
-) -> AsyncWait:
-    held.begin(node.attrs["dataset"], values)
+def _make_state(instance: StepInstance, node: Node, it: _IteratorState, *values: Any) -> AsyncWait:
+    it.begin(node.attrs["dataset"], values)
     return CompletedWait(instance, node)
 
 
 @async_op("IteratorToHandle")
-def _to_handle(instance: StepInstance, node: Node, held: _IteratorState, *values: Any) -> AsyncWait:
-    held.begin_once(values)
-    return CompletedWait(instance, node, np.array(held.name.encode(), object))
+def _to_handle(instance: StepInstance, node: Node, it: _IteratorState, *values: Any) -> AsyncWait:
+    it.begin_once(values)
+    return CompletedWait(instance, node, np.array(it.name.encode(), object))
 
 
 @async_op("IteratorGetNext")
-def _get_next(instance: StepInstance, node: Node, held: _IteratorState, *values: Any) -> AsyncWait:
-    held.begin_once(values)
-    return _checked_next(instance, node, held)
+def _get_next(instance: StepInstance, node: Node, it: _IteratorState, *values: Any) -> AsyncWait:
+    it.begin_once(values)
+    return _checked_next(instance, node, it)
 
 
 @async_op("IteratorGetNextOf")
 def _get_next_of(instance: StepInstance, node: Node, handle: Any) -> AsyncWait:
     """The next element of this session's iterator whose handle is fed."""
     name = np.asarray(handle, object).item()
-    told = name.decode(errors="replace") if isinstance(name, bytes) else str(name)
-    held = instance.compiled.store.known("Iterator", told)
-    if held is None:
+    handle_name = name.decode(errors="replace") if isinstance(name, bytes) else str(name)
+    it = instance.compiled.store.known("Iterator", handle_name)
+    if it is None:
         raise FeedError(
-            f"{told!r} is not the handle of an iterator of this session",
+            f"{handle_name!r} is not the handle of an iterator of this session",
             op=node.name,
             line=node.line,
             hint="feed the result of session.run(iterator.string_handle()) of the same session",
         )
-    return _checked_next(instance, node, held)
+    return _checked_next(instance, node, it)
 
 
-def _checked_next(instance: StepInstance, node: Node, held: _IteratorState) -> AsyncWait:
+def _checked_next(instance: StepInstance, node: Node, it: _IteratorState) -> AsyncWait:
     """The next element, checked against the node's specs."""
-    found = held.next()
-    for x, spec in zip_longest(found, node.specs):
+    element = it.next()
+    for x, spec in zip_longest(element, node.specs):
         try:
             if x is None or spec is None:
-                raise ShapeError(f"it has {len(found)} components, not {len(node.specs)}")
+                raise ShapeError(f"it has {len(element)} components, not {len(node.specs)}")
             if x.dtype != spec.dtype:
                 raise ShapeError(f"its dtype is {name_of(x.dtype)}, not {name_of(spec.dtype)}")
             merge_shapes(x.shape, spec.shape)
         except ShapeError as error:
             raise ShapeError(
-                f"the iterator {held.name!r} returned an element of another type: {error}",
+                f"the iterator {it.name!r} returned an element of another type: {error}",
                 op=node.name,
             ) from None
-    return CompletedWait(instance, node, *found)
+    return CompletedWait(instance, node, *element)

@@ -50,9 +50,9 @@ def from_tensor_slices(tensors: Any) -> Pipeline:
             raise ShapeError("from_tensor_slices takes tensors with rows, not a scalar")
         return None if shape is None else shape[1:]
 
-    made = _array_dataset(tensors, rows, row, "slices")
+    dataset = _array_dataset(tensors, rows, row, "slices")
     _check_rows(nested_structure.flatten_structure(_as_structure(tensors)))
-    return made
+    return dataset
 
 
 def _check_rows(values: Sequence[Any]) -> None:
@@ -69,28 +69,28 @@ def _array_dataset(
     kind: str,
 ) -> Pipeline:
     """A dataset of arrays and of graph tensors, which are evaluated when an iterator starts."""
-    given = _as_structure(tensors)
-    values = nested_structure.flatten_structure(given)
+    nested = _as_structure(tensors)
+    values = nested_structure.flatten_structure(nested)
     structure = pack_components(
-        given, [TensorComponent(v.dtype, shape_of(v.shape)) for v in values]
+        nested, [TensorComponent(v.dtype, shape_of(v.shape)) for v in values]
     )
 
-    def begin(known: Given) -> Iterator[Element]:
-        return iter(elements([known[v] if isinstance(v, Tensor) else v for v in values]))
+    def begin(feeds: Given) -> Iterator[Element]:
+        return iter(elements([feeds[v] if isinstance(v, Tensor) else v for v in values]))
 
     return Pipeline(structure, begin, [v for v in values if isinstance(v, Tensor)], kind)
 
 
-def _as_structure(given: Any) -> Any:
-    """`given` as a structure of arrays and tensors; a list is one array."""
-    if isinstance(given, dict):
-        return type(given)((key, _as_structure(value)) for key, value in given.items())
-    if isinstance(given, tuple):
-        items = [_as_structure(item) for item in given]
-        return type(given)(*items) if hasattr(given, "_fields") else tuple(items)
-    if isinstance(given, Tensor) or hasattr(given, "as_tensor"):
-        return tensors_of(given)
-    return as_array(given)
+def _as_structure(tensors: Any) -> Any:
+    """`tensors` as a structure of arrays and tensors; a list is one array."""
+    if isinstance(tensors, dict):
+        return type(tensors)((key, _as_structure(value)) for key, value in tensors.items())
+    if isinstance(tensors, tuple):
+        items = [_as_structure(item) for item in tensors]
+        return type(tensors)(*items) if hasattr(tensors, "_fields") else tuple(items)
+    if isinstance(tensors, Tensor) or hasattr(tensors, "as_tensor"):
+        return tensors_of(tensors)
+    return as_array(tensors)
 
 
 def range_(*args: Any) -> Pipeline:
@@ -102,8 +102,8 @@ def range_(*args: Any) -> Pipeline:
             hint="give (stop), (start, stop) or a step that is not 0",
         )
 
-    def begin(given: Given) -> Iterator[Element]:
-        numbers = range(*(bound.of(given) for bound in bounds))
+    def begin(feeds: Given) -> Iterator[Element]:
+        numbers = range(*(bound.of(feeds) for bound in bounds))
         return ((np.asarray(n, int64),) for n in numbers)
 
     return Pipeline(
@@ -117,8 +117,8 @@ def zip_(datasets: Any) -> Pipeline:
     if not parts or not all(isinstance(part, Pipeline) for part in parts):
         raise GraphError("Dataset.zip() needs datasets, as a tuple or dict of them")
 
-    def begin(given: Given) -> Iterator[Element]:
-        together = zip(*(part.begin(given) for part in parts), strict=False)
+    def begin(feeds: Given) -> Iterator[Element]:
+        together = zip(*(part.begin(feeds) for part in parts), strict=False)
         return (tuple(chain(*elements)) for elements in together)
 
     structure = nested_structure.map_structure(lambda part: part.structure, datasets)
@@ -150,13 +150,13 @@ def from_generator(
         for t, s in zip(nested_structure.flatten_structure(types), shapes, strict=True)
     ]
 
-    given = [_as_structure(a) for a in args or ()]
+    arguments = [_as_structure(a) for a in args or ()]
 
-    def begin(known: Given) -> Iterator[Element]:
-        values = [(known[a] if isinstance(a, Tensor) else a)[()] for a in given]
+    def begin(feeds: Given) -> Iterator[Element]:
+        values = [(feeds[a] if isinstance(a, Tensor) else a)[()] for a in arguments]
         return (_fit_to_types(item, types, leaves) for item in generator(*values))
 
-    needs = [a for a in given if isinstance(a, Tensor)]
+    needs = [a for a in arguments if isinstance(a, Tensor)]
     return Pipeline(pack_components(types, leaves), begin, needs, "generator")
 
 
@@ -171,22 +171,22 @@ def list_files(file_pattern: Any, shuffle: bool | None = None, seed: int | None 
         raise DTypeError("list_files() needs one or more file name patterns")
 
     def change(elements: Iterator[Element]) -> Iterator[Element]:
-        for (given,) in elements:
-            wanted = given.reshape(-1).tolist()
-            found = sorted({name for pattern in wanted for name in glob.glob(pattern)})
-            if not found:
-                told = ", ".join(repr(p.decode(errors="replace")) for p in wanted)
-                raise DataError(f"no file matches {told}", hint="check the path")
-            yield from ((np.array(name, object),) for name in found)
+        for (array,) in elements:
+            globs = array.reshape(-1).tolist()
+            names = sorted({name for pattern in globs for name in glob.glob(pattern)})
+            if not names:
+                pattern_text = ", ".join(repr(p.decode(errors="replace")) for p in globs)
+                raise DataError(f"no file matches {pattern_text}", hint="check the path")
+            yield from ((np.array(name, object),) for name in names)
 
-    made = patterns.then("files", change, TensorComponent(string, ()))
-    return made if shuffle is False else made.shuffle(sys.maxsize, seed)
+    dataset = patterns.then("files", change, TensorComponent(string, ()))
+    return dataset if shuffle is False else dataset.shuffle(sys.maxsize, seed)
 
 
 def _fit_to_types(item: Any, types: Any, leaves: Sequence[TensorComponent]) -> Element:
     """An item of a generator as arrays with the promised dtypes and shapes."""
     values = [item] if not isinstance(types, (tuple, dict)) else _in_structure(item, types)
-    made = []
+    arrays = []
     for value, leaf in zip(values, leaves, strict=True):
         array = as_array(value, leaf.dtype)
         try:
@@ -196,8 +196,8 @@ def _fit_to_types(item: Any, types: Any, leaves: Sequence[TensorComponent]) -> E
                 f"the generator of a dataset returned shape {list(array.shape)}; "
                 f"output_shapes says {shape_text(leaf.shape)}"
             ) from None
-        made.append(array)
-    return tuple(made)
+        arrays.append(array)
+    return tuple(arrays)
 
 
 def _in_structure(item: Any, types: Any) -> list[Any]:
@@ -211,8 +211,8 @@ def _in_structure(item: Any, types: Any) -> list[Any]:
     return [x for value, t in pairs for x in ([value] if _is_leaf(t) else _in_structure(value, t))]
 
 
-def _is_leaf(given: Any) -> bool:
-    return not isinstance(given, (tuple, dict))
+def _is_leaf(node: Any) -> bool:
+    return not isinstance(node, (tuple, dict))
 
 
 def text_lines(
@@ -238,7 +238,7 @@ def text_lines(
         raise DTypeError("TextLineDataset needs the names of files")
 
     def change(elements: Iterator[Element]) -> Iterator[Element]:
-        names = (name for (given,) in elements for name in given.reshape(-1).tolist())
+        names = (name for (array,) in elements for name in array.reshape(-1).tolist())
         return interleave_iterators(
             names, lambda name: _lines(name, kind), num_parallel_reads or 1, 1
         )
@@ -253,8 +253,8 @@ def _lines(name: bytes, kind: str) -> Iterator[Element]:
                 text = line.removesuffix(b"\n").replace(b"\r", b"")
                 yield (np.array(text, object),)
     except (OSError, EOFError, zlib.error) as error:
-        told = getattr(error, "strerror", None) or error
-        raise DataError(f"{name.decode()!r} cannot be read: {told}") from None
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"{name.decode()!r} cannot be read: {reason}") from None
 
 
 def _open_file(name: bytes, kind: str) -> Any:

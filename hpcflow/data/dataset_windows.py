@@ -51,15 +51,15 @@ def make_windows(
 def _window_groups(
     elements: Iterator[Element], size: int, shift: int, stride: int, drop: bool
 ) -> Iterator[list[Element]]:
-    span, held = (size - 1) * stride + 1, list[Element]()
+    span, buffer = (size - 1) * stride + 1, list[Element]()
     while True:
-        held += itertools.islice(elements, span - len(held))
-        if not held or (drop and len(held) < span):
+        buffer += itertools.islice(elements, span - len(buffer))
+        if not buffer or (drop and len(buffer) < span):
             return
-        yield held[::stride]
-        for _ in itertools.islice(elements, max(0, shift - len(held))):
+        yield buffer[::stride]
+        for _ in itertools.islice(elements, max(0, shift - len(buffer))):
             pass
-        held = held[shift:]
+        buffer = buffer[shift:]
 
 
 def reduce_function(
@@ -85,11 +85,11 @@ def reduce_function(
             state, [TensorComponent(a.dtype, common_shape(a.shape, b.shape)) for a, b in pairs]
         )
 
-    def fold(elements: Iterator[Element], given: Given) -> Element:
-        call, found = traced.bound(given), first.bound(given)(())
+    def fold(elements: Iterator[Element], feeds: Given) -> Element:
+        call, state = traced.bound(feeds), first.bound(feeds)(())
         for element in elements:
-            found = call((*found, *element))
-        return found
+            state = call((*state, *element))
+        return state
 
     return fold, state, [*first.needs, *traced.needs]
 

@@ -87,11 +87,11 @@ class BlockShuffle:
 
     def __getitem__(self, places: slice) -> np.ndarray:
         start, stop, _ = places.indices(self._samples)
-        number, found = self._window_at(start), []
+        number, chunks = self._window_at(start), []
         while (begin := self._begin(number)) < stop:
-            found.append(self._window(number)[max(start - begin, 0) : stop - begin])
+            chunks.append(self._window(number)[max(start - begin, 0) : stop - begin])
             number += 1
-        return found[0] if len(found) == 1 else np.concatenate([np.arange(0), *found])
+        return chunks[0] if len(chunks) == 1 else np.concatenate([np.arange(0), *chunks])
 
     def _begin(self, number: int) -> int:
         """The first position of a window."""
@@ -112,10 +112,10 @@ class BlockShuffle:
             samples = (mixed + blocks[:, None] * rows).T.ravel()
             which = np.tile(np.arange(len(blocks)), rows)
         else:  # interleave the blocks in proportion to their sizes
-            kept = [mixed[i][mixed[i] < size] for i, size in enumerate(sizes)]
+            valid = [mixed[i][mixed[i] < size] for i, size in enumerate(sizes)]
             when = np.concatenate([(np.arange(size) + 0.5) / size for size in sizes])
             places = np.argsort(when, kind="stable")
-            samples = np.concatenate([k + b * rows for k, b in zip(kept, blocks, strict=True)])
+            samples = np.concatenate([k + b * rows for k, b in zip(valid, blocks, strict=True)])
             samples, which = samples[places], np.repeat(np.arange(len(blocks)), sizes)[places]
         # Sort by block within a global batch (its part in this window), so a rank reads few blocks.
         begin = self._begin(number)
@@ -145,13 +145,13 @@ class RemainingOrder:
 
     def __getitem__(self, places: slice) -> np.ndarray:
         start, stop, _ = places.indices(self._length)
-        found, before = [np.arange(0)], 0
+        chunks, before = [np.arange(0)], 0
         for a, b in self._ranges:
             low, high = max(start - before, 0) + a, min(stop - before, b - a) + a
             if low < high:
-                found.append(self._order[low:high])
+                chunks.append(self._order[low:high])
             before += b - a
-        return np.concatenate(found)
+        return np.concatenate(chunks)
 
 
 def sample_order(samples: int, seed: int, epoch: int, shuffle: bool = True) -> np.ndarray:
@@ -172,12 +172,12 @@ def epoch_order(
     left: Ranges | None = None,
 ) -> EpochOrder:
     """The order of an epoch, or of its remaining ranges `left`."""
-    found: EpochOrder
+    order: EpochOrder
     if isinstance(shuffle, Blocks):
-        found = BlockShuffle(samples, seed, epoch, shuffle, batch)
+        order = BlockShuffle(samples, seed, epoch, shuffle, batch)
     else:
-        found = sample_order(samples, seed, epoch) if shuffle else StoredOrder(samples)
-    return found if left is None else RemainingOrder(found, left)
+        order = sample_order(samples, seed, epoch) if shuffle else StoredOrder(samples)
+    return order if left is None else RemainingOrder(order, left)
 
 
 def shuffle_to_plain(shuffle: Shuffle) -> Any:

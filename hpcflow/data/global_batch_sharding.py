@@ -36,9 +36,9 @@ def split_points(size: int, replicas: int) -> np.ndarray:
 
     Counts differ by at most one; the larger ones come first.
     """
-    base, more = divmod(size, replicas)
+    base, remainder = divmod(size, replicas)
     ranks = np.arange(replicas + 1)
-    return ranks * base + np.minimum(ranks, more)
+    return ranks * base + np.minimum(ranks, remainder)
 
 
 def steps_per_epoch(samples: int, batch: int) -> int:
@@ -78,18 +78,18 @@ def shard_epoch(
         if cut is not None:
             low, high = cut(first + step, size)[replica : replica + 2].tolist()
         else:
-            base, more = divmod(size, replicas)  # as in `cuts`, but faster
-            low = replica * base + min(replica, more)
-            high = low + base + (replica < more)
+            base, remainder = divmod(size, replicas)  # as in `cuts`, but faster
+            low = replica * base + min(replica, remainder)
+            high = low + base + (replica < remainder)
         if together < 2:
-            mine = drawn[at + low : at + high]
+            indices = drawn[at + low : at + high]
         else:
             ahead = step % together * batch
             if not ahead:
                 part = drawn[at : min(at + together * batch, total)]
-            mine = part[ahead + low : ahead + high]
+            indices = part[ahead + low : ahead + high]
         place = drawn.place(at) if isinstance(drawn, RemainingOrder) else at
-        yield BatchShare(first + step, mine, size, place, low)
+        yield BatchShare(first + step, indices, size, place, low)
 
 
 def remaining_ranges(
@@ -116,14 +116,14 @@ def remaining_ranges(
             if t[(step + shift) % len(t)] <= step
         ]
     open_.append([min(most * batch, total), total])
-    found: list[list[int]] = []
+    ranges: list[list[int]] = []
     before = 0
     for a, b in left:  # convert them to positions in the order of the epoch
         for low, high in open_:
             low, high = max(low - before, 0) + a, min(high - before, b - a) + a
-            if low < high and found and found[-1][1] == low:
-                found[-1][1] = high
+            if low < high and ranges and ranges[-1][1] == low:
+                ranges[-1][1] = high
             elif low < high:
-                found.append([low, high])
+                ranges.append([low, high])
         before += b - a
-    return found
+    return ranges

@@ -91,11 +91,11 @@ class Hdf5Rows:
         self._raw = self._raw_location(path)
 
     def _missing(self, h5py: Any) -> DataError:
-        found: list[str] = []
+        names: list[str] = []
         self._file.visititems(
-            lambda name, item: found.append(name) if isinstance(item, h5py.Dataset) else None
+            lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None
         )
-        fields = ", ".join(found[:20]) + (", ..." if len(found) > 20 else "")
+        fields = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
         return DataError(
             f"{self.path} has no dataset {self.field!r}; it has {fields or 'none'}",
             hint="give one of these names",
@@ -138,9 +138,9 @@ class Hdf5Rows:
             raise self._error("ends before its last row", "the file was cut off: copy it again")
         self._raw = handle, offset
         for row in (0, data.shape[0] - 1):  # read directly only if HDF5 reads the same bytes
-            mine = np.empty((1, *self.row_shape), self.dtype)
-            self._read_plain(mine, row)
-            if mine.tobytes() != np.asarray(data[row : row + 1]).tobytes():
+            raw_row = np.empty((1, *self.row_shape), self.dtype)
+            self._read_plain(raw_row, row)
+            if raw_row.tobytes() != np.asarray(data[row : row + 1]).tobytes():
                 os.close(handle)
                 return None
         return handle, offset
@@ -168,16 +168,16 @@ class Hdf5Rows:
                 f"has no row {numbers.max() if numbers.min() >= 0 else numbers.min()}",
                 f"it has {len(self):,}",
             )
-        wanted = self._range.start + numbers * self._range.step
-        if bool((np.diff(wanted) > 0).all()):
-            for low, high, start, count in self._runs(wanted):
+        file_rows = self._range.start + numbers * self._range.step
+        if bool((np.diff(file_rows) > 0).all()):
+            for low, high, start, count in self._runs(file_rows):
                 if count == high - low:  # read in place
                     self._read(out[low:high], start)
                 else:
-                    out[low:high] = self._rows_from(start, count)[wanted[low:high] - start]
+                    out[low:high] = self._rows_from(start, count)[file_rows[low:high] - start]
             return out
-        places = np.argsort(wanted)
-        ascending = wanted[places]
+        places = np.argsort(file_rows)
+        ascending = file_rows[places]
         for low, high, start, count in self._runs(ascending):
             got = self._rows_from(start, count)
             is_whole = count == high - low and bool((np.diff(ascending[low:high]) == 1).all())
@@ -237,12 +237,12 @@ class Hdf5Rows:
         assert self._raw is not None
         handle, offset = self._raw
         memory = out.reshape(-1).view(np.uint8).data
-        at, done = offset + start * out[:1].nbytes, 0
-        while done < len(memory):
-            count = os.preadv(handle, [memory[done:]], at + done)
+        at, bytes_read = offset + start * out[:1].nbytes, 0
+        while bytes_read < len(memory):
+            count = os.preadv(handle, [memory[bytes_read:]], at + bytes_read)
             if not count:
                 raise OSError("the file is shorter than it was")
-            done += count
+            bytes_read += count
 
     def _error(self, what: str, hint: str) -> DataError:
         return DataError(f"{self.name}: {what}", hint=hint)
@@ -301,10 +301,10 @@ def open_hdf5(path: Path) -> Any:
     except Exception as error:
         why = str(error)
         hint = "copy it again, and inspect it with: h5ls -r FILE"
-        what = "is truncated" if "truncated" in why else "cannot be opened as HDF5"
+        problem = "is truncated" if "truncated" in why else "cannot be opened as HDF5"
         if "not found" in why or "signature" in why:
-            what, hint = "is not an HDF5 file", _kind(path)
-        raise DataError(f"{path} {what}: {why}", hint=hint) from error
+            problem, hint = "is not an HDF5 file", _kind(path)
+        raise DataError(f"{path} {problem}: {why}", hint=hint) from error
 
 
 def _readable(path: Path) -> None:
@@ -326,9 +326,9 @@ def _kind(path: Path) -> str:
     """A hint at the format of a file that HDF5 cannot open."""
     with path.open("rb") as file:
         first = file.read(8)
-    for magic, what in FOREIGN.items():
+    for magic, format_name in FOREIGN.items():
         if first.startswith(magic):
-            return f"it is {what}"
+            return f"it is {format_name}"
     if first == SIGNATURE:
         return "its signature is HDF5's, so it is damaged: copy it again"
     return "give a file written by h5py, HDF5 or NetCDF-4"

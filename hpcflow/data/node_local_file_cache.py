@@ -23,9 +23,9 @@ def cache_folder() -> Path:
 
     If others may write to HPCFLOW_CACHE_DIR, it is a folder of this user in it.
     """
-    given = os.environ.get("HPCFLOW_CACHE_DIR", "")
-    base = Path(os.path.realpath(given or tempfile.gettempdir()))
-    return base if given and is_own_folder(base) else base / f"hpcflow-cache-{os.geteuid()}"
+    setting = os.environ.get("HPCFLOW_CACHE_DIR", "")
+    base = Path(os.path.realpath(setting or tempfile.gettempdir()))
+    return base if setting and is_own_folder(base) else base / f"hpcflow-cache-{os.geteuid()}"
 
 
 def local_copy(path: Path, check: Callable[[Path], None]) -> Path:
@@ -38,8 +38,8 @@ def local_copy(path: Path, check: Callable[[Path], None]) -> Path:
     try:
         base = _own_cache_folder()
         facts = path.stat()
-        told = f"{path.resolve()}|{facts.st_size}|{facts.st_mtime_ns}"
-        key = hashlib.blake2b(told.encode(), digest_size=12).hexdigest()
+        identity = f"{path.resolve()}|{facts.st_size}|{facts.st_mtime_ns}"
+        key = hashlib.blake2b(identity.encode(), digest_size=12).hexdigest()
         copy = base / f"{path.stem}-{key}{path.suffix}"
         if _is_complete(copy, facts):
             return copy
@@ -54,9 +54,9 @@ def local_copy(path: Path, check: Callable[[Path], None]) -> Path:
 
 def _own_cache_folder() -> Path:
     """The cache folder, created if needed; OSError if it belongs to another user."""
-    given = os.environ.get("HPCFLOW_CACHE_DIR")
-    if given:
-        Path(given).mkdir(mode=0o700, parents=True, exist_ok=True)
+    setting = os.environ.get("HPCFLOW_CACHE_DIR")
+    if setting:
+        Path(setting).mkdir(mode=0o700, parents=True, exist_ok=True)
     base = cache_folder()
     make_folder(base)
     return base
@@ -72,10 +72,10 @@ def _is_complete(copy: Path, original: os.stat_result) -> bool:
         facts = copy.lstat()
     except FileNotFoundError:
         return False
-    mine = stat.S_ISREG(facts.st_mode) and facts.st_uid == os.geteuid()
+    is_own_file = stat.S_ISREG(facts.st_mode) and facts.st_uid == os.geteuid()
     changed = original.st_mtime_ns
     of_this = facts.st_mtime_ns in (changed, changed - changed % 10**9)  # some disks store seconds
-    return mine and of_this and facts.st_size == original.st_size
+    return is_own_file and of_this and facts.st_size == original.st_size
 
 
 def _last_failure(notes: int) -> float:

@@ -21,10 +21,10 @@ def global_batch_size(batch: int | None, per_rank: int | None, replicas: int) ->
             "a dataset takes either batch or batch_per_rank",
             hint="batch=64 means 64 samples in each step over all workers",
         )
-    name, given = ("batch", batch) if per_rank is None else ("batch_per_rank", per_rank)
-    if not isinstance(given, (int, np.integer)) or given < 1:
-        raise HpcflowError(f"{name}={given!r} is not a number of samples", hint="give 1 or more")
-    return int(given) * (1 if per_rank is None else replicas)
+    name, size = ("batch", batch) if per_rank is None else ("batch_per_rank", per_rank)
+    if not isinstance(size, (int, np.integer)) or size < 1:
+        raise HpcflowError(f"{name}={size!r} is not a number of samples", hint="give 1 or more")
+    return int(size) * (1 if per_rank is None else replicas)
 
 
 def check_key(key: Any) -> None:
@@ -81,9 +81,9 @@ def common_length(lengths: Mapping[str, int]) -> int:
     if not lengths or 0 in lengths.values():
         raise ShapeError("a dataset needs samples", hint="give arrays with at least one row")
     if len(set(lengths.values())) > 1:
-        told = ", ".join(f"{length:,} for {name!r}" for name, length in lengths.items())
+        lengths_text = ", ".join(f"{length:,} for {name!r}" for name, length in lengths.items())
         raise ShapeError(
-            f"the arrays differ in their number of samples: {told}",
+            f"the arrays differ in their number of samples: {lengths_text}",
             hint="give arrays of the same length: row i of each belongs to sample i",
         )
     return next(iter(lengths.values()))

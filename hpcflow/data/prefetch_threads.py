@@ -48,13 +48,13 @@ class PrefetchThreads(Generic[Task, Result]):
                     self._changed.wait_for(self._is_ready)
             if self._taken not in self._results:
                 return None
-            found = self._results.pop(self._taken)
+            result = self._results.pop(self._taken)
             self._taken += 1
             self._changed.notify_all()
-        if isinstance(found, BaseException):
+        if isinstance(result, BaseException):
             self.close()
-            raise found
-        return found
+            raise result
+        return result
 
     def _is_ready(self) -> bool:
         return self._taken in self._results or (self._is_over and self._taken >= self._given)
@@ -77,16 +77,16 @@ class PrefetchThreads(Generic[Task, Result]):
         while (begun := self._begin()) is not None:
             number, task = begun
             try:
-                found: Result | BaseException = self._run(task)
+                result: Result | BaseException = self._run(task)
             except BaseException as error:
-                found = error
+                result = error
             del task, begun
             with self._changed:
                 if number < self._given:  # False if `close` was called during the task
-                    self._results[number] = found
-                    self._is_over |= isinstance(found, BaseException)
+                    self._results[number] = result
+                    self._is_over |= isinstance(result, BaseException)
                 self._changed.notify_all()
-            del found  # so that only the consumer holds a reference
+            del result  # so that only the consumer holds a reference
 
     def _begin(self) -> tuple[int, Task] | None:
         """The next task and its number, once its result has space; None at the end."""

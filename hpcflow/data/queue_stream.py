@@ -16,7 +16,7 @@ def dequeued(session: Any, element: Any) -> Iterator[Any]:
     """
     while True:
         try:
-            found = session.run(element)
+            components = session.run(element)
         except OutOfRangeError:
             return
-        yield tuple(found) if isinstance(found, list) else found
+        yield tuple(components) if isinstance(components, list) else components

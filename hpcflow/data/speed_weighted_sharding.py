@@ -33,20 +33,20 @@ def shares_by_speed(speeds: Sequence[float], batch: int) -> np.ndarray:
     step = max(1, batch // (replicas * FINENESS))
     total = float(sum(speeds))
     least = 1 if batch >= replicas else 0
-    found = [max(int(batch * v / total) // step * step, least) for v in speeds]
-    more = batch - sum(found)
-    queue = [((n + step) / v, r) for r, (n, v) in enumerate(zip(found, speeds, strict=True))]
+    shares = [max(int(batch * v / total) // step * step, least) for v in speeds]
+    remaining = batch - sum(shares)
+    queue = [((n + step) / v, r) for r, (n, v) in enumerate(zip(shares, speeds, strict=True))]
     heapq.heapify(queue)
-    while more > 0:
+    while remaining > 0:
         _, r = heapq.heappop(queue)
-        found[r] += min(step, more)
-        more -= min(step, more)
-        heapq.heappush(queue, ((found[r] + step) / speeds[r], r))
-    while more < 0:  # the minimum of one sample has assigned too many
-        r = max((r for r in range(replicas) if found[r] > 1), key=lambda r: found[r] / speeds[r])
-        found[r] -= 1
-        more += 1
-    return np.array(found)
+        shares[r] += min(step, remaining)
+        remaining -= min(step, remaining)
+        heapq.heappush(queue, ((shares[r] + step) / speeds[r], r))
+    while remaining < 0:  # the minimum of one sample has assigned too many
+        r = max((r for r in range(replicas) if shares[r] > 1), key=lambda r: shares[r] / speeds[r])
+        shares[r] -= 1
+        remaining += 1
+    return np.array(shares)
 
 
 class SpeedBalance:
@@ -80,10 +80,10 @@ class SpeedBalance:
 
     def cuts(self, number: int, size: int) -> np.ndarray:
         """The split points of batch `number`, of `size` samples (`global_batch_sharding.cuts`)."""
-        first, whole = next(one for one in reversed(self._changes) if one[0] <= number)
+        first, cuts = next(change for change in reversed(self._changes) if change[0] <= number)
         if size == self.batch:
-            return whole
-        return whole * size // self.batch if first else split_points(size, self.replicas)
+            return cuts
+        return cuts * size // self.batch if first else split_points(size, self.replicas)
 
     def decide(self, speeds: Sequence[float]) -> tuple[int, list[int]] | None:
         """The first batch and the sizes of new shares by these speeds (samples/s), for all ranks.
@@ -95,14 +95,14 @@ class SpeedBalance:
         if self._speeds is not None:
             now = self._speeds**DAMPING * now ** (1 - DAMPING)
         self._speeds = now
-        wanted = shares_by_speed(now.tolist(), self.batch)
-        gain = 1 - (wanted / now).max() / (np.array(self.shares) / now).max()
+        proposed = shares_by_speed(now.tolist(), self.batch)
+        gain = 1 - (proposed / now).max() / (np.array(self.shares) / now).max()
         self._left -= 1
         if gain < MIN_GAIN or (gain < LARGE_GAIN and self._left >= 0):
             return None
         self._rest = 1 if gain >= LARGE_GAIN else min(2 * self._rest, LONGEST_REST)
         self._left = self._rest
-        return self.taken + MAX_BATCHES_AHEAD + self.lead, wanted.tolist()
+        return self.taken + MAX_BATCHES_AHEAD + self.lead, proposed.tolist()
 
     def change(self, first: int, shares: Sequence[int]) -> None:
         """Use these shares of a full batch from batch `first` on; called on all replicas.

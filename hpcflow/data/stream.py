@@ -87,9 +87,9 @@ class Stream(ShardedBatches):
 
     def describe(self) -> str:
         """How the samples are sharded, in one line."""
-        known = self.samples is not None
+        is_sized = self.samples is not None
         return self._log_shares(
-            f"{self.samples:,} samples an epoch" if known else "a stream of samples"
+            f"{self.samples:,} samples an epoch" if is_sized else "a stream of samples"
         )
 
     def epoch(self, number: int) -> Iterator[Batch]:
@@ -102,13 +102,13 @@ class Stream(ShardedBatches):
 
         def begin(last: Place, numbers: Iterator[int]) -> Iterator[Batch]:
             parts = (part for epoch in epochs for part in self._parts(epoch, numbers))
-            left = (part for part in parts if (part[0], part[1].step) > last)
-            return self._batches(left, self._load, self.read_ahead, "read a stream")
+            remaining = (part for part in parts if (part[0], part[1].step) > last)
+            return self._batches(remaining, self._load, self.read_ahead, "read a stream")
 
-        def begin_lines(held: HeldShards) -> Iterator[Batch]:
-            first = min(place[0] for _, place in held.values())
+        def begin_lines(shards: HeldShards) -> Iterator[Batch]:
+            first = min(place[0] for _, place in shards.values())
             parts = (
-                part for epoch in epochs if epoch >= first for part in self._lines(epoch, held)
+                part for epoch in epochs if epoch >= first for part in self._lines(epoch, shards)
             )
             return self._batches(parts, self._load, self.read_ahead, "read a stream")
 
@@ -131,19 +131,19 @@ class Stream(ShardedBatches):
         skipped = self._skip // self.batch if batch.epoch == self._first else 0
         number = self._numbered.get(batch.epoch, 0) + skipped
         parts = self._parts(batch.epoch, itertools.count(number))
-        mine = next(part for part in parts if part[1].step >= batch.step)
-        if mine[1].step > batch.step:
+        own_part = next(part for part in parts if part[1].step >= batch.step)
+        if own_part[1].step > batch.step:
             raise DataError(
                 f"step {batch.step} of the stream cannot be sharded again without the workers that "
-                f"died: {mine[1].step} is the oldest batch of its iterator that is kept",
+                f"died: {own_part[1].step} is the oldest batch of its iterator that is kept",
                 rank=self.context.rank,
                 hint="feed each batch before the next is taken, or give a function of the epoch "
                 "that makes the iterator",
             )
-        return self._with_offset(self._load(mine)[0])
+        return self._with_offset(self._load(own_part)[0])
 
     def _batch_in_use(self, step: int) -> None:
-        for old in [one for one in list(self._kept) if one < step - 1]:  # a thread may add entries
+        for old in [key for key in list(self._kept) if key < step - 1]:  # a thread may add entries
             del self._kept[old]
 
     def _check_equal_counts(self, batches: Iterator[Batch]) -> Iterator[Batch]:
@@ -169,11 +169,11 @@ class Stream(ShardedBatches):
             if low < high or self._is_synchronous:
                 yield _make_part(epoch, step, start, joined, low, high)
 
-    def _lines(self, epoch: int, held: HeldShards) -> Iterator[StreamShare]:
+    def _lines(self, epoch: int, shards: HeldShards) -> Iterator[StreamShare]:
         """The shares of this worker's lines after their places, with their samples."""
         for step, start, joined in self._global_batches(epoch):
             at = split_points(len(joined), self.replicas)
-            for name, (line, last) in held.items():
+            for name, (line, last) in shards.items():
                 low, high = int(at[line.worker]), int(at[line.worker + 1])
                 counts = low < high or (name == 0 and self._is_synchronous)
                 if counts and line.has(epoch, step) and (epoch, step) > last:
@@ -277,26 +277,26 @@ class Stream(ShardedBatches):
         """
         epoch, step = min(map(min, last_positions(last, (self._first, -1))))
         skipped = self._skip if epoch == self._first else 0
-        taken = skipped + max(step + 1 - skipped // self.batch, 0) * self.batch
+        start = skipped + max(step + 1 - skipped // self.batch, 0) * self.batch
         resumes = self._once is None
-        if self.samples is not None and taken >= self.samples:
-            epoch, taken = epoch + 1, 0
-        return {"epoch": epoch, "taken": taken, "batch": self.batch, "left": {}, "resumes": resumes}
+        if self.samples is not None and start >= self.samples:
+            epoch, start = epoch + 1, 0
+        return {"epoch": epoch, "taken": start, "batch": self.batch, "left": {}, "resumes": resumes}
 
     def restore(self, position: dict[str, Any]) -> None:
         """Continue at `position`.
 
         Errors: DataError if `samples` is an iterator, which cannot resume.
         """
-        taken = int(position.get("taken", 0))
-        if self._once is not None and (taken or position["epoch"]):
+        start = int(position.get("taken", 0))
+        if self._once is not None and (start or position["epoch"]):
             raise DataError(
                 "a stream of an iterator cannot resume: an iterator cannot be read again",
                 rank=self.context.rank,
                 hint="give a function of the epoch that makes the iterator, or restore the "
                 "variables alone (hf.train.Saver)",
             )
-        self._first, self._skip = int(position["epoch"]), taken
+        self._first, self._skip = int(position["epoch"]), start
         self._skipped_batch = int(position.get("batch", 1))
 
 

@@ -54,10 +54,10 @@ class Pipeline:
         self._options = Options()
 
     def __repr__(self) -> str:
-        told = ", ".join(
+        components = ", ".join(
             f"{leaf.dtype}{shape_text(leaf.shape)}" for leaf in leaves_of(self.structure)
         )
-        return f"<hf.data dataset {self.kind} of {told}>"
+        return f"<hf.data dataset {self.kind} of {components}>"
 
     @property
     def output_types(self) -> Any:
@@ -135,11 +135,11 @@ class Pipeline:
         """The elements `count` times; without end if it is None or -1."""
         times = ElementCount("repeat", -1 if count is None else count, -1)
 
-        def begin(given: Given) -> Iterator[Element]:
-            number = times.of(given)
+        def begin(feeds: Given) -> Iterator[Element]:
+            number = times.of(feeds)
             for _ in itertools.count() if number == -1 else range(number):
                 some = False
-                for element in self.begin(given):
+                for element in self.begin(feeds):
                     some = True
                     yield element
                 if not some:
@@ -155,15 +155,15 @@ class Pipeline:
         pairs = list(zip(leaves_of(self.structure), leaves_of(dataset.structure), strict=True))
         if any(a.dtype != b.dtype for a, b in pairs):
             raise DTypeError(f"{self} and {dataset} cannot be concatenated: dtypes differ")
-        made = pack_components(
+        structure = pack_components(
             self.structure,
             [TensorComponent(a.dtype, common_shape(a.shape, b.shape)) for a, b in pairs],
         )
 
-        def begin(given: Given) -> Iterator[Element]:
-            return itertools.chain(self.begin(given), dataset.begin(given))
+        def begin(feeds: Given) -> Iterator[Element]:
+            return itertools.chain(self.begin(feeds), dataset.begin(feeds))
 
-        return Pipeline(made, begin, [*self.needs, *dataset.needs], "concatenate")
+        return Pipeline(structure, begin, [*self.needs, *dataset.needs], "concatenate")
 
     def shuffle(
         self,
@@ -184,13 +184,13 @@ class Pipeline:
 
         def change(elements: Iterator[Element], size: int) -> Iterator[Element]:
             drawn = np.random.default_rng([*(abs(k) for k in key), next(times)])
-            held = list(itertools.islice(elements, size))
+            buffer = list(itertools.islice(elements, size))
             for new in elements:
-                at = int(drawn.integers(len(held)))
-                yield held[at]
-                held[at] = new
-            for at in drawn.permutation(len(held)):
-                yield held[at]
+                at = int(drawn.integers(len(buffer)))
+                yield buffer[at]
+                buffer[at] = new
+            for at in drawn.permutation(len(buffer)):
+                yield buffer[at]
 
         return self._counted("shuffle", [ElementCount("shuffle", buffer_size, 1)], change)
 
@@ -200,19 +200,19 @@ class Pipeline:
             raise GraphError(
                 "cache() keeps elements in memory and takes no filename", hint="leave filename out"
             )
-        kept: list[Element] = []
+        cached: list[Element] = []
         whole = False
 
-        def begin(given: Given) -> Iterator[Element]:
+        def begin(feeds: Given) -> Iterator[Element]:
             nonlocal whole
             if whole:
-                yield from kept
+                yield from cached
                 return
-            found = []
-            for element in self.begin(given):
-                found.append(element)
+            elements = []
+            for element in self.begin(feeds):
+                elements.append(element)
                 yield element
-            kept[:], whole = found, True
+            cached[:], whole = elements, True
 
         return Pipeline(self.structure, begin, self.needs, "cache")
 
@@ -224,10 +224,10 @@ class Pipeline:
 
     def apply(self, transformation_func: Callable[[Pipeline], Pipeline]) -> Pipeline:
         """`transformation_func` of this dataset."""
-        made = transformation_func(self)
-        if not isinstance(made, Pipeline):
-            raise GraphError(f"apply() needs a function that returns a dataset, not {made!r}")
-        return made
+        dataset = transformation_func(self)
+        if not isinstance(dataset, Pipeline):
+            raise GraphError(f"apply() needs a function that returns a dataset, not {dataset!r}")
+        return dataset
 
     # -- batching
 
@@ -253,8 +253,8 @@ class Pipeline:
         leaves = leaves_of(self.structure)
         shapes: list[Any] = [leaf.shape for leaf in leaves]
         if padded_shapes is not None:
-            given = values_by_component(self.structure, padded_shapes)
-            shapes = [padded_shape(leaf, s) for leaf, s in zip(leaves, given, strict=True)]
+            requested = values_by_component(self.structure, padded_shapes)
+            shapes = [padded_shape(leaf, s) for leaf, s in zip(leaves, requested, strict=True)]
         if None in shapes:
             raise ShapeError("padded_batch needs the rank of each component", hint="padded_shapes")
         return self._batched(
@@ -267,7 +267,7 @@ class Pipeline:
         require_tensors(self.structure, "batch()")
         size, leaves = ElementCount("batch", batch_size, 1), leaves_of(self.structure)
         rows = [leaf.shape for leaf in leaves] if shapes is None else shapes
-        made = [
+        components = [
             TensorComponent(leaf.dtype, None if s is None else (size.known if drop else None, *s))
             for leaf, s in zip(leaves, rows, strict=True)
         ]
@@ -283,7 +283,7 @@ class Pipeline:
                     facts = zip(columns, shapes, fills, strict=True)
                     yield tuple(pad_elements(*fact) for fact in facts)
 
-        return self._counted("batch", [size], change, pack_components(self.structure, made))
+        return self._counted("batch", [size], change, pack_components(self.structure, components))
 
     # -- functions of elements
 
@@ -296,8 +296,8 @@ class Pipeline:
         """
         traced = TensorFunction(map_func, self.structure, _root_graph())
 
-        def begin(given: Given) -> Iterator[Element]:
-            return map(traced.bound(given), self.begin(given))
+        def begin(feeds: Given) -> Iterator[Element]:
+            return map(traced.bound(feeds), self.begin(feeds))
 
         return Pipeline(traced.structure, begin, [*self.needs, *traced.needs], "map")
 
@@ -349,12 +349,12 @@ class Pipeline:
     def enumerate(self, start: int = 0) -> Pipeline:
         """Pairs of a number and an element, with numbers from `start`."""
         first = as_integer("enumerate", start, -(2**63))
-        made = (TensorComponent(int64, ()), self.structure)
+        structure = (TensorComponent(int64, ()), self.structure)
 
         def change(elements: Iterator[Element]) -> Iterator[Element]:
             return ((np.asarray(i, int64), *x) for i, x in enumerate(elements, first))
 
-        return self.then("enumerate", change, made)
+        return self.then("enumerate", change, structure)
 
     def unbatch(self) -> Pipeline:
         """The rows of each element as elements."""
@@ -362,7 +362,7 @@ class Pipeline:
         leaves = leaves_of(self.structure)
         if any(leaf.shape == () for leaf in leaves):
             raise ShapeError("unbatch() takes components with rows, not scalars")
-        made = [
+        components = [
             TensorComponent(leaf.dtype, None if leaf.shape is None else leaf.shape[1:])
             for leaf in leaves
         ]
@@ -373,7 +373,7 @@ class Pipeline:
                     raise ShapeError("unbatch() needs components with the same number of rows")
                 yield from (tuple(x[i, ...] for x in element) for i in range(len(element[0])))
 
-        return self.then("unbatch", change, pack_components(self.structure, made))
+        return self.then("unbatch", change, pack_components(self.structure, components))
 
     def window(
         self, size: int, shift: int | None = None, stride: int = 1, drop_remainder: bool = False
@@ -385,8 +385,8 @@ class Pipeline:
         shapes. `shift` is `size` by default. The last windows are smaller, or are dropped.
         """
         shift = size if shift is None else shift
-        told = make_windows(self.structure, size, shift, stride, drop_remainder, _rows_of)
-        return self.then("window", *told)
+        transform = make_windows(self.structure, size, shift, stride, drop_remainder, _rows_of)
+        return self.then("window", *transform)
 
     def reduce(self, initial_state: Any, reduce_func: Callable[[Any, Any], Any]) -> Any:
         """`reduce_func(state, element)` over all elements, starting at `initial_state`: tensors.
@@ -398,8 +398,8 @@ class Pipeline:
             self.structure, initial_state, reduce_func, _root_graph()
         )
 
-        def begin(given: Given) -> Iterator[Element]:
-            yield fold(self.begin(given), given)
+        def begin(feeds: Given) -> Iterator[Element]:
+            yield fold(self.begin(feeds), feeds)
 
         whole_of = Pipeline(state, begin, [*self.needs, *needs], "reduce")
         return one_shot_iterator(whole_of.repeat()).get_next()
@@ -408,9 +408,9 @@ class Pipeline:
         """The same dataset: options of TensorFlow's runtime have no effect."""
         if not isinstance(options, Options):
             raise GraphError(f"with_options() takes hf.data.Options(), not {value_text(options)}")
-        made = Pipeline(self.structure, self.begin, self.needs, self.kind)
-        made._options = options
-        return made
+        dataset = Pipeline(self.structure, self.begin, self.needs, self.kind)
+        dataset._options = options
+        return dataset
 
     def options(self) -> Options:
         """The options last set on this dataset."""

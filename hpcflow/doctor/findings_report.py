@@ -24,8 +24,8 @@ def as_text(job: JobFacts, findings: list[Finding]) -> str:
     ranks, nodes = len(job.ranks), len(job.nodes)
     lines = [f"hpcflow doctor: {_count(ranks, 'rank')} on {_count(nodes, 'node')}"]
     wide = max((len(row.check) for row in findings), default=0)
-    for row, where in fold(findings):
-        at = f"{shortened_names(where)}: " if any(where) else ""
+    for row, node_names in fold(findings):
+        at = f"{shortened_names(node_names)}: " if any(node_names) else ""
         lines.append(f"  {MARKS[row.level]}  {row.check:<{wide}}  {at}{row.what}")
         if row.fix:
             lines.append(f"  {'':5}  {'':<{wide}}  fix: {row.fix}")
@@ -36,10 +36,10 @@ def verdict(findings: list[Finding]) -> str:
     """A one-line summary that names the nodes with errors or warnings."""
     bad = {level: [f for f in findings if f.level == level] for level in (ERROR, WARN)}
     odd = dict.fromkeys(f.node for rows in bad.values() for f in rows if f.node)
-    told = [_count(len(rows), word) for word, rows in
+    counts = [_count(len(rows), word) for word, rows in
             (("error", bad[ERROR]), ("warning", bad[WARN])) if rows]  # fmt: skip
     end = "a job would not run" if bad[ERROR] else "a job would run"
-    return f"{', '.join(told) or 'nothing is wrong'}{_findings_of(odd)}: {end}"
+    return f"{', '.join(counts) or 'nothing is wrong'}{_findings_of(odd)}: {end}"
 
 
 def _findings_of(nodes: dict[str, None]) -> str:

@@ -45,7 +45,7 @@ def agreements(xp: Any) -> list[KernelAgreement]:
 
 
 def _agreement(xp: Any, provider: str) -> KernelAgreement:
-    found = KernelAgreement(provider)
+    agreement = KernelAgreement(provider)
     for type, attrs, shapes, shape in CASES[provider]:
         for dtype, epsilon in EPSILON.items():
             title = ", ".join([f"{type} of {dtype}", *(n for n in attrs if attrs[n] is True)])
@@ -55,15 +55,15 @@ def _agreement(xp: Any, provider: str) -> KernelAgreement:
             try:
                 kernel, refused = choose_kernel(node, "gpu", KernelPreferences((provider,)))
                 if refused:
-                    found.refused[title] = refused[0][1]
+                    agreement.refused[title] = refused[0][1]
                     continue
                 apart = _difference_text(_by_gpu(xp, kernel, node), _by_plain(node))
                 if not apart <= ROUNDINGS * epsilon:  # also true for NaN
-                    found.wrong[title] = f"{apart:.1g} off"
+                    agreement.wrong[title] = f"{apart:.1g} off"
             except Exception as error:  # every error belongs in the report
-                found.wrong[title] = f"{error.__class__.__name__}: {error}".splitlines()[0]
-            found.run += 1
-    return found
+                agreement.wrong[title] = f"{error.__class__.__name__}: {error}".splitlines()[0]
+            agreement.run += 1
+    return agreement
 
 
 def _by_gpu(xp: Any, kernel: Kernel, node: KernelNode) -> np.ndarray:
@@ -80,5 +80,5 @@ def _by_plain(node: KernelNode) -> np.ndarray:
     return outputs[0]
 
 
-def _difference_text(found: np.ndarray, wanted: np.ndarray) -> float:
-    return float(np.linalg.norm(found.astype(np.float64) - wanted) / np.linalg.norm(wanted))
+def _difference_text(actual: np.ndarray, expected: np.ndarray) -> float:
+    return float(np.linalg.norm(actual.astype(np.float64) - expected) / np.linalg.norm(expected))

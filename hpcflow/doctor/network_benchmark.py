@@ -70,18 +70,18 @@ def time_sum(comm: Communicator) -> float:
 
 def time_pairs(leaders: MpiCommunicator, nodes: list[str]) -> list[tuple[str, str, list[float]]]:
     """This rank's timed pairs; all leaders call it. `nodes` are in the order of their ranks."""
-    mine = []
+    timed_pairs = []
     for pairs in rounds(leaders.size, ALL_PAIRS - 1):
         color = next((i for i, pair in enumerate(pairs) if leaders.rank in pair), -1)
         pair = leaders.split_by(color, leaders.rank)
         if pair is None:
             continue
         a, b = pairs[color]
-        found = list(time_pair(pair))
+        timing = list(time_pair(pair))
         pair.close()
         if leaders.rank == a:
-            mine.append((nodes[a], nodes[b], found))
-    return mine
+            timed_pairs.append((nodes[a], nodes[b], timing))
+    return timed_pairs
 
 
 def time_ring(leaders: Communicator) -> float:
@@ -98,30 +98,30 @@ def time_ring(leaders: Communicator) -> float:
 def clock_offsets(leaders: Communicator) -> tuple[float, float]:
     """This node's clock minus the first node's, and the error bound, in s; all leaders call it."""
     best = (0.0, 0.0)
-    for other in range(1, leaders.size):
+    for peer in range(1, leaders.size):
         if leaders.rank == 0:
             for _ in range(TRIPS // 3):
                 wait_for_requests(
-                    leaders.send(np.array([time.time()]), other, TAG), timeout=PATIENCE_S
+                    leaders.send(np.array([time.time()]), peer, TAG), timeout=PATIENCE_S
                 )
-                wait_for_requests(leaders.recv(np.zeros(1), other, TAG), timeout=PATIENCE_S)
-        elif leaders.rank == other:
+                wait_for_requests(leaders.recv(np.zeros(1), peer, TAG), timeout=PATIENCE_S)
+        elif leaders.rank == peer:
             best = _clock_against_first(leaders)
     return best
 
 
 def _clock_against_first(leaders: Communicator) -> tuple[float, float]:
     """The offset by the exchange with the least delay; half this delay is the error bound."""
-    found, before = [], None
+    estimates, before = [], None
     for _ in range(TRIPS // 3):
-        theirs = np.zeros(1)
-        wait_for_requests(leaders.recv(theirs, 0, TAG), timeout=PATIENCE_S)
+        first_time = np.zeros(1)
+        wait_for_requests(leaders.recv(first_time, 0, TAG), timeout=PATIENCE_S)
         now = time.time()
         if before is not None:  # rank 0 sent it after it had received our last answer
-            found.append(((before + now) / 2 - theirs[0], (now - before) / 2))
+            estimates.append(((before + now) / 2 - first_time[0], (now - before) / 2))
         before = time.time()
         wait_for_requests(leaders.send(np.zeros(1), 0, TAG), timeout=PATIENCE_S)
-    offset, within = min(found, key=lambda row: row[1])
+    offset, within = min(estimates, key=lambda row: row[1])
     return float(offset), float(within)
 
 
@@ -139,11 +139,11 @@ def gather(mine: RankFacts) -> JobFacts | None:
     wait_for_requests(world.barrier())
     if world.size > 1:
         together["allreduce"] = min(time_sum(world) for _ in range(3))
-    told = world.gather_text(json.dumps([dataclasses.asdict(mine), rows]))
-    if told is None:
+    texts = world.gather_text(json.dumps([dataclasses.asdict(mine), rows]))
+    if texts is None:
         return None
-    found = [json.loads(text) for text in told]
-    ranks = [RankFacts.from_data(facts) for facts, _ in found]
-    links = [NetworkLink(a, b, *values) for _, theirs in found for a, b, values in theirs]
+    reports = [json.loads(text) for text in texts]
+    ranks = [RankFacts.from_data(facts) for facts, _ in reports]
+    links = [NetworkLink(a, b, *values) for _, pairs in reports for a, b, values in pairs]
     skipped = f"; each node with {ALL_PAIRS - 1} others" if len(firsts) > ALL_PAIRS else ""
     return JobFacts(ranks, links, together, skipped)

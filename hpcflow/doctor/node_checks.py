@@ -30,23 +30,23 @@ LATE, LATE_S = 4.0, 100e-6  # a late link takes LATE times the median latency pl
 def cores(job: JobFacts) -> list[Finding]:
     """The CPUs of each rank; warns of ranks with fewer than others or with too many threads."""
     usual = middle(len(rank.cpus) for rank in job.ranks)
-    found = []
+    findings = []
     for node in job.nodes:
         ranks = job.on(node)
         few = [rank for rank in ranks if len(rank.cpus) * 2 <= usual]
         if few:
-            who = shortened_names(f"rank {rank.rank}" for rank in few)
+            names = shortened_names(f"rank {rank.rank}" for rank in few)
             of = f"of the node's {few[0].node_cpus} CPUs, ranks elsewhere {usual:.0f}"
-            what = f"{who} may use {len(few[0].cpus)} {of}"
-            found.append(Finding(WARN, node, what, _more_cores(few[0], usual)))
+            what = f"{names} may use {len(few[0].cpus)} {of}"
+            findings.append(Finding(WARN, node, what, _more_cores(few[0], usual)))
             continue
         warned = next((rank for rank in ranks if rank.threads_warning), None)
         if warned is not None:
             what = f"rank {warned.rank}: {warned.threads_warning}"
-            found.append(Finding(WARN, node, what, _more_cores(warned, 0)))
+            findings.append(Finding(WARN, node, what, _more_cores(warned, 0)))
     common = job.by_node(lambda rank: (len(rank.cpus), rank.node_cpus))[0][0]
     each = f"{common[0]} of the node's {common[1]} CPUs for each rank"
-    return [Finding(OK, "", each), *found]
+    return [Finding(OK, "", each), *findings]
 
 
 def _more_cores(rank: RankFacts, cpus: float) -> str:
@@ -62,15 +62,15 @@ def blas(job: JobFacts) -> list[Finding]:
     """Threads per rank; warns if BLAS uses more, or if a node has fewer CPUs than threads."""
     (name, number, why), _ = job.by_node(lambda r: (r.blas, r.threads, r.threads_why))[0]
     threads = f"{number} thread{'' if number == 1 else 's'} a rank ({why})"
-    found = [Finding(OK, "", f"{name}, {threads}" if name else threads)]
+    findings = [Finding(OK, "", f"{name}, {threads}" if name else threads)]
     for node in job.nodes:
         ranks = job.on(node)
-        more = [rank for rank in ranks if rank.blas_threads > rank.threads]
-        if more:
-            who = shortened_names(f"rank {rank.rank}" for rank in more)
-            what = f"{who}: BLAS has {more[0].blas_threads} threads, not {more[0].threads}"
-            fix = f"export OMP_NUM_THREADS={more[0].threads} in the job script"
-            found.append(Finding(WARN, node, what, fix))
+        excess = [rank for rank in ranks if rank.blas_threads > rank.threads]
+        if excess:
+            names = shortened_names(f"rank {rank.rank}" for rank in excess)
+            what = f"{names}: BLAS has {excess[0].blas_threads} threads, not {excess[0].threads}"
+            fix = f"export OMP_NUM_THREADS={excess[0].threads} in the job script"
+            findings.append(Finding(WARN, node, what, fix))
         total = sum(rank.threads for rank in ranks)
         cpus = len({cpu for rank in ranks for cpu in rank.cpus}) or ranks[0].node_cpus
         if total > cpus:
@@ -80,14 +80,14 @@ def blas(job: JobFacts) -> list[Finding]:
             fix = f"export OMP_NUM_THREADS={fewer}"
             if len(ranks) > cpus:
                 fix = f"start at most {cpus} ranks on each node"
-            found.append(Finding(WARN, node, what, fix))
-    return found
+            findings.append(Finding(WARN, node, what, fix))
+    return findings
 
 
 def speed(job: JobFacts) -> list[Finding]:
     """Compute and copy rates of a rank per node; warns of nodes far below the median."""
     kinds = {"gemm": ("float32 products", "GFLOP/s"), "copies": ("copies in memory", "GB/s")}
-    found, usual = [], []
+    findings, usual = [], []
     for field, (name, unit) in kinds.items():
         each = {n: middle(getattr(rank, field) / 1e9 for rank in job.on(n)) for n in job.nodes}
         median = middle(each.values())
@@ -96,44 +96,48 @@ def speed(job: JobFacts) -> list[Finding]:
             if rate < SLOW * median:
                 what = f"{name} {rate:.3g} {unit} a rank, the median of all nodes is {median:.3g}"
                 fix = "look for other processes on the node; else leave it out (--exclude)"
-                found.append(Finding(WARN, node, what, fix))
-    return [Finding(OK, "", f"{', '.join(usual)} a rank"), *found]
+                findings.append(Finding(WARN, node, what, fix))
+    return [Finding(OK, "", f"{', '.join(usual)} a rank"), *findings]
 
 
 def gpus(job: JobFacts) -> list[Finding]:
     """The GPU of each rank; an error for two ranks on one GPU or a GPU that cupy cannot use."""
-    found = []
+    findings = []
     for node in job.nodes:
         ranks = job.on(node)
         first = ranks[0]
         if first.gpu_error:
             fix = "check nvidia-smi on the node and CUDA_VISIBLE_DEVICES"
-            found.append(Finding(ERROR, node, f"cupy finds no GPU: {first.gpu_error}", fix))
+            findings.append(Finding(ERROR, node, f"cupy finds no GPU: {first.gpu_error}", fix))
         elif first.gpu_files and not first.gpus:
             fix = install_hint("cuda12", "cuda13")
             what = f"{first.gpu_files} GPUs are here, but cupy is not installed: CPUs will be used"
-            found.append(Finding(WARN, node, what, fix))
+            findings.append(Finding(WARN, node, what, fix))
         shared = [gpu for gpu in {r.gpu for r in ranks if r.gpu} if _users(ranks, gpu) > 1]
         for gpu in shared:
-            who = shortened_names(f"rank {r.rank}" for r in ranks if r.gpu == gpu)
+            names = shortened_names(f"rank {r.rank}" for r in ranks if r.gpu == gpu)
             fix = f"{mpirun_or_srun(first)} with one rank for each GPU (srun --gpus-per-task=1)"
-            found.append(Finding(ERROR, node, f"{who} would share {gpu}, NCCL refuses that", fix))
+            findings.append(
+                Finding(ERROR, node, f"{names} would share {gpu}, NCCL refuses that", fix)
+            )
     bound = [f"rank {r.rank} {r.gpu}" for r in job.ranks if r.gpu]
-    if not found:
-        found = [Finding(OK, "", shortened_names(bound, 8) if bound else "none; CPUs will be used")]
-    return found
+    if not findings:
+        findings = [
+            Finding(OK, "", shortened_names(bound, 8) if bound else "none; CPUs will be used")
+        ]
+    return findings
 
 
 def gpu_kernels(job: JobFacts) -> list[Finding]:
     """Whether the libraries' kernels on each node's GPUs agree with the plain kernels."""
-    found = []
+    findings = []
     for node in job.nodes:
-        for one in (one for rank in job.on(node) for one in rank.agreements):
-            for title, why in one.wrong.items():
+        for agreement in (agreement for rank in job.on(node) for agreement in rank.agreements):
+            for title, why in agreement.wrong.items():
                 fix = "run with --set kernels=plain, and install other versions of the library"
-                found.append(Finding(ERROR, node, f"{one.provider}: {title}: {why}", fix))
-    told = [_agreement(one) for rank in job.ranks for one in rank.agreements]
-    return [*(row for i, row in enumerate(told) if row not in told[:i]), *found]
+                findings.append(Finding(ERROR, node, f"{agreement.provider}: {title}: {why}", fix))
+    rows = [_agreement(agreement) for rank in job.ranks for agreement in rank.agreements]
+    return [*(row for i, row in enumerate(rows) if row not in rows[:i]), *findings]
 
 
 def _agreement(one: KernelAgreement) -> Finding:
@@ -154,7 +158,7 @@ def _users(ranks: list[RankFacts], gpu: str) -> int:
 
 def disk(job: JobFacts) -> list[Finding]:
     """Whether the run directory, TMPDIR, HOME and shared memory are writable; their free space."""
-    found = []
+    findings = []
     for name in dict.fromkeys(place.name for rank in job.ranks for place in rank.places):
         bad = [
             row
@@ -168,9 +172,9 @@ def disk(job: JobFacts) -> list[Finding]:
         places = [place for rank in job.ranks if (place := _check_folder(rank, name))]
         least = min(places, key=lambda place: place.free)
         if not bad:
-            found.append(Finding(OK, "", f"{name} {least.path}: {size(least.free)} free"))
-        found += bad
-    return found
+            findings.append(Finding(OK, "", f"{name} {least.path}: {size(least.free)} free"))
+        findings += bad
+    return findings
 
 
 def _check_folder(rank: RankFacts, name: str) -> FolderFacts | None:
@@ -183,20 +187,20 @@ def _worst(node: str, places: list[FolderFacts | None], ranks: int) -> Finding |
     if not there:
         return None
     place = min(there, key=lambda place: (not place.problem, place.free))
-    where = f"{place.name} {place.path}"
+    folder = f"{place.name} {place.path}"
     if place.name == "HOME":
-        what = f"{where}: {place.problem}; hpcflow writes nothing there"
+        what = f"{folder}: {place.problem}; hpcflow writes nothing there"
         return Finding(OK, node, what) if place.problem else None
     if place.problem:
-        return Finding(ERROR, node, f"{where}: {place.problem}", _elsewhere(place))
+        return Finding(ERROR, node, f"{folder}: {place.problem}", _elsewhere(place))
     if place.name == "shared memory":
         if place.free >= LEAST_SHARED * ranks:
             return None
-        what = f"{where}: {size(place.free)} free for {ranks} ranks; sums will go by messages"
+        what = f"{folder}: {size(place.free)} free for {ranks} ranks; sums will go by messages"
         return Finding(WARN, node, what, _elsewhere(place))
     if place.free >= LEAST_DISK:
         return None
-    return Finding(WARN, node, f"{where}: {size(place.free)} free", _elsewhere(place))
+    return Finding(WARN, node, f"{folder}: {size(place.free)} free", _elsewhere(place))
 
 
 def _elsewhere(place: FolderFacts) -> str:
@@ -209,24 +213,24 @@ def _elsewhere(place: FolderFacts) -> str:
 
 def clock(job: JobFacts) -> list[Finding]:
     """Warns of clock offsets, which make the times of logs and files meaningless."""
-    found, most = [], 0.0
+    findings, most = [], 0.0
     for node in job.nodes:
         rank = job.on(node)[0]
         most = max(most, abs(rank.clock_s))
         if abs(rank.clock_s) - rank.clock_within_s > CLOCK_S:
-            way = "ahead of" if rank.clock_s > 0 else "behind"
-            what = f"{format_duration(abs(rank.clock_s))} {way} {job.nodes[0]}"
+            direction = "ahead of" if rank.clock_s > 0 else "behind"
+            what = f"{format_duration(abs(rank.clock_s))} {direction} {job.nodes[0]}"
             fix = "chronyc tracking; tell the site's staff that its clock is not kept"
-            found.append(Finding(WARN, node, what, fix))
-    if not found and len(job.nodes) > 1:
+            findings.append(Finding(WARN, node, what, fix))
+    if not findings and len(job.nodes) > 1:
         within = max(rank.clock_within_s for rank in job.ranks)
-        found = [Finding(OK, "", f"within {format_duration(max(most, within))} of each other")]
-    return found
+        findings = [Finding(OK, "", f"within {format_duration(max(most, within))} of each other")]
+    return findings
 
 
 def links(job: JobFacts) -> list[Finding]:
     """The network's timings, and the nodes or pairs that are outliers."""
-    found = []
+    findings = []
     if job.links:
         speed = middle(link.bytes_per_s for link in job.links)
         late = middle(link.latency_s for link in job.links)
@@ -236,15 +240,15 @@ def links(job: JobFacts) -> list[Finding]:
             f"{format_duration(late)}; "
             f"sum of 1 MiB {format_duration(total)}{job.skipped}"
         )
-        found.append(Finding(OK, "", what))
-    told = {"ring": f"a ring over {len(job.nodes)} nodes", "allreduce": "a sum over all ranks"}
+        findings.append(Finding(OK, "", what))
+    titles = {"ring": f"a ring over {len(job.nodes)} nodes", "allreduce": "a sum over all ranks"}
     rows = [
-        f"1 MiB by {told[name]} {format_duration(seconds)}"
+        f"1 MiB by {titles[name]} {format_duration(seconds)}"
         for name, seconds in job.together.items()
     ]
     if rows:
-        found.append(Finding(OK, "", ", ".join(rows)))
-    return found + slow_links(job.links, job.nodes) + late_links(job.links, job.nodes)
+        findings.append(Finding(OK, "", ", ".join(rows)))
+    return findings + slow_links(job.links, job.nodes) + late_links(job.links, job.nodes)
 
 
 FIX_LINK = "leave it out (srun --exclude={}), and show the site's staff this page"
@@ -255,7 +259,7 @@ def slow_links(links: list[NetworkLink], nodes: list[str]) -> list[Finding]:
     best = {n: max((li.bytes_per_s for li in links if n in (li.a, li.b)), default=0) for n in nodes}
     usual = middle(best.values())
     odd = [node for node in nodes if best[node] < SLOW * usual]
-    found = [
+    findings = [
         Finding(
             WARN,
             node,
@@ -269,8 +273,8 @@ def slow_links(links: list[NetworkLink], nodes: list[str]) -> list[Finding]:
     for link in sound:
         if link.bytes_per_s < SLOW * speed:
             what = f"{size(link.bytes_per_s)}/s to {link.b}, the median of pairs is {size(speed)}/s"
-            found.append(Finding(WARN, link.a, what, FIX_LINK.format(link.b)))
-    return found
+            findings.append(Finding(WARN, link.a, what, FIX_LINK.format(link.b)))
+    return findings
 
 
 def late_links(links: list[NetworkLink], nodes: list[str]) -> list[Finding]:

@@ -56,7 +56,7 @@ class RankFacts:
     def from_data(cls, data: dict[str, Any]) -> RankFacts:
         """The inverse of `dataclasses.asdict`."""
         places = [FolderFacts(**place) for place in data.pop("places", [])]
-        agreements = [KernelAgreement(**one) for one in data.pop("agreements", [])]
+        agreements = [KernelAgreement(**agreement) for agreement in data.pop("agreements", [])]
         return cls(places=places, agreements=agreements, **data)
 
 
@@ -116,10 +116,10 @@ class JobFacts:
 
     def by_node(self, get: Callable[[RankFacts], Any]) -> list[tuple[Any, list[str]]]:
         """The values of `get` and the nodes that have each; the most common value first."""
-        found: dict[Any, dict[str, None]] = {}
+        by_value: dict[Any, dict[str, None]] = {}
         for rank in self.ranks:
-            found.setdefault(get(rank), {})[rank.node] = None
-        pairs = [(value, list(nodes)) for value, nodes in found.items()]
+            by_value.setdefault(get(rank), {})[rank.node] = None
+        pairs = [(value, list(nodes)) for value, nodes in by_value.items()]
         return sorted(pairs, key=lambda pair: -len(pair[1]))
 
 
@@ -137,8 +137,8 @@ class Finding:
 def shortened_names(names: Iterable[object], most: int = 4) -> str:
     """The names as `a, b, c, d and 12 more`."""
     words = [str(name) for name in names]
-    more = f" and {len(words) - most} more" if len(words) > most + 1 else ""
-    return ", ".join(words[: most if more else most + 1]) + more
+    suffix = f" and {len(words) - most} more" if len(words) > most + 1 else ""
+    return ", ".join(words[: most if suffix else most + 1]) + suffix
 
 
 def middle(values: Iterable[float]) -> float:

@@ -69,11 +69,11 @@ def of_rank(
 
 def _versions(*names: str) -> dict[str, str]:
     """The versions of the installed ones of these distributions."""
-    found = {}
+    versions = {}
     for name in names:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
+            versions[name] = importlib.metadata.version(name)
+    return versions
 
 
 def mapped_libmpi(maps: str | None = None) -> list[str]:
@@ -143,8 +143,8 @@ def _see_blas(facts: RankFacts) -> None:
     """Query the library itself: a pool created before hpcflow's import keeps its size."""
     import numpy as np
 
-    told: Any = np.show_config(mode="dicts")
-    blas = told.get("Build Dependencies", {}).get("blas", {})
+    config: Any = np.show_config(mode="dicts")
+    blas = config.get("Build Dependencies", {}).get("blas", {})
     facts.blas = f"{blas.get('name', '')} {blas.get('version', '')}".strip()
     for file in _mapped(LIBBLAS):
         library = ctypes.CDLL(file)

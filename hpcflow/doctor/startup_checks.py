@@ -14,9 +14,9 @@ NEEDED = ("numpy", "mpi4py", "h5py")
 def python(job: JobFacts) -> list[Finding]:
     """The Python version and executable, which should be the same on all nodes."""
     (common, _), *others = job.by_node(lambda rank: (rank.python, rank.executable))
-    found = [Finding(OK, "", f"{common[0]}, {common[1]}")]
+    findings = [Finding(OK, "", f"{common[0]}, {common[1]}")]
     for (version, executable), nodes in others:
-        found += [
+        findings += [
             Finding(
                 ERROR if version != common[0] else WARN,
                 node,
@@ -25,33 +25,33 @@ def python(job: JobFacts) -> list[Finding]:
             )
             for node in nodes
         ]
-    return found
+    return findings
 
 
 def packages(job: JobFacts) -> list[Finding]:
     """Installed packages, missing required ones, and nodes with other versions."""
     (common, _), *others = job.by_node(lambda rank: tuple(sorted(rank.versions.items())))
-    found = [Finding(OK, "", ", ".join(f"{name} {version}" for name, version in common))]
+    findings = [Finding(OK, "", ", ".join(f"{name} {version}" for name, version in common))]
     for versions, nodes in others:
         odd = sorted({name for name, _ in set(versions) ^ set(common)})
         has, usual = dict(versions), dict(common)
-        told = ", ".join(
+        mismatch = ", ".join(
             f"{name} {has.get(name, 'missing')} (others {usual.get(name, 'none')})" for name in odd
         )
         fix = "start all ranks with one environment, on a file system that all nodes see"
-        found += [Finding(WARN, node, told, fix) for node in nodes]
+        findings += [Finding(WARN, node, mismatch, fix) for node in nodes]
     for node in job.nodes:
         version = next((r.other_project for r in job.on(node) if r.other_project), "")
         if version:
             what = f"{OTHER} {version} of the package index, another project, has the same folder"
             fix = f"pip uninstall {OTHER}; pip install --force-reinstall --no-deps {DISTRIBUTION}"
-            found.append(Finding(WARN, node, f"{what} in this environment", fix))
+            findings.append(Finding(WARN, node, f"{what} in this environment", fix))
     for name in NEEDED:
         for node in job.nodes:
             why = next((r.broken[name] for r in job.on(node) if name in r.broken), "")
             if why:
-                found.append(Finding(ERROR, node, f"{name}: {why}", _install(name)))
-    return found
+                findings.append(Finding(ERROR, node, f"{name}: {why}", _install(name)))
+    return findings
 
 
 def _install(name: str) -> str:
@@ -79,28 +79,28 @@ def library(job: JobFacts) -> list[Finding]:
     if not answers:
         return [Finding(ERROR, "", "MPI did not start", _install("mpi4py"))]
     (common, _), *others = answers
-    found = [Finding(OK, "", " ".join(common.split(", ")[0].split()))]
+    findings = [Finding(OK, "", " ".join(common.split(", ")[0].split()))]
     for text, nodes in others:
         what = f"runs {text.split(',')[0]}, others {common.split(',')[0]}"
         fix = "load the same MPI module on all nodes, in the job script"
-        found += [Finding(ERROR, node, what, fix) for node in nodes]
-    return found
+        findings += [Finding(ERROR, node, what, fix) for node in nodes]
+    return findings
 
 
 def libmpi(job: JobFacts) -> list[Finding]:
     """The MPI libraries mapped for mpi4py and h5py: two different ones are an error."""
     common = job.by_node(lambda rank: tuple(rank.libmpi.get("mpi4py", ())))[0][0]
-    found = [Finding(OK, "", f"mpi4py maps {shortened_names(common)}")] if common else []
+    findings = [Finding(OK, "", f"mpi4py maps {shortened_names(common)}")] if common else []
     for node in job.nodes:
         rank = next((r for r in job.on(node) if len(_mapped(r)) > 1), None)
         if rank is None:
             continue
-        first, *more = _mapped(rank)
-        guilty = "h5py" if more[-1] not in rank.libmpi.get("mpi4py", ()) else "mpi4py"
-        also = " and ".join(more)
+        first, *extra = _mapped(rank)
+        guilty = "h5py" if extra[-1] not in rank.libmpi.get("mpi4py", ()) else "mpi4py"
+        also = " and ".join(extra)
         what = f"rank {rank.rank} maps two MPI libraries: {first}, and for {guilty} {also}"
-        found.append(Finding(ERROR, node, what, _one_mpi(guilty, more[-1])))
-    return found
+        findings.append(Finding(ERROR, node, what, _one_mpi(guilty, extra[-1])))
+    return findings
 
 
 def _mapped(rank: RankFacts) -> list[str]:
@@ -118,15 +118,15 @@ def _one_mpi(guilty: str, file: str) -> str:
 
 def thread_level(job: JobFacts) -> list[Finding]:
     """hpcflow calls MPI from one thread at a time, but not always from the same thread."""
-    found = []
+    findings = []
     for level, nodes in job.by_node(lambda rank: rank.thread_level):
         if level in ("serialized", "multiple"):
-            found.append(Finding(OK, "", f"{level}; hpcflow needs serialized"))
+            findings.append(Finding(OK, "", f"{level}; hpcflow needs serialized"))
         elif level:
             fix = "export MPI4PY_RC_THREAD_LEVEL=serialized, and import hpcflow before others' MPI"
             what = f"MPI gives {level}, hpcflow needs serialized"
-            found += [Finding(ERROR, node, what, fix) for node in nodes]
-    return found[:1] if all(f.level == OK for f in found) else found
+            findings += [Finding(ERROR, node, what, fix) for node in nodes]
+    return findings[:1] if all(f.level == OK for f in findings) else findings
 
 
 def ulfm(job: JobFacts) -> list[Finding]:
@@ -152,19 +152,19 @@ def cuda_aware(job: JobFacts) -> list[Finding]:
 
 def hdf5(job: JobFacts) -> list[Finding]:
     """Whether h5py can write one file from many ranks."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for (version, parallel), nodes in job.by_node(lambda rank: (rank.hdf5, rank.hdf5_mpi)):
         if not version:
             continue
         kind = "parallel (mpio)" if parallel else "serial: a checkpoint is one file a rank"
         row = Finding(OK, "", f"HDF5 {version}, {kind}")
-        if not found:
-            found.append(row)
+        if not findings:
+            findings.append(row)
             continue
         fix = "install the same h5py on all nodes"
-        found += [Finding(ERROR, node, f"has {row.what}, others {found[0].what}", fix)
+        findings += [Finding(ERROR, node, f"has {row.what}, others {findings[0].what}", fix)
                   for node in nodes]  # fmt: skip
-    return found
+    return findings
 
 
 def kernels(job: JobFacts) -> list[Finding]:
@@ -174,12 +174,12 @@ def kernels(job: JobFacts) -> list[Finding]:
         ("llvmlite", "llvmlite", "elementwise operations run one by one"),
         ("onednn-cpu-gomp", "oneDNN", "convolutions are products of copied patches"),
     )
-    told = [
+    texts = [
         f"{words} {has[name]}" if name in has else f"no {words}" + (f": {lost}" if lost else "")
         for name, words, lost in rows
     ]
     fix = install_hint("fast") if any(name not in has for name, *_ in rows) else ""
-    return [Finding(OK, "", "; ".join(told), fix)]
+    return [Finding(OK, "", "; ".join(texts), fix)]
 
 
 def mpirun_or_srun(facts: RankFacts) -> str:

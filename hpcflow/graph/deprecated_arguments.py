@@ -23,10 +23,10 @@ def accepts_aliases(**names: str) -> Callable[[F], F]:
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            for other in names.keys() & kwargs.keys():
-                value = kwargs.pop(other)
-                if value is not None or names[other] in needed:
-                    _set_argument(function, kwargs, names[other], value, other)
+            for alias in names.keys() & kwargs.keys():
+                value = kwargs.pop(alias)
+                if value is not None or names[alias] in needed:
+                    _set_argument(function, kwargs, names[alias], value, alias)
             return function(*args, **kwargs)
 
         return _with_signature(call, signature, list(names))
@@ -55,7 +55,7 @@ def with_public_names(**names: str) -> Callable[[F], F]:
     """Decorator: the function's arguments have other names: `its own="public name"`."""
 
     def decorate(function: F) -> F:
-        own = {new: old for old, new in names.items()}
+        originals = {new: old for old, new in names.items()}
         signature = inspect.signature(function)
         new_parameters = [
             p.replace(name=names.get(p.name, p.name)) for p in signature.parameters.values()
@@ -63,7 +63,7 @@ def with_public_names(**names: str) -> Callable[[F], F]:
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            return function(*args, **{own.get(name, name): v for name, v in kwargs.items()})
+            return function(*args, **{originals.get(name, name): v for name, v in kwargs.items()})
 
         return _with_signature(call, signature.replace(parameters=new_parameters), [])
 

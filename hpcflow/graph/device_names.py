@@ -47,7 +47,7 @@ class DeviceName(NamedTuple):
 
     def matches(self, device: DeviceName) -> bool:
         """True if `device` satisfies this constraint."""
-        return all(mine is None or mine == its for mine, its in zip(self, device, strict=True))
+        return all(need is None or need == field for need, field in zip(self, device, strict=True))
 
 
 def parse_device(text: str) -> DeviceName:

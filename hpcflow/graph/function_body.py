@@ -308,10 +308,10 @@ def _cached_dependencies(f: Function, results: Sequence[int]) -> FunctionDepende
 
 def all_operations(graph: Graph) -> Iterator[Operation]:
     """The operations of a graph and of all bodies in it, in creation order of the outermost."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     for operation in graph.get_operations():
         yield operation
         for function in bodies(operation):
-            if id(function.body) not in seen:
-                seen.add(id(function.body))
+            if id(function.body) not in visited:
+                visited.add(id(function.body))
                 yield from all_operations(function.body)

@@ -66,7 +66,7 @@ def _structure_outline(structure: Any) -> Any:
 
 def map_structure(function: Callable[..., Any], *structures: Any) -> Any:
     """`function` of the corresponding leaves, in the structure of the first argument."""
-    for other in structures[1:]:
-        check_same_structure(structures[0], other, "the arguments")
+    for structure in structures[1:]:
+        check_same_structure(structures[0], structure, "the arguments")
     columns = zip(*map(flatten_structure, structures), strict=True)
     return pack_structure(structures[0], [function(*leaves) for leaves in columns])

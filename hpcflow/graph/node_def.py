@@ -20,6 +20,6 @@ class NodeDef(NamedTuple):
     def of(cls, operation: Any) -> NodeDef:
         """The NodeDef of an operation of the graph."""
         inputs = [t.name.removesuffix(":0") for t in operation.inputs]
-        inputs += [f"^{other.name}" for other in operation.control_inputs]
+        inputs += [f"^{dependency.name}" for dependency in operation.control_inputs]
         attrs = dict(operation.attrs)
         return cls(operation.name, operation.type, tuple(inputs), operation.device, attrs)

@@ -38,11 +38,11 @@ def _operations(wanted: Iterable[Tensor | Operation]) -> list[Operation]:
 
 def _dependencies(operations: Iterable[Operation]) -> Iterator[Operation]:
     """The operations and all their dependencies."""
-    stack, seen = list(operations), set()
+    stack, visited = list(operations), set()
     while stack:
         op = stack.pop()
-        if op not in seen:
-            seen.add(op)
+        if op not in visited:
+            visited.add(op)
             yield op
             stack += [t.op for t in op.inputs]
             stack += used_control_inputs(op)

@@ -22,9 +22,9 @@ class Dimension(int):
         """A Dimension of an integer, another Dimension, or None."""
         if isinstance(value, Dimension):
             return value
-        made = as_shape([value])
-        assert made is not None
-        return _sized(made[0])
+        shape = as_shape([value])
+        assert shape is not None
+        return _sized(shape[0])
 
     @property
     def value(self) -> int | None:

@@ -93,26 +93,26 @@ def library() -> Any:
 def check(status: int, what: str) -> None:
     """Raise KernelError unless `status`, the result of a function, is success."""
     if status:
-        told = library().cublasLtGetStatusString(status).decode()
-        raise KernelError(f"cuBLASLt: {what}: {told}")
+        status_text = library().cublasLtGetStatusString(status).decode()
+        raise KernelError(f"cuBLASLt: {what}: {status_text}")
 
 
 @functools.cache
 def context() -> int:
     """The library handle of this rank's GPU; any thread may use it."""
-    made = c_void_p()
-    check(library().cublasLtCreate(byref(made)), "start")
-    assert made.value is not None
-    return made.value
+    handle = c_void_p()
+    check(library().cublasLtCreate(byref(handle)), "start")
+    assert handle.value is not None
+    return handle.value
 
 
 class CublasLtHandle:
     """A descriptor of the library, destroyed with this object; `kind` names its type."""
 
     def __init__(self, kind: str, *arguments: Any) -> None:
-        self.kind, made = kind, c_void_p()
-        check(getattr(library(), f"cublasLt{kind}Create")(byref(made), *arguments), kind)
-        self.value, self.destroy = made.value, getattr(library(), f"cublasLt{kind}Destroy")
+        self.kind, handle = kind, c_void_p()
+        check(getattr(library(), f"cublasLt{kind}Create")(byref(handle), *arguments), kind)
+        self.value, self.destroy = handle.value, getattr(library(), f"cublasLt{kind}Destroy")
 
     def set(self, attribute: int, value: Any) -> None:
         """Set an attribute to a ctypes number."""
@@ -176,13 +176,13 @@ class MatmulDescriptors:
 def _layout(of: MatmulProblem, shape: Sizes) -> CublasLtHandle:
     """The column-major layout of row-major matrices; a broadcast matrix has stride 0."""
     rows, columns = shape[-2:]
-    own, count = math.prod(shape[:-2]), of.lead[2]
+    batch, count = math.prod(shape[:-2]), of.lead[2]
     if of.shares_right_operand:
-        rows, own, count = rows * own, 1, 1
-    made = CublasLtHandle("MatrixLayout", TYPES[of.dtype], columns, rows, columns)
-    made.set(BATCH, c_int32(count))
-    made.set(STRIDE, c_int64(rows * columns if own == count else 0))
-    return made
+        rows, batch, count = rows * batch, 1, 1
+    layout = CublasLtHandle("MatrixLayout", TYPES[of.dtype], columns, rows, columns)
+    layout.set(BATCH, c_int32(count))
+    layout.set(STRIDE, c_int64(rows * columns if batch == count else 0))
+    return layout
 
 
 class MatmulPlan:
@@ -193,15 +193,15 @@ class MatmulPlan:
         self.of, self.lock = of, threading.Lock()
         number = ctypes.c_double if of.dtype == "float64" else ctypes.c_float
         self.one, self.zero = number(1), number(0)
-        found, count = _HeuristicResult(), c_int()
+        heuristic, count = _HeuristicResult(), c_int()
         status = library().cublasLtMatmulAlgoGetHeuristic(
             context(), d.product.value, d.b.value, d.a.value, d.c.value, d.c.value,
-            d.preference.value, 1, byref(found), byref(count),
+            d.preference.value, 1, byref(heuristic), byref(count),
         )  # fmt: skip
-        check(status or found.state, "the choice of an algorithm")
+        check(status or heuristic.state, "the choice of an algorithm")
         if not count.value:
             raise KernelError("cuBLASLt: it has no algorithm for it")
-        self.algorithm, self.bytes = found.algorithm, found.workspace
+        self.algorithm, self.bytes = heuristic.algorithm, heuristic.workspace
 
     def run(self, stream: int, room: int, a: int, b: int, c: int, bias: int = 0) -> None:
         """Launch it on arrays at these addresses; `room` is the address of the workspace."""

@@ -109,20 +109,20 @@ def graph(conv: Convolution, **where: Any) -> Any:
     kind = getattr(lib.data_type, TYPES[conv.dtype])
     sums = lib.data_type.FLOAT
     try:
-        made = lib.pygraph(
+        pygraph = lib.pygraph(
             io_data_type=kind, intermediate_data_type=sums, compute_data_type=sums, **where
         )
-        _describe(made, conv, kind)
-        made.validate()
-        made.build_operation_graph()
-        made.create_execution_plans([lib.heur_mode.A, lib.heur_mode.FALLBACK])
-        made.deselect_numeric_notes([getattr(lib.numerical_note, n) for n in _unwanted(conv)])
-        made.deselect_workspace_greater_than(MOST)
-        made.check_support()
-        made.build_plans()
+        _describe(pygraph, conv, kind)
+        pygraph.validate()
+        pygraph.build_operation_graph()
+        pygraph.create_execution_plans([lib.heur_mode.A, lib.heur_mode.FALLBACK])
+        pygraph.deselect_numeric_notes([getattr(lib.numerical_note, n) for n in _unwanted(conv)])
+        pygraph.deselect_workspace_greater_than(MOST)
+        pygraph.check_support()
+        pygraph.build_plans()
     except (RuntimeError, lib.cudnnGraphNotSupportedError) as error:
         raise KernelError(f"cuDNN: {str(error).splitlines()[0]}") from error
-    return made
+    return pygraph
 
 
 def _unwanted(conv: Convolution) -> list[str]:
@@ -132,7 +132,7 @@ def _unwanted(conv: Convolution) -> list[str]:
     return [*always, "TENSOR_CORE", "DOWN_CONVERT_INPUTS"] if strict else always
 
 
-def _describe(made: Any, conv: Convolution, kind: Any) -> None:
+def _describe(pygraph: Any, conv: Convolution, kind: Any) -> None:
     """Add the tensors and operations of a convolution to a graph."""
     of, count = conv.of, conv.w[-1]
     before, after = padding(of, conv.x, conv.w[:-2], conv.y)
@@ -148,18 +148,18 @@ def _describe(made: Any, conv: Convolution, kind: Any) -> None:
     lying[BIAS] = {"dim": [1, count, *ones], "stride": [count, 1, *(count for _ in ones)]}
 
     def given(name: int) -> Any:
-        return made.tensor(name=str(name), data_type=kind, **lying[name]).set_uid(name)
+        return pygraph.tensor(name=str(name), data_type=kind, **lying[name]).set_uid(name)
 
     if conv.kind == "ConvInputGrad":
-        name, out = X, made.conv_dgrad(loss=given(Y), filter=given(W), **moves)
+        name, out = X, pygraph.conv_dgrad(loss=given(Y), filter=given(W), **moves)
     elif conv.kind == "ConvFilterGrad":
-        name, out = W, made.conv_wgrad(image=given(X), loss=given(Y), **moves)
+        name, out = W, pygraph.conv_wgrad(image=given(X), loss=given(Y), **moves)
     else:
-        name, out = Y, made.conv_fprop(image=given(X), weight=given(W), **moves)
+        name, out = Y, pygraph.conv_fprop(image=given(X), weight=given(W), **moves)
     if conv.bias:
-        out = made.bias(input=out, bias=given(BIAS))
+        out = pygraph.bias(input=out, bias=given(BIAS))
     if conv.relu:
-        out = made.relu(input=out)
+        out = pygraph.relu(input=out)
     out.set_output(True).set_data_type(kind).set_uid(name)
     out.set_dim(lying[name]["dim"]).set_stride(lying[name]["stride"])
 
@@ -264,13 +264,13 @@ def _row(type: str) -> None:
 
         def run(*arrays: Any, room: Any = ()) -> None:
             inputs = arrays[: len(roles) - 1]  # a shape may follow them
-            given = dict(zip(roles, (*inputs, arrays[-1]), strict=True))
-            inner = room[0] if room else xp.empty(conv.filters, given[W].dtype)
-            w, bits = (x.view(f"u{x.itemsize}") for x in (given[W], inner))  # as bits
+            operands = dict(zip(roles, (*inputs, arrays[-1]), strict=True))
+            inner = room[0] if room else xp.empty(conv.filters, operands[W].dtype)
+            w, bits = (x.view(f"u{x.itemsize}") for x in (operands[W], inner))  # as bits
             w = w.transpose(conv.order)
             if type != "ConvFilterGrad":
                 xp.copyto(bits, w)
-            lying = {name: _placed(xp, x) for name, x in given.items() if name != W}
+            lying = {name: _placed(xp, x) for name, x in operands.items() if name != W}
             places = {name: x.data.ptr for name, x in lying.items()} | {W: inner.data.ptr}
             address, _held = cuda_provider.workspace(
                 xp, plan.bytes, room[1] if len(room) > 1 else None

@@ -48,9 +48,9 @@ def _out(xp: Any, node: Any, run: Callable[..., Any]) -> Callable[..., Any]:
         inputs, outs = args[: len(args) - count], args[len(args) - count :]
         wide = [xp.empty(o.shape, float32) if is_half(o.dtype) else o for o in outs]
         run(*_widen_arrays(inputs, node.inputs), *wide)
-        for out, found in zip(outs, wide, strict=True):
-            if out is not found:
-                xp.copyto(out, found, casting="same_kind")
+        for out, wide_out in zip(outs, wide, strict=True):
+            if out is not wide_out:
+                xp.copyto(out, wide_out, casting="same_kind")
 
     return call
 
@@ -60,12 +60,12 @@ def _new(xp: Any, node: Any, run: Callable[..., Any]) -> Callable[..., Any]:
         return value.astype(spec.dtype) if is_half(spec.dtype) else value
 
     def call(*inputs: Any) -> Any:
-        found = run(*_widen_arrays(inputs, node.inputs))
+        results = run(*_widen_arrays(inputs, node.inputs))
         if len(node.outputs) != 1:
             if not node.outputs:
-                return found
-            return tuple(rounded(v, s) for v, s in zip(found, node.outputs, strict=True))
-        return rounded(found, node.outputs[0])
+                return results
+            return tuple(rounded(v, s) for v, s in zip(results, node.outputs, strict=True))
+        return rounded(results, node.outputs[0])
 
     return call
 
@@ -76,9 +76,9 @@ def _update(xp: Any, node: Any, run: Callable[..., Any]) -> Callable[..., Any]:
     def call(*arrays: Any) -> None:
         wide = _widen_arrays(arrays, arrays)
         run(*wide)
-        for array, found in zip(arrays[:handles], wide, strict=False):
-            if array is not found:
-                xp.copyto(array, found, casting="same_kind")
+        for array, wide_array in zip(arrays[:handles], wide, strict=False):
+            if array is not wide_array:
+                xp.copyto(array, wide_array, casting="same_kind")
 
     return call
 

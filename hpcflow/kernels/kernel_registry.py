@@ -192,8 +192,8 @@ def kernel(
             _OWN.add((type, on))
             why = "" if captured else "it is a kernel of one's own, not said to be captured=True"
         direct = moves or form in ("ufunc", "view")
-        made = make if direct else widened(form, make)
-        row = Kernel(form, made, inplace, tiles, scratch=scratch, uncaptured=lambda node: why)
+        factory = make if direct else widened(form, make)
+        row = Kernel(form, factory, inplace, tiles, scratch=scratch, uncaptured=lambda node: why)
         _TABLE[type, on] = row
         return make
 

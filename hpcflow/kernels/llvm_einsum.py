@@ -52,8 +52,8 @@ def _as_matrices(terms: Sequence[str], out: str, shapes: Sequence[Any]) -> str:
     both = [c for c in x if c in y]
     groups = ([c for c in x if c not in y], [c for c in y if c not in x])
     inner = [c for c in both if c not in out]
-    one = any(np.prod([size[c] for c in group]) == 1 for group in (*groups, inner))
-    return "" if one and len(inner) < len(both) else "it is a product of matrices"
+    degenerate = any(np.prod([size[c] for c in group]) == 1 for group in (*groups, inner))
+    return "" if degenerate and len(inner) < len(both) else "it is a product of matrices"
 
 
 @fast("llvm", "Einsum", "out", on="cpu", refuses=_refuses)

@@ -22,13 +22,13 @@ def _fused(xp: Any, node: KernelNode) -> Callable[..., Any]:
         return run
 
     def call(*arrays: Any) -> None:
-        given = list(arrays)
+        buffers = list(arrays)
         for i in loose:
-            given[i] = as_contiguous(given[i])
-        if run(*given):
+            buffers[i] = as_contiguous(buffers[i])
+        if run(*buffers):
             for i, op, line in labels:
                 try:
-                    check_indices(np, given[i], operands[i].limit, "label")
+                    check_indices(np, buffers[i], operands[i].limit, "label")
                 except RangeError as error:
                     error.op, error.line = op, line
                     raise
@@ -61,13 +61,13 @@ def _fused_on_gpu(xp: Any, node: KernelNode) -> Callable[..., Any]:
     last, first = ptx_codegen.join(body, how.slices), len(node.inputs)
 
     def call(*arrays: Any, room: Any = None) -> None:
-        given = list(arrays)
+        buffers = list(arrays)
         for i in loose:
-            given[i] = xp.ascontiguousarray(given[i])
-        made = [given[first + y] for y in sums]
-        parts = room or [xp.empty(shape, dtype) for dtype, shape in rooms] or made
-        run(how.grid, how.block, (*given, *parts, how.length))
-        for join, part, whole in zip(joins, parts, made, strict=False):
-            join(last.grid, last.block, (part, whole, whole, last.length))
+            buffers[i] = xp.ascontiguousarray(buffers[i])
+        totals = [buffers[first + y] for y in sums]
+        parts = room or [xp.empty(shape, dtype) for dtype, shape in rooms] or totals
+        run(how.grid, how.block, (*buffers, *parts, how.length))
+        for join, part, total in zip(joins, parts, totals, strict=False):
+            join(last.grid, last.block, (part, total, total, last.length))
 
     return call

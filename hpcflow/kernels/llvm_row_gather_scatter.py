@@ -105,13 +105,13 @@ def _scatter(how: str) -> None:
         def tiles(var: Any, indices: Any, updates: Any, *scale: Any) -> Iterator[None]:
             width = math.prod(var.shape[1:])
             need = (*indices.shape, *var.shape[1:])
-            given = as_contiguous(shaped(np, updates, indices.size, width, need))
+            rows = as_contiguous(shaped(np, updates, indices.size, width, need))
             at, factor = as_contiguous(indices).reshape(-1), [as_contiguous(x) for x in scale]
             step = max(1, SCATTER_BLOCK // max(1, width))
             if at.size > step:  # no row is updated if any index is out of range
                 check_indices(np, at, var.shape[0], "scatter: index")
             for i in range(0, at.size, step):
-                if change(var, at[i : i + step], given[i : i + step], *factor):
+                if change(var, at[i : i + step], rows[i : i + step], *factor):
                     check_indices(np, at, var.shape[0], "scatter: index")
                 yield
 
@@ -201,8 +201,8 @@ def _sum_equal_rows(xp: Any, node: KernelNode) -> Callable[..., Any]:
         keys = sort_keys(indices)
         if keys is None:
             return equal_rows_summed(np, values, indices)
-        found, inverse = np.empty_like(indices), np.empty(indices.shape, np.int64)
-        grouped(keys, found, inverse)
+        unique, inverse = np.empty_like(indices), np.empty(indices.shape, np.int64)
+        grouped(keys, unique, inverse)
         count = int(inverse[keys[-1] & LOW]) + 1
         if count == indices.size:
             summed = np.empty(values.shape, values.dtype)
@@ -210,7 +210,7 @@ def _sum_equal_rows(xp: Any, node: KernelNode) -> Callable[..., Any]:
         else:
             summed = np.zeros((count, *values.shape[1:]), values.dtype)
             add(summed, inverse, as_contiguous(values))
-        return summed, found[:count], inverse
+        return summed, unique[:count], inverse
 
     return run
 
@@ -237,18 +237,18 @@ def _formula(tables: int) -> None:
     def make(xp: Any, node: KernelNode) -> Callable[..., Any]:
         body = node.attrs["body"]
         change = builtin(node.attrs["text"])
-        full = [tables + 1 + k for k, one in enumerate(body.operands) if one.way == FULL]
+        full = [tables + 1 + k for k, operand in enumerate(body.operands) if operand.way == FULL]
 
         def run(*arrays: Any) -> None:
-            given = [*arrays[:tables], *map(as_contiguous, arrays[tables:])]
-            first, indices = given[0], given[tables]
+            buffers = [*arrays[:tables], *map(as_contiguous, arrays[tables:])]
+            first, indices = buffers[0], buffers[tables]
             for i in full:
-                if given[i].shape != (*indices.shape, *first.shape[1:]):
+                if buffers[i].shape != (*indices.shape, *first.shape[1:]):
                     raise ShapeError(
-                        f"updates have shape {list(given[i].shape)}; the indices need "
+                        f"updates have shape {list(buffers[i].shape)}; the indices need "
                         f"{[*indices.shape, *first.shape[1:]]}"
                     )
-            if change(*given):
+            if change(*buffers):
                 check_indices(np, indices, first.shape[0], "scatter: index")
 
         return run

@@ -128,23 +128,23 @@ class _ProgramBuilder:
 
     def reads(self, argument: int, lying: OnednnHandle, what: int = 0) -> None:
         """Add an input array; `what` queries the layout that the primitive wants."""
-        given, inner = self._places(lying, what)
-        if inner is not given:
-            self.before.append(_copy(given, inner))
+        outer, inner = self._places(lying, what)
+        if inner is not outer:
+            self.before.append(_copy(outer, inner))
         self.memories[argument] = inner
 
     def writes(self, argument: int, lying: OnednnHandle, what: int) -> None:
         """Add an output array."""
-        given, inner = self._places(lying, what)
-        if inner is not given:
-            self.behind.append(_copy(inner, given))
+        outer, inner = self._places(lying, what)
+        if inner is not outer:
+            self.behind.append(_copy(inner, outer))
         self.memories[argument] = inner
 
     def _places(self, lying: OnednnHandle, what: int) -> tuple[ProgramMemory, ProgramMemory]:
-        given = ProgramMemory(lying)
-        self.given.append(given)
-        wanted = onednn_library.layout_of(self.primitive, what) if what else lying
-        return given, given if onednn_library.equal(wanted, lying) else ProgramMemory(wanted)
+        outer = ProgramMemory(lying)
+        self.given.append(outer)
+        layout = onednn_library.layout_of(self.primitive, what) if what else lying
+        return outer, outer if onednn_library.equal(layout, lying) else ProgramMemory(layout)
 
     def program(self) -> PrimitiveProgram:
         """The program over the arrays in the order in which they were added."""

@@ -103,8 +103,8 @@ def _loaded() -> tuple[Any, str]:
 
 def version() -> str:
     """The version of the library, which must not be absent."""
-    found = library().dnnl_version().contents
-    return f"{found.major}.{found.minor}.{found.patch} {found.hash.decode()}"
+    release = library().dnnl_version().contents
+    return f"{release.major}.{release.minor}.{release.patch} {release.hash.decode()}"
 
 
 def library() -> Any:
@@ -118,8 +118,8 @@ def library() -> Any:
 def check(status: int, what: str) -> None:
     """Raise KernelError unless `status`, the result of a function, is success."""
     if status:
-        told = STATUS[status] if status < len(STATUS) else str(status)
-        raise KernelError(f"oneDNN: {what}: {told}")
+        status_text = STATUS[status] if status < len(STATUS) else str(status)
+        raise KernelError(f"oneDNN: {what}: {status_text}")
 
 
 class OnednnHandle:
@@ -142,11 +142,11 @@ def create(kind: str, function: str, *arguments: Any) -> OnednnHandle:
 
 
 def _created(function: str, *arguments: Any) -> int:
-    made = ctypes.c_void_p()
-    given = [ctypes.c_void_p(a.value) if isinstance(a, OnednnHandle) else a for a in arguments]
-    check(getattr(library(), function)(ctypes.byref(made), *given), function)
-    assert made.value is not None
-    return made.value
+    handle = ctypes.c_void_p()
+    c_args = [ctypes.c_void_p(a.value) if isinstance(a, OnednnHandle) else a for a in arguments]
+    check(getattr(library(), function)(ctypes.byref(handle), *c_args), function)
+    assert handle.value is not None
+    return handle.value
 
 
 def engine() -> Any:
@@ -190,8 +190,8 @@ def packed(sizes: Sequence[int]) -> tuple[int, ...]:
 
 def layout_of(primitive: OnednnHandle, what: int) -> OnednnHandle:
     """The memory descriptor that a primitive descriptor has chosen for one of its arguments."""
-    found = library().dnnl_primitive_desc_query_md(primitive.value, what, 0)
-    return create("memory_desc", "dnnl_memory_desc_clone", ctypes.c_void_p(found))
+    descriptor = library().dnnl_primitive_desc_query_md(primitive.value, what, 0)
+    return create("memory_desc", "dnnl_memory_desc_clone", ctypes.c_void_p(descriptor))
 
 
 def nbytes(layout: OnednnHandle) -> int:
@@ -220,14 +220,14 @@ def attributes(relu: bool = False) -> OnednnHandle:
     The relu is a prelu with a slope of 0, since the library's own relu maps NaN to 0. This one maps
     -inf to NaN, where max(x, 0) is 0.
     """
-    made = create("primitive_attr", "dnnl_primitive_attr_create")
-    lib, value = library(), ctypes.c_void_p(made.value)
+    attr = create("primitive_attr", "dnnl_primitive_attr_create")
+    lib, value = library(), ctypes.c_void_p(attr.value)
     check(lib.dnnl_primitive_attr_set_scratchpad_mode(value, 1), "scratchpad mode")
     if relu:
         after = create("post_ops", "dnnl_post_ops_create")
         check(lib.dnnl_post_ops_append_prelu(ctypes.c_void_p(after.value), 0), "prelu")
         check(lib.dnnl_primitive_attr_set_post_ops(value, ctypes.c_void_p(after.value)), "post-ops")
-    return made
+    return attr
 
 
 def reorder(source: OnednnHandle, dest: OnednnHandle) -> OnednnHandle:
@@ -299,12 +299,12 @@ class PrimitiveProgram:
 
     @staticmethod
     def _call(step: PrimitiveStep, stream: OnednnHandle) -> tuple[Any, Any, int, Any, Any]:
-        made = create("primitive", "dnnl_primitive_create", step.primitive)
+        primitive = create("primitive", "dnnl_primitive_create", step.primitive)
         arguments = (_Argument * len(step.memories))(
             *[_Argument(which, place.memory.value) for which, place in step.memories.items()]
         )
-        held = (made, stream, arguments)
-        return made.value, stream.value, len(arguments), ctypes.addressof(arguments), held
+        refs = (primitive, stream, arguments)
+        return primitive.value, stream.value, len(arguments), ctypes.addressof(arguments), refs
 
     def run(self, arrays: Sequence[np.ndarray], room: np.ndarray | None = None) -> None:
         """Run on arrays of the layouts of `given`; `room` is the workspace.

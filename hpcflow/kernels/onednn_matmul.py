@@ -95,11 +95,11 @@ def _program(
         *([onednn_library.BIAS] if each else []),
         onednn_library.DST,
     )
-    given = [ProgramMemory(layout) for layout in (x, w, *([each] if each else []), y)]
-    memories = dict(zip(names, given, strict=True))
+    args = [ProgramMemory(layout) for layout in (x, w, *([each] if each else []), y)]
+    memories = dict(zip(names, args, strict=True))
     if relu:
         memories[onednn_library.POST_OP | onednn_library.WEIGHTS] = onednn_library.zero_slope(2)
-    return PrimitiveProgram(given, [PrimitiveStep(primitive, memories)])
+    return PrimitiveProgram(args, [PrimitiveStep(primitive, memories)])
 
 
 def _is_gradient(turn_a: bool, turn_b: bool, rows: int, columns: int) -> bool:
@@ -120,9 +120,9 @@ def weights_gradient(a: Sizes, b: Sizes, c: Sizes) -> PrimitiveProgram:
         "primitive_desc", "dnnl_inner_product_backward_weights_primitive_desc_create",
         onednn_library.engine(), x, w, None, y, forward, onednn_library.attributes(),
     )  # fmt: skip
-    given = [ProgramMemory(x), ProgramMemory(y), ProgramMemory(w)]
+    args = [ProgramMemory(x), ProgramMemory(y), ProgramMemory(w)]
     names = (onednn_library.SRC, onednn_library.DIFF_DST, onednn_library.DIFF_WEIGHTS)
-    return PrimitiveProgram(given, [PrimitiveStep(primitive, dict(zip(names, given, strict=True)))])
+    return PrimitiveProgram(args, [PrimitiveStep(primitive, dict(zip(names, args, strict=True)))])
 
 
 def refuses(node: KernelNode) -> str:

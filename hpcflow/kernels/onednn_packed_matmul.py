@@ -44,33 +44,33 @@ def _primitive(
 ) -> tuple[OnednnHandle, OnednnHandle, OnednnHandle, OnednnHandle]:
     """The primitive descriptor of `rows` rows times w or w', and the layouts of rows, w, result."""
     sizes, strides = (w[::-1], (1, w[1])) if turned else (w, (w[1], 1))
-    left, made = (onednn_library.strided((rows, n), (n, 1)) for n in sizes)
-    given = onednn_library.strided(sizes, strides)
-    found = onednn_library.create(
+    src, dst = (onednn_library.strided((rows, n), (n, 1)) for n in sizes)
+    weights = onednn_library.strided(sizes, strides)
+    primitive = onednn_library.create(
         "primitive_desc", "dnnl_matmul_primitive_desc_create", onednn_library.engine(),
-        left, onednn_library.free_layout(sizes), None, made, onednn_library.attributes(),
+        src, onednn_library.free_layout(sizes), None, dst, onednn_library.attributes(),
     )  # fmt: skip
-    return found, left, given, made
+    return primitive, src, weights, dst
 
 
 def pack(rows: int, w: Sizes, turned: bool) -> PrimitiveProgram:
     """The program of w and packed w."""
-    primitive, _, given, _ = _primitive(rows, w, turned)
+    primitive, _, weights, _ = _primitive(rows, w, turned)
     layout = onednn_library.layout_of(primitive, onednn_library.OF_WEIGHTS)
-    places = [ProgramMemory(given), ProgramMemory(layout)]
+    places = [ProgramMemory(weights), ProgramMemory(layout)]
     memories = {onednn_library.SRC: places[0], onednn_library.DST: places[1]}
     return PrimitiveProgram(
-        places, [PrimitiveStep(onednn_library.reorder(given, layout), memories)]
+        places, [PrimitiveStep(onednn_library.reorder(weights, layout), memories)]
     )
 
 
 def product(rows: int, w: Sizes, turned: bool) -> PrimitiveProgram:
     """The program of rows, packed w, and their product."""
-    primitive, left, _, made = _primitive(rows, w, turned)
+    primitive, src, _, dst = _primitive(rows, w, turned)
     places = [
-        ProgramMemory(left),
+        ProgramMemory(src),
         ProgramMemory(onednn_library.layout_of(primitive, onednn_library.OF_WEIGHTS)),
-        ProgramMemory(made),
+        ProgramMemory(dst),
     ]
     names = (onednn_library.SRC, onednn_library.WEIGHTS, onednn_library.DST)
     return PrimitiveProgram(

@@ -78,40 +78,40 @@ class PoolingDescriptors:
 def mean(of: Pooling, x: Sizes, y: Sizes) -> PrimitiveProgram:
     """The program of x and y = the means."""
     windowed = PoolingDescriptors(of, x, y)
-    given = [ProgramMemory(windowed.x), ProgramMemory(windowed.y)]
-    memories = {onednn_library.SRC: given[0], onednn_library.DST: given[1]}
-    return PrimitiveProgram(given, [PrimitiveStep(windowed.forward(), memories)])
+    places = [ProgramMemory(windowed.x), ProgramMemory(windowed.y)]
+    memories = {onednn_library.SRC: places[0], onednn_library.DST: places[1]}
+    return PrimitiveProgram(places, [PrimitiveStep(windowed.forward(), memories)])
 
 
 def mean_gradient(of: Pooling, y: Sizes, x: Sizes) -> PrimitiveProgram:
     """The program of g of y's shape and the gradient by x."""
     windowed = PoolingDescriptors(of, x, y)
-    given = [ProgramMemory(windowed.y), ProgramMemory(windowed.x)]
-    memories = {onednn_library.DIFF_DST: given[0], onednn_library.DIFF_SRC: given[1]}
-    return PrimitiveProgram(given, [PrimitiveStep(windowed.back(windowed.forward()), memories)])
+    places = [ProgramMemory(windowed.y), ProgramMemory(windowed.x)]
+    memories = {onednn_library.DIFF_DST: places[0], onednn_library.DIFF_SRC: places[1]}
+    return PrimitiveProgram(places, [PrimitiveStep(windowed.back(windowed.forward()), memories)])
 
 
 def largest_gradient(of: Pooling, x: Sizes, y: Sizes) -> PrimitiveProgram:
     """The program of x, g of y's shape and the gradient by x."""
     windowed = PoolingDescriptors(of, x, y)
     forward = windowed.forward()
-    given = [ProgramMemory(windowed.x), ProgramMemory(windowed.y), ProgramMemory(windowed.x)]
-    places, again = (
+    places = [ProgramMemory(windowed.x), ProgramMemory(windowed.y), ProgramMemory(windowed.x)]
+    workspace, recomputed = (
         ProgramMemory(onednn_library.layout_of(forward, onednn_library.OF_WORKSPACE)),
         ProgramMemory(windowed.y),
     )
-    found = {
-        onednn_library.SRC: given[0],
-        onednn_library.DST: again,
-        onednn_library.WORKSPACE: places,
+    memories = {
+        onednn_library.SRC: places[0],
+        onednn_library.DST: recomputed,
+        onednn_library.WORKSPACE: workspace,
     }
     back = {
-        onednn_library.DIFF_DST: given[1],
-        onednn_library.DIFF_SRC: given[2],
-        onednn_library.WORKSPACE: places,
+        onednn_library.DIFF_DST: places[1],
+        onednn_library.DIFF_SRC: places[2],
+        onednn_library.WORKSPACE: workspace,
     }
     return PrimitiveProgram(
-        given, [PrimitiveStep(forward, found), PrimitiveStep(windowed.back(forward), back)]
+        places, [PrimitiveStep(forward, memories), PrimitiveStep(windowed.back(forward), back)]
     )
 
 
@@ -151,11 +151,11 @@ def _slow(of: Pooling, x: Sizes, y: Sizes, gradient: bool) -> str:
     return no_fast_one(windowed.forward)
 
 
-def _row(type: str, program: Callable[..., PrimitiveProgram], given: Callable[[Any], Any]) -> None:
-    """Register the kernel of an op; `given` selects the arrays that the program takes."""
+def _row(type: str, program: Callable[..., PrimitiveProgram], select: Callable[[Any], Any]) -> None:
+    """Register the kernel of an op; `select` picks the arrays that the program takes."""
 
     def scratch(node: KernelNode) -> Any:
-        a, b, *_ = given([*node.inputs, node.outputs[0]])
+        a, b, *_ = select([*node.inputs, node.outputs[0]])
         return onednn_library.scratch(program, _pooling(node), tuple(a.shape), tuple(b.shape))
 
     @fast(NAME, type, "out", on="cpu", refuses=_refuses, scratch=scratch)
@@ -167,7 +167,7 @@ def _row(type: str, program: Callable[..., PrimitiveProgram], given: Callable[[A
             if of.kind == LARGEST and np.isnan(np.add.reduce(arrays[1], axis=None)):
                 plain(*arrays)  # the library does not take NaN as the maximum
                 return
-            a, b, *more = given(arrays)
+            a, b, *more = select(arrays)
             programs.run((of, a.shape, b.shape), a, b, *more, room=room)
 
         return run

@@ -46,8 +46,8 @@ class RooflinePeaks:
         """`98.1 GFLOP/s float32, 49.0 float64, 12.3 GB/s (1 thread)`."""
         rates = [f"{rate / 1e9:.3g} GFLOP/s {dtype}" for dtype, rate in self.flops.items()]
         threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
-        where = threads if self.device == "cpu" else self.device
-        return f"{', '.join(rates)}, {self.nbytes / 1e9:.3g} GB/s ({where})"
+        hardware = threads if self.device == "cpu" else self.device
+        return f"{', '.join(rates)}, {self.nbytes / 1e9:.3g} GB/s ({hardware})"
 
 
 def measure(
@@ -77,9 +77,9 @@ def measure(
 def cached_peaks(file: Path, make: Callable[[], RooflinePeaks]) -> RooflinePeaks:
     """The peaks cached in `file`; if it cannot be read, they are measured and written there."""
     with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
-        found = RooflinePeaks(**json.loads(file.read_text()))
-        if found.flops and min(found.nbytes, found.threads, *found.flops.values()) > 0:
-            return found
+        cached = RooflinePeaks(**json.loads(file.read_text()))
+        if cached.flops and min(cached.nbytes, cached.threads, *cached.flops.values()) > 0:
+            return cached
     peaks = make()
     file.parent.mkdir(parents=True, exist_ok=True)
     draft = file.with_name(f".{file.name}.{os.getpid()}.{threading.get_ident()}")

@@ -58,10 +58,10 @@ class Windows:
         fits = all(r <= n for r, n in zip(self.reach, self.space, strict=True))
         if fits and not any(self.before) and x.dtype == dtype:
             return x[here]
-        whole = self.empty(xp, x, dtype, first)
-        whole.fill(value)
-        whole[there] = x[here]
-        return whole
+        padded = self.empty(xp, x, dtype, first)
+        padded.fill(value)
+        padded[there] = x[here]
+        return padded
 
     def empty(self, xp: Any, x: Any, dtype: Any, first: bool = False) -> Any:
         """An uninitialized padded array for `x`."""
@@ -72,33 +72,33 @@ class Windows:
 
     def valid(self, xp: Any, tap: Sequence[int], rows: slice) -> Any:
         """Where this element of the windows is in the data: mask [*out, 1]; None: everywhere."""
-        found = None
-        for axis, where in enumerate(self.places(xp, tap, rows)):
+        mask = None
+        for axis, index in enumerate(self.places(xp, tap, rows)):
             size = self.space[axis]
             if self.before[axis] or self.reach[axis] > size:
-                inside = xp.logical_and(where >= 0, where < size)
-                found = inside if found is None else xp.logical_and(found, inside)
-        return found
+                inside = xp.logical_and(index >= 0, index < size)
+                mask = inside if mask is None else xp.logical_and(mask, inside)
+        return mask
 
     def places(self, xp: Any, tap: Sequence[int], rows: slice) -> list[Any]:
         """The index along each axis of this element of the windows, shaped for broadcasting."""
-        found = []
+        indices = []
         rank = len(self.out)
         for axis, t in enumerate(tap):
             at = xp.arange(self.out[axis]) * self.strides[axis]
             at = at + (t * self.dilations[axis] - self.before[axis])
             if axis == 0:
                 at = at[rows]
-            found.append(at.reshape([-1 if i == axis else 1 for i in range(rank)] + [1]))
-        return found
+            indices.append(at.reshape([-1 if i == axis else 1 for i in range(rank)] + [1]))
+        return indices
 
     def counts(self, xp: Any, dtype: Any) -> Any:
         """The number of elements of each window that are in the data, at least 1: [*out, 1]."""
         total = xp.ones((1,) * (len(self.out) + 1), dtype)
         for axis, k in enumerate(self.kernel):
             starts = xp.arange(self.out[axis]) * self.strides[axis] - self.before[axis]
-            where = starts[:, None] + xp.arange(k) * self.dilations[axis]
-            inside = xp.logical_and(where >= 0, where < self.space[axis]).sum(axis=1)
+            index = starts[:, None] + xp.arange(k) * self.dilations[axis]
+            inside = xp.logical_and(index >= 0, index < self.space[axis]).sum(axis=1)
             sizes = [-1 if i == axis else 1 for i in range(len(self.out))] + [1]
             total = total * inside.reshape(sizes).astype(dtype)
         return xp.maximum(total, xp.asarray(1, dtype))
@@ -122,15 +122,15 @@ class Windows:
         """
         steps = list(zip(self.out, self.strides, self.dilations, strict=True))
         for tap in itertools.product(*map(range, self.kernel)):
-            where = [
+            slices = [
                 slice(t * d, t * d + (o - 1) * s + 1, s)
                 for t, (o, s, d) in zip(tap, steps, strict=True)
             ]
             if rows is not None:
                 (_, s, d), start = steps[0], tap[0]
                 first = start * d + rows.start * s
-                where[0] = slice(first, first + (rows.stop - rows.start - 1) * s + 1, s)
-            yield tap, (slice(None), *where)
+                slices[0] = slice(first, first + (rows.stop - rows.start - 1) * s + 1, s)
+            yield tap, (slice(None), *slices)
 
     def back(self, xp: Any, whole: Any, out: Any) -> None:
         """Copy the data part of a padded array to `out`; elements that no window covers are 0."""

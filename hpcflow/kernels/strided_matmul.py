@@ -61,12 +61,12 @@ def _layouts(*lays: Lay) -> list[OnednnHandle]:
 def program(a: Lay, b: Lay, c: Lay) -> PrimitiveProgram:
     """The program of the arrays that contain a, b and c; c = a b."""
     layouts = _layouts(a, b, c)
-    given = [ProgramMemory(layout) for layout in layouts]
-    for place, (start, *_) in zip(given, (a, b, c), strict=True):
+    places = [ProgramMemory(layout) for layout in layouts]
+    for place, (start, *_) in zip(places, (a, b, c), strict=True):
         place.offset = 4 * start
     names = (onednn_library.SRC, onednn_library.WEIGHTS, onednn_library.DST)
     return PrimitiveProgram(
-        given, [PrimitiveStep(_primitive(*layouts), dict(zip(names, given, strict=True)))]
+        places, [PrimitiveStep(_primitive(*layouts), dict(zip(names, places, strict=True)))]
     )
 
 

@@ -79,8 +79,8 @@ def with_hosts(start: StartCommand, file: str) -> StartCommand:
 
 def spans_hosts(start: StartCommand, file: str | None) -> bool:
     """Whether `start` is mpirun of Open MPI 5 on several hosts, from a hostfile or SLURM."""
-    named = file or any(start.env.get(name) for name in HOSTFILES) or slurm_node_count(start) > 1
-    return bool(named) and start.why.startswith("mpirun of Open MPI") and has_ulfm(start)
+    spread = file or any(start.env.get(name) for name in HOSTFILES) or slurm_node_count(start) > 1
+    return bool(spread) and start.why.startswith("mpirun of Open MPI") and has_ulfm(start)
 
 
 def slurm_node_count(start: StartCommand) -> int:
@@ -94,12 +94,12 @@ def watch_mpirun(mpirun: MpirunProcess) -> int:
 
     Returns its exit code, or 86 if it has reported a lost host but exits with 0.
     """
-    has_lost, said = False, b""
+    has_lost, tail = False, b""
     assert mpirun.process.stderr is not None
     while data := os.read(mpirun.process.stderr.fileno(), ssh_relay.MOST):
         os.write(2, data)
-        said = said[-100:] + data
-        has_lost = has_lost or any(words in said for words in LOST)
+        tail = tail[-100:] + data
+        has_lost = has_lost or any(words in tail for words in LOST)
     return mpirun.wait() or (ABORTED if has_lost else 0)
 
 
@@ -163,8 +163,8 @@ class RankSupervisor:
 
     def close(self) -> None:
         """Close all connections."""
-        for one in (self._listener, *self._said):
-            one.close()
+        for connection in (self._listener, *self._said):
+            connection.close()
         self._ready.close()
 
     @property
@@ -189,48 +189,48 @@ class RankSupervisor:
     def process_events(self) -> None:
         """Process incoming connections and messages, for up to LOOK_S."""
         for key, _ in self._ready.select(ssh_relay.LOOK_S):
-            one = key.fileobj
-            assert isinstance(one, socket.socket)
-            if one is self._listener:
+            connection = key.fileobj
+            assert isinstance(connection, socket.socket)
+            if connection is self._listener:
                 new = ssh_relay.watch_relay(self._listener.accept()[0])
                 new.setblocking(False)
                 self._said[new] = b""
                 self._ready.register(new, selectors.EVENT_READ)
             else:
-                self._receive(one)
+                self._receive(connection)
 
-    def _receive(self, one: socket.socket) -> None:
+    def _receive(self, connection: socket.socket) -> None:
         try:
-            data = one.recv(MOST_LINE)
+            data = connection.recv(MOST_LINE)
         except BlockingIOError:
             return
         except OSError:
             data = b""
-        *lines, self._said[one] = (self._said[one] + data).split(b"\n")
-        fits = len(self._said[one]) <= MOST_LINE
-        if not all([self._is_heard(one, line) for line in lines]) or not data or not fits:
-            self._ready.unregister(one)
-            self._names.pop(one, None)
-            del self._said[one]
-            one.close()
+        *lines, self._said[connection] = (self._said[connection] + data).split(b"\n")
+        fits = len(self._said[connection]) <= MOST_LINE
+        if not all([self._is_heard(connection, line) for line in lines]) or not data or not fits:
+            self._ready.unregister(connection)
+            self._names.pop(connection, None)
+            del self._said[connection]
+            connection.close()
 
-    def _is_heard(self, one: socket.socket, line: bytes) -> bool:
+    def _is_heard(self, connection: socket.socket, line: bytes) -> bool:
         """Process a text line; False if the connection is to be closed."""
         words = line.decode(errors="replace").split()
-        if one in self._names:  # the exit code of a rank
-            rank = int(self._names[one].split()[1])
+        if connection in self._names:  # the exit code of a rank
+            rank = int(self._names[connection].split()[1])
             if words and words[0].isdecimal():
                 self._codes[rank] = int(words[0])
             return True
         if len(words) != 3 or not hmac.compare_digest(words[0].encode(), self._token.encode()):
             return False
-        _, what, name = words
-        if what == "rank" and name.isdecimal():
-            self._names[one], self._come = f"rank {name}", self._come + 1
-            one.send(b"\n")
+        _, event, name = words
+        if event == "rank" and name.isdecimal():
+            self._names[connection], self._come = f"rank {name}", self._come + 1
+            connection.send(b"\n")
             return True
-        if what == "gone":
-            one.send(b"\n" + (ssh_relay.HOLD if self._survives_host(name) else b"e"))
+        if event == "gone":
+            connection.send(b"\n" + (ssh_relay.HOLD if self._survives_host(name) else b"e"))
         return False
 
     def _survives_host(self, host: str) -> bool:
@@ -238,8 +238,8 @@ class RankSupervisor:
         if not self._ranks_left:  # a daemon that ends after all ranks
             return False
         goes_on = self._come == self._ranks
-        what = "the others go on if they can" if goes_on else "the job, which still starts, ends"
-        print(f"hpcflow: host {host} is lost: {what}", file=sys.stderr, flush=True)
+        outcome = "the others go on if they can" if goes_on else "the job, which still starts, ends"
+        print(f"hpcflow: host {host} is lost: {outcome}", file=sys.stderr, flush=True)
         self.lost.append(host)
         return goes_on
 
@@ -269,10 +269,10 @@ def host_addresses() -> list[str]:
     buffer = array.array("B", bytes(128 * entry))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         ask = struct.pack("iP", len(buffer), buffer.buffer_info()[0])
-        told = fcntl.ioctl(any_socket.fileno(), SIOCGIFCONF, ask)
-    size = struct.unpack("iP", told)[0]
-    found = [socket.inet_ntoa(buffer[at + 20 : at + 24]) for at in range(0, size, entry)]
-    return sorted(found, key=lambda address: address.startswith("127."))
+        reply = fcntl.ioctl(any_socket.fileno(), SIOCGIFCONF, ask)
+    size = struct.unpack("iP", reply)[0]
+    addresses = [socket.inet_ntoa(buffer[at + 20 : at + 24]) for at in range(0, size, entry)]
+    return sorted(addresses, key=lambda address: address.startswith("127."))
 
 
 class SupervisorConnection:
@@ -283,16 +283,16 @@ class SupervisorConnection:
     """
 
     def __init__(self, rank: int, environ: Mapping[str, str] = os.environ) -> None:
-        where = environ.get(ssh_relay.SUPERVISOR)
-        self._connection = ssh_relay.call(where, f"rank {rank}") if where else None
+        address = environ.get(ssh_relay.SUPERVISOR)
+        self._connection = ssh_relay.call(address, f"rank {rank}") if address else None
         self.code = 0
         if self._connection is not None:
             os.register_at_fork(after_in_child=self._connection.close)
             self._is_to_kill(True)
             atexit.register(self._end)  # runs after all handlers registered later
-        elif where:
+        elif address:
             print(
-                f"hpcflow: rank {rank} cannot reach {where.rpartition(':')[0]}, where the job "
+                f"hpcflow: rank {rank} cannot reach {address.rpartition(':')[0]}, where the job "
                 "was started: it will not survive a host",
                 file=sys.stderr,
             )

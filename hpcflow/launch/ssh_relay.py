@@ -80,19 +80,19 @@ class SshRelay:
     def forward_pending(self) -> tuple[bool, socket.socket | None]:
         """Forward pending data; whether mpirun is connected, and a socket closed by the host."""
         ready, _, _ = select.select([self._listener, *self._held, *self._other], [], [], LOOK_S)
-        for one in ready:
-            if one is self._listener:
+        for sock in ready:
+            if sock is self._listener:
                 self._accept()
-            elif not self._pass_on(one):
-                if one in self._ups:
+            elif not self._pass_on(sock):
+                if sock in self._ups:
                     return False, None
-                return True, one
+                return True, sock
         return True, None
 
     def close(self) -> None:
         """Close all sockets."""
-        for one in (self._listener, *self._held, *self._other):
-            one.close()
+        for sock in (self._listener, *self._held, *self._other):
+            sock.close()
 
     def hold(self, down: socket.socket) -> None:
         """The connection to the host is closed; keep the one to mpirun open."""
@@ -108,17 +108,17 @@ class SshRelay:
         self._ups.add(up)
         self.has_come = True
 
-    def _pass_on(self, one: socket.socket) -> bool:
+    def _pass_on(self, sock: socket.socket) -> bool:
         """Forward data from one socket to its peer; False if the socket is closed."""
         try:
-            data = one.recv(MOST)
+            data = sock.recv(MOST)
         except OSError:
             data = b""
-        if data and one not in self._held:
+        if data and sock not in self._held:
             try:
-                self._other[one].sendall(data)
+                self._other[sock].sendall(data)
             except OSError:
-                return one in self._ups  # a lost host is detected by its own socket
+                return sock in self._ups  # a lost host is detected by its own socket
         return bool(data)
 
 
@@ -127,10 +127,10 @@ def mpirun_of(words: Sequence[str]) -> tuple[str, int]:
 
     Errors: ValueError if there is none.
     """
-    found = re.search(r"prte_hnp_uri[^;]*;tcp://([0-9.]+)[^:]*:(\d+)", " ".join(words))
-    if found is None:
+    match = re.search(r"prte_hnp_uri[^;]*;tcp://([0-9.]+)[^:]*:(\d+)", " ".join(words))
+    if match is None:
         raise ValueError(f"mpirun tells no address of its own: {' '.join(words)}")
-    return found[1], int(found[2])
+    return match[1], int(match[2])
 
 
 def relay_command(port: int, words: Sequence[str]) -> list[str]:
@@ -163,17 +163,17 @@ def main(words: Sequence[str]) -> int:
 
 def _start_relay(relay: SshRelay, host: str, child: subprocess.Popen[bytes]) -> int:
     """Relay until mpirun has ended, or the host, unless the job survives it."""
-    is_there, left = True, None
+    is_there, closed = True, None
     while is_there:
         code = child.poll()
         if code is not None and not relay.has_come:
             return code if code >= 0 else 1
-        is_there, left = relay.forward_pending()
-        if left is not None:
+        is_there, closed = relay.forward_pending()
+        if closed is not None:
             supervisor = call(os.environ.get(SUPERVISOR, "::"), f"gone {host}")
             if supervisor is None or supervisor.recv(len(HOLD)) != HOLD:
                 return 0
-            relay.hold(left)
+            relay.hold(closed)
     return 0
 
 

@@ -34,29 +34,29 @@ def seconds(text: str) -> float:
 
     Errors: HpcflowError for anything else.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text.strip())
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text.strip())
     clock = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)", text.strip())
-    if found is not None:
-        return float(found[1]) * _UNITS[found[2]]
+    if match is not None:
+        return float(match[1]) * _UNITS[match[2]]
     if clock is None:
         raise HpcflowError(
             f"setting time_limit={text!r} is no time",
             hint="give seconds, or as 90m, 2h, 1:30:00, 2-12:00:00",
         )
-    days, hours, minutes, rest = (int(part or 0) for part in clock.groups())
-    return float(((days * 24 + hours) * 60 + minutes) * 60 + rest)
+    days, hours, minutes, secs = (int(part or 0) for part in clock.groups())
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + secs)
 
 
 def short_duration(span_s: float) -> str:
     """Seconds as text of at most two units: "0.8s", "12m", "1h 30m", "264d"."""
     if span_s < 10:
         return f"{span_s:.2g}s"
-    whole, units = round(span_s), (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
-    first = next(i for i, (_, size) in enumerate(units) if whole >= size)
+    remaining, units = round(span_s), (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
+    first = next(i for i, (_, size) in enumerate(units) if remaining >= size)
     parts = []
     for name, size in units[first : first + 2]:
-        parts.append((whole // size, name))
-        whole %= size
+        parts.append((remaining // size, name))
+        remaining %= size
     return " ".join(f"{number}{name}" for number, name in parts if number)
 
 

@@ -97,8 +97,8 @@ class _Conv(_Images):
 
     def call(self, inputs: Tensor) -> Tensor:
         """The convolution with bias and activation."""
-        where = (self.strides, self.padding, self._form, self.dilation_rate)
-        y = convolve(inputs, self.kernel, self.rank, *where, 1, None)
+        geometry = (self.strides, self.padding, self._form, self.dilation_rate)
+        y = convolve(inputs, self.kernel, self.rank, *geometry, 1, None)
         return self._finished(y, self._form)
 
 
@@ -165,12 +165,12 @@ class _Transposed(_Images):
         x, rank, axis = inputs, self.rank, 2 if self._first else 1
         steps = sizes_of(self.strides, rank, "strides")
         pads = padding_of(self.padding, rank, self._first)
-        more = _beyond(self._sizes(), steps, pads)
-        grown = [_grown(x, i + axis, steps[i], more[i]) for i in range(rank)]
+        extra = _beyond(self._sizes(), steps, pads)
+        grown = [_grown(x, i + axis, steps[i], extra[i]) for i in range(rank)]
         batch = _grown(x, 0, 1, 0)
         out = [batch, self.filters, *grown] if self._first else [batch, *grown, self.filters]
-        where = (steps, self.padding, self._form)
-        y = transposed(x, self.kernel, out, rank, *where, 1, 1, None)
+        geometry = (steps, self.padding, self._form)
+        y = transposed(x, self.kernel, out, rank, *geometry, 1, 1, None)
         return self._finished(y, self._form)
 
 

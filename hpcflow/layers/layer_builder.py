@@ -29,16 +29,16 @@ class OfTensor(Layer):
     def _tell(self, **weights: tuple[Any, Any, Any]) -> None:
         """Store the initializer, regularizer and constraint of each of these weights."""
         for name, facts in weights.items():
-            for what, fact in zip(_FACTS, facts, strict=True):
-                setattr(self, f"{name}_{what}", fact)
+            for kind, fact in zip(_FACTS, facts, strict=True):
+                setattr(self, f"{name}_{kind}", fact)
 
     def _weight(self, name: str, shape: Any, start: Any = None, dtype: Any = None) -> Any:
         """Create the weight `name` with the arguments of the constructor.
 
         `start` is the initializer by default.
         """
-        told = name.removesuffix("_kernel")
-        facts = {what: getattr(self, f"{told}_{what}") for what in _FACTS}
+        prefix = name.removesuffix("_kernel")
+        facts = {kind: getattr(self, f"{prefix}_{kind}") for kind in _FACTS}
         if facts["initializer"] is None:
             facts["initializer"] = start
         return self.add_weight(name, shape, dtype, **facts)
@@ -79,22 +79,22 @@ def function(cls: type[OfTensor], reuse: bool = True) -> Function:
     """
     extra = list(inspect.signature(cls.call).parameters.values())[2:]
     called = [p.name for p in extra]
-    mine = list(inspect.signature(cls).parameters.values())
-    mine = [p for p in mine if p.kind is not p.VAR_KEYWORD]
-    at = next(i for i, p in enumerate(mine) if p.name in ("trainable", "name"))
-    mine[at:at] = extra
+    parameters = list(inspect.signature(cls).parameters.values())
+    parameters = [p for p in parameters if p.kind is not p.VAR_KEYWORD]
+    at = next(i for i, p in enumerate(parameters) if p.name in ("trainable", "name"))
+    parameters[at:at] = extra
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     if reuse:
-        at = next(i for i, p in enumerate(mine) if p.name == "name") + 1
-        mine.insert(at, inspect.Parameter("reuse", kind, default=None))
-    signature = inspect.Signature([inspect.Parameter("inputs", kind), *mine])
+        at = next(i for i, p in enumerate(parameters) if p.name == "name") + 1
+        parameters.insert(at, inspect.Parameter("reuse", kind, default=None))
+    signature = inspect.Signature([inspect.Parameter("inputs", kind), *parameters])
 
     def layer(*args: Any, **kwargs: Any) -> Tensor:
-        given = signature.bind(*args, **kwargs).arguments
-        inputs, again = given.pop("inputs"), given.pop("reuse", None)
-        how = {key: given.pop(key) for key in called if key in given}
-        scope = {"_scope": given.get("name"), "_reuse": again} if reuse else {}
-        return cls(**given, **scope)(inputs, **how)
+        arguments = signature.bind(*args, **kwargs).arguments
+        inputs, reuse_scope = arguments.pop("inputs"), arguments.pop("reuse", None)
+        how = {key: arguments.pop(key) for key in called if key in arguments}
+        scope = {"_scope": arguments.get("name"), "_reuse": reuse_scope} if reuse else {}
+        return cls(**arguments, **scope)(inputs, **how)
 
     layer.__signature__ = signature  # type: ignore[attr-defined]
     return named(layer, cls.what, cls.__doc__)
@@ -133,10 +133,10 @@ def of_rank(x: Tensor, rank: int, what: str) -> Tensor:
 
 def sizes_of(value: Any, rank: int, what: str) -> list[int]:
     """A list of `rank` ints, from a list or from one int for all axes."""
-    given = [value] * rank if isinstance(value, int) else list(value)
-    if len(given) != rank or not all(isinstance(n, int) and n > 0 for n in given):
+    sizes = [value] * rank if isinstance(value, int) else list(value)
+    if len(sizes) != rank or not all(isinstance(n, int) and n > 0 for n in sizes):
         raise ShapeError(f"{what} must be {rank} positive ints, not {value!r}", line=user_line())
-    return given
+    return sizes
 
 
 def format_of(data_format: str, rank: int) -> str:

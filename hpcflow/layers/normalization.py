@@ -100,8 +100,8 @@ class BatchNormalization(OfTensor):
         moving = (self.moving_mean, self.moving_variance)
         if known is not None and not bool(known):
             return batch.normalized(*moving)
-        y, done = _trained(batch, moving, self.momentum, training, known, self.synchronized)
-        self.add_update(done)
+        y, updates = _trained(batch, moving, self.momentum, training, known, self.synchronized)
+        self.add_update(updates)
         return y
 
 
@@ -135,8 +135,8 @@ class _Batch(NamedTuple):
 
     def normalized(self, mean: Any, variance: Any) -> Tensor:
         """The batch normalized with the given mean and variance, times gamma plus beta."""
-        given = (mean, variance, self.beta, self.gamma)
-        m, v, beta, gamma = (self._spread(t) for t in given)
+        parameters = (mean, variance, self.beta, self.gamma)
+        m, v, beta, gamma = (self._spread(t) for t in parameters)
         return normalization_ops.batch_normalization(self.x, m, v, beta, gamma, self.epsilon)
 
     def scaled(self, y: Tensor) -> Tensor:
@@ -159,15 +159,15 @@ def _trained(
 ) -> tuple[Tensor, list[Any]]:
     """The batch normalized with its own moments while `training`, and updates of the averages."""
     rank = len(batch.x.shape or ())
-    others = tuple(i for i in range(rank) if i != batch.axis)
-    m, v, unbiased, y = _of_batch(batch.x, others, batch.epsilon, synchronized)
-    kept = unbiased if rank == 4 and batch.axis in (1, 3) else v  # as TensorFlow, fused
+    reduced_axes = tuple(i for i in range(rank) if i != batch.axis)
+    m, v, unbiased, y = _of_batch(batch.x, reduced_axes, batch.epsilon, synchronized)
+    sample_var = unbiased if rank == 4 and batch.axis in (1, 3) else v  # as TensorFlow, fused
     mean, variance = moving
-    done = _updates([(mean, m), (variance, kept)], momentum, training, known, synchronized)
+    updates = _updates([(mean, m), (variance, sample_var)], momentum, training, known, synchronized)
     if known is None:
         m, v = where(training, m, mean), where(training, v, variance)
-        return batch.normalized(m, v), done
-    return batch.normalized(m, v) if synchronized else batch.scaled(y), done
+        return batch.normalized(m, v), updates
+    return batch.normalized(m, v) if synchronized else batch.scaled(y), updates
 
 
 def _of_batch(
@@ -238,8 +238,8 @@ def layer_norm(
             )
         sizes = [known_size(x, a, "layer_norm") for a in axes]
         gamma, beta = (
-            get_variable(name_, sizes, x.dtype, start, None, trainable) if wanted else None
-            for name_, start, wanted in (
+            get_variable(name_, sizes, x.dtype, start, None, trainable) if enabled else None
+            for name_, start, enabled in (
                 ("gamma", gamma_initializer or Ones(), scale),
                 ("beta", beta_initializer or Zeros(), center),
             )
@@ -272,8 +272,8 @@ def group_norm(
         form = "NCHW" if data_format == "channels_first" else "NHWC"
         size = known_size(x, 1 if form == "NCHW" else -1, "group_norm")
         gamma, beta = (
-            get_variable(name_, [size], x.dtype, start, None, trainable) if wanted else None
-            for name_, start, wanted in (
+            get_variable(name_, [size], x.dtype, start, None, trainable) if enabled else None
+            for name_, start, enabled in (
                 ("gamma", gamma_initializer or Ones(), scale),
                 ("beta", beta_initializer or Zeros(), center),
             )

@@ -41,10 +41,10 @@ def _recurrent(what: str, make: Callable[..., RNNCell], doc: str) -> Function:
 
         def cell() -> RNNCell:
             drops = training and not (isinstance(dropout_rate, (int, float)) and not dropout_rate)
-            made = [make(units, activation) for _ in range(num_layers)]
+            cells = [make(units, activation) for _ in range(num_layers)]
             if drops:  # between the layers and on the output
-                made = [DropoutWrapper(c, output_keep_prob=1 - dropout_rate) for c in made]
-            return made[0] if num_layers == 1 else MultiRNNCell(made)
+                cells = [DropoutWrapper(c, output_keep_prob=1 - dropout_rate) for c in cells]
+            return cells[0] if num_layers == 1 else MultiRNNCell(cells)
 
         with variable_scope(name, what, [x], reuse=reuse):
             facts: dict[str, Any] = {"dtype": x.dtype, "time_major": time_major}

@@ -59,9 +59,9 @@ def place_blocks(lives: Sequence[Lifetime], over: np.ndarray) -> tuple[list[int]
     placed = np.zeros(len(lives), bool)
     sizes = [-(-life.nbytes // ALIGNED) * ALIGNED for life in lives]
     for i in sorted(range(len(lives)), key=lambda i: (-sizes[i], i)):
-        others = np.flatnonzero(apart.of(i) & placed).tolist()
-        taken = sorted((starts[j], starts[j] + sizes[j]) for j in others)
-        starts[i] = _tightest_gap(taken, sizes[i])
+        conflicts = np.flatnonzero(apart.of(i) & placed).tolist()
+        occupied = sorted((starts[j], starts[j] + sizes[j]) for j in conflicts)
+        starts[i] = _tightest_gap(occupied, sizes[i])
         placed[i] = True
     return starts, max((s + n for s, n in zip(starts, sizes, strict=True)), default=0)
 
@@ -95,9 +95,9 @@ class _LifetimeConflicts:
 
     def of(self, i: int) -> np.ndarray:
         """A boolean mask of the blocks that may be live while block `i` is."""
-        mine = self.over[self.segment[i]].copy()  # per segment, what has finished by then
-        mine[self.segment[i]] = self.start[i] - 1
-        before = np.logical_and.reduceat(mine[self.where] >= self.last, self.first)
+        finished = self.over[self.segment[i]].copy()  # per segment, what has finished by then
+        finished[self.segment[i]] = self.start[i] - 1
+        before = np.logical_and.reduceat(finished[self.where] >= self.last, self.first)
         after = np.ones(len(before), bool)
         for segment, last in self.ends[i]:
             there = self.over[self.segment, segment]

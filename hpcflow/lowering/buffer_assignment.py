@@ -146,8 +146,8 @@ def in_block(node: Node, block: int, spec: Spec, start: int = 0) -> Binding:
 
 def has_kernel(node: Node) -> bool:
     """True if a kernel computes the outputs of the node."""
-    made = not node.row.no_kernel and not node.row.control_flow
-    return made and not node.row.waits and not node.is_state
+    computes = not node.row.no_kernel and not node.row.control_flow
+    return computes and not node.row.waits and not node.is_state
 
 
 class _BufferAssigner:
@@ -248,14 +248,14 @@ class _BufferAssigner:
 
         None: the memory is in use until the end of the step.
         """
-        found: dict[Ref, dict[int, int] | None] = {}
+        last_uses: dict[Ref, dict[int, int] | None] = {}
         for ref, root in self.root.items():
             names = self.users.get(ref, [])
-            held = any(self.uses_after_start(self.part.nodes[n]) for n in names)
+            pending = any(self.uses_after_start(self.part.nodes[n]) for n in names)
             inside = all(n in self.segment_by_node for n in (*names, ref.node))
-            if held or not inside or self.part.nodes[root.node].row.waits or ref in self.fetched:
-                found[root] = None
-            if (ends := found.setdefault(root, {})) is None:
+            if pending or not inside or self.part.nodes[root.node].row.waits or ref in self.fetched:
+                last_uses[root] = None
+            if (ends := last_uses.setdefault(root, {})) is None:
                 continue
             for name in (*names, ref.node):
                 segment, place = (
@@ -263,7 +263,7 @@ class _BufferAssigner:
                     self.store.number[self.until(name, root)],
                 )
                 ends[segment] = max(place, ends.get(segment, 0))
-        return found
+        return last_uses
 
     def until(self, name: str, root: Ref) -> str:
         """The node after which `name` no longer uses a value: the last one of its group."""
@@ -297,8 +297,8 @@ class _BufferAssigner:
             for i in range(len(node.specs)):
                 # the rows of an AllGather are allocated in every step
                 access = Access.BOXED if node.row.combines == "rows" else Access.VALUE
-                what = Binding(BindingKind.BUCKET_OUTPUT, node.name, i)
-                self.bind(Ref(node.name, i), f"o{n}_{i}", what, access)
+                binding = Binding(BindingKind.BUCKET_OUTPUT, node.name, i)
+                self.bind(Ref(node.name, i), f"o{n}_{i}", binding, access)
         elif node.row.variable == "read" or node.row.message == "copy":
             self.name(node, Ref(node.name))
             if node.row.message == "copy" or self.is_fetched_view(node):
@@ -358,8 +358,8 @@ class _BufferAssigner:
                 self.name(node, ref)
                 self.store.caller_owned.add(ref)
             elif bucket:
-                what = Binding(BindingKind.BUCKET_INPUT, *bucket)
-                self.bind(ref, self.store.bucket_input(*bucket), what)
+                binding = Binding(BindingKind.BUCKET_INPUT, *bucket)
+                self.bind(ref, self.store.bucket_input(*bucket), binding)
             elif parcel := self.parcel_for(ref):
                 self.store.expressions[ref] = Use(self.store.slot(*parcel))
             elif slot := self.slots.get(ref):
@@ -395,9 +395,9 @@ class _BufferAssigner:
 
     def place_view(self, node: Node) -> None:
         ref, source = Ref(node.name), self.store.expressions[node.inputs[0]]
-        told = has_runtime_shape(node, self.part.spec)
+        runtime_shape = has_runtime_shape(node, self.part.spec)
         bound = source.access == Access.VALUE and source.name in self.store.binds
-        if bound and is_known(node.specs[0].shape) and not told:
+        if bound and is_known(node.specs[0].shape) and not runtime_shape:
             n = self.store.number[node.name]
             self.bind(ref, f"b{n}", Binding(BindingKind.VIEW, node.name, 0, source.name))
         else:
@@ -459,9 +459,9 @@ class _BufferAssigner:
 
     def place_in_block(self, node: Node, ref: Ref, info: Any) -> None:
         if node.name in self.store.joined_nodes:
-            whole, joined = node.specs[0], self.store.joined_nodes[node.name]
-            what = in_block(node, joined, whole)
-            self.bind(ref, f"b{self.store.number[node.name]}", what)
+            joined_spec, joined = node.specs[0], self.store.joined_nodes[node.name]
+            binding = in_block(node, joined, joined_spec)
+            self.bind(ref, f"b{self.store.number[node.name]}", binding)
             return
         spec, tile = node.specs[ref.index], ref in self.scratch
         if tile:
@@ -499,9 +499,9 @@ class _BufferAssigner:
         for i in info.inplace[: len(node.inputs)]:
             source = node.inputs[i]
             root, spec = self.root[source], self.part.spec(source)
-            mine = node.specs[ref.index]
-            whole = self.part.spec(root).nbytes == mine.nbytes
-            same = spec.dtype == mine.dtype and spec.shape == mine.shape and whole
+            out_spec = node.specs[ref.index]
+            same_size = self.part.spec(root).nbytes == out_spec.nbytes
+            same = spec.dtype == out_spec.dtype and spec.shape == out_spec.shape and same_size
             same = same and (ref in self.scratch) == (root in self.scratch)
             if same and self.ends[root] == here and root in self.block_of:
                 if sum(self.root[r] == root for r in node.inputs) == 1:
@@ -516,11 +516,11 @@ class _BufferAssigner:
         text, var = self.store.expressions[ref].name, self.store.variable(node.inputs[0])
         number = self.store.number
         uses = [u for r in self.views(ref) for u in self.users.get(r, [])]
-        mine = self.users.get(ref, [])  # a Send of the read pins the version itself
-        held = [self.part.nodes[u] for u in uses]
-        held = [u for u in held if self.uses_after_start(u)]
-        held = [u for u in held if u.row.message != "send" or u.name not in mine]
-        if held or any(self.segment_by_node[u] != self.segment_by_node[node.name] for u in uses):
+        direct_users = self.users.get(ref, [])  # a Send of the read pins the version itself
+        pending = [self.part.nodes[u] for u in uses]
+        pending = [u for u in pending if self.uses_after_start(u)]
+        pending = [u for u in pending if u.row.message != "send" or u.name not in direct_users]
+        if pending or any(self.segment_by_node[u] != self.segment_by_node[node.name] for u in uses):
             self.store.pinned[node.name] = "step"
             self.store.shared.add(text)
         elif uses:
@@ -559,12 +559,12 @@ class _BufferAssigner:
     def later_writes(self, read: Node) -> list[int]:
         """The numbers of the updates of a variable that follow a read of it."""
         handle, number = read.inputs[0], self.store.number
-        found = []
+        writes = []
         for name in self.users.get(handle, []):
             node = self.part.nodes[name]
             if number[name] > number[read.name]:
-                found += [number[name] for i in node.row.writes if node.inputs[i] == handle]
+                writes += [number[name] for i in node.row.writes if node.inputs[i] == handle]
         for name, written in self.written_inside.items():
             if handle.node in written and number[name] > number[read.name]:
-                found.append(number[name])
-        return found
+                writes.append(number[name])
+        return writes

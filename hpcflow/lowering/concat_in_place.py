@@ -32,12 +32,12 @@ def concat_slots(
     node)` is true if a value can be computed in a slot of `node`. Each value has at most one slot.
     The output of a joining node has none.
     """
-    found: dict[Ref, ConcatSlot] = {}
+    slots: dict[Ref, ConcatSlot] = {}
     for node in part.nodes.values():
         if not concatenates_rows(node) or not whole(node):
             continue
         for i, ref in enumerate(node.inputs):
             maker = part.nodes[ref.node]
-            if ref not in found and not concatenates_rows(maker) and fits(ref, node):
-                found[ref] = ConcatSlot(node.name, i)
-    return found
+            if ref not in slots and not concatenates_rows(maker) and fits(ref, node):
+                slots[ref] = ConcatSlot(node.name, i)
+    return slots

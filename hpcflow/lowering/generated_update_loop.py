@@ -33,22 +33,22 @@ class UpdateLoop:
         arrays = [Use(array) for handle in self.loop.handles for array in self.target(handle)]
         arrays += [self.operand(ref) for ref in self.loop.operands]
         arrays += [self.store.expressions[ref] for ref in self.loop.results]
-        name, given = f"k{self.store.number[last]}", tuple(arrays)
+        name, args = f"k{self.store.number[last]}", tuple(arrays)
         assert self.loop.text is not None
         self.writer.binds[name] = Binding(BindingKind.LOOP, last, 0, self.loop.text)
         if self.yields:
             with self.writer.block(Opcode.TILE_LOOP, last, size, update_tiling.TILE):
-                add(Opcode.CALL_LOOP_TILE, last, (), given, name, (size, update_tiling.TILE))
+                add(Opcode.CALL_LOOP_TILE, last, (), args, name, (size, update_tiling.TILE))
                 add(Opcode.YIELD, last)
             self.end()
         elif self.large:
             self.hold()
             with self.writer.block(Opcode.GUARD, last):
-                add(Opcode.CALL_LOOP, last, (), given, name, (size,))
+                add(Opcode.CALL_LOOP, last, (), args, name, (size,))
                 self.end()
                 add(Opcode.LET_GO, last)
         else:
-            add(Opcode.CALL_LOOP, last, (), given, name, (size,))
+            add(Opcode.CALL_LOOP, last, (), args, name, (size,))
             self.end()
 
     def target(self, handle: Ref) -> tuple[str, str]:

@@ -139,36 +139,36 @@ class _CodeGenerator:
         """Variables of which a version is pinned, or sent in place."""
         loose = {s.node for s in self.sends if s.how == "loose"}
         reads = {*self.store.pinned, *(self.part.nodes[s].inputs[0].node for s in loose)}
-        found = (self.part.nodes[name] for name in reads)
-        return frozenset(n.inputs[0].node for n in found if n.row.variable == "read")
+        read_nodes = (self.part.nodes[name] for name in reads)
+        return frozenset(n.inputs[0].node for n in read_nodes if n.row.variable == "read")
 
     def function_of(self, index: int, segment: Segment) -> CodeFunction:
         feeds = tuple(f"f{i}" for i in range(len(self.part.feeds))) if index == 0 else ()
         shared_before = self.store.shared
-        mine: set[str] = set()
+        nonlocals: set[str] = set()
         self.now, self.body = index, []
         if index == 0 and self.check and self.is_single_segment:  # the executor counts other steps
             self.add(Opcode.COUNT_STEP)
         for i, name in enumerate(feeds):
-            held = f"g{i}"
-            if held in shared_before:
-                mine.add(held)
-                self.add(Opcode.KEEP_FEED, "", (held,), (Use(name),))
+            kept_feed = f"g{i}"
+            if kept_feed in shared_before:
+                nonlocals.add(kept_feed)
+                self.add(Opcode.KEEP_FEED, "", (kept_feed,), (Use(name),))
         for name in segment.nodes:
             if name not in self.groups:
                 self.node(self.part.nodes[name])
             elif name == self.groups[name].last:
                 self.group(self.groups[name])
-            mine.update(v for v in self.store.assigned.get(name, ()) if v in shared_before)
+            nonlocals.update(v for v in self.store.assigned.get(name, ()) if v in shared_before)
         results = [self.result(i) for i in segment.fetches]
         if self.is_single_segment:
             self.add(Opcode.RETURN, "", (), tuple(results))
         else:
             for i, result in zip(segment.fetches, results, strict=True):
-                mine.add(f"r{i}")
+                nonlocals.add(f"r{i}")
                 self.add(Opcode.KEEP_RESULT, "", (f"r{i}",), (result,))
-        self.shared |= mine
-        return CodeFunction(f"s{index}", feeds, tuple(sorted(mine)), tuple(self.body), True)
+        self.shared |= nonlocals
+        return CodeFunction(f"s{index}", feeds, tuple(sorted(nonlocals)), tuple(self.body), True)
 
     def release(self) -> CodeFunction:
         """The last function: it returns the results and releases what the step held."""
@@ -240,8 +240,8 @@ class _CodeGenerator:
             self.binds[read.through] = Binding(BindingKind.OWN_COPY, node.name)
         elif node.name in self.store.pinned:
             opcode, read = Opcode.PIN_VERSION, Use(var, Access.PINNED)
-            held = (Use(var, Access.STATE), Use(target))
-            self.pins.append(Instruction(Opcode.UNPIN_IF_HELD, "", (), held))
+            pin = (Use(var, Access.STATE), Use(target))
+            self.pins.append(Instruction(Opcode.UNPIN_IF_HELD, "", (), pin))
         self.add(opcode, node.name, (target,), (read,))
 
     def do_Assign(self, node: Node) -> None:
@@ -335,7 +335,7 @@ class _CodeGenerator:
 
     def wait(self, node: Node) -> None:
         """Start a node that finishes later: a collective, or a wait that fills boxes."""
-        given: tuple[Use, ...] = ()
+        args: tuple[Use, ...] = ()
         if node.row.collective:
             for i, ref in enumerate(node.inputs):
                 target, value = self.store.bucket_input(node.name, i), self.store.expressions[ref]
@@ -347,8 +347,8 @@ class _CodeGenerator:
                     self.binds[target] = Binding(BindingKind.BUCKET_INPUT, node.name, i)
                     self.copy_into(node, target, value)
         else:
-            given = tuple(map(self.given, node.inputs))
-        self.add(Opcode.START_ASYNC, node.name, (), given)
+            args = tuple(map(self.given, node.inputs))
+        self.add(Opcode.START_ASYNC, node.name, (), args)
 
     def given(self, ref: Ref) -> Use:
         """An input of a wait: a value, or the state of a handle."""
@@ -438,8 +438,8 @@ class _CodeGenerator:
 
     def filled(self, node: Node) -> Access:
         """How a kernel takes an output: by keyword if it is a ufunc of `KEYWORD_OUT`."""
-        named = node.type in KEYWORD_OUT and self.info(node).form == "ufunc"
-        return Access.KEYWORD if named else Access.FILLED
+        by_keyword = node.type in KEYWORD_OUT and self.info(node).form == "ufunc"
+        return Access.KEYWORD if by_keyword else Access.FILLED
 
     def empty(self, node: Node, ref: Ref) -> str:
         name = f"e{self.store.number[node.name]}_{ref.index}"

@@ -145,10 +145,10 @@ def _hook(name: str) -> Callable[[Instruction], str]:
 
 def _send(name: str) -> Callable[[Instruction], str]:
     def text(instruction: Instruction) -> str:
-        given = [str(instruction.numbers[0]), *map(value, instruction.operands)]
-        if instruction.opcode == Opcode.SEND_IN_PLACE and len(given) == 2:
-            given.append("None")  # the memory of no variable
-        return f"{name}({', '.join(given)})"
+        args = [str(instruction.numbers[0]), *map(value, instruction.operands)]
+        if instruction.opcode == Opcode.SEND_IN_PLACE and len(args) == 2:
+            args.append("None")  # the memory of no variable
+        return f"{name}({', '.join(args)})"
 
     return text
 
@@ -157,21 +157,21 @@ def _method(name: str) -> Callable[[Instruction], str]:
     """A method of the first operand, called with the others."""
 
     def text(instruction: Instruction) -> str:
-        variable, *given = map(value, instruction.operands)
-        return f"{variable}.{name}({', '.join(given)})"
+        variable, *args = map(value, instruction.operands)
+        return f"{variable}.{name}({', '.join(args)})"
 
     return text
 
 
 def _assign(instruction: Instruction) -> str:
-    variable, given = map(value, instruction.operands)
-    return f"{variable}.assign({given}{', True' if instruction.numbers else ''})"
+    variable, new_value = map(value, instruction.operands)
+    return f"{variable}.assign({new_value}{', True' if instruction.numbers else ''})"
 
 
 def _begin_update(instruction: Instruction) -> str:
     whole = bool(instruction.numbers[0])
-    left = ", ".join(instruction.targets)
-    return f"{left} = {instruction.operands[0].name}.begin({whole})"
+    targets = ", ".join(instruction.targets)
+    return f"{targets} = {instruction.operands[0].name}.begin({whole})"
 
 
 def _end_update(instruction: Instruction) -> str:
@@ -199,14 +199,14 @@ def _flatten(instruction: Instruction) -> str:
 
 
 def _loop(instruction: Instruction) -> str:
-    given = ", ".join(map(value, instruction.operands))
-    return f"{instruction.callee}(0, {instruction.numbers[0]}, {given})"
+    args = ", ".join(map(value, instruction.operands))
+    return f"{instruction.callee}(0, {instruction.numbers[0]}, {args})"
 
 
 def _loop_tile(instruction: Instruction) -> str:
     size, tile = instruction.numbers
-    given = ", ".join(map(value, instruction.operands))
-    return f"{instruction.callee}(i, min(i + {tile}, {size}), {given})"
+    args = ", ".join(map(value, instruction.operands))
+    return f"{instruction.callee}(i, min(i + {tile}, {size}), {args})"
 
 
 def _start_async(instruction: Instruction) -> str:
@@ -226,8 +226,8 @@ def _forget(instruction: Instruction) -> str:
 
 
 def _region(instruction: Instruction) -> str:
-    left = instruction.targets and f"({', '.join(instruction.targets)},) = "
-    return f"{left or ''}{_call(instruction)}"
+    assignment = instruction.targets and f"({', '.join(instruction.targets)},) = "
+    return f"{assignment or ''}{_call(instruction)}"
 
 
 def _is_held(instruction: Instruction) -> str:

@@ -107,24 +107,24 @@ def finished_before(part: Partition, segments: list[Segment]) -> np.ndarray:
     started in its segment, except a receive, which is posted before the step.
     """
     number = {name: i for i, name in enumerate(part.nodes)}
-    where = segment_by_node(segments)
+    segment_of = segment_by_node(segments)
     begun = [[w for w in s.waits if part.nodes[w].row.message != "receive"] for s in segments]
-    before = {i: {*s.after, *(where[w] for w in begun[i])} for i, s in enumerate(segments)}
-    found = np.full((len(segments), len(segments)), -1, np.int64)
+    before = {i: {*s.after, *(segment_of[w] for w in begun[i])} for i, s in enumerate(segments)}
+    finished = np.full((len(segments), len(segments)), -1, np.int64)
     for i in graphlib.TopologicalSorter(before).static_order():
         for j in before[i]:
-            np.maximum(found[i], found[j], out=found[i])
+            np.maximum(finished[i], finished[j], out=finished[i])
         for wait in begun[i]:
-            j = where[wait]
-            found[i, j] = max(found[i, j], number[wait])
-        found[i, list(segments[i].after)] = AFTER_SEGMENT
-    return found
+            j = segment_of[wait]
+            finished[i, j] = max(finished[i, j], number[wait])
+        finished[i, list(segments[i].after)] = AFTER_SEGMENT
+    return finished
 
 
 def value_consumers(part: Partition) -> dict[Ref, list[str]]:
     """The nodes that consume each value, in the global order."""
-    found: dict[Ref, list[str]] = {}
+    consumers: dict[Ref, list[str]] = {}
     for node in part.nodes.values():
         for ref in node.inputs:
-            found.setdefault(ref, []).append(node.name)
-    return found
+            consumers.setdefault(ref, []).append(node.name)
+    return consumers

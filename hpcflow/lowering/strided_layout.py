@@ -48,8 +48,8 @@ class StridedLayout(NamedTuple):
 
     def at(self, axis: int, place: int) -> StridedLayout:
         """The slice at one index of an axis, without the axis."""
-        one = self.part(axis, place, 1)
-        return one.transposed([i for i in range(len(self.sizes)) if i != axis])
+        sliced = self.part(axis, place, 1)
+        return sliced.transposed([i for i in range(len(self.sizes)) if i != axis])
 
     def reshaped(self, shape: Sequence[int]) -> StridedLayout | None:
         """The layout of the elements in another shape; None if no strides describe it."""
@@ -76,8 +76,8 @@ class StridedLayout(NamedTuple):
 
     def broadcast(self, shape: Sequence[int]) -> StridedLayout:
         """The layout with the elements broadcast to `shape`."""
-        more = len(shape) - len(self.sizes)
-        sizes, strides = (1,) * more + self.sizes, (0,) * more + self.strides
+        new_axes = len(shape) - len(self.sizes)
+        sizes, strides = (1,) * new_axes + self.sizes, (0,) * new_axes + self.strides
         spread = (s if n == m else 0 for n, m, s in zip(sizes, shape, strides, strict=True))
         return StridedLayout(self.start, tuple(shape), tuple(spread))
 
@@ -123,13 +123,13 @@ class StridedLayout(NamedTuple):
         """The layout that a `StridedSlice` key selects; None unless it is static, of step 1."""
         places = sum(part[0] in ("at", "slice") for part in key)
         lay, axis = self, 0
-        for kind, *told in key or (("rest",),):
+        for kind, *args in key or (("rest",),):
             if kind == "rest":
                 axis += len(self.sizes) - places
-            elif kind == "at" and isinstance(told[0], int):
-                lay = lay.at(axis, told[0] % lay.sizes[axis])
-            elif kind == "slice" and not any(isinstance(v, tuple) for v in told):
-                start, stop, step = slice(*told).indices(lay.sizes[axis])
+            elif kind == "at" and isinstance(args[0], int):
+                lay = lay.at(axis, args[0] % lay.sizes[axis])
+            elif kind == "slice" and not any(isinstance(v, tuple) for v in args):
+                start, stop, step = slice(*args).indices(lay.sizes[axis])
                 if step != 1 or start >= stop:
                     return None
                 lay, axis = lay.part(axis, start, stop - start), axis + 1
@@ -158,10 +158,10 @@ def layout_of_view(
     root = chain.pop()
     lay = c_order_layout(require_known(part.spec(root).shape))
     for ref in reversed(chain):
-        made = layout_after(part.nodes[ref.node], ref.index, lay)
-        if made is None:  # no strides describe it
-            root, made = ref, c_order_layout(require_known(part.spec(ref).shape))
-        lay = made
+        view_layout = layout_after(part.nodes[ref.node], ref.index, lay)
+        if view_layout is None:  # no strides describe it
+            root, view_layout = ref, c_order_layout(require_known(part.spec(ref).shape))
+        lay = view_layout
     return root, lay
 
 

@@ -59,12 +59,12 @@ class TileLoop:
                 with self.writer.block(Opcode.LAST_TILE, last, size):
                     for name, buffer in self.scratch:
                         add(Opcode.SHORTEN, last, (name,), (buffer,), "", (size,))
-            for name, whole in self.flat.items():
-                add(Opcode.SLICE, last, (name,), (Use(whole),))
-            kept = dict(self.kept)
+            for name, array in self.flat.items():
+                add(Opcode.SLICE, last, (name,), (Use(array),))
+            old_arrays = dict(self.kept)
             for node in self.nodes:
                 variable = self.variable(node)
-                if old := kept.pop(variable, ""):
+                if old := old_arrays.pop(variable, ""):
                     into = Use(self.targets[variable], Access.FILLED)
                     add(Opcode.COPY_OLD_TILE, node.name, (), (into, Use(old)))
                 self.compute(node)
@@ -74,8 +74,8 @@ class TileLoop:
     def name_values(self) -> None:
         """Name the tiles of all values that are not scalars."""
         store = self.writer.store
-        made = [Ref(n.name) for n in self.nodes if not n.row.tiled]
-        for ref in (*made, *(r for n in self.nodes for r in self.operands(n))):
+        outputs = [Ref(n.name) for n in self.nodes if not n.row.tiled]
+        for ref in (*outputs, *(r for n in self.nodes for r in self.operands(n))):
             if ref in self.tile or store.part.spec(ref).shape == ():
                 continue
             name = self.tile[ref] = f"t{store.number[ref.node]}_{ref.index}"

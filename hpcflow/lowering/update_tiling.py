@@ -76,37 +76,37 @@ def tile_updates(
             items.add(part.nodes[name], [chosen[name]] if name in chosen else [])
         for item in items.items:
             if item.key is not None:
-                found = ordered_groups(part, list(independent_groups(part, item.nodes)))
-                item.nodes = [name for group in found for name in group]
-                groups += found
+                ordered = ordered_groups(part, list(independent_groups(part, item.nodes)))
+                item.nodes = [name for group in ordered for name in group]
+                groups += ordered
         new.append(dataclasses.replace(segment, nodes=tuple(items.names())))
-    whole = {
+    untiled = {
         name
         for names in groups
         if writes is not None and not all(writes(part, part.nodes[name]) for name in names)
         for name in names
         if part.nodes[name].type in UPDATES and not part.nodes[name].row.tiled
     }
-    if whole:
-        return tile_updates(part, segments, info, writes, alone | whole)
+    if untiled:
+        return tile_updates(part, segments, info, writes, alone | untiled)
     position = {name: i for i, name in enumerate(part.nodes)}
     inside = [pair for segment in new for pair in pairwise(segment.nodes)]
     names = topological_order(part.nodes, position.__getitem__, inside)
     part = dataclasses.replace(part, nodes={name: part.nodes[name] for name in names})
-    made = [_make_group(part, names, writes) for names in groups]
-    return part, new, {name: group for group in made for name in group.nodes}
+    new_groups = [_make_group(part, names, writes) for names in groups]
+    return part, new, {name: group for group in new_groups for name in group.nodes}
 
 
 def _make_group(part: Partition, names: list[str], writes: UpdateLoopFactory | None) -> TileGroup:
     """The group of the nodes `names`."""
     nodes = [part.nodes[name] for name in names]
-    mine, taken = set(names), value_consumers(part)
-    made = [Ref(node.name, i) for node in nodes for i in range(len(node.specs))]
+    members, consumers = set(names), value_consumers(part)
+    outputs = [Ref(node.name, i) for node in nodes for i in range(len(node.specs))]
     outside = set(part.fetches)
-    scratch = {r for r in made if r not in outside and mine.issuperset(taken.get(r, ()))}
+    scratch = {r for r in outputs if r not in outside and members.issuperset(consumers.get(r, ()))}
     loop = None
     if writes is not None and all(writes(part, node) for node in nodes):
-        loop = describe_update(part, nodes, [r for r in made if r not in scratch], writes.exact)
+        loop = describe_update(part, nodes, [r for r in outputs if r not in scratch], writes.exact)
     return TileGroup(tuple(names), math.prod(updated_shape(nodes[0])), frozenset(scratch), loop)
 
 
@@ -122,7 +122,7 @@ def tile_groups(
     They are updates and the elementwise nodes they depend on. Loops are generated where possible;
     else large variables are updated in tiles.
     """
-    where = segment_by_node(segments)
+    segment_of = segment_by_node(segments)
     chosen: dict[str, tuple[Any, ...]] = {}
 
     def fits(node: Node) -> bool:
@@ -133,16 +133,16 @@ def tile_groups(
         node = part.nodes[name]
         if node.type not in UPDATES or node.attrs.get("initial") or name in alone or not fits(node):
             continue  # an initial value is computed in the memory of the variable
-        alike = (updated_shape(node), node.device, where[name])
-        wanted = [name]
-        while wanted:
-            node = part.nodes[wanted.pop()]
+        alike = (updated_shape(node), node.device, segment_of[name])
+        stack = [name]
+        while stack:
+            node = part.nodes[stack.pop()]
             chosen[node.name] = alike
             for before in (part.nodes[ref.node] for ref in node.inputs):
-                there = where.get(before.name) == alike[2] and before.device == alike[1]
+                there = segment_of.get(before.name) == alike[2] and before.device == alike[1]
                 if there and before.name not in chosen and before.row.update_formula:
                     if updated_shape(before) == alike[0] and fits(before):
-                        wanted.append(before.name)
+                        stack.append(before.name)
     return chosen
 
 
@@ -168,10 +168,10 @@ def _can_tile(part: Partition, node: Node, info: Callable[[Node], Any], written:
     for i, ref in enumerate(node.inputs):
         if i in node.row.writes:
             continue
-        given = part.spec(ref)
-        if given.shape != shape and given.shape != ():
+        spec = part.spec(ref)
+        if spec.shape != shape and spec.shape != ():
             return False
-        if given.shape == shape and not _is_c_order(part, ref, info):
+        if spec.shape == shape and not _is_c_order(part, ref, info):
             return False
     return True
 

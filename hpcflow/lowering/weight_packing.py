@@ -28,15 +28,15 @@ def pack_weights(part: Partition, is_fast: IsFast) -> Partition:
     `is_fast(node, specs)` is true if a provider serves a node with inputs of these specs.
     """
     groups = [nodes for nodes in _product_groups(part).values() if len(nodes) >= MIN_PRODUCTS]
-    found = _pack_groups(part, groups, is_fast)
+    packed = _pack_groups(part, groups, is_fast)
     changed: dict[str, Node] = {}
     for name, node in part.nodes.items():
-        if name in found.weights:
-            changed[found.weights[name].name] = found.weights[name]
+        if name in packed.weights:
+            changed[packed.weights[name].name] = packed.weights[name]
         if node.row.control_flow == "loop" and not node.row.across_tasks:
             before, node = _pack_loop_weights(node, is_fast)
-            changed.update({one.name: one for one in before})
-        changed[name] = found.products.get(name, node)
+            changed.update({pack.name: pack for pack in before})
+        changed[name] = packed.products.get(name, node)
     return dataclasses.replace(part, nodes=changed)
 
 
@@ -49,21 +49,21 @@ class _PackedWeights(NamedTuple):
 
 def _pack_groups(part: Partition, groups: Iterable[list[Node]], is_fast: IsFast) -> _PackedWeights:
     """Pack the weights of each group of products that share them."""
-    found = _PackedWeights({}, {})
+    packed = _PackedWeights({}, {})
     for nodes in groups:
         first = nodes[0]
         weights, attrs = first.inputs[1], _packing_attributes(part, first)
         specs = (part.spec(weights),)
-        made = first.but(
+        pack = first.but(
             name=f"{first.name}/packed", type="Packed", inputs=(weights,), attrs=attrs, specs=specs
         )
-        if not is_fast(made, list(specs)):
+        if not is_fast(pack, list(specs)):
             continue
-        found.weights[first.name] = made
+        packed.weights[first.name] = pack
         for node in nodes:
-            inputs = (node.inputs[0], Ref(made.name))
-            found.products[node.name] = node.but(type="PackedMatMul", inputs=inputs, attrs=attrs)
-    return found
+            inputs = (node.inputs[0], Ref(pack.name))
+            packed.products[node.name] = node.but(type="PackedMatMul", inputs=inputs, attrs=attrs)
+    return packed
 
 
 def _pack_loop_weights(loop: Node, is_fast: IsFast) -> tuple[list[Node], Node]:
@@ -76,20 +76,20 @@ def _pack_loop_weights(loop: Node, is_fast: IsFast) -> tuple[list[Node], Node]:
         if slot >= len(loop.specs)
     }
     groups = [nodes for nodes in _product_groups(body).values() if nodes[0].inputs[1] in outside]
-    found = _pack_groups(body, groups, is_fast)
-    made = [node.but(inputs=(outside[node.inputs[0]],)) for node in found.weights.values()]
-    if not made:
+    packed = _pack_groups(body, groups, is_fast)
+    packs = [node.but(inputs=(outside[node.inputs[0]],)) for node in packed.weights.values()]
+    if not packs:
         return [], loop
-    feeds = {node.name: _packed_feed(node) for node in made}
-    slots = range(len(loop.inputs) + begin, len(loop.inputs) + begin + len(made))
-    nodes = {**feeds, **body.nodes, **found.products}
+    feeds = {node.name: _packed_feed(node) for node in packs}
+    slots = range(len(loop.inputs) + begin, len(loop.inputs) + begin + len(packs))
+    nodes = {**feeds, **body.nodes, **packed.products}
     attrs = {
         **loop.attrs,
         "body": dataclasses.replace(body, nodes=nodes, feeds=(*body.feeds, *feeds)),
         "body_feeds": (*loop.attrs["body_feeds"], *slots),
     }
-    inputs = (*loop.inputs, *(Ref(node.name) for node in made))
-    return made, loop.but(inputs=inputs, attrs=attrs)
+    inputs = (*loop.inputs, *(Ref(node.name) for node in packs))
+    return packs, loop.but(inputs=inputs, attrs=attrs)
 
 
 def _packed_feed(packed: Node) -> Node:
@@ -100,21 +100,21 @@ def _packed_feed(packed: Node) -> Node:
 
 
 def _packing_attributes(part: Partition, node: Node) -> dict[str, object]:
-    left = part.spec(node.inputs[0]).shape or ()
-    return {"transpose_b": node.attrs["transpose_b"], "rows": left[0]}
+    left_shape = part.spec(node.inputs[0]).shape or ()
+    return {"transpose_b": node.attrs["transpose_b"], "rows": left_shape[0]}
 
 
 def _product_groups(part: Partition) -> dict[Hashable, list[Node]]:
     """Products of a few rows by their weights, how they use them, device and segment."""
-    where, found = segment_by_node(split_segments(part)), dict[Hashable, list[Node]]()
+    segment_of, groups = segment_by_node(split_segments(part)), dict[Hashable, list[Node]]()
     for node in part.nodes.values():
         if node.type != "MatMul" or node.attrs["transpose_a"] or node.control:
             continue
         specs = [part.spec(r) for r in node.inputs]
-        known = all(is_known(s.shape) and s.dtype == np.float32 for s in specs)
-        if known and all(len(s.shape or ()) == 2 for s in specs):
+        packable = all(is_known(s.shape) and s.dtype == np.float32 for s in specs)
+        if packable and all(len(s.shape or ()) == 2 for s in specs):
             attrs = _packing_attributes(part, node)
             if 0 < attrs["rows"] <= FEW_ROWS:  # type: ignore[operator]
-                key = node.inputs[1], *attrs.values(), node.device, where[node.name]
-                found.setdefault(key, []).append(node)
-    return found
+                key = node.inputs[1], *attrs.values(), node.device, segment_of[node.name]
+                groups.setdefault(key, []).append(node)
+    return groups

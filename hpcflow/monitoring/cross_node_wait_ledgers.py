@@ -53,11 +53,11 @@ class CrossNodeLedgers:
     def tell(self) -> None:
         """Publish the ledgers of this node."""
         records = [raw_entries(path) for path in files_in(self._directory, "rank-*")]
-        whole = [record for record in records if record is not None]
-        told = b"".join(self._copy(record) for record in whole)
+        complete_records = [record for record in records if record is not None]
+        payload = b"".join(self._copy(record) for record in complete_records)
         draft = self.folder / f".{self._host}"
         with contextlib.suppress(OSError):
-            draft.write_bytes(told)
+            draft.write_bytes(payload)
             draft.replace(self.folder / self._host)
 
     def _copy(self, record: bytes) -> bytes:
@@ -66,17 +66,17 @@ class CrossNodeLedgers:
 
     def others(self) -> list[LedgerEntry]:
         """The published records of the ranks of other nodes."""
-        found: list[LedgerEntry] = []
+        entries: list[LedgerEntry] = []
         if not is_own_folder(self.folder):
-            return found
+            return entries
         for path in files_in(self.folder, "[!.]*"):
             if path.name in (WANTED, self._host) or not is_younger(path, FRESH_S):
                 continue
             with contextlib.suppress(OSError):
                 data = path.read_bytes()
                 parts = range(0, len(data) - RECORD_BYTES + 1, RECORD_BYTES)
-                found += [decode(data[at : at + RECORD_BYTES]) for at in parts]
-        return found
+                entries += [decode(data[at : at + RECORD_BYTES]) for at in parts]
+        return entries
 
     def close(self) -> None:
         """Remove the folder when the job ends in order."""

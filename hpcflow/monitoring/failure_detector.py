@@ -149,12 +149,12 @@ def death_facts(
 ) -> dict[str, Any]:
     """The content of `failure.json` for a death; `message` is for users."""
     entry = dead[0]
-    rows = [row for one in dead for row in _death_rows(one, cause)]
+    rows = [row for dead_entry in dead for row in _death_rows(dead_entry, cause)]
     hint, checkpoint = next_advice(directory)
     return {
         "kind": "death",
         "rank": entry.rank,
-        "ranks": [other.rank for other in dead],
+        "ranks": [record.rank for record in dead],
         "task": entry.task,
         "host": entry.host,
         "time": timestamp(),
@@ -180,34 +180,34 @@ def external_death_facts(
     launcher saw it end.
     """
     host, why = os.uname().nodename, f"process {pid} {cause}" if pid else f"a process {cause}"
-    who = "a rank" if rank is None else f"rank {rank}"
-    name, hint = f"{who} on {host}", "the same command starts it again"
+    rank_text = "a rank" if rank is None else f"rank {rank}"
+    name, hint = f"{rank_text} on {host}", "the same command starts it again"
     task, step = (entry.task, entry.trained) if entry is not None else (None, 0)
     message = f"{name} {what} the job: {why}\n  next  {hint}"
     kind, error = ("death", "DeathError") if "died" in what else ("stall", "StallError")
-    told = {
+    facts = {
         "kind": kind,
         "rank": rank,
         "ranks": [] if rank is None else [rank],
         "task": task,
         "host": host,
     }
-    told |= {"time": timestamp(), "step": step, "op": None, "line": None, "cause": why}
-    told |= {"error": error, "message": message, "hint": hint}
-    return {**told, "checkpoint": None, "traceback": None}
+    facts |= {"time": timestamp(), "step": step, "op": None, "line": None, "cause": why}
+    facts |= {"error": error, "message": message, "hint": hint}
+    return {**facts, "checkpoint": None, "traceback": None}
 
 
 def _saved_step(checkpoint: str | None) -> int:
     """The step of a checkpoint, for a rank that died before its first heartbeat in training."""
-    found = re.match(r"step-(\d+)", pathlib.Path(checkpoint or "").name)  # a folder or a file
-    return int(found[1]) if found else 0
+    match = re.match(r"step-(\d+)", pathlib.Path(checkpoint or "").name)  # a folder or a file
+    return int(match[1]) if match else 0
 
 
 def _trained_steps(entry: LedgerEntry, directory: pathlib.Path) -> int:
     """The training steps of a rank; of a server, the most of the workers on its node."""
     if not entry.is_server:
         return entry.trained
-    return max((other.trained for other in read_all(directory)), default=0)
+    return max((peer.trained for peer in read_all(directory)), default=0)
 
 
 def _death_rows(entry: LedgerEntry, cause: str) -> list[str]:
@@ -215,8 +215,8 @@ def _death_rows(entry: LedgerEntry, cause: str) -> list[str]:
     was = "a server: the variables that it held are lost"
     if "/job:ps" not in entry.task:
         was = "a worker"
-    seen = f", last seen to wait in step {entry.step}" if entry.step > 0 else ""
+    last_wait = f", last seen to wait in step {entry.step}" if entry.step > 0 else ""
     return [
         f"{entry.name} on {entry.host} has died: process {entry.pid} {cause}",
-        f"  was   {was}{seen}",
+        f"  was   {was}{last_wait}",
     ]

@@ -111,25 +111,25 @@ class LauncherWatchdog:
         self._found_all = starting.found_all()
         if self._early and not self._dead:
             self._look_for_ledgers()
-        for one in (starting, watched, leaving):
-            if one is not None:
-                one.close()
+        for tracker in (starting, watched, leaving):
+            if tracker is not None:
+                tracker.close()
 
     def _look_at(self, gone: Sequence[pathlib.Path]) -> None:
         dead = [entry for path in gone if (entry := read_one(path)) is not None]
         if dead and self._directory is not None:
-            told = any(entry.ending for entry in read_all(self._directory))
-            self._dead = [] if told else dead
+            has_ending = any(entry.ending for entry in read_all(self._directory))
+            self._dead = [] if has_ending else dead
 
     def _look_for_ledgers(self) -> None:
         """Search for ledgers of dead ranks: one may have been created just before the death."""
-        found = [
-            one for _, pid in self._early if (one := process_ledger(self._base, pid)) is not None
+        ledgers = [
+            pair for _, pid in self._early if (pair := process_ledger(self._base, pid)) is not None
         ]
-        if found:
+        if ledgers:
             self._early = []
-            self._directory = found[0][1]
-            self._dead = [entry for entry, _ in found if not entry.ending]
+            self._directory = ledgers[0][1]
+            self._dead = [entry for entry, _ in ledgers if not entry.ending]
 
     def _look_for_hangs(self, ranks: StartupProcesses, joined: WatchedRanks | None = None) -> None:
         """Report a hung rank once; at the abort limit give up.
@@ -137,14 +137,14 @@ class LauncherWatchdog:
         If `joined` is given, the `ranks` have joined the job before and are shutting down.
         """
         for since, limit in ((self._times.stall_s, False), (self._times.abort_s, True)):
-            found = (
+            hung_ranks = (
                 ranks.hung(since, stopped_alone=joined is not None)
                 if limit or not self._reported
                 else []
             )
-            if not found:
+            if not hung_ranks:
                 continue
-            rank, pid, why = found[0]
+            rank, pid, why = hung_ranks[0]
             what = "has not joined" if joined is None else "does not leave"
             entry = joined.ranks.get(pid) if joined is not None else None
             facts = external_death_facts(rank, pid, f"{why}, for {since:g} s", what, entry)
@@ -176,12 +176,12 @@ def _ledgers_of(launcher: int, base: pathlib.Path) -> WatchedRanks | None:
 
 def _ancestors(pid: int) -> list[int]:
     """The ancestors of process `pid`, parent first."""
-    found: list[int] = []
+    ancestors: list[int] = []
     try:
         while pid > 1:
             with open(f"/proc/{pid}/stat") as file:
                 pid = int(file.read().rpartition(")")[2].split()[1])
-            found.append(pid)
+            ancestors.append(pid)
     except OSError:
         pass
-    return found
+    return ancestors

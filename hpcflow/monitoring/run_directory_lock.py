@@ -72,13 +72,13 @@ def release_directory(folder: Path) -> None:
 def refuse_directory(folder: Path, what: str) -> None:
     """LaunchError if another job uses the folder; does not claim it, and it need not exist."""
     try:
-        found = _read(folder / NAME)
+        claim = _read(folder / NAME)
     except OSError:  # reported by the next claim
         return
-    if found is not None and os.path.realpath(folder) not in _held:
-        who = found[0]
-        if _is_alive(who, this_job(), folder / NAME, None):
-            raise _is_in_use(folder, what, who)
+    if claim is not None and os.path.realpath(folder) not in _held:
+        owner = claim[0]
+        if _is_alive(owner, this_job(), folder / NAME, None):
+            raise _is_in_use(folder, what, owner)
 
 
 def is_free(folder: Path) -> bool:
@@ -118,21 +118,21 @@ def describe(who: Mapping[str, Any]) -> str:
 
 
 def _try_claim(folder: Path, what: str) -> None:
-    mark, mine = folder / NAME, this_job()
-    draft = folder / f"{NAME}.{mine['host']}.{mine['pid']}"
+    mark, own_job = folder / NAME, this_job()
+    draft = folder / f"{NAME}.{own_job['host']}.{own_job['pid']}"
     draft.unlink(missing_ok=True)
     with draft.open("x") as file:  # does not follow links
-        file.write(json.dumps(mine, indent=1) + "\n")
+        file.write(json.dumps(own_job, indent=1) + "\n")
     try:
         for _ in range(ATTEMPTS):
             if _write_claim(draft, mark):
                 return
-            found = _other_claim(mark, what)
-            if found is None:  # just released
+            claim = _other_claim(mark, what)
+            if claim is None:  # just released
                 continue
-            who, text = found
-            if _is_alive(who, mine, mark, draft):
-                raise _is_in_use(folder, what, who)
+            owner, text = claim
+            if _is_alive(owner, own_job, mark, draft):
+                raise _is_in_use(folder, what, owner)
             _set_aside(mark, text)
         raise LaunchError(f"{what} {folder}: several jobs begin in it at once", hint="start one")
     finally:
@@ -171,8 +171,8 @@ def _set_aside(mark: Path, text: str) -> None:
     away = mark.with_name(f"{NAME}.{os.uname().nodename}.{os.getpid()}.old")
     with contextlib.suppress(FileNotFoundError):
         os.rename(mark, away)
-        found = _read(away)
-        if found is not None and found[1] != text:
+        claim = _read(away)
+        if claim is not None and claim[1] != text:
             _write_claim(away, mark)
         away.unlink()
 
@@ -188,10 +188,10 @@ def _read(mark: Path) -> tuple[dict[str, Any], str] | None:
     except FileNotFoundError:
         return None
     try:
-        who = json.loads(text)
+        owner = json.loads(text)
     except (ValueError, RecursionError):
-        who = None
-    return (who if isinstance(who, dict) else {}), text
+        owner = None
+    return (owner if isinstance(owner, dict) else {}), text
 
 
 def _is_in_use(folder: Path, what: str, who: Mapping[str, Any]) -> LaunchError:
@@ -214,9 +214,9 @@ def _is_alive(
     if str(who.get("job")).isdecimal() and who.get("cluster") == mine["cluster"]:
         if who["job"] == mine["job"] and who.get("restarts") != mine["restarts"]:
             return False  # an earlier start of this job
-        said = slurm_requeue.is_job_running(str(who["job"]), who.get("step"))
-        if said is not None:
-            return said
+        is_running = slurm_requeue.is_job_running(str(who["job"]), who.get("step"))
+        if is_running is not None:
+            return is_running
     return _seconds_silent(mark, draft) < DEAD_S
 
 

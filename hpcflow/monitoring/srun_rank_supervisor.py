@@ -124,13 +124,13 @@ def _wait(
     ended, poll = os.pidfd_open(child), select.poll()
     poll.register(ended, select.POLLIN)
     poll.register(connection, select.POLLIN)
-    kept: list[int] = []  # descriptors of the child stay open until this process ends
+    child_fds: list[int] = []  # descriptors of the child stay open until this process ends
     limit = POLL_MS if failure else None
     ready = poll.poll(limit)
     while all(descriptor != ended for descriptor, _ in ready):
         if ready:
             data, descriptors, _, _ = socket.recv_fds(connection, 16, MOST)
-            kept += descriptors
+            child_fds += descriptors
             if not data:
                 poll.unregister(connection)
         elif failure and signal.SIGTERM in received and failure.exists():
@@ -146,15 +146,15 @@ def _end(child: int, received: set[int], place: LaunchedRank, run_dir: str) -> i
     if {-code, signal.SIGTERM} & received:  # SLURM sends SIGTERM before it kills
         return 128 - code
     cause = f"was killed by {signal.Signals(-code).name}"
-    found = process_ledger(ledger_folder(), child)
-    if found is None:  # it had not joined the job
+    ledger = process_ledger(ledger_folder(), child)
+    if ledger is None:  # it had not joined the job
         _report(
             failure_detector.external_death_facts(place.rank, child, cause, DIED_EARLY),
             True,
             run_dir,
         )
-    elif not found[0].ending:
-        entry, directory = found
+    elif not ledger[0].ending:
+        entry, directory = ledger
         is_first = first(directory / failure_detector.DIED)
         _report(failure_detector.death_facts([entry], directory, cause), is_first, run_dir)
     return ABORTED

@@ -39,16 +39,16 @@ def main_line() -> str:
     The first part is the innermost line of user code, if there is one; INNER is the operation that
     runs, or the innermost line.
     """
-    frame = theirs = _main_frame()
+    frame = user_frame = _main_frame()
     if frame is None:
         return "its end"
-    while theirs is not None and _is_ours(theirs):
-        theirs = theirs.f_back
+    while user_frame is not None and _is_ours(user_frame):
+        user_frame = user_frame.f_back
     op = main_op()
     inner = f"op '{op}'" if op else _line(frame)
-    if theirs is None or _line(theirs) == inner:
+    if user_frame is None or _line(user_frame) == inner:
         return inner
-    return f"{_line(theirs)} > {inner}"
+    return f"{_line(user_frame)} > {inner}"
 
 
 def _main_frame() -> FrameType | None:
@@ -57,13 +57,13 @@ def _main_frame() -> FrameType | None:
 
 def raised_at(error: BaseException) -> str:
     """The innermost line of user code in the traceback of an error; "" if there is none."""
-    found, trace = "", error.__traceback__
+    position, trace = "", error.__traceback__
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
         if not _is_ours(trace.tb_frame):
-            found = f"{file}:{trace.tb_lineno}"
+            position = f"{file}:{trace.tb_lineno}"
         trace = trace.tb_next
-    return found
+    return position
 
 
 def _is_ours(frame: FrameType) -> bool:
@@ -100,8 +100,8 @@ def process_state(pid: int) -> str:
 
 def _tracer(pid: int) -> int:
     with open(f"/proc/{pid}/status") as file:
-        found = next((line for line in file if line.startswith("TracerPid:")), "TracerPid: 0")
-    return int(found.split()[1])
+        tracer_line = next((line for line in file if line.startswith("TracerPid:")), "TracerPid: 0")
+    return int(tracer_line.split()[1])
 
 
 def bytes_moved(pid: int) -> int:

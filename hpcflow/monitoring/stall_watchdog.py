@@ -159,9 +159,9 @@ class StallWatchdog:
 
     def _check(self) -> None:
         """Check this rank's own wait, and less often those of ranks that cannot report."""
-        now, mine = time.time(), self._ledger.read()
-        if mine is not None and mine.may_stall and now - mine.since >= self._times.stall_s / 2:
-            self._report_if_stalled(mine, now)
+        now, wait = time.time(), self._ledger.read()
+        if wait is not None and wait.may_stall and now - wait.since >= self._times.stall_s / 2:
+            self._report_if_stalled(wait, now)
         if now - self._looked < self._times.stall_s / LOOKS:
             return
         self._looked = now
@@ -172,66 +172,66 @@ class StallWatchdog:
             if entry.rank != self._ledger.rank and _is_mute(entry, now, self._times.silent_s):
                 self._report_if_stalled(entry, now)
 
-    def _report_if_stalled(self, mine: LedgerEntry, now: float) -> None:
+    def _report_if_stalled(self, wait: LedgerEntry, now: float) -> None:
         """A wait is long: check whether the awaited ranks move; report it; end the job."""
         self._watched.touch()
         entries = read_all(self._ledger.directory)
         if self._nodes is not None:
             self._nodes.want()
             entries += self._nodes.others()
-        if is_debugged(mine, entries):
+        if is_debugged(wait, entries):
             return
-        since, first_look = self._suspected.get(mine.rank, (0.0, now))
-        if since != mine.since:
+        since, first_look = self._suspected.get(wait.rank, (0.0, now))
+        if since != wait.since:
             first_look = now
-        self._suspected[mine.rank] = mine.since, first_look
-        still = now - self._has_progress(mine, entries)
+        self._suspected[wait.rank] = wait.since, first_look
+        still = now - self._has_progress(wait, entries)
         if still < self._times.stall_s or now - first_look < self._times.stall_s / 2:
             return  # until then others check whether they move, and nodes publish ledgers
-        told, path = self._told.get(mine.rank, (0.0, self._run_dir))
-        if told != mine.since:
-            path = self._report(mine, entries)
-            self._told[mine.rank] = mine.since, path
+        reported_since, path = self._told.get(wait.rank, (0.0, self._run_dir))
+        if reported_since != wait.since:
+            path = self._report(wait, entries)
+            self._told[wait.rank] = wait.since, path
         self._mark.touch()
         if still >= self._times.abort_s:
             self._stop.set()
-            self._abort(self._error(mine, entries, path))
+            self._abort(self._error(wait, entries, path))
 
-    def _has_progress(self, mine: LedgerEntry, entries: Sequence[LedgerEntry]) -> float:
-        """When `mine`, or a rank in its wait chain, last moved; wall clock."""
-        behind = wait_chain(mine, entries)
-        here = [self._files.last_io_time(entry.pid) for entry in behind if entry.host == mine.host]
-        return max([mine.since, *here, *(entry.moved for entry in behind)])
+    def _has_progress(self, wait: LedgerEntry, entries: Sequence[LedgerEntry]) -> float:
+        """When `wait`, or a rank in its wait chain, last moved; wall clock."""
+        behind = wait_chain(wait, entries)
+        here = [self._files.last_io_time(entry.pid) for entry in behind if entry.host == wait.host]
+        return max([wait.since, *here, *(entry.moved for entry in behind)])
 
-    def _report(self, mine: LedgerEntry, entries: Sequence[LedgerEntry]) -> pathlib.Path:
+    def _report(self, wait: LedgerEntry, entries: Sequence[LedgerEntry]) -> pathlib.Path:
         """Write the report of a wait, or append to the current report of this node."""
-        path, is_first = self._claim(mine)
-        error = self._error(mine, entries, path)
+        path, is_first = self._claim(wait)
+        error = self._error(wait, entries, path)
         parts = [f"StallError: {error}\n"]
         if is_first:
-            parts += self._table(mine, entries)
+            parts += self._table(wait, entries)
         append(path, "".join(parts) + _stacks_of(self._ledger.rank, self._ledger.host))
         if is_first:
-            for entry in missing_ranks(mine, entries)[:MOST_NAMED]:
-                if entry.host == mine.host:
+            for entry in missing_ranks(wait, entries)[:MOST_NAMED]:
+                if entry.host == wait.host:
                     request_stacks(self._ledger.directory, entry.rank, path)
         logger.log(logging.ERROR if is_first else logging.DEBUG, "StallError: %s", error)
         return path
 
     def _error(
-        self, mine: LedgerEntry, entries: Sequence[LedgerEntry], path: pathlib.Path
+        self, wait: LedgerEntry, entries: Sequence[LedgerEntry], path: pathlib.Path
     ) -> StallError:
         return StallError(
-            describe_stall(mine, entries, self._size, path, self._times.silent_s),
-            step=mine.step,
-            missing=tuple(entry.rank for entry in missing_ranks(mine, entries)),
+            describe_stall(wait, entries, self._size, path, self._times.silent_s),
+            step=wait.step,
+            missing=tuple(entry.rank for entry in missing_ranks(wait, entries)),
             report=str(path),
-            op=mine.op,
-            line=mine.made or None,
-            rank=mine.rank,
+            op=wait.op,
+            line=wait.made or None,
+            rank=wait.rank,
         )
 
-    def _table(self, mine: LedgerEntry, entries: Sequence[LedgerEntry]) -> Iterator[str]:
+    def _table(self, wait: LedgerEntry, entries: Sequence[LedgerEntry]) -> Iterator[str]:
         """The states of all known ranks, and the faulthandler stacks of silent local ranks."""
         now, silent_s = time.time(), self._times.silent_s
         yield "\nranks\n"
@@ -240,12 +240,12 @@ class StallWatchdog:
         when = time.strftime("%Y-%m-%d %H:%M:%S")
         yield f"  told by rank {self._ledger.rank} on {self._ledger.host} at {when}\n"
         for entry in entries:
-            if entry.host == mine.host and is_silent(entry, now, silent_s):
+            if entry.host == wait.host and is_silent(entry, now, silent_s):
                 yield _left_stacks(entry, self._ledger.directory)
 
-    def _claim(self, mine: LedgerEntry) -> tuple[pathlib.Path, bool]:
+    def _claim(self, wait: LedgerEntry) -> tuple[pathlib.Path, bool]:
         """The report shared by all waits of this node that stall at a time; whether it is new."""
-        path, mark = self._run_dir / f"stall-{max(mine.step, 0)}.txt", self._mark
+        path, mark = self._run_dir / f"stall-{max(wait.step, 0)}.txt", self._mark
         if not is_younger(mark, self._times.stall_s):
             mark.unlink(missing_ok=True)
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -53,16 +53,16 @@ class StartupProcesses:
         ranks also hang when all of them sleep. A rank that waits for a slow rank does not hang.
         """
         self._look_for_movement()
-        found = [
+        idle = [
             (rank, pid, process_state(pid))
             for rank, pid in self._watched.values()
             if self._idle.get(pid, 0.0) >= seconds
         ]
-        stopped = [one for one in found if one[2] == STOPPED]
-        all_sleep = self._is_whole and len(found) == len(self._watched)
+        stopped = [row for row in idle if row[2] == STOPPED]
+        all_sleep = self._is_whole and len(idle) == len(self._watched)
         if not stopped and (stopped_alone or not all_sleep):
             return []
-        return [(rank, pid, _movement_text(pid, letter)) for rank, pid, letter in stopped or found]
+        return [(rank, pid, _movement_text(pid, letter)) for rank, pid, letter in stopped or idle]
 
     def _look_for_movement(self) -> None:
         """Update the idle times, by at most 2 * LOOK_S a sample.
@@ -146,12 +146,12 @@ def _ranks_below(pid: int) -> Iterator[tuple[launcher_detection.LaunchedRank, in
 
 
 def _children(pid: int) -> list[int]:
-    found: list[int] = []
+    children: list[int] = []
     with contextlib.suppress(OSError):  # the process has ended
         for file in Path(f"/proc/{pid}/task").glob("*/children"):
             with contextlib.suppress(OSError):  # the thread has ended
-                found += map(int, file.read_text().split())
-    return found
+                children += map(int, file.read_text().split())
+    return children
 
 
 def _rank_of_process(pid: int) -> launcher_detection.LaunchedRank | None:

@@ -28,27 +28,27 @@ def missing_ranks(mine: LedgerEntry, entries: Iterable[LedgerEntry]) -> list[Led
 
 def ranks_waiting_for(mine: LedgerEntry, entries: Sequence[LedgerEntry]) -> list[LedgerEntry]:
     """The ranks that the awaited ranks of `mine` wait for, transitively."""
-    left = missing_ranks(mine, entries)
-    known = {mine.rank, *(entry.rank for entry in left)}
-    found = []
-    while left:
-        entry = left.pop(0)
+    pending = missing_ranks(mine, entries)
+    visited = {mine.rank, *(entry.rank for entry in pending)}
+    awaited = []
+    while pending:
+        entry = pending.pop(0)
         if entry.waits and entry.peer >= 0:
-            more = [e for e in entries if e.rank == entry.peer and e.rank not in known]
-            known.update(e.rank for e in more)
-            found += more
-            left += more
-    return found
+            peers = [e for e in entries if e.rank == entry.peer and e.rank not in visited]
+            visited.update(e.rank for e in peers)
+            awaited += peers
+            pending += peers
+    return awaited
 
 
 def wait_cycle(mine: LedgerEntry, entries: Sequence[LedgerEntry]) -> list[int]:
     """The cycle of ranks that the wait of `mine` leads to; empty if there is none."""
-    known, path, entry = {e.rank: e for e in entries}, [mine.rank], mine
-    while entry.waits and entry.peer in known:
+    by_rank, path, entry = {e.rank: e for e in entries}, [mine.rank], mine
+    while entry.waits and entry.peer in by_rank:
         if entry.peer in path:
             return sorted(path[path.index(entry.peer) :])
         path.append(entry.peer)
-        entry = known[entry.peer]
+        entry = by_rank[entry.peer]
     return []
 
 
@@ -94,11 +94,11 @@ def describe_stall(
         rows.append(f"missing  and {len(missing) - MOST_NAMED} more")
     behind = ranks_waiting_for(mine, entries)
     rows += [f"behind   {entry.rank} on {state(entry, now, silent_s)}" for entry in behind]
-    named = {entry.rank for entry in (mine, *missing[:MOST_NAMED], *behind)}
+    listed_ranks = {entry.rank for entry in (mine, *missing[:MOST_NAMED], *behind)}
     stopped = [
         entry
         for entry in entries
-        if entry.rank not in named and process_state_letter(entry) == STOPPED
+        if entry.rank not in listed_ranks and process_state_letter(entry) == STOPPED
     ]
     rows += [
         f"stopped  {entry.rank} on {state(entry, now, silent_s)}" for entry in stopped[:MOST_NAMED]
@@ -127,17 +127,17 @@ def state(entry: LedgerEntry, now: float, silent_s: float = SILENT_S) -> str:
     """Host, task and state of a rank."""
     waited = f"since {now - entry.since:.0f} s"
     if entry.since and entry.kind == INSIDE:
-        what = f"is inside '{entry.op}' {waited}"
+        activity = f"is inside '{entry.op}' {waited}"
     elif entry.since:
         whom = f"rank {entry.peer}" if entry.peer >= 0 else "others"
-        what = f"waits for {whom} in {entry.where}, {waited}"
+        activity = f"waits for {whom} in {entry.where}, {waited}"
     elif entry.is_server:
-        what = "waits for nothing: it serves, or is idle"
+        activity = "waits for nothing: it serves, or is idle"
     else:
-        what = "waits for nothing: it computes, or is idle"
+        activity = "waits for nothing: it computes, or is idle"
     if is_silent(entry, now, silent_s):
-        what += f"; {why_silent(entry.pid, process_state_letter(entry))}, silent for "
-        what += f"{now - entry.heartbeat:.0f} s, last seen at {entry.line or 'its start'}"
+        activity += f"; {why_silent(entry.pid, process_state_letter(entry))}, silent for "
+        activity += f"{now - entry.heartbeat:.0f} s, last seen at {entry.line or 'its start'}"
     elif entry.line:
-        what += f"; at {entry.line}"
-    return f"{entry.host}{', ' if entry.task else ''}{entry.task}: {what}"
+        activity += f"; at {entry.line}"
+    return f"{entry.host}{', ' if entry.task else ''}{entry.task}: {activity}"

@@ -92,9 +92,9 @@ class LedgerEntry:
     @property
     def where(self) -> str:
         """The operation that it waits in: `AllReduce 'grads' (made at train.py:9) at step 7`."""
-        made = f" (made at {self.made})" if self.made else ""
+        origin = f" (made at {self.made})" if self.made else ""
         step = f" at step {self.step}" if self.step > 0 else ""
-        return f"{self.kind} '{self.op}'{made}{step}"
+        return f"{self.kind} '{self.op}'{origin}{step}"
 
     @property
     def waits(self) -> bool:
@@ -296,8 +296,8 @@ def remove_stale(base: str | os.PathLike[str], host: str) -> None:
     old = time.time() - DEAD_S
     for directory in user_ledgers(base):
         with contextlib.suppress(OSError):  # another rank has removed it
-            left = read_all(directory)
-            dead = all(e.host == host and e.heartbeat < old and not alive(e.pid) for e in left)
+            entries = read_all(directory)
+            dead = all(e.host == host and e.heartbeat < old and not alive(e.pid) for e in entries)
             if dead and directory.stat().st_mtime < old:
                 shutil.rmtree(directory, ignore_errors=True)
 
@@ -317,8 +317,8 @@ def _complete_record(memory: memoryview | mmap.mmap) -> bytes | None:
     """The record, or None if every read met a writer."""
     for _ in range(ATTEMPTS):
         data = bytes(memory[:RECORD_BYTES])
-        before, again = _sequences(data), _sequences(memory)
-        if before == again and not any(number % 2 for number in before):
+        before, after = _sequences(data), _sequences(memory)
+        if before == after and not any(number % 2 for number in before):
             return data
         time.sleep(1e-5)
     return None
@@ -336,8 +336,8 @@ def decode(record: bytes) -> LedgerEntry:
     process, kind, op, host, task, line = (
         text.rstrip(b"\0").decode(errors="replace") for text in fields[11:17]
     )
-    op, _, made = op.partition("\n")
+    op, _, origin = op.partition("\n")
     return LedgerEntry(
         *(rank, pid, host, step, op, kind, peer, since, heartbeat, bool(ending), moved, place),
-        *(process, task, line, made, fields[17]),
+        *(process, task, line, origin, fields[17]),
     )

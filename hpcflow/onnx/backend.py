@@ -40,8 +40,8 @@ class PreparedModel(BackendRep):
         if isinstance(inputs, Mapping):
             arrays = {name: carried(np.asarray(value)) for name, value in inputs.items()}
         else:
-            given = inputs if isinstance(inputs, (list, tuple)) else [inputs]
-            arrays = {n: carried(np.asarray(v)) for n, v in zip(self.names, given, strict=True)}
+            feeds = inputs if isinstance(inputs, (list, tuple)) else [inputs]
+            arrays = {n: carried(np.asarray(v)) for n, v in zip(self.names, feeds, strict=True)}
         outputs = self._ready(arrays).run(arrays)
         return tuple(
             a.astype(onnx.helper.tensor_dtype_to_np_dtype(t)) if is_narrow(t) else a
@@ -51,8 +51,8 @@ class PreparedModel(BackendRep):
     def _ready(self, arrays: Mapping[str, np.ndarray]) -> SpecializedGraph:
         while True:
             fixed = {name: arrays[name] for name in sorted(self._fixed)}
-            rest = {name: a for name, a in arrays.items() if name not in fixed}
-            shapes = {name: a.shape for name, a in rest.items()} if self._exact else {}
+            fed = {name: a for name, a in arrays.items() if name not in fixed}
+            shapes = {name: a.shape for name, a in fed.items()} if self._exact else {}
             key = (
                 tuple((name, a.shape, a.tobytes()) for name, a in fixed.items()),
                 tuple(shapes.items()),
@@ -65,10 +65,10 @@ class PreparedModel(BackendRep):
                 if not self._exact:
                     self._exact = True
                     continue
-                more = set(missing.inputs) & set(arrays)
-                if not more - self._fixed:
+                missing_inputs = set(missing.inputs) & set(arrays)
+                if not missing_inputs - self._fixed:
                     raise
-                self._fixed |= more
+                self._fixed |= missing_inputs
                 continue
             if len(self._kept) >= MAX_CACHED_GRAPHS:
                 del self._kept[next(iter(self._kept))]
@@ -89,12 +89,12 @@ class SpecializedGraph:
         graph = Graph()
         types = {v.name: v.type.tensor_type.elem_type for v in model.graph.input}
         with graph.as_default(), graph.device(device):
-            given: dict[str, Any] = dict(fixed)
+            graph_inputs: dict[str, Any] = dict(fixed)
             for name, shape in shapes.items():
-                given[name] = placeholder(from_onnx(types[name]), shape, name_for(name))
-            made = import_model(model, given, trainable=False)
-        self.fed = {name: t for name, t in made.inputs.items() if name not in fixed}
-        self.fetches = list(made.outputs.values())
+                graph_inputs[name] = placeholder(from_onnx(types[name]), shape, name_for(name))
+            imported = import_model(model, graph_inputs, trainable=False)
+        self.fed = {name: t for name, t in imported.inputs.items() if name not in fixed}
+        self.fetches = list(imported.outputs.values())
         self.session = Session(graph)
 
     def run(self, arrays: Mapping[str, np.ndarray]) -> tuple[Any, ...]:
@@ -172,8 +172,8 @@ class HpcflowBackend(Backend):
 
 def _device(device: str) -> str:
     """The hpcflow name of the device."""
-    given = Device(device)
-    return f"/{'gpu' if given.type == DeviceType.CUDA else 'cpu'}:{given.device_id}"
+    parsed = Device(device)
+    return f"/{'gpu' if parsed.type == DeviceType.CUDA else 'cpu'}:{parsed.device_id}"
 
 
 is_compatible = HpcflowBackend.is_compatible

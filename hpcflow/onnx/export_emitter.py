@@ -102,14 +102,14 @@ class Emitter:
 
         If a node emitted since `since` computes it, the node's output gets the tensor's own name.
         """
-        own = self._kept.get(tensor)
-        if own is None:
-            own = tensor.op.name if tensor.index == 0 else f"{tensor.op.name}:{tensor.index}"
-            own = self.free(own) if own not in self._used else made
+        own_name = self._kept.get(tensor)
+        if own_name is None:
+            own_name = tensor.op.name if tensor.index == 0 else f"{tensor.op.name}:{tensor.index}"
+            own_name = self.free(own_name) if own_name not in self._used else made
         for node in self.nodes[since:]:
             if made in node.output:
-                self._rename(made, own, since)
-                made = own
+                self._rename(made, own_name, since)
+                made = own_name
                 break
         self.names[tensor] = made
 
@@ -129,11 +129,11 @@ class Emitter:
 
     def node(self, type: str, *inputs: str | Tensor, outputs: int = 1, **attributes: Any) -> Any:
         """Emit a node; returns the name of its output, or the names of several outputs."""
-        given = [i if isinstance(i, str) else self.name(i) for i in inputs]
-        made = [self.free(f"{self._stem}/{type}") for _ in range(outputs)]
+        input_names = [i if isinstance(i, str) else self.name(i) for i in inputs]
+        names = [self.free(f"{self._stem}/{type}") for _ in range(outputs)]
         attributes = {k: v for k, v in attributes.items() if v is not None}
-        self.nodes.append(helper.make_node(type, given, made, made[0], **attributes))
-        return made[0] if outputs == 1 else made
+        self.nodes.append(helper.make_node(type, input_names, names, names[0], **attributes))
+        return names[0] if outputs == 1 else names
 
     def constant(self, value: Any, name: str = "", dtype: Any = None) -> str:
         """Emit an initializer; equal small ones are shared."""
@@ -182,7 +182,7 @@ def refused(op: Operation, why: str) -> OnnxError:
 
 def shape_argument(to: Emitter, op: Operation, at: int) -> Any:
     """The shape argument of an operation: its attribute, or its input `at`."""
-    known = op.attrs.get("shape")
-    if known is not None and None not in known:
-        return to.ints(list(known))
+    static_shape = op.attrs.get("shape")
+    if static_shape is not None and None not in static_shape:
+        return to.ints(list(static_shape))
     return to.cast(op.inputs[at], int64)

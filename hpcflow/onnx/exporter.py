@@ -44,14 +44,14 @@ def export_model(
     fetched, fed = _named(outputs), _named(inputs)
     order = _needed(list(fetched.values()), set(fed.values()))
     emitter = Emitter()
-    for given, tensor in fed.items():
-        emitter.names[tensor] = emitter.free(given)
-    for given, tensor in fetched.items():
-        if tensor in emitter.names and given in fed:
+    for tensor_name, tensor in fed.items():
+        emitter.names[tensor] = emitter.free(tensor_name)
+    for tensor_name, tensor in fetched.items():
+        if tensor in emitter.names and tensor_name in fed:
             raise OnnxError(
-                f"{given!r} is both an input and an output: give the output another name"
+                f"{tensor_name!r} is both an input and an output: give the output another name"
             )
-        emitter.reserve(tensor, given)
+        emitter.reserve(tensor, tensor_name)
     variables = _values([op for op in order if op.type == "ReadVariable"], values)
     for op in order:
         _write_operation(emitter, op, variables)
@@ -59,8 +59,8 @@ def export_model(
     graph = helper.make_graph(
         emitter.nodes,
         name,
-        [_info(given, tensor) for given, tensor in fed.items()],
-        [_info(given, tensor) for given, tensor in fetched.items()],
+        [_info(tensor_name, tensor) for tensor_name, tensor in fed.items()],
+        [_info(tensor_name, tensor) for tensor_name, tensor in fetched.items()],
         _used(emitter),
     )
     opsets = [helper.make_opsetid("", OPSET)]
@@ -72,27 +72,27 @@ def export_model(
     return model
 
 
-def _named(given: Named) -> dict[str, Tensor]:
-    if isinstance(given, Tensor):
-        given = [given]
-    if isinstance(given, Mapping):
-        return dict(given)
-    return {t.op.name if t.index == 0 else t.name: t for t in given}
+def _named(tensors: Named) -> dict[str, Tensor]:
+    if isinstance(tensors, Tensor):
+        tensors = [tensors]
+    if isinstance(tensors, Mapping):
+        return dict(tensors)
+    return {t.op.name if t.index == 0 else t.name: t for t in tensors}
 
 
 def _needed(fetched: Sequence[Tensor], fed: set[Tensor]) -> list[Operation]:
     """The operations that the outputs depend on, in the order of the graph."""
     stack = [t.op for t in fetched if t not in fed]
-    seen = set(stack)
+    reachable = set(stack)
     while stack:
         op = stack.pop()
         if op.type == "ReadVariable":
             continue
         for t in op.inputs:
-            if t not in fed and t.spec.value is None and t.op not in seen:
-                seen.add(t.op)
+            if t not in fed and t.spec.value is None and t.op not in reachable:
+                reachable.add(t.op)
                 stack.append(t.op)
-    return sorted(seen, key=lambda op: op.index)
+    return sorted(reachable, key=lambda op: op.index)
 
 
 def _values(reads: Sequence[Operation], values: Any) -> dict[Operation, np.ndarray]:
@@ -100,7 +100,7 @@ def _values(reads: Sequence[Operation], values: Any) -> dict[Operation, np.ndarr
     if not isinstance(values, Mapping):
         arrays = values.run([op.outputs[0] for op in reads]) if reads else []
         return dict(zip(reads, arrays, strict=True))
-    found = {}
+    variable_arrays = {}
     for op in reads:
         variable = op.inputs[0].op.name
         if variable not in values:
@@ -114,8 +114,8 @@ def _values(reads: Sequence[Operation], values: Any) -> dict[Operation, np.ndarr
                 op=op.name,
                 line=op.line,
             )
-        found[op] = array
-    return found
+        variable_arrays[op] = array
+    return variable_arrays
 
 
 def _write_operation(
@@ -141,23 +141,23 @@ def _write_operation(
             )
         raise refused(op, why)
     since = emitter.begin(op)
-    made = say(emitter, op)
-    for tensor, name in zip(op.outputs, [made] if isinstance(made, str) else made, strict=False):
+    names = say(emitter, op)
+    for tensor, name in zip(op.outputs, [names] if isinstance(names, str) else names, strict=False):
         emitter.set_name(tensor, name, since)
 
 
 def _finish(emitter: Emitter, fetched: Mapping[str, Tensor]) -> None:
     """Emit Identity nodes for outputs that could not get their names directly."""
-    for given, tensor in fetched.items():
-        made = emitter.name(tensor)
-        if made != given:
-            emitter.nodes.append(helper.make_node("Identity", [made], [given], given))
+    for name, tensor in fetched.items():
+        emitted = emitter.name(tensor)
+        if emitted != name:
+            emitter.nodes.append(helper.make_node("Identity", [emitted], [name], name))
 
 
 def _used(emitter: Emitter) -> list[onnx.TensorProto]:
     """The constants that nodes use."""
-    taken = {name for node in emitter.nodes for name in node.input}
-    return [c for c in emitter.constants if c.name in taken]
+    used_names = {name for node in emitter.nodes for name in node.input}
+    return [c for c in emitter.constants if c.name in used_names]
 
 
 def _info(name: str, tensor: Tensor) -> onnx.ValueInfoProto:

@@ -96,12 +96,12 @@ class Importer:
         scope = ImportScope(self, versions_of(self.model.opset_import))
         self._check_version(scope.versions)
         initial = self._initializers(graph, scope, self.trainable)
-        wanted = [v for v in graph.input if v.name not in initial]
-        unknown = set(given) - {v.name for v in wanted}
+        graph_inputs = [v for v in graph.input if v.name not in initial]
+        unknown = set(given) - {v.name for v in graph_inputs}
         if unknown:
-            names = ", ".join(v.name for v in wanted)
+            names = ", ".join(v.name for v in graph_inputs)
             raise OnnxError(f"the model has no inputs {sorted(unknown)}", hint=f"it has {names}")
-        inputs = {v.name: self._input(v, given.get(v.name)) for v in wanted}
+        inputs = {v.name: self._input(v, given.get(v.name)) for v in graph_inputs}
         scope.values.update(inputs)
         self._nodes(graph, scope)
         outputs = {v.name: scope.find(v.name) for v in graph.output}
@@ -116,16 +116,16 @@ class Importer:
                 hint="convert it with onnx.version_converter.convert_version",
             )
 
-    def _input(self, info: onnx.ValueInfoProto, given: Any) -> Tensor:
+    def _input(self, info: onnx.ValueInfoProto, argument: Any) -> Tensor:
         if info.type.WhichOneof("value") != "tensor_type":
             kind = info.type.WhichOneof("value")
             raise OnnxError(f"input {info.name!r} is a {kind}, only tensors are supported")
         elem_type = info.type.tensor_type.elem_type
         dtype = from_onnx(elem_type)
-        if given is not None and not isinstance(given, Tensor):
-            tensor = constant(np.asarray(given, dtype), name=name_for(info.name))
-        elif given is not None:
-            tensor = convert_to_tensor(given, dtype)
+        if argument is not None and not isinstance(argument, Tensor):
+            tensor = constant(np.asarray(argument, dtype), name=name_for(info.name))
+        elif argument is not None:
+            tensor = convert_to_tensor(argument, dtype)
         else:
             tensor = placeholder(dtype, shape_of(info), name_for(info.name))
         if tensor.spec.value is None:
@@ -177,18 +177,18 @@ class Importer:
         inputs = [scope.find(name) if name else None for name in proto.input]
         with get_default_graph().name_scope(name_for(proto.name) if proto.name else None):
             try:
-                made = self._build(node, domain, inputs)
+                outputs = self._build(node, domain, inputs)
             except HpcflowError as error:
                 if "ONNX " not in error.message:
                     error.message = f"{node.called}: {error.message}"
                 raise
             except MALFORMED as error:
                 raise OnnxError(f"{node.called} cannot be built: {error!r}") from error
-        if len(made) < sum(map(bool, proto.output)):
+        if len(outputs) < sum(map(bool, proto.output)):
             raise node.declined(
-                f"it has {len(proto.output)} outputs, but {len(made)} are supported"
+                f"it has {len(proto.output)} outputs, but {len(outputs)} are supported"
             )
-        for name, tensor in zip(proto.output, made, strict=False):
+        for name, tensor in zip(proto.output, outputs, strict=False):
             if name and tensor is not None:
                 scope.values[name] = tensor
 
@@ -196,13 +196,13 @@ class Importer:
         self, node: OnnxNode, domain: str, inputs: Sequence[Tensor | None]
     ) -> Sequence[Tensor | None]:
         """The outputs of a node: by a model function, the table, or the standard's body."""
-        own = self.functions.get((node.proto.domain, node.type))
-        if own is not None:
-            return self._call(own, node, inputs)
+        model_function = self.functions.get((node.proto.domain, node.type))
+        if model_function is not None:
+            return self._call(model_function, node, inputs)
         row = importer_table.find_importer(domain, node.type, node.version)
         if row is not None:
-            made = row.build(node, *(inputs if domain else aligned(node, inputs)))
-            return [made] if isinstance(made, Tensor) else made
+            outputs = row.build(node, *(inputs if domain else aligned(node, inputs)))
+            return [outputs] if isinstance(outputs, Tensor) else outputs
         if node.type in DECLINED:
             raise node.declined(DECLINED[node.type])
         types = [self._type(t) for t in inputs]
@@ -269,21 +269,21 @@ def standard_function(
     except onnx.defs.SchemaError:
         return None
     function = onnx.FunctionProto()
-    found = _body_version(schema.function_opset_versions, version)
-    if found is not None:
-        function.ParseFromString(schema.get_function_with_opset_version(found))
+    body_version = _body_version(schema.function_opset_versions, version)
+    if body_version is not None:
+        function.ParseFromString(schema.get_function_with_opset_version(body_version))
         return function
-    found = _body_version(schema.context_dependent_function_opset_versions, version)
-    if found is None:
+    body_version = _body_version(schema.context_dependent_function_opset_versions, version)
+    if body_version is None:
         return None
-    whole = onnx.NodeProto()
-    whole.CopyFrom(proto)
-    given = {a.name for a in proto.attribute}
-    whole.attribute.extend(
-        a for n, a in default_attributes(proto, version).items() if n not in given
+    complete_node = onnx.NodeProto()
+    complete_node.CopyFrom(proto)
+    attribute_names = {a.name for a in proto.attribute}
+    complete_node.attribute.extend(
+        a for n, a in default_attributes(proto, version).items() if n not in attribute_names
     )
     body = schema.get_context_dependent_function_with_opset_version(
-        found, whole.SerializeToString(), [t.SerializeToString() for t in types]
+        body_version, complete_node.SerializeToString(), [t.SerializeToString() for t in types]
     )
     function.ParseFromString(body)
     return function
@@ -307,10 +307,10 @@ def default_attributes(proto: onnx.NodeProto, version: int) -> dict[str, onnx.At
 
 def shape_of(info: onnx.ValueInfoProto) -> tuple[int | None, ...] | None:
     """The declared shape of an input; None for symbolic sizes."""
-    given = info.type.tensor_type
-    if not given.HasField("shape"):
+    tensor_type = info.type.tensor_type
+    if not tensor_type.HasField("shape"):
         return None
-    return tuple(d.dim_value if d.HasField("dim_value") else None for d in given.shape.dim)
+    return tuple(d.dim_value if d.HasField("dim_value") else None for d in tensor_type.shape.dim)
 
 
 def name_for(name: str) -> str:

@@ -37,8 +37,8 @@ def _custom_back(op: Operation, *grads: Any) -> list[Any]:
     """The gradients by the attribute `rule` for the inputs after the outputs."""
     outputs = op.attrs["outputs"]
     filled = [zeros_like(y) if g is None else g for y, g in zip(op.outputs, grads, strict=True)]
-    given = op.attrs["rule"](op, *filled)
-    return [None] * outputs + list(given)
+    input_grads = op.attrs["rule"](op, *filled)
+    return [None] * outputs + list(input_grads)
 
 
 row(
@@ -91,20 +91,20 @@ def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
         inputs = [convert_to_tensor(a) for a in args]
         graph = get_default_graph()
         since = graph.version
-        given = f(*inputs, **kwargs)
-        if not (isinstance(given, tuple) and len(given) == 2 and callable(given[1])):
+        returned = f(*inputs, **kwargs)
+        if not (isinstance(returned, tuple) and len(returned) == 2 and callable(returned[1])):
             raise GradientError(
-                f"{f.__name__} under custom_gradient returned {given!r}",
+                f"{f.__name__} under custom_gradient returned {returned!r}",
                 hint="return (result, gradient_function)",
             )
-        result, grad = given
+        result, grad = returned
         several = isinstance(result, (list, tuple))
         outputs = [convert_to_tensor(y) for y in (result if several else [result])]
         variables = _variables_used(graph, since)
         rule = _user_rule(f.__name__, grad, len(inputs), variables)
         values = [v.value() for v in variables]
-        made = with_gradient(outputs, [*inputs, *values], rule, f"{f.__name__.strip('<>_')}")
-        return type(result)(made) if several else made[0]
+        wrapped = with_gradient(outputs, [*inputs, *values], rule, f"{f.__name__.strip('<>_')}")
+        return type(result)(wrapped) if several else wrapped[0]
 
     return decorated
 
@@ -121,17 +121,17 @@ def _user_rule(
 ) -> Callable[..., list[Any]]:
     def rule(op: Operation, *gradients: Tensor) -> list[Any]:
         if variables:
-            found, of_variables = grad(*gradients, variables=list(variables))
+            of_arguments, of_variables = grad(*gradients, variables=list(variables))
         else:
-            found, of_variables = grad(*gradients), []
-        listed = list(found) if isinstance(found, (list, tuple)) else [found]
-        for what, got, wanted in (
+            of_arguments, of_variables = grad(*gradients), []
+        listed = list(of_arguments) if isinstance(of_arguments, (list, tuple)) else [of_arguments]
+        for kind, got, expected in (
             ("arguments", len(listed), inputs),
             ("variables", len(of_variables), len(variables)),
         ):
-            if got != wanted:
+            if got != expected:
                 raise GradientError(
-                    f"the gradient function of {name} gives {got} gradients for {wanted} {what}",
+                    f"the gradient function of {name} gives {got} gradients for {expected} {kind}",
                     op=op.name,
                     line=op.line,
                 )
@@ -164,10 +164,10 @@ def own_op(
     row(name, infer=infer or _like_first, grad=grad, **{"script": True, **facts})
 
     def function(*inputs: Any, name: str | None = None, **attrs: Any) -> Any:
-        made = make(kind, [convert_to_tensor(x) for x in inputs], attrs, name)
-        if not made.outputs:
-            return made
-        return made.outputs[0] if len(made.outputs) == 1 else list(made.outputs)
+        operation = make(kind, [convert_to_tensor(x) for x in inputs], attrs, name)
+        if not operation.outputs:
+            return operation
+        return operation.outputs[0] if len(operation.outputs) == 1 else list(operation.outputs)
 
     kind = name
     function.__name__ = function.__qualname__ = name
@@ -191,8 +191,8 @@ class RegisterGradient:
         """Set the gradient in the op's row."""
 
         def rule(op: Operation, *gradients: Any) -> Sequence[Any]:
-            found = f(op, *gradients)
-            return found if isinstance(found, (list, tuple)) else [found]
+            grads = f(op, *gradients)
+            return grads if isinstance(grads, (list, tuple)) else [grads]
 
         _put(self.type, rule)
         return f
@@ -207,10 +207,10 @@ NoGradient = NotDifferentiable
 
 
 def _put(type: str, grad: Gradient | NoGrad) -> None:
-    found = lookup_op(type)
-    if found.grad is not _TO_COME:
+    op_def = lookup_op(type)
+    if op_def.grad is not _TO_COME:
         raise GraphError(
             f"op {type!r} has a gradient rule already, or a reason for none",
             hint="hf.custom_gradient changes the gradient of a function",
         )
-    OPS[type] = found.with_gradient(grad)
+    OPS[type] = op_def.with_gradient(grad)

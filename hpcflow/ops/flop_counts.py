@@ -54,8 +54,8 @@ def _summed(node: CostNode, inputs: Sequence[Spec]) -> int:
 
 def strided_matmul(node: CostNode, inputs: Sequence[Spec]) -> float:
     """Count a product of matrices that lie by `lays` in the operands and in the result."""
-    (_, left, _), _, (_, made, _) = node.attrs["lays"]
-    return 2 * size_of(made) * int(left[-1])
+    (_, left, _), _, (_, output_sizes, _) = node.attrs["lays"]
+    return 2 * size_of(output_sizes) * int(left[-1])
 
 
 def strided_bytes(node: CostNode, inputs: Sequence[Spec]) -> float:
@@ -78,11 +78,11 @@ def convolution(x: int, filters: int, y: int) -> Count:
 
     def count(node: CostNode, inputs: Sequence[Spec]) -> float:
         values, attrs = (*inputs, *node.specs), node.attrs
-        taken, given, kernel = (values[i].shape for i in (x, y, filters))
-        assert taken is not None and given is not None and kernel is not None
+        x_shape, y_shape, kernel = (values[i].shape for i in (x, y, filters))
+        assert x_shape is not None and y_shape is not None and kernel is not None
         space = slice(2, None) if attrs["first"] else slice(1, -1)
-        products = (given[0] or 0) * size_of(kernel[-2:])
-        for axis, sizes in enumerate(zip(taken[space], kernel, given[space], strict=False)):
+        products = (y_shape[0] or 0) * size_of(kernel[-2:])
+        for axis, sizes in enumerate(zip(x_shape[space], kernel, y_shape[space], strict=False)):
             n, k, outs = (size or 0 for size in sizes)
             stride, dilation = attrs["strides"][axis], attrs["dilations"][axis]
             if isinstance(attrs["padding"], str):
@@ -202,12 +202,12 @@ def filters(weights: int, y: int, summed: str) -> Callable[[CostNode, Sequence[S
     """
 
     def sizes(node: CostNode, inputs: Sequence[Spec]) -> MatmulSize:
-        kernel, made = ((*inputs, *node.specs)[i].shape for i in (weights, y))
-        assert kernel is not None and made is not None
+        kernel, out = ((*inputs, *node.specs)[i].shape for i in (weights, y))
+        assert kernel is not None and out is not None
         groups = node.attrs["groups"] or 1
-        window, pixels, each = size_of(kernel[:-1]), size_of(made[:-1]), (kernel[-1] or 0) // groups
+        window, pixels, each = size_of(kernel[:-1]), size_of(out[:-1]), (kernel[-1] or 0) // groups
         if node.attrs["first"]:
-            pixels = size_of((made[0], *made[2:]))
+            pixels = size_of((out[0], *out[2:]))
         if summed == "channels":
             return MatmulSize(groups, pixels, each, window)
         if summed == "pixels":

@@ -41,7 +41,9 @@ def as_graph_def(graph: Graph) -> GraphDef:
     Errors: GraphError for an operation with a Python function.
     """
     names = graph.get_all_collection_keys()
-    held = {name: [_item_out(item, graph) for item in graph.get_collection(name)] for name in names}
+    collections = {
+        name: [_item_out(item, graph) for item in graph.get_collection(name)] for name in names
+    }
     bodies = _BodyWriter()
     nodes = [_node_out(op, bodies) for op in graph.get_operations()]
     return {
@@ -49,7 +51,7 @@ def as_graph_def(graph: Graph) -> GraphDef:
         "seed": graph.seed or 0,
         "nodes": nodes,
         "bodies": bodies.written,
-        "collections": {name: [x for x in items if x] for name, items in held.items()},
+        "collections": {name: [x for x in items if x] for name, items in collections.items()},
     }
 
 
@@ -130,8 +132,8 @@ def _text(data: bytes) -> str:
 
 def _item_out(item: Any, graph: Graph) -> Any:
     if isinstance(item, Variable) and item.graph is graph:
-        named = (item.op.name, item.initializer.name, item.fetched.name)
-        return ["variable", *named, item.trainable]
+        names = (item.op.name, item.initializer.name, item.fetched.name)
+        return ["variable", *names, item.trainable]
     if isinstance(item, (Tensor, Operation)) and item.graph is graph:
         return ["tensor" if isinstance(item, Tensor) else "operation", item.name]
     if isinstance(item, (str, int, float)):
@@ -216,15 +218,15 @@ class _GraphReader:
     ) -> Function:
         """A function of a body in `outer`, created at its first use."""
         if number not in self.bodies:
-            told = self.written[number]
-            body = self.bodies[number] = FunctionBody(outer, told["name"])
-            for node in told["nodes"]:
+            body_def = self.written[number]
+            body = self.bodies[number] = FunctionBody(outer, body_def["name"])
+            for node in body_def["nodes"]:
                 with body.inside(), body.device(None):
                     self.ops[node["name"]] = self._operation(node, body)
         body = self.bodies[number]
         pairs = tuple((self._tensor(o), self._tensor(p)) for o, p in captures)
-        for given, param in pairs:
-            body.capture(given, param)
+        for outer_tensor, param in pairs:
+            body.capture(outer_tensor, param)
         return Function(
             body,
             tuple(self._tensor(t) for t in params),
@@ -234,12 +236,12 @@ class _GraphReader:
         )
 
     def _operation(self, node: Mapping[str, Any], graph: Graph) -> Operation:
-        wanted = self.prefix + node["name"]
+        expected_name = self.prefix + node["name"]
         full = self.graph.unique_name(node["name"])
-        if full != wanted:
+        if full != expected_name:
             raise GraphError(
-                f"the graph has an operation {wanted!r} already",
-                op=wanted,
+                f"the graph has an operation {expected_name!r} already",
+                op=expected_name,
                 hint="use another scope: import_graph_def(..., name='scope')",
             )
         with contextlib.ExitStack() as stack:
@@ -255,13 +257,13 @@ class _GraphReader:
             extended = self.ops.get(node["attrs"].get("extends", ""))
             if extended is not None:
                 attrs["extends"] = extended.name
-            made = graph.create_op(node["type"], inputs, attrs, f"{full}/")
+            operation = graph.create_op(node["type"], inputs, attrs, f"{full}/")
             if extended is not None:
-                graph.extensions[extended] = made
-        for t, shape in zip(made.outputs, node["shapes"], strict=True):
+                graph.extensions[extended] = operation
+        for t, shape in zip(operation.outputs, node["shapes"], strict=True):
             if shape is not None:
                 t.set_shape(shape)
-        return made
+        return operation
 
     def _item(self, kind: str, value: Any, *more: Any) -> Any:
         if kind == "value":

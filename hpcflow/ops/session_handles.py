@@ -124,16 +124,16 @@ def get_session_tensor(handle: Any, dtype: Any, name: str | None = None) -> tupl
     `handle` is accepted for compatibility with TensorFlow; the feed of each run selects the value.
     Errors: at run time FetchError for a deleted value, DTypeError for another dtype.
     """
-    wanted = as_dtype(dtype)
+    expected = as_dtype(dtype)
 
     def read(key: np.ndarray) -> np.ndarray:
-        found = _held_value(key.item())
-        if found.dtype != wanted:
-            raise DTypeError(f"the value of handle {key.item().decode()!r} is {found.dtype}")
-        return found
+        array = _held_value(key.item())
+        if array.dtype != expected:
+            raise DTypeError(f"the value of handle {key.item().decode()!r} is {array.dtype}")
+        return array
 
     holder = placeholder(string, [])
-    return holder, py_func(read, [holder], wanted, True, name or "GetSessionTensor")
+    return holder, py_func(read, [holder], expected, True, name or "GetSessionTensor")
 
 
 def delete_session_tensor(handle: Any, name: str | None = None) -> tuple[Tensor, Operation]:

@@ -126,10 +126,10 @@ def fitted(value: Any, dtype: np.dtype, beside: str) -> np.ndarray:
     if dtype.kind == "O":
         return as_strings(value)
     array = plain_array(value)
-    given, taken = kind_of(array.dtype), kind_of(dtype)
+    source, target = kind_of(array.dtype), kind_of(dtype)
     order = "biufc"
-    fits = given == taken or (given in "biuf" and taken in order[order.index(given) :])
-    if given in "iu" and taken in "iu":
+    fits = source == target or (source in "biuf" and target in order[order.index(source) :])
+    if source in "iu" and target in "iu":
         info = np.iinfo(dtype)
         fits = array.size == 0 or bool(array.min() >= info.min and array.max() <= info.max)
     if not fits and array.size:
@@ -205,9 +205,9 @@ def require(type: str, spec: Spec, kinds: str) -> None:
     """Check that the dtype of `spec` is of one of `kinds` (see KINDS). Errors: DTypeError."""
     wide = "F" in kinds and spec.dtype in (float32, float64)
     if kind_of(spec.dtype) not in kinds and not wide:
-        wanted = " or ".join(words for kind, words in KINDS.items() if kind in kinds)
+        accepted = " or ".join(words for kind, words in KINDS.items() if kind in kinds)
         raise DTypeError(
-            f"{type} takes {wanted}, not {name_of(spec.dtype)}",
+            f"{type} takes {accepted}, not {name_of(spec.dtype)}",
             hint=FROM_STRINGS if spec.dtype == string else "convert with hf.cast(x, hf.float32)",
         )
 
@@ -215,9 +215,9 @@ def require(type: str, spec: Spec, kinds: str) -> None:
 def require_equal(type: str, inputs: Sequence[Spec]) -> None:
     """Check that all inputs have one dtype. Errors: DTypeError."""
     if any(s.dtype != inputs[0].dtype for s in inputs):
-        found = dict.fromkeys(name_of(s.dtype) for s in inputs)
+        names = dict.fromkeys(name_of(s.dtype) for s in inputs)
         raise DTypeError(
-            f"{type} needs one dtype, not {' and '.join(found)}",
+            f"{type} needs one dtype, not {' and '.join(names)}",
             hint="convert with hf.cast(x, dtype)",
         )
 
@@ -267,8 +267,8 @@ def with_value(spec: Spec, function: Callable[..., Any], inputs: Sequence[Spec])
     if any(v is None for v in values):
         return spec
     with np.errstate(all="ignore"):
-        found = function(*values)
-    return spec if found is None else spec._replace(value=np.asarray(found).astype(spec.dtype))
+        folded = function(*values)
+    return spec if folded is None else spec._replace(value=np.asarray(folded).astype(spec.dtype))
 
 
 def as_first(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -348,8 +348,8 @@ def integer_argument(value: Any, what: str) -> int:
     """
     if isinstance(value, int):
         return value
-    found = value.constant if isinstance(value, Tensor) else value
-    array = np.asarray(found) if isinstance(found, (float, np.ndarray, np.generic)) else None
+    static = value.constant if isinstance(value, Tensor) else value
+    array = np.asarray(static) if isinstance(static, (float, np.ndarray, np.generic)) else None
     if array is None or array.ndim or not _is_whole(array):
         raise ArgumentError(f"{what} is {value_text(value)}, not an integer", line=user_line())
     return int(array)
@@ -363,7 +363,7 @@ def _is_whole(number: np.ndarray) -> bool:
 def static_axes(axis: Any) -> int | tuple[int, ...] | None:
     """An axis argument as plain data; tensors, alone or in a list, must be constants."""
     if isinstance(axis, (list, tuple)) and has_tensors(axis):
-        axis = [static_axes(one) for one in axis]
+        axis = [static_axes(entry) for entry in axis]
     if axis is None or isinstance(axis, (int, np.integer)):
         return None if axis is None else int(axis)
     if isinstance(axis, Tensor):
@@ -384,38 +384,38 @@ def axes_argument(axis: Any) -> Any:
     Errors: DTypeError if it has no integers, ShapeError if its rank is 2 or more.
     """
     if isinstance(axis, Tensor) or hasattr(axis, "as_tensor") or has_tensors(axis):
-        told = convert_to_tensor(axis)
-        if told.constant is None:
-            if told.dtype.kind not in "iu":
+        axes = convert_to_tensor(axis)
+        if axes.constant is None:
+            if axes.dtype.kind not in "iu":
                 raise DTypeError(
-                    f"an axis must be an integer; {told.name!r} is {told.dtype}", line=user_line()
+                    f"an axis must be an integer; {axes.name!r} is {axes.dtype}", line=user_line()
                 )
-            require_rank("axes", told.spec, 0, 1)
-            return told
-        axis = told
+            require_rank("axes", axes.spec, 0, 1)
+            return axes
+        axis = axes
     return static_axes(axis)
 
 
 def one_axis(axis: Any) -> Any:
     """`axes_argument` for one axis: an int, or the tensor with its value at run time."""
-    found = axes_argument(axis)
-    if isinstance(found, Tensor) and found.shape not in (None, ()):
+    resolved = axes_argument(axis)
+    if isinstance(resolved, Tensor) and resolved.shape not in (None, ()):
         raise ShapeError(
-            f"an axis must be a scalar; {found.name!r} has shape {shape_text(found.shape)}",
+            f"an axis must be a scalar; {resolved.name!r} has shape {shape_text(resolved.shape)}",
             line=user_line(),
         )
-    return found if isinstance(found, Tensor) else integer_argument(axis, "axis")
+    return resolved if isinstance(resolved, Tensor) else integer_argument(axis, "axis")
 
 
 def told_count(value: Any, what: str) -> tuple[int | None, list[Tensor]]:
     """A static number, or None and the scalar tensor with its value at run time."""
     if isinstance(value, Tensor) or hasattr(value, "as_tensor"):
-        told = convert_to_tensor(value)
-        if told.constant is None:
-            require(what, told.spec, "iu")
-            require_rank(what, told.spec, 0)
-            return None, [told]
-        value = told
+        tensor = convert_to_tensor(value)
+        if tensor.constant is None:
+            require(what, tensor.spec, "iu")
+            require_rank(what, tensor.spec, 0)
+            return None, [tensor]
+        value = tensor
     return integer_argument(value, what), []
 
 
@@ -432,5 +432,5 @@ def normal_axis(axis: int, rank: int) -> int:
 def require_rank(type: str, spec: Spec, *ranks: int) -> None:
     """Check that the rank of `spec` is unknown or one of `ranks`. Errors: ShapeError."""
     if spec.shape is not None and len(spec.shape) not in ranks:
-        wanted = " or ".join(map(str, ranks))
-        raise ShapeError(f"{type} needs rank {wanted}, not shape {shape_text(spec.shape)}")
+        accepted = " or ".join(map(str, ranks))
+        raise ShapeError(f"{type} needs rank {accepted}, not shape {shape_text(spec.shape)}")

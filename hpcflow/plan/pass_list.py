@@ -658,8 +658,8 @@ def pruned(
 
     Errors: FeedError, FetchError, ShapeError.
     """
-    asked = graph, fetches, feeds, done
-    program: Program = apply(PASSES[0], asked, PlainRun(watch=watch, what="step"))
+    request = graph, fetches, feeds, done
+    program: Program = apply(PASSES[0], request, PlainRun(watch=watch, what="step"))
     return program
 
 
@@ -711,5 +711,5 @@ def fused(
 
     Errors: VerifyError if `verify` is set and a pass lost an effect.
     """
-    made: Partition = through(FUSION, part, Lowering(target, verify, watch, what))
-    return made
+    fused_part: Partition = through(FUSION, part, Lowering(target, verify, watch, what))
+    return fused_part

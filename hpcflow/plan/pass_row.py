@@ -118,10 +118,10 @@ def named(name: str, rows: Sequence[Pass]) -> list[Pass]:
 
     Errors: GraphError that lists similar names.
     """
-    found = [row for row in rows if name in (row.name, row.base)]
-    if not found:
+    matches = [row for row in rows if name in (row.name, row.base)]
+    if not matches:
         raise unknown(name, rows)
-    return found
+    return matches
 
 
 def unknown(name: str, rows: Sequence[Pass], line: str | None = None) -> GraphError:

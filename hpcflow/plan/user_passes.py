@@ -63,12 +63,12 @@ def with_registered(rows: Sequence[Pass], passes: Iterable[UserPass]) -> tuple[P
     after: dict[str, list[UserPass]] = {}
     for one in passes:
         (before if one.before else after).setdefault(one.before or one.after, []).append(one)
-    found: list[Pass] = []
+    merged: list[Pass] = []
     for row in rows:
-        found += [_row(one, row) for one in before.get(row.name, ())]
-        found.append(row)
-        found += [_row(one, row) for one in after.get(row.name, ())]
-    return tuple(found)
+        merged += [_row(one, row) for one in before.get(row.name, ())]
+        merged.append(row)
+        merged += [_row(one, row) for one in after.get(row.name, ())]
+    return tuple(merged)
 
 
 def form_at(row: Pass, before: bool) -> Form:
@@ -107,9 +107,9 @@ def _run(one: UserPass, program: Program, placed: bool) -> Program:
         new = sorted_program(new)
         check_effects(one.name, program, new)
     except VerifyError as error:
-        said = error.message.removeprefix("effects-kept: ").removeprefix(f"{one.name}: ")
+        message = error.message.removeprefix("effects-kept: ").removeprefix(f"{one.name}: ")
         hint = "a pass keeps each update, wait, check and fetch, and the order of effects"
-        text = f"{one}: {said}"
+        text = f"{one}: {message}"
         raise VerifyError(RULE, text, op=error.op, line=error.line, hint=hint) from error
     return new
 
@@ -160,13 +160,13 @@ def _error(one: UserPass, what: str) -> VerifyError:
 
 def digests() -> list[list[str]] | None:
     """Return names, places and digests of the registered passes; None if one has no digest."""
-    found = []
+    entries = []
     for one in registered():
         digest = function_digest(one.function)
         if digest is None:
             return None
-        found.append([one.name, one.before, one.after, digest])
-    return found
+        entries.append([one.name, one.before, one.after, digest])
+    return entries
 
 
 def facts() -> list[tuple[str, str, str, str]]:

@@ -65,8 +65,8 @@ class CacheFolder:
             data = self.file(name).read_bytes()
         except OSError:
             return None
-        digest, held = data[:DIGEST], data[DIGEST:]
-        return held if self._digest(name, held) == digest else None
+        digest, content = data[:DIGEST], data[DIGEST:]
+        return content if self._digest(name, content) == digest else None
 
     def write(self, name: str, held: bytes) -> None:
         """Write a file atomically; a write error is ignored."""
@@ -85,11 +85,11 @@ class CacheFolder:
 
     def files(self) -> list[CachedFile]:
         """The cached files, oldest first."""
-        found = []
+        cached_files = []
         for path in self._paths():
             with contextlib.suppress(OSError):  # removed by another process
-                found.append(self._cached_file(path))
-        return sorted(found, key=lambda one: one.made)
+                cached_files.append(self._cached_file(path))
+        return sorted(cached_files, key=lambda one: one.made)
 
     def find(self, name: str) -> CachedFile | None:
         """The file called `name`, or None."""
@@ -102,9 +102,9 @@ class CacheFolder:
         """Lock: one process of a node at a time builds the artifact `of` of this cache."""
         return file_locks.build_turn(of, self.place)
 
-    def _digest(self, name: str, held: bytes) -> bytes:
-        """The digest of a file called `name` with the content `held`."""
-        return hashlib.sha256(f"{name}{self.ending}\n".encode() + held).digest()
+    def _digest(self, name: str, content: bytes) -> bytes:
+        """The digest of a file called `name` with `content`."""
+        return hashlib.sha256(f"{name}{self.ending}\n".encode() + content).digest()
 
     @staticmethod
     def _cached_file(path: Path) -> CachedFile:
@@ -127,8 +127,8 @@ def cache_place(kind: CacheKind, path: str = "") -> CacheFolder | None:
     """
     path = path or os.environ.get(kind.setting, "")
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    named = Path(path or os.path.join(home, "hpcflow", kind.what))
-    return None if path == "none" else CacheFolder(named, kind.ending)
+    folder = Path(path or os.path.join(home, "hpcflow", kind.what))
+    return None if path == "none" else CacheFolder(folder, kind.ending)
 
 
 def own_cache(kind: CacheKind, path: str = "") -> CacheFolder | None:
@@ -139,21 +139,21 @@ def own_cache(kind: CacheKind, path: str = "") -> CacheFolder | None:
     folder = cache_place(kind, path)
     if folder is None:
         return None
-    where = folder.place
+    directory = folder.place
     try:
-        where.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = where.stat()
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder_stat = directory.stat()
     except OSError as error:
         why = error.strerror or str(error)
     else:
-        why = ownership_fault(found)
+        why = ownership_fault(folder_stat)
         if not why:
             return folder
     logger.warning(
         "%s are not kept in %s (%s): each rank and run makes its own\n"
         "  next  set %s to a folder of yours with mode 700, or to none",
         f"compiled {kind.what}",
-        where,
+        directory,
         why,
         kind.setting,
     )

@@ -116,8 +116,8 @@ def find_cores(environ: Mapping[str, str] = os.environ) -> CpuCores:
 def _reason(cores: CpuCores, sharing: int) -> str:
     if cores.mask == 1 and sharing == 1:
         return "one core"
-    whole = "all CPUs" if cores.mask == cores.node else "the CPUs of its mask"
-    return f"{whole}, shared by {sharing} ranks" if sharing > 1 else whole
+    cpu_set = "all CPUs" if cores.mask == cores.node else "the CPUs of its mask"
+    return f"{cpu_set}, shared by {sharing} ranks" if sharing > 1 else cpu_set
 
 
 def _narrow_mask_warning(cores: CpuCores, environ: Mapping[str, str]) -> str | None:

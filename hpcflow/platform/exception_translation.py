@@ -49,14 +49,14 @@ def translate_exceptions(thing: Thing) -> Thing:
 
     Of a class and its hpcflow base classes, the public methods and operators are wrapped.
     """
-    made: Any = thing
+    translated: Any = thing
     if isinstance(thing, (types.FunctionType, types.MethodType)):
-        made = _translated_function(thing)
+        translated = _translated_function(thing)
     elif isinstance(thing, type) and not issubclass(thing, (BaseException, enum.Enum)):
         for cls in thing.__mro__:
             if cls.__module__.partition(".")[0] == "hpcflow":
                 _translate_methods(cls)
-    return made
+    return translated
 
 
 def translate_module(names: MutableMapping[str, Any], public: Iterable[str]) -> None:
@@ -135,28 +135,28 @@ def is_own_error(error: BaseException) -> bool:
 
     False if it was raised by a user's function that hpcflow called.
     """
-    at, mine = error.__traceback__, True
+    at, is_own = error.__traceback__, True
     while at is not None:
         frame = at.tb_frame
         if frame.f_code.co_filename.startswith(_PACKAGE):
-            mine = True
+            is_own = True
         elif str(frame.f_globals.get("__name__")).partition(".")[0] not in _LIBRARIES:
-            mine = False
+            is_own = False
         at = at.tb_next
-    return mine
+    return is_own
 
 
 def _translated_error(
     function: Callable[..., Any], args: Any, kwargs: dict[str, Any], error: Exception
 ) -> HpcflowError:
     """The hpcflow error to raise instead of `error`."""
-    given = [value_text(a) for a in args] + [f"{key}={value_text(v)}" for key, v in kwargs.items()]
+    texts = [value_text(a) for a in args] + [f"{key}={value_text(v)}" for key, v in kwargs.items()]
     name = _public_name(function, args)
-    told = f"{name}({', '.join(given)}): {type(error).__name__}: {error}"
+    message = f"{name}({', '.join(texts)}): {type(error).__name__}: {error}"
     if isinstance(error, MemoryError):
-        return OutOfMemoryError(told, line=user_line(), hint="ask for less at a time")
+        return OutOfMemoryError(message, line=user_line(), hint="ask for less at a time")
     hint = f"help({name}) tells what it takes"
-    return ArgumentError(f"these arguments do not fit: {told}", line=user_line(), hint=hint)
+    return ArgumentError(f"these arguments do not fit: {message}", line=user_line(), hint=hint)
 
 
 def _public_name(function: Callable[..., Any], args: Any) -> str:

@@ -57,12 +57,12 @@ def parse_faults(text: str) -> tuple[InjectedFault, ...]:
 
     Errors: LaunchError with the problem, its character position, and the correct usage.
     """
-    found, at = [], 0
-    for one in text.split(SEPARATOR):
-        if one.strip():
-            found.append(_FaultParser(text, one, at).fault())
-        at += len(one) + len(SEPARATOR)
-    return tuple(found)
+    faults, at = [], 0
+    for part in text.split(SEPARATOR):
+        if part.strip():
+            faults.append(_FaultParser(text, part, at).fault())
+        at += len(part) + len(SEPARATOR)
+    return tuple(faults)
 
 
 def check_faults(text: str, ranks: int) -> tuple[InjectedFault, ...]:
@@ -70,14 +70,14 @@ def check_faults(text: str, ranks: int) -> tuple[InjectedFault, ...]:
 
     Errors: LaunchError.
     """
-    found = parse_faults(text)
-    for fault in found:
+    faults = parse_faults(text)
+    for fault in faults:
         if fault.rank is not None and fault.rank >= ranks:
             raise LaunchError(
                 f"cannot inject {fault}: the job has {ranks} rank{'s' if ranks > 1 else ''}",
                 hint=f"name a rank from 0 to {ranks - 1}",
             )
-    return found
+    return faults
 
 
 class _FaultParser:
@@ -92,36 +92,36 @@ class _FaultParser:
     def fault(self) -> InjectedFault:
         """The parsed fault."""
         head, _, moment = self.text.partition("@")
-        name, _, rest = head.partition(":")
+        name, _, field_text = head.partition(":")
         if name not in KINDS:
             raise self._wrong(f"there is no fault {name!r}", 0, _nearest_name(name))
         kind = KINDS[name]
         self.usage = kind.usage
-        given = self._fields(rest, len(name) + 1, kind.takes)
+        pairs = self._fields(field_text, len(name) + 1, kind.takes)
         if "@" in self.text:
-            more = self._fields(moment, len(head) + 1, kind.moments)
-            if not more:
+            moment_pairs = self._fields(moment, len(head) + 1, kind.moments)
+            if not moment_pairs:
                 raise self._wrong("nothing stands behind the @", len(head))
-            given |= more
+            pairs |= moment_pairs
         for need in kind.needs.split():
-            if need not in given:
+            if need not in pairs:
                 raise self._wrong(f"it does not say which {need}", len(self.text))
-        return self._make_fault(name, {field: value for field, (value, _) in given.items()}, given)
+        return self._make_fault(name, {field: value for field, (value, _) in pairs.items()}, pairs)
 
     def _fields(self, text: str, at: int, known: tuple[str, ...]) -> dict[str, tuple[str, int]]:
         """name -> its value and the value's position."""
-        found: dict[str, tuple[str, int]] = {}
+        pairs: dict[str, tuple[str, int]] = {}
         for word in text.split(",") if text else ():
             name, equals, value = word.partition("=")
             if name not in known:
                 raise self._wrong(f"{word!r} is none of {_name_list(known)}", at)
             if not equals or not value:
                 raise self._wrong(f"{name} has no value", at)
-            if name in found:
+            if name in pairs:
                 raise self._wrong(f"{name} is said twice", at)
-            found[name] = value, at + len(name) + 1
+            pairs[name] = value, at + len(name) + 1
             at += len(word) + 1
-        return found
+        return pairs
 
     def _make_fault(
         self, kind: str, values: dict[str, str], places: dict[str, tuple[str, int]]

@@ -47,12 +47,12 @@ def build_turn(of: str, instead: Path) -> Iterator[None]:
     is in `instead`, a folder of this user's, one file for each node.
     """
     with contextlib.ExitStack() as stack:
-        other = f".{of}-{os.uname().nodename}.lock"
+        lock_name = f".{of}-{os.uname().nodename}.lock"
         if not _lock_usable(
             stack, of, lambda: folder() / f"{of}.lock", f"that in {instead} is used"
         ):
             each = "each process makes its own"
-            _lock_usable(stack, of, lambda: instead.resolve() / other, each)
+            _lock_usable(stack, of, lambda: instead.resolve() / lock_name, each)
         yield
 
 
@@ -96,13 +96,13 @@ def _wait_for_lock(file: int, path: Path, what: str, ends: bool = False) -> None
 
     Errors: OSError if the file cannot be locked.
     """
-    start, told, warned = time.monotonic(), False, False
+    start, logged, warned = time.monotonic(), False, False
     while not _try_lock(file):
         waited, holder = time.monotonic() - start, _holder(file)
         if ends and _in_vain.get(path) == holder:
             return
-        if waited >= SAY_S and not told:
-            told = True
+        if waited >= SAY_S and not logged:
+            logged = True
             logger.info("waits for %s: %s has the lock %s", what, holder, path)
         if waited >= PATIENCE_S and not warned:
             warned = True
@@ -129,14 +129,14 @@ def _write_holder(file: int) -> None:
     """Write this process's identity into the lock file."""
     command = " ".join(sys.orig_argv)
     since = time.strftime("%Y-%m-%d %H:%M:%S")
-    who = f"process {os.getpid()} on {os.uname().nodename} (since {since}: {command})"
+    identity = f"process {os.getpid()} on {os.uname().nodename} (since {since}: {command})"
     with contextlib.suppress(OSError):  # a full disk: the holder stays unknown
         os.ftruncate(file, NOTE_BYTES)
         os.lseek(file, NOTE_BYTES, os.SEEK_SET)
-        os.write(file, who.encode("utf-8", "backslashreplace")[:MOST_BYTES])
+        os.write(file, identity.encode("utf-8", "backslashreplace")[:MOST_BYTES])
 
 
 def _holder(file: int) -> str:
     """The identity in the lock file; only this user can write it."""
-    said = os.pread(file, MOST_BYTES, NOTE_BYTES).decode("utf-8", "replace")
-    return escape_line(said) or "a process that has not said which"
+    identity = os.pread(file, MOST_BYTES, NOTE_BYTES).decode("utf-8", "replace")
+    return escape_line(identity) or "a process that has not said which"

@@ -12,5 +12,5 @@ OTHER = "hpcflow"  # the distribution of the other project, which would overwrit
 
 def install_hint(extra: str, *others: str) -> str:
     """The command that installs an extra of pyproject.toml; `others` are alternative extras."""
-    either = "".join(f" or [{other}]" for other in others)
+    either = "".join(f" or [{alternative}]" for alternative in others)
     return f"pip install '{DISTRIBUTION}[{extra}]'{either}"

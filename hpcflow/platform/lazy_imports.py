@@ -43,8 +43,8 @@ def lazy_names(
         if name not in mine:
             raise AttributeError(f"module {module!r} has no attribute {name!r} ({TOPIC})")
         home, its = mine[name]
-        found = importlib.import_module(home)
-        value = translate_exceptions(_with_name(getattr(found, its), its)) if its else found
+        loaded = importlib.import_module(home)
+        value = translate_exceptions(_with_name(getattr(loaded, its), its)) if its else loaded
         setattr(sys.modules[module], name, value)
         return value
 

@@ -113,12 +113,12 @@ class SharedLineBoard:
     def _remove(self, line: str) -> str:
         """Remove a file and return its content; the next rank that logs the line is first again."""
         path = self._path(line)
-        mine = f"{path}.{self._rank}"
+        own_path = f"{path}.{self._rank}"
         try:
-            os.replace(path, mine)
-            with open(mine) as file:
+            os.replace(path, own_path)
+            with open(own_path) as file:
                 text = file.read()
-            os.unlink(mine)
+            os.unlink(own_path)
         except OSError:
             return ""
         return text
@@ -140,9 +140,9 @@ class FoldingHandler(logging.StreamHandler):
         """Print the line or count it."""
         now, line = time.monotonic(), self.format(record)
         self._release_lines(now - FOLD_S)
-        since, more, words = self._held.get(line, (now, -1, record.getMessage()))
-        self._held[line] = since, more + 1, words
-        if more >= 0:
+        since, extra, words = self._held.get(line, (now, -1, record.getMessage()))
+        self._held[line] = since, extra + 1, words
+        if extra >= 0:
             return
         alone = self.board is None or record.levelno < logging.WARNING
         if alone or self.board.is_first(words, now):  # type: ignore[union-attr]
@@ -162,11 +162,11 @@ class FoldingHandler(logging.StreamHandler):
     def _release_lines(self, before: float, tells: bool = True) -> None:
         old = [line for line, (since, _, _) in self._held.items() if since <= before]
         for line in old:
-            _, more, words = self._held.pop(line)
-            if more and self.board is None:
-                self._write(f"{line}  (x {more + 1:,})")
-            elif more and self.board is not None and not self.board.add_repetitions(words, more):
-                self._write(f"{line}  (x {more:,} more)")
+            _, extra, words = self._held.pop(line)
+            if extra and self.board is None:
+                self._write(f"{line}  (x {extra + 1:,})")
+            elif extra and self.board is not None and not self.board.add_repetitions(words, extra):
+                self._write(f"{line}  (x {extra:,} more)")
         for words, count, ranks in (
             self.board.due_lines(before + FOLD_S) if self.board and tells else ()
         ):
@@ -209,8 +209,8 @@ def set_up_logging(rank: int, size: int, run_dir: str = "", log_files: bool = Fa
         old.close()
     _recent_lines, _rank_and_run_dir = RecentLines(), (rank, run_dir)
     printed = FoldingHandler(sys.stderr)
-    _prefix = where = f"[{rank}/{size}] " if size > 1 else ""
-    printed.setFormatter(logging.Formatter(f"hpcflow {where}%(message)s"))
+    _prefix = prefix = f"[{rank}/{size}] " if size > 1 else ""
+    printed.setFormatter(logging.Formatter(f"hpcflow {prefix}%(message)s"))
     printed.setLevel(logging.INFO if rank == 0 else logging.WARNING)
     logger.addHandler(printed)
     logger.addHandler(_recent_lines)
@@ -316,7 +316,7 @@ def merge_warnings(told: Sequence[Mapping[str, int]]) -> dict[str, str]:
         for line, count in warnings.items():
             ranks.setdefault(line, []).append(rank)
             counts[line] += count
-    return {line: f"x {counts[line]:,}, {rank_spans(who)}" for line, who in ranks.items()}
+    return {line: f"x {counts[line]:,}, {rank_spans(sources)}" for line, sources in ranks.items()}
 
 
 def rank_spans(ranks: Iterable[int]) -> str:

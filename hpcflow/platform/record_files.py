@@ -25,8 +25,8 @@ def open_plain(path: str | os.PathLike[str]) -> int:
     mode = os.fstat(file).st_mode
     if not stat.S_ISREG(mode):
         os.close(file)
-        what = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
-        raise OSError(None, f"it is {what}, no plain file", os.fspath(path))
+        kind = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
+        raise OSError(None, f"it is {kind}, no plain file", os.fspath(path))
     return file
 
 
@@ -60,13 +60,13 @@ def read_json_object(path: Path) -> dict[str, Any] | None:
     if text is None:
         return None
     try:
-        found = json.loads(text)
+        parsed = json.loads(text)
     except (ValueError, RecursionError) as error:
-        told = "it is empty" if not text.strip() else f"it is no JSON ({error})"
-        raise unreadable_error(path, told) from None
-    if not isinstance(found, dict):
+        reason = "it is empty" if not text.strip() else f"it is no JSON ({error})"
+        raise unreadable_error(path, reason) from None
+    if not isinstance(parsed, dict):
         raise unreadable_error(path, "it is no JSON of an object")
-    return found
+    return parsed
 
 
 def unreadable_error(path: str | os.PathLike[str], why: str) -> HpcflowError:

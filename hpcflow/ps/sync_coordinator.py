@@ -97,11 +97,11 @@ class SyncCoordinator:
     def begin(self, worker: int, channel: str, go: Callable[[int], None]) -> None:
         """Call `go(version)` when the worker may begin a step."""
         version = self.channel(channel).version
-        where = self._wait_for(worker, False)
-        if where is None:
+        wait_list = self._wait_for(worker, False)
+        if wait_list is None:
             go(version)
         else:
-            self._add_waiter(worker, channel, go, where)
+            self._add_waiter(worker, channel, go, wait_list)
 
     def withdraw(self, go: Callable[..., None]) -> None:
         """Withdraw the request of the callback `go`."""
@@ -141,11 +141,11 @@ class SyncCoordinator:
         `go` is called when all its gradients are applied or dropped.
         """
         self._leave(worker, self._present.times[worker] + 1)
-        where = self._wait_for(worker, True)
-        if where is None:
+        wait_list = self._wait_for(worker, True)
+        if wait_list is None:
             go()
         else:
-            self._add_waiter(worker, None, go, where)
+            self._add_waiter(worker, None, go, wait_list)
 
     def _leave(self, worker: int, times: int) -> None:
         was_active = worker in self._present.active
@@ -175,7 +175,7 @@ class SyncCoordinator:
 
         Its gradients that are complete on all servers are used; others are never picked.
         """
-        for go in [go for _, one, _, go in self._waiters.values() if one == worker]:
+        for go in [go for _, blocked, _, go in self._waiters.values() if blocked == worker]:
             self.withdraw(go)
         self._leave(worker, sys.maxsize)
 
@@ -242,16 +242,16 @@ class SyncCoordinator:
 
     def _release_waiters(self, waiters: list[Waiter]) -> None:
         """Release the waiters that need not wait any more; append the others to their next list."""
-        known, wait_for = self._waiters, self._wait_for
+        registered, wait_for = self._waiters, self._wait_for
         for waiter in sorted(waiters):
             _, worker, channel, go = waiter
-            if known.get(go) is not waiter:  # withdrawn
+            if registered.get(go) is not waiter:  # withdrawn
                 continue
-            where = wait_for(worker, channel is None)
-            if where is not None:
-                where.append(waiter)
+            wait_list = wait_for(worker, channel is None)
+            if wait_list is not None:
+                wait_list.append(waiter)
                 continue
-            del known[go]
+            del registered[go]
             if channel is None:
                 go()
             else:

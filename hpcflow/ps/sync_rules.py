@@ -53,10 +53,10 @@ def rule(rule_or_text: str | SyncRule, is_known: bool = False) -> SyncRule:
             return _checked(make(*map(_number, text.split(",") if text else ())))
     except (TypeError, HpcflowError) as error:
         why = f": {error}" if name not in BUILT_IN else ""
-    own = "".join(f", {name}" for name in names() if name not in BUILT_IN)
+    custom = "".join(f", {name}" for name in names() if name not in BUILT_IN)
     raise HpcflowError(
         f"sync={rule_or_text!r} is no rule{why}",
-        hint=f"choose async, all, backup:K (hf.Backup(K)) or stale:S (hf.Stale(S)){own}",
+        hint=f"choose async, all, backup:K (hf.Backup(K)) or stale:S (hf.Stale(S)){custom}",
     )
 
 

@@ -20,29 +20,29 @@ _NUMBER = re.compile(r"-\.?\d")
 
 def options(manifest: FileFacts) -> dict[str, str]:
     """The script's options and arguments, the settings, versions and the commit, by name."""
-    found = script_options(_words(manifest))
+    by_name = script_options(_words(manifest))
     settings = manifest.get("settings", {}, {})
-    found |= {name: value for name, value in settings.items() if name not in IGNORED_SETTINGS}
-    found |= manifest.get("versions", {}, {})
+    by_name |= {name: value for name, value in settings.items() if name not in IGNORED_SETTINGS}
+    by_name |= manifest.get("versions", {}, {})
     git = manifest.get("git", {}, {})
     if git:
         changes = " with changes" if git.get("changed") else ""
-        found["commit"] = f"{str(git.get('commit'))[:10]}{changes}"
-    return {escape_line(str(name)): value_text(value) for name, value in found.items()}
+        by_name["commit"] = f"{str(git.get('commit'))[:10]}{changes}"
+    return {escape_line(str(name)): value_text(value) for name, value in by_name.items()}
 
 
 def script_options(words: Sequence[str]) -> dict[str, str]:
     """The options of a command line; the words after an option, up to the next, are its value."""
-    found: dict[str, list[str]] = {}
+    option_words: dict[str, list[str]] = {}
     name = ARGUMENTS
     for word in words:
         if word.startswith("-") and not _NUMBER.match(word):
             name, equals, value = word.partition("=")
-            found.setdefault(name, []).extend([value] if equals else [])
+            option_words.setdefault(name, []).extend([value] if equals else [])
             name = ARGUMENTS if equals else name
         else:
-            found.setdefault(name, []).append(word)
-    return {name: " ".join(values) or GIVEN for name, values in found.items()}
+            option_words.setdefault(name, []).append(word)
+    return {name: " ".join(values) or GIVEN for name, values in option_words.items()}
 
 
 def _words(manifest: FileFacts) -> list[str]:
@@ -56,13 +56,13 @@ def _words(manifest: FileFacts) -> list[str]:
 
 def script_values(result: FileFacts) -> dict[str, str]:
     """The values that the script has added to `result`, such as accuracy, by name."""
-    found = {name: value for name, value in result.said.items() if name not in FIELDS}
-    return {escape_line(name): value_text(value) for name, value in found.items()}
+    added = {name: value for name, value in result.said.items() if name not in FIELDS}
+    return {escape_line(name): value_text(value) for name, value in added.items()}
 
 
 def all_names(values: Sequence[Mapping[str, str]]) -> list[str]:
     """The names that occur in at least one run."""
-    return list(dict.fromkeys(name for one in values for name in one))
+    return list(dict.fromkeys(name for run_values in values for name in run_values))
 
 
 def differing(all_options: Sequence[Mapping[str, str]]) -> list[str]:
@@ -71,14 +71,14 @@ def differing(all_options: Sequence[Mapping[str, str]]) -> list[str]:
     A setting or version is compared only between the runs that have one: a single rank needs no
     MPI.
     """
-    found = []
+    names = []
     for name in all_names(all_options):
-        values = {one.get(name) for one in all_options}
+        values = {run_options.get(name) for run_options in all_options}
         if not name.startswith("-") and name != ARGUMENTS:
             values.discard(None)
         if len(values) > 1:
-            found.append(name)
-    return found
+            names.append(name)
+    return names
 
 
 def value_text(value: Any) -> str:

@@ -24,13 +24,13 @@ class FileFacts:
 
     def __init__(self, path: Path | None, faults: list[str]) -> None:
         self._path, self._faults = path, faults
-        found: Mapping[str, Any] | None = None
+        content: Mapping[str, Any] | None = None
         try:
-            found = None if path is None else read_json_object(path)
+            content = None if path is None else read_json_object(path)
         except HpcflowError as error:
             faults.append(error.message)
-        self.is_there = found is not None
-        self.said: Mapping[str, Any] = found or {}
+        self.is_there = content is not None
+        self.said: Mapping[str, Any] = content or {}
 
     @classmethod
     def none(cls) -> FileFacts:
@@ -66,7 +66,7 @@ def has_type(value: Any, shape: Any) -> bool:
     if shape in (int, float):
         return type(value) in (int, shape) and 0 <= value <= MOST
     if isinstance(shape, list):
-        return isinstance(value, list) and all(has_type(one, shape[0]) for one in value)
+        return isinstance(value, list) and all(has_type(element, shape[0]) for element in value)
     if isinstance(shape, dict):
         return isinstance(value, dict) and all(has_type(value.get(n), s) for n, s in shape.items())
     return isinstance(value, shape)
@@ -79,28 +79,28 @@ def rows_of(path: Path, faults: list[str]) -> list[dict[str, float]]:
     to one line.
     """
     try:
-        found = read_rows(path)
+        text_rows = read_rows(path)
     except HpcflowError as error:
         faults.append(error.message)
         return []
-    if found and "step" not in found[0]:
+    if text_rows and "step" not in text_rows[0]:
         faults.append(f"{path}: it has no column 'step'")
         return []
-    kept: list[dict[str, float]] = []
+    rows: list[dict[str, float]] = []
     bad = 0
-    for words in found:
+    for words in text_rows:
         row = _numbers(words)
         if row is None:
             bad += 1
             continue
-        while kept and kept[-1]["step"] >= row["step"]:
-            kept.pop()
-        if kept and 0 <= row.get("seconds", 0) - kept[-1].get("seconds", 0) < SHORTEST_S:
+        while rows and rows[-1]["step"] >= row["step"]:
+            rows.pop()
+        if rows and 0 <= row.get("seconds", 0) - rows[-1].get("seconds", 0) < SHORTEST_S:
             row.pop("samples_per_second", None)
-        kept.append(row)
+        rows.append(row)
     if bad > 1:  # one may be the last row, truncated when the run was killed
-        faults.append(f"{path}: {bad:,} of {len(found):,} rows are no numbers")
-    return kept
+        faults.append(f"{path}: {bad:,} of {len(text_rows):,} rows are no numbers")
+    return rows
 
 
 def _numbers(words: Mapping[str, str]) -> dict[str, float] | None:
@@ -109,8 +109,8 @@ def _numbers(words: Mapping[str, str]) -> dict[str, float] | None:
         row = {escape_line(name): float(text) for name, text in words.items() if text != ""}
     except ValueError:
         return None
-    whole = "step" in row and all(has_type(row.get(name, 0.0), float) for name in COLUMNS)
-    return row if whole else None
+    is_valid = "step" in row and all(has_type(row.get(name, 0.0), float) for name in COLUMNS)
+    return row if is_valid else None
 
 
 def mean(values: list[float]) -> float | None:

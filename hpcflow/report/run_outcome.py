@@ -24,7 +24,7 @@ def outcome_of(
     if failure.is_there:
         return _failed(failure)
     if manifest.get("finished", bool, not manifest.is_there):
-        lost = [one["rank"] for one in result.get("lost", [{"rank": int}], [])]
+        lost = [row["rank"] for row in result.get("lost", [{"rank": int}], [])]
         return FINISHED, f"finished without {rank_spans(lost)}, lost on the way" if lost else ""
     stop = manifest.get("stopped", STOP, {})
     if stop:
@@ -41,7 +41,7 @@ def _failed(failure: FileFacts) -> tuple[str, str]:
         state = CANCELLED
     step, task = failure.count("step"), failure.text("task")
     rank = failure.get("rank", int, None)
-    where = ("a rank" if rank is None else f"rank {rank}") + (f" ({task})" if task else "")
-    line = f"{state}{f' in step {step:,}' if step else ''}: {where} on {failure.text('host')}: "
+    rank_text = ("a rank" if rank is None else f"rank {rank}") + (f" ({task})" if task else "")
+    line = f"{state}{f' in step {step:,}' if step else ''}: {rank_text} on {failure.text('host')}: "
     checkpoint = failure.text("checkpoint")
     return state, line + failure.text("cause") + (f"; saved: {checkpoint}" if checkpoint else "")

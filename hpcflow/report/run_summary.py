@@ -102,12 +102,12 @@ def _load(folder: Path, name: str) -> RunSummary:
         return RunSummary(name, faults=faults or [none])
     rates = [row["samples_per_second"] for row in rows if "samples_per_second" in row]
     last = rows[-1] if rows else {}
-    told = result if result.is_there else manifest
+    source = result if result.is_there else manifest
     roles = manifest.get("roles", [str], [])
     state, ended = run_outcome.outcome_of(folder, manifest, failure, result)
     run = RunSummary(
         name,
-        mode=told.text("mode"),
+        mode=source.text("mode"),
         script=os.path.basename(manifest.text("script")),
         ranks=result.count("ranks") or len(roles),
         servers=result.count("servers") or sum(role.startswith(SERVERS) for role in roles),
@@ -118,7 +118,7 @@ def _load(folder: Path, name: str) -> RunSummary:
         seconds=result.number("seconds") or last.get("seconds", 0.0),
         input_wait=mean(result.get("input_wait_seconds", [float], [])),
         waited=mean(result.get("wait_seconds", [float], [])),
-        stragglers=told.get("stragglers", [SLOW], []),
+        stragglers=source.get("stragglers", [SLOW], []),
         steps=int(last.get("step", 0) or max(result.get("steps", [int], []), default=0)),
         traffic=result.get("traffic", TRAFFIC, {}),
         state=state,
@@ -160,21 +160,21 @@ def scalings(runs: Sequence[RunSummary]) -> list[ScalingCurve]:
         "weak": lambda run: run.batch / run.replicas,
     }
     usable = [run for run in runs if run.batch and run.replicas and run.rate and run.workers]
-    found = []
+    curves = []
     for kind, batch in keys.items():
         for script, mode, size in dict.fromkeys((r.script, _mode(r), batch(r)) for r in usable):
             alike = [run for run in usable if run.script == script and batch(run) == size]
             if mode == "" and any(map(_mode, alike)):
                 continue  # a single rank is a point of the other modes' curves
-            mine = [run for run in alike if _mode(run) == mode]
-            if all(run.workers > 1 for run in mine):
-                mine += [run for run in alike if _mode(run) == ""]
-            points = _points(mine)
+            mode_runs = [run for run in alike if _mode(run) == mode]
+            if all(run.workers > 1 for run in mode_runs):
+                mode_runs += [run for run in alike if _mode(run) == ""]
+            points = _points(mode_runs)
             if len(points) > 1:
                 per = "" if kind == "strong" else " a worker"
-                what = f"{script or 'runs'}, {mode or 'single'}, batch {size:g}{per}"
-                found.append(ScalingCurve(kind, what, points))
-    return found
+                title = f"{script or 'runs'}, {mode or 'single'}, batch {size:g}{per}"
+                curves.append(ScalingCurve(kind, title, points))
+    return curves
 
 
 def _mode(run: RunSummary) -> str:

@@ -22,9 +22,9 @@ def as_text(runs: Sequence[RunSummary], curves: Sequence[ScalingCurve]) -> str:
     faults = [f"{run.name}: {escape_line(fault)}" for run in runs for fault in run.faults]
     if faults:
         parts.append("\n".join(faults))
-    known = [run for run in runs if run.options]
-    options, results = [run.options for run in known], [run.results for run in runs]
-    parts += _by_name("options that differ", known, options, differing(options))
+    with_options = [run for run in runs if run.options]
+    options, results = [run.options for run in with_options], [run.results for run in runs]
+    parts += _by_name("options that differ", with_options, options, differing(options))
     parts += _by_name("results", runs, results, all_names(results))
     parts += [_traffic(run) for run in runs if run.traffic]
     slow = [
@@ -78,14 +78,14 @@ def _by_name(
     title: str, runs: Sequence[RunSummary], values: Sequence[Mapping[str, str]], names: list[str]
 ) -> list[str]:
     """A table with a row for each run and a column for each name; [] without names."""
-    shown, more = names[:MOST_NAMES], len(names) - MOST_NAMES
+    shown, omitted = names[:MOST_NAMES], len(names) - MOST_NAMES
     if not names:
         return []
     rows = [
-        [run.name, *(one.get(name, "-") for name in shown)]
-        for run, one in zip(runs, values, strict=True)
+        [run.name, *(run_values.get(name, "-") for name in shown)]
+        for run, run_values in zip(runs, values, strict=True)
     ]
-    title += f" ({more:,} more are not shown)" if more > 0 else ""
+    title += f" ({omitted:,} more are not shown)" if omitted > 0 else ""
     return [f"{title}\n{table(['run', *shown], rows)}"]
 
 
@@ -94,7 +94,7 @@ def _traffic(run: RunSummary) -> str:
     rows = [
         [
             escape_line(row["task"]),
-            *(f"{row[how][way]:,}" for way in ("received", "sent") for how in _HOW),
+            *(f"{row[how][direction]:,}" for direction in ("received", "sent") for how in _HOW),
         ]
         for row in run.traffic["servers"]
     ]
@@ -116,9 +116,9 @@ def table(head: list[str], rows: list[list[str]]) -> str:
     """A table with minimal column widths; text is left-aligned, numbers right-aligned."""
     lines = [head, *rows]
     wide = [max(len(line[i]) for line in lines) for i in range(len(head))]
-    left = {0, *(i for i in range(len(head)) if head[i] in ("mode", "state"))}
+    left_columns = {0, *(i for i in range(len(head)) if head[i] in ("mode", "state"))}
     return "\n".join(
-        "  ".join(w.ljust(n) if i in left else w.rjust(n)
+        "  ".join(w.ljust(n) if i in left_columns else w.rjust(n)
                   for i, (w, n) in enumerate(zip(line, wide, strict=True))).rstrip()
         for line in lines
     )  # fmt: skip
@@ -128,6 +128,6 @@ def duration(seconds: float) -> str:
     """A time as `12.3 s`, `4:05 min` or `3:20 h`."""
     if seconds < 100:
         return f"{seconds:.3g} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, left = divmod(minutes, 60)
-    return f"{hours}:{left:02} h" if hours else f"{minutes}:{rest:02} min"
+    minutes, secs = divmod(round(seconds), 60)
+    hours, hour_minutes = divmod(minutes, 60)
+    return f"{hours}:{hour_minutes:02} h" if hours else f"{minutes}:{secs:02} min"

@@ -121,9 +121,9 @@ def _waits(axes: Any, runs: Sequence[RunSummary]) -> None:
     axes.barh(rows, busy, 0.6, color=COLORS[0], label="at work")
     axes.barh(rows, waits, 0.6, left=busy, color=COLORS[1], label="waiting for input")
     if any(run.waited is not None for run in runs):
-        left = [a + b for a, b in zip(busy, waits, strict=True)]
-        others = [(run.waited or 0.0) / unit for run in runs]
-        axes.barh(rows, others, 0.6, left=left, color=COLORS[2], label="waiting for ranks")
+        starts = [a + b for a, b in zip(busy, waits, strict=True)]
+        rank_waits = [(run.waited or 0.0) / unit for run in runs]
+        axes.barh(rows, rank_waits, 0.6, left=starts, color=COLORS[2], label="waiting for ranks")
     axes.set_yticks(rows, [_label(run.name) for run in runs])
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
@@ -179,11 +179,11 @@ def _line(axes: Any, x: list[float], y: list[float], color: str, label: str) -> 
 
 def smooth(values: Sequence[float], over: int) -> list[float]:
     """An exponential moving average with a length of `over` values, unbiased at the start."""
-    keep, total, weight, found = 1 - 1 / max(over, 1), 0.0, 0.0, []
+    keep, total, weight, averages = 1 - 1 / max(over, 1), 0.0, 0.0, []
     for value in values:
         total, weight = keep * total + value, keep * weight + 1
-        found.append(total / weight)
-    return found
+        averages.append(total / weight)
+    return averages
 
 
 def _label(name: str) -> str:

@@ -25,10 +25,10 @@ class Assertions(unittest.TestCase):
         """The values of tensors, in their structure."""
         raise NotImplementedError
 
-    def _array(self, given: Any) -> np.ndarray:
-        if isinstance(given, Tensor) or hasattr(given, "as_tensor") or hasattr(given, "parts"):
-            given = self.evaluate(given)
-        return np.asarray(given)
+    def _array(self, target: Any) -> np.ndarray:
+        if isinstance(target, Tensor) or hasattr(target, "as_tensor") or hasattr(target, "parts"):
+            target = self.evaluate(target)
+        return np.asarray(target)
 
     # -- near each other
 
@@ -179,15 +179,15 @@ class Assertions(unittest.TestCase):
 
     def assertAllInSet(self, target: Any, expected_set: Iterable[Any]) -> None:
         """All elements are in a set."""
-        values, wanted = self._array(target), list(expected_set)
-        self._all(values, np.isin(values, wanted), f"not among {wanted}")
+        values, allowed = self._array(target), list(expected_set)
+        self._all(values, np.isin(values, allowed), f"not among {allowed}")
 
     def _all(self, values: np.ndarray, holds: np.ndarray, what: str) -> None:
         wrong = np.argwhere(~np.asarray(holds, bool))
         if len(wrong):
             first = tuple(int(i) for i in wrong[0])
-            more = f", the first is {values[first]} at {list(first)}"
-            self.fail(f"{len(wrong)} of {values.size} elements are {what}{more}")
+            example = f", the first is {values[first]} at {list(first)}"
+            self.fail(f"{len(wrong)} of {values.size} elements are {what}{example}")
 
     # -- shapes, dtypes, devices, texts
 
@@ -198,8 +198,8 @@ class Assertions(unittest.TestCase):
 
     def assertDTypeEqual(self, target: Any, expected_dtype: Any) -> None:
         """An array or tensor has a dtype."""
-        found = target.dtype if hasattr(target, "dtype") else np.asarray(target).dtype
-        self.assertEqual(name_of(as_dtype(found)), name_of(as_dtype(expected_dtype)))
+        dtype = target.dtype if hasattr(target, "dtype") else np.asarray(target).dtype
+        self.assertEqual(name_of(as_dtype(dtype)), name_of(as_dtype(expected_dtype)))
 
     def assertDeviceEqual(self, device1: Any, device2: Any, msg: str | None = None) -> None:
         """Two names mean the same device."""
@@ -217,12 +217,12 @@ class Assertions(unittest.TestCase):
         self, exception_type: Any, expected_err_re_or_predicate: Any
     ) -> Iterator[None]:
         """Inside, an exception of this type is raised that a function, or a pattern, accepts."""
-        wanted = expected_err_re_or_predicate
+        expected = expected_err_re_or_predicate
         try:
             yield
         except Exception as error:
             holds = isinstance(error, exception_type) and (
-                wanted(error) if callable(wanted) else re.search(wanted, str(error))
+                expected(error) if callable(expected) else re.search(expected, str(error))
             )
             if not holds:
                 raise _FAIL(f"{type(error).__name__} is not as expected: {error}") from error
@@ -239,25 +239,25 @@ def _told(msg: str | None, path: str, what: str) -> str:
     return ": ".join(part for part in (msg or "", path, what) if part)
 
 
-def _is_dict(given: Any) -> bool:
-    return isinstance(given, Mapping)
+def _is_dict(structure: Any) -> bool:
+    return isinstance(structure, Mapping)
 
 
-def _is_list(given: Any) -> bool:
-    return isinstance(given, (list, tuple))
+def _is_list(structure: Any) -> bool:
+    return isinstance(structure, (list, tuple))
 
 
-def _is_deep(given: Any) -> bool:
+def _is_deep(structure: Any) -> bool:
     """Whether a list is a structure: it holds tensors, arrays, or rows of different lengths."""
-    if any(isinstance(x, (Mapping, Tensor)) or hasattr(x, "as_tensor") for x in given):
+    if any(isinstance(x, (Mapping, Tensor)) or hasattr(x, "as_tensor") for x in structure):
         return True
-    return any(np.ndim(x) for x in given if isinstance(x, np.ndarray)) or (
-        any(_is_list(x) for x in given) and len({_length(x) for x in given}) > 1
+    return any(np.ndim(x) for x in structure if isinstance(x, np.ndarray)) or (
+        any(_is_list(x) for x in structure) and len({_length(x) for x in structure}) > 1
     )
 
 
-def _length(given: Any) -> int:
-    return len(given) if _is_list(given) else -1
+def _length(structure: Any) -> int:
+    return len(structure) if _is_list(structure) else -1
 
 
 def _wide(value: np.ndarray) -> np.ndarray:
@@ -269,7 +269,7 @@ def _text(value: np.ndarray) -> np.ndarray:
     """Texts as bytes, as tensors hold them."""
     if value.dtype.kind not in "OSU":
         return _wide(value)
-    made = [x.encode() if isinstance(x, str) else x for x in value.reshape(-1).tolist()]
-    flat = np.empty(len(made), object)
-    flat[:] = made
+    encoded = [x.encode() if isinstance(x, str) else x for x in value.reshape(-1).tolist()]
+    flat = np.empty(len(encoded), object)
+    flat[:] = encoded
     return flat.reshape(value.shape)

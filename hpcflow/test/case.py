@@ -116,19 +116,19 @@ class TestCase(Assertions):
         force_gpu: bool = False,
     ) -> Iterator[Session]:
         """`session` of a graph that is given, else `cached_session`."""
-        given = graph, config, use_gpu, force_gpu
-        with self.cached_session(*given) if graph is None else self.session(*given) as session:
+        args = graph, config, use_gpu, force_gpu
+        with self.cached_session(*args) if graph is None else self.session(*args) as session:
             yield session
 
     def _made(
         self, graph: Graph | None, config: ConfigProto | None, use_gpu: bool, force_gpu: bool
     ) -> Session:
-        told = ConfigProto()
-        told.CopyFrom(ConfigProto() if config is None else config)
-        told.allow_soft_placement = told.allow_soft_placement or not force_gpu
+        session_config = ConfigProto()
+        session_config.CopyFrom(ConfigProto() if config is None else config)
+        session_config.allow_soft_placement = session_config.allow_soft_placement or not force_gpu
         if not (use_gpu or force_gpu):
-            told.device_count["GPU"] = 0
-        return Session(graph=graph or get_default_graph(), config=told)
+            session_config.device_count["GPU"] = 0
+        return Session(graph=graph or get_default_graph(), config=session_config)
 
     def evaluate(self, tensors: Any) -> Any:
         """The values of tensors, in their structure, by the default session or the cached one."""
@@ -147,9 +147,9 @@ class TestCase(Assertions):
         kwargs: Mapping[str, Any] | None = None,
     ) -> _Checked:
         """A thread that calls `target`; what it raises `join` raises, at the latest `tearDown`."""
-        made = _Checked(target, args or (), kwargs or {})
-        self._threads.append(made)
-        return made
+        thread = _Checked(target, args or (), kwargs or {})
+        self._threads.append(thread)
+        return thread
 
 
 class _Checked(threading.Thread):

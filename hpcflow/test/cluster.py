@@ -28,11 +28,11 @@ def create_local_cluster(num_workers: int, num_ps: int) -> tuple[list[Server], l
     settings = Settings.from_environ(ps=num_ps, serve=False, tasks_per_replica=1)
     worlds = thread_world(size)
     contexts: list[RankContext | None] = [None] * size
-    made = threading.Barrier(size + 1)
+    barrier = threading.Barrier(size + 1)
 
     def task(rank: int) -> None:
         contexts[rank] = context = RankContext(settings, worlds[rank], crowded=True)
-        made.wait()
+        barrier.wait()
         if not context.is_driver:
             context.serve()
 
@@ -42,7 +42,7 @@ def create_local_cluster(num_workers: int, num_ps: int) -> tuple[list[Server], l
     ]
     for thread in threads:
         thread.start()
-    made.wait()
+    barrier.wait()
     addresses = [f"localhost:{2222 + i}" for i in range(size)]
     jobs = {"ps": addresses[:num_ps], "worker": addresses[num_ps:]}
     cluster = ClusterSpec({job: tasks for job, tasks in jobs.items() if tasks})

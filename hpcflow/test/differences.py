@@ -53,11 +53,11 @@ def compute_gradient(
     begin = [_begin(t, s, v) for t, s, v in zip(map(_fed, xs), shapes, values, strict=True)]
     feeds = {**dict(extra_feed_dict or {}), **dict(zip(map(_fed, xs), begin, strict=True))}
     size = tuple(int(d) for d in y_shape)
-    found = []
+    jacobians = []
     for t in xs:
-        given = session, y, size, t, feeds
-        found.append((_by_gradient(*given), _by_difference(*given, delta)))
-    return found if several else found[0]
+        args = session, y, size, t, feeds
+        jacobians.append((_by_gradient(*args), _by_difference(*args, delta)))
+    return jacobians if several else jacobians[0]
 
 
 def compute_gradient_error(
@@ -71,9 +71,9 @@ def compute_gradient_error(
     extra_feed_dict: Mapping[Any, Any] | None = None,
 ) -> float:
     """The largest difference between the two matrices of `compute_gradient`."""
-    given = x_init_value, delta, init_targets, extra_feed_dict
-    found = compute_gradient(x, x_shape, y, y_shape, *given)
-    pairs: list[Jacobians] = found if isinstance(found, list) else [found]
+    options = x_init_value, delta, init_targets, extra_feed_dict
+    jacobians = compute_gradient(x, x_shape, y, y_shape, *options)
+    pairs: list[Jacobians] = jacobians if isinstance(jacobians, list) else [jacobians]
     errors = [np.abs(slopes - steps).max() for slopes, steps in pairs if slopes.size]
     return float(max(errors, default=0.0))
 
@@ -83,13 +83,13 @@ def _fed(x: Any) -> Tensor:
     return x.fetched if hasattr(x, "fetched") else convert_to_tensor(x)
 
 
-def _begin(x: Tensor, shape: Any, given: Any) -> np.ndarray:
+def _begin(x: Tensor, shape: Any, init_value: Any) -> np.ndarray:
     """The value of `x` about which slopes are taken."""
-    wanted = tuple(int(d) for d in shape)
-    value = np.random.random_sample(wanted) if given is None else np.asarray(given)
-    if value.shape != wanted:
+    x_shape = tuple(int(d) for d in shape)
+    value = np.random.random_sample(x_shape) if init_value is None else np.asarray(init_value)
+    if value.shape != x_shape:
         raise ShapeError(
-            f"x_init_value has shape {list(value.shape)}, but x_shape is {list(wanted)}",
+            f"x_init_value has shape {list(value.shape)}, but x_shape is {list(x_shape)}",
             op=x.op.name,
             line=x.op.line,
         )
@@ -114,13 +114,13 @@ def _by_gradient(
             )
         if isinstance(slope, IndexedSlices):
             slope = convert_to_tensor(slope)
-    one = np.zeros(size, y.dtype)
+    one_hot = np.zeros(size, y.dtype)
     columns = []
-    for i in range(_numbers(one).size):
-        flat = _numbers(one)
+    for i in range(_numbers(one_hot).size):
+        flat = _numbers(one_hot)
         flat[:] = 0
         flat[i] = 1
-        columns.append(_numbers(session.run(slope, {**feeds, seed: one})).copy())
+        columns.append(_numbers(session.run(slope, {**feeds, seed: one_hot})).copy())
     rows = _numbers(feeds[_fed(x)]).size
     return np.array(columns).reshape(len(columns), rows).T
 

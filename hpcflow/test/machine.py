@@ -20,10 +20,10 @@ def get_temp_dir() -> str:
 
     It is that of TEST_TMPDIR in the environment, or else a new one.
     """
-    told = os.environ.get("TEST_TMPDIR")
-    if told:
-        os.makedirs(told, exist_ok=True)
-        return told
+    folder = os.environ.get("TEST_TMPDIR")
+    if folder:
+        os.makedirs(folder, exist_ok=True)
+        return folder
     return tempfile.mkdtemp(prefix="hpcflow-")
 
 
@@ -34,8 +34,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def gpu_device_name() -> str:
     """The name of the first GPU of this rank, "/device:GPU:0", or "" without one."""
-    found = [name for name in current_context().devices if name.startswith("gpu")]
-    return f"/device:{found[0].upper()}" if found else ""
+    gpus = [name for name in current_context().devices if name.startswith("gpu")]
+    return f"/device:{gpus[0].upper()}" if gpus else ""
 
 
 def is_gpu_available(

@@ -20,13 +20,13 @@ class ClusterSpec:
     """
 
     def __init__(self, cluster: ClusterSpec | Mapping[str, Addresses]) -> None:
-        given: Any = cluster.as_dict() if isinstance(cluster, ClusterSpec) else cluster
-        if not isinstance(given, Mapping):
+        addresses: Any = cluster.as_dict() if isinstance(cluster, ClusterSpec) else cluster
+        if not isinstance(addresses, Mapping):
             raise LaunchError(
                 f"{cluster!r} is not a cluster", hint="give {'ps': [...], 'worker': [...]}"
             )
-        jobs = sorted(given, key=str)
-        self._jobs = {str(job): _tasks(str(job), given[job]) for job in jobs}
+        jobs = sorted(addresses, key=str)
+        self._jobs = {str(job): _tasks(str(job), addresses[job]) for job in jobs}
 
     @property
     def jobs(self) -> list[str]:
@@ -89,15 +89,15 @@ class ClusterSpec:
         return f"ClusterSpec({self.as_dict()})"
 
 
-def _tasks(job: str, given: Any) -> dict[int, str]:
+def _tasks(job: str, tasks: Any) -> dict[int, str]:
     """The tasks of a job as a dict {number: address}."""
-    if isinstance(given, Mapping):
-        pairs = list(given.items())
-    elif isinstance(given, (list, tuple)):
-        pairs = list(enumerate(given))
+    if isinstance(tasks, Mapping):
+        pairs = list(tasks.items())
+    elif isinstance(tasks, (list, tuple)):
+        pairs = list(enumerate(tasks))
     else:
         raise LaunchError(
-            f"the tasks of job {job!r} must be a list, not {given!r}",
+            f"the tasks of job {job!r} must be a list, not {tasks!r}",
             hint="give a list of 'host:port'",
         )
     for number, address in pairs:

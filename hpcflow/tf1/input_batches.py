@@ -129,10 +129,10 @@ def maybe_batch_join(
 ) -> Any:
     """The same as `maybe_batch` for several sources, with one thread each."""
     with get_default_graph().name_scope(name or "maybe_batch_join"):
-        given = _BatchInputs(tensors_list, shapes, enqueue_many, keep_input)
+        inputs = _BatchInputs(tensors_list, shapes, enqueue_many, keep_input)
         make = PaddingFIFOQueue if dynamic_pad else FIFOQueue
-        queue = make(capacity, given.dtypes, given.shapes, shared_name=shared_name, name="queue")
-        return given.through(queue, batch_size, allow_smaller_final_batch)
+        queue = make(capacity, inputs.dtypes, inputs.shapes, shared_name=shared_name, name="queue")
+        return inputs.through(queue, batch_size, allow_smaller_final_batch)
 
 
 def shuffle_batch(
@@ -237,17 +237,17 @@ def maybe_shuffle_batch_join(
 ) -> Any:
     """The same as `maybe_shuffle_batch` for several sources, with one thread each."""
     with get_default_graph().name_scope(name or "maybe_shuffle_batch_join"):
-        given = _BatchInputs(tensors_list, shapes, enqueue_many, keep_input)
+        inputs = _BatchInputs(tensors_list, shapes, enqueue_many, keep_input)
         queue = RandomShuffleQueue(
             capacity,
             min_after_dequeue,
-            given.dtypes,
-            given.shapes,
+            inputs.dtypes,
+            inputs.shapes,
             seed=seed,
             shared_name=shared_name,
             name="queue",
         )
-        return given.through(queue, batch_size, allow_smaller_final_batch)
+        return inputs.through(queue, batch_size, allow_smaller_final_batch)
 
 
 class _BatchInputs:
@@ -262,11 +262,11 @@ class _BatchInputs:
         self.is_single = self.keys is None and not isinstance(first, (list, tuple))
         self.many = many
         self.keep = None if keep is None else convert_to_tensor(keep, bool_)
-        made: dict[int, list[Tensor]] = {}  # threads may share a source
+        tensors_by_id: dict[int, list[Tensor]] = {}  # threads may share a source
         for source in sources:
-            if id(source) not in made:
-                made[id(source)] = self._tensors(source)
-        self.sources = [made[id(source)] for source in sources]
+            if id(source) not in tensors_by_id:
+                tensors_by_id[id(source)] = self._tensors(source)
+        self.sources = [tensors_by_id[id(source)] for source in sources]
         self.dtypes = [t.dtype for t in self.sources[0]]
         for tensors in self.sources:
             if [t.dtype for t in tensors] != self.dtypes:
@@ -280,28 +280,28 @@ class _BatchInputs:
 
     def _shapes(self) -> list[Shape]:
         """The static shape of one element of each component, common to all sources."""
-        found: list[Shape] = []
+        common: list[Shape] = []
         for column in zip(*self.sources, strict=True):
             shapes = [t.shape[1:] if self.many and t.shape is not None else t.shape for t in column]
             first = shapes[0]
             if any(s is None for s in shapes) or len({len(s or ()) for s in shapes}) > 1:
                 raise ShapeError("tensors to batch must have a known rank: give shapes")
             sizes = zip(*(s or () for s in shapes), strict=True)
-            found.append(tuple(s[0] if len(set(s)) == 1 else None for s in sizes) if first else ())
-        return found
+            common.append(tuple(s[0] if len(set(s)) == 1 else None for s in sizes) if first else ())
+        return common
 
     def through(self, queue: QueueBase, batch_size: Any, smaller: bool) -> Any:
         """Batches of the elements of `queue`."""
-        made: dict[int, Operation] = {}
+        enqueues: dict[int, Operation] = {}
         for tensors in self.sources:
-            if id(tensors) not in made:
-                made[id(tensors)] = self._put(queue, tensors)
-        add_queue_runner(QueueRunner(queue, [made[id(tensors)] for tensors in self.sources]))
-        taken = queue.dequeue_up_to(batch_size) if smaller else queue.dequeue_many(batch_size)
+            if id(tensors) not in enqueues:
+                enqueues[id(tensors)] = self._put(queue, tensors)
+        add_queue_runner(QueueRunner(queue, [enqueues[id(tensors)] for tensors in self.sources]))
+        dequeued = queue.dequeue_up_to(batch_size) if smaller else queue.dequeue_many(batch_size)
         if self.keys is not None:
-            listed = taken if isinstance(taken, list) else [taken]
+            listed = dequeued if isinstance(dequeued, list) else [dequeued]
             return dict(zip(self.keys, listed, strict=True))
-        return taken
+        return dequeued
 
     def _put(self, queue: QueueBase, tensors: list[Tensor]) -> Operation:
         """Enqueue the elements that are kept in `queue`."""

@@ -41,8 +41,8 @@ def match_filenames_once(pattern: Any, name: str | None = None) -> Tensor:
             line=user_line(),
             hint="use hf.matching_files for tensors; it looks in each step",
         )
-    found = sorted({name for p in patterns for name in glob.glob(os.fsencode(p))})
-    return constant(np.array([*found, None], object)[:-1], name=name or "matching_filenames")
+    filenames = sorted({name for p in patterns for name in glob.glob(os.fsencode(p))})
+    return constant(np.array([*filenames, None], object)[:-1], name=name or "matching_filenames")
 
 
 def limit_epochs(tensor: Any, num_epochs: int | None = None, name: str | None = None) -> Tensor:

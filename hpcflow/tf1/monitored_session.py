@@ -102,27 +102,27 @@ class MonitoredSession:
         """
         if self._closed:
             raise FetchError("the monitored session is closed", hint="make a new one")
-        asked = SessionRunContext(SessionRunArgs(fetches, feed_dict, options), self._session)
-        wanted: list[Any] = [fetches]
+        run_context = SessionRunContext(SessionRunArgs(fetches, feed_dict, options), self._session)
+        all_fetches: list[Any] = [fetches]
         feeds: Mapping[Any, Any] = feed_dict if feed_dict is not None else {}
         for hook in self._hooks:
-            more = hook.before_run(asked)
-            wanted.append(() if more is None or more.fetches is None else more.fetches)
-            if more is not None and more.feed_dict:
-                feeds = _both(feeds, more.feed_dict, hook)
-            if more is not None and more.options is not None:
-                options = session_options.merge_options(options, more.options)
+            args = hook.before_run(run_context)
+            all_fetches.append(() if args is None or args.fetches is None else args.fetches)
+            if args is not None and args.feed_dict:
+                feeds = _both(feeds, args.feed_dict, hook)
+            if args is not None and args.options is not None:
+                options = session_options.merge_options(options, args.options)
         if options is not None and run_metadata is None:
             run_metadata = RunMetadata()
-        told = {"options": options, "run_metadata": run_metadata, "deadline": deadline}
+        opts = {"options": options, "run_metadata": run_metadata, "deadline": deadline}
         try:
-            values = self._run(wanted, feeds, told)
+            values = self._run(all_fetches, feeds, opts)
         except StepError:
             self._coord.raise_requested_exception()  # the reason why a queue was closed
             raise
         for hook, value in zip(self._hooks, values[1:], strict=True):
-            hook.after_run(asked, SessionRunValues(value, options, run_metadata))
-        self._stops = self._stops or asked.stop_requested
+            hook.after_run(run_context, SessionRunValues(value, options, run_metadata))
+        self._stops = self._stops or run_context.stop_requested
         return values[0]
 
     def run_step_fn(self, step_fn: Callable[[StepContext], Any]) -> Any:
@@ -132,13 +132,13 @@ class MonitoredSession:
         """
         return step_fn(StepContext(self._session, self.run))
 
-    def _run(self, wanted: list[Any], feeds: Mapping[Any, Any], told: dict[str, Any]) -> list[Any]:
+    def _run(self, fetches: list[Any], feeds: Mapping[Any, Any], opts: dict[str, Any]) -> list[Any]:
         flat: list[Tensor | Operation] = []
-        rebuild = flatten_fetches(self.graph, wanted, flat)
+        rebuild = flatten_fetches(self.graph, fetches, flat)
         if not flat:
             return rebuild([])
         run = self._session.step if self._session.is_training(flat) else self._session.run
-        values = run(flat, feeds, **told)
+        values = run(flat, feeds, **opts)
         return rebuild([v for v, w in zip(values, flat, strict=True) if isinstance(w, Tensor)])
 
     def should_stop(self) -> bool:
@@ -234,24 +234,24 @@ def MonitoredTrainingSession(
     if context.is_chief and not is_chief:
         say_once("is_chief=False has no effect: worker 0 is always the chief")
     scaffold = scaffold or Scaffold()
-    own: list[SessionRunHook] = list(chief_only_hooks or ())
+    chief_hooks: list[SessionRunHook] = list(chief_only_hooks or ())
     if checkpoint_dir and log_step_count_steps and get_global_step() is not None:
-        own.append(StepCounterHook(log_step_count_steps))
+        chief_hooks.append(StepCounterHook(log_step_count_steps))
     folder = summary_dir or checkpoint_dir
-    own += _summaries(folder, scaffold, save_summaries_steps, save_summaries_secs)
+    chief_hooks += _summaries(folder, scaffold, save_summaries_steps, save_summaries_secs)
     every, secs = _chosen(save_checkpoint_steps, save_checkpoint_secs, None, SAVE_S)
     if checkpoint_dir and (secs or every):
         saving = CheckpointSaverHook(checkpoint_dir, secs or None, every, scaffold=scaffold)
-        if any(isinstance(hook, CheckpointSaverHook) for hook in (*(hooks or ()), *own)):
+        if any(isinstance(hook, CheckpointSaverHook) for hook in (*(hooks or ()), *chief_hooks)):
             say_once(
                 f"the given CheckpointSaverHook saves; no default one is added for {checkpoint_dir}"
             )
         else:
-            own.append(saving)
+            chief_hooks.append(saving)
     if not context.is_chief:
-        own = [NonChiefHook(hook) for hook in own]
+        chief_hooks = [NonChiefHook(hook) for hook in chief_hooks]
     creator = ChiefSessionCreator(scaffold, master, config, checkpoint_dir)
-    return MonitoredSession(creator, [*(hooks or ()), *own], stop_grace_period_secs)
+    return MonitoredSession(creator, [*(hooks or ()), *chief_hooks], stop_grace_period_secs)
 
 
 def _chosen(steps: Any, secs: Any, by_steps: int | None, by_secs: float | None) -> tuple[Any, Any]:
@@ -279,34 +279,34 @@ def _both(
                 "already",
                 hint="feed it in one place",
             )
-    kept = feeds if isinstance(feeds, dict) else dict(feeds)
-    return kept | dict(more)  # a batch of hf.data keeps its type
+    base = feeds if isinstance(feeds, dict) else dict(feeds)
+    return base | dict(more)  # a batch of hf.data keeps its type
 
 
 def save_as_hooked(
     session: ScaffoldSession, hooks: Sequence[SessionRunHook], counter: Variable | None = None
 ) -> None:
     """Save as the chief's CheckpointSaverHook specifies, otherwise as the setting does."""
-    found = [hook for hook in hooks if isinstance(hook, CheckpointSaverHook)]
-    if len(found) > 1:
+    saver_hooks = [hook for hook in hooks if isinstance(hook, CheckpointSaverHook)]
+    if len(saver_hooks) > 1:
         raise HpcflowError(
-            f"there are {len(found)} CheckpointSaverHooks, but one saves the whole state "
+            f"there are {len(saver_hooks)} CheckpointSaverHooks, but one saves the whole state "
             "of the job",
             hint="give one CheckpointSaverHook; for other policies session.every(steps, action)",
         )
     if session.context.on_plan is not None:
         return
-    said = together(session.context, _as_data(found[0], session) if found else {})
+    policy = together(session.context, _as_data(saver_hooks[0], session) if saver_hooks else {})
     counter = counter or get_global_step(session.graph)
-    if not said:
+    if not policy:
         session.save_as_set(counter)
     else:
-        named = {v.name: v for v in state_of_job(session.graph)}
-        chosen = {name: named[text] for name, text in said["variables"].items()}
-        saver = Saver(chosen, said["keep"], said["form"])
-        listener = found[0] if found and found[0].listeners else None
-        waits = said["has_listeners"]
-        session.save_in(said["folder"], said["every"], saver, counter, listener, waits)
+        by_name = {v.name: v for v in state_of_job(session.graph)}
+        chosen = {name: by_name[text] for name, text in policy["variables"].items()}
+        saver = Saver(chosen, policy["keep"], policy["form"])
+        listener = saver_hooks[0] if saver_hooks and saver_hooks[0].listeners else None
+        waits = policy["has_listeners"]
+        session.save_in(policy["folder"], policy["every"], saver, counter, listener, waits)
 
 
 def _as_data(hook: CheckpointSaverHook, session: ScaffoldSession) -> dict[str, Any]:

@@ -53,25 +53,25 @@ def replica_device_setter(
         )
 
     def device_of(op: Operation) -> str:
-        asked = parse_device(op.device)
+        requested = parse_device(op.device)
         if op.device and not merge_devices:
             return op.device
-        if op.type in types and asked.job in (None, server.job):
-            return str(asked.within(server._replace(task=strategy(op))))
+        if op.type in types and requested.job in (None, server.job):
+            return str(requested.within(server._replace(task=strategy(op))))
         is_free = not op.inputs and lookup_op(op.type).pure  # constants are copied to their users
-        return op.device if is_free else str(asked.within(worker))
+        return op.device if is_free else str(requested.within(worker))
 
     return device_of
 
 
 def _own_task(worker_device: str) -> DeviceName:
     """A worker's device; the number of this worker is replaced by its task within the replica."""
-    named = parse_device(worker_device)
-    if named.job != "worker" or named.task is None or not has_joined():
-        return named
+    device = parse_device(worker_device)
+    if device.job != "worker" or device.task is None or not has_joined():
+        return device
     context = current_context()
-    is_own = context.cluster.tasks_per_replica == 1 and named.task == context.replica
-    return named._replace(task=None) if is_own else named
+    is_own = context.cluster.tasks_per_replica == 1 and device.task == context.replica
+    return device._replace(task=None) if is_own else device
 
 
 class _RoundRobin:

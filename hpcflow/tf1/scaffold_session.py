@@ -62,10 +62,10 @@ class ScaffoldSession(TrainingSession):
         if self.context.on_plan is not None:
             return
         chosen = choose_location(self.context, folder)
-        mine = {"folder": _text(chosen.folder), "file": _text(file), "is_set": chosen.by_setting}
-        said = together(self.context, mine)
-        self._set_folder = said["folder"] if said["is_set"] else None
-        if not self._restored(said) and self._scaffold.init_fn is not None:
+        place = {"folder": _text(chosen.folder), "file": _text(file), "is_set": chosen.by_setting}
+        agreed = together(self.context, place)
+        self._set_folder = agreed["folder"] if agreed["is_set"] else None
+        if not self._restored(agreed) and self._scaffold.init_fn is not None:
             self._scaffold.init_fn(self._scaffold, self)
         self._check_ready(self._scaffold.ready_op)
         self.context.barrier()
@@ -84,10 +84,10 @@ class ScaffoldSession(TrainingSession):
     def _resume(self, folder: Path, saver: Saver) -> bool:
         self._resumes = True
         self._restored_by = CheckpointManager(self, folder, None, saver, True, None, self.heirs)
-        found = self._restored_by.resume(saves=False)
-        if found and self._set_folder is not None:
+        resumed = self._restored_by.resume(saves=False)
+        if resumed and self._set_folder is not None:
             warn_own_loop(self, self._restored_by.first_step)
-        return found
+        return resumed
 
     def save_as_set(self, counter: Variable | None) -> None:
         """Save to the folder that a setting names, if any, since no hook names one."""
@@ -111,8 +111,8 @@ class ScaffoldSession(TrainingSession):
 
         Errors: CheckpointError if the folder has checkpoints and is not the one restored from.
         """
-        told = self.context.settings.checkpoints
-        place = Path((self._set_folder or told) if told else folder)
+        setting = self.context.settings.checkpoints
+        place = Path((self._set_folder or setting) if setting else folder)
         before = self._restored_by
         self._resumes = before is not None and before.directory == place
         keeper = self._keep(place, every, saver, counter)

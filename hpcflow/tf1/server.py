@@ -58,19 +58,19 @@ class Server:
         config: ConfigProto | None = None,
         start: bool = True,
     ) -> None:
-        given = server_or_cluster_def
-        if isinstance(given, ServerDef):
-            job_name = given.job_name if job_name is None else job_name
-            task_index = given.task_index if task_index is None else task_index
-            given = given.cluster
-        cluster = ClusterSpec(given)
+        definition = server_or_cluster_def
+        if isinstance(definition, ServerDef):
+            job_name = definition.job_name if job_name is None else job_name
+            task_index = definition.task_index if task_index is None else task_index
+            definition = definition.cluster
+        cluster = ClusterSpec(definition)
         _check_jobs(cluster)
         context = _join(cluster, job_name)
         _check_size(cluster, context)
-        told = _told(job_name, task_index)
-        is_same = _check_told(told, context)
+        task = _told(job_name, task_index)
+        is_same = _check_told(task, context)
         if context.is_chief:
-            print_always(describe(cluster, context, told if is_same else ""))
+            print_always(describe(cluster, context, task if is_same else ""))
         self._be(cluster, context)
 
     def _be(
@@ -85,9 +85,9 @@ class Server:
         cls, cluster: ClusterSpec, context: RankContext, serving: threading.Thread | None = None
     ) -> Server:
         """The server of a context that is a task of `cluster`; `serving` if a thread serves it."""
-        made = cls.__new__(cls)
-        made._be(cluster, context, serving)
-        return made
+        server = cls.__new__(cls)
+        server._be(cluster, context, serving)
+        return server
 
     @staticmethod
     def create_local_server(config: ConfigProto | None = None, start: bool = True) -> Server:
@@ -137,8 +137,8 @@ def _told(job_name: str | None, task_index: int | None) -> str:
 
 
 def _check_jobs(cluster: ClusterSpec) -> None:
-    other = [job for job in cluster.jobs if job not in ("ps", "worker")]
-    if other or "worker" not in cluster.jobs:
+    unknown_jobs = [job for job in cluster.jobs if job not in ("ps", "worker")]
+    if unknown_jobs or "worker" not in cluster.jobs:
         raise LaunchError(
             "the jobs of the cluster must be ps and worker, not "
             f"{', '.join(cluster.jobs) or 'none'}",
@@ -158,19 +158,19 @@ def _join(cluster: ClusterSpec, job_name: str | None) -> RankContext:
     servers, workers = _counts(cluster)
     if launcher_detection.detect_launcher() is None and servers + workers > 1:
         raise _misfit(cluster, "this process was started alone, without a launcher", None)
-    given: dict[str, object] = {"ps": servers, "serve": job_name == "ps"}
+    settings: dict[str, object] = {"ps": servers, "serve": job_name == "ps"}
     return current_context(
-        **{k: v for k, v in given.items() if PREFIX + k.upper() not in os.environ}
+        **{k: v for k, v in settings.items() if PREFIX + k.upper() not in os.environ}
     )
 
 
 def _check_size(cluster: ClusterSpec, context: RankContext) -> None:
     servers, workers = _counts(cluster)
-    found = len(context.roles.servers), len(context.roles.workers)
-    if found != (servers, workers):
+    counts = len(context.roles.servers), len(context.roles.workers)
+    if counts != (servers, workers):
         raise _misfit(
             cluster,
-            f"this job has {context.size} ranks: {found[0]} servers and {found[1]} workers",
+            f"this job has {context.size} ranks: {counts[0]} servers and {counts[1]} workers",
             context,
         )
 
@@ -188,21 +188,21 @@ def _misfit(cluster: ClusterSpec, here: str, context: RankContext | None) -> Lau
     )
 
 
-def _check_told(told: str, context: RankContext) -> bool:
+def _check_told(task: str, context: RankContext) -> bool:
     """Whether all ranks were given the same task, so that the ranks decide.
 
     Errors: LaunchError on all ranks if one was given the task of another.
     """
-    drivers, said = context.drivers, [told]
+    drivers, tasks = context.drivers, [task]
     if drivers is not None and drivers.size > 1:
         context.meet("making an hf.train.Server")
-        said = drivers.all_gather_text(told)
+        tasks = drivers.all_gather_text(task)
     names = [context.task_name(rank) for rank in context.roles.drivers]
-    if len(set(said)) == 1:
-        return bool(told) and (len(names) > 1 or told != names[0])
+    if len(set(tasks)) == 1:
+        return bool(task) and (len(names) > 1 or task != names[0])
     wrong = [
         f"rank {rank} is {name}, but its command line says {text}"
-        for rank, name, text in zip(context.roles.drivers, names, said, strict=True)
+        for rank, name, text in zip(context.roles.drivers, names, tasks, strict=True)
         if text not in ("", name)
     ]
     if not wrong:
@@ -217,13 +217,13 @@ def _check_told(told: str, context: RankContext) -> bool:
 
 def describe(cluster: ClusterSpec, context: RankContext, told: str = "") -> str:
     """The message with the rank of each task; `told` is the task given to all ranks."""
-    named = list(_tasks(cluster, context))
+    tasks = list(_tasks(cluster, context))
     words = [
-        f"{task} ({address}) is rank {rank}" for task, address, rank in named[:MAX_LISTED_TASKS]
+        f"{task} ({address}) is rank {rank}" for task, address, rank in tasks[:MAX_LISTED_TASKS]
     ]
-    more = f" and so on, {len(named)} tasks" if len(named) > MAX_LISTED_TASKS else ""
+    suffix = f" and so on, {len(tasks)} tasks" if len(tasks) > MAX_LISTED_TASKS else ""
     why = f". All command lines say {told}; the ranks decide" if told else ""
-    return f"the cluster runs over MPI and uses no address: {', '.join(words)}{more}{why}"
+    return f"the cluster runs over MPI and uses no address: {', '.join(words)}{suffix}{why}"
 
 
 def _tasks(cluster: ClusterSpec, context: RankContext) -> Iterator[tuple[str, str, int]]:

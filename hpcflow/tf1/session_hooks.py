@@ -74,13 +74,13 @@ class SecondOrStepTimer:
 
 
 def _global_step(hook: SessionRunHook) -> Variable:
-    found = get_global_step()
-    if found is None:
+    counter = get_global_step()
+    if counter is None:
         raise GraphError(
             f"{type(hook).__name__} needs a global step, and the graph has none",
             hint="make one with hf.train.get_or_create_global_step() and give it to minimize",
         )
-    return found
+    return counter
 
 
 class StopAtStepHook(SessionRunHook):
@@ -150,18 +150,18 @@ class CheckpointSaverHook(SessionRunHook):
 
     def begin(self) -> None:
         """Call `begin` of the listeners."""
-        for one in self.listeners:
-            one.begin()
+        for listener in self.listeners:
+            listener.begin()
 
     def before_save(self, session: TrainingSession, global_step_value: int) -> None:
         """Call `before_save` of the listeners."""
-        for one in self.listeners:
-            one.before_save(session, global_step_value)
+        for listener in self.listeners:
+            listener.before_save(session, global_step_value)
 
     def after_save(self, session: TrainingSession, global_step_value: int) -> None:
         """Call `after_save` of the listeners."""
-        asked = [one.after_save(session, global_step_value) for one in self.listeners]
-        self._stops = self._stops or any(asked)
+        stops = [listener.after_save(session, global_step_value) for listener in self.listeners]
+        self._stops = self._stops or any(stops)
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Request a stop if a listener did."""
@@ -171,8 +171,8 @@ class CheckpointSaverHook(SessionRunHook):
     def end(self, session: TrainingSession) -> None:
         """Call `end` of the listeners."""
         counter = get_global_step(session.graph)
-        for one in self.listeners:
-            one.end(session, session.steps if counter is None else int(session.run(counter)))
+        for listener in self.listeners:
+            listener.end(session, session.steps if counter is None else int(session.run(counter)))
 
     @property
     def saver(self) -> Saver | None:
@@ -199,8 +199,8 @@ class LoggingTensorHook(SessionRunHook):
         self._timer = None if only_at_end else SecondOrStepTimer(every_n_secs, every_n_iter)
         if every_n_iter is not None and every_n_iter < 1:
             raise HpcflowError(f"every_n_iter must be at least 1, not {every_n_iter}")
-        named = tensors if isinstance(tensors, Mapping) else {_name(t): t for t in tensors}
-        self._tensors: dict[str, Any] = dict(named)
+        by_name = tensors if isinstance(tensors, Mapping) else {_name(t): t for t in tensors}
+        self._tensors: dict[str, Any] = dict(by_name)
         self._at_end, self._formatter = at_end, formatter
         self._runs, self._is_time = 0, False
 
@@ -232,8 +232,8 @@ class LoggingTensorHook(SessionRunHook):
         if self._formatter is not None:
             logger.info("%s", self._formatter(values))
             return
-        told = ", ".join(f"{name} = {value}" for name, value in values.items())
-        logger.info("%s%s", told, "" if seconds is None else f" ({seconds:.3f} sec)")
+        text = ", ".join(f"{name} = {value}" for name, value in values.items())
+        logger.info("%s%s", text, "" if seconds is None else f" ({seconds:.3f} sec)")
 
 
 def _name(tensor: Any) -> str:
@@ -319,10 +319,10 @@ class SummarySaverHook(SessionRunHook):
             self._writer = FileWriterCache.get(self._folder)
 
     def _summaries(self) -> list[Any]:
-        found = self._given if self._scaffold is None else self._scaffold.summary_op
-        if found is None:
+        summaries = self._given if self._scaffold is None else self._scaffold.summary_op
+        if summaries is None:
             return []
-        return list(found) if isinstance(found, (list, tuple)) else [found]
+        return list(summaries) if isinstance(summaries, (list, tuple)) else [summaries]
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
         """Fetch the global step, and the summaries if due or if all replicas must fetch them."""
@@ -332,7 +332,7 @@ class SummarySaverHook(SessionRunHook):
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Write the summaries if due."""
-        before, found = run_values.results
+        before, summaries = run_values.results
         step = int(before) + 1
         if self._next is None or self._is_time:
             step = int(run_context.session.run(self._global_step))
@@ -341,7 +341,7 @@ class SummarySaverHook(SessionRunHook):
         if self._writer is not None:
             if self._next is None:
                 self._writer.add_start(step)
-            for summary in found if self._is_time else ():
+            for summary in summaries if self._is_time else ():
                 self._writer.add_summary(summary, step)
         self._next = step + 1
 

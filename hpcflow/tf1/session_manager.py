@@ -179,5 +179,5 @@ class SessionManager:
     def _missing(self, session: Session, ready: Any) -> str:
         if ready is None:
             return ""
-        found = np.atleast_1d(session.run(ready)).tolist()
-        return ", ".join(n.decode() if isinstance(n, bytes) else str(n) for n in found)
+        names = np.atleast_1d(session.run(ready)).tolist()
+        return ", ".join(n.decode() if isinstance(n, bytes) else str(n) for n in names)

@@ -51,14 +51,14 @@ class SupervisedSession(ScaffoldSession):
         deadline: float | None = None,
     ) -> Any:
         """Compute `fetches`, as `hf.Session.run`."""
-        told = options, run_metadata
+        run_args = options, run_metadata
         if self.is_begun:
-            wanted: list[Tensor | Operation] = []
-            flatten_fetches(self.graph, fetches, wanted)
-            if self.is_training(wanted):
+            flat_fetches: list[Tensor | Operation] = []
+            flatten_fetches(self.graph, fetches, flat_fetches)
+            if self.is_training(flat_fetches):
                 feeds = {} if feed_dict is None else feed_dict
-                return self.step(fetches, feeds, *told, deadline=deadline)
-        return super().run(fetches, feed_dict, *told, deadline=deadline)
+                return self.step(fetches, feeds, *run_args, deadline=deadline)
+        return super().run(fetches, feed_dict, *run_args, deadline=deadline)
 
 
 class Supervisor:
@@ -179,8 +179,8 @@ class Supervisor:
     def _write_now(self, session: SupervisedSession) -> None:
         writer = self.summary_writer
         assert writer is not None
-        wanted = [self.summary_op, *([] if self.global_step is None else [self.global_step])]
-        summary, *step = session.run(wanted)
+        fetches = [self.summary_op, *([] if self.global_step is None else [self.global_step])]
+        summary, *step = session.run(fetches)
         writer.add_summary(summary, int(step[0]) if step else None)
 
     @property

@@ -144,11 +144,11 @@ class NoQueueRunner:
 
 
 def _say(graph: Graph, sync: SyncReplicasRule) -> None:
-    found = graph.get_collection_ref(SYNC)
-    if found and found != [sync]:
+    rules = graph.get_collection_ref(SYNC)
+    if rules and rules != [sync]:
         raise GraphError(
-            f"this graph already has {found[0]}, which differs from {sync}",
+            f"this graph already has {rules[0]}, which differs from {sync}",
             line=user_line(),
             hint="give all optimizers of a graph the same numbers",
         )
-    found[:] = [sync]
+    rules[:] = [sync]

@@ -19,8 +19,8 @@ def write_graph(
     `hf.import_graph_def(json.loads(path.read_text()))` reads it. Call it on one rank.
     Errors: GraphError for attributes that are not plain data.
     """
-    given = graph_or_graph_def
-    data = given.as_graph_def() if isinstance(given, Graph) else dict(given)
+    source = graph_or_graph_def
+    data = source.as_graph_def() if isinstance(source, Graph) else dict(source)
     path = Path(logdir, name)
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.{os.getpid()}.part")

@@ -76,7 +76,7 @@ class CheckpointInterval:
         if held_s is not None:
             self._held.append(held_s)
         longest = max(self._written)
-        is_behind = any(held < longest for held in self._held)
+        is_behind = any(blocked < longest for blocked in self._held)
         self._last_s = (3 if is_behind else 2) * longest  # one may be in progress at the stop
         if self._every is None and self._held:
             self.seconds = self._best()
@@ -132,7 +132,7 @@ def interval_for_job(
 
     Errors: HpcflowError for an invalid time limit.
     """
-    left, mtbf_s = seconds_left(context.settings), context.settings.mtbf_h * 3600
-    if left < math.inf:
-        logger.info("this job ends in %s; before that training stops to save", short_duration(left))
-    return CheckpointInterval(every, mtbf_s / len(set(context.hosts)), left, before)
+    secs, mtbf_s = seconds_left(context.settings), context.settings.mtbf_h * 3600
+    if secs < math.inf:
+        logger.info("this job ends in %s; before that training stops to save", short_duration(secs))
+    return CheckpointInterval(every, mtbf_s / len(set(context.hosts)), secs, before)

@@ -30,10 +30,10 @@ def latest_checkpoint(checkpoint_dir: str | Path, latest_filename: str | None = 
     precedence until another is written. The bytes are verified on restore.
     """
     path = as_path(checkpoint_dir, "checkpoint_dir")
-    if said := checkpoint_state.listed_checkpoints(path, latest_filename):
-        return str(said[-1])
-    found = _readable(path)
-    return str(found[0].path) if found else None
+    if listed := checkpoint_state.listed_checkpoints(path, latest_filename):
+        return str(listed[-1])
+    ckpts = _readable(path)
+    return str(ckpts[0].path) if ckpts else None
 
 
 class CheckpointState(NamedTuple):
@@ -49,8 +49,8 @@ def get_checkpoint_state(
 ) -> CheckpointState | None:
     """The checkpoints of a folder, found as by `latest_checkpoint`; None if there are none."""
     path = as_path(checkpoint_dir, "checkpoint_dir")
-    paths = [str(said) for said in checkpoint_state.listed_checkpoints(path, latest_filename)]
-    paths = paths or [str(one.path) for one in reversed(_readable(path))]
+    paths = [str(saved) for saved in checkpoint_state.listed_checkpoints(path, latest_filename)]
+    paths = paths or [str(ckpt.path) for ckpt in reversed(_readable(path))]
     return CheckpointState(paths[-1], paths, get_checkpoint_mtimes(paths)) if paths else None
 
 
@@ -68,9 +68,9 @@ def _readable(path: Path) -> list[checkpoint_directory.CheckpointEntry]:
     if own := [one for one in checkpoint_directory.find_checkpoints(path) if one.facts is not None]:
         return own
     within = sorted(path.iterdir()) if path.is_dir() else []
-    found = [_readable(one) for one in within if checkpoint_directory.is_folder(one)]
-    times = {i: get_checkpoint_mtimes([f[0].path])[0] for i, f in enumerate(found) if f}
-    return found[max(times, key=lambda i: times[i])] if times else []
+    nested = [_readable(one) for one in within if checkpoint_directory.is_folder(one)]
+    times = {i: get_checkpoint_mtimes([f[0].path])[0] for i, f in enumerate(nested) if f}
+    return nested[max(times, key=lambda i: times[i])] if times else []
 
 
 def best_checkpoint(
@@ -83,19 +83,19 @@ def best_checkpoint(
 
     Errors: CheckpointError if no metric is given and none was saved.
     """
-    found = [
-        one
-        for one in checkpoint_directory.find_checkpoints(as_path(checkpoint_dir, "checkpoint_dir"))
-        if one.facts is not None
+    ckpts = [
+        ckpt
+        for ckpt in checkpoint_directory.find_checkpoints(as_path(checkpoint_dir, "checkpoint_dir"))
+        if ckpt.facts is not None
     ]
-    if not found:
+    if not ckpts:
         return None
-    told = [one.facts["keep_best"] for one in found if one.facts and "keep_best" in one.facts]
-    if monitor is None and not told:
+    rules = [ckpt.facts["keep_best"] for ckpt in ckpts if ckpt.facts and "keep_best" in ckpt.facts]
+    if monitor is None and not rules:
         raise CheckpointError(
             f"no checkpoint in {checkpoint_dir} names a metric",
             hint='give the metric: best_checkpoint(DIR, "loss", "min")',
         )
-    name, way, _ = retention_policy(told[0] if monitor is None else (monitor, mode or "min", 1))
-    first = checkpoint_directory.best_checkpoints(found, name, way, 1)
+    name, sense, _ = retention_policy(rules[0] if monitor is None else (monitor, mode or "min", 1))
+    first = checkpoint_directory.best_checkpoints(ckpts, name, sense, 1)
     return first[0].path if first else None

@@ -158,25 +158,25 @@ class CheckpointManager:
         """
         self.saves.finish()
         last = [list(self._last.get(number, {}).items()) for number in range(len(self.datasets))]
-        mine: dict[str, Any] = {
+        row: dict[str, Any] = {
             "steps": steps,
             "samples": samples,
             "last": last,
             "worker": self.context.replica,
         }
         if self._counter is not None:
-            mine["counted"] = int(self.session.run(self._counter))
+            row["counted"] = int(self.session.run(self._counter))
         self._kept_before, self._kept_at = self._kept_at, steps
-        told = (self.session, self.directory, self._facts, mine, metrics)
-        step = mine.get("counted", self.first_step + steps)
+        args = (self.session, self.directory, self._facts, row, metrics)
+        step = row.get("counted", self.first_step + steps)
         if self.listener is not None:
             self.listener.before_save(self.session, step)
         waits = waits or self.always_waits
         try:
             if self._in_foreground:
-                path: Path | None = self.saves.in_foreground(lambda: self.saver._save(*told))
+                path: Path | None = self.saves.in_foreground(lambda: self.saver._save(*args))
             else:
-                path = self.saves.in_background(lambda one: self.saver._begin(one, *told), waits)
+                path = self.saves.in_background(lambda one: self.saver._begin(one, *args), waits)
         except BaseException:
             self._save_failed()
             raise
@@ -274,14 +274,14 @@ class CheckpointManager:
 
     def _places(self, rows: Sequence[Any], number: int) -> list[Any]:
         """The last (epoch, step) of each worker; of a dead worker, those of its shard's parts."""
-        told = {
+        by_worker = {
             row["worker"]: {line: tuple(place) for line, place in row["last"][number]}
             for row in rows
         }
         if self._heirs is not None:
             self._heirs.ask()  # about workers that died during the save
-            return self._heirs.lines(self.datasets[number]).last_batches_by_share(told)
-        return [told[worker].get(0) for worker in sorted(told)]
+            return self._heirs.lines(self.datasets[number]).last_batches_by_share(by_worker)
+        return [by_worker[worker].get(0) for worker in sorted(by_worker)]
 
     def start_fresh(self) -> None:
         """Start without a checkpoint; the folder must have none.
@@ -294,12 +294,12 @@ class CheckpointManager:
 
         def look(rows: Sequence[Any]) -> int:
             self._claim()
-            found = checkpoint_directory.with_storage_errors(
+            entries = checkpoint_directory.with_storage_errors(
                 f"reading {place}", lambda: checkpoint_directory.find_checkpoints(place)
             )
-            if found:
+            if entries:
                 raise CheckpointError(
-                    f"{place} has checkpoints of another run; the newest is {found[0].path.name}",
+                    f"{place} has checkpoints of another run; the newest is {entries[0].path.name}",
                     hint="resume from it: TrainingSession(checkpoints=DIR, resume=True), or "
                     f"hpcflow run --set checkpoints={place}; or use another folder",
                 )
@@ -352,29 +352,29 @@ class CheckpointManager:
             if self.context.is_chief:
                 logger.error(self._count_start())
             raise leave(self.context, RESTARTS, self._count_start(), TOO_OFTEN)
-        found = newest_valid_checkpoint(self.context, self.directory)
-        if found is None:
+        saved = newest_valid_checkpoint(self.context, self.directory)
+        if saved is None:
             self.context.set_restart_advice(
                 f"the same command starts from scratch: {self.directory} is empty"
             )
             if self.context.is_chief:
                 logger.info("no checkpoint in %s: training starts from scratch", self.directory)
             return False
-        facts = found.facts
-        self.saver._load(self.session, found, with_draws=True)
+        facts = saved.facts
+        self.saver._load(self.session, saved, with_draws=True)
         positions = facts.get("position", [])
         if len(positions) != len(self.datasets):
             raise CheckpointError(
-                f"{found.path} has positions of {len(positions)} datasets, but here are "
+                f"{saved.path} has positions of {len(positions)} datasets, but here are "
                 f"{len(self.datasets)}",
                 hint="create the datasets before the training session, as when it was saved",
             )
         for dataset, position in zip(self.datasets, positions, strict=True):
             dataset.restore(position)
         self.first_step, self.first_samples = facts["step"], facts.get("samples", 0)
-        self._set_restart_advice(found.path)
+        self._set_restart_advice(saved.path)
         if self.context.is_chief:
             with contextlib.suppress(OSError):  # an earlier save may have ended before the rename
-                checkpoint_directory.write_latest(found.path)
+                checkpoint_directory.write_latest(saved.path)
             print(f"resumed step={self.first_step} samples={self.first_samples}", flush=True)
         return True

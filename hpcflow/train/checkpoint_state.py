@@ -56,17 +56,17 @@ def listed_checkpoints(place: Path, latest_filename: str | None = None) -> list[
     newest, every = "", []
     try:
         for line in (read_text(file) or "").splitlines():
-            if found := _LINE.fullmatch(line.strip()):
-                path = str(place / json.loads(found[2]))
-                if found[1]:
+            if match := _LINE.fullmatch(line.strip()):
+                path = str(place / json.loads(match[2]))
+                if match[1]:
                     every.append(path)
                 else:
                     newest = path
         written = os.path.getmtime(file)
         later = [
-            one.path
-            for one in checkpoint_directory.find_checkpoints(place)
-            if _time(one.path) > written
+            entry.path
+            for entry in checkpoint_directory.find_checkpoints(place)
+            if _time(entry.path) > written
         ]
     except (HpcflowError, OSError, ValueError, RecursionError, TypeError):
         return []

@@ -50,7 +50,7 @@ class DeadWorkerData:
         self._context.executor.run_locked(lambda: tell(self._server, message), lambda: True)
 
     def _number_of(self, dataset: Any) -> int:
-        return next((i for i, one in enumerate(self._datasets) if one is dataset), -1)
+        return next((i for i, entry in enumerate(self._datasets) if entry is dataset), -1)
 
     # -- deaths
 
@@ -75,10 +75,10 @@ class DeadWorkerData:
         number, drivers = self._number_of(dataset), self._context.roles.drivers
         losses = [
             WorkerLoss(
-                drivers.index(one["rank"]),
-                {line: (epoch, step) for of, line, epoch, step in one["places"] if of == number},
+                drivers.index(loss["rank"]),
+                {line: (epoch, step) for of, line, epoch, step in loss["places"] if of == number},
             )
-            for one in self._losses
+            for loss in self._losses
         ]
         return ShardAssignment(len(drivers), losses)
 

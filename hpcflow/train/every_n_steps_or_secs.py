@@ -56,12 +56,12 @@ def parse_interval(every: int | str) -> tuple[int, float | None]:
     """
     if every == AUTO:
         return 0, None
-    found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?)([smh]?)", str(every).strip())
-    if found is None or float(found.group(1)) <= 0 or (not found[2] and "." in found[1]):
+    match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?)([smh]?)", str(every).strip())
+    if match is None or float(match.group(1)) <= 0 or (not match[2] and "." in match[1]):
         raise CheckpointError(
             f"{every!r} is not an interval between checkpoints",
             hint='give a number of steps such as 500, or 30s, 10m, or "auto"',
         )
-    if found.group(2):
-        return 0, float(found.group(1)) * _SECONDS[found.group(2)]
-    return int(found.group(1)), 0.0
+    if match.group(2):
+        return 0, float(match.group(1)) * _SECONDS[match.group(2)]
+    return int(match.group(1)), 0.0

@@ -19,9 +19,9 @@ def get_global_step(graph: Graph | None = None) -> Variable | None:
     It is in the collection "global_step", or a variable of this name.
     """
     graph = graph or get_default_graph()
-    found = graph.get_collection(GraphKeys.GLOBAL_STEP)
+    counters = graph.get_collection(GraphKeys.GLOBAL_STEP)
     named = [v for v in graph.get_collection(GraphKeys.GLOBAL_VARIABLES) if v.name == "global_step"]
-    return (found or named or [None])[0]
+    return (counters or named or [None])[0]
 
 
 def get_or_create_global_step(graph: Graph | None = None) -> Variable:
@@ -31,8 +31,8 @@ def get_or_create_global_step(graph: Graph | None = None) -> Variable:
     Asynchronous workers share it, so that it counts the updates of all.
     """
     graph = graph or get_default_graph()
-    found = get_global_step(graph)
-    return create_global_step(graph) if found is None else found
+    counter = get_global_step(graph)
+    return create_global_step(graph) if counter is None else counter
 
 
 def create_global_step(graph: Graph | None = None) -> Variable:
@@ -41,18 +41,18 @@ def create_global_step(graph: Graph | None = None) -> Variable:
     Errors: GraphError if the graph has one.
     """
     graph = graph or get_default_graph()
-    found = get_global_step(graph)
-    if found is not None:
+    existing = get_global_step(graph)
+    if existing is not None:
         raise VariableNameError(
-            f"the graph has a global step, {found.name!r}",
-            op=found.name,
+            f"the graph has a global step, {existing.name!r}",
+            op=existing.name,
             line=user_line(),
             hint="get it by hf.train.get_or_create_global_step()",
         )
     with graph.as_default(), graph.name_scope(None):
-        made = Variable(lambda: constant(0, int64), trainable=False, name="global_step")
-    graph.add_to_collection(GraphKeys.GLOBAL_STEP, made)
-    return made
+        counter = Variable(lambda: constant(0, int64), trainable=False, name="global_step")
+    graph.add_to_collection(GraphKeys.GLOBAL_STEP, counter)
+    return counter
 
 
 def global_step(sess: Session, global_step_tensor: Any) -> int:

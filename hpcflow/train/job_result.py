@@ -58,20 +58,20 @@ def sync_summary(context: RankContext, reports: Sequence[dict[str, Any]]) -> dic
     if context.cluster.mode != "ps":
         return {}
     coordinator = next(r for r in reports if r["rank"] == context.roles.servers[0])
-    told = dict(coordinator["state"].get(f"rounds {context.cluster.sync}", {}))
-    found: dict[str, Any] = {"sync": told.pop("rule", str(context.cluster.sync))}
-    return {**found, "gradients": told} if told else found
+    counts = dict(coordinator["state"].get(f"rounds {context.cluster.sync}", {}))
+    summary: dict[str, Any] = {"sync": counts.pop("rule", str(context.cluster.sync))}
+    return {**summary, "gradients": counts} if counts else summary
 
 
 def _traffic(reports: Sequence[dict[str, Any]], servers: int) -> dict[str, Any]:
-    found = variable_traffic_counters.traffic_summary(reports, servers)
-    return {} if found is None else {"traffic": found}
+    summary = variable_traffic_counters.traffic_summary(reports, servers)
+    return {} if summary is None else {"traffic": summary}
 
 
 def update_counts(name: str, reports: Sequence[dict[str, Any]]) -> int | list[int]:
     """Updates applied to variable `name`; to each of its copies or shards if they differ."""
     piece = re.compile(re.escape(name) + r"(/part_\d+)?\Z")
-    counts = [n for r in reports for found, n in r["updates"].items() if piece.match(found)]
+    counts = [n for r in reports for variable, n in r["updates"].items() if piece.match(variable)]
     if len(set(counts)) > 1:
         logger.warning(
             "the copies or shards of %s have different numbers of updates: %s", name, counts

@@ -53,8 +53,8 @@ def _of(rate: Any, global_step: Any, name: str, make: Callable[[Any, Tensor], An
     dtype = float32 if plain else rate.dtype
     with get_default_graph().name_scope(name):
         step = cast(convert_to_tensor(global_step), float64)
-        made = make(rate if plain else cast(rate, float64), step)
-        return cast(convert_to_tensor(made), dtype)
+        decayed = make(rate if plain else cast(rate, float64), step)
+        return cast(convert_to_tensor(decayed), dtype)
 
 
 def _power(base: Any, exponent: Tensor) -> Tensor:
@@ -131,10 +131,10 @@ def piecewise_constant(
         raise ShapeError(f"the boundaries {list(boundaries)} do not increase")
     with get_default_graph().name_scope(name or "PiecewiseConstant"):
         step = as_scalar(x)
-        found = convert_to_tensor(values[-1])
+        rate = convert_to_tensor(values[-1])
         for bound, value in zip(reversed(boundaries), reversed(values[:-1]), strict=True):
-            found = where(less_equal(step, bound), convert_to_tensor(value, found.dtype), found)
-        return found
+            rate = where(less_equal(step, bound), convert_to_tensor(value, rate.dtype), rate)
+        return rate
 
 
 def polynomial_decay(
@@ -154,10 +154,10 @@ def polynomial_decay(
 
     def make(rate: Any, step: Tensor) -> Tensor:
         if cycle:
-            whole = period * where(equal(step, 0), 1.0, ceil(step / period))
+            span = period * where(equal(step, 0), 1.0, ceil(step / period))
         else:
-            whole, step = period, minimum(step, period)
-        return (rate - end) * pow(1.0 - step / whole, exponent) + end
+            span, step = period, minimum(step, period)
+        return (rate - end) * pow(1.0 - step / span, exponent) + end
 
     return _of(learning_rate, global_step, name or "PolynomialDecay", make)
 
@@ -192,14 +192,14 @@ def cosine_decay_restarts(
     first = _number(first_decay_steps)
 
     def make(rate: Any, step: Tensor) -> Tensor:
-        done = step / first
+        progress = step / first
         if t_mul == 1.0:
-            number = floor(done)
-            part = done - number
+            number = floor(progress)
+            part = progress - number
         else:
-            number = floor(log(1.0 - done * (1.0 - t_mul)) / math.log(t_mul))
+            number = floor(log(1.0 - progress * (1.0 - t_mul)) / math.log(t_mul))
             length = _power(float(t_mul), number)
-            part = (done - (1.0 - length) / (1.0 - t_mul)) / length
+            part = (progress - (1.0 - length) / (1.0 - t_mul)) / length
         fall = 0.5 * _power(float(m_mul), number) * (1.0 + cos(math.pi * part))
         return rate * ((1.0 - alpha) * fall + alpha)
 

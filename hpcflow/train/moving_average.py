@@ -61,17 +61,17 @@ class ExponentialMovingAverage:
         is updated by this operation, too.
         Errors: DTypeError for variables that are not floating-point.
         """
-        given = list(trainable_variables() if var_list is None else var_list)
-        for one in given:
-            if one.dtype.kind != "f":
+        variables = list(trainable_variables() if var_list is None else var_list)
+        for var in variables:
+            if var.dtype.kind != "f":
                 raise DTypeError(
-                    f"{one.name!r} is {one.dtype}: an average needs floating-point values"
+                    f"{var.name!r} is {var.dtype}: an average needs floating-point values"
                 )
-        for one in given:
-            if one not in self._averages:
-                self._make(one)
+        for var in variables:
+            if var not in self._averages:
+                self._make(var)
         with get_default_graph().name_scope(self._name) as scope:
-            return group(*(self._update(one) for one in given), name=scope)
+            return group(*(self._update(var) for var in variables), name=scope)
 
     def average(self, var: Any) -> Any:
         """The average of `var`: a variable, or a tensor if debiased; None if there is none.
@@ -107,12 +107,12 @@ class ExponentialMovingAverage:
             if moving_avg_variables is None
             else list(moving_avg_variables)
         )
-        found = {self.average_name(v): v for v in dict.fromkeys(averaged)}
-        taken = set(averaged)
+        by_name = {self.average_name(v): v for v in dict.fromkeys(averaged)}
+        covered = set(averaged)
         for v in graph.get_collection(GraphKeys.GLOBAL_VARIABLES):
-            if v not in taken and v.name not in found:
-                found[v.name] = v
-        return found
+            if v not in covered and v.name not in by_name:
+                by_name[v.name] = v
+        return by_name
 
     def _make(self, one: Any) -> None:
         """Create the variable for the average of `one`, and its counter if debiased."""
@@ -139,19 +139,19 @@ class ExponentialMovingAverage:
     def _decay_of(self, one: Any) -> Tensor:
         return cast(convert_to_tensor(self._decay), one.dtype)
 
-    def _update(self, one: Any) -> Operation:
-        average, graph = self._averages[one], innermost_graph(one.graph.root)
-        if isinstance(one, Variable):
-            value = one.read_value()
+    def _update(self, var: Any) -> Operation:
+        average, graph = self._averages[var], innermost_graph(var.graph.root)
+        if isinstance(var, Variable):
+            value = var.read_value()
         else:
-            value = replica_sum(multiply(one, cast(replica_share(), one.dtype)))
+            value = replica_sum(multiply(var, cast(replica_share(), var.dtype)))
         with graph.colocate_with(average.op), graph.name_scope("AssignMovingAvg"):
-            decay = self._decay_of(one)
+            decay = self._decay_of(var)
             if self._num_updates is not None:
-                n = cast(convert_to_tensor(self._num_updates), one.dtype)
+                n = cast(convert_to_tensor(self._num_updates), var.dtype)
                 decay = minimum(decay, divide(n + 1.0, n + 10.0))
             change = multiply(subtract(average.read_value(), value), subtract(1.0, decay))
-            done = update("AssignSub", [average], [change])
-            if one not in self._counts:
-                return done
-            return group(done, self._counts[one].assign_add(1))
+            update_op = update("AssignSub", [average], [change])
+            if var not in self._counts:
+                return update_op
+            return group(update_op, self._counts[var].assign_add(1))

@@ -170,12 +170,12 @@ class Preemption:
         Ranks: all that run the script, with outlooks of the same code; the chief requests the
                requeue, the others wait for it.
         """
-        said = ""
+        text = ""
         if self._context.is_chief:
             asks = outlook.requeues and self.number != STEP
-            said = requeue() if asks else outlook.said
-            logger.warning("%s: stopped before step %d; %s", stop_reason(self.number), step, said)
-        return leave(self._context, self.number, said, outlook.code)
+            text = requeue() if asks else outlook.said
+            logger.warning("%s: stopped before step %d; %s", stop_reason(self.number), step, text)
+        return leave(self._context, self.number, text, outlook.code)
 
 
 def leave(context: RankContext, number: int, said: str, code: int) -> Preempted:

@@ -76,9 +76,9 @@ class Progress:
                 say_once(f"{name} is NaN: {FIND_NAN}", logging.WARNING)
         self._samples += batch.joined_size
         rate = self._samples / max(now - self._begun, 1e-9)
-        told = "".join(f"  {name} {float(value):.4g}" for name, value in values.items())
-        where = f"epoch {batch.epoch + 1}/{self.epochs}  step {batch.step + 1}/{self.steps}"
-        self._line = f"{where}{told}  {rate:,.0f} samples/s"
+        metrics = "".join(f"  {name} {float(value):.4g}" for name, value in values.items())
+        position = f"epoch {batch.epoch + 1}/{self.epochs}  step {batch.step + 1}/{self.steps}"
+        self._line = f"{position}{metrics}  {rate:,.0f} samples/s"
         self._done = batch.epoch * self.steps + batch.step + 1
         self._is_shown = False
         if self._log is not None:

@@ -32,23 +32,23 @@ class RestartCount:
         """Count this start; returns the number of earlier ones."""
         is_new = False
         try:
-            found = read_json_object(self._path)
-            is_new = found is None
-            self._facts = {"ended": True} if found is None else found
-            again = 0 if self._facts["ended"] else int(self._facts["restarts"]) + 1
+            record = read_json_object(self._path)
+            is_new = record is None
+            self._facts = {"ended": True} if record is None else record
+            restarts = 0 if self._facts["ended"] else int(self._facts["restarts"]) + 1
             self._took = _took(self._facts)
         except (HpcflowError, ValueError, KeyError, TypeError, OverflowError) as error:
             logger.warning(
                 "%s cannot be read, so the count of restarts starts at 0: %s", self._path, error
             )
-            self._facts, again = {}, 0
-        told = environ.get("SLURM_RESTART_COUNT", "")
-        again = max(again, int(told) if told.isdigit() else 0)
-        self._facts |= {"restarts": again, "ended": False}
+            self._facts, restarts = {}, 0
+        slurm_count = environ.get("SLURM_RESTART_COUNT", "")
+        restarts = max(restarts, int(slurm_count) if slurm_count.isdigit() else 0)
+        self._facts |= {"restarts": restarts, "ended": False}
         self._begun = True
         if not is_new:  # otherwise the first save creates the file
             self._write()
-        return again
+        return restarts
 
     @property
     def record_durations(self) -> tuple[float | None, float] | None:
@@ -74,8 +74,8 @@ class RestartCount:
 
 
 def _took(facts: Mapping[str, Any]) -> tuple[float | None, float] | None:
-    found = facts.get("save_seconds")
-    if found is None:
+    seconds = facts.get("save_seconds")
+    if seconds is None:
         return None
-    held = found["held"]
-    return None if held is None else float(held), float(found["written"])
+    blocked = seconds["held"]
+    return None if blocked is None else float(blocked), float(seconds["written"])

@@ -17,13 +17,13 @@ from hpcflow.launch.launcher_detection import short_version
 def versions() -> dict[str, str]:
     """The versions of the software that computed the result."""
     packages = [name for name in ("hpcflow", "numpy", "mpi4py", "cupy") if name in sys.modules]
-    found: dict[str, str] = {name: sys.modules[name].__version__ for name in packages}
-    found["python"] = platform.python_version()
+    by_package: dict[str, str] = {name: sys.modules[name].__version__ for name in packages}
+    by_package["python"] = platform.python_version()
     if "mpi4py.MPI" in sys.modules:
         from hpcflow.comm.mpi_library import build_facts
 
-        found["MPI"] = short_version(build_facts())
-    return found
+        by_package["MPI"] = short_version(build_facts())
+    return by_package
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -27,9 +27,9 @@ _NODE = {  # fields of NodeExecStats and their numbers
 def as_bytes(metadata: RunMetadata) -> bytes:
     """The encoded message."""
     devices = []
-    for one in metadata.step_stats.dev_stats:
-        nodes = [_field(2, _node(stats)) for stats in one.node_stats]
-        devices.append(_field(1, _field(1, one.device.encode()) + b"".join(nodes)))
+    for device_stats in metadata.step_stats.dev_stats:
+        nodes = [_field(2, _node(stats)) for stats in device_stats.node_stats]
+        devices.append(_field(1, _field(1, device_stats.device.encode()) + b"".join(nodes)))
     return _field(1, b"".join(devices))
 
 
@@ -47,8 +47,8 @@ def _field(number: int, value: int | str | bytes) -> bytes:
 
 def _varint(value: int) -> bytes:
     """A varint: seven bits per byte, lowest first."""
-    made = bytearray()
+    encoded = bytearray()
     while value > 127:
-        made.append(value & 127 | 128)
+        encoded.append(value & 127 | 128)
         value >>= 7
-    return bytes([*made, value])
+    return bytes([*encoded, value])

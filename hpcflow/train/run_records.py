@@ -113,10 +113,10 @@ class RunLog:
             if worker in self._paced and clock - self._paced[worker] < usual:
                 continue
             self._paced[worker] = clock
-            told = {"steps": int(row.steps), "work": round(row.work, 7), "wait": round(row.wait, 7)}
-            told |= {"samples": round(row.samples, 2)}
+            pace = {"steps": int(row.steps), "work": round(row.work, 7), "wait": round(row.wait, 7)}
+            pace |= {"samples": round(row.samples, 2)}
             self._paces.add(
-                {"seconds": round(clock - self._begun, 4), "step": step, "worker": worker, **told}
+                {"seconds": round(clock - self._begun, 4), "step": step, "worker": worker, **pace}
             )
 
     def slow(self, found: Sequence[Mapping[str, Any]]) -> None:
@@ -290,9 +290,9 @@ def _earlier(path: Path) -> list[dict[str, Any]]:
     except HpcflowError as error:
         logger.warning("%s: earlier starts are not known", error)
         return []
-    kept = {name: old.get(name) for name in ("start", "end", "finished", "command", "nodes")}
+    summary = {name: old.get(name) for name in ("start", "end", "finished", "command", "nodes")}
     earlier = old.get("earlier")
-    return [*(earlier if isinstance(earlier, list) else []), *([kept] if old else [])]
+    return [*(earlier if isinstance(earlier, list) else []), *([summary] if old else [])]
 
 
 def _now() -> str:

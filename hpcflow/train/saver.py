@@ -80,12 +80,12 @@ class Saver:
 
     def build(self) -> None:
         """Collect the variables of the default graph if none were given; idempotent."""
-        given: Any = state_of_job(get_default_graph()) if self._given is None else self._given
-        named = given if isinstance(given, Mapping) else {getattr(v, "name", v): v for v in given}
-        if not named and not self._allow_empty:
+        state: Any = state_of_job(get_default_graph()) if self._given is None else self._given
+        by_name = state if isinstance(state, Mapping) else {getattr(v, "name", v): v for v in state}
+        if not by_name and not self._allow_empty:
             raise CheckpointError("there is nothing to save", hint="create a variable first")
-        _check(named)
-        self._variables = dict(named)
+        _check(by_name)
+        self._variables = dict(by_name)
 
     @property
     def variables(self) -> dict[str, Variable]:
@@ -135,8 +135,8 @@ class Saver:
 
     def _prepare(self, sess: Session) -> None:
         """Prepare background saves on all ranks for which this rank is responsible."""
-        own = replica_names(self._wanted(local=True), sess.context.replica)
-        reserve_buffers(sess.context, sess.store, {**self._wanted(local=False), **own}, own)
+        local = replica_names(self._wanted(local=True), sess.context.replica)
+        reserve_buffers(sess.context, sess.store, {**self._wanted(local=False), **local}, local)
 
     def _save(
         self,
@@ -190,9 +190,9 @@ class Saver:
 
     def _judged(self, metrics: Mapping[str, Any] | None) -> dict[str, Any]:
         """The metrics for a checkpoint, and the policy of `keep_best`."""
-        found: dict[str, Any] = {}
+        facts: dict[str, Any] = {}
         if self.keep_best is not None:
-            found["keep_best"] = list(self.keep_best)
+            facts["keep_best"] = list(self.keep_best)
             if metrics is not None and self.keep_best[0] not in metrics:
                 raise CheckpointError(
                     f"keep_best needs the metric {self.keep_best[0]!r}, but the metrics are "
@@ -201,10 +201,10 @@ class Saver:
                 )
         if time.time() > self._next_kept:
             self._next_kept += self._every
-            found["keep"] = True
+            facts["keep"] = True
         if metrics is not None:
-            found["metrics"] = {str(name): _number(name, value) for name, value in metrics.items()}
-        return found
+            facts["metrics"] = {str(name): _number(name, value) for name, value in metrics.items()}
+        return facts
 
     def restore(self, sess: Session, save_path: str | Path) -> dict[str, Any]:
         """Restore the variables from a checkpoint, or from the newest valid one of a folder.
@@ -216,23 +216,23 @@ class Saver:
         """
         path = Path(save_path)
         if checkpoint_directory.is_folder(path):
-            found = newest_valid_checkpoint(sess.context, path)
-            if found is None:
+            saved = newest_valid_checkpoint(sess.context, path)
+            if saved is None:
                 raise CheckpointError(
                     f"there is no checkpoint in {path}",
                     hint="list the checkpoints with hpcflow inspect DIR",
                 )
         else:
-            found = open_valid_checkpoint(sess.context, path)
-        self._load(sess, found, with_draws=False)
-        return found.facts
+            saved = open_valid_checkpoint(sess.context, path)
+        self._load(sess, saved, with_draws=False)
+        return saved.facts
 
-    def _load(self, sess: Session, found: Any, with_draws: bool) -> None:
+    def _load(self, sess: Session, saved: Any, with_draws: bool) -> None:
         if sess.context.on_plan is None:  # before the first run there are no variables
             sess.prepare([v.initializer for v in self.variables.values()])
-        wanted, own = self._wanted(local=False), self._wanted(local=True)
-        given = wanted, self._arrays(), with_draws, own, self._reshape
-        restore_variables(sess.context, sess.store, found, *given)
+        shared, local = self._wanted(local=False), self._wanted(local=True)
+        args = shared, self._arrays(), with_draws, local, self._reshape
+        restore_variables(sess.context, sess.store, saved, *args)
 
     def _wanted(self, local: bool) -> dict[str, str]:
         """Variable -> name in the file, for shared or for local variables."""
@@ -301,7 +301,7 @@ def _check(variables: Mapping[Any, Any]) -> None:
 
     Errors: CheckpointError for other objects, duplicates, or invalid names.
     """
-    seen: dict[str, str] = {}
+    names: dict[str, str] = {}
     for name, variable in variables.items():
         if not isinstance(variable, Variable):
             raise CheckpointError(
@@ -314,13 +314,13 @@ def _check(variables: Mapping[Any, Any]) -> None:
                 op=variable.name,
                 hint="give a string",
             )
-        if variable.name in seen:
+        if variable.name in names:
             raise CheckpointError(
-                f"variable {variable.name!r} has two names, {seen[variable.name]!r} and {name!r}",
+                f"variable {variable.name!r} has two names, {names[variable.name]!r} and {name!r}",
                 op=variable.name,
                 hint="give it one name",
             )
-        seen[variable.name] = name
+        names[variable.name] = name
 
 
 def _is_unicode(name: str) -> bool:
@@ -342,13 +342,13 @@ def _described(graph: Graph) -> Callable[[], SavedVariable]:
     """The description of the graph, computed on request and again when the graph has grown."""
 
     def make() -> SavedVariable:
-        known = _graphs.get(graph)
-        if known is None or known.version != graph.version:
-            known = SavedVariable(
+        cached = _graphs.get(graph)
+        if cached is None or cached.version != graph.version:
+            cached = SavedVariable(
                 graph.version, graph_fingerprint(graph), describe_variables(graph)
             )
-            _graphs[graph] = known
-        return known
+            _graphs[graph] = cached
+        return cached
 
     return make
 
@@ -357,7 +357,7 @@ def describe_variables(graph: Graph) -> str:
     """The graph as JSON: name, type, inputs, outputs and a digest of each operation."""
     import json
 
-    digests = {one.name: one.digest for one in op_digests(graph)}
+    digests = {entry.name: entry.digest for entry in op_digests(graph)}
     rows = [
         {
             "name": op.name,

@@ -122,8 +122,8 @@ class SavesInFlight:
             return
         facts = behind.outcome["value"]
         times = (facts[name] for name in ("durable", "verified", "published"))
-        held = time.perf_counter() - self._since if self._waits else self._held
-        self._done(Path(facts["path"]), SaveDurations(held, *times))
+        blocked = time.perf_counter() - self._since if self._waits else self._held
+        self._done(Path(facts["path"]), SaveDurations(blocked, *times))
 
     def _done(self, path: Path, took: SaveDurations) -> None:
         self.failing, self.last = False, took

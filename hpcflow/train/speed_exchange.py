@@ -41,9 +41,9 @@ class SpeedExchange:
     def step(self, pace: StepTiming) -> Rows:
         """Exchange speeds after a step; returns the reports received on the chief."""
         while self._shares:
-            told = self._shares.popleft()
-            if len(told["shares"]) == self._context.roles.replicas:  # no worker died since
-                self._balance(told["dataset"]).change(told["first"], told["shares"])
+            message = self._shares.popleft()
+            if len(message["shares"]) == self._context.roles.replicas:  # no worker died since
+                self._balance(message["dataset"]).change(message["first"], message["shares"])
         rows: Rows = []
         if not self._told or (
             pace.ended - self._told >= self._every and pace.window.steps >= LEAST_STEPS
@@ -102,21 +102,21 @@ class SpeedExchange:
         if len(speeds) < self._context.roles.replicas:
             return
         balance = self._balance(dataset)
-        found = balance.decide([speed for _, speed in sorted(speeds.items())])
+        decision = balance.decide([speed for _, speed in sorted(speeds.items())])
         speeds.clear()
-        if found is None:
+        if decision is None:
             return
-        first, shares = found
+        first, shares = decision
         request = {"service": "shares", "session": self.number, "dataset": dataset}
         request |= {"first": first, "shares": shares}
         self._control.call(dict.fromkeys(self._context.roles.drivers[1:], request))()
         balance.change(first, shares)
         if dataset not in self._has_said:
             self._has_said.add(dataset)
-            told = ", ".join(map(str, shares)) if len(shares) <= MOST_NAMED else ""
+            shares_text = ", ".join(map(str, shares)) if len(shares) <= MOST_NAMED else ""
             logger.info(
                 "balance: a batch of %d samples is sharded as %s by the speed of "
                 "workers; the shares "
                 "follow the speed",
-                *(balance.batch, told or f"{min(shares)} to {max(shares)}"),
+                *(balance.batch, shares_text or f"{min(shares)} to {max(shares)}"),
             )

@@ -51,8 +51,8 @@ class TimingWindow:
         work, samples = self._work, self._samples
         if self.steps > 1:
             work, samples = work - self._longest, samples - self._its_samples
-        kept = max(self.steps - 1, 1)
-        return TimingRow(self.steps, work / kept, self._wait / max(self.steps, 1), samples / kept)
+        count = max(self.steps - 1, 1)
+        return TimingRow(self.steps, work / count, self._wait / max(self.steps, 1), samples / count)
 
 
 class StepTiming:

@@ -85,6 +85,6 @@ def straggler_texts(found: Sequence[dict[str, Any]]) -> list[str]:
     return [
         "worker {worker} (rank {rank} on {host}) was slow for a long time: its own work "
         "took {factor:g} "
-        "times the median of all".format(**one)
-        for one in found
+        "times the median of all".format(**report)
+        for report in found
     ]

@@ -111,16 +111,16 @@ class FileWriter:
             raise ArgumentError(f"the tag {tag!r} is already in use", hint="give another one")
         self._runs.add(tag)
         if self._writes:
-            told = messages().event.TaggedRunMetadata(tag=tag)
-            told.run_metadata = as_bytes(run_metadata)
-            self._add(global_step, tagged_run_metadata=told)
+            message = messages().event.TaggedRunMetadata(tag=tag)
+            message.run_metadata = as_bytes(run_metadata)
+            self._add(global_step, tagged_run_metadata=message)
 
     def add_value(self, tag: str, value: float, global_step: int) -> None:
         """Write a summary of one number."""
         if self._writes:
-            made = messages().summary.Summary()
-            made.value.add(tag=tag, simple_value=value)
-            self.add_summary(made, global_step)
+            summary = messages().summary.Summary()
+            summary.value.add(tag=tag, simple_value=value)
+            self.add_summary(summary, global_step)
 
     def add_start(self, global_step: int) -> None:
         """Write the start of a run: TensorBoard drops later events of an earlier run."""
@@ -192,16 +192,16 @@ def _opened(folder: str, suffix: str) -> Any:
 
 
 def _parsed(summary: Any) -> Any:
-    given = summary.item() if isinstance(summary, np.ndarray) and summary.size == 1 else summary
-    if not isinstance(given, bytes):
+    encoded = summary.item() if isinstance(summary, np.ndarray) and summary.size == 1 else summary
+    if not isinstance(encoded, bytes):
         raise DataError(
             f"{type(summary).__name__} is not a summary",
             hint="give what session.run(hf.summary.scalar(...)) returned",
         )
     try:
-        return messages().summary.Summary.FromString(given)
+        return messages().summary.Summary.FromString(encoded)
     except messages().DecodeError:
-        raise DataError(f"{given[:40]!r} is not a serialized Summary") from None
+        raise DataError(f"{encoded[:40]!r} is not a serialized Summary") from None
 
 
 class FileWriterCache:
@@ -233,10 +233,10 @@ class FileWriterCache:
 
 def graph_message(graph: Graph) -> Any:
     """The operations of a graph as a `GraphDef`: names, ops, inputs, devices, output shapes."""
-    made = messages().graph.GraphDef(versions={"producer": 22})
+    graph_def = messages().graph.GraphDef(versions={"producer": 22})
     for op in graph.get_operations():
-        _describe(op, made.node.add(name=op.name, op=op.type, device=op.device))
-    return made
+        _describe(op, graph_def.node.add(name=op.name, op=op.type, device=op.device))
+    return graph_def
 
 
 def _describe(op: Operation, node: Any) -> None:

@@ -82,8 +82,8 @@ class TrainingSession(Session):
         config: ConfigProto | None = None,
     ) -> None:
         super().__init__(graph=graph, config=config, context=context)
-        for said in self.graph.get_collection(SYNC) if sync is None else ():
-            sync = said.rule(self.context.roles.replicas)
+        for declared in self.graph.get_collection(SYNC) if sync is None else ():
+            sync = declared.rule(self.context.roles.replicas)
         if sync is not None:
             self.context.set_sync_rule(rule(sync))
         self.steps = 0  # of this worker
@@ -349,7 +349,7 @@ class TrainingSession(Session):
         """
         if self._is_served and not self.is_chief and not self.context.cluster.in_step:
             return 0
-        due = sum(2 << i for i, one in enumerate(self._policies) if one.due(self.steps))
+        due = sum(2 << i for i, policy in enumerate(self._policies) if policy.due(self.steps))
         keeper = None if ended else self._checkpoints
         return due + (
             keeper is not None and (self.preemption.late or keeper.is_save_due(self.steps))
@@ -461,7 +461,7 @@ class TrainingSession(Session):
         Ranks: every worker calls it after `wait`; the chief writes, the others get None.
         """
         waited = sum(data.input_wait_seconds for data in self.graph.get_collection("datasets"))
-        mine = {
+        report = {
             "steps": self.steps,
             "samples": self.samples,
             "seconds": self.seconds,
@@ -469,26 +469,26 @@ class TrainingSession(Session):
             "work_seconds": round(self.pace.work_seconds, 6),
             "wait_seconds": round(self.pace.wait_seconds, 6),
         }
-        reports = self.context.reports(mine)
+        reports = self.context.reports(report)
         if reports is None:
             return None
         names = [v.name for v in self.graph.get_collection("trainable_variables")]
-        found = job_summary(self.context, reports, names)
+        summary = job_summary(self.context, reports, names)
         if self._checkpoints is not None:
-            found["saves"] = self._checkpoints.saves.report()
-        found |= {"random_seed": self.store.seed.job, "stragglers": self._stragglers.found()}
-        found |= {**extra, "versions": versions()}
-        write_json(self.run_dir / RESULT, found)
+            summary["saves"] = self._checkpoints.saves.report()
+        summary |= {"random_seed": self.store.seed.job, "stragglers": self._stragglers.found()}
+        summary |= {**extra, "versions": versions()}
+        write_json(self.run_dir / RESULT, summary)
         if self._log is not None:
             self._log.end(finished=True)
-        return found
+        return summary
 
 
 def tell_idle_tasks(graph: Graph, context: RankContext) -> None:
     """Warn on the chief about tasks of a replica that no operation of `graph` uses."""
     spans = context.settings.tasks_per_replica
-    named = {parse_device(op.device).task for op in graph.get_operations()}
-    idle = [k for k in range(1, spans) if k not in named]
+    used_tasks = {parse_device(op.device).task for op in graph.get_operations()}
+    idle = [k for k in range(1, spans) if k not in used_tasks]
     if idle and context.is_chief:
         logger.warning(
             "%d of %d worker ranks are idle: no operation is placed on /job:worker/task:%s, "

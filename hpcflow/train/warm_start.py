@@ -57,8 +57,8 @@ def init_from_checkpoint(
                     hint="give each variable one name in the checkpoint",
                 )
             chosen[variable.name] = variable, name
-    wanted = [ArraySpec(n, text_of(v.dtype), tuple(v.shape)) for v, n in chosen.values()]  # type: ignore[arg-type]
-    saved.check_fits(wanted, f"step {saved.facts['step']}")
+    specs = [ArraySpec(n, text_of(v.dtype), tuple(v.shape)) for v, n in chosen.values()]  # type: ignore[arg-type]
+    saved.check_fits(specs, f"step {saved.facts['step']}")
     for variable, name in chosen.values():
         _begin_with(variable, saved, name)
 
@@ -73,21 +73,21 @@ def _pairs(there: str, here: str | Variable) -> list[tuple[str, Variable]]:
             hint="give {'scope/': 'other/'}, {'name': 'other name'} or {'name': variable}",
         )
     graph = get_default_graph()
-    known = {v.name: v for v in graph.get_collection(GraphKeys.GLOBAL_VARIABLES)}
-    if here in known:
-        return [(there, known[here])]
+    by_name = {v.name: v for v in graph.get_collection(GraphKeys.GLOBAL_VARIABLES)}
+    if here in by_name:
+        return [(there, by_name[here])]
     if not (there.endswith("/") and (here.endswith("/") or not here)):
         raise CheckpointError(
             f"there is no variable {here!r}",
             hint="create it first; a scope ends with a slash: {'scope/': 'other/'}",
         )
     below, base = here.removeprefix("/"), there.removeprefix("/")
-    found = [(base + n.removeprefix(below), v) for n, v in known.items() if n.startswith(below)]
-    if not found:
+    pairs = [(base + n.removeprefix(below), v) for n, v in by_name.items() if n.startswith(below)]
+    if not pairs:
         raise CheckpointError(
             f"there are no variables in the scope {here!r}", hint="create them first"
         )
-    return found
+    return pairs
 
 
 def _begin_with(variable: Variable, saved: SavedCheckpoint, name: str) -> None:
@@ -105,22 +105,22 @@ def _begin_with(variable: Variable, saved: SavedCheckpoint, name: str) -> None:
         variable._initialize_to(value)
 
 
-def _open(given: str | Path) -> SavedCheckpoint:
+def _open(source: str | Path) -> SavedCheckpoint:
     """The checkpoint, or the newest readable one of a folder.
 
     Errors: CheckpointError if there is none.
     """
-    path = as_path(given, "a checkpoint")
+    path = as_path(source, "a checkpoint")
     if checkpoint_directory.is_folder(path):
-        found = [
-            one for one in checkpoint_directory.find_checkpoints(path) if one.facts is not None
+        ckpts = [
+            ckpt for ckpt in checkpoint_directory.find_checkpoints(path) if ckpt.facts is not None
         ]
-        if not found:
+        if not ckpts:
             raise CheckpointError(
                 f"there is no checkpoint in {path}",
                 hint="list the checkpoints with hpcflow inspect DIR",
             )
-        return SavedCheckpoint(found[0].path, found[0].facts)
+        return SavedCheckpoint(ckpts[0].path, ckpts[0].facts)
     if not os.path.exists(path):
         raise CheckpointError(
             f"there is no checkpoint {path}", hint="list the checkpoints with hpcflow inspect DIR"

@@ -24,7 +24,7 @@ def fuse_epilogues(part: Partition, segments: list[Segment], serves: Serves) -> 
     and `serves` says that a kernel better than the plain one computes the new node, given the specs
     of its inputs. Rounding may change.
     """
-    taken, where = value_consumers(part), segment_by_node(segments)
+    consumers, segment_of = value_consumers(part), segment_by_node(segments)
     controlled = {c for node in part.nodes.values() for c in node.control}
     new: dict[str, Node] = {}
     gone: dict[str, str] = {}
@@ -33,16 +33,16 @@ def fuse_epilogues(part: Partition, segments: list[Segment], serves: Serves) -> 
             continue
         chain = [first]
         for follows in (_bias, _relu):
-            node = _only_user(chain[-1], part, taken)
+            node = _only_user(chain[-1], part, consumers)
             if node is None or chain[-1].name in controlled or not follows(node, chain[-1], part):
                 break
-            if (node.device, where[node.name]) != (first.device, where[first.name]):
+            if (node.device, segment_of[node.name]) != (first.device, segment_of[first.name]):
                 break
             chain.append(node)
-        for made, replaced in _fused_chain(chain):
-            if serves(made, [part.spec(ref) for ref in made.inputs]):
-                new[made.name] = made
-                gone.update({node.name: made.name for node in replaced[:-1]})
+        for fused, replaced in _fused_chain(chain):
+            if serves(fused, [part.spec(ref) for ref in fused.inputs]):
+                new[fused.name] = fused
+                gone.update({node.name: fused.name for node in replaced[:-1]})
                 break
     return replace_nodes(part, new, {}, gone)
 
@@ -80,11 +80,11 @@ def _fused_chain(chain: list[Node]) -> Iterator[tuple[Node, list[Node]]]:
     for length in range(len(chain), 1, -1):
         replaced = chain[:length]
         before = {c: None for node in replaced for c in node.control}
-        made = replaced[-1].but(
+        fused = replaced[-1].but(
             type=EPILOGUE_OPS[first.type],
             inputs=(*first.inputs, _other_operand(chain[1], first)),
             control=tuple(before),
             attrs={**first.attrs, "relu": length == 3},
             line=first.line,
         )
-        yield made, replaced
+        yield fused, replaced

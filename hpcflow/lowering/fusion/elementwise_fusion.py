@@ -78,29 +78,29 @@ def fuse_elementwise(
     `infos(part)` gives a function from a node of that partition to the form of its kernel. `kinds`
     are the kinds of devices for which fused kernels can be generated, `threads` those of a rank.
     """
-    found = _FusionFinder(part, segments, infos, exact, kinds, threads)
-    if not found.mappings:
+    finder = _FusionFinder(part, segments, infos, exact, kinds, threads)
+    if not finder.mappings:
         return part
-    made: list[FusedNode] = []
+    fused: list[FusedNode] = []
     gone: dict[str, str] = {}
     orders: list[list[str]] = []
     for segment in segments:
         items = SegmentItems(part, IterationSpace.intersect)
         for name in segment.nodes:
-            found.put(items, part.nodes[name])
+            finder.put(items, part.nodes[name])
         order: list[str] = []
-        groups = [group for item in items.items for group in found.groups(item)]
-        for names in found.with_recomputed_values(groups):
-            new = found.nodes(names)
+        groups = [group for item in items.items for group in finder.groups(item)]
+        for names in finder.with_recomputed_values(groups):
+            new = finder.nodes(names)
             gone.update((n, one.node.name) for one in new for n in one.names if n != one.node.name)
             order += [name for name in names if name not in gone]
-            made += new
+            fused += new
         orders.append(order)
-    part, had = found.part, {ref.node for ref in found.users}
+    part, had = finder.part, {ref.node for ref in finder.users}
     position = {name: i for i, name in enumerate(part.nodes)}
     inside = [pair for order in orders for pair in pairwise(order)]
-    values = {old: new for one in made for old, new in one.values.items()}
-    part = replace_nodes(part, {one.node.name: one.node for one in made}, values, gone)
+    values = {old: new for one in fused for old, new in one.values.items()}
+    part = replace_nodes(part, {one.node.name: one.node for one in fused}, values, gone)
     names = topological_order(part.nodes, position.__getitem__, inside)
     part = dataclasses.replace(part, nodes={name: part.nodes[name] for name in names})
     return drop_unused_views(part, had)
@@ -121,10 +121,10 @@ class _FusionFinder:
         self.part, self.infos, self.exact, self.threads = part, infos, exact, threads
         self.info = infos(part)
         self.users, self.home = value_consumers(part), segment_by_node(segments)
-        others = tile_groups(part, segments, self.info, UpdateLoopFactory(exact, kinds))
+        tiled = tile_groups(part, segments, self.info, UpdateLoopFactory(exact, kinds))
         self.mappings: dict[str, NodeMapping] = {}
         for name, node in part.nodes.items():
-            if name not in others and node.kind in kinds:
+            if name not in tiled and node.kind in kinds:
                 reading = node_mapping(part, node, exact)
                 if reading is not None:
                     self.mappings[name] = reading
@@ -194,8 +194,8 @@ class _FusionFinder:
         )
         if part is not self.part:
             self.part, self.users, self.info = part, value_consumers(part), self.infos(part)
-        made = dict(zip(places, new, strict=True))
-        return [made.get(k, names) for k, names in enumerate(groups)]
+        recomputed = dict(zip(places, new, strict=True))
+        return [recomputed.get(k, names) for k, names in enumerate(groups)]
 
     def is_kernel(self, names: list[str]) -> bool:
         """Whether a connected group of nodes is worth a kernel."""
@@ -219,41 +219,41 @@ class _FusionFinder:
         if not any(FULL in self.assigned[n].outputs + self.assigned[n].inputs for n in names):
             for name in names:  # no value is FULL in the larger domain: use their own
                 self.assigned[name] = self.mappings[name]
-        made = self.node(names)
-        if made is not None:
-            return [made]
-        return [one for name in names if (one := self.node([name])) is not None]
+        fused = self.node(names)
+        if fused is not None:
+            return [fused]
+        return [single for name in names if (single := self.node([name])) is not None]
 
     def node(self, names: list[str]) -> FusedNode | None:
         """The fused node, the nodes that it replaces, and the new references of their values."""
-        nodes, mine = [self.part.nodes[name] for name in names], set(names)
+        nodes, group = [self.part.nodes[name] for name in names], set(names)
         cols, on_gpu = self.length(names), nodes[0].kind == "gpu"
-        given = {node.name: list(self.given(node, cols)) for node in nodes}
-        outside = dict.fromkeys(g for of in given.values() for g in of if g.ref.node not in mine)
-        if any(g.operand.limit for of in given.values() for g in of if g not in outside):
+        reads = {node.name: list(self.given(node, cols)) for node in nodes}
+        outside = dict.fromkeys(g for of in reads.values() for g in of if g.ref.node not in group)
+        if any(g.operand.limit for of in reads.values() for g in of if g not in outside):
             return None  # labels that are computed in the kernel cannot be checked before it runs
-        taken = {g: i for i, g in enumerate(outside)}
-        steps = StepBuilder(tuple(g.operand for g in taken), cols)
+        slots = {g: i for i, g in enumerate(outside)}
+        steps = StepBuilder(tuple(g.operand for g in slots), cols)
         value: dict[Ref, int] = {}
         for node in nodes:
             reading = self.assigned[node.name]
-            operands = [value[g.ref] if g.ref in value else taken[g] for g in given[node.name]]
-            made = append_steps(steps, node, reading, operands)
-            value.update({Ref(node.name, i): made[i] for i in range(len(made))})
-        kept = [ref for ref in value if self.must_be_stored(ref, mine)]
+            operands = [value[g.ref] if g.ref in value else slots[g] for g in reads[node.name]]
+            numbers = append_steps(steps, node, reading, operands)
+            value.update({Ref(node.name, i): numbers[i] for i in range(len(numbers))})
+        stored = [ref for ref in value if self.must_be_stored(ref, group)]
         # the first may overwrite an operand
-        kept.sort(key=lambda ref: self._mapping_of(ref) != FULL)
+        stored.sort(key=lambda ref: self._mapping_of(ref) != FULL)
         size = max(self.assigned[name].size for name in names)
-        body = steps.body(tuple(value[ref] for ref in kept))
-        reads_full = any(g.operand.way == FULL and not g.operand.begins for g in taken)
-        if not reads_full and FULL not in map(self._mapping_of, kept):
+        body = steps.body(tuple(value[ref] for ref in stored))
+        reads_full = any(g.operand.way == FULL and not g.operand.begins for g in slots)
+        if not reads_full and FULL not in map(self._mapping_of, stored):
             body = body._replace(size=size)
-        if not kept:
+        if not stored:
             return None
         gpu, cpu = kernel_dedup.gpu_kernel, kernel_dedup.cpu_kernel
         if (written := gpu(body, size) if on_gpu else cpu(body, self.exact)) is None:
             return None
-        inputs = tuple(g.ref for g in taken)
+        inputs = tuple(g.ref for g in slots)
         attrs = {
             "body": body,
             "names": tuple(names),
@@ -265,15 +265,15 @@ class _FusionFinder:
             "types": tuple(node.type for node in nodes),
             "size": size,
             "labels": tuple(
-                (taken[g], n.name, n.line) for n in nodes for g in given[n.name] if g.operand.limit
+                (slots[g], n.name, n.line) for n in nodes for g in reads[n.name] if g.operand.limit
             ),
         }
-        control = dict.fromkeys(c for n in nodes for c in n.control if c not in mine)
-        specs = tuple(self.part.spec(ref) for ref in kept)
+        control = dict.fromkeys(c for n in nodes for c in n.control if c not in group)
+        specs = tuple(self.part.spec(ref) for ref in stored)
         fused = (last := nodes[-1]).but(
             type="Fused", inputs=inputs, control=tuple(control), attrs=attrs, specs=specs
         )
-        return FusedNode(fused, names, {ref: Ref(last.name, k) for k, ref in enumerate(kept)})
+        return FusedNode(fused, names, {ref: Ref(last.name, k) for k, ref in enumerate(stored)})
 
     def length(self, names: list[str]) -> int:
         """The row length of a kernel, 0 if it has no rows.
@@ -287,10 +287,10 @@ class _FusionFinder:
         assert cols is not None  # the nodes are of one domain
         if cols:
             return cols[0]
-        mine, runs = set(names), [0]
+        group, runs = set(names), [0]
         for node in (self.part.nodes[name] for name in names):
-            for ref, way in zip(node.inputs, self.assigned[node.name].inputs, strict=True):
-                if ref.node not in mine and way == FULL:
+            for ref, mapping in zip(node.inputs, self.assigned[node.name].inputs, strict=True):
+                if ref.node not in group and mapping == FULL:
                     root, lay = self.viewed_value(ref, node)
                     runs += [lay.run()] if root != ref else []
         return min((run for run in runs if run >= SHORTEST), default=0)
@@ -312,28 +312,28 @@ class _FusionFinder:
         """The inputs of a node as operands of a kernel with rows of length `cols`."""
         reading = self.assigned[node.name]
         checks = node.type == "SparseSoftmaxCrossEntropy" and node.kind != "gpu"
-        for i, (ref, (way, begins)) in enumerate(
+        for i, (ref, (mapping, begins)) in enumerate(
             zip(node.inputs, reading.input_mappings(cols), strict=True)
         ):
-            if way == SHAPE_ONLY:
+            if mapping == SHAPE_ONLY:
                 continue
             root, dtype = ref, self.part.spec(ref).dtype
-            if way == FULL and cols and not begins:
+            if mapping == FULL and cols and not begins:
                 root, lay = self.viewed_value(ref, node)
-                found = lay.row_mapping(cols)
-                if root != ref and found is not None and found[0] == FULL:
-                    begins = found[1]
+                row_mapping = lay.row_mapping(cols)
+                if root != ref and row_mapping is not None and row_mapping[0] == FULL:
+                    begins = row_mapping[1]
                 else:
                     root = ref
             limit = reading.cols[0] if checks and i == 1 else 0  # labels
-            yield KernelValue(root, KernelOperand(dtype, way, limit, begins))
+            yield KernelValue(root, KernelOperand(dtype, mapping, limit, begins))
 
-    def must_be_stored(self, ref: Ref, mine: set[str]) -> bool:
+    def must_be_stored(self, ref: Ref, group: set[str]) -> bool:
         """Whether a value must be stored: used outside the kernel, or of a node without users."""
         outputs = (Ref(ref.node, i) for i in range(len(self.part.nodes[ref.node].specs)))
-        if not any(self.users.get(one) for one in outputs):
+        if not any(self.users.get(output) for output in outputs):
             return True
-        return ref in self.part.fetches or not mine.issuperset(self.users.get(ref, ()))
+        return ref in self.part.fetches or not group.issuperset(self.users.get(ref, ()))
 
 
 class KernelValue(NamedTuple):

@@ -28,9 +28,9 @@ def node_label(node: Node) -> str:
     if node.type != "Fused":
         return node.type
     counts = Counter(fused_types(node))
-    said = [kind if n == 1 else f"{kind} x{n}" for kind, n in counts.items()]
-    more = f" and {len(said) - MAX_LISTED_NAMES} more" if len(said) > MAX_LISTED_NAMES else ""
-    return f"Fused: {', '.join(said[:MAX_LISTED_NAMES])}{more}"
+    kinds = [kind if n == 1 else f"{kind} x{n}" for kind, n in counts.items()]
+    suffix = f" and {len(kinds) - MAX_LISTED_NAMES} more" if len(kinds) > MAX_LISTED_NAMES else ""
+    return f"Fused: {', '.join(kinds[:MAX_LISTED_NAMES])}{suffix}"
 
 
 def common_scope(of: Sequence[str]) -> str:
@@ -45,8 +45,8 @@ def common_scope(of: Sequence[str]) -> str:
         return of[0]
     if common:
         return "/".join(common) + "/..."
-    more = f" and {len(of) - MAX_LISTED_NAMES} more" if len(of) > MAX_LISTED_NAMES else ""
-    return ", ".join(of[:MAX_LISTED_NAMES]) + more
+    suffix = f" and {len(of) - MAX_LISTED_NAMES} more" if len(of) > MAX_LISTED_NAMES else ""
+    return ", ".join(of[:MAX_LISTED_NAMES]) + suffix
 
 
 def element_count(node: Node) -> int | None:

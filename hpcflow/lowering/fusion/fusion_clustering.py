@@ -105,9 +105,9 @@ class SegmentItems:
                 if self.items[i].key is not None:
                     self.items[i].first.append(node.name)
                     return 2 * i, None
-        own = keys[-1] if keys else None
-        self.items.append(SegmentItem([], [node.name], own))
-        return 2 * len(self.items) - 1, own
+        new_key = keys[-1] if keys else None
+        self.items.append(SegmentItem([], [node.name], new_key))
+        return 2 * len(self.items) - 1, new_key
 
     @staticmethod
     def _is_barrier(node: Node) -> bool:
@@ -146,11 +146,11 @@ def ordered_groups(part: Partition, groups: Sequence[list[str]]) -> list[list[st
             level[name] = max(
                 (level[b] + (owner[b] != owner[name]) for b in before[name]), default=0
             )
-        found: dict[tuple[int, int], list[str]] = {}
+        subgroups: dict[tuple[int, int], list[str]] = {}
         for k, names in enumerate(groups):
             for name in names:
-                found.setdefault((level[name], k), []).append(name)
-        return [found[key] for key in sorted(found)]
+                subgroups.setdefault((level[name], k), []).append(name)
+        return [subgroups[key] for key in sorted(subgroups)]
 
 
 @dataclasses.dataclass
@@ -173,10 +173,10 @@ def connected_components(
             mate = owner.setdefault(mark, name)
             if group[mate] is not group[name]:
                 group[mate] |= group[name]
-                for other in group[name]:
-                    group[other] = group[mate]
-    done: set[str] = set()
+                for member in group[name]:
+                    group[member] = group[mate]
+    visited: set[str] = set()
     for name in names:
-        if name not in done:
-            done |= group[name]
-            yield [other for other in names if other in group[name]]
+        if name not in visited:
+            visited |= group[name]
+            yield [member for member in names if member in group[name]]

@@ -67,16 +67,16 @@ class NodeMapping(NamedTuple):
         """The node with one value a row of a larger domain; None if that is impossible."""
         if self.cols or not set(self.inputs) <= {FULL, ONE} or self.outputs != (FULL,):
             return None
-        inputs = tuple(COLUMN if way == FULL else way for way in self.inputs)
+        inputs = tuple(COLUMN if mapping == FULL else mapping for mapping in self.inputs)
         return NodeMapping(self.size * cols, (cols,), inputs, (COLUMN,), self.attrs)
 
     def input_mappings(self, cols: int) -> tuple[tuple[str, Begins | None], ...]:
         """How inputs map to rows of that length, and where rows begin in them."""
         lays = self.input_layouts or (None,) * len(self.inputs)
         pairs = zip(self.inputs, lays, strict=True)
-        found = [(way, None) if lay is None else lay.row_mapping(cols) for way, lay in pairs]
-        assert None not in found
-        return tuple(way for way in found if way is not None)
+        maps = [(mapping, None) if lay is None else lay.row_mapping(cols) for mapping, lay in pairs]
+        assert None not in maps
+        return tuple(mapping for mapping in maps if mapping is not None)
 
     def contiguous(self) -> NodeMapping | None:
         """The same node over rows that are consecutive in all arrays; None if there are none."""
@@ -92,7 +92,7 @@ class NodeMapping(NamedTuple):
         if cols not in self.cols:
             return None
         inputs = tuple(
-            BY_ROW_LENGTH if begins else way for way, begins in self.input_mappings(cols)
+            BY_ROW_LENGTH if begins else mapping for mapping, begins in self.input_mappings(cols)
         )
         return self._replace(cols=(cols,), inputs=inputs)
 
@@ -102,42 +102,42 @@ def node_mapping(part: Partition, node: Node, exact: bool) -> NodeMapping | None
 
     GPU kernels read and write rows that are consecutive in memory.
     """
-    found = _node_mapping(part, node, exact)
-    return found if found is None or node.kind == "cpu" else found.contiguous()
+    mapping = _node_mapping(part, node, exact)
+    return mapping if mapping is None or node.kind == "cpu" else mapping.contiguous()
 
 
 def _node_mapping(part: Partition, node: Node, exact: bool) -> NodeMapping | None:
-    given = [part.spec(ref) for ref in node.inputs]
-    types = [type_of(spec.dtype) for spec in (*given, *node.specs)]
+    inputs = [part.spec(ref) for ref in node.inputs]
+    types = [type_of(spec.dtype) for spec in (*inputs, *node.specs)]
     if None in types:
         return None
-    if not all(is_known(s.shape) and size_of(s.shape) for s in (*given, *node.specs)):
+    if not all(is_known(s.shape) and size_of(s.shape) for s in (*inputs, *node.specs)):
         return None
-    shapes = [tuple(spec.shape or ()) for spec in given]
-    made = [tuple(spec.shape or ()) for spec in node.specs]
+    shapes = [tuple(spec.shape or ()) for spec in inputs]
+    outputs = [tuple(spec.shape or ()) for spec in node.specs]
     if has_runtime_shape(node, part.spec):
         return None
     if node.type in EXPANSIONS:
-        found = None if exact else _rowwise_mapping(node, shapes, made)
-        if found is None or (found.cols and not 1 < found.cols[-1] <= LONGEST):
+        mapping = None if exact else _rowwise_mapping(node, shapes, outputs)
+        if mapping is None or (mapping.cols and not 1 < mapping.cols[-1] <= LONGEST):
             return None
-        found = found._replace(cols=tuple(cols for cols in found.cols if cols <= LONGEST))
-        return found if {*types[:1], *types[len(given) :]} == {"float"} else None
+        mapping = mapping._replace(cols=tuple(cols for cols in mapping.cols if cols <= LONGEST))
+        return mapping if {*types[:1], *types[len(inputs) :]} == {"float"} else None
     if node.row.joins == "concat":
-        return _concat_mapping(node, shapes, made[0])
+        return _concat_mapping(node, shapes, outputs[0])
     if elementwise_formulas.find_formula(node.type, exact) is None:
         return None
-    found = _elementwise_mapping(node, shapes, made[0])
-    kind = _result_type(node.type, tuple(types[: len(given)]), CanonicalValue(node.attrs), exact)
-    return found if kind == types[len(given)] else None
+    mapping = _elementwise_mapping(node, shapes, outputs[0])
+    kind = _result_type(node.type, tuple(types[: len(inputs)]), CanonicalValue(node.attrs), exact)
+    return mapping if kind == types[len(inputs)] else None
 
 
 @functools.lru_cache(4096)
 def _result_type(
-    type: str, given: tuple[str, ...], attrs: CanonicalValue, exact: bool
+    type: str, types: tuple[str, ...], attrs: CanonicalValue, exact: bool
 ) -> str | None:
     """The result type of an operation for operands of these types; None if it has no formula."""
-    values = [LlvmValue(f"%x{i}", of) for i, of in enumerate(given)]
+    values = [LlvmValue(f"%x{i}", of) for i, of in enumerate(types)]
     value = elementwise_formulas.written(InstructionBuilder(), type, values, attrs.value, exact)
     return value and value.type
 
@@ -168,43 +168,43 @@ def operand_mapping(
         return ONE, (), None
     lay = c_order_layout(shape).broadcast(whole)
     lengths = dict.fromkeys(size_of(whole[k:]) for k in range(1, len(whole)))
-    rows = {cols: found for cols in lengths if cols > 1 and (found := lay.row_mapping(cols))}
+    rows = {cols: row_map for cols in lengths if cols > 1 and (row_map := lay.row_mapping(cols))}
     if len(rows) == 1:
-        ((way, begins),) = rows.values()
+        ((mapping, begins),) = rows.values()
         if begins is None:
-            return way, tuple(rows), None
+            return mapping, tuple(rows), None
     return BY_ROW_LENGTH, tuple(rows), lay
 
 
-def _elementwise_mapping(node: Node, shapes: list[tuple], made: tuple) -> NodeMapping | None:
-    ways = [operand_mapping(shape, made) for shape in shapes]
+def _elementwise_mapping(node: Node, shapes: list[tuple], out_shape: tuple) -> NodeMapping | None:
+    mappings = [operand_mapping(shape, out_shape) for shape in shapes]
     cols: Lengths | None = ()
-    for way, lengths, _ in ways:
-        if way not in (FULL, ONE) and not lengths:
+    for mapping, lengths, _ in mappings:
+        if mapping not in (FULL, ONE) and not lengths:
             return None
         cols = None if cols is None else common_lengths(cols, lengths)
     if cols is None:
         return None
-    inputs, _, lays = zip(*ways, strict=True)
-    return NodeMapping(size_of(made), cols, inputs, (FULL,), {}, lays)
+    inputs, _, lays = zip(*mappings, strict=True)
+    return NodeMapping(size_of(out_shape), cols, inputs, (FULL,), {}, lays)
 
 
-def _concat_mapping(node: Node, shapes: list[tuple], made: tuple) -> NodeMapping | None:
+def _concat_mapping(node: Node, shapes: list[tuple], out_shape: tuple) -> NodeMapping | None:
     """The reading of a Concat of arrays of one shape along another axis than the first."""
-    axis = node.attrs["axis"] % len(made)
-    if len(set(shapes)) > 1 or len(shapes) < 2 or size_of(made[:axis]) == 1:
+    axis = node.attrs["axis"] % len(out_shape)
+    if len(set(shapes)) > 1 or len(shapes) < 2 or size_of(out_shape[:axis]) == 1:
         return None
     full = tuple(FULL for _ in shapes)
     return NodeMapping(size_of(shapes[0]), (size_of(shapes[0][axis:]),), full, (JOINED,), {})
 
 
-def _rowwise_mapping(node: Node, shapes: list[tuple], made: list[tuple]) -> NodeMapping | None:
+def _rowwise_mapping(node: Node, shapes: list[tuple], outputs: list[tuple]) -> NodeMapping | None:
     """The reading of an operation with an expansion."""
     x, type = shapes[0], node.type
     if node.row.spreads:
-        return _broadcast_mapping(node, x, made[0])
+        return _broadcast_mapping(node, x, outputs[0])
     if node.row.sums:
-        return _reduction_mapping(node, shapes, made[0])
+        return _reduction_mapping(node, shapes, outputs[0])
     if not x:
         return None
     size, cols = size_of(x), x[-1]
@@ -225,12 +225,12 @@ def _rowwise_mapping(node: Node, shapes: list[tuple], made: list[tuple]) -> Node
     return NodeMapping(size, (cols,), full, (FULL,), {})
 
 
-def _reduction_mapping(node: Node, shapes: list[tuple], made: tuple) -> NodeMapping | None:
+def _reduction_mapping(node: Node, shapes: list[tuple], out_shape: tuple) -> NodeMapping | None:
     """The reading of a sum over the last axes, or over the first."""
     x = shapes[0]
     if node.type == "SumToShape":
-        kept = (1,) * (len(x) - len(made)) + made
-        axes = [i for i, n in enumerate(x) if n != kept[i]]
+        padded_shape = (1,) * (len(x) - len(out_shape)) + out_shape
+        axes = [i for i, n in enumerate(x) if n != padded_shape[i]]
     else:
         axes = [i for i in normalize_axes(node.attrs["axis"], len(x)) if x[i] > 1]
     long = [i for i, n in enumerate(x) if n > 1]
@@ -246,15 +246,15 @@ def _reduction_mapping(node: Node, shapes: list[tuple], made: tuple) -> NodeMapp
     return None
 
 
-def _broadcast_mapping(node: Node, g: tuple, made: tuple) -> NodeMapping | None:
+def _broadcast_mapping(node: Node, g: tuple, out_shape: tuple) -> NodeMapping | None:
     """The reading of a broadcast along some axes."""
     if node.type != "BroadcastTo":
-        axes = normalize_axes(node.attrs["axis"], len(made))
-        g = tuple(1 if i in axes else n for i, n in enumerate(made))
-    way, cols, lay = operand_mapping(g, made)
-    if way == FULL or (way != ONE and not cols):
+        axes = normalize_axes(node.attrs["axis"], len(out_shape))
+        g = tuple(1 if i in axes else n for i, n in enumerate(out_shape))
+    mapping, cols, lay = operand_mapping(g, out_shape)
+    if mapping == FULL or (mapping != ONE and not cols):
         return None
-    count = size_of(made) // size_of(g)
-    more = len(node.inputs) - 1
-    inputs, lays = (way, *(SHAPE_ONLY,) * more), (lay, *(None,) * more)
-    return NodeMapping(size_of(made), cols, inputs, (FULL,), {"count": count}, lays)
+    count = size_of(out_shape) // size_of(g)
+    extra_inputs = len(node.inputs) - 1
+    inputs, lays = (mapping, *(SHAPE_ONLY,) * extra_inputs), (lay, *(None,) * extra_inputs)
+    return NodeMapping(size_of(out_shape), cols, inputs, (FULL,), {"count": count}, lays)

@@ -19,24 +19,24 @@ def fuse_pool_gradients(part: Partition, segments: list[Segment], serves: Serves
     Only where no other node uses the value between the first two, all are of one segment and one
     device, and `serves` says that a kernel better than the plain one computes the new node.
     """
-    taken, where = value_consumers(part), segment_by_node(segments)
+    consumers, segment_of = value_consumers(part), segment_by_node(segments)
     fixed = {c for node in part.nodes.values() for c in node.control}
     fixed |= {ref.node for ref in part.fetches}
-    made: dict[str, Node] = {}
+    fused: dict[str, Node] = {}
     values: dict[Ref, Ref] = {}  # value of a replaced node -> its new value
     for first in part.nodes.values():
-        names = taken.get(Ref(first.name), [])
+        names = consumers.get(Ref(first.name), [])
         if first.type != "MaxPoolGrad" or first.attrs["first"] or len(names) != 1:
             continue
         relu = part.nodes[names[0]]
         masks = relu.type == "ReluGrad" and relu.inputs == (Ref(first.name), first.inputs[0])
-        if not masks or first.name in fixed or not _can_run_together(relu, first, where):
+        if not masks or first.name in fixed or not _can_run_together(relu, first, segment_of):
             continue
-        sums = [part.nodes[name] for name in taken.get(Ref(relu.name), [])]
+        sums = [part.nodes[name] for name in consumers.get(Ref(relu.name), [])]
         sums = [
             n
             for n in sums
-            if _is_bias(n, relu) and n.name not in fixed and _can_run_together(n, first, where)
+            if _is_bias(n, relu) and n.name not in fixed and _can_run_together(n, first, segment_of)
         ]
         node = relu.but(
             type="MaxPoolReluGrad",
@@ -46,10 +46,10 @@ def fuse_pool_gradients(part: Partition, segments: list[Segment], serves: Serves
             specs=(*relu.specs, *(n.specs[0] for n in sums[:1])),
         )
         if serves(node, [part.spec(ref) for ref in node.inputs]):
-            made[relu.name] = node
+            fused[relu.name] = node
             values[Ref(first.name)] = Ref(relu.name)
             values.update({Ref(n.name): Ref(relu.name, 1) for n in sums})
-    return replace_nodes(part, made, values, {old.node: new.node for old, new in values.items()})
+    return replace_nodes(part, fused, values, {old.node: new.node for old, new in values.items()})
 
 
 def _can_run_together(a: Node, b: Node, where: dict[str, int]) -> bool:

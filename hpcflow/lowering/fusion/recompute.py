@@ -50,36 +50,36 @@ class _Recomputation:
 
     def operands(self, k: int) -> list[Ref]:
         """The FULL values that a group takes from other nodes."""
-        found: dict[Ref, None] = {}
+        operands: dict[Ref, None] = {}
         for name in self.groups[k]:
-            node, ways = self.part.nodes[name], self.mappings[name].inputs
-            for ref, way in zip(node.inputs, ways, strict=True):
-                if way == FULL and self.owner.get(ref.node) != k:
-                    found[ref] = None
-        return list(found)
+            node, mappings = self.part.nodes[name], self.mappings[name].inputs
+            for ref, mapping in zip(node.inputs, mappings, strict=True):
+                if mapping == FULL and self.owner.get(ref.node) != k:
+                    operands[ref] = None
+        return list(operands)
 
     def recompute(self, source: int, dest: int) -> None:
         """Recompute in `dest` what it takes from `source`, if that moves less memory."""
         operands = self.operands(dest)
-        wanted = [ref for ref in operands if self.is_only_for(ref, source, dest)]
-        made: dict[str, None] = {}
+        candidates = [ref for ref in operands if self.is_only_for(ref, source, dest)]
+        nodes: dict[str, None] = {}
         leaves: set[Ref] = set()
-        given: list[Ref] = []
-        for ref in wanted:
-            found = self.formula(ref, source, dest, set(wanted))
-            if found is not None:
-                given.append(ref)
-                made.update(dict.fromkeys(found[0]))
-                leaves |= found[1]
-        more = leaves - set(operands)
-        one_domain = self.have_one_domain([*made, *self.groups[dest]])
+        recomputable: list[Ref] = []
+        for ref in candidates:
+            formula = self.formula(ref, source, dest, set(candidates))
+            if formula is not None:
+                recomputable.append(ref)
+                nodes.update(dict.fromkeys(formula[0]))
+                leaves |= formula[1]
+        extra_leaves = leaves - set(operands)
+        one_domain = self.have_one_domain([*nodes, *self.groups[dest]])
         if (
-            given
+            recomputable
             and one_domain
-            and len(more) < len(given)
-            and len(made) <= MAX_RECOMPUTED_OPS * len(given)
+            and len(extra_leaves) < len(recomputable)
+            and len(nodes) <= MAX_RECOMPUTED_OPS * len(recomputable)
         ):
-            self.copy([n for n in self.groups[source] if n in made], given, dest)
+            self.copy([n for n in self.groups[source] if n in nodes], recomputable, dest)
 
     def is_only_for(self, ref: Ref, source: int, dest: int) -> bool:
         """Whether a large value of group `source` is used by `source` and `dest` alone."""
@@ -92,7 +92,7 @@ class _Recomputation:
         return all(self.owner.get(name) in (source, dest) for name in self.users[ref])
 
     def formula(
-        self, ref: Ref, source: int, dest: int, wanted: set[Ref]
+        self, ref: Ref, source: int, dest: int, candidates: set[Ref]
     ) -> tuple[list[str], set[Ref]] | None:
         """The nodes of `source` that compute a value, and the FULL values they start from.
 
@@ -108,18 +108,18 @@ class _Recomputation:
                 return None
             nodes[node.name] = None
             reading = self.mappings[node.name]
-            for other, way in zip(node.inputs, reading.inputs, strict=True):
-                if way != FULL:
+            for operand, mapping in zip(node.inputs, reading.inputs, strict=True):
+                if mapping != FULL:
                     continue
-                inside = self.owner.get(other.node) == source
-                stays = other not in wanted and not self.is_hidden(other, source)
+                inside = self.owner.get(operand.node) == source
+                stays = operand not in candidates and not self.is_hidden(operand, source)
                 if inside and not stays:
-                    if other.node not in nodes:
-                        stack.append(other)
-                elif self.part.nodes[other.node].row.variable == "read":
+                    if operand.node not in nodes:
+                        stack.append(operand)
+                elif self.part.nodes[operand.node].row.variable == "read":
                     return None  # the variable may have changed
                 else:
-                    leaves.add(other)
+                    leaves.add(operand)
         return list(nodes), leaves
 
     def have_one_domain(self, names: Sequence[str]) -> bool:

@@ -32,8 +32,8 @@ def fuse_sparse_optimizers(part: Partition, exact: bool) -> Partition:
             key = node.inputs[1], node.device, node.attrs["dtype"], tuple(node.attrs["shape"])
             groups.setdefault(key, []).append(node)
     for changes in groups.values():
-        made = _RowUpdateGroup(part, changes, exact).made()
-        part = part if made is None else made
+        fused = _RowUpdateGroup(part, changes, exact).made()
+        part = part if fused is None else fused
     return part
 
 
@@ -74,24 +74,24 @@ class _RowUpdateGroup:
 
     def exclusive_nodes(self) -> set[str]:
         """The row-wise nodes whose values only these updates use."""
-        found: set[str] = set()
+        exclusive: set[str] = set()
         stack = [node.inputs[2].node for node in self.changes]
         while stack:
             node = self.part.nodes[stack.pop()]
-            if node.name not in found and (self.is_step(node) or self.is_read(node)):
-                found.add(node.name)
+            if node.name not in exclusive and (self.is_step(node) or self.is_read(node)):
+                exclusive.add(node.name)
                 stack += [ref.node for ref in node.inputs]
         takers, last = value_consumers(self.part), {node.name for node in self.changes}
         fetched = {ref.node for ref in self.part.fetches}
         while True:
             outer = {
                 name
-                for name in found
-                if name in fetched or not found | last >= set(takers.get(Ref(name), ()))
+                for name in exclusive
+                if name in fetched or not exclusive | last >= set(takers.get(Ref(name), ()))
             }
             if not outer:
-                return found
-            found -= outer
+                return exclusive
+            exclusive -= outer
 
     def is_read(self, node: Node) -> bool:
         """Whether a node reads the rows of the group from one of its tables."""
@@ -150,14 +150,14 @@ class _RowUpdateGroup:
                 number[Ref(node.name)] = self.handles.index(node.inputs[0])
         values = [ref for node in steps for ref in node.inputs]
         values += [node.inputs[2] for node in self.changes]
-        given = [r for r in dict.fromkeys(values) if r not in number and r.node not in self.mine]
+        outside = [r for r in dict.fromkeys(values) if r not in number and r.node not in self.mine]
         operands: list[KernelOperand] = []
-        for ref in given:
-            spec, way = self.part.spec(ref), self.way(ref)
-            if way is None:
+        for ref in outside:
+            spec, mapping = self.part.spec(ref), self.way(ref)
+            if mapping is None:
                 return None
             number[ref] = len(self.handles) + len(operands)
-            operands.append(KernelOperand(spec.dtype, way))
+            operands.append(KernelOperand(spec.dtype, mapping))
         written = []
         for node in steps:
             written.append(KernelStep(node.type, tuple(number[r] for r in node.inputs), node.attrs))
@@ -173,14 +173,14 @@ class _RowUpdateGroup:
         )
         if text is None:
             return None
-        own = [self.part.nodes[name] for name in self.part.nodes if name in self.mine]
-        control = dict.fromkeys(c for n in own for c in n.control if c not in self.mine)
+        members = [self.part.nodes[name] for name in self.part.nodes if name in self.mine]
+        control = dict.fromkeys(c for n in members for c in n.control if c not in self.mine)
         attrs = {**self.changes[-1].attrs, "body": body, "text": text}
         return self.changes[-1].but(
             type=f"UpdateRows{len(self.handles)}",
-            inputs=(*self.handles, self.indices, *given),
+            inputs=(*self.handles, self.indices, *outside),
             control=tuple(control),
-            attrs={**attrs, "names": tuple(n.name for n in own)},
+            attrs={**attrs, "names": tuple(n.name for n in members)},
         )
 
     def replaced(self, made: Node) -> Partition | None:
@@ -198,16 +198,16 @@ class _RowUpdateGroup:
         order = topological_order(nodes, place.__getitem__)
         return dataclasses.replace(self.part, nodes={name: nodes[name] for name in order})
 
-    def instead(self, name: str, made: Node) -> Iterator[str]:
+    def instead(self, name: str, fused: Node) -> Iterator[str]:
         """The control inputs for a node: the update, or what its value depended on."""
         changes = {change.name for change in self.changes}
-        stack, seen = [name], set[str]()
+        stack, visited = [name], set[str]()
         while stack:
             name = stack.pop()
             if name not in self.mine:
                 yield name
             elif name in changes:
-                yield made.name
-            elif name not in seen:
-                seen.add(name)
+                yield fused.name
+            elif name not in visited:
+                visited.add(name)
                 stack += reversed(self.part.nodes[name].before())

@@ -69,14 +69,14 @@ class _SparseUpdateRewriter:
     def pieces(self, node: Node, user: Node) -> Iterator[Node]:
         """One update for each piece of the rows, in order; the last has the node's name."""
         handle, indices, values, *scale = node.inputs
-        whole, places = self.concat_of(values, user), self.concat_of(indices, None)
-        if whole is None or places is None or not self.fit(whole, places):
+        join, places = self.concat_of(values, user), self.concat_of(indices, None)
+        if join is None or places is None or not self.fit(join, places):
             yield node
             return
-        self.taken |= {whole.name, places.name} - self.ordered
-        before = dict.fromkeys((*node.control, *whole.control, *places.control))
-        count = len(whole.inputs)
-        for k, (at, rows) in enumerate(zip(places.inputs, whole.inputs, strict=True)):
+        self.taken |= {join.name, places.name} - self.ordered
+        before = dict.fromkeys((*node.control, *join.control, *places.control))
+        count = len(join.inputs)
+        for k, (at, rows) in enumerate(zip(places.inputs, join.inputs, strict=True)):
             name = node.name if k == count - 1 else self.name(f"{node.name}/piece_")
             inputs = (handle, at, rows, *scale)
             yield node.but(name=name, inputs=inputs, control=tuple(before))
@@ -96,15 +96,15 @@ class _SparseUpdateRewriter:
             return None
         return node if node.attrs["axis"] % len(shape) == 0 else None
 
-    def fit(self, whole: Node, places: Node) -> bool:
+    def fit(self, join: Node, places: Node) -> bool:
         """Whether each piece of the rows has a matching piece of the indices."""
-        if len(whole.inputs) != len(places.inputs) or not all(map(self.is_computed, whole.inputs)):
+        if len(join.inputs) != len(places.inputs) or not all(map(self.is_computed, join.inputs)):
             return False
-        for rows, at in zip(whole.inputs, places.inputs, strict=True):
-            shape, told = self.part.spec(rows).shape, self.part.spec(at).shape
-            if shape is None or told is None or len(told) != 1:
+        for rows, at in zip(join.inputs, places.inputs, strict=True):
+            shape, index_shape = self.part.spec(rows).shape, self.part.spec(at).shape
+            if shape is None or index_shape is None or len(index_shape) != 1:
                 return False
-            if None in shape[:1] or shape[:1] != told:
+            if None in shape[:1] or shape[:1] != index_shape:
                 return False
         return True
 

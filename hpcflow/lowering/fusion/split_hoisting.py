@@ -90,14 +90,14 @@ class _SplitRewriter:
 
     def chain(self, ref: Ref, axis: int) -> list[str]:
         """The nodes to compute in parts for a value, in topological order."""
-        found, stack = {ref.node: None}, [ref.node]
+        names, stack = {ref.node: None}, [ref.node]
         while stack:
             node = self.part.nodes[stack.pop()]
-            for one in node.inputs:
-                if self.has_parts(one, axis) and self.moves(one, node) and one.node not in found:
-                    found[one.node] = None
-                    stack.append(one.node)
-        return sorted(found, key=self.position.__getitem__)
+            for arg in node.inputs:
+                if self.has_parts(arg, axis) and self.moves(arg, node) and arg.node not in names:
+                    names[arg.node] = None
+                    stack.append(arg.node)
+        return sorted(names, key=self.position.__getitem__)
 
     def has_parts(self, ref: Ref, axis: int) -> bool:
         """Whether a value is not broadcast along an axis, which is counted from the end."""
@@ -107,11 +107,11 @@ class _SplitRewriter:
     def compute(self, name: str, axis: int, count: int) -> None:
         """Replace a node by one node for each part."""
         node, ref = self.part.nodes[name], Ref(name)
-        given = [self.parts_of(one, axis, count) for one in node.inputs]
+        input_parts = [self.parts_of(arg, axis, count) for arg in node.inputs]
         spec = self.part_spec(ref, axis, count)
         names = [self.name(node.name) for _ in range(count)]
         self.instead[node.name] = [
-            node.but(name=name, inputs=tuple(of[i] for of in given), specs=(spec,))
+            node.but(name=name, inputs=tuple(of[i] for of in input_parts), specs=(spec,))
             for i, name in enumerate(names)
         ]
         self.parts[ref, axis, count] = [Ref(name) for name in names]
@@ -129,16 +129,16 @@ class _SplitRewriter:
         """The parts of a value that is computed whole: views if the axis is the first."""
         node, spec = self.part.nodes[ref.node], self.part_spec(ref, axis, count)
         n = require_known(spec.shape)[axis]
-        made = node.but(inputs=(ref,), control=(), specs=(spec,))
+        template = node.but(inputs=(ref,), control=(), specs=(spec,))
         if -axis == len(require_known(spec.shape)):
             rows = [{"start": i * n, "stop": i * n + n} for i in range(count)]
-            new = [made.but(name=self.name(node.name), type="Rows", attrs=at) for at in rows]
+            new = [template.but(name=self.name(node.name), type="Rows", attrs=at) for at in rows]
         else:
             attrs = {"axis": axis, "sizes": (n,) * count}
             name = self.name(node.name)
-            new = [made.but(name=name, type="Split", attrs=attrs, specs=(spec,) * count)]
+            new = [template.but(name=name, type="Split", attrs=attrs, specs=(spec,) * count)]
         self.behind.setdefault(ref.node, []).extend(new)
-        return [Ref(one.name, i) for one in new for i in range(len(one.specs))]
+        return [Ref(piece.name, i) for piece in new for i in range(len(piece.specs))]
 
     def name(self, whole: str) -> str:
         """An unused name for a part of the node `whole`."""

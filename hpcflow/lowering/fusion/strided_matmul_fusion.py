@@ -86,12 +86,12 @@ class _StridedMatMulRewriter:
         """The value that a product reads as operand `i`, and the layout of its matrices in it."""
         ref = node.inputs[i]
         root, lay = layout_of_view(self.part, ref, node.device)
-        made = _matrix_layout(node, i, lay)
-        if made is None or lay.is_packed() or 1 not in made.strides[-2:]:
+        matrix_lay = _matrix_layout(node, i, lay)
+        if matrix_lay is None or lay.is_packed() or 1 not in matrix_lay.strides[-2:]:
             return ref, _matrix_layout(
                 node, i, c_order_layout(require_known(self.part.spec(ref).shape))
             )
-        return root, made
+        return root, matrix_lay
 
     # -- layouts of results
 
@@ -123,8 +123,8 @@ class _StridedMatMulRewriter:
     ) -> StridedLayout | None:
         """The layout of a product's matrices where the last node's output has the layout `lay`."""
         first = _source_layout(lay, nodes, self.part)
-        made = None if first is None else _matrix_layout(nodes[0], 2, first)
-        return made if made is not None and 1 in made.strides[-2:] else None
+        matrix_lay = None if first is None else _matrix_layout(nodes[0], 2, first)
+        return matrix_lay if matrix_lay is not None and 1 in matrix_lay.strides[-2:] else None
 
     def only_user(self, node: Node, product: Node) -> Node | None:
         """The only user of a value, if it rearranges or joins it on the product's device."""
@@ -157,17 +157,17 @@ class _StridedMatMulRewriter:
         lays = tuple(map(tuple, (lay_a, lay_b, lay)))
         attrs = {"lays": lays, "shape": whole.specs[0].shape, "inplace": (2,) if into else ()}
         inputs = (a, b, *into)
-        made = node.but(type="StridedMatMul", inputs=inputs, attrs=attrs, specs=whole.specs)
+        strided = node.but(type="StridedMatMul", inputs=inputs, attrs=attrs, specs=whole.specs)
         specs = [self.part.spec(a), self.part.spec(b), *(whole.specs[0] for _ in into)]
-        return made if self.serves(made, specs) else None
+        return strided if self.serves(strided, specs) else None
 
     def make_strided(self, node: Node, way: ResultLayout) -> None:
         """Make a product strided if that saves a copy."""
         reads = any(self.operand(node, i)[0] != node.inputs[i] for i in (0, 1))
         if not reads and len(way.nodes) == 1 and node.type == "MatMul":
             return
-        if (made := self.made(node, way, way.nodes[-1])) is not None:
-            self.put([made], way.nodes[1:])
+        if (strided := self.made(node, way, way.nodes[-1])) is not None:
+            self.put([strided], way.nodes[1:])
 
     def join(self, products: list[Node], ways: dict[str, ResultLayout]) -> bool:
         """Make products run one after the other, each writing its slice of their joined array."""
@@ -175,11 +175,11 @@ class _StridedMatMulRewriter:
         assert join is not None
         new: list[Node] = []
         for node in products:
-            into = [Ref(one.name) for one in new[-1:]]
-            made = self.made(node, ways[node.name], join, into)
-            if made is None:
+            into = [Ref(previous.name) for previous in new[-1:]]
+            strided = self.made(node, ways[node.name], join, into)
+            if strided is None:
                 return False
-            new.append(made)
+            new.append(strided)
         gone = [n for node in products for n in ways[node.name].nodes[1:]]
         self.put(new, [*gone, join])
         return True
@@ -199,8 +199,8 @@ class _StridedMatMulRewriter:
 
 def _einsum_labels(node: Node) -> tuple[list[str], list[str]]:
     """The terms of an Einsum, the result last; its labels: of batch, rows, contraction, columns."""
-    left, _, out = node.attrs["equation"].partition("->")
-    terms = [*left.split(","), out]
+    inputs, _, out = node.attrs["equation"].partition("->")
+    terms = [*inputs.split(","), out]
     a, b = terms[:2]
     rows = "".join(c for c in out if c in a and c not in b)
     columns = "".join(c for c in out if c in b and c not in a)
@@ -213,10 +213,10 @@ def _is_matrices(node: Node, shapes: Sequence[tuple[int, ...]]) -> bool:
     if len(shapes) != 3 or "." in node.attrs["equation"]:
         return False
     terms, (joint, rows, inner, columns) = _einsum_labels(node)
-    wanted = [joint + rows + inner, joint + inner + columns, joint + rows + columns]
+    expected = [joint + rows + inner, joint + inner + columns, joint + rows + columns]
     if not (joint and rows and inner and columns):
         return False
-    if any(sorted(t) != sorted(w) for t, w in zip(terms, wanted, strict=True)):
+    if any(sorted(t) != sorted(w) for t, w in zip(terms, expected, strict=True)):
         return False
     pairs = zip("".join(terms), (n for shape in shapes for n in shape), strict=True)
     return len(set(pairs)) == len(set("".join(terms)))  # no label is broadcast

@@ -58,8 +58,8 @@ class UpdateLoopFactory:
         shape = updated_shape(node)
         if not shape or not is_known(shape) or not math.prod(shape):
             return False
-        given = [part.spec(ref) for ref in node.inputs]
-        if not all(s.shape in ((), shape) for s in given):
+        specs = [part.spec(ref) for ref in node.inputs]
+        if not all(s.shape in ((), shape) for s in specs):
             return False
         return describe_update(part, [node], [], self.exact).text is not None
 
@@ -68,7 +68,7 @@ def describe_update(
     part: Partition, nodes: Sequence[Node], results: Sequence[Ref], exact: bool
 ) -> UpdateDescription:
     """The loop of nodes of one shape; `results` are its values that other nodes use."""
-    mine = {node.name for node in nodes}
+    group = {node.name for node in nodes}
     targets: dict[Ref, UpdateTarget] = {}
     operands: dict[Ref, KernelOperand] = {}
     for node in nodes:
@@ -77,22 +77,22 @@ def describe_update(
                 counts = COUNTED.get(node.type) == i
                 dtype = part.nodes[ref.node].attrs["dtype"]
                 targets.setdefault(ref, UpdateTarget(dtype, counts))
-            elif ref.node not in mine:
+            elif ref.node not in group:
                 spec = part.spec(ref)
-                way = FULL if spec.shape == updated_shape(node) else ONE
-                operands.setdefault(ref, KernelOperand(spec.dtype, way))
+                mapping = FULL if spec.shape == updated_shape(node) else ONE
+                operands.setdefault(ref, KernelOperand(spec.dtype, mapping))
     place = {ref: k for k, ref in enumerate(targets)}
     number = {ref: i for i, ref in enumerate(operands)}
     steps: list[KernelStep | VariableChange] = []
     for node in nodes:
         writes = node.row.writes
-        given = tuple(number[r] for i, r in enumerate(node.inputs) if i not in writes)
+        operand_numbers = tuple(number[r] for i, r in enumerate(node.inputs) if i not in writes)
         if node.type in UPDATES:
             of = tuple(place[node.inputs[i]] for i in writes)
-            steps.append(VariableChange(node.type, of, given, node.attrs))
+            steps.append(VariableChange(node.type, of, operand_numbers, node.attrs))
         else:
             number[Ref(node.name)] = len(operands) + len(steps)
-            steps.append(KernelStep(node.type, given, node.attrs))
+            steps.append(KernelStep(node.type, operand_numbers, node.attrs))
         number.setdefault(Ref(node.name), len(operands) + len(steps) - 1)
     update = UpdateKernel(
         tuple(targets.values()),

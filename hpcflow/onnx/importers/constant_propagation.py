@@ -46,10 +46,10 @@ class ConstantValues:
         for op in _before(tensor.op, self._is_known):
             if any(t in self._found for t in op.outputs):
                 continue
-            told = [self.told.get(t) if t.spec.value is None else t.spec.value for t in op.outputs]
+            fixed = [self.told.get(t) if t.spec.value is None else t.spec.value for t in op.outputs]
             sources = sources_of(op)
-            if told and all(value is not None for value in told):
-                self._found.update(zip(op.outputs, told, strict=True))  # type: ignore[arg-type]
+            if fixed and all(value is not None for value in fixed):
+                self._found.update(zip(op.outputs, fixed, strict=True))  # type: ignore[arg-type]
             elif op.type == "Parameter" and sources and sources[0] in self._found:
                 self._found[op.outputs[0]] = self._found[sources[0]]
             elif (
@@ -80,14 +80,14 @@ def sources_of(op: Operation) -> Sequence[Tensor]:
 def _before(last: Operation, is_known: Callable[[Operation], bool]) -> list[Operation]:
     """`last` and the operations it depends on, in topological order."""
     order: list[Operation] = []
-    seen: set[Operation] = set()
+    visited: set[Operation] = set()
     stack = [(last, False)]
     while stack:
         op, is_done = stack.pop()
         if is_done:
             order.append(op)
-        elif op not in seen:
-            seen.add(op)
+        elif op not in visited:
+            visited.add(op)
             stack.append((op, True))
             stack += [(t.op, False) for t in (() if is_known(op) else sources_of(op))]
     return order
@@ -95,14 +95,14 @@ def _before(last: Operation, is_known: Callable[[Operation], bool]) -> list[Oper
 
 def compute(op: Operation, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
     """The outputs of a pure operation, computed by its NumPy kernel."""
-    given = [Spec(x.dtype, x.shape, x) for x in map(np.asarray, inputs)]
-    specs = lookup_op(op.type).infer(given, op.attrs)
+    input_specs = [Spec(x.dtype, x.shape, x) for x in map(np.asarray, inputs)]
+    specs = lookup_op(op.type).infer(input_specs, op.attrs)
     row = find_plain_kernel(op.type, "cpu")
     with np.errstate(all="ignore"):
-        run = row.make(np, KernelNode(op.type, op.attrs, given, specs))
+        run = row.make(np, KernelNode(op.type, op.attrs, input_specs, specs))
         if row.form == "out":
             outs = [np.empty(require_known(s.shape), s.dtype) for s in specs]
             run(*inputs, *outs)
             return outs
-        made = run(*inputs)
-    return [np.asarray(v, order="C") for v in (made if isinstance(made, tuple) else (made,))]
+        output = run(*inputs)
+    return [np.asarray(v, order="C") for v in (output if isinstance(output, tuple) else (output,))]

@@ -27,13 +27,13 @@ MOST_ROUNDS = 10_000  # iterations, if unrolling is necessary
 @imports("If")
 def _if(node: OnnxNode, condition: Tensor) -> Sequence[Tensor]:
     """The taken branch if the condition is known; otherwise a conditional."""
-    known = node.maybe(condition, "the condition")
+    static_condition = node.maybe(condition, "the condition")
     branches = [node.attr("then_branch"), node.attr("else_branch")]
-    if known is not None:
-        return node.body(branches[0 if known.reshape(()) else 1], [])
+    if static_condition is not None:
+        return node.body(branches[0 if static_condition.reshape(()) else 1], [])
     yes, no = (lambda graph=graph: node.body(graph, []) for graph in branches)
-    made: list[Tensor] = cond_while.cond(reshape(condition, []), yes, no, strict=True)
-    return made
+    outputs: list[Tensor] = cond_while.cond(reshape(condition, []), yes, no, strict=True)
+    return outputs
 
 
 @imports("Loop")
@@ -46,17 +46,17 @@ def _loop(
     goes_on = constant(True) if condition is None else reshape(condition, [])
     is_known = node.maybe(goes_on, "the condition") is not None
     if count is not None and count <= MOST_UNROLLED and is_known:
-        made = _unrolled(node, count, goes_on, carried)
-        if made is not None:
-            return made
+        unrolled = _unrolled(node, count, goes_on, carried)
+        if unrolled is not None:
+            return unrolled
     try:
         return _looped(node, most, goes_on, carried)
     except UnknownValueError:  # the body needs a value in each iteration: unroll
         count = MOST_ROUNDS if most is None else int(node.value(most, "the number of iterations"))
-        made = _unrolled(node, count, goes_on, carried)
-        if made is None:
+        unrolled = _unrolled(node, count, goes_on, carried)
+        if unrolled is None:
             raise
-        return made
+        return unrolled
 
 
 def _unrolled(
@@ -66,10 +66,10 @@ def _unrolled(
     body, states = node.attr("body"), list(carried)
     rows: list[list[Tensor]] = []
     for i in range(count):
-        known = node.maybe(goes_on, "the condition")
-        if known is None:
+        static_condition = node.maybe(goes_on, "the condition")
+        if static_condition is None:
             return None
-        if not known.reshape(()):
+        if not static_condition.reshape(()):
             break
         goes_on, *outputs = node.body(body, [constant(np.int64(i)), goes_on, *states])
         states = outputs[: len(carried)]
@@ -97,13 +97,13 @@ def _looped(
         written = [array.write(arithmetic_ops.cast(i, int32), value) for array, value in arrays]
         return [arithmetic_ops.add(i, np.int64(1)), reshape(go, []), *outputs[:states], *written]
 
-    done = cond_while.while_loop(
+    loop_vars = cond_while.while_loop(
         lambda i, go, *rest: arithmetic_ops.logical_and(go, arithmetic_ops.less(i, limit)),
         once,
         [constant(np.int64(0)), goes_on, *carried, *columns],
         shape_invariants=[(), (), *shapes, *[None] * len(columns)],
     )
-    return [*done[2 : 2 + states], *(array.stack() for array in done[2 + states :])]
+    return [*loop_vars[2 : 2 + states], *(array.stack() for array in loop_vars[2 + states :])]
 
 
 def _round(node: OnnxNode, goes_on: Tensor, carried: Sequence[Tensor]) -> list[Spec]:
@@ -118,19 +118,19 @@ def _round(node: OnnxNode, goes_on: Tensor, carried: Sequence[Tensor]) -> list[S
 @imports("Scan", since=9)
 def _scan(node: OnnxNode, *inputs: Tensor) -> Sequence[Tensor]:
     body, count = node.attr("body"), node.attr("num_scan_inputs")
-    states, given = list(inputs[:-count]), inputs[-count:]
+    states, scan_inputs = list(inputs[:-count]), inputs[-count:]
     outputs = len(body.output) - len(states)
     into, out = (node.attr(f"scan_{w}_directions") for w in ("input", "output"))
     axes = node.attr("scan_input_axes", [0] * count)
-    columns = [unstack(x, axis=axis) for x, axis in zip(given, axes, strict=True)]
+    columns = [unstack(x, axis=axis) for x, axis in zip(scan_inputs, axes, strict=True)]
     columns = [_turned(c, into, i) for i, c in enumerate(columns)]
-    made = []
+    scan_outputs = []
     for row in zip(*columns, strict=True):
         results = node.body(body, [*states, *row])
         states = results[: len(states)]
-        made.append(results[len(states) :])
+        scan_outputs.append(results[len(states) :])
     places = node.attr("scan_output_axes", [0] * outputs)
-    scanned = [_turned(list(c), out, i) for i, c in enumerate(zip(*made, strict=True))]
+    scanned = [_turned(list(c), out, i) for i, c in enumerate(zip(*scan_outputs, strict=True))]
     return [*states, *(stack(c, axis) for c, axis in zip(scanned, places, strict=True))]
 
 
@@ -145,5 +145,5 @@ def _batched_scan(node: OnnxNode, lengths: Tensor | None, *inputs: Tensor) -> Se
     if lengths is not None:
         raise node.declined("sequences of differing lengths")
     samples = zip(*(unstack(x) for x in inputs), strict=True)
-    made = [_scan(node, *sample) for sample in samples]
-    return [stack(column) for column in zip(*made, strict=True)]
+    sample_outputs = [_scan(node, *sample) for sample in samples]
+    return [stack(column) for column in zip(*sample_outputs, strict=True)]

@@ -35,15 +35,15 @@ def with_bias(y: Tensor, bias: Tensor | None) -> Tensor:
 @imports("Conv")
 def _conv(node: OnnxNode, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
     filters, rank, data_format = _filters(node, w)
-    found = window(node, x, node.known(w)[2:])
+    attrs = window(node, x, node.known(w)[2:])
     y = convolution_ops.convolve(
         x,
         filters,
         rank,
-        found.strides,
-        found.pads,
+        attrs.strides,
+        attrs.pads,
         data_format,
-        found.dilations,
+        attrs.dilations,
         node.attr("group", 1),
         None,
     )
@@ -56,16 +56,16 @@ def _conv_transpose(node: OnnxNode, x: Tensor, w: Tensor, bias: Tensor | None = 
     sizes, kernel = node.known(x)[2:], node.known(w)[2:]
     strides = node.attr("strides", [1] * rank)
     dilations = node.attr("dilations", [1] * rank)
-    more = node.attr("output_padding", [0] * rank)
-    wanted = node.attr("output_shape")
-    given = node.attr("pads", [0] * 2 * rank)
+    output_padding = node.attr("output_padding", [0] * rank)
+    output_shape = node.attr("output_shape")
+    explicit_pads = node.attr("pads", [0] * 2 * rank)
     auto = node.attr("auto_pad", "NOTSET")
     pads, out, late = [], [], []
     for i in range(rank):
-        full = (sizes[i] - 1) * strides[i] + more[i] + (kernel[i] - 1) * dilations[i] + 1
-        before, after = given[i], given[i + rank]
-        if wanted is not None or auto in ("SAME_UPPER", "SAME_LOWER"):
-            size = wanted[i] if wanted is not None else sizes[i] * strides[i]
+        full = (sizes[i] - 1) * strides[i] + output_padding[i] + (kernel[i] - 1) * dilations[i] + 1
+        before, after = explicit_pads[i], explicit_pads[i + rank]
+        if output_shape is not None or auto in ("SAME_UPPER", "SAME_LOWER"):
+            size = output_shape[i] if output_shape is not None else sizes[i] * strides[i]
             total = full - size
             before = max(total // 2 if auto == "SAME_UPPER" else total - total // 2, 0)
             after = total - before

@@ -103,9 +103,9 @@ def _reverse_sequence(node: OnnxNode, x: Tensor, lengths: Tensor) -> Tensor:
 def _unique(node: OnnxNode, x: Tensor) -> Sequence[Tensor]:
     """Without an axis, unique elements; in sorted order unless `sorted` is 0."""
     axis = node.attr("axis")
-    given = reshape(x, [-1]) if axis is None else x
-    found, first, which, count = distinct_slices(given, axis or 0, bool(node.attr("sorted", 1)))
-    return found, first, reshape(which, [-1]), count
+    operand = reshape(x, [-1]) if axis is None else x
+    unique, first, which, count = distinct_slices(operand, axis or 0, bool(node.attr("sorted", 1)))
+    return unique, first, reshape(which, [-1]), count
 
 
 @imports("NonMaxSuppression")

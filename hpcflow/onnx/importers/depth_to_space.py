@@ -23,15 +23,15 @@ def _col2im(node: OnnxNode, x: Tensor, image_shape: Tensor, block_shape: Tensor)
     rank = len(image)
     pads = node.attr("pads", [0] * 2 * rank)
     strides, dilations = (node.attr(n, [1] * rank) for n in ("strides", "dilations"))
-    whole = [size + pads[i] + pads[i + rank] for i, size in enumerate(image)]
+    padded_sizes = [size + pads[i] + pads[i + rank] for i, size in enumerate(image)]
     counts = [
         (size - (b - 1) * d - 1) // s + 1
-        for size, b, s, d in zip(whole, block, strides, dilations, strict=True)
+        for size, b, s, d in zip(padded_sizes, block, strides, dilations, strict=True)
     ]
     numbers = [
         np.ravel_multi_index(
             [o * d + w * s for o, w, s, d in zip(offset, at, strides, dilations, strict=True)],
-            whole,
+            padded_sizes,
         )
         for offset in itertools.product(*map(range, block))
         for at in itertools.product(*map(range, counts))
@@ -42,9 +42,9 @@ def _col2im(node: OnnxNode, x: Tensor, image_shape: Tensor, block_shape: Tensor)
     columns = reshape(
         transpose(reshape(x, [batch * channels, size * windows]), [1, 0]), [-1, batch * channels]
     )
-    total = int(np.prod(whole))
+    total = int(np.prod(padded_sizes))
     summed = unsorted_segment_sum(columns, constant(np.array(numbers, np.int64)), total)
-    images = reshape(transpose(summed, [1, 0]), [batch, channels, *whole])
+    images = reshape(transpose(summed, [1, 0]), [batch, channels, *padded_sizes])
     cut = [slice(pads[i], pads[i] + n) for i, n in enumerate(image)]
     return getitem(images, (slice(None), slice(None), *cut))
 
@@ -77,5 +77,5 @@ def _space_to_depth(node: OnnxNode, x: Tensor) -> Tensor:
 
 def _sizes(x: Tensor) -> list[Any]:
     """The sizes of an image [batch, channels, rows, columns]; scalar tensors where unknown."""
-    known = x.shape or (None,) * 4
-    return [getitem(shape(x), i) if n is None else n for i, n in enumerate(known)]
+    static_shape = x.shape or (None,) * 4
+    return [getitem(shape(x), i) if n is None else n for i, n in enumerate(static_shape)]

@@ -139,18 +139,18 @@ def _pow(node: OnnxNode, x: Tensor, y: Tensor) -> Tensor:
 
 @imports("BitShift")
 def _bit_shift(node: OnnxNode, x: Tensor, y: Tensor) -> Tensor:
-    left = node.attr("direction") == "LEFT"
-    return (bitwise_ops.left_shift if left else bitwise_ops.right_shift)(x, y)
+    is_left = node.attr("direction") == "LEFT"
+    return (bitwise_ops.left_shift if is_left else bitwise_ops.right_shift)(x, y)
 
 
 @imports("IsInf")
 def _is_inf(node: OnnxNode, x: Tensor) -> Tensor:
-    found = elementwise_math_ops.is_inf(x)
+    mask = elementwise_math_ops.is_inf(x)
     if not node.attr("detect_positive", 1):
-        found = arithmetic_ops.logical_and(found, arithmetic_ops.less(x, 0))
+        mask = arithmetic_ops.logical_and(mask, arithmetic_ops.less(x, 0))
     if not node.attr("detect_negative", 1):
-        found = arithmetic_ops.logical_and(found, arithmetic_ops.greater(x, 0))
-    return found
+        mask = arithmetic_ops.logical_and(mask, arithmetic_ops.greater(x, 0))
+    return mask
 
 
 # -- casts and bounds

@@ -42,16 +42,16 @@ def transformed(
     perm[axis], perm[-1] = perm[-1], perm[axis]
     real = transpose(wide[..., 0], perm)
     is_real = node.known(x)[-1] == 1
-    whole = real if is_real else complex(real, transpose(wide[..., 1], perm))
+    signal = real if is_real else complex(real, transpose(wide[..., 1], perm))
     if inverse and half:
-        given = complex(whole, zeros_like(whole)) if is_real else whole
-        made = transpose(fft_ops.irfft(given, [length]), perm)
-        return arithmetic_ops.cast(expand_dims(made, -1), x.dtype)
+        complex_signal = complex(signal, zeros_like(signal)) if is_real else signal
+        real_output = transpose(fft_ops.irfft(complex_signal, [length]), perm)
+        return arithmetic_ops.cast(expand_dims(real_output, -1), x.dtype)
     if half and is_real:
-        spectrum = fft_ops.rfft(whole)
+        spectrum = fft_ops.rfft(signal)
     else:
-        given = complex(whole, zeros_like(whole)) if is_real else whole
-        spectrum = (fft_ops.ifft if inverse else fft_ops.fft)(given)
+        complex_signal = complex(signal, zeros_like(signal)) if is_real else signal
+        spectrum = (fft_ops.ifft if inverse else fft_ops.fft)(complex_signal)
         if half:
             spectrum = getitem(spectrum, (..., slice(0, length // 2 + 1)))
     parts = [arithmetic_ops.cast(transpose(f(spectrum), perm), x.dtype) for f in (real_part, imag)]

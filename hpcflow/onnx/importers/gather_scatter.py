@@ -118,8 +118,8 @@ def _written(rows: Tensor, numbers: Tensor, updates: Tensor, count: int, reducti
     for _ in range(len(updates.shape or ()) - 1):
         there = expand_dims(there, -1)
     if updates.dtype.kind == "b":
-        made = segment_ops.unsorted_segment_max(arithmetic_ops.cast(updates, int32), numbers, count)
-        return arithmetic_ops.where_v2(there, arithmetic_ops.greater(made, 0), rows)
+        most = segment_ops.unsorted_segment_max(arithmetic_ops.cast(updates, int32), numbers, count)
+        return arithmetic_ops.where_v2(there, arithmetic_ops.greater(most, 0), rows)
     return arithmetic_ops.where_v2(
         there, segment_ops.unsorted_segment_sum(updates, numbers, count), rows
     )
@@ -139,14 +139,14 @@ def _scatter_elements(node: OnnxNode, x: Tensor, index: Tensor, updates: Tensor)
 def _scatter_nd(node: OnnxNode, x: Tensor, index: Tensor, updates: Tensor) -> Tensor:
     sizes = node.known(x)
     numbers, rows, used = _row_numbers(node, x, index, 0)
-    made = _written(
+    updated = _written(
         reshape(x, [rows, *sizes[used:]]),
         reshape(numbers, [-1]),
         reshape(updates, [-1, *sizes[used:]]),
         rows,
         node.attr("reduction", "none"),
     )
-    return reshape(made, sizes)
+    return reshape(updated, sizes)
 
 
 @imports("TensorScatter")
@@ -164,12 +164,12 @@ def _tensor_scatter(
     if node.attr("mode", "linear") == "circular":
         at = arithmetic_ops.mod(at, np.int64(length))
     numbers = arithmetic_ops.add(at, constant((np.arange(batch) * length)[:, None]))
-    rest = [sizes[a] for a in perm[2:]]
-    rows = reshape(transpose(past, perm), [batch * length, *rest])
-    new = reshape(transpose(update, perm), [batch * steps, *rest])
-    made = _written(rows, reshape(numbers, [-1]), new, batch * length, "none")
+    inner_sizes = [sizes[a] for a in perm[2:]]
+    rows = reshape(transpose(past, perm), [batch * length, *inner_sizes])
+    new = reshape(transpose(update, perm), [batch * steps, *inner_sizes])
+    updated = _written(rows, reshape(numbers, [-1]), new, batch * length, "none")
     back = [perm.index(a) for a in range(rank)]
-    return transpose(reshape(made, [batch, length, *rest]), back)
+    return transpose(reshape(updated, [batch, length, *inner_sizes]), back)
 
 
 def scattered(index: Tensor, values: Tensor, sizes: Sequence[int]) -> Tensor:

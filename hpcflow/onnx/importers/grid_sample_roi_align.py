@@ -60,10 +60,10 @@ def _reflected(v: Tensor, low: float, high: float) -> Tensor:
         return arithmetic_ops.multiply(v, 0.0) + low
     away = arithmetic_ops.abs(arithmetic_ops.subtract(v, low))
     turns = elementwise_math_ops.floor(arithmetic_ops.divide(away, span))
-    rest = arithmetic_ops.subtract(away, arithmetic_ops.multiply(turns, span))
+    remainder = arithmetic_ops.subtract(away, arithmetic_ops.multiply(turns, span))
     odd = arithmetic_ops.greater(arithmetic_ops.mod(turns, 2.0), 0.5)
     return arithmetic_ops.where_v2(
-        odd, arithmetic_ops.subtract(high, rest), arithmetic_ops.add(rest, low)
+        odd, arithmetic_ops.subtract(high, remainder), arithmetic_ops.add(remainder, low)
     )
 
 
@@ -122,7 +122,7 @@ def _grid_sample(node: OnnxNode, x: Tensor, grid: Tensor) -> Tensor:
         if mode == "nearest":
             v = elementwise_math_ops.rint(v)
         v = _clamp_to_image(v, size, padding, corners)
-        made = []
+        axis_taps = []
         for at, weight in _grid_taps(v, mode):
             if weight is None:
                 weight = arithmetic_ops.add(arithmetic_ops.multiply(at, 0.0), 1.0)
@@ -134,8 +134,8 @@ def _grid_sample(node: OnnxNode, x: Tensor, grid: Tensor) -> Tensor:
             at = arithmetic_ops.clip_by_value(
                 _clamp_to_image(at, size, padding, corners), 0.0, float(size - 1)
             )
-            made.append((arithmetic_ops.cast(at, int64), arithmetic_ops.cast(weight, x.dtype)))
-        taps.append(made)
+            axis_taps.append((arithmetic_ops.cast(at, int64), arithmetic_ops.cast(weight, x.dtype)))
+        taps.append(axis_taps)
     lead = np.arange(image.batch, dtype=np.int64).reshape(-1, *[1] * rank)
     y = image.weighted(constant(lead), taps)
     return transpose(y, [0, rank + 1, *range(1, rank + 1)])
@@ -260,41 +260,41 @@ def _deform_conv(
     filters, _, *kernel = node.known(w)
     if len(kernel) != 2:
         raise node.declined("only two spatial axes are supported")
-    found = window(node, x, kernel)
+    attrs = window(node, x, kernel)
     movers, groups = node.attr("offset_group", 1), node.attr("group", 1)
     batch, channels = node.known(x)[:2]
-    out, count = found.positions, kernel[0] * kernel[1]
+    out, count = attrs.positions, kernel[0] * kernel[1]
     moved = reshape(offset, [batch, movers, count, 2, *out])
     shares = None if mask is None else reshape(mask, [batch, movers, count, *out])
     columns = []
     for m in range(movers):
         each = channels // movers
         image = ImageRows(node, getitem(x, (slice(None), slice(m * each, (m + 1) * each))))
-        values = _moved_values(image, moved[:, m], found)  # [batch, taps, h, w, channels]
+        values = _moved_values(image, moved[:, m], attrs)  # [batch, taps, h, w, channels]
         if shares is not None:
             values = arithmetic_ops.multiply(values, expand_dims(shares[:, m], -1))
         columns.append(values)
-    whole = transpose(concat(columns, 4), [0, 4, 1, 2, 3])  # [batch, channels, taps, h, w]
+    patches = transpose(concat(columns, 4), [0, 4, 1, 2, 3])  # [batch, channels, taps, h, w]
     parts = []
     for g in range(groups):
-        size, made = channels // groups, filters // groups
+        size, n_out = channels // groups, filters // groups
         inputs = reshape(
-            whole[:, g * size : (g + 1) * size], [batch, size * count, out[0] * out[1]]
+            patches[:, g * size : (g + 1) * size], [batch, size * count, out[0] * out[1]]
         )
-        parts.append(matmul(reshape(w[g * made : (g + 1) * made], [made, size * count]), inputs))
+        parts.append(matmul(reshape(w[g * n_out : (g + 1) * n_out], [n_out, size * count]), inputs))
     return with_bias(reshape(concat(parts, 1), [batch, filters, *out]), bias)
 
 
-def _moved_values(image: ImageRows, moved: Tensor, found: Any) -> Tensor:
+def _moved_values(image: ImageRows, moved: Tensor, attrs: Any) -> Tensor:
     """The values at each tap and position, displaced by [batch, taps, 2, h, w]."""
     taps = []
     for axis, size in enumerate(image.sizes):
         k, s, d, (before, _) = (
-            t[axis] for t in (found.kernel, found.strides, found.dilations, found.pads)
+            t[axis] for t in (attrs.kernel, attrs.strides, attrs.dilations, attrs.pads)
         )
-        at = np.arange(found.positions[axis]) * s - before
+        at = np.arange(attrs.positions[axis]) * s - before
         tap = np.arange(k) * d
-        tap = np.repeat(tap, found.kernel[1]) if axis == 0 else np.tile(tap, found.kernel[0])
+        tap = np.repeat(tap, attrs.kernel[1]) if axis == 0 else np.tile(tap, attrs.kernel[0])
         shape = (1, -1, 1) if axis == 0 else (1, 1, -1)
         base = (tap.reshape(-1, 1, 1) + at.reshape(shape)).astype(moved.dtype)
         taps.append(
@@ -308,11 +308,11 @@ def _zero_outside(v: Tensor, size: int) -> list[Tap]:
     """Linear interpolation around `v`; 0 outside the image."""
     low = elementwise_math_ops.floor(v)
     t = arithmetic_ops.subtract(v, low)
-    made = []
+    taps = []
     for at, weight in ((low, arithmetic_ops.subtract(1.0, t)), (arithmetic_ops.add(low, 1.0), t)):
         there = arithmetic_ops.logical_and(
             arithmetic_ops.greater_equal(at, 0), arithmetic_ops.less_equal(at, size - 1)
         )
         index = arithmetic_ops.cast(arithmetic_ops.clip_by_value(at, 0.0, float(size - 1)), int64)
-        made.append((index, arithmetic_ops.where_v2(there, weight, 0.0)))
-    return made
+        taps.append((index, arithmetic_ops.where_v2(there, weight, 0.0)))
+    return taps

@@ -81,8 +81,8 @@ def taps(
     reach = {"linear": 1, "cubic": 2}[way.mode]
     shrink = min(scale, 1.0) if way.antialias else 1.0
     low = int(np.floor(-reach / shrink)) + 1
-    whole = np.ceil(at) - 1  # the input left of the output, also if both coincide
-    index = whole[:, None] + np.arange(low, 2 - low if way.antialias else reach + 1)
+    base = np.ceil(at) - 1  # the input left of the output, also if both coincide
+    index = base[:, None] + np.arange(low, 2 - low if way.antialias else reach + 1)
     distance = (index - at[:, None]) * shrink
     if way.mode == "linear":
         weight = np.clip(1 - np.abs(distance), 0, None)
@@ -125,13 +125,13 @@ def resized(
 
 
 def _sizes(
-    node: OnnxNode, given: Sequence[int], axes: Sequence[int], scales: Any, sizes: Any
+    node: OnnxNode, input_shape: Sequence[int], axes: Sequence[int], scales: Any, sizes: Any
 ) -> tuple[list[float], list[int]]:
     """The scale and output size of each of `axes`."""
-    lengths = [given[a] for a in axes]
+    lengths = [input_shape[a] for a in axes]
     if sizes is None:
-        made = np.floor(np.asarray(scales, np.float64) * lengths + 1e-9)
-        return [float(s) for s in scales], [int(n) for n in made]
+        output_sizes = np.floor(np.asarray(scales, np.float64) * lengths + 1e-9)
+        return [float(s) for s in scales], [int(n) for n in output_sizes]
     ratios = [n / length for n, length in zip(sizes, lengths, strict=True)]
     policy = node.attr("keep_aspect_ratio_policy", "stretch")
     if policy == "stretch":
@@ -143,22 +143,22 @@ def _sizes(
 def _resize_axes(
     node: OnnxNode,
     x: Tensor,
-    way: ResizeAttributes,
+    attributes: ResizeAttributes,
     roi: np.ndarray | None,
     scales: Any,
     sizes: Any,
 ) -> Tensor:
-    given = node.known(x)
-    axes = [a % len(given) for a in node.attr("axes", list(range(len(given))))]
-    ratios, outs = _sizes(node, given, axes, scales, sizes)
-    whole = x.dtype.kind != "f"
-    y = arithmetic_ops.cast(x, float32) if whole and way.mode != "nearest" else x
+    input_shape = node.known(x)
+    axes = [a % len(input_shape) for a in node.attr("axes", list(range(len(input_shape))))]
+    ratios, outs = _sizes(node, input_shape, axes, scales, sizes)
+    is_integer = x.dtype.kind != "f"
+    y = arithmetic_ops.cast(x, float32) if is_integer and attributes.mode != "nearest" else x
     for i, (axis, ratio, out) in enumerate(zip(axes, ratios, outs, strict=True)):
         part = (0.0, 1.0)
         if roi is not None and roi.size:
             part = (float(roi[i]), float(roi[i + len(axes)]))
-        if out != given[axis] or ratio != 1 or part != (0.0, 1.0):
-            y = resized(y, way, axis, given[axis], ratio, out, part)
+        if out != input_shape[axis] or ratio != 1 or part != (0.0, 1.0):
+            y = resized(y, attributes, axis, input_shape[axis], ratio, out, part)
     if y.dtype != x.dtype:
         info = np.iinfo(x.dtype)
         y = arithmetic_ops.cast(
@@ -187,10 +187,10 @@ def _resize(
     scales: Tensor | None = None,
     sizes: Tensor | None = None,
 ) -> Tensor:
-    told = functools.partial(_known_value, node)
-    where = told(roi, "roi") if node.attr("coordinate_transformation_mode", "") in _CROPS else None
+    lookup = functools.partial(_known_value, node)
+    crop = lookup(roi, "roi") if node.attr("coordinate_transformation_mode", "") in _CROPS else None
     return _resize_axes(
-        node, x, _resize_attributes(node), where, told(scales, "scales"), told(sizes, "sizes")
+        node, x, _resize_attributes(node), crop, lookup(scales, "scales"), lookup(sizes, "sizes")
     )
 
 
@@ -204,8 +204,8 @@ def _known_value(node: OnnxNode, t: Tensor | None, what: str) -> np.ndarray | No
 
 
 def _before_11(node: OnnxNode, x: Tensor, scales: Any) -> Tensor:
-    way = ResizeAttributes(node.attr("mode", "nearest"), "asymmetric", "before_11")
-    return _resize_axes(node, x, way, None, scales, None)
+    attributes = ResizeAttributes(node.attr("mode", "nearest"), "asymmetric", "before_11")
+    return _resize_axes(node, x, attributes, None, scales, None)
 
 
 @imports("Upsample")

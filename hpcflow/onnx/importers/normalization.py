@@ -143,10 +143,10 @@ def _dropout(
 def _dropped(node: OnnxNode, x: Tensor, share: float, mask: Any = bool_) -> Sequence[Tensor]:
     if share == 0:
         return _kept(x, mask)
-    kept = nn_ops.dropout(broadcast_ops.ones_like(x, float32), 1 - share, seed=node.attr("seed"))
+    scale = nn_ops.dropout(broadcast_ops.ones_like(x, float32), 1 - share, seed=node.attr("seed"))
     return [
-        arithmetic_ops.multiply(x, arithmetic_ops.cast(kept, x.dtype)),
-        arithmetic_ops.cast(arithmetic_ops.greater(kept, 0), mask),
+        arithmetic_ops.multiply(x, arithmetic_ops.cast(scale, x.dtype)),
+        arithmetic_ops.cast(arithmetic_ops.greater(scale, 0), mask),
     ]
 
 

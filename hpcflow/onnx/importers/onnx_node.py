@@ -25,11 +25,11 @@ class OnnxNode:
         self.outputs = len(proto.output)  # number of output names, including empty ones
         self.attributes: dict[str, onnx.AttributeProto] = {}
         for attribute in proto.attribute:
-            given: onnx.AttributeProto | None = attribute
+            resolved: onnx.AttributeProto | None = attribute
             if attribute.ref_attr_name:  # a reference to an attribute of the function's call
-                given = scope.attributes.get(attribute.ref_attr_name)
-            if given is not None:
-                self.attributes[attribute.name] = given
+                resolved = scope.attributes.get(attribute.ref_attr_name)
+            if resolved is not None:
+                self.attributes[attribute.name] = resolved
 
     @property
     def called(self) -> str:
@@ -55,14 +55,14 @@ class OnnxNode:
 
     def resolved(self) -> onnx.NodeProto:
         """The node with references to attributes of a function's call resolved."""
-        whole = onnx.NodeProto()
-        whole.CopyFrom(self.proto)
-        del whole.attribute[:]
+        node_proto = onnx.NodeProto()
+        node_proto.CopyFrom(self.proto)
+        del node_proto.attribute[:]
         for name, attribute in self.attributes.items():
-            given = whole.attribute.add()
-            given.CopyFrom(attribute)
-            given.name = name
-        return whole
+            new_attribute = node_proto.attribute.add()
+            new_attribute.CopyFrom(attribute)
+            new_attribute.name = name
+        return node_proto
 
     def wants(self, index: int) -> bool:
         """Whether output `index` is used."""

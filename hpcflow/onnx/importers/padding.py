@@ -66,8 +66,8 @@ def _trilu(node: OnnxNode, x: Tensor, k: Tensor | None = None) -> Tensor:
     rows, columns = node.known(x)[-2:]
     shift = 0 if k is None else int(node.value(k, "k").reshape(()))
     lower = np.tri(rows, columns, shift - (1 if node.attr("upper", 1) else 0), dtype=bool)
-    kept = ~lower if node.attr("upper", 1) else lower
-    return arithmetic_ops.where_v2(constant(kept), x, x.dtype.type(0))
+    keep_mask = ~lower if node.attr("upper", 1) else lower
+    return arithmetic_ops.where_v2(constant(keep_mask), x, x.dtype.type(0))
 
 
 @imports("OneHot")

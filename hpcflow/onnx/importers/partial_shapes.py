@@ -19,22 +19,22 @@ def partial(t: Tensor) -> np.ndarray | None:
     if t.spec.value is not None:
         return t.spec.value.astype(object)
     rule = _RULES.get(t.op.type)
-    found = None if rule is None else rule(t.op, [partial(i) for i in t.op.inputs[:_MOST]])
-    if found is None and is_known(t.shape):
-        found = np.full(require_known(t.shape), None, object)
-    return found
+    partial_value = None if rule is None else rule(t.op, [partial(i) for i in t.op.inputs[:_MOST]])
+    if partial_value is None and is_known(t.shape):
+        partial_value = np.full(require_known(t.shape), None, object)
+    return partial_value
 
 
 _MOST = 16  # most elements of a shape that are traced
 
 
 def _shape(op: Operation, inputs: Sequence[Any]) -> Any:
-    given = op.inputs[0].shape
-    if given is None:
+    input_shape = op.inputs[0].shape
+    if input_shape is None:
         return None
-    found = np.empty(len(given), object)
-    found[:] = given
-    return found
+    sizes = np.empty(len(input_shape), object)
+    sizes[:] = input_shape
+    return sizes
 
 
 def _concat(op: Operation, inputs: Sequence[Any]) -> Any:
@@ -52,9 +52,9 @@ def _pack(op: Operation, inputs: Sequence[Any]) -> Any:
 def _strided(op: Operation, inputs: Sequence[Any]) -> Any:
     if inputs[0] is None:
         return None
-    found = np.empty((), object)
-    found[()] = inputs[0][index_of(op.attrs["key"])]
-    return np.asarray(found[()], object)
+    cell = np.empty((), object)
+    cell[()] = inputs[0][index_of(op.attrs["key"])]
+    return np.asarray(cell[()], object)
 
 
 def _gather(op: Operation, inputs: Sequence[Any]) -> Any:
@@ -75,8 +75,8 @@ def _arithmetic(function: Callable[[Any, Any], Any]) -> Callable[[Operation, Seq
     def rule(op: Operation, inputs: Sequence[Any]) -> Any:
         if any(i is None for i in inputs):
             return None
-        one = np.frompyfunc(lambda a, b: None if None in (a, b) else function(a, b), 2, 1)
-        return np.asarray(one(*inputs), object)
+        ufunc = np.frompyfunc(lambda a, b: None if None in (a, b) else function(a, b), 2, 1)
+        return np.asarray(ufunc(*inputs), object)
 
     return rule
 

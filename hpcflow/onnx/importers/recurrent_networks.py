@@ -47,7 +47,7 @@ def _activation(node: OnnxNode, name: str, alpha: float | None, beta: float | No
         return default if value is None else value
 
     second = 0.0 if beta is None else beta
-    known: dict[str, Activation] = {
+    activations: dict[str, Activation] = {
         "sigmoid": arithmetic_ops.sigmoid,
         "tanh": arithmetic_ops.tanh,
         "relu": nn_ops.relu,
@@ -70,9 +70,9 @@ def _activation(node: OnnxNode, name: str, alpha: float | None, beta: float | No
         ),
         "hardsigmoid": lambda x: hard_sigmoid(x, given(0.2), given(0.5, beta)),
     }
-    if name.lower() not in known:
+    if name.lower() not in activations:
         raise node.declined(f"activation {name!r} is not supported")
-    return known[name.lower()]
+    return activations[name.lower()]
 
 
 _WITH_ALPHA = {"elu", "leakyrelu", "thresholdedrelu", "affine", "scaledtanh", "hardsigmoid"}
@@ -84,13 +84,13 @@ def _activations(node: OnnxNode, default: Sequence[str], sides: int) -> list[lis
     names = node.attr("activations") or list(default) * sides
     alphas = list(node.attr("activation_alpha", []))
     betas = list(node.attr("activation_beta", []))
-    made = []
+    activations = []
     for name in names:
         alpha = alphas.pop(0) if alphas and name.lower() in _WITH_ALPHA else None
         beta = betas.pop(0) if betas and name.lower() in _WITH_BETA else None
-        made.append(_activation(node, name, alpha, beta))
+        activations.append(_activation(node, name, alpha, beta))
     each = len(default)
-    return [made[i * each : (i + 1) * each] for i in range(sides)]
+    return [activations[i * each : (i + 1) * each] for i in range(sides)]
 
 
 # -- cells
@@ -153,14 +153,14 @@ def _gru(side: DirectionWeights, node: OnnxNode) -> Step:
         z = gate(x, before, wz, rz, arithmetic_ops.add(bias[0], bias[3]))
         reset = gate(x, before, wr, rr, arithmetic_ops.add(bias[1], bias[4]))
         if before_reset:
-            told = arithmetic_ops.multiply(
+            recurrent = arithmetic_ops.multiply(
                 reset, arithmetic_ops.add(matmul(before, rh, False, True), bias[5])
             )
         else:
-            told = arithmetic_ops.add(
+            recurrent = arithmetic_ops.add(
                 matmul(arithmetic_ops.multiply(reset, before), rh, False, True), bias[5]
             )
-        new = arithmetic_ops.add(arithmetic_ops.add(matmul(x, wh, False, True), bias[2]), told)
+        new = arithmetic_ops.add(arithmetic_ops.add(matmul(x, wh, False, True), bias[2]), recurrent)
         new = g(side.bounded(new))
         return (
             arithmetic_ops.add(
@@ -179,7 +179,7 @@ def _unroll(
     step: Step, inputs: Sequence[Tensor], state: State, kept: Sequence[Tensor] | None
 ) -> tuple[list[Tensor], State]:
     """The output of each step, and the last state; where `kept` is false the state stays."""
-    made = []
+    outputs = []
     for at, x in enumerate(inputs):
         new = step(x, state)
         if kept is None:
@@ -188,8 +188,8 @@ def _unroll(
             here = kept[at]
             state = tuple(arithmetic_ops.where(here, n, s) for n, s in zip(new, state, strict=True))
             out = arithmetic_ops.where(here, new[0], 0.0)
-        made.append(out)
-    return made, state
+        outputs.append(out)
+    return outputs, state
 
 
 def _recurrent(
@@ -200,9 +200,9 @@ def _recurrent(
     default: Sequence[str],
     inputs: Sequence[Tensor | None],
 ) -> Sequence[Tensor]:
-    given: list[Any] = [*inputs, *[None] * (8 - len(inputs))]
-    x, w, r, bias, lengths = given[:5]
-    rest = given[5:]
+    padded_inputs: list[Any] = [*inputs, *[None] * (8 - len(inputs))]
+    x, w, r, bias, lengths = padded_inputs[:5]
+    rest = padded_inputs[5:]
     batch_first = bool(node.attr("layout", 0))
     if batch_first:
         x = transpose(x, [1, 0, 2])
@@ -212,7 +212,7 @@ def _recurrent(
     reverse = [node.attr("direction", "forward") == "reverse", True]
     activations = _activations(node, default, sides)
     times = unstack(x, steps)
-    kept = None if lengths is None else _within_lengths(lengths, steps)
+    step_masks = None if lengths is None else _within_lengths(lengths, steps)
     outputs, finals = [], []
     for i in range(sides):
         side = DirectionWeights(
@@ -227,13 +227,13 @@ def _recurrent(
         none = zeros([batch, hidden], x.dtype)
         start = tuple(none if t is None else t[i] for t in rest[:states])
         order = range(steps)[::-1] if reverse[i] else range(steps)
-        made, last = _unroll(
+        step_outputs, last = _unroll(
             cell(side, node),
             [times[t] for t in order],
             start,
-            None if kept is None else [kept[t] for t in order],
+            None if step_masks is None else [step_masks[t] for t in order],
         )
-        outputs.append(stack(made[::-1] if reverse[i] else made))
+        outputs.append(stack(step_outputs[::-1] if reverse[i] else step_outputs))
         finals.append(last)
     y = stack(outputs, 1)  # [steps, directions, batch, hidden]
     final = [stack([end[k] for end in finals]) for k in range(states)]

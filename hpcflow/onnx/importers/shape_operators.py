@@ -40,29 +40,29 @@ def _reshape(node: OnnxNode, x: Tensor, wanted: Tensor) -> Tensor:
         value = node.maybe(wanted, "shape")
         sizes = sizes if value is None else value.astype(object)
     target: list[Any] = sizes.tolist()
-    told: list[Any] = [wanted[i] if d is None else d for i, d in enumerate(target)]
+    dims: list[Any] = [wanted[i] if d is None else d for i, d in enumerate(target)]
     if not node.attr("allowzero", 0):
         rank = len(target) if x.shape is None else len(x.shape)
         for i, d in enumerate(target[:rank]):
             if d == 0:
-                target[i], told[i] = _size(x, i, wanted)
+                target[i], dims[i] = _size(x, i, wanted)
             elif d is None:
-                told[i] = arithmetic_ops.where(
-                    arithmetic_ops.equal(told[i], 0), _size(x, i, wanted)[1], told[i]
+                dims[i] = arithmetic_ops.where(
+                    arithmetic_ops.equal(dims[i], 0), _size(x, i, wanted)[1], dims[i]
                 )
     if None not in target:
         return reshape(x, target)
     if target.count(None) == 1 and -1 not in target and 0 not in target:
         return reshape(x, [-1 if d is None else d for d in target])
-    y = reshape(x, told)
+    y = reshape(x, dims)
     y.set_shape([None if d == -1 else d for d in target])
     return y
 
 
 def _size(x: Tensor, axis: int, like: Tensor) -> tuple[int | None, Any]:
     """The static size of an axis if known, and the size as a number or tensor."""
-    own = None if x.shape is None else x.shape[axis]
-    return own, arithmetic_ops.cast(array_ops.shape(x)[axis], like.dtype) if own is None else own
+    size = None if x.shape is None else x.shape[axis]
+    return size, arithmetic_ops.cast(array_ops.shape(x)[axis], like.dtype) if size is None else size
 
 
 @imports("Flatten")
@@ -74,18 +74,18 @@ def _flatten(node: OnnxNode, x: Tensor) -> Tensor:
 
 def flat(x: Tensor, axis: int) -> Tensor:
     """`x` as a matrix: the axes before `axis` are its rows."""
-    given = x.shape or ()
-    if x.shape is not None and None not in given:
-        known: list[Any] = list(given)
-        return reshape(x, [plain.prod(known[:axis]), plain.prod(known[axis:])])
-    if None not in given[axis:]:
-        rest: list[Any] = list(given[axis:])
-        return reshape(x, [-1, plain.prod(rest)])
-    lead: list[Any] = list(given[:axis])
+    static_shape = x.shape or ()
+    if x.shape is not None and None not in static_shape:
+        dims: list[Any] = list(static_shape)
+        return reshape(x, [plain.prod(dims[:axis]), plain.prod(dims[axis:])])
+    if None not in static_shape[axis:]:
+        trailing: list[Any] = list(static_shape[axis:])
+        return reshape(x, [-1, plain.prod(trailing)])
+    lead: list[Any] = list(static_shape[:axis])
     if None not in lead:
         return reshape(x, [plain.prod(lead), -1])
     sizes = array_ops.shape(x)
-    return reshape(x, [_product(sizes, 0, axis), _product(sizes, axis, len(given))])
+    return reshape(x, [_product(sizes, 0, axis), _product(sizes, axis, len(static_shape))])
 
 
 def _product(sizes: Tensor, start: int, stop: int) -> Tensor:
@@ -114,8 +114,8 @@ def _expand(node: OnnxNode, x: Tensor, wanted: Tensor) -> Tensor:
     """Two-way broadcasting: sizes of 1 in the given shape are also extended."""
     value = node.maybe(wanted, "shape")
     if value is None or x.shape is None or None in x.shape:
-        told = array_ops.shape(x, out_type=wanted.dtype)
-        y = broadcast_ops.broadcast_to(x, broadcast_dynamic_shape(told, wanted))
+        input_shape = array_ops.shape(x, out_type=wanted.dtype)
+        y = broadcast_ops.broadcast_to(x, broadcast_dynamic_shape(input_shape, wanted))
         y.set_shape(_stretched(x, partial(wanted)))
         return y
     try:
@@ -131,10 +131,10 @@ def _stretched(x: Tensor, sizes: np.ndarray | None) -> Any:
     """The partial shape of `x` broadcast with `sizes`; None where unknown."""
     if sizes is None or x.shape is None:
         return None
-    wanted, given = sizes.tolist(), list(x.shape)
-    rank = max(len(wanted), len(given))
-    pairs = zip([1] * (rank - len(wanted)) + wanted, [1] * (rank - len(given)) + given, strict=True)
-    return [g if w == 1 or (w is None and g not in (None, 1)) else w for w, g in pairs]
+    target, shape = sizes.tolist(), list(x.shape)
+    rank = max(len(target), len(shape))
+    pairs = zip([1] * (rank - len(target)) + target, [1] * (rank - len(shape)) + shape, strict=True)
+    return [s if t == 1 or (t is None and s not in (None, 1)) else t for t, s in pairs]
 
 
 # -- shapes as values, filling
@@ -163,8 +163,8 @@ def _constant(node: OnnxNode) -> Tensor:
 @imports("ConstantOfShape")
 def _constant_of_shape(node: OnnxNode, sizes: Tensor) -> Tensor:
     value = np.asarray(node.attr("value", np.zeros(1, np.float32))).reshape(())
-    known = node.maybe(sizes, "shape")
-    return broadcast_ops.fill(sizes if known is None else known, value[()])
+    static_shape = node.maybe(sizes, "shape")
+    return broadcast_ops.fill(sizes if static_shape is None else static_shape, value[()])
 
 
 @imports("EyeLike")
@@ -223,11 +223,11 @@ def _slice(
     )
 
 
-def _limits(node: OnnxNode, name: str, given: Tensor) -> list[Any]:
+def _limits(node: OnnxNode, name: str, bounds: Tensor) -> list[Any]:
     """The bounds as numbers where known, else as scalars of the vector."""
-    value = node.maybe(given, name)
+    value = node.maybe(bounds, name)
     if value is None:
-        return [given[i] for i in range(node.known(given)[0])]
+        return [bounds[i] for i in range(node.known(bounds)[0])]
     return [int(v) for v in value.reshape(-1)]
 
 

@@ -20,8 +20,8 @@ def _updates(name: str, tensors: int) -> Callable[[Update], Update]:
         @imports(name, domain=DOMAIN)
         def build(node: OnnxNode, rate: Tensor, step: Tensor, *inputs: Tensor) -> list[Tensor]:
             count = len(inputs) // tensors
-            made = [update(node, rate, step, *inputs[i::count]) for i in range(count)]
-            return [t for column in zip(*made, strict=True) for t in column]
+            updated = [update(node, rate, step, *inputs[i::count]) for i in range(count)]
+            return [t for column in zip(*updated, strict=True) for t in column]
 
         return update
 

@@ -28,11 +28,11 @@ class WindowAttributes:
     @property
     def extra(self) -> tuple[tuple[int, int], ...]:
         """The pads that cover every position; larger at the end with ceil_mode."""
-        found = []
+        pads = []
         for k, s, d, (a, b), size, n in self._axes():
             reach = (n - 1) * s + (k - 1) * d + 1
-            found.append((a, max(b, reach - size - a)))
-        return tuple(found)
+            pads.append((a, max(b, reach - size - a)))
+        return tuple(pads)
 
     def _axes(self) -> Sequence[tuple[int, int, int, tuple[int, int], int, int]]:
         columns = (self.kernel, self.strides, self.dilations, self.pads, self.sizes, self.positions)
@@ -52,7 +52,7 @@ def window(
     dilations = tuple(node.attr("dilations", [1] * rank))
     reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
     auto = node.attr("auto_pad", "NOTSET")
-    given = node.attr("pads", [0] * 2 * rank)
+    explicit_pads = node.attr("pads", [0] * 2 * rank)
     pads, positions = [], []
     for i, (size, s, r) in enumerate(zip(sizes, strides, reach, strict=True)):
         if auto in ("SAME_UPPER", "SAME_LOWER"):
@@ -61,7 +61,7 @@ def window(
             less, more = total // 2, total - total // 2
             pads.append((more, less) if auto == "SAME_LOWER" else (less, more))
         else:
-            pads.append((0, 0) if auto == "VALID" else (given[i], given[i + rank]))
+            pads.append((0, 0) if auto == "VALID" else (explicit_pads[i], explicit_pads[i + rank]))
             room = size + sum(pads[-1]) - r
             n = (-(-room // s) if ceil else room // s) + 1
             if ceil and (n - 1) * s >= size + pads[-1][0]:
@@ -75,10 +75,10 @@ def slices(x: Tensor, w: WindowAttributes, fill: float) -> list[Tensor]:
     extra = w.extra
     if any(a or b for a, b in extra):
         x = pad(x, [(0, 0), (0, 0), *extra], constant_values=fill)
-    found = []
+    taps = []
     for offset in itertools.product(*map(range, w.kernel)):
         key: list[slice] = [slice(None), slice(None)]
         for o, s, d, n in zip(offset, w.strides, w.dilations, w.positions, strict=True):
             key.append(slice(o * d, o * d + (n - 1) * s + 1, s))
-        found.append(getitem(x, tuple(key)))
-    return found
+        taps.append(getitem(x, tuple(key)))
+    return taps

@@ -100,13 +100,13 @@ def _average_pool(node: OnnxNode, x: Tensor) -> Tensor:
 
 def _counts(w: WindowAttributes, padding_too: bool) -> np.ndarray:
     """The number of elements of each window, with or without padding."""
-    found = np.ones((), np.int64)
+    counts = np.ones((), np.int64)
     for k, s, d, (a, b), size, n in w._axes():
         low, high = (-a, size + b) if padding_too else (0, size)
         at = np.arange(n)[:, None] * s + np.arange(k)[None, :] * d - a
         inside = ((at >= low) & (at < high)).sum(1)
-        found = np.multiply.outer(found, inside)
-    return found
+        counts = np.multiply.outer(counts, inside)
+    return counts
 
 
 @imports("LpPool")
@@ -157,17 +157,17 @@ def _max_unpool(
     kernel = node.attr("kernel_shape")
     rank = len(kernel)
     strides, pads = node.attr("strides", [1] * rank), node.attr("pads", [0] * 2 * rank)
-    given = node.known(x)
+    input_shape = node.known(x)
     sizes = [
         (n - 1) * s + k - pads[i] - pads[i + rank]
-        for i, (n, s, k) in enumerate(zip(given[2:], strides, kernel, strict=True))
+        for i, (n, s, k) in enumerate(zip(input_shape[2:], strides, kernel, strict=True))
     ]
-    sizes = [*given[:2], *sizes]
+    sizes = [*input_shape[:2], *sizes]
     if output_shape is None:
         return scattered(index, x, sizes)
     # the indices refer to the smaller shape; the larger one is padded at its end
-    wanted = node.integers("output_shape", output_shape)
+    target_shape = node.integers("output_shape", output_shape)
     small = scattered(arithmetic_ops.cast(index, int64), x, sizes)
     from hpcflow.ops.array.concat_split_ops import pad
 
-    return pad(small, [(0, b - a) for a, b in zip(sizes, wanted, strict=True)])
+    return pad(small, [(0, b - a) for a, b in zip(sizes, target_shape, strict=True)])

@@ -36,14 +36,14 @@ def _check_sizes(xp: Any, node: KernelNode) -> Callable[..., Any]:
 
 @kernel("EnsureShape", "view")
 def _ensure_shape(xp: Any, node: KernelNode) -> Callable[..., Any]:
-    wanted = node.attrs["shape"]
+    expected_shape = node.attrs["shape"]
 
     def run(x: Any) -> Any:
-        if wanted is not None:
-            fits = [d is None or d == n for d, n in zip(wanted, x.shape, strict=False)]
-            if len(wanted) != x.ndim or not all(fits):
-                told = ", ".join("?" if d is None else str(d) for d in wanted)
-                raise ShapeError(f"the shape is {list(x.shape)}, not [{told}]")
+        if expected_shape is not None:
+            fits = [d is None or d == n for d, n in zip(expected_shape, x.shape, strict=False)]
+            if len(expected_shape) != x.ndim or not all(fits):
+                expected_text = ", ".join("?" if d is None else str(d) for d in expected_shape)
+                raise ShapeError(f"the shape is {list(x.shape)}, not [{expected_text}]")
         return x
 
     return run
@@ -51,8 +51,8 @@ def _ensure_shape(xp: Any, node: KernelNode) -> Callable[..., Any]:
 
 def _under_known_shape(node: KernelNode) -> Callable[..., Any] | None:
     shape = node.outputs[0].shape
-    known = shape is not None and None not in shape
-    return (lambda x, *told: x.reshape(shape)) if known else None
+    is_static = shape is not None and None not in shape
+    return (lambda x, *told: x.reshape(shape)) if is_static else None
 
 
 @kernel("Reshape", "view")
@@ -60,26 +60,24 @@ def _reshape(xp: Any, node: KernelNode) -> Callable[..., Any]:
     target = node.attrs["shape"]
     of_step = len(node.inputs) > 1 and node.inputs[1].value is None
 
-    def run(x: Any, *told: Any) -> Any:
-        wanted = told[0].tolist() if told else target
-        if x.size == 0 and -1 in wanted and 0 in wanted:
-            wanted = _of_none(x.shape, wanted)
+    def run(x: Any, *shape_inputs: Any) -> Any:
+        sizes = shape_inputs[0].tolist() if shape_inputs else target
+        if x.size == 0 and -1 in sizes and 0 in sizes:
+            sizes = _of_none(x.shape, sizes)
         try:
-            if min(wanted, default=0) >= -1:
-                return x.reshape(wanted)
+            if min(sizes, default=0) >= -1:
+                return x.reshape(sizes)
         except ValueError:
             pass
-        raise ShapeError(
-            f"{list(x.shape)} ({x.size} elements) cannot be reshaped to {list(wanted)}"
-        )
+        raise ShapeError(f"{list(x.shape)} ({x.size} elements) cannot be reshaped to {list(sizes)}")
 
     return (None if of_step else _under_known_shape(node)) or run
 
 
-def _of_none(given: Sequence[int], wanted: Sequence[int]) -> list[int]:
+def _of_none(source: Sequence[int], target: Sequence[int]) -> list[int]:
     """The reshape result for a tensor without elements; -1 is inferred as if sizes 0 were 1."""
-    of_given, of_wanted = (math.prod(n for n in shape if n > 0) for shape in (given, wanted))
-    return [of_given // of_wanted if n == -1 else n for n in wanted]
+    source_size, target_size = (math.prod(n for n in shape if n > 0) for shape in (source, target))
+    return [source_size // target_size if n == -1 else n for n in target]
 
 
 @kernel("ExpandDims", "view")

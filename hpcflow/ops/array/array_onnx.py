@@ -16,8 +16,8 @@ def _identity(to: Emitter, op: Operation) -> str:
 
 @exports("Reshape")
 def _reshape(to: Emitter, op: Operation) -> Any:
-    known = op.attrs["shape"]
-    zeros = known is not None and 0 in known and -1 not in known
+    target = op.attrs["shape"]
+    zeros = target is not None and 0 in target and -1 not in target
     allow = 1 if zeros else None  # a size 0 means 0, not a copy of the input's size
     return to.node("Reshape", op.inputs[0], shape_argument(to, op, 1), allowzero=allow)
 
@@ -42,14 +42,14 @@ def _transpose(to: Emitter, op: Operation) -> Any:
 
 @exports("Shape", "Size")
 def _shape(to: Emitter, op: Operation) -> Any:
-    made = to.node(op.type, op.inputs[0])
-    return made if op.outputs[0].dtype == int64 else to.cast(made, op.outputs[0].dtype)
+    output = to.node(op.type, op.inputs[0])
+    return output if op.outputs[0].dtype == int64 else to.cast(output, op.outputs[0].dtype)
 
 
 @exports("Rank")
 def _rank(to: Emitter, op: Operation) -> Any:
-    made = to.node("Size", to.node("Shape", op.inputs[0]))
-    return to.cast(made, op.outputs[0].dtype)
+    rank = to.node("Size", to.node("Shape", op.inputs[0]))
+    return to.cast(rank, op.outputs[0].dtype)
 
 
 @exports("Range")

@@ -90,22 +90,22 @@ def shape_argument(shape: Any) -> tuple[Shape, list[Tensor]]:
             raise ShapeError(
                 f"a shape must be a vector; {shape.name!r} has shape {shape_text(shape.shape)}"
             )
-        known = partial_value(shape)
-        return known, [] if shape.constant is not None else [shape]
+        static = partial_value(shape)
+        return static, [] if shape.constant is not None else [shape]
     if isinstance(shape, (int, np.integer)):
         shape = (shape,)
-    known = None if shape is None else as_sizes(shape)
-    if not is_known(known):
+    static = None if shape is None else as_sizes(shape)
+    if not is_known(static):
         raise ShapeError(f"shape {shape!r} must be known", hint="use hf.shape(x) for unknown sizes")
-    return known, []
+    return static, []
 
 
 def _check_sizes(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
-    (given,) = inputs
-    require(attrs["what"], given, "iu")
-    if given.value is not None:
-        _at_least(given.value, **attrs)
-    return [given]
+    (spec,) = inputs
+    require(attrs["what"], spec, "iu")
+    if spec.value is not None:
+        _at_least(spec.value, **attrs)
+    return [spec]
 
 
 def _at_least(value: np.ndarray, what: str, least: int) -> None:
@@ -121,12 +121,12 @@ def checked_sizes(sizes: Any, what: str, least: int = 0) -> Tensor:
 
     Errors: ShapeError at graph construction or at run time.
     """
-    told = operand(sizes, "iu")
-    if told.constant is None:
-        return first_output("CheckSizes", [told], {"what": what, "least": least})
-    require(what, told.spec, "iu")
-    _at_least(told.constant, what, least)
-    return told
+    tensor = operand(sizes, "iu")
+    if tensor.constant is None:
+        return first_output("CheckSizes", [tensor], {"what": what, "least": least})
+    require(what, tensor.spec, "iu")
+    _at_least(tensor.constant, what, least)
+    return tensor
 
 
 # -- constants and placeholders
@@ -190,21 +190,21 @@ def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None 
     return first_output("Const", [], {"value": array}, name)
 
 
-def _under(array: np.ndarray, wanted: Shape) -> np.ndarray:
+def _under(array: np.ndarray, target: Shape) -> np.ndarray:
     """The array of a constant with the requested shape, filled up with its last element, or 0."""
-    count = None if wanted is None or None in wanted else size_of(wanted)
+    count = None if target is None or None in target else size_of(target)
     if count is None or (count and array.size > count):
         raise ShapeError(
-            f"{array.size} values do not make a constant of shape {shape_text(wanted)}",
+            f"{array.size} values do not make a constant of shape {shape_text(target)}",
             line=user_line(),
         )
-    known = tuple(d for d in wanted or () if d is not None)
+    dims = tuple(d for d in target or () if d is not None)
     if not count or not array.size:
-        return np.zeros(known, array.dtype)
+        return np.zeros(dims, array.dtype)
     if array.size == 1:
-        return np.array(np.broadcast_to(array.reshape(()), known))
-    more = np.full(size_of(known) - array.size, array.reshape(-1)[-1], array.dtype)
-    return np.concatenate([array.reshape(-1), more]).reshape(known)
+        return np.array(np.broadcast_to(array.reshape(()), dims))
+    padding = np.full(size_of(dims) - array.size, array.reshape(-1)[-1], array.dtype)
+    return np.concatenate([array.reshape(-1), padding]).reshape(dims)
 
 
 def placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> Tensor:
@@ -216,8 +216,8 @@ def placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> Tenso
 
 def placeholder_with_default(input: Any, shape: Any, name: str | None = None) -> Tensor:
     """A tensor that a run may feed; its default value is `input`."""
-    given = convert_to_tensor(input)
-    return first_output("PlaceholderWithDefault", [given], {"shape": given_shape(shape)}, name)
+    default = convert_to_tensor(input)
+    return first_output("PlaceholderWithDefault", [default], {"shape": given_shape(shape)}, name)
 
 
 # -- reshape
@@ -227,27 +227,27 @@ def _identity(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     return [inputs[0]]
 
 
-def _deduce(target: tuple[int | None, ...], given: Shape) -> Shape:
+def _deduce(target: tuple[int | None, ...], source: Shape) -> Shape:
     """The result shape of a reshape: infers -1 if possible and checks sizes."""
     if target.count(-1) > 1:
         raise ShapeError(f"reshape to {list(target)}: only one size can be -1")
-    if not is_known(given) or (None in target and -1 in target):
+    if not is_known(source) or (None in target and -1 in target):
         return tuple(None if d == -1 else d for d in target)
-    total, rest = size_of(given), size_of(tuple(d for d in target if d not in (-1, None)))
+    total, fixed = size_of(source), size_of(tuple(d for d in target if d not in (-1, None)))
     if None in target:
-        found = total // rest if target.count(None) == 1 and rest and total % rest == 0 else None
-        return tuple(found if d is None else d for d in target)
+        dim = total // fixed if target.count(None) == 1 and fixed and total % fixed == 0 else None
+        return tuple(dim if d is None else d for d in target)
     if -1 not in target:
-        if total != rest:
+        if total != fixed:
             raise ShapeError(
-                f"{shape_text(given)} ({total} elements) cannot be reshaped to {target}"
+                f"{shape_text(source)} ({total} elements) cannot be reshaped to {target}"
             )
         return target
-    if rest == 0 and total == 0:  # the kernel infers it from the nonzero sizes
+    if fixed == 0 and total == 0:  # the kernel infers it from the nonzero sizes
         return tuple(None if d == -1 else d for d in target)
-    if rest == 0 or total % rest:
-        raise ShapeError(f"{shape_text(given)} ({total} elements) cannot be reshaped to {target}")
-    return tuple(total // rest if d == -1 else d for d in target)
+    if fixed == 0 or total % fixed:
+        raise ShapeError(f"{shape_text(source)} ({total} elements) cannot be reshaped to {target}")
+    return tuple(total // fixed if d == -1 else d for d in target)
 
 
 def _reshape(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -362,8 +362,8 @@ def reshape(tensor: Any, shape: Any, name: str | None = None) -> Tensor:
 
     Errors: ShapeError if the numbers of elements differ.
     """
-    known, told = shape_argument(shape)
-    return first_output("Reshape", [convert_to_tensor(tensor), *told], {"shape": known}, name)
+    static, dynamic = shape_argument(shape)
+    return first_output("Reshape", [convert_to_tensor(tensor), *dynamic], {"shape": static}, name)
 
 
 @accepts_aliases(dim="axis")
@@ -453,20 +453,20 @@ def as_scalar(given: Any) -> Tensor:
 
 
 def _shape(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
-    given = inputs[0].shape
-    value = np.array(given, attrs["dtype"]) if is_known(given) else None
-    return [Spec(attrs["dtype"], (None if given is None else len(given),), value)]
+    input_shape = inputs[0].shape
+    value = np.array(input_shape, attrs["dtype"]) if is_known(input_shape) else None
+    return [Spec(attrs["dtype"], (None if input_shape is None else len(input_shape),), value)]
 
 
 def _size(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
-    given = inputs[0].shape
-    value = np.array(size_of(given), attrs["dtype"]) if is_known(given) else None
+    input_shape = inputs[0].shape
+    value = np.array(size_of(input_shape), attrs["dtype"]) if is_known(input_shape) else None
     return [Spec(attrs["dtype"], (), value)]
 
 
 def _rank(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
-    given = inputs[0].shape
-    return [Spec(int32, (), None if given is None else np.array(len(given), int32))]
+    input_shape = inputs[0].shape
+    return [Spec(int32, (), None if input_shape is None else np.array(len(input_shape), int32))]
 
 
 op("Shape", infer=_shape, grad=_INTEGERS, work="start")
@@ -475,9 +475,9 @@ op("Rank", infer=_rank, grad=_INTEGERS, work="start")
 
 
 def _constant_if_known(type: str, x: Any, attrs: Attrs, name: str | None) -> Tensor:
-    known = {"Shape": _shape, "Size": _size, "Rank": _rank}[type]
+    infer = {"Shape": _shape, "Size": _size, "Rank": _rank}[type]
     x = convert_to_tensor(x)
-    value = known([x.spec], attrs)[0].value
+    value = infer([x.spec], attrs)[0].value
     return (
         first_output(type, [x], attrs, name)
         if value is None
@@ -487,10 +487,10 @@ def _constant_if_known(type: str, x: Any, attrs: Attrs, name: str | None) -> Ten
 
 def _dense_shape(x: Any) -> Tensor | None:
     """The dense shape of a sparse tensor or its value; None for other arguments."""
-    told = getattr(x, "dense_shape", None)
-    if told is None or isinstance(told, Tensor):
-        return told
-    return convert_to_tensor(np.asarray(told))
+    dense_shape = getattr(x, "dense_shape", None)
+    if dense_shape is None or isinstance(dense_shape, Tensor):
+        return dense_shape
+    return convert_to_tensor(np.asarray(dense_shape))
 
 
 def shape(input: Any, name: str | None = None, out_type: Any = int32) -> Tensor:
@@ -542,9 +542,9 @@ def _range(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 
 def _length(start: Any, limit: Any, delta: Any) -> int:
     """The number of elements of a range."""
-    for given in (start, limit, delta):
-        if np.ndim(given) or as_array(given).dtype.kind not in "biuf":
-            raise ArgumentError(f"range takes numbers, not {value_text(given)}", line=user_line())
+    for number in (start, limit, delta):
+        if np.ndim(number) or as_array(number).dtype.kind not in "biuf":
+            raise ArgumentError(f"range takes numbers, not {value_text(number)}", line=user_line())
     if delta == 0:
         raise ShapeError("range: delta must not be 0", line=user_line())
     if (limit - start) * delta < 0:
@@ -579,17 +579,17 @@ def range(
     """
     if limit is None:
         start, limit = 0, start
-    given = [t.as_tensor() if hasattr(t, "as_tensor") else t for t in (start, limit, delta)]
-    tensors = [t for t in given if isinstance(t, Tensor)]
+    args = [t.as_tensor() if hasattr(t, "as_tensor") else t for t in (start, limit, delta)]
+    tensors = [t for t in args if isinstance(t, Tensor)]
     if dtype is None:
-        arrays = [as_array(t).dtype for t in given if not isinstance(t, Tensor)]
-        whole = all(kind_of(t.dtype) != "f" for t in tensors)
-        plain = [d for d in arrays if d.kind == "f" and whole]
+        arrays = [as_array(t).dtype for t in args if not isinstance(t, Tensor)]
+        integral = all(kind_of(t.dtype) != "f" for t in tensors)
+        plain = [d for d in arrays if d.kind == "f" and integral]
         dtype = max([*(t.dtype for t in tensors), *plain] or arrays, key=_rank_of)
     dtype = as_dtype(dtype)
-    if not tensors and _length(*given) <= LARGE:
-        return constant(np.arange(*given, dtype=dtype), name=name)
-    return first_output("Range", [_as(t, dtype) for t in given], {}, name)
+    if not tensors and _length(*args) <= LARGE:
+        return constant(np.arange(*args, dtype=dtype), name=name)
+    return first_output("Range", [_as(t, dtype) for t in args], {}, name)
 
 
 def _rank_of(dtype: np.dtype) -> tuple[bool, int]:

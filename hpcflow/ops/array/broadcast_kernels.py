@@ -34,9 +34,9 @@ def _broadcast_to(xp: Any, node: KernelNode) -> Callable[..., Any]:
     if len(node.inputs) == 1 or node.inputs[1].value is not None:
         return lambda x, *more: xp.copyto(more[-1], x)
 
-    def run(x: Any, told: Any, out: Any) -> None:
-        if (wanted := told.tolist()) != list(out.shape):
-            raise ShapeError(f"{list(x.shape)} cannot be broadcast to {wanted}")
+    def run(x: Any, shape: Any, out: Any) -> None:
+        if (target := shape.tolist()) != list(out.shape):
+            raise ShapeError(f"{list(x.shape)} cannot be broadcast to {target}")
         xp.copyto(out, x)
 
     return run
@@ -50,10 +50,10 @@ def _sum_to_shape(xp: Any, node: KernelNode) -> Callable[..., Any]:
         out = more[-1]
         lead = x.ndim - out.ndim
         pairs = zip(x.shape[lead:], out.shape, strict=True)
-        axes = tuple(i + lead for i, (mine, its) in enumerate(pairs) if mine != its)
+        axes = tuple(i + lead for i, (x_size, out_size) in enumerate(pairs) if x_size != out_size)
         if lead or axes:
-            kept = out.reshape((1,) * lead + out.shape)
-            total(x, (*range(lead), *axes), None, kept, True)
+            expanded = out.reshape((1,) * lead + out.shape)
+            total(x, (*range(lead), *axes), None, expanded, True)
         else:
             xp.copyto(out, x)
 

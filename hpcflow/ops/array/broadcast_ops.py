@@ -32,10 +32,10 @@ def _fill_back(op: Operation, g: Tensor) -> list[Any]:
 
 def _broadcast_to(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     target = told_shape(inputs, 1, attrs)
-    found = broadcast_shapes([inputs[0].shape, target])
-    if found is None or target is None:
+    joint = broadcast_shapes([inputs[0].shape, target])
+    if joint is None or target is None:
         return [Spec(inputs[0].dtype, target)]
-    return [Spec(inputs[0].dtype, merge_shapes(found, target))]  # the target is never broadcast
+    return [Spec(inputs[0].dtype, merge_shapes(joint, target))]  # the target is never broadcast
 
 
 def _broadcast_back(op: Operation, g: Tensor) -> list[Any]:
@@ -44,9 +44,9 @@ def _broadcast_back(op: Operation, g: Tensor) -> list[Any]:
 
 def _sum_to_shape(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     target = told_shape(inputs, 1, attrs)
-    found = broadcast_shapes([inputs[0].shape, target])
-    if found is not None and inputs[0].shape is not None:
-        merge_shapes(found, inputs[0].shape)  # the input is never broadcast
+    joint = broadcast_shapes([inputs[0].shape, target])
+    if joint is not None and inputs[0].shape is not None:
+        merge_shapes(joint, inputs[0].shape)  # the input is never broadcast
     return [Spec(inputs[0].dtype, target)]
 
 
@@ -77,14 +77,14 @@ op(
 
 def fill(dims: Any, value: Any, name: str | None = None) -> Tensor:
     """A tensor of shape `dims` with all elements `value` (a number or a scalar tensor)."""
-    known, told = shape_argument(dims)
-    attrs: Attrs = {"shape": known}
+    static, extra = shape_argument(dims)
+    attrs: Attrs = {"shape": static}
     if isinstance(value, Tensor) or hasattr(value, "as_tensor"):
-        return first_output("Fill", [convert_to_tensor(value), *told], attrs, name)
+        return first_output("Fill", [convert_to_tensor(value), *extra], attrs, name)
     array = as_array(value)
     if array.ndim:
         raise ShapeError(f"the value to fill with has shape {shape_text(array.shape)}, not []")
-    return first_output("Fill", told, {**attrs, "value": array.item(), "dtype": array.dtype}, name)
+    return first_output("Fill", extra, {**attrs, "value": array.item(), "dtype": array.dtype}, name)
 
 
 def zeros(shape: Any, dtype: Any = float32, name: str | None = None) -> Tensor:
@@ -126,14 +126,14 @@ def ones_like(tensor: Any, dtype: Any = None, name: str | None = None) -> Tensor
 
 def broadcast_to(input: Any, shape: Any, name: str | None = None) -> Tensor:
     """`input` broadcast to `shape`: repeated along axes of size 1 and along new leading axes."""
-    known, told = shape_argument(shape)
-    return first_output("BroadcastTo", [convert_to_tensor(input), *told], {"shape": known}, name)
+    static, extra = shape_argument(shape)
+    return first_output("BroadcastTo", [convert_to_tensor(input), *extra], {"shape": static}, name)
 
 
 def sum_to_shape(input: Any, shape: Any, name: str | None = None) -> Tensor:
     """The adjoint of `broadcast_to`: sums over the axes that broadcasting from `input` repeats."""
-    known, told = shape_argument(shape)
-    return first_output("SumToShape", [convert_to_tensor(input), *told], {"shape": known}, name)
+    static, extra = shape_argument(shape)
+    return first_output("SumToShape", [convert_to_tensor(input), *extra], {"shape": static}, name)
 
 
 def sum_to(g: Tensor, x: Tensor, *others: Tensor) -> Tensor:
@@ -153,4 +153,4 @@ def _stretched(x: Tensor, other: Tensor) -> bool:
     if x.shape is None or other.shape is None or len(other.shape) > len(x.shape):
         return True
     pairs = zip(reversed(x.shape), reversed(other.shape), strict=False)
-    return any(mine in (None, 1) and its != 1 for mine, its in pairs)
+    return any(x_size in (None, 1) and other_size != 1 for x_size, other_size in pairs)

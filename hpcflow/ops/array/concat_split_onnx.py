@@ -33,10 +33,10 @@ def _unpack(to: Emitter, op: Operation) -> list[Any]:
 @exports("Split")
 def _split(to: Emitter, op: Operation) -> Any:
     sizes = op.attrs["sizes"]
-    told = to.cast(op.inputs[1], int64) if None in sizes else to.ints(list(sizes))
+    lengths = to.cast(op.inputs[1], int64) if None in sizes else to.ints(list(sizes))
     if len(sizes) == 1:
         return to.node("Identity", op.inputs[0])
-    return to.node("Split", op.inputs[0], told, outputs=len(sizes), axis=op.attrs["axis"])
+    return to.node("Split", op.inputs[0], lengths, outputs=len(sizes), axis=op.attrs["axis"])
 
 
 @exports("Tile")

@@ -68,17 +68,17 @@ from hpcflow.ops.shape_inference import (
 
 def _concat(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     require_equal("concat", inputs)
-    known = [s.shape for s in inputs if s.shape is not None]
-    if not known:
+    shapes = [s.shape for s in inputs if s.shape is not None]
+    if not shapes:
         return [Spec(inputs[0].dtype, None)]
-    at = normal_axis(attrs["axis"], len(known[0]))
-    rest: Shape = None
-    for s in known:
-        rest = merge_shapes(rest, (*s[:at], None, *s[at + 1 :]) if len(s) > at else s)
-    assert rest is not None
+    at = normal_axis(attrs["axis"], len(shapes[0]))
+    merged: Shape = None
+    for s in shapes:
+        merged = merge_shapes(merged, (*s[:at], None, *s[at + 1 :]) if len(s) > at else s)
+    assert merged is not None
     lengths = [None if s.shape is None else s.shape[at] for s in inputs]
     total = None if None in lengths else sum(n for n in lengths if n is not None)
-    spec = Spec(inputs[0].dtype, (*rest[:at], total, *rest[at + 1 :]))
+    spec = Spec(inputs[0].dtype, (*merged[:at], total, *merged[at + 1 :]))
     return [with_value(spec, lambda *v: np.concatenate(v, at), inputs)]
 
 
@@ -87,24 +87,24 @@ def _concat_back(op: Operation, g: Tensor) -> list[Any]:
     lengths = [None if t.shape is None else t.shape[axis] for t in op.inputs]
     if None not in lengths:
         return list(make("Split", [g], {"axis": axis, "sizes": tuple(lengths)}).outputs)
-    told = stack([getitem(shape(t), axis) for t in op.inputs])
-    return list(make("Split", [g, told], {"axis": axis, "sizes": tuple(lengths)}).outputs)
+    dynamic = stack([getitem(shape(t), axis) for t in op.inputs])
+    return list(make("Split", [g, dynamic], {"axis": axis, "sizes": tuple(lengths)}).outputs)
 
 
 def _split(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
-    lengths, given = attrs["sizes"], inputs[0].shape
+    lengths, x_shape = attrs["sizes"], inputs[0].shape
     if len(inputs) > 1 and inputs[1].value is not None:
         lengths = tuple(int(v) for v in inputs[1].value)
-    if given is None:
+    if x_shape is None:
         return [Spec(inputs[0].dtype, None) for _ in lengths]
-    at = normal_axis(attrs["axis"], len(given))
-    lengths = _filled(lengths, given[at])
-    known = [n for n in lengths if n is not None]
-    if given[at] is not None and len(known) == len(lengths) and sum(known) != given[at]:
+    at = normal_axis(attrs["axis"], len(x_shape))
+    lengths = _filled(lengths, x_shape[at])
+    fixed = [n for n in lengths if n is not None]
+    if x_shape[at] is not None and len(fixed) == len(lengths) and sum(fixed) != x_shape[at]:
         raise ShapeError(
-            f"sizes {lengths} do not add up to the size of axis {at} of {shape_text(given)}"
+            f"sizes {lengths} do not add up to the size of axis {at} of {shape_text(x_shape)}"
         )
-    return [Spec(inputs[0].dtype, (*given[:at], n, *given[at + 1 :])) for n in lengths]
+    return [Spec(inputs[0].dtype, (*x_shape[:at], n, *x_shape[at + 1 :])) for n in lengths]
 
 
 def _filled(lengths: Any, size: int | None) -> tuple[int | None, ...]:
@@ -113,10 +113,10 @@ def _filled(lengths: Any, size: int | None) -> tuple[int | None, ...]:
         raise ShapeError(f"sizes {lengths} of a split are negative; one may be -1")
     if -1 not in lengths:
         return tuple(lengths)
-    rest = None
+    remainder = None
     if size is not None and None not in lengths:
-        rest = size - sum(n for n in lengths if n is not None and n != -1)
-    return tuple(rest if n == -1 else n for n in lengths)
+        remainder = size - sum(n for n in lengths if n is not None and n != -1)
+    return tuple(remainder if n == -1 else n for n in lengths)
 
 
 def _split_back(op: Operation, *grads: Tensor | None) -> list[Any]:
@@ -126,13 +126,13 @@ def _split_back(op: Operation, *grads: Tensor | None) -> list[Any]:
 
 def _pack(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     require_equal("stack", inputs)
-    given: Shape = None
+    merged: Shape = None
     for s in inputs:
-        given = merge_shapes(given, s.shape)
-    if given is None:
+        merged = merge_shapes(merged, s.shape)
+    if merged is None:
         return [Spec(inputs[0].dtype, None)]
-    at = normal_axis(attrs["axis"], len(given) + 1)
-    spec = Spec(inputs[0].dtype, (*given[:at], len(inputs), *given[at:]))
+    at = normal_axis(attrs["axis"], len(merged) + 1)
+    spec = Spec(inputs[0].dtype, (*merged[:at], len(inputs), *merged[at:]))
     return [with_value(spec, lambda *v: np.stack(v, at), inputs)]
 
 
@@ -142,12 +142,12 @@ def _pack_back(op: Operation, g: Tensor) -> list[Tensor]:
 
 
 def _unpack(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
-    given, num = inputs[0].shape, attrs["num"]
-    if given is None:
+    x_shape, num = inputs[0].shape, attrs["num"]
+    if x_shape is None:
         return [Spec(inputs[0].dtype, None)] * num
-    at = normal_axis(attrs["axis"], len(given))
-    merge_shapes((given[at],), (num,))
-    spec = Spec(inputs[0].dtype, (*given[:at], *given[at + 1 :]))
+    at = normal_axis(attrs["axis"], len(x_shape))
+    merge_shapes((x_shape[at],), (num,))
+    spec = Spec(inputs[0].dtype, (*x_shape[:at], *x_shape[at + 1 :]))
     rows = range(num)
     return [with_value(spec, lambda v, i=i: np.take(v, i, at), inputs) for i in rows]
 
@@ -222,16 +222,16 @@ def _sizes_constant(value: Any, dtype: Any, name: str | None) -> Tensor:
     """A static shape or size as a constant of int32 or the requested integer dtype."""
     plain: Any = value.value if isinstance(value, Dimension) else TensorShape(value).plain
     if plain is None or (not isinstance(plain, int) and None in plain):
-        what = "size" if isinstance(value, Dimension) else "shape"
+        kind = "size" if isinstance(value, Dimension) else "shape"
         raise ShapeError(
-            f"the static {what} {value!r} is not fully known and cannot be converted to a tensor",
+            f"the static {kind} {value!r} is not fully known and cannot be converted to a tensor",
             line=user_line(),
             hint="use hf.shape(x), the shape at run time",
         )
-    wanted = np.dtype(np.int32) if dtype is None else as_dtype(dtype)
-    if wanted.kind not in "iu":
-        raise DTypeError(f"a shape is integers, not {wanted}", line=user_line())
-    return constant(np.array(plain, wanted), name=name)
+    out_dtype = np.dtype(np.int32) if dtype is None else as_dtype(dtype)
+    if out_dtype.kind not in "iu":
+        raise DTypeError(f"a shape is integers, not {out_dtype}", line=user_line())
+    return constant(np.array(plain, out_dtype), name=name)
 
 
 def _is_tensor_like(value: Any) -> bool:
@@ -269,14 +269,14 @@ def split(
     One size may be -1 (the rest). `num` is the number of parts if sizes are a tensor.
     Errors: ShapeError if the sizes do not add up, at graph construction or at run time.
     """
-    x, given, axis = convert_to_tensor(value), num_or_size_splits, one_axis(axis)
+    x, splits, axis = convert_to_tensor(value), num_or_size_splits, one_axis(axis)
     if isinstance(axis, Tensor):
-        return _split_along(x, given, axis, num, name)
-    if has_tensors(given):
-        given = convert_to_tensor(given)
-    if isinstance(given, Tensor) and given.constant is None:
-        return _split_as_told(x, given, axis, num, name)
-    parts: Any = static_axes(given)
+        return _split_along(x, splits, axis, num, name)
+    if has_tensors(splits):
+        splits = convert_to_tensor(splits)
+    if isinstance(splits, Tensor) and splits.constant is None:
+        return _split_as_told(x, splits, axis, num, name)
+    parts: Any = static_axes(splits)
     size = None if x.shape is None else x.shape[normal_axis(axis, len(x.shape))]
     if isinstance(parts, int):
         if parts < 1 or (size is not None and size % parts):
@@ -295,15 +295,15 @@ def split(
 
 
 def _split_along(
-    x: Tensor, given: Any, axis: Tensor, num: int | None, name: str | None
+    x: Tensor, splits: Any, axis: Tensor, num: int | None, name: str | None
 ) -> list[Tensor]:
     """`split` along an axis known at run time."""
-    flat = split(flat_around(x, axis), given, 1, None, num)
+    flat = split(flat_around(x, axis), splits, 1, None, num)
     sizes = [reshape(getitem(shape(part, out_type=int64), 1), [1]) for part in flat]
-    named = [name if len(flat) == 1 or not name else f"{name}_{i}" for i, _ in enumerate(flat)]
+    names = [name if len(flat) == 1 or not name else f"{name}_{i}" for i, _ in enumerate(flat)]
     return [
-        reshape(part, with_axis_replaced(x, axis, size), called)
-        for part, size, called in zip(flat, sizes, named, strict=True)
+        reshape(part, with_axis_replaced(x, axis, size), part_name)
+        for part, size, part_name in zip(flat, sizes, names, strict=True)
     ]
 
 
@@ -324,7 +324,7 @@ def _split_as_told(
 
 
 def _pad(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
-    given, paddings = inputs[0].shape, attrs["paddings"]
+    x_shape, paddings = inputs[0].shape, attrs["paddings"]
     if len(inputs) > 1:
         require("paddings", inputs[1], "iu")
         value = inputs[1].value
@@ -332,18 +332,18 @@ def _pad(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
         if paddings is None:
             flat = inputs[1].shape
             rank = None if flat is None or flat[0] is None else flat[0] // 2
-            merge_shapes(given, None if rank is None else (None,) * rank)
-            known = rank if given is None else len(given)
-            return [Spec(inputs[0].dtype, None if known is None else (None,) * known)]
+            merge_shapes(x_shape, None if rank is None else (None,) * rank)
+            ndim = rank if x_shape is None else len(x_shape)
+            return [Spec(inputs[0].dtype, None if ndim is None else (None,) * ndim)]
     if any(a < 0 or b < 0 for a, b in paddings):
         raise ShapeError(f"paddings {list(paddings)} have a negative size")
-    if given is None:
+    if x_shape is None:
         return [Spec(inputs[0].dtype, (None,) * len(paddings))]
-    if len(given) != len(paddings):
+    if len(x_shape) != len(paddings):
         raise ShapeError(
-            f"paddings have {len(paddings)} pairs, but the tensor has shape {shape_text(given)}"
+            f"paddings have {len(paddings)} pairs, but the tensor has shape {shape_text(x_shape)}"
         )
-    pairs = zip(given, paddings, strict=True)
+    pairs = zip(x_shape, paddings, strict=True)
     return [Spec(inputs[0].dtype, tuple(None if d is None else d + a + b for d, (a, b) in pairs))]
 
 
@@ -356,14 +356,14 @@ def _pad_back(op: Operation, g: Tensor) -> list[Any]:
 
 
 def _tile(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
-    given, times = inputs[0].shape, attrs["multiples"]
-    if given is None:
+    x_shape, times = inputs[0].shape, attrs["multiples"]
+    if x_shape is None:
         return [Spec(inputs[0].dtype, tuple(None if n else 0 for n in times))]
-    if len(given) != len(times):
+    if len(x_shape) != len(times):
         raise ShapeError(
-            f"tile has {len(times)} multiples, but the tensor has shape {shape_text(given)}"
+            f"tile has {len(times)} multiples, but the tensor has shape {shape_text(x_shape)}"
         )
-    pairs = zip(given, times, strict=True)
+    pairs = zip(x_shape, times, strict=True)
     return [Spec(inputs[0].dtype, tuple(_times(d, n) for d, n in pairs))]
 
 
@@ -372,13 +372,13 @@ def _times(size: int | None, n: int) -> int | None:
 
 
 def _tile_grad(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
-    known, told = attrs["shape"], inputs[0].shape
-    if told is not None:
-        pairs = zip(told, attrs["multiples"], strict=True)
-        known = merge_shapes(
-            known, tuple(None if d is None or n == 0 else d // n for d, n in pairs)
+    target, grad_shape = attrs["shape"], inputs[0].shape
+    if grad_shape is not None:
+        pairs = zip(grad_shape, attrs["multiples"], strict=True)
+        target = merge_shapes(
+            target, tuple(None if d is None or n == 0 else d // n for d, n in pairs)
         )
-    return [Spec(inputs[0].dtype, known)]
+    return [Spec(inputs[0].dtype, target)]
 
 
 def _tile_back(op: Operation, g: Tensor) -> list[Tensor]:
@@ -417,17 +417,17 @@ def pad(
     if mode != "CONSTANT" and mode not in _MIRRORS:
         modes = ", ".join(("CONSTANT", *_MIRRORS))
         raise ShapeError(f"pad mode {mode!r} is not known", hint=f"use one of {modes}")
-    given = convert_to_tensor(paddings) if has_tensors(paddings) else paddings
-    if isinstance(given, Tensor) and given.constant is None:
-        if given.shape is not None and (len(given.shape) != 2 or given.shape[1] not in (2, None)):
-            raise ShapeError(f"paddings have shape {shape_text(given.shape)}, not [rank, 2]")
+    pads = convert_to_tensor(paddings) if has_tensors(paddings) else paddings
+    if isinstance(pads, Tensor) and pads.constant is None:
+        if pads.shape is not None and (len(pads.shape) != 2 or pads.shape[1] not in (2, None)):
+            raise ShapeError(f"paddings have shape {shape_text(pads.shape)}, not [rank, 2]")
         if mode != "CONSTANT":
-            return _mirrored_as_told(x, given, mode, name)
+            return _mirrored_as_told(x, pads, mode, name)
         attrs = {"paddings": None, "value": _plain(constant_values, x)}
-        padded = first_output("Pad", [x, reshape(given, [-1])], attrs, name)
-        padded.set_shape(_padded_in_part(x, given))
+        padded = first_output("Pad", [x, reshape(pads, [-1])], attrs, name)
+        padded.set_shape(_padded_in_part(x, pads))
         return padded
-    listed = np.asarray(given.constant if isinstance(given, Tensor) else given).reshape(-1, 2)
+    listed = np.asarray(pads.constant if isinstance(pads, Tensor) else pads).reshape(-1, 2)
     pairs = tuple((int(a), int(b)) for a, b in listed)
     if mode == "CONSTANT":
         value = _plain(constant_values, x)
@@ -474,8 +474,8 @@ def _mirrored_as_told(x: Tensor, paddings: Tensor, mode: str, name: str | None) 
 
     Errors: RangeError at run time if `x` has too few elements.
     """
-    told = None if paddings.shape is None else paddings.shape[:1]
-    (count,) = merge_shapes(told, None if x.shape is None else (len(x.shape),)) or (None,)
+    lead = None if paddings.shape is None else paddings.shape[:1]
+    (count,) = merge_shapes(lead, None if x.shape is None else (len(x.shape),)) or (None,)
     if count is None:
         raise ShapeError(
             f"pad with mode {mode} needs a tensor or paddings of known rank",
@@ -548,20 +548,20 @@ def _tiled(x: Tensor, times: Tensor, name: str | None) -> Tensor:
 def tile(input: Any, multiples: Any, name: str | None = None) -> Tensor:
     """`input` repeated `multiples[i]` times along axis i; `multiples` has a known length."""
     x = convert_to_tensor(input)
-    given = convert_to_tensor(multiples) if has_tensors(multiples) else multiples
-    if not isinstance(given, Tensor) or given.constant is not None:
-        return first_output("Tile", [x], {"multiples": static_axes(given)}, name)
-    require_rank("multiples", given.spec, 1)
-    (rank,) = merge_shapes(given.shape, None if x.shape is None else (len(x.shape),)) or (None,)
+    factors = convert_to_tensor(multiples) if has_tensors(multiples) else multiples
+    if not isinstance(factors, Tensor) or factors.constant is not None:
+        return first_output("Tile", [x], {"multiples": static_axes(factors)}, name)
+    require_rank("multiples", factors.spec, 1)
+    (rank,) = merge_shapes(factors.shape, None if x.shape is None else (len(x.shape),)) or (None,)
     if rank is None:
-        return _tiled(x, given, name)
-    sizes = unstack(shape(x, out_type=given.dtype), rank)
-    times = unstack(given, rank)
+        return _tiled(x, factors, name)
+    sizes = unstack(shape(x, out_type=factors.dtype), rank)
+    times = unstack(factors, rank)
     flat = [n for pair in zip(times, sizes, strict=True) for n in pair]
     once = reshape(x, stack([n for size in sizes for n in (1, size)])) if rank else x
-    whole = [multiply(size, n) for size, n in zip(sizes, times, strict=True)]
+    out_sizes = [multiply(size, n) for size, n in zip(sizes, times, strict=True)]
     if not rank:
         return ensure_shape(x, [], name)
-    made = reshape(broadcast_to(once, stack(flat)), stack(whole), name)
-    made.set_shape([0 if d == 0 else None for d in x.shape or (None,) * rank])
-    return made
+    tiled = reshape(broadcast_to(once, stack(flat)), stack(out_sizes), name)
+    tiled.set_shape([0 if d == 0 else None for d in x.shape or (None,) * rank])
+    return tiled

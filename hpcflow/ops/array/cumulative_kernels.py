@@ -85,7 +85,7 @@ def _pick(x: Any, k: int, values: Any, indices: Any) -> None:
         equal = np.flatnonzero(x == last)[: k - above.size]
     else:
         above, equal = np.flatnonzero(x != x)[:k], np.zeros(0, np.int64)
-    found = np.concatenate([above, equal])
-    order = found.size - 1 - np.argsort(x[found][::-1], kind="stable")[::-1]
-    np.copyto(indices, found[order], casting="same_kind")
+    top = np.concatenate([above, equal])
+    order = top.size - 1 - np.argsort(x[top][::-1], kind="stable")[::-1]
+    np.copyto(indices, top[order], casting="same_kind")
     np.take(x, indices, out=values)

@@ -70,8 +70,8 @@ def _cumprod_back(op: Operation, g: Tensor) -> list[Any]:
     """Products divided by each factor; for the first 0 of a row, products without it."""
     x, y = op.inputs[0], op.outputs[0]
     zero = equal(x, 0)
-    seen = first_output("Cumsum", [cast(zero, int32)], {**op.attrs, "exclusive": False})
-    first = logical_and(zero, equal(seen, 1))
+    zero_count = first_output("Cumsum", [cast(zero, int32)], {**op.attrs, "exclusive": False})
+    first = logical_and(zero, equal(zero_count, 1))
     without = first_output("Cumprod", [where(first, 1, x)], op.attrs)
     of_first = first_output("Cumsum", [multiply(g, conj(without))], _turned(op))
     of_others = first_output("Cumsum", [multiply(g, conj(y))], _turned(op))
@@ -136,21 +136,21 @@ def cumulative_logsumexp(
 
 def _top_k(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     require("top_k", inputs[0], "iuf")
-    given, k = inputs[0].shape, attrs["k"]
+    input_shape, k = inputs[0].shape, attrs["k"]
     if len(inputs) > 1:
         require("top_k's k", inputs[1], "iu")
         require_rank("top_k's k", inputs[1], 0)
         k = None if inputs[1].value is None else int(inputs[1].value)
     if k is not None and k < 0:
         raise ShapeError(f"top_k: k must be at least 0, not {k}")
-    if given is None:
+    if input_shape is None:
         return [Spec(inputs[0].dtype, None), Spec(int32, None)]
     least = 0 if k is None else k
-    if not given or (given[-1] is not None and given[-1] < least):
+    if not input_shape or (input_shape[-1] is not None and input_shape[-1] < least):
         raise ShapeError(
-            f"top_k: the last axis of {shape_text(given)} has fewer than k = {least} elements"
+            f"top_k: the last axis of {shape_text(input_shape)} has fewer than k = {least} elements"
         )
-    return [Spec(d, (*given[:-1], k)) for d in (inputs[0].dtype, int32)]
+    return [Spec(d, (*input_shape[:-1], k)) for d in (inputs[0].dtype, int32)]
 
 
 def _flat_places(op: Operation) -> Tensor:
@@ -181,6 +181,6 @@ def top_k(input: Any, k: Any = 1, sorted: bool = True, name: str | None = None) 
 
     Of equal elements the first comes first; NaN counts as largest. `sorted` has no effect.
     """
-    known, told = told_count(k, "k")
-    values, indices = make("TopK", [convert_to_tensor(input), *told], {"k": known}, name).outputs
+    static, extra = told_count(k, "k")
+    values, indices = make("TopK", [convert_to_tensor(input), *extra], {"k": static}, name).outputs
     return TopKV2(values, indices)

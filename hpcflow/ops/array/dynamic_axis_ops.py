@@ -40,12 +40,12 @@ def _less(rank: int | None, *counts: int | None) -> int | None:
 
 
 def _around(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
-    given, axis, middle = inputs
+    x_shape, axis, middle = inputs
     require("an axis", axis, "iu")
     require_rank("an axis", axis, 0)
     gone = 0 if attrs["insert"] else 1
-    rank, more = _less(_rank(given), gone), _rank(middle)
-    length = None if rank is None or more is None else rank + more
+    rank, inserted = _less(_rank(x_shape), gone), _rank(middle)
+    length = None if rank is None or inserted is None else rank + inserted
     return [_vector(3), _vector(length)]
 
 
@@ -59,10 +59,10 @@ def _joined(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 
 
 def _reduced(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
-    given, axes = inputs
+    x_shape, axes = inputs
     require("an axis", axes, "iu")
     require_rank("axes", axes, 0, 1)
-    rank = _rank(given)
+    rank = _rank(x_shape)
     return [
         _vector(rank),
         _vector(2),
@@ -71,13 +71,13 @@ def _reduced(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 
 
 def _dot(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
-    a, b, mine, its = inputs
-    for axes in (mine, its):
+    a, b, axes_a, axes_b = inputs
+    for axes in (axes_a, axes_b):
         require("an axis", axes, "iu")
         require_rank("axes", axes, 0, 1)
-    left, right = _less(_rank(a), _count(mine)), _less(_rank(b), _count(its))
-    whole = None if left is None or right is None else left + right
-    return [_vector(_rank(a)), _vector(2), _vector(_rank(b)), _vector(2), _vector(whole)]
+    left, right = _less(_rank(a), _count(axes_a)), _less(_rank(b), _count(axes_b))
+    out_rank = None if left is None or right is None else left + right
+    return [_vector(_rank(a)), _vector(2), _vector(_rank(b)), _vector(2), _vector(out_rank)]
 
 
 op("AroundAxis", infer=_around, grad=_INTEGERS, work="start")
@@ -116,15 +116,15 @@ def along(
     Without `middle` the result has the shape of `x`.
     Errors: ShapeError at run time for an axis that `x` lacks.
     """
-    made = compute(flat_around(x, axis))
-    return reshape(made, sizes(x) if middle is None else with_axis_replaced(x, axis, middle), name)
+    flat = compute(flat_around(x, axis))
+    return reshape(flat, sizes(x) if middle is None else with_axis_replaced(x, axis, middle), name)
 
 
 def joined_along(values: Sequence[Tensor], axis: Tensor, name: str | None) -> Tensor:
     """`concat` of `values` along an axis known at run time."""
-    *flats, whole = make("JoinedShapes", [axis, *map(_wide, values)]).outputs
+    *flats, target = make("JoinedShapes", [axis, *map(_wide, values)]).outputs
     parts = [reshape(x, flat) for x, flat in zip(values, flats, strict=True)]
-    return reshape(first_output("Concat", parts, {"axis": 1}), whole, name)
+    return reshape(first_output("Concat", parts, {"axis": 1}), target, name)
 
 
 def reduced_over(
@@ -134,17 +134,17 @@ def reduced_over(
 
     Errors: ShapeError at run time for an axis that is repeated or that `x` lacks.
     """
-    told = make("ReducedAxes", [_wide(x), axes], {"keepdims": keepdims})
-    perm, flat, kept = told.outputs
+    layout = make("ReducedAxes", [_wide(x), axes], {"keepdims": keepdims})
+    perm, flat, target = layout.outputs
     rows = reshape(transpose(x, perm), flat)
-    made = first_output(type, [rows], {**attrs, "axis": 1, "keepdims": False})
-    return reshape(made, kept, name)
+    reduced = first_output(type, [rows], {**attrs, "axis": 1, "keepdims": False})
+    return reshape(reduced, target, name)
 
 
 def shape_without(x: Tensor, axes: Tensor) -> Tensor:
     """The shape of `x` without axes known at run time."""
-    told = make("ReducedAxes", [_wide(x), axes], {"keepdims": False})
-    return told.outputs[2]
+    layout = make("ReducedAxes", [_wide(x), axes], {"keepdims": False})
+    return layout.outputs[2]
 
 
 def dotted(a: Tensor, b: Tensor, mine: Tensor, its: Tensor, name: str | None) -> Tensor:
@@ -152,8 +152,8 @@ def dotted(a: Tensor, b: Tensor, mine: Tensor, its: Tensor, name: str | None) ->
 
     Errors: ShapeError at run time if their numbers or sizes differ.
     """
-    told = make("DotAxes", [_wide(a), _wide(b), mine, its])
-    perm_a, flat_a, perm_b, flat_b, whole = told.outputs
+    layout = make("DotAxes", [_wide(a), _wide(b), mine, its])
+    perm_a, flat_a, perm_b, flat_b, target = layout.outputs
     left = reshape(transpose(a, perm_a), flat_a)
     right = reshape(transpose(b, perm_b), flat_b)
-    return reshape(first_output("Einsum", [left, right], {"equation": "ij,jk->ik"}), whole, name)
+    return reshape(first_output("Einsum", [left, right], {"equation": "ij,jk->ik"}), target, name)

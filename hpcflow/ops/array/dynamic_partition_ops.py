@@ -27,38 +27,38 @@ from hpcflow.ops.shape_inference import (
 def _partition(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     data, partitions = inputs
     require("dynamic_partition's partitions", partitions, "iu")
-    rest: Shape = None
+    part_shape: Shape = None
     if data.shape is not None and partitions.shape is not None:
         lead = len(partitions.shape)
         merge_shapes(data.shape[:lead], partitions.shape)
-        rest = (None, *data.shape[lead:])
-    return [Spec(data.dtype, rest)] * attrs["num"]
+        part_shape = (None, *data.shape[lead:])
+    return [Spec(data.dtype, part_shape)] * attrs["num"]
 
 
 def _partition_back(op: Operation, *grads: Tensor | None) -> list[Any]:
     data, partitions = op.inputs
     places = reshape(range(size(partitions)), sizes(partitions))
-    where = make("DynamicPartition", [places, partitions], op.attrs).outputs
+    indices = make("DynamicPartition", [places, partitions], op.attrs).outputs
     filled = [zeros_like(y) if g is None else g for y, g in zip(op.outputs, grads, strict=True)]
-    return [reshaped_like(dynamic_stitch(list(where), filled), data), None]
+    return [reshaped_like(dynamic_stitch(list(indices), filled), data), None]
 
 
 def _stitch(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     half = len(inputs) // 2
     indices, data = inputs[:half], inputs[half:]
     require_equal("dynamic_stitch", data)
-    rest: Shape = None
+    row_shape: Shape = None
     longest: int | None = 0
     for i, d in zip(indices, data, strict=True):
         require("dynamic_stitch's indices", i, "iu")
         if i.shape is not None and d.shape is not None:
             merge_shapes(d.shape[: len(i.shape)], i.shape)
-            rest = merge_shapes(rest, d.shape[len(i.shape) :])
+            row_shape = merge_shapes(row_shape, d.shape[len(i.shape) :])
         if i.value is None or longest is None:
             longest = None
         elif i.value.size:
             longest = max(longest, int(i.value.max()) + 1)
-    return [Spec(data[0].dtype, None if rest is None else (longest, *rest))]
+    return [Spec(data[0].dtype, None if row_shape is None else (longest, *row_shape))]
 
 
 def _stitch_back(op: Operation, g: Tensor) -> list[Any]:

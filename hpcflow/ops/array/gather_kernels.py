@@ -56,10 +56,10 @@ def _gather_batches(xp: Any, params: Any, indices: Any, out: Any, axis: int, bat
     shape = params.shape
     groups, middle = math.prod(shape[:batch]), math.prod(shape[batch:axis])
     inner, count = math.prod(shape[axis + 1 :]), math.prod(indices.shape[batch:])
-    whole = params.reshape(groups, middle, shape[axis], inner)
+    table = params.reshape(groups, middle, shape[axis], inner)
     first, second = xp.arange(groups)[:, None, None], xp.arange(middle)[None, :, None]
-    taken = whole[first, second, indices.reshape(groups, 1, count)]
-    xp.copyto(out, taken.reshape(out.shape))
+    gathered = table[first, second, indices.reshape(groups, 1, count)]
+    xp.copyto(out, gathered.reshape(out.shape))
 
 
 @kernel("GatherGrad", "out")

@@ -61,9 +61,9 @@ def _fits(indices: Spec, updates: Spec, whole: Shape) -> None:
 
 def _scatter_nd(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     indices, updates = inputs[:2]
-    whole = told_shape(inputs, 2, attrs)
-    _fits(indices, updates, whole)
-    return [Spec(updates.dtype, whole)]
+    out_shape = told_shape(inputs, 2, attrs)
+    _fits(indices, updates, out_shape)
+    return [Spec(updates.dtype, out_shape)]
 
 
 def _changed(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -139,9 +139,9 @@ def scatter_nd(indices: Any, updates: Any, shape: Any, name: str | None = None) 
             are added.
     Errors: RangeError at run time for a negative or too large index.
     """
-    known, told = shape_argument(shape)
-    inputs = [convert_to_tensor(indices), convert_to_tensor(updates), *told]
-    return first_output("ScatterNd", inputs, {"shape": known}, name)
+    static, dynamic = shape_argument(shape)
+    inputs = [convert_to_tensor(indices), convert_to_tensor(updates), *dynamic]
+    return first_output("ScatterNd", inputs, {"shape": static}, name)
 
 
 def _tensors(tensor: Any, indices: Any, updates: Any) -> list[Tensor]:

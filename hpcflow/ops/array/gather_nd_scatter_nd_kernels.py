@@ -65,7 +65,7 @@ def _tensor_scatter_update(xp: Any, node: KernelNode) -> Callable[..., Any]:
             return
         last = xp.full(table.shape[0], -1)  # the last of the updates with equal indices
         xp.maximum.at(last, rows, xp.arange(rows.size))
-        kept = last[rows] == xp.arange(rows.size)
-        table[rows[kept]] = updates.reshape(-1, table.shape[1])[kept]
+        is_last = last[rows] == xp.arange(rows.size)
+        table[rows[is_last]] = updates.reshape(-1, table.shape[1])[is_last]
 
     return run

@@ -67,8 +67,8 @@ def _gather_back(op: Operation, g: Tensor) -> list[Any]:
     keeps_rows = op.attrs["axis"] == 0 and not op.attrs.get("dense")
     if keeps_rows and (rows := slices_of(params, indices, g)) is not None:
         return [rows, None]
-    known, told = shape_argument(sizes(params))
-    return [first_output("GatherGrad", [g, indices, *told], {**op.attrs, "shape": known}), None]
+    static, dynamic = shape_argument(sizes(params))
+    return [first_output("GatherGrad", [g, indices, *dynamic], {**op.attrs, "shape": static}), None]
 
 
 def _gather_grad(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -82,17 +82,17 @@ def _gather_grad_back(op: Operation, gg: Tensor) -> list[Any]:
 
 def _one_hot(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     require("one_hot's indices", inputs[0], "iu")
-    given, dtype, depth = inputs[0].shape, attrs["dtype"], attrs["depth"]
+    input_shape, dtype, depth = inputs[0].shape, attrs["dtype"], attrs["depth"]
     if len(inputs) > 1:
         require("one_hot's depth", inputs[1], "iu")
         require_rank("one_hot's depth", inputs[1], 0)
         depth = None if inputs[1].value is None else int(inputs[1].value)
     if depth is not None and depth < 0:
         raise ShapeError(f"one_hot: depth must be at least 0, not {depth}")
-    if given is None:
+    if input_shape is None:
         return [Spec(dtype, None)]
-    at = normal_axis(attrs["axis"], len(given) + 1)
-    return [Spec(dtype, (*given[:at], depth, *given[at:]))]
+    at = normal_axis(attrs["axis"], len(input_shape) + 1)
+    return [Spec(dtype, (*input_shape[:at], depth, *input_shape[at:]))]
 
 
 op(
@@ -160,14 +160,14 @@ def _gather_along(x: Tensor, indices: Tensor, axis: Tensor, batch: int, name: An
     return along(x, axis, lambda flat: first_output("Gather", [flat, indices], attrs), middle, name)
 
 
-def _batch_dims(given: int | None, indices: Tensor) -> int:
-    batch = 0 if given is None else integer_argument(given, "batch_dims")
+def _batch_dims(batch_dims: int | None, indices: Tensor) -> int:
+    batch = 0 if batch_dims is None else integer_argument(batch_dims, "batch_dims")
     if batch < 0:
         if indices.shape is None:
             raise ShapeError("negative batch_dims need indices of a known rank")
         batch += len(indices.shape)
     if batch < 0:
-        raise ShapeError(f"batch_dims {given} is out of range")
+        raise ShapeError(f"batch_dims {batch_dims} is out of range")
     return batch
 
 
@@ -197,9 +197,9 @@ def one_hot(
         lead = tensors[0]
         values = (1 if on_value is None else on_value, 0 if off_value is None else off_value)
         return first_output("Select", [hot, *(like(v, lead) for v in values)], {}, name)
-    given = next((v for v in (on_value, off_value) if v is not None), None)
+    sample = next((v for v in (on_value, off_value) if v is not None), None)
     if dtype is None:
-        dtype = float32 if given is None else as_array(given).dtype
+        dtype = float32 if sample is None else as_array(sample).dtype
     attrs: Attrs = {"axis": -1 if axis is None else axis, "dtype": as_dtype(dtype), "depth": None}
     attrs["on_value"] = _plain_value(on_value, 1)
     attrs["off_value"] = _plain_value(off_value, 0)
@@ -217,15 +217,15 @@ def _require_one_dtype(on_value: Any, off_value: Any) -> None:
 
     Errors: DTypeError if not.
     """
-    found = [
+    dtypes = [
         v.dtype for v in (on_value, off_value) if isinstance(v, (Tensor, np.ndarray, np.generic))
     ]
-    if len(found) == 2 and found[0] != found[1] and found[0].kind not in "SUO":
+    if len(dtypes) == 2 and dtypes[0] != dtypes[1] and dtypes[0].kind not in "SUO":
         raise DTypeError(
-            f"one_hot: the dtypes of on_value, {found[0]}, and off_value, {found[1]}, differ",
+            f"one_hot: the dtypes of on_value, {dtypes[0]}, and off_value, {dtypes[1]}, differ",
             line=user_line(),
         )
 
 
-def _plain_value(given: Any, default: int) -> Any:
-    return default if given is None else np.asarray(given).item()
+def _plain_value(scalar: Any, default: int) -> Any:
+    return default if scalar is None else np.asarray(scalar).item()

@@ -27,30 +27,30 @@ def plain_key(key: Any) -> tuple[Key, list[Tensor]]:
     Errors: ShapeError for anything except ints, slices of them, `...` and None.
     """
     parts = key if isinstance(key, tuple) else (key,)
-    found: list[tuple[Any, ...]] = []
-    told: list[Tensor] = []
+    entries: list[tuple[Any, ...]] = []
+    scalars: list[Tensor] = []
     for part in parts:
         if part is Ellipsis:
-            found.append(("rest",))
+            entries.append(("rest",))
         elif part is None:
-            found.append(("new",))
+            entries.append(("new",))
         elif isinstance(part, builtins.slice):
-            limits = [_plain(v, told) for v in (part.start, part.stop, part.step)]
+            limits = [_plain(v, scalars) for v in (part.start, part.stop, part.step)]
             if limits[2] == 0:
                 raise ShapeError("a slice cannot have step 0")
-            found.append(("slice", *limits))
+            entries.append(("slice", *limits))
         else:
-            found.append(("at", _plain(part, told)))
-    if found.count(("rest",)) > 1:
+            entries.append(("at", _plain(part, scalars)))
+    if entries.count(("rest",)) > 1:
         raise ShapeError("an index can have one '...' only")
-    return tuple(found), told
+    return tuple(entries), scalars
 
 
-def _plain(value: Any, told: list[Tensor]) -> Any:
+def _plain(value: Any, scalars: list[Tensor]) -> Any:
     if hasattr(value, "as_tensor"):
         value = value.as_tensor()
     if isinstance(value, Tensor):
-        return _told(value, told)
+        return _told(value, scalars)
     if isinstance(value, np.ndarray) and value.shape == ():
         value = value[()]
     if value is None or (isinstance(value, (int, np.integer)) and not isinstance(value, bool)):
@@ -61,7 +61,7 @@ def _plain(value: Any, told: list[Tensor]) -> Any:
     )
 
 
-def _told(value: Tensor, told: list[Tensor]) -> Any:
+def _told(value: Tensor, scalars: list[Tensor]) -> Any:
     if value.dtype.kind not in "iu":
         raise DTypeError(f"an index must be an integer; {value.name!r} is {value.dtype}")
     if value.shape not in (None, ()):
@@ -71,8 +71,8 @@ def _told(value: Tensor, told: list[Tensor]) -> Any:
         )
     if value.constant is not None:
         return int(value.constant)
-    told.append(value)
-    return ("t", len(told) - 1)
+    scalars.append(value)
+    return ("t", len(scalars) - 1)
 
 
 def scalars_in(key: Key) -> int:

@@ -22,8 +22,8 @@ def _roll(xp: Any, node: KernelNode) -> Callable[..., Any]:
             raise ShapeError(
                 f"roll needs one shift for each axis, not shifts {by} for axes {along}"
             )
-        found = tuple(normal_axes([a], x.ndim)[0] for a in along)
-        xp.copyto(out, xp.roll(x, by, found))
+        normalized = tuple(normal_axes([a], x.ndim)[0] for a in along)
+        xp.copyto(out, xp.roll(x, by, normalized))
 
     return run
 
@@ -48,12 +48,12 @@ def _broadcast_args(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(x: Any, y: Any, out: Any) -> None:
         shapes = [s.tolist() for s in (x, y)]
         try:
-            found = np.broadcast_shapes(*shapes)
+            joint = np.broadcast_shapes(*shapes)
         except ValueError:
             raise ShapeError(
                 f"shapes {shapes[0]} and {shapes[1]} cannot be broadcast together"
             ) from None
-        xp.copyto(out, xp.asarray(found, out.dtype))
+        xp.copyto(out, xp.asarray(joint, out.dtype))
 
     return run
 
@@ -65,9 +65,9 @@ def _unravel(xp: Any, node: KernelNode) -> Callable[..., Any]:
         if any(d < 0 for d in sizes):
             raise RangeError(f"unravel_index: dims {sizes} have a negative size")
         check_indices(xp, indices, math.prod(sizes), "unravel_index: index")
-        rest = indices
+        quotient = indices
         for axis in range(len(sizes) - 1, -1, -1):
-            out[axis] = rest % max(sizes[axis], 1)
-            rest = rest // max(sizes[axis], 1)
+            out[axis] = quotient % max(sizes[axis], 1)
+            quotient = quotient // max(sizes[axis], 1)
 
     return run

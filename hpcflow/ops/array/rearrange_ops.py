@@ -155,9 +155,9 @@ def repeat(input: Any, repeats: Any, axis: int | None = None, name: str | None =
     elif times.shape is not None:
         merge_shapes((x.shape[axis],), times.shape)
     which = getitem(positions(sequence_mask(times)), (Ellipsis, 0))
-    made = gather(x, which, axis=axis, name=name)
-    made.set_shape((*x.shape[:axis], length, *x.shape[axis + 1 :]))
-    return made
+    repeated = gather(x, which, axis=axis, name=name)
+    repeated.set_shape((*x.shape[:axis], length, *x.shape[axis + 1 :]))
+    return repeated
 
 
 def _repeated(size: int | None, times: Tensor) -> int | None:
@@ -181,8 +181,8 @@ def sequence_mask(
     lengths = operand(lengths, "iu")
     limit = maxlen
     if limit is None:
-        known = lengths.constant
-        limit = reduce_max(lengths) if known is None or not known.size else known.max()
+        static = lengths.constant
+        limit = reduce_max(lengths) if static is None or not static.size else static.max()
         limit = maximum(limit, 0)
     limit = checked_sizes(limit, "maxlen")
     wide = int64 if int64 in (limit.dtype, lengths.dtype) else lengths.dtype
@@ -227,9 +227,9 @@ def meshgrid(*args: Any, indexing: str = "xy", name: str | None = None) -> list[
     counts: list[Any] = [None] * len(vectors)
     for vector, axis in zip(vectors, axes, strict=True):
         counts[axis] = getitem(shape(vector), 0)
-    whole = stack(counts) if counts else None
+    grid_shape = stack(counts) if counts else None
     last = len(placed) - 1
-    return [broadcast_to(p, whole, name if i == last else None) for i, p in enumerate(placed)]
+    return [broadcast_to(p, grid_shape, name if i == last else None) for i, p in enumerate(placed)]
 
 
 # -- broadcast shapes
@@ -241,8 +241,8 @@ def _broadcast_args(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     for s in inputs:
         require_rank("broadcast_dynamic_shape", s, 1)
     lengths = [None if s.shape is None else s.shape[0] for s in inputs]
-    known = [n for n in lengths if n is not None]
-    longest = max(known) if len(known) == len(lengths) else None
+    static = [n for n in lengths if n is not None]
+    longest = max(static) if len(static) == len(lengths) else None
     spec = Spec(inputs[0].dtype, (longest,))
     return [with_value(spec, lambda *shapes: broadcast_shapes([tuple(s) for s in shapes]), inputs)]
 
@@ -292,10 +292,10 @@ def _unravel(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     require("unravel_index", inputs[0], "iu")
     require_equal("unravel_index", inputs)
     require_rank("unravel_index's dims", inputs[1], 1)
-    given, dims = inputs[0].shape, inputs[1].shape
-    if given is None:
+    input_shape, dims = inputs[0].shape, inputs[1].shape
+    if input_shape is None:
         return [Spec(inputs[0].dtype, None)]
-    return [Spec(inputs[0].dtype, (None if dims is None else dims[0], *given))]
+    return [Spec(inputs[0].dtype, (None if dims is None else dims[0], *input_shape))]
 
 
 op("UnravelIndex", infer=_unravel, grad=NoGrad("its output is integers"))

@@ -26,18 +26,18 @@ def grouped(xp: Any, name: str, rows: Any, ids: Any, out: Any) -> None:
         ufunc.at(out, ids, rows)
         return
     order = xp.argsort(ids, kind="stable")
-    found, starts = xp.unique(ids[order], return_index=True)
+    segments, starts = xp.unique(ids[order], return_index=True)
     rows = rows[order]
     if xp is np:
-        out[found] = ufunc.reduceat(rows, starts, axis=0)
+        out[segments] = ufunc.reduceat(rows, starts, axis=0)
         return
     ends = xp.concatenate([starts[1:], xp.asarray([ids.size])])
     # CuPy has no multiply.at, and its maximum.at of float64 rounds to float32 (14.2)
-    out[found] = rows[starts]
+    out[segments] = rows[starts]
     for i in range(1, int((ends - starts).max())):  # the second row of each segment, the third ...
-        more = starts + i < ends
-        places = found[more]
-        out[places] = ufunc(out[places], rows[starts[more] + i])
+        longer = starts + i < ends
+        places = segments[longer]
+        out[places] = ufunc(out[places], rows[starts[longer] + i])
 
 
 def _empty(name: str, dtype: Any) -> Any:

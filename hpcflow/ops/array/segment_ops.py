@@ -133,11 +133,11 @@ def _prod_back(op: Operation, g: Tensor) -> list[Any]:
     def gradient(sorted: bool) -> Tensor:
         zero = equal(x, 0)
         zeros = _again(op, "Sum", cast(zero, int32))
-        others = where(zero, 1, x)  # product of the others if exactly one is 0
-        without = _picked(_again(op, "Prod", others), ids, sorted)
-        whole = first_output("RealDiv", [_picked(op.outputs[0], ids, sorted), others])
+        nonzero = where(zero, 1, x)  # product of the others if exactly one is 0
+        without = _picked(_again(op, "Prod", nonzero), ids, sorted)
+        quotient = first_output("RealDiv", [_picked(op.outputs[0], ids, sorted), nonzero])
         g_rows = _picked(where(greater(zeros, 1), 0, g), ids, sorted)
-        return times(g_rows, where(zero, without, whole))
+        return times(g_rows, where(zero, without, quotient))
 
     return _padded(op, gradient)
 

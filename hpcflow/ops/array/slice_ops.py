@@ -46,16 +46,16 @@ def _strided(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     for s in inputs[1:]:
         require("an index", s, "iu")
         require_rank("an index", s, 0)
-    given, key = inputs[0].shape, filled(attrs["key"], [s.value for s in inputs[1:]])
-    spec = Spec(inputs[0].dtype, None if given is None else sliced(given, key))
+    input_shape, key = inputs[0].shape, filled(attrs["key"], [s.value for s in inputs[1:]])
+    spec = Spec(inputs[0].dtype, None if input_shape is None else sliced(input_shape, key))
     return [with_value(spec, lambda x, *_: x[index_of(key)], inputs)]
 
 
 def _strided_back(op: Operation, g: Tensor) -> list[Any]:
     x, *scalars = op.inputs
-    known, told = shape_argument(sizes(x))
-    attrs = {"key": op.attrs["key"], "shape": known}
-    return [first_output("StridedSliceGrad", [g, *scalars, *told], attrs), *[None] * len(scalars)]
+    static, extra = shape_argument(sizes(x))
+    attrs = {"key": op.attrs["key"], "shape": static}
+    return [first_output("StridedSliceGrad", [g, *scalars, *extra], attrs), *[None] * len(scalars)]
 
 
 def _strided_grad(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -97,13 +97,13 @@ def getitem(x: Any, key: Any) -> Tensor:
         size = _size_known(x, int(key))
         if size is not None:
             return constant(size, x.dtype)
-    plain, told = plain_key(key)
-    return first_output("StridedSlice", [x, *told], {"key": plain})
+    plain, scalars = plain_key(key)
+    return first_output("StridedSlice", [x, *scalars], {"key": plain})
 
 
 def _size_known(shape: Tensor, at: int) -> int | None:
-    given = shape.op.inputs[0].shape
-    return None if given is None or not -len(given) <= at < len(given) else given[at]
+    dims = shape.op.inputs[0].shape
+    return None if dims is None or not -len(dims) <= at < len(dims) else dims[at]
 
 
 def _is_many(part: Any) -> bool:
@@ -160,21 +160,21 @@ def _without_rest(x: Tensor, parts: tuple[Any, ...]) -> tuple[Any, ...]:
             used += len(index.shape or (0,)) if index.dtype.kind == "b" else 1
         else:
             used += part is not None and part is not Ellipsis
-    rest = (builtins.slice(None),) * (len(x.shape) - used)
+    full_slices = (builtins.slice(None),) * (len(x.shape) - used)
     at = next(i for i, part in enumerate(parts) if part is Ellipsis)
-    return (*parts[:at], *rest, *parts[at + 1 :])
+    return (*parts[:at], *full_slices, *parts[at + 1 :])
 
 
 def _columns(indices: Sequence[Tensor]) -> Tensor:
     """Index tensors, broadcast together and stacked on a last axis."""
     shapes = [i.shape for i in indices]
-    whole = broadcast_shapes(shapes)
-    if whole is None or None in whole:
+    joint = broadcast_shapes(shapes)
+    if joint is None or None in joint:
         merged = shapes[0]
         for s in shapes[1:]:
             merged = merge_shapes(merged, s)
     else:
-        indices = [i if i.shape == whole else broadcast_to(i, whole) for i in indices]
+        indices = [i if i.shape == joint else broadcast_to(i, joint) for i in indices]
     return first_output("Pack", [like(i, indices[0]) for i in indices], {"axis": -1})
 
 
@@ -217,17 +217,17 @@ def strided_slice(
         else:
             limits = (None if begin_mask & bit else b, None if end_mask & bit else e)
             key.append(builtins.slice(*limits, s))
-    plain, told = plain_key(tuple(key))
-    return first_output("StridedSlice", [convert_to_tensor(input_), *told], {"key": plain}, name)
+    plain, scalars = plain_key(tuple(key))
+    return first_output("StridedSlice", [convert_to_tensor(input_), *scalars], {"key": plain}, name)
 
 
 def _entries(vector: Any) -> list[Any]:
     """The entries of an index vector: ints, or scalar tensors if known only at run time."""
-    known, told = shape_argument(vector)
-    if known is None:
+    static, dyn = shape_argument(vector)
+    if static is None:
         raise ShapeError("strided_slice needs vectors of a known length", line=user_line())
     return [
-        getitem(told[0], i) if told and told[0].constant is None else v for i, v in enumerate(known)
+        getitem(dyn[0], i) if dyn and dyn[0].constant is None else v for i, v in enumerate(static)
     ]
 
 
@@ -239,10 +239,10 @@ def _slice(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     for s in (begin, length):
         require("slice's begin and size", s, "iu")
         require_rank("slice's begin and size", s, 1)
-    found = attrs["size"] if length.value is None else tuple(int(v) for v in length.value)
+    lengths = attrs["size"] if length.value is None else tuple(int(v) for v in length.value)
     if x.shape is None:
-        told = None if found is None else tuple(None if n == -1 else n for n in found)
-        return [Spec(x.dtype, told)]
+        out_shape = None if lengths is None else tuple(None if n == -1 else n for n in lengths)
+        return [Spec(x.dtype, out_shape)]
     for counts in (begin.shape, length.shape):
         if counts not in (None, (None,), (len(x.shape),)):
             raise ShapeError(
@@ -252,7 +252,7 @@ def _slice(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
             )
     starts = (None,) * len(x.shape) if begin.value is None else tuple(map(int, begin.value))
     out: list[int | None] = []
-    for size, start, n in zip(x.shape, starts, found or (None,) * len(x.shape), strict=True):
+    for size, start, n in zip(x.shape, starts, lengths or (None,) * len(x.shape), strict=True):
         if n == -1:
             n = None if size is None or start is None else size - start
         inside = size is None or start is None or n is None or 0 <= start <= start + n <= size
@@ -274,9 +274,9 @@ def _inside_is_known(x: Tensor, starts: Any, lengths: Any) -> bool:
 
 def _slice_back(op: Operation, g: Tensor) -> list[Any]:
     x, begin, _ = op.inputs
-    known, told = shape_argument(sizes(x))
-    told = told or [convert_to_tensor(np.array(known, int32))]
-    return [first_output("SliceGrad", [g, begin, *told], {"shape": known}), None, None]
+    static, dynamic = shape_argument(sizes(x))
+    dynamic = dynamic or [convert_to_tensor(np.array(static, int32))]
+    return [first_output("SliceGrad", [g, begin, *dynamic], {"shape": static}), None, None]
 
 
 def _slice_grad(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -365,10 +365,10 @@ def _joined(x: Tensor, axis: Any, rank: int) -> Any:
         ends = (*x.shape[:axis], *x.shape[axis + rank :])
         if None not in ends:
             return [*x.shape[:axis], -1, *x.shape[axis + rank :]]
-    whole = shape(x)
+    x_shape = shape(x)
     return first_output(
         "Concat",
-        [getitem(whole, builtins.slice(axis)), constant([-1]), _from(whole, axis + rank)],
+        [getitem(x_shape, builtins.slice(axis)), constant([-1]), _from(x_shape, axis + rank)],
         {"axis": 0},
     )
 
@@ -425,12 +425,12 @@ reverse_v2 = reverse
 
 
 def _rows(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
-    (given,), start, stop = inputs, attrs["start"], attrs["stop"]
-    if not given.shape or given.shape[0] is None:
+    (spec,), start, stop = inputs, attrs["start"], attrs["stop"]
+    if not spec.shape or spec.shape[0] is None:
         raise ShapeError("a view of rows needs an array with a known number of rows")
-    if not 0 <= start <= stop <= given.shape[0]:
-        raise ShapeError(f"rows {start} to {stop} are not in {shape_text(given.shape)}")
-    return [Spec(given.dtype, (stop - start, *given.shape[1:]))]
+    if not 0 <= start <= stop <= spec.shape[0]:
+        raise ShapeError(f"rows {start} to {stop} are not in {shape_text(spec.shape)}")
+    return [Spec(spec.dtype, (stop - start, *spec.shape[1:]))]
 
 
 op(

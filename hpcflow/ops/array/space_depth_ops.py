@@ -25,8 +25,8 @@ from hpcflow.platform.exception_translation import value_text
 def sizes_of(x: Tensor) -> list[Any]:
     """The size of each axis: an int, or a scalar tensor if unknown."""
     assert x.shape is not None
-    told = shape(x) if None in x.shape else None
-    return [getitem(told, i) if d is None else d for i, d in enumerate(x.shape)]
+    dynamic = shape(x) if None in x.shape else None
+    return [getitem(dynamic, i) if d is None else d for i, d in enumerate(x.shape)]
 
 
 def _rank(x: Tensor, what: str) -> int:
@@ -44,23 +44,23 @@ def as_images(x: Any) -> Tensor:
     return t
 
 
-def _known(given: Any, what: str) -> np.ndarray:
-    value = given.constant if isinstance(given, Tensor) else np.asarray(given)
+def _known(numbers: Any, what: str) -> np.ndarray:
+    value = numbers.constant if isinstance(numbers, Tensor) else np.asarray(numbers)
     if value is None:
         raise ShapeError(f"{what} must be known when the graph is built", line=user_line())
-    found = np.asarray(value)
-    if found.dtype.kind not in "iu" and found.size:
-        raise ArgumentError(f"{what} must be integers, not {value_text(given)}", line=user_line())
-    return found
+    array = np.asarray(value)
+    if array.dtype.kind not in "iu" and array.size:
+        raise ArgumentError(f"{what} must be integers, not {value_text(numbers)}", line=user_line())
+    return array
 
 
-def _pairs(given: Any, what: str) -> list[list[int]]:
-    found = _known(given, what)
-    if found.size and found.shape[1:] != (2,):
+def _pairs(numbers: Any, what: str) -> list[list[int]]:
+    array = _known(numbers, what)
+    if array.size and array.shape[1:] != (2,):
         raise ArgumentError(
-            f"{what} must be pairs of integers, not {value_text(given)}", line=user_line()
+            f"{what} must be pairs of integers, not {value_text(numbers)}", line=user_line()
         )
-    return [[int(a), int(b)] for a, b in found.reshape(-1, 2)]
+    return [[int(a), int(b)] for a, b in array.reshape(-1, 2)]
 
 
 def _even(size: Any, by: int, what: str) -> None:
@@ -99,28 +99,28 @@ def space_to_batch_nd(
         )
     with get_default_graph().name_scope(name or "SpaceToBatchND"):
         x = pad(x, [(0, 0), *pads, *[(0, 0)] * (rank - 1 - spatial)])
-        n, *rest = sizes_of(x)
+        n, *dims = sizes_of(x)
         cut: list[Any] = []
-        for size, b in zip(rest, block, strict=False):
+        for size, b in zip(dims, block, strict=False):
             _even(size, b, "space_to_batch")
             cut += [floordiv(size, b) if isinstance(size, Tensor) else size // b, b]
-        x = _under(x, [n, *cut, *rest[spatial:]])
+        x = _under(x, [n, *cut, *dims[spatial:]])
         places = [2 + 2 * i for i in range(spatial)]
         blocks = [1 + 2 * i for i in range(spatial)]
         depth = list(range(1 + 2 * spatial, 1 + 2 * spatial + rank - 1 - spatial))
         x = transpose(x, [*places, 0, *blocks, *depth])
-        whole = _times(n, int(np.prod(block)))
-        return _under(x, [whole, *cut[::2], *rest[spatial:]])
+        batch = _times(n, int(np.prod(block)))
+        return _under(x, [batch, *cut[::2], *dims[spatial:]])
 
 
 def _of_rank(x: Tensor, lead: int, move: Callable[[Tensor], Tensor], name: str | None) -> Tensor:
     """`move` for unknown rank: the axes after the first `lead` are temporarily merged."""
     sizes = shape(x)
-    rest = getitem(sizes, np.s_[lead:])
-    flat = reshape(x, concat([getitem(sizes, np.s_[:lead]), [reduce_prod(rest)]], 0))
+    tail = getitem(sizes, np.s_[lead:])
+    flat = reshape(x, concat([getitem(sizes, np.s_[:lead]), [reduce_prod(tail)]], 0))
     flat.set_shape((None,) * (lead + 1))
     moved = move(flat)
-    return reshape(moved, concat([getitem(shape(moved), np.s_[:lead]), rest], 0), name)
+    return reshape(moved, concat([getitem(shape(moved), np.s_[:lead]), tail], 0), name)
 
 
 def _times(size: Any, by: int) -> Any:
@@ -144,22 +144,22 @@ def batch_to_space_nd(input: Any, block_shape: Any, crops: Any, name: str | None
             line=user_line(),
         )
     with get_default_graph().name_scope(name or "BatchToSpaceND"):
-        n, *rest = sizes_of(x)
+        n, *dims = sizes_of(x)
         _even(n, int(np.prod(block)), "batch_to_space")
         count = int(np.prod(block))
         n = floordiv(n, count) if isinstance(n, Tensor) else n // count
-        x = _under(x, [*block, n, *rest])
+        x = _under(x, [*block, n, *dims])
         order = [spatial]
         for i in range(spatial):
             order += [spatial + 1 + i, i]
         x = transpose(x, [*order, *range(2 * spatial + 1, spatial + rank)])
-        wide = [_times(size, b) for size, b in zip(rest, block, strict=False)]
+        wide = [_times(size, b) for size, b in zip(dims, block, strict=False)]
         for size, (a, b) in zip(wide, cuts, strict=True):
             if not isinstance(size, Tensor) and a + b > size:
                 raise ShapeError(
                     f"crops {[a, b]} are larger than an axis of size {size}", line=user_line()
                 )
-        x = _under(x, [n, *wide, *rest[spatial:]])
+        x = _under(x, [n, *wide, *dims[spatial:]])
         keys = [np.s_[a : -b or None] for a, b in cuts]
         return getitem(x, (np.s_[:], *keys))
 
@@ -191,9 +191,9 @@ def required_space_to_batch_paddings(
             else base_paddings
         )
         start, end = getitem(base, (np.s_[:], 0)), getitem(base, (np.s_[:], 1))
-        more = mod(negative(add(sizes, add(start, end))), block)
-        paddings = stack([start, add(end, more)], 1)
-        crops = stack([zeros_like(more), more], 1)
+        missing = mod(negative(add(sizes, add(start, end))), block)
+        paddings = stack([start, add(end, missing)], 1)
+        crops = stack([zeros_like(missing), missing], 1)
     return identity(paddings), identity(crops)
 
 
@@ -274,10 +274,10 @@ def extract_image_patches(
     SAME with zero padding.
     """
     x = as_images(images)
-    for given in (ksizes, strides, rates):
-        if len(given) != 4 or given[0] != 1 or given[3] != 1 or min(given) < 1:
+    for entries in (ksizes, strides, rates):
+        if len(entries) != 4 or entries[0] != 1 or entries[3] != 1 or min(entries) < 1:
             raise ShapeError(
-                f"ksizes, strides and rates must be [1, rows, columns, 1], not {list(given)}",
+                f"ksizes, strides and rates must be [1, rows, columns, 1], not {list(entries)}",
                 line=user_line(),
             )
     if _rank(x, "extract_image_patches") != 4:
@@ -307,13 +307,13 @@ class SlidingAxis(NamedTuple):
     @staticmethod
     def of(size: Any, k: int, stride: int, rate: int, padding: str) -> SlidingAxis:
         """A window of `k` elements over an axis of this size."""
-        span, more = (k - 1) * rate + 1, 0
+        span, pad_size = (k - 1) * rate + 1, 0
         if padding == "SAME":
             reach = _from_0((size + (stride - 1)) // stride * stride - (stride - 1))
-            more = _from_0(reach + (span - 1) - size)
+            pad_size = _from_0(reach + (span - 1) - size)
         else:
             reach = _from_0((size - span) // stride * stride + 1)
-        return SlidingAxis((more // 2, more - more // 2), reach, stride, rate)
+        return SlidingAxis((pad_size // 2, pad_size - pad_size // 2), reach, stride, rate)
 
     def taken(self, i: int) -> slice:
         """The slice of positions of its element `i` over all window positions."""
@@ -327,6 +327,6 @@ def _from_0(size: Any) -> Any:
 
 def padded(x: Tensor, pads: Sequence[tuple[Any, Any]], value: float = 0) -> Tensor:
     """`pad` by sizes that may be tensors."""
-    told = any(isinstance(size, Tensor) for pair in pads for size in pair)
-    given = stack([stack(list(pair)) for pair in pads]) if told else pads
-    return pad(x, given, constant_values=value)
+    is_dynamic = any(isinstance(size, Tensor) for pair in pads for size in pair)
+    paddings = stack([stack(list(pair)) for pair in pads]) if is_dynamic else pads
+    return pad(x, paddings, constant_values=value)

@@ -46,8 +46,8 @@ def _unique(xp: Any, node: KernelNode) -> Callable[..., Any]:
         order = xp.argsort(first)  # in order of first occurrence
         place = xp.empty(order.shape, dtype)
         place[order] = xp.arange(order.size, dtype=dtype)
-        found = values[order], place[inverse.reshape(-1)]
-        return (*found, counts[order].astype(dtype)) if node.attrs["counts"] else found
+        outputs = values[order], place[inverse.reshape(-1)]
+        return (*outputs, counts[order].astype(dtype)) if node.attrs["counts"] else outputs
 
     return run
 
@@ -55,8 +55,8 @@ def _unique(xp: Any, node: KernelNode) -> Callable[..., Any]:
 @kernel("ListDiff", "new")
 def _list_diff(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(x: Any, y: Any) -> Any:
-        kept = xp.flatnonzero(xp.logical_not(xp.isin(x, y)))
-        return x[kept], kept.astype(node.attrs["dtype"])
+        places = xp.flatnonzero(xp.logical_not(xp.isin(x, y)))
+        return x[places], places.astype(node.attrs["dtype"])
 
     return run
 
@@ -81,9 +81,9 @@ def _search(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(row: Any, values: Any, out: Any) -> None:
         count = math.prod(row.shape[:-1])
         rows = row.reshape(count, row.shape[-1])
-        wanted, found = (x.reshape(count, x.shape[-1]) for x in (values, out))
+        queries, places = (x.reshape(count, x.shape[-1]) for x in (values, out))
         for i in range(count):
-            found[i] = xp.searchsorted(rows[i], wanted[i], side)
+            places[i] = xp.searchsorted(rows[i], queries[i], side)
 
     return run
 

@@ -30,15 +30,15 @@ _CHOICE = NoGrad("which values are kept is not differentiable; hf.gather them by
 
 def _where(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     require("where's condition", inputs[0], "b")
-    given = inputs[0].shape
-    return [Spec(int64, (None, None if given is None else len(given)))]
+    input_shape = inputs[0].shape
+    return [Spec(int64, (None, None if input_shape is None else len(input_shape)))]
 
 
 def _unique(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     require_rank("unique", inputs[0], 1)
     size = None if inputs[0].shape is None else inputs[0].shape[0]
-    found = [Spec(inputs[0].dtype, (None,)), Spec(attrs["dtype"], (size,))]
-    return found + [Spec(attrs["dtype"], (None,))] * attrs["counts"]
+    specs = [Spec(inputs[0].dtype, (None,)), Spec(attrs["dtype"], (size,))]
+    return specs + [Spec(attrs["dtype"], (None,))] * attrs["counts"]
 
 
 def _list_diff(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -150,12 +150,12 @@ def searchsorted(
 
 def _distinct(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     require("distinct_slices", inputs[0], "biuf")
-    given = inputs[0].shape
-    if given is None:
+    input_shape = inputs[0].shape
+    if input_shape is None:
         return [Spec(inputs[0].dtype, None), *[Spec(int64, (None,))] * 3]
-    at = normal_axis(attrs["axis"], len(given))
-    found = Spec(inputs[0].dtype, (*given[:at], None, *given[at + 1 :]))
-    return [found, Spec(int64, (None,)), Spec(int64, (given[at],)), Spec(int64, (None,))]
+    at = normal_axis(attrs["axis"], len(input_shape))
+    parts = Spec(inputs[0].dtype, (*input_shape[:at], None, *input_shape[at + 1 :]))
+    return [parts, Spec(int64, (None,)), Spec(int64, (input_shape[at],)), Spec(int64, (None,))]
 
 
 op(
@@ -174,5 +174,5 @@ def distinct_slices(
     of `x`, and the count of each.
     """
     attrs: Attrs = {"axis": integer_argument(axis, "axis"), "sorted": bool(sorted)}
-    found, first, which, count = make("DistinctSlices", [convert_to_tensor(x)], attrs, name).outputs
-    return found, first, which, count
+    parts, first, which, count = make("DistinctSlices", [convert_to_tensor(x)], attrs, name).outputs
+    return parts, first, which, count

@@ -43,17 +43,17 @@ def _make_assertion(
     known: Any,
     what: str,
     data: Sequence[Any],
-    told: tuple[Any, int | None, str | None, str | None],
+    options: tuple[Any, int | None, str | None, str | None],
 ) -> Operation:
     """The assertion of `condition`.
 
     Errors: AssertError at graph construction if `known`, its value, is false.
     """
-    given, summarize, message, name = told
+    user_data, summarize, message, name = options
     text = f"{message}: {what}" if message else what
     if known is not None and not np.all(known):
         raise AssertError(f"assertion failed: {text}", line=user_line())
-    shown = [text, *(data if given is None else given)]
+    shown = [text, *(data if user_data is None else user_data)]
     return Assert(reduce_all(condition), shown, summarize, name)
 
 
@@ -70,9 +70,9 @@ def _comparison(
     ) -> Operation:
         a, b = operands(x, y)
         values = _known(a), _known(b)
-        found = None if any(v is None for v in values) else known(*values)
-        what = f"x {sign} y does not hold everywhere, x ({a.name}) and y ({b.name})"
-        return _make_assertion(compare(a, b), found, what, [a, b], (data, summarize, message, name))
+        holds = None if any(v is None for v in values) else known(*values)
+        text = f"x {sign} y does not hold everywhere, x ({a.name}) and y ({b.name})"
+        return _make_assertion(compare(a, b), holds, text, [a, b], (data, summarize, message, name))
 
     function.__doc__ = f"""An operation that fails unless {doc} everywhere; they are broadcast.
 
@@ -109,9 +109,9 @@ def assert_near(
     eps = 10 * float(limits(a.dtype).eps)
     relative, absolute = (eps if t is None else t for t in (rtol, atol))
     bound = add(multiply(abs(b), relative), absolute)
-    what = f"x and y are not near, x ({a.name}) and y ({b.name})"
-    held = less_equal(abs(subtract(a, b)), bound)
-    return _make_assertion(held, None, what, [a, b], (data, summarize, message, name))
+    text = f"x and y are not near, x ({a.name}) and y ({b.name})"
+    near = less_equal(abs(subtract(a, b)), bound)
+    return _make_assertion(near, None, text, [a, b], (data, summarize, message, name))
 
 
 def _against_zero(compare: Any, words: str) -> Any:
@@ -143,18 +143,18 @@ def _rank_holds(
     x: Any,
     fits: Callable[[int], bool],
     condition: Callable[[Tensor], Tensor],
-    wanted: str,
-    told: tuple[Any, int | None, str | None, str | None],
+    needed: str,
+    options: tuple[Any, int | None, str | None, str | None],
 ) -> Operation:
     t = convert_to_tensor(x)
-    text = f"{told[2]}: " if told[2] else ""
+    text = f"{options[2]}: " if options[2] else ""
     if t.shape is not None:
         if not fits(len(t.shape)):
-            raise ShapeError(f"{text}{t.name!r} has shape {shape_text(t.shape)}, not rank {wanted}")
-        return no_op(told[3] or "assert_rank")
-    found = rank(t)
+            raise ShapeError(f"{text}{t.name!r} has shape {shape_text(t.shape)}, not rank {needed}")
+        return no_op(options[3] or "assert_rank")
+    actual = rank(t)
     return _make_assertion(
-        condition(found), None, f"the rank of {t.name} is not {wanted}", [found], told
+        condition(actual), None, f"the rank of {t.name} is not {needed}", [actual], options
     )
 
 
@@ -167,8 +167,8 @@ def assert_rank(
     name: str | None = None,
 ) -> Operation:
     """An operation that fails unless the rank of `x` is `rank`; ShapeError if statically known."""
-    told = (data, summarize, message, name)
-    return _rank_holds(x, lambda r: r == rank, lambda r: equal(r, rank), str(rank), told)
+    options = (data, summarize, message, name)
+    return _rank_holds(x, lambda r: r == rank, lambda r: equal(r, rank), str(rank), options)
 
 
 def assert_rank_at_least(
@@ -180,8 +180,8 @@ def assert_rank_at_least(
     name: str | None = None,
 ) -> Operation:
     """An operation that fails unless the rank of `x` is at least `rank`; see `assert_rank`."""
-    told, wanted = (data, summarize, message, name), f"{rank} or more"
-    return _rank_holds(x, lambda r: r >= rank, lambda r: greater_equal(r, rank), wanted, told)
+    options, needed = (data, summarize, message, name), f"{rank} or more"
+    return _rank_holds(x, lambda r: r >= rank, lambda r: greater_equal(r, rank), needed, options)
 
 
 def assert_rank_in(
@@ -193,12 +193,12 @@ def assert_rank_in(
     name: str | None = None,
 ) -> Operation:
     """An operation that fails unless the rank of `x` is in `ranks`; see `assert_rank`."""
-    wanted, listed = " or ".join(map(str, ranks)), list(ranks)
+    needed, listed = " or ".join(map(str, ranks)), list(ranks)
 
     def among(r: Tensor) -> Tensor:
         return reduce_any(equal(r, constant(listed)))
 
-    return _rank_holds(x, lambda r: r in listed, among, wanted, (data, summarize, message, name))
+    return _rank_holds(x, lambda r: r in listed, among, needed, (data, summarize, message, name))
 
 
 def assert_scalar(tensor: Any, name: str | None = None, message: str | None = None) -> Tensor:
@@ -224,10 +224,10 @@ def assert_type(
 
     Errors: DTypeError if it differs.
     """
-    t, wanted = convert_to_tensor(tensor), as_dtype(tf_type)
-    if t.dtype != wanted:
+    t, dtype = convert_to_tensor(tensor), as_dtype(tf_type)
+    if t.dtype != dtype:
         text = f"{message}: " if message else ""
-        raise DTypeError(f"{text}{t.name!r} is {name_of(t.dtype)}, not {name_of(wanted)}")
+        raise DTypeError(f"{text}{t.name!r} is {name_of(t.dtype)}, not {name_of(dtype)}")
     return no_op(name or "assert_type")
 
 
@@ -248,14 +248,14 @@ def assert_same_float_dtype(tensors: Sequence[Any] | None = None, dtype: Any = N
 
     Errors: DTypeError if they differ, or are not floating point.
     """
-    given = [convert_to_tensor(t).dtype for t in tensors or ()]
-    found = list(dict.fromkeys([*given, *([] if dtype is None else [as_dtype(dtype)])]))
-    if len(found) > 1:
-        raise DTypeError(f"dtypes differ: {', '.join(map(name_of, found))}", line=user_line())
-    wanted = found[0] if found else float32
-    if kind_of(wanted) != "f":
-        raise DTypeError(f"{name_of(wanted)} is not floating point", line=user_line())
-    return wanted
+    tensor_dtypes = [convert_to_tensor(t).dtype for t in tensors or ()]
+    distinct = list(dict.fromkeys([*tensor_dtypes, *([] if dtype is None else [as_dtype(dtype)])]))
+    if len(distinct) > 1:
+        raise DTypeError(f"dtypes differ: {', '.join(map(name_of, distinct))}", line=user_line())
+    common = distinct[0] if distinct else float32
+    if kind_of(common) != "f":
+        raise DTypeError(f"{name_of(common)} is not floating point", line=user_line())
+    return common
 
 
 def is_numeric_tensor(tensor: Any) -> bool:

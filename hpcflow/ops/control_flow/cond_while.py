@@ -46,8 +46,8 @@ def _cond(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 def _while(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     params = attrs["body"].params
     begin = params[: len(params) - attrs["lists"]]
-    for given, param in zip(inputs, begin, strict=False):
-        merge_shapes(given.shape, param.shape)
+    for init, param in zip(inputs, begin, strict=False):
+        merge_shapes(init.shape, param.shape)
     return [Spec(p.dtype, p.shape) for p in params]
 
 
@@ -79,11 +79,11 @@ def take_apart(given: Any) -> tuple[list[Any], Callable[[Sequence[Tensor]], Any]
     parts = [components(leaf) for leaf in leaves]
 
     def rebuild(tensors: Sequence[Tensor]) -> Any:
-        rest, made = list(tensors), []
+        rest, rebuilt = list(tensors), []
         for leaf, part in zip(leaves, parts, strict=True):
-            own, rest = rest[: len(part)], rest[len(part) :]
-            made.append(leaf.of(own) if hasattr(leaf, "parts") else own[0])
-        return nested_structure.pack_structure(given, made)
+            leaf_tensors, rest = rest[: len(part)], rest[len(part) :]
+            rebuilt.append(leaf.of(leaf_tensors) if hasattr(leaf, "parts") else leaf_tensors[0])
+        return nested_structure.pack_structure(given, rebuilt)
 
     return [t for part in parts for t in part], rebuild
 
@@ -115,42 +115,42 @@ def cond(
             hint="use Python's if, or hf.constant",
         )
     graph, pred = get_default_graph(), convert_to_tensor(pred)
-    given: list[Any] = []
+    packed: list[Any] = []
 
     def branch(make: Callable[[], Any]) -> Function:
         return trace_function(
-            graph, f"{name or 'cond'}/branch", [], make, lambda made: _branch(given, made)
+            graph, f"{name or 'cond'}/branch", [], make, lambda output: _branch(packed, output)
         )
 
-    then, other = branch(true_fn), branch(false_fn)
-    if bool(then.results) != bool(other.results):
-        then, other = (_as_updates(f) for f in (then, other))
-        given = [[] if not f.results else g for f, g in zip((then, other), given, strict=True)]
-    nested_structure.check_same_structure(given[0], given[1], "the branches of cond")
-    for a, b in zip(then.results, other.results, strict=True):
+    then, orelse = branch(true_fn), branch(false_fn)
+    if bool(then.results) != bool(orelse.results):
+        then, orelse = (_as_updates(f) for f in (then, orelse))
+        packed = [[] if not f.results else g for f, g in zip((then, orelse), packed, strict=True)]
+    nested_structure.check_same_structure(packed[0], packed[1], "the branches of cond")
+    for a, b in zip(then.results, orelse.results, strict=True):
         if a.dtype != b.dtype:
             raise DTypeError(
                 f"the branches of cond return {a.dtype} ({a.name!r}) and {b.dtype} ({b.name!r})",
                 line=user_line(),
                 hint="hf.cast one of them",
             )
-    inputs = [pred, *then.outer, *other.outer]
-    made = graph.create_op("If", inputs, {"then": then, "else": other}, name or "cond")
-    if not made.outputs:
-        return made
-    result = take_apart(given[0])[1](_results(made, "Merge"))
+    inputs = [pred, *then.outer, *orelse.outer]
+    operation = graph.create_op("If", inputs, {"then": then, "else": orelse}, name or "cond")
+    if not operation.outputs:
+        return operation
+    result = take_apart(packed[0])[1](_results(operation, "Merge"))
     single = isinstance(result, (list, tuple)) and len(result) == 1 and not strict
     return result[0] if single else result
 
 
-def _branch(given: list[Any], made: Any) -> tuple[list[Any], list[Operation]]:
+def _branch(packed: list[Any], output: Any) -> tuple[list[Any], list[Operation]]:
     """The result tensors of a branch, and the operations it must run."""
-    leaves = nested_structure.flatten_structure(made)
+    leaves = nested_structure.flatten_structure(output)
     if all(leaf is None or isinstance(leaf, Operation) for leaf in leaves):
-        given.append([])
+        packed.append([])
         return [], [leaf for leaf in leaves if leaf is not None]
-    given.append(nested_structure.map_structure(_value, made))
-    return take_apart(given[-1])[0], []
+    packed.append(nested_structure.map_structure(_value, output))
+    return take_apart(packed[-1])[0], []
 
 
 def _as_updates(branch: Function) -> Function:
@@ -186,8 +186,8 @@ def case(
     must be true; with `exclusive` at most one may be.
     Errors: AssertError at run time if this is violated.
     """
-    given = pred_fn_pairs.items() if isinstance(pred_fn_pairs, dict) else pred_fn_pairs
-    pairs = [(convert_to_tensor(p), f) for p, f in several(given, "case")]
+    entries = pred_fn_pairs.items() if isinstance(pred_fn_pairs, dict) else pred_fn_pairs
+    pairs = [(convert_to_tensor(p), f) for p, f in several(entries, "case")]
     if not pairs:
         raise GraphError("case needs at least one pair", line=user_line())
     with get_default_graph().name_scope(name):
@@ -199,11 +199,11 @@ def case(
         if default is None:
             checks.append(Assert(reduce_any(preds), ["no predicate of case holds:", preds]))
             default, pairs = pairs[-1][1], pairs[:-1]
-        made: Callable[[], Any] = default
+        chain: Callable[[], Any] = default
         for pred, function in reversed(pairs):
-            made = functools.partial(cond, pred, function, made, strict)
+            chain = functools.partial(cond, pred, function, chain, strict)
         with get_default_graph().control_dependencies(checks):
-            return made()
+            return chain()
 
 
 def _results(owner: Operation, name: str) -> list[Tensor]:
@@ -331,22 +331,22 @@ def _loop_params(
 ) -> list[tuple[Spec, str]]:
     """The specs and names of the loop variables in the body."""
     leaves = nested_structure.flatten_structure(structure)
-    told = [_UNTOLD] * len(leaves)
+    declared = [_UNTOLD] * len(leaves)
     if invariants is not None:
-        told = _shapes_of([invariants] if single else invariants, structure)
-    shapes = [s for leaf, t in zip(leaves, told, strict=True) for s in _invariants_of(leaf, t)]
+        declared = _shapes_of([invariants] if single else invariants, structure)
+    shapes = [s for leaf, t in zip(leaves, declared, strict=True) for s in _invariants_of(leaf, t)]
     for t, shape in zip(inits, shapes, strict=True):
         merge_shapes(t.shape, shape)
     return [(Spec(t.dtype, shape), last_name(t.op)) for t, shape in zip(inits, shapes, strict=True)]
 
 
-def _invariants_of(leaf: Any, told: Any) -> list[Shape]:
-    """The shape invariants of a leaf's tensors; `told` is the user's invariant, if any."""
+def _invariants_of(leaf: Any, invariant: Any) -> list[Shape]:
+    """The shape invariants of a leaf's tensors; `invariant` is the user's invariant, if any."""
     if isinstance(leaf, CompositeTensor):
-        return leaf.invariants(None if told is _UNTOLD else (as_shape(told),))
-    if told is _UNTOLD or hasattr(leaf, "parts"):
+        return leaf.invariants(None if invariant is _UNTOLD else (as_shape(invariant),))
+    if invariant is _UNTOLD or hasattr(leaf, "parts"):
         return [t.shape for t in components(leaf)]
-    return [as_shape(told)]
+    return [as_shape(invariant)]
 
 
 def _shapes_of(invariants: Any, like: Any) -> list[Any]:
@@ -371,14 +371,14 @@ def _check_predicate(pred: Tensor) -> None:
         )
 
 
-def _next_values(made: Any, structure: Any, single: bool) -> Any:
+def _next_values(output: Any, structure: Any, single: bool) -> Any:
     """The result of the body as tensors, checked against the loop variables."""
-    if not isinstance(made, (list, tuple, dict)) or single:
-        made = [made]
+    if not isinstance(output, (list, tuple, dict)) or single:
+        output = [output]
     nested_structure.check_same_structure(
-        structure, made, "the loop variables and the result of the body"
+        structure, output, "the loop variables and the result of the body"
     )
-    return nested_structure.map_structure(_value, made)
+    return nested_structure.map_structure(_value, output)
 
 
 def _check_invariant(param: Tensor, result: Tensor) -> None:
@@ -411,15 +411,15 @@ def _counted(maximum_iterations: Any, **arguments: Any) -> Any:
         return logical_and(less(i, limit), cond(*inner))
 
     def step(i: Tensor, inner: Any) -> Any:
-        made = body(*inner)
-        is_all = listed and isinstance(made, (list, tuple))
-        if len(values) == 1 and nested_structure.same_structure(made, values[0]):  # not in a list
+        output = body(*inner)
+        is_all = listed and isinstance(output, (list, tuple))
+        if len(values) == 1 and nested_structure.same_structure(output, values[0]):  # not in a list
             is_all = False
-        return add(i, 1), made if is_all else [made]
+        return add(i, 1), output if is_all else [output]
 
     if arguments["shape_invariants"] is not None:
-        told = arguments["shape_invariants"]
-        arguments["shape_invariants"] = [(), told if listed else [told]]
+        invariants = arguments["shape_invariants"]
+        arguments["shape_invariants"] = [(), invariants if listed else [invariants]]
     _, result = while_loop(go_on, step, [constant(0), values], **arguments)
-    whole = len(values) > 1 or (listed and arguments["return_same_structure"])
-    return result if whole else result[0]
+    keep_list = len(values) > 1 or (listed and arguments["return_same_structure"])
+    return result if keep_list else result[0]

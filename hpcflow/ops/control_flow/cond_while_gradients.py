@@ -80,8 +80,8 @@ class GradientBody(FunctionBody):
             return super().adopt(outside[t])
         if t.op.type == "ReadVariable" and self._is_read_once(t.op):
             return super().adopt(self._read_outside(t))
-        again = self.how == "recompute" or not t.op.inputs
-        if again and t.op.type != "Parameter" and lookup_op(t.op.type).pure:
+        recomputable = self.how == "recompute" or not t.op.inputs
+        if recomputable and t.op.type != "Parameter" and lookup_op(t.op.type).pure:
             return self._recomputed(t)
         return self._taken(t)
 
@@ -96,8 +96,8 @@ class GradientBody(FunctionBody):
             self._changed = {
                 variable_operation(op.inputs[i]) for op in inside for i in lookup_op(op.type).writes
             }
-            asked = inside if self.loop else needed_operations(self.owner.inputs[:1])
-            tests = (op for op in asked if op.type == "IsVariableInitialized")
+            candidates = inside if self.loop else needed_operations(self.owner.inputs[:1])
+            tests = (op for op in candidates if op.type == "IsVariableInitialized")
             self._changed.update(variable_operation(op.inputs[0]) for op in tests)
         return variable_operation(read.inputs[0]) not in self._changed
 
@@ -121,9 +121,9 @@ class GradientBody(FunctionBody):
         op = t.op
         inputs = [self.adopt(i) for i in op.inputs]
         with self.inside(), self.beside(op):
-            made = self.create_op(op.type, inputs, op.attrs, last_name(op))
-        self._found.update(zip(op.outputs, made.outputs, strict=True))
-        return made.outputs[t.index]
+            copy = self.create_op(op.type, inputs, op.attrs, last_name(op))
+        self._found.update(zip(op.outputs, copy.outputs, strict=True))
+        return copy.outputs[t.index]
 
     def _taken(self, t: Tensor) -> Tensor:
         forward = self.forward.body
@@ -159,8 +159,8 @@ class GradientBody(FunctionBody):
         """The gradients of `xs` in the forward body, from pairs (result, its gradient)."""
         with self.inside():
             seeds = [self.adopt(g) for _, g in given]
-            found: Any = OPERATORS["gradients"]([y for y, _ in given], list(xs), seeds)
-            return [None if g is None else convert_to_tensor(g) for g in found]
+            grads: Any = OPERATORS["gradients"]([y for y, _ in given], list(xs), seeds)
+            return [None if g is None else convert_to_tensor(g) for g in grads]
 
 
 def spec_of(t: Tensor) -> Spec:
@@ -222,9 +222,9 @@ def extend(operation: Operation, attrs: Attrs, inputs: Sequence[Tensor]) -> Oper
         graph.beside(operation),
     ):
         attrs = {**attrs, "extends": operation.name}
-        made = graph.create_op(operation.type, inputs, attrs, f"{operation.name}_kept")
-    graph.extensions[operation] = made
-    return made
+        extension = graph.create_op(operation.type, inputs, attrs, f"{operation.name}_kept")
+    graph.extensions[operation] = extension
+    return extension
 
 
 # -- cond
@@ -238,23 +238,23 @@ def cond_gradient(op: Operation, *grads: Tensor | None) -> list[Any]:
     outers = list(dict.fromkeys(o for s in sides for o, _ in op.attrs[s].captures if carries(o)))
     graph = get_default_graph()
     backs = {s: GradientBody(graph, "cond_grad", op, op.attrs[s]) for s in sides}
-    found = {s: _branch_back(backs[s], grads, outers) for s in sides}
-    wanted = [o for o in outers if any(found[s].get(o) is not None for s in sides)]
-    if not wanted:
+    side_grads = {s: _branch_back(backs[s], grads, outers) for s in sides}
+    active = [o for o in outers if any(side_grads[s].get(o) is not None for s in sides)]
+    if not active:
         return [None] * len(op.inputs)
-    kept = _extended_cond(op, backs)
-    made: Attrs = {"of": op.name}
+    saved_lists = _extended_cond(op, backs)
+    attrs: Attrs = {"of": op.name}
     for side, back in backs.items():
         with back.inside():
-            pairs = [(found[side].get(o), o) for o in wanted]
+            pairs = [(side_grads[side].get(o), o) for o in active]
             full = [back.adopt(zeros_of(back.adopt(o)) if g is None else g) for g, o in pairs]
-        here = [_list_in_graph(graph, t) for t in kept[side]]
+        here = [_list_in_graph(graph, t) for t in saved_lists[side]]
         lists_of = tuple(zip(here, back.kept, strict=True))
         f = close_function(back, [], full)
-        made[side] = f.but(captures=(*f.captures, *lists_of))
-    inputs = [op.inputs[0], *made["then"].outer, *made["else"].outer]
-    answer = graph.create_op("If", inputs, made, f"{last_name(op)}_grad")
-    by_outer = dict(zip(wanted, answer.outputs, strict=True))
+        attrs[side] = f.but(captures=(*f.captures, *lists_of))
+    inputs = [op.inputs[0], *attrs["then"].outer, *attrs["else"].outer]
+    answer = graph.create_op("If", inputs, attrs, f"{last_name(op)}_grad")
+    by_outer = dict(zip(active, answer.outputs, strict=True))
     return [None] + [by_outer.pop(t, None) for t in op.inputs[1:]]
 
 
@@ -262,9 +262,9 @@ def _branch_back(
     back: GradientBody, grads: Sequence[Tensor | None], outers: Sequence[Tensor]
 ) -> dict[Tensor, Tensor | None]:
     f = back.forward
-    mine = {outer: param for outer, param in f.captures if outer in outers}
-    given = [(f.results[i], g) for i, g in enumerate(grads) if g is not None and i < len(f.results)]
-    return dict(zip(mine, back.gradients(given, list(mine.values())), strict=True))
+    captured = {outer: param for outer, param in f.captures if outer in outers}
+    seeds = [(f.results[i], g) for i, g in enumerate(grads) if g is not None and i < len(f.results)]
+    return dict(zip(captured, back.gradients(seeds, list(captured.values())), strict=True))
 
 
 def _extended_cond(op: Operation, backs: dict[str, GradientBody]) -> dict[str, list[Tensor]]:
@@ -273,21 +273,21 @@ def _extended_cond(op: Operation, backs: dict[str, GradientBody]) -> dict[str, l
     if not any(back.pushes for back in backs.values()):
         return {side: [] for side in backs}
     attrs: Attrs = dict(op.attrs)
-    for side, mine in backs.items():
+    for side, side_back in backs.items():
         added: list[Tensor] = []
-        body = mine.forward.body
-        for other, back in backs.items():
+        body = side_back.forward.body
+        for other_side, back in backs.items():
             for push in back.pushes:
                 with body.inside(), body.beside(push.op):
-                    added.append(push if other == side else tensor_list_ops.empty())
-        results = [*mine.forward.results, *added]
-        attrs[side] = close_function(body, [], results, mine.forward.targets)
-    made = extend(op, attrs, [op.inputs[0], *attrs["then"].outer, *attrs["else"].outer])
-    found, at = {}, count
+                    added.append(push if other_side == side else tensor_list_ops.empty())
+        results = [*side_back.forward.results, *added]
+        attrs[side] = close_function(body, [], results, side_back.forward.targets)
+    extension = extend(op, attrs, [op.inputs[0], *attrs["then"].outer, *attrs["else"].outer])
+    saved_lists, at = {}, count
     for side, back in backs.items():
-        found[side] = list(made.outputs[at : at + len(back.pushes)])
+        saved_lists[side] = list(extension.outputs[at : at + len(back.pushes)])
         at += len(back.pushes)
-    return found
+    return saved_lists
 
 
 # -- while
@@ -310,24 +310,24 @@ def while_gradient(op: Operation, *grads: Tensor | None) -> list[Any]:
     back = GradientBody(graph, "while_grad", op, body, op.attrs["history"])
     count = back.parameter(Spec(int32, ()), "remaining")
     flows = [back.parameter(spec_of(body.params[i]), "grad") for i in moving]
-    given = [(body.results[i], g) for i, g in zip(moving, flows, strict=True)]
-    found = back.gradients(given, [*(body.params[i] for i in moving), *(p for _, p in outer)])
+    seeds = [(body.results[i], g) for i, g in zip(moving, flows, strict=True)]
+    body_grads = back.gradients(seeds, [*(body.params[i] for i in moving), *(p for _, p in outer)])
     sums, used = [], []
     with back.inside():
         ends = [back.adopt(subtract(count, 1))]
-        for flow, g in zip(flows, found, strict=False):
+        for flow, g in zip(flows, body_grads, strict=False):
             ends.append(back.adopt(zeros_of(flow) if g is None else g))
-        for (o, _), g in zip(outer, found[len(flows) :], strict=True):
+        for (o, _), g in zip(outer, body_grads[len(flows) :], strict=True):
             if g is not None:
                 total = back.parameter(spec_of(o), "sum")
                 ends.append(plus(total, back.adopt(g)))
                 sums.append(total)
                 used.append(o)
-    kept, ran = _extended_while(op, back)
+    saved_lists, ran = _extended_while(op, back)
     inits = [_start(op, i, grads) for i in moving] + [zeros_of(o) for o in used]
     step = close_function(back, [count, *flows, *sums, *back.kept], [*ends, *back.rests])
     test = _remaining(graph, step)
-    inputs = [ran, *inits, *(_list_in_graph(graph, t) for t in kept), *step.outer]
+    inputs = [ran, *inits, *(_list_in_graph(graph, t) for t in saved_lists), *step.outer]
     attrs: Attrs = {"cond": test, "body": step, "lists": 0, "of": op.name}
     answer = graph.create_op("While", inputs, attrs, f"{last_name(op)}_grad").outputs
     first = dict(zip(moving, answer[1:], strict=False))
@@ -376,6 +376,6 @@ def _extended_while(op: Operation, back: GradientBody) -> tuple[list[Tensor], Te
     attrs["cond"] = close_function(test.body, test.params, test.results)
     attrs["lists"] = old + len(back.heads)
     inputs = [*inits, *attrs["cond"].outer, *attrs["body"].outer]
-    made = extend(op, attrs, inputs)
-    kept = list(made.outputs[len(made.outputs) - len(back.pushes) :])
-    return kept, made.outputs[attrs["counter"]]
+    extension = extend(op, attrs, inputs)
+    saved_lists = list(extension.outputs[len(extension.outputs) - len(back.pushes) :])
+    return saved_lists, extension.outputs[attrs["counter"]]

@@ -46,16 +46,16 @@ def tuple(
     """
     graph = get_default_graph()
     listed = several(tensors, "hf.tuple")
-    given = [
+    entries = [
         t if t is None or isinstance(t, CompositeTensor) else convert_to_tensor(t) for t in listed
     ]
-    if all(t is None for t in given):
+    if all(t is None for t in entries):
         raise GraphError("hf.tuple needs at least one tensor")
     with graph.name_scope(name or "tuple"):
-        parts = [p for t in given if t is not None for p in _parts(t)]
+        parts = [p for t in entries if t is not None for p in _parts(t)]
         gate = group(*parts, *(control_inputs or ()))
         with graph.control_dependencies([gate]):
-            return [None if t is None else in_order(t) for t in given]
+            return [None if t is None else in_order(t) for t in entries]
 
 
 def _parts(t: Any) -> Sequence[Any]:

@@ -25,18 +25,18 @@ def _py_func(xp: Any, node: KernelNode) -> Callable[..., Any]:
     function, dtypes = node.attrs["function"], node.attrs["dtypes"]
 
     def run(*inputs: Any) -> Any:
-        found = function(*(np.array(x) for x in inputs))  # copies: buffers are reused
+        returned = function(*(np.array(x) for x in inputs))  # copies: buffers are reused
         if not dtypes:
             return None
-        several = isinstance(found, (list, tuple)) and (len(dtypes) > 1 or len(found) == 1)
-        values = list(found) if several else [found]
+        several = isinstance(returned, (list, tuple)) and (len(dtypes) > 1 or len(returned) == 1)
+        values = list(returned) if several else [returned]
         if len(values) != len(dtypes):
             raise DTypeError(
                 f"the function of py_func returned {len(values)} values; Tout says {len(dtypes)}"
             )
         pairs = enumerate(zip(values, dtypes, strict=True))
-        made = tuple(_returned(i, value, dtype) for i, (value, dtype) in pairs)
-        return made if len(made) > 1 else made[0]
+        arrays = tuple(_returned(i, value, dtype) for i, (value, dtype) in pairs)
+        return arrays if len(arrays) > 1 else arrays[0]
 
     return run
 
@@ -51,8 +51,8 @@ def _returned(index: int, value: Any, dtype: np.dtype) -> np.ndarray:
     if dtype == string:
         return np.array(as_strings(value))
     array = np.asarray(value)
-    told = isinstance(value, (np.ndarray, np.generic))
-    fits = array.dtype == dtype if told else np.can_cast(array.dtype, dtype, "same_kind")
+    is_typed = isinstance(value, (np.ndarray, np.generic))
+    fits = array.dtype == dtype if is_typed else np.can_cast(array.dtype, dtype, "same_kind")
     if not fits and (array.size or array.dtype.kind in "OV"):
         raise DTypeError(
             f"value {index} that the function of py_func returned is {array.dtype}; "
@@ -81,9 +81,9 @@ def _text(value: Any) -> str:
 
 def described(xp: Any, layout: Sequence[str | None], arrays: Sequence[Any], most: int) -> list[str]:
     """The texts of `layout` with the values of the tensors between them."""
-    rest = iter(arrays)
+    remaining = iter(arrays)
     return [
-        f"[{text}]" if text is not None else summary(on_host(xp, next(rest)), most)
+        f"[{text}]" if text is not None else summary(on_host(xp, next(remaining)), most)
         for text in layout
     ]
 
@@ -91,13 +91,13 @@ def described(xp: Any, layout: Sequence[str | None], arrays: Sequence[Any], most
 @kernel("Print", "out", inplace=(0,), moves=True)  # not a view: it must run
 def _print(xp: Any, node: KernelNode) -> Callable[..., Any]:
     attrs = node.attrs
-    left = [attrs["first_n"]]
+    remaining = [attrs["first_n"]]
 
     def run(x: Any, *more: Any) -> None:
-        if left[0] is None or left[0] > 0:
+        if remaining[0] is None or remaining[0] > 0:
             parts = described(xp, attrs["layout"], more[:-1], attrs["summarize"])
             rank_logging.print_always(attrs["message"] + "".join(parts))
-            left[0] = None if left[0] is None else left[0] - 1
+            remaining[0] = None if remaining[0] is None else remaining[0] - 1
         xp.copyto(more[-1], x)
 
     return run

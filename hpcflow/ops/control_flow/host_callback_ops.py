@@ -65,10 +65,10 @@ def py_func(
     dtypes = tuple(as_dtype(t) for t in (Tout if many else [Tout]))
     type = "PyFunc" if stateful else "PyFuncStateless"
     tensors = [convert_to_tensor(t) for t in several(inp, "py_func")]
-    made = make(type, tensors, {"function": func, "dtypes": dtypes}, name or "PyFunc")
+    operation = make(type, tensors, {"function": func, "dtypes": dtypes}, name or "PyFunc")
     if not dtypes:
-        return made
-    return list(made.outputs) if many else made.outputs[0]
+        return operation
+    return list(operation.outputs) if many else operation.outputs[0]
 
 
 # -- printing and assertions: data is tensors and texts

@@ -75,37 +75,37 @@ def map_fn(
     Gradient: through `fn`.
     """
     with get_default_graph().name_scope(name or "map"):
-        given = _ElementArrays(elems)
+        elements = _ElementArrays(elems)
         kinds = (
             dtype
             if dtype is not None
             else nested_structure.map_structure(lambda x: convert_to_tensor(x).dtype, elems)
         )
-        made = [
-            TensorArray(as_dtype(d), given.count, infer_shape=infer_shape)
+        outputs = [
+            TensorArray(as_dtype(d), elements.count, infer_shape=infer_shape)
             for d in nested_structure.flatten_structure(kinds)
         ]
 
         def step(i: Tensor, arrays: Sequence[TensorArray]) -> Any:
-            values = fn(given.at(i))
+            values = fn(elements.at(i))
             nested_structure.check_same_structure(
                 kinds, values, "dtype and the result of the function"
             )
             pairs = zip(arrays, nested_structure.flatten_structure(values), strict=True)
             return add(i, 1), [array.write(i, value) for array, value in pairs]
 
-        more = _arguments(back_prop, parallel_iterations, swap_memory)
-        _, ends = while_loop(lambda i, _: less(i, given.count), step, [0, made], **more)
-        count = given.count.constant
-        found = [_stacked(array, None if count is None else int(count)) for array in ends]
-        return nested_structure.pack_structure(kinds, found)
+        options = _arguments(back_prop, parallel_iterations, swap_memory)
+        _, ends = while_loop(lambda i, _: less(i, elements.count), step, [0, outputs], **options)
+        count = elements.count.constant
+        stacked = [_stacked(array, None if count is None else int(count)) for array in ends]
+        return nested_structure.pack_structure(kinds, stacked)
 
 
 def _stacked(array: TensorArray, count: int | None) -> Tensor:
-    made = array.stack()
-    if count is not None and made.shape is not None:
-        made.set_shape((count, *made.shape[1:]))
-    return made
+    tensor = array.stack()
+    if count is not None and tensor.shape is not None:
+        tensor.set_shape((count, *tensor.shape[1:]))
+    return tensor
 
 
 def foldl(
@@ -118,8 +118,8 @@ def foldl(
     name: str | None = None,
 ) -> Any:
     """`fn(...fn(fn(initializer, e0), e1)..., en)`; the default initializer is e0."""
-    more = _arguments(back_prop, parallel_iterations, swap_memory)
-    return _folded(fn, elems, initializer, False, name or "foldl", more)
+    options = _arguments(back_prop, parallel_iterations, swap_memory)
+    return _folded(fn, elems, initializer, False, name or "foldl", options)
 
 
 def foldr(
@@ -132,32 +132,32 @@ def foldr(
     name: str | None = None,
 ) -> Any:
     """As `foldl`, from the last element to the first."""
-    more = _arguments(back_prop, parallel_iterations, swap_memory)
-    return _folded(fn, elems, initializer, True, name or "foldr", more)
+    options = _arguments(back_prop, parallel_iterations, swap_memory)
+    return _folded(fn, elems, initializer, True, name or "foldr", options)
 
 
 def _folded(fn: Function, elems: Any, initializer: Any, reverse: bool, name: str, more: Any) -> Any:
     with get_default_graph().name_scope(name):
-        given = _ElementArrays(elems)
-        start, first, test, move = _walk(given, initializer, reverse)
+        elements = _ElementArrays(elems)
+        start, first, test, move = _walk(elements, initializer, reverse)
 
         def step(i: Tensor, value: Any) -> Any:
-            return move(i), fn(value, given.at(i))
+            return move(i), fn(value, elements.at(i))
 
         return while_loop(lambda i, _: test(i), step, [start, first], **more)[1]
 
 
 def _walk(
-    given: _ElementArrays, initializer: Any, reverse: bool
+    elements: _ElementArrays, initializer: Any, reverse: bool
 ) -> tuple[Tensor, Any, Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
     """The first index, the initial value, the loop condition, and the index step."""
-    begin = subtract(given.count, 1) if reverse else convert_to_tensor(0)
+    begin = subtract(elements.count, 1) if reverse else convert_to_tensor(0)
     step: Callable[[Tensor], Tensor]
     test: Callable[[Tensor], Tensor]
     step = (lambda i: subtract(i, 1)) if reverse else (lambda i: add(i, 1))
-    test = (lambda i: greater_equal(i, 0)) if reverse else (lambda i: less(i, given.count))
+    test = (lambda i: greater_equal(i, 0)) if reverse else (lambda i: less(i, elements.count))
     if initializer is None:
-        return step(begin), given.at(begin), test, step
+        return step(begin), elements.at(begin), test, step
     return begin, nested_structure.map_structure(convert_to_tensor, initializer), test, step
 
 
@@ -178,24 +178,24 @@ def scan(
             is the first element.
     """
     with get_default_graph().name_scope(name or "scan"):
-        given = _ElementArrays(elems)
-        start, first, test, move = _walk(given, initializer, reverse)
+        elements = _ElementArrays(elems)
+        start, first, test, move = _walk(elements, initializer, reverse)
         leaves = nested_structure.flatten_structure(first)
-        made = [TensorArray(t.dtype, given.count, infer_shape=infer_shape) for t in leaves]
+        outputs = [TensorArray(t.dtype, elements.count, infer_shape=infer_shape) for t in leaves]
         if initializer is None:
-            at = subtract(given.count, 1) if reverse else convert_to_tensor(0)
-            made = [array.write(at, t) for array, t in zip(made, leaves, strict=True)]
+            at = subtract(elements.count, 1) if reverse else convert_to_tensor(0)
+            outputs = [array.write(at, t) for array, t in zip(outputs, leaves, strict=True)]
 
         def step(i: Tensor, value: Any, arrays: Sequence[TensorArray]) -> Any:
-            new = fn(value, given.at(i))
+            new = fn(value, elements.at(i))
             nested_structure.check_same_structure(
                 first, new, "the initializer and the result of the function"
             )
             pairs = zip(arrays, nested_structure.flatten_structure(new), strict=True)
             return move(i), new, [array.write(i, v) for array, v in pairs]
 
-        more = _arguments(back_prop, parallel_iterations, swap_memory)
-        ends = while_loop(lambda i, *_: test(i), step, [start, first, made], **more)[2]
-        count = given.count.constant
-        found = [_stacked(array, None if count is None else int(count)) for array in ends]
-        return nested_structure.pack_structure(first, found)
+        options = _arguments(back_prop, parallel_iterations, swap_memory)
+        ends = while_loop(lambda i, *_: test(i), step, [start, first, outputs], **options)[2]
+        count = elements.count.constant
+        stacked = [_stacked(array, None if count is None else int(count)) for array in ends]
+        return nested_structure.pack_structure(first, stacked)

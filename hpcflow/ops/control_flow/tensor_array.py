@@ -219,8 +219,8 @@ class TensorArray:
         }
         count = convert_to_tensor(0 if size is None else size)
         self.flow = first_output("TensorArrayNew", [count], attrs, name or tensor_array_name)
-        told = None if self.dynamic_size else count.constant
-        self._count: Attrs = {} if told is None or told < 0 else {"count": int(told)}
+        length = None if self.dynamic_size else count.constant
+        self._count: Attrs = {} if length is None or length < 0 else {"count": int(length)}
 
     @property
     def element_shape(self) -> Shape:
@@ -238,10 +238,10 @@ class TensorArray:
 
     def of(self, parts: Sequence[Tensor]) -> TensorArray:
         """The same array in another state."""
-        other = TensorArray.__new__(TensorArray)
-        other.__dict__.update(self.__dict__)
-        (other.flow,) = parts
-        return other
+        array = TensorArray.__new__(TensorArray)
+        array.__dict__.update(self.__dict__)
+        (array.flow,) = parts
+        return array
 
     def identity(self) -> TensorArray:
         """The array after the control dependencies in force."""
@@ -258,31 +258,31 @@ class TensorArray:
 
     def write(self, index: Any, value: Any, name: str | None = None) -> TensorArray:
         """The array with `value` at `index`."""
-        given = self._element(value)
-        self._learn(given.shape)
-        return self._next("TensorArrayWrite", [_index(index), given], name)
+        tensor = self._element(value)
+        self._learn(tensor.shape)
+        return self._next("TensorArrayWrite", [_index(index), tensor], name)
 
     def unstack(self, value: Any, name: str | None = None) -> TensorArray:
         """The array with the slices of `value` along its first axis as elements."""
-        given = self._element(value)
-        self._learn(None if given.shape is None else given.shape[1:])
-        return self._next("TensorArrayUnstack", [given], name)
+        tensor = self._element(value)
+        self._learn(None if tensor.shape is None else tensor.shape[1:])
+        return self._next("TensorArrayUnstack", [tensor], name)
 
     def scatter(self, indices: Any, value: Any, name: str | None = None) -> TensorArray:
         """The array with `value[k]` at `indices[k]`."""
-        given = self._element(value)
-        self._learn(None if given.shape is None else given.shape[1:])
-        inputs = [_index(indices), given]
+        tensor = self._element(value)
+        self._learn(None if tensor.shape is None else tensor.shape[1:])
+        inputs = [_index(indices), tensor]
         return self._next("TensorArrayScatter", inputs, name, {"add": False})
 
     def split(self, value: Any, lengths: Any, name: str | None = None) -> TensorArray:
         """The array with pieces of `value` of these `lengths` as elements."""
-        given, told = self._element(value), _index(lengths)
-        known = told.constant  # one length is common to all
-        same = len({*known.tolist()}) == 1 if known is not None and known.ndim == 1 else False
-        first = int(known[0]) if known is not None and same else None
-        self._learn(None if given.shape is None else (first, *given.shape[1:]))
-        return self._next("TensorArraySplit", [given, told], name)
+        tensor, length_tensor = self._element(value), _index(lengths)
+        static = length_tensor.constant  # one length is common to all
+        same = len({*static.tolist()}) == 1 if static is not None and static.ndim == 1 else False
+        first = int(static[0]) if static is not None and same else None
+        self._learn(None if tensor.shape is None else (first, *tensor.shape[1:]))
+        return self._next("TensorArraySplit", [tensor, length_tensor], name)
 
     # -- reading
 
@@ -331,7 +331,7 @@ class TensorArray:
 
     def _learn(self, shape: Shape) -> None:
         try:
-            known = merge_shapes(self.element_shape, shape)
+            merged = merge_shapes(self.element_shape, shape)
         except ShapeError:
             raise ShapeError(
                 f"an element of shape {shape_text(shape)} does not fit a TensorArray with "
@@ -340,7 +340,7 @@ class TensorArray:
                 hint="infer_shape=False lets elements have different shapes",
             ) from None
         if self.infer_shape:
-            self._known["shape"] = known
+            self._known["shape"] = merged
 
     def __repr__(self) -> str:
         return (

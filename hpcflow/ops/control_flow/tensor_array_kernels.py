@@ -145,9 +145,9 @@ def _gather(xp: Any, node: KernelNode) -> Callable[..., Any]:
 @kernel("TensorArrayUnstack", "new", moves=True)
 def _unstack(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(array: ArrayElements, value: Any) -> ArrayElements:
-        whole = xp.array(value)
-        for i in range(len(whole)):
-            array.put(i, whole[i])
+        rows = xp.array(value)
+        for i in range(len(rows)):
+            array.put(i, rows[i])
         return array
 
     return run
@@ -158,13 +158,13 @@ def _scatter(xp: Any, node: KernelNode) -> Callable[..., Any]:
     write = ArrayElements.add if node.attrs["add"] else ArrayElements.put
 
     def run(array: ArrayElements, indices: Any, value: Any) -> ArrayElements:
-        whole = xp.array(value)
-        if len(indices) != len(whole):
+        rows = xp.array(value)
+        if len(indices) != len(rows):
             raise ShapeError(
-                f"scatter of a TensorArray: {len(indices)} indices do not fit {len(whole)} elements"
+                f"scatter of a TensorArray: {len(indices)} indices do not fit {len(rows)} elements"
             )
         for k, i in enumerate(indices.tolist()):
-            write(array, i, whole[k])
+            write(array, i, rows[k])
         return array
 
     return run
@@ -175,10 +175,10 @@ def _of_told(joined: Any, node: KernelNode) -> Any:
 
     Errors: ShapeError if an element does not have the common length given.
     """
-    told = node.outputs[0].shape
-    if told and told[0] not in (None, len(joined)):
+    expected = node.outputs[0].shape
+    if expected and expected[0] not in (None, len(joined)):
         raise ShapeError(
-            f"the concatenated elements have {len(joined)} rows, not the expected {told[0]}",
+            f"the concatenated elements have {len(joined)} rows, not the expected {expected[0]}",
             hint="infer_shape=False lets elements have different lengths",
         )
     return joined
@@ -199,18 +199,18 @@ def _concat(xp: Any, node: KernelNode) -> Callable[..., Any]:
 @kernel("TensorArraySplit", "new", moves=True)
 def _split(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(array: ArrayElements, value: Any, lengths: Any) -> ArrayElements:
-        whole, at = xp.array(value), 0
+        rows, at = xp.array(value), 0
         if len(lengths) != array.size and not array.dynamic:
             raise ShapeError(
                 f"split: {len(lengths)} lengths do not fit a TensorArray of {array.size} elements",
                 hint="give one length for each element, or dynamic_size=True",
             )
         for i, length in enumerate(lengths.tolist()):
-            array.put(i, whole[at : at + length])
+            array.put(i, rows[at : at + length])
             at += length
-        if at != len(whole):
+        if at != len(rows):
             raise ShapeError(
-                f"split: the lengths add up to {at}, but the value has {len(whole)} rows"
+                f"split: the lengths add up to {at}, but the value has {len(rows)} rows"
             )
         return array
 

@@ -21,8 +21,8 @@ def _copy(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return _copied
 
 
-def _copied(held: list[Any]) -> list[Any]:
-    return [_copied(one) if isinstance(one, list) else one for one in held]
+def _copied(elements: list[Any]) -> list[Any]:
+    return [_copied(element) if isinstance(element, list) else element for element in elements]
 
 
 @kernel("ListPush", "new", moves=True)

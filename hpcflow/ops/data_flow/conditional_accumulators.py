@@ -217,5 +217,5 @@ class SparseConditionalAccumulator(ConditionalAccumulatorBase):
     def take_indexed_slices_grad(self, num_required: Any, name: str | None = None) -> IndexedSlices:
         """As `take_grad`; returns IndexedSlices."""
         indices, values, shape = self._take(num_required, name)
-        told = self._shape if is_known(self._shape) else shape
-        return IndexedSlices(values, indices, told)
+        dense_shape = self._shape if is_known(self._shape) else shape
+        return IndexedSlices(values, indices, dense_shape)

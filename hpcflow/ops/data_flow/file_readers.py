@@ -105,19 +105,19 @@ class ReaderBase:
             return graph.create_op(type, [self._handle, *inputs], attrs, name)
 
 
-def _queue(given: Any) -> Tensor:
+def _queue(queue: Any) -> Tensor:
     """The handle of a queue of strings."""
-    if isinstance(given, QueueBase):
-        if given.dtypes != [string]:
+    if isinstance(queue, QueueBase):
+        if queue.dtypes != [string]:
             raise GraphError(
-                f"a reader takes a queue of file names; queue {given.name!r} holds {given.dtypes}",
+                f"a reader takes a queue of file names; queue {queue.name!r} holds {queue.dtypes}",
                 line=user_line(),
                 hint="use hf.train.string_input_producer([names])",
             )
-        return given.queue_ref
-    if isinstance(given, Tensor) and given.dtype == resource:
-        return given
-    raise GraphError(f"{given!r} is not a queue", line=user_line())
+        return queue.queue_ref
+    if isinstance(queue, Tensor) and queue.dtype == resource:
+        return queue
+    raise GraphError(f"{queue!r} is not a queue", line=user_line())
 
 
 class TextLineReader(ReaderBase):

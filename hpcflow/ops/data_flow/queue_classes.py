@@ -115,13 +115,13 @@ class QueueBase:
 
     def dequeue_many(self, n: Any, name: str | None = None) -> Any:
         """Dequeue `n` elements, each component stacked as [n, ...]."""
-        given = [convert_to_tensor(n)]
-        return self._taken(self._run("QueueDequeueMany", given, name or f"{self.name}_DequeueMany"))
+        args = [convert_to_tensor(n)]
+        return self._taken(self._run("QueueDequeueMany", args, name or f"{self.name}_DequeueMany"))
 
     def dequeue_up_to(self, n: Any, name: str | None = None) -> Any:
         """As `dequeue_many`; a closed queue may return fewer."""
-        given = [convert_to_tensor(n)]
-        return self._taken(self._run("QueueDequeueUpTo", given, name or f"{self.name}_DequeueUpTo"))
+        args = [convert_to_tensor(n)]
+        return self._taken(self._run("QueueDequeueUpTo", args, name or f"{self.name}_DequeueUpTo"))
 
     def close(self, cancel_pending_enqueues: bool = False, name: str | None = None) -> Operation:
         """Close the queue after the pending enqueues, or cancel these."""
@@ -257,8 +257,8 @@ class PriorityQueue(QueueBase):
         shared_name: str | None = None,
         name: str = "priority_queue",
     ) -> None:
-        dtypes, rest = (int64, *_types(types)), _full(_shapes(shapes))
-        full = None if rest is None else ((), *rest)
+        dtypes, component_shapes = (int64, *_types(types)), _full(_shapes(shapes))
+        full = None if component_shapes is None else ((), *component_shapes)
         attrs = {"capacity": capacity, "shared_name": shared_name}
         handle = _handle("PriorityQueue", dtypes, full, attrs, name)
         super().__init__(dtypes, full, names, [handle])
@@ -276,17 +276,17 @@ def _handle(
         return graph.create_op(type, [], attrs, name).outputs[0]
 
 
-def _types(given: Any) -> tuple[np.dtype, ...]:
-    return tuple(as_dtype(d) for d in (given if isinstance(given, (list, tuple)) else [given]))
+def _types(types: Any) -> tuple[np.dtype, ...]:
+    return tuple(as_dtype(d) for d in (types if isinstance(types, (list, tuple)) else [types]))
 
 
-def _shapes(given: Any) -> Shapes:
+def _shapes(shapes: Any) -> Shapes:
     """One shape for each component; a single list of sizes is the shape of the only one."""
-    if given is None:
+    if shapes is None:
         return None
-    if all(d is None or isinstance(d, (int, np.integer)) for d in given):
-        given = [given]
-    return tuple(given_shape(shape) for shape in given)
+    if all(d is None or isinstance(d, (int, np.integer)) for d in shapes):
+        shapes = [shapes]
+    return tuple(given_shape(shape) for shape in shapes)
 
 
 def _full(shapes: Shapes) -> Shapes:

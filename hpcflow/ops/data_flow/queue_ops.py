@@ -48,11 +48,11 @@ def _components(attrs: Attrs) -> list[tuple[np.dtype, Shape]]:
 
 def _enqueue(many: bool) -> Any:
     def infer(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
-        given, wanted = _others(inputs, attrs), _components(attrs)
-        if len(given) != len(wanted):
-            raise ShapeError(f"the queue has {len(wanted)} components; {len(given)} were given")
+        specs, components = _others(inputs, attrs), _components(attrs)
+        if len(specs) != len(components):
+            raise ShapeError(f"the queue has {len(components)} components; {len(specs)} were given")
         rows: Shape = (None,)
-        for i, (spec, (dtype, shape)) in enumerate(zip(given, wanted, strict=True)):
+        for i, (spec, (dtype, shape)) in enumerate(zip(specs, components, strict=True)):
             if spec.dtype != dtype:
                 raise DTypeError(f"component {i} is {spec.dtype}; the queue takes {dtype}")
             if many and spec.shape is not None and not spec.shape:
@@ -84,15 +84,15 @@ def _rows(exact: bool) -> Any:
         size = int(count.value) if exact and count.value is not None else None
         if size is not None and size < 0:
             raise ShapeError(f"the number of elements to dequeue must be at least 0, not {size}")
-        found = []
+        specs = []
         for dtype, shape in _components(attrs):
             if shape is None:
                 raise ShapeError(
                     "several elements of a queue without shapes cannot be concatenated",
                     hint="give the queue the shapes of its components",
                 )
-            found.append(Spec(dtype, (size, *shape)))
-        return found
+            specs.append(Spec(dtype, (size, *shape)))
+        return specs
 
     return infer
 

@@ -71,9 +71,9 @@ def _most(dtype: np.dtype) -> int:
 
 def _as_float(x: Any) -> tuple[Tensor, Any]:
     """The images as floats, and the function that converts results back."""
-    given = convert_to_tensor(x)
-    flat = given if given.dtype.kind == "f" else convert_image_dtype(given, float32)
-    return flat, lambda y: convert_image_dtype(y, given.dtype, saturate=True)
+    tensor = convert_to_tensor(x)
+    flat = tensor if tensor.dtype.kind == "f" else convert_image_dtype(tensor, float32)
+    return flat, lambda y: convert_image_dtype(y, tensor.dtype, saturate=True)
 
 
 def adjust_brightness(image: Any, delta: Any) -> Tensor:
@@ -99,8 +99,8 @@ def adjust_gamma(image: Any, gamma: Any = 1, gain: Any = 1) -> Tensor:
 
 def per_image_standardization(image: Any) -> Tensor:
     """Each image with mean 0 and variance 1; a constant image becomes zeros."""
-    given = convert_to_tensor(image)
-    x = given if given.dtype.kind == "f" else cast(given, float32)
+    tensor = convert_to_tensor(image)
+    x = tensor if tensor.dtype.kind == "f" else cast(tensor, float32)
     axes = [-1, -2, -3]
     ones = add(multiply(x, 0), 1)
     least = pow(reduce_sum(ones, axes, keepdims=True), -0.5)
@@ -157,13 +157,13 @@ def _channels(images: Any, what: str) -> list[Tensor]:
 def rgb_to_grayscale(images: Any, name: str | None = None) -> Tensor:
     """One channel: the luma of red, green and blue."""
     with get_default_graph().name_scope(name or "rgb_to_grayscale"):
-        given = convert_to_tensor(images)
-        x = convert_image_dtype(given, float32)
+        tensor = convert_to_tensor(images)
+        x = convert_image_dtype(tensor, float32)
         parts = [
             multiply(c, w) for c, w in zip(_channels(x, "rgb_to_grayscale"), GRAY, strict=True)
         ]
         gray = add(add(parts[0], parts[1]), parts[2])
-        return convert_image_dtype(expand_dims(gray, -1), given.dtype)
+        return convert_image_dtype(expand_dims(gray, -1), tensor.dtype)
 
 
 def grayscale_to_rgb(images: Any, name: str | None = None) -> Tensor:
@@ -203,9 +203,9 @@ def hsv_to_rgb(images: Any, name: str | None = None) -> Tensor:
         at = multiply(hue, 6)
         red = subtract(abs(subtract(at, 3)), 1)
         green, blue = (subtract(2, abs(subtract(at, middle))) for middle in (2, 4))
-        rest = subtract(1, saturation)
+        whiteness = subtract(1, saturation)
         parts = [
-            multiply(add(rest, multiply(saturation, clip_by_value(c, 0, 1))), value)
+            multiply(add(whiteness, multiply(saturation, clip_by_value(c, 0, 1))), value)
             for c in (red, green, blue)
         ]
         return stack(parts, -1)

@@ -27,17 +27,17 @@ class ResizeMethod:
 
 def _sizes(size: Any) -> list[Any]:
     """Height and width; ints if static."""
-    told = size.constant if isinstance(size, Tensor) else size
-    if told is None:
+    known_size = size.constant if isinstance(size, Tensor) else size
+    if known_size is None:
         return [getitem(size, 0), getitem(size, 1)]
-    found = list(told)
-    whole = all(isinstance(n, Tensor) or _is_size(n) for n in found)
-    if len(found) != 2 or not whole:
+    dims = list(known_size)
+    is_valid = all(isinstance(n, Tensor) or _is_size(n) for n in dims)
+    if len(dims) != 2 or not is_valid:
         raise ArgumentError(
             f"a size of images is [height, width], positive integers, not {value_text(size)}",
             line=user_line(),
         )
-    return [n if isinstance(n, Tensor) else int(n) for n in found]
+    return [n if isinstance(n, Tensor) else int(n) for n in dims]
 
 
 def _is_size(n: Any) -> bool:
@@ -46,10 +46,10 @@ def _is_size(n: Any) -> bool:
 
 def _positions(size: Any, out: Any, align_corners: bool, half_pixel_centers: bool) -> Tensor:
     """The coordinate in `size` elements of each of `out` outputs, as float32."""
-    at, whole, parts = (cast(convert_to_tensor(n), float32) for n in (range(out), size, out))
+    at, in_size, parts = (cast(convert_to_tensor(n), float32) for n in (range(out), size, out))
     if align_corners:
-        whole, parts = subtract(whole, 1.0), maximum(subtract(parts, 1.0), 1.0)
-    return multiply(add(at, 0.5) if half_pixel_centers else at, divide(whole, parts))
+        in_size, parts = subtract(in_size, 1.0), maximum(subtract(parts, 1.0), 1.0)
+    return multiply(add(at, 0.5) if half_pixel_centers else at, divide(in_size, parts))
 
 
 def _checked(align_corners: bool, half_pixel_centers: bool) -> None:
@@ -78,15 +78,15 @@ def resize_bilinear(
     _checked(align_corners, half_pixel_centers)
     with get_default_graph().name_scope(name or "ResizeBilinear"):
         x = cast(image_tensor(images, "resize_bilinear"), float32)
-        h, wanted = height_axis(x), _sizes(size)
-        for axis, out in ((h + 1, wanted[1]), (h, wanted[0])):
-            whole = sizes_of(x)[axis]
-            at = _positions(whole, out, align_corners, half_pixel_centers)
+        h, new_size = height_axis(x), _sizes(size)
+        for axis, out in ((h + 1, new_size[1]), (h, new_size[0])):
+            in_size = sizes_of(x)[axis]
+            at = _positions(in_size, out, align_corners, half_pixel_centers)
             at = subtract(at, 0.5) if half_pixel_centers else at
             below = floor(at)
             share = reshape(subtract(at, below), [-1] + [1] * (h + 2 - axis))
-            first = gather(x, _bounded(below, whole), axis=axis)
-            second = gather(x, _bounded(ceil(at), whole), axis=axis)
+            first = gather(x, _bounded(below, in_size), axis=axis)
+            second = gather(x, _bounded(ceil(at), in_size), axis=axis)
             x = add(first, multiply(subtract(second, first), share))
         return x
 
@@ -102,12 +102,12 @@ def resize_nearest_neighbor(
     _checked(align_corners, half_pixel_centers)
     with get_default_graph().name_scope(name or "ResizeNearestNeighbor"):
         x = image_tensor(images, "resize_nearest_neighbor")
-        h, wanted = height_axis(x), _sizes(size)
-        for axis, out in ((h, wanted[0]), (h + 1, wanted[1])):
-            whole = sizes_of(x)[axis]
-            at = _positions(whole, out, align_corners, half_pixel_centers)
+        h, new_size = height_axis(x), _sizes(size)
+        for axis, out in ((h, new_size[0]), (h + 1, new_size[1])):
+            in_size = sizes_of(x)[axis]
+            at = _positions(in_size, out, align_corners, half_pixel_centers)
             at = add(at, 0.5) if align_corners else at
-            x = gather(x, _bounded(floor(at), whole), axis=axis)
+            x = gather(x, _bounded(floor(at), in_size), axis=axis)
         return x
 
 
@@ -134,14 +134,14 @@ def resize_images(
             hint="use ResizeMethod.BILINEAR or ResizeMethod.NEAREST_NEIGHBOR",
         )
     x = image_tensor(images, "resize_images")
-    h, wanted = height_axis(x), _sizes(size)
+    h, new_size = height_axis(x), _sizes(size)
     assert x.shape is not None
     before = list(x.shape[h : h + 2])
     if preserve_aspect_ratio:
-        wanted = _in_proportion(before, wanted)
-    if before == wanted:
+        new_size = _in_proportion(before, new_size)
+    if before == new_size:
         return identity(x, name)
-    return ways[method](x, wanted, align_corners, name)
+    return ways[method](x, new_size, align_corners, name)
 
 
 def _in_proportion(before: list[Any], wanted: list[Any]) -> list[int]:

@@ -127,20 +127,20 @@ def crop_to_bounding_box(
     lead = [0] * height_axis(x)
     size = [*([-1] * len(lead)), target_height, target_width, -1]
     h = height_axis(x)
-    known = x.shape or ()
-    for at, length, whole in (
-        (offset_height, target_height, known[h]),
-        (offset_width, target_width, known[h + 1]),
+    image_shape = x.shape or ()
+    for at, length, axis_size in (
+        (offset_height, target_height, image_shape[h]),
+        (offset_width, target_width, image_shape[h + 1]),
     ):
-        _check_inside(at, length, whole, "crop_to_bounding_box")
+        _check_inside(at, length, axis_size, "crop_to_bounding_box")
     return slice(x, [*lead, offset_height, offset_width, 0], size)
 
 
-def _check_inside(at: Any, length: Any, whole: Any, what: str) -> None:
-    told = [n for n in (at, length) if isinstance(n, int)]
-    if any(n < 0 for n in told) or (whole is not None and len(told) == 2 and at + length > whole):
+def _check_inside(at: Any, length: Any, size: Any, what: str) -> None:
+    static = [n for n in (at, length) if isinstance(n, int)]
+    if any(n < 0 for n in static) or (size is not None and len(static) == 2 and at + length > size):
         raise ShapeError(
-            f"{what}: {length} elements from {at} are outside an axis of size {whole}",
+            f"{what}: {length} elements from {at} are outside an axis of size {size}",
             line=user_line(),
         )
 
@@ -176,13 +176,13 @@ def resize_image_with_crop_or_pad(image: Any, target_height: Any, target_width: 
     cuts: list[tuple[Any, Any]] = []
     pads: list[Any] = []
     for size, target in zip(sizes[h : h + 2], targets, strict=True):
-        more = _minus(target, size)
-        if isinstance(more, int):
-            cuts.append((max(-more // 2, 0), min(size, target)))
-            pads.append(max(more // 2, 0))
+        growth = _minus(target, size)
+        if isinstance(growth, int):
+            cuts.append((max(-growth // 2, 0), min(size, target)))
+            pads.append(max(growth // 2, 0))
         else:
-            cuts.append((maximum(floordiv(multiply(more, -1), 2), 0), minimum(size, target)))
-            pads.append(maximum(floordiv(more, 2), 0))
+            cuts.append((maximum(floordiv(multiply(growth, -1), 2), 0), minimum(size, target)))
+            pads.append(maximum(floordiv(growth, 2), 0))
     (top, height), (left, width) = cuts
     x = crop_to_bounding_box(x, top, left, height, width)
     return pad_to_bounding_box(x, pads[0], pads[1], *targets)
@@ -191,21 +191,21 @@ def resize_image_with_crop_or_pad(image: Any, target_height: Any, target_width: 
 def central_crop(image: Any, central_fraction: Any) -> Tensor:
     """The center of the image, of this fraction of its height and width."""
     x = image_tensor(image, "central_crop")
-    told = isinstance(central_fraction, Tensor)
-    if not told and not 0 < central_fraction <= 1:
+    is_tensor = isinstance(central_fraction, Tensor)
+    if not is_tensor and not 0 < central_fraction <= 1:
         raise ArgumentError(
             f"central_crop takes a fraction in (0, 1], not {value_text(central_fraction)}",
             line=user_line(),
         )
     starts, lengths = [], []
     for size in sizes_of(x)[height_axis(x) :][:2]:
-        if isinstance(size, int) and not told:
+        if isinstance(size, int) and not is_tensor:
             start: Any = int((size - size * float(central_fraction)) / 2)
             length: Any = size - 2 * start
         else:
-            whole = cast(size, float64)
-            kept = multiply(whole, cast(central_fraction, float64))
-            start = cast(divide(subtract(whole, kept), 2.0), int32)
+            full_size = cast(size, float64)
+            crop_size = multiply(full_size, cast(central_fraction, float64))
+            start = cast(divide(subtract(full_size, crop_size), 2.0), int32)
             length = subtract(size, multiply(start, 2))
         starts.append(start)
         lengths.append(length)

@@ -32,14 +32,14 @@ def _best_boxes(xp: Any, node: KernelNode) -> Callable[..., Any]:
     centered = node.attrs["centered"]
 
     def chosen(low: Any, high: Any, scores: Any, most: int, limit: Any, least: Any) -> list[int]:
-        left = scores > least
-        found: list[int] = []
-        while len(found) < most and bool(left.any()):
-            best = int(xp.argmax(xp.where(left, scores, -np.inf)))
-            found.append(best)
-            left &= _overlap(xp, low, high, best) <= limit
-            left[best] = False
-        return found
+        candidates = scores > least
+        selected: list[int] = []
+        while len(selected) < most and bool(candidates.any()):
+            best = int(xp.argmax(xp.where(candidates, scores, -np.inf)))
+            selected.append(best)
+            candidates &= _overlap(xp, low, high, best) <= limit
+            candidates[best] = False
+        return selected
 
     def run(boxes: Any, scores: Any, most: Any, limit: Any, least: Any) -> Any:
         low, high = _corners(xp, boxes, centered)

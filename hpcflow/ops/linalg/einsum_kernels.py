@@ -19,11 +19,11 @@ def spelled(terms: Sequence[str], out: str, ranks: Sequence[int]) -> tuple[list[
     pairs = zip(terms, ranks, strict=True)
     spare = [rank - len(term) + 3 if "..." in term else 0 for term, rank in pairs]
     dots = free[: max(spare, default=0)]
-    found = [
+    labels = [
         term.replace("...", "".join(dots[len(dots) - n :]))
         for term, n in zip(terms, spare, strict=True)
     ]
-    return found, out.replace("...", "".join(dots))
+    return labels, out.replace("...", "".join(dots))
 
 
 def tidy(xp: Any, x: Any, labels: str, keep: set[str]) -> tuple[Any, str]:
@@ -52,8 +52,8 @@ def _narrow(a: Any, left: str, b: Any, right: str) -> tuple[Any, str]:
         for i, label in enumerate(left)
         if label in right and a.shape[i] == 1 and b.shape[right.index(label)] != 1
     ]
-    kept = "".join(label for i, label in enumerate(left) if i not in ones)
-    return a.reshape([d for i, d in enumerate(a.shape) if i not in ones]), kept
+    labels = "".join(label for i, label in enumerate(left) if i not in ones)
+    return a.reshape([d for i, d in enumerate(a.shape) if i not in ones]), labels
 
 
 def _for_blas(xp: Any, x: Any) -> Any:
@@ -90,17 +90,17 @@ def _path(terms: Sequence[str], out: str, inputs: Sequence[Any]) -> list[tuple[i
 
 def contract(xp: Any, terms: Sequence[str], out: str, inputs: Sequence[Any], path: Any) -> Any:
     """The einsum of `inputs`, contracted in the order of `path`."""
-    given = list(zip(inputs, terms, strict=True))
+    operands = list(zip(inputs, terms, strict=True))
     for places in path:
-        chosen = [given[i] for i in places]
-        given = [t for i, t in enumerate(given) if i not in places]
+        chosen = [operands[i] for i in places]
+        operands = [t for i, t in enumerate(operands) if i not in places]
         x, labels = chosen[0]
-        for i, (y, more) in enumerate(chosen[1:], 2):
-            later = set(out).union(*(t for _, t in [*given, *chosen[i:]]))
-            result = "".join(c for c in dict.fromkeys(labels + more) if c in later)
-            x, labels = pair(xp, x, labels, y, more, result), result
-        given.append((x, labels))
-    ((x, labels),) = given
+        for i, (y, y_labels) in enumerate(chosen[1:], 2):
+            later = set(out).union(*(t for _, t in [*operands, *chosen[i:]]))
+            result = "".join(c for c in dict.fromkeys(labels + y_labels) if c in later)
+            x, labels = pair(xp, x, labels, y, y_labels, result), result
+        operands.append((x, labels))
+    ((x, labels),) = operands
     x, labels = tidy(xp, x, labels, set(out))
     return ordered(x, labels, out)
 
@@ -108,14 +108,14 @@ def contract(xp: Any, terms: Sequence[str], out: str, inputs: Sequence[Any], pat
 @kernel("Einsum", "out")
 def _einsum(xp: Any, node: KernelNode) -> Callable[..., Any]:
     left, _, right = node.attrs["equation"].partition("->")
-    given = left.split(",")
+    labels = left.split(",")
     paths: dict[tuple[Any, ...], Any] = {}  # by shapes, of which a plan has few
 
     def run(*args: Any) -> None:
         *inputs, result = args
         shapes = tuple(x.shape for x in inputs)
         if shapes not in paths:
-            terms, out = spelled(given, right, [x.ndim for x in inputs])
+            terms, out = spelled(labels, right, [x.ndim for x in inputs])
             order = _path(terms, out, inputs) if len(inputs) > 1 else []
             paths.clear() if len(paths) > 100 else None
             paths[shapes] = terms, out, order

@@ -64,38 +64,38 @@ def parse(equation: str, count: int) -> tuple[list[str], str]:
     return terms, out
 
 
-def _split(term: str, given: Shape) -> tuple[list[tuple[str, int | None]], Shape]:
+def _split(term: str, dims: Shape) -> tuple[list[tuple[str, int | None]], Shape]:
     """The sizes of the labels of an input, and of the axes of its "..."."""
     before, dots, after = term.partition(".")
-    if given is None:
+    if dims is None:
         return [(c, None) for c in before + after], None if dots else ()
-    named = len(before) + len(after)
-    if len(given) < named or (len(given) > named and not dots):
+    label_count = len(before) + len(after)
+    if len(dims) < label_count or (len(dims) > label_count and not dots):
         raise ShapeError(
-            f"einsum: labels {term.replace('.', '...')!r} do not fit shape {shape_text(given)}"
+            f"einsum: labels {term.replace('.', '...')!r} do not fit shape {shape_text(dims)}"
         )
-    first, last = given[: len(before)], given[len(given) - len(after) :]
+    first, last = dims[: len(before)], dims[len(dims) - len(after) :]
     pairs = list(zip(before + after, (*first, *last), strict=True))
-    return pairs, given[len(before) : len(given) - len(after)]
+    return pairs, dims[len(before) : len(dims) - len(after)]
 
 
 def _einsum(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     require_equal("einsum", inputs)
     require("einsum", inputs[0], "iufc")
     terms, out = parse(attrs["equation"], len(inputs))
-    found: dict[str, int | None] = {}
-    rests: list[Shape] = []
+    label_sizes: dict[str, int | None] = {}
+    ellipses: list[Shape] = []
     for term, spec in zip(terms, inputs, strict=True):
-        pairs, rest = _split(term, spec.shape)
-        rests += [rest] if "." in term else []
+        pairs, ellipsis = _split(term, spec.shape)
+        ellipses += [ellipsis] if "." in term else []
         for label, size in pairs:
-            (found[label],) = merge_shapes((found.get(label),), (size,)) or (None,)
-    dots = broadcast_shapes(rests)
+            (label_sizes[label],) = merge_shapes((label_sizes.get(label),), (size,)) or (None,)
+    dots = broadcast_shapes(ellipses)
     if "." in out and dots is None:
         return [Spec(inputs[0].dtype, None)]
     result: list[int | None] = []
     for label in out:
-        result += list(dots or ()) if label == "." else [found[label]]
+        result += list(dots or ()) if label == "." else [label_sizes[label]]
     return [Spec(inputs[0].dtype, tuple(result))]
 
 
@@ -127,31 +127,31 @@ def _back_to(op: Operation, k: int, g: Tensor) -> Tensor:
     x, term = op.inputs[k], terms[k]
     others = [i for i, _ in enumerate(terms) if i != k]
     inputs = [g, *(conj(op.inputs[i]) for i in others)]
-    left = [out, *(terms[i] for i in others)]
+    labels = [out, *(terms[i] for i in others)]
     fresh = iter(sorted(set(string.ascii_letters) - set("".join(terms))))
-    own = ""
+    x_labels = ""
     for label in term:
-        if label in own:
+        if label in x_labels:
             twin = next(fresh)
             inputs.append(_identity(_size(x, term, label), x.dtype))
-            left.append(label + twin)
-            own += twin
+            labels.append(label + twin)
+            x_labels += twin
         else:
-            own += label
+            x_labels += label
             if label != "." and label not in "".join([out, *(terms[i] for i in others)]):
                 inputs.append(ones([_size(x, term, label)], x.dtype))
-                left.append(label)
-    if "." in own and "." not in "".join(left):
+                labels.append(label)
+    if "." in x_labels and "." not in "".join(labels):
         inputs.append(ones_like(x))
-        left.append(own)
-    if "." not in own:
-        return _made(inputs, left, own)
-    front = "." + own.replace(".", "")  # broadcast axes are summed, and must come first
-    d = _made(inputs, left, front)
-    turned = x if own == front else _made([x], [own], front)
+        labels.append(x_labels)
+    if "." not in x_labels:
+        return _made(inputs, labels, x_labels)
+    front = "." + x_labels.replace(".", "")  # broadcast axes are summed, and must come first
+    d = _made(inputs, labels, front)
+    turned = x if x_labels == front else _made([x], [x_labels], front)
     if d.shape is None or None in d.shape or d.shape != turned.shape:
         d = sum_to_shape(d, sizes(turned))
-    return d if own == front else _made([d], [front], own)
+    return d if x_labels == front else _made([d], [front], x_labels)
 
 
 def _made(inputs: list[Tensor], left: list[str], out: str) -> Tensor:
@@ -183,10 +183,10 @@ def einsum(equation: str, *inputs: Any, name: str | None = None) -> Tensor:
     input is its diagonal. Without "->" the output has the labels that occur once, in alphabetical
     order.
     """
-    given = tensors(inputs, "einsum")
-    terms, out = parse(equation, len(given))
+    operands = tensors(inputs, "einsum")
+    terms, out = parse(equation, len(operands))
     return first_output(
-        "Einsum", given, {"equation": f"{','.join(terms)}->{out}".replace(".", "...")}, name
+        "Einsum", operands, {"equation": f"{','.join(terms)}->{out}".replace(".", "...")}, name
     )
 
 
@@ -201,9 +201,9 @@ def _told_pairs(x: Tensor, y: Tensor, axes: Any) -> tuple[Tensor, Tensor] | None
             )
         return getitem(axes, 0), getitem(axes, 1)
     if has_tensors(axes):
-        mine, its = (convert_to_tensor(part) for part in axes)
-        if mine.constant is None or its.constant is None:
-            return mine, its
+        axes_x, axes_y = (convert_to_tensor(part) for part in axes)
+        if axes_x.constant is None or axes_y.constant is None:
+            return axes_x, axes_y
     if x.shape is not None and y.shape is not None:
         return None
     if isinstance(axes, (int, np.integer)):
@@ -212,8 +212,8 @@ def _told_pairs(x: Tensor, y: Tensor, axes: Any) -> tuple[Tensor, Tensor] | None
                 f"tensordot: the number of axes must be at least 0, not {axes}", line=user_line()
             )
         return constant(np.arange(-axes, 0)), constant(np.arange(axes))
-    mine, its = (constant(np.array(static_axes(part), "i8")) for part in axes)
-    return mine, its
+    axes_x, axes_y = (constant(np.array(static_axes(part), "i8")) for part in axes)
+    return axes_x, axes_y
 
 
 def tensordot(a: Any, b: Any, axes: Any, name: str | None = None) -> Tensor:
@@ -225,9 +225,9 @@ def tensordot(a: Any, b: Any, axes: Any, name: str | None = None) -> Tensor:
     x, y = tensors([a, b], "tensordot")
     if isinstance(axes, Tensor) and axes.constant is not None:
         axes = axes.constant.tolist()
-    told = _told_pairs(x, y, axes)
-    if told is not None:
-        return dotted(x, y, *told, name)
+    dynamic_axes = _told_pairs(x, y, axes)
+    if dynamic_axes is not None:
+        return dotted(x, y, *dynamic_axes, name)
     assert x.shape is not None and y.shape is not None
     left, right = len(x.shape), len(y.shape)
     if isinstance(axes, (int, np.integer)):
@@ -249,10 +249,10 @@ def tensordot(a: Any, b: Any, axes: Any, name: str | None = None) -> Tensor:
         raise ShapeError(
             f"tensordot supports at most {len(labels)} axes in all, not {left + right}"
         )
-    mine, its = labels[:left], list(labels[left : left + right])
+    x_labels, y_labels = labels[:left], list(labels[left : left + right])
     for i, j in pairs:
-        its[j] = mine[i]
-    out = [c for c in (*mine, *its) if (c in mine) != (c in its)]
+        y_labels[j] = x_labels[i]
+    out = [c for c in (*x_labels, *y_labels) if (c in x_labels) != (c in y_labels)]
     return first_output(
-        "Einsum", [x, y], {"equation": f"{mine},{''.join(its)}->{''.join(out)}"}, name
+        "Einsum", [x, y], {"equation": f"{x_labels},{''.join(y_labels)}->{''.join(out)}"}, name
     )

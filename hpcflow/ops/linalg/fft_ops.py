@@ -134,8 +134,8 @@ def _fft_flops(rank: int, inverse: bool) -> Callable[..., Tensor]:
         return first_output("Fft", [convert_to_tensor(input)], attrs, name)
 
     axes = "axis" if rank == 1 else f"{rank} axes"
-    what = "inverse Fourier transform, divided by its size," if inverse else "Fourier transform"
-    function.__doc__ = f"The {what} of complex numbers over the last {axes}."
+    summary = "inverse Fourier transform, divided by its size," if inverse else "Fourier transform"
+    function.__doc__ = f"The {summary} of complex numbers over the last {axes}."
     return function
 
 
@@ -144,11 +144,11 @@ fft2d, ifft2d = _fft_flops(2, False), _fft_flops(2, True)
 fft3d, ifft3d = _fft_flops(3, False), _fft_flops(3, True)
 
 
-def _lengths(given: Any, rank: int) -> tuple[int, ...] | None:
-    if given is None:
+def _lengths(fft_length: Any, rank: int) -> tuple[int, ...] | None:
+    if fft_length is None:
         return None
-    found = static_axes(given)
-    lengths = (found,) if isinstance(found, int) else tuple(found or ())
+    sizes = static_axes(fft_length)
+    lengths = (sizes,) if isinstance(sizes, int) else tuple(sizes or ())
     if len(lengths) != rank or min(lengths) < 1:
         raise ShapeError(
             f"fft_length must be {rank} positive sizes, not {lengths}", line=user_line()
@@ -156,18 +156,18 @@ def _lengths(given: Any, rank: int) -> tuple[int, ...] | None:
     return lengths
 
 
-def _fitted(x: Tensor, wanted: Sequence[int]) -> Tensor:
+def _fitted(x: Tensor, lengths: Sequence[int]) -> Tensor:
     """`x` truncated or zero-padded to these sizes on its last axes."""
     if x.shape is None:
         raise ShapeError("fft_length needs a tensor of known rank", hint="use tensor.set_shape")
-    lead = len(x.shape) - len(wanted)
+    lead = len(x.shape) - len(lengths)
     last: Shape = x.shape[lead:]
-    if last == tuple(wanted):
+    if last == tuple(lengths):
         return x
-    more = [n if d is None else max(0, n - d) for d, n in zip(last or (), wanted, strict=True)]
-    if any(more):
-        x = pad(x, [[0, 0]] * lead + [[0, m] for m in more])
-    return getitem(x, (..., *(slice(None, n) for n in wanted)))
+    padding = [n if d is None else max(0, n - d) for d, n in zip(last or (), lengths, strict=True)]
+    if any(padding):
+        x = pad(x, [[0, 0]] * lead + [[0, m] for m in padding])
+    return getitem(x, (..., *(slice(None, n) for n in lengths)))
 
 
 def _real(rank: int) -> Callable[..., Tensor]:

@@ -42,9 +42,9 @@ _simple("MatrixDeterminant", "det")
 @kernel("LogMatrixDeterminant", "out")
 def _log_determinant(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(x: Any, sign: Any, size: Any) -> None:
-        found = xp.linalg.slogdet(x)
-        xp.copyto(sign, found[0])
-        xp.copyto(size, found[1])
+        parts = xp.linalg.slogdet(x)
+        xp.copyto(sign, parts[0])
+        xp.copyto(size, parts[1])
 
     return run
 
@@ -77,8 +77,8 @@ def _triangular_solve(xp: Any, node: KernelNode) -> Callable[..., Any]:
         blocks = [slice(i, min(i + BLOCK, n)) for i in range(0, n, BLOCK)]
         xp.copyto(out, b)
         for here in blocks if lower != turn else reversed(blocks):
-            done = slice(None, here.start) if lower != turn else slice(here.stop, None)
-            out[..., here, :] -= xp.matmul(a[..., here, done], out[..., done, :])
+            solved = slice(None, here.start) if lower != turn else slice(here.stop, None)
+            out[..., here, :] -= xp.matmul(a[..., here, solved], out[..., solved, :])
             square = cut(a[..., here, here])
             out[..., here, :] = tried(xp.linalg.solve, square, out[..., here, :])
 
@@ -114,10 +114,10 @@ def _expm(xp: Any, node: KernelNode) -> Callable[..., Any]:
         odd = xp.matmul(a, odd + b[7] * a6 + b[5] * a4 + b[3] * a2 + b[1] * unit)
         even = xp.matmul(a6, b[12] * a6 + b[10] * a4 + b[8] * a2)
         even = even + b[6] * a6 + b[4] * a4 + b[2] * a2 + b[0] * unit
-        found = tried(xp.linalg.solve, even - odd, even + odd)
+        exponential = tried(xp.linalg.solve, even - odd, even + odd)
         for _ in range(halvings):
-            found = xp.matmul(found, found)
-        xp.copyto(out, found)
+            exponential = xp.matmul(exponential, exponential)
+        xp.copyto(out, exponential)
 
     return run
 
@@ -130,9 +130,9 @@ def _qr(xp: Any, node: KernelNode) -> Callable[..., Any]:
     mode = "complete" if node.attrs["full_matrices"] else "reduced"
 
     def run(x: Any, q: Any, r: Any) -> None:
-        found = tried(xp.linalg.qr, x, mode)
-        xp.copyto(q, found[0])
-        xp.copyto(r, found[1])
+        factors = tried(xp.linalg.qr, x, mode)
+        xp.copyto(q, factors[0])
+        xp.copyto(r, factors[1])
 
     return run
 
@@ -146,8 +146,8 @@ def _svd(xp: Any, node: KernelNode) -> Callable[..., Any]:
             xp.copyto(outs[0], tried(xp.linalg.svd, x, compute_uv=False))
             return
         u, s, v = tried(xp.linalg.svd, x, full_matrices=full)
-        for out, found in zip(outs, (s, u, adjoint(v)), strict=True):
-            xp.copyto(out, found)
+        for out, factor in zip(outs, (s, u, adjoint(v)), strict=True):
+            xp.copyto(out, factor)
 
     return run
 
@@ -160,7 +160,7 @@ def _eig(xp: Any, node: KernelNode) -> Callable[..., Any]:
         if not vectors:
             xp.copyto(outs[0], tried(xp.linalg.eigvalsh, x))
             return
-        for out, found in zip(outs, tried(xp.linalg.eigh, x), strict=True):
-            xp.copyto(out, found)
+        for out, factor in zip(outs, tried(xp.linalg.eigh, x), strict=True):
+            xp.copyto(out, factor)
 
     return run

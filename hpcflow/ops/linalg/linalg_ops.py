@@ -77,13 +77,13 @@ def _solved(type: str) -> Infer:
     def infer(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
         require_equal(type, inputs)
         lead, n = square(type, inputs[0])
-        more, rows, columns = lapack(f"{type}'s right side", inputs[1])
+        right_lead, rows, columns = lapack(f"{type}'s right side", inputs[1])
         if n is not None and rows is not None and n != rows:
             pair = f"{shape_text(inputs[0].shape)} and {shape_text(inputs[1].shape)}"
             raise ShapeError(f"{type} of {pair}: the numbers of rows, {n} and {rows}, differ")
-        if lead is None or more is None:
+        if lead is None or right_lead is None:
             return [Spec(inputs[0].dtype, None)]
-        joint = broadcast_shapes([lead, more])
+        joint = broadcast_shapes([lead, right_lead])
         assert joint is not None
         return [Spec(inputs[0].dtype, (*joint, rows if n is None else n, columns))]
 
@@ -142,16 +142,16 @@ def _cholesky_back(op: Operation, g: Tensor) -> list[Any]:
     middle = matmul(adjoint(factor), g)
     half = multiply(matrix_diag_part(middle), 0.5)
     middle = matrix_band_part(matrix_set_diag(middle, half), -1, 0)
-    left = matrix_triangular_solve(factor, middle, adjoint=True)
-    d = adjoint(matrix_triangular_solve(factor, adjoint(left), adjoint=True))
+    solved = matrix_triangular_solve(factor, middle, adjoint=True)
+    d = adjoint(matrix_triangular_solve(factor, adjoint(solved), adjoint=True))
     return [multiply(add(d, adjoint(d)), 0.5)]
 
 
 def _expm_back(op: Operation, g: Tensor) -> list[Any]:
     a = adjoint(op.inputs[0])  # exp([[a, g], [0, a]]) contains the derivative
     above = concat([a, g], -1)
-    whole = concat([above, concat([zeros_like(g), a], -1)], -2)
-    return [_upper_right(first_output("Expm", [whole]), a)]
+    block = concat([above, concat([zeros_like(g), a], -1)], -2)
+    return [_upper_right(first_output("Expm", [block]), a)]
 
 
 def _upper_right(whole: Tensor, a: Tensor) -> Tensor:
@@ -327,6 +327,6 @@ def _pseudo_inverse(a: Tensor) -> Tensor:
         raise ShapeError("matrix_solve_ls needs matrices of known rank")
     rounding = {4: 1.2e-7, 8: 2.3e-16}[s.dtype.itemsize]
     limit = multiply(multiply(reduce_max(s, -1, True), widest), rounding)
-    kept = greater(s, limit)
-    inverse = where(kept, divide(1, where(kept, s, 1)), 0)
+    nonzero = greater(s, limit)
+    inverse = where(nonzero, divide(1, where(nonzero, s, 1)), 0)
     return matmul(multiply(v, expand_dims(cast(inverse, v.dtype), -2)), adjoint(u))

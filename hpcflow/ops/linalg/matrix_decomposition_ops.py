@@ -115,16 +115,16 @@ def _svd_back(op: Operation, ds: Tensor | None, *rest: Tensor | None) -> list[An
     """
     x = op.inputs[0]
     rows, columns = (None, None) if x.shape is None else x.shape[-2:]
-    whole = op.attrs["full_matrices"] and (rows is None or rows != columns)
+    is_full = op.attrs["full_matrices"] and (rows is None or rows != columns)
     vectors = any(t is not None for t in rest)
-    if vectors and (x.dtype.kind == "c" or whole):
+    if vectors and (x.dtype.kind == "c" or is_full):
         return [NoGrad("that of its vectors is implemented for real matrices and thin factors")]
 
     def gradient() -> Tensor:
         s, u, v = op.outputs if op.attrs["compute_uv"] else _factors(x)
         parts = []
         if ds is not None:
-            if whole:
+            if is_full:
                 s, u, v = _factors(x)
             weights = expand_dims(cast(ds, x.dtype), -2)
             parts.append(matmul(multiply(u, weights), adjoint(v)))
@@ -146,7 +146,7 @@ def _svd_vectors(
     none = equal(s, 0)
     inverse = where(none, 0, reciprocal(where(none, 1, s)))
     parts = []
-    for factor, other, d, left in ((u, v, du, True), (v, u, dv, False)):
+    for factor, other, d, is_left in ((u, v, du, True), (v, u, dv, False)):
         if d is None:
             continue
         inner = matmul(adjoint(factor), d)
@@ -154,7 +154,7 @@ def _svd_vectors(
         within = matmul(factor, multiply(turned, across))
         beyond = multiply(subtract(d, matmul(factor, inner)), expand_dims(inverse, -2))
         half = matmul(add(within, beyond), adjoint(other))
-        parts.append(half if left else adjoint(half))
+        parts.append(half if is_left else adjoint(half))
     return parts
 
 

@@ -62,12 +62,12 @@ def matrix_shape(type: str, spec: Spec) -> tuple[Shape, int | None, int | None]:
 
     Errors: ShapeError if the rank is below 2.
     """
-    given = spec.shape
-    if given is None:
+    dims = spec.shape
+    if dims is None:
         return None, None, None
-    if len(given) < 2:
-        raise ShapeError(f"{type} takes matrices of rank 2 or more, not shape {shape_text(given)}")
-    return given[:-2], given[-2], given[-1]
+    if len(dims) < 2:
+        raise ShapeError(f"{type} takes matrices of rank 2 or more, not shape {shape_text(dims)}")
+    return dims[:-2], dims[-2], dims[-1]
 
 
 def _least(a: int | None, b: int | None) -> int | None:
@@ -77,10 +77,10 @@ def _least(a: int | None, b: int | None) -> int | None:
 
 
 def _diag(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
-    given = inputs[0].shape
-    if given == ():
+    dims = inputs[0].shape
+    if dims == ():
         raise ShapeError("matrix_diag takes a tensor of rank 1 or more, not a scalar")
-    return [Spec(inputs[0].dtype, None if given is None else (*given, given[-1]))]
+    return [Spec(inputs[0].dtype, None if dims is None else (*dims, dims[-1]))]
 
 
 def _diag_part(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -91,13 +91,13 @@ def _diag_part(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 def _set_diag(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     require_equal("matrix_set_diag", inputs)
     lead, rows, columns = matrix_shape("matrix_set_diag", inputs[0])
-    given = inputs[1].shape
+    diagonal_shape = inputs[1].shape
     if lead is not None:
-        joint = merge_shapes(given, (*lead, _least(rows, columns)))
+        joint = merge_shapes(diagonal_shape, (*lead, _least(rows, columns)))
         assert joint is not None  # the second is known
         lead = joint[:-1]
-    elif given is not None:
-        lead = given[:-1]
+    elif diagonal_shape is not None:
+        lead = diagonal_shape[:-1]
     return [Spec(inputs[0].dtype, None if lead is None else (*lead, rows, columns))]
 
 
@@ -160,8 +160,8 @@ def matrix_band_part(input: Any, num_lower: Any, num_upper: Any, name: str | Non
         return first_output("MatrixBandPart", [x], {"num_lower": lower, "num_upper": upper}, name)
     rows = expand_dims(range(getitem(shape(x, out_type=int64), -2)), 1)
     away = subtract(rows, range(getitem(shape(x, out_type=int64), -1)))
-    kept = logical_and(_within(away, below or lower), _within(negative(away), above or upper))
-    return where(kept, x, zeros_like(x), name)
+    band = logical_and(_within(away, below or lower), _within(negative(away), above or upper))
+    return where(band, x, zeros_like(x), name)
 
 
 def _within(away: Tensor, most: Any) -> Tensor:
@@ -178,18 +178,18 @@ def diag(diagonal: Any, name: str | None = None) -> Tensor:
     flat = matrix_diag(reshape(x, [-1]))
     if x.shape is not None and None not in x.shape:
         return reshape(flat, [*x.shape, *x.shape], name)
-    made = reshape(flat, concat([shape(x), shape(x)], 0), name)
+    tensor = reshape(flat, concat([shape(x), shape(x)], 0), name)
     if x.shape is not None:
-        made.set_shape((*x.shape, *x.shape))
-    return made
+        tensor.set_shape((*x.shape, *x.shape))
+    return tensor
 
 
 def diag_part(input: Any, name: str | None = None) -> Tensor:
     """The diagonal of a tensor whose shape is a shape repeated twice."""
     x = convert_to_tensor(input)
     if x.shape is None:
-        told = shape(x)
-        first = getitem(told, slice(None, floordiv(size(told), 2)))
+        x_shape = shape(x)
+        first = getitem(x_shape, slice(None, floordiv(size(x_shape), 2)))
         rows = reduce_prod(first)
         return reshape(matrix_diag_part(reshape(x, [rows, rows])), first, name)
     if len(x.shape) % 2 or not x.shape:
@@ -200,12 +200,12 @@ def diag_part(input: Any, name: str | None = None) -> Tensor:
     both = merge_shapes(x.shape[:half], x.shape[half:])
     assert both is not None
     if None in both:
-        given: Any = getitem(shape(x), slice(None, half))
+        half_shape: Any = getitem(shape(x), slice(None, half))
         count = size(x)
         root = cast(sqrt(cast(count, np.float64)), count.dtype)
-        made = reshape(matrix_diag_part(reshape(x, [root, root])), given, name)
-        made.set_shape(both)
-        return made
+        diagonal = reshape(matrix_diag_part(reshape(x, [root, root])), half_shape, name)
+        diagonal.set_shape(both)
+        return diagonal
     side = int(np.prod([d for d in both if d is not None]))
     return reshape(matrix_diag_part(reshape(x, [side, side])), both, name)
 
@@ -242,18 +242,18 @@ def eye(
     """Identity matrices, repeated to `batch_shape` if given."""
     n = checked_sizes(num_rows, "the number of rows of eye")
     m = n if num_columns is None else checked_sizes(num_columns, "the number of columns of eye")
-    known = [int(t.constant) for t in (n, m) if t.constant is not None]
-    if len(known) == 2 and known[0] * known[1] <= LARGE:
-        found = constant(np.eye(*known, dtype=as_dtype(dtype)))
+    static = [int(t.constant) for t in (n, m) if t.constant is not None]
+    if len(static) == 2 and static[0] * static[1] <= LARGE:
+        matrix = constant(np.eye(*static, dtype=as_dtype(dtype)))
     else:
         rows, columns = range(cast(n, int64)), range(cast(m, int64))
-        found = cast(equal(expand_dims(rows, 1), columns), dtype)
+        matrix = cast(equal(expand_dims(rows, 1), columns), dtype)
     if batch_shape is None:
-        return found if name is None else first_output("Identity", [found], {}, name)
+        return matrix if name is None else first_output("Identity", [matrix], {}, name)
     lead = convert_to_tensor(batch_shape)
     if lead.shape == (0,):
-        return found
-    return broadcast_to(found, concat([lead, cast(shape(found), lead.dtype)], 0), name)
+        return matrix
+    return broadcast_to(matrix, concat([lead, cast(shape(matrix), lead.dtype)], 0), name)
 
 
 # -- norms
@@ -320,13 +320,13 @@ def _matrix_norm(
         order = [i for i in np.arange(rank).tolist() if i not in (first, second)]
         values = first_output("Svd", [transpose(x, [*order, first, second])],
                      {"full_matrices": False, "compute_uv": False})  # fmt: skip
-        found = reduce_max(values, -1)
+        norms = reduce_max(values, -1)
     else:
         along, over = (first, second) if ord == 1 else (second, first)
         sums = reduce_sum(abs(x), along, True)
-        found = reduce_max(sums, (over, along))
+        norms = reduce_max(sums, (over, along))
     if not keepdims:
-        return found if name is None else first_output("Identity", [found], {}, name)
+        return norms if name is None else first_output("Identity", [norms], {}, name)
     for a in sorted((first, second)):
-        found = expand_dims(found, a)
-    return found if name is None else first_output("Identity", [found], {}, name)
+        norms = expand_dims(norms, a)
+    return norms if name is None else first_output("Identity", [norms], {}, name)

@@ -17,10 +17,10 @@ _MADE = NoGrad("inserted when a part is compiled, after gradients are computed")
 
 
 def _matrix(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
-    (given,) = inputs
-    if not is_known(given.shape) or len(given.shape or ()) != 2:
-        raise ShapeError(f"a packed matrix must have a known size, not {shape_text(given.shape)}")
-    return [Spec(given.dtype, given.shape)]
+    (spec,) = inputs
+    if not is_known(spec.shape) or len(spec.shape or ()) != 2:
+        raise ShapeError(f"a packed matrix must have a known size, not {shape_text(spec.shape)}")
+    return [Spec(spec.dtype, spec.shape)]
 
 
 def _product(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:

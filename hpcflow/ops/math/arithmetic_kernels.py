@@ -89,9 +89,9 @@ def _float_power(x: Any, y: Any, *out: Any) -> Any:
     if not (is_broadcast and (roots := np.equal(y, 0.5)).any()):
         return np.power(x, y, *out)
     special, values = roots & (np.equal(x, -np.inf) | np.equal(x, 0)), np.abs(x)
-    made = np.asarray(np.power(x, y, *out))
-    np.copyto(made, values, where=special)
-    return made
+    powers = np.asarray(np.power(x, y, *out))
+    np.copyto(powers, values, where=special)
+    return powers
 
 
 @kernel("FloorDiv", "ufunc", inplace=(0, 1))
@@ -151,12 +151,12 @@ def _sigmoid(xp: Any, node: KernelNode) -> Callable[..., Any]:
 
 @kernel("RowCondition", "view")
 def _row_condition(xp: Any, node: KernelNode) -> Callable[..., Any]:
-    known = node.outputs[0].shape
+    out_shape = node.outputs[0].shape
 
     def run(condition: Any, *choices: Any) -> Any:  # no `x`, `y` if the shape is known
         if condition.ndim != 1:
             return condition
-        rank = max(c.ndim for c in choices) if known is None else len(known)
+        rank = max(c.ndim for c in choices) if out_shape is None else len(out_shape)
         return condition.reshape(-1, *(1,) * (rank - 1))
 
     return run
@@ -206,10 +206,10 @@ def _select(xp: Any, node: KernelNode) -> Callable[..., Any]:
 
     def run(condition: Any, x: Any, y: Any, out: Any, room: Any = (None, None)) -> None:
         # bit patterns times masks, also exact for NaN: 14 us instead of 70 us for masked copies
-        other = np.multiply(y.view(bits), np.logical_not(condition, out=room[0]), out=room[1])
-        whole = out.view(bits)
-        np.multiply(x.view(bits), condition, whole)
-        np.bitwise_or(whole, other, whole)
+        y_bits = np.multiply(y.view(bits), np.logical_not(condition, out=room[0]), out=room[1])
+        out_bits = out.view(bits)
+        np.multiply(x.view(bits), condition, out_bits)
+        np.bitwise_or(out_bits, y_bits, out_bits)
 
     return run
 

@@ -59,8 +59,8 @@ def _floor_mod(to: Emitter, op: Operation) -> Any:
     x, y = op.inputs
     if x.dtype.kind != "f":
         return to.node("Mod", x, y)
-    whole = to.node("Floor", to.node("Div", x, y))
-    return to.node("Sub", x, to.node("Mul", whole, y))
+    quotient = to.node("Floor", to.node("Div", x, y))
+    return to.node("Sub", x, to.node("Mul", quotient, y))
 
 
 @exports("ClipByValue")

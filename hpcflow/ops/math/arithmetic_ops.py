@@ -276,11 +276,11 @@ minimum: BinaryFunction = binary(
 
 
 def _power_base(x: Tensor, y: Tensor, z: Tensor, g: Tensor) -> Tensor:
-    known = y.constant
-    if known is not None and known.ndim == 0:
-        less = pow(x, known.item() - 1)
+    static = y.constant
+    if static is not None and static.ndim == 0:
+        less = pow(x, static.item() - 1)
     else:
-        less = _power(x, subtract(y, 1) if known is None else constant(known - y.dtype.type(1)))
+        less = _power(x, subtract(y, 1) if static is None else constant(static - y.dtype.type(1)))
     return times(times(g, y), less)
 
 

@@ -18,7 +18,7 @@ def _bitcast(xp: Any, node: KernelNode) -> Callable[..., Any]:
             lead = (*lead, have // dtype.itemsize)
         elif have < dtype.itemsize:
             lead = lead[:-1]
-        whole = xp.ascontiguousarray(x).reshape(-1)
-        return xp.array(whole.view(dtype).reshape(lead))
+        flat = xp.ascontiguousarray(x).reshape(-1)
+        return xp.array(flat.view(dtype).reshape(lead))
 
     return run

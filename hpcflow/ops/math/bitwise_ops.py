@@ -27,22 +27,22 @@ from hpcflow.ops.shape_inference import Attrs, first_output, operands
 
 
 def _bitcast(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
-    given, dtype = inputs[0], attrs["dtype"]
-    have, want = given.dtype.itemsize, dtype.itemsize
+    spec, dtype = inputs[0], attrs["dtype"]
+    have, want = spec.dtype.itemsize, dtype.itemsize
     if have % want and want % have:
         raise DTypeError(
-            f"bitcast of {given.dtype} to {dtype}: neither size is a multiple of the other"
+            f"bitcast of {spec.dtype} to {dtype}: neither size is a multiple of the other"
         )
-    if given.shape is None or have == want:
-        return [Spec(dtype, given.shape)]
+    if spec.shape is None or have == want:
+        return [Spec(dtype, spec.shape)]
     if have > want:
-        return [Spec(dtype, (*given.shape, have // want))]
-    if not given.shape or given.shape[-1] not in (None, want // have):
+        return [Spec(dtype, (*spec.shape, have // want))]
+    if not spec.shape or spec.shape[-1] not in (None, want // have):
         raise ShapeError(
-            f"bitcast of {given.dtype}{shape_text(given.shape)} to {dtype} needs a last axis of "
+            f"bitcast of {spec.dtype}{shape_text(spec.shape)} to {dtype} needs a last axis of "
             f"{want // have}"
         )
-    return [Spec(dtype, given.shape[:-1])]
+    return [Spec(dtype, spec.shape[:-1])]
 
 
 op("Bitcast", infer=_bitcast, grad=NoGrad("bits have no derivative"), kernels="bitcast_kernels")

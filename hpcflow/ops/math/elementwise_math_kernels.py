@@ -25,21 +25,21 @@ for _type, _name in UFUNCS.items():
 
 @kernel("SquaredDifference", "out", inplace=(0, 1))
 def _squared_difference(xp: Any, node: KernelNode) -> Callable[..., Any]:
-    whole = node.outputs[0].dtype.kind == "c"
+    is_complex = node.outputs[0].dtype.kind == "c"
 
     def run(x: Any, y: Any, out: Any) -> None:
         xp.subtract(x, y, out)
-        xp.multiply(out, xp.conj(out) if whole else out, out)
+        xp.multiply(out, xp.conj(out) if is_complex else out, out)
 
     return run
 
 
 @kernel("TruncateMod", "out", inplace=(0,))
 def _truncate_mod(xp: Any, node: KernelNode) -> Callable[..., Any]:
-    whole = node.inputs[0].dtype.kind in "iu"
+    is_integer = node.inputs[0].dtype.kind in "iu"
 
     def run(x: Any, y: Any, out: Any) -> None:
-        if whole:
+        if is_integer:
             no_zero(xp, x, y)
         xp.fmod(x, y, out)
 

@@ -293,20 +293,20 @@ def saturate_cast(value: Any, dtype: Any, name: str | None = None) -> Tensor:
     return cast(x, dtype, name)
 
 
-def _held(given: np.dtype, taken: np.dtype) -> tuple[Any, Any]:
-    """The bounds of values of `given` that fit in `taken`; Nones if all do."""
-    if np.can_cast(given, taken, "safe"):
+def _held(source: np.dtype, target: np.dtype) -> tuple[Any, Any]:
+    """The bounds of values of `source` that fit in `target`; Nones if all do."""
+    if np.can_cast(source, target, "safe"):
         return None, None
     bounds: list[Any] = []
-    for dtype in (given, taken):
+    for dtype in (source, target):
         bounds.append((limits(dtype).min, limits(dtype).max))
     (low, high), (least, most) = bounds
     low, high = max(low, least), min(high, most)
-    if kind_of(given) == "f" and kind_of(taken) != "f":  # 2**31 - 1 is no float32: use one below
-        top, bottom = given.type(high), given.type(low)
-        low = np.nextafter(bottom, given.type(0)) if int(bottom) < least else bottom
-        high = np.nextafter(top, given.type(0)) if int(top) > most else top
-    return given.type(low), given.type(high)
+    if kind_of(source) == "f" and kind_of(target) != "f":  # 2**31 - 1 is no float32: use one below
+        top, bottom = source.type(high), source.type(low)
+        low = np.nextafter(bottom, source.type(0)) if int(bottom) < least else bottom
+        high = np.nextafter(top, source.type(0)) if int(top) > most else top
+    return source.type(low), source.type(high)
 
 
 def to_float(x: Any, name: str | None = None) -> Tensor:

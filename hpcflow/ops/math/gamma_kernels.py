@@ -259,9 +259,9 @@ def _incomplete(xp: Any, a: Any, x: Any, upper: bool) -> Any:
         out = xp.where((a > 0) & (x >= 0), xp.where(xp.isinf(x) ^ upper, 1.0, 0.0), np.nan)
         lower = _lower_series(xp, a[series], x[series])
         out[series] = 1 - lower if upper else lower
-        rest = inside & ~series
-        higher = _upper_fraction(xp, a[rest], x[rest])
-        out[rest] = higher if upper else 1 - higher
+        fraction = inside & ~series
+        higher = _upper_fraction(xp, a[fraction], x[fraction])
+        out[fraction] = higher if upper else 1 - higher
         return out
 
 
@@ -310,8 +310,8 @@ def _incomplete_slope(xp: Any, a: Any, x: Any) -> Any:
         series = inside & (x < a + 1)
         out = xp.where((a > 0) & (x >= 0), 0.0, np.nan)
         out[series] = _lower_slope(xp, a[series], x[series])
-        rest = inside & ~series
-        out[rest] = -_upper_slope(xp, a[rest], x[rest])
+        fraction = inside & ~series
+        out[fraction] = -_upper_slope(xp, a[fraction], x[fraction])
         return out
 
 

@@ -185,16 +185,16 @@ def histogram_fixed_width_bins(
 
     Values outside belong to the first and last bin.
     """
-    known, told = told_count(nbins, "nbins")
-    if known is not None and known < 1:
-        raise ShapeError(f"nbins must be at least 1, not {known}", line=user_line())
-    told = [checked_sizes(n, "nbins", 1) for n in told]
+    static, dynamic = told_count(nbins, "nbins")
+    if static is not None and static < 1:
+        raise ShapeError(f"nbins must be at least 1, not {static}", line=user_line())
+    dynamic = [checked_sizes(n, "nbins", 1) for n in dynamic]
     x = convert_to_tensor(values)
     limits = like(value_range, x)
     require_rank("value_range", limits.spec, 1)
     low, high = getitem(limits, 0), getitem(limits, 1)
     part = divide(subtract(x, low), subtract(high, low))
-    count = cast(told[0], part.dtype) if told else convert_to_tensor(known, part.dtype)
+    count = cast(dynamic[0], part.dtype) if dynamic else convert_to_tensor(static, part.dtype)
     bins = floor(multiply(part, count))
     return cast(clip_by_value(bins, 0, subtract(count, 1)), dtype, name)
 

@@ -69,8 +69,8 @@ _extreme("Min", "minimum", np.inf)
 @kernel("Mean", "out")
 def _mean(xp: Any, node: KernelNode) -> Callable[..., Any]:
     total, axis, keep = reducer(xp, "add"), node.attrs["axis"], node.attrs["keepdims"]
-    whole = node.outputs[0].dtype.kind in "iu"
-    empty = node.attrs.get("empty", 0 if whole else np.nan)
+    is_integer = node.outputs[0].dtype.kind in "iu"
+    empty = node.attrs.get("empty", 0 if is_integer else np.nan)
 
     def run(x: Any, out: Any) -> None:
         if not x.size:
@@ -78,7 +78,7 @@ def _mean(xp: Any, node: KernelNode) -> Callable[..., Any]:
             return
         total(x, axis, None, out, keep)
         count = x.size // out.size
-        if whole:
+        if is_integer:
             wide = xp.uint64 if out.dtype.kind == "u" else xp.int64
             out[...] = xp.sign(out) * (xp.abs(out) // wide(count))
         else:
@@ -144,9 +144,9 @@ def _mean_grad(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(g: Any, *more: Any, room: Any = (None,)) -> None:
         out = more[-1]
         if out.size:
-            kept = kept_shape(out.shape, axis)
-            each = xp.true_divide(g, out.size // math.prod(kept), out=room[0])
-            xp.copyto(out, each.reshape(kept))
+            expanded = kept_shape(out.shape, axis)
+            each = xp.true_divide(g, out.size // math.prod(expanded), out=room[0])
+            xp.copyto(out, each.reshape(expanded))
 
     return run
 
@@ -157,10 +157,10 @@ def _extreme_grad(xp: Any, node: KernelNode) -> Callable[..., Any]:
 
     def run(g: Any, x: Any, y: Any, out: Any) -> None:
         if out.size:
-            kept = kept_shape(out.shape, axis)
-            xp.copyto(out, xp.equal(x, y.reshape(kept)))
+            expanded = kept_shape(out.shape, axis)
+            xp.copyto(out, xp.equal(x, y.reshape(expanded)))
             count = xp.maximum(total(out, axis, None, None, True), 1)  # 0 only with a NaN
-            share = xp.true_divide(g.reshape(kept), count)
+            share = xp.true_divide(g.reshape(expanded), count)
             xp.multiply(out, share, out)
 
     return run
@@ -181,9 +181,9 @@ def _prod_grad(xp: Any, node: KernelNode) -> Callable[..., Any]:
         before, after = xp.ones_like(rows), xp.ones_like(rows)
         before[:, 1:] = xp.cumprod(rows[:, :-1], axis=1)
         after[:, :-1] = xp.cumprod(rows[:, :0:-1], axis=1)[:, ::-1]
-        others = (before * after).reshape(turned.shape)
-        kept = g.reshape(kept_shape(x.shape, axis)).transpose(order)
-        xp.multiply(others, kept, out.transpose(order))
+        products = (before * after).reshape(turned.shape)
+        turned_g = g.reshape(kept_shape(x.shape, axis)).transpose(order)
+        xp.multiply(products, turned_g, out.transpose(order))
 
     return run
 

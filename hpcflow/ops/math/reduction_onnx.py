@@ -45,8 +45,8 @@ def _logic(to: Emitter, op: Operation) -> Any:
     """Count the true or false elements, which is also correct for an empty tensor."""
     x: Any = op.inputs[0]
     counted = to.cast(x if op.type == "Any" else to.node("Not", x), int32)
-    found = to.node("Greater", _reduced(to, op, "ReduceSum", counted), to.constant(np.int32(0)))
-    return found if op.type == "Any" else to.node("Not", found)
+    positive = to.node("Greater", _reduced(to, op, "ReduceSum", counted), to.constant(np.int32(0)))
+    return positive if op.type == "Any" else to.node("Not", positive)
 
 
 @exports("ArgMax", "ArgMin")

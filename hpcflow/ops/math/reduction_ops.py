@@ -87,8 +87,8 @@ def _reduction(
 
 def _spread(type: str) -> Callable[[Operation, Tensor], list[Tensor]]:
     def grad(op: Operation, g: Tensor) -> list[Tensor]:
-        known, told = shape_argument(sizes(op.inputs[0]))
-        return [first_output(type, [g, *told], {**op.attrs, "shape": known})]
+        static, dynamic = shape_argument(sizes(op.inputs[0]))
+        return [first_output(type, [g, *dynamic], {**op.attrs, "shape": static})]
 
     return grad
 
@@ -136,9 +136,9 @@ def _log_sum_exp(op: Operation, g: Tensor) -> list[Tensor]:
 def _kept(t: Tensor, op: Operation) -> Tensor:
     """A reduction's output reshaped as with keepdims."""
     axis = op.attrs["axis"]
-    known = reduced_shape(op.inputs[0].shape, axis, True)
-    if known is not None and None not in known:
-        return reshape(t, known)
+    target = reduced_shape(op.inputs[0].shape, axis, True)
+    if target is not None and None not in target:
+        return reshape(t, target)
     attrs = {"axis": axis, "keepdims": True}
     return reshape(t, sizes(first_output("Sum", [op.inputs[0]], attrs)))
 

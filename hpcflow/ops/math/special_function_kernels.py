@@ -128,7 +128,7 @@ def _erf_kernel(xp: Any, node: KernelNode) -> Callable[..., Any]:
             xp.copyto(out, _erf(xp, x.ravel()).reshape(out.shape))
 
         return exact
-    upper, lower = ([np.float32(c) for c in given] for given in (ERF_ABOVE, ERF_BELOW))
+    upper, lower = ([np.float32(c) for c in terms] for terms in (ERF_ABOVE, ERF_BELOW))
     bound = np.float32(ERF_END)
 
     def run(x: Any, out: Any) -> None:

@@ -124,21 +124,21 @@ recall = _share("recall", "fn", "How many of the true labels are predicted, as a
 
 def _in_range(predictions: Any) -> Tensor:
     """The predictions, checked at run time to be in [0, 1]."""
-    given = convert_to_tensor(predictions)
+    tensor = convert_to_tensor(predictions)
     checks = [
-        check(given, cast(constant(limit), given.dtype), message="predictions must be in [0, 1]")
+        check(tensor, cast(constant(limit), tensor.dtype), message="predictions must be in [0, 1]")
         for check, limit in ((assert_greater_equal, 0), (assert_less_equal, 1))
     ]
     with get_default_graph().control_dependencies(checks):
-        return identity(given)
+        return identity(tensor)
 
 
 def _counts_at(
     kinds: Sequence[str], labels: Any, predictions: Any, thresholds: Sequence[float], weights: Any
 ) -> dict[str, Tensor]:
     """The counts of each of `kinds` in a batch for each threshold, by name."""
-    given = _in_range(predictions)
-    z, p = paired(cast(convert_to_tensor(labels), bool_), cast(given, float32))
+    in_range = _in_range(predictions)
+    z, p = paired(cast(convert_to_tensor(labels), bool_), cast(in_range, float32))
     w = fitted_weights(weights, p)
     limits = constant(np.asarray(thresholds, np.float32).reshape(-1, 1))
     guess, label = greater(reshape(p, [1, -1]), limits), reshape(z, [1, -1])
@@ -194,16 +194,16 @@ recall_at_thresholds = _at_thresholds(
 )
 
 
-def _limits(given: Any) -> list[float]:
+def _limits(thresholds: Any) -> list[float]:
     """A list of thresholds.
 
     Errors: ShapeError for anything else.
     """
     try:
-        return [float(t) for t in given]
+        return [float(t) for t in thresholds]
     except (TypeError, ValueError):
         raise ShapeError(
-            f"thresholds of a metric must be numbers, not {given!r}",
+            f"thresholds of a metric must be numbers, not {thresholds!r}",
             line=user_line(),
             hint="give a list of numbers",
         ) from None
@@ -321,8 +321,8 @@ def sensitivity_at_specificity(
     Errors: ShapeError for a `specificity` outside [0, 1].
     """
     _rate_at(specificity, "specificity")
-    given = tensors(predictions, labels, weights)
-    with variable_scope(name, "sensitivity_at_specificity", given):
+    inputs = tensors(predictions, labels, weights)
+    with variable_scope(name, "sensitivity_at_specificity", inputs):
         limits = _even(num_thresholds)
         sums = _counts_at(("tp", "tn", "fp", "fn"), labels, predictions, limits, weights)
 
@@ -349,8 +349,8 @@ def specificity_at_sensitivity(
     Errors: ShapeError for a `sensitivity` outside [0, 1].
     """
     _rate_at(sensitivity, "sensitivity")
-    given = tensors(predictions, labels, weights)
-    with variable_scope(name, "specificity_at_sensitivity", given):
+    inputs = tensors(predictions, labels, weights)
+    with variable_scope(name, "specificity_at_sensitivity", inputs):
         limits = _even(num_thresholds, 1 - BEYOND)
         sums = _counts_at(("tp", "tn", "fp", "fn"), labels, predictions, limits, weights)
         places = constant(np.arange(num_thresholds))

@@ -113,8 +113,8 @@ def percentage_below(
     name: str | None = None,
 ) -> Result:
     """The fraction of `values` below `threshold`; see `mean`."""
-    given = convert_to_tensor(values)
-    hits = less(given, like(threshold, given))
+    tensor = convert_to_tensor(values)
+    hits = less(tensor, like(threshold, tensor))
     name = name or "percentage_below_threshold"
     return mean(hits, weights, metrics_collections, updates_collections, name)
 
@@ -215,14 +215,14 @@ def _class_count(num_classes: Any) -> int:
 
     Errors: ShapeError if it is not.
     """
-    given = convert_to_tensor(num_classes).constant
-    if given is None or given.size != 1 or given.dtype.kind not in "iu" or int(given.item()) < 1:
+    count = convert_to_tensor(num_classes).constant
+    if count is None or count.size != 1 or count.dtype.kind not in "iu" or int(count.item()) < 1:
         raise ShapeError(
             f"num_classes must be a constant positive integer, not {num_classes!r}",
             line=user_line(),
             hint="give an integer of 1 or more",
         )
-    return int(given.item())
+    return int(count.item())
 
 
 def _flat(t: Tensor) -> Tensor:
@@ -249,9 +249,9 @@ def mean_iou(
         count = _class_count(num_classes)
         z, p = (_flat(cast(t, int64)) for t in (z, p))
         w = None if weights is None else _flat(convert_to_tensor(weights))
-        seen = confusion_matrix(z, p, count, np.dtype(np.float64), weights=w)
+        confusion = confusion_matrix(z, p, count, np.dtype(np.float64), weights=w)
         return metric(
-            *({"total_confusion_matrix": seen}, _mean_iou),
+            *({"total_confusion_matrix": confusion}, _mean_iou),
             *(metrics_collections, updates_collections),
             after=lambda matrix: matrix,
             names=("mean_iou", ""),
@@ -286,13 +286,13 @@ def mean_per_class_accuracy(
         if weights is not None:
             w = multiply(w, _flat(cast(convert_to_tensor(weights), float32)))
         hits = multiply(cast(equal(cast(p, int64), z), float32), w)
-        right, seen = (unsorted_segment_sum(x, z, count) for x in (hits, w))
+        right, totals = (unsorted_segment_sum(x, z, count) for x in (hits, w))
 
         def accuracies(total: Tensor, count: Tensor) -> Tensor:
             return _ratio(count, total)
 
         return metric(
-            {"total": seen, "count": right},
+            {"total": totals, "count": right},
             lambda total, count: reduce_mean(accuracies(total, count)),
             *(metrics_collections, updates_collections),
             after=accuracies,

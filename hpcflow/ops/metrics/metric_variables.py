@@ -61,9 +61,9 @@ def _zeros(like: Tensor, name: str) -> Variable:
     It is shared by the replicas, although it is in the collection of local variables.
     """
     zeros = np.zeros(like.shape, like.dtype)  # type: ignore[type-var]
-    made = Variable(zeros, trainable=False, collections=[GraphKeys.METRIC_VARIABLES], name=name)
-    made.graph.add_to_collection(GraphKeys.LOCAL_VARIABLES, made)
-    return made
+    variable = Variable(zeros, trainable=False, collections=[GraphKeys.METRIC_VARIABLES], name=name)
+    variable.graph.add_to_collection(GraphKeys.LOCAL_VARIABLES, variable)
+    return variable
 
 
 def _after(variable: Variable, added: Tensor) -> Tensor:
@@ -100,10 +100,10 @@ def paired(labels: Any, predictions: Any) -> tuple[Tensor, Tensor]:
     """Both as tensors of one shape; a last axis of size 1 in only one of them is removed."""
     z, p = convert_to_tensor(labels), convert_to_tensor(predictions)
     if z.shape is not None and p.shape is not None:
-        more = len(p.shape) - len(z.shape)
-        if more == 1 and p.shape[-1] in (None, 1):
+        extra_rank = len(p.shape) - len(z.shape)
+        if extra_rank == 1 and p.shape[-1] in (None, 1):
             p = squeeze(p, [-1])
-        elif more == -1 and z.shape[-1] in (None, 1):
+        elif extra_rank == -1 and z.shape[-1] in (None, 1):
             z = squeeze(z, [-1])
     require_alike("metrics: labels and predictions", z, p)
     return z, p
@@ -128,8 +128,8 @@ def fitted_weights(weights: Any, values: Tensor) -> Tensor | None:
         return None
     w = cast(convert_to_tensor(weights), float32)
     if w.shape and values.shape is not None:
-        more = len(w.shape) - len(values.shape)
-        w = squeeze(w, [-1]) if more == 1 else expand_dims(w, -1) if more == -1 else w
+        extra_rank = len(w.shape) - len(values.shape)
+        w = squeeze(w, [-1]) if extra_rank == 1 else expand_dims(w, -1) if extra_rank == -1 else w
     return spread_weights(w, values)
 
 

@@ -33,9 +33,9 @@ def messages() -> Any:
     """
     try:
         names = ("summary", "event", "graph", "attr_value", "types")
-        found = {n: importlib.import_module(f"tensorboardX.proto.{n}_pb2") for n in names}
+        modules = {n: importlib.import_module(f"tensorboardX.proto.{n}_pb2") for n in names}
         error = importlib.import_module("google.protobuf.message").DecodeError
-        return SimpleNamespace(**found, DecodeError=error)
+        return SimpleNamespace(**modules, DecodeError=error)
     except ImportError:
         raise MissingPackageError(
             "summaries need the package tensorboardX",
@@ -48,18 +48,18 @@ def _summary(type: str, add: Callable[[KernelNode, Any, Any], Callable[..., None
 
     @kernel(type, "out", on="cpu")
     def make(xp: Any, node: KernelNode) -> Callable[..., Any]:
-        made = messages().summary.Summary
-        fill = add(node, made, node.attrs.get("tag"))
+        message_type = messages().summary.Summary
+        fill = add(node, message_type, node.attrs.get("tag"))
 
         def run(*args: Any) -> None:
-            message = made()
+            message = message_type()
             fill(message, *args[:-1])
             args[-1][()] = message.SerializeToString()
 
         return run
 
 
-def _scalar(node: KernelNode, made: Any, tag: str) -> Callable[..., None]:
+def _scalar(node: KernelNode, message_type: Any, tag: str) -> Callable[..., None]:
     def fill(message: Any, x: Any) -> None:
         message.value.add(tag=tag, simple_value=float(x))
 
@@ -80,7 +80,7 @@ def _limits() -> np.ndarray:
     return np.array([*(-v for v in reversed(above)), 0.0, *above])
 
 
-def _histogram(node: KernelNode, made: Any, tag: str) -> Callable[..., None]:
+def _histogram(node: KernelNode, message_type: Any, tag: str) -> Callable[..., None]:
     def fill(message: Any, x: Any) -> None:
         values = np.asarray(x, np.float64).reshape(-1)
         if not np.isfinite(values).all():
@@ -88,14 +88,14 @@ def _histogram(node: KernelNode, made: Any, tag: str) -> Callable[..., None]:
         limits = _limits()
         places = np.searchsorted(limits, values, "right")
         counts = np.bincount(np.minimum(places, limits.size - 1), minlength=limits.size)
-        ends, kept = _without_runs_of_none(limits, counts)
+        ends, bucket_counts = _without_runs_of_none(limits, counts)
         histo = message.value.add(tag=tag).histo
         histo.min = values.min(initial=LARGEST)
         histo.max = values.max(initial=-LARGEST)
         histo.num, histo.sum = values.size, values.sum()
         histo.sum_squares = np.square(values).sum()
         histo.bucket_limit.extend(ends)
-        histo.bucket.extend(kept)
+        histo.bucket.extend(bucket_counts)
 
     return fill
 
@@ -103,14 +103,14 @@ def _histogram(node: KernelNode, made: Any, tag: str) -> Callable[..., None]:
 def _without_runs_of_none(limits: np.ndarray, counts: np.ndarray) -> tuple[list, list]:
     """The buckets, with runs of empty ones merged into their last."""
     last = np.append(counts[1:] > 0, True)
-    kept = (counts > 0) | last
-    return limits[kept].tolist(), counts[kept].astype(float).tolist()
+    mask = (counts > 0) | last
+    return limits[mask].tolist(), counts[mask].astype(float).tolist()
 
 
 # -- images
 
 
-def _image(node: KernelNode, made: Any, tag: str) -> Callable[..., None]:
+def _image(node: KernelNode, message_type: Any, tag: str) -> Callable[..., None]:
     most = node.attrs["most"]
 
     def fill(message: Any, images: Any) -> None:
@@ -131,10 +131,10 @@ def _as_bytes(pixels: Any) -> np.ndarray:
     low, high = pixels[good].min(initial=0), pixels[good].max(initial=0)
     offset, full, largest = (128.0, 127.0, max(-low, high)) if low < 0 else (0.0, 255.0, high)
     scale = 0.0 if largest < TINY else full / largest
-    made = np.empty(pixels.shape, np.uint8)
-    made[good] = (pixels[good] * pixels.dtype.type(scale) + offset).astype(np.uint8)
-    made[~good] = BAD[: pixels.shape[2]]
-    return made
+    image_bytes = np.empty(pixels.shape, np.uint8)
+    image_bytes[good] = (pixels[good] * pixels.dtype.type(scale) + offset).astype(np.uint8)
+    image_bytes[~good] = BAD[: pixels.shape[2]]
+    return image_bytes
 
 
 def png(pixels: np.ndarray) -> bytes:
@@ -159,7 +159,7 @@ def png(pixels: np.ndarray) -> bytes:
 # -- audio
 
 
-def _audio(node: KernelNode, made: Any, tag: str) -> Callable[..., None]:
+def _audio(node: KernelNode, message_type: Any, tag: str) -> Callable[..., None]:
     most = node.attrs["most"]
 
     def fill(message: Any, sounds: Any, rate: Any) -> None:
@@ -189,7 +189,7 @@ def wav(samples: np.ndarray, rate: float) -> bytes:
 # -- tensors, and merged messages
 
 
-def _tensor(node: KernelNode, made: Any, tag: str) -> Callable[..., None]:
+def _tensor(node: KernelNode, message_type: Any, tag: str) -> Callable[..., None]:
     attrs = node.attrs
 
     def fill(message: Any, x: Any) -> None:
@@ -220,9 +220,9 @@ def tensor_message(array: np.ndarray, into: Any) -> None:
         into.tensor_shape.dim.add(size=size)
 
 
-def _merge(node: KernelNode, made: Any, tag: Any) -> Callable[..., None]:
-    def fill(message: Any, *given: Any) -> None:
-        for data in given:
+def _merge(node: KernelNode, message_type: Any, tag: Any) -> Callable[..., None]:
+    def fill(message: Any, *serialized: Any) -> None:
+        for data in serialized:
             for text in data.reshape(-1).tolist():
                 message.MergeFromString(text)
         tags = [value.tag for value in message.value]

@@ -100,8 +100,8 @@ def scalar(name: str, tensor: Any, collections: Any = None, family: str | None =
     """
     x = convert_to_tensor(tensor)
     with _tagged(name, family, [x]) as (tag, scope):
-        made = first_output("ScalarSummary", [x], {"tag": tag}, scope)
-    return _collected(made, collections, [GraphKeys.SUMMARIES])
+        summary = first_output("ScalarSummary", [x], {"tag": tag}, scope)
+    return _collected(summary, collections, [GraphKeys.SUMMARIES])
 
 
 def histogram(name: str, values: Any, collections: Any = None, family: str | None = None) -> Tensor:
@@ -111,8 +111,8 @@ def histogram(name: str, values: Any, collections: Any = None, family: str | Non
     """
     x = convert_to_tensor(values)
     with _tagged(name, family, [x]) as (tag, scope):
-        made = first_output("HistogramSummary", [x], {"tag": tag}, scope)
-    return _collected(made, collections, [GraphKeys.SUMMARIES])
+        summary = first_output("HistogramSummary", [x], {"tag": tag}, scope)
+    return _collected(summary, collections, [GraphKeys.SUMMARIES])
 
 
 def image(
@@ -130,8 +130,8 @@ def image(
     """
     x, most = convert_to_tensor(tensor), _most(max_outputs, "summary.image")
     with _tagged(name, family, [x]) as (tag, scope):
-        made = first_output("ImageSummary", [x], {"tag": tag, "most": most}, scope)
-    return _collected(made, collections, [GraphKeys.SUMMARIES])
+        summary = first_output("ImageSummary", [x], {"tag": tag, "most": most}, scope)
+    return _collected(summary, collections, [GraphKeys.SUMMARIES])
 
 
 def audio(
@@ -152,8 +152,8 @@ def audio(
         rate = first_output("Cast", [rate], {"dtype": float32})
     most = _most(max_outputs, "summary.audio")
     with _tagged(name, family, [x]) as (tag, scope):
-        made = first_output("AudioSummary", [x, rate], {"tag": tag, "most": most}, scope)
-    return _collected(made, collections, [GraphKeys.SUMMARIES])
+        summary = first_output("AudioSummary", [x, rate], {"tag": tag, "most": most}, scope)
+    return _collected(summary, collections, [GraphKeys.SUMMARIES])
 
 
 def tensor_summary(
@@ -172,8 +172,8 @@ def tensor_summary(
     if summary_description is not None:
         raise GraphError("summary_description is not supported", hint="put it in summary_metadata")
     x = convert_to_tensor(tensor)
-    told = b"" if summary_metadata is None else summary_metadata.SerializeToString()
-    return _tensor(name, x, collections, family, {"metadata": told, "display": display_name or ""})
+    proto = b"" if summary_metadata is None else summary_metadata.SerializeToString()
+    return _tensor(name, x, collections, family, {"metadata": proto, "display": display_name or ""})
 
 
 def text(name: str, tensor: Any, collections: Any = None) -> Tensor:
@@ -185,8 +185,8 @@ def text(name: str, tensor: Any, collections: Any = None) -> Tensor:
 
 def _tensor(name: str, x: Tensor, collections: Any, family: str | None, attrs: Attrs) -> Tensor:
     with _tagged(name, family, [x]) as (tag, scope):
-        made = first_output("TensorSummary", [x], {"tag": tag, **attrs}, scope)
-    return _collected(made, collections, [GraphKeys.SUMMARIES])
+        summary = first_output("TensorSummary", [x], {"tag": tag, **attrs}, scope)
+    return _collected(summary, collections, [GraphKeys.SUMMARIES])
 
 
 def merge(inputs: Sequence[Any], collections: Any = None, name: str | None = None) -> Tensor:
@@ -200,8 +200,8 @@ def merge(inputs: Sequence[Any], collections: Any = None, name: str | None = Non
     if not messages:
         raise GraphError("summary.merge needs at least one summary", line=user_line())
     with name_scope(None if name is None else _tag(name), "Merge", messages):
-        made = first_output("MergeSummary", messages, {}, "MergeSummary")
-    return _collected(made, collections, [])
+        summary = first_output("MergeSummary", messages, {}, "MergeSummary")
+    return _collected(summary, collections, [])
 
 
 def merge_all(
@@ -211,5 +211,5 @@ def merge_all(
 
     `scope`, a regular expression, selects those whose name it matches.
     """
-    found = get_default_graph().get_collection(key, scope)
-    return merge(found, name=name) if found else None
+    summaries = get_default_graph().get_collection(key, scope)
+    return merge(summaries, name=name) if summaries else None

@@ -76,12 +76,12 @@ class RankedPredictions(NamedTuple):
 
 def _ranked(labels: Any, predictions_idx: Any) -> RankedPredictions:
     guesses = cast(convert_to_tensor(predictions_idx), int64)
-    given = convert_to_tensor_or_sparse_tensor(labels)
-    sparse = isinstance(given, SparseTensor)
-    if isinstance(given, SparseTensor):
-        z = sparse_tensor_to_dense(given.with_values(cast(given.values, int64)), NO_LABEL)
+    truth = convert_to_tensor_or_sparse_tensor(labels)
+    sparse = isinstance(truth, SparseTensor)
+    if isinstance(truth, SparseTensor):
+        z = sparse_tensor_to_dense(truth.with_values(cast(truth.values, int64)), NO_LABEL)
     else:
-        z = cast(given, int64)
+        z = cast(truth, int64)
     if not guesses.shape or z.shape is None:
         raise ShapeError(
             f"labels {shape_text(z.shape)} and predictions {shape_text(guesses.shape)} do not fit "
@@ -103,11 +103,11 @@ def _ranked(labels: Any, predictions_idx: Any) -> RankedPredictions:
 def _outcomes(r: RankedPredictions, class_id: int | None) -> dict[str, Tensor]:
     """The numbers of distinct true and false positives and negatives of each example."""
     if class_id is None:
-        first, seen = first_in_row(r.guesses), logical_and(first_in_row(r.labels), r.there)
+        first, first_label = first_in_row(r.guesses), logical_and(first_in_row(r.labels), r.there)
         hits = {
             "true_positive": logical_and(r.found, first),
             "false_positive": logical_and(logical_not(r.found), first),
-            "false_negative": logical_and(logical_not(r.guessed), seen),
+            "false_negative": logical_and(logical_not(r.guessed), first_label),
         }
         return {kind: reduce_sum(cast(hit, float64), -1) for kind, hit in hits.items()}
     chosen = constant(integer_argument(class_id, "class_id"), int64)
@@ -215,14 +215,14 @@ def _average_precision(r: RankedPredictions, classes: Tensor, k: int) -> Tensor:
     """The average precision of each example; NaN without labels."""
     outside = greater_equal(r.labels, cast(classes, int64))
     labels = where(outside, multiply(ones_like(r.labels), -1), r.labels)
-    found = cast(r.found, float64)
-    precisions = divide(cumsum(found, -1), constant(np.arange(1.0, k + 1)))
+    hits = cast(r.found, float64)
+    precisions = divide(cumsum(hits, -1), constant(np.arange(1.0, k + 1)))
     if r.sparse:
         counted = logical_and(first_in_row(labels), r.there)
     else:
         counted = greater_equal(labels, 0)
     most = minimum(reduce_sum(cast(counted, float64), -1), k)
-    return divide(reduce_sum(multiply(precisions, found), -1), most)
+    return divide(reduce_sum(multiply(precisions, hits), -1), most)
 
 
 def average_precision_at_k(

@@ -52,20 +52,20 @@ def scaled_dot_product_attention(
             scale = 1 / math.sqrt(max(1, q.shape[-1]))
         else:
             scale = rsqrt(cast(getitem(shape(q), -1), q.dtype))
-    seen = None if mask is None else convert_to_tensor(mask)
-    if seen is not None and seen.dtype != bool_:
-        raise ShapeError(f"a mask must hold booleans, not {seen.dtype}", line=user_line())
+    visible = None if mask is None else convert_to_tensor(mask)
+    if visible is not None and visible.dtype != bool_:
+        raise ShapeError(f"a mask must hold booleans, not {visible.dtype}", line=user_line())
     if causal:
         past = _past(q, k)
-        seen = past if seen is None else logical_and(seen, past)
+        visible = past if visible is None else logical_and(visible, past)
     if q.dtype.itemsize == 2:  # products in 16 bits may overflow before scaling
         scores = matmul(multiply(q, scale), k, transpose_b=True)
     else:  # generated code fuses everything after the product
         scores = multiply(matmul(q, k, transpose_b=True), scale)
-    if seen is None:
+    if visible is None:
         weights = softmax(scores)
     else:
-        weights = where(seen, softmax(where(seen, scores, _lowest(scores))), 0)
+        weights = where(visible, softmax(where(visible, scores, _lowest(scores))), 0)
     if not (isinstance(dropout_rate, (int, float)) and dropout_rate == 0):
         weights = dropout(weights, rate=dropout_rate, seed=seed)
     return matmul(weights, v, name=name)

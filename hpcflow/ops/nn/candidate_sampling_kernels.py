@@ -16,11 +16,11 @@ MOST_DRAWS = 1 << 16  # per block
 def classes(kind: str, u: np.ndarray, range_max: int, cumulative: Any) -> np.ndarray:
     """The classes that correspond to uniform numbers in [0, 1)."""
     if kind == "log_uniform":
-        found = np.exp(u * math.log(range_max + 1)).astype(np.int64) - 1
-        return found % range_max
+        ids = np.exp(u * math.log(range_max + 1)).astype(np.int64) - 1
+        return ids % range_max
     if kind == "unigram":
-        found = np.searchsorted(cumulative, u * cumulative[-1], side="right")
-        return np.asarray(found, np.int64)
+        ids = np.searchsorted(cumulative, u * cumulative[-1], side="right")
+        return np.asarray(ids, np.int64)
     return np.asarray(u * range_max, np.int64)
 
 
@@ -50,8 +50,8 @@ def draw(words: np.ndarray, node_attrs: dict[str, Any]) -> tuple[np.ndarray, int
 def _sample(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(words: Any, out: Any, tries: Any) -> None:
         host = words if isinstance(words, np.ndarray) else words.get()
-        found, number = draw(host, node.attrs)
-        xp.copyto(out, xp.asarray(found))
+        ids, number = draw(host, node.attrs)
+        xp.copyto(out, xp.asarray(ids))
         tries[...] = number
 
     return run

@@ -90,9 +90,9 @@ def convolution(
 
 
 def _spatial_rank(w: Tensor, x: Tensor, data_format: str | None) -> int:
-    for given in (w.shape, x.shape):
-        if given is not None:
-            return len(given) - 2
+    for dims in (w.shape, x.shape):
+        if dims is not None:
+            return len(dims) - 2
     if data_format in FORMATS:
         return FORMATS[data_format][0]
     raise ShapeError("the rank of a convolution must be known when the graph is built")
@@ -109,22 +109,22 @@ def atrous_conv2d(
 
 
 def _by_channel(
-    filter: Tensor, images: Sizes, told: Callable[[], Tensor], first: bool
+    filter: Tensor, images: Sizes, dynamic_shape: Callable[[], Tensor], first: bool
 ) -> tuple[Tensor, int | None]:
     """Filters [*kernel, channels, multiplier] as [*kernel, 1, channels * multiplier], and groups.
 
-    `images` is the static shape of the images; `told()` returns the dynamic one.
+    `images` is the static shape of the images; `dynamic_shape()` returns the dynamic one.
     """
-    at, known = 1 if first else 3, full("a depthwise filter", filter.shape, 4)
-    channels: Any = known[2] if images[at] is None else images[at]
+    at, filter_shape = 1 if first else 3, full("a depthwise filter", filter.shape, 4)
+    channels: Any = filter_shape[2] if images[at] is None else images[at]
     if channels is None:
-        channels = getitem(told(), at)
-    sizes: list[Any] = [known[0], known[1], channels, known[3]]
+        channels = getitem(dynamic_shape(), at)
+    sizes: list[Any] = [filter_shape[0], filter_shape[1], channels, filter_shape[3]]
     if not isinstance(channels, Tensor) and None not in sizes:
         return reshape(filter, [*sizes[:2], 1, channels * sizes[3]]), max(1, channels)
     sizes = [getitem(shape(filter), i) if n is None else n for i, n in enumerate(sizes)]
-    own = reshape(filter, stack([*sizes[:2], 1, multiply(sizes[2], sizes[3])]))
-    return own, None if isinstance(channels, Tensor) else max(1, channels)
+    grouped = reshape(filter, stack([*sizes[:2], 1, multiply(sizes[2], sizes[3])]))
+    return grouped, None if isinstance(channels, Tensor) else max(1, channels)
 
 
 @accepts_aliases(dilations="rate")
@@ -144,8 +144,8 @@ def depthwise_conv2d(
     """
     x, w = operands(input, filter)
     images, first = full("depthwise_conv2d", x.shape, 4), channels_first(data_format, 2)
-    own, groups = _by_channel(w, images, lambda: shape(x), first)
-    return convolve(x, own, 2, strides, padding, data_format, rate, groups, name)
+    grouped, groups = _by_channel(w, images, lambda: shape(x), first)
+    return convolve(x, grouped, 2, strides, padding, data_format, rate, groups, name)
 
 
 def depthwise_conv2d_native(
@@ -174,10 +174,10 @@ def depthwise_conv2d_native_backprop_input(
     """The gradient of `depthwise_conv2d_native` by its input, of shape `input_sizes`."""
     g, w = operands(out_backprop, filter)
     images = full("input_sizes", shape_argument(input_sizes)[0], 4)
-    told = partial(convert_to_tensor, input_sizes)
-    own, groups = _by_channel(w, images, told, channels_first(data_format, 2))
+    dynamic_shape = partial(convert_to_tensor, input_sizes)
+    grouped, groups = _by_channel(w, images, dynamic_shape, channels_first(data_format, 2))
     return transposed(
-        g, own, input_sizes, 2, strides, padding, data_format, dilations, groups, name
+        g, grouped, input_sizes, 2, strides, padding, data_format, dilations, groups, name
     )
 
 
@@ -192,14 +192,14 @@ def depthwise_conv2d_native_backprop_filter(
     name: str | None = None,
 ) -> Tensor:
     """The gradient of `depthwise_conv2d_native` by its filter, of shape `filter_sizes`."""
-    known, _ = shape_argument(filter_sizes)
-    if known is None or len(known) != 4 or None in known:
+    filter_shape, _ = shape_argument(filter_sizes)
+    if filter_shape is None or len(filter_shape) != 4 or None in filter_shape:
         raise ShapeError(f"filter_sizes {filter_sizes!r} must be known when the graph is built")
-    kh, kw, channels, times = (int(d or 0) for d in known)
-    own = [kh, kw, 1, channels * times]
+    kh, kw, channels, times = (int(d or 0) for d in filter_shape)
+    sizes = [kh, kw, 1, channels * times]
     groups = max(1, channels)
     grad = filter_gradient(
-        input, own, out_backprop, 2, strides, padding, data_format, dilations, groups, None
+        input, sizes, out_backprop, 2, strides, padding, data_format, dilations, groups, None
     )
     return reshape(grad, [kh, kw, channels, times], name)
 

@@ -28,12 +28,12 @@ def _conv(xp: Any, node: KernelNode) -> Callable[..., Any]:
             return
         x, y, w = channels_last(x, first), channels_last(out, first), w.astype(dtype, copy=False)
         windows = Windows(attrs, x.shape[1:-1], w.shape[:-2], y.shape[1:-1])
-        whole, groups = windows.padded(xp, x, 0, dtype), attrs["groups"] or x.shape[-1]
+        padded, groups = windows.padded(xp, x, 0, dtype), attrs["groups"] or x.shape[-1]
         if groups > 1 and w.shape[-2] == 1:
-            _depthwise(xp, windows, whole, w, y)
+            _depthwise(xp, windows, padded, w, y)
             return
         matrix = _matrix(w, groups)
-        for part, columns in _columns(xp, windows, whole, groups):
+        for part, columns in _columns(xp, windows, padded, groups):
             _product(xp, columns, matrix, y[part], groups)
 
     return run
@@ -51,13 +51,13 @@ def _input_grad(xp: Any, node: KernelNode) -> Callable[..., Any]:
             return
         g, x, w = channels_last(g, first), channels_last(out, first), w.astype(dtype, copy=False)
         windows = Windows(attrs, x.shape[1:-1], w.shape[:-2], g.shape[1:-1])
-        whole = xp.zeros((x.shape[0], *windows.reach, x.shape[-1]), dtype)
+        padded = xp.zeros((x.shape[0], *windows.reach, x.shape[-1]), dtype)
         groups = attrs["groups"] or x.shape[-1]
         if groups > 1 and w.shape[-2] == 1:
-            _depthwise_input(windows, whole, w, g)
+            _depthwise_input(windows, padded, w, g)
         else:
-            _spread(xp, windows, whole, _matrix(w, groups), g, groups)
-        windows.back(xp, whole, x)
+            _spread(xp, windows, padded, _matrix(w, groups), g, groups)
+        windows.back(xp, padded, x)
 
     return run
 
@@ -74,12 +74,12 @@ def _filter_grad(xp: Any, node: KernelNode) -> Callable[..., Any]:
             return
         x, g = channels_last(x, first), channels_last(g, first)
         windows = Windows(attrs, x.shape[1:-1], out.shape[:-2], g.shape[1:-1])
-        whole, groups = windows.padded(xp, x, 0, dtype), attrs["groups"] or x.shape[-1]
+        padded, groups = windows.padded(xp, x, 0, dtype), attrs["groups"] or x.shape[-1]
         if groups > 1 and out.shape[-2] == 1:
-            _depthwise_filter(xp, windows, whole, g, out)
+            _depthwise_filter(xp, windows, padded, g, out)
             return
         total: Any = 0
-        for part, columns in _columns(xp, windows, whole, groups):
+        for part, columns in _columns(xp, windows, padded, groups):
             total = total + xp.matmul(columns.swapaxes(1, 2), _rows(g[part], groups, dtype))
         each = total.reshape(groups, *out.shape[:-1], -1)
         xp.copyto(_grouped(out, groups), xp.moveaxis(each, 0, -2), casting="same_kind")
@@ -134,24 +134,24 @@ def _product(xp: Any, columns: Any, matrix: Any, y: Any, groups: int) -> None:
     if groups == 1 and y.flags.c_contiguous and y.dtype == matrix.dtype:
         xp.matmul(columns[0], matrix[0], out=y.reshape(-1, y.shape[-1]))
         return
-    made = xp.matmul(columns, matrix).reshape(groups, *y.shape[:-1], -1)
-    xp.copyto(_grouped(y, groups), xp.moveaxis(made, 0, -2), casting="same_kind")
+    product = xp.matmul(columns, matrix).reshape(groups, *y.shape[:-1], -1)
+    xp.copyto(_grouped(y, groups), xp.moveaxis(product, 0, -2), casting="same_kind")
 
 
-def _spread(xp: Any, windows: Windows, whole: Any, matrix: Any, g: Any, groups: int) -> None:
+def _spread(xp: Any, windows: Windows, padded: Any, matrix: Any, g: Any, groups: int) -> None:
     """Add the contributions of each position of `g` to its window in the padded input (col2im)."""
     back = matrix.swapaxes(1, 2)
-    row = math.prod(windows.out[1:]) * matrix.shape[0] * matrix.shape[1] * whole.itemsize
-    target = _grouped(whole, groups)
+    row = math.prod(windows.out[1:]) * matrix.shape[0] * matrix.shape[1] * padded.itemsize
+    target = _grouped(padded, groups)
     for batch, rows in tiles(g.shape[0], windows.out[0], row):
         piece = g[batch, rows]
-        made = xp.matmul(_rows(piece, groups, whole.dtype), back)
-        made = made.reshape(groups, *piece.shape[:-1], *windows.kernel, -1)
-        made = xp.moveaxis(made, 0, -2)
+        columns = xp.matmul(_rows(piece, groups, padded.dtype), back)
+        columns = columns.reshape(groups, *piece.shape[:-1], *windows.kernel, -1)
+        columns = xp.moveaxis(columns, 0, -2)
         lead = (slice(None),) * (piece.ndim - 1)
-        for tap, where in windows.taps(rows):
+        for tap, region in windows.taps(rows):
             at = (*lead, *tap)
-            target[batch][where] += made[at]
+            target[batch][region] += columns[at]
 
 
 # -- depthwise: filters [*kernel, 1, channels * multiplier]
@@ -166,14 +166,14 @@ def _each(windows: Windows, whole: Any, y: Any) -> tuple[int, int, Iterator[Part
     return channels, y.shape[-1] // channels, parts
 
 
-def _depthwise(xp: Any, windows: Windows, whole: Any, w: Any, y: Any) -> None:
-    channels, times, parts = _each(windows, whole, y)
+def _depthwise(xp: Any, windows: Windows, padded: Any, w: Any, y: Any) -> None:
+    channels, times, parts = _each(windows, padded, y)
     for batch, rows in parts:
         total: Any = None
         room: Any = None
-        for tap, where in windows.taps(rows):
+        for tap, region in windows.taps(rows):
             factor = w[tap].reshape(channels, times)
-            x = whole[batch][where][..., None]
+            x = padded[batch][region][..., None]
             if total is None:
                 total = xp.multiply(x, factor)
                 room = xp.empty_like(total)
@@ -183,25 +183,25 @@ def _depthwise(xp: Any, windows: Windows, whole: Any, w: Any, y: Any) -> None:
         xp.copyto(y[batch, rows], total.reshape(*total.shape[:-2], -1), casting="same_kind")
 
 
-def _depthwise_input(windows: Windows, whole: Any, w: Any, g: Any) -> None:
-    channels, times, parts = _each(windows, whole, g)
+def _depthwise_input(windows: Windows, padded: Any, w: Any, g: Any) -> None:
+    channels, times, parts = _each(windows, padded, g)
     for batch, rows in parts:
-        piece = g[batch, rows].astype(whole.dtype, copy=False)
+        piece = g[batch, rows].astype(padded.dtype, copy=False)
         piece = piece.reshape(*piece.shape[:-1], channels, times)
-        for tap, where in windows.taps(rows):
+        for tap, region in windows.taps(rows):
             product = piece * w[tap].reshape(channels, times)
-            whole[batch][where] += product[..., 0] if times == 1 else product.sum(axis=-1)
+            padded[batch][region] += product[..., 0] if times == 1 else product.sum(axis=-1)
 
 
-def _depthwise_filter(xp: Any, windows: Windows, whole: Any, g: Any, out: Any) -> None:
-    channels, times, parts = _each(windows, whole, g)
-    total = xp.zeros(out.shape, whole.dtype)
+def _depthwise_filter(xp: Any, windows: Windows, padded: Any, g: Any, out: Any) -> None:
+    channels, times, parts = _each(windows, padded, g)
+    total = xp.zeros(out.shape, padded.dtype)
     for batch, rows in parts:
-        piece = g[batch, rows].astype(whole.dtype, copy=False)
+        piece = g[batch, rows].astype(padded.dtype, copy=False)
         piece = piece.reshape(*piece.shape[:-1], channels, times)
-        ones = xp.ones((1, math.prod(piece.shape[:-2])), whole.dtype)
-        product = xp.empty(piece.shape, whole.dtype)
-        for tap, where in windows.taps(rows):
-            xp.multiply(whole[batch][where][..., None], piece, product)
+        ones = xp.ones((1, math.prod(piece.shape[:-2])), padded.dtype)
+        product = xp.empty(piece.shape, padded.dtype)
+        for tap, region in windows.taps(rows):
+            xp.multiply(padded[batch][region][..., None], piece, product)
             total[tap] += xp.matmul(ones, product.reshape(ones.size, -1))
     xp.copyto(out, total, casting="same_kind")

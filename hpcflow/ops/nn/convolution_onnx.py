@@ -12,37 +12,37 @@ def channels_first(to: Emitter, x: Tensor, rank: int, first: bool) -> str:
     """`x` transposed to channels first, for `rank` spatial axes."""
     if first:
         return to.name(x)
-    made: str = to.node("Transpose", x, perm=[0, rank + 1, *range(1, rank + 1)])
-    return made
+    output: str = to.node("Transpose", x, perm=[0, rank + 1, *range(1, rank + 1)])
+    return output
 
 
 def channels_last(to: Emitter, name: str, rank: int, first: bool) -> str:
     """The inverse transpose, to channels last."""
     if first:
         return name
-    made: str = to.node("Transpose", name, perm=[0, *range(2, rank + 2), 1])
-    return made
+    output: str = to.node("Transpose", name, perm=[0, *range(2, rank + 2), 1])
+    return output
 
 
 def _filters(to: Emitter, w: Tensor, rank: int) -> str:
     """Transpose filters [*kernel, inputs, outputs] to [outputs, inputs, *kernel]."""
     perm = [rank + 1, rank, *range(rank)]
-    made: str = to.node("Transpose", w, perm=perm)
-    return made
+    output: str = to.node("Transpose", w, perm=perm)
+    return output
 
 
 def window(op: Operation) -> dict[str, Any]:
     """The attributes common to convolution and pooling."""
     attrs = op.attrs
-    found: dict[str, Any] = {"strides": list(attrs["strides"])}
+    onnx_attrs: dict[str, Any] = {"strides": list(attrs["strides"])}
     if any(d != 1 for d in attrs["dilations"]):
-        found["dilations"] = list(attrs["dilations"])
+        onnx_attrs["dilations"] = list(attrs["dilations"])
     padding = attrs["padding"]
     if isinstance(padding, str):
-        found["auto_pad"] = "SAME_UPPER" if padding == "SAME" else "VALID"
+        onnx_attrs["auto_pad"] = "SAME_UPPER" if padding == "SAME" else "VALID"
     else:
-        found["pads"] = [p[0] for p in padding] + [p[1] for p in padding]
-    return found
+        onnx_attrs["pads"] = [p[0] for p in padding] + [p[1] for p in padding]
+    return onnx_attrs
 
 
 @exports("Conv")
@@ -103,11 +103,11 @@ def _pads(op: Operation, space: tuple[int, ...]) -> list[int]:
 def _stride_remainder(op: Operation, space: Any, pads: list[int]) -> list[int]:
     """The `output_padding` of each axis: the part of the size that the strides do not cover."""
     shape, rank = op.inputs[0].shape or (), len(space)
-    given = shape[2:] if op.attrs["first"] else shape[1:-1]
+    spatial = shape[2:] if op.attrs["first"] else shape[1:-1]
     kernel = op.inputs[1].shape or ()
-    if None in given or None in kernel[:rank]:
+    if None in spatial or None in kernel[:rank]:
         raise refused(op, "the spatial sizes of its input are not known")
-    columns = zip(given, kernel, op.attrs["strides"], op.attrs["dilations"], strict=False)
+    columns = zip(spatial, kernel, op.attrs["strides"], op.attrs["dilations"], strict=False)
     full = [((n or 0) - 1) * s + ((k or 0) - 1) * d + 1 for n, k, s, d in columns]
-    whole = [f - pads[i] - pads[i + rank] for i, f in enumerate(full)]
-    return [size - w for size, w in zip(space, whole, strict=True)]
+    cropped = [f - pads[i] - pads[i + rank] for i, f in enumerate(full)]
+    return [size - w for size, w in zip(space, cropped, strict=True)]

@@ -67,10 +67,10 @@ def _input_grad(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     rank, first, groups = len(attrs["strides"]), attrs["first"], attrs["groups"]
     filters = full("a filter", w.shape, rank + 2)
     channels = None if filters[-2] is None or not groups else filters[-2] * groups
-    given = full("g", g.shape, rank + 2)
-    whole = join_parts(given[:1], (None,) * rank, channels, first)
-    target = merge_shapes(told_shape(inputs, 2, attrs), whole)
-    merge_shapes(_forward(type, Spec(g.dtype, target), filters, attrs), given)
+    g_shape = full("g", g.shape, rank + 2)
+    x_shape = join_parts(g_shape[:1], (None,) * rank, channels, first)
+    target = merge_shapes(told_shape(inputs, 2, attrs), x_shape)
+    merge_shapes(_forward(type, Spec(g.dtype, target), filters, attrs), g_shape)
     return [Spec(g.dtype, target)]
 
 
@@ -89,8 +89,8 @@ def _filter_grad(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 
 def _row(type: str, a: Tensor, b: Tensor, like: Tensor, attrs: Attrs) -> Tensor:
     """A gradient of a convolution, with the shape of `like`."""
-    known, told = shape_argument(sizes(like))
-    return first_output(type, [a, b, *told], {**attrs, "shape": known})
+    static, dynamic = shape_argument(sizes(like))
+    return first_output(type, [a, b, *dynamic], {**attrs, "shape": static})
 
 
 def _plain(attrs: Attrs) -> Attrs:
@@ -106,20 +106,20 @@ def _conv_back(op: Operation, g: Tensor) -> list[Any]:
 
 
 def _input_grad_back(op: Operation, gg: Tensor) -> list[Any]:
-    g, w, *told = op.inputs
+    g, w, *dynamic = op.inputs
     return [
         lambda: first_output("Conv", [gg, w], _plain(op.attrs)),
         lambda: _row("ConvFilterGrad", gg, g, w, op.attrs),
-        *[None] * len(told),
+        *[None] * len(dynamic),
     ]
 
 
 def _filter_grad_back(op: Operation, gg: Tensor) -> list[Any]:
-    x, g, *told = op.inputs
+    x, g, *dynamic = op.inputs
     return [
         lambda: _row("ConvInputGrad", g, gg, x, op.attrs),
         lambda: first_output("Conv", [x, gg], _plain(op.attrs)),
-        *[None] * len(told),
+        *[None] * len(dynamic),
     ]
 
 
@@ -202,8 +202,8 @@ def transposed(
     """The gradient of a convolution by its input, of shape `output_shape`."""
     g, w = operands(value, filters)
     attrs = attributes(strides, padding, data_format, dilations, groups, rank)
-    known, told = shape_argument(output_shape)
-    return first_output("ConvInputGrad", [g, w, *told], {**attrs, "shape": known}, name)
+    static, dynamic = shape_argument(output_shape)
+    return first_output("ConvInputGrad", [g, w, *dynamic], {**attrs, "shape": static}, name)
 
 
 def filter_gradient(
@@ -221,5 +221,5 @@ def filter_gradient(
     """The gradient of a convolution by its filters, of shape `filter_sizes`."""
     a, b = operands(x, g)
     attrs = attributes(strides, padding, data_format, dilations, groups, rank)
-    known, told = shape_argument(filter_sizes)
-    return first_output("ConvFilterGrad", [a, b, *told], {**attrs, "shape": known}, name)
+    static, dynamic = shape_argument(filter_sizes)
+    return first_output("ConvFilterGrad", [a, b, *dynamic], {**attrs, "shape": static}, name)

@@ -149,11 +149,11 @@ def _loss_grad(xp: Any, node: KernelNode) -> Callable[..., Any]:
             slope = xp.where(lattice.alive[t], xp.exp(logs[t]), 0)
             xp.add.at(slope.reshape(-1), places, -share.reshape(-1))
             xp.copyto(out[t], slope * weight, casting="same_kind")
-            held = now.copy()
-            xp.copyto(now, held + lattice.scores[t])
+            previous = now.copy()
+            xp.copyto(now, previous + lattice.scores[t])
             new = xp.logaddexp(xp.where(lattice.stay, now, -np.inf), one)
             new = xp.logaddexp(new, xp.where(skip, two, -np.inf))
-            xp.copyto(now, xp.where(lattice.alive[t], new, held))
+            xp.copyto(now, xp.where(lattice.alive[t], new, previous))
 
     return run
 
@@ -199,18 +199,18 @@ class _Beam:
                 row, label = divmod(i - count, len(logs))
                 nodes.append(self._child(self.nodes[row], label))
         old = best < count
-        kept = np.where(old, best, 0)
-        self.to_blank = np.where(old, blanks[kept], -np.inf)
-        self.to_label = np.where(old, labels[kept], scores[best])
+        old_rows = np.where(old, best, 0)
+        self.to_blank = np.where(old, blanks[old_rows], -np.inf)
+        self.to_label = np.where(old, labels[old_rows], scores[best])
         self.nodes = nodes
 
     def _child(self, node: int, label: int) -> int:
-        found = self.children.get((node, label))
-        if found is None:
-            found = self.children[node, label] = len(self.parent)
+        child = self.children.get((node, label))
+        if child is None:
+            child = self.children[node, label] = len(self.parent)
             self.parent.append(node)
             self.label.append(label)
-        return found
+        return child
 
     def best(self, count: int) -> list[tuple[list[int], float]]:
         """The labels of the `count` most probable prefixes, and their log-probabilities."""
@@ -219,11 +219,11 @@ class _Beam:
         return [(self._labels(self.nodes[i]), float(scores[i])) for i in order]
 
     def _labels(self, node: int) -> list[int]:
-        found = []
+        labels = []
         while node > 0:
-            found.append(self.label[node])
+            labels.append(self.label[node])
             node = self.parent[node]
-        return found[::-1]
+        return labels[::-1]
 
 
 @kernel("CTCBeamSearch", "out", on="cpu")
@@ -243,11 +243,11 @@ def _beam_search(xp: Any, node: KernelNode) -> Callable[..., Any]:
             beam = _Beam(attrs["width"], attrs["blank"] % logits.shape[2])
             for t in range(int(steps[b])):
                 beam.step(logs[t, b])
-            for k, (found, score) in enumerate(beam.best(attrs["paths"])):
+            for k, (path, score) in enumerate(beam.best(attrs["paths"])):
                 if attrs["merge"]:
-                    found = [c for i, c in enumerate(found) if not i or c != found[i - 1]]
-                labels[k, b, : len(found)] = found
-                sizes[k, b] = len(found)
+                    path = [c for i, c in enumerate(path) if not i or c != path[i - 1]]
+                labels[k, b, : len(path)] = path
+                sizes[k, b] = len(path)
                 scores[b, k] = score
 
     return run

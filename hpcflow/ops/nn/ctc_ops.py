@@ -48,10 +48,10 @@ def _loss(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 
 
 def _loss_grad(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
-    whole, batch = _ctc("ctc_loss", inputs[1:])
+    logits_shape, batch = _ctc("ctc_loss", inputs[1:])
     joined = merge_shapes(batch, inputs[0].shape)
     assert joined is not None
-    return [Spec(inputs[1].dtype, (whole[0], joined[0], whole[2]))]
+    return [Spec(inputs[1].dtype, (logits_shape[0], joined[0], logits_shape[2]))]
 
 
 def _loss_back(op: Operation, g: Tensor) -> list[Any]:
@@ -146,8 +146,8 @@ def ctc_loss_v2(
         "merge": True,
     }
     attrs["ignore_longer"] = False
-    given = [convert_to_tensor(t) for t in (labels, label_length, logit_length)]
-    return first_output("CTCLoss", [x, *given], attrs, name)
+    inputs = [convert_to_tensor(t) for t in (labels, label_length, logit_length)]
+    return first_output("CTCLoss", [x, *inputs], attrs, name)
 
 
 # -- decoders
@@ -179,8 +179,8 @@ def ctc_greedy_decoder(
     alive = sequence_mask(steps, length)
     best = transpose(argmax(logits, 2), [1, 0])
     top = transpose(reduce_max(logits, 2), [1, 0])
-    taken = multiply(reduce_sum(where(alive, top, 0), 1, True), -1)
-    taken.set_shape((steps.shape and steps.shape[0], 1))
+    scores = multiply(reduce_sum(where(alive, top, 0), 1, True), -1)
+    scores.set_shape((steps.shape and steps.shape[0], 1))
     blank = cast(getitem(shape(logits), -1), int64) - 1
     keep = logical_and(alive, not_equal(best, blank))
     if merge_repeated:
@@ -188,7 +188,7 @@ def ctc_greedy_decoder(
         before = getitem(concat([start, best], 1), (slice(None), slice(None, -1)))
         keep = logical_and(keep, not_equal(best, before))
     columns = cumsum(cast(keep, int64), 1, exclusive=True)
-    return [_sparse(keep, columns, best)], taken
+    return [_sparse(keep, columns, best)], scores
 
 
 def ctc_beam_search_decoder(
@@ -214,12 +214,12 @@ def ctc_beam_search_decoder(
         "blank": -1,
     }
     attrs["merge"] = bool(merge_repeated)
-    given = [convert_to_tensor(inputs), convert_to_tensor(sequence_length)]
-    labels, sizes, scores = make("CTCBeamSearch", given, attrs).outputs
-    found = []
+    operands = [convert_to_tensor(inputs), convert_to_tensor(sequence_length)]
+    labels, sizes, scores = make("CTCBeamSearch", operands, attrs).outputs
+    decoded = []
     for k in range(top_paths):
         values = getitem(labels, k)
         keep = sequence_mask(getitem(sizes, k), getitem(shape(values), 1))
         columns = cumsum(cast(keep, int64), 1, exclusive=True)
-        found.append(_sparse(keep, columns, values))
-    return found, scores
+        decoded.append(_sparse(keep, columns, values))
+    return decoded, scores

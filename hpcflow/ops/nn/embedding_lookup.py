@@ -153,10 +153,10 @@ def embedding_lookup_sparse(
     """
     if combiner not in ("mean", "sqrtn", "sum"):
         raise ShapeError(f"combiner {combiner!r} is not known", hint="use 'mean', 'sqrtn' or 'sum'")
-    for given in (sp_ids, sp_weights):
-        if given is not None and not isinstance(given, SparseTensor):
+    for sparse in (sp_ids, sp_weights):
+        if sparse is not None and not isinstance(sparse, SparseTensor):
             raise DTypeError(
-                f"ids and weights must be SparseTensors, not {given!r}", line=user_line()
+                f"ids and weights must be SparseTensors, not {sparse!r}", line=user_line()
             )
     with get_default_graph().name_scope(name or "embedding_lookup_sparse"):
         rows = embedding_lookup(params, sp_ids.values, partition_strategy, max_norm=max_norm)

@@ -14,10 +14,10 @@ MADE_LATE = NoGrad("inserted when a part is compiled, after gradients are comput
 
 def _row(type: str, base: str, doc: str, **facts: Any) -> None:
     def infer(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
-        (made,) = lookup_op(base).infer(inputs[:2], attrs)
-        if made.shape is not None:
-            merge_shapes(made.shape[-1:], inputs[2].shape)
-        return [made]
+        (spec,) = lookup_op(base).infer(inputs[:2], attrs)
+        if spec.shape is not None:
+            merge_shapes(spec.shape[-1:], inputs[2].shape)
+        return [spec]
 
     op(type, infer=infer, grad=MADE_LATE, doc=doc, **facts)
 
@@ -41,12 +41,12 @@ _row(
 
 
 def _pool_grad(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
-    (made,) = lookup_op("MaxPoolGrad").infer(
+    (spec,) = lookup_op("MaxPoolGrad").infer(
         inputs, {k: v for k, v in attrs.items() if k != "bias"}
     )
     if not attrs["bias"]:
-        return [made]
-    return [made, Spec(made.dtype, None if made.shape is None else made.shape[-1:])]
+        return [spec]
+    return [spec, Spec(spec.dtype, None if spec.shape is None else spec.shape[-1:])]
 
 
 op(

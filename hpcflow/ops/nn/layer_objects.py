@@ -48,16 +48,16 @@ class InputSpec:
         shape = x.shape
         if shape is None:
             return
-        rank, told = len(shape), f"{layer} does not take shape {shape_text(shape)}: "
+        rank, prefix = len(shape), f"{layer} does not take shape {shape_text(shape)}: "
         least = self.ndim if self.ndim is not None else self.min_ndim or 0
         most = self.ndim if self.ndim is not None else self.max_ndim
         if rank < least or (most is not None and rank > most):
             bounds = f"{least}" if least == most else f"{least} to {most or 'any'}"
-            raise ShapeError(f"{told}it takes rank {bounds}", op=x.op.name, line=user_line())
+            raise ShapeError(f"{prefix}it takes rank {bounds}", op=x.op.name, line=user_line())
         for axis, size in self.axes.items():
             if size is not None and shape[axis] not in (None, size):
                 raise ShapeError(
-                    f"{told}it takes size {size} along axis {axis}",
+                    f"{prefix}it takes size {size} along axis {axis}",
                     op=x.op.name,
                     line=user_line(),
                 )
@@ -106,8 +106,8 @@ class Layer:
     @property
     def graph(self) -> Graph:
         """The graph of its variables; the default graph before they exist."""
-        held = self._held()
-        return held[0].graph if held else get_default_graph()
+        variables = self._held()
+        return variables[0].graph if variables else get_default_graph()
 
     def _held(self) -> list[Variable]:
         """Its variables in order of creation."""
@@ -196,7 +196,7 @@ class Layer:
             return loss
 
         with self._entered(None, ()):
-            made = get_variable(
+            weight = get_variable(
                 name,
                 shape,
                 dtype or self.dtype,
@@ -207,9 +207,9 @@ class Layer:
                 constraint=constraint,
                 synchronization=synchronization,
             )
-        pieces = list(made) if isinstance(made, PartitionedVariable) else [made]
+        pieces = list(weight) if isinstance(weight, PartitionedVariable) else [weight]
         self._variables += [v for v in pieces if all(v is not w for w in self._variables)]
-        return made
+        return weight
 
     def add_variable(self, *args: Any, **kwargs: Any) -> Any:
         """As `add_weight`."""
@@ -225,11 +225,11 @@ class Layer:
         """Add update operations of the layer, also to UPDATE_OPS, which training must run."""
         self._add(updates, self._updates, GraphKeys.UPDATE_OPS)
 
-    def _add(self, given: Any, mine: list[Any], collection: str) -> None:
-        for one in given if isinstance(given, (list, tuple)) else [given]:
-            if one is not None:
-                mine.append(one)
-                get_default_graph().add_to_collection(collection, one)
+    def _add(self, entries: Any, store: list[Any], collection: str) -> None:
+        for entry in entries if isinstance(entries, (list, tuple)) else [entries]:
+            if entry is not None:
+                store.append(entry)
+                get_default_graph().add_to_collection(collection, entry)
 
     # -- calling
 
@@ -289,10 +289,10 @@ class Layer:
             ):
                 yield
             return
-        own = self._given if scope is None else scope
-        if own is None and self._reuse:
-            own = self._base_name
-        with variable_scope(own, self._base_name, values, reuse=self._reuse) as self._scope:
+        target = self._given if scope is None else scope
+        if target is None and self._reuse:
+            target = self._base_name
+        with variable_scope(target, self._base_name, values, reuse=self._reuse) as self._scope:
             yield
 
 
@@ -305,8 +305,8 @@ def _snake(name: str) -> str:
 
 def _numbered(base: str) -> str:
     """`base_1` for the first unnamed layer of the default graph, and so on."""
-    held = get_default_graph().root.get_collection_ref(_COUNTS)
-    if not held:
-        held.append({})
-    held[0][base] = held[0].get(base, 0) + 1
-    return f"{base}_{held[0][base]}"
+    counts = get_default_graph().root.get_collection_ref(_COUNTS)
+    if not counts:
+        counts.append({})
+    counts[0][base] = counts[0].get(base, 0) + 1
+    return f"{base}_{counts[0][base]}"

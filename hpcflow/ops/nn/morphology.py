@@ -50,9 +50,9 @@ def dilation2d(
     for i, j in itertools.product(range(rows), range(columns)):
         value = add(getitem(x, (slice(None), down.taken(i), right.taken(j))), getitem(w, (i, j)))
         best = value if best is None else maximum(best, value)
-    made = identity(best, name)
-    made.set_shape((batch, *out, kernel[2]))
-    return made
+    dilated = identity(best, name)
+    dilated.set_shape((batch, *out, kernel[2]))
+    return dilated
 
 
 def erosion2d(

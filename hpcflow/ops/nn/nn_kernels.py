@@ -215,13 +215,13 @@ def _sparse_cross_entropy(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(logits: Any, labels: Any, loss: Any, grad: Any, room: Any = _NO_ROOM) -> None:
         if not loss.size:
             return
-        row, where, values = room
+        row, index_buffer, values = room
         classes = grad.shape[-1]
         check_indices(xp, labels, classes, "label")
         rows = starts.get(loss.size)
         if rows is None:
             rows = starts[loss.size] = xp.arange(loss.size) * classes
-        places = xp.empty(loss.size, "int64") if where is None else where
+        places = xp.empty(loss.size, "int64") if index_buffer is None else index_buffer
         xp.copyto(places, labels.reshape(-1))  # first, since an addition would copy widened values
         xp.add(places, rows, places)
         flat = grad.reshape(-1)
@@ -251,14 +251,14 @@ def _l2_loss(xp: Any, node: KernelNode) -> Callable[..., Any]:
 
 @kernel("InTopK", "out")
 def _in_top_k(xp: Any, node: KernelNode) -> Callable[..., Any]:
-    known = node.attrs["k"]
+    static_k = node.attrs["k"]
 
     def run(predictions: Any, targets: Any, *more: Any) -> None:
-        k, out = (known, *more) if known is not None else more
+        k, out = (static_k, *more) if static_k is not None else more
         check_indices(xp, targets, predictions.shape[1], "target")
         rows = xp.arange(predictions.shape[0])
-        mine = predictions[rows, targets][:, None]
-        above = xp.greater(predictions, mine).sum(axis=1) < k
+        target_scores = predictions[rows, targets][:, None]
+        above = xp.greater(predictions, target_scores).sum(axis=1) < k
         xp.logical_and(above, xp.isfinite(predictions).all(axis=1), out)
 
     return run

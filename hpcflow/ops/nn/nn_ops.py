@@ -103,12 +103,12 @@ op("EluGrad", infer=elementwise_shape("EluGrad", "f"), grad=_elu_grad_back, elem
 
 def _softmax(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     require("softmax", inputs[0], "f")
-    given = inputs[0].shape
-    if given is not None:
-        if not given:
+    input_shape = inputs[0].shape
+    if input_shape is not None:
+        if not input_shape:
             raise ShapeError("softmax takes a tensor of rank 1 or more, not a scalar")
-        normal_axis(attrs["axis"], len(given))
-    return [Spec(inputs[0].dtype, given)]
+        normal_axis(attrs["axis"], len(input_shape))
+    return [Spec(inputs[0].dtype, input_shape)]
 
 
 def _softmax_back(op: Operation, g: Tensor) -> list[Tensor]:
@@ -121,8 +121,8 @@ def _softmax_grad_back(op: Operation, gg: Tensor) -> list[Any]:
     def of_y() -> Tensor:
         axis = op.attrs["axis"]
         total = reduction_ops.reduce_sum(multiply(g, y), axis, True)
-        again = reduction_ops.reduce_sum(multiply(gg, y), axis, True)
-        return subtract(multiply(gg, subtract(g, total)), multiply(g, again))
+        gg_total = reduction_ops.reduce_sum(multiply(gg, y), axis, True)
+        return subtract(multiply(gg, subtract(g, total)), multiply(g, gg_total))
 
     return [lambda: first_output("SoftmaxGrad", [gg, y], op.attrs), of_y]
 
@@ -233,40 +233,40 @@ def dropout(
     """
     if (keep_prob is None) == (rate is None):
         raise GraphError("dropout takes keep_prob or rate, one of them", line=user_line())
-    given = keep_prob if rate is None else rate
-    if isinstance(given, (int, float)):
-        kept_part = given if rate is None else 1 - given
+    probability = keep_prob if rate is None else rate
+    if isinstance(probability, (int, float)):
+        kept_part = probability if rate is None else 1 - probability
         if not 0 < kept_part <= 1:
-            what = "keep_prob" if rate is None else "rate"
+            argument = "keep_prob" if rate is None else "rate"
             inside = "(0, 1]" if rate is None else "[0, 1)"
-            raise ArgumentError(f"{what} {given} is not in {inside}", line=user_line())
+            raise ArgumentError(f"{argument} {probability} is not in {inside}", line=user_line())
         if kept_part == 1:
             return x if isinstance(x, Tensor) else identity(x, name)
-        given = kept_part
+        probability = kept_part
     elif rate is not None:
-        given = subtract(1, rate)
+        probability = subtract(1, rate)
     x = convert_to_tensor(x)
-    keep = as_scalar(like(given, x))
+    keep = as_scalar(like(probability, x))
     sizes = shape(x) if noise_shape is None else _noise_sizes(noise_shape, x)
-    kept = less(random_uniform(sizes, dtype=x.dtype, seed=seed, batch=batch), keep)
-    return with_shape_of(where_v2(kept, divide(x, keep), 0, name or "dropout"), x, "dropout")
+    mask = less(random_uniform(sizes, dtype=x.dtype, seed=seed, batch=batch), keep)
+    return with_shape_of(where_v2(mask, divide(x, keep), 0, name or "dropout"), x, "dropout")
 
 
-def _noise_sizes(given: Any, x: Tensor) -> Any:
+def _noise_sizes(noise_shape: Any, x: Tensor) -> Any:
     """The noise shape, with the sizes of `x` for None."""
-    if not isinstance(given, (list, tuple)):
-        return given
-    free = [n is None or (isinstance(n, Dimension) and n.value is None) for n in given]
+    if not isinstance(noise_shape, (list, tuple)):
+        return noise_shape
+    free = [n is None or (isinstance(n, Dimension) and n.value is None) for n in noise_shape]
     if not any(free):
-        return given
-    if x.shape is None or len(x.shape) != len(given):
+        return noise_shape
+    if x.shape is None or len(x.shape) != len(noise_shape):
         raise ShapeError(
-            f"noise_shape {list(given)} does not fit a tensor of shape {shape_text(x.shape)}",
+            f"noise_shape {list(noise_shape)} does not fit a tensor of shape {shape_text(x.shape)}",
             line=user_line(),
             hint="give the same rank; None stands for the size of that axis",
         )
-    told = [getitem(shape(x), i) if d is None else d for i, d in enumerate(x.shape)]
-    return [t if unknown else n for n, t, unknown in zip(given, told, free, strict=True)]
+    x_sizes = [getitem(shape(x), i) if d is None else d for i, d in enumerate(x.shape)]
+    return [t if unknown else n for n, t, unknown in zip(noise_shape, x_sizes, free, strict=True)]
 
 
 # -- losses
@@ -286,14 +286,14 @@ def _sparse_cross_entropy(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     require("its labels", labels, "iu")
     batch = merge_shapes(_but_last(logits.shape), labels.shape)
     classes = None if logits.shape is None else logits.shape[-1]
-    whole = None if batch is None else (*batch, classes)
-    return [Spec(logits.dtype, batch), Spec(logits.dtype, whole)]
+    logits_shape = None if batch is None else (*batch, classes)
+    return [Spec(logits.dtype, batch), Spec(logits.dtype, logits_shape)]
 
 
-def _but_last(given: Shape) -> Shape:
-    if given == ():
+def _but_last(logits_shape: Shape) -> Shape:
+    if logits_shape == ():
         raise ShapeError("logits need a last axis of classes, not a scalar")
-    return None if given is None else given[:-1]
+    return None if logits_shape is None else logits_shape[:-1]
 
 
 def _cross_entropy_back(op: Operation, g: Tensor | None, of_grad: Tensor | None) -> list[Any]:
@@ -375,8 +375,8 @@ def _in_top_k(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     require("in_top_k's targets", inputs[1], "iu")
     require_rank("in_top_k", inputs[0], 2)
     require_rank("in_top_k's targets", inputs[1], 1)
-    told = merge_shapes(_but_last(inputs[0].shape), inputs[1].shape)
-    return [Spec(bool_, merge_shapes(told, (None,)))]
+    batch = merge_shapes(_but_last(inputs[0].shape), inputs[1].shape)
+    return [Spec(bool_, merge_shapes(batch, (None,)))]
 
 
 op("InTopK", infer=_in_top_k, grad=NoGrad("its output is booleans"))
@@ -384,6 +384,6 @@ op("InTopK", infer=_in_top_k, grad=NoGrad("its output is booleans"))
 
 def in_top_k(predictions: Any, targets: Any, k: Any, name: str | None = None) -> Tensor:
     """Whether each target class is among the `k` largest predictions, ties included."""
-    known, told = told_count(k, "k")
-    inputs = [convert_to_tensor(predictions), operand(targets, "iu"), *told]
-    return first_output("InTopK", inputs, {"k": known}, name)
+    static, dynamic = told_count(k, "k")
+    inputs = [convert_to_tensor(predictions), operand(targets, "iu"), *dynamic]
+    return first_output("InTopK", inputs, {"k": static}, name)

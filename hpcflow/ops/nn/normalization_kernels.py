@@ -16,11 +16,11 @@ def _summer(xp: Any, axis: tuple[int, ...]) -> Callable[[Any], Any]:
 
     def run(x: Any) -> Any:
         axes = sorted(a % x.ndim for a in axis)
-        kept = [1 if i in axes else n for i, n in enumerate(x.shape)]
+        out_shape = [1 if i in axes else n for i, n in enumerate(x.shape)]
         if xp is np and axes == list(range(len(axes))) and len(axes) < x.ndim:
             rows = x.reshape(int(np.prod(x.shape[: len(axes)])), -1)  # faster and more accurate
-            return xp.matmul(xp.ones(rows.shape[0], x.dtype), rows).reshape(kept)
-        return x.sum(axis=tuple(axes)).reshape(kept)
+            return xp.matmul(xp.ones(rows.shape[0], x.dtype), rows).reshape(out_shape)
+        return x.sum(axis=tuple(axes)).reshape(out_shape)
 
     return run
 

@@ -83,9 +83,9 @@ def _normalize_back(
 
 def _spread(g: Tensor, x: Tensor, attrs: Attrs) -> Tensor:
     """The gradient of a mean: broadcast to all elements and divided by their number."""
-    known, told = shape_argument(sizes(x))
+    static, dynamic = shape_argument(sizes(x))
     return first_output(
-        "MeanGrad", [g, *told], {"axis": attrs["axis"], "keepdims": True, "shape": known}
+        "MeanGrad", [g, *dynamic], {"axis": attrs["axis"], "keepdims": True, "shape": static}
     )
 
 
@@ -237,13 +237,13 @@ def fused_batch_norm(
     if mean is not None or variance is not None:
         raise ShapeError("fused_batch_norm takes no mean and variance while it is training")
     assert x.shape is not None
-    others = tuple(i for i in range(len(x.shape)) if i != axis)
-    z, m, v = normalized(x, others, epsilon)
+    axes = tuple(i for i in range(len(x.shape)) if i != axis)
+    z, m, v = normalized(x, axes, epsilon)
     n = divided_by(x, m)
-    unbiased = multiply(squeeze(v, others), divide(n, maximum(subtract(n, 1), 1)))
+    unbiased = multiply(squeeze(v, axes), divide(n, maximum(subtract(n, 1), 1)))
     y = add(multiply(z, s), b, name)
     y.set_shape(x.shape)
-    return y, squeeze(m, others), unbiased
+    return y, squeeze(m, axes), unbiased
 
 
 def _with_channels(x: Tensor, axis: int, vectors: Sequence[Any]) -> Tensor:
@@ -343,11 +343,11 @@ def group_normalization(
         raise ShapeError(
             f"{channels} channels cannot be divided into {groups} groups", line=user_line()
         )
-    whole = [getitem(shape(x), i) if d is None else d for i, d in enumerate(x.shape)]
-    parted = [*whole[:axis], groups, channels // groups, *whole[axis + 1 :]]
-    rest = tuple(i for i in range(1, len(parted)) if i != axis)
-    y, _, _ = normalized(reshape(x, parted), rest, epsilon)
-    return _affine(reshape(y, whole), scale, offset, axis, name)
+    x_sizes = [getitem(shape(x), i) if d is None else d for i, d in enumerate(x.shape)]
+    parted = [*x_sizes[:axis], groups, channels // groups, *x_sizes[axis + 1 :]]
+    axes = tuple(i for i in range(1, len(parted)) if i != axis)
+    y, _, _ = normalized(reshape(x, parted), axes, epsilon)
+    return _affine(reshape(y, x_sizes), scale, offset, axis, name)
 
 
 def instance_normalization(

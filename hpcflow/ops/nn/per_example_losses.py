@@ -35,8 +35,8 @@ def softmax_cross_entropy_with_logits(
               rows of `logits`. They are cast to the dtype of `logits`.
     Gradient: by `logits` only; `labels` are constants, as in TensorFlow 1.
     """
-    given = convert_to_tensor(labels)
-    return softmax_cross_entropy_with_logits_v2(stop_gradient(given), logits, axis, name)
+    targets = convert_to_tensor(labels)
+    return softmax_cross_entropy_with_logits_v2(stop_gradient(targets), logits, axis, name)
 
 
 @accepts_aliases(dim="axis")

@@ -38,14 +38,14 @@ def _max_pool(xp: Any, node: KernelNode) -> Callable[..., Any]:
         if not out.size:
             return
         windows, x, out = _windows(node, x, out)
-        whole = windows.padded(xp, x, _lowest(x.dtype), x.dtype, first)
+        padded = windows.padded(xp, x, _lowest(x.dtype), x.dtype, first)
         for batch, rows in _parts(windows, out):
-            best, here = out[batch, rows], whole[batch]
-            for i, (_, where) in enumerate(windows.taps(rows)):
+            best, here = out[batch, rows], padded[batch]
+            for i, (_, region) in enumerate(windows.taps(rows)):
                 if i:
-                    xp.maximum(best, here[where], out=best)
+                    xp.maximum(best, here[region], out=best)
                 else:
-                    xp.copyto(best, here[where])
+                    xp.copyto(best, here[region])
 
     return run
 
@@ -59,13 +59,13 @@ def _max_pool_with_argmax(xp: Any, node: KernelNode) -> Callable[..., Any]:
             return
         windows, x, out = _windows(node, x, out)
         places = channels_last(places, first)
-        whole = windows.padded(xp, x, _lowest(x.dtype), x.dtype, first)
+        padded = windows.padded(xp, x, _lowest(x.dtype), x.dtype, first)
         for batch, rows in _parts(windows, out):
-            best, place, here = out[batch, rows], places[batch, rows], whole[batch]
+            best, place, here = out[batch, rows], places[batch, rows], padded[batch]
             best.fill(_lowest(x.dtype))
             place.fill(-1)
-            for tap, where in windows.taps(rows):
-                value, valid = here[where], windows.valid(xp, tap, rows)
+            for tap, region in windows.taps(rows):
+                value, valid = here[region], windows.valid(xp, tap, rows)
                 better = xp.logical_or(xp.greater(value, best), xp.less(place, 0))
                 if value.dtype.kind == "f":  # NaN is the largest, as in maximum
                     nan = xp.logical_and(xp.isnan(value), xp.logical_not(xp.isnan(best)))
@@ -94,15 +94,15 @@ def _flat(xp: Any, windows: Windows, x: Any, tap: Any, rows: slice, first: bool)
 
 def _hits(xp: Any, windows: Windows, x: Any, y: Any, rows: slice) -> Iterator[tuple[Any, Any]]:
     """Where each window element is the first maximum."""
-    taken = xp.zeros(y.shape, bool)
-    for tap, where in windows.taps(rows):
-        hit = xp.equal(x[where], y)
+    claimed = xp.zeros(y.shape, bool)
+    for tap, region in windows.taps(rows):
+        hit = xp.equal(x[region], y)
         valid = windows.valid(xp, tap, rows)
         if valid is not None:
             hit = xp.logical_and(hit, valid)
-        hit = xp.greater(hit, taken)
-        taken = xp.logical_or(taken, hit)
-        yield where, hit
+        hit = xp.greater(hit, claimed)
+        claimed = xp.logical_or(claimed, hit)
+        yield region, hit
 
 
 @kernel("MaxPoolGrad", "out")
@@ -115,13 +115,13 @@ def _max_pool_grad(xp: Any, node: KernelNode) -> Callable[..., Any]:
             return
         windows, x, y = _windows(node, x, y)
         g, out = channels_last(g, first), channels_last(out, first)
-        whole = windows.padded(xp, x, _lowest(x.dtype), x.dtype, first)
+        padded = windows.padded(xp, x, _lowest(x.dtype), x.dtype, first)
         back, zero = windows.empty(xp, x, x.dtype, first), xp.zeros((), x.dtype)
         back.fill(0)
         for batch, rows in _parts(windows, y):
             piece, target = g[batch, rows], back[batch]
-            for where, hit in _hits(xp, windows, whole[batch], y[batch, rows], rows):
-                target[where] += xp.where(hit, piece, zero)
+            for region, hit in _hits(xp, windows, padded[batch], y[batch, rows], rows):
+                target[region] += xp.where(hit, piece, zero)
         windows.back(xp, back, out)
 
     return run
@@ -137,11 +137,11 @@ def _max_pool_grad_grad(xp: Any, node: KernelNode) -> Callable[..., Any]:
             return
         windows, x, y = _windows(node, x, y)
         gg, out = channels_last(gg, first), channels_last(out, first)
-        whole = windows.padded(xp, x, _lowest(x.dtype), x.dtype, first)
+        padded = windows.padded(xp, x, _lowest(x.dtype), x.dtype, first)
         there, zero = windows.padded(xp, gg, 0, gg.dtype, first), xp.zeros((), gg.dtype)
         for batch, rows in _parts(windows, y):
-            for where, hit in _hits(xp, windows, whole[batch], y[batch, rows], rows):
-                out[batch, rows] += xp.where(hit, there[batch][where], zero)
+            for region, hit in _hits(xp, windows, padded[batch], y[batch, rows], rows):
+                out[batch, rows] += xp.where(hit, there[batch][region], zero)
 
     return run
 
@@ -160,12 +160,12 @@ def _avg_pool(xp: Any, node: KernelNode) -> Callable[..., Any]:
         if not out.size:
             return
         windows, x, out = _windows(node, x, out)
-        whole = windows.padded(xp, x, 0, dtype, first)
+        padded = windows.padded(xp, x, 0, dtype, first)
         divisor = _divisor(xp, node, windows, dtype)
         for batch, rows in _parts(windows, out):
-            here, total = whole[batch], None
-            for _, where in windows.taps(rows):
-                total = here[where].copy() if total is None else xp.add(total, here[where], total)
+            here, total = padded[batch], None
+            for _, region in windows.taps(rows):
+                total = here[region].copy() if total is None else xp.add(total, here[region], total)
             share = divisor[rows] if divisor.ndim else divisor
             xp.copyto(out[batch, rows], xp.true_divide(total, share), casting="same_kind")
 
@@ -186,8 +186,8 @@ def _avg_pool_grad(xp: Any, node: KernelNode) -> Callable[..., Any]:
         back.fill(0)
         for batch, rows in _parts(windows, g):
             piece, target = shares[batch, rows], back[batch]
-            for _, where in windows.taps(rows):
-                target[where] += piece
+            for _, region in windows.taps(rows):
+                target[region] += piece
         windows.back(xp, back, out)
 
     return run

@@ -60,8 +60,8 @@ def _max_grad(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 def _max_grad_grad(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     x, y, gg = inputs
     require_equal("max_pool's gradient", inputs)
-    whole = Spec(x.dtype, merge_shapes(x.shape, gg.shape))
-    return [Spec(x.dtype, merge_shapes(_pooled("max_pool", whole, attrs).shape, y.shape))]
+    x_spec = Spec(x.dtype, merge_shapes(x.shape, gg.shape))
+    return [Spec(x.dtype, merge_shapes(_pooled("max_pool", x_spec, attrs).shape, y.shape))]
 
 
 def _avg_grad(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -91,8 +91,8 @@ def _max_grad_grad_back(op: Operation, g: Tensor) -> list[Any]:
 
 
 def _avg_back(op: Operation, g: Tensor) -> list[Any]:
-    known, told = shape_argument(sizes(op.inputs[0]))
-    return [first_output("AvgPoolGrad", [g, *told], {**op.attrs, "shape": known})]
+    static, dynamic = shape_argument(sizes(op.inputs[0]))
+    return [first_output("AvgPoolGrad", [g, *dynamic], {**op.attrs, "shape": static})]
 
 
 def _avg_grad_back(op: Operation, gg: Tensor) -> list[Any]:

@@ -112,8 +112,8 @@ def _logits(
     # counted from the end, since the number of true rows is known only at run time
     true_w, sampled_w = getitem(w, slice(0, -num_sampled)), getitem(w, slice(-num_sampled, None))
     true_b, sampled_b = getitem(b, slice(0, -num_sampled)), getitem(b, slice(-num_sampled, None))
-    known = None if w.shape is None else w.shape[1]
-    width = getitem(shape(w), 1) if known is None else known
+    static_width = None if w.shape is None else w.shape[1]
+    width = getitem(shape(w), 1) if static_width is None else static_width
     each = reshape(true_w, [-1, num_true, width])
     true_logits = reduce_sum(multiply(expand_dims(x, 1), each), 2)
     true_logits = add(true_logits, reshape(true_b, [-1, num_true]))
@@ -125,8 +125,8 @@ def _logits(
     true_logits = subtract(true_logits, log(cast(of_true, x.dtype)))
     sampled_logits = subtract(sampled_logits, log(cast(of_sampled, x.dtype)))
     targets = [divide(ones_like(true_logits), num_true), zeros_like(sampled_logits)]
-    found = concat([true_logits, sampled_logits], 1), concat(targets, 1)
-    for tensor in found:
-        for given in (true, x):
-            tensor.set_shape((None if given.shape is None else given.shape[0], None))
-    return found
+    outputs = concat([true_logits, sampled_logits], 1), concat(targets, 1)
+    for tensor in outputs:
+        for source in (true, x):
+            tensor.set_shape((None if source.shape is None else source.shape[0], None))
+    return outputs

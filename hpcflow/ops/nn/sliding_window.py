@@ -23,32 +23,32 @@ def channels_first(data_format: str | None, rank: int) -> bool:
     """Whether `data_format` (None: channels last) puts channels before `rank` spatial axes."""
     if data_format is None:
         return False
-    found = FORMATS.get(data_format)
-    if found is None or found[0] != rank:
+    layout = FORMATS.get(data_format)
+    if layout is None or layout[0] != rank:
         names = " or ".join(repr(name) for name, (n, _) in FORMATS.items() if n == rank)
         raise ShapeError(f"data_format {data_format!r} is not {names}")
-    return found[1]
+    return layout[1]
 
 
 def per_axis(what: str, value: Any, rank: int, first: bool) -> tuple[int, ...]:
     """One positive int for each spatial axis, from an int, a list of these, or one of all axes."""
-    given = np.asarray(1 if value is None else value)
-    if given.dtype.kind not in "iu" or given.ndim > 1:
+    array = np.asarray(1 if value is None else value)
+    if array.dtype.kind not in "iu" or array.ndim > 1:
         raise ShapeError(f"{what} {value!r} is not an int or a list of them")
-    if given.size == 1:
-        found = given.reshape(-1).tolist() * rank
-    elif given.size == rank + 2:
-        outer = (given[0], given[1] if first else given[-1])
+    if array.size == 1:
+        numbers = array.reshape(-1).tolist() * rank
+    elif array.size == rank + 2:
+        outer = (array[0], array[1] if first else array[-1])
         if outer != (1, 1):
             raise ShapeError(f"{what} {value!r} is not 1 along the batch and the channels")
-        found = given[2:].tolist() if first else given[1:-1].tolist()
-    elif given.size == rank:
-        found = given.tolist()
+        numbers = array[2:].tolist() if first else array[1:-1].tolist()
+    elif array.size == rank:
+        numbers = array.tolist()
     else:
         raise ShapeError(f"{what} {value!r} has neither {rank} nor {rank + 2} numbers")
-    if min(found, default=1) < 1:
+    if min(numbers, default=1) < 1:
         raise ShapeError(f"{what} {value!r} is not positive")
-    return tuple(found)
+    return tuple(numbers)
 
 
 def padding_of(value: Any, rank: int, first: bool) -> Any:
@@ -136,11 +136,11 @@ def _positions(
     if pad == "SAME":
         return -(-size // stride)
     assert k is not None
-    whole = size + (0 if pad == "VALID" else sum(pad))
+    padded_size = size + (0 if pad == "VALID" else sum(pad))
     reach = (k - 1) * dilation + 1
-    if whole < reach:
+    if padded_size < reach:
         raise ShapeError(
-            f"{type}: a window of {reach} does not fit in {whole} elements",
+            f"{type}: a window of {reach} does not fit in {padded_size} elements",
             hint="use padding='SAME', or smaller strides and windows before",
         )
-    return (whole - reach) // stride + 1
+    return (padded_size - reach) // stride + 1

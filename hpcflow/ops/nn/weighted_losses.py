@@ -86,8 +86,8 @@ def compute_weighted_loss(
     if reduction not in Reduction.all():
         raise ShapeError(f"reduction {reduction!r} is not one of {Reduction.all()}")
     with get_default_graph().name_scope(scope or "weighted_loss"):
-        given = convert_to_tensor(losses)
-        each = _wide(given)
+        unweighted = convert_to_tensor(losses)
+        each = _wide(unweighted)
         w = _as(weights, each)
         check_weights(w, each)
         weighted = multiply(each, w)
@@ -102,7 +102,7 @@ def compute_weighted_loss(
             elif reduction == Reduction.SUM_BY_NONZERO_WEIGHTS:
                 count = _total(cast(not_equal(w, 0), each.dtype), each)
                 loss = div_no_nan(loss, count, "value")
-        loss = cast(loss, given.dtype)
+        loss = cast(loss, unweighted.dtype)
     add_loss(loss, loss_collection)
     return loss
 
@@ -313,8 +313,8 @@ def sparse_softmax_cross_entropy(
 def _of_rank(t: Tensor, wanted: Tensor) -> Tensor:
     """`t` without its last axis, of size 1, if its rank is one more than `wanted`."""
     if t.shape is not None and wanted.constant is not None:
-        more = len(t.shape) == wanted.constant + 1 and t.shape[-1] in (None, 1)
-        return squeeze(t, -1) if more else t
+        has_extra = len(t.shape) == wanted.constant + 1 and t.shape[-1] in (None, 1)
+        return squeeze(t, -1) if has_extra else t
     if t.shape is not None and (not t.shape or t.shape[-1] not in (None, 1)):
         return t
     axes = where(equal(rank(t), add(wanted, 1)), wanted, rank(t))
@@ -377,11 +377,11 @@ def get_total_loss(
     add_regularization_losses: bool = True, name: str = "total_loss", scope: str | None = None
 ) -> Tensor:
     """The sum of all losses in the collection, and of the regularization losses."""
-    found = get_losses(scope)
+    losses = get_losses(scope)
     if add_regularization_losses:
-        found += get_regularization_losses(scope)
-    return _sum(found, name)
+        losses += get_regularization_losses(scope)
+    return _sum(losses, name)
 
 
-def _sum(found: list[Tensor], name: str) -> Tensor:
-    return add_n(found, name) if found else constant(0.0, name=name)
+def _sum(losses: list[Tensor], name: str) -> Tensor:
+    return add_n(losses, name) if losses else constant(0.0, name=name)

@@ -92,9 +92,9 @@ def unit(words: PhiloxWords, first: int, count: int, dtype: np.dtype, digits: in
     """
     bits = _bits(words, dtype.itemsize > 4, first, count)
     width = 8 * bits.dtype.itemsize
-    found = (bits >> bits.dtype.type(width - digits)).astype(real(dtype))
-    found *= 2.0**-digits
-    return found
+    fractions = (bits >> bits.dtype.type(width - digits)).astype(real(dtype))
+    fractions *= 2.0**-digits
+    return fractions
 
 
 def circle(xp: Any, bits: Any, dtype: np.dtype) -> tuple[Any, Any]:

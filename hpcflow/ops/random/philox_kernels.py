@@ -25,8 +25,8 @@ def product(a: Any, m: Any) -> tuple[Any, Any]:
     """The high and the low 64 bits of `a * m`, arrays of uint64; `m` may be one number."""
     a0, a1, m0, m1 = a & _LOW, a >> _HALF, m & _LOW, m >> _HALF
     middle = a1 * m0 + (a0 * m0 >> _HALF)
-    other = a0 * m1 + (middle & _LOW)
-    return a1 * m1 + (middle >> _HALF) + (other >> _HALF), a * m
+    cross = a0 * m1 + (middle & _LOW)
+    return a1 * m1 + (middle >> _HALF) + (cross >> _HALF), a * m
 
 
 def constants(xp: Any, key: int) -> tuple[Any, Any]:
@@ -71,8 +71,8 @@ class PhiloxWords:
     def at(self, blocks: Any, attempt: int = 0) -> tuple[Any, Any, Any, Any]:
         """The four words of each of `blocks`, an array of uint64."""
         if self.xp is np and len(blocks) <= FEW:
-            found = [self._raw(int(block), 4, attempt) for block in blocks]
-            return tuple(np.array(found, u64).reshape(-1, 4).T)
+            words = [self._raw(int(block), 4, attempt) for block in blocks]
+            return tuple(np.array(words, u64).reshape(-1, 4).T)
         if self.key not in self._known:
             self._known = {self.key: constants(self.xp, self.key)}
         return rounds(self.xp, self._known[self.key], blocks, attempt, self.ordinal)
@@ -82,8 +82,8 @@ class PhiloxWords:
         block, skipped = divmod(first, 4)
         if self.xp is np:
             return self._raw(block, skipped + count)[skipped:]
-        whole = (skipped + count + 3) // 4
-        blocks = self.xp.arange(whole, dtype=u64) + u64(block & ALL)
+        block_count = (skipped + count + 3) // 4
+        blocks = self.xp.arange(block_count, dtype=u64) + u64(block & ALL)
         return self.xp.stack(self.at(blocks), axis=-1).reshape(-1)[skipped : skipped + count]
 
     def _raw(self, block: int, count: int, attempt: int = 0) -> np.ndarray:

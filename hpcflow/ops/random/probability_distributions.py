@@ -112,8 +112,8 @@ class Normal(Distribution):
 
     def log_prob(self, value: Any, name: str = "log_prob") -> Tensor:
         """The log-density."""
-        rest = add(log(self.scale), 0.5 * numbers.log(2 * numbers.pi))
-        return subtract(multiply(square(self._z(value)), -0.5), rest)
+        log_normalizer = add(log(self.scale), 0.5 * numbers.log(2 * numbers.pi))
+        return subtract(multiply(square(self._z(value)), -0.5), log_normalizer)
 
     def cdf(self, value: Any, name: str = "cdf") -> Tensor:
         """The cumulative distribution function at `value`."""
@@ -194,10 +194,10 @@ class Bernoulli(Distribution):
         self, logits: Any = None, probs: Any = None, dtype: Any = int32, name: str = "Bernoulli"
     ) -> None:
         super().__init__(name)
-        given, self.dtype = _parameters(logits, probs, "Bernoulli"), as_dtype(dtype)
-        told = logits is not None
-        self.logits = given if told else log(divide(given, subtract(1.0, given)))
-        self.probs = sigmoid(given) if told else given
+        parameter, self.dtype = _parameters(logits, probs, "Bernoulli"), as_dtype(dtype)
+        has_logits = logits is not None
+        self.logits = parameter if has_logits else log(divide(parameter, subtract(1.0, parameter)))
+        self.probs = sigmoid(parameter) if has_logits else parameter
         self._base = self.probs
 
     def _drawn(self, size: Tensor, seed: int | None) -> Tensor:
@@ -243,9 +243,9 @@ class Categorical(Distribution):
         self, logits: Any = None, probs: Any = None, dtype: Any = int32, name: str = "Categorical"
     ) -> None:
         super().__init__(name)
-        given, self.dtype = _parameters(logits, probs, "Categorical"), as_dtype(dtype)
-        self.logits = log(given) if logits is None else given
-        self.probs = given if logits is None else softmax(given)
+        parameter, self.dtype = _parameters(logits, probs, "Categorical"), as_dtype(dtype)
+        self.logits = log(parameter) if logits is None else parameter
+        self.probs = parameter if logits is None else softmax(parameter)
         self._base = reduce_sum(self.logits, -1)
 
     def _drawn(self, size: Tensor, seed: int | None) -> Tensor:

@@ -108,9 +108,9 @@ class _StatelessDraw(_RandomKernel):
     """The draw for the seed, two integers in the input after the parameters."""
 
     def __call__(self, *args: Any) -> None:
-        *given, out = args
-        low, high = (int(word) & ALL for word in given.pop(-2 if self.by_sample else -1))
-        self.draw(low | high << 64, 0, given, out)
+        *inputs, out = args
+        low, high = (int(word) & ALL for word in inputs.pop(-2 if self.by_sample else -1))
+        self.draw(low | high << 64, 0, inputs, out)
 
 
 def _draws(type: str, parameters: int = 0) -> Callable[[Make], Make]:
@@ -155,12 +155,12 @@ def _uniform(xp: Any, node: KernelNode) -> Callable[..., None]:
     below = f.type(top if top < high else np.nextafter(top, dtype.type(low)))  # of `dtype`
 
     def piece(words: PhiloxWords, place: int, count: int) -> Any:
-        found = bits_to_numbers_kernels.unit(words, place, count, dtype, bits)
+        draws = bits_to_numbers_kernels.unit(words, place, count, dtype, bits)
         if (low, high) != (0, 1):
-            found *= f.type(high - low)
-            found += f.type(low)
-            found = xp.minimum(found, below)
-        return found
+            draws *= f.type(high - low)
+            draws += f.type(low)
+            draws = xp.minimum(draws, below)
+        return draws
 
     return _elements(xp, piece)
 
@@ -180,11 +180,11 @@ def _scaled(xp: Any, node: KernelNode, standard: Callable[..., Any]) -> Callable
     f = bits_to_numbers_kernels.real(dtype).type
 
     def piece(words: PhiloxWords, place: int, count: int) -> Any:
-        found = standard(words, place, count, dtype)
+        draws = standard(words, place, count, dtype)
         if (mean, stddev) != (0, 1):
-            found *= f(stddev)
-            found += f(mean)
-        return found
+            draws *= f(stddev)
+            draws += f(mean)
+        return draws
 
     return _elements(xp, piece)
 
@@ -203,7 +203,7 @@ def _elements(xp: Any, piece: Callable[..., Any]) -> Callable[..., None]:
 def _whole(xp: Any, node: KernelNode) -> Callable[..., None]:
     dtype = node.attrs["dtype"]
     end = len(node.inputs) - ("key" not in node.attrs) - bool(node.attrs.get("batch"))
-    known = all(spec.value is not None for spec in node.inputs[end - 2 : end])
+    is_static = all(spec.value is not None for spec in node.inputs[end - 2 : end])
     checked = False
 
     def fill(words: PhiloxWords, first: int, out: Any, low: Any, high: Any) -> None:
@@ -213,7 +213,7 @@ def _whole(xp: Any, node: KernelNode) -> Callable[..., None]:
                 f"random_uniform of integers: the range [{low.min()}, {high.min()}) is empty",
                 hint="give a maxval above minval",
             )
-        checked = known  # no GPU synchronization each time
+        checked = is_static  # no GPU synchronization each time
         shape = () if low.size == high.size == 1 else out.shape
         low = xp.broadcast_to(low.reshape(()) if not shape else low, shape).reshape(-1).astype(u64)
         high = xp.broadcast_to(high.reshape(()) if not shape else high, shape).reshape(-1)
@@ -221,9 +221,9 @@ def _whole(xp: Any, node: KernelNode) -> Callable[..., None]:
 
         def piece(place: int, count: int) -> Any:
             at = place - first
-            own = [p if p.size == 1 else p[at : at + count] for p in (low, span)]
-            found = rejection_sampling_kernels.whole(words, place, count, own[1]) + own[0]
-            return found.view(np.int64) if dtype.kind == "i" else found
+            bounds = [p if p.size == 1 else p[at : at + count] for p in (low, span)]
+            draws = rejection_sampling_kernels.whole(words, place, count, bounds[1]) + bounds[0]
+            return draws.view(np.int64) if dtype.kind == "i" else draws
 
         _by_piece(xp, first, out, piece)
 
@@ -247,11 +247,11 @@ def _from_double(xp: Any, node: KernelNode, draw: Callable[..., Any], least: flo
             )
 
         def piece(place: int, count: int) -> Any:
-            own = _of_piece(xp, values, place - first, count)
-            found = draw(words, place, count, own)
+            piece_values = _of_piece(xp, values, place - first, count)
+            draws = draw(words, place, count, piece_values)
             if dtype.kind in "iu":
-                return xp.minimum(found, float(np.iinfo(dtype).max))
-            return found
+                return xp.minimum(draws, float(np.iinfo(dtype).max))
+            return draws
 
         _by_piece(xp, first, out, piece)
 
@@ -295,12 +295,12 @@ def _pick(xp: Any, node: KernelNode) -> Callable[..., Any]:
             raise NumericError(
                 f"the logits of row {int(xp.argmax(wrong))} have a NaN, are all -inf, or +inf"
             )
-        wanted = fractions * sums[:, -1:]
+        targets = fractions * sums[:, -1:]
         low = xp.zeros(out.shape, np.int64)
         high = low + (logits.shape[1] - 1)
         for _ in range(int(logits.shape[1] - 1).bit_length()):
             middle = (low + high) // 2
-            over = xp.take_along_axis(sums, middle, 1) > wanted
+            over = xp.take_along_axis(sums, middle, 1) > targets
             high = xp.where(over, middle, high)
             low = xp.where(over, low, xp.minimum(middle + 1, high))
         xp.copyto(out, low, casting="same_kind")

@@ -54,13 +54,13 @@ STATELESS = "Stateless"  # prefix of the stateless variant, with a seed tensor
 
 def _told(inputs: Sequence[Spec], attrs: Attrs, parameters: int) -> Shape:
     """The requested shape, before the axes of the parameters."""
-    others = parameters + ("key" not in attrs) + bool(attrs.get("batch"))
+    trailing_count = parameters + ("key" not in attrs) + bool(attrs.get("batch"))
     if "key" not in attrs:
         seed = inputs[-2 if attrs.get("batch") else -1]
         require("the seed of a stateless draw", seed, "iu")
         if seed.shape is not None and seed.shape != (2,) and seed.shape != (None,):
             raise ShapeError(f"a seed must be two integers, not shape {shape_text(seed.shape)}")
-    return told_shape(inputs[: len(inputs) - others], 0, attrs)
+    return told_shape(inputs[: len(inputs) - trailing_count], 0, attrs)
 
 
 def _plain(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -75,16 +75,16 @@ def _parameters(inputs: Sequence[Spec], attrs: Attrs, count: int) -> Sequence[Sp
 def _whole(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     for spec in _parameters(inputs, attrs, 2):
         require("a limit of integers", spec, "iu")
-    told = _told(inputs, attrs, 2)
+    requested = _told(inputs, attrs, 2)
     shapes = [spec.shape for spec in _parameters(inputs, attrs, 2)]
-    return [Spec(attrs["dtype"], merge_shapes(told, broadcast_shapes([told, *shapes])))]
+    return [Spec(attrs["dtype"], merge_shapes(requested, broadcast_shapes([requested, *shapes])))]
 
 
 def _each(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     (parameter,) = _parameters(inputs, attrs, 1)
     require("the parameter of a draw", parameter, "f")
-    told = _told(inputs, attrs, 1)
-    both = None if told is None or parameter.shape is None else told + parameter.shape
+    requested = _told(inputs, attrs, 1)
+    both = None if requested is None or parameter.shape is None else requested + parameter.shape
     return [Spec(attrs["dtype"], both)]
 
 
@@ -143,41 +143,41 @@ class RandomSource:
         """A random op of the table; `shape` are the axes before those of `parameters`."""
         dtype = as_dtype(dtype)
         if dtype == bfloat16:
-            found = self.draw(type, shape, float32, name, parameters, kinds, **facts)
-            return _in_bfloat16(found, facts)
+            draws = self.draw(type, shape, float32, name, parameters, kinds, **facts)
+            return _in_bfloat16(draws, facts)
         if dtype.kind not in kinds:
             raise DTypeError(f"{type} does not draw {dtype}", hint="draw float32 and hf.cast it")
-        known, inputs = shape_argument(shape)
+        known_shape, inputs = shape_argument(shape)
         graph = get_default_graph()
         full = graph.unique_name(name or type)
-        attrs: Attrs = {"shape": known, "dtype": dtype, **facts}
+        attrs: Attrs = {"shape": known_shape, "dtype": dtype, **facts}
         inputs = [*inputs, *parameters]
         if self.stateless:
             inputs.append(convert_to_tensor(self.seed))
         else:
             source = full if self.seed is None else int(self.seed)
             attrs |= {"key": _key(graph.root.seed or 0, source), **by_session(self.seed)}
-        if self._is_by_sample(type, known, parameters):
+        if self._is_by_sample(type, known_shape, parameters):
             attrs["batch"] = True
             inputs.append(replica_offset())
         return first_output(STATELESS * self.stateless + type, inputs, attrs, full + "/")
 
-    def _is_by_sample(self, type: str, known: Shape, parameters: Sequence[Tensor]) -> bool:
+    def _is_by_sample(self, type: str, known_shape: Shape, parameters: Sequence[Tensor]) -> bool:
         """Whether axis 0 is the batch: as given, by default if its size is unknown."""
-        if type in ("RandomGamma", "RandomPoisson") and known == ():
-            known = parameters[0].shape
+        if type in ("RandomGamma", "RandomPoisson") and known_shape == ():
+            known_shape = parameters[0].shape
         if self.batch is None:
-            return known is None or (len(known) > 0 and known[0] is None)
-        if self.batch and known == ():
+            return known_shape is None or (len(known_shape) > 0 and known_shape[0] is None)
+        if self.batch and known_shape == ():
             raise ShapeError(
                 "batch=True needs a shape with an axis 0, not a scalar", line=user_line()
             )
         return self.batch
 
 
-def _in_bfloat16(found: Tensor, facts: Attrs) -> Tensor:
+def _in_bfloat16(draws: Tensor, facts: Attrs) -> Tensor:
     """Float32 draws rounded to bfloat16, kept below the limit of a uniform draw."""
-    rounded = cast(found, bfloat16)
+    rounded = cast(draws, bfloat16)
     if "maxval" not in facts:
         return rounded
     low, high = (bfloat16.type(facts[name]) for name in ("minval", "maxval"))

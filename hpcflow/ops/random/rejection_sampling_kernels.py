@@ -37,16 +37,16 @@ def until_taken(
     or one for each number.
     """
     xp = words.xp
-    found, taken = begun
-    left, tries = xp.nonzero(~taken)[0], 0
-    while left.size:
+    draws, accept = begun
+    pending, tries = xp.nonzero(~accept)[0], 0
+    while pending.size:
         tries += 1
-        blocks = left.astype(u64) + u64(places) if isinstance(places, int) else places[left]
-        own = (xp.broadcast_to(p, found.shape)[left] for p in parameters)
-        numbers, taken = attempt(words.at(blocks, tries), *own)
-        found[left] = xp.where(taken, numbers, found[left])
-        left = left[~taken]
-    return found
+        blocks = pending.astype(u64) + u64(places) if isinstance(places, int) else places[pending]
+        arguments = (xp.broadcast_to(p, draws.shape)[pending] for p in parameters)
+        numbers, accept = attempt(words.at(blocks, tries), *arguments)
+        draws[pending] = xp.where(accept, numbers, draws[pending])
+        pending = pending[~accept]
+    return draws
 
 
 # -- integers: D. Lemire, "Fast random integer generation in an interval", ACM Transactions on
@@ -62,18 +62,18 @@ def whole(words: PhiloxWords, first: int, count: int, span: Any) -> Any:
     every = span == 0
     if every.all():
         return bits
-    rest = (u64(0) - span) % words.xp.where(every, u64(1), span)  # remainder of 2**64 by the span
+    excess = (u64(0) - span) % words.xp.where(every, u64(1), span)  # remainder of 2**64 by the span
     high, low = _below(bits, span)
-    if not rest.any() and not every.any():
+    if not excess.any() and not every.any():
         return high
 
-    def attempt(four: Four, span: Any, rest: Any, every: Any) -> tuple[Any, Any]:
+    def attempt(four: Four, span: Any, excess: Any, every: Any) -> tuple[Any, Any]:
         high, low = product(four[0], span)
-        return words.xp.where(every, four[0], high), low >= rest
+        return words.xp.where(every, four[0], high), low >= excess
 
     if every.any():
         high = words.xp.where(every, bits, high)
-    return until_taken(words, attempt, first, (high, low >= rest), span, rest, every)
+    return until_taken(words, attempt, first, (high, low >= excess), span, excess, every)
 
 
 def _below(bits: Any, span: Any) -> tuple[Any, Any]:
@@ -104,19 +104,19 @@ def gamma(words: PhiloxWords, first: int, count: int, alpha: Any) -> Any:
         inside = v > 0
         v = xp.where(inside, v * v * v, 1.0)
         square, u = x * x, open_unit(four[2])
-        taken = u < 1 - 0.0331 * square * square  # implied by the exact test, and faster
-        left = xp.nonzero(inside & ~taken)[0]
-        v_, d_ = v[left], xp.broadcast_to(d, v.shape)[left]
-        taken[left] = xp.log(u[left]) < 0.5 * square[left] + d_ - d_ * v_ + d_ * xp.log(v_)
-        return d * v, inside & taken
+        accept = u < 1 - 0.0331 * square * square  # implied by the exact test, and faster
+        check = xp.nonzero(inside & ~accept)[0]
+        v_, d_ = v[check], xp.broadcast_to(d, v.shape)[check]
+        accept[check] = xp.log(u[check]) < 0.5 * square[check] + d_ - d_ * v_ + d_ * xp.log(v_)
+        return d * v, inside & accept
 
     four = _four(words, first, count)
     d = xp.where(small, alpha + 1, alpha) - 1 / 3
-    found = until_taken(words, attempt, first, attempt(four, d), d)
+    draws = until_taken(words, attempt, first, attempt(four, d), d)
     if not small.any():
-        return found
+        return draws
     power = xp.log(open_unit(four[3])) / xp.where(small, alpha, 1.0)
-    return found * xp.exp(xp.where(small, power, 0.0))  # alpha + 1, times u**(1 / alpha)
+    return draws * xp.exp(xp.where(small, power, 0.0))  # alpha + 1, times u**(1 / alpha)
 
 
 # -- Poisson: small rates by inversion; large ones by W. Hoermann, "The transformed rejection
@@ -131,27 +131,27 @@ def poisson(words: PhiloxWords, first: int, count: int, rate: Any) -> Any:
         begun = _many(xp, _four(words, first, count), rate)
         return until_taken(words, partial(_many, xp), first, begun, rate)
     four = _four(words, first, count)
-    found = _few(xp, open_unit(four[0]), xp.where(rate < FEW, rate, 0.0))
+    draws = _few(xp, open_unit(four[0]), xp.where(rate < FEW, rate, 0.0))
     if many.size:
-        places, own = many.astype(u64) + u64(first), rate[many]
-        begun = _many(xp, tuple(w[many] for w in four), own)
-        found[many] = until_taken(words, partial(_many, xp), places, begun, own)
-    return found
+        places, rates = many.astype(u64) + u64(first), rate[many]
+        begun = _many(xp, tuple(w[many] for w in four), rates)
+        draws[many] = until_taken(words, partial(_many, xp), places, begun, rates)
+    return draws
 
 
 def _few(xp: Any, u: Any, rate: Any) -> Any:
     """The first number at which the cumulative probability reaches `u`."""
-    found = xp.zeros(u.shape, DOUBLE)
+    draws = xp.zeros(u.shape, DOUBLE)
     p = xp.exp(-rate)
     total, k = p, 0
-    left = u > total
-    while left.any():
+    active = u > total
+    while active.any():
         k += 1
-        found += left
+        draws += active
         p = p * rate / k
         total = total + p
-        left &= (u > total) & (p > 1e-20)
-    return found
+        active &= (u > total) & (p > 1e-20)
+    return draws
 
 
 def _many(xp: Any, four: Any, rate: Any) -> tuple[Any, Any]:
@@ -166,11 +166,11 @@ def _many(xp: Any, four: Any, rate: Any) -> tuple[Any, Any]:
     surely = (us >= 0.07) & (v <= 0.9277 - 3.6224 / (b - 2))
     never = (k < 0) | ((us < 0.013) & (v > us)) | ~inside
     k = xp.maximum(k, 0.0)
-    left = xp.nonzero(~(surely | never))[0]
-    a, b, rate = (xp.broadcast_to(values, k.shape)[left] for values in (a, b, rate))
-    us, v, n = us[left], v[left], k[left]
+    check = xp.nonzero(~(surely | never))[0]
+    a, b, rate = (xp.broadcast_to(values, k.shape)[check] for values in (a, b, rate))
+    us, v, n = us[check], v[check], k[check]
     height = xp.log(v * (1.1239 + 1.1328 / (b - 3.4)) / (a / (us * us) + b))
-    surely[left] = height <= n * xp.log(rate) - rate - _log_factorial(xp, n)
+    surely[check] = height <= n * xp.log(rate) - rate - _log_factorial(xp, n)
     return k, surely & ~never
 
 

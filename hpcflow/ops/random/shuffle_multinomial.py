@@ -25,9 +25,9 @@ from hpcflow.ops.shape_inference import Attrs, first_output, require, require_ra
 def _pick(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     """Shape rule: inputs are logits [batch, classes] and uniform numbers [batch, n]."""
     logits, fractions = inputs
-    for what, spec in (("multinomial", logits), ("multinomial's numbers", fractions)):
-        require(what, spec, "f")
-        require_rank(what, spec, 2)
+    for label, spec in (("multinomial", logits), ("multinomial's numbers", fractions)):
+        require(label, spec, "f")
+        require_rank(label, spec, 2)
     if logits.shape is None:
         return [Spec(attrs["dtype"], fractions.shape or (None, None))]
     if logits.shape[1] == 0:
@@ -45,8 +45,8 @@ def _categorical(
     require_rank("multinomial", logits.spec, 2)
     with get_default_graph().name_scope(name or "multinomial"):
         rows = getitem(shape(logits), 0) if not is_known(logits.shape) else logits.shape[0]
-        whole = uniform(source, [rows, num_samples], 0, 1, float64, None)
-        return first_output("PickCategory", [logits, whole], {"dtype": as_dtype(dtype)})
+        fractions = uniform(source, [rows, num_samples], 0, 1, float64, None)
+        return first_output("PickCategory", [logits, fractions], {"dtype": as_dtype(dtype)})
 
 
 def multinomial(
@@ -131,11 +131,11 @@ def random_crop(value: Any, size: Any, seed: int | None = None, name: str | None
     value = convert_to_tensor(value)
     graph = get_default_graph()
     with graph.name_scope(name or "random_crop"):
-        whole, wanted = sizes(value), convert_to_tensor(size)
-        if value.shape is not None and wanted.constant is not None:
-            _check_crop(value, wanted.constant)
-        wanted = checked_sizes(wanted, "a size of random_crop")
-        have, want = cast(convert_to_tensor(whole), int64), cast(wanted, int64)
+        value_shape, crop_shape = sizes(value), convert_to_tensor(size)
+        if value.shape is not None and crop_shape.constant is not None:
+            _check_crop(value, crop_shape.constant)
+        crop_shape = checked_sizes(crop_shape, "a size of random_crop")
+        have, want = cast(convert_to_tensor(value_shape), int64), cast(crop_shape, int64)
         checks = []
         if have.constant is None or want.constant is None:
             says = [
@@ -148,9 +148,9 @@ def random_crop(value: Any, size: Any, seed: int | None = None, name: str | None
             limit = add(subtract(have, want), 1)
         ranks = [len(value.shape)] if value.shape is not None else shape(have)
         begin = uniform(RandomSource(seed, False), ranks, 0, limit, int64, None)
-        part = slice(value, begin, wanted)
-        if wanted.constant is not None:
-            part.set_shape(tuple(int(n) for n in wanted.constant))
+        part = slice(value, begin, crop_shape)
+        if crop_shape.constant is not None:
+            part.set_shape(tuple(int(n) for n in crop_shape.constant))
         return part
 
 

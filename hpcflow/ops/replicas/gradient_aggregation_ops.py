@@ -25,8 +25,8 @@ def _nothing(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
 
 
 def _new_operation(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
-    found = [(np.dtype(dtype), shape) for dtype, shape in attrs["made"]]
-    return [Spec(dtype, None if shape is None else tuple(shape)) for dtype, shape in found]
+    declared = [(np.dtype(dtype), shape) for dtype, shape in attrs["made"]]
+    return [Spec(dtype, None if shape is None else tuple(shape)) for dtype, shape in declared]
 
 
 def _shares(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:

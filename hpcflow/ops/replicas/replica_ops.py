@@ -56,15 +56,15 @@ def _parcel(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
 
 
 def _from_parcel(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
-    (value,), (given,), start = _declared(inputs, attrs), inputs, attrs["start"]
+    (value,), (message,), start = _declared(inputs, attrs), inputs, attrs["start"]
     if not value.sized or start < 0 or start % value.dtype.alignment:
         raise ShapeError(
             f"{value.dtype} {shape_text(value.shape)} cannot begin at byte {start} of a coalesced "
             "message"
         )
-    if given.dtype != np.uint8 or start + value.nbytes > given.nbytes:
+    if message.dtype != np.uint8 or start + value.nbytes > message.nbytes:
         raise ShapeError(
-            f"{value.nbytes} bytes from byte {start} exceed a message of {given.nbytes}"
+            f"{value.nbytes} bytes from byte {start} exceed a message of {message.nbytes}"
         )
     return [value]
 
@@ -197,10 +197,10 @@ def replica_offset(name: str | None = None) -> Tensor:
 def _one_of_a_graph(type: str, dtype: np.dtype, name: str) -> Tensor:
     """The only scalar op of this type in the default graph, from the collection of its name."""
     graph, key = get_default_graph(), ONE_OF_A_GRAPH[type]
-    found: list[Tensor] = graph.get_collection(key)
-    if not found:
+    existing: list[Tensor] = graph.get_collection(key)
+    if not existing:
         with root_as_default(graph) as root, root.name_scope(None), root.device(None):
-            made = root.create_op(type, [], {"dtype": dtype, "shape": ()}, name).outputs[0]
-        graph.add_to_collection(key, made)
-        return made
-    return found[0]
+            tensor = root.create_op(type, [], {"dtype": dtype, "shape": ()}, name).outputs[0]
+        graph.add_to_collection(key, tensor)
+        return tensor
+    return existing[0]

@@ -61,17 +61,17 @@ def dynamic_rnn(
             swap_memory=swap_memory,
             history=history,
         )
-        rest = subtract(time, count)
+        pad_steps = subtract(time, count)
 
         def joined(array: TensorArray, size: Any) -> Tensor:
-            whole = stack([count, batch, size])  # an empty array does not give it
-            taken = array.gather(range(count))
-            made = reshape(taken, whole)
+            full_shape = stack([count, batch, size])  # an empty array does not give it
+            gathered = array.gather(range(count))
+            outputs = reshape(gathered, full_shape)
             if lengths is not None:
-                made = concat([made, zeros(stack([rest, batch, size]), x.dtype)], 0)
-            of_cell = samples if taken.shape is None else taken.shape[1]
-            made.set_shape((None if x.shape is None else x.shape[0], of_cell, size))
-            return made if time_major else transpose(made, [1, 0, 2])
+                outputs = concat([outputs, zeros(stack([pad_steps, batch, size]), x.dtype)], 0)
+            of_cell = samples if gathered.shape is None else gathered.shape[1]
+            outputs.set_shape((None if x.shape is None else x.shape[0], of_cell, size))
+            return outputs if time_major else transpose(outputs, [1, 0, 2])
 
         return nested_structure.map_structure(joined, arrays, cell.output_size), state
 
@@ -112,12 +112,12 @@ def _by_time(inputs: Any, time_major: bool) -> Tensor:
 
 
 def _size(x: Tensor, axis: int) -> Tensor:
-    known = None if x.shape is None else x.shape[axis]
-    return gather(shape(x), axis) if known is None else constant(known)
+    static_size = None if x.shape is None else x.shape[axis]
+    return gather(shape(x), axis) if static_size is None else constant(static_size)
 
 
-def _lengths(given: Any) -> Tensor:
-    lengths = convert_to_tensor(given)
+def _lengths(sequence_length: Any) -> Tensor:
+    lengths = convert_to_tensor(sequence_length)
     if kind_of(lengths.dtype) not in "iuf":
         raise DTypeError(
             f"sequence_length is numbers, not {name_of(lengths.dtype)}",
@@ -193,32 +193,32 @@ def raw_rnn(
         finished, x, state, emit, loop_state = loop_fn(time, None, None, None)
         finished, x = convert_to_tensor(finished), convert_to_tensor(x)
         state = nested_structure.map_structure(convert_to_tensor, state)
-        kept = constant(0) if loop_state is None else loop_state
+        carried = constant(0) if loop_state is None else loop_state
         if emit is None:
             emit = nested_structure.map_structure(lambda _: x, cell.output_size)
         arrays = nested_structure.map_structure(_growing_array, emit)
 
-        def step(t: Tensor, done: Tensor, x: Any, arrays: Any, state: Any, kept: Any) -> Any:
+        def step(t: Tensor, done: Tensor, x: Any, arrays: Any, state: Any, carried: Any) -> Any:
             output, new = cell(x, state)
-            given = None if loop_state is None else kept
-            now, following, wanted, emit, after = loop_fn(add(t, 1), output, new, given)
+            user_state = None if loop_state is None else carried
+            now, following, next_state, emit, after = loop_fn(add(t, 1), output, new, user_state)
             shown = output if emit is None else emit
-            made, wanted = while_alive(logical_not(done), shown, wanted, state)
-            arrays = nested_structure.map_structure(lambda a, y: a.write(t, y), arrays, made)
+            emitted, next_state = while_alive(logical_not(done), shown, next_state, state)
+            arrays = nested_structure.map_structure(lambda a, y: a.write(t, y), arrays, emitted)
             return (
                 add(t, 1),
                 logical_or(done, convert_to_tensor(now)),
                 convert_to_tensor(following),
                 arrays,
-                wanted,
-                kept if loop_state is None else after,
+                next_state,
+                carried if loop_state is None else after,
             )
 
-        _, _, _, arrays, state, kept = while_loop(
+        _, _, _, arrays, state, carried = while_loop(
             lambda t, done, *_: logical_not(reduce_all(done)),
             step,
-            [time, finished, x, arrays, state, kept],
+            [time, finished, x, arrays, state, carried],
             parallel_iterations=parallel_iterations or 32,
             swap_memory=swap_memory,
         )
-        return arrays, state, None if loop_state is None else kept
+        return arrays, state, None if loop_state is None else carried

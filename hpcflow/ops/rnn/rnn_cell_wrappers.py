@@ -69,9 +69,9 @@ class MultiRNNCell(RNNCell):
                 line=user_line(),
             )
         after = []
-        for i, (cell, mine) in enumerate(zip(self._cells, before, strict=True)):
+        for i, (cell, cell_state) in enumerate(zip(self._cells, before, strict=True)):
             with variable_scope(f"cell_{i}"):
-                inputs, new = cell(inputs, mine)
+                inputs, new = cell(inputs, cell_state)
             after.append(new)
         return inputs, tuple(after) if self._tuple else concat(after, 1)
 
@@ -140,13 +140,13 @@ class DropoutWrapper(_Wrapper):
                     line=user_line(),
                 )
             sizes = {"input": input_size, "output": cell.output_size, "state": cell.state_size}
-            for what, size in sizes.items():
-                if self._drops(what):
+            for kind, size in sizes.items():
+                if self._drops(kind):
                     noise = [
-                        random_uniform([1, n], dtype=dtype, seed=self._own_seed(what, i))
+                        random_uniform([1, n], dtype=dtype, seed=self._own_seed(kind, i))
                         for i, n in enumerate(nested_structure.flatten_structure(size))
                     ]
-                    self._noise[what] = noise
+                    self._noise[kind] = noise
 
     def _drops(self, what: str) -> bool:
         keep = self._keep[what]
@@ -190,7 +190,7 @@ def _lstm_states(state: Any) -> list[LSTMStateTuple]:
     if isinstance(state, LSTMStateTuple):
         return [state]
     if isinstance(state, (list, tuple)):
-        return [found for item in state for found in _lstm_states(item)]
+        return [lstm_state for item in state for lstm_state in _lstm_states(item)]
     return []
 
 

@@ -61,8 +61,8 @@ class RNNCell(Layer):
 
     def __call__(self, inputs: Any, state: Any, scope: Any = None) -> tuple[Any, Any]:
         """The output and the new state of one step, for a batch of samples."""
-        made: tuple[Any, Any] = super().__call__(inputs, state, scope=scope)
-        return made
+        output_and_state: tuple[Any, Any] = super().__call__(inputs, state, scope=scope)
+        return output_and_state
 
     def call(self, inputs: Any, state: Any) -> tuple[Any, Any]:
         """The output and the new state."""

@@ -41,13 +41,13 @@ def static_rnn(
             hint="hf.unstack(x, axis=1) of [batch, time, features]",
         )
     xs = [convert_to_tensor(x) for x in inputs]
-    with variable_scope("rnn" if scope is None else scope) as own:
+    with variable_scope("rnn" if scope is None else scope) as rnn_scope:
         state = _initial(cell, xs[0], initial_state, dtype)
         lengths = None if sequence_length is None else convert_to_tensor(sequence_length)
         outputs = []
         for t, x in enumerate(xs):
             if t:
-                own.reuse_variables()
+                rnn_scope.reuse_variables()
             output, new = cell(x, state)
             if lengths is None:
                 state = new
@@ -99,17 +99,17 @@ def _initial(cell: RNNCell, x: Tensor, state: Any, dtype: Any) -> Any:
         raise GraphError("give initial_state, or the dtype of a state of zeros", line=user_line())
     if x.shape is not None and not x.shape:
         raise ShapeError(f"{x.name!r} has no batch axis", line=user_line())
-    known = None if x.shape is None else x.shape[0]
-    return cell.zero_state(getitem(shape(x), 0) if known is None else known, dtype)
+    batch = None if x.shape is None else x.shape[0]
+    return cell.zero_state(getitem(shape(x), 0) if batch is None else batch, dtype)
 
 
 def while_alive(alive: Tensor, output: Any, new: Any, old: Any) -> tuple[Any, Any]:
     """Output and state where the sample has this step; else zeros and the old state."""
 
-    def kept(one: Tensor, other: Any) -> Tensor:
-        made = where(_beside(alive, one), one, other)
-        made.set_shape(one.shape)
-        return made
+    def kept(current: Tensor, fallback: Any) -> Tensor:
+        selected = where(_beside(alive, current), current, fallback)
+        selected.set_shape(current.shape)
+        return selected
 
     return nested_structure.map_structure(
         lambda y: kept(y, 0), output
@@ -120,8 +120,8 @@ def _beside(flags: Tensor, x: Tensor) -> Tensor:
     """Flags, one per sample, reshaped to broadcast with `x`."""
     if x.shape is not None:
         return reshape(flags, [-1, *[1] * (len(x.shape) - 1)])
-    more = ones(expand_dims(subtract(rank(x), 1), 0), int32)
-    return reshape(flags, concat([shape(flags), more], 0))
+    unit_dims = ones(expand_dims(subtract(rank(x), 1), 0), int32)
+    return reshape(flags, concat([shape(flags), unit_dims], 0))
 
 
 def _reversed(xs: Sequence[Any], lengths: Any) -> list[Any]:

@@ -160,10 +160,10 @@ def _agreed(what: str, a: Tensor, b: Tensor, value: Tensor) -> Tensor:
 def sparse_reshape(sp_input: SparseTensor, shape: Any, name: str | None = None) -> SparseTensor:
     """The same values in order with another dense shape; one size may be -1."""
     sp_input = as_sparse(sp_input)
-    asked = cast(convert_to_tensor(shape), int64)
-    known = reduce_prod(maximum(where(less(asked, 0), 1, asked), 0))
+    requested = cast(convert_to_tensor(shape), int64)
+    known_size = reduce_prod(maximum(where(less(requested, 0), 1, requested), 0))
     total = reduce_prod(sp_input.dense_shape)
-    new = where(less(asked, 0), total // maximum(known, 1), asked)
+    new = where(less(requested, 0), total // maximum(known_size, 1), requested)
     new = _agreed("sparse_reshape: number of elements", reduce_prod(new), total, new)
     keys = flat_places(sp_input.indices, sp_input.dense_shape)
     return SparseTensor(transpose(unravel_index(keys, new)), sp_input.values, new)
@@ -200,8 +200,8 @@ def sparse_concat(
         indices.append(add(sp.indices, multiply(unit, offset)))
         offset = add(offset, getitem(sp.dense_shape, at))
     shape = where(constant(unit == 1), offset, sp_inputs[0].dense_shape)
-    whole = SparseTensor(concat(indices, 0), concat([sp.values for sp in sp_inputs], 0), shape)
-    return sparse_reorder(whole, name)
+    joined = SparseTensor(concat(indices, 0), concat([sp.values for sp in sp_inputs], 0), shape)
+    return sparse_reorder(joined, name)
 
 
 def sparse_fill_empty_rows(
@@ -218,10 +218,10 @@ def sparse_fill_empty_rows(
     counts = unsorted_segment_sum(multiply(row, 0) + 1, row, rows)
     empty = equal(counts, 0)
     first = positions(empty)
-    more = concat([first, *[multiply(first, 0)] * (rank - 1)], 1)
+    empty_places = concat([first, *[multiply(first, 0)] * (rank - 1)], 1)
     default = convert_to_tensor(default_value, sp_input.dtype)
     values = concat([sp_input.values, fill(reshape(size(first), [1]), default)], 0)
-    filled = SparseTensor(concat([sp_input.indices, more], 0), values, sp_input.dense_shape)
+    filled = SparseTensor(concat([sp_input.indices, empty_places], 0), values, sp_input.dense_shape)
     order = make("SortOrder", [_column(filled, 0)], {}, name).outputs[0]
     return _kept(filled, order), empty
 

@@ -34,8 +34,8 @@ def _largest(values: Tensor, keys: Tensor, count: Any, name: str | None = None) 
 def _without(sp: SparseTensor, axis: Any, keepdims: bool, what: str) -> tuple[Tensor, Tensor]:
     """Indices and dense shape without the reduced axes, or with size 1 there."""
     rank = rank_of(sp, what)
-    given = builtins.range(rank) if axis is None else np.atleast_1d(np.asarray(axis)).tolist()
-    gone = {normal_axis(int(a), rank) for a in given}
+    axes = builtins.range(rank) if axis is None else np.atleast_1d(np.asarray(axis)).tolist()
+    gone = {normal_axis(int(a), rank) for a in axes}
     if keepdims:
         stays = np.array([a not in gone for a in builtins.range(rank)])
         return multiply(sp.indices, stays.astype(int64)), where(stays, sp.dense_shape, 1)
@@ -93,9 +93,9 @@ def _place_by_place(
         places = concat([a.indices, b.indices], 0)
         left = concat([a.values, multiply(b.values, 0)], 0)
         right = concat([multiply(a.values, 0), b.values], 0)
-        one = summed_by_place(places, left, a.dense_shape)
-        other = summed_by_place(places, right, a.dense_shape)
-        return one.with_values(function(one.values, other.values))
+        sum_a = summed_by_place(places, left, a.dense_shape)
+        sum_b = summed_by_place(places, right, a.dense_shape)
+        return sum_a.with_values(function(sum_a.values, sum_b.values))
 
     pairwise.__name__ = pairwise.__qualname__ = what
     pairwise.__doc__ = f"The {doc} at each place where either has a value; a missing one is 0."

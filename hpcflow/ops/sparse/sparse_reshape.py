@@ -34,13 +34,13 @@ def sparse_reset_shape(sp_input: SparseTensor, new_shape: Any = None) -> SparseT
         outside = np.full((1, rank_of(sp, "sparse_reset_shape")), -1, int64)
         bounds = add(reduce_max(concat([sp.indices, outside], 0), 0), 1)
         return SparseTensor(sp.indices, sp.values, bounds)
-    wanted = cast(convert_to_tensor(new_shape), int64)
-    _check_larger(sp, wanted)
+    target_shape = cast(convert_to_tensor(new_shape), int64)
+    _check_larger(sp, target_shape)
     graph = get_default_graph()
-    with graph.control_dependencies([assert_equal(shape(sp.dense_shape), shape(wanted))]):
-        given = identity(sp.dense_shape)
-    with graph.control_dependencies([assert_less_equal(given, wanted)]):
-        return SparseTensor(sp.indices, sp.values, identity(wanted))
+    with graph.control_dependencies([assert_equal(shape(sp.dense_shape), shape(target_shape))]):
+        old_shape = identity(sp.dense_shape)
+    with graph.control_dependencies([assert_less_equal(old_shape, target_shape)]):
+        return SparseTensor(sp.indices, sp.values, identity(target_shape))
 
 
 def _check_larger(sp: SparseTensor, wanted: Tensor) -> None:
@@ -97,11 +97,11 @@ def sparse_split(
     if count < 1:
         raise ShapeError(f"num_split must be at least 1, not {count}", line=user_line())
     total = getitem(sp.dense_shape, at)
-    each, more = floordiv(total, count), mod(total, count)
+    each, remainder = floordiv(total, count), mod(total, count)
     parts = []
     for i in builtins.range(count):
-        first = add(multiply(each, i), minimum(more, i))
-        after = add(multiply(each, i + 1), minimum(more, i + 1))
+        first = add(multiply(each, i), minimum(remainder, i))
+        after = add(multiply(each, i + 1), minimum(remainder, i + 1))
         zero = multiply(first, 0)
         start = stack([first if a == at else zero for a in builtins.range(rank)])
         whole_axes = [getitem(sp.dense_shape, a) for a in builtins.range(rank)]

@@ -65,18 +65,18 @@ class SparseTensor(WithValues):
         self.indices = _int64(indices)
         self.values = convert_to_tensor(values)
         self.dense_shape = _int64(dense_shape)
-        given = self.indices.shape, self.values.shape, self.dense_shape.shape
-        for shape, rank in zip(given, (2, 1, 1), strict=True):
+        shapes = self.indices.shape, self.values.shape, self.dense_shape.shape
+        for shape, rank in zip(shapes, (2, 1, 1), strict=True):
             if shape is not None and len(shape) != rank:
                 raise ShapeError(
-                    f"indices {shape_text(given[0])}, values {shape_text(given[1])} and "
+                    f"indices {shape_text(shapes[0])}, values {shape_text(shapes[1])} and "
                     "dense_shape "
-                    f"{shape_text(given[2])} do not make a sparse tensor",
+                    f"{shape_text(shapes[2])} do not make a sparse tensor",
                     line=user_line(),
                     hint="give indices [n, rank], values [n] and dense_shape [rank]",
                 )
         merge_shapes(
-            given[0], (given[1][0] if given[1] else None, given[2][0] if given[2] else None)
+            shapes[0], (shapes[1][0] if shapes[1] else None, shapes[2][0] if shapes[2] else None)
         )
 
     @classmethod
@@ -90,8 +90,8 @@ class SparseTensor(WithValues):
 
     def invariants(self, told: tuple[Shape] | None) -> list[Shape]:
         """The invariant given is the shape of `dense_shape`; the number of values may change."""
-        kept = self.dense_shape.shape if told is None else told[0]
-        rank = None if kept is None else kept[0]
+        invariant = self.dense_shape.shape if told is None else told[0]
+        rank = None if invariant is None else invariant[0]
         return [(None, rank), (None,), (rank,)]
 
     def of(self, parts: Sequence[Tensor]) -> SparseTensor:
@@ -164,17 +164,17 @@ def sparse_placeholder(dtype: Any, shape: Any = None, name: str | None = None) -
 
     Feeds are checked against the known part of `shape`, which may be a tensor.
     """
-    told, name = shape if isinstance(shape, Tensor) else None, name or "sparse"
-    if told is not None:
-        length = None if told.shape is None else told.shape[0]
+    shape_tensor, name = shape if isinstance(shape, Tensor) else None, name or "sparse"
+    if shape_tensor is not None:
+        length = None if shape_tensor.shape is None else shape_tensor.shape[0]
         shape = None if length is None else (None,) * length
-        shape = shape if told.constant is None else told.constant.tolist()
+        shape = shape if shape_tensor.constant is None else shape_tensor.constant.tolist()
     known = given_shape(shape)
     rank = None if known is None else len(known)
     indices = placeholder(int64, [None, rank], f"{name}/indices")
     values = placeholder(as_dtype(dtype), [None], f"{name}/values")
-    if told is not None and told.constant is None:
-        return SparseTensor(indices, values, told)
+    if shape_tensor is not None and shape_tensor.constant is None:
+        return SparseTensor(indices, values, shape_tensor)
     if is_known(known):
         return SparseTensor(indices, values, constant(np.array(known, int64), name=f"{name}/shape"))
     attrs = {"dtype": int64, "shape": (rank,), **({} if known is None else {"sizes": known})}
@@ -263,9 +263,9 @@ def sparse_to_dense(
     elif len(indices.shape) < 2:
         indices = reshape(indices, [-1, 1])
     inputs = [indices, shape, values, like(default_value, values)]
-    made = first_output("SparseToDense", inputs, {"validate": bool(validate_indices)}, name)
-    made.set_shape(partial_value(shape))
-    return made
+    dense = first_output("SparseToDense", inputs, {"validate": bool(validate_indices)}, name)
+    dense.set_shape(partial_value(shape))
+    return dense
 
 
 def sparse_tensor_to_dense(

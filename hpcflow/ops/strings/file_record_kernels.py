@@ -49,8 +49,8 @@ def _write(xp: Any, node: KernelNode) -> Callable[..., Any]:
 @kernel("MatchingFiles", "new", on="cpu")
 def _matching(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(patterns: Any) -> Any:
-        found = {name for p in patterns.reshape(-1).tolist() for name in glob.glob(p)}
-        return np.array([*sorted(found), None], object)[:-1]
+        paths = {name for p in patterns.reshape(-1).tolist() for name in glob.glob(p)}
+        return np.array([*sorted(paths), None], object)[:-1]
 
     return run
 
@@ -58,7 +58,7 @@ def _matching(xp: Any, node: KernelNode) -> Callable[..., Any]:
 @kernel("DecodeRaw", "new", on="cpu")
 def _decode_raw(xp: Any, node: KernelNode) -> Callable[..., Any]:
     dtype = node.attrs["dtype"]
-    told = dtype.newbyteorder("<" if node.attrs["little"] else ">")
+    stored_dtype = dtype.newbyteorder("<" if node.attrs["little"] else ">")
 
     def run(strings: Any) -> Any:
         flat = strings.reshape(-1).tolist()
@@ -68,7 +68,7 @@ def _decode_raw(xp: Any, node: KernelNode) -> Callable[..., Any]:
         length = lengths.pop() if lengths else 0
         if length % dtype.itemsize:
             raise DataError(f"decode_raw: {length} bytes are not a multiple of the size of {dtype}")
-        numbers = np.frombuffer(b"".join(flat), told).astype(dtype)
+        numbers = np.frombuffer(b"".join(flat), stored_dtype).astype(dtype)
         return numbers.reshape((*strings.shape, length // dtype.itemsize))
 
     return run
@@ -84,14 +84,14 @@ def _decode_csv(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def fields(line: bytes) -> list[str]:
         text = line.decode("utf-8", "surrogateescape")
         rows = list(csv.reader([text], delimiter=attrs["delimiter"], quoting=quoting, strict=True))
-        found = rows[0] if rows and rows[0] else [""]
+        row = rows[0] if rows and rows[0] else [""]
         chosen = attrs["columns"]
-        if chosen is not None and chosen and chosen[-1] < len(found):
-            return [found[c] for c in chosen]
-        if chosen is not None or len(found) != len(facts):
-            wanted = len(facts) if chosen is None else chosen[-1] + 1
-            raise DataError(f"decode_csv: {line!r} has {len(found)} fields; {wanted} are needed")
-        return found
+        if chosen is not None and chosen and chosen[-1] < len(row):
+            return [row[c] for c in chosen]
+        if chosen is not None or len(row) != len(facts):
+            needed = len(facts) if chosen is None else chosen[-1] + 1
+            raise DataError(f"decode_csv: {line!r} has {len(row)} fields; {needed} are needed")
+        return row
 
     def value(text: str, dtype: np.dtype, default: Any, line: bytes) -> Any:
         if text in empty:
@@ -105,10 +105,10 @@ def _decode_csv(xp: Any, node: KernelNode) -> Callable[..., Any]:
         columns = [np.empty(records.size, dtype) for dtype, _ in facts]
         for i, line in enumerate(records.reshape(-1).tolist()):
             try:
-                found = fields(line)
+                texts = fields(line)
             except csv.Error as error:
                 raise DataError(f"decode_csv: {line!r}: {error}") from None
-            for column, text, (dtype, default) in zip(columns, found, facts, strict=True):
+            for column, text, (dtype, default) in zip(columns, texts, facts, strict=True):
                 column[i] = value(text, dtype, default, line)
         shaped = tuple(column.reshape(records.shape) for column in columns)
         return shaped if len(shaped) > 1 else shaped[0]

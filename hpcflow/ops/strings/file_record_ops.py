@@ -43,8 +43,8 @@ def _matching(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 
 def _decode_raw(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     require("decode_raw", inputs[0], "O")
-    given = inputs[0].shape
-    return [Spec(attrs["dtype"], None if given is None else (*given, None))]
+    input_shape = inputs[0].shape
+    return [Spec(attrs["dtype"], None if input_shape is None else (*input_shape, None))]
 
 
 def _decode_csv(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -67,8 +67,8 @@ op("DecodeRaw", infer=_decode_raw, grad=_RECORDS, device="cpu")
 op("DecodeCSV", infer=_decode_csv, grad=_RECORDS, device="cpu")
 
 
-def _strings(given: Any) -> Tensor:
-    return convert_to_tensor(given, None if isinstance(given, Tensor) else string)
+def _strings(strings: Any) -> Tensor:
+    return convert_to_tensor(strings, None if isinstance(strings, Tensor) else string)
 
 
 def read_file(filename: Any, name: str | None = None) -> Tensor:
@@ -125,8 +125,8 @@ def decode_csv(
             or a field that is no number.
     """
     dtypes, defaults = [], []
-    for given in several(record_defaults, "record_defaults"):
-        dtype, default = _default(given)
+    for column_default in several(record_defaults, "record_defaults"):
+        dtype, default = _default(column_default)
         dtypes.append(dtype)
         defaults.append(default)
     if len(field_delim) != 1:
@@ -143,15 +143,15 @@ def decode_csv(
     return list(make("DecodeCSV", [_strings(records)], attrs, name).outputs)
 
 
-def _default(given: Any) -> tuple[np.dtype, Any]:
+def _default(column_default: Any) -> tuple[np.dtype, Any]:
     """The dtype of a column, and the value of empty fields; None if required."""
-    if isinstance(given, (np.dtype, type)):
-        dtype, value = as_dtype(given), None
+    if isinstance(column_default, (np.dtype, type)):
+        dtype, value = as_dtype(column_default), None
     else:
-        t = convert_to_tensor(given)
+        t = convert_to_tensor(column_default)
         if t.constant is None or t.constant.size > 1:
             raise ShapeError(
-                f"a default must be a single constant, not {given!r}", line=user_line()
+                f"a default must be a single constant, not {column_default!r}", line=user_line()
             )
         dtype, value = t.dtype, t.constant.reshape(-1)[0] if t.constant.size else None
     if dtype not in (float32, float64, int32, int64, string):

@@ -21,13 +21,13 @@ MURMUR, MURMUR_SEED = np.uint64(0xC6A4A7935BD1E995), np.uint64(0xDECAFCAFFE)
 def of_strings(strings: np.ndarray, hash: Callable[[np.ndarray], Words]) -> Words:
     """`hash` of each element of a flat array of bytes objects, grouped by length."""
     lengths = np.fromiter(map(len, strings), np.int64, strings.size)
-    found = np.zeros(strings.size, np.uint64)
+    hashes = np.zeros(strings.size, np.uint64)
     with np.errstate(over="ignore"):
         for length in np.unique(lengths).tolist():
             at = np.flatnonzero(lengths == length)
             joined = np.frombuffer(b"".join(strings[at].tolist()), np.uint8)
-            found[at] = hash(joined.reshape(at.size, length))
-    return found
+            hashes[at] = hash(joined.reshape(at.size, length))
+    return hashes
 
 
 def _word(s: np.ndarray, at: int, size: int = 8) -> Words:
@@ -126,8 +126,8 @@ def _farm_long(s: np.ndarray) -> Words:
     for at in range(0, end, 64):
         x, y, z, v, w = _farm_round(s, at, (x, y, z), v, w, K1, np.uint64(1))
     mul = K1 + ((z & np.uint64(0xFF)) << np.uint64(1))
-    rest = np.uint64((length - 1) & 63)
-    w = (w[0] + rest, w[1])
+    tail_length = np.uint64((length - 1) & 63)
+    w = (w[0] + tail_length, w[1])
     v = (v[0] + w[0], v[1])
     w = (w[0] + v[0], w[1])
     x, y, z, v, w = _farm_round(s, length - 64, (x, y, z), v, w, mul, np.uint64(9))
@@ -159,11 +159,11 @@ def sip(s: np.ndarray, key: tuple[int, int]) -> Words:
     k = [np.uint64(part % (1 << 64)) for part in key]
     start = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
     v = [np.full(len(s), np.uint64(c) ^ k[i % 2]) for i, c in enumerate(start)]
-    whole = length // 8 * 8
+    body_length = length // 8 * 8
     last = np.zeros((len(s), 8), np.uint8)
-    last[:, : length - whole] = s[:, whole:]
+    last[:, : length - body_length] = s[:, body_length:]
     last[:, 7] = length % 256
-    for word in (*(_word(s, at) for at in range(0, whole, 8)), _word(last, 0)):
+    for word in (*(_word(s, at) for at in range(0, body_length, 8)), _word(last, 0)):
         v[3] = v[3] ^ word
         _sip_rounds(v, 2)
         v[0] = v[0] ^ word
@@ -193,11 +193,11 @@ def murmur(s: np.ndarray) -> Words:
     """The hash of `string_to_hash_bucket`."""
     length = s.shape[1]
     h = np.full(len(s), MURMUR_SEED ^ (np.uint64(length) * MURMUR))
-    whole = length // 8 * 8
-    for at in range(0, whole, 8):
+    body_length = length // 8 * 8
+    for at in range(0, body_length, 8):
         h = (h ^ (_mixed(_word(s, at) * MURMUR) * MURMUR)) * MURMUR
-    if whole < length:
+    if body_length < length:
         last = np.zeros((len(s), 8), np.uint8)
-        last[:, : length - whole] = s[:, whole:]
+        last[:, : length - body_length] = s[:, body_length:]
         h = (h ^ _word(last, 0)) * MURMUR
     return _mixed(_mixed(h) * MURMUR)

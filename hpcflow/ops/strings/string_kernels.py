@@ -66,9 +66,9 @@ def _reduce_join(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(x: Any, out: Any) -> None:
         axis = range(x.ndim)[::-1] if attrs["axis"] is None else attrs["axis"]
         axes = [a % x.ndim for a in ([axis] if isinstance(axis, int) else axis)]
-        kept = [a for a in range(x.ndim) if a not in axes]
+        outer_axes = [a for a in range(x.ndim) if a not in axes]
         size = math.prod(x.shape[a] for a in axes)
-        rows = x.transpose(*kept, *reversed(axes)).reshape(out.size, size)
+        rows = x.transpose(*outer_axes, *reversed(axes)).reshape(out.size, size)
         flat = out.reshape(-1)
         for i, row in enumerate(rows):
             flat[i] = separator.join(row.tolist())
@@ -188,7 +188,7 @@ def _hash_bucket(xp: Any, node: KernelNode) -> Callable[..., Any]:
     function, buckets = functions[attrs["how"]], np.uint64(attrs["buckets"])
 
     def run(x: Any, out: Any) -> None:
-        found = string_hash_kernels.of_strings(x.reshape(-1), function) % buckets
-        np.copyto(out, found.reshape(out.shape), casting="unsafe")
+        bucket_ids = string_hash_kernels.of_strings(x.reshape(-1), function) % buckets
+        np.copyto(out, bucket_ids.reshape(out.shape), casting="unsafe")
 
     return run

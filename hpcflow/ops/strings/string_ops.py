@@ -47,13 +47,13 @@ def _string_join(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 
 def _reduce_join(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     require("reduce_join", inputs[0], "O")
-    given, axis = inputs[0].shape, attrs["axis"]
-    if given is None:
+    input_shape, axis = inputs[0].shape, attrs["axis"]
+    if input_shape is None:
         return [Spec(string, () if axis is None and not attrs["keepdims"] else None)]
-    axes = normalize_axes(axis, len(given))
+    axes = normalize_axes(axis, len(input_shape))
     if attrs["keepdims"]:
-        return [Spec(string, tuple(1 if i in axes else d for i, d in enumerate(given)))]
-    return [Spec(string, tuple(d for i, d in enumerate(given) if i not in axes))]
+        return [Spec(string, tuple(1 if i in axes else d for i, d in enumerate(input_shape)))]
+    return [Spec(string, tuple(d for i, d in enumerate(input_shape) if i not in axes))]
 
 
 def _substr(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -77,8 +77,8 @@ op("EncodeBase64", infer=_each("encode_base64"), grad=_STRINGS, device="cpu")
 op("DecodeBase64", infer=_each("decode_base64"), grad=_STRINGS, device="cpu")
 
 
-def _strings(given: Any) -> Tensor:
-    return convert_to_tensor(given, None if isinstance(given, Tensor) else string)
+def _strings(strings: Any) -> Tensor:
+    return convert_to_tensor(strings, None if isinstance(strings, Tensor) else string)
 
 
 # -- conversion
@@ -252,11 +252,11 @@ def decode_base64(input: Any, name: str | None = None) -> Tensor:
 # -- hash
 
 
-def _hashed(given: Any, buckets: int, how: str, key: Sequence[int], name: str | None) -> Tensor:
+def _hashed(strings: Any, buckets: int, how: str, key: Sequence[int], name: str | None) -> Tensor:
     if integer_argument(buckets, "num_buckets") < 1:
         raise ShapeError(f"num_buckets must be at least 1, not {buckets}", line=user_line())
     attrs = {"how": how, "buckets": int(buckets), "key": tuple(int(k) for k in key)}
-    return first_output("StringToHashBucket", [_strings(given)], attrs, name)
+    return first_output("StringToHashBucket", [_strings(strings)], attrs, name)
 
 
 def string_to_hash_bucket_fast(input: Any, num_buckets: int, name: str | None = None) -> Tensor:

@@ -20,8 +20,8 @@ def _string_split(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def words(text: bytes) -> list[bytes]:
         if ends is None or not text:
             return [text[i : i + 1] for i in range(len(text))]
-        found = ends.split(text)
-        return [w for w in found if w] if skip else found
+        pieces = ends.split(text)
+        return [w for w in pieces if w] if skip else pieces
 
     def run(source: Any) -> Any:
         rows = [words(text) for text in source.tolist()]
@@ -50,7 +50,7 @@ def _edit_distance(xp: Any, node: KernelNode) -> Callable[..., Any]:
         out = np.zeros(shape, np.float32)
         hypotheses, truths = _sequences(hi, hv, shape), _sequences(ti, tv, shape)
         for place in {**hypotheses, **truths}:
-            h, t = (found.get(place, hv[:0]) for found in (hypotheses, truths))
+            h, t = (sequences.get(place, hv[:0]) for sequences in (hypotheses, truths))
             distance = float(levenshtein(h, t))
             if normalize and distance:
                 distance = distance / len(t) if len(t) else np.inf

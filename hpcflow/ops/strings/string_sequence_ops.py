@@ -32,10 +32,10 @@ def _string_split(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 
 def _edit_distance(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     require_equal("edit_distance", (inputs[1], inputs[4]))
-    for places, values, whole in (inputs[:3], inputs[3:]):
-        for s, rank in ((places, 2), (values, 1), (whole, 1)):
+    for places, values, dense_shape in (inputs[:3], inputs[3:]):
+        for s, rank in ((places, 2), (values, 1), (dense_shape, 1)):
             require_rank("a part of a sparse tensor", s, rank)
-        for s in (places, whole):
+        for s in (places, dense_shape):
             require("indices", s, "iu")
         if places.shape is not None and values.shape is not None:
             merge_shapes(places.shape[:1], values.shape)
@@ -48,8 +48,8 @@ def _edit_distance(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
             )
         return [Spec(float32, tuple(np.maximum(a, b)[:-1].tolist()))]
     lengths = {s.shape[0] for s in (inputs[2], inputs[5]) if s.shape is not None} - {None}
-    known = next(iter(lengths), None)
-    return [Spec(float32, None if known is None else (None,) * (known - 1))]
+    dense_rank = next(iter(lengths), None)
+    return [Spec(float32, None if dense_rank is None else (None,) * (dense_rank - 1))]
 
 
 op(
@@ -101,8 +101,8 @@ def edit_distance(
     1 if only `hypothesis` is empty, infinity if only `truth` is.
     Shapes: the larger of both sizes along each axis except the last.
     """
-    for given in (hypothesis, truth):
-        if not isinstance(given, SparseTensor):
-            raise DTypeError(f"edit_distance takes sparse tensors, not {given!r}", line=user_line())
+    for sp in (hypothesis, truth):
+        if not isinstance(sp, SparseTensor):
+            raise DTypeError(f"edit_distance takes sparse tensors, not {sp!r}", line=user_line())
     inputs = [*hypothesis.parts(), *truth.parts()]
     return first_output("EditDistance", inputs, {"normalize": bool(normalize)}, name)

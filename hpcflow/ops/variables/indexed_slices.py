@@ -90,9 +90,9 @@ class IndexedSlices(WithValues):
     @property
     def shape(self) -> Shape:
         """The static shape of the dense tensor."""
-        told = None if self.dense_shape is None else partial_value(self.dense_shape)
+        static = None if self.dense_shape is None else partial_value(self.dense_shape)
         rows = self.values.shape
-        return merge_shapes(told, None if rows is None else (None, *rows[1:]))
+        return merge_shapes(static, None if rows is None else (None, *rows[1:]))
 
     get_shape = property(lambda self: lambda: self.shape)
 
@@ -109,9 +109,9 @@ class IndexedSlices(WithValues):
                 line=self.op.line,
                 hint="give it: hf.IndexedSlices(values, indices, dense_shape)",
             )
-        known, told = shape_argument(self.dense_shape)
-        attrs = {"axis": 0, "shape": known}
-        return first_output("GatherGrad", [self.values, self.indices, *told], attrs, name)
+        static, dynamic = shape_argument(self.dense_shape)
+        attrs = {"axis": 0, "shape": static}
+        return first_output("GatherGrad", [self.values, self.indices, *dynamic], attrs, name)
 
     def as_tensor(self) -> Tensor:
         """The dense tensor, for an operation without a sparse form; the conversion is logged."""

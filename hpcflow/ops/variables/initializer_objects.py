@@ -71,15 +71,15 @@ class Constant(Initializer):
         self.value, self.verify_shape = value, verify_shape
 
     def _make(self, shape: list[int], dtype: np.dtype, full: list[int]) -> Tensor:
-        given = np.asarray(self.value)
-        if given.ndim == 0 and not self.verify_shape:
+        array = np.asarray(self.value)
+        if array.ndim == 0 and not self.verify_shape:
             return fill(shape, fitted(self.value, dtype, "the constant"))
-        if self.verify_shape and given.shape != tuple(shape):
-            raise ShapeError(f"the values have shape {list(given.shape)}, the variable {shape}")
-        missing = math.prod(shape) - given.size
-        if missing < 0 or not given.size:
-            raise ShapeError(f"{given.size} values do not fill a variable of shape {shape}")
-        flat = given.reshape(-1)
+        if self.verify_shape and array.shape != tuple(shape):
+            raise ShapeError(f"the values have shape {list(array.shape)}, the variable {shape}")
+        missing = math.prod(shape) - array.size
+        if missing < 0 or not array.size:
+            raise ShapeError(f"{array.size} values do not fill a variable of shape {shape}")
+        flat = array.reshape(-1)
         return constant(np.append(flat, flat[-1:].repeat(missing)).reshape(shape), dtype)
 
 

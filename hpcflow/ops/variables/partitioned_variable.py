@@ -86,15 +86,15 @@ class PartitionedVariable(Assignable):
             return group(*(piece.initializer for piece in self._pieces))
 
     def _changed(self, method: str, value: Any, name: str | None, read_value: bool) -> Any:
-        whole = convert_to_tensor(value, self.dtype)
+        tensor = convert_to_tensor(value, self.dtype)
         lengths = [piece[self.axis] for piece in pieces_of(self.shape, self.partitions)]
         with innermost_graph(self.graph).as_default():
-            done = [
+            writes = [
                 getattr(piece, method)(part, read_value=read_value)
-                for piece, part in zip(self._pieces, split(whole, lengths, self.axis), strict=True)
+                for piece, part in zip(self._pieces, split(tensor, lengths, self.axis), strict=True)
             ]
             name = name or f"{self.name}/{method}"
-            return concat(done, self.axis, name=name) if read_value else group(*done, name=name)
+            return concat(writes, self.axis, name=name) if read_value else group(*writes, name=name)
 
     def __repr__(self) -> str:
         return (

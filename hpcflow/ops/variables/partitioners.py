@@ -96,7 +96,7 @@ def create_partitioned_variables(
     Their names are `name/part_0` and so on; they are created as by `get_variable`.
     """
     with variable_scope(name, "PartitionedVariable", reuse=reuse):
-        whole = get_variable(
+        variable = get_variable(
             "",
             shape,
             dtype,
@@ -105,4 +105,4 @@ def create_partitioned_variables(
             collections=collections,
             partitioner=lambda shape, dtype: list(slicing),
         )
-    return list(whole)
+    return list(variable)

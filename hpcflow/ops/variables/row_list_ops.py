@@ -63,12 +63,12 @@ def _piece_rows(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 def _join_rows(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     indices, rows = inputs[0], inputs[1 + len(inputs) // 2 :]
     require("the indices of rows", indices, "iu")
-    given: Shape = None
+    row_shape: Shape = None
     for spec in rows:
-        given = merge_shapes(given, spec.shape and (None, *spec.shape[1:]))
-    if indices.shape is None or given is None:
+        row_shape = merge_shapes(row_shape, spec.shape and (None, *spec.shape[1:]))
+    if indices.shape is None or row_shape is None:
         return [Spec(rows[0].dtype, None)]
-    return [Spec(rows[0].dtype, (*indices.shape, *given[1:]))]
+    return [Spec(rows[0].dtype, (*indices.shape, *row_shape[1:]))]
 
 
 def _join_rows_back(op: Operation, g: Tensor) -> list[Any]:
@@ -77,9 +77,9 @@ def _join_rows_back(op: Operation, g: Tensor) -> list[Any]:
     rows = g
     if indices.shape is None or len(indices.shape) != 1:
         one_row = op.inputs[-1].shape
-        known = None if one_row is None or None in one_row[1:] else one_row[1:]
+        static = None if one_row is None or None in one_row[1:] else one_row[1:]
         lead = [size(indices)]
-        rows = reshape(g, [*lead, *known] if known is not None else _under(lead, op.inputs[-1]))
+        rows = reshape(g, [*lead, *static] if static is not None else _under(lead, op.inputs[-1]))
     return [None] * (1 + count) + [lambda at=at: gather_values(rows, at) for at in places]
 
 
@@ -154,8 +154,8 @@ def join_slices(parts: Sequence[IndexedSlices]) -> IndexedSlices:
         return parts[0]
     mixed = len({p.indices.dtype for p in parts}) > 1
     indices = [cast(p.indices, int64) if mixed else p.indices for p in parts]
-    told = next((p.dense_shape for p in parts if p.dense_shape is not None), None)
-    return IndexedSlices(concat([p.values for p in parts], 0), concat(indices, 0), told)
+    dense_shape = next((p.dense_shape for p in parts if p.dense_shape is not None), None)
+    return IndexedSlices(concat([p.values for p in parts], 0), concat(indices, 0), dense_shape)
 
 
 def _sort_order(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:

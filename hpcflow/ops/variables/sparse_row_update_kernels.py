@@ -64,8 +64,8 @@ def changes(
             order, first = runs(xp, indices)
             last = xp.ones(indices.shape, bool)
             last[:-1] = first[1:]
-            kept = order[last]
-            indices, rows = indices[kept], rows[kept]
+            latest = order[last]
+            indices, rows = indices[latest], rows[latest]
         for some in _blocks(xp, indices, table):
             table[indices[some]] = rows[some]
             yield

@@ -155,9 +155,9 @@ class RowUpdates:
     def _assign_part(self, key: Any, part: Tensor, value: Any, name: str | None = None) -> Tensor:
         """Set `part`, which is `x[key]`, to `value`, broadcast; returns its whole new value."""
         parts = key if isinstance(key, tuple) else (key,)
-        whole = any(k is Ellipsis for k in parts)
-        named = sum(k is not None and k is not Ellipsis for k in parts)
-        places = _places(require_known(self.shape if whole else self.shape and self.shape[:named]))
+        full = any(k is Ellipsis for k in parts)
+        indexed = sum(k is not None and k is not Ellipsis for k in parts)
+        places = _places(require_known(self.shape if full else self.shape and self.shape[:indexed]))
         at = OPERATORS["getitem"](places, (*parts, builtins.slice(None)))
         values = broadcast_to(convert_to_tensor(value, self.dtype), sizes(part))
         return self.after(self._rows("ScatterNdUpdate", at, values, name))
@@ -260,8 +260,8 @@ def the_variable(what: str, given: Any) -> Any:
     Errors: ArgumentError, which names `what`.
     """
     if not isinstance(given, RowUpdates):
-        told = f"{what} needs a variable, not {value_text(given)}"
-        raise ArgumentError(told, line=user_line(), hint="give an hf.Variable")
+        message = f"{what} needs a variable, not {value_text(given)}"
+        raise ArgumentError(message, line=user_line(), hint="give an hf.Variable")
     return given
 
 

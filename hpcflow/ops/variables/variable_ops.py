@@ -255,8 +255,8 @@ class Variable(RowUpdates, Assignable):
             return graph.create_op("ReadVariable", [self.handle], attrs, name).outputs[0]
 
     def _changed(self, method: str, value: Any, name: str | None, read_value: bool) -> Any:
-        done = self._update(_BY_METHOD[method], [convert_to_tensor(value, self.dtype)], name)
-        return self.after(done) if read_value else done
+        update_op = self._update(_BY_METHOD[method], [convert_to_tensor(value, self.dtype)], name)
+        return self.after(update_op) if read_value else update_op
 
     def after(self, update: Operation) -> Tensor:
         """Its value after `update`, an operation just created."""
@@ -298,8 +298,8 @@ class Variable(RowUpdates, Assignable):
             ):
                 fed = placeholder(self.dtype, self.shape, f"{self.name}/load")
                 self._load = fed, self._update("Assign", [fed], f"{self.name}/Load")
-        fed, done = self._load
-        chosen.run(done, {fed: value})
+        fed, assign_op = self._load
+        chosen.run(assign_op, {fed: value})
 
     def initialized_value(self) -> Tensor:
         """Its value if initialized, else its initial value; for initial values of other variables.
@@ -329,14 +329,14 @@ def is_trained(trainable: bool | None, synchronization: VariableSynchronization 
     return bool(trainable)
 
 
-def _initial(given: Any, dtype: Any) -> Tensor:
+def _initial(initial_value: Any, dtype: Any) -> Tensor:
     """The initial value of a variable as a tensor of static shape."""
     dtype = None if dtype is None else as_dtype(dtype)
-    if callable(given):
+    if callable(initial_value):
         with get_default_graph().name_scope("Initializer"):
-            value = convert_to_tensor(given(), dtype)
+            value = convert_to_tensor(initial_value(), dtype)
     else:
-        value = convert_to_tensor(given, dtype, "initial_value")
+        value = convert_to_tensor(initial_value, dtype, "initial_value")
     if not is_known(value.shape):
         raise ShapeError(
             f"the initial value of a variable has shape {shape_text(value.shape)}",
@@ -383,8 +383,8 @@ def is_variable_initialized(variable: Variable) -> Tensor:
     """Whether `variable` is initialized; a boolean scalar."""
     graph = the_variable("is_variable_initialized", variable).here
     with graph.colocate_with(variable.op):
-        made = graph.create_op("IsVariableInitialized", [variable.handle], {}, None)
-    return made.outputs[0]
+        initialized = graph.create_op("IsVariableInitialized", [variable.handle], {}, None)
+    return initialized.outputs[0]
 
 
 def assign(

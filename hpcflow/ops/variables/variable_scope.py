@@ -75,10 +75,10 @@ class _GraphVariables:
 
 
 def _state(graph: Graph | None = None) -> _GraphVariables:
-    held = (graph or get_default_graph()).get_collection_ref(_STATE)
-    if not held:
-        held.append(_GraphVariables())
-    return held[0]
+    states = (graph or get_default_graph()).get_collection_ref(_STATE)
+    if not states:
+        states.append(_GraphVariables())
+    return states[0]
 
 
 @translate_exceptions
@@ -231,8 +231,8 @@ def _dtype_of(initializer: Any, default: Any) -> Any:
     """The dtype of a variable without an explicit one: that of a value, else the scope's."""
     if initializer is None or callable(initializer):
         return default
-    given = getattr(initializer, "dtype", None)
-    return as_array(initializer).dtype if given is None else given
+    dtype = getattr(initializer, "dtype", None)
+    return as_array(initializer).dtype if dtype is None else dtype
 
 
 def _as_reuse(reuse: Any) -> bool | None:
@@ -324,7 +324,7 @@ def variable_scope(
     do not change. `values` are as in `hf.name_scope`.
     """
     _check_scope_arguments(name_or_scope, default_name, reuse)
-    given = {
+    settings = {
         "initializer": initializer,
         "regularizer": regularizer,
         "partitioner": partitioner,
@@ -345,7 +345,7 @@ def variable_scope(
         state = _state()
         if name_or_scope is None:
             name_or_scope = state.free_name(str(default_name))
-        scope = _opened(state.scope, name_or_scope, given, custom_getter, reuse, full)
+        scope = _opened(state.scope, name_or_scope, settings, custom_getter, reuse, full)
         yield stack.enter_context(_inside(state, scope, isinstance(name_or_scope, VariableScope)))
 
 
@@ -370,15 +370,15 @@ def _graph_of(values: Sequence[Any]) -> Graph:
 
 def _opened(
     outer: VariableScope,
-    given: str | VariableScope,
+    inner: str | VariableScope,
     arguments: dict[str, Any],
     custom_getter: Getter | None,
     reuse: Any,
     ops: str,
 ) -> VariableScope:
     """The scope opened by a `with`: its own settings override those of the scope it continues."""
-    again = isinstance(given, VariableScope)
-    base = given if isinstance(given, VariableScope) else outer
+    reopened = isinstance(inner, VariableScope)
+    base = inner if isinstance(inner, VariableScope) else outer
     settings = {
         key: getattr(base, key) if value is None else value for key, value in arguments.items()
     }
@@ -387,9 +387,9 @@ def _opened(
         getter = custom_getter if getter is None else _nested(getter, custom_getter)
     return VariableScope(
         reuse or base.reuse,
-        given.name if isinstance(given, VariableScope) else _join(outer.name, given),
+        inner.name if isinstance(inner, VariableScope) else _join(outer.name, inner),
         custom_getter=getter,
-        name_scope=base.original_name_scope if again else ops,
+        name_scope=base.original_name_scope if reopened else ops,
         **settings,
     )
 

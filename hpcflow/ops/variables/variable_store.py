@@ -45,12 +45,12 @@ class VariableStore:
         constraint: Callable[..., Any] | None = None,
     ) -> Any:
         """The variable `name`: shared if `reuse`, created if not, either if None."""
-        found = self._made.get(name)
+        existing = self._made.get(name)
         shape = None if shape is None else given_shape(shape)
         dtype = as_dtype("float32" if dtype is None else dtype)
-        if found is not None:
-            _check_shared(found, shape, dtype, reuse, partitioner)
-            return found
+        if existing is not None:
+            _check_shared(existing, shape, dtype, reuse, partitioner)
+            return existing
         if reuse:
             raise VariableNameError(
                 f"variable {name!r} does not exist, or was not made by hf.get_variable()",
@@ -65,55 +65,51 @@ class VariableStore:
             dtype=dtype,
             constraint=constraint,
         )
-        made: Any
+        created: Any
         if partitioner is None or value.shape == ():
-            made = make(value.whole(), name=name)
+            created = make(value.whole(), name=name)
         else:
             cut = partitioner(shape=value.shape, dtype=dtype)
-            made = _pieces(value, check_partitions(cut, value.shape), make)
-        self._made[name] = made
+            created = _pieces(value, check_partitions(cut, value.shape), make)
+        self._made[name] = created
         if regularizer is not None:
-            for variable in made if isinstance(made, PartitionedVariable) else [made]:
+            for variable in created if isinstance(created, PartitionedVariable) else [created]:
                 _regularize(variable, regularizer)
-        return made
+        return created
 
 
-def _check_shared(
-    found: Any, shape: Shape, dtype: Any, reuse: bool | None, partitioner: Any
-) -> None:
-    """Check that `found` may be shared and matches. Errors: VariableNameError."""
-    is_cut = isinstance(found, PartitionedVariable)
-    line = (next(iter(found)) if is_cut else found).op.line
+def _check_shared(var: Any, shape: Shape, dtype: Any, reuse: bool | None, partitioner: Any) -> None:
+    """Check that `var` may be shared and matches. Errors: VariableNameError."""
+    is_cut = isinstance(var, PartitionedVariable)
+    line = (next(iter(var)) if is_cut else var).op.line
     wrong, hint = "", None
     if reuse is False:
-        wrong = f"variable {found.name!r} exists already"
+        wrong = f"variable {var.name!r} exists already"
         hint = "to share it use reuse=True or reuse=hf.AUTO_REUSE in hf.variable_scope"
-    elif found.dtype != dtype:
-        wrong = f"variable {found.name!r} is {found.dtype}, not {dtype}"
-    elif shape is not None and not _fits(shape, found.shape):
-        wrong = (
-            f"variable {found.name!r} has shape {shape_text(found.shape)}, not {shape_text(shape)}"
-        )
-    elif not is_cut and partitioner is not None and found.shape != ():
-        wrong = f"variable {found.name!r} was made without a partitioner"
+    elif var.dtype != dtype:
+        wrong = f"variable {var.name!r} is {var.dtype}, not {dtype}"
+    elif shape is not None and not _fits(shape, var.shape):
+        wrong = f"variable {var.name!r} has shape {shape_text(var.shape)}, not {shape_text(shape)}"
+    elif not is_cut and partitioner is not None and var.shape != ():
+        wrong = f"variable {var.name!r} was made without a partitioner"
         hint = "use it without a partitioner, as it was created"
-    elif is_cut and not _cut_alike(found, partitioner):
-        wrong = f"variable {found.name!r} is split into {list(found.partitions)} shards"
+    elif is_cut and not _cut_alike(var, partitioner):
+        wrong = f"variable {var.name!r} is split into {list(var.partitions)} shards"
         hint = "use the partitioner that it was created with"
     if wrong:
-        raise VariableNameError(wrong, op=found.name, line=line, hint=hint)
+        raise VariableNameError(wrong, op=var.name, line=line, hint=hint)
 
 
-def _cut_alike(found: PartitionedVariable, partitioner: Any) -> bool:
-    """Whether `partitioner`, if given, divides as `found` is divided."""
+def _cut_alike(var: PartitionedVariable, partitioner: Any) -> bool:
+    """Whether `partitioner`, if given, divides as `var` is divided."""
     if partitioner is None:
         return True
-    return tuple(partitioner(shape=found.shape, dtype=found.dtype)) == found.partitions
+    return tuple(partitioner(shape=var.shape, dtype=var.dtype)) == var.partitions
 
 
-def _fits(shape: Shape, found: Shape) -> bool:
+def _fits(shape: Shape, actual: Shape) -> bool:
     try:
-        merge_shapes(shape, found)
+        merge_shapes(shape, actual)
     except ShapeError:
         return False
     return True
@@ -145,12 +141,12 @@ class _InitialValue:
         self.shape: tuple[int, ...] = tuple(shape)  # type: ignore[arg-type]
 
     def _constant(self, shape: Shape) -> Tensor:
-        given = self.initializer
-        if isinstance(given, Tensor) or hasattr(given, "as_tensor"):
-            value = convert_to_tensor(given)
+        initializer = self.initializer
+        if isinstance(initializer, Tensor) or hasattr(initializer, "as_tensor"):
+            value = convert_to_tensor(initializer)
         else:
             with get_default_graph().name_scope(f"{self.name}/"):
-                value = convert_to_tensor(given, self.dtype, "initial_value")
+                value = convert_to_tensor(initializer, self.dtype, "initial_value")
         if value.dtype != self.dtype:
             raise DTypeError(
                 f"variable {self.name!r} is {self.dtype}, its initial value is {value.dtype}",

@@ -15,9 +15,9 @@ def common_permutation(program: Program, columns: Sequence[Sequence[Ref]]) -> li
     existing Concat or Pack of them. Without either, it is the creation order of the first column.
     """
     for column in columns:
-        found = _row_order(program, column) or _concat_order(program, column)
-        if found is not None:
-            return found
+        order = _row_order(program, column) or _concat_order(program, column)
+        if order is not None:
+            return order
     position = {name: i for i, name in enumerate(program.nodes)}
     first = columns[0]
     return sorted(range(len(first)), key=lambda i: (position[first[i].node], first[i].index))
@@ -31,10 +31,10 @@ def _row_order(program: Program, column: Sequence[Ref]) -> list[int] | None:
 
 
 def _concat_order(program: Program, column: Sequence[Ref]) -> list[int] | None:
-    wanted = set(column)
+    refs = set(column)
     for node in program.nodes.values():
-        if node.row.joins and wanted.issubset(node.inputs):
+        if node.row.joins and refs.issubset(node.inputs):
             rank = len(node.specs[0].shape or ())
-            if node.attrs["axis"] in (0, -rank) and len(wanted) == len(column):
+            if node.attrs["axis"] in (0, -rank) and len(refs) == len(column):
                 return sorted(range(len(column)), key=lambda i: node.inputs.index(column[i]))
     return None

@@ -29,8 +29,8 @@ def hoist_loop_sums(program: Program) -> Program:
     for name in list(program.nodes):
         node = program.nodes.get(name)
         if node is not None and node.row.control_flow == "loop":
-            for found in _loop_sums(node):
-                program = _with_product_after(program, name, found)
+            for loop_sum in _loop_sums(node):
+                program = _with_product_after(program, name, loop_sum)
     return program
 
 
@@ -45,7 +45,7 @@ class _LoopSum(NamedTuple):
 def _loop_sums(loop: Node) -> list[_LoopSum]:
     """Return the loop variables that only accumulate products of saved rows."""
     body, used = loop.attrs["body"], consumer_names(loop.attrs["body"])
-    anchors, found = control_edge_nodes(body), []
+    anchors, sums = control_edge_nodes(body), []
     for feed, slot in zip(body.feeds, loop.attrs["body_feeds"], strict=True):
         if slot >= len(loop.specs) or slot in loop.attrs["cond_feeds"]:
             continue
@@ -57,21 +57,21 @@ def _loop_sums(loop: Node) -> list[_LoopSum]:
             or len(used[Ref(feed)]) > 1
         ):
             continue
-        other = next((ref for ref in total.inputs if ref != Ref(feed)), None)
-        if other is not None and len(used[other]) == len(used[Ref(total.name)]) == 1:
-            product = body.nodes[other.node]
+        addend = next((ref for ref in total.inputs if ref != Ref(feed)), None)
+        if addend is not None and len(used[addend]) == len(used[Ref(total.name)]) == 1:
+            product = body.nodes[addend.node]
             alike = product.specs[0][:2] == body.spec(Ref(feed))[:2]
             if product.type == "MatMul" and alike and _is_worth_hoisting(body, product):
-                found.append(_LoopSum(slot, feed, product))
-    return found
+                sums.append(_LoopSum(slot, feed, product))
+    return sums
 
 
 def _is_worth_hoisting(body: Program, product: Node) -> bool:
     """Return whether to hoist X^T G: X is saved on the device, and copies cost less than sums."""
     if not product.attrs["transpose_a"] or product.attrs["transpose_b"] or product.control:
         return False
-    kept = body.nodes[product.inputs[0].node]
-    if kept.type != "ListPop" or kept.attrs["host"]:
+    saved = body.nodes[product.inputs[0].node]
+    if saved.type != "ListPop" or saved.attrs["host"]:
         return False
     left, right = (body.spec(ref).shape or () for ref in product.inputs)
     if len(left) != 2 or len(right) != 2 or not is_known((left[1], right[1])):
@@ -80,9 +80,9 @@ def _is_worth_hoisting(body: Program, product: Node) -> bool:
     return n is None or n * (rows + columns) <= 2 * rows * columns
 
 
-def _with_product_after(program: Program, name: str, found: _LoopSum) -> Program:
+def _with_product_after(program: Program, name: str, loop_sum: _LoopSum) -> Program:
     """Return the program with a list of operands in the loop and their product behind the loop."""
-    loop, product = program.nodes[name], found.product
+    loop, product = program.nodes[name], loop_sum.product
     draft, like = ProgramBuilder(program), product.but(name=name)
     begin = draft.add(like, "ListEmpty", [], "rows")
     joined = []
@@ -91,20 +91,20 @@ def _with_product_after(program: Program, name: str, found: _LoopSum) -> Program
         attrs = {"dtype": dtype, "shape": (None, *shape[1:]), "first": k, "of": 2}
         joined.append(draft.add(like, "ListRows", [begin], "all", **attrs))
     total = draft.add(like, "MatMul", joined, "product", **product.attrs)
-    first = loop.inputs[found.slot]
+    first = loop.inputs[loop_sum.slot]
     if not _is_zero(program.nodes[first.node]):
         total = draft.add(like, "Add", [first, total], "sum")
-    lists = {ref.node: Ref(name, found.slot) for ref in joined}
-    made = substitute_values(program, {Ref(name, found.slot): total})
-    loop = made.nodes[name]
+    lists = {ref.node: Ref(name, loop_sum.slot) for ref in joined}
+    rewired = substitute_values(program, {Ref(name, loop_sum.slot): total})
+    loop = rewired.nodes[name]
     changed = loop.but(
-        inputs=_replace_item(loop.inputs, found.slot, begin),
+        inputs=_replace_item(loop.inputs, loop_sum.slot, begin),
         attrs={
             **loop.attrs,
-            "body": _with_saved_operands(loop.attrs["body"], found),
-            "made": _replace_item(loop.attrs["made"], found.slot, tuple(LIST[:2])),
+            "body": _with_saved_operands(loop.attrs["body"], loop_sum),
+            "made": _replace_item(loop.attrs["made"], loop_sum.slot, tuple(LIST[:2])),
         },
-        specs=_replace_item(loop.specs, found.slot, LIST),
+        specs=_replace_item(loop.specs, loop_sum.slot, LIST),
     )
     new = {
         key: node.but(inputs=(lists[key],)) if key in lists else node
@@ -112,19 +112,19 @@ def _with_product_after(program: Program, name: str, found: _LoopSum) -> Program
         if key not in program.nodes
     }
     return sorted_program(
-        eliminate_dead_nodes(made.but(nodes={**made.nodes, **new, name: changed}))
+        eliminate_dead_nodes(rewired.but(nodes={**rewired.nodes, **new, name: changed}))
     )
 
 
-def _with_saved_operands(body: Program, found: _LoopSum) -> Program:
+def _with_saved_operands(body: Program, loop_sum: _LoopSum) -> Program:
     """Return the body with the operands of the product pushed on a list."""
-    draft, feed = ProgramBuilder(body), body.nodes[found.feed]
+    draft, feed = ProgramBuilder(body), body.nodes[loop_sum.feed]
     attrs = {"dtype": LIST.dtype, "shape": LIST.shape}
     draft.nodes[feed.name] = feed.but(attrs=attrs, specs=(LIST,))
-    held = Ref(feed.name)
-    for ref in found.product.inputs:
-        held = draft.add(found.product, "ListPush", [held, ref], "push", host=False)
-    fetches = _replace_item(body.fetches, found.slot, held)
+    list_ref = Ref(feed.name)
+    for ref in loop_sum.product.inputs:
+        list_ref = draft.add(loop_sum.product, "ListPush", [list_ref, ref], "push", host=False)
+    fetches = _replace_item(body.fetches, loop_sum.slot, list_ref)
     return sorted_program(eliminate_dead_nodes(body.but(nodes=draft.nodes, fetches=fetches)))
 
 

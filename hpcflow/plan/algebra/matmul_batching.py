@@ -47,7 +47,7 @@ def batch_products(program: Program) -> Program:
 
 def _product_groups(program: Program) -> dict[Hashable, list[str]]:
     """Return the products of few rows, grouped by right operand and placement."""
-    anchors, found = control_edge_nodes(program), dict[Hashable, list[str]]()
+    anchors, groups = control_edge_nodes(program), dict[Hashable, list[str]]()
     for node in program.nodes.values():
         if node.type != "MatMul" or node.name in anchors or node.attrs["transpose_a"]:
             continue
@@ -55,8 +55,8 @@ def _product_groups(program: Program) -> dict[Hashable, list[str]]:
         if all(is_known(s) and len(require_known(s)) == 2 and size_of(s) for s in shapes):
             if require_known(shapes[0])[0] <= FEW_ROWS:
                 key = node.inputs[1], node.attrs["transpose_b"], requested_placement(node)
-                found.setdefault(key, []).append(node.name)
-    return {key: names for key, names in found.items() if len(names) > 1}
+                groups.setdefault(key, []).append(node.name)
+    return {key: names for key, names in groups.items() if len(names) > 1}
 
 
 # -- independent products
@@ -93,11 +93,11 @@ def _single_product(program: Program, names: Sequence[str]) -> Program:
     nodes = [nodes[i] for i in places]
     first, draft = nodes[0], ProgramBuilder(program)
     left = draft.add(first, "Concat", [n.inputs[0] for n in nodes], "left", axis=0)
-    whole = draft.add(first, "MatMul", [left, first.inputs[1]], "all", **first.attrs)
+    product = draft.add(first, "MatMul", [left, first.inputs[1]], "all", **first.attrs)
     start = 0
     for node in nodes:
         stop = start + require_known(node.specs[0].shape)[0]
-        rows = draft.add(node, "Rows", [whole], "rows", start=start, stop=stop)
+        rows = draft.add(node, "Rows", [product], "rows", start=start, stop=stop)
         draft.put(rows, Ref(node.name))
         start = stop
     return draft.done()
@@ -127,10 +127,10 @@ def _split_products(program: Program, names: Sequence[str]) -> tuple[Program, li
         draft.add(nodes[0], "Rows", [nodes[0].inputs[1]], "right", start=a, stop=a + w)
         for a, w in zip(starts, parts.widths, strict=True)
     ]
-    made = [parts.make(draft, node, rights) for node in nodes]
+    products = [parts.make(draft, node, rights) for node in nodes]
     cut = draft.done()  # without dead parts
     there = [
-        [ref.node for ref in part if ref.node in cut.nodes] for part in zip(*made, strict=True)
+        [ref.node for ref in part if ref.node in cut.nodes] for part in zip(*products, strict=True)
     ]
     return cut, there
 
@@ -140,22 +140,22 @@ def _split_by_concat(program: Program, nodes: Sequence[Node]) -> _ProductParts |
     lefts = [program.nodes[n.inputs[0].node] for n in nodes]
     if any(n.attrs["transpose_b"] for n in nodes):
         return None
-    found = {concat_widths(program, left) for left in lefts}
-    (widths,) = found if len(found) == 1 else (None,)
+    all_widths = {concat_widths(program, left) for left in lefts}
+    (widths,) = all_widths if len(all_widths) == 1 else (None,)
     if widths is None:
         return None
 
     def make(draft: ProgramBuilder, node: Node, rights: Sequence[Ref]) -> list[Ref]:
         left = program.nodes[node.inputs[0].node]
-        made = [
+        products = [
             draft.add(node, "MatMul", [a, b], "part", **NOT_TRANSPOSED)
             for a, b in zip(left.inputs, rights, strict=True)
         ]
-        total = made[0]
-        for more in made[1:]:
-            total = draft.add(node, "Add", [total, more], "sum")
+        total = products[0]
+        for product in products[1:]:
+            total = draft.add(node, "Add", [total, product], "sum")
         draft.put(total, Ref(node.name))
-        return made
+        return products
 
     return _ProductParts(widths, make)
 
@@ -174,17 +174,17 @@ def _split_by_weights(program: Program, nodes: Sequence[Node]) -> _ProductParts 
         if split.attrs["axis"] not in (1, -1) or not node.attrs["transpose_b"]:
             return None
         splits[node.name] = split
-    found = {sizes_along(1, (s.shape for s in split.specs)) for split in splits.values()}
-    (widths,) = found if len(found) == 1 else (None,)
+    all_widths = {sizes_along(1, (s.shape for s in split.specs)) for split in splits.values()}
+    (widths,) = all_widths if len(all_widths) == 1 else (None,)
     if widths is None:
         return None
 
     def make(draft: ProgramBuilder, node: Node, rights: Sequence[Ref]) -> list[Ref]:
-        made = []
+        products = []
         for i, right in enumerate(rights):
             part = draft.add(node, "MatMul", [node.inputs[0], right], "part", **node.attrs)
             draft.put(part, Ref(splits[node.name].name, i))
-            made.append(part)
-        return made
+            products.append(part)
+        return products
 
     return _ProductParts(widths, make)

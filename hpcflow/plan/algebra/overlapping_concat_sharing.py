@@ -22,17 +22,17 @@ def share_overlapping_concats(program: Program) -> Program:
 def _overlapping_pair(program: Program) -> tuple[Node, Node, int] | None:
     """Return two Concats and the index in the first where the inputs of the second begin."""
     anchors = control_edge_nodes(program)
-    found = [
+    concats = [
         n
         for n in program.nodes.values()
         if n.row.joins == "concat" and n.name not in anchors and n.attrs["axis"] == 0
         if is_known(n.specs[0].shape) and len(n.inputs) > 2
     ]
     holders: dict[Ref, list[Node]] = {}
-    for a in found:
+    for a in concats:
         for ref in a.inputs:
             holders.setdefault(ref, []).append(a)
-    for b in found:
+    for b in concats:
         for a in holders[b.inputs[0]]:
             if a is not b and requested_placement(a) == requested_placement(b):
                 at = _overlap_start(a.inputs, b.inputs)
@@ -56,12 +56,12 @@ def _overlap_start(a: Sequence[Ref], b: Sequence[Ref]) -> int | None:
 def _is_dependent(program: Program, a: Node, b: Node) -> bool:
     """Return whether one node depends on the other, so that they cannot be computed at once."""
     reached = {a.name: {a.name}, b.name: {b.name}}
-    for name, seen in reached.items():
+    for name, reachable in reached.items():
         for node in program.nodes.values():
-            if not seen.isdisjoint(node.before()):
-                seen.add(node.name)
+            if not reachable.isdisjoint(node.before()):
+                reachable.add(node.name)
         other = b if name == a.name else a
-        if other.name in seen:
+        if other.name in reachable:
             return True
     return False
 
@@ -69,9 +69,9 @@ def _is_dependent(program: Program, a: Node, b: Node) -> bool:
 def _shared_concat(program: Program, a: Node, b: Node, at: int) -> Program:
     draft = ProgramBuilder(program)
     after = b.inputs[len(a.inputs) - at :]
-    whole = draft.add(a, "Concat", [*a.inputs, *after], "joined", axis=0)
+    joined = draft.add(a, "Concat", [*a.inputs, *after], "joined", axis=0)
     sizes = [draft.spec(r).shape[0] for r in a.inputs]
     for node, start in ((a, 0), (b, sum(sizes[:at]))):
         stop = start + require_known(node.specs[0].shape)[0]
-        draft.put(draft.add(node, "Rows", [whole], "rows", start=start, stop=stop), Ref(node.name))
+        draft.put(draft.add(node, "Rows", [joined], "rows", start=start, stop=stop), Ref(node.name))
     return draft.done()

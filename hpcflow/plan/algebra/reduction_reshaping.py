@@ -29,13 +29,13 @@ def reshape_reductions(program: Program) -> Program:
     for node in program.nodes.values():
         if node.name in anchors or not all(s.known for s in node.specs) or not node.inputs:
             continue
-        made = (
+        replacement = (
             _reduce_columns(draft, node)
             or _reduce_rows(draft, node)
             or _use_scalar_operand(draft, node)
         )
-        if made is not None:
-            draft.put(made, Ref(node.name))
+        if replacement is not None:
+            draft.put(replacement, Ref(node.name))
     return draft.done()
 
 
@@ -84,7 +84,7 @@ def _use_scalar_operand(draft: ProgramBuilder, node: Node) -> Ref | None:
     for i, ref in enumerate(node.inputs):
         number = _broadcast_scalar(draft, draft.nodes[ref.node], node)
         if number is not None and draft.spec(node.inputs[1 - i]).shape == shape:
-            inputs = [number if j == i else other for j, other in enumerate(node.inputs)]
+            inputs = [number if j == i else operand for j, operand in enumerate(node.inputs)]
             return draft.add(node, node.type, inputs, "by_number", **node.attrs)
     return None
 
@@ -94,12 +94,12 @@ def _broadcast_scalar(draft: ProgramBuilder, spread: Node, like: Node) -> Ref | 
     if spread.type not in ("SumGrad", "MeanGrad") or spread.control or not spread.specs[0].known:
         return None
     ref = spread.inputs[0]
-    maker, given = draft.nodes[ref.node], draft.spec(ref)
-    if not is_known(given.shape) or size_of(given.shape) != 1:
+    maker, spec = draft.nodes[ref.node], draft.spec(ref)
+    if not is_known(spec.shape) or size_of(spec.shape) != 1:
         return None
     if spread.type == "SumGrad":
         return ref
-    share = np.asarray(1 / size_of(spread.specs[0].shape), given.dtype)
+    share = np.asarray(1 / size_of(spread.specs[0].shape), spec.dtype)
     if maker.row.source == "constant":
         return draft.add(like, "Const", [], "share", value=share * maker.attrs["value"])
     factor = draft.add(like, "Const", [], "share", value=share)

@@ -44,21 +44,21 @@ def _hoist_once(program: Program) -> Program:
         takes = [program.nodes[name] for name in used.get(Ref(node.name), []) if name]
         if not any(map(by_element, takes)):
             continue
-        made = _on_reshaped_operands(draft, node, source)
-        if made is not None:
-            draft.put(made, Ref(node.name))
+        hoisted = _on_reshaped_operands(draft, node, source)
+        if hoisted is not None:
+            draft.put(hoisted, Ref(node.name))
     return draft.done()
 
 
 def _on_reshaped_operands(draft: ProgramBuilder, reshape: Node, source: Node) -> Ref | None:
     """Return the operation on reshaped operands; None if an operand would broadcast differently."""
-    whole, new = require_known(source.specs[0].shape), require_known(reshape.specs[0].shape)
-    if source.type == "BiasAdd" and (len(new) < 2 or whole[-1] != new[-1]):
+    old, new = require_known(source.specs[0].shape), require_known(reshape.specs[0].shape)
+    if source.type == "BiasAdd" and (len(new) < 2 or old[-1] != new[-1]):
         return None
     shapes = [draft.spec(ref).shape for ref in source.inputs]
-    if not all(is_known(s) for s in shapes) or whole not in shapes:
+    if not all(is_known(s) for s in shapes) or old not in shapes:
         return None
-    targets = [_operand_shape(require_known(s), whole, new) for s in shapes]
+    targets = [_operand_shape(require_known(s), old, new) for s in shapes]
     if None in targets:
         return None
     inputs = [

@@ -23,23 +23,23 @@ def concat_slice_gradients(program: Program) -> Program:
     for node in program.nodes.values():
         if node.type not in ("Add", "AddN") or node.name in anchors:
             continue
-        found = [
+        slices = [
             _gradient_slice(program, ref)
             for ref in node.inputs
             if len(used[ref]) == 1 and program.spec(ref)[:2] == node.specs[0][:2]
         ]
-        parts = sorted(part for part in found if part is not None)
+        parts = sorted(part for part in slices if part is not None)
         ends = [0, *(stop for _, stop, _ in parts)]
         rows = (node.specs[0].shape or (None,))[0]
         if len(parts) < 2 or [a for a, _, _ in parts] != ends[:-1] or ends[-1] != rows:
             continue
         gone = {part[2] for part in parts}
         grads = [program.nodes[ref.node].inputs[0] for _, _, ref in parts]
-        whole = draft.add(node, "Concat", grads, "joined", axis=0)
+        total = draft.add(node, "Concat", grads, "joined", axis=0)
         others = [ref for ref in node.inputs if ref not in gone]
         if others:
-            whole = draft.add(node, "AddN", [whole, *others], "sum")
-        draft.put(whole, Ref(node.name))
+            total = draft.add(node, "AddN", [total, *others], "sum")
+        draft.put(total, Ref(node.name))
     return draft.done()
 
 

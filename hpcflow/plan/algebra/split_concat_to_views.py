@@ -72,10 +72,10 @@ def sliced_rows(node: Node, shape: Shape) -> tuple[int, int] | None:
 
     None if it takes no rows, or not consecutive whole rows.
     """
-    (kind, *limits), *more = node.attrs["key"] or (("rest",),)
+    (kind, *limits), *inner_parts = node.attrs["key"] or (("rest",),)
     if kind != "slice" or len(node.inputs) > 1 or not shape or 0 in require_known(shape):
         return None
-    if any(part not in (("rest",), ("slice", None, None, None)) for part in more):
+    if any(part not in (("rest",), ("slice", None, None, None)) for part in inner_parts):
         return None
     start, stop, step = slice(*limits).indices(require_known(shape)[0])
     return (start, stop) if step == 1 and start < stop else None
@@ -118,13 +118,13 @@ def _span_view(draft: ProgramBuilder, node: Node, part: ElementSpan) -> Ref | No
 
     None if the span begins within a row of that shape.
     """
-    shape, whole, ref = node.specs[0].shape, draft.spec(part.root).shape, part.root
+    shape, root_shape, ref = node.specs[0].shape, draft.spec(part.root).shape, part.root
     assert shape is not None
-    row, size = math.prod(shape[1:]), size_of(whole)  # type: ignore[arg-type]
+    row, size = math.prod(shape[1:]), size_of(root_shape)  # type: ignore[arg-type]
     if part.start % row or size % row:
         return None
     rows = (size // row, *shape[1:])
-    if rows != whole:
+    if rows != root_shape:
         ref = draft.add(node, "Reshape", [ref], "all", shape=rows)
     if rows == shape:
         return ref

@@ -47,19 +47,19 @@ def _merged_sum(program: Program, total: Node) -> Program:
             kind = _merge_key(program, node)
             if kind is not None:
                 groups.setdefault((kind, requested_placement(node)), []).append(node)
-    draft, gone, made = ProgramBuilder(program), set[Ref](), list[Ref]()
+    draft, gone, merged = ProgramBuilder(program), set[Ref](), list[Ref]()
     for nodes in groups.values():
         if len(nodes) > 1:
             columns = [[n.inputs[k] for n in nodes] for k in range(len(nodes[0].inputs))]
             order = common_permutation(program, columns)
             make = _joined_product if nodes[0].type == "MatMul" else _joined_sum
-            made.append(make(draft, [nodes[i] for i in order]))
+            merged.append(make(draft, [nodes[i] for i in order]))
             gone.update(Ref(n.name) for n in nodes)
-    if not made:
+    if not merged:
         return program
-    refs = [*(r for r in total.inputs if r not in gone), *made]
-    whole = refs[0] if len(refs) == 1 else draft.add(total, "AddN", refs, "rest")
-    draft.put(whole, Ref(total.name))
+    refs = [*(r for r in total.inputs if r not in gone), *merged]
+    new_total = refs[0] if len(refs) == 1 else draft.add(total, "AddN", refs, "rest")
+    draft.put(new_total, Ref(total.name))
     return draft.done()
 
 

@@ -34,20 +34,20 @@ def insert_commit(program: Program) -> Program:
         return program
     first = collectives[0]
     device = f"{parse_device(first.device).host}/cpu:0"
-    one = Node(f"{COMMIT}/one", "Const", device=device, line=first.line)
-    one = as_constant(one, np.zeros((), np.int32))
+    constant = Node(f"{COMMIT}/one", "Const", device=device, line=first.line)
+    constant = as_constant(constant, np.zeros((), np.int32))
     attrs = {"group": "replicas", "of": (COMMIT,), "sequence": len(collectives)}
     last = Node(
         COMMIT,
         "AllReduce",
-        (Ref(one.name),),
+        (Ref(constant.name),),
         tuple(node.name for node in collectives),
         attrs,
         (Spec(np.dtype(np.int32), ()),),
         device,
         line=first.line,
     )
-    nodes = {**program.nodes, one.name: one, last.name: last}
+    nodes = {**program.nodes, constant.name: constant, last.name: last}
     for node in updates:
         nodes[node.name] = node.but(control=(*node.control, COMMIT))
     return sorted_program(program.but(nodes=nodes, targets=(*program.targets, COMMIT)))
@@ -60,11 +60,11 @@ def changes_state(node: Node) -> bool:
 
 def _predecessors(nodes: Mapping[str, Node], names: set[str]) -> set[str]:
     """Return all direct and indirect predecessors of `names`."""
-    found: set[str] = set()
+    predecessors: set[str] = set()
     stack = [before for name in names for before in nodes[name].before()]
     while stack:
         name = stack.pop()
-        if name not in found:
-            found.add(name)
+        if name not in predecessors:
+            predecessors.add(name)
             stack.extend(nodes[name].before())
-    return found
+    return predecessors

@@ -20,19 +20,19 @@ def merge_control_edges(program: Program, driver: str) -> Program:
         by_task: dict[str, list[str]] = {}
         for name in names:
             by_task.setdefault(task[name], []).append(name)
-        found: list[str] = []
+        merged: list[str] = []
         for there, group in by_task.items():
             loose = [n for n in group if n not in data]
             if there == here or len(loose) < 2:
-                found += group
+                merged += group
                 continue
             key = (there, frozenset(loose))
             if key not in joins:
                 joins[key] = _add_noop(
                     nodes, program, loose, f"{hint}/joined_on_{device_label(there)}"
                 )
-            found += [n for n in group if n in data] + [joins[key]]
-        return tuple(found)
+            merged += [n for n in group if n in data] + [joins[key]]
+        return tuple(merged)
 
     for node in program.nodes.values():
         data = {ref.node for ref in node.inputs}

@@ -22,10 +22,10 @@ def bucket_gradients(program: Program, settings: Settings) -> Program:
     """
     program = _place_collectives(program, settings)
     sums = [n for n in program.nodes.values() if n.row.combines == "sum"]
-    taken = set(program.nodes)
+    used_names = set(program.nodes)
     merged: list[Node] = []
     for group in _bucket_groups(sums, program, settings):
-        merged.append(_merge_bucket(group, f"replicas/bucket_{len(merged)}", taken))
+        merged.append(_merge_bucket(group, f"replicas/bucket_{len(merged)}", used_names))
     values = {
         ref: Ref(node.name, i)
         for node in merged
@@ -88,11 +88,11 @@ def _merge_bucket(group: list[Node], name: str, taken: set[str]) -> Node:
 
 
 def _number_collectives(program: Program) -> Program:
-    found = [n for n in program.nodes.values() if n.row.collective]
-    found.sort(key=lambda n: (n.attrs["depth"], n.attrs["available"], n.name))
+    collectives = [n for n in program.nodes.values() if n.row.collective]
+    collectives.sort(key=lambda n: (n.attrs["depth"], n.attrs["available"], n.name))
     helpers = ("depth", "available", "static")
     nodes = dict(program.nodes)
-    for sequence, node in enumerate(found):
+    for sequence, node in enumerate(collectives):
         attrs = {k: v for k, v in node.attrs.items() if k not in helpers}
         nodes[node.name] = node.but(attrs=attrs | {"sequence": sequence})
     return program.but(nodes=nodes)

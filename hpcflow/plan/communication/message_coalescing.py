@@ -88,7 +88,7 @@ class _Packer:
                 there = self.users.setdefault(before, {})
                 there.setdefault(self.task[node.name], []).append(node)
         self.first = {  # (node, task) -> its first crossing to the task
-            (c.node, c.dest): c for found in self.crossings.values() for c in reversed(found)
+            (c.node, c.dest): c for group in self.crossings.values() for c in reversed(group)
         }
         self.seconds: dict[str, float] = {}
         self.over: dict[str, int] = {}  # node -> the waits of its task that its values depend on
@@ -137,14 +137,14 @@ class _Packer:
         return 1 << number
 
     def _seconds(self, node: Node) -> float:
-        found = self.seconds.get(node.name)
-        if found is None:
-            given = [self.program.spec(ref) for ref in node.inputs]
+        seconds = self.seconds.get(node.name)
+        if seconds is None:
+            input_specs = [self.program.spec(ref) for ref in node.inputs]
             unknown = node.row.control_flow or node.row.waits
-            found = self.seconds[node.name] = (
-                UNKNOWN_S if unknown else cost_model.predicted_seconds(node, given)
+            seconds = self.seconds[node.name] = (
+                UNKNOWN_S if unknown else cost_model.predicted_seconds(node, input_specs)
             )
-        return found
+        return seconds
 
     def _take(self, crossing: Crossing, node: Node, waits: int, now: float) -> None:
         spec = TOKEN if crossing.index is None else node.specs[crossing.index]
@@ -166,22 +166,22 @@ class _Packer:
     def _is_patient(self, crossing: Crossing) -> bool:
         """Return whether all work that depends on the arrival costs less than a message."""
         stack = self.takers(crossing)
-        seen, left = {node.name for node in stack}, WORTH_S
-        while stack and left >= 0:
+        visited, budget = {node.name for node in stack}, WORTH_S
+        while stack and budget >= 0:
             node = stack.pop()
-            left -= self._seconds(node)
+            budget -= self._seconds(node)
             for user in chain.from_iterable(self.users.get(node.name, {}).values()):
-                if user.name not in seen:
-                    seen.add(user.name)
+                if user.name not in visited:
+                    visited.add(user.name)
                     stack.append(user)
-        return left >= 0
+        return budget >= 0
 
     def takers(self, crossing: Crossing) -> list[Node]:
         """Return the nodes of the other task that take a value or follow an end."""
-        found = self.users.get(crossing.node, {}).get(crossing.dest, [])
+        users = self.users.get(crossing.node, {}).get(crossing.dest, [])
         if crossing.index is None:
-            return list(found)
-        return [n for n in found if Ref(crossing.node, crossing.index) in n.inputs]
+            return list(users)
+        return [n for n in users if Ref(crossing.node, crossing.index) in n.inputs]
 
 
 class _Rewriter:
@@ -199,8 +199,8 @@ class _Rewriter:
     def run(self) -> tuple[Program, Results]:
         nodes: dict[str, Node] = {}
         for node in self.program.nodes.values():
-            for made in (self._renamed(node), *self.behind.get(node.name, ())):
-                nodes[made.name] = made
+            for new_node in (self._renamed(node), *self.behind.get(node.name, ())):
+                nodes[new_node.name] = new_node
         driver = self.packer.driver or ""
         targets = dict.fromkeys(self.ends.get((t, driver), t) for t in self.program.targets)
         results = [(task, self.values.get((ref, task), ref)) for task, ref in self.packer.results]
@@ -218,25 +218,25 @@ class _Rewriter:
             return [joined.but(line=first.line)]
         refs = tuple(Ref(item.node, item.index) for item in values if item.index is not None)
         specs = [self.program.spec(ref) for ref in refs]
-        whole = Node(self._name(name), "Parcel", refs, tuple(tokens), {}, (), device)
-        whole = whole.but(specs=tuple(whole.row.infer(specs, {})), line=first.line)
-        found = [whole]
+        packed = Node(self._name(name), "Parcel", refs, tuple(tokens), {}, (), device)
+        packed = packed.but(specs=tuple(packed.row.infer(specs, {})), line=first.line)
+        new_nodes = [packed]
         for item, ref, start in zip(values, refs, parcel_layout(specs)[0], strict=True):
-            found.append(self._out(item, ref, start, whole))
-            self.values[ref, parcel.dest] = Ref(found[-1].name)
-            self.ends.setdefault((ref.node, parcel.dest), found[-1].name)
-        self.ends.update({(token, parcel.dest): found[-1].name for token in tokens})
-        return found
+            new_nodes.append(self._out(item, ref, start, packed))
+            self.values[ref, parcel.dest] = Ref(new_nodes[-1].name)
+            self.ends.setdefault((ref.node, parcel.dest), new_nodes[-1].name)
+        self.ends.update({(token, parcel.dest): new_nodes[-1].name for token in tokens})
+        return new_nodes
 
-    def _out(self, item: Crossing, ref: Ref, start: int, whole: Node) -> Node:
+    def _out(self, item: Crossing, ref: Ref, start: int, packed: Node) -> Node:
         """Return the FromParcel node of a value, on the device of its first use."""
         spec, takers = self.program.spec(ref), self.packer.takers(item)
         device = takers[0].device if takers else f"{item.dest}/{MESSAGES}"
         name = self._name(f"{ref.node}/{ref.index}_on_{device_label(item.dest)}")
         attrs = {"dtype": spec.dtype, "shape": spec.shape, "start": start}
-        made = Node(name, "FromParcel", (Ref(whole.name),), (), attrs, (), device)
+        unpacked = Node(name, "FromParcel", (Ref(packed.name),), (), attrs, (), device)
         line = self.program.nodes[ref.node].line
-        return made.but(specs=tuple(made.row.infer(whole.specs, attrs)), line=line)
+        return unpacked.but(specs=tuple(unpacked.row.infer(packed.specs, attrs)), line=line)
 
     def _renamed(self, node: Node) -> Node:
         if node.name not in self.task:

@@ -32,9 +32,9 @@ def tasks(program: Program, given: Mapping[str, str | None] | None = None) -> di
 
     `given` maps feeds to tasks; a feed mapped to None, which exists on every task, is left out.
     """
-    found: dict[str, str | None] = {n.name: task_of(n.device) for n in program.nodes.values()}
-    found.update(given or {})
-    return {name: task for name, task in found.items() if task is not None}
+    node_task: dict[str, str | None] = {n.name: task_of(n.device) for n in program.nodes.values()}
+    node_task.update(given or {})
+    return {name: task for name, task in node_task.items() if task is not None}
 
 
 def partition(
@@ -86,10 +86,10 @@ def crossings(
             if task.get(before, dest) != dest:
                 tokens[Crossing(before, None, dest)] = None
     implied = {(c.node, c.dest) for c in values}
-    found: dict[str, list[Crossing]] = {}
+    by_node: dict[str, list[Crossing]] = {}
     for crossing in [*values, *(c for c in tokens if (c.node, c.dest) not in implied)]:
-        found.setdefault(crossing.node, []).append(crossing)
-    return found
+        by_node.setdefault(crossing.node, []).append(crossing)
+    return by_node
 
 
 class Partitioner:
@@ -136,9 +136,9 @@ class Partitioner:
             task: Partition(task, self.parts[task])
             for task in [self.driver, *sorted(set(self.parts) - {self.driver}, key=parse_device)]
         }
-        mine = parts[self.driver]
+        driver_part = parts[self.driver]
         parts[self.driver] = dataclasses.replace(
-            mine, feeds=self.program.feeds, fetches=tuple(fetches)
+            driver_part, feeds=self.program.feeds, fetches=tuple(fetches)
         )
         edges = (*inside, *self.edges.values())
         return Plan(parts, edges, self.driver, self.cluster, why)
@@ -205,13 +205,13 @@ class Partitioner:
             self._emit(task, node.but(device=device, specs=_without_values(node.specs)))
 
     def _control(self, node: Node, task: str, inputs: tuple[Ref, ...]) -> tuple[str, ...]:
-        found: dict[str, None] = {}
+        control: dict[str, None] = {}
         for before in node.control:
             here = self.task[before] == task
-            found[before if here else self._end_of(before, task)] = None
+            control[before if here else self._end_of(before, task)] = None
         for ref in inputs:
-            found.pop(ref.node, None)
-        return tuple(found)
+            control.pop(ref.node, None)
+        return tuple(control)
 
     def _end_of(self, before: str, task: str) -> str:
         """Return the Recv in `task` that follows the end of the node `before`."""
@@ -227,8 +227,8 @@ class Partitioner:
         channel = self.first + len(self.edges)
         source = self.task[node.name]
         self.edges[crossing] = Edge(channel, source, crossing.dest, ref, spec, token, self.frame)
-        what = "end" if token else str(crossing.index)
-        name = self._name(f"{node.name}/send_{what}_to_{device_label(crossing.dest)}")
+        label = "end" if token else str(crossing.index)
+        name = self._name(f"{node.name}/send_{label}_to_{device_label(crossing.dest)}")
         device = f"{source}/{MESSAGES}"
         value = () if token else (self._value(ref, device),)
         control = (node.name,) if token else ()
@@ -238,8 +238,8 @@ class Partitioner:
     def _receive(self, crossing: Crossing) -> Ref:
         if crossing not in self.arrived:
             edge = self.edges[crossing]
-            what = "end" if edge.token else str(crossing.index)
-            name = self._name(f"{crossing.node}/recv_{what}_on_{device_label(crossing.dest)}")
+            label = "end" if edge.token else str(crossing.index)
+            name = self._name(f"{crossing.node}/recv_{label}_on_{device_label(crossing.dest)}")
             attrs = {
                 "channel": edge.channel,
                 "source": edge.source,

@@ -34,15 +34,15 @@ def message_traffic(plan: Plan) -> list[TaskTraffic]:
     with one header of `HEADER_BYTES`. Edges inside a loop or branch are not counted, because values
     decide how often they run.
     """
-    found: dict[tuple[str, str], list[int]] = {}
+    traffic: dict[tuple[str, str], list[int]] = {}
     for task in plan.parts:
         if task != plan.driver:
-            found[plan.driver, task] = [1, HEADER_BYTES, 1]
+            traffic[plan.driver, task] = [1, HEADER_BYTES, 1]
     for edge in (edge for edge in plan.edges if not edge.frame):
-        counts = found.setdefault((edge.source, edge.dest), [0, 0, 0])
+        counts = traffic.setdefault((edge.source, edge.dest), [0, 0, 0])
         counts[0] += 1
         counts[1] += edge.spec.nbytes
-    return [TaskTraffic(source, dest, *counts) for (source, dest), counts in found.items()]
+    return [TaskTraffic(source, dest, *counts) for (source, dest), counts in traffic.items()]
 
 
 def collective_bytes(part: Partition) -> dict[str, int]:
@@ -64,14 +64,14 @@ def input_specs(node: Node, part: Partition) -> list[Spec]:
 
 def flops(node: Node, inputs: Sequence[Spec]) -> int:
     """Return the FLOPs of a node, an estimate if sizes are unknown."""
-    known = [spec for spec in (*inputs, *node.specs) if spec.known]
-    if node.row.work == "nothing" or not known:
+    known_specs = [spec for spec in (*inputs, *node.specs) if spec.known]
+    if node.row.work == "nothing" or not known_specs:
         return 0
-    told = all(spec.known and spec.dtype not in OPAQUE for spec in (*inputs, *node.specs))
-    done = node_cost(node, inputs) if told else None
-    if done is not None:
-        return done.flops
-    return max(size_of(spec.shape) for spec in known)
+    all_known = all(spec.known and spec.dtype not in OPAQUE for spec in (*inputs, *node.specs))
+    cost = node_cost(node, inputs) if all_known else None
+    if cost is not None:
+        return cost.flops
+    return max(size_of(spec.shape) for spec in known_specs)
 
 
 def predicted_seconds(node: Node, inputs: Sequence[Spec]) -> float:

@@ -74,15 +74,15 @@ def predict_memory(
     }
 
 
-def _partition_memory(part: Partition, made: PartitionLowering, steps: int) -> MemoryEstimate:
-    part, info, writes = made(part)
+def _partition_memory(part: Partition, lowering: PartitionLowering, steps: int) -> MemoryEstimate:
+    part, info, writes = lowering(part)
     parts = [
         p
         for node in part.nodes.values()
         for _, p in nested_programs(node)
         if isinstance(p, Partition)
     ]
-    insides = [_partition_memory(inside, made, steps) for inside in parts]
+    insides = [_partition_memory(inside, lowering, steps) for inside in parts]
     return memory_of_code(part, generate_code(part, info, writes=writes), steps, insides)
 
 
@@ -100,12 +100,12 @@ def memory_of_code(
     `insides` is the memory of its loops and branches.
     """
     sizes = variable_bytes(part)
-    made = MemoryEstimate(
+    estimate = MemoryEstimate(
         part.task,
         sizes,
         constants=sum(constant_bytes(part, code).values()),
         buffers=steps * sum(size + ALIGNED for size in code.arenas.values()),
-        messages=steps * sum(_message_bytes(part, what) for what in code.binds.values()),
+        messages=steps * sum(_message_bytes(part, binding) for binding in code.binds.values()),
         sums=sum(collective_bytes_of(node) for node in part.nodes.values()),
         steps=steps,
         versions=sum(sizes[name] for name in code.versions),
@@ -113,8 +113,8 @@ def memory_of_code(
         unsized=sum(_unsized(node) for node in part.nodes.values()),
     )
     for inside in insides:
-        made = _with_frame(made, inside)
-    return made
+        estimate = _with_frame(estimate, inside)
+    return estimate
 
 
 def constant_bytes(part: Partition, code: GeneratedCode) -> dict[str, int]:

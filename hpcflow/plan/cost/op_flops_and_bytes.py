@@ -121,7 +121,7 @@ def _fused_flops(node: Node, inputs: Sequence[Spec]) -> float:
         specs = [values[i] for i in step.inputs]
         dtype = specs[0].dtype if specs else np.dtype(np.float32)
         values.append(Spec(dtype, (sizes[step.way],)))
-        made = Node(node.name, step.type, attrs=dict(step.attrs), specs=(values[-1],))
+        step_node = Node(node.name, step.type, attrs=dict(step.attrs), specs=(values[-1],))
         if step.type not in (JOIN, NUMBER, PLACE):
-            count += size if summed else _flops(made, specs)
+            count += size if summed else _flops(step_node, specs)
     return count

@@ -25,13 +25,13 @@ def server_messages(
         for task, p in plan.parts.items()
         if parse_device(task).job == "ps"
     }
-    found = []
+    messages = []
     for edge in plan.edges:
         ends = ((SENT, sides.get(edge.source)), (RECEIVED, sides.get(edge.dest)))
         shares = [s for way, side in ends if side is not None for s in side.shares(edge, way)]
         if shares and not edge.frame:
-            found.append(ServerMessage(edge.channel, edge.source, edge.dest, tuple(shares)))
-    return tuple(found)
+            messages.append(ServerMessage(edge.channel, edge.source, edge.dest, tuple(shares)))
+    return tuple(messages)
 
 
 def plan_trains(plan: Plan) -> bool:
@@ -64,13 +64,13 @@ class _ServerPartition:
         end = self.ends.get(edge.channel)
         if end is None:
             return []
-        known = edge.spec.nbytes if edge.spec.sized else 0
+        nbytes = edge.spec.nbytes if edge.spec.sized else 0
         values = self._values(end, way)
         if not values:
-            return [VariableBytes(self.server, way, self._nearest(end, way), known)]
-        found = [VariableBytes(self.server, way, self._nearest(n, way), size) for n, size in values]
-        gaps = known - sum(size for _, size in values)  # padding for alignment
-        return [found[0]._replace(nbytes=found[0].nbytes + gaps), *found[1:]]
+            return [VariableBytes(self.server, way, self._nearest(end, way), nbytes)]
+        sizes = [VariableBytes(self.server, way, self._nearest(n, way), size) for n, size in values]
+        gaps = nbytes - sum(size for _, size in values)  # padding for alignment
+        return [sizes[0]._replace(nbytes=sizes[0].nbytes + gaps), *sizes[1:]]
 
     def _values(self, end: Node, way: str) -> list[tuple[Node, int]]:
         """Return (node, bytes) of each value in a parcel; the node produces or takes it."""
@@ -86,14 +86,14 @@ class _ServerPartition:
     def _nearest(self, node: Node, way: str) -> str:
         """Return the variable nearest to a node: before a sent value, after a received one."""
         step: Callable[[Node], Iterable[Node]] = self._before if way == SENT else self._after
-        seen, layer = {node.name}, [node]
+        visited, layer = {node.name}, [node]
         while layer:
-            for one in layer:
-                name = self._variable(one)
+            for current in layer:
+                name = self._variable(current)
                 if name:
                     return name
-            layer = [n for one in layer for n in step(one) if n.name not in seen]
-            seen.update(n.name for n in layer)
+            layer = [n for current in layer for n in step(current) if n.name not in visited]
+            visited.update(n.name for n in layer)
         return ""
 
     def _before(self, node: Node) -> Iterable[Node]:
@@ -111,10 +111,10 @@ class _ServerPartition:
                 return self.homes[name].owner
         refs: Sequence[Ref] = node.inputs if node.row.variable != "handle" else (Ref(node.name),)
         for ref in refs:
-            found = self.part.nodes[ref.node]
-            if found.row.variable == "handle":
-                is_part = {"piece", "copy"} & set(found.attrs)
-                name = found.name.rpartition("/part_")[0] if is_part else found.name
+            source = self.part.nodes[ref.node]
+            if source.row.variable == "handle":
+                is_part = {"piece", "copy"} & set(source.attrs)
+                name = source.name.rpartition("/part_")[0] if is_part else source.name
                 return self.homes[name].owner if name in self.homes else name
         return ""
 
@@ -126,9 +126,9 @@ def server_traffic_text(plan: Plan, held: Sequence[int], by: str) -> str:
     """
     rows = []
     for server in range(plan.cluster.servers):
-        mine = [s for m in plan.messages for s in m.shares if s.server == server]
-        moved = {w: sum(s.nbytes for s in mine if s.way == w) for w in (RECEIVED, SENT)}
-        names = {s.variable for s in mine if s.variable}
+        shares = [s for m in plan.messages for s in m.shares if s.server == server]
+        moved = {w: sum(s.nbytes for s in shares if s.way == w) for w in (RECEIVED, SENT)}
+        names = {s.variable for s in shares if s.variable}
         count = sum(any(s.server == server for s in m.shares) for m in plan.messages)
         cells = [format_bytes(held[server]), str(len(names)), str(count)]
         cells += [format_bytes(moved[RECEIVED]), format_bytes(moved[SENT])]

@@ -41,15 +41,15 @@ def _partition_frames(program: Program, cluster: Cluster, edges: list[Edge]) -> 
         values.update({old: new for old, new in moved.items() if old != new})
         if len(frames) > 1:
             followers[node.name] = tuple(frame.name for frame in frames)
-    made = substitute_values(program.but(nodes=nodes), values)
+    rewired = substitute_values(program.but(nodes=nodes), values)
     if not followers:
-        return made
+        return rewired
     nodes = {
-        n.name: n.but(control=_with_followers(n.control, followers)) for n in made.nodes.values()
+        n.name: n.but(control=_with_followers(n.control, followers)) for n in rewired.nodes.values()
     }
     ends = [name for names in followers.values() for name in names]  # the step waits for all frames
-    targets = dict.fromkeys((*_with_followers(made.targets, followers), *ends))
-    return sorted_program(made.but(nodes=nodes, targets=tuple(targets)))
+    targets = dict.fromkeys((*_with_followers(rewired.targets, followers), *ends))
+    return sorted_program(rewired.but(nodes=nodes, targets=tuple(targets)))
 
 
 def _with_followers(
@@ -78,11 +78,11 @@ class _FramePartitioner:
         """
         fetched = [p.fetches for k, p in self.programs.items() if k != "cond"]
         lists: dict[int, str] = self.node.attrs.get("homes", {})
-        found: list[str | None] = []
+        homes: list[str | None] = []
         for i in range(len(self.made)):
             makers = (self._maker(f[i]) for f in fetched)
-            found.append(lists.get(i) or next(filter(None, makers), None))
-        return [home or self.cluster.tasks()[0] for home in found]
+            homes.append(lists.get(i) or next(filter(None, makers), None))
+        return [home or self.cluster.tasks()[0] for home in homes]
 
     def _maker(self, ref: Ref) -> str | None:
         for key, program in self.programs.items():
@@ -92,12 +92,12 @@ class _FramePartitioner:
         return None
 
     def _tasks(self) -> list[str]:
-        found = dict.fromkeys(self.homes)
+        tasks = dict.fromkeys(self.homes)
         for program in self.programs.values():
-            made = (n for n in program.nodes.values() if n.row.source != "feed")
-            found.update(dict.fromkeys(task_of(n.device) for n in made))
-        mine = task_of(self.node.device)
-        return list(found) or [mine]
+            nodes = (n for n in program.nodes.values() if n.row.source != "feed")
+            tasks.update(dict.fromkeys(task_of(n.device) for n in nodes))
+        node_task = task_of(self.node.device)
+        return list(tasks) or [node_task]
 
     def _device(self, task: str) -> str:
         """Return the device of most nodes of the frame on a task; inputs are copied to it."""
@@ -125,9 +125,9 @@ class _FramePartitioner:
                 if len(self.tasks) == 1
                 else f"{self.node.name}/on{_task_label(task)}"
             )
-            mine = [i for i, home in enumerate(self.homes) if home == task]
-            values.update({Ref(self.node.name, i): Ref(name, k) for k, i in enumerate(mine)})
-            frames.append(self._frame(task, name, mine, parts))
+            outputs = [i for i, home in enumerate(self.homes) if home == task]
+            values.update({Ref(self.node.name, i): Ref(name, k) for k, i in enumerate(outputs)})
+            frames.append(self._frame(task, name, outputs, parts))
         return frames, values
 
     def _partition_body(self, key: str, program: Program) -> dict[str, Partition]:
@@ -161,15 +161,15 @@ class _FramePartitioner:
         return parts
 
     def _frame(
-        self, task: str, name: str, mine: list[int], parts: dict[str, dict[str, Partition]]
+        self, task: str, name: str, outputs: list[int], parts: dict[str, dict[str, Partition]]
     ) -> Node:
         node, variables = self.node, len(self.made) if self.loop else 0
         empty = node.attrs.get("empty", 0)
-        held = {key: found.get(task, Partition(task, {})) for key, found in parts.items()}
-        slots = {i: k for k, i in enumerate(mine)} if self.loop else {}
+        bodies = {key: by_task.get(task, Partition(task, {})) for key, by_task in parts.items()}
+        slots = {i: k for k, i in enumerate(outputs)} if self.loop else {}
         outside: dict[int, int] = {}
         attrs: dict[str, Any] = {}
-        for key, part in held.items():
+        for key, part in bodies.items():
             by_name = dict(zip(self.programs[key].feeds, node.attrs[f"{key}_feeds"], strict=True))
             places = []
             for feed in part.feeds:
@@ -180,14 +180,14 @@ class _FramePartitioner:
                     places.append(outside.setdefault(slot, len(slots) + len(outside)))
             attrs[key], attrs[f"{key}_feeds"] = part, tuple(places)
         begin = variables - empty
-        inputs = [node.inputs[i] for i in mine if i < begin] if self.loop else [node.inputs[0]]
+        inputs = [node.inputs[i] for i in outputs if i < begin] if self.loop else [node.inputs[0]]
         first = 0 if self.loop else 1
         inputs += [node.inputs[first + slot - (empty if self.loop else 0)] for slot in outside]
-        attrs["empty"] = sum(i >= begin for i in mine) if self.loop else 0
-        attrs["made"] = tuple(self.made[i] for i in mine)
-        across = len(self.tasks) > 1 or any(_waits(part) for part in held.values())
+        attrs["empty"] = sum(i >= begin for i in outputs) if self.loop else 0
+        attrs["made"] = tuple(self.made[i] for i in outputs)
+        across = len(self.tasks) > 1 or any(_waits(part) for part in bodies.values())
         kind = node.type + ("Across" if across else "")
-        specs = tuple(node.specs[i] for i in mine)
+        specs = tuple(node.specs[i] for i in outputs)
         return dataclasses.replace(
             node,
             name=name,

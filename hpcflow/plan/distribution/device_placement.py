@@ -49,10 +49,10 @@ def place_devices(
     why: dict[str, str] = {}
 
     def placed(program: Program) -> Program:
-        made = _place_program(
+        outer = _place_program(
             _colocate_equal_row_sums(program, placements), graph, cluster, placements, why
         )
-        return map_nested_programs(made, placed)
+        return map_nested_programs(outer, placed)
 
     return _copy_free_nodes(
         program, place_tensor_lists(placed(program), why, DEFAULT), why, cluster
@@ -76,7 +76,7 @@ def _place_program(
         bounds.setdefault(groups.find(name), []).extend(
             _device_constraints(name, program, graph, placements)
         )
-    chosen = {root: _choose_device(found, cluster) for root, found in bounds.items()}
+    chosen = {root: _choose_device(constraints, cluster) for root, constraints in bounds.items()}
     nodes = {}
     for node in program.nodes.values():
         if node.row.source == "feed":
@@ -142,22 +142,22 @@ def _device_constraints(
     node = program.nodes.get(name)
     if node is not None and node.row.source == "feed":
         return []
-    asked = node if node is not None else graph.get_operation_by_name(name)
-    found = []
-    if asked.device:
-        why = f"asked for: {asked.device}"
-        if lookup_op(asked.type).variable == "handle" and {"piece", "copy"} & set(asked.attrs):
+    op = node if node is not None else graph.get_operation_by_name(name)
+    constraints = []
+    if op.device:
+        why = f"asked for: {op.device}"
+        if lookup_op(op.type).variable == "handle" and {"piece", "copy"} & set(op.attrs):
             why = "part of a variable: one of the servers with the least to do"
-        found.append(_DeviceConstraint(parse_device(asked.device), name, asked.line, why))
+        constraints.append(_DeviceConstraint(parse_device(op.device), name, op.line, why))
     kind = _only_kind(node, program) if node is not None else ""
     if kind:
-        why = f"{asked.type} of these types runs on a {kind} only"
-        found.append(_DeviceConstraint(DeviceName(kind=kind), name, asked.line, why))
+        why = f"{op.type} of these types runs on a {kind} only"
+        constraints.append(_DeviceConstraint(DeviceName(kind=kind), name, op.line, why))
     if name in placements:
         piece, owner = placements[name].pieces[0], placements[name].owner
         why = "variable: server with the least to do" if owner == name else f"slot of {owner}"
-        found.append(_DeviceConstraint(parse_device(piece.device), name, asked.line, why))
-    return found
+        constraints.append(_DeviceConstraint(parse_device(piece.device), name, op.line, why))
+    return constraints
 
 
 def _only_kind(node: Node, program: Program) -> str:
@@ -210,12 +210,12 @@ def _choose_device(bounds: list[_DeviceConstraint], cluster: Cluster) -> DeviceN
 
 def _satisfying_devices(merged: DeviceName, cluster: Cluster) -> list[DeviceName]:
     """Return the devices that satisfy a constraint, best first."""
-    found, any_index = [merged], merged._replace(index=None)
+    devices, any_index = [merged], merged._replace(index=None)
     if merged.kind == "cpu" and (merged.index or 0) < cluster.cpus:
-        found.append(any_index)
+        devices.append(any_index)
     if cluster.soft:
-        found += [any_index, any_index._replace(kind="cpu"), any_index._replace(kind=None)]
-    return found
+        devices += [any_index, any_index._replace(kind="cpu"), any_index._replace(kind=None)]
+    return devices
 
 
 def _first_constraint(bounds: list[_DeviceConstraint], field: str) -> _DeviceConstraint:
@@ -238,29 +238,29 @@ def _merge_constraints(
     if wish.job is None and wish.task is not None:
         wish = wish._replace(job="worker")
     for field in ("job", "task", "kind", "index"):
-        mine, its = getattr(merged, field), getattr(wish, field)
-        if mine is not None and its is not None and mine != its:
+        current, wished = getattr(merged, field), getattr(wish, field)
+        if current is not None and wished is not None and current != wished:
             if soft and field == "kind":
                 return merged._replace(kind="cpu", index=None)
             if soft and field == "index":
                 return merged
-            other = next(b for b in before if getattr(b.wish, field) in (mine, None))
+            conflict = next(b for b in before if getattr(b.wish, field) in (current, None))
             raise PlacementError(
                 f"{bound.node!r} must be on {bound.wish} ({bound.why}), but shares a device with "
-                f"{other.node!r} (made at {other.line}), which must be on {other.wish} "
-                f"({other.why})",
+                f"{conflict.node!r} (made at {conflict.line}), which must be on {conflict.wish} "
+                f"({conflict.why})",
                 op=bound.node,
                 line=bound.line,
                 hint="remove one of the two device scopes or the colocation",
             )
-        if mine is None and its is not None:
-            merged = merged._replace(**{field: its})
+        if current is None and wished is not None:
+            merged = merged._replace(**{field: wished})
     return merged
 
 
 def _check_task(job: str, task: int, bounds: list[_DeviceConstraint], cluster: Cluster) -> None:
-    known = {"worker": cluster.tasks_per_replica, "ps": cluster.servers}
-    if task < known.get(job, 0):
+    task_counts = {"worker": cluster.tasks_per_replica, "ps": cluster.servers}
+    if task < task_counts.get(job, 0):
         return
     bound = _first_constraint(bounds, "task" if task else "job")
     facts: dict[str, Any] = {"op": bound.node, "line": bound.line}
@@ -297,9 +297,9 @@ def _copy_free_nodes(
     """Return the placed program and its inner programs, with free nodes copied to their users."""
     nodes = {}
     for name, node in placed.nodes.items():
-        asked = dict(nested_programs(wished.nodes[name]))
-        held = {k: _copy_free_nodes(asked[k], p, why, cluster) for k, p in nested_programs(node)}  # type: ignore[arg-type]
-        nodes[name] = node.but(attrs={**node.attrs, **held}) if held else node
+        wishes = dict(nested_programs(wished.nodes[name]))
+        bodies = {k: _copy_free_nodes(wishes[k], p, why, cluster) for k, p in nested_programs(node)}  # type: ignore[arg-type]
+        nodes[name] = node.but(attrs={**node.attrs, **bodies}) if bodies else node
     return _FreeNodeCopies(wished, placed.but(nodes=nodes), why).run(host_device(cluster))
 
 
@@ -360,6 +360,6 @@ class _FreeNodeCopies:
 
 def device_label(device: str) -> str:
     """Return a device as part of a name: `ps_0_cpu_0` of `/job:ps/task:0/cpu:0`."""
-    found = parse_device(device)
-    parts = [found.job, found.task, found.kind, found.index]
+    parsed = parse_device(device)
+    parts = [parsed.job, parsed.task, parsed.kind, parsed.index]
     return "_".join(str(p) for p in parts if p is not None)

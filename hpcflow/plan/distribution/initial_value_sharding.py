@@ -37,12 +37,12 @@ def place_initializers(program: Program, placements: Mapping[str, VariablePlacem
     nodes: dict[str, Node] = {}
     for node in program.nodes.values():
         home = placements.get(node.inputs[0].node) if assigns_initial_value(node) else None
-        found = computing_nodes(program, node.inputs[1]) if home and len(home.pieces) == 1 else []
-        if any(not program.nodes[name].row.pure or program.nodes[name].inputs for name in found):
-            handle, inside = node.inputs[0].node, {*found, node.name}
-            shared = any(not users[name] <= inside for name in found)
-            rename = {name: f"{handle}/initial/{name}" if shared else name for name in found}
-            for name in found:
+        makers = computing_nodes(program, node.inputs[1]) if home and len(home.pieces) == 1 else []
+        if any(not program.nodes[name].row.pure or program.nodes[name].inputs for name in makers):
+            handle, inside = node.inputs[0].node, {*makers, node.name}
+            shared = any(not users[name] <= inside for name in makers)
+            rename = {name: f"{handle}/initial/{name}" if shared else name for name in makers}
+            for name in makers:
                 old = program.nodes[name]
                 inputs = _renamed(old.inputs, rename)
                 nodes[rename[name]] = old.but(name=rename[name], inputs=inputs, colocate=(handle,))
@@ -60,18 +60,18 @@ def computing_nodes(program: Program, value: Ref) -> list[str]:
 
     The list is empty if the value depends on anything that cannot be computed again elsewhere.
     """
-    found: dict[str, None] = {}
+    makers: dict[str, None] = {}
     stack = [value.node]
     while stack:
         node = program.nodes[stack.pop()]
         draws = node.row.draws_rows and not node.attrs.get("batch")
         free = not (node.control or node.device or node.colocate) and node.row.source != "feed"
-        again = draws or node.row.pure or node.type == READS
-        if not (free and again) or len(found) > MAX_INITIALIZER_NODES:
+        repeatable = draws or node.row.pure or node.type == READS
+        if not (free and repeatable) or len(makers) > MAX_INITIALIZER_NODES:
             return []
-        found[node.name] = None
-        stack.extend(ref.node for ref in node.inputs if ref.node not in found)
-    return [name for name in program.nodes if name in found]
+        makers[node.name] = None
+        stack.extend(ref.node for ref in node.inputs if ref.node not in makers)
+    return [name for name in program.nodes if name in makers]
 
 
 def initial_value_in_pieces(
@@ -131,8 +131,8 @@ class _PieceBuilder:
             if not is_known(shape) or shape is None:
                 raise _NotRowwise(f"{node.type} {node.name!r} has an unknown size")
             by_rows = self._is_long(ref)
-            made = self._piece_node(node) if by_rows else self._clone(node, node.attrs, self._whole)
-            self.made[ref] = Ref(made.node, ref.index)
+            copy = self._piece_node(node) if by_rows else self._clone(node, node.attrs, self._whole)
+            self.made[ref] = Ref(copy.node, ref.index)
         return self.made[ref]
 
     def _is_long(self, ref: Ref) -> bool:
@@ -152,9 +152,9 @@ class _PieceBuilder:
         start, stop = self.piece.start, self.piece.stop
         if node.row.source == "constant":
             rows = np.asarray(node.attrs["value"])[start:stop]
-            made = as_constant(self._other_node(node), rows)
-            self.specs[Ref(made.name)] = made.specs[0]
-            return self.add(made)
+            constant = as_constant(self._other_node(node), rows)
+            self.specs[Ref(constant.name)] = constant.specs[0]
+            return self.add(constant)
         if node.type == READS:
             first = node.attrs["start"] + start
             shape = (stop - start, *node.attrs["shape"][1:])
@@ -173,8 +173,8 @@ class _PieceBuilder:
             attrs["first"] = node.attrs.get("first", 0) + start * size_of(shape[1:])
         return self._clone(node, attrs, self._whole)
 
-    def _clone(self, node: Node, attrs: dict[str, Any], given: Callable[[Ref], Ref]) -> Ref:
-        inputs = tuple(given(ref) for ref in node.inputs)
+    def _clone(self, node: Node, attrs: dict[str, Any], map_input: Callable[[Ref], Ref]) -> Ref:
+        inputs = tuple(map_input(ref) for ref in node.inputs)
         specs = infer_specs(
             node.type,
             [self.specs[ref] for ref in inputs],
@@ -182,9 +182,9 @@ class _PieceBuilder:
             op=node.name,
             line=node.line,
         )
-        made = self._other_node(node).but(attrs=attrs, inputs=inputs, specs=specs)
-        self.specs.update({Ref(made.name, i): spec for i, spec in enumerate(specs)})
-        return self.add(made)
+        clone = self._other_node(node).but(attrs=attrs, inputs=inputs, specs=specs)
+        self.specs.update({Ref(clone.name, i): spec for i, spec in enumerate(specs)})
+        return self.add(clone)
 
     def _other_node(self, node: Node) -> Node:
         return node.but(name=f"{self.part}/initial/{node.name}", colocate=(self.part,))

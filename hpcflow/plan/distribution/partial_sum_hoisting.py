@@ -23,9 +23,9 @@ def _partial_sums(program: Program, total: Node) -> list[Node]:
     """Return the partial sums and their total."""
     groups: dict[str, list[Ref]] = {}
     for ref in total.inputs:
-        made = program.nodes[ref.node]
-        everywhere = made.row.source == "feed"  # a feed of a loop is present on each task
-        groups.setdefault(total.device if everywhere else made.device, []).append(ref)
+        maker = program.nodes[ref.node]
+        everywhere = maker.row.source == "feed"  # a feed of a loop is present on each task
+        groups.setdefault(total.device if everywhere else maker.device, []).append(ref)
     parts, terms = list[Node](), list[Ref]()
     for device, refs in groups.items():
         if device == total.device or len(refs) == 1:

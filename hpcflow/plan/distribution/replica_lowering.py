@@ -60,7 +60,7 @@ def lower_replicas(
     program = _as_scalars(
         program, {"ReplicaShare": share, "ReplicaOffset": replica * REPLICA_SAMPLE_OFFSET}
     )
-    given = program
+    original = program
     if cluster.mode != "ps":
         program = _drop_row_sums(program)
     if collective:
@@ -71,7 +71,7 @@ def lower_replicas(
         program = _sum_equal_rows_first(program)
     if not cluster.joins:
         alone = bypass_nodes(program, [n.name for n in program.nodes.values() if n.row.lowers_to])
-        program = reinfer_specs(given, alone)
+        program = reinfer_specs(original, alone)
     if cluster.mode == "ps" and replica != 0:
         program = _replace_nodes(program, lambda node: [_wait_for_initializer(node, served)])
     return eliminate_dead_nodes(program)
@@ -93,8 +93,8 @@ def _sum_equal_rows_first(program: Program) -> Program:
             return [node]
         if program.nodes[node.inputs[1].node].type in ("SumEqualRows", "TopK"):  # distinct already
             return [node]
-        name, given = f"{node.name}/distinct", [program.spec(ref) for ref in node.inputs]
-        specs = infer_specs("SumEqualRows", given, {}, op=name, line=node.line)
+        name, input_specs = f"{node.name}/distinct", [program.spec(ref) for ref in node.inputs]
+        specs = infer_specs("SumEqualRows", input_specs, {}, op=name, line=node.line)
         summed = Node(name, "SumEqualRows", node.inputs, specs=specs, line=node.line)
         return [summed, node.but(inputs=(Ref(name, 0), Ref(name, 1)))]
 
@@ -211,14 +211,14 @@ def _in_wire_dtype(node: Node, wire: np.dtype, program: Program) -> list[Node]:
     spec, narrow = node.specs[0], (Spec(wire, node.specs[0].shape),)
     cast = node.but(type="Cast", control=())
     before = program.nodes[node.inputs[0].node]
-    made: list[Node] = []
+    casts: list[Node] = []
     if before.type == "Cast" and program.spec(before.inputs[0]).dtype == wire:
-        given = before.inputs[0]  # undo the widening cast
+        source = before.inputs[0]  # undo the widening cast
     else:
-        given = Ref(f"{node.name}/narrow")
-        made = [cast.but(name=given.node, attrs={"dtype": wire}, specs=narrow)]
-    total = node.but(name=f"{node.name}/sum", inputs=(given,), specs=narrow)
-    return [*made, total, cast.but(inputs=(Ref(total.name),), attrs={"dtype": spec.dtype})]
+        source = Ref(f"{node.name}/narrow")
+        casts = [cast.but(name=source.node, attrs={"dtype": wire}, specs=narrow)]
+    total = node.but(name=f"{node.name}/sum", inputs=(source,), specs=narrow)
+    return [*casts, total, cast.but(inputs=(Ref(total.name),), attrs={"dtype": spec.dtype})]
 
 
 def _lower_to_allreduce(
@@ -239,13 +239,13 @@ def _lower_to_allreduce(
         attrs = node.attrs | {"depth": below, "available": available}
         if not node.row.lowers_to:
             return [node.but(attrs=attrs)]
-        known = graph.get_operation_by_name(node.name).outputs[0].spec
-        wire = attrs.pop("wire", known.dtype)
-        sent = Spec(wire, known.shape)
-        attrs["static"] = sent.nbytes if is_known(known.shape) else UNKNOWN
+        graph_spec = graph.get_operation_by_name(node.name).outputs[0].spec
+        wire = attrs.pop("wire", graph_spec.dtype)
+        sent = Spec(wire, graph_spec.shape)
+        attrs["static"] = sent.nbytes if is_known(graph_spec.shape) else UNKNOWN
         attrs["group"] = "replicas"
         specs = tuple(Spec(*s[:2]) for s in node.specs)
-        made = node.but(type=node.row.lowers_to, specs=specs, attrs=attrs)
-        return [made] if wire == known.dtype else _in_wire_dtype(made, wire, program)
+        lowered = node.but(type=node.row.lowers_to, specs=specs, attrs=attrs)
+        return [lowered] if wire == graph_spec.dtype else _in_wire_dtype(lowered, wire, program)
 
     return _replace_nodes(program, rule)

@@ -97,9 +97,9 @@ class _SyncSplitter:
 
     def _gradient_sums_and_successors(self) -> set[str]:
         """Return the sums and all nodes that depend on one."""
-        found = {n.name for n in self.sums}
+        behind = {n.name for n in self.sums}
         for node in self.program.nodes.values():
-            if any(before in found for before in node.before()):
+            if any(before in behind for before in node.before()):
                 if node.row.lowers_to:
                     raise GraphError(
                         "a sum over replicas depends on another one; with parameter servers all "
@@ -108,8 +108,8 @@ class _SyncSplitter:
                         line=node.line,
                         hint="fetch the first sum and feed it, or train in collective mode",
                     )
-                found.add(node.name)
-        return found
+                behind.add(node.name)
+        return behind
 
     def _is_on_server(self, node: Node) -> bool:
         """Return whether all state that a node uses is on servers."""
@@ -133,8 +133,8 @@ class _SyncSplitter:
         if task not in self.handles:
             name = f"_rounds/on_server_{parse_device(task).task}"
             attrs = rule_attributes(self.cluster)
-            made = self._node(name, "Rounds", (), attrs)
-            self.handles[task] = made.but(attrs=attrs, device=task)
+            handle = self._node(name, "Rounds", (), attrs)
+            self.handles[task] = handle.but(attrs=attrs, device=task)
         return Ref(self.handles[task].name)
 
     def _node(
@@ -194,8 +194,8 @@ class _SyncSplitter:
         overs: dict[str, Node] = {}
         instead: dict[str, tuple[str, ...]] = {}
         begin = self._begin()
-        made = {n.name for n in self.acts}
-        held: list[str] = []  # must run before the update of this step
+        act_names = {n.name for n in self.acts}
+        gated: list[str] = []  # must run before the update of this step
         for node in self.program.nodes.values():
             if node.row.lowers_to:
                 inputs = (self._handle(self._server(node)), Ref(BEGIN))
@@ -207,42 +207,42 @@ class _SyncSplitter:
                 nodes[node.name] = node.but(
                     type="RoundTotal", inputs=inputs, attrs=attrs, control=(), colocate=()
                 )
-            elif node.name in made:
+            elif node.name in act_names:
                 over = self._update_end_wait(self._server(node), overs)
                 nodes[node.name], instead[node.name] = node, (over,)
             else:
                 nodes[node.name] = node if node.name in self.behind else self._gated_node(node)
                 if nodes[node.name] is not node:
-                    held.append(node.name)
+                    gated.append(node.name)
         adds = [self._add_node(n.name, self._server(n), n.inputs, n.line) for n in self.sums]
         adds += [self._add_node(str(ref), COORDINATOR, (ref,), "") for ref in self.handed]
         weight = Ref(share) if share in nodes else Ref("_rounds/share")
         value = np.asarray(1 / self.cluster.replicas, float64)
         constant = self._node("_rounds/share", "Const", (), {"value": value})
-        given = (self._handle(COORDINATOR), Ref(BEGIN), weight)
-        after = (*(a.name for a in adds), *held)
-        ready = self._node(READY, "RoundReady", given, {}, after)
+        ready_inputs = (self._handle(COORDINATOR), Ref(BEGIN), weight)
+        after = (*(a.name for a in adds), *gated)
+        ready = self._node(READY, "RoundReady", ready_inputs, {}, after)
         first = [begin, *overs.values()] + ([constant] if weight.node == constant.name else [])
         nodes.update({n.name: n for n in (*adds, ready)})
-        whole = self._with(first, nodes, (*self._ends(), *self.own, READY))
-        self._check_used(whole, instead)
-        return eliminate_dead_nodes(substitute_values(whole, {}, instead))
+        step_program = self._with(first, nodes, (*self._ends(), *self.own, READY))
+        self._check_used(step_program, instead)
+        return eliminate_dead_nodes(substitute_values(step_program, {}, instead))
 
     def _ends(self) -> list[str]:
         """Return the targets before the sums, and state changes that later targets depend on."""
-        found: dict[str, None] = {}
-        seen: set[str] = set()
+        ends: dict[str, None] = {}
+        visited: set[str] = set()
         stack = list(self.program.targets)
         while stack:
             name = stack.pop()
             node = self.program.nodes[name]
             if name not in self.behind:
                 if name in self.program.targets or _has_effect(node):
-                    found[name] = None
-            elif name not in seen and not node.row.lowers_to:
-                seen.add(name)
+                    ends[name] = None
+            elif name not in visited and not node.row.lowers_to:
+                visited.add(name)
                 stack.extend(node.before())
-        return list(found)
+        return list(ends)
 
     def _update_end_wait(self, task: str, overs: dict[str, Node]) -> str:
         """Return the node on `task` that waits for the end of the update there."""
@@ -254,8 +254,8 @@ class _SyncSplitter:
 
     def _add_node(self, name: str, task: str, values: tuple[Ref, ...], line: str) -> Node:
         inputs = (self._handle(task), Ref(BEGIN), *values)
-        made = self._node(f"_rounds/add/{name}", "RoundAdd", inputs, {"sum": name})
-        return made.but(line=line or made.line)
+        node = self._node(f"_rounds/add/{name}", "RoundAdd", inputs, {"sum": name})
+        return node.but(line=line or node.line)
 
     def _check_used(self, program: Program, acts: Mapping[str, Any]) -> None:
         for node in eliminate_dead_nodes(program.but(targets=())).nodes.values():
@@ -285,8 +285,8 @@ class _SyncSplitter:
         nodes = {PICK: self._node(PICK, "RoundPick", (self._handle(COORDINATOR),), pick)}
         ends: dict[str, list[str]] = {COORDINATOR: []}
         for ref, new in handed.items():
-            made = self._sum_node(str(ref), COORDINATOR, "first", (self.program.spec(ref),))
-            nodes[new.node] = made.but(name=new.node)
+            sum_node = self._sum_node(str(ref), COORDINATOR, "first", (self.program.spec(ref),))
+            nodes[new.node] = sum_node.but(name=new.node)
             ends[COORDINATOR].append(new.node)
         for node in self.program.nodes.values():
             if node.row.lowers_to:
@@ -310,8 +310,8 @@ class _SyncSplitter:
         self, name: str, task: str, how: str, specs: tuple[Spec, ...], line: str = ""
     ) -> Node:
         attrs = {"sum": name, "how": how, "made": _result_specs(specs)}
-        made = self._node(name, "RoundSum", (self._handle(task), Ref(PICK)), attrs)
-        return made.but(line=line or made.line)
+        node = self._node(name, "RoundSum", (self._handle(task), Ref(PICK)), attrs)
+        return node.but(line=line or node.line)
 
     def _needed(self) -> set[str]:
         """Return the nodes that the update computes itself.
@@ -358,8 +358,8 @@ class _SyncSplitter:
 def _server_task(node: Node, placements: Mapping[str, VariablePlacement]) -> str | None:
     """Return the server of a variable, or of a piece of one; None if it is on a worker."""
     wish = placements[node.name].pieces[0].device if node.name in placements else node.device
-    found = parse_device(wish)
-    return found.host if found.job == "ps" else None
+    device = parse_device(wish)
+    return device.host if device.job == "ps" else None
 
 
 def _has_effect(node: Node) -> bool:

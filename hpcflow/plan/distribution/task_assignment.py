@@ -30,8 +30,8 @@ class TaskAssignment:
     def ranks_of(self, replica: int) -> dict[str, int]:
         """Return the rank of each task in the plans of one replica."""
         first = replica * self.tasks_per_replica
-        mine = self.workers[first : first + self.tasks_per_replica]
-        ranks = {f"/job:worker/task:{k}": rank for k, rank in enumerate(mine)}
+        workers = self.workers[first : first + self.tasks_per_replica]
+        ranks = {f"/job:worker/task:{k}": rank for k, rank in enumerate(workers)}
         ranks.update({f"/job:ps/task:{s}": rank for s, rank in enumerate(self.servers)})
         return ranks
 
@@ -89,8 +89,8 @@ def _spread_servers(hosts: Sequence[str], ps: int) -> list[int]:
         nodes.setdefault(host, []).append(rank)
     servers: list[int] = []
     while len(servers) < ps:
-        left = [ranks for ranks in nodes.values() if ranks and ranks != [0]]
-        step = max(1, len(left) // (ps - len(servers)))
-        for ranks in left[::step][: ps - len(servers)]:
+        available = [ranks for ranks in nodes.values() if ranks and ranks != [0]]
+        step = max(1, len(available) // (ps - len(servers)))
+        for ranks in available[::step][: ps - len(servers)]:
             servers.append(ranks.pop())
     return servers

@@ -42,9 +42,9 @@ def place_tensor_lists(program: Program, why: dict[str, str], default: str) -> P
             if not (node.row.control_flow or node.row.source == "feed"):
                 users.append((values[0], node))
     first: dict[ProgramValue, Node] = {}
-    for asked in (True, False):
+    for constrained in (True, False):
         for value, node in users:
-            if not asked or why[node.name] != default:
+            if not constrained or why[node.name] != default:
                 first.setdefault(lists.find(value), node)
     placements = {
         value: first[root] for value in lists.members() if (root := lists.find(value)) in first
@@ -68,8 +68,8 @@ def _list_groups(path: Path, program: Program, node: Node) -> Iterator[Sequence[
     """Yield groups of lists at a node; the lists of a group must be on one device."""
     if not node.row.control_flow:
         values = [ProgramValue(path, ref) for ref in (*node.inputs, *_outputs(node))]
-        found = [v for v in values if _is_list(program, v.ref)]
-        yield from [found] if found else []
+        lists = [v for v in values if _is_list(program, v.ref)]
+        yield from [lists] if lists else []
         return
     is_loop, empty = node.row.control_flow == "loop", node.attrs.get("empty", 0)
     variables = len(node.specs) if is_loop else 0
@@ -105,16 +105,16 @@ def _is_list(program: Program, ref: Ref) -> bool:
 def _place(program: Program, path: Path, placements: Mapping[ProgramValue, Node]) -> Program:
     nodes = {}
     for name, node in program.nodes.items():
-        made = [placements.get(ProgramValue(path, ref)) for ref in _outputs(node)]
+        outs = [placements.get(ProgramValue(path, ref)) for ref in _outputs(node)]
         if node.row.control_flow:
             within = {k: _place(p, (*path, name, k), placements) for k, p in nested_programs(node)}  # type: ignore[arg-type]
-            told = {
-                i: parse_device(home.device).host for i, home in enumerate(made) if home is not None
+            homes = {
+                i: parse_device(home.device).host for i, home in enumerate(outs) if home is not None
             }
-            node = node.but(attrs={**node.attrs, **within, "homes": told})
+            node = node.but(attrs={**node.attrs, **within, "homes": homes})
         elif node.row.source != "feed":
-            taken = [placements.get(ProgramValue(path, ref)) for ref in node.inputs]
-            home = next((h for h in (*made, *taken) if h is not None), None)
+            ins = [placements.get(ProgramValue(path, ref)) for ref in node.inputs]
+            home = next((h for h in (*outs, *ins) if h is not None), None)
             node = node if home is None else node.but(device=home.device)
         nodes[name] = node
     return program.but(nodes=nodes)

@@ -46,8 +46,8 @@ def used_handles(op: Operation) -> list[str]:
     if lookup_op(op.type).owner:
         return []  # the operations in its functions count by themselves
     handles = (variable_operation(t) for t in op.inputs if t.dtype == resource)
-    found = {variable.name: variable.index for variable in handles}
-    return sorted(found, key=found.__getitem__)
+    positions = {variable.name: variable.index for variable in handles}
+    return sorted(positions, key=positions.__getitem__)
 
 
 def variable_loads(graph: Graph, cluster: Cluster) -> dict[str, VariableLoad]:
@@ -60,17 +60,17 @@ def variable_loads(graph: Graph, cluster: Cluster) -> dict[str, VariableLoad]:
     operations = list(all_operations(graph))
     trained = _training_operations(operations)
     users = _users_by_input(trained)
-    found: dict[str, dict[str, int]] = {}
+    all_uses: dict[str, dict[str, int]] = {}
     for op in trained:
         for name in used_handles(op)[:1]:
-            for what, rows in _variable_uses(op, name, users):
-                uses = found.setdefault(name, {})
-                uses[what] = max(rows, uses.get(what, 0))
+            for kind, rows in _variable_uses(op, name, users):
+                uses = all_uses.setdefault(name, {})
+                uses[kind] = max(rows, uses.get(kind, 0))
     measured = {name: (size, count) for name, size, count in cluster.measured}
     loads = {}
-    for name in {**found, **measured}:
+    for name in {**all_uses, **measured}:
         if name in graph:
-            load = _predicted_load(graph.get_operation_by_name(name), found.get(name, {}))
+            load = _predicted_load(graph.get_operation_by_name(name), all_uses.get(name, {}))
             if name in measured:
                 nbytes, messages = measured[name]
                 load = dataclasses.replace(load, nbytes=nbytes, messages=messages)
@@ -89,13 +89,13 @@ def _training_operations(operations: Iterable[Operation]) -> list[Operation]:
             inside.append(op)
         elif lookup_op(op.type).writes and not op.attrs.get("initial"):
             stack.append(op)
-    seen: dict[Operation, None] = {}
+    trained: dict[Operation, None] = {}
     while stack:
         op = stack.pop()
-        if op not in seen:
-            seen[op] = None
+        if op not in trained:
+            trained[op] = None
             stack.extend(t.op for t in op.inputs)
-    return [*seen, *inside]
+    return [*trained, *inside]
 
 
 def _users_by_input(operations: Iterable[Operation]) -> dict[Operation, list[Operation]]:
@@ -126,12 +126,12 @@ def _named_rows(op: Operation) -> int:
 
 
 def _predicted_load(op: Operation, uses: Mapping[str, int]) -> VariableLoad:
-    by_rows = [what for what in ("pick", "change") if what in uses]
+    by_rows = [kind for kind in ("pick", "change") if kind in uses]
     if not by_rows or "read" in uses:
         ways = ("read" in uses) + bool({"set", "change"} & set(uses))
         return VariableLoad(ways * variable_nbytes(op), ways, ways > 0)
-    told = max(uses[what] for what in by_rows) or ROWS  # an update names the rows that were read
-    rows = min(told, op.attrs["shape"][0])
+    picked = max(uses[kind] for kind in by_rows) or ROWS  # an update names the rows that were read
+    rows = min(picked, op.attrs["shape"][0])
     return VariableLoad(
         (variable_nbytes(op, rows) + ID_BYTES * rows) * len(by_rows), 2 * len(by_rows)
     )

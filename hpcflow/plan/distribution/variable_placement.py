@@ -96,14 +96,14 @@ def server_bytes(
     graph: Graph, placements: Mapping[str, VariablePlacement], servers: int
 ) -> list[int]:
     """Return the bytes of variables that each server holds."""
-    held = [0] * servers
+    bytes_by_server = [0] * servers
     for name, home in placements.items():
         op = graph.get_operation_by_name(name)
         for piece in home.pieces:
             if piece.server < servers:
                 rows = None if home.whole else piece.stop - piece.start
-                held[piece.server] += variable_nbytes(op, rows)
-    return held
+                bytes_by_server[piece.server] += variable_nbytes(op, rows)
+    return bytes_by_server
 
 
 class _VariablePlacer:
@@ -156,8 +156,8 @@ class _VariablePlacer:
         count = min(len(least), rows, self._pieces(op))
         if wish.task is not None:  # the placement pass reports one out of range
             least, count = [wish.task], 1
-        each, more = divmod(rows, max(count, 1))
-        cuts = [each * i + min(i, more) for i in range(max(count, 1) + 1)]  # the first are longer
+        each, extra = divmod(rows, max(count, 1))
+        cuts = [each * i + min(i, extra) for i in range(max(count, 1) + 1)]  # the first are longer
         pieces = [VariableShard(least[i], cuts[i], cuts[i + 1]) for i in range(len(cuts) - 1)]
         return VariablePlacement(tuple(pieces), op.name)
 
@@ -170,7 +170,7 @@ class _VariablePlacer:
             return -(-size * MIN_SHARD_FRACTION // most)
         return -(-size // most)
 
-    def _record(self, op: Operation, home: VariablePlacement, held: int) -> None:
+    def _record(self, op: Operation, home: VariablePlacement, resident_bytes: int) -> None:
         """Record a home and add its load to its servers."""
         self.homes[op.name] = home
         load = self.loads.get(op.name, VariableLoad())
@@ -180,7 +180,7 @@ class _VariablePlacer:
         for piece in home.pieces:
             share = 1.0 if home.whole else (piece.stop - piece.start) / rows
             if piece.server < len(self.work):
-                self.work[piece.server] += load.weight(held, share)
+                self.work[piece.server] += load.weight(resident_bytes, share)
 
 
 def _is_served(op: Operation, wish: DeviceName, tables: set[str] | None) -> bool:
@@ -219,13 +219,13 @@ def _slot_owners(graph: Graph) -> dict[str, str]:
 
 def _slot_variables(graph: Graph) -> set[str]:
     """Return the variables updated together with an earlier one, or colocated with another one."""
-    found, variables = set(), {op.name for op in graph.get_operations() if _is_variable(op)}
+    slots, variables = set(), {op.name for op in graph.get_operations() if _is_variable(op)}
     for op in all_operations(graph):
         first, *others = used_handles(op) or [""]
-        found.update(others)
+        slots.update(others)
         if lookup_op(op.type).writes and not variables.isdisjoint({*op.colocate} - {first}):
-            found.add(first)
-    return found
+            slots.add(first)
+    return slots
 
 
 def _placement_beside(

@@ -126,8 +126,8 @@ class _VariableSharder:
         handle = node.inputs[0].node
         parts = []
         for i, piece in enumerate(home.pieces):
-            given, attrs = Ref(_shard_name(handle, i)), self._piece_attrs(node, home, piece)
-            parts.append(self._add(self._cut_node(node, home, i, attrs, (given,))))
+            shard, attrs = Ref(_shard_name(handle, i)), self._piece_attrs(node, home, piece)
+            parts.append(self._add(self._cut_node(node, home, i, attrs, (shard,))))
         space = COPIES if home.copied else ROWS
         self.values[Ref(node.name)] = ShardedValue(tuple(parts), home.pieces, space)
         if home.copied:
@@ -135,8 +135,8 @@ class _VariableSharder:
             return
         specs = [self.nodes[ref.node].specs[0] for ref in parts]
         attrs = {"axis": 0}
-        made = infer_specs("Concat", specs, attrs, op=node.name, line=node.line)
-        self._add(Node(node.name, "Concat", tuple(parts), (), attrs, made, line=node.line))
+        out_specs = infer_specs("Concat", specs, attrs, op=node.name, line=node.line)
+        self._add(Node(node.name, "Concat", tuple(parts), (), attrs, out_specs, line=node.line))
         self.order[node.name] = tuple(ref.node for ref in parts)
 
     def _update(self, node: Node, handles: list[str]) -> None:
@@ -151,7 +151,7 @@ class _VariableSharder:
                     line=node.line,
                     hint="leave the slot's device to its variable, or raise HPCFLOW_SHARD_BYTES",
                 )
-        made = self._initial(node, home)
+        initial = self._initial(node, home)
         parts = []
         for i, piece in enumerate(home.pieces):
             inputs = tuple(
@@ -160,7 +160,7 @@ class _VariableSharder:
                 else self._piece_of(ref, home, i)
                 for ref in node.inputs
             )
-            inputs = (inputs[0], made[i]) if made else inputs
+            inputs = (inputs[0], initial[i]) if initial else inputs
             attrs = self._piece_attrs(node, home, piece)
             parts.append(self._add(self._cut_node(node, home, i, attrs, inputs)).node)
         self.order[node.name] = tuple(parts)
@@ -178,9 +178,9 @@ class _VariableSharder:
         picks = self._picked(node, home, (indices,))
         parts = []
         for i, pick in enumerate(picks):
-            given = (Ref(_shard_name(handle.node, i)), pick.indices)
+            inputs = (Ref(_shard_name(handle.node, i)), pick.indices)
             attrs = self._piece_attrs(node, home, home.pieces[i])
-            parts.append(self._add(self._cut_node(node, home, i, attrs, given)))
+            parts.append(self._add(self._cut_node(node, home, i, attrs, inputs)))
         self._join(node, ShardedValue(tuple(parts), home.pieces, indices))
         self.order[node.name] = tuple(ref.node for ref in parts)
 
@@ -203,15 +203,15 @@ class _VariableSharder:
     def _update_rows(self, node: Node, home: VariablePlacement) -> None:
         """Send each server the indices and values of its own rows."""
         handle, indices, values = node.inputs
-        cut, whole = self.values.get(values), self.program.spec(values).shape == ()
+        cut, is_scalar = self.values.get(values), self.program.spec(values).shape == ()
         there = cut is not None and (cut.pieces, cut.space) == (home.pieces, indices)
-        picks = self._picked(node, home, (indices,) if there or whole else (indices, values))
+        picks = self._picked(node, home, (indices,) if there or is_scalar else (indices, values))
         parts = []
         for i, part in enumerate(home.pieces):
-            rows = cut.parts[i] if there and cut else values if whole else picks[i].rows
-            given = (Ref(_shard_name(handle.node, i)), picks[i].indices, rows)
+            rows = cut.parts[i] if there and cut else values if is_scalar else picks[i].rows
+            inputs = (Ref(_shard_name(handle.node, i)), picks[i].indices, rows)
             attrs = self._piece_attrs(node, home, part)
-            parts.append(self._add(self._cut_node(node, home, i, attrs, given)).node)
+            parts.append(self._add(self._cut_node(node, home, i, attrs, inputs)).node)
         self.order[node.name] = tuple(parts)
 
     def _picked(
@@ -231,9 +231,9 @@ class _VariableSharder:
         for piece in home.pieces:
             sides = {"start": piece.start, "stop": piece.stop, "size": home.pieces[-1].stop}
             attrs = {side: row * width for side, row in sides.items()}
-            made = infer_specs("PieceRows", specs, attrs, op=node.name, line=node.line)
+            out_specs = infer_specs("PieceRows", specs, attrs, op=node.name, line=node.line)
             name = f"{node.name}/rows_{piece.start}_{piece.stop}"
-            self._add(Node(name, "PieceRows", inputs, (), attrs, made, line=node.line))
+            self._add(Node(name, "PieceRows", inputs, (), attrs, out_specs, line=node.line))
             picks.append(RowSelection(Ref(name, 0), Ref(name, 1), Ref(name, 2)))
         return tuple(picks)
 
@@ -259,12 +259,12 @@ class _VariableSharder:
         home, indices = self.cut[owner], Ref(node.name, 1)
         picks = self._picked(node, home, (indices, Ref(node.name, 0)))
         if node.inputs in self.gathered:  # rows of all replicas are on the servers already
-            made = []
+            pieces = []
             for i, name in enumerate(self.gathered[node.inputs]):
                 mate = node.but(colocate=(_shard_name(owner, i),))
-                given = (Ref(name, 0), Ref(name, 1))
-                made.append(self._add(self._cut_node(mate, home, i, node.attrs, given)).node)
-            both = zip(picks, made, strict=True)
+                inputs = (Ref(name, 0), Ref(name, 1))
+                pieces.append(self._add(self._cut_node(mate, home, i, node.attrs, inputs)).node)
+            both = zip(picks, pieces, strict=True)
             picks = tuple(
                 RowSelection(Ref(name, 1), pick.places, Ref(name, 0)) for pick, name in both
             )
@@ -279,8 +279,8 @@ class _VariableSharder:
         home, parts = self.cut[owner], []
         for i, pick in enumerate(self._picks(node, home, (indices, values))):
             mate = node.but(colocate=(_shard_name(owner, i),))
-            given = (pick.rows, pick.indices)
-            parts.append(self._add(self._cut_node(mate, home, i, node.attrs, given)).node)
+            inputs = (pick.rows, pick.indices)
+            parts.append(self._add(self._cut_node(mate, home, i, node.attrs, inputs)).node)
         self.gathered[Ref(node.name, 0), Ref(node.name, 1)] = parts
 
     def _entries(self, node: Node, owner: str) -> bool:
@@ -302,10 +302,10 @@ class _VariableSharder:
         self._made_there(node, owner, [(pick.rows, pick.indices) for pick in picks])
         return True
 
-    def _made_there(self, node: Node, owner: str, given: list[tuple[Ref, Ref]]) -> None:
-        """Add a value like `owner`, computed in pieces on each server from `given`."""
+    def _made_there(self, node: Node, owner: str, piece_inputs: list[tuple[Ref, Ref]]) -> None:
+        """Add a value like `owner`, computed in pieces on each server from `piece_inputs`."""
         home, parts = self.cut[owner], []
-        for i, inputs in enumerate(given):
+        for i, inputs in enumerate(piece_inputs):
             mate = node.but(colocate=(_shard_name(owner, i),))
             attrs = self._piece_attrs(node, home, home.pieces[i])
             parts.append(self._add(self._cut_node(mate, home, i, attrs, inputs)))
@@ -320,14 +320,14 @@ class _VariableSharder:
             return False
         spaces = {cut.space for cut in cuts} - {COPIES}
         if not spaces:
-            made = node.specs[0].shape
-            spaces = {COPIES} if cuts or made == () else {ROWS} if made == shape else set()
+            out_dims = node.specs[0].shape
+            spaces = {COPIES} if cuts or out_dims == () else {ROWS} if out_dims == shape else set()
         if len(spaces) != 1:
             return False
         (space,) = spaces
         for ref in node.inputs:
-            if ref not in self.values and (given := self.program.spec(ref).shape) != ():
-                if space != ROWS or given != shape:
+            if ref not in self.values and (input_shape := self.program.spec(ref).shape) != ():
+                if space != ROWS or input_shape != shape:
                     return False
         parts = []
         for i in range(len(home.pieces)):
@@ -368,8 +368,8 @@ class _VariableSharder:
 
         Of a control input that is computed in pieces, it follows the same piece.
         """
-        given = [self.nodes[ref.node].specs[ref.index] for ref in inputs]
-        specs = infer_specs(node.type, given, attrs, op=node.name, line=node.line)
+        input_specs = [self.nodes[ref.node].specs[ref.index] for ref in inputs]
+        specs = infer_specs(node.type, input_specs, attrs, op=node.name, line=node.line)
         control: dict[str, None] = {}
         for name in node.control:
             cut = self.values.get(Ref(name))

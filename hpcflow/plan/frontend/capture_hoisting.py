@@ -36,7 +36,7 @@ def hoist_variable_reads(program: Program) -> Program:
         return program
     changes = _VariableChanges(program)
     front: dict[str, Node] = {}
-    found: dict[str, Node] = {}
+    nodes: dict[str, Node] = {}
     for node in program.nodes.values():
         if EARLY in node.attrs:
             attrs = {k: value for k, value in node.attrs.items() if k != EARLY}
@@ -44,8 +44,8 @@ def hoist_variable_reads(program: Program) -> Program:
             node = node.but(attrs=attrs, control=control)
         elif node.row.control_flow:
             node = _drop_reads(node, changes, front)
-        found[node.name] = node
-    return program.but(nodes={**front, **found})
+        nodes[node.name] = node
+    return program.but(nodes={**front, **nodes})
 
 
 def sink_constants(program: Program) -> Program:
@@ -54,7 +54,7 @@ def sink_constants(program: Program) -> Program:
     for node in program.nodes.values():
         if node.row.control_flow:
             for key, body in nested_programs(node):
-                known = {}
+                constants = {}
                 for feed, slot in zip(body.feeds, node.attrs[f"{key}_feeds"], strict=True):
                     outer = _captured_value(node, slot)
                     source = None if outer is None else program.nodes[outer.node]
@@ -62,19 +62,19 @@ def sink_constants(program: Program) -> Program:
                         continue
                     if source.row.source == "constant":
                         if source.specs[0].nbytes <= CONSTANT_BYTES:
-                            known[feed] = source
-                if known:
-                    node = _with_constants(node, key, known)
+                            constants[feed] = source
+                if constants:
+                    node = _with_constants(node, key, constants)
         nodes[node.name] = node
     return program.but(nodes=nodes)
 
 
 def _drop_unused(program: Program) -> Program:
-    taken = {ref.node for node in program.nodes.values() for ref in node.inputs}
-    taken.update(ref.node for ref in program.fetches)
+    used = {ref.node for node in program.nodes.values() for ref in node.inputs}
+    used.update(ref.node for ref in program.fetches)
     gone = {}
     for node in program.nodes.values():
-        if node.row.variable == "read" and node.name not in taken:
+        if node.row.variable == "read" and node.name not in used:
             before = [program.nodes[name] for name in node.control]
             if any(node.inputs[0] in (b.inputs[i] for i in b.row.writes) for b in before):
                 gone[node.name] = node.control
@@ -93,10 +93,10 @@ class _VariableChanges:
         self._waits: set[str] = set()  # nodes that follow a wait, a collective or a script call
         for node in program.nodes.values():
             before = node.before()
-            found = self._set_of(_changed_variables(node))
+            changed = self._set_of(_changed_variables(node))
             for name in before:
-                found |= self._found[name]
-            self._found[node.name] = found
+                changed |= self._found[name]
+            self._found[node.name] = changed
             acts = any(
                 n.row.waits or n.row.collective or n.row.script for n in node_with_nested(node)
             )
@@ -104,10 +104,10 @@ class _VariableChanges:
                 self._waits.add(node.name)
 
     def _set_of(self, variables: Iterable[str]) -> int:
-        found = 0
+        bits = 0
         for variable in variables:
-            found |= self._bits.setdefault(variable, 1 << len(self._bits))
-        return found
+            bits |= self._bits.setdefault(variable, 1 << len(self._bits))
+        return bits
 
     def before(self, node: Node, variable: str = "") -> bool:
         """Return whether a read of the variable must not move before `node`.
@@ -122,19 +122,19 @@ class _VariableChanges:
 
 def _changed_variables(node: Node) -> set[str]:
     """Return the variables that a node or its bodies update or test for initialization."""
-    tests = (one for one in node_with_nested(node) if one.row.variable == "is_initialized")
-    return used_state(node)[1] | {one.inputs[0].node for one in tests}
+    tests = (test for test in node_with_nested(node) if test.row.variable == "is_initialized")
+    return used_state(node)[1] | {test.inputs[0].node for test in tests}
 
 
 def _drop_reads(frame: Node, changes: _VariableChanges, front: dict[str, Node]) -> Node:
     """Return the loop or branch without the reads that can move; add these to `front`."""
-    mine, asked = _changed_variables(frame), frame
+    changed, original = _changed_variables(frame), frame
     for key, body in nested_programs(frame):
         moved: dict[str, Node] = {}
         for node in body.nodes.values():
             if node.row.variable == "read" and not node.control:
                 variable = node.inputs[0].node
-                if variable not in mine and not changes.before(asked, variable):
+                if variable not in changed and not changes.before(original, variable):
                     front[variable], front[node.name] = body.nodes[variable], node
                     moved[node.name] = node
         if moved:

@@ -22,16 +22,16 @@ def merge_common_subexpressions(program: Program) -> Program:
     values: dict[Ref, Ref] = {}
     order: dict[str, tuple[str, ...]] = {}
     like: dict[Hashable, Node] = {}
-    seen: dict[Hashable, Node] = {}
+    unique: dict[Hashable, Node] = {}
     for node in program.nodes.values():
         if not (node.row.pure or node.row.variable == "read") or not node.specs:
             continue
         key = _key(node, values, order)
-        other = like.setdefault(key, node)
-        if other is node:
+        candidate = like.setdefault(key, node)
+        if candidate is node:
             continue
-        seen.setdefault((key, _attrs(other)), other)
-        first = seen.setdefault((key, _attrs(node)), node)
+        unique.setdefault((key, _attrs(candidate)), candidate)
+        first = unique.setdefault((key, _attrs(node)), node)
         if first is not node and _specs(first) == _specs(node):
             order[node.name] = (first.name,)
             values.update({Ref(node.name, i): Ref(first.name, i) for i in range(len(node.specs))})

@@ -22,10 +22,10 @@ def fold_static_shapes(program: Program) -> Program:
     Nodes that depend on an update or a collective stay: the collective or update may have no other
     consumer, and the known shapes differ between runs and between replicas.
     """
-    kept = _order_carriers(program) | _effects_and_successors(program)
+    anchors = _order_carriers(program) | _effects_and_successors(program)
     nodes = dict(program.nodes)
     for node in program.nodes.values():
-        if node.row.source != "constant" and _may_fold(node, kept) and len(node.specs) == 1:
+        if node.row.source != "constant" and _may_fold(node, anchors) and len(node.specs) == 1:
             value = node.specs[0].value
             if value is not None:
                 nodes[node.name] = as_constant(node, value)
@@ -35,22 +35,22 @@ def fold_static_shapes(program: Program) -> Program:
 def fold_constants(program: Program, evaluate: Evaluate, floats: bool = True) -> Program:
     """Replace small pure nodes whose inputs are all constants with constants."""
     anchors = _order_carriers(program)
-    known: dict[Ref, np.ndarray] = {}
+    constants: dict[Ref, np.ndarray] = {}
     nodes: dict[str, Node] = {}
     values: dict[Ref, Ref] = {}
     for node in program.nodes.values():
         if node.row.source == "constant" and not node.control:
-            known[Ref(node.name)] = node.attrs["value"]
-        ready = node.row.source != "constant" and all(ref in known for ref in node.inputs)
+            constants[Ref(node.name)] = node.attrs["value"]
+        ready = node.row.source != "constant" and all(ref in constants for ref in node.inputs)
         if not (ready and _may_fold(node, anchors) and _is_small(node, floats)):
             nodes[node.name] = node
             continue
         with np.errstate(all="ignore"):  # as in a run: NaN and infinity are values
-            arrays = evaluate(node, [known[ref] for ref in node.inputs])
+            arrays = evaluate(node, [constants[ref] for ref in node.inputs])
         for i, array in enumerate(arrays):
             name = node.name if len(node.specs) == 1 else f"{node.name}/folded_{i}"
-            made = as_constant(node.but(name=name), np.asarray(array))
-            nodes[name], known[Ref(node.name, i)] = made, made.attrs["value"]
+            constant = as_constant(node.but(name=name), np.asarray(array))
+            nodes[name], constants[Ref(node.name, i)] = constant, constant.attrs["value"]
             if name != node.name:
                 values[Ref(node.name, i)] = Ref(name)
     return substitute_values(program.but(nodes=nodes), values)
@@ -63,12 +63,12 @@ def _order_carriers(program: Program) -> set[str]:
 
 def _effects_and_successors(program: Program) -> set[str]:
     """Return the updates and collectives, and all nodes that depend on one."""
-    found: set[str] = set()
+    affected: set[str] = set()
     for node in program.nodes.values():
         acts = any(n.row.writes or n.row.collective for n in node_with_nested(node))
-        if acts or not found.isdisjoint(node.before()):
-            found.add(node.name)
-    return found
+        if acts or not affected.isdisjoint(node.before()):
+            affected.add(node.name)
+    return affected
 
 
 def _may_fold(node: Node, anchors: set[str]) -> bool:

@@ -40,12 +40,12 @@ def _is_pure_read(node: Node) -> bool:
 
 def _ordering_nodes(program: Program, names: Iterable[str]) -> Iterator[str]:
     """Yield the named nodes; a pure node is replaced by the nodes that it follows."""
-    stack, seen = list(names), set(names)
+    stack, visited = list(names), set(names)
     while stack:
         node = program.nodes[stack.pop()]
         if all(n.row.pure for n in node_with_nested(node)):
-            new = [b for b in dict.fromkeys(node.before()) if b not in seen]
+            new = [b for b in dict.fromkeys(node.before()) if b not in visited]
             stack += new
-            seen.update(new)
+            visited.update(new)
         elif node.row.source != "feed" and node.row.variable != "handle":
             yield node.name

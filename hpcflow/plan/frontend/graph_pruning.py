@@ -44,10 +44,10 @@ def prune_to_fetches(
     for tensor, spec in feeds.items():
         _check_feed(graph, tensor, spec)
         _check_not_bound(tensor)
-    given = {names[t.op, t.index]: (t, spec) for t, spec in feeds.items()}
+    fed = {names[t.op, t.index]: (t, spec) for t, spec in feeds.items()}
     builder = _PrunedProgramBuilder(graph, fetches, _feed_all_reads(graph, names), done)
     _check_bodies(builder.needed, feeds)
-    return builder.program(given)
+    return builder.program(fed)
 
 
 def _check_fetch(graph: Graph, fetch: object) -> None:
@@ -104,11 +104,11 @@ def _feed_all_reads(
 ) -> dict[tuple[Operation, int], str]:
     """Return `names`; a fed read of a variable also feeds all other reads of it."""
     fed = {op.inputs[0]: name for (op, _), name in names.items() if _reads(op)}
-    found = dict(names)
+    feed_names = dict(names)
     for op in graph.get_operations() if fed else ():
         if _reads(op) and op.inputs[0] in fed:
-            found.setdefault((op, 0), fed[op.inputs[0]])
-    return found
+            feed_names.setdefault((op, 0), fed[op.inputs[0]])
+    return feed_names
 
 
 def _check_bodies(needed: Sequence[Operation], feeds: Iterable[Tensor]) -> None:
@@ -130,8 +130,8 @@ def _feed_name(graph: Graph, tensor: Tensor) -> str:
     if lookup_op(tensor.op.type).stands_for_feed:
         return tensor.op.name
     name = f"{tensor.op.name}/feed_{tensor.index}"
-    taken = {op.name for op in graph.get_operations()}
-    while name in taken:
+    used_names = {op.name for op in graph.get_operations()}
+    while name in used_names:
         name += "_"
     return name
 
@@ -208,14 +208,14 @@ class _PrunedProgramBuilder:
 
         An extension runs instead of the operation that it extends.
         """
-        wanted: list[Tensor | Operation] = list(self.fetches)
+        targets: list[Tensor | Operation] = list(self.fetches)
         while True:
-            used = needed_operations(wanted, self._is_available)
+            used = needed_operations(targets, self._is_available)
             instead = _replaced_owners(used)
-            more = [new.outputs[i] for old, new in instead.items() for i in used[old] - used[new]]
-            if not more:
+            extra = [new.outputs[i] for old, new in instead.items() for i in used[old] - used[new]]
+            if not extra:
                 break
-            wanted += more
+            targets += extra
         for op in used:
             if lookup_op(op.type).source == "placeholder":
                 raise FeedError(
@@ -257,8 +257,8 @@ class _PrunedProgramBuilder:
 
     def _node(self, op: Operation) -> Node:
         inputs = tuple(self.ref(t) for t in op.inputs)
-        given = [self.nodes[ref.node].specs[ref.index] for ref in inputs]
-        inferred = infer_specs(op.type, given, op.attrs, op=op.name, line=op.line)
+        input_specs = [self.nodes[ref.node].specs[ref.index] for ref in inputs]
+        inferred = infer_specs(op.type, input_specs, op.attrs, op=op.name, line=op.line)
         try:
             specs = tuple(
                 Spec(s.dtype, merge_shapes(s.shape, t.shape), s.value)
@@ -281,9 +281,9 @@ def _function_program(
     """
     names = {(p.op, 0): p.op.name for p in specs}
     builder = _PrunedProgramBuilder(function.body, [*results, *function.targets], names)
-    taken = {t for op in builder.needed for t in used_inputs(op, builder.used[op])}
-    taken.update(results)
-    return builder.program({p.op.name: (p, s) for p, s in specs.items() if p in taken})
+    used_tensors = {t for op in builder.needed for t in used_inputs(op, builder.used[op])}
+    used_tensors.update(results)
+    return builder.program({p.op.name: (p, s) for p, s in specs.items() if p in used_tensors})
 
 
 def _replaced_owners(there: Collection[Operation]) -> dict[Operation, Operation]:
@@ -291,15 +291,15 @@ def _replaced_owners(there: Collection[Operation]) -> dict[Operation, Operation]
 
     The extension runs instead of the owner.
     """
-    found = {}
+    extensions = {}
     for op in there:
         newer, best = op, None
         while newer in newer.graph.extensions:
             newer = newer.graph.extensions[newer]
             best = newer if newer in there else best
         if best is not None:
-            found[op] = best
-    return found
+            extensions[op] = best
+    return extensions
 
 
 def _topological(
@@ -315,17 +315,17 @@ def _topological(
         return list(needed)
     there = set(needed)
     place = {new: old.index for old, new in reversed(list(instead.items()))}
-    done: dict[Operation, None] = {}
+    ordered: dict[Operation, None] = {}
     stack = sorted(needed, key=lambda op: place.get(op, op.index), reverse=True)
     while stack:
         op = stack[-1]
         first = [instead.get(b, b) for b in before(op)]
-        waiting = [b for b in first if b in there and b not in done]
-        if waiting and op not in done:
+        waiting = [b for b in first if b in there and b not in ordered]
+        if waiting and op not in ordered:
             stack.extend(waiting)
         else:
-            done[stack.pop()] = None
-    return list(done)
+            ordered[stack.pop()] = None
+    return list(ordered)
 
 
 def _reads(op: Operation) -> bool:

@@ -39,8 +39,8 @@ def _is_identity(node: Node, program: Program) -> bool:
         return True
     if node.row.identity != "if_specs_equal" or has_runtime_shape(node, program.spec):
         return False
-    given, made = program.spec(node.inputs[0]), node.specs[0]
-    return made.known and given[:2] == made[:2]
+    input_spec, output_spec = program.spec(node.inputs[0]), node.specs[0]
+    return output_spec.known and input_spec[:2] == output_spec[:2]
 
 
 def eliminate_noops(program: Program) -> Program:

@@ -40,21 +40,21 @@ def order_reads_before_updates(
     for read, update in pairs:
         if _may_wait(nodes, read) and read not in behind:
             reads[update].append(read)
-    found = {name: nodes[name] for name in order}
+    ordered = {name: nodes[name] for name in order}
     for update, before in reads.items():
         control = dict.fromkeys((*nodes[update].control, *before))
-        found[update] = nodes[update].but(control=tuple(control))
-    return found
+        ordered[update] = nodes[update].but(control=tuple(control))
+    return ordered
 
 
 def _waits_and_successors(nodes: Mapping[str, Node], order: Iterable[str]) -> set[str]:
     """Return the nodes that wait for other steps, as at a queue, and their successors."""
-    found: set[str] = set()
+    behind: set[str] = set()
     for name in order:
         node = nodes[name]
-        if any(n.row.waits for n in node_with_nested(node)) or not found.isdisjoint(node.before()):
-            found.add(name)
-    return found
+        if any(n.row.waits for n in node_with_nested(node)) or not behind.isdisjoint(node.before()):
+            behind.add(name)
+    return behind
 
 
 def _may_wait(nodes: Mapping[str, Node], read: str) -> bool:
@@ -87,9 +87,9 @@ def _unordered_pairs(nodes: Mapping[str, Node], order: list[str]) -> Iterator[Pa
         follows[name] = 0
         for b in nodes[name].before():
             follows[name] |= follows[b] | bits.get(b, 0)
-    found = ((r, w) for s in both for r in reads[s] for w in writes[s])
+    candidates = ((r, w) for s in both for r in reads[s] for w in writes[s])
     yield from sorted(
-        (pair for pair in found if not follows[pair[0]] & bits[pair[1]]),
+        (pair for pair in candidates if not follows[pair[0]] & bits[pair[1]]),
         key=lambda pair: (place[pair[0]], place[pair[1]]),
     )
 
@@ -100,14 +100,14 @@ def _acyclic_pairs(nodes: Mapping[str, Node], pairs: Iterable[Pair]) -> list[Pai
     for node in nodes.values():
         for before in node.before():
             after[before].add(node.name)
-    kept = []
+    acyclic = []
     for read, update in pairs:
-        seen, stack = {update}, [update]
+        reachable, stack = {update}, [update]
         while stack:
-            more = after[stack.pop()] - seen
-            seen |= more
-            stack += more
-        if read not in seen:
+            successors = after[stack.pop()] - reachable
+            reachable |= successors
+            stack += successors
+        if read not in reachable:
             after[read].add(update)
-            kept.append((read, update))
-    return kept
+            acyclic.append((read, update))
+    return acyclic

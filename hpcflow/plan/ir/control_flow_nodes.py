@@ -111,8 +111,8 @@ class FrameBuilder:
             specs[i] = Spec(init.dtype, merge_shapes(self.spec(init).shape, step.params[i].shape))
         results = [step.results[i] for i in living]
         while True:  # repeat: a size that changes between iterations becomes unknown
-            known = {step.params[i]: s for i, s in specs.items()}
-            body = self.build(step, {**known, **_captured(step, capture_specs)}, results)
+            param_specs = {step.params[i]: s for i, s in specs.items()}
+            body = self.build(step, {**param_specs, **_captured(step, capture_specs)}, results)
             ends = [body.spec(ref) for ref in body.fetches]
             wider = {
                 i: Spec(s.dtype, common_shape(s.shape, e.shape))
@@ -121,8 +121,8 @@ class FrameBuilder:
             if all(wider[i].shape == s.shape for i, s in specs.items()):
                 break
             specs = wider
-        known = {p: specs[i] for i, p in enumerate(test.params) if i in specs}
-        cond = self.build(test, {**known, **_captured(test, capture_specs)}, test.results)
+        param_specs = {p: specs[i] for i, p in enumerate(test.params) if i in specs}
+        cond = self.build(test, {**param_specs, **_captured(test, capture_specs)}, test.results)
         slots: dict[Tensor, int] = {step.params[i]: k for k, i in enumerate(living)}
         slots.update(
             {p: k for k, i in enumerate(living) if i < len(test.params) for p in [test.params[i]]}
@@ -151,14 +151,14 @@ class FrameBuilder:
             results = [f.results[i] for i in outputs]
             built.append((f, self.build(f, _captured(f, capture_specs), results)))
         outside = self._captured_inputs(built, slots, 0)
-        (_, then), (_, other) = built
-        ends = zip(then.fetches, other.fetches, strict=True)
-        pairs = [(then.spec(a), other.spec(b)) for a, b in ends]
+        (_, then), (_, orelse) = built
+        ends = zip(then.fetches, orelse.fetches, strict=True)
+        pairs = [(then.spec(a), orelse.spec(b)) for a, b in ends]
         attrs = {
             "then": then,
             "then_feeds": _positions(then, slots),
-            "else": other,
-            "else_feeds": _positions(other, slots),
+            "else": orelse,
+            "else_feeds": _positions(orelse, slots),
             "made": tuple((a.dtype, common_shape(a.shape, b.shape)) for a, b in pairs),
         }
         return "Branch", (self.ref(op.inputs[0]), *map(self.ref, outside)), attrs, outputs

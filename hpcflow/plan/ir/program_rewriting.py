@@ -134,13 +134,13 @@ def final_ref(ref: Ref, values: Mapping[Ref, Ref]) -> Ref:
 
 
 def _final_name(name: str, order: Mapping[str, tuple[str, ...]]) -> Iterable[str]:
-    stack, seen = [name], set()
+    stack, visited = [name], set()
     while stack:
         current = stack.pop()
         if current not in order:
             yield current
-        elif current not in seen:
-            seen.add(current)
+        elif current not in visited:
+            visited.add(current)
             stack.extend(reversed(order[current]))
 
 
@@ -221,11 +221,11 @@ def _as_ready(
 
 def sorted_program(program: Program) -> Program:
     """Return the nodes in topological order, stable with respect to their old order."""
-    seen: set[str] = set()
+    visited: set[str] = set()
     for name, node in program.nodes.items():
-        if not seen.issuperset(node.before()):
+        if not visited.issuperset(node.before()):
             break
-        seen.add(name)
+        visited.add(name)
     else:
         return program
     position = {name: i for i, name in enumerate(program.nodes)}

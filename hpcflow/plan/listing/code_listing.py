@@ -41,10 +41,10 @@ def code_data(made: LoweredPartition) -> list[dict[str, Any]]:
     ]
 
 
-def _codes(made: LoweredPartition, title: str) -> Iterator[tuple[str, GeneratedCode]]:
+def _codes(lowered: LoweredPartition, title: str) -> Iterator[tuple[str, GeneratedCode]]:
     """The code of a partition, and of its loops and branches with their names."""
-    yield title, made.code
-    for node, bodies in made.frames.items():
+    yield title, lowered.code
+    for node, bodies in lowered.frames.items():
         for key, body in bodies.items():
             yield from _codes(body, f"{title}{node}/{key}")
 
@@ -73,13 +73,13 @@ def _texts(title: str, code: GeneratedCode) -> Iterator[str]:
 
 
 def _rows(body: Iterable[Instruction], indent: str) -> Iterator[tuple[str, str, str, str]]:
-    for one in body:
-        sets = [*one.targets, *(use.name for use in one.operands if use.access in WRITES)]
-        uses = [use.name for use in one.operands if use.access not in WRITES]
-        called = [one.callee] if one.callee else []
-        opcode = indent + one.opcode.name.lower()
-        yield opcode, one.node, ", ".join(sets), ", ".join([*called, *uses, *map(str, one.numbers)])
-        yield from _rows(one.body, indent + "  ")
+    for ins in body:
+        sets = [*ins.targets, *(use.name for use in ins.operands if use.access in WRITES)]
+        uses = [use.name for use in ins.operands if use.access not in WRITES]
+        called = [ins.callee] if ins.callee else []
+        opcode = indent + ins.opcode.name.lower()
+        yield opcode, ins.node, ", ".join(sets), ", ".join([*called, *uses, *map(str, ins.numbers)])
+        yield from _rows(ins.body, indent + "  ")
 
 
 def _instruction_data(one: Instruction) -> dict[str, Any]:
@@ -96,10 +96,10 @@ def _instruction_data(one: Instruction) -> dict[str, Any]:
 
 def _stands_for(code: GeneratedCode, name: str) -> tuple[str, str]:
     """What a name is bound to: its kind, and the node or memory it is of."""
-    what = code.binds[name]
-    kind = what.kind.name.lower()
-    if what.kind == BindingKind.BUFFER:
-        device, block, dtype, shape, start = what.buffers[0]
+    binding = code.binds[name]
+    kind = binding.kind.name.lower()
+    if binding.kind == BindingKind.BUFFER:
+        device, block, dtype, shape, start = binding.buffers[0]
         at = code.blocks[block].start + start
         return kind, f"{name_of(dtype)}{shape_text(shape)} at byte {at} of {device}"
-    return kind, what.node
+    return kind, binding.node

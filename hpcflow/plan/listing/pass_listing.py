@@ -72,20 +72,20 @@ def _row_data(row: Pass, runs: Sequence[PassRun]) -> dict[str, Any]:
 def passes_text(rows: Sequence[Pass], record: PassRecord) -> str:
     """Return the list as a table, a row for each pass; one that did not run says when it does."""
     lines = []
-    for one in passes_data(rows, record)["passes"]:
-        form = one["takes"] if one["takes"] == one["gives"] else f"{one['takes']} > {one['gives']}"
-        if one["runs"]:
-            nodes = ["" if n is None else str(n) for n in (one["nodes_before"], one["nodes_after"])]
+    for row in passes_data(rows, record)["passes"]:
+        form = row["takes"] if row["takes"] == row["gives"] else f"{row['takes']} > {row['gives']}"
+        if row["runs"]:
+            nodes = ["" if n is None else str(n) for n in (row["nodes_before"], row["nodes_after"])]
             cells = [
-                str(one["runs"]),
-                str(one["changed"]),
+                str(row["runs"]),
+                str(row["changed"]),
                 *nodes,
-                f"{1e3 * one['seconds']:.2f}",
+                f"{1e3 * row['seconds']:.2f}",
                 "",
             ]
         else:
-            cells = ["0", "", "", "", "", f"only with: {one['when']}"]
-        lines.append((one["name"], form, *cells))
+            cells = ["0", "", "", "", "", f"only with: {row['when']}"]
+        lines.append((row["name"], form, *cells))
     header = ("pass", "form", "runs", "changed", "nodes before", "after", "ms", "")
     return format_table(header, lines)
 
@@ -119,17 +119,17 @@ def _diff(run: PassRun) -> dict[str, Any]:
 def diff_text(rows: Sequence[Pass], record: PassRecord) -> str:
     """Return the changes as text: + added, - removed, ~ changed."""
     blocks = []
-    for one in diff_data(rows, record):
+    for change in diff_data(rows, record):
         lines = [
-            f"{one['pass']}, {one['what']}: {one['nodes_before']} nodes before, "
-            f"{one['nodes_after']} after"
+            f"{change['pass']}, {change['what']}: {change['nodes_before']} nodes before, "
+            f"{change['nodes_after']} after"
         ]
         for sign, key in (("-", "removed"), ("+", "added")):
             lines += [
                 f"  {sign} {node['name']}  {node['type']}({', '.join(node['inputs'])})"
-                for node in one[key]
+                for node in change[key]
             ]
-        for node in one["changed"]:
+        for node in change["changed"]:
             lines.append(f"  ~ {node['name']}  {node['type']}")
             lines += [f"      {key}: {a} -> {b}" for key, (a, b) in node["fields"].items()]
         blocks.append("\n".join(lines if len(lines) > 1 else [*lines, "  nothing changed"]))

@@ -125,9 +125,9 @@ def _tasks_alone(plan: Plan) -> tuple[list[_Box], list[_Arrow]]:
             "variables"
         )
         boxes.append(_Box(_title(plan, task), [(number[task], label)]))
-    rest = len(plan.parts) - len(shown)
-    if rest:
-        boxes.append(_Box("...", [("rest", f"{rest} more tasks")]))
+    hidden = len(plan.parts) - len(shown)
+    if hidden:
+        boxes.append(_Box("...", [("rest", f"{hidden} more tasks")]))
     arrows = [
         _Arrow(number[r.source], number[r.dest], f"{r.messages} messages, {format_bytes(r.nbytes)}")
         for r in cost_model.message_traffic(plan)

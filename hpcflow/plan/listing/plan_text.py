@@ -64,17 +64,17 @@ def _idle_tasks(plan: Plan) -> list[str]:
 
 
 def _task_rows(
-    plan: Plan, rows: Sequence[cost_model.TaskTraffic], made: PartitionLowering
+    plan: Plan, rows: Sequence[cost_model.TaskTraffic], lowering: PartitionLowering
 ) -> list[dict[str, Any]]:
-    memory = predict_memory(plan, made)
+    memory = predict_memory(plan, lowering)
     moved = {task: {"sent": [0, 0], "received": [0, 0]} for task in plan.parts}
     for row in rows:
-        for task, way in ((row.source, "sent"), (row.dest, "received")):
-            moved[task][way][0] += row.messages
-            moved[task][way][1] += row.nbytes
+        for task, side in ((row.source, "sent"), (row.dest, "received")):
+            moved[task][side][0] += row.messages
+            moved[task][side][1] += row.nbytes
     return [
         _task_data(plan, part, memory[task])
-        | {way: {"messages": n, "bytes": size} for way, (n, size) in moved[task].items()}
+        | {side: {"messages": n, "bytes": size} for side, (n, size) in moved[task].items()}
         | {"nodes": [_node_data(node, plan) for node in part.nodes.values()]}
         for task, part in plan.parts.items()
     ]
@@ -143,7 +143,7 @@ def _traffic_data(row: cost_model.TaskTraffic) -> dict[str, Any]:
 
 
 def _collective_data(plan: Plan) -> list[dict[str, Any]]:
-    found = [
+    collectives = [
         {
             "sequence": node.attrs["sequence"],
             "name": node.name,
@@ -157,7 +157,7 @@ def _collective_data(plan: Plan) -> list[dict[str, Any]]:
         for node in part.nodes.values()
         if node.row.collective
     ]
-    return sorted(found, key=lambda row: row["sequence"])
+    return sorted(collectives, key=lambda row: row["sequence"])
 
 
 # -- text
@@ -199,8 +199,8 @@ def format_bytes(count: int | None) -> str:
 
 
 def _shortened(names: Sequence[str]) -> str:
-    rest = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
-    return (", ".join(names[:MAX_LISTED]) or "none") + rest
+    suffix = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
+    return (", ".join(names[:MAX_LISTED]) or "none") + suffix
 
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -256,8 +256,8 @@ def _tasks_text(data: dict[str, Any]) -> str:
         for name, count, facts in _fold_tasks(rows)
     ]
     idle = ", ".join(name for name, _, _ in _fold_tasks([(task, ()) for task in data["idle"]]))
-    rest = f"\nnothing to do in this step: {idle}" if idle else ""
-    return f"{note}\n{format_table(header, folded)}{rest}"
+    suffix = f"\nnothing to do in this step: {idle}" if idle else ""
+    return f"{note}\n{format_table(header, folded)}{suffix}"
 
 
 def _memory_text(data: dict[str, Any]) -> str:
@@ -269,8 +269,8 @@ def _memory_text(data: dict[str, Any]) -> str:
     header = ("memory of a rank", *MEMORY, "and versions <=")
     table = format_table(header, [(name, *cells) for name, _, cells in _fold_tasks(rows)])
     unsized = sum(task["memory"]["unsized"] for task in data["tasks"])
-    more = f"\nand {unsized} values whose sizes only a step tells" if unsized else ""
-    return table + more
+    suffix = f"\nand {unsized} values whose sizes only a step tells" if unsized else ""
+    return table + suffix
 
 
 def _traffic_text(data: dict[str, Any]) -> str:
@@ -282,8 +282,8 @@ def _traffic_text(data: dict[str, Any]) -> str:
         facts = (str(row["messages"]), format_bytes(row["bytes"]), str(row["headers"]))
         groups.setdefault((out, near), []).append((far, facts))
     rows: list[tuple[str, ...]] = []
-    for (out, near), found in groups.items():
-        for far, _, cells in _fold_tasks(found):
+    for (out, near), group in groups.items():
+        for far, _, cells in _fold_tasks(group):
             rows.append((near, far, *cells) if out else (far, near, *cells))
     return format_table(("from", "to", "messages", "bytes a step", "headers"), rows) if rows else ""
 
@@ -305,11 +305,11 @@ def _edges_text(data: dict[str, Any]) -> str:
     ]
     if not rows:
         return ""
-    rest = len(values) - len(rows)
-    more = f"\n... and {rest} smaller values" if rest else ""
+    hidden = len(values) - len(rows)
+    suffix = f"\n... and {hidden} smaller values" if hidden else ""
     tokens = sum(edge["token"] for edge in data["edges"])
-    more += f"\nand {tokens} tokens of 0 bytes" if tokens else ""
-    return format_table(("value", "from", "to", "is", "bytes a step"), rows) + more
+    suffix += f"\nand {tokens} tokens of 0 bytes" if tokens else ""
+    return format_table(("value", "from", "to", "is", "bytes a step"), rows) + suffix
 
 
 def _collectives_text(data: dict[str, Any]) -> str:
@@ -330,15 +330,15 @@ def _collectives_text(data: dict[str, Any]) -> str:
 
 
 def _why_text(plan: Plan) -> str:
-    named = [plan.why[n] for part in plan.parts.values() for n in part.nodes if n in plan.why]
+    texts = [plan.why[n] for part in plan.parts.values() for n in part.nodes if n in plan.why]
     reasons = collections.Counter(
-        "beside the state they use or sum" if why.startswith("with ") else why for why in named
+        "beside the state they use or sum" if why.startswith("with ") else why for why in texts
     )
     rows = [(str(count), why) for why, count in reasons.most_common(MAX_LISTED)]
-    more = (
+    suffix = (
         f"\n... and {len(reasons) - MAX_LISTED} more reasons" if len(reasons) > MAX_LISTED else ""
     )
-    return format_table(("ops", "why they are where they are"), rows) + more if rows else ""
+    return format_table(("ops", "why they are where they are"), rows) + suffix if rows else ""
 
 
 def _proof_text(data: dict[str, Any]) -> str:

@@ -32,10 +32,10 @@ def op_digests(graph: Graph) -> list[OpDigest]:
 
 def graph_fingerprint(graph: Graph) -> str:
     """Return one digest of the whole graph."""
-    whole = hashlib.blake2b(digest_size=16)
-    for one in op_digests(graph):
-        whole.update(one.digest.encode())
-    return whole.hexdigest()
+    hasher = hashlib.blake2b(digest_size=16)
+    for op in op_digests(graph):
+        hasher.update(op.digest.encode())
+    return hasher.hexdigest()
 
 
 def first_difference(mine: Sequence[OpDigest], theirs: Sequence[OpDigest]) -> str | None:
@@ -54,9 +54,9 @@ def first_difference(mine: Sequence[OpDigest], theirs: Sequence[OpDigest]) -> st
     if len(mine) == len(theirs):
         return None
     here = len(mine) > len(theirs)
-    one = (mine if here else theirs)[min(len(mine), len(theirs))]
-    where = "here" if here else "there"
-    return f"operation {one.name!r} ({one.type}, made at {one.line}) exists only {where}"
+    op = (mine if here else theirs)[min(len(mine), len(theirs))]
+    side = "here" if here else "there"
+    return f"operation {op.name!r} ({op.type}, made at {op.line}) exists only {side}"
 
 
 def _op_digest(op: Operation) -> str:

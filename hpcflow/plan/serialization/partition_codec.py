@@ -144,8 +144,8 @@ def _decode_partition(data: bytes) -> Partition:
 def _read_partition(reader: _ArrayReader, header: Any) -> Partition:
     _check_keys(header, {"task", "feeds", "fetches", "nodes"})
     nodes: dict[str, Node] = {}
-    for given in _check_list(header["nodes"]):
-        node = _decode_node(given, reader)
+    for encoded in _check_list(header["nodes"]):
+        node = _decode_node(encoded, reader)
         if node.name in nodes:
             raise ValueError(f"two nodes are called {node.name!r}")
         nodes[node.name] = node
@@ -181,25 +181,25 @@ class _ArrayReader:
             raise ValueError(f"{len(self.data)} bytes came, {self.at} were announced")
 
 
-def _decode_node(given: Any, reader: _ArrayReader) -> Node:
+def _decode_node(encoded: Any, reader: _ArrayReader) -> Node:
     fields = {"name", "type", "inputs", "control", "attrs", "specs", "device", "colocate", "line"}
-    _check_keys(given, fields)
-    type = _check_text(given["type"])
+    _check_keys(encoded, fields)
+    type = _check_text(encoded["type"])
     row = OPS.get(type) or all_ops().get(type)
     if row is not None and row.generated:
-        raise ValueError(f"{given['type']} holds generated code: each rank makes its own")
-    if not isinstance(given["attrs"], dict):
+        raise ValueError(f"{encoded['type']} holds generated code: each rank makes its own")
+    if not isinstance(encoded["attrs"], dict):
         raise ValueError("attributes are not a table")
     return Node(
-        _check_text(given["name"]),
-        _check_text(given["type"]),
-        tuple(_read_ref(ref) for ref in _check_list(given["inputs"])),
-        tuple(_check_text(name) for name in _check_list(given["control"])),
-        {name: _decode_value(value, reader) for name, value in given["attrs"].items()},
-        tuple(_read_spec(spec) for spec in _check_list(given["specs"])),
-        _check_text(given["device"]),
-        tuple(_check_text(name) for name in _check_list(given["colocate"])),
-        _check_text(given["line"]),
+        _check_text(encoded["name"]),
+        _check_text(encoded["type"]),
+        tuple(_read_ref(ref) for ref in _check_list(encoded["inputs"])),
+        tuple(_check_text(name) for name in _check_list(encoded["control"])),
+        {name: _decode_value(value, reader) for name, value in encoded["attrs"].items()},
+        tuple(_read_spec(spec) for spec in _check_list(encoded["specs"])),
+        _check_text(encoded["device"]),
+        tuple(_check_text(name) for name in _check_list(encoded["colocate"])),
+        _check_text(encoded["line"]),
     )
 
 
@@ -225,10 +225,10 @@ def _read_strings(reader: _ArrayReader, nbytes: Any, shape: Any) -> np.ndarray:
     return array
 
 
-def _read_dict(reader: _ArrayReader, given: Any) -> dict[str, Any]:
-    if not isinstance(given, dict):
-        raise ValueError(f"{given!r} is not a table")
-    return {name: _decode_value(value, reader) for name, value in given.items()}
+def _read_dict(reader: _ArrayReader, encoded: Any) -> dict[str, Any]:
+    if not isinstance(encoded, dict):
+        raise ValueError(f"{encoded!r} is not a table")
+    return {name: _decode_value(value, reader) for name, value in encoded.items()}
 
 
 _READERS: dict[str, Callable[..., Any]] = {
@@ -247,39 +247,39 @@ _READERS: dict[str, Callable[..., Any]] = {
 }
 
 
-def _check_keys(given: Any, names: set[str]) -> None:
-    if not isinstance(given, dict) or set(given) != names:
+def _check_keys(encoded: Any, names: set[str]) -> None:
+    if not isinstance(encoded, dict) or set(encoded) != names:
         raise ValueError(f"a table has not exactly the fields {', '.join(sorted(names))}")
 
 
-def _check_list(given: Any) -> list[Any]:
-    if not isinstance(given, list):
-        raise ValueError(f"{given!r} is not a list")
-    return given
+def _check_list(encoded: Any) -> list[Any]:
+    if not isinstance(encoded, list):
+        raise ValueError(f"{encoded!r} is not a list")
+    return encoded
 
 
-def _check_text(given: Any) -> str:
-    if not isinstance(given, str):
-        raise ValueError(f"{given!r} is not a string")
-    return given
+def _check_text(encoded: Any) -> str:
+    if not isinstance(encoded, str):
+        raise ValueError(f"{encoded!r} is not a string")
+    return encoded
 
 
-def _check_size(given: Any) -> int:
-    if not isinstance(given, int) or isinstance(given, bool) or not 0 <= given < 1 << 62:
-        raise ValueError(f"{given!r} is not a size")
-    return given
+def _check_size(encoded: Any) -> int:
+    if not isinstance(encoded, int) or isinstance(encoded, bool) or not 0 <= encoded < 1 << 62:
+        raise ValueError(f"{encoded!r} is not a size")
+    return encoded
 
 
-def _read_ref(given: Any) -> Ref:
-    node, index = _check_list(given)
+def _read_ref(encoded: Any) -> Ref:
+    node, index = _check_list(encoded)
     return Ref(_check_text(node), _check_size(index))
 
 
-def _read_spec(given: Any) -> Spec:
-    dtype, shape = _check_list(given)
-    known = (
+def _read_spec(encoded: Any) -> Spec:
+    dtype, shape = _check_list(encoded)
+    decoded_shape = (
         None
         if shape is None
         else tuple(None if d is None else _check_size(d) for d in _check_list(shape))
     )
-    return Spec(as_dtype(_check_text(dtype)), known)
+    return Spec(as_dtype(_check_text(dtype)), decoded_shape)

@@ -80,8 +80,8 @@ def encode_plan(plan: Plan, mine: LoweredPartition) -> bytes:
 
 def decode_plan(data: bytes, cluster: Cluster) -> tuple[Plan, LoweredPartition]:
     """Return the plan, made for `cluster`, and the generated code of its driver's partition."""
-    mine, plan = json.loads(zlib.decompress(data))
-    generated = decode_value(mine)
+    encoded_driver, plan = json.loads(zlib.decompress(data))
+    generated = decode_value(encoded_driver)
     return _decode_plan(plan, cluster, {generated.part.task: generated.part}), generated
 
 
@@ -98,17 +98,17 @@ def decode_lowered(data: bytes) -> LoweredPartition:
 def _encode_plan(plan: Plan, without: str = "") -> list[Any]:
     parts = {task: part for task, part in plan.parts.items() if task != without}
     after = None if plan.round is None else _encode_plan(plan.round)
-    held = [parts, plan.edges, plan.driver, plan.why, plan.updates, plan.messages]
-    return [encode_value(held), plan.cluster.lead, after]
+    fields = [parts, plan.edges, plan.driver, plan.why, plan.updates, plan.messages]
+    return [encode_value(fields), plan.cluster.lead, after]
 
 
-def _decode_plan(data: list[Any], cluster: Cluster, mine: Mapping[str, Partition]) -> Plan:
-    held, lead, after = data
-    parts, edges, driver, why, updates, messages = decode_value(held)
+def _decode_plan(data: list[Any], cluster: Cluster, decoded_parts: Mapping[str, Partition]) -> Plan:
+    fields, lead, after = data
+    parts, edges, driver, why, updates, messages = decode_value(fields)
     cluster = dataclasses.replace(cluster, lead=lead)
-    whole = {**mine, **parts}
+    all_parts = {**decoded_parts, **parts}
     there = None if after is None else _decode_plan(after, cluster, {})
-    return Plan(whole, edges, driver, cluster, why, there, updates, messages)
+    return Plan(all_parts, edges, driver, cluster, why, there, updates, messages)
 
 
 # -- values
@@ -143,7 +143,7 @@ def decode_value(data: Any) -> Any:
 
 def _decode_values(data: list[Any]) -> list[Any]:
     """Decode the values after the kind at the head of a list."""
-    return [_READERS[one[0]](one) if one.__class__ is list else one for one in data[1:]]
+    return [_READERS[elem[0]](elem) if elem.__class__ is list else elem for elem in data[1:]]
 
 
 def _encode_items(kind: str, value: Any) -> list[Any]:

@@ -87,7 +87,7 @@ def _constant_bytes(node: Node) -> int:
 
 def _graph_facts(program: Program, graph: Graph) -> Iterator[list[Any]]:
     """Yield what passes read from the graph: the nodes and those colocated with them."""
-    stack, seen = [*program.nodes], set(program.nodes)
+    stack, visited = [*program.nodes], set(program.nodes)
     while stack:
         name = stack.pop()
         if name not in graph:
@@ -95,8 +95,8 @@ def _graph_facts(program: Program, graph: Graph) -> Iterator[list[Any]]:
         op = graph.get_operation_by_name(name)
         specs = [[text_of(t.dtype), t.shape] for t in op.outputs]
         yield [name, op.type, op.device, sorted(op.colocate), specs]
-        new = [mate for mate in op.colocate if mate not in seen]
-        seen.update(new)
+        new = [mate for mate in op.colocate if mate not in visited]
+        visited.update(new)
         stack += new
 
 
@@ -111,9 +111,9 @@ def source_fingerprint() -> str:
     if (top / PACKED).exists():
         return (top / PACKED).read_text()
     is_checkout = (top.parent / "pyproject.toml").exists()
-    found = _file_stats(str(top)) if is_checkout else [(str(top), (top / "__init__.py").stat())]
+    stats = _file_stats(str(top)) if is_checkout else [(str(top), (top / "__init__.py").stat())]
     skip = len(str(top))  # a copy at another path is equal
-    facts = sorted((path[skip:], stat.st_size, stat.st_mtime_ns) for path, stat in found)
+    facts = sorted((path[skip:], stat.st_size, stat.st_mtime_ns) for path, stat in stats)
     return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 

@@ -32,31 +32,31 @@ def check_effects(name: str, old: Program | Partition, new: Program | Partition)
 
 def _check_nodes(name: str, old: Nodes, new: Nodes) -> None:
     effects = [node for node in old.values() if _has_effect(node)]
-    where = {node.name: _carriers_of_effect(node, new) for node in effects}
+    carriers = {node.name: _carriers_of_effect(node, new) for node in effects}
     for node in effects:
-        if not where[node.name]:
+        if not carriers[node.name]:
             raise _lost_effect_error(name, node, "is lost")
         for key, body in nested_programs(node):
-            for other in where[node.name]:
-                made = new[other].attrs.get(key)
-                if isinstance(made, type(body)):
-                    _check_nodes(name, body.nodes, made.nodes)
-    before = Reachability(old, where)
-    after = Reachability(new, dict.fromkeys(n for names in where.values() for n in names))
+            for carrier in carriers[node.name]:
+                rewritten = new[carrier].attrs.get(key)
+                if isinstance(rewritten, type(body)):
+                    _check_nodes(name, body.nodes, rewritten.nodes)
+    before = Reachability(old, carriers)
+    after = Reachability(new, dict.fromkeys(n for names in carriers.values() for n in names))
     for first, second in _conflicts(effects):
         for a, b in ((first, second), (second, first)):
             if before(a.name, b.name) and not all(
                 x == y or after(x, y) or not _share_state(new[x], new[y])
-                for x in where[a.name]
-                for y in where[b.name]
+                for x in carriers[a.name]
+                for y in carriers[b.name]
             ):
                 raise _lost_effect_error(name, b, f"does not follow {a.name!r} any longer")
     for node in old.values():
-        made = new.get(node.name)
-        if node.row.variable == "read" and made is not None and made.type == node.type:
+        rewritten = new.get(node.name)
+        if node.row.variable == "read" and rewritten is not None and rewritten.type == node.type:
             for a in effects:
                 if node.inputs[0].node in used_state(a)[1] and before(a.name, node.name):
-                    if not all(after(x, node.name) for x in where[a.name]):
+                    if not all(after(x, node.name) for x in carriers[a.name]):
                         raise _lost_effect_error(name, node, f"does not see {a.name!r} any longer")
 
 
@@ -82,12 +82,12 @@ def _carriers_of_effect(node: Node, new: Nodes) -> list[str]:
     """Return the nodes of `new` with the effect of `node`: itself, a holder, or its pieces."""
     if node.name in new:
         return [node.name]
-    held = [n.name for n in new.values() if node.name in n.attrs.get("names", ())]
+    carriers = [n.name for n in new.values() if node.name in n.attrs.get("names", ())]
     if node.row.combines == "sum":  # in a bucket
         sums = [n for n in new.values() if n.type == node.type]
-        held += [n.name for n in sums if node.name in n.attrs.get("of", ())]
+        carriers += [n.name for n in sums if node.name in n.attrs.get("of", ())]
     kin = [n for n in new.values() if n.type.startswith(node.type)]
-    return held or [n.name for n in kin if n.name.startswith(f"{node.name}/")]
+    return carriers or [n.name for n in kin if n.name.startswith(f"{node.name}/")]
 
 
 def _share_state(a: Node, b: Node) -> bool:

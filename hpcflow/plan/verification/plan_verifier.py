@@ -40,16 +40,16 @@ def verify_replicas(plans: Sequence[Plan]) -> None:
     first, *others = (_collective_calls(plan) for plan in plans)
     for number, calls in enumerate(others, 1):
         for task in dict.fromkeys((*first, *calls)):
-            mine, theirs = first.get(task, []), calls.get(task, [])
-            if mine == theirs:
+            base, actual = first.get(task, []), calls.get(task, [])
+            if base == actual:
                 continue
-            at = next((i for i, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b), -1)
-            what = (
-                f"replica 0 runs {len(mine)} collectives, replica {number} {len(theirs)}"
+            at = next((i for i, (a, b) in enumerate(zip(base, actual, strict=False)) if a != b), -1)
+            detail = (
+                f"replica 0 runs {len(base)} collectives, replica {number} {len(actual)}"
                 if at < 0
-                else f"collective {at} is {mine[at]} on replica 0, {theirs[at]} on {number}"
+                else f"collective {at} is {base[at]} on replica 0, {actual[at]} on {number}"
             )
-            raise VerifyError("same-collectives", f"on {task} {what}")
+            raise VerifyError("same-collectives", f"on {task} {detail}")
 
 
 def _rule_violation(rule: str, node: Node, task: str, message: str) -> VerifyError:
@@ -61,20 +61,20 @@ def _rule_violation(rule: str, node: Node, task: str, message: str) -> VerifyErr
 
 def verify_partition(part: Partition) -> None:
     """Check the rules that involve the partition of one task only."""
-    seen: dict[str, Node] = {}
+    earlier: dict[str, Node] = {}
     for name, node in part.nodes.items():
         if name != node.name:
             raise _rule_violation("name", node, part.task, f"it is listed as {name!r}")
         if node.type not in OPS and node.type not in all_ops():
             raise _rule_violation("op-known", node, part.task, f"there is no op {node.type!r}")
         _check_device(node, part.task)
-        _check_inputs(node, seen, part)
-        _check_state(node, seen, part.task)
-        _check_shapes(node, seen, part.task)
-        seen[name] = node
+        _check_inputs(node, earlier, part)
+        _check_state(node, earlier, part.task)
+        _check_shapes(node, earlier, part.task)
+        earlier[name] = node
         _check_frame(node, part.task)
     for ref in part.fetches:
-        if ref.node not in seen or not 0 <= ref.index < len(seen[ref.node].specs):
+        if ref.node not in earlier or not 0 <= ref.index < len(earlier[ref.node].specs):
             raise VerifyError("fetch-exists", f"{part.task} has no value {ref} to hand out")
 
 
@@ -109,42 +109,42 @@ def _check_device(node: Node, task: str) -> None:
         raise _rule_violation("device-of-task", node, task, f"its device is {node.device!r}")
 
 
-def _check_inputs(node: Node, seen: Mapping[str, Node], part: Partition) -> None:
+def _check_inputs(node: Node, earlier: Mapping[str, Node], part: Partition) -> None:
     for before in node.before():
         if before not in part.nodes:
             raise _rule_violation(
                 "input-exists", node, part.task, f"it needs {before!r}, which is not there"
             )
-        if before not in seen:
+        if before not in earlier:
             raise _rule_violation(
                 "input-before-use", node, part.task, f"it stands before its {before!r}"
             )
     for ref in node.inputs:
-        made = seen[ref.node]
-        if not 0 <= ref.index < len(made.specs):
+        maker = earlier[ref.node]
+        if not 0 <= ref.index < len(maker.specs):
             raise _rule_violation("input-exists", node, part.task, f"{ref} is no output")
-        is_list = made.specs[ref.index].dtype in LISTS
-        if made.device != node.device and node.row.message != "copy" and not is_list:
+        is_list = maker.specs[ref.index].dtype in LISTS
+        if maker.device != node.device and node.row.message != "copy" and not is_list:
             raise _rule_violation(
                 "same-device",
                 node,
                 part.task,
-                f"it runs on {node.device}, its input {ref} is on {made.device}",
+                f"it runs on {node.device}, its input {ref} is on {maker.device}",
             )
-        if node.row.message == "copy" and node.attrs.get("source") != made.device:
+        if node.row.message == "copy" and node.attrs.get("source") != maker.device:
             raise _rule_violation(
                 "same-device", node, part.task, f"it copies {ref} from the wrong device"
             )
 
 
-def _check_state(node: Node, seen: Mapping[str, Node], task: str) -> None:
+def _check_state(node: Node, earlier: Mapping[str, Node], task: str) -> None:
     handles = [
-        i for i, r in enumerate(node.inputs) if seen[r.node].specs[r.index].dtype == resource
+        i for i, r in enumerate(node.inputs) if earlier[r.node].specs[r.index].dtype == resource
     ]
     for i in (*node.row.reads, *node.row.writes):
         if i >= len(node.inputs) or i not in handles:
             raise _rule_violation("state-beside-handle", node, task, f"input {i} must be a handle")
-        handle = seen[node.inputs[i].node]
+        handle = earlier[node.inputs[i].node]
         if handle.device != node.device:
             raise _rule_violation(
                 "state-beside-handle", node, task, f"its state is on {handle.device}"
@@ -153,19 +153,19 @@ def _check_state(node: Node, seen: Mapping[str, Node], task: str) -> None:
         raise _rule_violation("state-beside-handle", node, task, "a handle cannot leave its device")
 
 
-def _check_shapes(node: Node, seen: Mapping[str, Node], task: str) -> None:
-    given = [seen[ref.node].specs[ref.index] for ref in node.inputs]
+def _check_shapes(node: Node, earlier: Mapping[str, Node], task: str) -> None:
+    input_specs = [earlier[ref.node].specs[ref.index] for ref in node.inputs]
     try:
-        found = node.row.infer(given, node.attrs)
-        fits = len(found) == len(node.specs)
-        for a, b in zip(found, node.specs, strict=False):
+        inferred = node.row.infer(input_specs, node.attrs)
+        fits = len(inferred) == len(node.specs)
+        for a, b in zip(inferred, node.specs, strict=False):
             merge_shapes(a.shape, b.shape)
             fits = fits and a.dtype == b.dtype
     except Exception as error:  # the attributes may be untrusted bytes: reject any error
         raise _rule_violation("shape-rule", node, task, str(error)) from None
     if not fits:
-        said = ", ".join(f"{s.dtype} {shape_text(s.shape)}" for s in found)
-        raise _rule_violation("shape-rule", node, task, f"its op makes ({said})")
+        spec_text = ", ".join(f"{s.dtype} {shape_text(s.shape)}" for s in inferred)
+        raise _rule_violation("shape-rule", node, task, f"its op makes ({spec_text})")
 
 
 # -- rules between partitions
@@ -180,18 +180,18 @@ def _of_role(plan: Plan, role: str) -> Iterable[tuple[str, Node]]:
 
 
 def _by_channel(plan: Plan, role: str) -> dict[int, tuple[str, Node]]:
-    found: dict[int, tuple[str, Node]] = {}
+    by_channel: dict[int, tuple[str, Node]] = {}
     for task, node in _of_role(plan, role):
         channel = node.attrs.get("channel")
         if not isinstance(channel, int):
             raise _rule_violation("channel-unique", node, task, f"its channel is {channel!r}")
-        if channel in found:
-            other = found[channel][1].name
+        if channel in by_channel:
+            other_name = by_channel[channel][1].name
             raise _rule_violation(
-                "channel-unique", node, task, f"{other!r} too uses channel {channel}"
+                "channel-unique", node, task, f"{other_name!r} too uses channel {channel}"
             )
-        found[channel] = (task, node)
-    return found
+        by_channel[channel] = (task, node)
+    return by_channel
 
 
 def _check_channels(plan: Plan) -> None:
@@ -237,10 +237,10 @@ def _check_pair(plan: Plan, sender: tuple[str, Node], receiver: tuple[str, Node]
         raise _rule_violation("send-has-value", send, source, "a Send has one input")
     ref, got = send.inputs[0], receive.specs[0]
     part = plan.parts[source]
-    made = part.nodes.get(ref.node) or next(
+    maker = part.nodes.get(ref.node) or next(
         n for n in nested_nodes(part.nodes) if n.name == ref.node
     )
-    sent = made.specs[ref.index]
+    sent = maker.specs[ref.index]
     if sent.dtype != got.dtype:
         raise _rule_violation(
             "same-dtype", receive, task, f"{sent.dtype} is sent, {got.dtype} received"
@@ -281,10 +281,10 @@ def _check_driver(plan: Plan) -> None:
     for task, part in plan.parts.items():
         if task != part.task:
             raise VerifyError("driver", f"the part of {part.task} is listed as {task}")
-        found = {n.name for n in part.nodes.values() if n.row.source == "feed"}
-        if found and task != plan.driver:
-            raise VerifyError("feeds-on-driver", f"{task} has the feeds {sorted(found)}")
-        if found != set(part.feeds) or len(found) != len(part.feeds):
+        feeds = {n.name for n in part.nodes.values() if n.row.source == "feed"}
+        if feeds and task != plan.driver:
+            raise VerifyError("feeds-on-driver", f"{task} has the feeds {sorted(feeds)}")
+        if feeds != set(part.feeds) or len(feeds) != len(part.feeds):
             raise VerifyError("feeds-on-driver", f"{task} lists feeds that are not its Feed nodes")
         if part.fetches and task != plan.driver:
             raise VerifyError("fetch-exists", f"{task} has fetches; only the driver may")
@@ -314,14 +314,14 @@ def _check_collectives(plan: Plan) -> None:
 
 def _collective_calls(plan: Plan) -> dict[str, list[str]]:
     """Return the collectives of each task as text, which must be equal on all replicas."""
-    found: dict[str, list[str]] = {}
+    calls: dict[str, list[str]] = {}
     for task, part in plan.parts.items():
         for node in part.nodes.values():
             if node.row.collective:
                 root = f" from {node.attrs['root']}" if "root" in node.attrs else ""
                 values = ", ".join(f"{spec.dtype} {shape_text(spec.shape)}" for spec in node.specs)
-                found.setdefault(task, []).append(f"{node.type}{root} of {values}")
-    return found
+                calls.setdefault(task, []).append(f"{node.type}{root} of {values}")
+    return calls
 
 
 # -- order over all partitions
@@ -364,17 +364,17 @@ def _check_reaches_driver(plan: Plan) -> None:
     for after_this, then in _order_pairs(plan):
         before.setdefault(then, []).append(after_this)
     stack = [(plan.driver, name) for name in plan.parts[plan.driver].nodes]
-    seen: set[NodeLocation] = set()
+    visited: set[NodeLocation] = set()
     while stack:
         at = stack.pop()
-        if at not in seen:
-            seen.add(at)
+        if at not in visited:
+            visited.add(at)
             task, name = at
             stack += [(task, b) for b in plan.parts[task].nodes[name].before()]
             stack += before.get(at, [])
     for task, part in plan.parts.items():
         for node in part.nodes.values():
-            if (task, node.name) not in seen:
+            if (task, node.name) not in visited:
                 raise _rule_violation(
                     "reaches-driver", node, task, "the driver would not wait for its end"
                 )
@@ -385,20 +385,20 @@ def _check_reaches_driver(plan: Plan) -> None:
 
 def unproved_properties(plan: Plan) -> list[str]:
     """Return what the rules do not prove, as text: unknown sizes, unordered uses of a variable."""
-    found = [
+    unproved = [
         f"the size of {edge.ref} from {edge.source} to {edge.dest} is not known"
         for edge in plan.edges
         if not edge.spec.sized
     ]
-    found += [
+    unproved += [
         f"values decide how often {name!r} runs, and so how often {count} values cross in it"
         for name, count in Counter(edge.frame for edge in plan.edges if edge.frame).items()
     ]
     for task, part in plan.parts.items():
         for node in part.nodes.values():
             if node.row.collective and not all(s.known for s in node.specs):
-                found.append(f"the size of collective {node.name!r} on {task} is not known")
-    return found + _unordered_accesses(plan)
+                unproved.append(f"the size of collective {node.name!r} on {task} is not known")
+    return unproved + _unordered_accesses(plan)
 
 
 def _unordered_accesses(plan: Plan) -> list[str]:
@@ -413,17 +413,17 @@ def _unordered_accesses(plan: Plan) -> list[str]:
     reach = _CrossTaskReachability(
         plan, {(t, name) for (t, _), us in uses.items() for name, _ in us}
     )
-    found: list[str] = []
+    unordered: list[str] = []
     for (task, handle), users in uses.items():
         for i, (a, a_writes) in enumerate(users):
             for b, b_writes in users[:i]:
                 if not (a_writes or b_writes) or reach(task, a, b) or reach(task, b, a):
                     continue
                 words = "updates" if a_writes and b_writes else "a read and an update"
-                found.append(
+                unordered.append(
                     f"{words} of variable {handle.node!r} in no order: {b!r} and {a!r} on {task}"
                 )
-    return found
+    return unordered
 
 
 class _CrossTaskReachability:

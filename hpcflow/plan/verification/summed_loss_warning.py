@@ -38,25 +38,25 @@ def summed_loss_warnings(graph: Graph, replicas: int) -> list[str]:
 
 def batch_sums(loss: Tensor, graph: Graph) -> Iterator[Operation]:
     """Yield the operations by which `loss` is a sum over a batch, not divided by the batch size."""
-    found = _BatchAxes(loss, graph)
-    if loss in found.axes:  # not a scalar: differentiation sums its elements
+    batch_axes = _BatchAxes(loss, graph)
+    if loss in batch_axes.axes:  # not a scalar: differentiation sums its elements
         yield loss.op
     # (term, its divisors, the operation that sums it over the batch)
-    left: list[tuple[Tensor, tuple[float, ...], Operation | None]] = [(loss, (), None)]
-    seen = set()
-    while left:
-        one = tensor, divisors, total = left.pop()
-        if one in seen:
+    stack: list[tuple[Tensor, tuple[float, ...], Operation | None]] = [(loss, (), None)]
+    visited = set()
+    while stack:
+        term = tensor, divisors, total = stack.pop()
+        if term in visited:
             continue
-        seen.add(one)
+        visited.add(term)
         op = tensor.op
-        if op.type in SUMS and found.is_reduced(op):
+        if op.type in SUMS and batch_axes.is_reduced(op):
             total = op
         if op.type in ADDED or op.type in SUMS:
-            left += [(t, divisors, total) for t in op.inputs]
+            stack += [(t, divisors, total) for t in op.inputs]
         elif op.type in DIVIDED or op.type == "Mul":
-            left += [(factor, by, total) for factor, by in found.scaled(op, divisors)]
-        elif total is not None and not found.is_batch_size(divisors, total.inputs[0]):
+            stack += [(factor, by, total) for factor, by in batch_axes.scaled(op, divisors)]
+        elif total is not None and not batch_axes.is_batch_size(divisors, total.inputs[0]):
             yield total
 
 
@@ -72,30 +72,30 @@ class _BatchAxes:
 
     def _record_axes(self, op: Operation) -> None:
         """Record the sample axes of the outputs of `op`; those of its inputs are known."""
-        given = [t for t in op.inputs if t in self.axes]
+        batched = [t for t in op.inputs if t in self.axes]
         if op.type in ("Shape", "Size"):
-            counts = bool(given)
+            counts = bool(batched)
         else:
             counts = any(t.op in self.counts for t in op.inputs)
             counts = counts or (op.type == "Sum" and self.is_reduced(op))
         if counts:
             self.counts.add(op)
         for out in op.outputs:
-            axis = self._axis(op, out, given)
+            axis = self._axis(op, out, batched)
             if axis is not None:
                 self.axes[out] = axis
 
-    def _axis(self, op: Operation, out: Tensor, given: list[Tensor]) -> int | None:
+    def _axis(self, op: Operation, out: Tensor, batched: list[Tensor]) -> int | None:
         """Return the sample axis of an output; None without one or if the shape is ambiguous."""
         if not out.shape:
             return None
         if op.type in SOURCES:
             is_batch = out in self.dealt or out.shape[0] is None
             return 0 if is_batch or op.type.startswith("Queue") else None
-        if not given:
+        if not batched:
             return None
         rank = len(out.shape)
-        before = min(given, key=lambda t: abs(len(t.shape or ()) - rank))  # broadcast
+        before = min(batched, key=lambda t: abs(len(t.shape or ()) - rank))  # broadcast
         axis, sizes = self.axes[before], before.shape or ()
         if op.type == "Transpose":
             perm = op.attrs["perm"] or range(rank)[::-1]
@@ -104,8 +104,8 @@ class _BatchAxes:
             reduced = _removed_axes(op)
             gone = 0 if op.attrs["keepdims"] else sum(a < axis for a in reduced)
             return None if axis in reduced else axis - gone
-        kept = axis < rank and out.shape[axis] == sizes[axis]
-        return axis if kept and (axis == 0 or rank == len(sizes)) else None
+        same_size = axis < rank and out.shape[axis] == sizes[axis]
+        return axis if same_size and (axis == 0 or rank == len(sizes)) else None
 
     def is_reduced(self, op: Operation) -> bool:
         """Return whether a reduction is over the sample axis."""
@@ -117,10 +117,10 @@ class _BatchAxes:
         """Yield the factors of a product or quotient that may be sums, with their divisors."""
         first, second = op.inputs
         pairs = [(first, second)] if op.type in DIVIDED else [(first, second), (second, first)]
-        for factor, other in pairs:
-            if other.op in self.counts:
+        for factor, scale in pairs:
+            if scale.op in self.counts:
                 continue
-            number = _scalar_value(other)
+            number = _scalar_value(scale)
             if number and op.type == "Mul":
                 number = 1 / number
             yield factor, divisors if number is None else (*divisors, number)
@@ -128,10 +128,10 @@ class _BatchAxes:
     def is_batch_size(self, divisors: Iterable[float], summed: Tensor) -> bool:
         """Return whether a divisor is a multiple of the number of samples of `summed`."""
         assert summed.shape is not None
-        known = {summed.shape[self.axes[summed]]}
+        batch_sizes = {summed.shape[self.axes[summed]]}
         for dataset in set(self.dealt.values()):
-            known |= set(dataset.shares) if len(set(dataset.shares)) == 1 else set()
-        sizes = [size for size in known if size is not None and size > 1]
+            batch_sizes |= set(dataset.shares) if len(set(dataset.shares)) == 1 else set()
+        sizes = [size for size in batch_sizes if size is not None and size > 1]
         wholes = [round(d) for d in divisors if abs(d - round(d)) <= 1e-5 * abs(d)]
         return any(whole % size == 0 for whole in wholes for size in sizes)
 
@@ -146,12 +146,12 @@ def _removed_axes(op: Operation) -> tuple[int, ...]:
 def _dependencies(loss: Tensor) -> list[Operation]:
     """Return the operations that a loss depends on, in creation order."""
     ops: set[Operation] = set()
-    left = [loss.op]
-    while left:
-        op = left.pop()
+    stack = [loss.op]
+    while stack:
+        op = stack.pop()
         if op not in ops:
             ops.add(op)
-            left += [t.op for t in op.inputs]
+            stack += [t.op for t in op.inputs]
     place: Mapping[Any, int] = {op: i for i, op in enumerate(loss.op.graph.get_operations())}
     return sorted(ops, key=lambda op: place.get(op, -1))
 

@@ -58,7 +58,7 @@ class CudaGraphs(StepObserver):
 
     def report(self) -> dict[str, Any]:
         """For each plan: regions, their kernels, all kernels on the GPU, graphs and refusals."""
-        return {label: told for label, told in self.plans.items() if told["kernels_on_gpu"]}
+        return {label: stats for label, stats in self.plans.items() if stats["kernels_on_gpu"]}
 
 
 class _CapturedPartition(StepObserver):
@@ -274,25 +274,25 @@ class _RegionRunner:
         if self.moves > MOST_MOVES:
             self.part.refuse(self.nodes, "its variables have other memory again and again")
 
-    def _captured(self, turn: int, run: Run, given: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _captured(self, turn: int, run: Run, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """Capture what `run` launches, and launch the graph."""
         before, captured = self.counters.values(), None
         try:
-            captured = self._capture(run, given)
+            captured = self._capture(run, inputs)
         except Exception as error:
             self._refuse(error)
         counts = [now - old for now, old in zip(self.counters.values(), before, strict=True)]
         self.counters.count([-count for count in counts])  # nothing has run
         if captured is None:
-            return run(*given)
+            return run(*inputs)
         graph = _CapturedGraph(captured, self.read, self.written, self.counters, counts)
         self.graphs[turn] = graph
         self.part.logged["graphs"] += 1
-        return self._launched(graph, given)
+        return self._launched(graph, inputs)
 
-    def _launched(self, graph: _CapturedGraph, given: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _launched(self, graph: _CapturedGraph, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         try:
-            return graph.launch(given)
+            return graph.launch(inputs)
         except Exception as error:
             first, last, count = self.nodes[0], self.nodes[-1], len(self.nodes)
             raise KernelError(
@@ -301,7 +301,7 @@ class _RegionRunner:
             ) from error
 
     def _capture(
-        self, run: Run, given: tuple[Any, ...]
+        self, run: Run, inputs: tuple[Any, ...]
     ) -> tuple[Any, list[tuple[int, Any]], tuple[Any, ...]]:
         """The graph, its inputs that are copied before each launch, and its results."""
         device, stream = self.part.device, self.part.graphs.capturing
@@ -311,26 +311,26 @@ class _RegionRunner:
             if gc.isenabled():  # a finalizer might call CUDA
                 gc.disable()
                 stack.callback(gc.enable)
-            kept = [
+            buffers = [
                 array if fed else device.allocate(array.shape, array.dtype)
-                for array, fed in zip(given, self.fed, strict=True)
+                for array, fed in zip(inputs, self.fed, strict=True)
             ]
             for kernel in self.drawing:
                 stack.enter_context(kernel.counted_by(self.segments.inputs.counter(kernel)))
             stream.begin_capture()
             try:
-                made = run(*kept)
+                results = run(*buffers)
             except BaseException:
                 with contextlib.suppress(Exception):  # it repeats that the capture is invalid
                     stream.end_capture()
                 raise
             graph = stream.end_capture()
-        return graph, [(i, kept[i]) for i, fed in enumerate(self.fed) if not fed], made
+        return graph, [(i, buffers[i]) for i, fed in enumerate(self.fed) if not fed], results
 
     def _refuse(self, error: Exception) -> None:
-        told = self.part.compiled.explain(error, self.part.graphs.rank)
-        name = told.op if isinstance(told, HpcflowError) else None
-        self.part.refuse([name] if name else self.nodes, str(told))
+        explained = self.part.compiled.explain(error, self.part.graphs.rank)
+        name = explained.op if isinstance(explained, HpcflowError) else None
+        self.part.refuse([name] if name else self.nodes, str(explained))
 
 
 class _Counters:

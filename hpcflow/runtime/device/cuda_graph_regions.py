@@ -119,13 +119,13 @@ class RegionFinder:
         """The functions of the regions of a segment, and the segment that calls them."""
         first = segment.name == "s0"
         fed = [i for i in segment.body if first and self._is_feed(i)]
-        kept = [i for i in segment.body if i not in fed]
+        instructions = [i for i in segment.body if i not in fed]
         new, functions, at = self._inputs(fed, first), [], 0
-        while at < len(kept):
-            run = self._run(kept, at, self._holds)
-            copies = self._run(kept, at, self._is_output)
+        while at < len(instructions):
+            run = self._run(instructions, at, self._holds)
+            copies = self._run(instructions, at, self._is_output)
             if sum(len([*self._kernels(i)]) for i in run) >= MIN_KERNELS:
-                later = {name for i in kept[at + len(run) :] for name in loads(i)}
+                later = {name for i in instructions[at + len(run) :] for name in loads(i)}
                 function, call = self._region(run, later | {*segment.nonlocals}, fed)
                 functions.append(function)
                 new.append(call)
@@ -133,7 +133,7 @@ class RegionFinder:
                 run = copies
                 new.append(self._copied(copies))
             else:
-                run = kept[at : at + max(len(run), 1)]
+                run = instructions[at : at + max(len(run), 1)]
                 new += run
             at += len(run)
         return [*functions, segment._replace(body=tuple(new))]
@@ -220,25 +220,25 @@ class RegionFinder:
         """The function of a region, and the call that replaces its instructions."""
         number = len(self.regions)
         assigned: set[str] = set()
-        given: dict[str, None] = {}
+        inputs: dict[str, None] = {}
         for instruction in run:
             for used in sorted({*loads(instruction)}):
                 if used not in self.code.binds and used not in assigned:
-                    given[used] = None
+                    inputs[used] = None
             assigned.update(stores(instruction))
-        made = tuple(sorted(assigned & later))
+        outputs = tuple(sorted(assigned & later))
         feeds = {i.targets[0]: place for place, i in enumerate(fed)}
         read, written = _states(run)
         nodes = [i.node for i in run]
         kernels = [name for i in run for name in self._kernels(i)]
         self.regions.append(
-            GraphRegion(nodes, kernels, read, written, [feeds.get(n) for n in given])
+            GraphRegion(nodes, kernels, read, written, [feeds.get(n) for n in inputs])
         )
         inside = f"{REGION}_run{number}"
-        values = Instruction(Opcode.RETURN_TUPLE, run[-1].node, (), tuple(map(Use, made)))
-        args = (Use(inside), *map(Use, given))
-        call = Instruction(Opcode.CALL_REGION, run[0].node, made, args, f"{REGION}{number}")
-        return CodeFunction(inside, tuple(given), (), (*run, values)), call
+        values = Instruction(Opcode.RETURN_TUPLE, run[-1].node, (), tuple(map(Use, outputs)))
+        args = (Use(inside), *map(Use, inputs))
+        call = Instruction(Opcode.CALL_REGION, run[0].node, outputs, args, f"{REGION}{number}")
+        return CodeFunction(inside, tuple(inputs), (), (*run, values)), call
 
 
 def _together(name: str, copies: Sequence[Instruction]) -> Instruction:

@@ -106,8 +106,8 @@ class Device:
         except HpcflowError:
             raise
         except MALFORMED as error:
-            told = f"{node.type} cannot be computed as asked: {type(error).__name__}: {error}"
-            raise KernelError(told, op=node.name, line=node.line) from error
+            message = f"{node.type} cannot be computed as asked: {type(error).__name__}: {error}"
+            raise KernelError(message, op=node.name, line=node.line) from error
 
     def uncaptured(self, node: Node, inputs: list[Value]) -> str:
         """Why a CUDA graph cannot hold the kernel that runs `node`; "" if it can."""
@@ -350,12 +350,12 @@ def make_device(
             f"there is no device kind {kind!r}",
             hint=f"known: {', '.join(sorted(_FACTORIES))}; add one with hf.register_device",
         )
-    made = _FACTORIES[kind](int(index or 0))
+    device = _FACTORIES[kind](int(index or 0))
     if preferences is not None:
-        made.preferences = preferences
+        device.preferences = preferences
     if memory_limit is not None:
-        made.limit(memory_limit)
-    return made
+        device.limit(memory_limit)
+    return device
 
 
 def device_names(server: bool, index: int) -> list[str]:
@@ -364,20 +364,20 @@ def device_names(server: bool, index: int) -> list[str]:
     Servers, and ranks without CuPy, have no GPU. Errors: DeviceError if the node has several GPUs
     but fewer than workers.
     """
-    others = [f"{kind}:0" for kind in _FACTORIES if kind not in ("cpu", "gpu")]
+    custom_devices = [f"{kind}:0" for kind in _FACTORIES if kind not in ("cpu", "gpu")]
     if server or importlib.util.find_spec("cupy") is None:
-        return ["cpu:0", *others]
+        return ["cpu:0", *custom_devices]
     import cupy
 
     if not cupy.is_available():
-        return ["cpu:0", *others]
+        return ["cpu:0", *custom_devices]
     count = cupy.cuda.runtime.getDeviceCount()
     if count > 1 and index >= count:
         raise DeviceError(
             f"worker {index} of this node has no GPU: there are {count}",
             hint="start one worker a GPU, or show each rank its own (CUDA_VISIBLE_DEVICES)",
         )
-    return [f"gpu:{index if count > 1 else 0}", "cpu:0", *others]
+    return [f"gpu:{index if count > 1 else 0}", "cpu:0", *custom_devices]
 
 
 class DeviceAttributes(NamedTuple):
@@ -389,8 +389,8 @@ class DeviceAttributes(NamedTuple):
 
 def device_attributes(cluster: Cluster) -> list[DeviceAttributes]:
     """The devices of all tasks of a cluster."""
-    found = []
+    attrs = []
     for task in cluster.tasks():
         devices = cluster.server_devices if task.startswith("/job:ps") else cluster.devices
-        found += [DeviceAttributes(f"{task}/{d}", d.partition(":")[0].upper()) for d in devices]
-    return found
+        attrs += [DeviceAttributes(f"{task}/{d}", d.partition(":")[0].upper()) for d in devices]
+    return attrs

@@ -50,8 +50,8 @@ def _by_dlpack(tensor: Tensor, value: Given) -> np.ndarray:
     """The memory of `value`; bfloat16 too, which NumPy's DLPack import does not support."""
     if tensor.dtype != bfloat16:
         return np.from_dlpack(value)
-    found = np.from_dlpack(_Bfloat16Export(value))
-    return found.view(bfloat16) if found.dtype == np.uint16 else found
+    array = np.from_dlpack(_Bfloat16Export(value))
+    return array.view(bfloat16) if array.dtype == np.uint16 else array
 
 
 class _Bfloat16Export:

@@ -101,11 +101,11 @@ def memory_report(devices: Iterable[Any], expected: ExpectedMemory) -> Json:
     most = collections.Counter[str]()
     for device in devices:
         most.update(device.held_memory.maximum)
-    found = {what.replace(" ", "_"): nbytes for what, nbytes in sorted(most.items())}
+    peaks = {purpose.replace(" ", "_"): nbytes for purpose, nbytes in sorted(most.items())}
     reserved = sum(device.reserved() for device in devices)
     return {
         "predicted": expected.nbytes,
         "peak": sum(most.values()),
-        **found,
+        **peaks,
         **({"reserved": reserved} if reserved else {}),
     }

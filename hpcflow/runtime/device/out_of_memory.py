@@ -40,18 +40,18 @@ def out_of_memory_error(
 
     `compiled` is its `hpcflow.runtime.step.step_instance.CompiledPartition`.
     """
-    found = heapq.nlargest(
+    largest = heapq.nlargest(
         MAX_LISTED_TENSORS, {*_live_values(compiled.part), *_live_variables(compiled.store)}
     )
-    rows = [(format_bytes(t.nbytes), t.what, t.type, t.name, t.line) for t in found]
+    rows = [(format_bytes(t.nbytes), t.what, t.type, t.name, t.line) for t in largest]
     table = format_table(("bytes", "is", "op", "name", "made at"), rows).replace("\n", "\n  ")
-    where = (
+    location = (
         f"{fused_node_label.node_label(node)} on {node.device}"
         if node is not None
         else f"a step of {compiled.part.task}"
     )
     return OutOfMemoryError(
-        f"out of memory: {where}: {error}\nthe largest of its tensors:\n  {table}",
+        f"out of memory: {location}: {error}\nthe largest of its tensors:\n  {table}",
         op=node.name if node is not None else None,
         line=node.line if node is not None else None,
         rank=rank,

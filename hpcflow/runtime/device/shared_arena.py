@@ -38,11 +38,11 @@ class _ArenaMemory:
         self.arenas = arenas
 
     def taker(self) -> Allocator:
-        taken = collections.Counter[str]()
+        offsets = collections.Counter[str]()
 
         def take(device: str, size: int) -> DeviceArray:
-            start = taken[device]
-            taken[device] += size
+            start = offsets[device]
+            offsets[device] += size
             kind, arena = self.arenas[device]
             return kind.view(arena, (size,), np.dtype(np.uint8), start)
 

@@ -44,12 +44,12 @@ class SizeClassPool:
 
     def _new_block(self, size: int) -> DeviceArray:
         """A new block; if memory is exhausted, the pool first drops its blocks."""
-        what = "values sized by a step", (size,), np.dtype(np.uint8)
+        arguments = "values sized by a step", (size,), np.dtype(np.uint8)
         try:
-            return self._hold(*what)
+            return self._hold(*arguments)
         except MemoryError:
             self._blocks.clear()
-            return self._hold(*what)
+            return self._hold(*arguments)
 
     def clear(self) -> None:
         """Drop all blocks; those in use live as long as the arrays in them."""

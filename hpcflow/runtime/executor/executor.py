@@ -55,10 +55,10 @@ class CollectiveOrder:
 
         None if the step has already started some, which other ranks depend on.
         """
-        others = [turn for turn in self._queue if turn[0] is not instance]
-        if len(self._queue) - len(others) < len(instance.channels.collectives):
+        remaining = [turn for turn in self._queue if turn[0] is not instance]
+        if len(self._queue) - len(remaining) < len(instance.channels.collectives):
             return None
-        self._queue = collections.deque(others)
+        self._queue = collections.deque(remaining)
         self._ready = {key for key in self._ready if key[0] != id(instance)}
         return self._starting()
 

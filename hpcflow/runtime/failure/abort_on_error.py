@@ -143,11 +143,11 @@ def abort_on_exception(
             raise
         if rank > 0:
             time.sleep(LET_FIRST_END_S)
-        told = isinstance(error, HpcflowError)
-        text = "".join(traceback.format_exception(error, chain=not told))
-        lines = [*(str(error) if told else text).splitlines(), f"ends the job of {size} ranks"]
-        where = f"[rank {rank} on {os.uname().nodename}]"
-        sys.stderr.write("".join(f"{where} {line}\n" for line in lines))
+        is_ours = isinstance(error, HpcflowError)
+        text = "".join(traceback.format_exception(error, chain=not is_ours))
+        lines = [*(str(error) if is_ours else text).splitlines(), f"ends the job of {size} ranks"]
+        prefix = f"[rank {rank} on {os.uname().nodename}]"
+        sys.stderr.write("".join(f"{prefix} {line}\n" for line in lines))
         if settings.run_dir:
             failure_json.write_failure(Path(settings.run_dir), _startup_facts(rank, error, text))
         sys.stdout.flush()
@@ -197,8 +197,8 @@ def _print_error(here: RankRole, error: BaseException, text: str) -> None:
         for line in text.splitlines():  # with a prefix each: lines of other ranks may interleave
             _print_line(here, line)
         spare = here.survives_without(here.rank)
-        what = "ends alone" if spare else f"ends the job of {here.size} ranks"
-        _print_line(here, what)
+        outcome = "ends alone" if spare else f"ends the job of {here.size} ranks"
+        _print_line(here, outcome)
     elif prints:
         _print_line(here, f"failed after another rank: {_one_line(error)}")
     rank_logging.write_last_lines(text)
@@ -296,8 +296,8 @@ def _newest_checkpoint(here: RankRole) -> str:
     The chief's message about it may not have reached this rank yet.
     """
     ledger = here.executor.ledger
-    told = next_advice(ledger.directory)[1] if ledger is not None else None
-    return told or here.checkpoint
+    checkpoint = next_advice(ledger.directory)[1] if ledger is not None else None
+    return checkpoint or here.checkpoint
 
 
 def on_stall(here: RankRole, error: StallError) -> None:
@@ -377,7 +377,7 @@ def on_rank_loss(here: RankRole, rank: int) -> None:
         if hasattr(state, "lose"):  # state that tracks workers
             state.lose(here.roles.drivers.index(rank))
     if here.is_chief:
-        left = len(here.spare_ranks) + 1 - len(here.lost)
+        alive = len(here.spare_ranks) + 1 - len(here.lost)
         rank_logging.logger.warning(
-            "%s has died: %d of %d workers go on without it", name, left, len(here.spare_ranks) + 1
+            "%s has died: %d of %d workers go on without it", name, alive, len(here.spare_ranks) + 1
         )

@@ -32,11 +32,11 @@ class DataProgress:
 
     def losses(self, session: int, lost: Iterable[int]) -> list[Json]:
         """The dead ranks, in a fixed order, each with its last batches when first asked for."""
-        found = self._losses[session]
-        known = {one["rank"] for one in found}
-        for rank in sorted(set(lost) - known):
-            found.append({"rank": rank, "places": list(self._last[session, rank].values())})
-        return found
+        losses = self._losses[session]
+        reported = {loss["rank"] for loss in losses}
+        for rank in sorted(set(lost) - reported):
+            losses.append({"rank": rank, "places": list(self._last[session, rank].values())})
+        return losses
 
 
 def answer(context: Any, request: Json, reply: Callable[[Json], None]) -> None:

@@ -25,8 +25,8 @@ def decode_error(data: bytes) -> HpcflowError:
     kind = getattr(errors, str(facts["kind"]), None)
     if not (isinstance(kind, type) and issubclass(kind, HpcflowError)):
         kind = KernelError
-    found: HpcflowError = kind.__new__(kind)  # some constructors take more than a message
-    HpcflowError.__init__(found, str(facts["message"]), **{name: facts.get(name) for name in FACTS})
-    if isinstance(found, VerifyError):
-        found.rule = found.message.partition(":")[0]
-    return found
+    error: HpcflowError = kind.__new__(kind)  # some constructors take more than a message
+    HpcflowError.__init__(error, str(facts["message"]), **{name: facts.get(name) for name in FACTS})
+    if isinstance(error, VerifyError):
+        error.rule = error.message.partition(":")[0]
+    return error

@@ -47,13 +47,13 @@ def install_faults(here: RankRole) -> None:
 
     Errors: LaunchError for a rank that does not exist.
     """
-    found = fault_specification.check_faults(here.settings.inject, here.size)
-    mine = [fault for fault in found if fault.rank in (None, here.rank)]
+    faults = fault_specification.check_faults(here.settings.inject, here.size)
+    local_faults = [fault for fault in faults if fault.rank in (None, here.rank)]
     if here.rank == 0:
-        named = ", ".join(map(str, found))
-        logger.warning("this run injects %s: its failures are intended", named)
-    if mine:
-        FaultInjector(here, mine)
+        fault_text = ", ".join(map(str, faults))
+        logger.warning("this run injects %s: its failures are intended", fault_text)
+    if local_faults:
+        FaultInjector(here, local_faults)
 
 
 class FaultInjector(StepObserver):
@@ -87,7 +87,7 @@ class FaultInjector(StepObserver):
         self.steps += 1
         if self._slow_faults and self.here.is_driver:
             self._drag_step()
-        for fault in [one for one in self.left if one.step == self.steps]:
+        for fault in [pending for pending in self.left if pending.step == self.steps]:
             if fault.kind in SIGNALS:
                 self.log_injection(fault)
                 os.kill(os.getpid(), SIGNALS[fault.kind])
@@ -113,13 +113,13 @@ class FaultInjector(StepObserver):
 
     def factor(self) -> float:
         """How many times as long this rank takes in the current step."""
-        found = 1.0
+        factor = 1.0
         for fault in self._slow_faults:
             if self.steps >= fault.step:
                 if fault in self.left:
                     self.log_injection(fault)
-                found *= fault.factor
-        return found
+                factor *= fault.factor
+        return factor
 
     def _drag_step(self) -> None:
         """Sleep in proportion to the work since the last step began, waiting time excluded."""
@@ -136,16 +136,16 @@ class FaultInjector(StepObserver):
 
         Errors: HpcflowError if the operation computes no floats.
         """
-        found = [
-            (one, one.part.nodes[fault.op])
-            for one in _with_frames(compiled)
-            if _contains_op(one, fault.op)
+        matches = [
+            (partition, partition.part.nodes[fault.op])
+            for partition in _with_frames(compiled)
+            if _contains_op(partition, fault.op)
         ]
-        for one, node in found:
-            names = [name for name, what in one.code.binds.items() if what.node == node.name]
-            kinds = {one.code.binds[name].kind for name in names}
+        for partition, node in matches:
+            names = [name for name, bind in partition.code.binds.items() if bind.node == node.name]
+            kinds = {partition.code.binds[name].kind for name in names}
             is_computed = kinds & COMPUTED and BindingKind.VIEW not in kinds
-            form = one.info(node).form if is_computed else ""
+            form = partition.info(node).form if is_computed else ""
             if form in ("", "update") or not any(is_floating(s.dtype) for s in node.specs):
                 raise HpcflowError(
                     f"cannot inject {fault}: {node.type} here computes no floats of its own",
@@ -155,10 +155,10 @@ class FaultInjector(StepObserver):
                     hint="name an operation that computes some; hpcflow plan SCRIPT lists them",
                 )
             fills = BindingKind.KERNEL in kinds and form == "out"
-            one.observe(Poison(node, len(node.specs) if fills else 0, self._due(fault)))
-        if not found and self.here.is_chief and compiled.label not in self._told:
+            partition.observe(Poison(node, len(node.specs) if fills else 0, self._due(fault)))
+        if not matches and self.here.is_chief and compiled.label not in self._told:
             self._told.add(compiled.label)
-            names = [name for one in _with_frames(compiled) for name in one.part.nodes]
+            names = [name for partition in _with_frames(compiled) for name in partition.part.nodes]
             near = difflib.get_close_matches(fault.op, names, n=3, cutoff=0.4)
             logger.warning(
                 "%s: this rank's part of %s has no such operation%s",
@@ -244,8 +244,8 @@ def _with_frames(compiled: CompiledPartition) -> Iterator[CompiledPartition]:
     """A compiled partition, and those of its loops and branches."""
     yield compiled
     for parts in compiled.frames.values():
-        for one in parts.values():
-            yield from _with_frames(one)
+        for partition in parts.values():
+            yield from _with_frames(partition)
 
 
 def _contains_op(compiled: CompiledPartition, op: str) -> bool:
@@ -294,9 +294,9 @@ def _nan_like(value: Value, spec: Spec) -> Value:
         return value
     if isinstance(value, np.generic):
         return value.dtype.type(np.nan)
-    made = value.copy()
-    made[...] = np.nan
-    return made
+    nans = value.copy()
+    nans[...] = np.nan
+    return nans
 
 
 class FullDisk(StepObserver):
@@ -331,8 +331,8 @@ def _draft_file(fd: int) -> tuple[str, int] | None:
     """The path and inode of the temporary checkpoint to which a file belongs; None: none."""
     with contextlib.suppress(OSError):
         path = os.readlink(f"/proc/self/fd/{fd}")
-        found = DRAFT.search(path)
-        if found is not None:
-            place = path[: found.end()]
+        match = DRAFT.search(path)
+        if match is not None:
+            place = path[: match.end()]
             return place, Path(place).stat().st_ino
     return None

@@ -141,11 +141,11 @@ class ReplicaLossRecovery:
     def _vote_rests(self, flight: StepInstance) -> bool:
         """Whether the last allreduce of a step was in progress when all were suspended."""
         return any(
-            one is flight and what == VOTE for _, one, what in self._executor.paused_collectives
+            step is flight and what == VOTE for _, step, what in self._executor.paused_collectives
         )
 
     def _flight(self) -> StepInstance | None:
-        flights = [one for one in self._executor.joint or () if not one.finished]
+        flights = [flight for flight in self._executor.joint or () if not flight.finished]
         if len(flights) > 1:
             raise DeathError(
                 "a replica has died while two steps with collectives were in flight; they cannot "
@@ -192,8 +192,8 @@ class ReplicaLossRecovery:
             verdicts = self._verdicts.decide(living)
         except ValueError as error:
             raise DeathError(f"the replicas cannot go on: {error}", rank=here.rank) from error
-        for rank, what in verdicts.items():
-            verdict = RecoveryVerdict(self.round, what)
+        for rank, decision in verdicts.items():
+            verdict = RecoveryVerdict(self.round, decision)
             if rank == here.rank:
                 self.apply_verdict(verdict)
             else:
@@ -260,15 +260,15 @@ class ReplicaLossRecovery:
         """
         with self._rank.rebuilds():
             try:
-                made, error = storage(), None
+                memory, error = storage(), None
             except (CommError, RuntimeError) as raised:
-                made, error = None, raised
+                memory, error = None, raised
                 self._base.revoke()  # releases the ranks that wait for this one
             agreed = self._base.all_agree(error is None)
-        if made is None or not agreed:
+        if memory is None or not agreed:
             self._failure = error
             raise StepInterrupted("a replica has died") from error
-        return made
+        return memory
 
     def _rebuild(self) -> None:
         while not self._is_rebuilt():
@@ -298,10 +298,10 @@ class ReplicaLossRecovery:
 
 def snapshot_draws(draws: Mapping[tuple[str, str], DrawCount]) -> Callable[[], None]:
     """A function that resets the random operations to their state at this call."""
-    made = [(one, one.made) for one in draws.values()]
+    snapshot = [(draw, draw.made) for draw in draws.values()]
 
     def restore() -> None:
-        for one, count in made:
-            one.continue_after(count)
+        for draw, count in snapshot:
+            draw.continue_after(count)
 
     return restore

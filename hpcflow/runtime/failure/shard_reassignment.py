@@ -46,9 +46,9 @@ class ShardAssignment:
             self._reassign(loss)
 
     def _reassign(self, loss: WorkerLoss) -> None:
-        held = self.of(loss.worker)
+        lines = self.of(loss.worker)
         self._living.remove(loss.worker)
-        for number, line in held.items():
+        for number, line in lines.items():
             del self._holders[line]
             place = loss.last_batches.get(number, self.places.pop(line, None))
             for piece in self._pieces(line):
@@ -64,13 +64,13 @@ class ShardAssignment:
         )
 
     def _load(self, worker: int) -> Fraction:
-        held = (line for line, holder in self._holders.items() if holder == worker)
-        return sum((Fraction(1, line.every) for line in held), Fraction())
+        lines = (line for line, holder in self._holders.items() if holder == worker)
+        return sum((Fraction(1, line.every) for line in lines), Fraction())
 
     def of(self, worker: int) -> dict[int, DataShard]:
         """The lines of a worker by their numbers, which never change; its own share is number 0."""
-        held = sorted(line for line, holder in self._holders.items() if holder == worker)
-        return dict(sorted((self._number(line, worker), line) for line in held))
+        lines = sorted(line for line, holder in self._holders.items() if holder == worker)
+        return dict(sorted((self._number(line, worker), line) for line in lines))
 
     def _number(self, line: DataShard, holder: int) -> int:
         is_own = line == DataShard(holder)
@@ -85,9 +85,9 @@ class ShardAssignment:
         """
         places = dict(self.places)
         for worker, some in told.items():
-            held = self.of(worker)
-            places |= {held[number]: place for number, place in some.items() if number in held}
-        found: list[list[Place | None]] = [[] for _ in range(self._workers)]
+            lines = self.of(worker)
+            places |= {lines[number]: place for number, place in some.items() if number in lines}
+        batches: list[list[Place | None]] = [[] for _ in range(self._workers)]
         for line in sorted(self._holders):
-            found[line.worker].append(places.get(line))
-        return list(found)
+            batches[line.worker].append(places.get(line))
+        return list(batches)

@@ -33,24 +33,24 @@ def check_agreement(
     if drivers is None or drivers.size == 1:
         return
     fetches = ", ".join(w.name for w in wanted)
-    mine = _needed_digests(graph, wanted)
-    whole = hashlib.blake2b(repr([fetches, [d.digest for d in mine]]).encode(), digest_size=7)
-    if _same_everywhere(context, int(whole.hexdigest(), 16), wanted[0], seed):
+    digests = _needed_digests(graph, wanted)
+    hasher = hashlib.blake2b(repr([fetches, [d.digest for d in digests]]).encode(), digest_size=7)
+    if _same_everywhere(context, int(hasher.hexdigest(), 16), wanted[0], seed):
         return
-    texts = drivers.gather_text(json.dumps([fetches, whole.hexdigest()]))
+    texts = drivers.gather_text(json.dumps([fetches, hasher.hexdigest()]))
     verdict = json.dumps(_compare_graphs(texts)) if texts is not None else None
-    said = json.loads(drivers.broadcast_text(verdict))
-    if said["lonely"]:
+    comparison = json.loads(drivers.broadcast_text(verdict))
+    if comparison["lonely"]:
         raise LonelyCollectiveError(
-            said["message"],
+            comparison["message"],
             op=wanted[0].name,
             rank=context.rank,
             hint="run fetches that train on every replica, in the same order",
         )
-    texts = drivers.gather_text(json.dumps(mine))
-    found = json.dumps(_first_difference_text(texts)) if texts is not None else None
+    texts = drivers.gather_text(json.dumps(digests))
+    diff = json.dumps(_first_difference_text(texts)) if texts is not None else None
     raise GraphMismatchError(
-        json.loads(drivers.broadcast_text(found)),
+        json.loads(drivers.broadcast_text(diff)),
         rank=context.rank,
         hint="build the same graph on every rank: do not branch on the rank or on random values",
     )
@@ -80,15 +80,15 @@ def _needed_digests(graph: Graph, wanted: Sequence[Tensor | Operation]) -> list[
 
     The rest of the graph may differ.
     """
-    left = [w if isinstance(w, Operation) else w.op for w in wanted]
+    stack = [w if isinstance(w, Operation) else w.op for w in wanted]
     names: set[str] = set()
-    while left:
-        op = left.pop()
+    while stack:
+        op = stack.pop()
         if op.name not in names:
             names.add(op.name)
-            left += [t.op for t in op.inputs] + used_control_inputs(op)
-    found = [d for d in op_digests(graph) if d.name in names]
-    return [*found, *(OpDigest(*facts) for facts in user_passes.facts())]
+            stack += [t.op for t in op.inputs] + used_control_inputs(op)
+    digests = [d for d in op_digests(graph) if d.name in names]
+    return [*digests, *(OpDigest(*facts) for facts in user_passes.facts())]
 
 
 def _compare_graphs(texts: Sequence[str]) -> dict[str, object]:
@@ -109,7 +109,7 @@ def _first_difference_text(texts: Sequence[str]) -> str:
     """The first operation that differs between replica 0 and another replica, as a message."""
     first = [OpDigest(*row) for row in json.loads(texts[0])]
     for replica, text in enumerate(texts):
-        found = first_difference(first, [OpDigest(*row) for row in json.loads(text)])
-        if found is not None:
-            return f"replica 0 (here) and replica {replica} (there) built different graphs: {found}"
+        diff = first_difference(first, [OpDigest(*row) for row in json.loads(text)])
+        if diff is not None:
+            return f"replica 0 (here) and replica {replica} (there) built different graphs: {diff}"
     return "the replicas built different graphs"

@@ -214,16 +214,16 @@ class MessageDispatcher:
         stop = self._host.stop
         if stop.forward_targets:
             stop.pass_on(lambda rank, number: self.tell(rank, StopRequest(number)))
-        channel, taken = self._channel, 0
-        while taken < self._max_body_bytes:
+        channel, handled = self._channel, 0
+        while handled < self._max_body_bytes:
             came = channel.test()
             if self.comm.lost != self.lost:
                 self._handle_deaths()
             if not came:
                 break
             self._handle_received(channel.source)
-            taken += 1
-        return taken > 0
+            handled += 1
+        return handled > 0
 
     def _handle_received(self, source: int) -> None:
         """Handle the received header; start receiving the next one.
@@ -324,14 +324,14 @@ class MessageDispatcher:
 
     def _register(self, source: int, plan: int, text: bytes) -> None:
         size = int.from_bytes(text[:8], "little")
-        facts, rest = json.loads(text[8 : 8 + size]), text[8 + size :]
+        facts, payload = json.loads(text[8 : 8 + size]), text[8 + size :]
         session = facts["session"]
-        compiled = self.compiled.get((session, rest))
+        compiled = self.compiled.get((session, payload))
         if compiled is None:  # on a server, replicas with equal partitions share one compilation
             about = {"label": facts["fetches"], "driver": source, "session": session}
             about |= {name: facts.get(name) for name in ("trains", "seed")}
-            compiled = self._host.compile_part(rest, **about)
-            self.compiled[session, rest] = compiled
+            compiled = self._host.compile_part(payload, **about)
+            self.compiled[session, payload] = compiled
         sums, group = None, self._host.group
         if group is not None:
             sums = self.sums.setdefault((source, facts["sums"]), CollectiveBuffers(group))
@@ -339,10 +339,10 @@ class MessageDispatcher:
         link, driver = PartitionPeers(self.executor, *links), facts.get("driver", source)
         self._host.counts.serve(facts)
         if driver == self.comm.rank:
-            made = ServerDrivenPlan(self.executor, plan, compiled, link, facts["peers"], self.tell)
-            self.driven[plan] = made
-            self.repeated.append(made)
-            self.executor.inbox.append(made.begin)
+            entry = ServerDrivenPlan(self.executor, plan, compiled, link, facts["peers"], self.tell)
+            self.driven[plan] = entry
+            self.repeated.append(entry)
+            self.executor.inbox.append(entry.begin)
             return
         failed, is_followed = functools.partial(self._tell_driver, driver, plan), driver != source
         self.served[driver, plan] = RemotelyDrivenPlan(
@@ -430,7 +430,7 @@ class MessageDispatcher:
         If the job continues without a rank that dies, the answer of that rank is missing.
         """
         return self._ask(
-            {rank: (CallService(), json.dumps(one).encode()) for rank, one in requests.items()}
+            {rank: (CallService(), json.dumps(query).encode()) for rank, query in requests.items()}
         )
 
     def _ask(self, messages: Mapping[int, tuple[Header, bytes]]) -> Callable[[], dict[int, Json]]:
@@ -443,7 +443,7 @@ class MessageDispatcher:
                 self.tell(rank, header, body)
 
         def answers() -> dict[int, Json]:
-            found = {}
+            by_rank = {}
             for rank, reply in replies.items():
                 try:
                     self.executor.finish(reply, f"the reply of rank {rank}", rank)
@@ -454,8 +454,8 @@ class MessageDispatcher:
                     if not self.executor.survives_death():
                         raise
                     continue
-                found[rank] = json.loads(text.tobytes())
-            return found
+                by_rank[rank] = json.loads(text.tobytes())
+            return by_rank
 
         self.executor.run_locked(begin, lambda: True)
         return answers

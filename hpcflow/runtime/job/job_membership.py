@@ -30,9 +30,9 @@ def current_context(**given: object) -> RankContext:
     It joins with the settings `given`. A rank that does not run the script serves here until the
     job ends, then raises SystemExit.
     """
-    made = getattr(_override, "context", None)
-    if made is not None:
-        return made
+    override = getattr(_override, "context", None)
+    if override is not None:
+        return override
     context = join_job(**given)
     if not context.is_driver:
         serve()

@@ -242,8 +242,8 @@ class RankContext(RankRole):
         """Make a partition ready that a session of rank `driver` has sent."""
         from hpcflow.plan.serialization import partition_codec
 
-        made = self.plans.code(partition_codec.decode_partition(data), data)
-        return self.compile(made, self.store_for(driver, session), driver=driver, **about)
+        lowered = self.plans.code(partition_codec.decode_partition(data), data)
+        return self.compile(lowered, self.store_for(driver, session), driver=driver, **about)
 
     def number(self, channels: int, instances: int) -> tuple[int, int]:
         """The number of a new plan of this driver, and the first of its message tags."""
@@ -278,8 +278,8 @@ class RankContext(RankRole):
         if both[0] == -both[1]:
             return
         texts = meetings.gather_text(what)
-        told = rank_logging.merge_warnings([{text: 1} for text in texts or []])
-        each = "; ".join(f"{text} ({who.partition(', ')[2]})" for text, who in told.items())
+        merged = rank_logging.merge_warnings([{text: 1} for text in texts or []])
+        each = "; ".join(f"{text} ({ranks.partition(', ')[2]})" for text, ranks in merged.items())
         raise LonelyCollectiveError(
             "the replicas called different collectives: " + meetings.broadcast_text(each or None),
             rank=self.rank,
@@ -348,18 +348,18 @@ class RankContext(RankRole):
         """
         import json
 
-        own = {**self.report(), **(mine or {})}
+        own_report = {**self.report(), **(mine or {})}
         if self.control is None:
-            return [own]
+            return [own_report]
         self.meet("gathering the results")
-        told = [own]
+        reports = [own_report]
         for rank in self._served():
             if rank in self.roles.servers and not self.is_chief:
                 continue
-            told.append(self.control.ask_report(rank))
+            reports.append(self.control.ask_report(rank))
         if self.drivers is None or self.drivers.size == 1:
-            return told
-        texts = self.drivers.gather_text(json.dumps(told))
+            return reports
+        texts = self.drivers.gather_text(json.dumps(reports))
         if texts is None:
             return None
         return sorted((r for text in texts for r in json.loads(text)), key=lambda r: r["rank"])
@@ -374,23 +374,23 @@ class RankContext(RankRole):
         Collective over all ranks; logs their warnings about cores.
         """
         chosen = cpu_threads.chosen_threads()
-        own = f"{', '.join(self.devices)}  threads {chosen.threads} ({chosen.why}), "
-        told = [f"{own}cores {chosen.cores}\n{chosen.warning or ''}"]
+        thread_text = f"{', '.join(self.devices)}  threads {chosen.threads} ({chosen.why}), "
+        texts = [f"{thread_text}cores {chosen.cores}\n{chosen.warning or ''}"]
         if self.world is not None:
-            told = self.world.gather_text(told[0]) or []
-        rows = [text.split("\n") for text in told]
-        for words, who in rank_logging.merge_warnings(
+            texts = self.world.gather_text(texts[0]) or []
+        rows = [text.split("\n") for text in texts]
+        for words, ranks in rank_logging.merge_warnings(
             [{row[1]: 1} if row[1] else {} for row in rows]
         ).items():
-            logger.warning("%s (%s)", words, who)
+            logger.warning("%s (%s)", words, ranks)
         alike: dict[tuple[str, str, str], dict[int, int]] = {}
         for rank, row in enumerate(rows):
             job, _, task = self.task_name(rank).rpartition(":")
             alike.setdefault((self.hosts[rank], job, row[0]), {})[rank] = int(task)
         return "\n".join(
-            f"  {rank_logging.rank_spans(who)}  {host}  {job}:"
-            f"{rank_logging.number_spans(who.values())}  {rest}"
-            for (host, job, rest), who in alike.items()
+            f"  {rank_logging.rank_spans(ranks)}  {host}  {job}:"
+            f"{rank_logging.number_spans(ranks.values())}  {resources}"
+            for (host, job, resources), ranks in alike.items()
         )
 
     # -- the end

@@ -22,6 +22,6 @@ def warn_unsaved_training(context: RankContext, why: str) -> None:
     if not why or not context.is_chief or context in _warned_contexts:
         return
     _warned_contexts.add(context)
-    left = seconds_left(context.settings)
-    if left < math.inf:
-        logger.warning("this job ends in %s, and %s", short_duration(left), why)
+    remaining = seconds_left(context.settings)
+    if remaining < math.inf:
+        logger.warning("this job ends in %s, and %s", short_duration(remaining), why)

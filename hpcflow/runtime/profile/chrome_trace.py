@@ -91,6 +91,6 @@ class ChromeTrace(WaitRecorder):
         os.replace(self.path + ".part", self.path)
 
     def _event(self, ph: str, cat: str, name: str, step: int, ns: int, last: int) -> Json:
-        more = {"dur": last / 1e3} if ph == "X" else {"id": last}
+        extra = {"dur": last / 1e3} if ph == "X" else {"id": last}
         event = {"ph": ph, "cat": cat, "name": name, "pid": self.rank, "tid": 0, "ts": ns / 1e3}
-        return event | more | {"args": {"step": step}}
+        return event | extra | {"args": {"step": step}}

@@ -48,8 +48,8 @@ class ProfileWindow:
     def restart(self, now: int) -> None:
         """Discard the events so far: the window starts now."""
         self.start, self.steps, self.is_full = now, 0, False
-        for seen in (self.events, self.steps_seen, self.idle, self.waits):
-            seen.clear()
+        for buffer in (self.events, self.steps_seen, self.idle, self.waits):
+            buffer.clear()
 
     def count_step(self) -> None:
         """Count a step that has ended."""

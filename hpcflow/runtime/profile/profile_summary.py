@@ -33,10 +33,10 @@ def seconds_by_kind(window: ProfileWindow) -> dict[str, float]:
     outside (the script: feeding, reading data, other work between steps).
     """
     events = clipped_events(window)
-    own = self_times(events)
-    found = Counter[str]()
-    for (number, _, _), took in zip(events, own, strict=True):
-        found[_event_kind(window.places[number])] += took
+    exclusive = self_times(events)
+    totals = Counter[str]()
+    for (number, _, _), took in zip(events, exclusive, strict=True):
+        totals[_event_kind(window.places[number])] += took
     segments = span_union(
         (a, b) for n, a, b in events if window.places[n].kind in ("strand", "turn")
     )
@@ -46,12 +46,12 @@ def seconds_by_kind(window: ProfileWindow) -> dict[str, float]:
     idle = span_difference(span_union(_spans_within(window, window.idle)), segments)
     between = _span_length(span_difference(idle, steps))
     waiting = _span_length(idle) - between
-    found["waiting"], found["waiting between steps"] = waiting, between
-    found["engine"] = _span_length(steps) - _span_length(segments) - waiting
-    found["outside"] = window.end - window.start - _span_length(steps) - between
+    totals["waiting"], totals["waiting between steps"] = waiting, between
+    totals["engine"] = _span_length(steps) - _span_length(segments) - waiting
+    totals["outside"] = window.end - window.start - _span_length(steps) - between
     names = ("kernels", "messages", "results", "python", "engine", "waiting",
              "waiting between steps", "outside")  # fmt: skip
-    return {name: found[name] / 1e9 for name in names}
+    return {name: totals[name] / 1e9 for name in names}
 
 
 def operation_rows(window: ProfileWindow, peaks: dict[str, RooflinePeaks]) -> list[Json]:
@@ -71,9 +71,9 @@ def operation_rows(window: ProfileWindow, peaks: dict[str, RooflinePeaks]) -> li
         same = joined.setdefault((row["plan"], row["task"], name, kind), row | {"seconds": 0.0})
         if same is not row and same["seconds"]:
             same["calls"] += row["calls"]
-            for what in ("flops", "bytes", "least_seconds"):
-                both = same[what], row[what]
-                same[what] = None if None in both else sum(both)
+            for field in ("flops", "bytes", "least_seconds"):
+                both = same[field], row[field]
+                same[field] = None if None in both else sum(both)
         same["seconds"] += took / 1e9
     total = (window.end - window.start) / 1e9
     for row in joined.values():
@@ -91,17 +91,17 @@ def rows_by_type(found: Sequence[Json]) -> list[Json]:
         if row["kind"] != "kernels":
             continue
         zero = {"calls": 0, "seconds": 0.0, "share": 0.0, "flops": 0, "bytes": 0, "peak": 0.0}
-        one = sums.setdefault(row["title"], {"type": row["title"], "ops": 0, **zero})
-        one["ops"] += 1
-        for what in ("calls", "seconds", "share"):
-            one[what] += row[what]
-        for what in ("flops", "bytes"):
-            one[what] = None if None in (one[what], row[what]) else one[what] + row[what]
-        one["peak"] += (row["peak_share"] or 0.0) * row["seconds"]
-    for one in sums.values():
-        one["gflops"], one["gbs"] = (_rate(one[k], one["seconds"]) for k in ("flops", "bytes"))
-        one["peak_share"] = one.pop("peak") / one["seconds"] if one["seconds"] else None
-    return sorted(sums.values(), key=lambda one: -one["seconds"])
+        acc = sums.setdefault(row["title"], {"type": row["title"], "ops": 0, **zero})
+        acc["ops"] += 1
+        for field in ("calls", "seconds", "share"):
+            acc[field] += row[field]
+        for field in ("flops", "bytes"):
+            acc[field] = None if None in (acc[field], row[field]) else acc[field] + row[field]
+        acc["peak"] += (row["peak_share"] or 0.0) * row["seconds"]
+    for acc in sums.values():
+        acc["gflops"], acc["gbs"] = (_rate(acc[k], acc["seconds"]) for k in ("flops", "bytes"))
+        acc["peak_share"] = acc.pop("peak") / acc["seconds"] if acc["seconds"] else None
+    return sorted(sums.values(), key=lambda acc: -acc["seconds"])
 
 
 def roofline_seconds(found: Sequence[Json]) -> float:
@@ -116,7 +116,7 @@ def wait_rows(window: ProfileWindow) -> list[Json]:
     """
     idle = span_union(_spans_within(window, window.idle))
     begun: dict[int, tuple[str, int]] = {}
-    found: dict[str, list[float]] = {}
+    totals: dict[str, list[float]] = {}
     for ph, _, name, _, at, number in window.waits:
         clock = at - window.offset
         if ph == "b":
@@ -124,10 +124,10 @@ def wait_rows(window: ProfileWindow) -> list[Json]:
         elif number in begun:
             name, start = begun.pop(number)
             spans = [(start, min(clock, window.end))] if start < window.end else []
-            row = found.setdefault(name, [0, 0.0])
+            row = totals.setdefault(name, [0, 0.0])
             row[0] += 1
             row[1] += (_span_length(spans) - _span_length(span_difference(spans, idle))) / 1e9
-    listed = [{"name": k, "times": int(n), "seconds": s} for k, (n, s) in found.items()]
+    listed = [{"name": k, "times": int(n), "seconds": s} for k, (n, s) in totals.items()]
     return sorted(listed, key=lambda row: -float(str(row["seconds"])))
 
 
@@ -153,16 +153,16 @@ def _operation_row(
     if node is None or kind != "kernels":
         return row
     specs = cost_input_specs(node, compiled.part)
-    row["product"], done = matmul_size(node, specs), node_cost(node, specs)
+    row["product"], cost = matmul_size(node, specs), node_cost(node, specs)
     if has_kernel(node):
         device = compiled.device(node)
         row["provider"] = device.provider(device.choose(node, input_specs(node, compiled.part)))
-    if done is None:
+    if cost is None:
         return row
-    row["flops"], row["bytes"] = done.flops * calls, done.nbytes * calls
+    row["flops"], row["bytes"] = cost.flops * calls, cost.nbytes * calls
     peak = peaks.get(node.device.rpartition("/")[2])
     if peak is not None:
-        row["least_seconds"] = peak.share(done.flops, done.nbytes, 1.0, _node_dtype(node, compiled))
+        row["least_seconds"] = peak.share(cost.flops, cost.nbytes, 1.0, _node_dtype(node, compiled))
         row["least_seconds"] *= calls
     return row
 
@@ -181,12 +181,12 @@ def _run_counts(
 ) -> Counter[tuple[int, str]]:
     """How often each operation ran: as often as its segment."""
     segments = Counter(n for n, _, _ in events if window.places[n].kind == "strand")
-    found = Counter[tuple[int, str]]()
+    counts = Counter[tuple[int, str]]()
     for number, count in segments.items():
         place = window.places[number]
         for name in (*place.compiled.code.segments[place.segment].nodes, ""):
-            found[id(place.compiled), name] += count
-    return found
+            counts[id(place.compiled), name] += count
+    return counts
 
 
 def _event_kind(place: CodePlace) -> str:
@@ -215,15 +215,15 @@ def clipped_events(window: ProfileWindow) -> list[tuple[int, int, int]]:
 
 def self_times(events: Sequence[tuple[int, int, int]]) -> list[int]:
     """The self time of each event: its duration without that of nested events."""
-    own = [end - start for _, start, end in events]
+    exclusive = [end - start for _, start, end in events]
     stack: list[int] = []
     for i, (_, start, end) in enumerate(events):
         while stack and events[stack[-1]][2] <= start:
             stack.pop()
         if stack:
-            own[stack[-1]] -= end - start
+            exclusive[stack[-1]] -= end - start
         stack.append(i)
-    return own
+    return exclusive
 
 
 def span_union(spans: Iterable[Span]) -> list[Span]:
@@ -271,7 +271,7 @@ def _span_length(spans: Iterable[Span]) -> int:
 
 def profile_data(window: ProfileWindow, facts: Json, peaks: dict[str, RooflinePeaks]) -> Json:
     """The profile of one rank as plain data, as `profile/rank-N.json` has it."""
-    found = operation_rows(window, peaks)
+    rows = operation_rows(window, peaks)
     return {
         "format": FORMAT,
         **facts,
@@ -281,10 +281,10 @@ def profile_data(window: ProfileWindow, facts: Json, peaks: dict[str, RooflinePe
         "complete": not window.is_full,
         "peaks": {name: dataclasses.asdict(peak) for name, peak in peaks.items()},
         "wall_seconds": (window.end - window.start) / 1e9,
-        "least_seconds": roofline_seconds(found),
+        "least_seconds": roofline_seconds(rows),
         "seconds": seconds_by_kind(window),
-        "types": rows_by_type(found),
-        "ops": found,
+        "types": rows_by_type(rows),
+        "ops": rows,
         "waits": wait_rows(window),
     }
 
@@ -307,8 +307,8 @@ def chrome_trace_events(window: ProfileWindow, facts: Json) -> list[Json]:
         if place.segment >= 0:
             complete("strand", f"strand {place.segment}", start, end, plan=place.compiled.label)
         elif node is not None:
-            told = {"type": fused_node_label.node_label(node), "line": node.line}
-            complete(_event_kind(place), node.name, start, end, **told)
+            details = {"type": fused_node_label.node_label(node), "line": node.line}
+            complete(_event_kind(place), node.name, start, end, **details)
         else:
             complete(_event_kind(place), place.kind, start, end)
     for start, end in span_union(_spans_within(window, window.idle)):

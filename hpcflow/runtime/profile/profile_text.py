@@ -30,7 +30,7 @@ def profile_text(first: Json) -> str:
     )
     if not first["complete"]:
         head += "\n  there were more events than are kept: the last steps are not in it"
-    parts = [head, *(f"  peak of {name}: {_peak(one)}" for name, one in first["peaks"].items())]
+    parts = [head, *(f"  peak of {name}: {_peak(peak)}" for name, peak in first["peaks"].items())]
     least = f"{_milliseconds(first['least_seconds'] / first['steps'])} a step"
     share = _percent(first["least_seconds"] / first["wall_seconds"])
     parts.append(f"  with these all operations would take {least}, {share} of the time")
@@ -109,13 +109,13 @@ def _step(spent: float, one: Json) -> str:
 def ranks_table(ranks: Sequence[Json]) -> str:
     """A table with a line for each rank."""
     rows = []
-    for one in ranks:
-        by = one["seconds"]
+    for profile in ranks:
+        by = profile["seconds"]
         waiting = by["waiting"] + by["waiting between steps"]
         python = by["python"] + by["engine"] + by["results"]
         kinds = (by["kernels"], by["messages"], python, waiting, by["outside"])
-        spent = [_step(each, one) for each in (one["wall_seconds"], *kinds)]
-        rows.append((_rank_label(one), str(one["steps"]), *spent))
+        spent = [_step(each, profile) for each in (profile["wall_seconds"], *kinds)]
+        rows.append((_rank_label(profile), str(profile["steps"]), *spent))
     header = ("ms a step", "steps", "in all", "operations", "messages", "Python", "waiting",
               "outside")  # fmt: skip
     return format_table(header, rows)

@@ -76,10 +76,10 @@ class Profiler(StepObserver):
         self._is_over = False
         self._runs: dict[str, int] = {}  # label of a plan -> steps begun
         self._waits: _WindowWaits | None = None  # listens while the window is open
-        others = [d for d in context.devices.values() if d.kind != "cpu"]
+        accelerators = [d for d in context.devices.values() if d.kind != "cpu"]
         self.clock: Callable[[], int] = time.perf_counter_ns
-        if others:
-            self.clock = functools.partial(clock_after_devices, others)
+        if accelerators:
+            self.clock = functools.partial(clock_after_devices, accelerators)
         (self.folder / f"rank-{context.rank}.json").unlink(missing_ok=True)
         self.peaks = self._measured()
 
@@ -89,7 +89,7 @@ class Profiler(StepObserver):
         return Path(self.context.settings.run_dir) / "profile"
 
     def _measured(self) -> dict[str, RooflinePeaks]:
-        found, here = {}, self.context.hosts[self.context.rank]
+        peaks, here = {}, self.context.hosts[self.context.rank]
         number, ranks = cpu_threads.chosen_threads().threads, self.context.hosts.count(here)
         for name, device in self.context.devices.items():
             if device.xp is None:
@@ -104,8 +104,8 @@ class Profiler(StepObserver):
                 products=[functools.partial(_product_benchmark, device)],
             )
             file = f"peaks-{here}-{name.replace(':', '')}-{number}.json"
-            found[name] = cached_peaks(self.folder / file, make)
-        return found
+            peaks[name] = cached_peaks(self.folder / file, make)
+        return peaks
 
     # -- instances
 

@@ -26,10 +26,10 @@ class StepTrace(StepObserver):
     """The events of traced steps of one plan on this rank."""
 
     def __init__(self, context: RankContext) -> None:
-        others = [d for d in context.devices.values() if d.kind != "cpu"]
+        accelerators = [d for d in context.devices.values() if d.kind != "cpu"]
         self._clock: Callable[[], int] = time.perf_counter_ns
-        if others:
-            self._clock = functools.partial(clock_after_devices, others)
+        if accelerators:
+            self._clock = functools.partial(clock_after_devices, accelerators)
         self._rank_task = context.task_name(context.rank)
         self._nodes: list[Node | None] = []
         self._events: list[tuple[int, int, int, int]] = []  # place, start, end, thread
@@ -42,8 +42,8 @@ class StepTrace(StepObserver):
         compiled, code = instance.compiled, instance.code
 
         def place(line: int, kind: str) -> int:
-            told = kind in ("op", "messages", "results")
-            self._nodes.append(compiled.part.nodes.get(code.lines[line - 1]) if told else None)
+            of_node = kind in ("op", "messages", "results")
+            self._nodes.append(compiled.part.nodes.get(code.lines[line - 1]) if of_node else None)
             return len(self._nodes) - 1
 
         def note(number: int, start: int) -> None:
@@ -59,28 +59,28 @@ class StepTrace(StepObserver):
 
     def stats(self) -> StepStats:
         """The recorded events as StepStats."""
-        found: dict[str, DeviceStepStats] = {}
+        by_device: dict[str, DeviceStepStats] = {}
         for number, start, end, thread in self._calls():
             node = self._nodes[number]
             if node is not None:
                 device = f"{self._rank_task}/{node.device.rpartition('/')[2]}"
-                stats = found.setdefault(device, DeviceStepStats(device=device))
+                stats = by_device.setdefault(device, DeviceStepStats(device=device))
                 stats.node_stats.append(
                     _node_stats(node, start + self._offset, end - start, thread)
                 )
-        return StepStats(dev_stats=list(found.values()))
+        return StepStats(dev_stats=list(by_device.values()))
 
     def _calls(self) -> list[tuple[int, int, int, int]]:
         """The events; those of consecutive statements of one operation are merged."""
-        made: list[tuple[int, int, int, int]] = []
+        merged: list[tuple[int, int, int, int]] = []
         for event in list(self._events):
-            if made and made[-1][0] < event[0] and made[-1][3] == event[3]:
-                last = made[-1]
+            if merged and merged[-1][0] < event[0] and merged[-1][3] == event[3]:
+                last = merged[-1]
                 if self._nodes[last[0]] is self._nodes[event[0]]:
-                    made[-1] = (event[0], last[1], event[2], event[3])
+                    merged[-1] = (event[0], last[1], event[2], event[3])
                     continue
-            made.append(event)
-        return made
+            merged.append(event)
+        return merged
 
 
 def _node_stats(node: Node, start: int, took: int, thread: int) -> NodeExecStats:

@@ -103,5 +103,5 @@ def kind_of(instruction: Instruction) -> str:
         return "messages" if instruction.opcode in MESSAGES else "python"
     if instruction.opcode == Opcode.CALL_BODY:
         return "frame"
-    named = instruction.opcode in (Opcode.RETURN, Opcode.KEEP_RESULT, Opcode.READ_VARIABLE)
-    return "results" if named and any(use.through for use in instruction.operands) else "op"
+    is_output = instruction.opcode in (Opcode.RETURN, Opcode.KEEP_RESULT, Opcode.READ_VARIABLE)
+    return "results" if is_output and any(use.through for use in instruction.operands) else "op"

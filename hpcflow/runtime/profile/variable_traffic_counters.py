@@ -60,8 +60,8 @@ class VariableTrafficCounters:
 
     def is_first_telling(self) -> bool:
         """Whether the predicted traffic has not been logged: the caller does it now."""
-        told, self._told = self._told, True
-        return not told
+        was_logged, self._told = self._told, True
+        return not was_logged
 
     def serve(self, facts: Json) -> None:
         """Count what this rank sends in the steps of a plan that was registered with `facts`."""
@@ -87,7 +87,7 @@ class VariableTrafficCounters:
         """Of training steps: the number this rank drove, its traffic, the predicted traffic."""
         if traffic is None or not self._senders:
             return {}
-        steps = [(one.steps(traffic), messages) for one, messages in self._driven]
+        steps = [(sender.steps(traffic), messages) for sender, messages in self._driven]
         return {
             "trained": sum(count for count, _ in steps),
             "traffic": _sent_traffic(traffic, self._senders),
@@ -97,29 +97,29 @@ class VariableTrafficCounters:
 
 def _sent_traffic(traffic: TrafficCounter, senders: Iterable[MessageSender]) -> Rows:
     """The traffic of this rank by server, direction and variable."""
-    found: dict[tuple[Value, ...], list[float]] = collections.defaultdict(lambda: [0, 0.0])
-    for one in senders:
-        for channel, dest, shares in one.sends:
-            nbytes, count = one.moved(traffic, channel, dest, shares)
+    totals: dict[tuple[Value, ...], list[float]] = collections.defaultdict(lambda: [0, 0.0])
+    for sender in senders:
+        for channel, dest, shares in sender.sends:
+            nbytes, count = sender.moved(traffic, channel, dest, shares)
             for way in dict.fromkeys(s.way for s in shares):
-                mine = [s for s in shares if s.way == way]
-                rest = nbytes - count * sum(s.nbytes for s in mine)  # of dynamic sizes
-                for share in mine:
-                    row = found[share.server, way, share.variable]
-                    row[0] += count * share.nbytes + rest
-                    row[1] += count / len(mine)
-                    rest = 0
-    return [[*key, *row] for key, row in found.items()]
+                group = [s for s in shares if s.way == way]
+                remainder = nbytes - count * sum(s.nbytes for s in group)  # of dynamic sizes
+                for share in group:
+                    row = totals[share.server, way, share.variable]
+                    row[0] += count * share.nbytes + remainder
+                    row[1] += count / len(group)
+                    remainder = 0
+    return [[*key, *row] for key, row in totals.items()]
 
 
 def _predicted_bytes(steps: Sequence[tuple[int, Sequence[ServerMessage]]]) -> Rows:
     """The predicted bytes of a step: the mean over plans, weighted by their numbers of steps."""
     total = sum(count for count, _ in steps) or 1
-    found: dict[tuple[Value, ...], float] = collections.defaultdict(float)
+    totals: dict[tuple[Value, ...], float] = collections.defaultdict(float)
     for count, messages in steps:
         for share in (s for message in messages for s in message.shares):
-            found[share.server, share.way, share.variable] += share.nbytes * count / total
-    return [[*key, nbytes] for key, nbytes in found.items()]
+            totals[share.server, share.way, share.variable] += share.nbytes * count / total
+    return [[*key, nbytes] for key, nbytes in totals.items()]
 
 
 def traffic_summary(reports: Sequence[Json], servers: int) -> Json | None:
@@ -131,8 +131,8 @@ def traffic_summary(reports: Sequence[Json], servers: int) -> Json | None:
     foretold: Rows = next((r["predicted"] for r in reports if r.get("predicted")), [])
 
     def of(rows: Rows, server: int, way: str, share: float) -> int:
-        mine = (row[3] for row in rows if (row[0], row[1]) == (server, way))
-        return round(sum(mine) * share)
+        matching = (row[3] for row in rows if (row[0], row[1]) == (server, way))
+        return round(sum(matching) * share)
 
     variables: dict[str, list[float]] = {}
     for _, _, name, nbytes, messages in measured:
@@ -167,23 +167,23 @@ def measured_traffic(settings: Settings, world: Communicator | None) -> Measured
     """
     if not settings.placement:
         return ()
-    told = _read_rows(settings.placement) if world is None or world.rank == 0 else None
+    text = _read_rows(settings.placement) if world is None or world.rank == 0 else None
     if world is not None and world.size > 1:
-        told = world.broadcast_text(told)
-    found = json.loads(told or "")
-    if isinstance(found, str):
+        text = world.broadcast_text(text)
+    decoded = json.loads(text or "")
+    if isinstance(decoded, str):
         hint = "placement=FILE names the result.json of a run in parameter-server mode"
-        raise HpcflowError(f"placement={settings.placement}: {found}", hint=hint)
-    return tuple((name, nbytes, count) for name, nbytes, count in found)
+        raise HpcflowError(f"placement={settings.placement}: {decoded}", hint=hint)
+    return tuple((name, nbytes, count) for name, nbytes, count in decoded)
 
 
 def _read_rows(path: str) -> str:
     """Rows of a result.json as JSON; instead a JSON string with the error, if there is one."""
     try:
-        found = read_json_object(Path(path))
-        if found is None:
+        report = read_json_object(Path(path))
+        if report is None:
             return json.dumps("there is no such file")
-        variables = found["traffic"]["variables"]
+        variables = report["traffic"]["variables"]
         return json.dumps(
             sorted((n, int(v["bytes"]), round(v["messages"])) for n, v in variables.items())
         )

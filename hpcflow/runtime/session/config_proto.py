@@ -65,10 +65,10 @@ class ProtoMessage:
 
 
 def _unknown(message: ProtoMessage, name: str) -> ArgumentError:
-    kind, known = type(message).__name__, sorted(message._fields)
-    near = difflib.get_close_matches(name, known, n=1)
+    kind, fields = type(message).__name__, sorted(message._fields)
+    near = difflib.get_close_matches(name, fields, n=1)
     return ArgumentError(
-        f"{kind} has no field {name!r}; its fields are {', '.join(known)}",
+        f"{kind} has no field {name!r}; its fields are {', '.join(fields)}",
         line=user_line(),
         hint=f"write {near[0]}" if near else f"leave {name!r} out",
     )
@@ -83,11 +83,11 @@ def _fitting(message: ProtoMessage, name: str, default: Given, value: Given) -> 
             return dict(value)
         if default is list and isinstance(value, (list, tuple)):
             return list(value)
-        wanted = default.__name__
+        type_name = default.__name__
     else:
-        wanted = type(default).__name__
+        type_name = type(default).__name__
         if isinstance(default, (bool, str)):
-            fits = isinstance(value, type(default)) or (wanted == "bool" and value in (0, 1))
+            fits = isinstance(value, type(default)) or (type_name == "bool" and value in (0, 1))
         else:
             fits = isinstance(
                 value, numbers.Real if isinstance(default, float) else numbers.Integral
@@ -97,7 +97,7 @@ def _fitting(message: ProtoMessage, name: str, default: Given, value: Given) -> 
     raise ArgumentError(
         f"{type(message).__name__}.{name} is {value_text(value)}",
         line=user_line(),
-        hint=f"give a value of type {wanted}",
+        hint=f"give a value of type {type_name}",
     )
 
 

@@ -165,11 +165,11 @@ class Session:
 
     def plan(self, fetches: Fetches, feed_dict: Feeds | None = None) -> Plan:
         """The plan that `run` would execute for these fetches and feeds; nothing runs."""
-        wanted: list[Tensor | Operation] = []
-        flatten_fetches(self.graph, fetches, wanted)
+        fetched: list[Tensor | Operation] = []
+        flatten_fetches(self.graph, fetches, fetched)
         feeds = {self._fed(key): value for key, value in by_tensor(feed_dict or {}).items()}
         arrays = {t: feed_array(t, value) for t, value in feeds.items()}
-        return self._plan(wanted, {t: Spec(a.dtype, a.shape) for t, a in arrays.items()})
+        return self._plan(fetched, {t: Spec(a.dtype, a.shape) for t, a in arrays.items()})
 
     def make_callable(
         self,
@@ -211,9 +211,9 @@ class Session:
         self, fetches: Fetches, feeds: Sequence[Given] | None = None
     ) -> PartialRun:
         """A step for `partial_run` with all its fetches and feeds, which may be fed in portions."""
-        wanted: list[Tensor | Operation] = []
-        flatten_fetches(self.graph, fetches, wanted)
-        return PartialRun(wanted, [self._fed(key) for key in feeds or ()])
+        fetched: list[Tensor | Operation] = []
+        flatten_fetches(self.graph, fetches, fetched)
+        return PartialRun(fetched, [self._fed(key) for key in feeds or ()])
 
     def partial_run(
         self, handle: PartialRun, fetches: Fetches, feed_dict: Feeds | None = None
@@ -224,16 +224,16 @@ class Session:
         variable is read when the first fetch that needs it is computed.
         Errors: FeedError, FetchError if it was not set up, is repeated, or lacks a feed.
         """
-        wanted: list[Tensor | Operation] = []
-        rebuild = flatten_fetches(self.graph, fetches, wanted)
+        fetched: list[Tensor | Operation] = []
+        rebuild = flatten_fetches(self.graph, fetches, fetched)
         new_values = {self._fed(key): value for key, value in by_tensor(feed_dict or {}).items()}
         handle.feed({t: feed_array(t, value) for t, value in new_values.items()})
-        part = handle.begin(wanted)
+        part = handle.begin(fetched)
         values = []
         if part.wanted:
             step = self._step(part.wanted, part.feeds, frozenset(handle.done))
             values = step.run(*part.feeds.values())
-        return rebuild(handle.end(part, values, wanted))
+        return rebuild(handle.end(part, values, fetched))
 
     def share(self, variable: Given) -> Fetches:
         """Export the memory of a variable that is on this rank; see `Variable.dlpack`.
@@ -340,12 +340,12 @@ class Session:
 
     def _resolve(self, fetches: Fetches, feed_dict: Feeds, traced: bool = False) -> ResolvedRun:
         """The step for fetches and feeds, compiled on first use."""
-        wanted: list[Tensor | Operation] = []
-        rebuild = flatten_fetches(self.graph, fetches, wanted)
+        fetched: list[Tensor | Operation] = []
+        rebuild = flatten_fetches(self.graph, fetches, fetched)
         fed = {self._fed(key): key for key in feed_dict}
         fed = {t: fed[t] for t in sorted(fed, key=lambda t: (t.op.index, t.index))}
         arrays = {t: feed_array(t, feed_dict[key]) for t, key in fed.items()}
-        return ResolvedRun(self._step(wanted, arrays, traced=traced), rebuild, fed, arrays)
+        return ResolvedRun(self._step(fetched, arrays, traced=traced), rebuild, fed, arrays)
 
     def _run_within(
         self,
@@ -394,10 +394,10 @@ class Session:
 
         Each rank then has the state objects of the variables that it hosts.
         """
-        wanted: list[Tensor | Operation] = []
-        flatten_fetches(self.graph, fetches, wanted)
+        fetched: list[Tensor | Operation] = []
+        flatten_fetches(self.graph, fetches, fetched)
         try:
-            self._step(wanted, {})
+            self._step(fetched, {})
         except StepInterrupted:
             self._recover()
             self.prepare(fetches)

@@ -23,12 +23,12 @@ def check_config(config: ConfigProto | None, context: RankContext) -> ConfigProt
     if config is None:
         return ConfigProto()
     _check_option("config", config, ConfigProto)
-    wanted, own_threads = config.intra_op_parallelism_threads, cpu_threads.chosen_threads().threads
-    if wanted and wanted != own_threads:
+    threads, own_threads = config.intra_op_parallelism_threads, cpu_threads.chosen_threads().threads
+    if threads and threads != own_threads:
         say_once(
-            f"intra_op_parallelism_threads={wanted} has no effect: this rank has {own_threads} "
+            f"intra_op_parallelism_threads={threads} has no effect: this rank has {own_threads} "
             "threads; "
-            f"HPCFLOW_THREADS={wanted} in the environment gives it as many"
+            f"HPCFLOW_THREADS={threads} in the environment gives it as many"
         )
     on_gpu = any(d.startswith("gpu") for d in context.cluster.devices)
     if on_gpu and _without_gpus(config) and context.cluster.mode != "single":

@@ -93,10 +93,10 @@ class DenseAccumulator(Accumulator):
 
     def total(self) -> tuple[np.ndarray, ...]:
         """The sum, or mean."""
-        found, self._sum = self._sum, None
+        total, self._sum = self._sum, None
         if self.mean:
-            np.true_divide(found, self.dtype.type(self.count), found)
-        return (found,)
+            np.true_divide(total, self.dtype.type(self.count), total)
+        return (total,)
 
 
 class SparseAccumulator(Accumulator):
@@ -139,9 +139,9 @@ def _sum_equal_rows(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Distinct indices in order, the sums of their rows, and the count of each."""
     order = np.argsort(indices, kind="stable")
-    found, first, counts = np.unique(indices[order], return_index=True, return_counts=True)
-    sums = np.add.reduceat(values[order], first, 0) if found.size else values[:0]
-    return found, sums, counts
+    unique, first, counts = np.unique(indices[order], return_index=True, return_counts=True)
+    sums = np.add.reduceat(values[order], first, 0) if unique.size else values[:0]
+    return unique, sums, counts
 
 
 state_type("ConditionalAccumulator", "accumulator")(DenseAccumulator)

@@ -283,9 +283,9 @@ class Queue:
         have = len(attempt.elements)
         self.kept.restore(list(attempt.elements))
         attempt.elements.clear()
-        wanted = have + attempt.left
+        needed = have + attempt.left
         attempt.end(
-            OutOfRangeError(f"{self} is closed and has {have} element(s); {wanted} were asked for")
+            OutOfRangeError(f"{self} is closed and has {have} element(s); {needed} were asked for")
         )
 
 

@@ -20,8 +20,8 @@ from hpcflow.runtime.step.step_instance import StepInstance
 def _make_queue(node: Node) -> Queue:
     attrs = node.attrs
     name = attrs["shared_name"] or node.name
-    kept = ORDERS[node.type](attrs)
-    return Queue(node.type, name, kept, attrs["capacity"], attrs.get("min_after_dequeue", 0))
+    order = ORDERS[node.type](attrs)
+    return Queue(node.type, name, order, attrs["capacity"], attrs.get("min_after_dequeue", 0))
 
 
 for _type in ORDERS:

@@ -76,13 +76,13 @@ class ReaderState:
         while True:
             if self._file is None and not self._opened(queue, wake):
                 return []
-            found = self._read(most)
-            self.counts["records"] += len(found)
-            if len(found) < most:
+            records = self._read(most)
+            self.counts["records"] += len(records)
+            if len(records) < most:
                 self._file = None
                 self.counts["files"] += 1
-            if found:
-                return found
+            if records:
+                return records
 
     def _opened(self, queue: Queue, wake: Callable[[], object]) -> bool:
         if self._asked is None:
@@ -90,26 +90,26 @@ class ReaderState:
             self._asked.when_over(wake)
         if not self._asked.done:
             return False
-        asked, self._asked = self._asked, None
-        if asked.error is not None:
-            raise asked.error
-        self._name = asked.elements[0][0].item()
+        attempt, self._asked = self._asked, None
+        if attempt.error is not None:
+            raise attempt.error
+        self._name = attempt.elements[0][0].item()
         self._file = KINDS[self.attrs["kind"]](self._name, self.attrs)
         return True
 
     def _read(self, most: int) -> list[Record]:
         assert self._file is not None
-        found = []
+        records = []
         try:
             for record in self._file:
-                found.append(record)
-                if len(found) == most:
+                records.append(record)
+                if len(records) == most:
                     break
         except OSError as error:
             self._file = None
-            told = self._name.decode(errors="replace")
-            raise DataError(f"{told!r} cannot be read: {error.strerror or error}") from None
-        return found
+            filename = self._name.decode(errors="replace")
+            raise DataError(f"{filename!r} cannot be read: {error.strerror or error}") from None
+        return records
 
     def left(self) -> None:
         """A read was cancelled: a file name that no read waits for stays in the queue."""
@@ -144,17 +144,17 @@ class _ReadWait:
             return False
         wake = self.instance.link.executor.serve
         try:
-            found = self.reader.take(self.queue, self.most, wake)
+            records = self.reader.take(self.queue, self.most, wake)
         except HpcflowError:
             self.reader.line.popleft()
             raise
-        if not found:
+        if not records:
             return False
         self.reader.line.popleft()
         if self.node.type == "ReaderRead":
-            self.instance.put(self.node.name, *(np.array(part, object) for part in found[0]))
+            self.instance.put(self.node.name, *(np.array(part, object) for part in records[0]))
         else:
-            columns = zip(*found, strict=True)
+            columns = zip(*records, strict=True)
             self.instance.put(self.node.name, *(_vector(column) for column in columns))
         return True
 
@@ -167,9 +167,9 @@ class _ReadWait:
 
 
 def _vector(column: tuple[bytes, ...]) -> np.ndarray:
-    made = np.empty(len(column), object)
-    made[:] = column
-    return made
+    vector = np.empty(len(column), object)
+    vector[:] = column
+    return vector
 
 
 @async_op("ReaderRead")

@@ -104,11 +104,11 @@ class VariableState:
         if array is self.array:
             self.pins -= 1
             return
-        held = self.old[id(array)]
-        held[1] -= 1
-        if not held[1]:
-            found = self.old.pop(id(array))[0]
-            self.spare = None if self.array is None else found  # None: the variable is closed
+        entry = self.old[id(array)]
+        entry[1] -= 1
+        if not entry[1]:
+            version = self.old.pop(id(array))[0]
+            self.spare = None if self.array is None else version  # None: the variable is closed
 
     def write(self) -> DeviceArray:
         """The array that an update changes in place: the current one, or a copy if it is pinned."""
@@ -167,10 +167,10 @@ class VariableState:
         target, source = self.begin(whole=False)
         if source is None:
             return
-        flat, given = target.reshape(-1), source.reshape(-1)
-        for start in range(0, flat.size, update_tiling.TILE):
+        flat_target, flat_source = target.reshape(-1), source.reshape(-1)
+        for start in range(0, flat_target.size, update_tiling.TILE):
             tile = slice(start, start + update_tiling.TILE)
-            flat[tile] = given[tile]
+            flat_target[tile] = flat_source[tile]
             yield
         self.end(target, 0)
 
@@ -207,8 +207,8 @@ class VariableState:
     def _spare_buffer(self) -> DeviceArray:
         fresh, self.spare = self.spare, None
         if fresh is None:
-            what = "variables" if self.array is None else "versions of variables"
-            fresh = self.device.hold(what, self.shape, self.dtype)
+            purpose = "variables" if self.array is None else "versions of variables"
+            fresh = self.device.hold(purpose, self.shape, self.dtype)
         return fresh
 
     def _install(self, fresh: DeviceArray) -> None:
@@ -243,10 +243,10 @@ def _difference(first: Node, node: Node) -> str:
     if first.type != node.type:
         return f"it is a {first.type}"
     names = sorted({*first.attrs, *node.attrs})
-    told = [(name, first.attrs.get(name), node.attrs.get(name)) for name in names]
+    attr_values = [(name, first.attrs.get(name), node.attrs.get(name)) for name in names]
     return ", ".join(
         f"{name} {value_text(a)}, not {value_text(b)}"
-        for name, a, b in told
+        for name, a, b in attr_values
         if canonical(a) != canonical(b)
     )
 
@@ -285,9 +285,9 @@ class StateStore:
         key = _NAMED_AS[node.type], name
         if key not in self.others:
             drawn = {"key": self.seed.key(node.attrs)} if node.attrs.get("unseeded") else {}
-            made = _KINDS[node.type](node.but(attrs={**node.attrs, **drawn}))
-            self.others[key] = made, node
-        found, first = self.others[key]
+            created = _KINDS[node.type](node.but(attrs={**node.attrs, **drawn}))
+            self.others[key] = created, node
+        state, first = self.others[key]
         if differing := _difference(first, node):
             raise HpcflowError(
                 f"{node.type} {name!r} was made with other attributes at {first.line}: {differing}",
@@ -295,7 +295,7 @@ class StateStore:
                 line=node.line,
                 hint="objects that share a name must have equal attributes; rename one",
             )
-        return found
+        return state
 
     def known(self, type: str, name: str) -> DeviceArray:
         """Existing state of a type; None if there is none of this name."""
@@ -338,8 +338,8 @@ class StateStore:
 
     def reports(self) -> Json:
         """The reports of other state, by name."""
-        found = ((key[1], other) for key, (other, _) in self.others.items())
-        return {name: other.report() for name, other in found if hasattr(other, "report")}
+        named_states = ((key[1], state) for key, (state, _) in self.others.items())
+        return {name: state.report() for name, state in named_states if hasattr(state, "report")}
 
     def updates(self) -> dict[str, int]:
         """The number of updates applied to each variable."""

@@ -61,17 +61,17 @@ class DriverDeclarations:
         base = node.name.rpartition("/part_")[0] if "whole" in node.attrs else node.name
         piece = tuple(node.attrs.get("piece") or ())
         turns = self._turns.setdefault(base, [{}])
-        held = StateDeclaration(
+        decl = StateDeclaration(
             node.name, base, len(turns) - 1, describe_state(node), task, piece, node.line
         )
-        known = turns[-1].get(node.name)
-        if known == held:
+        previous = turns[-1].get(node.name)
+        if previous == decl:
             return []
-        if known is not None and known._replace(line=held.line) != held:  # of another graph
+        if previous is not None and previous._replace(line=decl.line) != decl:  # of another graph
             turns.append({})
-            held = held._replace(turn=held.turn + 1)
-        turns[-1][node.name] = held
-        return [held]
+            decl = decl._replace(turn=decl.turn + 1)
+        turns[-1][node.name] = decl
+        return [decl]
 
 
 class _SharedName(NamedTuple):
@@ -98,17 +98,17 @@ class ServerDeclarations:
         Errors: GraphMismatchError if they conflict with another driver's.
         """
         for row in json.loads(body):
-            held = StateDeclaration(*row)
-            held = held._replace(rows=tuple(held.rows))
-            thing = self._known.setdefault((held.variable, held.turn), _SharedName({}, {}))
-            same = thing.by_name.setdefault(held.name, {})
-            for other, like in [*same.items(), *thing.first.items()]:
-                if other != driver:
-                    check_compatible(like, other, held, driver)
+            decl = StateDeclaration(*row)
+            decl = decl._replace(rows=tuple(decl.rows))
+            shared = self._known.setdefault((decl.variable, decl.turn), _SharedName({}, {}))
+            same = shared.by_name.setdefault(decl.name, {})
+            for peer, like in [*same.items(), *shared.first.items()]:
+                if peer != driver:
+                    check_compatible(like, peer, decl, driver)
                     break
-            for known in (same, thing.first):
-                if len(known) < 2:
-                    known.setdefault(driver, held)
+            for by_driver in (same, shared.first):
+                if len(by_driver) < 2:
+                    by_driver.setdefault(driver, decl)
 
 
 def check_compatible(
@@ -130,13 +130,13 @@ def check_compatible(
     )
 
 
-def _declaration_place(held: StateDeclaration) -> str:
-    return f"rows {held.rows[0]} to {held.rows[1]} on {held.task}" if held.rows else held.task
+def _declaration_place(decl: StateDeclaration) -> str:
+    return f"rows {decl.rows[0]} to {decl.rows[1]} on {decl.task}" if decl.rows else decl.task
 
 
 def raise_mismatch(name: str, *graphs: tuple[int, Any, str], why: str = "") -> None:
     """Raise a GraphMismatchError; each of `graphs` is a rank, its declaration, the user's line."""
-    each = ", but ".join(f"{what} on rank {rank} (made at {line})" for rank, what, line in graphs)
+    each = ", but ".join(f"{decl} on rank {rank} (made at {line})" for rank, decl, line in graphs)
     raise GraphMismatchError(
         f"{why}{name!r} is {each}",
         op=name,

@@ -39,7 +39,7 @@ class FrameInstances:
     def slots(self, inputs: Sequence[Value]) -> list[Value]:
         """The loop variables, each in an array of the loop's own, followed by the captures."""
         begin = self.variables - self.empty
-        inits = [own(x) for own, x in zip(self.own, inputs[:begin], strict=False)]
+        inits = [copy_in(x) for copy_in, x in zip(self.own, inputs[:begin], strict=False)]
         return [*inits, *([] for _ in range(self.empty)), *inputs[begin:]]
 
     def explain(self, error: BaseException, rank: int) -> BaseException:
@@ -78,13 +78,13 @@ def inline_frame(instance: StepInstance, node: Node) -> Run:
 
 
 def _inline_branch(instances: FrameInstances) -> Run:
-    then, other = (instances.parts[key].segments[0] for key in ("then", "else"))
-    mine, its = instances.feeds["then"], instances.feeds["else"]
+    then, otherwise = (instances.parts[key].segments[0] for key in ("then", "else"))
+    then_feeds, else_feeds = instances.feeds["then"], instances.feeds["else"]
 
     def run(pred: Value, *slots: Value) -> Value:
         if pred:
-            return then(*[slots[i] for i in mine])
-        return other(*[slots[i] for i in its])
+            return then(*[slots[i] for i in then_feeds])
+        return otherwise(*[slots[i] for i in else_feeds])
 
     return run
 

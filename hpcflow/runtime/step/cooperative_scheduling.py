@@ -31,8 +31,8 @@ class VariableUses(NamedTuple):
 
     def conflicts_with(self, other: VariableUses) -> bool:
         """Whether the two segments must not run concurrently."""
-        mine, its = self.writes, other.writes
-        return not (mine.isdisjoint(other.reads | its) and its.isdisjoint(self.reads))
+        writes_a, writes_b = self.writes, other.writes
+        return not (writes_a.isdisjoint(other.reads | writes_b) and writes_b.isdisjoint(self.reads))
 
 
 class RunningSegment(NamedTuple):
@@ -104,10 +104,10 @@ class DeferredInterrupt:
 
     def let_go(self) -> None:
         """Restore the handler, and call it if SIGINT came."""
-        handler, seen = self._handler, self._seen
+        handler, pending = self._handler, self._seen
         if handler is None or threading.current_thread() is not threading.main_thread():
             return
         signal.signal(signal.SIGINT, handler)
         self._handler, self._seen = None, []
-        if seen:
-            handler(*seen[0])
+        if pending:
+            handler(*pending[0])

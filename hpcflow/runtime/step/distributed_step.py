@@ -106,7 +106,7 @@ class DistributedStep(ExecutableStep):
         late = None if deadline is None else deadline.has_passed
         if survival is not None:
             survival.check()
-            again = snapshot_draws(self.compiled.store.draws)
+            restore_draws = snapshot_draws(self.compiled.store.draws)
         if self.updates:
             self.context.discard_prefetched(but=self)
         in_use: list[StepInstance] = []
@@ -125,7 +125,7 @@ class DistributedStep(ExecutableStep):
                 if in_use[0].error is not None:
                     raise in_use[0].error
         except StepInterrupted:
-            again()
+            restore_draws()
             raise
         except DeadlineExceededError as error:
             if in_use:
@@ -323,9 +323,9 @@ class DistributedStep(ExecutableStep):
 
     def _maker(self, slot: int) -> Callable[[Allocator | None], StepInstance]:
         def make(take: Allocator | None) -> StepInstance:
-            done = None if self.survival is None else self.survival.made
+            on_done = None if self.survival is None else self.survival.made
             return StepInstance(
-                self.compiled, self.link, slot, take, done=done, failed=self._tell_peers
+                self.compiled, self.link, slot, take, done=on_done, failed=self._tell_peers
             )
 
         return make
@@ -349,7 +349,7 @@ class DistributedStep(ExecutableStep):
         if self.late:
 
             def there() -> bool:
-                ended = any(one.finished for one in self.late)
+                ended = any(instance.finished for instance in self.late)
                 ended = ended or bool(self.free or self.broken or self.closed)
                 return ended or (late is not None and late())
 

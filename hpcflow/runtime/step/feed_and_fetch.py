@@ -39,15 +39,15 @@ def flatten_fetches(graph: Graph, fetches: Fetches, wanted: list[Tensor | Operat
             else lambda values: _returned_value(values[at])
         )
     if isinstance(fetches, Mapping):
-        named = {k: flatten_fetches(graph, v, wanted) for k, v in fetches.items()}
-        return lambda values: _mapping_like(fetches, {k: part(values) for k, part in named.items()})
+        keyed = {k: flatten_fetches(graph, v, wanted) for k, v in fetches.items()}
+        return lambda values: _mapping_like(fetches, {k: part(values) for k, part in keyed.items()})
     if isinstance(fetches, (list, tuple)):
         rebuilders = [flatten_fetches(graph, v, wanted) for v in fetches]
         if hasattr(fetches, "_fields"):
             kind = type(fetches)
             return lambda values: kind(*[part(values) for part in rebuilders])
-        whole = type(fetches)
-        return lambda values: whole([part(values) for part in rebuilders])
+        sequence_type = type(fetches)
+        return lambda values: sequence_type([part(values) for part in rebuilders])
     raise FetchError(
         f"{value_text(fetches)} cannot be fetched",
         hint="fetch tensors, operations, variables, their names, or lists and dicts of them",

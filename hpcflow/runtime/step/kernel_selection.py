@@ -182,7 +182,7 @@ def kernels_text(plan: Plan, devices: Mapping[str, Device]) -> str:
 
 
 def _reasons(kernel: Json) -> str:
-    return "; ".join(f"{other['provider']}: {other['reason']}" for other in kernel["instead_of"])
+    return "; ".join(f"{rival['provider']}: {rival['reason']}" for rival in kernel["instead_of"])
 
 
 def kernel_infos(
@@ -191,13 +191,13 @@ def kernel_infos(
     """A function from a partition to its kernel metadata by node, for a task's devices."""
 
     def infos(part: Partition) -> Callable[[Node], KernelInfo]:
-        known: dict[str, KernelInfo] = {}
+        cached: dict[str, KernelInfo] = {}
 
         def info(node: Node) -> KernelInfo:
-            if node.name not in known:
+            if node.name not in cached:
                 device = device_of(node, part.task, devices)
-                known[node.name] = device.info(node, input_specs(node, part))
-            return known[node.name]
+                cached[node.name] = device.info(node, input_specs(node, part))
+            return cached[node.name]
 
         return info
 

@@ -64,14 +64,14 @@ class PlanningCosts:
 
     def difference(self, before: PlanningCosts) -> PlanningCosts:
         """The difference to `before`."""
-        mine, its = dataclasses.astuple(self), dataclasses.astuple(before)
-        return PlanningCosts(*(a - b for a, b in zip(mine, its, strict=True)))
+        current, previous = dataclasses.astuple(self), dataclasses.astuple(before)
+        return PlanningCosts(*(a - b for a, b in zip(current, previous, strict=True)))
 
     def __str__(self) -> str:
         how = "loaded" if self.plans_loaded else "made"
         text = f"the plan was {how} in {1e3 * self.plan_seconds:.0f} ms"
         counts = {"compiled": self.kernels_compiled, "loaded": self.kernels_loaded}
-        kernels = " and ".join(f"{n} {what}" for what, n in counts.items() if n)
+        kernels = " and ".join(f"{n} {origin}" for origin, n in counts.items() if n)
         if kernels:
             text += f", its kernels ({kernels}) in {1e3 * self.kernel_seconds:.0f} ms"
         return text
@@ -97,7 +97,7 @@ class PlanCache:
         self._made, self._loaded, self._seconds = 0, 0, 0.0
         self._is_logged = False
         path, devices = context.settings.plan_cache, context.devices.values()
-        ours = all(type(one).__module__ == device.__name__ for one in devices)
+        ours = all(type(dev).__module__ == device.__name__ for dev in devices)
         self.folder = None  # None also for user-defined devices, or without generated kernels
         if ours and not absent():
             self.folder = artifact_cache.own_cache(artifact_cache.PLANS, path)
@@ -193,9 +193,9 @@ class PlanCache:
             parts = [("", part) for part in plan.parts.values()]
             if plan.round is not None:
                 parts += [("update, ", part) for part in plan.round.parts.values()]
-            given = self.context.devices, self.context.settings
+            environment = self.context.devices, self.context.settings
             for begin, part in parts:
-                lower_partition(part, *given, watch=record, what=f"{begin}{part.task}")
+                lower_partition(part, *environment, watch=record, what=f"{begin}{part.task}")
             return record
 
         return plan, outlook
@@ -283,8 +283,8 @@ class PlanCache:
             decoded = read(data)
         except Exception as error:  # on any error of a damaged file the plan is computed anew
             why = f"{type(error).__name__}: {error}"
-            where = self.folder.file(name)
-            say_once(f"{where} cannot be used and is made anew ({why})", logging.WARNING)
+            path = self.folder.file(name)
+            say_once(f"{path} cannot be used and is made anew ({why})", logging.WARNING)
             return None
         self._loaded += 1
         return decoded

@@ -26,9 +26,9 @@ def log_server_traffic(context: RankContext, graph: Graph, plan: Plan) -> None:
     by = "placed by prediction"
     if context.cluster.measured:
         by = f"placed as measured in {context.settings.placement}"
-        known = {name for name, _, _ in context.cluster.measured}
+        measured = {name for name, _, _ in context.cluster.measured}
         missing = [
-            name for name, home in placements.items() if home.owner == name and name not in known
+            name for name, home in placements.items() if home.owner == name and name not in measured
         ]
         if missing:
             by += f" (by prediction, not being there: {', '.join(missing)})"

@@ -55,13 +55,13 @@ class RemotelyDrivenPlan:
 
     def _maker(self, executor: Executor, slot: int) -> Callable[[Allocator | None], StepInstance]:
         def make(take: Allocator | None) -> StepInstance:
-            done = functools.partial(self._done, executor)
+            on_done = functools.partial(self._done, executor)
             return StepInstance(
                 self.compiled,
                 self.link,
                 slot,
                 take,
-                done=done,
+                done=on_done,
                 failed=self.failed,
                 patient=self.patient,
             )

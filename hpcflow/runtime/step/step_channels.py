@@ -310,10 +310,10 @@ class BucketViews:
 
     def views(self, side: str) -> list[DeviceArray]:
         """The arrays of the inputs ("bucket_in") or outputs ("bucket_out")."""
-        whole, at, views = self._in if side == "bucket_in" else self._out, 0, []
+        bucket, at, views = self._in if side == "bucket_in" else self._out, 0, []
         for spec in self.specs:
             n = _element_count(spec)
-            views.append(whole[at : at + n].reshape(spec.shape))
+            views.append(bucket[at : at + n].reshape(spec.shape))
             at += n
         return views
 

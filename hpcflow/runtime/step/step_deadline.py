@@ -136,7 +136,7 @@ def before_updates(compiled: CompiledPartition) -> frozenset[str]:
 
 def _updates_state(node: Node) -> bool:
     nested = nested_nodes({node.name: node}) if any(nested_programs(node)) else ()
-    return bool(node.row.writes) or any(one.row.writes for one in nested)
+    return bool(node.row.writes) or any(inner_node.row.writes for inner_node in nested)
 
 
 # -- report of the waits of a step
@@ -154,8 +154,8 @@ def pending_waits_text(executor: Executor, instance: StepInstance) -> str:
     ]
     if not rows:
         return "it computes"
-    more = [f"and {len(rows) - MOST_NAMED} more waits"] if len(rows) > MOST_NAMED else []
-    return "; ".join([*rows[:MOST_NAMED], *more])
+    suffix = [f"and {len(rows) - MOST_NAMED} more waits"] if len(rows) > MOST_NAMED else []
+    return "; ".join([*rows[:MOST_NAMED], *suffix])
 
 
 def _wait_op(instance: StepInstance, name: str) -> str:
@@ -165,13 +165,13 @@ def _wait_op(instance: StepInstance, name: str) -> str:
 
 def _wait_row(executor: Executor, step: int, op: str, peer: int, kind: str) -> str:
     name, _, line = op.partition("\n")
-    where = f"{kind} {name!r}" + (f" (made at {line})" if line else "")
+    op_text = f"{kind} {name!r}" + (f" (made at {line})" if line else "")
     if peer >= 0:
-        return f"it waits in {where} for rank {peer}"
+        return f"it waits in {op_text} for rank {peer}"
     if peer == OWN:
-        return f"it waits in {where}, for a step of this rank, in another thread say"
+        return f"it waits in {op_text}, for a step of this rank, in another thread say"
     late = _missing_ranks(executor, step, name)
-    return f"it waits in {where} for " + (f"ranks {late}" if late else "other ranks")
+    return f"it waits in {op_text} for " + (f"ranks {late}" if late else "other ranks")
 
 
 def _missing_ranks(executor: Executor, step: int, op: str) -> str:

@@ -289,9 +289,9 @@ def _generated_loops(part: Partition, code: GeneratedCode) -> Iterator[tuple[Nod
     for node in part.nodes.values():
         if node.row.generated:
             yield node, node.attrs["text"]
-    for what in code.binds.values():
-        if what.kind == BindingKind.LOOP:
-            yield part.nodes[what.node], what.text
+    for binding in code.binds.values():
+        if binding.kind == BindingKind.LOOP:
+            yield part.nodes[binding.node], binding.text
 
 
 def _is_fetched(node: Node, part: Partition) -> bool:
@@ -402,8 +402,8 @@ class StepInstance:
             sums = (
                 (bucket, collective_bytes_of(nodes[name])) for name, bucket in self.buckets.items()
             )
-            own = memory.buffers if self.take is None else 0  # the arena counts borrowed buffers
-            compiled.expected_memory.step(self.channels, own + memory.messages, sums)
+            nbytes = memory.buffers if self.take is None else 0  # the arena counts borrowed buffers
+            compiled.expected_memory.step(self.channels, nbytes + memory.messages, sums)
 
     def _allocated(self) -> dict[str, DeviceArray]:
         """The memory of its buffers, by device."""
@@ -416,7 +416,7 @@ class StepInstance:
             if node.row.collective:
                 bucket = self.buckets[node.name] = self.link.bucket(node)
                 self.compiled.device(node).held_memory.keep("sums", bucket, bucket.nbytes)
-        return [self._bound(name, what) for name, what in self.code.binds.items()]
+        return [self._bound(name, binding) for name, binding in self.code.binds.items()]
 
     def inside(self, compiled: CompiledPartition, name: str) -> StepInstance:
         """An instance of a partition of its loop or branch `name`."""
@@ -522,8 +522,8 @@ class StepInstance:
         """The object that a name is bound to in this instance."""
         kind, node = what.kind, self.part.nodes.get(what.node)
         if kind == BindingKind.HOOK:
-            own = {"check": self.check, "tick": self.tick}
-            return own.get(what.text) or getattr(self.link, what.text)(self)
+            hooks = {"check": self.check, "tick": self.tick}
+            return hooks.get(what.text) or getattr(self.link, what.text)(self)
         if kind == BindingKind.BUFFER:
             return self._buffer(what.buffers[0])
         if kind == BindingKind.WORKSPACE:

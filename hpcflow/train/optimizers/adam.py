@@ -69,8 +69,8 @@ class AdamOptimizer(FormulaOptimizer):
             )
         with var.here.colocate_with(var.op):
             rows = sum_equal_rows(grad, f"{var.name}/distinct")
-            whole = IndexedSlices(rows.values, rows.indices, var.shape).dense()
-        return self._apply_dense(whole, var)
+            dense_grad = IndexedSlices(rows.values, rows.indices, var.shape).dense()
+        return self._apply_dense(dense_grad, var)
 
     def _fused(self, grad: Tensor, var: Variable) -> Operation | None:
         slots = [self._slots[var, name] for name in ("m", "v", "step")]

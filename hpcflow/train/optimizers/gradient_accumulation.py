@@ -61,32 +61,32 @@ class AccumulatingOptimizer(Optimizer):
                 self._count = Variable(zero, trainable=False, name="micro_batches")
             count = add(self._count.value(), 1)
             due = equal(count, self._steps)
-            means, kept = [], [update("Assign", [self._count], [where(due, 0, count)])]
+            means, assigns = [], [update("Assign", [self._count], [where(due, 0, count)])]
             for g, v in pairs:
                 with v.here.colocate_with(v.op):
                     mean, keep = self._added(g, v, due)
                 means.append((mean, v))
-                kept.append(keep)
+                assigns.append(keep)
             with self._optimizer._applied_only_if(due):
-                done = [self._optimizer.apply_gradients(means), *kept]
+                ops = [self._optimizer.apply_gradients(means), *assigns]
             if global_step is not None:
-                with get_default_graph().control_dependencies(done):
-                    done.append(update("AssignAdd", [global_step], [cast(due, global_step.dtype)]))
-            return group(*done)
+                with get_default_graph().control_dependencies(ops):
+                    ops.append(update("AssignAdd", [global_step], [cast(due, global_step.dtype)]))
+            return group(*ops)
 
     def _added(self, g: Any, v: Variable, due: Tensor) -> tuple[Tensor, Operation]:
         """The mean of the gradients so far, and the operation that stores their sum."""
         dtype = float32 if v.dtype.itemsize == 2 else v.dtype
-        held = self._slot(v, "sum", "gradient_sum", dtype=dtype)
+        slot = self._slot(v, "sum", "gradient_sum", dtype=dtype)
         if isinstance(g, IndexedSlices):  # only the rows are sent
             rows = sum_equal_rows(g, optional=True)
-            added = held.scatter_add(rows.with_values(cast(rows.values, dtype)))
+            added = slot.scatter_add(rows.with_values(cast(rows.values, dtype)))
             with v.here.control_dependencies([added]):
-                total = held.read_value()
+                total = slot.read_value()
         else:
-            total = add(held.value(), cast(g, dtype))
+            total = add(slot.value(), cast(g, dtype))
         mean = cast(multiply(total, 1 / self._steps), v.dtype)
-        return mean, update("Assign", [held], [where(due, 0, total)])
+        return mean, update("Assign", [slot], [where(due, 0, total)])
 
     def get_slot(self, var: Variable, name: str) -> Variable | None:
         """The slot of the wrapped optimizer, or the sum of gradients, "sum"."""
@@ -98,5 +98,5 @@ class AccumulatingOptimizer(Optimizer):
 
     def variables(self) -> list[Variable]:
         """The slots of both, and the count of micro-batches."""
-        own = [] if self._count is None else [self._count]
-        return [*own, *super().variables(), *self._optimizer.variables()]
+        counters = [] if self._count is None else [self._count]
+        return [*counters, *super().variables(), *self._optimizer.variables()]

@@ -130,16 +130,16 @@ class TopKCompression(Compression):
 
     def _largest(self, grad: Tensor, var: Variable) -> tuple[Tensor, Tensor]:
         """The indices and values to send, which are subtracted from the residual."""
-        graph, rest = var.here, self._kept(var)
+        graph, residual = var.here, self._kept(var)
         with graph.name_scope(f"{var.name}/compressed"):
-            with graph.control_dependencies([rest.assign_add(reshape(grad, [-1]))]):
-                total = rest.read_value()
+            with graph.control_dependencies([residual.assign_add(reshape(grad, [-1]))]):
+                total = residual.read_value()
             _, at = top_k(abs(total), self.count(var))
             values = gather(total, at)
             with graph.control_dependencies([values]):
-                zero = constant(0, rest.dtype)
-                taken = rest._rows("ScatterUpdate", at, zero, None, distinct=True)
-            with graph.control_dependencies([taken]):
+                zero = constant(0, residual.dtype)
+                zeroed = residual._rows("ScatterUpdate", at, zero, None, distinct=True)
+            with graph.control_dependencies([zeroed]):
                 return at, identity(values)
 
     def _kept(self, var: Variable) -> Variable:
@@ -214,6 +214,6 @@ class CompressedOptimizer(Optimizer):
 @contextlib.contextmanager
 def _where_made(grad: Tensor, var: Variable) -> Iterator[None]:
     """The device of `grad` if it is a worker, otherwise the driver; never a server."""
-    made = parse_device(grad.op.device)
-    with var.here.device(None), var.here.device(str(made) if made.job != "ps" else None):
+    device = parse_device(grad.op.device)
+    with var.here.device(None), var.here.device(str(device) if device.job != "ps" else None):
         yield

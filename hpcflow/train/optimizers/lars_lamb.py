@@ -98,8 +98,8 @@ class LAMBOptimizer(FormulaOptimizer):
             epsilon=epsilon,
         )
         self._undecayed = tuple(exclude_from_weight_decay or ())
-        given = exclude_from_layer_adaptation
-        self._unscaled = self._undecayed if given is None else tuple(given)
+        excluded = exclude_from_layer_adaptation
+        self._unscaled = self._undecayed if excluded is None else tuple(excluded)
 
     def _formula(self, c: Cells, g: Tensor) -> None:
         m, v, value = c.slot("m"), c.slot("v"), c.value

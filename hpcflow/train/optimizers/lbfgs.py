@@ -55,10 +55,10 @@ class LBFGS:
         loss_tolerance: float = 1e-12,
     ) -> None:
         loss = convert_to_tensor(loss)
-        found = Optimizer("LBFGS").compute_gradients(
+        gradients = Optimizer("LBFGS").compute_gradients(
             loss, trainable_variables() if var_list is None else var_list
         )
-        pairs = [(g, v) for g, v in found if g is not None]
+        pairs = [(g, v) for g, v in gradients if g is not None]
         if not pairs:
             raise GradientError("the loss depends on none of the variables", op=loss.op.name)
         self._variables = [v for _, v in pairs]

@@ -48,8 +48,8 @@ class DynamicLossScale:
 
     def _variables(self) -> tuple[Variable, Variable]:
         if self._scale is None or self._good is None:
-            one = constant(self._initial, float32)
-            self._scale = Variable(one, trainable=False, name="loss_scale")
+            initial = constant(self._initial, float32)
+            self._scale = Variable(initial, trainable=False, name="loss_scale")
             self._good = Variable(constant(0, int64), trainable=False, name="good_steps")
         return self._scale, self._good
 
@@ -112,13 +112,13 @@ class LossScaleOptimizer(Optimizer):
         with get_default_graph().name_scope(name or self.name):
             finite = reduce_all(stack([_finite(g, v) for g, v in pairs if g is not None]))
             with self._optimizer._applied_only_if(finite):
-                done = [self._optimizer.apply_gradients(pairs)]
-            done.append(self._dynamic.update(finite))
+                ops = [self._optimizer.apply_gradients(pairs)]
+            ops.append(self._dynamic.update(finite))
             if global_step is not None:
-                one = cast(finite, global_step.dtype)
-                with get_default_graph().control_dependencies(done):
-                    done.append(update("AssignAdd", [global_step], [one]))
-            return group(*done)
+                increment = cast(finite, global_step.dtype)
+                with get_default_graph().control_dependencies(ops):
+                    ops.append(update("AssignAdd", [global_step], [increment]))
+            return group(*ops)
 
     def get_slot(self, var: Variable, name: str) -> Variable | None:
         """The slot of the wrapped optimizer."""

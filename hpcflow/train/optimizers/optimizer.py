@@ -110,10 +110,10 @@ class Optimizer:
                 line=loss.op.line,
                 hint="convert with hf.cast(loss, hf.float32)",
             )
-        given: list[Any] = (
+        requested: list[Any] = (
             list(trainable_variables()) if var_list is None else several(var_list, "var_list")
         )
-        variables = [piece for v in given for piece in (v if hasattr(v, "partitions") else [v])]
+        variables = [piece for v in requested for piece in (v if hasattr(v, "partitions") else [v])]
         if not variables:
             raise GradientError(
                 "there are no trainable variables",
@@ -127,10 +127,10 @@ class Optimizer:
         loss.graph.add_to_collection(MINIMIZED, loss)
         if loss.shape not in (None, ()):
             share = multiply(share, ones_like(loss))
-        found = free_gradients(loss, variables, grad_ys=share)  # the collectives are ordered
-        if all(g is None for g in found):
+        gradients = free_gradients(loss, variables, grad_ys=share)  # the collectives are ordered
+        if all(g is None for g in gradients):
             raise _no_gradients(variables)
-        return list(zip(found, variables, strict=True))
+        return list(zip(gradients, variables, strict=True))
 
     def apply_gradients(
         self, grads_and_vars: Pairs, global_step: Variable | None = None, name: str | None = None
@@ -140,17 +140,17 @@ class Optimizer:
         Variables with gradient None do not change. The operation is added to the collection
         "train_op".
         """
-        given = [_pair(pair) for pair in several(grads_and_vars, "apply_gradients")]
-        pairs = [(_gradient(g), v) for g, v in given if g is not None]
+        all_pairs = [_pair(pair) for pair in several(grads_and_vars, "apply_gradients")]
+        pairs = [(_gradient(g), v) for g, v in all_pairs if g is not None]
         if not pairs:
-            raise _no_gradients([v for _, v in given])
+            raise _no_gradients([v for _, v in all_pairs])
         for _, v in pairs:
             the_variable("apply_gradients", v)
         graph = pairs[0][1].here
-        made = self._applied(graph, pairs, global_step, name)
-        if made not in graph.get_collection(GraphKeys.TRAIN_OP):
-            graph.add_to_collection(GraphKeys.TRAIN_OP, made)
-        return made
+        train_op = self._applied(graph, pairs, global_step, name)
+        if train_op not in graph.get_collection(GraphKeys.TRAIN_OP):
+            graph.add_to_collection(GraphKeys.TRAIN_OP, train_op)
+        return train_op
 
     def _applied(
         self, graph: Graph, pairs: Pairs, global_step: Variable | None, name: str | None
@@ -230,26 +230,26 @@ class Optimizer:
             value = value() if callable(value) else value
             with root_as_default(var.graph) as graph, graph.name_scope(f"{self.name}/"):
                 if isinstance(value, (int, float)):
-                    made = constant(value, dtype, name=name)
+                    scalar = constant(value, dtype, name=name)
                 else:
-                    made = cast(convert_to_tensor(value), dtype, name)
-            self._scalars[key] = made
+                    scalar = cast(convert_to_tensor(value), dtype, name)
+            self._scalars[key] = scalar
         return self._scalars[key]
 
 
-def _gradient(given: Any) -> Any:
+def _gradient(grad: Any) -> Any:
     """A gradient as a tensor or IndexedSlices, also from a variable or an array."""
-    return given if isinstance(given, IndexedSlices) else convert_to_tensor(given)
+    return grad if isinstance(grad, IndexedSlices) else convert_to_tensor(grad)
 
 
-def _constrained(var: Variable, done: Operation) -> Operation:
+def _constrained(var: Variable, update_op: Operation) -> Operation:
     """The update, followed by that of the variable's constraint, if it has one."""
     if var.constraint is None:
-        return done
+        return update_op
     graph = var.here
-    with graph.control_dependencies([done]), graph.colocate_with(var.op):
-        kept: Operation = var.assign(var.constraint(var.read_value()), read_value=False)
-    return kept
+    with graph.control_dependencies([update_op]), graph.colocate_with(var.op):
+        assign_op: Operation = var.assign(var.constraint(var.read_value()), read_value=False)
+    return assign_op
 
 
 def _fitting(grad: Any, var: Variable) -> Any:
@@ -269,12 +269,12 @@ def _fitting(grad: Any, var: Variable) -> Any:
     return _ensured(grad, var.shape)
 
 
-def _ensured(given: Tensor, shape: Any) -> Tensor:
-    """`given` with shape `shape`, checked at run time if unknown before."""
-    if merge_shapes(given.shape, shape) == given.shape:
-        return given
-    with get_default_graph().beside(given.op):
-        return ensure_shape(given, shape)
+def _ensured(tensor: Tensor, shape: Any) -> Tensor:
+    """`tensor` with shape `shape`, checked at run time if unknown before."""
+    if merge_shapes(tensor.shape, shape) == tensor.shape:
+        return tensor
+    with get_default_graph().beside(tensor.op):
+        return ensure_shape(tensor, shape)
 
 
 def combined_update(grad: Any, var: Variable, wire: Any = None) -> Any:
@@ -286,18 +286,18 @@ def combined_update(grad: Any, var: Variable, wire: Any = None) -> Any:
         return replica_sum(grad, f"{var.op.name}/gradient", wire)
 
 
-def _pair(given: Any) -> Any:
+def _pair(pair: Any) -> Any:
     """A gradient and its variable.
 
     Errors: ArgumentError for anything else.
     """
-    if not isinstance(given, (tuple, list)) or len(given) != 2:
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
         raise ArgumentError(
-            f"apply_gradients takes pairs (gradient, variable), not {value_text(given)}",
+            f"apply_gradients takes pairs (gradient, variable), not {value_text(pair)}",
             line=user_line(),
             hint="use the result of compute_gradients",
         )
-    return given
+    return pair
 
 
 def _no_gradients(variables: Sequence[Variable]) -> GradientError:

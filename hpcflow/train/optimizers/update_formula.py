@@ -169,20 +169,20 @@ class Cells:
     def _read(self, variable: Variable, indices: Tensor | None) -> Tensor:
         """The value in the dtype of updates; `_change` rounds it to the variable's."""
         with variable.here.control_dependencies(self._after):
-            found = variable.read_value() if indices is None else variable.sparse_read(indices)
-        return cast(found, compute_gradients_for(variable))
+            current = variable.read_value() if indices is None else variable.sparse_read(indices)
+        return cast(current, compute_gradients_for(variable))
 
     def _change(self, type: str, variable: Variable, value: Tensor, indices: Tensor | None) -> None:
         value = cast(value, variable.dtype)
         only_if = self._numbers.get(ONLY_IF)
         if only_if is not None:
-            kept = constant(0, value.dtype)
+            fallback = constant(0, value.dtype)
             if type == "Assign":
-                kept = cast(self._read(variable, indices), value.dtype)
-            value = where(only_if, value, kept)
+                fallback = cast(self._read(variable, indices), value.dtype)
+            value = where(only_if, value, fallback)
         if indices is None:
-            made = update(type, [variable], [value])
+            op = update(type, [variable], [value])
         else:
             by_rows = {"Assign": "ScatterUpdate", "AssignSub": "ScatterSub"}[type]
-            made = variable._rows(by_rows, indices, value, None, distinct=True)
-        self.updates.append(made)
+            op = variable._rows(by_rows, indices, value, None, distinct=True)
+        self.updates.append(op)
