@@ -279,7 +279,7 @@ class MpiCommunicator(Communicator):
         return RequestGroup(requests)
 
     def _collective(self, what: str, start: Callable[[], Any], buffers: Any) -> Request:
-        """The request made by `start`, which uses the memory of `buffers`; `test` raises its error."""
+        """The request made by `start`, which uses `buffers`; `test` raises its error."""
         try:
             return MpiTransfer(self, start(), buffers, (what, -1, -1))
         except RuntimeError as error:
