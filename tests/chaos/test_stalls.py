@@ -116,6 +116,7 @@ def test_a_stopped_worker_is_found_behind_the_server_that_others_wait_for(tmp_pa
     assert wrong(tmp_path, "worker", 2, stall_s=1.0) == ""
 
 
+@pytest.mark.slow
 def test_a_healthy_job_is_no_stall_however_long_one_waits(tmp_path):
     """Slow data, a long evaluation, a worker with far more steps than another."""
     times = {"stall_s": 1.5, "stall_abort_s": 3}

@@ -167,6 +167,7 @@ def test_at_most_one_is_being_written(tmp_path, disk, places):
     assert not list(tmp_path.glob("*.tmp"))
 
 
+@pytest.mark.slow
 def test_by_time_none_begins_while_one_is_being_written(tmp_path, disk):
     disk.opens_at = 6
     disk.seen = lambda session: time.sleep(0.005)
@@ -179,6 +180,7 @@ def test_by_time_none_begins_while_one_is_being_written(tmp_path, disk):
 # -- what fails
 
 
+@pytest.mark.slow
 @of_each_place
 @pytest.mark.parametrize("fault", ["full", "lies"])
 def test_a_save_that_fails_is_told_and_training_goes_on(tmp_path, disk, caplog, places, fault):
@@ -193,6 +195,7 @@ def test_a_save_that_fails_is_told_and_training_goes_on(tmp_path, disk, caplog, 
     same(done[0]["weights"], run(epochs=3, **places)[0]["weights"])
 
 
+@pytest.mark.slow
 @of_each_place
 def test_what_fails_twice_is_an_error_and_the_checkpoint_before_stays(tmp_path, disk, places):
     disk.full = range(2 * STEPS, 100)
@@ -324,6 +327,7 @@ def test_what_is_written_is_let_go_of_while_the_rest_is_kept():
     assert not b.old and not kept.is_current()
 
 
+@pytest.mark.slow
 @of_each_place
 def test_second_buffers_are_made_before_the_first_save(tmp_path, disk, places, monkeypatch):
     """Of what each rank will write, and of nothing else."""
@@ -369,6 +373,7 @@ def test_pages_are_there_and_no_byte_is_changed():
     np.testing.assert_array_equal(full, np.arange(1 << 18))
 
 
+@pytest.mark.slow
 def test_a_thread_gives_way_to_the_step_that_copies(tmp_path, disk, monkeypatch):
     """Unless training waits for it; here without end."""
     monkeypatch.setattr(background_writer, "GIVE_WAY_S", math.inf)
@@ -386,6 +391,7 @@ def test_a_thread_gives_way_to_the_step_that_copies(tmp_path, disk, monkeypatch)
     assert STEPS - 1 not in seen and 2 * STEPS in seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("places", [dict(ranks=1), dict(ranks=3)], ids=["alone", "sums"])
 def test_training_needs_at_most_as_much_again(tmp_path, disk, places):
     """Several steps go on while the versions are kept, and other saves follow."""
@@ -463,6 +469,7 @@ def test_rows_on_another_device_are_copied_at_once():
     assert far.copies == copies > 0
 
 
+@pytest.mark.slow
 def test_a_script_that_just_ends_has_its_save_written(tmp_path):
     script = """
         import os, sys, threading

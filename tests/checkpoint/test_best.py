@@ -60,6 +60,7 @@ def test_the_best_are_kept_beside_the_newest(tmp_path, mode, kept, places, capsy
     assert hf.train.best_checkpoint(tmp_path, "nothing") is None
 
 
+@pytest.mark.slow
 def test_a_training_session_keeps_the_best_also_of_the_runs_before(tmp_path):
     def body(context, losses, resume):
         features, labels = data(24)

@@ -53,10 +53,12 @@ def two(request, tmp_path):
     return tmp_path, checkpoint_directory.find_checkpoints(tmp_path)[0].path, older
 
 
+@pytest.mark.slow
 def test_what_was_not_damaged_is_good(two):
     assert told_of(two[1]) == []
 
 
+@pytest.mark.slow
 def test_a_file_that_was_cut_off_anywhere_is_refused(two):
     where, newer, older = two
     for file in files_of(newer):
@@ -72,12 +74,14 @@ def test_a_file_that_was_cut_off_anywhere_is_refused(two):
     assert equal(load_some(where, rows=20), older)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage, times", [(name, 60 if name == "flip" else 8) for name in DAMAGES])
 def test_damage_is_found_or_harmless(saved, damage, times):
     """`make test-chaos` does it a thousand times."""
     assert damage_often(*saved, DAMAGES[damage], times, seed=5) > times // 2
 
 
+@pytest.mark.slow
 def test_a_file_half_of_one_save_and_half_of_another_is_refused(saved, tmp_path):
     """The same variables with other values: what a torn copy leaves."""
     path, values = saved
@@ -96,6 +100,7 @@ def test_a_file_half_of_one_save_and_half_of_another_is_refused(saved, tmp_path)
         file.write_bytes(mine)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["index.h5", "part-00001.h5"])
 def test_a_file_of_another_save_is_refused_by_name_and_the_one_before_is_used(tmp_path, which):
     older = save_some(tmp_path / "a", 1, seed=1, rows=20)
@@ -120,6 +125,7 @@ def test_one_flipped_bit_sends_a_job_to_the_checkpoint_before(two):
         load_some(newer, rows=20)
 
 
+@pytest.mark.slow
 def test_a_missing_part_is_an_error_never_a_fill_value(tmp_path):
     older = save_some(tmp_path, 1, seed=1)
     save_some(tmp_path, 2, seed=2)
@@ -131,6 +137,7 @@ def test_a_missing_part_is_an_error_never_a_fill_value(tmp_path):
         load_some(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_part_of_another_checkpoint_is_foreign(tmp_path):
     save_some(tmp_path / "a", 1, seed=1)
     save_some(tmp_path / "b", 1, seed=1)  # even with the same values
@@ -143,6 +150,7 @@ def test_the_part_of_another_checkpoint_is_foreign(tmp_path):
     assert told_of(a)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["empty", "text", "hdf5", "zeros"])
 def test_a_foreign_file_is_refused(tmp_path, what):
     older = save_some(tmp_path, 1)
@@ -299,6 +307,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(disk, places):
     assert equal(load_some(disk), newer)
 
 
+@pytest.mark.slow
 def test_a_read_only_disk_is_told(disk):
     older = save_some(disk, 1, seed=1)
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)

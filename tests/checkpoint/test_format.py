@@ -27,6 +27,7 @@ FORMS = {
 KEPT = Path(__file__).parents[1] / "data" / "checkpoints"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_plain_h5py_reads_every_variable_as_one_array(tmp_path, form):
     values = save_some(tmp_path, 7, **FORMS[form])
@@ -73,6 +74,7 @@ def test_replicas_write_about_as_many_bytes_each(tmp_path):
         assert abs(mine - total / 3) < 0.1 * total
 
 
+@pytest.mark.slow
 def test_the_newest_are_kept_and_the_same_step_may_be_saved_again(tmp_path):
     for step in (1, 2, 3):
         save_some(tmp_path, step, ranks=1, max_to_keep=2)
@@ -98,6 +100,7 @@ def test_a_directory_can_be_moved_and_a_file_renamed(tmp_path):
     assert equal(load_some(tmp_path / "best.h5"), values)
 
 
+@pytest.mark.slow
 def test_a_crash_between_two_renames_leaves_a_good_checkpoint(tmp_path):
     """A second save of step 1 that died after it moved the first aside."""
     values = save_some(tmp_path, 1)

@@ -86,6 +86,7 @@ def losing(monkeypatch: pytest.MonkeyPatch, which: str, lose: Lose) -> Iterator[
         yield lost
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lose", LOST, ids=lambda lose: lose.__name__)
 @pytest.mark.parametrize(
     ("form", "which"),

@@ -32,6 +32,7 @@ def test_the_file_system_of_a_path_that_may_not_be_there_yet(site):
     assert lustre_striping.file_system(site / "workshop") == "ext4"
 
 
+@pytest.mark.slow
 def test_a_new_folder_is_striped_once_and_it_is_said(site, caplog):
     folder = site / "work" / "checkpoints"
     with caplog.at_level(logging.INFO):

@@ -33,6 +33,7 @@ def test_resumed_at_the_same_number_of_ranks_all_variables_are_bit_equal(tmp_pat
         same(mine["all"], theirs["all"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "first, second",
     [
@@ -84,6 +85,7 @@ def test_every_update_of_an_asynchronous_checkpoint_is_in_it_once(tmp_path):
             assert int(saved.read(name)) == saved.facts["step"], (path, name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_random_draws_go_on(tmp_path, ranks):
     """Also on another number of ranks: of the joined batch one would have kept the same.
@@ -155,6 +157,7 @@ def test_a_folder_with_other_files_alone_is_not_used(tmp_path):
     assert one["began"] == 0
 
 
+@pytest.mark.slow
 def test_a_finished_job_goes_on_for_more_epochs(tmp_path):
     whole = run(2, 4)
     run(2, 2, tmp_path)
@@ -182,6 +185,7 @@ def test_a_resumed_job_has_latest_name_the_newest_good_one(tmp_path, died):
     assert not list(tmp_path.glob("*.tmp")) + list(tmp_path.glob("*.old"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("save", ["background", "foreground"])
 def test_what_saves_hold_up_says_how_often(tmp_path, monkeypatch, save):
     """All but those behind training that it waits for on purpose, as for the last one."""

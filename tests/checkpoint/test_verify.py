@@ -158,6 +158,7 @@ def test_one_file_with_rows_of_several_ranks_verifies(tmp_path, capsys):
     assert code == 1 and "w is damaged" in text
 
 
+@pytest.mark.slow
 def test_verify_looks_at_each_checkpoint_of_a_folder(tmp_path, capsys):
     for step in (1, 2, 3):
         save_some(tmp_path, step, ranks=1, rows=20)
@@ -394,6 +395,7 @@ def test_a_link_to_a_checkpoint_may_be_named(copy, tmp_path):
     assert all(np.array_equal(values[name], VALUES[name]) for name in VALUES)
 
 
+@pytest.mark.slow
 def test_a_link_among_the_checkpoints_is_not_followed_nor_what_it_leads_to_removed(tmp_path):
     values = save_some(tmp_path / "c", 1, ranks=1, rows=20)
     save_some(tmp_path / "precious", 9, ranks=1, rows=20)

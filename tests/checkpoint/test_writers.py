@@ -55,6 +55,7 @@ def parts(
     return chosen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "ranks, placing", [(2, "by node"), (4096, "by node"), (256, "in turn"), (1024, "uneven")]
 )
@@ -62,6 +63,7 @@ def test_a_small_checkpoint_has_one_part_on_any_number_of_ranks(ranks: int, plac
     assert list(parts(ranks, 100 * MIB, placing)) == [0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "ranks, placing", [(256, "by node"), (4096, "by node"), (1024, "in turn"), (512, "uneven")]
 )
@@ -80,6 +82,7 @@ def test_between_them_each_part_has_so_many_bytes() -> None:
     assert len(parts(1024, 1500 * MIB, part_bytes=500 * MIB)) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tasks", [2, 8, 64])
 def test_tasks_of_replicas_share_the_writers_of_a_node(tasks: int) -> None:
     for ranks in (256, 2048):
@@ -124,6 +127,7 @@ def files(where: Path, ranks: int, **settings: Any) -> tuple[list[str], dict[str
     return sorted(path.name for path in (where / "step-1").iterdir()), values
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings, count",
     [

@@ -81,6 +81,7 @@ def child_of(job: subprocess.Popen[str], folder: pathlib.Path) -> int:
     return int(file.read_text())
 
 
+@pytest.mark.slow
 def test_a_killed_rank_is_named_with_its_task_host_cause_and_checkpoint(
     start: Start, tmp_path: pathlib.Path
 ) -> None:
@@ -98,6 +99,7 @@ def test_a_killed_rank_is_named_with_its_task_host_cause_and_checkpoint(
     assert facts["message"] in said
 
 
+@pytest.mark.slow
 def test_a_rank_that_dies_before_it_joins_the_job_is_named(
     start: Start, tmp_path: pathlib.Path
 ) -> None:
@@ -109,6 +111,7 @@ def test_a_rank_that_dies_before_it_joins_the_job_is_named(
     assert facts["rank"] == 0 and facts["cause"].endswith("was killed by SIGSEGV")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [0, 3, 75])
 def test_the_exit_code_is_that_of_the_rank(start: Start, tmp_path: pathlib.Path, code: int) -> None:
     job = start(f"sys.exit({code})")
@@ -116,6 +119,7 @@ def test_the_exit_code_is_that_of_the_rank(start: Start, tmp_path: pathlib.Path,
     assert not (tmp_path / "run" / "failure.json").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["SIGUSR1", "SIGTERM"])
 def test_a_signal_to_the_task_alone_has_the_rank_save_and_stop(
     start: Start, tmp_path: pathlib.Path, name: str

@@ -199,6 +199,7 @@ def check(job: Job, size: int) -> None:
         assert job.found[rank] == job.found[0][: len(job.found[rank])]
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(
     st.integers(2, 20),
@@ -249,6 +250,7 @@ def test_after_a_death_the_next_rounds_go_by_a_tree_of_those_who_live() -> None:
     assert costs == [FANOUT, 2 * (size - 2), FANOUT, FANOUT]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 16, 256, 1024, 4096])
 def test_what_a_rank_sends_and_takes_does_not_grow_with_the_number_of_ranks(size: int) -> None:
     """Of a look; and it is over after three times as many messages in a row as the tree is deep."""

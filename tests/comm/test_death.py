@@ -138,6 +138,7 @@ def test_nothing_imports_mpi4py_before_world():
     assert subprocess.run([sys.executable, "-c", program], env=environ, timeout=220).returncode == 0
 
 
+@pytest.mark.slow
 def test_a_stalled_job_is_reported_and_ended(tmp_path):
     """Rank 1 never joins a sum: rank 0 writes who is missing, then the watchdog ends the job."""
     code, output = job(f"""

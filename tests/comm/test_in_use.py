@@ -96,6 +96,7 @@ def test_a_second_job_in_a_run_directory_refuses_and_names_the_first(
     assert started(folder, *ranks, "--run-dir", "run").returncode == 0
 
 
+@pytest.mark.slow
 def test_ranks_of_a_launcher_refuse_too(folder: Path) -> None:
     with Running(folder, "--run-dir", "run"):
         start = launcher_detection.start_command(2, words("--run-dir", "run", "train.py", ""))
@@ -116,6 +117,7 @@ def test_a_job_that_was_killed_does_not_hold_its_folders(folder: Path) -> None:
     assert not list(folder.glob(f"*/{run_directory_lock.NAME}*"))
 
 
+@pytest.mark.slow
 def test_a_folder_of_checkpoints_is_one_jobs_whatever_its_run_directory(folder: Path) -> None:
     with Running(folder, "--run-dir", "a", saved="saved"):
         for ranks in ((), ("-n", "2")):
@@ -293,6 +295,7 @@ def test_something_else_in_the_place_of_the_file_is_named(
     )  # who only looks is not held up
 
 
+@pytest.mark.slow
 def test_what_is_held_is_touched_and_ends_with_its_last_release(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,6 +44,7 @@ def watch(ledger, run_dir, stall_s=2.0, abort_s=60.0, abort=lambda error: None, 
     )
 
 
+@pytest.mark.slow
 def test_who_waits_for_one_that_moves_does_not_stall(node, tmp_path):
     """Rank 1 evaluates: its steps end, though it comes to no meeting; then they do not any more."""
     mine, other = node(0), node(1)
@@ -76,6 +77,7 @@ def test_a_server_that_serves_others_is_no_movement(node):
     assert entries[2].moved and not entries[1].moved
 
 
+@pytest.mark.slow
 def test_who_waits_for_one_that_writes_a_file_does_not_stall(node, tmp_path):
     """Rank 1 saves for long, perhaps in a call that keeps the GIL; then it hangs."""
     program = """if True:

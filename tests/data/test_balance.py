@@ -22,6 +22,7 @@ from tests.runtime.ranks import run_ranks
 speeds = st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=12)
 
 
+@pytest.mark.slow
 @given(speeds, st.integers(1, 3000))
 def test_shares_follow_the_speeds(speeds: list[float], batch: int) -> None:
     n, replicas = shares_by_speed(speeds, batch), len(speeds)

@@ -170,6 +170,7 @@ def test_netcdf_is_hdf5(tmp_path: Path, alone: RankContext) -> None:
 # -- memory
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shuffle", [False, Blocks(rows=256, window=8)])
 def test_a_large_file_needs_little_memory(tmp_path: Path, alone: RankContext, shuffle: Any) -> None:
     path, rows, budget = tmp_path / "large.h5", 50_000, 10 << 20

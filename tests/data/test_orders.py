@@ -88,6 +88,7 @@ class Worker:
         self.x = x
 
 
+@pytest.mark.slow
 @given(
     samples,
     batches,

@@ -49,6 +49,7 @@ def everything(ahead: PrefetchThreads[Any, Any]) -> list[Any]:
     return list(iter(ahead.take, None))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("ahead", [1, 2, 5])
 def test_results_come_in_order_and_within_bounds(threads: int, ahead: int) -> None:
@@ -74,6 +75,7 @@ def test_results_come_in_order_and_within_bounds(threads: int, ahead: int) -> No
     assert reader.take() is None and everything(PrefetchThreads(iter(()), run, 2)) == []
 
 
+@pytest.mark.slow
 def test_errors_come_after_what_was_before_them() -> None:
     def run(task: int) -> int:
         if task == 3:
@@ -112,6 +114,7 @@ class Slow:
         return np.float32(number)
 
 
+@pytest.mark.slow
 def test_a_reader_that_hangs_does_not_keep_us(alone: RankContext) -> None:
     items = Slow(50)
     x = hf.placeholder(hf.float32, [None])
@@ -125,6 +128,7 @@ def test_a_reader_that_hangs_does_not_keep_us(alone: RankContext) -> None:
     items.go.set()
 
 
+@pytest.mark.slow
 def test_a_slow_reader_is_waited_for_and_told(alone: RankContext) -> None:
     class Late(Slow):
         def __getitem__(self, number: int) -> np.float32:
@@ -139,6 +143,7 @@ def test_a_slow_reader_is_waited_for_and_told(alone: RankContext) -> None:
     assert 0.1 < data.input_wait_seconds < time.monotonic() - begun
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ahead", [0, 1, 2, 5])
 def test_batches_are_read_while_a_step_runs(alone: RankContext, ahead: int) -> None:
     """So many, and no more, before the next one is asked for."""
@@ -156,6 +161,7 @@ def test_batches_are_read_while_a_step_runs(alone: RankContext, ahead: int) -> N
     data.close()
 
 
+@pytest.mark.slow
 def test_several_readers_wait_at_once(alone: RankContext) -> None:
     """Two threads that can only go on together: each asks for another batch at the same time."""
     together = threading.Barrier(2, timeout=60)
@@ -174,6 +180,7 @@ def test_several_readers_wait_at_once(alone: RankContext) -> None:
         ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [0, 1])
 def test_threads_end_with_the_session(mode: int, tmp_path: Path) -> None:
     def body(context: RankContext) -> tuple[int, float]:
@@ -199,6 +206,7 @@ def test_threads_end_with_the_session(mode: int, tmp_path: Path) -> None:
     assert found[0][1] > 0
 
 
+@pytest.mark.slow
 def test_what_an_item_does_wrong_is_told(alone: RankContext) -> None:
     x = hf.placeholder(hf.float32, [None])
 
@@ -222,6 +230,7 @@ def test_what_an_item_does_wrong_is_told(alone: RankContext) -> None:
     assert caught.value.rank == 0
 
 
+@pytest.mark.slow
 def test_tuples_of_items_feed_tuples_of_placeholders(alone: RankContext) -> None:
     class Pairs:
         def __len__(self) -> int:
@@ -245,6 +254,7 @@ def test_tuples_of_items_feed_tuples_of_placeholders(alone: RankContext) -> None
         Dataset({(x, y, z): Pairs()}, batch=7, context=alone)
 
 
+@pytest.mark.slow
 def test_buffers_are_used_again_when_nobody_looks() -> None:
     buffers = RowBufferPool()
     kind = np.dtype(np.float32)

@@ -32,6 +32,7 @@ def run(command: list[str], n: int = 0, **more: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.slow
 def test_alone_it_prints_a_page_and_leaves_nothing(tmp_path: pathlib.Path) -> None:
     code, out, err = run([*DOCTOR, "--run-dir", str(tmp_path / "new" / "run")])
     assert code == 0, out + err
@@ -39,6 +40,7 @@ def test_alone_it_prints_a_page_and_leaves_nothing(tmp_path: pathlib.Path) -> No
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_blas_is_asked_for_its_own_number_of_threads() -> None:
     code, out, err = run([*DOCTOR, "--json"], HPCFLOW_THREADS="1")
     (facts,) = json.loads(out)["ranks"]
@@ -54,6 +56,7 @@ def test_an_mpi_that_does_not_start_is_a_finding(tmp_path: pathlib.Path) -> None
     assert "a job would not run" in out
 
 
+@pytest.mark.slow
 def test_on_ranks_the_first_one_prints_for_all() -> None:
     code, out, err = run([*DOCTOR, "--json"], n=2)
     assert code == 0, err
@@ -62,12 +65,14 @@ def test_on_ranks_the_first_one_prints_for_all() -> None:
     assert told["together"]["allreduce"] > 0
 
 
+@pytest.mark.slow
 def test_it_starts_ranks_itself() -> None:
     code, out, err = run([*DOCTOR, "-n", "2"])
     assert code == 0, err
     assert "2 ranks on 1 node" in out
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(CANNOT, reason="needs root, unshare and taskset to play four nodes")
 @pytest.mark.parametrize(
     ("fault", "check", "level", "words"),

@@ -118,6 +118,7 @@ def test_products_of_random_shapes(data):
         cublaslt_matmul.planned.cache_clear()
 
 
+@pytest.mark.slow
 def test_numbers_that_begin_anywhere_have_a_plan_of_their_own(gpu):
     xp, lt = gpu()
     rng = np.random.default_rng(3)
@@ -128,6 +129,7 @@ def test_numbers_that_begin_anywhere_have_a_plan_of_their_own(gpu):
     assert [one["aligned"] for one in lt.seen] == [16, 4, 16]
 
 
+@pytest.mark.slow
 def test_a_view_in_another_order_is_copied(gpu):
     xp, _ = gpu()
     rng = np.random.default_rng(4)
@@ -137,6 +139,7 @@ def test_a_view_in_another_order_is_copied(gpu):
     assert xp.made == ["ascontiguousarray"]
 
 
+@pytest.mark.slow
 def test_float32_is_multiplied_as_it_is_unless_tf32_is_allowed(gpu):
     xp, lt = gpu()
     for dtype, tf32 in (("f4", False), ("f4", True), ("f8", True), (ml_dtypes.bfloat16, True)):
@@ -145,6 +148,7 @@ def test_float32_is_multiplied_as_it_is_unless_tf32_is_allowed(gpu):
     assert [one["compute"] for one in lt.seen] == [68, TF32, 70, 68]
 
 
+@pytest.mark.slow
 def test_sums_of_parts_are_kept_wide_and_in_one_order(gpu):
     _, lt = gpu()
     made = cublaslt_matmul.MatmulDescriptors(_product(), 16, 1 << 20)
@@ -165,6 +169,7 @@ def test_a_relu_that_loses_nan_does_not_serve_and_the_bias_alone_does(gpu):
     assert lt.seen[-1]["epilogue"] == 4
 
 
+@pytest.mark.slow
 def test_nan_comes_out_of_the_relu(gpu):
     xp, _ = gpu()
     inputs = [array(np.random.default_rng(8), s, "f4") for s in ((4, 4), (4, 4), (4,))]
@@ -173,6 +178,7 @@ def test_nan_comes_out_of_the_relu(gpu):
     assert np.isnan(found[:, 1]).all() and not np.isnan(found[:, [0, 2, 3]]).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shapes", "dtype", "why"),
     [
@@ -198,6 +204,7 @@ def test_what_the_library_has_no_algorithm_for_is_told(gpu):
     assert choice.refused == (("cublaslt", "cuBLASLt: it has no algorithm for it"),)
 
 
+@pytest.mark.slow
 def test_descriptors_are_destroyed_with_their_plans(gpu):
     _, lt = gpu()
     plan = cublaslt_matmul.MatmulPlan(_product())

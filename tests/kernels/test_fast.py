@@ -283,6 +283,7 @@ def marked(row: tuple[str, str, str]) -> Any:
     return pytest.param(*row, marks=marks, id="-".join(n for n in row if n != "cpu"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("type", "kind", "name"), [marked(r) for r in ROWS if r[0] in CASES])
 @given(data=st.data())
 @settings(max_examples=25)

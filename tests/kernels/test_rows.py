@@ -52,6 +52,7 @@ CHANGES = [(how, dtype) for how in UFUNCS for dtype in [*FLOATS, *INTEGERS]
            if how != "Div" or dtype in FLOATS]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("index", INTEGERS)
 @pytest.mark.parametrize(("how", "dtype"), CHANGES)
 @pytest.mark.parametrize("sizes", SHAPES, ids=str)

@@ -90,6 +90,7 @@ def results(
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [70, 80, 90])
 def test_code_for_gpus_calls_nothing_and_needs_no_memory_of_a_thread(number: int) -> None:
     texts = []

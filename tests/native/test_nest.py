@@ -87,6 +87,7 @@ def of(way: str, rows: int, cols: int) -> tuple[int, ...]:
     return {FULL: (rows, cols), COLUMN: (rows, 1), ROW: (1, cols), ONE: ()}[way]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("type", CASES)
 def test_an_operation_over_rows(type: str, shape: tuple[int, int]) -> None:

@@ -102,6 +102,7 @@ def program(
     return KernelBody(operands, tuple(steps), results, cols), list(given.values()), values
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [2, 3, 5])
 def test_elements_and_rows_have_the_bits_of_numpy(threads: Threads, number: int) -> None:
     rng = np.random.default_rng(number)

@@ -42,6 +42,7 @@ def test_onnxruntime_computes_what_the_session_does(net: Net) -> None:
     np.testing.assert_allclose(made, session.run(y, {x: samples}), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("net", NETS)
 def test_what_was_exported_comes_back_and_trains(net: Net) -> None:
     x, y, session, samples = ready(net)

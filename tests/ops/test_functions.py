@@ -183,6 +183,7 @@ def hidden(draw, shape: tuple[int, ...]) -> list[int | None]:
     return [None if draw(st.booleans()) else d for d in shape]
 
 
+@pytest.mark.slow
 @QUICK
 @given(shapes=hnp.mutually_broadcastable_shapes(num_shapes=2, max_side=3), data=st.data())
 def test_broadcasting(shapes, data) -> None:

@@ -101,6 +101,7 @@ def test_convolutions_and_pooling(rank: int, first: bool) -> None:
         check(pooled, oracle(x, a), {})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [False, True])
 @pytest.mark.parametrize("rank, padding", [(1, "valid"), (2, "same"), (2, "valid"), (3, "same")])
 def test_transposed_convolutions(rank: int, padding: str, first: bool) -> None:

@@ -89,6 +89,7 @@ def comes_before(one, other, over):
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(many())
 def test_none_in_use_overlap(drawn):
@@ -207,6 +208,7 @@ def test_parts_of_random_graphs(seed):
         check(part)
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(st.integers(0, 1 << 30), st.integers(1, 100))
 def test_any_part(seed, count):

@@ -77,6 +77,7 @@ def cost(script, *words):
     return done.stdout, after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
 
+@pytest.mark.slow
 def test_four_thousand_ranks_cost_little_more_than_sixteen(script):
     words = ["--set", "shard_bytes=512", str(script)]
     for servers in (["--ps", "4"], []):
@@ -114,6 +115,7 @@ def test_a_script_without_steps(tmp_path):
     assert "ran no step" in plan(empty, str(empty), code=1).stderr
 
 
+@pytest.mark.slow
 def test_whose_kernel_serves_each_operation(script):
     done = plan(
         script, "--ranks", "3", "--ps", "1", "--kernels", "--set", "kernels=plain", str(script)
@@ -178,6 +180,7 @@ def test_passes_are_listed_as_they_ran(script):
     assert placement["nodes_before"] <= placement["nodes_after"]
 
 
+@pytest.mark.slow
 def test_the_example_of_an_own_pass_changes_its_plan_and_trains():
     example = str(ROOT / "examples" / "own_pass.py")
     done = plan(example, "--diff", "subtractions", example)
@@ -196,6 +199,7 @@ def test_an_unknown_pass_is_told_with_similar_names(script):
     assert "similar: elementwise_fusion" in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_misuse_is_told_without_a_traceback(script):
     for words in (
         ["--ranks", "2", "--ps", "2", str(script)],

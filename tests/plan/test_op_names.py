@@ -125,6 +125,7 @@ def named(tree: ast.AST, ops: set[str]) -> Iterator[str]:
                 yield from words
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", ["plan", "lowering", "runtime"])
 def test_a_file_names_only_ops_that_it_is_about(package: str) -> None:
     wrong = {}

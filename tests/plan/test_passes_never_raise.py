@@ -317,6 +317,7 @@ def check(seed: int, tasks: int) -> None:
         np.testing.assert_allclose(mine, value, rtol=2e-4, atol=2e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(80))
 def test_any_program_computes_what_numpy_does(seed: int, monkeypatch: Any) -> None:
     monkeypatch.setattr(onednn_matmul, "WORK", 1)  # products of any size are the library's

@@ -111,6 +111,7 @@ def test_servers_with_cut_variables(seed):
     check(RandomGraph(seed, scatter=False), Cluster(2, 3), seed, Settings(shard_bytes=12))
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.integers(0, 1 << 30), st.integers(1, 80))
 def test_any_graph(seed, count):

@@ -21,6 +21,7 @@ from tools.programs.scope import after
 from tools.programs.shorten import shortest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(60))
 def test_a_program_gives_what_its_graph_says_operation_by_operation(seed):
     program, special = fuzz_programs.made(seed)

@@ -83,6 +83,7 @@ STEP = st.tuples(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(program=st.lists(STEP, min_size=3, max_size=25), n=st.sampled_from([64, 100, 33]))
 def test_any_program_gives_the_same_in_tiles(program, n):

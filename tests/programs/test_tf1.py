@@ -30,6 +30,7 @@ def test_each_program_has_its_results() -> None:
     assert TOLD.keys() == {program.stem for program in PROGRAMS} and all(TOLD.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.stem)
 def test_a_program_prints_what_it_prints_in_tensorflow(program: Path) -> None:
     ours, theirs = printed(program), TOLD[program.stem]

@@ -162,6 +162,7 @@ def test_a_message_of_a_wrong_size_names_its_edge():
         run_ranks(2, body, ps=1)
 
 
+@pytest.mark.slow
 def test_a_job_of_differing_graphs_ends_and_says_why(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(

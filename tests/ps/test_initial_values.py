@@ -161,6 +161,7 @@ print("PEAKS", json.dumps(peaks), resource.getrusage(resource.RUSAGE_SELF).ru_ma
 """
 
 
+@pytest.mark.slow
 def test_no_process_holds_a_table_that_is_not_its_own(tmp_path):
     """500 MB over two servers: the worker never has it, nor a server its half of it twice."""
     script = tmp_path / "script.py"

@@ -160,6 +160,7 @@ def hpcflow_run(script: Path, folder: Path, *options: str) -> subprocess.Complet
     )
 
 
+@pytest.mark.slow
 def test_the_example_trains_by_its_rule(tmp_path):
     script = ROOT / "examples" / "quorum.py"
     assert len(script.read_text().splitlines()) <= 50
@@ -188,6 +189,7 @@ def test_a_rule_with_memory_waits_for_the_worker_that_it_left_out():
     assert rule("fresh:1") == fresh(1) and str(fresh(1)) == "fresh:1"
 
 
+@pytest.mark.slow
 def test_the_example_with_memory_drops_no_worker_twice_in_a_row(tmp_path):
     script = ROOT / "examples" / "fresh_backup.py"
     assert len(script.read_text().splitlines()) <= 50
@@ -221,6 +223,7 @@ def main():
 """
 
 
+@pytest.mark.slow
 def test_the_option_finds_a_rule_of_the_script_and_needs_a_guard(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT + "main()\n")

@@ -338,6 +338,7 @@ def play(made, workers, steps=3):
     assert len(left) == workers - 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [All(), Backup(3), Stale(0)], ids=str)
 def test_a_step_of_one_of_many_workers_costs_no_more_than_one_of_few(rule, monkeypatch):
     visits, few, many = Visits(monkeypatch), 16, 10_000

@@ -124,6 +124,7 @@ def counted(name, sparse, rate=None):
     return v, ids, train, optimizer.get_slot(v, slot)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sparse", [True, False])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("settings", [{}, {"shard_bytes": 64}], ids=["whole", "cut"])

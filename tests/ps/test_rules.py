@@ -40,6 +40,7 @@ def trained(context, optimizer=None, pause=0.0, steps=12):
     return session.run(variables)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("servers", [1, 2, 3])
 def test_all_equals_one_process_on_the_joined_batch(name, servers):
@@ -113,6 +114,7 @@ def test_uneven_shares_and_the_last_batch_of_an_epoch(tmp_path, servers):
     assert told["gradients"] == {"used": [12] * 3, "late": [0] * 3, "dropped": [0] * 3}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sync", ["all", hf.Backup(1), hf.Stale(1)], ids=str)
 @pytest.mark.parametrize("saves", [False, True])
 def test_a_worker_that_ends_early_leaves_nobody_waiting(tmp_path, sync, saves):

@@ -16,6 +16,7 @@ OPTIMIZERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("servers", [1, 2])
 def test_one_worker_equals_plain_training_bit_for_bit(name, servers):

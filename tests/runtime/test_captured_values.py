@@ -66,6 +66,7 @@ def test_gradients_of_what_a_body_captures(use, kind):
         assert session.run(slope) == CAPTURES[use]
 
 
+@pytest.mark.slow
 def test_gradients_inside_a_body_go_through_what_it_captures():
     h = hf.placeholder(hf.float32, [])
     k = h * 2.0

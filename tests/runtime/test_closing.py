@@ -104,6 +104,7 @@ def test_fifty_sessions_leave_nothing(fails):
     assert resident() < size + 3 * BYTES  # not 45 times four matrices and more
 
 
+@pytest.mark.slow
 def test_a_session_that_is_closed_says_so():
     net = Net()
     session = hf.Session(graph=net.graph)
@@ -116,6 +117,7 @@ def test_a_session_that_is_closed_says_so():
             run()
 
 
+@pytest.mark.slow
 def test_results_and_what_others_see_of_variables_outlive_the_session():
     net = Net()
     session = hf.Session(graph=net.graph)
@@ -127,6 +129,7 @@ def test_results_and_what_others_see_of_variables_outlive_the_session():
     del seen
 
 
+@pytest.mark.slow
 def test_a_step_that_another_thread_waits_for_ends_first():
     net = Net()
     session = hf.Session(graph=net.graph)
@@ -171,6 +174,7 @@ def channels(world):
     return len(getattr(world, "channels", ()))
 
 
+@pytest.mark.slow
 def test_other_ranks_give_back_what_the_steps_had_there(monkeypatch):
     from hpcflow.runtime.step.remotely_driven_plan import RemotelyDrivenPlan
 

@@ -134,6 +134,7 @@ def expected(folder: Any) -> list[Any]:
         return trained(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", HOW)
 def test_training_is_that_of_the_cpu(
     monkeypatch: Any, tmp_path: Any, eager: tuple[str, ...], how: str
@@ -186,6 +187,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", BROKEN)
 def test_what_would_be_wrong_on_a_gpu_is_wrong_on_its_double(
     monkeypatch: Any, tmp_path: Any, broken: str

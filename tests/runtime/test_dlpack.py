@@ -114,6 +114,7 @@ def test_a_variable_seen_by_others_is_not_copied_and_does_not_change():
     gc.collect()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["assign", "assign_add", "sgd", "adam"])
 def test_versions_that_were_let_go_of_serve_again(how):
     """However often others look, there are two buffers: also of updates in tiles."""

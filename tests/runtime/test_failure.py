@@ -55,6 +55,7 @@ def job(tmp_path, body, *options, env=None, limit=220):
     return done.returncode, done.stdout
 
 
+@pytest.mark.slow
 def test_an_exception_on_one_rank_ends_the_job(tmp_path):
     code, output = job(
         tmp_path,
@@ -102,6 +103,7 @@ def line_of(folder, words):
     return f"{folder}/script.py:{next(i for i, line in enumerate(lines, 1) if words in line)}"
 
 
+@pytest.mark.slow
 def test_of_ranks_that_fail_together_one_has_the_word(tmp_path):
     """Each with an error of its own, at about the same time: one traceback, one file."""
     code, output = job(
@@ -140,6 +142,7 @@ def test_a_failure_tells_the_step_of_training_and_the_newest_checkpoint():
         assert told["task"] == f"/job:worker/task:{rank}" and told["kind"] == "error"
 
 
+@pytest.mark.slow
 def test_an_error_of_all_ranks_is_printed_once(tmp_path):
     code, output = job(
         tmp_path,
@@ -178,6 +181,7 @@ def test_a_rank_prints_what_the_first_one_died_before_printing(tmp_path, monkeyp
     assert abort_on_error.FailureNote(tmp_path, "TypeError: x\n", 1).is_first()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["worker", "server"])
 def test_an_error_in_a_step_names_op_line_and_rank(tmp_path, where):
     code, output = job(
@@ -205,6 +209,7 @@ def test_an_error_in_a_step_names_op_line_and_rank(tmp_path, where):
     assert f"rank     {2 if where == 'server' else 0}" in output
 
 
+@pytest.mark.slow
 def test_sys_exit_with_an_error_code_ends_the_job(tmp_path):
     code, _ = job(
         tmp_path,
@@ -245,6 +250,7 @@ def test_a_stalled_wait_is_reported_with_who_waits_for_whom(tmp_path):
     assert "script.py" in report  # the Python line of the rank that waits
 
 
+@pytest.mark.slow
 def test_a_job_removes_what_one_that_died_left_in_the_run_directory(tmp_path):
     left = tmp_path / "run" / f".{PREFIX}dead"
     left.mkdir(mode=0o700, parents=True)
@@ -283,6 +289,7 @@ def test_no_launcher_trains_alone_and_never_loads_mpi(tmp_path):
     assert done.stdout.split("\n")[0] == "False [1. 1. 1.]", done.stderr
 
 
+@pytest.mark.slow
 def test_an_uneven_number_of_steps_ends_cleanly_in_ps_mode(tmp_path):
     code, output = job(
         tmp_path,
@@ -298,6 +305,7 @@ def test_an_uneven_number_of_steps_ends_cleanly_in_ps_mode(tmp_path):
     assert code == 0, output
 
 
+@pytest.mark.slow
 def test_plain_launchers_work_too(tmp_path):
     """`mpirun python script.py` with HPCFLOW_PS=1: the server serves at its first hpcflow call."""
     from hpcflow.launch import launcher_detection
@@ -346,6 +354,7 @@ DIFFERENT_ENDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ps", ["0", "1"])
 @pytest.mark.parametrize("end", DIFFERENT_ENDS)
 def test_ranks_that_end_in_different_places_are_told_so(tmp_path, end, ps):

@@ -140,6 +140,7 @@ def test_gpu_workers_with_servers_on_the_host(gpus):
     equal(found, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("comm", ["auto", "mpi"], ids=["chosen", "asked"])
 def test_a_gpu_worker_and_cpu_workers_train_as_one(one_gpu, comm):
     kinds = []
@@ -200,12 +201,14 @@ def test_nccl_is_refused_where_not_all_workers_have_gpus(one_gpu):
         run_ranks(2, lambda context: None, comm="nccl")
 
 
+@pytest.mark.slow
 def test_replicas_sum_by_way_of_the_host_when_asked(gpus, monkeypatch):
     monkeypatch.setattr(RankContext, "_allreduce_communicator", lambda self, group: group)
     for found in run_ranks(3, lambda context: trained(), comm="mpi"):
         equal(found, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_layers_on_the_gpus_of_three_ranks(gpus):
     (found,) = run_ranks(3, lambda context: trained(cut=True), tasks_per_replica=3)
     equal(found, atol=1e-6)

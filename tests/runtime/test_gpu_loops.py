@@ -89,6 +89,7 @@ OPTIMIZERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_an_optimizer_s_updates(gpus: Any, name: str) -> None:  # noqa: F811
     """Many steps, so that counts and powers of them differ; a snapshot is read while others run."""
@@ -105,6 +106,7 @@ def test_updates_are_generated_loops(gpus: Any) -> None:  # noqa: F811
     assert kernels(exact=True)["ApplyAdam"] == {"numpy"}
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
 @given(program=st.lists(STEP, min_size=3, max_size=30))
 def test_any_program_gives_the_same_bits(gpus: Any, program: Any) -> None:  # noqa: F811

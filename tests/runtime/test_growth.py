@@ -44,6 +44,7 @@ def outside(found):
     return {f"{row.role}, {row.phase}: {row.quantity}": row for row in found if not row.within}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", SIMULATED)
 def test_messages_bytes_and_collectives_stay_within_their_class(mode):
     found = rows(mode, SIMULATED[mode])
@@ -90,6 +91,7 @@ def greedy(what):
     return program
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "what, row",
     [

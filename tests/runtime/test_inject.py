@@ -237,6 +237,7 @@ def test_check_numerics_names_the_operation_that_was_poisoned():
     assert caught.value.op == "root"
 
 
+@pytest.mark.slow
 def test_what_is_computed_tile_by_tile_is_poisoned_too():
     def build():
         w = hf.Variable(np.ones(1 << 20, np.float32), name="w")
@@ -391,6 +392,7 @@ def test_a_rank_is_killed_and_the_job_without_the_fault_goes_on(tmp_path):
     assert code == 0 and "resumed step=8 " in output and "FINISHED {'save': 'foreground'}" in output
 
 
+@pytest.mark.slow
 def test_sigterm_stops_in_order_and_the_result_says_what_was_injected(tmp_path):
     code, output = finish(start(tmp_path, "--inject", "term:rank=0@step=6"))
     assert code == 75 and "SIGTERM: stopped before step 6; saved" in output, output

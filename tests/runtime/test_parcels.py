@@ -14,6 +14,7 @@ def on(k):
     return hf.device(f"/job:worker/task:{k}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [None, 1, 2])
 def test_values_of_all_kinds_and_ends_arrive_as_they_left(seed):
     """float64 behind a bool behind three bytes, none at all, and an order without a value."""

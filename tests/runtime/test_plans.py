@@ -257,6 +257,7 @@ def test_a_folder_that_cannot_be_made_is_done_without(
     assert "Not a directory" in caplog.text
 
 
+@pytest.mark.slow
 def test_of_several_processes_one_plans_and_the_others_wait(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir(0o700)

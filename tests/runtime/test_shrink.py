@@ -158,6 +158,7 @@ def test_the_others_make_the_same_joined_batches(tmp_path):
                 assert trained[epoch, share.step] == sorted(share.indices.tolist())
 
 
+@pytest.mark.slow
 def test_shares_by_speed_are_dealt_anew(tmp_path):
     """Between two sums; each rank has its own speed, before the death and after it."""
     code, output = run(tmp_path, 3, "1:11", WHERE="1", DEALING="speed")
@@ -165,6 +166,7 @@ def test_shares_by_speed_are_dealt_anew(tmp_path):
     check(tmp_path, [0, 2], output)
 
 
+@pytest.mark.slow
 def test_what_an_iterator_gave_is_dealt_anew(tmp_path):
     """It cannot be begun again: the batch in flight and those read ahead are kept."""
     code, output = run(tmp_path, 3, "2:7", WHERE="1", DEALING="iterator")
@@ -176,6 +178,7 @@ def test_what_an_iterator_gave_is_dealt_anew(tmp_path):
     check(tmp_path, [0, 1], output, [batch % SAMPLES for batch in batches])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sums", [1, 2])
 def test_a_step_that_is_broken_off_between_its_sums_is_made_whole(tmp_path, sums):
     """One bucket has been summed with the dead; or all have, and only its vote is missing.
@@ -187,6 +190,7 @@ def test_a_step_that_is_broken_off_between_its_sums_is_made_whole(tmp_path, sums
     check(tmp_path, [0, 2], output)
 
 
+@pytest.mark.slow
 def test_two_die_one_after_the_other_where_all_are_about_to_save(tmp_path):
     """Steps 5 and 15: the others come to save, and share what the dead was to write."""
     code, output = run(tmp_path, 4, "1:5", "3:15")
@@ -197,6 +201,7 @@ def test_two_die_one_after_the_other_where_all_are_about_to_save(tmp_path):
     assert len(saved) == 5, saved
 
 
+@pytest.mark.slow
 def test_one_more_may_die_while_the_others_get_ready(tmp_path):
     """The first of four where windows are made at the start, the second where three make theirs."""
     code, output = run(tmp_path, 4, "1:4", "3:3", WHERE="made")
@@ -205,6 +210,7 @@ def test_one_more_may_die_while_the_others_get_ready(tmp_path):
     check(tmp_path, [0, 2], output)
 
 
+@pytest.mark.slow
 def test_without_the_chief_the_job_ends_and_says_so(tmp_path):
     code, output = run(tmp_path, 3, "0:6")
     assert code != 0, output
@@ -213,6 +219,7 @@ def test_without_the_chief_the_job_ends_and_says_so(tmp_path):
     assert "LOST" not in output and "Traceback" not in output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("who", [["0:6"], ["0:6", "1:6"]])
 def test_an_error_of_the_chief_ends_the_job_with_a_code(tmp_path, who):
     """Also where all ranks fail alike: Open MPI counts none that is killed as a failure."""

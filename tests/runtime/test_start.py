@@ -93,6 +93,7 @@ def not_for_files(folder: Path) -> str:
     return "/proc/hpcflow"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "options"),
     [
@@ -119,6 +120,7 @@ def test_a_run_directory_that_cannot_be_written_ends_the_job(tmp_path, place, op
     assert output.count("cannot be written") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("servers", ["0", "1"])
 @pytest.mark.parametrize("rank", [0, 2])
 @pytest.mark.parametrize("what", ["world", "share", "ledger", "split", "table"])
@@ -136,6 +138,7 @@ def test_an_error_of_one_rank_before_the_first_step_ends_the_job(tmp_path, what,
     assert facts["error"] == "OSError" and "in fails" in facts["traceback"]
 
 
+@pytest.mark.slow
 def test_an_interrupt_of_one_rank_before_the_watchdog_stands_ends_the_job(tmp_path):
     script = textwrap.dedent(SCRIPT).replace("raise OSError(", "raise KeyboardInterrupt(")
     (tmp_path / "script.py").write_text(script)
@@ -148,6 +151,7 @@ def test_an_interrupt_of_one_rank_before_the_watchdog_stands_ends_the_job(tmp_pa
     assert json.loads((tmp_path / "run" / "failure.json").read_text())["rank"] == 1
 
 
+@pytest.mark.slow
 def test_a_log_that_cannot_be_written_ends_the_job(tmp_path):
     (tmp_path / "run" / "rank-2.log").mkdir(parents=True)
     (tmp_path / "script.py").write_text("print('RUNS')\n")

@@ -187,6 +187,7 @@ def train(context: RankContext, folder: Path, steps: int, resume: bool) -> dict[
             return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("places", [dict(n=1), dict(n=2), dict(n=2, ps=1)], ids=str)
 def test_the_seed_is_told_and_a_resume_draws_by_it(tmp_path: Path, places: dict[str, int]) -> None:
     def job(folder: str, steps: int, resume: bool, **settings: Any) -> Any:

@@ -56,6 +56,7 @@ class Replica:
         self.told.append((self.steps, self.has_voted))
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.data())
 def test_all_who_live_come_to_one_step(data):
