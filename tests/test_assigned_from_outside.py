@@ -12,6 +12,8 @@ import collections
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("checkpoint", "data", "ps", "runtime", "train", "tf1")
 FOREIGN = {"args", "argtypes", "restype", "atexit", "writeable", "excepthook", "hint", "context"}
@@ -67,6 +69,7 @@ def from_outside(source: str) -> Iterator[tuple[int, str]]:
     yield from sorted(seen)
 
 
+@pytest.mark.slow
 def test_no_attribute_is_set_on_an_object_of_another_module() -> None:
     found: dict[str, list[tuple[int, str]]] = collections.defaultdict(list)
     for package in PACKAGES:

@@ -337,6 +337,7 @@ time.sleep(100)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [0, 2])
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM, signal.SIGINT])
 def test_signals_reach_the_ranks_and_none_stays_behind(
@@ -363,6 +364,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_a_rule_that_nobody_would_follow_is_an_error(folder: Path) -> None:
     """Servers may be named by the script or other lines of the job: known when all have joined."""
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}

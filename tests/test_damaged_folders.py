@@ -262,6 +262,7 @@ def test_a_file_that_is_something_else(
     assert not list(filter(None, found))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_pictures")
 def test_nothing_of_a_run_is_readable(
     made: Path, here: Path, capsys: pytest.CaptureFixture[str]
@@ -391,6 +392,7 @@ def test_tables_of_other_numbers(
     assert not found
 
 
+@pytest.mark.slow
 def test_bits_of_checkpoints(made: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     draw, found = random.Random(3), []
     for name in ("step-10/index.h5", "step-10/part-00000.h5"):

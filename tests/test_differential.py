@@ -36,6 +36,7 @@ def test_the_same_seed_makes_the_same_calls() -> None:
         assert made(function, number).program() == made(function, number).program()
 
 
+@pytest.mark.slow
 def test_most_calls_are_valid_and_others_end_in_errors_of_ours() -> None:
     functions = PRESENT[::12]
     found = {f: sides.outcome(hf, made(f, 5, wrong=0)) for f in functions}

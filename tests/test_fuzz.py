@@ -65,6 +65,7 @@ def refused(call: Any, *given: Any) -> Any:
         return None
 
 
+@pytest.mark.slow
 @FUZZ
 @given(st.dictionaries(st.sampled_from(NAMES), TEXT, min_size=1))
 def test_what_launchers_say(environ):
@@ -105,6 +106,7 @@ PLAIN = st.recursive(
 )
 
 
+@pytest.mark.slow
 @FUZZ
 @given(PLAIN | st.dictionaries(TEXT, PLAIN, max_size=3))
 def test_clusters(given_):

@@ -79,6 +79,7 @@ def test_it(ok):
     assert text.count("[rank 1]") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("reason", "ci", "code"),
     [("no time", "true", 1), ("no time", "", 0), ("need --with-mpi option to run", "true", 0)],
@@ -90,6 +91,7 @@ def test_ci_refuses_a_skip_without_need(tmp_path: Path, reason: str, ci: str, co
     assert ("without need" in text) == (code == 1)
 
 
+@pytest.mark.slow
 def test_ci_refuses_a_module_that_is_not_imported(tmp_path: Path) -> None:
     source = "import pytest\npytest.importorskip('no_such_module')\n"
     got, text = run_pytest(tmp_path, source + "def test_it(): pass\n", CI="true")

@@ -71,6 +71,7 @@ def test_a_name_loads_its_family_alone() -> None:
     )
 
 
+@pytest.mark.slow
 def test_no_module_of_ops_has_rows_that_the_op_table_misses() -> None:
     script = """
 import importlib, pkgutil

@@ -118,6 +118,7 @@ def test_a_module_imports_only_what_its_layer_may(module: str) -> None:
         assert other in allowed, f"{layer} may not import {other}: {module}"
 
 
+@pytest.mark.slow
 def test_modules_do_not_import_each_other_in_a_ring() -> None:
     """In functions and for type checkers neither."""
     edges = {

@@ -154,6 +154,7 @@ def test_a_board_that_cannot_be_written_silences_nobody(tmp_path: pathlib.Path) 
     assert all(board.is_first("slow", 0.0) for board in boards(tmp_path, 3, 1))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     launcher_detection.detect_launcher() is not None, reason="a job cannot start jobs"
 )
@@ -189,6 +190,7 @@ def test_a_handler_set_up_twice_prints_once(capsys: pytest.CaptureFixture[str]) 
     assert finish_lines(capsys) == ["hpcflow one"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     launcher_detection.detect_launcher() is not None, reason="a job cannot start jobs"
 )

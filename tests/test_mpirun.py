@@ -111,6 +111,7 @@ def test_the_first_signal_saves_and_stops_all_ranks(tmp_path, name):
     assert not (tmp_path / "run" / "failure.json").exists() and "has died" not in said
 
 
+@pytest.mark.slow
 def test_without_checkpoints_the_job_says_so_and_stops(tmp_path):
     job = Job(tmp_path)
     os.kill(job.process.pid, signal.SIGTERM)
@@ -119,6 +120,7 @@ def test_without_checkpoints_the_job_says_so_and_stops(tmp_path):
     assert "without checkpoints" in said
 
 
+@pytest.mark.slow
 def test_the_second_interrupt_ends_all_ranks_at_once(tmp_path):
     job = Job(tmp_path, "save")
     os.kill(job.pids[1], signal.SIGSTOP)  # no step ends
@@ -129,12 +131,14 @@ def test_the_second_interrupt_ends_all_ranks_at_once(tmp_path):
     assert code == 128 + signal.SIGINT and "SIGINT again" in said
 
 
+@pytest.mark.slow
 def test_the_ranks_end_with_the_process_that_has_started_them(tmp_path):
     job = Job(tmp_path, "save")
     os.kill(job.process.pid, signal.SIGKILL)
     assert job.end()[0] == -signal.SIGKILL
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_is_killed_is_named_in_a_file(tmp_path, rank):
     job = Job(tmp_path, "save")
@@ -147,6 +151,7 @@ def test_a_rank_that_is_killed_is_named_in_a_file(tmp_path, rank):
     assert facts["step"] >= 0 and facts["checkpoint"] is None, "it had saved nothing"
 
 
+@pytest.mark.slow
 def test_the_failure_of_a_killed_rank_has_its_step_and_the_newest_checkpoint(tmp_path):
     """As its ledger has it, which is a second old at most."""
     job = Job(tmp_path, "save", "often")
@@ -190,6 +195,7 @@ def starting(where: Path, number: int) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV", "SIGUSR1"])
 def test_a_rank_that_dies_before_it_has_joined_is_named(tmp_path, name):
     job = starting(tmp_path, getattr(signal, name))
@@ -201,6 +207,7 @@ def test_a_rank_that_dies_before_it_has_joined_is_named(tmp_path, name):
     assert facts["cause"].endswith(f"was killed by {name}") and facts["message"] in said
 
 
+@pytest.mark.slow
 def test_a_rank_that_hangs_before_it_has_joined_is_named_and_ends_the_job(tmp_path):
     job = starting(tmp_path, signal.SIGSTOP)
     said = job.communicate(timeout=END_S)[0]
@@ -211,6 +218,7 @@ def test_a_rank_that_hangs_before_it_has_joined_is_named_and_ends_the_job(tmp_pa
     assert said.count("rank 1 on") == 2, "once when it is late, once at the end"
 
 
+@pytest.mark.slow
 def test_a_rank_that_hangs_at_the_end_is_named_and_ends_the_job(tmp_path):
     """The others have left, and wait for it in the end of MPI."""
     script = """
@@ -257,6 +265,7 @@ def test_a_rank_that_hangs_at_the_end_is_named_and_ends_the_job(tmp_path):
     assert "is stopped (T" in facts["cause"] and facts["host"] == os.uname().nodename
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -275,6 +284,7 @@ def test_a_signal_before_the_ranks_have_joined_ends_the_job_at_once(tmp_path, na
     assert not (tmp_path / "run" / "failure.json").exists()
 
 
+@pytest.mark.slow
 def test_an_mpirun_that_is_killed_is_named(tmp_path):
     job = Job(tmp_path, "save")
     status = Path(f"/proc/{job.pids[0]}/status").read_text()
@@ -283,6 +293,7 @@ def test_an_mpirun_that_is_killed_is_named(tmp_path):
     assert code == 128 + signal.SIGKILL and "mpirun was killed by SIGKILL" in said
 
 
+@pytest.mark.slow
 def test_the_launcher_names_a_dead_rank_where_the_others_cannot(tmp_path):
     """The others are stopped before, as by a launcher that kills all at once."""
     job = Job(tmp_path, "save")

@@ -78,6 +78,7 @@ def test_a_straggler_costs_a_round_unless_there_is_a_backup() -> None:
     np.testing.assert_allclose(model.sync_rounds(three, 0.0, slow, 5, backups=1), 1.0)
 
 
+@pytest.mark.slow
 def test_asynchronous_workers_do_not_wait() -> None:
     cluster = model.Cluster(4, 1, port=1.0)
     steps = model.async_steps(cluster, 0.0, exponential(2.0), 8000)

@@ -6,9 +6,12 @@ import difflib
 import subprocess
 import sys
 
+import pytest
+
 from tools.public_surface import RECORD, ROOT
 
 
+@pytest.mark.slow
 def test_the_public_surface_is_the_recorded_one() -> None:
     words = [sys.executable, str(ROOT / "tools" / "public_surface.py")]
     done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=True)

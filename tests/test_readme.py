@@ -45,6 +45,7 @@ def test_its_script_trains_and_writes_what_it_says(script: Path) -> None:
     assert sorted(named) == sorted(result)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("servers", [0, 1])
 def test_its_script_runs_on_ranks(script: Path, servers: int) -> None:
     def body(context: RankContext) -> float:

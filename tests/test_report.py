@@ -329,6 +329,7 @@ def test_a_run_that_was_killed_is_shown_as_far_as_it_came(tmp_path: Path) -> Non
     assert "died" in run_tables.as_text([run], [])
 
 
+@pytest.mark.slow
 def test_the_command_writes_text_and_a_picture(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -344,6 +345,7 @@ def test_the_command_writes_text_and_a_picture(
     assert wide > 1000 and high > 1500  # five panels
 
 
+@pytest.mark.slow
 def test_one_run_alone_has_a_picture(tmp_path: Path) -> None:
     found = run_summary.load([write(tmp_path / "r", 1, 8, 10.0, rows=range(1, 500))])
     scaling_plots.draw(found, [], tmp_path / "one.png")

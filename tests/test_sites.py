@@ -86,6 +86,7 @@ def open_folder() -> pathlib.Path:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.mark.slow
 def test_an_ordinary_user_trains_with_home_read_only_and_no_route_out(
     open_folder: pathlib.Path,
 ) -> None:
@@ -112,6 +113,7 @@ def test_an_ordinary_user_trains_with_home_read_only_and_no_route_out(
         assert "unreachable" in out.stderr  # there was no route out
 
 
+@pytest.mark.slow
 def test_nothing_is_written_to_home_unasked(tmp_path: pathlib.Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
@@ -156,6 +158,7 @@ def test_few_files_are_opened_and_no_more_on_more_ranks(tmp_path: pathlib.Path) 
     assert 0 < max(four) <= MOST_UNPACKED, f"{four} files of hpcflow; at most {MOST_UNPACKED}"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("strace"), reason="needs strace")
 def test_fewer_files_are_opened_of_a_pack(tmp_path: pathlib.Path) -> None:
     pack = [*PYTHON, "-m", "hpcflow", "pack", str(tmp_path / "pack")]
@@ -193,6 +196,7 @@ def test_a_pack_has_all_modules_ops_exports_and_help_of_the_installation(
     assert packed.replace(str(tmp_path / "pack"), str(ROOT)) == listed()
 
 
+@pytest.mark.slow
 def test_a_pack_works_wherever_it_is_moved(tmp_path: pathlib.Path) -> None:
     pack = [*PYTHON, "-m", "hpcflow", "pack", str(tmp_path / "pack")]
     subprocess.run(pack, env=environ(), check=True, capture_output=True)

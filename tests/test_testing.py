@@ -254,6 +254,7 @@ def test_folders_and_devices(case: Case) -> None:
     assert hf.test.mock.Mock(return_value=3)() == 3
 
 
+@pytest.mark.slow
 def test_a_file_of_tests_is_a_program(tmp_path: Path) -> None:
     file = tmp_path / "some_test.py"
     file.write_text(

@@ -169,6 +169,7 @@ X = np.arange(12, dtype=np.float32).reshape(1, 2, 2, 3)
 C = (np.arange(4) + 1j * np.arange(4, 8)).reshape(2, 2).astype(np.complex64)
 
 
+@pytest.mark.slow
 def test_a_rate_or_flag_of_unknown_rank_leaves_the_shape_known() -> None:
     rate, flag = hf.placeholder(hf.float32), hf.placeholder(hf.bool)
     ones, x = hf.ones_initializer(), hf.constant(X)

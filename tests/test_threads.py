@@ -121,6 +121,7 @@ with hf.Session() as session:
 """
 
 
+@pytest.mark.slow
 def test_a_pool_that_waits_leaves_its_core_to_others() -> None:
     """The pool's thread runs as long as its kernels do, not while the main thread sleeps."""
     pytest.importorskip("llvmlite")
@@ -190,6 +191,7 @@ def probe(cpus: set[int], **environ: str) -> tuple[int, int, float, list[str]]:
     return threads, cores, seconds, started
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux's CPU masks")
 def test_real_masks_are_read_quickly_and_without_a_subprocess() -> None:
     cpus = os.sched_getaffinity(0)

@@ -113,6 +113,7 @@ def test_training_on_one_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert (tmp_path / "result.json").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("servers", [0, 1])
 def test_the_same_script_on_four_ranks(servers: int, tmp_path: Path) -> None:
     (score,) = run_ranks(4, lambda context: train(), ps=servers, run_dir=str(tmp_path))

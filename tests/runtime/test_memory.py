@@ -230,6 +230,7 @@ def test_values_that_several_variables_begin_with_are_their_own():
             np.testing.assert_array_equal(value, np.full((50, 40), i, "f4"))
 
 
+@pytest.mark.slow
 def test_held_bytes_go_with_their_owners():
     held = HeldMemory("cpu:0")
     one, other = np.empty(100), np.empty(50)

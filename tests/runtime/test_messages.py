@@ -71,6 +71,7 @@ def refused(kind: int, body: bytes, *words: int) -> None:
         assert str(error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["REGISTER", "CALL", "DECLARE", "FAILED", "MEETING"])
 @FUZZ
 @given(data=st.data())

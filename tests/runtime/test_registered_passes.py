@@ -201,6 +201,7 @@ def test_functions_of_other_code_have_other_digests():
     assert a == b != c and a is not None
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(absent() != "", reason="needs llvmlite")
 def test_plans_of_different_passes_are_cached_apart(tmp_path):
     plain, spent = train(tmp_path, mlp)

@@ -106,6 +106,7 @@ def test_a_job_of_survivors_that_is_stopped_starts_again_with_all(tmp_path):
     check_it_trained_as_one_process(tmp_path)
 
 
+@pytest.mark.slow
 def test_with_replace_they_stop_by_themselves(tmp_path):
     code, output = start(tmp_path, "--replace", dies=5)
     assert code == 75, output
@@ -116,6 +117,7 @@ def test_with_replace_they_stop_by_themselves(tmp_path):
     check_it_trained_as_one_process(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["async", "all"])
 def test_workers_of_servers_stop_and_start_again_with_all(tmp_path, rule):
     words = ["--ps", "1", "--sync", rule, "--replace"]
@@ -130,6 +132,7 @@ def test_workers_of_servers_stop_and_start_again_with_all(tmp_path, rule):
     assert len(again) <= BATCH  # the last batch of the dead, if nobody has heard of its end
 
 
+@pytest.mark.slow
 def test_where_it_may_not_start_again_they_go_on_to_the_end(tmp_path):
     code, output = start(tmp_path, "--replace", "--max-restarts", "0", dies=5)
     assert code == 0 and "ENDED 2\n" in output, output

@@ -44,6 +44,7 @@ def epoch(context: RankContext, stream: bool) -> list[dict]:
         return [session.run({**made, "total": total}, batch) for batch in data.epochs(2)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True], ids=["dataset", "stream"])
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_any_number_of_replicas_draws_for_the_joined_batch(ranks: int, stream: bool) -> None:

@@ -82,6 +82,7 @@ def alone(fetch, x):
             return values, arena_bytes(session)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deadline", [None, 100])
 def test_interleaved_plans_give_the_bits_of_each_alone(session, deadline):
     net, found, largest = session.net, [], 0

@@ -60,6 +60,7 @@ def trained(
         return session.run([v.value() for v in variables])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [

@@ -112,11 +112,13 @@ def test_a_script_that_names_no_folder_is_saved_and_goes_on(
 OWN = TRAINING.replace("TrainingSession()", "TrainingSession(checkpoints='own', resume=True)")
 
 
+@pytest.mark.slow
 def test_the_folder_that_a_script_names_is_used_not_the_default(tmp_path: Path) -> None:
     started(tmp_path, OWN, "--set", "default_checkpoints=default", "--set", "stop_at=5", code=75)
     assert (tmp_path / "own" / "step-5").exists() and not (tmp_path / "default").exists()
 
 
+@pytest.mark.slow
 def test_a_setting_that_takes_the_place_of_the_scripts_folder_says_so(tmp_path: Path) -> None:
     text = started(tmp_path, OWN, "--set", "checkpoints=other", "--set", "stop_at=5", code=75)
     assert "the setting checkpoints, other, replaces the script's folder own" in text
@@ -133,6 +135,7 @@ with hf.train.MonitoredTrainingSession(hooks=hooks) as sess:
 """
 
 
+@pytest.mark.slow
 def test_the_folder_that_a_hook_names_is_used_not_the_default(tmp_path: Path) -> None:
     started(tmp_path, HOOKED, "--set", "default_checkpoints=default")
     assert (tmp_path / "own" / "step-12").exists() and not (tmp_path / "default").exists()
@@ -152,6 +155,7 @@ for rate in (0.1, 0.2):
 """
 
 
+@pytest.mark.slow
 def test_sessions_of_one_script_do_not_go_on_from_each_other(tmp_path: Path) -> None:
     plain = re.findall(r"end (\d+) (\w+)", started(tmp_path, SEVERAL))
     kept = started(tmp_path, SEVERAL, "--set", "default_checkpoints=saved")
@@ -175,6 +179,7 @@ with hf.train.TrainingSession(graph) as sess:
 """
 
 
+@pytest.mark.slow
 def test_a_loop_of_the_scripts_own_is_told_where_it_is(tmp_path: Path) -> None:
     keeps = ("--set", "default_checkpoints=saved")
     started(tmp_path, LOOP, *keeps, "--set", "stop_at=5", code=75)

@@ -361,6 +361,7 @@ def test_a_plain_launcher_needs_no_options(told: list[str], tmp_path: Path) -> N
     assert ("the ranks decide" in output) == bool(told)
 
 
+@pytest.mark.slow
 def test_ranks_with_command_lines_of_their_own_keep_their_tasks(tmp_path: Path) -> None:
     ranks = [["1", "ps", "0"], ["1", "worker", "0"], ["1", "worker", "1"]]
     words: list[str] = []

@@ -122,6 +122,7 @@ def test_one_operation_does_what_the_formula_says(
     np.testing.assert_allclose(fused, plain, rtol=2e-6 if dtype == "float32" else 1e-13)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*BY_ROWS, "adam"])
 @pytest.mark.parametrize("settings", [{}, {"shard_bytes": 64}], ids=["whole", "cut"])
 def test_variables_on_servers(name: str, settings: dict) -> None:

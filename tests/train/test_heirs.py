@@ -120,29 +120,34 @@ def test_what_a_quick_worker_leaves_is_trained(tmp_path):
     check(tmp_path, output, [1])
 
 
+@pytest.mark.slow
 def test_two_die_in_steps_when_the_others_have_no_batches_left(tmp_path):
     """One after the other; the second while it trains what the first has left, or before."""
     output = run(tmp_path, "async", "2:1:0.6", "3:4:0.3", kind="whole", where="inside")
     check(tmp_path, output, [2, 3])
 
 
+@pytest.mark.slow
 def test_bounded_staleness_over_a_stream(tmp_path):
     output = run(tmp_path, "stale:1", "3:3:0.1", kind="stream")
     check(tmp_path, output, [3])
 
 
+@pytest.mark.slow
 def test_backup_workers(tmp_path):
     """Late gradients are dropped; of each sample one was made."""
     output = run(tmp_path, "backup:1", "1:3:0.1")
     check(tmp_path, output, [1], exact=False)
 
 
+@pytest.mark.slow
 def test_updates_by_all_who_live(tmp_path):
     """In its step, for whose update the others wait; saves before the same number of steps."""
     output = run(tmp_path, "all", "2:5:0.1", kind="epochs", where="inside")
     check(tmp_path, output, [2], exact=False)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_knows_what_is_left(tmp_path):
     """Stopped after the death; three workers go on where three of four had come."""
     run(tmp_path, "async", "1:2:0", "0:99:0.3", kind="whole", stop_at=14)

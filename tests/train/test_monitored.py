@@ -287,6 +287,7 @@ def test_it_goes_on_from_the_newest_checkpoint(
     assert len(steps_in(tmp_path)) == 4  # neither of them saves
 
 
+@pytest.mark.slow
 def test_a_hook_of_ones_own_saves_instead(tmp_path: Path, said: list[str]) -> None:
     w, step = counting()
     saver = train.Saver({"weights": w}, max_to_keep=1)
@@ -346,6 +347,7 @@ def learned(context: RankContext, folder: Path, last: int) -> list[Any]:
     return [weights.tolist(), int(count)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_all_ranks_save_when_the_chief_says(tmp_path: Path, seed: int) -> None:
     """Asynchronous workers: every count in the checkpoint is in the weights exactly once."""
@@ -492,6 +494,7 @@ def test_final_operations_run_once_at_the_end() -> None:
     assert hook.final_ops_values[0].tolist() == [2] * 3 and hook.final_ops_values[1] == 2
 
 
+@pytest.mark.slow
 def test_a_worker_waits_for_a_global_step(tmp_path: Path) -> None:
     """Also while the chief saves, for which it needs the one who waits."""
 
@@ -583,6 +586,7 @@ def test_a_run_directory_gets_the_result(tmp_path: Path) -> None:
     assert '"steps": [' in (tmp_path / "result.json").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sync", ["all", "backup:1", "stale:2"])
 def test_workers_stop_and_save_under_each_rule(sync: str, tmp_path: Path) -> None:
     """Under `all` every worker takes the same steps, and the checkpoint is theirs."""

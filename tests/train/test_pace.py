@@ -223,6 +223,7 @@ def test_of_two_workers_the_slower_one_is_named() -> None:
     assert len(lines) == 1 and lines[0].startswith("worker 0 (rank 0 on n0)")
 
 
+@pytest.mark.slow
 def test_the_straggler_of_a_synchronous_job_is_named(
     measured: None, said: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -331,6 +332,7 @@ def expected(stream: bool = False) -> list[np.ndarray]:
     return trained(batches, OPTIMIZERS["adam"][1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True], ids=["dataset", "stream"])
 @pytest.mark.parametrize(("ranks", "ps"), [(2, 0), (3, 0), (4, 0), (3, 1), (3, 2)])
 def test_a_slow_worker_gets_a_third_of_the_others_shares_and_all_train_as_one(
@@ -408,6 +410,7 @@ def test_shares_follow_what_the_clock_says() -> None:
     assert shares[0][SLOW] < 0.8 * min(shares[0][0], shares[0][2])  # 0.33 on an idle machine
 
 
+@pytest.mark.slow
 def test_two_sessions_at_once_deal_each_its_own(measured: None) -> None:
     """They take turns; only the second one's dataset deals by speed."""
 

@@ -354,6 +354,7 @@ def test_synchronous_workers_stop_at_the_very_step_that_is_set(places: Any, tmp_
         assert set(ends) == {(75, 7 if stop_at == 7 else 2)}
 
 
+@pytest.mark.slow
 def test_asynchronous_workers_stop_by_the_chiefs_steps(tmp_path: Path) -> None:
     ends = run_ranks(4, lambda c: trained(c, tmp_path), ps=1, stop_at=30)
     assert {code for code, _ in ends} == {75}
@@ -440,6 +441,7 @@ def test_stopped_in_an_epoch_and_gone_on_with_other_ranks_each_sample_is_used_on
     assert np.bincount(drawn, minlength=26).tolist() == [epochs] * 26
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("places", [PLACES[name] for name in ("alone", "sums", "tasks", "all")])
 def test_stopped_by_a_signal_and_gone_on_the_last_checkpoint_has_the_same_bits(
     places: Any, tmp_path: Path

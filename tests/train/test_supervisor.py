@@ -145,6 +145,7 @@ def flags(monkeypatch: pytest.MonkeyPatch) -> None:
     replica_script.FLAGS._parse_flags()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("flags")
 @pytest.mark.parametrize("supervisor", [False, True])
 def test_the_classic_script_in_one_process(supervisor: bool) -> None:

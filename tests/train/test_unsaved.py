@@ -50,6 +50,7 @@ def test_a_job_with_a_time_limit_that_saves_nothing_says_so(tmp_path: Path, kind
     assert SAYS not in started(tmp_path, script)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["collective", "servers"])
 def test_the_chief_says_it_before_the_first_step(tmp_path: Path, mode: str) -> None:
     text = started(tmp_path, PLAIN, *MODES[mode], "--set", "time_limit=1h")
@@ -57,21 +58,25 @@ def test_the_chief_says_it_before_the_first_step(tmp_path: Path, mode: str) -> N
     assert text.index(SAYS) < text.index("step 0 True")
 
 
+@pytest.mark.slow
 def test_a_job_that_saves_and_comes_back_says_only_when_it_ends(tmp_path: Path) -> None:
     keeps = ("--set", "default_checkpoints=saved", "--set", "time_limit=1h")
     text = started(tmp_path, KINDS["training"], *keeps)
     assert text.count(SAYS) == 1 and "before that training stops to save" in text
 
 
+@pytest.mark.slow
 def test_what_is_not_trained_is_not_lost(tmp_path: Path) -> None:
     assert SAYS not in started(tmp_path, INFERS, "--set", "time_limit=1h")
 
 
+@pytest.mark.slow
 def test_a_session_that_saves_but_does_not_come_back_says_so(tmp_path: Path) -> None:
     text = started(tmp_path, STAYS_AWAY, "--set", "time_limit=1h")
     assert "and does not resume by itself: it saves in saved before" in text
 
 
+@pytest.mark.slow
 def test_steps_by_run_are_told_not_to_be_saved(tmp_path: Path) -> None:
     text = started(tmp_path, TRAINS_BY_RUN, "--set", "time_limit=1h")
     assert "it trains by `run`, which saves nothing" in text
