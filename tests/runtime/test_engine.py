@@ -362,7 +362,7 @@ def test_many_shapes_are_served_by_one_general_plan():
             assert found.shape == (rows, 2)
             assert slope.shape == (3, 2)
             np.testing.assert_allclose(found - (array.mean() if rows else 0), 0.5, atol=1e-6)
-        families = [f for f in session._families.values() if f._general_step is not None]
+        families = [f for f in session._families.values() if f._general]
         assert len(families) == 1
         assert len(families[0]._steps) == 8
 
