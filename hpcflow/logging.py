@@ -92,17 +92,17 @@ def log_if(level: int, msg: Any, condition: Any, *args: Any) -> None:
 
 def log_every_n(level: int, msg: Any, n: int, *args: Any) -> None:
     """Log the first of every `n` calls from this line of the script."""
-    if _seen() % n == 0:
+    if _count_call() % n == 0:
         _logger.log(level, msg, *args)
 
 
 def log_first_n(level: int, msg: Any, n: int, *args: Any) -> None:
     """Log the first `n` calls from this line of the script."""
-    if _seen() < n:
+    if _count_call() < n:
         _logger.log(level, msg, *args)
 
 
-def _seen() -> int:
+def _count_call() -> int:
     """The number of earlier calls from the script's current line."""
     line = user_line()
     _counts[line] = _counts.get(line, -1) + 1

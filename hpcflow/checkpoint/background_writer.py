@@ -52,14 +52,14 @@ class BackgroundWriter:
         library()  # imported on this thread: an h5py built with MPI calls MPI when imported
         self._context, self._plan, self._duty = context, plan, duty
         self._since = time.perf_counter()
-        self._kept: parallel_hdf5_write.PinnedSnapshot | None = None
+        self._pinned: parallel_hdf5_write.PinnedSnapshot | None = None
         pin_answer = run_or_error(context, lambda: self._pin_rows(store))
         self.nbytes = sum((s.stop - s.start) * plan.by_name[s.name].row_bytes for s in duty)
         run_in_thread(lambda: self._run(pin_answer))
 
     def _pin_rows(self, store: StateStore) -> int:
         try:
-            self._kept = parallel_hdf5_write.PinnedSnapshot(
+            self._pinned = parallel_hdf5_write.PinnedSnapshot(
                 store, self._plan.wanted, self._duty, to_host=True
             )
         except MemoryError as error:
@@ -75,7 +75,7 @@ class BackgroundWriter:
         self._context.executor.call_in_holder(lambda: self._end(answer))
 
     def _write(self) -> dict[str, Any]:
-        snapshot, plan, hand_over = self._kept, self._plan, self._context.executor.call_in_holder
+        snapshot, plan, hand_over = self._pinned, self._plan, self._context.executor.call_in_holder
         assert snapshot is not None
         late = self._since + (0 if plan.waits else GIVE_WAY_S)
         while snapshot.is_current() and time.perf_counter() < late:
@@ -100,8 +100,8 @@ class BackgroundWriter:
         }
 
     def _end(self, answer: Answer) -> None:
-        if self._kept is not None:
-            self._kept.release()
+        if self._pinned is not None:
+            self._pinned.release()
         report_to_chief(self._context, answer)
 
 

@@ -41,10 +41,10 @@ def build(spec: str) -> tuple[Named, Named]:
         raise LaunchError(
             f"{name} of {path} returned {pair!r}", hint="return (inputs, outputs), tensors or dicts"
         )
-    return _named(pair[0], spec), _named(pair[1], spec)
+    return _name_tensors(pair[0], spec), _name_tensors(pair[1], spec)
 
 
-def _named(nodes: Any, spec: str) -> Named:
+def _name_tensors(nodes: Any, spec: str) -> Named:
     if isinstance(nodes, Tensor):
         nodes = [nodes]
     if isinstance(nodes, Sequence):

@@ -51,13 +51,13 @@ class AllGather:
         self._rank, self._result, self._starts = rank, result, starts
         self._send, self._recv = send, recv
         self._rounds = bruck_rounds(rank, len(starts) - 1)
-        self._left: list[Request] = []
+        self._pending: list[Request] = []
 
     def test(self) -> bool:
         """Whether all blocks have been received and this rank's sends have completed."""
         while True:
-            self._left = [request for request in self._left if not request.test()]
-            if self._left:
+            self._pending = [request for request in self._pending if not request.test()]
+            if self._pending:
                 return False
             following = next(self._rounds, None)
             if following is None:
@@ -65,7 +65,7 @@ class AllGather:
             dest, source, count = following
             arrive = [self._recv(part, source) for part in self._parts(source, count)]
             leave = [self._send(part, dest) for part in self._parts(self._rank, count)]
-            self._left = arrive + leave
+            self._pending = arrive + leave
 
     def _parts(self, first: int, count: int) -> Iterator[np.ndarray]:
         for begin, end in block_ranges(first, count, len(self._starts) - 1):

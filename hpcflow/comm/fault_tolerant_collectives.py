@@ -50,7 +50,7 @@ class FaultTolerantCollectives:
         self._begun = 0  # collectives started
         self._last: _OrderedCollective | None = None  # the collective started last
         self.dead_ranks: set[int] = set()  # dead members on which all members agree
-        self._made: tuple[tuple[int, ...], frozenset[int], TreePosition] | None = None
+        self._memo: tuple[tuple[int, ...], frozenset[int], TreePosition] | None = None
         self.continue_with(members)
 
     def continue_with(self, members: Sequence[int]) -> None:
@@ -60,11 +60,11 @@ class FaultTolerantCollectives:
 
     def _tree(self, members: tuple[int, ...]) -> TreePosition:
         """The tree of the members that all members agree are live."""
-        if self._made is None or self._made[0] is not members or self._made[1] != self.dead_ranks:
+        if self._memo is None or self._memo[0] is not members or self._memo[1] != self.dead_ranks:
             ranks = tuple(rank for rank in members if rank not in self.dead_ranks)
             tree = TreePosition(ranks, ranks.index(self.comm.rank))
-            self._made = members, frozenset(self.dead_ranks), tree
-        return self._made[2]
+            self._memo = members, frozenset(self.dead_ranks), tree
+        return self._memo[2]
 
     def all_reduce(self, array: np.ndarray, op: str = "sum") -> Request:
         """Allreduce `array` in place over the members ("sum", "max", "min")."""

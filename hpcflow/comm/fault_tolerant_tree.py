@@ -77,7 +77,7 @@ class TreeMailbox:
     def __init__(self, comm: Communicator, tag: int) -> None:
         self.comm, self._tag = comm, tag
         self._receivers: dict[tuple[int, int], _MessageReceiver] = {}
-        self._kept: dict[tuple[int, int], TreeMessage] = {}  # messages of a later round
+        self._early_messages: dict[tuple[int, int], TreeMessage] = {}  # messages of a later round
         self._direct: list[TreeMessage] = []
         self._leaving: list[Request] = []
 
@@ -98,7 +98,7 @@ class TreeMailbox:
         """
         key = source, way
         while True:
-            message = self._kept.pop(key, None) or self._receive(source, way)
+            message = self._early_messages.pop(key, None) or self._receive(source, way)
             if message is None:
                 if source in self.comm.lost:
                     raise DeathError(f"rank {source} has died", rank=self.comm.rank)
@@ -106,7 +106,7 @@ class TreeMailbox:
             if message.number == number:
                 return message
             if message.number > number:
-                self._kept[key] = message
+                self._early_messages[key] = message
                 return None
 
     def direct_messages(self, number: int) -> list[TreeMessage]:
@@ -167,28 +167,28 @@ class TreeRound:
     def __init__(
         self, mail: TreeMailbox, number: int, tree: TreePosition, mine: bytes, join: Join
     ) -> None:
-        self._mail, self._number, self._mine, self._join = mail, number, mine, join
+        self._mail, self._number, self._input, self._join = mail, number, mine, join
         self._ranks, self._children = tree.ranks, tree.children
-        self._left = set(self._children)  # children whose message is missing
+        self._pending = set(self._children)  # children whose message is missing
         self._parts = [mine]
         self.gone: set[int] = set()  # ranks without an input, once all ranks know them
 
     def _all_came(self, kind: int) -> bool:
         """Whether all children have sent a message of this kind. Errors: DeathError."""
-        for child in sorted(self._left):
+        for child in sorted(self._pending):
             message = self._mail.take(child, UPWARD, self._number)
             if message is None:
                 continue
             if message.kind == kind:
-                self._left.discard(child)
+                self._pending.discard(child)
                 if kind == UP:
                     self._parts.append(message.data)
-        return not self._left
+        return not self._pending
 
     def _pass_on(self, answer: bytes) -> None:
         for child in self._children:
             self._mail.send(child, DOWN, ANSWER, self._number, answer)
-        self._left = set(self._children)
+        self._pending = set(self._children)
 
     def _send(self, ranks: Iterable[int], way: int, kind: int, data: bytes = b"") -> None:
         for rank in ranks:
@@ -227,7 +227,7 @@ class MemberRound(TreeRound):
         if message.kind == ANSWER:
             self._deliver(message.data)
         elif message.kind == ASK:
-            self._send([self._root], TO_CHAIR, TELL, self._mine)
+            self._send([self._root], TO_CHAIR, TELL, self._input)
             self._step = self._await_root
         else:
             end = 8 + 8 * int(np.frombuffer(message.data[:8], np.int64)[0])
@@ -302,8 +302,8 @@ class RootRound(TreeRound):
             if not self._is_whole(UP):
                 return False
         except DeathError:
-            self._left = self._living()
-            self._send(self._left, DOWN, ASK)
+            self._pending = self._living()
+            self._send(self._pending, DOWN, ASK)
             self._step = self._await_live_ranks
             return self._step()
         self._settle_result(self._parts)
@@ -335,11 +335,11 @@ class RootRound(TreeRound):
         for message in self._mail.direct_messages(self._number):
             if message.kind == TELL:
                 self._received[message.source] = message.data
-        self._left &= self._living()
-        if not self._left <= self._received.keys():
+        self._pending &= self._living()
+        if not self._pending <= self._received.keys():
             return False
         senders = [rank for rank in self._ranks if rank in self._received]
-        self._settle_result([self._mine, *(self._received[rank] for rank in senders)])
+        self._settle_result([self._input, *(self._received[rank] for rank in senders)])
         self.gone = set(self._ranks[1:]) - self._received.keys()
         self._send_result(senders)
         self._step = self._finish

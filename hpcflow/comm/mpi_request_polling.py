@@ -41,7 +41,7 @@ class MpiCompletionQueue:
         # (source, tag) of a message -> function that starts its receive, token
         self._expected: dict[tuple[int, int], tuple[Callable[[int], MpiTransfer], Any]] = {}
         self._statuses: list[Any] = []  # of completed requests; filled by mpi4py
-        self._done: collections.deque[Any] = collections.deque()
+        self._completed: collections.deque[Any] = collections.deque()
 
     def add(self, transfer: MpiTransfer, token: Any) -> None:
         """Watch a transfer that has been started."""
@@ -50,7 +50,7 @@ class MpiCompletionQueue:
             self._requests.append(transfer.request)
             self._transfers.append(transfer)
         else:
-            self._done.append(token)
+            self._completed.append(token)
 
     def expect(
         self, source: int, tag: int, receive: Callable[[int], MpiTransfer], token: Any
@@ -70,10 +70,10 @@ class MpiCompletionQueue:
             else:
                 if places:
                     self._take(places)
-        return self._done
+        return self._completed
 
     def _take(self, places: list[int]) -> None:
-        requests, transfers, completed = self._requests, self._transfers, self._done
+        requests, transfers, completed = self._requests, self._transfers, self._completed
         for place, status in zip(places, self._statuses, strict=False):
             transfer = transfers[place]
             completed.append(transfer.token)
@@ -90,7 +90,7 @@ class MpiCompletionQueue:
         pending: list[MpiTransfer] = []
         for transfer in self._transfers:
             if transfer.check_after_failure(succeeded, lambda peer: faults.get(peer, error)):
-                self._done.append(transfer.token)
+                self._completed.append(transfer.token)
             else:
                 pending.append(transfer)
         self._transfers, self._requests = pending, [transfer.request for transfer in pending]
@@ -114,7 +114,7 @@ class MpiCompletionQueue:
                 try:
                     there = owner.probe(*key)
                 except DeathError:  # raised by the next test of the expected message
-                    self._done.append(expected.pop(key)[1])
+                    self._completed.append(expected.pop(key)[1])
                     continue
                 if there is not None:
                     self._receive(key, there[1])
@@ -129,16 +129,16 @@ class MpiCompletionQueue:
     def tokens(self) -> list[Any]:
         """Tokens of all requests that were not popped."""
         waiting = [transfer.token for transfer in self._transfers]
-        return [*self._done, *waiting, *(token for _, token in self._expected.values())]
+        return [*self._completed, *waiting, *(token for _, token in self._expected.values())]
 
     def drop_tokens(self, gone: Callable[[Any], bool]) -> None:
         """Remove the tokens for which `gone` is true."""
         self._transfers = [t for t in self._transfers if not gone(t.token)]
         self._requests = [transfer.request for transfer in self._transfers]
         self._expected = {k: entry for k, entry in self._expected.items() if not gone(entry[1])}
-        remaining = [token for token in self._done if not gone(token)]
-        self._done.clear()
-        self._done.extend(remaining)
+        remaining = [token for token in self._completed if not gone(token)]
+        self._completed.clear()
+        self._completed.extend(remaining)
 
     def __len__(self) -> int:
-        return len(self._transfers) + len(self._expected) + len(self._done)
+        return len(self._transfers) + len(self._expected) + len(self._completed)

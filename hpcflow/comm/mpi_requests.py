@@ -342,10 +342,10 @@ class RequestGroup:
     """Several requests as one."""
 
     def __init__(self, requests: Iterable[Request]) -> None:
-        self._left = list(requests)
+        self._pending = list(requests)
 
     def test(self) -> bool:
         """Whether all of them have completed."""
-        while self._left and self._left[-1].test():
-            self._left.pop()
-        return not self._left
+        while self._pending and self._pending[-1].test():
+            self._pending.pop()
+        return not self._pending

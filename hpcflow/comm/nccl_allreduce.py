@@ -266,7 +266,7 @@ class _NcclBucket:
         with cuda.Device(comm.device):
             self.input = self.output = comm.cupy.zeros(count, dtype)
             self._ready = cuda.Event(disable_timing=True)
-            self._done = cuda.Event(disable_timing=True)
+            self._done_event = cuda.Event(disable_timing=True)
         self._running = False
 
     def start(self) -> None:
@@ -283,12 +283,12 @@ class _NcclBucket:
             comm.stream.wait_event(self._ready)
             pointer, total = array.data.ptr, comm.nccl.NCCL_SUM
             comm.comm.allReduce(pointer, pointer, array.size, self._kind, total, comm.stream.ptr)
-            self._done.record(comm.stream)
+            self._done_event.record(comm.stream)
 
     def test(self) -> bool:
         if self._running:
             self._comm.check()
-            self._running = not self._done.done
+            self._running = not self._done_event.done
         return not self._running
 
     def close(self) -> None:

@@ -58,10 +58,10 @@ class _Collective:
         take: Callable[[Any], None],
     ) -> None:
         self._comm, self._round, self._delay, self._take = comm, round_, delay, take
-        self._taken = False
+        self._completed = False
 
     def test(self) -> bool:
-        if self._taken:
+        if self._completed:
             return True
         self._comm.poll()
         if not self._round.done:
@@ -69,7 +69,7 @@ class _Collective:
         self._delay -= 1
         if self._delay >= 0:
             return False
-        self._taken = True
+        self._completed = True
         if self._round.error:
             raise CommError(self._round.error, rank=self._comm.rank)
         self._take(self._round.result)

@@ -89,7 +89,7 @@ class ThreadCompletionQueue:
         self._lock, self._box, self._poll = lock, box, poll
         self._waiting: dict[ThreadTransfer, Any] = {}  # -> token
         self._expected: dict[Key, tuple[Callable[[int], ThreadTransfer], Any]] = {}
-        self._done: collections.deque[Any] = collections.deque()
+        self._completed: collections.deque[Any] = collections.deque()
         self._there: collections.deque[Key] = collections.deque()  # arrived, expected
         box.arrives = self._arrives
 
@@ -97,7 +97,7 @@ class ThreadCompletionQueue:
         """Watch a transfer."""
         with self._lock:
             if transfer.done:
-                self._done.append(token)
+                self._completed.append(token)
             else:
                 self._waiting[transfer], transfer.watch = token, self
 
@@ -117,7 +117,7 @@ class ThreadCompletionQueue:
     def over(self, transfer: ThreadTransfer) -> None:
         """Record that a transfer has completed."""
         if transfer in self._waiting:
-            self._done.append(self._waiting.pop(transfer))
+            self._completed.append(self._waiting.pop(transfer))
 
     def finished(self) -> collections.deque[Any]:
         """Make progress; returns the queue of tokens of completed transfers."""
@@ -128,25 +128,25 @@ class ThreadCompletionQueue:
             if message is not None and key in self._expected:
                 receive, token = self._expected.pop(key)
                 self.add(receive(message.data.nbytes), token)
-        return self._done
+        return self._completed
 
     def tokens(self) -> list[Any]:
         """Tokens of all transfers that were not popped."""
         with self._lock:
             expected = [token for _, token in self._expected.values()]
-            return [*self._done, *self._waiting.values(), *expected]
+            return [*self._completed, *self._waiting.values(), *expected]
 
     def drop_tokens(self, gone: Callable[[Any], bool]) -> None:
         """Remove the tokens for which `gone` is true."""
         with self._lock:
             self._waiting = {t: token for t, token in self._waiting.items() if not gone(token)}
             self._expected = {k: entry for k, entry in self._expected.items() if not gone(entry[1])}
-            remaining = [token for token in self._done if not gone(token)]
-            self._done.clear()
-            self._done.extend(remaining)
+            remaining = [token for token in self._completed if not gone(token)]
+            self._completed.clear()
+            self._completed.extend(remaining)
 
     def __len__(self) -> int:
-        return len(self._waiting) + len(self._expected) + len(self._done)
+        return len(self._waiting) + len(self._expected) + len(self._completed)
 
 
 class ThreadMessage:

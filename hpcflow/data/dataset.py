@@ -116,7 +116,7 @@ class Dataset(ShardedBatches):
         self.read_ahead = needs if read_ahead is None else int(read_ahead)
         self._row_bytes = sum(_bytes_of(k, s) for k, s in self._sources.items())
         self._first = 0  # the epoch to continue with
-        self._left: dict[int, Ranges] = {}  # the remaining ranges of interrupted epochs
+        self._remaining: dict[int, Ranges] = {}  # the remaining ranges of interrupted epochs
         self._begun_with: dict[int, int] = {}  # the size of their global batch when they began
         self._most_together = sys.maxsize  # limit of batches per read
         self._check()
@@ -265,7 +265,7 @@ class Dataset(ShardedBatches):
             self.replicas,
             replica,
             self.shuffle,
-            self._left.get(number),
+            self._remaining.get(number),
             self._begun_with.get(number),
             cut,
             drawn,
@@ -275,7 +275,7 @@ class Dataset(ShardedBatches):
         """The shares of this worker's lines in an epoch after their places, step by step."""
         if all(place[0] > number for _, place in shards.values()):
             return
-        begun, ranges = self._begun_with.get(number, self.batch), self._left.get(number)
+        begun, ranges = self._begun_with.get(number, self.batch), self._remaining.get(number)
         drawn = epoch_order(self.samples, self.seed, number, self.shuffle, begun, ranges)
         whose = sorted({line.worker for line, _ in shards.values()})
         for shares in zip(
@@ -369,7 +369,7 @@ class Dataset(ShardedBatches):
         """
         places = last_positions(last, (self._first, -1))
         first = min(map(min, places))[0]
-        end = max(max(map(max, places))[0], *self._left, 0) + 1
+        end = max(max(map(max, places))[0], *self._remaining, 0) + 1
         remaining = {number: self._left_of(number, places) for number in range(first, end)}
         while first in remaining and not remaining[first]:
             del remaining[first]
@@ -388,7 +388,7 @@ class Dataset(ShardedBatches):
 
     def _left_of(self, number: int, places: Sequence[Sequence[Place]]) -> list[list[int]]:
         """The remaining ranges of an epoch when `places` are the workers' last places."""
-        ranges = self._left.get(number, [[0, self.samples]])
+        ranges = self._remaining.get(number, [[0, self.samples]])
         steps = steps_per_epoch(sum(b - a for a, b in ranges), self.batch)
         first = max(self.steps_per_epoch - steps, 0)  # the number of the first remaining step
         counts = [
@@ -423,7 +423,7 @@ class Dataset(ShardedBatches):
                 hint="give the same data and seed, or restore the variables alone (hf.train.Saver)",
             )
         self._first = int(position["epoch"])
-        self._left = {int(number): some for number, some in position["left"].items()}
+        self._remaining = {int(number): some for number, some in position["left"].items()}
         begun = position.get("begun_with", {})
         self._begun_with = {int(number): int(size) for number, size in begun.items()}
 

@@ -28,7 +28,7 @@ class ElementCount:
     """
 
     def __init__(self, what: str, given: Any, least: int) -> None:
-        self._what, self._least = what, least
+        self._description, self._least = what, least
         self.known: int | None = None
         self.needs: list[Tensor] = []  # the tensor, if the value is one
         if not isinstance(given, Tensor) and not hasattr(given, "as_tensor"):
@@ -51,4 +51,4 @@ class ElementCount:
         """The number; `given` has the values of tensors."""
         if self.known is not None:
             return self.known
-        return as_integer(self._what, int(given[self.needs[0]]), self._least)
+        return as_integer(self._description, int(given[self.needs[0]]), self._least)

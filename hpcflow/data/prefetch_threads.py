@@ -32,7 +32,7 @@ class PrefetchThreads(Generic[Task, Result]):
         self._tasks, self._run, self._ahead = tasks, run, ahead
         self._changed = threading.Condition()
         self._results: dict[int, Result | BaseException] = {}
-        self._given = self._taken = 0  # tasks begun, results taken
+        self._issued = self._used = 0  # tasks issued, results used
         self._is_over = False  # no further task is started
         names = [f"hpcflow-reader-{n}" for n in range(threads)]
         self._threads = [threading.Thread(target=self._work, name=n, daemon=True) for n in names]
@@ -46,10 +46,10 @@ class PrefetchThreads(Generic[Task, Result]):
             if not self._changed.wait_for(self._is_ready, PATIENCE_S):
                 with _in_ledger(ledger, what):
                     self._changed.wait_for(self._is_ready)
-            if self._taken not in self._results:
+            if self._used not in self._results:
                 return None
-            result = self._results.pop(self._taken)
-            self._taken += 1
+            result = self._results.pop(self._used)
+            self._used += 1
             self._changed.notify_all()
         if isinstance(result, BaseException):
             self.close()
@@ -57,13 +57,13 @@ class PrefetchThreads(Generic[Task, Result]):
         return result
 
     def _is_ready(self) -> bool:
-        return self._taken in self._results or (self._is_over and self._taken >= self._given)
+        return self._used in self._results or (self._is_over and self._used >= self._issued)
 
     def close(self, patience: float = LEAVE_S) -> None:
         """End the threads; those still reading after `patience` seconds are left running."""
         with self._changed:
             self._is_over = True
-            self._given = self._taken
+            self._issued = self._used
             self._results.clear()
             self._changed.notify_all()
         until = time.monotonic() + patience
@@ -82,7 +82,7 @@ class PrefetchThreads(Generic[Task, Result]):
                 result = error
             del task, begun
             with self._changed:
-                if number < self._given:  # False if `close` was called during the task
+                if number < self._issued:  # False if `close` was called during the task
                     self._results[number] = result
                     self._is_over |= isinstance(result, BaseException)
                 self._changed.notify_all()
@@ -91,10 +91,10 @@ class PrefetchThreads(Generic[Task, Result]):
     def _begin(self) -> tuple[int, Task] | None:
         """The next task and its number, once its result has space; None at the end."""
         with self._changed:
-            self._changed.wait_for(lambda: self._is_over or self._given - self._taken < self._ahead)
+            self._changed.wait_for(lambda: self._is_over or self._issued - self._used < self._ahead)
             if self._is_over:
                 return None
-            number = self._given
+            number = self._issued
             try:
                 task = next(self._tasks)
             except StopIteration:
@@ -103,10 +103,10 @@ class PrefetchThreads(Generic[Task, Result]):
                 return None
             except BaseException as error:
                 self._results[number], self._is_over = error, True
-                self._given += 1
+                self._issued += 1
                 self._changed.notify_all()
                 return None
-            self._given += 1
+            self._issued += 1
             return number, task
 
 

@@ -62,7 +62,7 @@ class SpeedBalance:
         # first batch of a change, and the split points of a full batch from there on
         self._changes: list[tuple[int, np.ndarray]] = [(0, split_points(batch, replicas))]
         self._speeds: np.ndarray | None = None
-        self._rest, self._left = 1, 0  # decisions to skip after the next change, and now
+        self._backoff, self._backoff_left = 1, 0  # decisions to skip after the next change, and now
 
     @property
     def shares(self) -> list[int]:
@@ -97,11 +97,11 @@ class SpeedBalance:
         self._speeds = now
         proposed = shares_by_speed(now.tolist(), self.batch)
         gain = 1 - (proposed / now).max() / (np.array(self.shares) / now).max()
-        self._left -= 1
-        if gain < MIN_GAIN or (gain < LARGE_GAIN and self._left >= 0):
+        self._backoff_left -= 1
+        if gain < MIN_GAIN or (gain < LARGE_GAIN and self._backoff_left >= 0):
             return None
-        self._rest = 1 if gain >= LARGE_GAIN else min(2 * self._rest, LONGEST_REST)
-        self._left = self._rest
+        self._backoff = 1 if gain >= LARGE_GAIN else min(2 * self._backoff, LONGEST_REST)
+        self._backoff_left = self._backoff
         return self.taken + MAX_BATCHES_AHEAD + self.lead, proposed.tolist()
 
     def change(self, first: int, shares: Sequence[int]) -> None:

@@ -65,7 +65,7 @@ class Stream(ShardedBatches):
         if not callable(samples):
             self._once = iter(samples)
         # cached global batches of an iterator, by step, to shard again; an empty one is the end
-        self._kept: dict[int, list[Any]] = {}
+        self._cache: dict[int, list[Any]] = {}
         self._first = self._skip = 0  # the epoch to continue with, and its samples already taken
         self._skipped_batch = 1  # the batch size when the position was saved
         if per_epoch is not None:
@@ -143,8 +143,8 @@ class Stream(ShardedBatches):
         return self._with_offset(self._load(own_part)[0])
 
     def _batch_in_use(self, step: int) -> None:
-        for old in [key for key in list(self._kept) if key < step - 1]:  # a thread may add entries
-            del self._kept[old]
+        for old in [key for key in list(self._cache) if key < step - 1]:  # a thread may add entries
+            del self._cache[old]
 
     def _check_equal_counts(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """The batches; at the end synchronous workers compare their numbers of samples."""
@@ -204,11 +204,11 @@ class Stream(ShardedBatches):
 
     def _global_batches_once(self, samples: Iterator[Any]) -> Iterator[tuple[int, int, list[Any]]]:
         """The global batches of an iterator, beginning with the oldest cached one."""
-        step = min(list(self._kept), default=0)
+        step = min(list(self._cache), default=0)
         while True:
-            if step not in self._kept:
-                self._kept[step] = self._next(samples, 0, step * self.batch)
-            joined = self._kept[step]
+            if step not in self._cache:
+                self._cache[step] = self._next(samples, 0, step * self.batch)
+            joined = self._cache[step]
             if not joined:
                 return
             yield step, step * self.batch, joined

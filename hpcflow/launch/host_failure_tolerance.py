@@ -143,7 +143,7 @@ class RankSupervisor:
         self._ready = selectors.DefaultSelector()
         self._ready.register(self._listener, selectors.EVENT_READ)
         self._names: dict[socket.socket, str] = {}  # identified ranks
-        self._said: dict[socket.socket, bytes] = {}  # incomplete text line of each connection
+        self._buffers: dict[socket.socket, bytes] = {}  # incomplete text line of each connection
         self._codes: dict[int, int] = {}  # rank -> the exit code that it has sent
         self._come = 0  # ranks that have connected
         self.lost: list[str] = []  # lost hosts
@@ -163,7 +163,7 @@ class RankSupervisor:
 
     def close(self) -> None:
         """Close all connections."""
-        for connection in (self._listener, *self._said):
+        for connection in (self._listener, *self._buffers):
             connection.close()
         self._ready.close()
 
@@ -194,7 +194,7 @@ class RankSupervisor:
             if connection is self._listener:
                 new = ssh_relay.watch_relay(self._listener.accept()[0])
                 new.setblocking(False)
-                self._said[new] = b""
+                self._buffers[new] = b""
                 self._ready.register(new, selectors.EVENT_READ)
             else:
                 self._receive(connection)
@@ -206,12 +206,12 @@ class RankSupervisor:
             return
         except OSError:
             data = b""
-        *lines, self._said[connection] = (self._said[connection] + data).split(b"\n")
-        fits = len(self._said[connection]) <= MOST_LINE
+        *lines, self._buffers[connection] = (self._buffers[connection] + data).split(b"\n")
+        fits = len(self._buffers[connection]) <= MOST_LINE
         if not all([self._is_heard(connection, line) for line in lines]) or not data or not fits:
             self._ready.unregister(connection)
             self._names.pop(connection, None)
-            del self._said[connection]
+            del self._buffers[connection]
             connection.close()
 
     def _is_heard(self, connection: socket.socket, line: bytes) -> bool:

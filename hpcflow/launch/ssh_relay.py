@@ -72,14 +72,14 @@ class SshRelay:
         self._mpirun = mpirun
         self._listener = socket.create_server(("0.0.0.0", 0))
         self.port = self._listener.getsockname()[1]
-        self._other: dict[socket.socket, socket.socket] = {}  # socket -> peer, both ways
-        self._held: set[socket.socket] = set()  # mpirun's sockets whose host socket is closed
+        self._peers: dict[socket.socket, socket.socket] = {}  # socket -> peer, both ways
+        self._orphans: set[socket.socket] = set()  # mpirun's sockets whose host socket is closed
         self._ups: set[socket.socket] = set()  # mpirun's sockets
         self.has_come = False  # whether the daemon has connected
 
     def forward_pending(self) -> tuple[bool, socket.socket | None]:
         """Forward pending data; whether mpirun is connected, and a socket closed by the host."""
-        ready, _, _ = select.select([self._listener, *self._held, *self._other], [], [], LOOK_S)
+        ready, _, _ = select.select([self._listener, *self._orphans, *self._peers], [], [], LOOK_S)
         for sock in ready:
             if sock is self._listener:
                 self._accept()
@@ -91,20 +91,20 @@ class SshRelay:
 
     def close(self) -> None:
         """Close all sockets."""
-        for sock in (self._listener, *self._held, *self._other):
+        for sock in (self._listener, *self._orphans, *self._peers):
             sock.close()
 
     def hold(self, down: socket.socket) -> None:
         """The connection to the host is closed; keep the one to mpirun open."""
-        up = self._other.pop(down)
-        del self._other[up]
-        self._held.add(up)
+        up = self._peers.pop(down)
+        del self._peers[up]
+        self._orphans.add(up)
         down.close()
 
     def _accept(self) -> None:
         down = watch_relay(self._listener.accept()[0])
         up = socket.create_connection(self._mpirun)
-        self._other[down], self._other[up] = up, down
+        self._peers[down], self._peers[up] = up, down
         self._ups.add(up)
         self.has_come = True
 
@@ -114,9 +114,9 @@ class SshRelay:
             data = sock.recv(MOST)
         except OSError:
             data = b""
-        if data and sock not in self._held:
+        if data and sock not in self._orphans:
             try:
-                self._other[sock].sendall(data)
+                self._peers[sock].sendall(data)
             except OSError:
                 return sock in self._ups  # a lost host is detected by its own socket
         return bool(data)

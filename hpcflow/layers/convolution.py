@@ -47,8 +47,8 @@ class _Images(Weighted):
     def _sizes(self) -> list[int]:
         return sizes_of(self.kernel_size, self.rank, "kernel_size")
 
-    def _taken(self, inputs: Any) -> Tensor:
-        return of_rank(super()._taken(inputs), self.rank + 2, self.what)
+    def _convert_inputs(self, inputs: Any) -> Tensor:
+        return of_rank(super()._convert_inputs(inputs), self.rank + 2, self.what)
 
     def _channels(self, input_shape: Any) -> int:
         """The number of channels of the inputs; all later inputs must have the same."""

@@ -23,7 +23,7 @@ class OfTensor(Layer):
 
     what: str  # name of the function that creates such a layer and calls it
 
-    def _taken(self, inputs: Any) -> Tensor:
+    def _convert_inputs(self, inputs: Any) -> Tensor:
         return convert_to_tensor(inputs)
 
     def _tell(self, **weights: tuple[Any, Any, Any]) -> None:

@@ -122,15 +122,15 @@ class ProgressFiles:
     """
 
     def __init__(self) -> None:
-        self._seen: dict[int, tuple[int, float]] = {}  # process -> its bytes, time of the last I/O
+        self._bytes: dict[int, tuple[int, float]] = {}  # process -> its bytes, time of the last I/O
 
     def last_io_time(self, pid: int) -> float:
         """Time of the last I/O seen, wall clock; 0 if none."""
         now = bytes_moved(pid)
-        before, when = self._seen.get(pid, (now, 0.0))
+        before, when = self._bytes.get(pid, (now, 0.0))
         if now - before >= LEAST_BYTES:
             when = time.time()
-        self._seen[pid] = now, when
+        self._bytes[pid] = now, when
         return when
 
 

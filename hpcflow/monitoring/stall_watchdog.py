@@ -96,7 +96,7 @@ class StallWatchdog:
         self._mark = ledger.directory / "report"  # path of the current report
         self._watched = ledger.directory / "watched"  # if fresh, ranks here check whether they move
         self._suspected: dict[int, tuple[float, float]] = {}  # rank -> its wait, first check
-        self._told: dict[int, tuple[float, pathlib.Path]] = {}  # rank -> its wait, report
+        self._reported: dict[int, tuple[float, pathlib.Path]] = {}  # rank -> its wait, report
         self._files = ProgressFiles()
         self._looked, self._failed = 0.0, False
         self._stop = threading.Event()
@@ -188,10 +188,10 @@ class StallWatchdog:
         still = now - self._has_progress(wait, entries)
         if still < self._times.stall_s or now - first_look < self._times.stall_s / 2:
             return  # until then others check whether they move, and nodes publish ledgers
-        reported_since, path = self._told.get(wait.rank, (0.0, self._run_dir))
+        reported_since, path = self._reported.get(wait.rank, (0.0, self._run_dir))
         if reported_since != wait.since:
             path = self._report(wait, entries)
-            self._told[wait.rank] = wait.since, path
+            self._reported[wait.rank] = wait.since, path
         self._mark.touch()
         if still >= self._times.abort_s:
             self._stop.set()

@@ -31,7 +31,7 @@ class PreparedModel(BackendRep):
         self._types = [v.type.tensor_type.elem_type for v in model.graph.output]
         self._exact = False  # whether sizes left open by the model must be known
         self._fixed: set[str] = set()  # inputs whose values are constants of the graph
-        self._kept: dict[Any, SpecializedGraph] = {}
+        self._cached_graphs: dict[Any, SpecializedGraph] = {}
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
         """The outputs for `inputs`: arrays in order or by name, or a single array."""
@@ -57,8 +57,8 @@ class PreparedModel(BackendRep):
                 tuple((name, a.shape, a.tobytes()) for name, a in fixed.items()),
                 tuple(shapes.items()),
             )
-            if key in self._kept:
-                return self._kept[key]
+            if key in self._cached_graphs:
+                return self._cached_graphs[key]
             try:
                 ready = SpecializedGraph(self.model, fixed, shapes, self.device)
             except UnknownValueError as missing:
@@ -70,9 +70,9 @@ class PreparedModel(BackendRep):
                     raise
                 self._fixed |= missing_inputs
                 continue
-            if len(self._kept) >= MAX_CACHED_GRAPHS:
-                del self._kept[next(iter(self._kept))]
-            self._kept[key] = ready
+            if len(self._cached_graphs) >= MAX_CACHED_GRAPHS:
+                del self._cached_graphs[next(iter(self._cached_graphs))]
+            self._cached_graphs[key] = ready
             return ready
 
 

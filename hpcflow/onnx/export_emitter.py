@@ -76,7 +76,7 @@ class Emitter:
         self.constants: list[onnx.TensorProto] = []
         self.names: dict[Tensor, str] = {}
         self._used: dict[str, int] = {}
-        self._kept: dict[Tensor, str] = {}
+        self._reserved: dict[Tensor, str] = {}
         self._known: dict[tuple[Any, ...], str] = {}
         self._stem = "n"
 
@@ -95,14 +95,14 @@ class Emitter:
 
     def reserve(self, tensor: Tensor, name: str) -> None:
         """Reserve a name for a tensor that is emitted later."""
-        self._kept.setdefault(tensor, self.free(name))
+        self._reserved.setdefault(tensor, self.free(name))
 
     def set_name(self, tensor: Tensor, made: str, since: int) -> None:
         """Set the ONNX name of `tensor`, emitted as `made`.
 
         If a node emitted since `since` computes it, the node's output gets the tensor's own name.
         """
-        own_name = self._kept.get(tensor)
+        own_name = self._reserved.get(tensor)
         if own_name is None:
             own_name = tensor.op.name if tensor.index == 0 else f"{tensor.op.name}:{tensor.index}"
             own_name = self.free(own_name) if own_name not in self._used else made

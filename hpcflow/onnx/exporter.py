@@ -41,7 +41,7 @@ def export_model(
     operation. `values` gives the values of variables: a session, or a dict {variable name: array}.
     Errors: OnnxError names the operation that cannot be exported, its line, and the reason.
     """
-    fetched, fed = _named(outputs), _named(inputs)
+    fetched, fed = _name_tensors(outputs), _name_tensors(inputs)
     order = _needed(list(fetched.values()), set(fed.values()))
     emitter = Emitter()
     for tensor_name, tensor in fed.items():
@@ -72,7 +72,7 @@ def export_model(
     return model
 
 
-def _named(tensors: Named) -> dict[str, Tensor]:
+def _name_tensors(tensors: Named) -> dict[str, Tensor]:
     if isinstance(tensors, Tensor):
         tensors = [tensors]
     if isinstance(tensors, Mapping):

@@ -59,11 +59,11 @@ class CalibrationBatches:
     """A calibration data reader of onnxruntime: yields samples in batches."""
 
     def __init__(self, data: Arrays, batch: int) -> None:
-        self._rest = batches(data, batch)
+        self._batches = batches(data, batch)
 
     def get_next(self) -> dict[str, np.ndarray] | None:
         """The next batch; None at the end."""
-        return next(self._rest, None)
+        return next(self._batches, None)
 
 
 def batches(data: Arrays, batch: int) -> Iterator[dict[str, np.ndarray]]:

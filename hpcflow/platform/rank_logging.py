@@ -134,14 +134,14 @@ class FoldingHandler(logging.StreamHandler):
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
         self.board: SharedLineBoard | None = None
-        self._held: dict[str, tuple[float, int, str]] = {}  # line -> (printed at, repeats, words)
+        self._folded: dict[str, tuple[float, int, str]] = {}  # line -> (printed at, repeats, words)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print the line or count it."""
         now, line = time.monotonic(), self.format(record)
         self._release_lines(now - FOLD_S)
-        since, extra, words = self._held.get(line, (now, -1, record.getMessage()))
-        self._held[line] = since, extra + 1, words
+        since, extra, words = self._folded.get(line, (now, -1, record.getMessage()))
+        self._folded[line] = since, extra + 1, words
         if extra >= 0:
             return
         alone = self.board is None or record.levelno < logging.WARNING
@@ -160,9 +160,9 @@ class FoldingHandler(logging.StreamHandler):
             self.release()
 
     def _release_lines(self, before: float, tells: bool = True) -> None:
-        old = [line for line, (since, _, _) in self._held.items() if since <= before]
+        old = [line for line, (since, _, _) in self._folded.items() if since <= before]
         for line in old:
-            _, extra, words = self._held.pop(line)
+            _, extra, words = self._folded.pop(line)
             if extra and self.board is None:
                 self._write(f"{line}  (x {extra + 1:,})")
             elif extra and self.board is not None and not self.board.add_repetitions(words, extra):

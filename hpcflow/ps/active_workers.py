@@ -91,14 +91,14 @@ class FirstWorkers:
 
     def reset(self) -> None:
         """Reset: any worker may have the property again."""
-        self._found: list[int] = []
+        self._matches: list[int] = []
         self._next = 0
 
     def of(self, has: Callable[[int], bool]) -> list[int]:
-        """The first `NAMED` workers with the property, in order, or fewer."""
-        self._found = [worker for worker in self._found if has(worker)]
-        while len(self._found) < MAX_NAMED_WORKERS and self._next < self._workers:
+        """The first `MAX_NAMED_WORKERS` workers with the property, in order, or fewer."""
+        self._matches = [worker for worker in self._matches if has(worker)]
+        while len(self._matches) < MAX_NAMED_WORKERS and self._next < self._workers:
             if has(self._next):
-                self._found.append(self._next)
+                self._matches.append(self._next)
             self._next += 1
-        return self._found
+        return self._matches

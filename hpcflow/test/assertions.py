@@ -72,24 +72,24 @@ class Assertions(unittest.TestCase):
     def _close_within(
         self, a: Any, b: Any, within: Callable[..., tuple[float, float]], msg: Any, path: str
     ) -> None:
-        self.assertEqual(_is_dict(a), _is_dict(b), _told(msg, path, "only one of them is a dict"))
+        self.assertEqual(_is_dict(a), _is_dict(b), _format(msg, path, "only one of them is a dict"))
         if isinstance(a, Mapping):
-            self.assertEqual(sorted(a), sorted(b), _told(msg, path, "they have different keys"))
+            self.assertEqual(sorted(a), sorted(b), _format(msg, path, "they have different keys"))
             for key in a:
                 self._close_within(a[key], b[key], within, msg, f"{path}[{key!r}]")
         elif _is_list(a) and _is_list(b) and (_is_deep(a) or _is_deep(b)):
-            self.assertEqual(len(a), len(b), _told(msg, path, "they have different lengths"))
+            self.assertEqual(len(a), len(b), _format(msg, path, "they have different lengths"))
             for i, (x, y) in enumerate(zip(a, b, strict=True)):
                 self._close_within(x, y, within, msg, f"{path}[{i}]")
         else:
             x, y = self._array(a), self._array(b)
-            self.assertEqual(x.shape, y.shape, _told(msg, path, "their shapes differ"))
+            self.assertEqual(x.shape, y.shape, _format(msg, path, "their shapes differ"))
             if x.dtype.kind in "OSU" or y.dtype.kind in "OSU":
-                np.testing.assert_array_equal(x, y, _told(msg, path, ""))
+                np.testing.assert_array_equal(x, y, _format(msg, path, ""))
                 return
             rtol, atol = within(x, y)
             x, y = _wide(x), _wide(y)
-            np.testing.assert_allclose(x, y, rtol, atol, err_msg=_told(msg, path, ""))
+            np.testing.assert_allclose(x, y, rtol, atol, err_msg=_format(msg, path, ""))
 
     def assertNotAllClose(
         self, a: Any, b: Any, rtol: float = 1e-6, atol: float = 1e-6, msg: str | None = None
@@ -99,39 +99,39 @@ class Assertions(unittest.TestCase):
             self.assertAllClose(a, b, rtol, atol)
         except _FAIL:
             return
-        self.fail(_told(msg, "", "the two are close to each other"))
+        self.fail(_format(msg, "", "the two are close to each other"))
 
     def assertArrayNear(
         self, farray1: Iterable[Any], farray2: Iterable[Any], err: float, msg: str | None = None
     ) -> None:
         """Lists of as many numbers, each pair not more than `err` apart."""
         first, second = list(farray1), list(farray2)
-        self.assertEqual(len(first), len(second), _told(msg, "", "their lengths differ"))
+        self.assertEqual(len(first), len(second), _format(msg, "", "their lengths differ"))
         for i, (a, b) in enumerate(zip(first, second, strict=True)):
-            self.assertNear(float(a), float(b), err, _told(msg, f"[{i}]", ""))
+            self.assertNear(float(a), float(b), err, _format(msg, f"[{i}]", ""))
 
     def assertNear(self, f1: float, f2: float, err: float, msg: str | None = None) -> None:
         """Two numbers that are not more than `err` apart."""
         if not (f1 == f2 or abs(f1 - f2) <= err):
-            self.fail(_told(msg, "", f"{f1} and {f2} are more than {err} apart"))
+            self.fail(_format(msg, "", f"{f1} and {f2} are more than {err} apart"))
 
     def assertNDArrayNear(
         self, ndarray1: Any, ndarray2: Any, err: float, msg: str | None = None
     ) -> None:
         """Two arrays of which the norm of the difference is below `err`."""
         a, b = self._array(ndarray1), self._array(ndarray2)
-        self.assertEqual(a.shape, b.shape, _told(msg, "", "their shapes differ"))
+        self.assertEqual(a.shape, b.shape, _format(msg, "", "their shapes differ"))
         norm = float(np.linalg.norm(_wide(a) - _wide(b)))
         if not norm < err:
-            self.fail(_told(msg, "", f"the norm of the difference is {norm}, not below {err}"))
+            self.fail(_format(msg, "", f"the norm of the difference is {norm}, not below {err}"))
 
     # -- equal, in order
 
     def assertAllEqual(self, a: Any, b: Any, msg: str | None = None) -> None:
         """Arrays of one shape with equal elements; NaN is NaN."""
         x, y = self._array(a), self._array(b)
-        self.assertEqual(x.shape, y.shape, _told(msg, "", "their shapes differ"))
-        np.testing.assert_array_equal(_text(x), _text(y), _told(msg, "", ""))
+        self.assertEqual(x.shape, y.shape, _format(msg, "", "their shapes differ"))
+        np.testing.assert_array_equal(_text(x), _text(y), _format(msg, "", ""))
 
     def assertNotAllEqual(self, a: Any, b: Any, msg: str | None = None) -> None:
         """`assertAllEqual` would fail."""
@@ -139,7 +139,7 @@ class Assertions(unittest.TestCase):
             self.assertAllEqual(a, b)
         except _FAIL:
             return
-        self.fail(_told(msg, "", "the two are equal at all elements"))
+        self.fail(_format(msg, "", "the two are equal at all elements"))
 
     def assertAllGreater(self, a: Any, comparison_target: Any) -> None:
         """All elements are greater than a number."""
@@ -194,7 +194,7 @@ class Assertions(unittest.TestCase):
     def assertShapeEqual(self, np_array: Any, tf_tensor: Any, msg: str | None = None) -> None:
         """The static shape of a tensor is that of an array."""
         shape = tf_tensor.get_shape().as_list()
-        self.assertEqual(list(np.shape(np_array)), list(shape), _told(msg, "", "shapes differ"))
+        self.assertEqual(list(np.shape(np_array)), list(shape), _format(msg, "", "shapes differ"))
 
     def assertDTypeEqual(self, target: Any, expected_dtype: Any) -> None:
         """An array or tensor has a dtype."""
@@ -208,7 +208,7 @@ class Assertions(unittest.TestCase):
     def assertStartsWith(self, actual: str, expected_start: str, msg: str | None = None) -> None:
         """A text begins with another one."""
         if not actual.startswith(expected_start):
-            self.fail(_told(msg, "", f"{actual!r} does not start with {expected_start!r}"))
+            self.fail(_format(msg, "", f"{actual!r} does not start with {expected_start!r}"))
 
     # -- errors
 
@@ -235,7 +235,7 @@ class Assertions(unittest.TestCase):
         return self.assertRaisesWithPredicateMatch(HpcflowError, expected_err_re_or_predicate)
 
 
-def _told(msg: str | None, path: str, what: str) -> str:
+def _format(msg: str | None, path: str, what: str) -> str:
     return ": ".join(part for part in (msg or "", path, what) if part)
 
 

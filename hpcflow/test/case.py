@@ -87,7 +87,7 @@ class TestCase(Assertions):
 
         Without `use_gpu` it stays on the CPU.
         """
-        with self._made(graph, config, use_gpu, force_gpu) as session:
+        with self._new_session(graph, config, use_gpu, force_gpu) as session:
             yield session
 
     @contextlib.contextmanager
@@ -100,7 +100,7 @@ class TestCase(Assertions):
     ) -> Iterator[Session]:
         """The session of this test: the same each time, closed at the test's end."""
         if self._cached is None:
-            self._cached = self._made(graph, config, use_gpu, force_gpu)
+            self._cached = self._new_session(graph, config, use_gpu, force_gpu)
         elif graph is not None and graph is not self._cached.graph:
             raise ValueError("the cached session belongs to another graph: use self.session(graph)")
         with self._cached.graph.as_default(), self._cached.as_default():
@@ -120,7 +120,7 @@ class TestCase(Assertions):
         with self.cached_session(*args) if graph is None else self.session(*args) as session:
             yield session
 
-    def _made(
+    def _new_session(
         self, graph: Graph | None, config: ConfigProto | None, use_gpu: bool, force_gpu: bool
     ) -> Session:
         session_config = ConfigProto()

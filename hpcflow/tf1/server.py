@@ -67,7 +67,7 @@ class Server:
         _check_jobs(cluster)
         context = _join(cluster, job_name)
         _check_size(cluster, context)
-        task = _told(job_name, task_index)
+        task = _script_task(job_name, task_index)
         is_same = _check_told(task, context)
         if context.is_chief:
             print_always(describe(cluster, context, task if is_same else ""))
@@ -129,7 +129,7 @@ def _name(context: RankContext) -> str:
     return context.task_name(context.rank)
 
 
-def _told(job_name: str | None, task_index: int | None) -> str:
+def _script_task(job_name: str | None, task_index: int | None) -> str:
     """The task that the script gives, or ""."""
     if not job_name and task_index is None:
         return ""

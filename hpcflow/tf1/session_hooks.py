@@ -305,7 +305,7 @@ class SummarySaverHook(SessionRunHook):
             )
         self._timer = SecondOrStepTimer(save_secs, save_steps)
         self._writer, self._folder = summary_writer, output_dir
-        self._scaffold, self._given = scaffold, summary_op
+        self._scaffold, self._summary_op = scaffold, summary_op
         self._next: int | None = None
         self._is_time = False
 
@@ -319,7 +319,7 @@ class SummarySaverHook(SessionRunHook):
             self._writer = FileWriterCache.get(self._folder)
 
     def _summaries(self) -> list[Any]:
-        summaries = self._given if self._scaffold is None else self._scaffold.summary_op
+        summaries = self._summary_op if self._scaffold is None else self._scaffold.summary_op
         if summaries is None:
             return []
         return list(summaries) if isinstance(summaries, (list, tuple)) else [summaries]

@@ -58,7 +58,7 @@ class CheckpointInterval:
     ) -> None:
         self._every, self._mtbf_s, self._clock = every, mtbf_s, clock
         self._ends = clock() + left_s
-        self._held: collections.deque[float] = collections.deque(maxlen=AVERAGED_SAVES)
+        self._blocked_s: collections.deque[float] = collections.deque(maxlen=AVERAGED_SAVES)
         self._written: collections.deque[float] = collections.deque(maxlen=AVERAGED_SAVES)
         self._edge: float | None = None  # clock before the current step
         self._longest = 0.0  # step, in seconds
@@ -74,11 +74,11 @@ class CheckpointInterval:
         """
         self._written.append(written_s)
         if held_s is not None:
-            self._held.append(held_s)
+            self._blocked_s.append(held_s)
         longest = max(self._written)
-        is_behind = any(blocked < longest for blocked in self._held)
+        is_behind = any(blocked < longest for blocked in self._blocked_s)
         self._last_s = (3 if is_behind else 2) * longest  # one may be in progress at the stop
-        if self._every is None and self._held:
+        if self._every is None and self._blocked_s:
             self.seconds = self._best()
 
     @property
@@ -100,7 +100,7 @@ class CheckpointInterval:
     @property
     def save_s(self) -> float | None:
         """The mean cost of a save in seconds; None before the first."""
-        return sum(self._held) / len(self._held) if self._held else None
+        return sum(self._blocked_s) / len(self._blocked_s) if self._blocked_s else None
 
     def _best(self) -> float:
         save_s = max(self.save_s or 0.0, LEAST_S)

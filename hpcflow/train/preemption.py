@@ -68,11 +68,11 @@ class Preemption:
         self._in_step = self._several and context.cluster.mode == "collective"
         self.late = False  # of any rank, at the last check; the same on all
         # maximum over the ranks: signal, step time in µs, whether one is late
-        self._told = np.array([0, LOOK_US, 0], np.int64)
+        self._maxima = np.array([0, LOOK_US, 0], np.int64)
         self.saving = 0  # the largest bits passed to `meet`
         self.unsaved = False  # a rank at `meet` had unsaved steps
         self._request: Request | None = None
-        self._every = self._left = 1  # steps between checks, steps until the next
+        self._every = self._countdown = 1  # steps between checks, steps until the next
         self._since = 0.0
 
     @property
@@ -92,8 +92,8 @@ class Preemption:
             self.late = late
             return self._stop.number != 0
         self.late = False
-        self._left -= 1
-        return self._left <= 0 and self._look(late)
+        self._countdown -= 1
+        return self._countdown <= 0 and self._look(late)
 
     def is_bound(self, first: int, steps: int) -> bool:
         """Whether the setting `stop_at` ends the training here, without communication.
@@ -116,22 +116,22 @@ class Preemption:
         """Finish the allreduce of the last check and start the next."""
         if self._request is not None:
             self._finish()
-            self.late = bool(self._told[2])
-            if self._told[0]:
-                self._stop.note(int(self._told[0]))
+            self.late = bool(self._maxima[2])
+            if self._maxima[0]:
+                self._stop.note(int(self._maxima[0]))
                 return True
         now = time.perf_counter()
         step = (now - self._since) * 1e6 / self._every if self._since else LOOK_US
-        longest = max(int(self._told[1]), 1)
-        self._every = self._left = min(max(LOOK_US // longest, 1), MOST_STEPS)
+        longest = max(int(self._maxima[1]), 1)
+        self._every = self._countdown = min(max(LOOK_US // longest, 1), MOST_STEPS)
         self._since = now
-        self._told[:] = self._stop.number, int(step), late and not self.late
+        self._maxima[:] = self._stop.number, int(step), late and not self.late
         self._context.executor.run_locked(self._start, lambda: True)
         return False
 
     def _start(self) -> None:
         assert self._context.drivers is not None
-        self._request = self._context.drivers.all_reduce(self._told, "max")
+        self._request = self._context.drivers.all_reduce(self._maxima, "max")
 
     def _finish(self) -> None:
         request, self._request = self._request, None

@@ -56,10 +56,10 @@ class Progress:
         self._log = run_records.run_log_of(context)
         self._terminal = progress_stream(self._stream) if self._speaks else None
         self._pause = every_s if self._terminal is None else REDRAW_S
-        self._begun = self._told = time.perf_counter()
+        self._begun = self._shown_at = time.perf_counter()
         self._samples = 0
         self._line = ""
-        self._done = 0
+        self._steps_done = 0
         self._is_shown = True
         if self._speaks:
             print(data.describe(), file=self._stream, flush=True)
@@ -79,14 +79,14 @@ class Progress:
         metrics = "".join(f"  {name} {float(value):.4g}" for name, value in values.items())
         position = f"epoch {batch.epoch + 1}/{self.epochs}  step {batch.step + 1}/{self.steps}"
         self._line = f"{position}{metrics}  {rate:,.0f} samples/s"
-        self._done = batch.epoch * self.steps + batch.step + 1
+        self._steps_done = batch.epoch * self.steps + batch.step + 1
         self._is_shown = False
         if self._log is not None:
             ends = "epoch" if batch.step + 1 == self.steps else ""
-            ends = "run" if self._done == self.epochs * self.steps else ends
-            self._log.add(self._done, batch.epoch + 1, self._samples, values, ends)
-        if now - self._told >= self._pause:
-            self._told = now
+            ends = "run" if self._steps_done == self.epochs * self.steps else ends
+            self._log.add(self._steps_done, batch.epoch + 1, self._samples, values, ends)
+        if now - self._shown_at >= self._pause:
+            self._shown_at = now
             self._show()
 
     def close(self) -> None:
@@ -102,7 +102,7 @@ class Progress:
     def _show(self) -> None:
         self._is_shown = True
         if self._terminal is not None:
-            filled = WIDTH * self._done // max(1, self.epochs * self.steps)
+            filled = WIDTH * self._steps_done // max(1, self.epochs * self.steps)
             bar = "#" * filled + "." * (WIDTH - filled)
             print(f"\r[{bar}] {self._line}\033[K", end="", file=self._terminal, flush=True)
         else:

@@ -68,7 +68,7 @@ class Saver:
         reshape: bool = False,
     ) -> None:
         self._reshape = bool(reshape)
-        self._given, self._allow_empty = var_list, allow_empty
+        self._var_list, self._allow_empty = var_list, allow_empty
         self._variables: dict[str, Variable] | None = None
         if not defer_build:
             self.build()
@@ -80,7 +80,7 @@ class Saver:
 
     def build(self) -> None:
         """Collect the variables of the default graph if none were given; idempotent."""
-        state: Any = state_of_job(get_default_graph()) if self._given is None else self._given
+        state: Any = state_of_job(get_default_graph()) if self._var_list is None else self._var_list
         by_name = state if isinstance(state, Mapping) else {getattr(v, "name", v): v for v in state}
         if not by_name and not self._allow_empty:
             raise CheckpointError("there is nothing to save", hint="create a variable first")
@@ -135,8 +135,8 @@ class Saver:
 
     def _prepare(self, sess: Session) -> None:
         """Prepare background saves on all ranks for which this rank is responsible."""
-        local = replica_names(self._wanted(local=True), sess.context.replica)
-        reserve_buffers(sess.context, sess.store, {**self._wanted(local=False), **local}, local)
+        local = replica_names(self._names(local=True), sess.context.replica)
+        reserve_buffers(sess.context, sess.store, {**self._names(local=False), **local}, local)
 
     def _save(
         self,
@@ -147,7 +147,7 @@ class Saver:
         metrics: Mapping[str, Any] | None = None,
     ) -> Path:
         def begin() -> Path:
-            ask = self._asked(sess, directory, facts, metrics, self.form)
+            ask = self._build_request(sess, directory, facts, metrics, self.form)
             return save_checkpoint(sess.context, sess.store, ask, mine, self.max_to_keep)
 
         return group_by_liveness(sess.context, begin)
@@ -164,12 +164,12 @@ class Saver:
         """Save as `_save`, but in the background."""
 
         def begin() -> None:
-            ask = self._asked(sess, directory, facts, metrics, "sharded")
+            ask = self._build_request(sess, directory, facts, metrics, "sharded")
             behind.begin(sess.store, ask, mine, self.max_to_keep)
 
         group_by_liveness(sess.context, begin)
 
-    def _asked(
+    def _build_request(
         self,
         sess: Session,
         directory: Path,
@@ -181,11 +181,11 @@ class Saver:
         return make_request(
             sess.context,
             directory,
-            self._wanted(local=False),
+            self._names(local=False),
             lambda rows: {**facts(rows), **judged, "graph_digest": graph().digest},
             lambda: {GRAPH: graph().text},
             form,
-            self._wanted(local=True),
+            self._names(local=True),
         )
 
     def _judged(self, metrics: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -230,11 +230,11 @@ class Saver:
     def _load(self, sess: Session, saved: Any, with_draws: bool) -> None:
         if sess.context.on_plan is None:  # before the first run there are no variables
             sess.prepare([v.initializer for v in self.variables.values()])
-        shared, local = self._wanted(local=False), self._wanted(local=True)
+        shared, local = self._names(local=False), self._names(local=True)
         args = shared, self._arrays(), with_draws, local, self._reshape
         restore_variables(sess.context, sess.store, saved, *args)
 
-    def _wanted(self, local: bool) -> dict[str, str]:
+    def _names(self, local: bool) -> dict[str, str]:
         """Variable -> name in the file, for shared or for local variables."""
         return {v.name: n for n, v in self.variables.items() if is_local(v) == local}
 

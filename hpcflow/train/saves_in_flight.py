@@ -45,7 +45,7 @@ class SavesInFlight:
     ) -> None:
         self._context, self._saved, self._failed = context, saved, failed
         self._behind: AsyncSave | None = None  # until its outcome arrives
-        self._since = self._held = 0.0
+        self._since = self._blocked_s = 0.0
         self._waits = False
         self.failing = False  # the last save failed; after `finish` all ranks know
         self._count = self._failures = 0
@@ -83,7 +83,7 @@ class SavesInFlight:
         """Save by `save()` in the foreground, after `finish`; returns the checkpoint."""
         path = save()
         took = time.perf_counter() - self._since
-        self._done(path, SaveDurations(took, took, took, took))
+        self._record_save(path, SaveDurations(took, took, took, took))
         return path
 
     def in_background(self, begin: Callable[[AsyncSave], None], waits: bool) -> Path | None:
@@ -100,7 +100,7 @@ class SavesInFlight:
             if self._waits:
                 raise
             return None
-        self._held, self._behind = time.perf_counter() - self._since, behind
+        self._blocked_s, self._behind = time.perf_counter() - self._since, behind
         if self._waits:
             behind.finish()
         self._context.executor.run_locked(self._take, lambda: True)  # it may have arrived
@@ -122,10 +122,10 @@ class SavesInFlight:
             return
         facts = behind.outcome["value"]
         times = (facts[name] for name in ("durable", "verified", "published"))
-        blocked = time.perf_counter() - self._since if self._waits else self._held
-        self._done(Path(facts["path"]), SaveDurations(blocked, *times))
+        blocked = time.perf_counter() - self._since if self._waits else self._blocked_s
+        self._record_save(Path(facts["path"]), SaveDurations(blocked, *times))
 
-    def _done(self, path: Path, took: SaveDurations) -> None:
+    def _record_save(self, path: Path, took: SaveDurations) -> None:
         self.failing, self.last = False, took
         self._count += 1
         self._total += took.held

@@ -34,7 +34,7 @@ class SpeedExchange:
         self._paces = self._control.paces[self.number]
         self._shares = self._control.shares[self.number]
         self._every = max(TELL_S, context.roles.replicas / MOST_TOLD)
-        self._told = 0.0
+        self._sent_at = 0.0
         self._speeds: dict[int, dict[int, float]] = {}  # dataset -> worker -> samples per second
         self._has_said: set[int] = set()  # rebalanced datasets that were logged
 
@@ -45,12 +45,12 @@ class SpeedExchange:
             if len(message["shares"]) == self._context.roles.replicas:  # no worker died since
                 self._balance(message["dataset"]).change(message["first"], message["shares"])
         rows: Rows = []
-        if not self._told or (
-            pace.ended - self._told >= self._every and pace.window.steps >= LEAST_STEPS
+        if not self._sent_at or (
+            pace.ended - self._sent_at >= self._every and pace.window.steps >= LEAST_STEPS
         ):
-            if self._told:  # not the first step, which includes planning
+            if self._sent_at:  # not the first step, which includes planning
                 self._tell(pace.window, rows)
-            self._told = pace.ended
+            self._sent_at = pace.ended
             pace.window.clear()
         if self._context.is_chief:
             while self._paces:

@@ -50,7 +50,7 @@ class FileWriter:
             raise GraphError("FileWriter takes no graph_def", hint="give the graph: graph=...")
         self._logdir, self._suffix = os.fspath(as_path(logdir, "logdir")), filename_suffix or ""
         self._most, self._flush_s = int(max_queue), float(flush_secs)
-        self._lock, self._seen, self._runs = threading.Lock(), set[str](), set[str]()
+        self._lock, self._tags, self._runs = threading.Lock(), set[str](), set[str]()
         self._writes = current_context().is_chief
         self._file: Any = None
         self._closed = True
@@ -79,9 +79,9 @@ class FileWriter:
             summary = _parsed(summary)
         for value in summary.value:
             if value.HasField("metadata"):
-                if value.tag in self._seen:
+                if value.tag in self._tags:
                     value.ClearField("metadata")
-                self._seen.add(value.tag)
+                self._tags.add(value.tag)
         self._add(global_step, summary=summary)
 
     def add_graph(self, graph: Graph, global_step: int | None = None) -> None:

@@ -292,7 +292,9 @@ def test_errors_name_what_to_do():
         run_ranks(2, lambda context: hf.train.TrainingSession(sync="stale:1"))
 
     for ranks, rule in ((1, "all"), (3, "async"), (3, "all"), (2, "backup:1"), (2, "stale:1")):
-        with pytest.raises(HpcflowError, match=f"sync={rule} is a rule .* none of the {ranks} rank"):
+        with pytest.raises(
+            HpcflowError, match=f"sync={rule} is a rule .* none of the {ranks} rank"
+        ):
             run_ranks(ranks, lambda context: None, sync=rule)
 
     def twice(context):

@@ -34,7 +34,7 @@ class ConstantValues:
     def __init__(self) -> None:
         self.told: dict[Tensor, np.ndarray] = {}
         self.inputs: dict[Operation, str] = {}  # stand-ins for inputs of the model -> their names
-        self._found: dict[Tensor, np.ndarray] = {}
+        self._values: dict[Tensor, np.ndarray] = {}
 
     def of(self, tensor: Tensor, what: str) -> np.ndarray:
         """The value of `tensor`; `what` describes it in errors.
@@ -44,29 +44,29 @@ class ConstantValues:
         """
         missing: dict[str, None] = {}
         for op in _before(tensor.op, self._is_known):
-            if any(t in self._found for t in op.outputs):
+            if any(t in self._values for t in op.outputs):
                 continue
             fixed = [self.told.get(t) if t.spec.value is None else t.spec.value for t in op.outputs]
             sources = sources_of(op)
             if fixed and all(value is not None for value in fixed):
-                self._found.update(zip(op.outputs, fixed, strict=True))  # type: ignore[arg-type]
-            elif op.type == "Parameter" and sources and sources[0] in self._found:
-                self._found[op.outputs[0]] = self._found[sources[0]]
+                self._values.update(zip(op.outputs, fixed, strict=True))  # type: ignore[arg-type]
+            elif op.type == "Parameter" and sources and sources[0] in self._values:
+                self._values[op.outputs[0]] = self._values[sources[0]]
             elif (
                 op in self.inputs
                 or op.type.startswith("Placeholder")
                 or not lookup_op(op.type).pure
             ):
                 missing[self.inputs.get(op, op.name)] = None
-            elif all(t in self._found for t in sources):
-                values = compute(op, [self._found[t] for t in sources])
-                self._found.update(zip(op.outputs, values, strict=True))
-        if tensor not in self._found:
+            elif all(t in self._values for t in sources):
+                values = compute(op, [self._values[t] for t in sources])
+                self._values.update(zip(op.outputs, values, strict=True))
+        if tensor not in self._values:
             raise UnknownValueError(missing, what)
-        return self._found[tensor]
+        return self._values[tensor]
 
     def _is_known(self, op: Operation) -> bool:
-        return any(t in self._found or t in self.told for t in op.outputs)
+        return any(t in self._values or t in self.told for t in op.outputs)
 
 
 def sources_of(op: Operation) -> Sequence[Tensor]:

@@ -128,7 +128,7 @@ def _trains(node: OnnxNode) -> bool:
 @imports("Dropout")
 def _dropout_by_attribute(node: OnnxNode, x: Tensor) -> Sequence[Tensor]:
     mask = bool_ if node.version >= 10 else x.dtype
-    return _dropped(node, x, node.attr("ratio", 0.5), mask) if _trains(node) else _kept(x, mask)
+    return _dropped(node, x, node.attr("ratio", 0.5), mask) if _trains(node) else _identity(x, mask)
 
 
 @imports("Dropout", since=12)
@@ -136,13 +136,13 @@ def _dropout(
     node: OnnxNode, x: Tensor, ratio: Tensor | None = None, training: Tensor | None = None
 ) -> Sequence[Tensor]:
     if training is None or not node.value(training, "training_mode"):
-        return _kept(x)
+        return _identity(x)
     return _dropped(node, x, 0.5 if ratio is None else float(node.value(ratio, "ratio")))
 
 
 def _dropped(node: OnnxNode, x: Tensor, share: float, mask: Any = bool_) -> Sequence[Tensor]:
     if share == 0:
-        return _kept(x, mask)
+        return _identity(x, mask)
     scale = nn_ops.dropout(broadcast_ops.ones_like(x, float32), 1 - share, seed=node.attr("seed"))
     return [
         arithmetic_ops.multiply(x, arithmetic_ops.cast(scale, x.dtype)),
@@ -150,5 +150,5 @@ def _dropped(node: OnnxNode, x: Tensor, share: float, mask: Any = bool_) -> Sequ
     ]
 
 
-def _kept(x: Tensor, mask: Any = bool_) -> Sequence[Tensor]:
+def _identity(x: Tensor, mask: Any = bool_) -> Sequence[Tensor]:
     return [identity(x), broadcast_ops.ones_like(x, mask)]

@@ -50,7 +50,7 @@ def _plain(value: Any, scalars: list[Tensor]) -> Any:
     if hasattr(value, "as_tensor"):
         value = value.as_tensor()
     if isinstance(value, Tensor):
-        return _told(value, scalars)
+        return _encode_scalar(value, scalars)
     if isinstance(value, np.ndarray) and value.shape == ():
         value = value[()]
     if value is None or (isinstance(value, (int, np.integer)) and not isinstance(value, bool)):
@@ -61,7 +61,7 @@ def _plain(value: Any, scalars: list[Tensor]) -> Any:
     )
 
 
-def _told(value: Tensor, scalars: list[Tensor]) -> Any:
+def _encode_scalar(value: Tensor, scalars: list[Tensor]) -> Any:
     if value.dtype.kind not in "iu":
         raise DTypeError(f"an index must be an integer; {value.name!r} is {value.dtype}")
     if value.shape not in (None, ()):

@@ -35,7 +35,7 @@ def _index(key: tuple[tuple[Any, ...], ...]) -> Callable[..., tuple[Any, ...]]:
     return told
 
 
-def _taken(x: Any, index: tuple[Any, ...]) -> Any:
+def _get_slice(x: Any, index: tuple[Any, ...]) -> Any:
     try:
         return x[index]
     except IndexError as error:
@@ -45,7 +45,7 @@ def _taken(x: Any, index: tuple[Any, ...]) -> Any:
 @kernel("StridedSlice", "out", moves=True)
 def _strided(xp: Any, node: KernelNode) -> Callable[..., Any]:
     index = _index(node.attrs["key"])
-    return lambda x, *more: xp.copyto(more[-1], _taken(x, index(more)))
+    return lambda x, *more: xp.copyto(more[-1], _get_slice(x, index(more)))
 
 
 @kernel("StridedSliceGrad", "out")

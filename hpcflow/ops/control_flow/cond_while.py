@@ -51,12 +51,12 @@ def _while(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     return [Spec(p.dtype, p.shape) for p in params]
 
 
-def _made(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+def _infer_from_attrs(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     return [Spec(dtype, shape) for dtype, shape in attrs["made"]]
 
 
 _PLAN = NoGrad("inserted when the plan is made, after gradients are computed")
-_FRAME: Attrs = {"infer": _made, "grad": _PLAN, "stateful": True, "work": "start"}
+_FRAME: Attrs = {"infer": _infer_from_attrs, "grad": _PLAN, "stateful": True, "work": "start"}
 op("Loop", control_flow="loop", **_FRAME)
 op("LoopAcross", control_flow="loop", across_tasks=True, waits=True, **_FRAME)
 op("Branch", control_flow="branch", **_FRAME)

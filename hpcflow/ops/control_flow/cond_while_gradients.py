@@ -63,16 +63,16 @@ class GradientBody(FunctionBody):
         self.heads: list[Tensor] = []  # in the forward body: lists before pushes
         self.kept: list[Tensor] = []  # in this body: list parameters to pop from
         self.rests: list[Tensor] = []  # in this body: lists after pops
-        self._found: dict[Tensor, Tensor] = {}
+        self._adopted: dict[Tensor, Tensor] = {}
         self._changed: set[Operation] | None = None  # variables updated or tested
 
     def adopt(self, t: Tensor) -> Tensor:
         """The tensor in this body that corresponds to `t`, which may be in the forward body."""
         if t.graph is not self.forward.body:
             return super().adopt(t)
-        if t not in self._found:
-            self._found[t] = self._brought(t)
-        return self._found[t]
+        if t not in self._adopted:
+            self._adopted[t] = self._brought(t)
+        return self._adopted[t]
 
     def _brought(self, t: Tensor) -> Tensor:
         outside = {param: outer for outer, param in self.forward.captures}
@@ -83,7 +83,7 @@ class GradientBody(FunctionBody):
         recomputable = self.how == "recompute" or not t.op.inputs
         if recomputable and t.op.type != "Parameter" and lookup_op(t.op.type).pure:
             return self._recomputed(t)
-        return self._taken(t)
+        return self._save_and_pop(t)
 
     def _is_read_once(self, read: Operation) -> bool:
         """Whether a read in the forward body gives the same value as one at the start of the owner.
@@ -122,10 +122,10 @@ class GradientBody(FunctionBody):
         inputs = [self.adopt(i) for i in op.inputs]
         with self.inside(), self.beside(op):
             copy = self.create_op(op.type, inputs, op.attrs, last_name(op))
-        self._found.update(zip(op.outputs, copy.outputs, strict=True))
+        self._adopted.update(zip(op.outputs, copy.outputs, strict=True))
         return copy.outputs[t.index]
 
-    def _taken(self, t: Tensor) -> Tensor:
+    def _save_and_pop(self, t: Tensor) -> Tensor:
         forward = self.forward.body
         with forward.inside(), forward.beside(t.op):
             name = f"kept_{last_name(t.op)}"

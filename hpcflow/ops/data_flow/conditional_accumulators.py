@@ -46,7 +46,7 @@ def _applied(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     return []
 
 
-def _taken(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+def _infer_take(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     _scalar("num_required", inputs[1])
     shape: Shape = attrs["shape"]
     if not attrs["sparse"]:
@@ -64,7 +64,7 @@ def _stepped(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 op("ConditionalAccumulator", infer=_handle, grad=_HANDLE, **_STATE)
 op("SparseConditionalAccumulator", infer=_handle, grad=_HANDLE, **_STATE)
 op("AccumulatorApplyGradient", infer=_applied, grad=_KEPT, **_WAITS)
-op("AccumulatorTakeGradient", infer=_taken, grad=_KEPT, patient=True, **_WAITS)
+op("AccumulatorTakeGradient", infer=_infer_take, grad=_KEPT, patient=True, **_WAITS)
 op("AccumulatorSetGlobalStep", infer=_stepped, grad=_KEPT, **_WAITS)
 op("AccumulatorNumAccumulated", infer=lambda i, a: [Spec(int32, ())], grad=_KEPT, **_WAITS)
 

@@ -111,17 +111,17 @@ class QueueBase:
 
     def dequeue(self, name: str | None = None) -> Any:
         """Dequeue one element: a tensor, a list of several, or a dict if they have names."""
-        return self._taken(self._run("QueueDequeue", [], name or f"{self.name}_Dequeue"))
+        return self._pack(self._run("QueueDequeue", [], name or f"{self.name}_Dequeue"))
 
     def dequeue_many(self, n: Any, name: str | None = None) -> Any:
         """Dequeue `n` elements, each component stacked as [n, ...]."""
         args = [convert_to_tensor(n)]
-        return self._taken(self._run("QueueDequeueMany", args, name or f"{self.name}_DequeueMany"))
+        return self._pack(self._run("QueueDequeueMany", args, name or f"{self.name}_DequeueMany"))
 
     def dequeue_up_to(self, n: Any, name: str | None = None) -> Any:
         """As `dequeue_many`; a closed queue may return fewer."""
         args = [convert_to_tensor(n)]
-        return self._taken(self._run("QueueDequeueUpTo", args, name or f"{self.name}_DequeueUpTo"))
+        return self._pack(self._run("QueueDequeueUpTo", args, name or f"{self.name}_DequeueUpTo"))
 
     def close(self, cancel_pending_enqueues: bool = False, name: str | None = None) -> Operation:
         """Close the queue after the pending enqueues, or cancel these."""
@@ -159,7 +159,7 @@ class QueueBase:
             raise ShapeError(f"the queue has {len(self._dtypes)} components, not {len(vals)}")
         return [convert_to_tensor(v, d) for v, d in zip(vals, self._dtypes, strict=True)]
 
-    def _taken(self, op: Operation) -> Any:
+    def _pack(self, op: Operation) -> Any:
         if self._names is not None:
             return dict(zip(self._names, op.outputs, strict=True))
         return op.outputs[0] if len(op.outputs) == 1 else list(op.outputs)

@@ -27,7 +27,7 @@ def _handle(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     return [Spec(resource, ())]
 
 
-def _others(inputs: Sequence[Spec], attrs: Attrs) -> Sequence[Spec]:
+def _strip_handles(inputs: Sequence[Spec], attrs: Attrs) -> Sequence[Spec]:
     """The inputs after the handles and the index."""
     count = attrs["queues"]
     for spec in inputs[:count]:
@@ -48,7 +48,7 @@ def _components(attrs: Attrs) -> list[tuple[np.dtype, Shape]]:
 
 def _enqueue(many: bool) -> Any:
     def infer(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
-        specs, components = _others(inputs, attrs), _components(attrs)
+        specs, components = _strip_handles(inputs, attrs), _components(attrs)
         if len(specs) != len(components):
             raise ShapeError(f"the queue has {len(components)} components; {len(specs)} were given")
         rows: Shape = (None,)
@@ -72,13 +72,13 @@ def _enqueue(many: bool) -> Any:
 
 
 def _dequeue(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
-    _others(inputs, attrs)
+    _strip_handles(inputs, attrs)
     return [Spec(dtype, shape) for dtype, shape in _components(attrs)]
 
 
 def _rows(exact: bool) -> Any:
     def infer(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
-        (count,) = _others(inputs, attrs)
+        (count,) = _strip_handles(inputs, attrs)
         require("the number of elements", count, "iu")
         merge_shapes(count.shape, ())
         size = int(count.value) if exact and count.value is not None else None
@@ -99,14 +99,14 @@ def _rows(exact: bool) -> Any:
 
 def _fact(dtype: np.dtype) -> Any:
     def infer(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
-        _others(inputs, attrs)
+        _strip_handles(inputs, attrs)
         return [Spec(dtype, ())]
 
     return infer
 
 
 def _nothing(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
-    _others(inputs, attrs)
+    _strip_handles(inputs, attrs)
     return []
 
 

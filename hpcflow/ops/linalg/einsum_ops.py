@@ -145,16 +145,16 @@ def _back_to(op: Operation, k: int, g: Tensor) -> Tensor:
         inputs.append(ones_like(x))
         labels.append(x_labels)
     if "." not in x_labels:
-        return _made(inputs, labels, x_labels)
+        return _emit_einsum(inputs, labels, x_labels)
     front = "." + x_labels.replace(".", "")  # broadcast axes are summed, and must come first
-    d = _made(inputs, labels, front)
-    turned = x if x_labels == front else _made([x], [x_labels], front)
+    d = _emit_einsum(inputs, labels, front)
+    turned = x if x_labels == front else _emit_einsum([x], [x_labels], front)
     if d.shape is None or None in d.shape or d.shape != turned.shape:
         d = sum_to_shape(d, sizes(turned))
-    return d if x_labels == front else _made([d], [front], x_labels)
+    return d if x_labels == front else _emit_einsum([d], [front], x_labels)
 
 
-def _made(inputs: list[Tensor], left: list[str], out: str) -> Tensor:
+def _emit_einsum(inputs: list[Tensor], left: list[str], out: str) -> Tensor:
     equation = f"{','.join(left)}->{out}".replace(".", "...")
     return first_output("Einsum", inputs, {"equation": equation})
 

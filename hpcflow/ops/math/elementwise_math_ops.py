@@ -287,13 +287,13 @@ def saturate_cast(value: Any, dtype: Any, name: str | None = None) -> Tensor:
     x, dtype = convert_to_tensor(value), as_dtype(dtype)
     if kind_of(x.dtype) not in "iuf" or kind_of(dtype) not in "iuf":
         raise DTypeError(f"saturate_cast does not convert {x.dtype} to {dtype}", hint="use hf.cast")
-    low, high = _held(x.dtype, dtype)
+    low, high = _saturation_bounds(x.dtype, dtype)
     if low is not None:
         x = clip_by_value(x, low, high)
     return cast(x, dtype, name)
 
 
-def _held(source: np.dtype, target: np.dtype) -> tuple[Any, Any]:
+def _saturation_bounds(source: np.dtype, target: np.dtype) -> tuple[Any, Any]:
     """The bounds of values of `source` that fit in `target`; Nones if all do."""
     if np.can_cast(source, target, "safe"):
         return None, None

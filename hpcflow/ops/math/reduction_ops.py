@@ -129,11 +129,11 @@ def _prod(op: Operation, g: Tensor) -> list[Tensor]:
 def _log_sum_exp(op: Operation, g: Tensor) -> list[Tensor]:
     x, y = op.inputs[0], op.outputs[0]
     if not op.attrs["keepdims"]:
-        y, g = _kept(y, op), _kept(g, op)
+        y, g = _keep_dims(y, op), _keep_dims(g, op)
     return [multiply(g, exp(subtract(x, y)))]
 
 
-def _kept(t: Tensor, op: Operation) -> Tensor:
+def _keep_dims(t: Tensor, op: Operation) -> Tensor:
     """A reduction's output reshaped as with keepdims."""
     axis = op.attrs["axis"]
     target = reduced_shape(op.inputs[0].shape, axis, True)

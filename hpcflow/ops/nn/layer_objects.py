@@ -75,7 +75,7 @@ class Layer:
     def __init__(
         self, trainable: bool = True, name: str | None = None, dtype: Any = None, **kwargs: Any
     ) -> None:
-        self._given, self._reuse = kwargs.pop("_scope", None), kwargs.pop("_reuse", None)
+        self._scope_arg, self._reuse = kwargs.pop("_scope", None), kwargs.pop("_reuse", None)
         self.activity_regularizer = kwargs.pop("activity_regularizer", None)
         if kwargs:
             raise TypeError(f"{type(self).__name__}() got unexpected arguments {sorted(kwargs)}")
@@ -106,22 +106,22 @@ class Layer:
     @property
     def graph(self) -> Graph:
         """The graph of its variables; the default graph before they exist."""
-        variables = self._held()
+        variables = self._all_variables()
         return variables[0].graph if variables else get_default_graph()
 
-    def _held(self) -> list[Variable]:
+    def _all_variables(self) -> list[Variable]:
         """Its variables in order of creation."""
         return self._variables
 
     @property
     def trainable_weights(self) -> list[Variable]:
         """Its variables that optimizers update."""
-        return [v for v in self._held() if v.trainable and self.trainable]
+        return [v for v in self._all_variables() if v.trainable and self.trainable]
 
     @property
     def non_trainable_weights(self) -> list[Variable]:
         """Its variables that optimizers do not update."""
-        return [v for v in self._held() if not (v.trainable and self.trainable)]
+        return [v for v in self._all_variables() if not (v.trainable and self.trainable)]
 
     @property
     def weights(self) -> list[Variable]:
@@ -161,7 +161,7 @@ class Layer:
                 line=user_line(),
                 hint="call it, or its build(input_shape), first",
             )
-        return sum(size_of(v.shape) for v in self._held())
+        return sum(size_of(v.shape) for v in self._all_variables())
 
     # -- methods to override
 
@@ -239,7 +239,7 @@ class Layer:
         `scope` is the name of this scope if it has none yet.
         """
         scope = kwargs.pop("scope", None)
-        x = self._taken(inputs)
+        x = self._convert_inputs(inputs)
         leaves = nested_structure.flatten_structure(x)
         with self._entered(scope, leaves):
             try:
@@ -262,7 +262,7 @@ class Layer:
         """The same as calling the layer."""
         return self(inputs, *args, **kwargs)
 
-    def _taken(self, inputs: Any) -> Any:
+    def _convert_inputs(self, inputs: Any) -> Any:
         """The inputs as tensors; lists of tensors stay lists."""
         if any(isinstance(leaf, Tensor) for leaf in nested_structure.flatten_structure(inputs)):
             return inputs
@@ -289,7 +289,7 @@ class Layer:
             ):
                 yield
             return
-        target = self._given if scope is None else scope
+        target = self._scope_arg if scope is None else scope
         if target is None and self._reuse:
             target = self._base_name
         with variable_scope(target, self._base_name, values, reuse=self._reuse) as self._scope:

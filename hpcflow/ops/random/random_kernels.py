@@ -200,7 +200,7 @@ def _elements(xp: Any, piece: Callable[..., Any]) -> Callable[..., None]:
 
 
 @_draws("RandomUniformInt", 2)
-def _whole(xp: Any, node: KernelNode) -> Callable[..., None]:
+def _uniform_int(xp: Any, node: KernelNode) -> Callable[..., None]:
     dtype = node.attrs["dtype"]
     end = len(node.inputs) - ("key" not in node.attrs) - bool(node.attrs.get("batch"))
     is_static = all(spec.value is not None for spec in node.inputs[end - 2 : end])

@@ -52,7 +52,7 @@ STATELESS = "Stateless"  # prefix of the stateless variant, with a seed tensor
 # -- rows: inputs are [shape,] parameters, [seed,] [offset]
 
 
-def _told(inputs: Sequence[Spec], attrs: Attrs, parameters: int) -> Shape:
+def _requested_shape(inputs: Sequence[Spec], attrs: Attrs, parameters: int) -> Shape:
     """The requested shape, before the axes of the parameters."""
     trailing_count = parameters + ("key" not in attrs) + bool(attrs.get("batch"))
     if "key" not in attrs:
@@ -64,7 +64,7 @@ def _told(inputs: Sequence[Spec], attrs: Attrs, parameters: int) -> Shape:
 
 
 def _plain(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
-    return [Spec(attrs["dtype"], _told(inputs, attrs, 0))]
+    return [Spec(attrs["dtype"], _requested_shape(inputs, attrs, 0))]
 
 
 def _parameters(inputs: Sequence[Spec], attrs: Attrs, count: int) -> Sequence[Spec]:
@@ -72,10 +72,10 @@ def _parameters(inputs: Sequence[Spec], attrs: Attrs, count: int) -> Sequence[Sp
     return inputs[end - count : end]
 
 
-def _whole(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+def _infer_integers(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     for spec in _parameters(inputs, attrs, 2):
         require("a limit of integers", spec, "iu")
-    requested = _told(inputs, attrs, 2)
+    requested = _requested_shape(inputs, attrs, 2)
     shapes = [spec.shape for spec in _parameters(inputs, attrs, 2)]
     return [Spec(attrs["dtype"], merge_shapes(requested, broadcast_shapes([requested, *shapes])))]
 
@@ -83,7 +83,7 @@ def _whole(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 def _each(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     (parameter,) = _parameters(inputs, attrs, 1)
     require("the parameter of a draw", parameter, "f")
-    requested = _told(inputs, attrs, 1)
+    requested = _requested_shape(inputs, attrs, 1)
     both = None if requested is None or parameter.shape is None else requested + parameter.shape
     return [Spec(attrs["dtype"], both)]
 
@@ -92,7 +92,7 @@ for _type, _infer, _grad, _stateless in (
     ("RandomUniform", _plain, _DRAW, _DRAW),
     ("RandomNormal", _plain, _DRAW, _DRAW),
     ("TruncatedNormal", _plain, _DRAW, _DRAW),
-    ("RandomUniformInt", _whole, _DRAW, _DRAW),
+    ("RandomUniformInt", _infer_integers, _DRAW, _DRAW),
     ("RandomGamma", _each, _GAMMA, _GAMMA),
     ("RandomPoisson", _each, _POISSON, _SEEDED),
     ("RandomPermutation", _plain, _DRAW, _DRAW),

@@ -48,7 +48,7 @@ class MultiRNNCell(RNNCell):
         """The output size of the last cell."""
         return self._cells[-1].output_size
 
-    def _held(self) -> list[Variable]:
+    def _all_variables(self) -> list[Variable]:
         return [v for cell in self._cells for v in cell.variables]
 
     def zero_state(self, batch_size: Any, dtype: Any) -> Any:
@@ -93,7 +93,7 @@ class _Wrapper(RNNCell):
         """That of the inner cell."""
         return self._cell.output_size
 
-    def _held(self) -> list[Variable]:
+    def _all_variables(self) -> list[Variable]:
         return self._cell.variables
 
     def zero_state(self, batch_size: Any, dtype: Any) -> Any:

@@ -76,7 +76,7 @@ def _column(sp: SparseTensor, axis: int) -> Tensor:
     return getitem(sp.indices, (slice(None), axis))
 
 
-def _kept(sp: SparseTensor, places: Tensor) -> SparseTensor:
+def _select_values(sp: SparseTensor, places: Tensor) -> SparseTensor:
     """The sparse tensor with only the values at `places`."""
     return SparseTensor(
         gather_values(sp.indices, places), gather_values(sp.values, places), sp.dense_shape
@@ -98,7 +98,7 @@ def sparse_reorder(sp_input: SparseTensor, name: str | None = None) -> SparseTen
     keys = flat_places(sp_input.indices, sp_input.dense_shape)
     order = make("SortOrder", [keys], {}, name).outputs[0]
     order.set_shape(sp_input.values.shape)
-    return _kept(sp_input, order)
+    return _select_values(sp_input, order)
 
 
 def sparse_retain(sp_input: SparseTensor, to_retain: Any) -> SparseTensor:
@@ -106,7 +106,7 @@ def sparse_retain(sp_input: SparseTensor, to_retain: Any) -> SparseTensor:
     sp_input = as_sparse(sp_input)
     keep = convert_to_tensor(to_retain, bool_)
     merge_shapes(sp_input.values.shape, keep.shape)
-    return _kept(sp_input, reshape(positions(keep), [-1]))
+    return _select_values(sp_input, reshape(positions(keep), [-1]))
 
 
 @accepts_aliases(threshold="thresh")
@@ -223,7 +223,7 @@ def sparse_fill_empty_rows(
     values = concat([sp_input.values, fill(reshape(size(first), [1]), default)], 0)
     filled = SparseTensor(concat([sp_input.indices, empty_places], 0), values, sp_input.dense_shape)
     order = make("SortOrder", [_column(filled, 0)], {}, name).outputs[0]
-    return _kept(filled, order), empty
+    return _select_values(filled, order), empty
 
 
 def sparse_softmax(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:

@@ -29,7 +29,7 @@ class VariableStore:
     """Creates variables once and returns them again."""
 
     def __init__(self) -> None:
-        self._made: dict[str, Any] = {}
+        self._variables: dict[str, Any] = {}
 
     def get(
         self,
@@ -45,7 +45,7 @@ class VariableStore:
         constraint: Callable[..., Any] | None = None,
     ) -> Any:
         """The variable `name`: shared if `reuse`, created if not, either if None."""
-        existing = self._made.get(name)
+        existing = self._variables.get(name)
         shape = None if shape is None else given_shape(shape)
         dtype = as_dtype("float32" if dtype is None else dtype)
         if existing is not None:
@@ -71,7 +71,7 @@ class VariableStore:
         else:
             cut = partitioner(shape=value.shape, dtype=dtype)
             created = _pieces(value, check_partitions(cut, value.shape), make)
-        self._made[name] = created
+        self._variables[name] = created
         if regularizer is not None:
             for variable in created if isinstance(created, PartitionedVariable) else [created]:
                 _regularize(variable, regularizer)

@@ -26,7 +26,7 @@ class Template:
         self.func = func
         self._name, self._unique_name, self._custom_getter = name, unique_name, custom_getter
         self._scope: VariableScope | None = None
-        self._made = False  # its variables exist
+        self._is_built = False  # its variables exist
         if create_scope_now:
             with variable_scope(unique_name, name, custom_getter=custom_getter) as self._scope:
                 pass
@@ -37,7 +37,7 @@ class Template:
         Errors: VariableNameError if a later call creates a trainable variable.
         """
         if self._scope is not None:
-            with variable_scope(self._scope, reuse=self._made):
+            with variable_scope(self._scope, reuse=self._is_built):
                 return self._call(args, kwargs)
         with variable_scope(
             self._unique_name, self._name, custom_getter=self._custom_getter
@@ -48,7 +48,7 @@ class Template:
         trained = get_default_graph().get_collection_ref(GraphKeys.TRAINABLE_VARIABLES)
         before = len(trained)
         result = self.func(*args, **kwargs)
-        if self._made and len(trained) > before:
+        if self._is_built and len(trained) > before:
             raise VariableNameError(
                 f"template {self._name!r} made the trainable variable {trained[before].name!r} "
                 "in a later call",
@@ -56,7 +56,7 @@ class Template:
                 line=trained[before].op.line,
                 hint="make it with hf.get_variable, which shares it",
             )
-        self._made = True
+        self._is_built = True
         return result
 
     @property

@@ -131,7 +131,7 @@ class _PieceBuilder:
             if not is_known(shape) or shape is None:
                 raise _NotRowwise(f"{node.type} {node.name!r} has an unknown size")
             by_rows = self._is_long(ref)
-            copy = self._piece_node(node) if by_rows else self._clone(node, node.attrs, self._whole)
+            copy = self._piece_node(node) if by_rows else self._clone(node, node.attrs, self._input)
             self.made[ref] = Ref(copy.node, ref.index)
         return self.made[ref]
 
@@ -139,10 +139,10 @@ class _PieceBuilder:
         shape = self.program.spec(ref).shape or ()
         return len(shape) == self.rank and shape[0] == self.size
 
-    def _whole(self, ref: Ref) -> Ref:
+    def _input(self, ref: Ref) -> Ref:
         """Return a value that all rows use, computed again for this piece.
 
-        Errors: _Whole if the value itself has all rows of the variable.
+        Errors: _NotRowwise if the value itself has all rows of the variable.
         """
         if self._is_long(ref):
             raise _NotRowwise(f"{ref.node!r} is needed as a whole")
@@ -159,7 +159,7 @@ class _PieceBuilder:
             first = node.attrs["start"] + start
             shape = (stop - start, *node.attrs["shape"][1:])
             attrs = {**node.attrs, "start": first, "shape": shape}
-            return self._clone(node, attrs, self._whole)
+            return self._clone(node, attrs, self._input)
         if node.row.initial_formula:
             return self._clone(node, node.attrs, self._rows)
         shape = node.attrs.get("shape", ())
@@ -171,7 +171,7 @@ class _PieceBuilder:
         attrs = node.attrs | {"shape": (stop - start, *shape[1:])}
         if drawn:
             attrs["first"] = node.attrs.get("first", 0) + start * size_of(shape[1:])
-        return self._clone(node, attrs, self._whole)
+        return self._clone(node, attrs, self._input)
 
     def _clone(self, node: Node, attrs: dict[str, Any], map_input: Callable[[Ref], Ref]) -> Ref:
         inputs = tuple(map_input(ref) for ref in node.inputs)

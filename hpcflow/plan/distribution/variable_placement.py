@@ -134,7 +134,7 @@ class _VariablePlacer:
         for op in self.variables:
             owner = self.owners.get(op.name)
             if op.name in self.before:
-                self._record(op, self.before[op.name], self._held(op))
+                self._record(op, self.before[op.name], self._bytes(op))
             elif owner in self.homes:
                 home = self.homes[owner]
                 is_slot = op.name in self.slots
@@ -144,10 +144,10 @@ class _VariablePlacer:
                 if owner in self.before:  # else its bytes count with the owner
                     self._record(op, self.homes[op.name], variable_nbytes(op))
             elif owner is None and _is_served(op, parse_device(op.device), self.tables):
-                self._record(op, self._choose_servers(op, parse_device(op.device)), self._held(op))
+                self._record(op, self._choose_servers(op, parse_device(op.device)), self._bytes(op))
         return self.homes
 
-    def _held(self, op: Operation) -> int:
+    def _bytes(self, op: Operation) -> int:
         return variable_nbytes(op) + self.beside.get(op.name, 0) * (op.name not in self.before)
 
     def _choose_servers(self, op: Operation, wish: DeviceName) -> VariablePlacement:

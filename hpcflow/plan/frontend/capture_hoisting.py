@@ -89,14 +89,14 @@ class _VariableChanges:
 
     def __init__(self, program: Program) -> None:
         self._bits: dict[str, int] = {}  # variable -> its bit
-        self._found: dict[str, int] = {}  # node -> variables updated or tested so far
+        self._changes: dict[str, int] = {}  # node -> variables updated or tested so far
         self._waits: set[str] = set()  # nodes that follow a wait, a collective or a script call
         for node in program.nodes.values():
             before = node.before()
             changed = self._set_of(_changed_variables(node))
             for name in before:
-                changed |= self._found[name]
-            self._found[node.name] = changed
+                changed |= self._changes[name]
+            self._changes[node.name] = changed
             acts = any(
                 n.row.waits or n.row.collective or n.row.script for n in node_with_nested(node)
             )
@@ -117,7 +117,7 @@ class _VariableChanges:
         if not self._waits.isdisjoint(node.control):
             return True  # other steps may change the variable during the wait
         bit = self._bits.get(variable or node.inputs[0].node, 0)
-        return any(bit & self._found[name] for name in node.before())
+        return any(bit & self._changes[name] for name in node.before())
 
 
 def _changed_variables(node: Node) -> set[str]:

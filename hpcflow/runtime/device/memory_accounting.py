@@ -75,7 +75,7 @@ class ExpectedMemory:
 
     def __init__(self) -> None:
         self._lasting: dict[str, int] = {}
-        self._rest = HeldMemory("plans")
+        self._plan_memory = HeldMemory("plans")
 
     def plan(self, memory: MemoryEstimate, constants: Mapping[str, int]) -> None:
         """Add a plan: variables and constants are shared by all plans, and counted once."""
@@ -86,14 +86,14 @@ class ExpectedMemory:
 
         Plans may share the storage.
         """
-        self._rest.keep("steps", owner, nbytes)
+        self._plan_memory.keep("steps", owner, nbytes)
         for storage, nbytes in sums:
-            self._rest.keep("sums", storage, nbytes)
+            self._plan_memory.keep("sums", storage, nbytes)
 
     @property
     def nbytes(self) -> int:
         """Bytes of all variables and constants, and the peak of the plans' buffers."""
-        return sum(self._lasting.values()) + self._rest.peak
+        return sum(self._lasting.values()) + self._plan_memory.peak
 
 
 def memory_report(devices: Iterable[Any], expected: ExpectedMemory) -> Json:

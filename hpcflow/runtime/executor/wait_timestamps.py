@@ -62,7 +62,7 @@ class WaitTimestamps:
     def __init__(self) -> None:
         self._first: dict[tuple[int, int], tuple[Request, float]] = {}
         self._looked = 0.0
-        self._asked = 0.0
+        self._sampled_at = 0.0
         self._last: tuple[Waiting, int, float] | None = None  # the longest wait, step, start
 
     def entry(
@@ -71,15 +71,16 @@ class WaitTimestamps:
         """The arguments of `WaitLedger.enter` for `count` waits; None: no entry.
 
         It is the longest wait. Patient waits are reported only if there are no others; the entry
-        then names the rank from `blame`. With more than `FEW` waits, not every pause samples them:
-        in between, the entry is the longest of the last sample, if its step is still in flight.
+        then names the rank from `blame`. With more than `MAX_SAMPLED_WAITS` waits, not every pause
+        samples them: in between, the entry is the longest of the last sample, if its step is still
+        in flight.
         """
         if not count:
             return self._is_patient([], blame())
         now = time.time()
-        if count > MAX_SAMPLED_WAITS and now - self._asked < SAMPLE_INTERVAL_S:
+        if count > MAX_SAMPLED_WAITS and now - self._sampled_at < SAMPLE_INTERVAL_S:
             return self._start_time()
-        self._asked, self._last = now, None
+        self._sampled_at, self._last = now, None
         pending = waits()
         hasty = [wait for wait in pending if wait[1] is None or not wait[1].patient]
         if not hasty:

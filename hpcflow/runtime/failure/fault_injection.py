@@ -65,7 +65,7 @@ class FaultInjector(StepObserver):
         self.left = list(mine)  # faults that have not been injected yet
         self._slow_faults = [fault for fault in mine if fault.kind == "slow"]
         self._nan_faults = [fault for fault in mine if fault.kind == "nan"]
-        self._told: set[str] = set()  # plans already reported to lack the operation of a fault
+        self._reported: set[str] = set()  # plans already reported to lack the operation of a fault
         self._since, self._waited = 0.0, 0.0  # clock and waiting time at the last step, seconds
         here.observe(self)
         if self._slow_faults and not here.is_driver:
@@ -156,8 +156,8 @@ class FaultInjector(StepObserver):
                 )
             fills = BindingKind.KERNEL in kinds and form == "out"
             partition.observe(Poison(node, len(node.specs) if fills else 0, self._due(fault)))
-        if not matches and self.here.is_chief and compiled.label not in self._told:
-            self._told.add(compiled.label)
+        if not matches and self.here.is_chief and compiled.label not in self._reported:
+            self._reported.add(compiled.label)
             names = [name for partition in _with_frames(compiled) for name in partition.part.nodes]
             near = difflib.get_close_matches(fault.op, names, n=3, cutoff=0.4)
             logger.warning(

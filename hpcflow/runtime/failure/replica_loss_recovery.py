@@ -109,7 +109,7 @@ class ReplicaLossRecovery:
         self.broken = False  # a replica has died since the last recovery
         self.due = False  # all are at the same step, and run it again after the recovery
         self._failure: Exception | None = None  # the last error in rebuilding the allreduces
-        self._kept: list[object] = []  # keeps memory alive that MPI may still write to
+        self._abandoned: list[object] = []  # keeps memory alive that MPI may still write to
 
     # -- before the verdict
 
@@ -277,7 +277,7 @@ class ReplicaLossRecovery:
     def _is_rebuilt(self) -> bool:
         """Rebuild with the live replicas; False on all of them if one more has died meanwhile."""
         here = self._rank
-        self._kept += [here.group, self._executor.abandon_collectives()]
+        self._abandoned += [here.group, self._executor.abandon_collectives()]
         self._base = self._base.without_lost()
         workers = self._base.top_ranks
         if len(workers) == len(here.roles.workers):  # no further death: another error

@@ -106,7 +106,7 @@ class RankContext(RankRole):
         self.graphs: CudaGraphs | None = None  # CUDA graphs
         self._plans = 0
         self._tag = 0
-        self._left = False
+        self._has_left = False
         self._install()
         if world is not None and self.size > 1:
             self._join(world)
@@ -397,7 +397,7 @@ class RankContext(RankRole):
 
     def leave(self) -> None:
         """Leave the job, once: drivers wait for each other and release the ranks they use."""
-        if self._left:
+        if self._has_left:
             return
         if self.saving is not None:
             self.saving.finish()
@@ -407,7 +407,7 @@ class RankContext(RankRole):
             if self.profile is not None:
                 self.profile.tell()
             return
-        self._left = True
+        self._has_left = True
         rank_logging.hand_over_counts()
         if self.is_driver:
             if self.profile is not None:

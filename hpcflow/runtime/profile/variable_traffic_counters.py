@@ -56,11 +56,11 @@ class VariableTrafficCounters:
     def __init__(self) -> None:
         self._senders: list[MessageSender] = []
         self._driven: list[tuple[MessageSender, Sequence[ServerMessage]]] = []
-        self._told = False
+        self._is_logged = False
 
     def is_first_telling(self) -> bool:
         """Whether the predicted traffic has not been logged: the caller does it now."""
-        was_logged, self._told = self._told, True
+        was_logged, self._is_logged = self._is_logged, True
         return not was_logged
 
     def serve(self, facts: Json) -> None:

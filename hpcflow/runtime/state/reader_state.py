@@ -66,7 +66,7 @@ class ReaderState:
         self.counts = {"records": 0, "files": 0}
         self._file: Iterator[Record] | None = None
         self._name = b""
-        self._asked: QueueAttempt | None = None  # the pending dequeue of the next file name
+        self._pending_name: QueueAttempt | None = None  # the pending dequeue of the next file name
 
     def take(self, queue: Queue, most: int, wake: Callable[[], object]) -> list[Record]:
         """The next records, of one file; none while the name of the next file is pending.
@@ -85,12 +85,12 @@ class ReaderState:
                 return records
 
     def _opened(self, queue: Queue, wake: Callable[[], object]) -> bool:
-        if self._asked is None:
-            self._asked = queue.dequeue()
-            self._asked.when_over(wake)
-        if not self._asked.done:
+        if self._pending_name is None:
+            self._pending_name = queue.dequeue()
+            self._pending_name.when_over(wake)
+        if not self._pending_name.done:
             return False
-        attempt, self._asked = self._asked, None
+        attempt, self._pending_name = self._pending_name, None
         if attempt.error is not None:
             raise attempt.error
         self._name = attempt.elements[0][0].item()
@@ -113,9 +113,9 @@ class ReaderState:
 
     def left(self) -> None:
         """A read was cancelled: a file name that no read waits for stays in the queue."""
-        if not self.line and self._asked is not None:
-            self._asked.cancel()
-            self._asked = None
+        if not self.line and self._pending_name is not None:
+            self._pending_name.cancel()
+            self._pending_name = None
 
 
 state_type("Reader")(ReaderState)

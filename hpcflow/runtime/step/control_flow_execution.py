@@ -184,7 +184,7 @@ class _FrameWait:
             then(values if len(part.part.fetches) != 1 else (values,))
             return
         self.running = part
-        part.run_inside(functools.partial(self._done, then))
+        part.run_inside(functools.partial(self._finish_frame, then))
         self.executor.start(part, self.outer.step, feeds)
 
     def fail(self, error: BaseException) -> None:
@@ -192,7 +192,7 @@ class _FrameWait:
         self.over = True
         self.executor.fail(self.outer, error)
 
-    def _done(self, then: Callable[[tuple[Value, ...]], None], part: StepInstance) -> None:
+    def _finish_frame(self, then: Callable[[tuple[Value, ...]], None], part: StepInstance) -> None:
         self.running = None
         values = () if part.is_broken else part.release()
         if part.error is not None:

@@ -92,7 +92,7 @@ class DeferredInterrupt:
 
     def __init__(self) -> None:
         self._handler: Any = None
-        self._seen: list[tuple[int, Any]] = []
+        self._signals: list[tuple[int, Any]] = []
 
     def hold(self) -> None:
         """Defer SIGINT from now on; does nothing outside the main thread."""
@@ -100,14 +100,14 @@ class DeferredInterrupt:
             handler = signal.getsignal(signal.SIGINT)
             if callable(handler):
                 self._handler = handler
-                signal.signal(signal.SIGINT, lambda *seen: self._seen.append(seen))
+                signal.signal(signal.SIGINT, lambda *seen: self._signals.append(seen))
 
     def let_go(self) -> None:
         """Restore the handler, and call it if SIGINT came."""
-        handler, pending = self._handler, self._seen
+        handler, pending = self._handler, self._signals
         if handler is None or threading.current_thread() is not threading.main_thread():
             return
         signal.signal(signal.SIGINT, handler)
-        self._handler, self._seen = None, []
+        self._handler, self._signals = None, []
         if pending:
             handler(*pending[0])

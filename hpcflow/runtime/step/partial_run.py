@@ -35,7 +35,7 @@ class PartialRun:
     def __init__(self, fetches: Sequence[Tensor | Operation], feeds: Sequence[Tensor]) -> None:
         self.values: dict[Tensor, np.ndarray] = {}  # fed, or computed and still needed
         self.done: set[Operation] = set()
-        self._left = dict.fromkeys(fetches)
+        self._unfetched = dict.fromkeys(fetches)
         self._feeds = dict.fromkeys(feeds)
         self._fetched: set[Tensor | Operation] = set()
         self._all = self._reach(fetches, self._feeds)
@@ -74,7 +74,7 @@ class PartialRun:
         Errors: FetchError for an undeclared or repeated fetch, FeedError for a missing feed.
         """
         for fetch in wanted:
-            if fetch not in self._left:
+            if fetch not in self._unfetched:
                 op = fetch if isinstance(fetch, Operation) else fetch.op
                 why = "was fetched before" if fetch in self._fetched else "was not set up"
                 raise FetchError(
@@ -87,7 +87,7 @@ class PartialRun:
         self._check_fed(ops)
         later = self._all - ops - self.done
         needed = {t for op in later for t in op.inputs} | {
-            t for t in self._left if isinstance(t, Tensor)
+            t for t in self._unfetched if isinstance(t, Tensor)
         }
         keep = [
             t
@@ -108,7 +108,7 @@ class PartialRun:
         self.values.update(zip(tensors, values, strict=True))
         self.done |= {op for op in part.ops if lookup_op(op.type).variable != "handle"}
         for fetch in wanted:
-            self._left.pop(fetch, None)
+            self._unfetched.pop(fetch, None)
             self._fetched.add(fetch)
         return [self.values[t] for t in wanted if isinstance(t, Tensor)]
 

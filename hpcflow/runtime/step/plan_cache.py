@@ -94,7 +94,7 @@ class PlanCache:
 
     def __init__(self, context: RankRole) -> None:
         self.context = context
-        self._made, self._loaded, self._seconds = 0, 0, 0.0
+        self._computed, self._loaded, self._seconds = 0, 0, 0.0
         self._is_logged = False
         path, devices = context.settings.plan_cache, context.devices.values()
         ours = all(type(dev).__module__ == device.__name__ for dev in devices)
@@ -106,7 +106,7 @@ class PlanCache:
     def costs(self) -> PlanningCosts:
         """The total cost of plans and kernels so far."""
         kernels = kernel_cache.compiled, kernel_cache.loaded, kernel_cache.seconds
-        return PlanningCosts(self._made, self._loaded, self._seconds, *kernels)
+        return PlanningCosts(self._computed, self._loaded, self._seconds, *kernels)
 
     def tell(self, spent: PlanningCosts, graph: Graph) -> None:
         """Log once in a job the cost of the first training plan, and warn of summed losses."""
@@ -269,7 +269,7 @@ class PlanCache:
                     cached = self._store(name, make(), write)
         if cached is None:
             cached = make()
-            self._made += 1
+            self._computed += 1
         self._seconds += time.perf_counter() - start
         return cached
 
@@ -292,7 +292,7 @@ class PlanCache:
     def _store(self, name: str, plan: Made, write: Callable[[Made], bytes]) -> Made:
         """Write `plan` to the cache if all of it is plain data."""
         assert self.folder is not None
-        self._made += 1
+        self._computed += 1
         with contextlib.suppress(TypeError):
             self.folder.write(name, write(plan))
         return plan

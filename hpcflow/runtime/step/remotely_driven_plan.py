@@ -55,7 +55,7 @@ class RemotelyDrivenPlan:
 
     def _maker(self, executor: Executor, slot: int) -> Callable[[Allocator | None], StepInstance]:
         def make(take: Allocator | None) -> StepInstance:
-            on_done = functools.partial(self._done, executor)
+            on_done = functools.partial(self._end_step, executor)
             return StepInstance(
                 self.compiled,
                 self.link,
@@ -112,7 +112,7 @@ class RemotelyDrivenPlan:
             self.cancelled.discard((slot, step))
             executor.fail(instance, MissingValueError())
 
-    def _done(self, executor: Executor, instance: StepInstance) -> None:
+    def _end_step(self, executor: Executor, instance: StepInstance) -> None:
         if instance.is_broken and instance.error is not None:
             raise instance.error
         instance.release()

@@ -30,7 +30,7 @@ class ServerDrivenPlan:
         assert executor.comm is not None
         self.executor, self.number, self.peers, self._tell = executor, number, peers, tell
         self.instance = StepInstance(
-            compiled, link, done=self._done, failed=self._failed, patient=True
+            compiled, link, done=self._end_step, failed=self._failed, patient=True
         )
         self.starts = StepStartMessages(executor.comm, StartRound(number), peers)
         self.ordinal = 0
@@ -40,7 +40,7 @@ class ServerDrivenPlan:
     def begin(self) -> None:
         """Begin the next step."""
         if self.ends:
-            self._rest()
+            self._end_rounds()
             return
         self.ordinal += 1
         self.starts.send(self.ordinal)
@@ -54,7 +54,7 @@ class ServerDrivenPlan:
         self.ends = True
         self.executor.fail(self.instance, CancelledError("the job has ended"))
 
-    def _done(self, instance: StepInstance) -> None:
+    def _end_step(self, instance: StepInstance) -> None:
         if instance.error is not None and not self.ends:
             raise instance.error
         instance.release()
@@ -64,7 +64,7 @@ class ServerDrivenPlan:
         for peer in self.peers:
             self._tell(peer, CancelStep(self.number, instance.slot, instance.step))
 
-    def _rest(self) -> None:
+    def _end_rounds(self) -> None:
         for peer in self.peers:
             self._tell(peer, EndRounds(self.number))
         self.is_paused = True

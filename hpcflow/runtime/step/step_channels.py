@@ -273,12 +273,12 @@ class CollectiveBuffers:
         """The storage of a collective node, created on first use: collective over the group."""
         if node.name not in self._views:
             if self._survival is None:
-                self._views[node.name] = self._made(node)
+                self._views[node.name] = self._make_views(node)
             else:
-                self._views[node.name] = self._survival.make(lambda: self._made(node))
+                self._views[node.name] = self._survival.make(lambda: self._make_views(node))
         return self._views[node.name]
 
-    def _made(self, node: Node) -> BucketViews | AllGatherBuffers:
+    def _make_views(self, node: Node) -> BucketViews | AllGatherBuffers:
         return (AllGatherBuffers if node.row.combines == "rows" else BucketViews)(self._group, node)
 
 

@@ -130,7 +130,7 @@ class TopKCompression(Compression):
 
     def _largest(self, grad: Tensor, var: Variable) -> tuple[Tensor, Tensor]:
         """The indices and values to send, which are subtracted from the residual."""
-        graph, residual = var.here, self._kept(var)
+        graph, residual = var.here, self._residual_of(var)
         with graph.name_scope(f"{var.name}/compressed"):
             with graph.control_dependencies([residual.assign_add(reshape(grad, [-1]))]):
                 total = residual.read_value()
@@ -142,7 +142,7 @@ class TopKCompression(Compression):
             with graph.control_dependencies([zeroed]):
                 return at, identity(values)
 
-    def _kept(self, var: Variable) -> Variable:
+    def _residual_of(self, var: Variable) -> Variable:
         if var not in self._residuals:
             with root_as_default(var.graph) as root, root.name_scope(None):
                 self._residuals[var] = Variable(
