@@ -254,8 +254,10 @@ def run_mpirun(
     code = host_failure_tolerance.watch_mpirun(mpirun) if several else mpirun.wait()
     goes_on = settings.survive and code not in (0, ABORTED) and code < 128  # without the dead
     if witness is not None and code and not mpirun.stopping and not goes_on:
-        has_died = witness.tell(settings.run_dir, code)
-        is_signal = code in {number.value for number in signal.Signals}  # as by MPICH
+        # the exit code of MPICH's mpirun may be the number of the signal that killed a rank
+        is_signal = not start.is_openmpi and code in {number.value for number in signal.Signals}
+        exited = code < 128 and code != ABORTED and not is_signal
+        has_died = witness.tell(settings.run_dir, code, exited)
         code = ABORTED if has_died and is_signal else code
     return code
 

@@ -80,7 +80,7 @@ def with_hosts(start: StartCommand, file: str) -> StartCommand:
 def spans_hosts(start: StartCommand, file: str | None) -> bool:
     """Whether `start` is mpirun of Open MPI 5 on several hosts, from a hostfile or SLURM."""
     spread = file or any(start.env.get(name) for name in HOSTFILES) or slurm_node_count(start) > 1
-    return bool(spread) and start.why.startswith("mpirun of Open MPI") and has_ulfm(start)
+    return bool(spread) and start.is_openmpi and has_ulfm(start)
 
 
 def slurm_node_count(start: StartCommand) -> int:

@@ -58,6 +58,11 @@ class StartCommand:
     env: dict[str, str]
     why: str
 
+    @property
+    def is_openmpi(self) -> bool:
+        """Whether it is the mpirun of Open MPI."""
+        return self.why.startswith("mpirun of Open MPI")
+
     def become(self) -> NoReturn:
         """Replace this process by the launcher (execve)."""
         self.sweep(os.getpid())
@@ -392,7 +397,7 @@ def with_survival_option(start: StartCommand) -> StartCommand:
 
     Errors: LaunchError if the launcher has no such option.
     """
-    if not start.why.startswith("mpirun of Open MPI") or not has_ulfm(start):
+    if not start.is_openmpi or not has_ulfm(start):
         raise LaunchError(
             f"--survive: {start.why} ends all ranks when one dies",
             hint=f"{install_hint('openmpi')} (Open MPI 5), or leave --survive out",

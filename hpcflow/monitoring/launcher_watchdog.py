@@ -49,6 +49,7 @@ class LauncherWatchdog:
         self._over = threading.Event()
         self._directory: pathlib.Path | None = None
         self._dead: list[LedgerEntry] = []
+        self._has_left = False  # a rank has left the job in order before one died
         self._early: list[tuple[int, int]] = []  # rank and process of dead ranks without a ledger
         self._found_all = False  # a rank that was never found may have died before `_early`
         self._hung: dict[str, Any] = {}  # failure.json of a hung rank
@@ -61,15 +62,17 @@ class LauncherWatchdog:
         """Whether the ranks of this node have joined the job."""
         return self._directory is not None
 
-    def tell(self, run_dir: str, code: int) -> bool:
+    def tell(self, run_dir: str, code: int, exited: bool = False) -> bool:
         """The job failed with exit code `code`: report the rank at fault; whether there is one.
 
+        `exited`: `code` is that of a script, not of a signal or an abort. If a rank has left with
+        it, the launcher has killed the others.
         The report goes to stderr and to `failure.json`, unless a rank has already reported it.
         """
         self._over.set()
         self._thread.join()
         facts, is_told = self._hung, bool(self._hung)
-        if self._dead and self._directory is not None:
+        if self._dead and self._directory is not None and not (exited and self._has_left):
             facts = death_facts(self._dead, self._directory)
             is_told = (self._directory / DIED).exists()
         elif (name := _signal_name(code - 128)) and not facts:
@@ -116,7 +119,9 @@ class LauncherWatchdog:
                 tracker.close()
 
     def _look_at(self, gone: Sequence[pathlib.Path]) -> None:
-        dead = [entry for path in gone if (entry := read_one(path)) is not None]
+        entries = [read_one(path) for path in gone]
+        self._has_left = self._has_left or (bool(entries) and entries[0] is None)
+        dead = [entry for entry in entries if entry is not None]
         if dead and self._directory is not None:
             has_ending = any(entry.ending for entry in read_all(self._directory))
             self._dead = [] if has_ending else dead

@@ -211,6 +211,54 @@ def test_a_witness_tells_of_the_first_that_dies_of_a_launchers_ranks(tmp_path):
     assert len(read_all(tmp_path / (PREFIX + "job"))) == 3
 
 
+@pytest.mark.parametrize(("exited", "named"), [(True, None), (False, 1)])
+def test_a_rank_that_the_launcher_ends_after_another_has_left_is_not_blamed(
+    tmp_path, exited, named
+):
+    """Rank 0 ends in order with the script's exit code; the launcher then kills rank 1."""
+    program = f"""
+        import subprocess, sys, time
+        from hpcflow.monitoring import launcher_watchdog
+        from hpcflow.monitoring.stall_watchdog import StallTimes
+        launcher_watchdog.LOOK_S = 0.05
+        witness = launcher_watchdog.LauncherWatchdog({str(tmp_path)!r}, StallTimes(60, 600))
+        seen = []
+        look_at = witness._look_at
+        witness._look_at = lambda gone: (seen.extend(gone), look_at(gone))
+        rank = '''if True:
+            import sys
+            from hpcflow.monitoring.wait_ledger import WaitLedger
+            ledger = WaitLedger({str(tmp_path / (PREFIX + "job"))!r}, int(sys.argv[1]), "n", "t")
+            print(flush=True)
+            sys.stdin.read()
+            ledger.close()'''
+        pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        ranks = [subprocess.Popen([sys.executable, "-c", rank, str(r)], **pipes) for r in range(2)]
+        for process in ranks:
+            process.stdout.readline()
+        time.sleep(1.0)
+        ranks[0].stdin.close()
+        while len(seen) < 1:
+            time.sleep(0.01)
+        ranks[1].kill()
+        while len(seen) < 2:
+            time.sleep(0.01)
+        print(witness.tell({str(tmp_path / "run")!r}, 7, {exited}))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=220,
+    )
+    assert done.stdout.split() == [str(named is not None)], done.stderr
+    file = tmp_path / "run" / "failure.json"
+    assert file.exists() == (named is not None), done.stderr
+    if named is not None:
+        assert json.loads(file.read_text())["rank"] == named
+
+
 @pytest.mark.parametrize("checkpoint", ["saved/step-12", "saved/step-12.h5"])
 @pytest.mark.parametrize(("trained", "step"), [(0, 12), (5, 5)])
 def test_the_step_of_a_rank_that_died_before_its_heartbeat_is_that_of_the_checkpoint(
