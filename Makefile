@@ -46,7 +46,7 @@ test-slow: $(VENV)/.ready-test
 HDF5_DIR ?= $(firstword $(wildcard /usr/lib/*/hdf5/openmpi))
 MPIO = .venv-mpio/bin/python
 mpio: .venv-mpio/.ready
-	$(LIMIT) 600 $(MPIO) -m pytest -q tests/checkpoint
+	$(LIMIT) 600 $(MPIO) -m pytest -q $(PARALLEL) tests/checkpoint
 	set -e; for n in 1 2 3 4; do $(LIMIT) 300 $(MPIO) tools/mpirun.py $$n $(MPIO) -m pytest -q \
 	  -p no:cacheprovider --with-mpi -m mpi tests/checkpoint; done
 
