@@ -420,8 +420,6 @@ class MpiCommunicator(Communicator):
 
     def abort(self, code: int) -> None:
         """End every rank of the job now."""
-        sys.stdout.flush()
-        sys.stderr.flush()
         mpi_library.abort(code)
 
     def is_last(self) -> bool:

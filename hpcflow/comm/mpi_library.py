@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import os
 import sys
@@ -35,13 +36,14 @@ def initialized_mpi() -> Any:
 def abort(code: int) -> None:
     """End every rank of the job now; does nothing unless MPI is running.
 
-    Where an abort would leave srun hanging this rank exits: SLURM then ends the others.
+    If an abort can leave srun hanging, this rank exits, and SLURM ends the others.
     """
     MPI = mpi_module()
     if MPI.Is_initialized() and not MPI.Is_finalized():
-        if abort_hangs_srun():
+        with contextlib.suppress(OSError, ValueError):  # a closed pipe must not prevent the abort
             sys.stdout.flush()
             sys.stderr.flush()
+        if abort_hangs_srun():
             os._exit(code)
         MPI.COMM_WORLD.Abort(code)
 

@@ -91,7 +91,7 @@ class WatchedRanks:
             os.close(descriptor)
         return gone
 
-    def any_live(self) -> bool:
+    def has_orderly_exit(self) -> bool:
         """Whether a rank has left the job in order: its ledger was removed."""
         return len(files_in(self.directory, "rank-*")) < len(self._known)
 

@@ -49,7 +49,7 @@ class LauncherWatchdog:
         self._over = threading.Event()
         self._directory: pathlib.Path | None = None
         self._dead: list[LedgerEntry] = []
-        self._has_left = False  # a rank has left the job in order before one died
+        self._has_left = False  # another rank had left the job in order when one died
         self._early: list[tuple[int, int]] = []  # rank and process of dead ranks without a ledger
         self._found_all = False  # a rank that was never found may have died before `_early`
         self._hung: dict[str, Any] = {}  # failure.json of a hung rank
@@ -102,10 +102,10 @@ class LauncherWatchdog:
             if watched is not None:
                 self._directory = watched.directory
                 self._checkpoint = next_advice(self._directory)[1] or self._checkpoint
-                self._look_at(watched.wait(LOOK_S if all_joined else 0.0) or [])
+                self._look_at(watched, watched.wait(LOOK_S if all_joined else 0.0) or [])
                 all_joined = all_joined or starting.mark_joined(watched.ranks.keys())
-            if leaving is None and all_joined and watched is not None and watched.any_live():
-                leaving = StartupProcesses()
+                if leaving is None and all_joined and watched.has_orderly_exit():
+                    leaving = StartupProcesses()
             if leaving is not None:
                 leaving.wait(0.0)
                 self._look_for_hangs(leaving, watched)
@@ -113,25 +113,26 @@ class LauncherWatchdog:
             self._early = starting.wait(0.0)  # ranks that died since the last scan
         self._found_all = starting.found_all()
         if self._early and not self._dead:
-            self._look_for_ledgers()
+            self._look_for_ledgers(watched)
         for tracker in (starting, watched, leaving):
             if tracker is not None:
                 tracker.close()
 
-    def _look_at(self, gone: Sequence[pathlib.Path]) -> None:
-        entries = [read_one(path) for path in gone]
-        self._has_left = self._has_left or (bool(entries) and entries[0] is None)
-        dead = [entry for entry in entries if entry is not None]
-        if dead and self._directory is not None:
-            has_ending = any(entry.ending for entry in read_all(self._directory))
+    def _look_at(self, watched: WatchedRanks, gone: Sequence[pathlib.Path]) -> None:
+        dead = [entry for path in gone if (entry := read_one(path)) is not None]
+        if dead:
+            has_ending = any(entry.ending for entry in read_all(watched.directory))
             self._dead = [] if has_ending else dead
+            self._has_left = watched.has_orderly_exit()
 
-    def _look_for_ledgers(self) -> None:
+    def _look_for_ledgers(self, watched: WatchedRanks | None) -> None:
         """Search for ledgers of dead ranks: one may have been created just before the death."""
         ledgers = [
             pair for _, pid in self._early if (pair := process_ledger(self._base, pid)) is not None
         ]
         if ledgers:
+            has_removed = len(ledgers) < len(self._early)  # a rank ended without a ledger
+            self._has_left = has_removed or (watched is not None and watched.has_orderly_exit())
             self._early = []
             self._directory = ledgers[0][1]
             self._dead = [entry for entry, _ in ledgers if not entry.ending]

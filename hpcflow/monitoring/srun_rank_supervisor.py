@@ -59,8 +59,8 @@ def become_child(place: LaunchedRank, run_dir: str) -> None:
         there.close()
         received = _forward_signals(child, numbers)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        hangs = run_dir and abort_hangs_srun()
-        failure = pathlib.Path(run_dir) / failure_json.NAME if hangs else None
+        must_kill = bool(run_dir) and abort_hangs_srun()
+        failure = pathlib.Path(run_dir) / failure_json.NAME if must_kill else None
         _wait(child, here, received, failure)
         signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
         os._exit(_end(child, received, place, run_dir))
@@ -124,14 +124,12 @@ def _wait(
     ended, poll = os.pidfd_open(child), select.poll()
     poll.register(ended, select.POLLIN)
     poll.register(connection, select.POLLIN)
-    child_fds: list[int] = []  # descriptors of the child stay open until this process ends
     limit = POLL_MS if failure else None
     ready = poll.poll(limit)
     while all(descriptor != ended for descriptor, _ in ready):
         if ready:
-            data, descriptors, _, _ = socket.recv_fds(connection, 16, MOST)
-            child_fds += descriptors
-            if not data:
+            # the descriptors that it passes stay open until this process ends
+            if not socket.recv_fds(connection, 16, MOST)[0]:
                 poll.unregister(connection)
         elif failure and signal.SIGTERM in received and failure.exists():
             os.kill(child, signal.SIGKILL)

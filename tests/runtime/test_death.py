@@ -224,7 +224,7 @@ def test_a_rank_that_the_launcher_ends_after_another_has_left_is_not_blamed(
         witness = launcher_watchdog.LauncherWatchdog({str(tmp_path)!r}, StallTimes(60, 600))
         seen = []
         look_at = witness._look_at
-        witness._look_at = lambda gone: (seen.extend(gone), look_at(gone))
+        witness._look_at = lambda watched, gone: (seen.extend(gone), look_at(watched, gone))
         rank = '''if True:
             import sys
             from hpcflow.monitoring.wait_ledger import WaitLedger
@@ -257,6 +257,20 @@ def test_a_rank_that_the_launcher_ends_after_another_has_left_is_not_blamed(
     assert file.exists() == (named is not None), done.stderr
     if named is not None:
         assert json.loads(file.read_text())["rank"] == named
+
+
+@pytest.mark.parametrize("exited", [True, False])
+def test_nor_is_a_rank_whose_ledger_is_found_after_the_end(tmp_path, exited):
+    """Both ended between two scans of starting ranks: rank 0 left in order and has no ledger."""
+    witness = LauncherWatchdog(str(tmp_path), StallTimes(60, 600))
+    witness._over.set()
+    witness._thread.join()
+    ledger = WaitLedger(tmp_path / (PREFIX + "job"), 1, "n", "t")
+    witness._early = [(0, 2**22 + 1), (1, os.getpid())]
+    witness._look_for_ledgers(None)
+    assert witness.tell(str(tmp_path / "run"), 7, exited) is not exited
+    assert (tmp_path / "run" / "failure.json").exists() is not exited
+    ledger.close()
 
 
 @pytest.mark.parametrize("checkpoint", ["saved/step-12", "saved/step-12.h5"])
