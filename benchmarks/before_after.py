@@ -100,12 +100,14 @@ def compare(cup: Tournament, before: str) -> list[dict[str, Any]]:
 
 def add_imports(cup: Tournament, before: str, folder: str, pairs: int) -> None:
     """Time of `import hpcflow` in fresh processes of both checkouts, in turns."""
-    for repeat in range(pairs + 1):
-        for name, path in ((OURS, str(common.ROOT)), (before, folder)):
-            command = imports.command(None, "import hpcflow")
-            said = imports.imported(Contender(name, [command], {"PYTHONPATH": path}))
-            if repeat:
-                cup.add("import", name, said["seconds"])
+    command, imported = imports.command(None, "import hpcflow"), Tournament()
+    places = {OURS: str(common.ROOT), before: folder}
+    made = [Contender(name, [command], {"PYTHONPATH": path}) for name, path in places.items()]
+    imports.play(imported, made, pairs)
+    cup.absent |= imported.absent
+    for name, milliseconds in imported.figures[imports.TIME].items():
+        for figure in milliseconds:
+            cup.add("import", name, figure / 1e3)
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ from typing import Any
 import common
 from common import Contender, Tournament, check
 
+TIME = "seconds of import, ms"
 OURS, WHOLE, NUMPY = "hpcflow", "hpcflow, all names", "numpy alone"
 PEERS = {"TensorFlow": ("tf", "tensorflow"), "torch": ("torch", "torch"), "JAX": ("jax", "jax")}
 PACKAGES = {"tensorflow": "tensorflow-cpu"}
@@ -82,7 +83,7 @@ def play(cup: Tournament, made: list[Contender], repeats: int) -> None:
                 continue
             cup.versions[contender.name] = said["versions"]
             if repeat:
-                cup.add("seconds of import, ms", contender.name, said["seconds"] * 1e3)
+                cup.add(TIME, contender.name, said["seconds"] * 1e3)
                 cup.add("memory after import, MiB", contender.name, said["bytes"] / 2**20)
 
 
