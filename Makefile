@@ -121,6 +121,7 @@ test-long: $(VENV)/.ready-test
 verified: export HPCFLOW_RECORDS = $(CURDIR)/docs/verified
 verified: test test-slow
 	if [ -n "$(HDF5_DIR)" ]; then $(MAKE) mpio; fi
+	if [ -e /dev/nvidia0 ]; then $(MAKE) test-gpu; fi
 	if [ "$$(id -u)" = 0 ]; then $(MAKE) test-slurm; fi
 	$(PY) tools/verified.py > docs/verified.md
 
