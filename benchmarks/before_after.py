@@ -27,7 +27,7 @@ from nets.contest import OURS
 from nets.spec import NETS
 
 BEFORE = "0495255"  # before the names, instructions and passes of version 2
-SECONDS = 0.4  # of one repeat, about
+SECONDS = 1.0  # of one repeat, about
 ALLOWED = 1.05  # the upper end of the interval
 OTHERS = ("step start", "null step", "sums", "import")
 SUMMED = {"sum of 100 floats": 100, "sum of 25 MB": 25_000_000 // 4}
@@ -127,7 +127,7 @@ def main() -> None:
     names = [*NETS, *OTHERS]
     parser.add_argument("--before", metavar="COMMIT", default=BEFORE, help="the older hpcflow")
     parser.add_argument("--programs", nargs="+", choices=names, default=names)
-    parser.set_defaults(rounds=5, repeats=3)
+    parser.set_defaults(rounds=15, repeats=1)
     arguments = parser.parse_args()
     if arguments.role:
         act(arguments.role)
