@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 from hpcflow.errors import DeviceError, HpcflowError
 from hpcflow.graph.op_registry import OPS, all_ops
-from hpcflow.kernels.cuda_graph_restrictions import REASONS
+from hpcflow.kernels.cuda_graph_restrictions import USER_KERNEL
 from hpcflow.kernels.half_precision import widened
 
 Form = Literal["ufunc", "out", "new", "view", "update"]
@@ -172,6 +172,7 @@ def kernel(
     tiles: bool = False,
     scratch: Scratch = _none,
     captured: bool = False,
+    uncaptured: str = "",
 ) -> Callable[
     [Callable[[Any, KernelNode], Callable[..., Any]]],
     Callable[[Any, KernelNode], Callable[..., Any]],
@@ -180,17 +181,18 @@ def kernel(
 
     Inputs of 16-bit floats are converted to float32 and results are rounded, so that sums are in
     float32. Exceptions are ufuncs, which do so themselves, and kernels that only `moves` elements.
-    `captured` says that a CUDA graph may capture a user-defined kernel for GPUs.
+    `uncaptured` says why no CUDA graph can capture the kernel, "" if one can. A user-defined kernel
+    for GPUs is captured only with `captured`.
     """
 
     def add(make: Callable[[Any, KernelNode], Callable[..., Any]]) -> Any:
-        why = REASONS.get(type, "")
+        why = uncaptured
         if str(make.__module__).startswith("hpcflow."):
             if (type, on) in _OWN:
                 return make  # a user-defined kernel was registered before: it replaces this one
         else:
             _OWN.add((type, on))
-            why = "" if captured else "it is a kernel of one's own, not said to be captured=True"
+            why = uncaptured or ("" if captured else USER_KERNEL)
         direct = moves or form in ("ufunc", "view")
         factory = make if direct else widened(form, make)
         row = Kernel(form, factory, inplace, tiles, scratch=scratch, uncaptured=lambda node: why)

@@ -7,6 +7,7 @@ from typing import Any
 
 from hpcflow.codegen.python_call_abi import as_contiguous
 from hpcflow.kernels import onednn_library
+from hpcflow.kernels.cuda_graph_restrictions import CALLS_CUBLAS
 from hpcflow.kernels.kernel_registry import KernelNode, fast, kernel
 from hpcflow.kernels.onednn_convolution import no_fast_one, unsupported_reason
 from hpcflow.kernels.onednn_library import (
@@ -34,7 +35,7 @@ def _begin(xp: Any, before: Any, out: Any) -> None:
         xp.copyto(out, before)
 
 
-@kernel("StridedMatMul", "out")
+@kernel("StridedMatMul", "out", uncaptured=CALLS_CUBLAS)
 def _product(xp: Any, node: KernelNode) -> Callable[..., Any]:
     lays = node.attrs["lays"]
 

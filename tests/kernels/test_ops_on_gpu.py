@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcflow.kernels.cuda_graph_restrictions import REASONS
 from hpcflow.runtime.device import device
-from tests.kernels.test_uncaptured import refusal
+from tests.kernels.test_uncaptured import refusal, registered_reason
 from tests.ops.test_table import CASES, close
 
 OPS = {case.type: [c for c in CASES if c.type == case.type] for case in CASES}
@@ -36,7 +35,7 @@ def test_a_plain_kernel_computes_what_it_does_on_a_cpu(cupy: Any, type: str) -> 
     for number, case in enumerate(OPS[type]):
         for dtype in case.dtypes:
             try:
-                captured.add(refusal(case, cupy, dtype, type not in REASONS, compare))
+                captured.add(refusal(case, cupy, dtype, not registered_reason(type), compare))
             except Exception as error:  # all cases are tried, for a GPU may be hard to come by
                 told = " ".join(f"{error.__class__.__name__}: {error}".split())
                 wrong[number, dtype.name] = told[:400]

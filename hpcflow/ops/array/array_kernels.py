@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import NumericError, ShapeError
+from hpcflow.kernels.cuda_graph_restrictions import HOST_VALUES, READS_VALUES
 from hpcflow.kernels.kernel_registry import KernelNode, kernel
 
 
@@ -22,7 +23,7 @@ for _type in ("Identity", "StopGradient", "PlaceholderWithDefault"):
     _same(_type)
 
 
-@kernel("CheckSizes", "out", moves=True)
+@kernel("CheckSizes", "out", moves=True, uncaptured=READS_VALUES)
 def _check_sizes(xp: Any, node: KernelNode) -> Callable[..., Any]:
     what, least = node.attrs["what"], node.attrs["least"]
 
@@ -104,7 +105,7 @@ def _transpose(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return lambda x, out: xp.copyto(out, x.transpose(perm))
 
 
-@kernel("TransposeTold", "out", moves=True)
+@kernel("TransposeTold", "out", moves=True, uncaptured=READS_VALUES)
 def _transpose_told(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return lambda x, perm, out: xp.copyto(out, x.transpose(perm.tolist()))
 
@@ -112,19 +113,19 @@ def _transpose_told(xp: Any, node: KernelNode) -> Callable[..., Any]:
 # -- shapes as values
 
 
-def _fact(type: str, of: Callable[[Any], Any]) -> None:
-    @kernel(type, "out", moves=True)
+def _fact(type: str, of: Callable[[Any], Any], uncaptured: str = "") -> None:
+    @kernel(type, "out", moves=True, uncaptured=uncaptured)
     def make(xp: Any, node: KernelNode) -> Callable[..., Any]:
         dtype = node.outputs[0].dtype
         return lambda x, out: xp.copyto(out, xp.asarray(of(x), dtype))
 
 
-_fact("Shape", lambda x: x.shape)
+_fact("Shape", lambda x: x.shape, uncaptured=HOST_VALUES)
 _fact("Size", lambda x: x.size)
 _fact("Rank", lambda x: x.ndim)
 
 
-@kernel("Range", "new")
+@kernel("Range", "new", uncaptured=READS_VALUES)
 def _range(xp: Any, node: KernelNode) -> Callable[..., Any]:
     dtype: np.dtype = node.outputs[0].dtype
 

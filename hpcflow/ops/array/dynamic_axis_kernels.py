@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import ShapeError
+from hpcflow.kernels.cuda_graph_restrictions import READS_VALUES
 from hpcflow.kernels.kernel_registry import KernelNode, kernel
 
 Sizes = list[int]
@@ -47,7 +48,7 @@ def _vectors(xp: Any, lists: list[Sizes]) -> tuple[Any, ...]:
     return tuple(xp.asarray(sizes, np.int64) for sizes in lists)
 
 
-@kernel("AroundAxis", "new")
+@kernel("AroundAxis", "new", uncaptured=READS_VALUES)
 def _around_axis(xp: Any, node: KernelNode) -> Callable[..., Any]:
     insert = node.attrs["insert"]
 
@@ -62,7 +63,7 @@ def _around_axis(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return run
 
 
-@kernel("JoinedShapes", "new")
+@kernel("JoinedShapes", "new", uncaptured=READS_VALUES)
 def _joined_shapes(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(axis: Any, *vectors: Any) -> Any:
         shapes = [g.tolist() for g in vectors]
@@ -83,7 +84,7 @@ def _parted(sizes: Sizes, axes: list[int]) -> tuple[list[int], int, int]:
     return free, math.prod(sizes[i] for i in free), math.prod(sizes[i] for i in axes)
 
 
-@kernel("ReducedAxes", "new")
+@kernel("ReducedAxes", "new", uncaptured=READS_VALUES)
 def _reduced_axes(xp: Any, node: KernelNode) -> Callable[..., Any]:
     keep = node.attrs["keepdims"]
 
@@ -97,7 +98,7 @@ def _reduced_axes(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return run
 
 
-@kernel("DotAxes", "new")
+@kernel("DotAxes", "new", uncaptured=READS_VALUES)
 def _dot_axes(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(left: Any, right: Any, axes_a: Any, axes_b: Any) -> Any:
         a, b = left.tolist(), right.tolist()

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import RangeError
+from hpcflow.kernels.cuda_graph_restrictions import READS_VALUES
 from hpcflow.kernels.kernel_registry import KernelNode, kernel
 from hpcflow.ops.array.gather_kernels import check_indices
 
 
-@kernel("DynamicPartition", "new", moves=True)
+@kernel("DynamicPartition", "new", moves=True, uncaptured=READS_VALUES)
 def _partition(xp: Any, node: KernelNode) -> Callable[..., Any]:
     num = node.attrs["num"]
 

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import RangeError, ShapeError
+from hpcflow.kernels.cuda_graph_restrictions import READS_VALUES
 from hpcflow.kernels.kernel_registry import KernelNode, kernel
 from hpcflow.ops.array.dynamic_axis_kernels import listed, normal_axes
 from hpcflow.ops.array.gather_kernels import check_indices
 
 
-@kernel("Roll", "out", moves=True)
+@kernel("Roll", "out", moves=True, uncaptured=READS_VALUES)
 def _roll(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(x: Any, shift: Any, axes: Any, out: Any) -> None:
         by, along = listed(shift), listed(axes)
@@ -43,7 +44,7 @@ def _reverse_sequence(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return run
 
 
-@kernel("BroadcastArgs", "out")
+@kernel("BroadcastArgs", "out", uncaptured=READS_VALUES)
 def _broadcast_args(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(x: Any, y: Any, out: Any) -> None:
         shapes = [s.tolist() for s in (x, y)]
@@ -58,7 +59,7 @@ def _broadcast_args(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return run
 
 
-@kernel("UnravelIndex", "out")
+@kernel("UnravelIndex", "out", uncaptured=READS_VALUES)
 def _unravel(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(indices: Any, dims: Any, out: Any) -> None:
         sizes = dims.tolist()

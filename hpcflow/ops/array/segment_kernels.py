@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import RangeError
+from hpcflow.kernels.cuda_graph_restrictions import READS_VALUES
 from hpcflow.kernels.kernel_registry import KernelNode, kernel
 from hpcflow.ops.array.gather_kernels import add_at, check_indices
 
@@ -69,7 +70,7 @@ def _segments(kind: str, name: str) -> None:
 
         return run
 
-    @kernel(f"UnsortedSegment{kind}", "out")
+    @kernel(f"UnsortedSegment{kind}", "out", uncaptured=READS_VALUES)
     def make_unsorted(xp: Any, node: KernelNode) -> Callable[..., Any]:
         empty = node.attrs.get("empty", _empty(name, node.outputs[0].dtype))
 

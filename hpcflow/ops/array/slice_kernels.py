@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hpcflow.errors import RangeError, ShapeError
+from hpcflow.kernels.cuda_graph_restrictions import READS_VALUES
 from hpcflow.kernels.kernel_registry import KernelNode, kernel
 from hpcflow.ops.array.dynamic_axis_kernels import listed, normal_axes
 
@@ -77,12 +78,12 @@ def _window(begin: Any, shape: tuple[int, ...], whole: tuple[int, ...]) -> tuple
     return tuple(slice(b, b + n) for b, n in zip(starts, shape, strict=True))
 
 
-@kernel("Slice", "out", moves=True)
+@kernel("Slice", "out", moves=True, uncaptured=READS_VALUES)
 def _slice(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return lambda x, begin, size, out: xp.copyto(out, x[_window(begin, out.shape, x.shape)])
 
 
-@kernel("SliceGrad", "out")
+@kernel("SliceGrad", "out", uncaptured=READS_VALUES)
 def _slice_grad(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(g: Any, begin: Any, shape: Any, out: Any) -> None:
         out.fill(0)
@@ -103,7 +104,7 @@ def _reverse(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return lambda x, out: xp.copyto(out, xp.flip(x, axes))
 
 
-@kernel("ReverseTold", "out", moves=True)
+@kernel("ReverseTold", "out", moves=True, uncaptured=READS_VALUES)
 def _reverse_told(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(x: Any, axes: Any, out: Any) -> None:
         xp.copyto(out, xp.flip(x, tuple(normal_axes(listed(axes), x.ndim))))

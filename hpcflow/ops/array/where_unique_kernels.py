@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import RangeError
+from hpcflow.kernels.cuda_graph_restrictions import READS_VALUES, SIZE_FROM_VALUES
 from hpcflow.kernels.kernel_registry import KernelNode, kernel
 from hpcflow.ops.array.gather_kernels import check_indices
 
 
-@kernel("Where", "new")
+@kernel("Where", "new", uncaptured=SIZE_FROM_VALUES)
 def _where(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(condition: Any) -> Any:
         if condition.ndim == 0:
@@ -35,7 +36,7 @@ def _first(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return run
 
 
-@kernel("Unique", "new")
+@kernel("Unique", "new", uncaptured=SIZE_FROM_VALUES)
 def _unique(xp: Any, node: KernelNode) -> Callable[..., Any]:
     dtype = node.attrs["dtype"]
 
@@ -52,7 +53,7 @@ def _unique(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return run
 
 
-@kernel("ListDiff", "new")
+@kernel("ListDiff", "new", uncaptured=SIZE_FROM_VALUES)
 def _list_diff(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(x: Any, y: Any) -> Any:
         places = xp.flatnonzero(xp.logical_not(xp.isin(x, y)))
@@ -61,7 +62,7 @@ def _list_diff(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return run
 
 
-@kernel("InvertPermutation", "out")
+@kernel("InvertPermutation", "out", uncaptured=READS_VALUES)
 def _invert(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(x: Any, out: Any) -> None:
         check_indices(xp, x, x.size, "invert_permutation: element")
@@ -88,7 +89,7 @@ def _search(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return run
 
 
-@kernel("DistinctSlices", "new")
+@kernel("DistinctSlices", "new", uncaptured=SIZE_FROM_VALUES)
 def _distinct(xp: Any, node: KernelNode) -> Callable[..., Any]:
     axis, in_order = node.attrs["axis"], node.attrs["sorted"]
 

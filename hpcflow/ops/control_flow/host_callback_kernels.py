@@ -9,6 +9,7 @@ import numpy as np
 
 from hpcflow.errors import AssertError, DTypeError
 from hpcflow.graph.dtypes import as_strings, string
+from hpcflow.kernels.cuda_graph_restrictions import READS_VALUES, RUNS_ON_HOST
 from hpcflow.kernels.kernel_registry import KernelNode, kernel
 from hpcflow.platform import rank_logging
 
@@ -88,7 +89,9 @@ def described(xp: Any, layout: Sequence[str | None], arrays: Sequence[Any], most
     ]
 
 
-@kernel("Print", "out", inplace=(0,), moves=True)  # not a view: it must run
+@kernel(
+    "Print", "out", inplace=(0,), moves=True, uncaptured=RUNS_ON_HOST
+)  # not a view: it must run
 def _print(xp: Any, node: KernelNode) -> Callable[..., Any]:
     attrs = node.attrs
     remaining = [attrs["first_n"]]
@@ -103,7 +106,7 @@ def _print(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return run
 
 
-@kernel("Assert", "out", moves=True)
+@kernel("Assert", "out", moves=True, uncaptured=READS_VALUES)
 def _assert(xp: Any, node: KernelNode) -> Callable[..., Any]:
     attrs = node.attrs
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import RangeError, ShapeError
+from hpcflow.kernels.cuda_graph_restrictions import STATE_ON_HOST
 from hpcflow.kernels.kernel_registry import KernelNode, kernel
 
 
@@ -97,7 +98,7 @@ def _nothing(xp: Any, node: KernelNode, shape: tuple[int | None, ...]) -> Any:
     return xp.zeros((0, *(d or 0 for d in shape)), node.attrs["dtype"])
 
 
-@kernel("TensorArrayNew", "new", moves=True)
+@kernel("TensorArrayNew", "new", moves=True, uncaptured=STATE_ON_HOST)
 def _new(xp: Any, node: KernelNode) -> Callable[..., Any]:
     dynamic, alike = node.attrs["dynamic"], node.attrs["infer"]
 
@@ -109,7 +110,7 @@ def _new(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return run
 
 
-@kernel("TensorArrayWrite", "new", moves=True)
+@kernel("TensorArrayWrite", "new", moves=True, uncaptured=STATE_ON_HOST)
 def _write(xp: Any, node: KernelNode) -> Callable[..., Any]:
     """Store a copy: the value's buffer is reused in the next iteration."""
 
@@ -120,29 +121,29 @@ def _write(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return run
 
 
-@kernel("TensorArrayRead", "new", moves=True)
+@kernel("TensorArrayRead", "new", moves=True, uncaptured=STATE_ON_HOST)
 def _read(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return lambda array, index: array.get(xp, index, node)
 
 
-@kernel("TensorArraySize", "new", moves=True)
+@kernel("TensorArraySize", "new", moves=True, uncaptured=STATE_ON_HOST)
 def _size(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return lambda array: xp.asarray(array.size, np.int32)
 
 
-@kernel("TensorArrayStack", "new", moves=True)
+@kernel("TensorArrayStack", "new", moves=True, uncaptured=STATE_ON_HOST)
 def _stack(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return lambda array: _stacked(xp, [array.get(xp, i, node) for i in range(array.size)], node)
 
 
-@kernel("TensorArrayGather", "new", moves=True)
+@kernel("TensorArrayGather", "new", moves=True, uncaptured=STATE_ON_HOST)
 def _gather(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return lambda array, indices: _stacked(
         xp, [array.get(xp, i, node) for i in indices.tolist()], node
     )
 
 
-@kernel("TensorArrayUnstack", "new", moves=True)
+@kernel("TensorArrayUnstack", "new", moves=True, uncaptured=STATE_ON_HOST)
 def _unstack(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(array: ArrayElements, value: Any) -> ArrayElements:
         rows = xp.array(value)
@@ -153,7 +154,7 @@ def _unstack(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return run
 
 
-@kernel("TensorArrayScatter", "new", moves=True)
+@kernel("TensorArrayScatter", "new", moves=True, uncaptured=STATE_ON_HOST)
 def _scatter(xp: Any, node: KernelNode) -> Callable[..., Any]:
     write = ArrayElements.add if node.attrs["add"] else ArrayElements.put
 
@@ -184,7 +185,7 @@ def _of_told(joined: Any, node: KernelNode) -> Any:
     return joined
 
 
-@kernel("TensorArrayConcat", "new", moves=True)
+@kernel("TensorArrayConcat", "new", moves=True, uncaptured=STATE_ON_HOST)
 def _concat(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(array: ArrayElements) -> tuple[Any, Any]:
         rows = [array.get(xp, i, node) for i in range(array.size)]
@@ -196,7 +197,7 @@ def _concat(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return run
 
 
-@kernel("TensorArraySplit", "new", moves=True)
+@kernel("TensorArraySplit", "new", moves=True, uncaptured=STATE_ON_HOST)
 def _split(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(array: ArrayElements, value: Any, lengths: Any) -> ArrayElements:
         rows, at = xp.array(value), 0
@@ -217,7 +218,7 @@ def _split(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return run
 
 
-@kernel("TensorArrayFirst", "new", moves=True)
+@kernel("TensorArrayFirst", "new", moves=True, uncaptured=STATE_ON_HOST)
 def _first(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(array: ArrayElements, count: Any) -> ArrayElements:
         first = ArrayElements(int(count), like=array.like)
@@ -227,7 +228,7 @@ def _first(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return run
 
 
-@kernel("TensorArrayEmpty", "new", moves=True)
+@kernel("TensorArrayEmpty", "new", moves=True, uncaptured=STATE_ON_HOST)
 def _empty(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(like: ArrayElements) -> ArrayElements:
         return ArrayElements(like.size, like.dynamic, like.like or like)
@@ -235,7 +236,7 @@ def _empty(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return run
 
 
-@kernel("TensorArrayAccumulate", "new", moves=True)
+@kernel("TensorArrayAccumulate", "new", moves=True, uncaptured=STATE_ON_HOST)
 def _accumulate(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(total: ArrayElements, more: ArrayElements) -> ArrayElements:
         for i, value in more.items.items():
@@ -246,7 +247,7 @@ def _accumulate(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return run
 
 
-@kernel("TensorArrayAddN", "new", moves=True)
+@kernel("TensorArrayAddN", "new", moves=True, uncaptured=STATE_ON_HOST)
 def _add_n(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(first: ArrayElements, *others: ArrayElements) -> ArrayElements:
         total = ArrayElements(first.size, first.dynamic, first.like)

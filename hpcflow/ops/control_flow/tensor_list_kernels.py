@@ -8,15 +8,16 @@ from typing import Any
 import numpy as np
 
 from hpcflow.graph.dtypes import OPAQUE
+from hpcflow.kernels.cuda_graph_restrictions import STATE_ON_HOST
 from hpcflow.kernels.kernel_registry import KernelNode, kernel
 
 
-@kernel("ListEmpty", "new", moves=True)
+@kernel("ListEmpty", "new", moves=True, uncaptured=STATE_ON_HOST)
 def _empty(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return list
 
 
-@kernel("ListCopy", "new", moves=True)
+@kernel("ListCopy", "new", moves=True, uncaptured=STATE_ON_HOST)
 def _copy(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return _copied
 
@@ -25,7 +26,7 @@ def _copied(elements: list[Any]) -> list[Any]:
     return [_copied(element) if isinstance(element, list) else element for element in elements]
 
 
-@kernel("ListPush", "new", moves=True)
+@kernel("ListPush", "new", moves=True, uncaptured=STATE_ON_HOST)
 def _push(xp: Any, node: KernelNode) -> Callable[..., Any]:
     """Store a copy: the value's buffer is reused in the next iteration."""
     if node.inputs[1].dtype in OPAQUE:
@@ -42,7 +43,7 @@ def _push(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return run
 
 
-@kernel("ListPop", "new", moves=True)
+@kernel("ListPop", "new", moves=True, uncaptured=STATE_ON_HOST)
 def _pop(xp: Any, node: KernelNode) -> Callable[..., Any]:
     back = xp.asarray if xp is not np else lambda value: value
     if node.attrs["dtype"] in OPAQUE:
@@ -54,7 +55,7 @@ def _pop(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return run
 
 
-@kernel("ListRows", "new", moves=True)
+@kernel("ListRows", "new", moves=True, uncaptured=STATE_ON_HOST)
 def _rows(xp: Any, node: KernelNode) -> Callable[..., Any]:
     """The elements concatenated by rows; no rows for an empty list."""
     first, every = node.attrs["first"], node.attrs["of"]

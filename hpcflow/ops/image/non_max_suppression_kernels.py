@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcflow.kernels.cuda_graph_restrictions import READS_VALUES
 from hpcflow.kernels.kernel_registry import KernelNode, kernel
 
 
@@ -27,7 +28,7 @@ def _overlap(xp: Any, low: Any, high: Any, one: int) -> Any:
     return xp.where(union > 0, shared / xp.where(union > 0, union, 1), 0)
 
 
-@kernel("BestBoxes", "new")
+@kernel("BestBoxes", "new", uncaptured=READS_VALUES)
 def _best_boxes(xp: Any, node: KernelNode) -> Callable[..., Any]:
     centered = node.attrs["centered"]
 

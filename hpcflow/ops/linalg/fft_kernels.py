@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from hpcflow.kernels.cuda_graph_restrictions import CALLS_CUFFT
 from hpcflow.kernels.kernel_registry import KernelNode, kernel
 
 
@@ -24,7 +25,7 @@ def _fft(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return run
 
 
-@kernel("Rfft", "out")
+@kernel("Rfft", "out", uncaptured=CALLS_CUFFT)
 def _rfft(xp: Any, node: KernelNode) -> Callable[..., Any]:
     axes = _axes(node)
 
@@ -37,7 +38,7 @@ def _rfft(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return run
 
 
-@kernel("Irfft", "out")
+@kernel("Irfft", "out", uncaptured=CALLS_CUFFT)
 def _irfft(xp: Any, node: KernelNode) -> Callable[..., Any]:
     axes = _axes(node)
 

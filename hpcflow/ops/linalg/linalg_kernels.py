@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import NumericError
+from hpcflow.kernels.cuda_graph_restrictions import CALLS_CUBLAS, CALLS_CUSOLVER
 from hpcflow.kernels.kernel_registry import KernelNode, kernel
 
 BLOCK = 64  # block size of triangular solves; the rest are matrix products
@@ -28,7 +29,7 @@ def adjoint(x: Any) -> Any:
 
 
 def _simple(type: str, function: str) -> None:
-    @kernel(type, "out")
+    @kernel(type, "out", uncaptured=CALLS_CUSOLVER)
     def make(xp: Any, node: KernelNode) -> Callable[..., Any]:
         run = getattr(xp.linalg, function)
         return lambda x, out: xp.copyto(out, tried(run, x))
@@ -39,7 +40,7 @@ _simple("Cholesky", "cholesky")
 _simple("MatrixDeterminant", "det")
 
 
-@kernel("LogMatrixDeterminant", "out")
+@kernel("LogMatrixDeterminant", "out", uncaptured=CALLS_CUSOLVER)
 def _log_determinant(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(x: Any, sign: Any, size: Any) -> None:
         parts = xp.linalg.slogdet(x)
@@ -55,7 +56,7 @@ def _joined(xp: Any, a: Any, b: Any) -> tuple[Any, Any]:
     return tuple(xp.broadcast_to(x, (*lead, *x.shape[-2:])) for x in (a, b))
 
 
-@kernel("MatrixSolve", "out")
+@kernel("MatrixSolve", "out", uncaptured=CALLS_CUSOLVER)
 def _solve(xp: Any, node: KernelNode) -> Callable[..., Any]:
     turn = node.attrs["adjoint"]
 
@@ -66,7 +67,7 @@ def _solve(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return run
 
 
-@kernel("MatrixTriangularSolve", "out")
+@kernel("MatrixTriangularSolve", "out", uncaptured=CALLS_CUBLAS)
 def _triangular_solve(xp: Any, node: KernelNode) -> Callable[..., Any]:
     lower, turn = node.attrs["lower"], node.attrs["adjoint"]
 
@@ -125,7 +126,7 @@ def _expm(xp: Any, node: KernelNode) -> Callable[..., Any]:
 # -- decompositions
 
 
-@kernel("Qr", "out")
+@kernel("Qr", "out", uncaptured=CALLS_CUSOLVER)
 def _qr(xp: Any, node: KernelNode) -> Callable[..., Any]:
     mode = "complete" if node.attrs["full_matrices"] else "reduced"
 
@@ -137,7 +138,7 @@ def _qr(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return run
 
 
-@kernel("Svd", "out")
+@kernel("Svd", "out", uncaptured=CALLS_CUSOLVER)
 def _svd(xp: Any, node: KernelNode) -> Callable[..., Any]:
     full, vectors = node.attrs["full_matrices"], node.attrs["compute_uv"]
 
@@ -152,7 +153,7 @@ def _svd(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return run
 
 
-@kernel("SelfAdjointEig", "out")
+@kernel("SelfAdjointEig", "out", uncaptured=CALLS_CUSOLVER)
 def _eig(xp: Any, node: KernelNode) -> Callable[..., Any]:
     vectors = node.attrs["compute_v"]
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import NumericError
+from hpcflow.kernels.cuda_graph_restrictions import CALLS_CUBLAS, READS_VALUES
 from hpcflow.kernels.kernel_registry import KernelNode, kernel
 
 # op -> NumPy ufunc, which generated code calls directly
@@ -224,7 +225,9 @@ def _cast(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return run
 
 
-@kernel("CheckNumerics", "out", inplace=(0,))  # not a view: it must run even where nothing moves
+@kernel(
+    "CheckNumerics", "out", inplace=(0,), uncaptured=READS_VALUES
+)  # not a view: it must run even where nothing moves
 def _check_numerics(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(x: Any, out: Any) -> None:
         finite = xp.isfinite(x)
@@ -259,7 +262,7 @@ def _clip(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return run
 
 
-@kernel("MatMul", "out")
+@kernel("MatMul", "out", uncaptured=CALLS_CUBLAS)
 def _matmul(xp: Any, node: KernelNode) -> Callable[..., Any]:
     matmul, (ta, tb) = xp.matmul, (node.attrs["transpose_a"], node.attrs["transpose_b"])
     if not ta and not tb:  # CuPy's matmul takes `out` by keyword only

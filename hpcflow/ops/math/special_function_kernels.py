@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.codegen.vector_math import ERF_ABOVE, ERF_BELOW, ERF_END
+from hpcflow.kernels.cuda_graph_restrictions import SIZE_FROM_VALUES
 from hpcflow.kernels.kernel_registry import KernelNode, kernel
 
 Numbers = tuple[float, ...]
@@ -37,7 +38,7 @@ def pieces(xp: Any, x: Any, parts: Sequence[tuple[Any, Function]]) -> Any:
 def in_double(type: str, function: Callable[..., Any]) -> None:
     """Add the kernel of a function of float64 vectors; other dtypes are converted."""
 
-    @kernel(type, "out")
+    @kernel(type, "out", uncaptured=SIZE_FROM_VALUES)
     def make(xp: Any, node: KernelNode) -> Callable[..., Any]:
         def run(*args: Any) -> None:
             *inputs, out = args

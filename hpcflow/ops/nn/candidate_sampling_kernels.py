@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcflow.kernels.cuda_graph_restrictions import READS_VALUES
 from hpcflow.kernels.kernel_registry import KernelNode, kernel
 
 MOST_DRAWS = 1 << 16  # per block
@@ -46,7 +47,7 @@ def draw(words: np.ndarray, node_attrs: dict[str, Any]) -> tuple[np.ndarray, int
         drawn = np.concatenate([drawn, more(min(drawn.size, MOST_DRAWS))])
 
 
-@kernel("SampleCandidates", "out")
+@kernel("SampleCandidates", "out", uncaptured=READS_VALUES)
 def _sample(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(words: Any, out: Any, tries: Any) -> None:
         host = words if isinstance(words, np.ndarray) else words.get()

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpcflow.errors import NumericError, RangeError
+from hpcflow.kernels.cuda_graph_restrictions import READS_VALUES
 from hpcflow.kernels.kernel_registry import KernelNode, kernel
 from hpcflow.ops.array.gather_kernels import check_indices
 
@@ -126,7 +127,7 @@ def _loss(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return run
 
 
-@kernel("CTCLossGrad", "out")
+@kernel("CTCLossGrad", "out", uncaptured=READS_VALUES)
 def _loss_grad(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(g: Any, logits: Any, labels: Any, sizes: Any, steps: Any, out: Any) -> None:
         if not out.size:

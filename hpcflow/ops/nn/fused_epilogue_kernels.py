@@ -6,11 +6,12 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+from hpcflow.kernels.cuda_graph_restrictions import CALLS_CUBLAS
 from hpcflow.kernels.kernel_registry import KernelNode, find_plain_kernel, kernel
 
 
-def _row(type: str, base: str) -> None:
-    @kernel(type, "out")
+def _row(type: str, base: str, uncaptured: str = "") -> None:
+    @kernel(type, "out", uncaptured=uncaptured)
     def make(xp: Any, node: KernelNode) -> Callable[..., Any]:
         alone = dataclasses.replace(node, type=base, inputs=node.inputs[:2])
         first, relu = find_plain_kernel(base, "cpu").make(xp, alone), node.attrs["relu"]
@@ -24,7 +25,7 @@ def _row(type: str, base: str) -> None:
         return run
 
 
-_row("MatMulBias", "MatMul")
+_row("MatMulBias", "MatMul", CALLS_CUBLAS)
 _row("ConvBias", "Conv")
 
 

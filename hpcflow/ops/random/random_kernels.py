@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import NumericError, RangeError
+from hpcflow.kernels.cuda_graph_restrictions import READS_VALUES
 from hpcflow.kernels.kernel_registry import KernelNode, kernel
 from hpcflow.ops.random import bits_to_numbers_kernels, rejection_sampling_kernels
 from hpcflow.ops.random.philox_kernels import ALL, PhiloxWords, u64
@@ -113,13 +114,16 @@ class _StatelessDraw(_RandomKernel):
         self.draw(low | high << 64, 0, inputs, out)
 
 
-def _draws(type: str, parameters: int = 0) -> Callable[[Make], Make]:
+def _draws(type: str, parameters: int = 0, uncaptured: str = "") -> Callable[[Make], Make]:
     """Add the kernels of a draw and of its stateless variant; decorates the maker of `fill`."""
 
     def add(make: Make) -> Make:
-        for prefix, how in (("", _StatefulDraw), ("Stateless", _StatelessDraw)):
+        for prefix, how, why in (
+            ("", _StatefulDraw, uncaptured),
+            ("Stateless", _StatelessDraw, READS_VALUES),
+        ):
 
-            @kernel(prefix + type, "out", moves=True)
+            @kernel(prefix + type, "out", moves=True, uncaptured=why)
             def row(xp: Any, node: KernelNode, how: Any = how) -> Callable[..., Any]:
                 return how(xp, node, make(xp, node), parameters)
 
@@ -258,12 +262,12 @@ def _from_double(xp: Any, node: KernelNode, draw: Callable[..., Any], least: flo
     return fill
 
 
-@_draws("RandomGamma", 1)
+@_draws("RandomGamma", 1, uncaptured=READS_VALUES)
 def _gamma(xp: Any, node: KernelNode) -> Callable[..., None]:
     return _from_double(xp, node, rejection_sampling_kernels.gamma, np.finfo("f8").tiny)
 
 
-@_draws("RandomPoisson", 1)
+@_draws("RandomPoisson", 1, uncaptured=READS_VALUES)
 def _poisson(xp: Any, node: KernelNode) -> Callable[..., None]:
     return _from_double(xp, node, rejection_sampling_kernels.poisson, 0.0)
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import ShapeError
+from hpcflow.kernels.cuda_graph_restrictions import READS_VALUES, SIZE_FROM_VALUES
 from hpcflow.kernels.kernel_registry import KernelNode, TiledUpdate, kernel
 from hpcflow.ops.array.gather_kernels import SCATTER_BLOCK, check_indices
 from hpcflow.ops.math.arithmetic_kernels import truncated
@@ -184,7 +185,7 @@ def _read_rows(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return run
 
 
-@kernel("SumEqualRows", "new")
+@kernel("SumEqualRows", "new", uncaptured=SIZE_FROM_VALUES)
 def _sum_equal_rows(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return lambda values, indices: equal_rows_summed(xp, values, indices)
 
@@ -222,7 +223,7 @@ def _add_entries(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return run
 
 
-@kernel("PieceRows", "new", moves=True)
+@kernel("PieceRows", "new", moves=True, uncaptured=READS_VALUES)
 def _piece_rows(xp: Any, node: KernelNode) -> Callable[..., Any]:
     start, stop, size = (node.attrs[name] for name in ("start", "stop", "size"))
 

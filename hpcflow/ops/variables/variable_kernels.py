@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from hpcflow.kernels.cuda_graph_restrictions import STATE_ON_HOST
 from hpcflow.kernels.kernel_registry import KernelNode, TiledUpdate, kernel
 
 TILE = 32 << 10  # elements: a tile's variable, slots, gradient and scratch fit a core's L2 cache
 
 
-@kernel("IsVariableInitialized", "new", moves=True)
+@kernel("IsVariableInitialized", "new", moves=True, uncaptured=STATE_ON_HOST)
 def _is_initialized(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return lambda array: xp.asarray(array is not None)
 
