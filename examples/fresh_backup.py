@@ -20,8 +20,8 @@ class Fresh(hf.Backup):
 
     def select(self, update):
         """The gradients of the owed workers and the first others, once there are enough."""
-        owed, needed = self.owed.get(update, set()), self.needed(update.workers)
-        here = update.contributors
+        owed = self.owed.get(update, set()) & (update.active | update.contributors)
+        needed, here = self.needed(update.workers), update.contributors
         if not update.is_complete and (len(here) < needed or owed - here):
             return None
         used = sorted(update.arrived, key=lambda one: one[0] not in owed)[: max(needed, len(owed))]

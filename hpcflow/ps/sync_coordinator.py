@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import itertools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -42,8 +42,8 @@ class UpdateGroup:
     of an older version are late.
     """
 
-    def __init__(self, workers: int) -> None:
-        self.version = 0
+    def __init__(self, workers: int, present: ActiveWorkers) -> None:
+        self.version, self._present = 0, present
         self.contributed = [-1] * workers  # the newest version with gradients of each worker
         self.workers = workers
         self.arrived: list[Gradient] = []  # of this version, by arrival
@@ -63,6 +63,11 @@ class UpdateGroup:
             tuple[int, Callback]
         ] = []  # (version, callback at the end of its update)
         self.waiters: list[Waiter] = []  # workers to check again after this update
+
+    @property
+    def active(self) -> Set[int]:
+        """The workers that make steps; see `PendingUpdate`."""
+        return self._present.active
 
 
 class SyncCoordinator:
@@ -89,7 +94,7 @@ class SyncCoordinator:
         """The channel of this name, created on first use."""
         group = self.channels.get(name)
         if group is None:
-            group = self.channels[name] = UpdateGroup(self.workers)
+            group = self.channels[name] = UpdateGroup(self.workers, self._present)
         return group
 
     # -- the coordinator

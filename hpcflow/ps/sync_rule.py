@@ -8,7 +8,7 @@ backup_workers.py and bounded_staleness.py; a script may register its own.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Protocol
 
 from hpcflow.errors import HpcflowError
@@ -37,6 +37,11 @@ class PendingUpdate(Protocol):
     @property
     def contributors(self) -> set[int]:
         """The workers whose gradients have arrived."""
+        ...
+
+    @property
+    def active(self) -> Set[int]:
+        """The workers that make steps: those that have not ended, died or reached a barrier."""
         ...
 
     @property

@@ -119,6 +119,30 @@ def test_whose_gradients_count_is_counted_and_the_others_are_released():
     assert sorted(released) == [0, 1, 2, 3]
 
 
+def test_a_rule_sees_which_workers_are_active():
+    """A worker at a barrier and a dead one are not; after the barrier all but the dead one are."""
+    seen = []
+
+    class Watching(Enough):
+        def select(self, update):
+            seen.append((sorted(update.active), sorted(update.contributors)))
+            return None if 2 in update.active and 2 not in update.contributors else update.arrived
+
+    coordinator, picked = SyncCoordinator(Watching(1.0), 3), []
+    coordinator.pick("train", lambda factors: picked.append(factors.tolist()))
+    coordinator.ready(0, "train", 0, 1 / 3)
+    coordinator.leave_until_barrier(1, list)
+    assert not picked  # worker 2 is active and has not contributed
+    coordinator.lose(2)
+    assert seen == [([0, 1, 2], [0]), ([0, 2], [0]), ([0], [0])]
+    assert picked == [[3.0, 0.0, 0.0]]
+    coordinator.end("train")
+    coordinator.leave_until_barrier(0, list)
+    coordinator.pick("train", lambda factors: picked.append(factors.tolist()))
+    coordinator.ready(1, "train", 1, 1 / 3)
+    assert seen[-1] == ([0, 1], [1])
+
+
 def test_the_updates_are_those_of_the_workers_that_the_rule_selects():
     """Each worker's gradient is a power of ten: the sum tells whose were applied."""
 
