@@ -144,6 +144,25 @@ def test_one_file_alone_imports_a_library(library: str) -> None:
     assert len(users) <= 1, f"{library} is imported by {sorted(users)}; one wrapper is enough"
 
 
+def test_no_private_name_of_another_module_is_used() -> None:
+    """Neither imported nor as an attribute of a module."""
+    used = []
+    for module, tree in MODULES.items():
+        imports = [n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)]
+        aliases = [a for n in imports if (n.module or "").startswith("hpcflow") for a in n.names]
+        used += [f"{module}: {a.name}" for a in aliases if is_private(a.name)]
+        modules = {a.asname or a.name for a in aliases if a.name.islower()}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and is_private(node.attr):
+                if isinstance(node.value, ast.Name) and node.value.id in modules:
+                    used.append(f"{module}: {ast.unparse(node)}")
+    assert not used
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
 @pytest.mark.slow
 def test_functions_fit_a_screen() -> None:
     """At most 50 lines, signature and docstring included."""

@@ -29,12 +29,12 @@ class WindowAttributes:
     def extra(self) -> tuple[tuple[int, int], ...]:
         """The pads that cover every position; larger at the end with ceil_mode."""
         pads = []
-        for k, s, d, (a, b), size, n in self._axes():
+        for k, s, d, (a, b), size, n in self.axis_windows():
             reach = (n - 1) * s + (k - 1) * d + 1
             pads.append((a, max(b, reach - size - a)))
         return tuple(pads)
 
-    def _axes(self) -> Sequence[tuple[int, int, int, tuple[int, int], int, int]]:
+    def axis_windows(self) -> Sequence[tuple[int, int, int, tuple[int, int], int, int]]:
         columns = (self.kernel, self.strides, self.dilations, self.pads, self.sizes, self.positions)
         return list(zip(*columns, strict=True))
 

@@ -101,7 +101,7 @@ def _average_pool(node: OnnxNode, x: Tensor) -> Tensor:
 def _counts(w: WindowAttributes, padding_too: bool) -> np.ndarray:
     """The number of elements of each window, with or without padding."""
     counts = np.ones((), np.int64)
-    for k, s, d, (a, b), size, n in w._axes():
+    for k, s, d, (a, b), size, n in w.axis_windows():
         low, high = (-a, size + b) if padding_too else (0, size)
         at = np.arange(n)[:, None] * s + np.arange(k)[None, :] * d - a
         inside = ((at >= low) & (at < high)).sum(1)

@@ -57,7 +57,7 @@ def _draw(
     weights: np.ndarray | None = None,
 ) -> Candidates:
     """Classes sampled by `kind` and the expected counts; `weights` are for "unigram"."""
-    labels = _labels(true_classes, num_true)
+    labels = checked_labels(true_classes, num_true)
     num_sampled, range_max = (
         integer_argument(num_sampled, "num_sampled"),
         integer_argument(range_max, "range_max"),
@@ -84,7 +84,8 @@ def _draw(
         return sampled, counts, expected(sampled)
 
 
-def _labels(true_classes: Any, num_true: int) -> Tensor:
+def checked_labels(true_classes: Any, num_true: int) -> Tensor:
+    """The true classes as int64 [batch, num_true]. Errors: DTypeError, ShapeError."""
     labels = convert_to_tensor(true_classes)
     require("the true classes", labels.spec, "iu")
     labels = cast(labels, int64)
@@ -202,7 +203,7 @@ def all_candidate_sampler(
     name: str | None = None,
 ) -> Candidates:
     """All classes below `num_sampled`, each with expected count 1; for tests of sampled losses."""
-    labels = _labels(true_classes, num_true)
+    labels = checked_labels(true_classes, num_true)
     one = constant(np.float32(1))
     return AllCandidateSampler(
         sequence(num_sampled, dtype=int64),
@@ -224,7 +225,7 @@ def compute_accidental_hits(
             at this position it removes the sample.
     """
     with get_default_graph().name_scope(name or "compute_accidental_hits"):
-        hits = positions(hits_of(_labels(true_classes, num_true), sampled_candidates))
+        hits = positions(hits_of(checked_labels(true_classes, num_true), sampled_candidates))
         rows, _, places = (getitem(hits, (slice(None), i)) for i in range(3))
         least = constant(np.finfo(np.float32).min)
         weights = where(equal(rows, rows), least, least)

@@ -16,7 +16,7 @@ from hpcflow.ops.math.arithmetic_ops import add, cast, divide, log, multiply, su
 from hpcflow.ops.math.reduction_ops import reduce_any, reduce_sum
 from hpcflow.ops.nn.candidate_sampling_ops import (
     Candidates,
-    _labels,
+    checked_labels,
     hits_of,
     log_uniform_candidate_sampler,
 )
@@ -100,7 +100,7 @@ def _logits(
     seed: int | None,
 ) -> tuple[Tensor, Tensor]:
     """Logits and targets [batch, num_true + num_sampled] of true and sampled classes."""
-    true, x = _labels(labels, num_true), convert_to_tensor(inputs)
+    true, x = checked_labels(labels, num_true), convert_to_tensor(inputs)
     if sampled_values is None:
         sampled_values = log_uniform_candidate_sampler(
             true, num_true, num_sampled, True, num_classes, seed

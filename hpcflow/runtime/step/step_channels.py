@@ -242,7 +242,7 @@ class StepChannels:
             return
         instance.sent_flags[index] = 1
         node = instance.part.nodes[name]
-        specs = [instance.compiled._spec(ref) for ref in node.inputs] or [NO_BYTES]
+        specs = [instance.compiled.spec_of(ref) for ref in node.inputs] or [NO_BYTES]
         if not specs[0].sized:
             message = np.full(DIMS, MISSING_VALUE, np.int64)
         else:

@@ -161,7 +161,7 @@ class CompiledPartition:
         insides = (c.memory for parts in self.frames.values() for c in parts.values())
         return memory_of_code(self.part, self.code, 1, insides)
 
-    def _spec(self, ref: Ref) -> Spec:
+    def spec_of(self, ref: Ref) -> Spec:
         """The spec of a value; the spec of a small constant includes its value.
 
         So kernels need not copy the constant from a GPU.
@@ -173,7 +173,7 @@ class CompiledPartition:
 
     def specs(self, node: Node) -> list[Spec]:
         """The specs of the inputs of a node."""
-        return [self._spec(ref) for ref in node.inputs]
+        return [self.spec_of(ref) for ref in node.inputs]
 
     def _bind(self, what: Binding) -> Value:
         """The object that a name in the generated code is bound to, the same for all instances."""
@@ -269,7 +269,9 @@ class CompiledPartition:
             return out_of_memory_error(self, error, node, rank)
         if node is None:
             return error
-        shapes = ", ".join(f"{s.dtype}{list(s.shape or ())}" for s in map(self._spec, node.inputs))
+        shapes = ", ".join(
+            f"{s.dtype}{list(s.shape or ())}" for s in map(self.spec_of, node.inputs)
+        )
         fused_text = (
             f", one loop for {', '.join(fused_node_label.fused_names(node))},"
             if node.type == "Fused"
@@ -564,7 +566,7 @@ class StepInstance:
 
     def _staged(self, node: Node) -> Spec:
         """The spec of the value that a Send copies to its buffer; a control token has no bytes."""
-        return self.compiled._spec(node.inputs[0]) if node.inputs else Spec(np.dtype("u1"), (0,))
+        return self.compiled.spec_of(node.inputs[0]) if node.inputs else Spec(np.dtype("u1"), (0,))
 
     def tick(self) -> None:
         """Count a step that the executor does not count."""

@@ -55,7 +55,7 @@ class AdamOptimizer(FormulaOptimizer):
         v = v + (square(g) - v) * c.rest("beta2")
         c.keep("m", m)
         c.keep("v", v)
-        first, second = _missing(c, c.step())
+        first, second = bias_corrections(c, c.step())
         return m, v, c.rounded(c.exact("learning_rate") * sqrt(second) / first)
 
     def _apply_sparse(self, grad: IndexedSlices, var: Variable) -> Operation:
@@ -88,7 +88,7 @@ class LazyAdamOptimizer(AdamOptimizer):
     ROWS = True
 
 
-def _missing(c: Cells, t: Tensor) -> tuple[Tensor, Tensor]:
+def bias_corrections(c: Cells, t: Tensor) -> tuple[Tensor, Tensor]:
     """`1 - beta^t` of both betas: the bias correction for averages that start at zero."""
     return 1.0 - pow(c.exact("beta1"), t), 1.0 - pow(c.exact("beta2"), t)
 
@@ -180,5 +180,5 @@ class AdamaxOptimizer(FormulaOptimizer):
         u = maximum(c.number("beta2") * c.slot("v"), abs(g))
         c.keep("m", m)
         c.keep("v", u)
-        rate = c.rounded(c.exact("learning_rate") / _missing(c, c.step())[0])
+        rate = c.rounded(c.exact("learning_rate") / bias_corrections(c, c.step())[0])
         c.subtract(rate * m / (u + c.number("epsilon")))

@@ -11,7 +11,7 @@ from typing import Any
 from hpcflow.graph.graph import Tensor
 from hpcflow.ops.math.arithmetic_ops import greater, logical_and, sqrt, square, where
 from hpcflow.ops.math.reduction_ops import reduce_sum
-from hpcflow.train.optimizers.adam import _missing
+from hpcflow.train.optimizers.adam import bias_corrections
 from hpcflow.train.optimizers.update_formula import Cells, FormulaOptimizer
 
 
@@ -107,7 +107,7 @@ class LAMBOptimizer(FormulaOptimizer):
         v = v + (square(g) - v) * c.rest("beta2")
         c.keep("m", m)
         c.keep("v", v)
-        first, second = (c.rounded(x) for x in _missing(c, c.step()))
+        first, second = (c.rounded(x) for x in bias_corrections(c, c.step()))
         step = m / first / (sqrt(v / second) + c.number("epsilon"))
         if not any(part in c.name for part in self._undecayed):
             step = step + c.number("weight_decay") * value
