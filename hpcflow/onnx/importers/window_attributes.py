@@ -35,6 +35,7 @@ class WindowAttributes:
         return tuple(pads)
 
     def axis_windows(self) -> Sequence[tuple[int, int, int, tuple[int, int], int, int]]:
+        """For each axis: kernel size, stride, dilation, padding, input size, output positions."""
         columns = (self.kernel, self.strides, self.dilations, self.pads, self.sizes, self.positions)
         return list(zip(*columns, strict=True))
 
