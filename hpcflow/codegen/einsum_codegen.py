@@ -35,7 +35,7 @@ def text(terms: Sequence[str], out: str, dtype: str) -> str:
     length = _lengths(head, (*terms, out))
     elements = int64_constant(1)
     for label in length:
-        elements = head.two("mul", elements, length[label])
+        elements = head.binary("mul", elements, length[label])
     writer = _EinsumWriter(terms, out, dtype)
     outer = [c for c in out if c != writer.inner]
     last = length[outer[0]] if outer else int64_constant(1)
@@ -57,7 +57,7 @@ class _EinsumWriter(BasicBlocks):
 
     def __init__(self, terms: Sequence[str], out: str, dtype: str) -> None:
         super().__init__(ARRAYS)
-        self.of, self.inner = TYPES[dtype], innermost(terms, out)
+        self.element_type, self.inner = TYPES[dtype], innermost(terms, out)
         self.axes = dict(zip(ARRAYS, (*terms, out), strict=True))
         together = dict.fromkeys("".join(terms))
         self.summed = [c for c in together if c not in out and c != self.inner]
@@ -67,27 +67,29 @@ class _EinsumWriter(BasicBlocks):
             behind = int64_constant(1)
             for label in reversed(self.axes[name]):
                 self.step[name, label] = behind
-                behind = self.two("mul", behind, self.length[label])
+                behind = self.binary("mul", behind, self.length[label])
 
     def ranged(self, labels: Sequence[str]) -> None:
         """The loop over a thread's range of the first outer label, one iteration without labels."""
         starts = {name: self.data(name) for name in ARRAYS}
         with self.loop(COUNT) as loop:
-            i = self.two("add", BEGIN, loop.i)
-            self.each(labels[1:], self.further(starts, labels[0], i) if labels else starts)
+            i = self.binary("add", BEGIN, loop.i)
+            self.outer_loops(labels[1:], self.further(starts, labels[0], i) if labels else starts)
 
-    def each(self, labels: Sequence[str], starts: dict[str, LlvmValue]) -> None:
+    def outer_loops(self, labels: Sequence[str], starts: dict[str, LlvmValue]) -> None:
         """A loop for each outer label; inside, a row or one element of the result."""
         if labels:
             with self.loop(self.length[labels[0]]) as loop:
-                self.each(labels[1:], self.further(starts, labels[0], loop.i))
+                self.outer_loops(labels[1:], self.further(starts, labels[0], loop.i))
         elif self.inner not in self.axes[OUT]:
-            total = self.total(self.summed, starts, number(0, self.of))
+            total = self.total(self.summed, starts, number(0, self.element_type))
             self.store(total, starts[OUT])
         elif self.summed:
             with self.loop(self.length[self.inner], free=True) as loop:
                 self.store(
-                    number(0, self.of), self.element_address(starts[OUT], loop.i, self.of), loop.tag
+                    number(0, self.element_type),
+                    self.element_address(starts[OUT], loop.i, self.element_type),
+                    loop.tag,
                 )
             self.rows(self.summed, starts)
         else:
@@ -100,8 +102,8 @@ class _EinsumWriter(BasicBlocks):
         addresses = dict(starts)
         for name in ARRAYS:
             if label in self.axes[name]:
-                away = self.two("mul", i, self.step[name, label])
-                addresses[name] = self.element_address(starts[name], away, self.of)
+                away = self.binary("mul", i, self.step[name, label])
+                addresses[name] = self.element_address(starts[name], away, self.element_type)
         return addresses
 
     def rows(self, summed: Sequence[str], starts: dict[str, LlvmValue]) -> None:
@@ -117,9 +119,9 @@ class _EinsumWriter(BasicBlocks):
         same = self.unmoved(starts)
         with self.loop(self.length[self.inner], free=True) as loop:
             element = self.product(same, starts, loop.i, loop.tag)
-            at = self.element_address(starts[OUT], loop.i, self.of)
+            at = self.element_address(starts[OUT], loop.i, self.element_type)
             if not is_first:
-                element = self.two("add", self.load(at, self.of, loop.tag), element)
+                element = self.binary("add", self.load(at, self.element_type, loop.tag), element)
             self.store(element, at, loop.tag)
 
     def total(
@@ -134,21 +136,23 @@ class _EinsumWriter(BasicBlocks):
                 loop.next = [self.total(summed[1:], further, loop.carried[0])]
             else:
                 x, word = self.product(same, starts, loop.i, loop.tag), "fadd reassoc"
-                loop.next = [self.two(word, loop.carried[0], x)]
+                loop.next = [self.binary(word, loop.carried[0], x)]
         return loop.ends[0]
 
     def unmoved(self, starts: dict[str, LlvmValue]) -> dict[str, LlvmValue]:
         """The factors that are invariant in the inner loop."""
         names = [name for name in ARRAYS[:2] if self.inner not in self.axes[name]]
-        return {name: self.load(starts[name], self.of) for name in names}
+        return {name: self.load(starts[name], self.element_type) for name in names}
 
     def product(
-        self, same: dict[str, LlvmValue], starts: dict[str, LlvmValue], i: LlvmValue, tag: str
+        self, invariants: dict[str, LlvmValue], starts: dict[str, LlvmValue], i: LlvmValue, tag: str
     ) -> LlvmValue:
         """The product of the elements of iteration `i`."""
         x, y = (
-            same.get(name)
-            or self.load(self.element_address(starts[name], i, self.of), self.of, tag)
+            invariants.get(name)
+            or self.load(
+                self.element_address(starts[name], i, self.element_type), self.element_type, tag
+            )
             for name in ARRAYS[:2]
         )
-        return self.two("mul", x, y)
+        return self.binary("mul", x, y)

@@ -31,12 +31,12 @@ def formula(type: str, table: dict[str, Formula] = EXACT) -> Callable[[Formula],
     return add
 
 
-def _two(type: str, word: str) -> None:
-    EXACT[type] = lambda b, x, y, **_: b.two(word, x, y)
+def _register_binary(type: str, word: str) -> None:
+    EXACT[type] = lambda b, x, y, **_: b.binary(word, x, y)
 
 
-def _compared(type: str, how: str) -> None:
-    EXACT[type] = lambda b, x, y, **_: b.compare(how, x, y)
+def _register_comparison(type: str, predicate: str) -> None:
+    EXACT[type] = lambda b, x, y, **_: b.compare(predicate, x, y)
 
 
 def _bits(type: str, word: str) -> None:
@@ -48,12 +48,12 @@ def _rounded(type: str, name: str) -> None:
 
 
 for _type, _word in {"Add": "add", "Sub": "sub", "Mul": "mul", "BiasAdd": "add"}.items():
-    _two(_type, _word)
+    _register_binary(_type, _word)
 for _type, _word in {
     **{"Equal": "eq", "NotEqual": "ne", "Less": "lt", "LessEqual": "le"},
     **{"Greater": "gt", "GreaterEqual": "ge"},
 }.items():
-    _compared(_type, _word)
+    _register_comparison(_type, _word)
 for _word in ("And", "Or", "Xor"):
     _bits(f"Logical{_word}", _word.lower())
     _bits(f"Bitwise{_word}", _word.lower())
@@ -73,14 +73,14 @@ def one_of_type(x: LlvmValue) -> LlvmValue:
 
 @formula("RealDiv")
 def _divide(b: InstructionBuilder, x: LlvmValue, y: LlvmValue, **_: Any) -> Any:
-    return b.two("fdiv", x, y) if x.is_float else None
+    return b.binary("fdiv", x, y) if x.is_float else None
 
 
 @formula("Neg")
 def _negative(b: InstructionBuilder, x: LlvmValue, **_: Any) -> LlvmValue:
     if x.is_float:
         return b.add(f"fneg {x.type} {x.text}", x.type)
-    return b.two("sub", zero(x), x)
+    return b.binary("sub", zero(x), x)
 
 
 @formula("Abs")
@@ -98,7 +98,7 @@ def _sign(b: InstructionBuilder, x: LlvmValue, **_: Any) -> LlvmValue:
 
 @formula("Square")
 def _square(b: InstructionBuilder, x: LlvmValue, **_: Any) -> LlvmValue:
-    return b.two("mul", x, x)
+    return b.binary("mul", x, x)
 
 
 @formula("Sqrt")
@@ -108,22 +108,22 @@ def _root(b: InstructionBuilder, x: LlvmValue, **_: Any) -> Any:
 
 @formula("Reciprocal")
 def _reciprocal(b: InstructionBuilder, x: LlvmValue, **_: Any) -> Any:
-    return b.two("fdiv", one_of_type(x), x) if x.is_float else None
+    return b.binary("fdiv", one_of_type(x), x) if x.is_float else None
 
 
 @formula("Rsqrt")
 def _reciprocal_root(b: InstructionBuilder, x: LlvmValue, **_: Any) -> Any:
-    return b.two("fdiv", one_of_type(x), b.call("sqrt", x)) if x.is_float else None
+    return b.binary("fdiv", one_of_type(x), b.call("sqrt", x)) if x.is_float else None
 
 
 @formula("DivNoNan")
 def _divide_no_nan(b: InstructionBuilder, x: LlvmValue, y: LlvmValue, **_: Any) -> LlvmValue:
-    return b.choose(b.compare("eq", y, zero(y)), zero(x), b.two("fdiv", x, y))
+    return b.choose(b.compare("eq", y, zero(y)), zero(x), b.binary("fdiv", x, y))
 
 
 @formula("MulNoNan")
 def _multiply_no_nan(b: InstructionBuilder, x: LlvmValue, y: LlvmValue, **_: Any) -> LlvmValue:
-    return b.choose(b.compare("eq", y, zero(y)), zero(x), b.two("mul", x, y))
+    return b.choose(b.compare("eq", y, zero(y)), zero(x), b.binary("mul", x, y))
 
 
 @formula("IsNan")
@@ -171,7 +171,7 @@ def _relu6(b: InstructionBuilder, x: LlvmValue, **_: Any) -> LlvmValue:
 def _masked(b: InstructionBuilder, g: LlvmValue, condition: LlvmValue) -> Any:
     """The product with a mask of 0 or 1, so that infinities and NaN propagate."""
     mask = b.convert(condition, g.type)
-    return mask and b.two("mul", g, mask)
+    return mask and b.binary("mul", g, mask)
 
 
 @formula("ReluGrad")
@@ -182,12 +182,12 @@ def _relu_grad(b: InstructionBuilder, g: LlvmValue, y: LlvmValue, **_: Any) -> A
 @formula("Relu6Grad")
 def _relu6_grad(b: InstructionBuilder, g: LlvmValue, y: LlvmValue, **_: Any) -> Any:
     above, below = b.compare("gt", y, zero(y)), b.compare("lt", y, number(6, y.type))
-    return _masked(b, g, b.two("and", above, below))
+    return _masked(b, g, b.binary("and", above, below))
 
 
 @formula("EluGrad")
 def _elu_grad(b: InstructionBuilder, g: LlvmValue, y: LlvmValue, **_: Any) -> LlvmValue:
-    return b.two("mul", b.two("add", _smaller(b, y, zero(y)), one_of_type(y)), g)
+    return b.binary("mul", b.binary("add", _smaller(b, y, zero(y)), one_of_type(y)), g)
 
 
 @formula("Erf")
@@ -204,14 +204,14 @@ def _clip(
 
 @formula("SquaredDifference")
 def _squared_difference(b: InstructionBuilder, x: LlvmValue, y: LlvmValue, **_: Any) -> LlvmValue:
-    return _square(b, b.two("sub", x, y))
+    return _square(b, b.binary("sub", x, y))
 
 
 @formula("AddN")
 def _add_n(b: InstructionBuilder, *addends: LlvmValue, **_: Any) -> LlvmValue:
     total = addends[0]
     for x in addends[1:]:
-        total = b.two("add", total, x)
+        total = b.binary("add", total, x)
     return total
 
 
@@ -229,7 +229,7 @@ def _not(b: InstructionBuilder, x: LlvmValue, **_: Any) -> LlvmValue:
 
 @formula("Invert")
 def _invert(b: InstructionBuilder, x: LlvmValue, **_: Any) -> LlvmValue:
-    return b.two("xor", x, number(-1, x.type))
+    return b.binary("xor", x, number(-1, x.type))
 
 
 @formula("Identity")
@@ -245,12 +245,12 @@ def _cast(b: InstructionBuilder, x: LlvmValue, dtype: Any = None, **_: Any) -> A
 
 @formula("TanhGrad")
 def _tanh_grad(b: InstructionBuilder, g: LlvmValue, y: LlvmValue, **_: Any) -> LlvmValue:
-    return b.two("mul", b.two("sub", one_of_type(y), b.two("mul", y, y)), g)
+    return b.binary("mul", b.binary("sub", one_of_type(y), b.binary("mul", y, y)), g)
 
 
 @formula("SigmoidGrad")
 def _sigmoid_grad(b: InstructionBuilder, g: LlvmValue, y: LlvmValue, **_: Any) -> LlvmValue:
-    return b.two("mul", b.two("mul", b.two("sub", one_of_type(y), y), y), g)
+    return b.binary("mul", b.binary("mul", b.binary("sub", one_of_type(y), y), y), g)
 
 
 def _function(write: Callable[[InstructionBuilder, LlvmValue], LlvmValue]) -> Formula:
@@ -287,12 +287,16 @@ def _softplus(b: InstructionBuilder, x: LlvmValue, **_: Any) -> Any:
         return None
     size = b.call("fabs", x)
     power = vector_math.exp(b, b.add(f"fneg float {size.text}", "float"))
-    return b.two("add", _larger(b, x, zero(x)), vector_math.log1p(b, power))
+    return b.binary("add", _larger(b, x, zero(x)), vector_math.log1p(b, power))
 
 
 def written(
-    b: InstructionBuilder, type: str, given: list[LlvmValue], attrs: Mapping[str, Any], exact: bool
+    b: InstructionBuilder,
+    type: str,
+    operands: list[LlvmValue],
+    attrs: Mapping[str, Any],
+    exact: bool,
 ) -> Any:
     """Write the operation on these operands; its value, None if it has no formula for them."""
     write = find_formula(type, exact)
-    return write and write(b, *given, **attrs)
+    return write and write(b, *operands, **attrs)

@@ -17,13 +17,13 @@ Begins = tuple[int, tuple[tuple[int, int, int], ...]]
 SUM, MAX = "RowSum", "RowMax"  # reductions of a row
 COLUMN_SUM = "ColumnSum"  # the sum of all rows; only as a result
 JOIN = "Join"  # concatenates rows to longer ones (JOINED); only as a result
-PLACE = "Place"  # the index of an element in its row; no inputs
+COLUMN_INDEX = "Place"  # the index of an element in its row; no inputs
 NUMBER = "Number"  # a constant: attributes `value` and `dtype`; no inputs
 OF_ROWS = (SUM, MAX)
 
 
 class KernelOperand(NamedTuple):
-    """An array: its dtype, and `way`, which of its elements belongs to row i, column j.
+    """An array: its dtype, and `mapping`, which of its elements belongs to row i, column j.
 
     With a `limit` it has one class label per row, from 0 up to that limit. Where rows are not
     consecutive, `begins` gives the offset of row i: a number plus, for each of its terms (a, b, c),
@@ -31,7 +31,7 @@ class KernelOperand(NamedTuple):
     """
 
     dtype: Any
-    way: str
+    mapping: str
     limit: int = 0
     begins: Begins | None = None
 
@@ -42,7 +42,7 @@ class KernelStep(NamedTuple):
     type: str
     inputs: tuple[int, ...]
     attrs: Mapping[str, Any]
-    way: str = FULL
+    mapping: str = FULL
 
 
 class KernelBody(NamedTuple):
@@ -58,10 +58,10 @@ class KernelBody(NamedTuple):
     cols: int = 0
     size: int = 0
 
-    def way(self, value: int) -> str:
+    def mapping(self, value: int) -> str:
         """How a value maps to rows and columns."""
         count = len(self.operands)
-        return self.operands[value].way if value < count else self.steps[value - count].way
+        return self.operands[value].mapping if value < count else self.steps[value - count].mapping
 
     def step(self, value: int) -> KernelStep | None:
         """The step that computes a value; None if it is an operand."""
@@ -72,7 +72,7 @@ class KernelBody(NamedTuple):
 class LoopSchedule:
     """Assigns each value to the first loop over a row that can compute it.
 
-    A step of `OF_ROWS` ends a loop. `kept` are values that the first loop stores in memory for a
+    A step of `OF_ROWS` ends a loop. `spilled` are values that the first loop stores in memory for a
     later one: those that are expensive to recompute.
     """
 
@@ -83,10 +83,10 @@ class LoopSchedule:
             first = max((self.loop[i] for i in step.inputs), default=0)
             self.loop.append(first + (step.type in OF_ROWS))
         self.results = set(body.results)
-        self.kept: set[int] = set()
-        self.used: list[set[int]] = []
+        self.spilled: set[int] = set()
+        self.used_values: list[set[int]] = []
         for k in range(max(self.loop, default=0) + 1):
-            self.used.append(self._used(k))
+            self.used_values.append(self._find_used_values(k))
 
     def roots(self, loop: int) -> list[int]:
         """The values that a loop stores, and the reductions that it computes."""
@@ -95,23 +95,27 @@ class LoopSchedule:
             if step.type in OF_ROWS or step.type == COLUMN_SUM:
                 if self.loop[step.inputs[0]] == loop:
                     roots.append(value)
-            elif value in self.results and step.way in (FULL, JOINED) and self.loop[value] == loop:
+            elif (
+                value in self.results
+                and step.mapping in (FULL, JOINED)
+                and self.loop[value] == loop
+            ):
                 roots.append(value)
         passed = [v for v in self.body.results if v < count]
-        return roots + ([v for v in passed if self.body.way(v) == FULL] if loop == 0 else [])
+        return roots + ([v for v in passed if self.body.mapping(v) == FULL] if loop == 0 else [])
 
     def sources(self, loop: int, value: int) -> tuple[int, ...]:
         """The values that a loop needs to compute a value."""
         step = self.body.step(value)
-        if step is None or step.way == COLUMN or self.is_there(loop, value):
+        if step is None or step.mapping == COLUMN or self.is_there(loop, value):
             return ()
         return step.inputs
 
     def is_there(self, loop: int, value: int) -> bool:
         """Whether an earlier loop has stored a value in memory."""
-        return self.loop[value] < loop and (value in self.kept or value in self.results)
+        return self.loop[value] < loop and (value in self.spilled or value in self.results)
 
-    def _used(self, loop: int) -> set[int]:
+    def _find_used_values(self, loop: int) -> set[int]:
         """The elementwise values that a loop needs."""
         used_values: set[int] = set()
         roots = self.roots(loop)
@@ -124,7 +128,7 @@ class LoopSchedule:
             step = self.body.step(value)
             first = self.loop[value]
             if step is not None and step.type in self.costly and first < loop:
-                self.kept |= {value} & self.used[first]
+                self.spilled |= {value} & self.used_values[first]
             stack += self.sources(loop, value)
         return used_values
 
@@ -137,8 +141,10 @@ class LoopSchedule:
     def writable(self) -> list[int]:
         """The FULL operands that no loop reads after the first result is stored."""
         body = self.body
-        if not body.results or body.way(body.results[0]) != FULL:
+        if not body.results or body.mapping(body.results[0]) != FULL:
             return []
-        later = set().union(*self.used[self.loop[body.results[0]] + 1 :])
-        full_inputs = [i for i, o in enumerate(body.operands) if o.way == FULL and o.begins is None]
+        later = set().union(*self.used_values[self.loop[body.results[0]] + 1 :])
+        full_inputs = [
+            i for i, o in enumerate(body.operands) if o.mapping == FULL and o.begins is None
+        ]
         return [i for i in full_inputs if i not in later]

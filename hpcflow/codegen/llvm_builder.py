@@ -44,14 +44,14 @@ def number(value: Any, type: str) -> LlvmValue:
     return LlvmValue(str(int(value)), type)
 
 
-def metadata(loops: int, whole: bool = False) -> list[str]:
+def metadata(loops: int, no_unroll: bool = False) -> list[str]:
     """LLVM metadata that says that the iterations of loops !2, !3, ... are independent.
 
-    `whole`: disable unrolling, so that short loops are vectorized; LLVM would unroll them fully.
+    `no_unroll`: short loops are vectorized, where LLVM would unroll them fully.
     """
     lines = ["!0 = distinct !{}", '!1 = !{!"llvm.loop.parallel_accesses", !0}']
     properties = "!1"
-    if whole:
+    if no_unroll:
         properties = f"!1, !{2 + loops}"
         lines.append(f'!{2 + loops} = !{{!"llvm.loop.unroll.disable"}}')
     return [*lines, *(f"!{2 + k} = distinct !{{!{2 + k}, {properties}}}" for k in range(loops))]
@@ -88,17 +88,17 @@ class InstructionBuilder:
         """Whether a floating-point number is NaN."""
         return self.add(f"fcmp uno {x.type} {x.text}, {x.text}", "i1")
 
-    def two(self, name: str, x: LlvmValue, y: LlvmValue) -> LlvmValue:
+    def binary(self, name: str, x: LlvmValue, y: LlvmValue) -> LlvmValue:
         """An instruction of two operands of one type: "add", "sub", "mul", or "fdiv" by itself."""
         prefix = "f" if x.is_float and not name.startswith("f") else ""
         return self.add(f"{prefix}{name} {x.type} {x.text}, {y.text}", x.type)
 
-    def compare(self, how: str, x: LlvmValue, y: LlvmValue) -> LlvmValue:
+    def compare(self, predicate: str, x: LlvmValue, y: LlvmValue) -> LlvmValue:
         """Compare by "eq", "ne", "lt", "le", "gt" or "ge" of IEEE 754: only `ne` is true of NaN."""
         if x.is_float:
-            word = f"fcmp {'une' if how == 'ne' else 'o' + how}"
+            word = f"fcmp {'une' if predicate == 'ne' else 'o' + predicate}"
         else:
-            word = f"icmp {how if how in ('eq', 'ne') else 's' + how}"
+            word = f"icmp {predicate if predicate in ('eq', 'ne') else 's' + predicate}"
         return self.add(f"{word} {x.type} {x.text}, {y.text}", "i1")
 
     def choose(self, condition: LlvmValue, x: LlvmValue, y: LlvmValue) -> LlvmValue:
@@ -128,9 +128,9 @@ class InstructionBuilder:
         word = words.get((x.type, type))
         return (word and self.add(f"{word} {x.type} {x.text} to {type}", type)) or None
 
-    def at(self, array: str, place: str, type: str) -> LlvmValue:
+    def at(self, array: str, index: str, type: str) -> LlvmValue:
         """The address of an element of an array."""
-        return self.add(f"getelementptr {MEMORY.get(type, type)}, ptr {array}, i64 {place}", "ptr")
+        return self.add(f"getelementptr {MEMORY.get(type, type)}, ptr {array}, i64 {index}", "ptr")
 
     def load(self, at: LlvmValue, type: str, tag: str = "") -> LlvmValue:
         """Load the value at an address."""

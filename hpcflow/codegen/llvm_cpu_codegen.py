@@ -15,6 +15,7 @@ from hpcflow.codegen import python_call_abi
 from hpcflow.codegen.elementwise_formulas import CLOSE, LONG, written
 from hpcflow.codegen.fused_loop_ir import (
     COLUMN,
+    COLUMN_INDEX,
     COLUMN_SUM,
     FULL,
     JOIN,
@@ -22,7 +23,6 @@ from hpcflow.codegen.fused_loop_ir import (
     NUMBER,
     OF_ROWS,
     ONE,
-    PLACE,
     ROW,
     SUM,
     Begins,
@@ -42,7 +42,7 @@ from hpcflow.codegen.llvm_builder import (
 )
 from hpcflow.codegen.llvm_loops import BasicBlocks, int64_constant
 
-MOST_KEPT = 1 << 18  # bytes of stack for values of a row that a later loop reads
+MAX_SPILLED_BYTES = 1 << 18  # bytes of stack for values of a row that a later loop reads
 COSTLY = LONG | CLOSE.keys()
 SHORT = range(8, 97)  # row lengths at which vectorized loops are 2 to 7 times as fast as unrolled
 VECTOR = 16  # elements of 4 bytes in the widest vector register
@@ -79,7 +79,7 @@ class LoopBodyWriter:
 
     def __init__(self, body: KernelBody, exact: bool, plan: LoopSchedule) -> None:
         self.body, self.exact, self.plan = body, exact, plan
-        loops = range(len(self.plan.used))
+        loops = range(len(self.plan.used_values))
         self.entry = InstructionBuilder("e")
         self.heads = [
             InstructionBuilder(f"h{k}.") for k in (*loops, len(loops))
@@ -88,7 +88,7 @@ class LoopBodyWriter:
         self.scalars: dict[int, LlvmValue] = {}  # values of mapping COLUMN or ONE
         self.begins: dict[int, LlvmValue] = {}  # operand -> offset of the row
         self.types: dict[int, str] = {}
-        self.kept = 0  # bytes
+        self.spilled_bytes = 0  # bytes
 
     # -- code of values
 
@@ -97,24 +97,24 @@ class LoopBodyWriter:
         body, count = self.body, len(self.body.operands)
         for i, operand in enumerate(body.operands):
             type = TYPES[np.dtype(operand.dtype).name]
-            place = PLACES.get(operand.way, "")
+            place = PLACES.get(operand.mapping, "")
             if operand.begins is not None:
                 self.begins[i] = self.beginning(self.heads[0], operand.begins)
                 place = self.begins[i].text
-            if operand.way in (ONE, COLUMN):
-                lines = self.entry if operand.way == ONE else self.heads[0]
+            if operand.mapping in (ONE, COLUMN):
+                lines = self.entry if operand.mapping == ONE else self.heads[0]
                 self.scalars[i] = lines.load(lines.at(f"%x{i}", place, type), type)
         for k in range(len(self.heads)):
             for value, step in enumerate(body.steps, count):
-                if step.way in (COLUMN, ONE) and step.type not in OF_ROWS:
+                if step.mapping in (COLUMN, ONE) and step.type not in OF_ROWS:
                     if self.plan.loop[value] == k and not self.scalar(k, value, step):
                         return False
             if k < len(self.bodies) and not self.loop(k, self.bodies[k]):
                 return False
         for y, value in enumerate(body.results):
-            if body.way(value) == COLUMN:
+            if body.mapping(value) == COLUMN:
                 self.column(self.heads[self.plan.loop[value]], y, self.scalars[value])
-        return self.kept <= MOST_KEPT
+        return self.spilled_bytes <= MAX_SPILLED_BYTES
 
     def beginning(self, lines: InstructionBuilder, begins: Begins) -> LlvmValue:
         """The offset of row %i in an array."""
@@ -123,15 +123,15 @@ class LoopBodyWriter:
         for over, of, stride in terms:
             place = LlvmValue("%i", "i64")
             if over > 1:
-                place = lines.two("udiv", place, number(over, "i64"))
+                place = lines.binary("udiv", place, number(over, "i64"))
             if of:
-                place = lines.two("urem", place, number(of, "i64"))
-            offset = lines.two("add", offset, lines.two("mul", place, number(stride, "i64")))
+                place = lines.binary("urem", place, number(of, "i64"))
+            offset = lines.binary("add", offset, lines.binary("mul", place, number(stride, "i64")))
         return offset
 
     def scalar(self, k: int, value: int, step: KernelStep) -> bool:
         """Write a value that is scalar in a row, or in the kernel."""
-        lines = self.entry if step.way == ONE else self.heads[k]
+        lines = self.entry if step.mapping == ONE else self.heads[k]
         if step.type == NUMBER:
             type = TYPES[np.dtype(step.attrs["dtype"]).name]
             self.scalars[value] = number(step.attrs["value"], type)
@@ -147,23 +147,23 @@ class LoopBodyWriter:
         body, count = self.body, len(self.body.operands)
         places = {FULL: f"%n{k}", ROW: f"%j{k}"}
         values: dict[int, LlvmValue] = {}
-        for value in sorted(self.plan.used[k]):
+        for value in sorted(self.plan.used_values[k]):
             step = body.step(value)
-            way = body.way(value)
+            way = body.mapping(value)
             if value in self.scalars:
                 values[value] = self.scalars[value]
             elif step is None:
                 type = TYPES[np.dtype(body.operands[value].dtype).name]
                 place = places[way]
                 if value in self.begins:
-                    place = lines.two("add", self.begins[value], LlvmValue(f"%j{k}", "i64")).text
+                    place = lines.binary("add", self.begins[value], LlvmValue(f"%j{k}", "i64")).text
                 at = lines.at(f"%x{value}", place, type)
                 values[value] = lines.load(at, type, FREE)
             elif self.plan.is_there(k, value):
                 array, way = self.memory(value)
                 type = self.types[value]
                 values[value] = lines.load(lines.at(array, places[way], type), type, FREE)
-            elif step.type == PLACE:
+            elif step.type == COLUMN_INDEX:
                 values[value] = LlvmValue(places[ROW], "i64")
             else:
                 inputs = [values[i] for i in step.inputs]
@@ -172,7 +172,7 @@ class LoopBodyWriter:
                     return False
                 values[value] = output
                 self.types[value] = output.type
-                if value in self.plan.kept and self.plan.loop[value] == k:
+                if value in self.plan.spilled and self.plan.loop[value] == k:
                     self.keep(lines, value, output, places[ROW])
         for value in self.plan.roots(k):
             step = body.step(value)
@@ -183,7 +183,7 @@ class LoopBodyWriter:
                 self.join_rows(k, lines, value, [values[i] for i in step.inputs])
         for y, value in enumerate(body.results):
             here = (value < count and k == 0) or (value >= count and self.plan.loop[value] == k)
-            if body.way(value) == FULL and here:
+            if body.mapping(value) == FULL and here:
                 output = values[value]
                 lines.store(output, lines.at(f"%y{y}", places[FULL], output.type), FREE)
         return True
@@ -193,28 +193,28 @@ class LoopBodyWriter:
     ) -> None:
         """Store elements of rows that are concatenated."""
         array, cols = f"%y{self.body.results.index(value)}", self.body.cols
-        row = lines.two("mul", LlvmValue("%base", "i64"), number(len(parts), "i64"))
+        row = lines.binary("mul", LlvmValue("%base", "i64"), number(len(parts), "i64"))
         for n, part in enumerate(parts):
-            begin = lines.two("add", row, number(n * cols, "i64"))
-            place = lines.two("add", begin, LlvmValue(f"%j{k}", "i64")).text
+            begin = lines.binary("add", row, number(n * cols, "i64"))
+            place = lines.binary("add", begin, LlvmValue(f"%j{k}", "i64")).text
             lines.store(part, lines.at(array, place, part.type), FREE)
 
     def memory(self, value: int) -> tuple[str, str]:
         """The array in which an earlier loop stored a value, and the mapping of its elements."""
-        if value in self.plan.kept and value not in self.plan.results:
+        if value in self.plan.spilled and value not in self.plan.results:
             return f"%kept{value}", ROW
         return f"%y{self.body.results.index(value)}", FULL
 
-    def keep(self, lines: InstructionBuilder, value: int, made: LlvmValue, place: str) -> None:
+    def keep(self, lines: InstructionBuilder, value: int, output: LlvmValue, index: str) -> None:
         """Store a value that is no result on the stack for a later loop."""
         if value in self.plan.results:
             return
-        memory = MEMORY[made.type]
-        self.kept += self.body.cols * 8
+        memory = MEMORY[output.type]
+        self.spilled_bytes += self.body.cols * 8
         self.entry.add(f"  %kept{value} = alloca [{self.body.cols} x {memory}], align 64")
-        lines.store(made, lines.at(f"%kept{value}", place, made.type), FREE)
+        lines.store(output, lines.at(f"%kept{value}", index, output.type), FREE)
 
-    def column(self, lines: InstructionBuilder, y: int, made: LlvmValue) -> None:
+    def column(self, lines: InstructionBuilder, y: int, scalar: LlvmValue) -> None:
         """Store a value that is scalar in a row."""
         raise NotImplementedError
 
@@ -232,9 +232,9 @@ class _CpuLoopNest(LoopBodyWriter):
         super().__init__(body, exact, plan)
         self.carried: list[list[str]] = [[] for _ in self.bodies]  # phis of row reductions
 
-    def column(self, lines: InstructionBuilder, y: int, made: LlvmValue) -> None:
+    def column(self, lines: InstructionBuilder, y: int, scalar: LlvmValue) -> None:
         """Store a value that is scalar in a row."""
-        lines.store(made, lines.at(f"%y{y}", "%i", made.type))
+        lines.store(scalar, lines.at(f"%y{y}", "%i", scalar.type))
 
     def reduced(
         self, k: int, lines: InstructionBuilder, value: int, step: KernelStep, x: LlvmValue
@@ -245,7 +245,7 @@ class _CpuLoopNest(LoopBodyWriter):
         self.types[value] = x.type
         if step.type == COLUMN_SUM:
             at = lines.at(f"%s{self.body.results.index(value)}", f"%j{k}", x.type)
-            lines.store(lines.two("add", lines.load(at, x.type, FREE), x), at, FREE)
+            lines.store(lines.binary("add", lines.load(at, x.type, FREE), x), at, FREE)
             return True
         name, first = f"%r{value}", number(0 if step.type == SUM else -np.inf, x.type)
         head = f"  {name} = phi {x.type} [{first.text}, %head{k}], [{name}.next, %loop{k}]"
@@ -284,8 +284,8 @@ class _CpuLoopNest(LoopBodyWriter):
         """The number of elements."""
         if self.body.size:
             return int64_constant(self.body.size)
-        ways = [o.way if o.begins is None else "" for o in self.body.operands]
-        ways += [self.body.way(value) for value in self.body.results]
+        ways = [o.mapping if o.begins is None else "" for o in self.body.operands]
+        ways += [self.body.mapping(value) for value in self.body.results]
         head.lines += python_call_abi.objects(
             ["%whole"], max(i for i, way in enumerate(ways) if way == FULL)
         )
@@ -301,7 +301,7 @@ class _CpuLoopNest(LoopBodyWriter):
                     element = head.load(head.element_address(numbers, loop.i, type), type)
                     wrong = head.add(f"icmp uge {type} {element.text}, {operand.limit}", "i1")
                     wrong = head.add(f"zext i1 {wrong.text} to i64", "i64")
-                    loop.next = [head.two("add", loop.carried[0], wrong)]
+                    loop.next = [head.binary("add", loop.carried[0], wrong)]
                 head.end_if(head.compare("ne", loop.ends[0], int64_constant(0)), loop.ends[0])
 
     def range(self) -> list[str]:
@@ -373,7 +373,7 @@ class _CpuLoopNest(LoopBodyWriter):
             with b.loop(int64_constant(self.body.cols)) as loop:
                 at = b.element_address(total, loop.i, of)
                 partial_sum = b.load(b.element_address(part, loop.i, of), of)
-                b.store(b.two("add", b.load(at, of), partial_sum), at)
+                b.store(b.binary("add", b.load(at, of), partial_sum), at)
         return b.lines
 
     def nest(self, k: int) -> list[str]:

@@ -136,14 +136,14 @@ class BasicBlocks(InstructionBuilder):
         """The product of the sizes of axes `start` to `stop`."""
         rank, table = self.sizes(array)
         axes = (
-            self.two("sub", rank, int64_constant(start))
+            self.binary("sub", rank, int64_constant(start))
             if stop is None
             else int64_constant(stop - start)
         )
         with self.loop(axes, [int64_constant(1)]) as loop:
-            axis = self.two("add", loop.i, int64_constant(start))
+            axis = self.binary("add", loop.i, int64_constant(start))
             size = self.load(self.element_address(table, axis, "i64"), "i64")
-            loop.next = [self.two("mul", loop.carried[0], size)]
+            loop.next = [self.binary("mul", loop.carried[0], size)]
         return loop.ends[0]
 
     def metadata(self) -> list[str]:

@@ -223,7 +223,7 @@ def _windows(
     pool: PoolShape,
     body: list[str],
     before: list[str] | None = None,
-    behind: list[str] | None = None,
+    after: list[str] | None = None,
 ) -> list[str]:
     """The loops over samples, rows and columns; %window in x, %place in y begin a window.
 
@@ -256,7 +256,7 @@ def _windows(
         f"  %by = mul nuw nsw i64 %b, {pool.out[0] * pool.out[1] * channels}",
         *(before or []),
         *_loop("h", pool.out[0], sample),
-        *(behind or []),
+        *(after or []),
     ]
     return [
         "  %some = icmp ult i64 %begin, %end",

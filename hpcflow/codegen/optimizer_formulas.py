@@ -18,7 +18,7 @@ Change = Callable[
     list[LlvmValue],
 ]
 UPDATES: dict[str, Change] = {}
-COUNTED = {"ApplyAdam": 3}  # op -> the input that is its scalar variable that counts updates
+UPDATE_COUNT_INPUTS = {"ApplyAdam": 3}  # op -> the input that counts updates, a scalar variable
 
 
 def change(type: str) -> Callable[[Change], Change]:
@@ -50,7 +50,7 @@ def _add(
     inputs: list[LlvmValue],
     attrs: Mapping[str, Any],
 ) -> list[LlvmValue]:
-    return [b.two("add", old[0], inputs[0])]
+    return [b.binary("add", old[0], inputs[0])]
 
 
 @change("AssignSub")
@@ -61,7 +61,7 @@ def _subtract(
     inputs: list[LlvmValue],
     attrs: Mapping[str, Any],
 ) -> list[LlvmValue]:
-    return [b.two("sub", old[0], inputs[0])]
+    return [b.binary("sub", old[0], inputs[0])]
 
 
 @change("ApplyGradientDescent")
@@ -73,7 +73,7 @@ def _descent(
     attrs: Mapping[str, Any],
 ) -> list[LlvmValue]:
     rate, g = inputs
-    return [b.two("sub", old[0], b.two("mul", g, rate))]
+    return [b.binary("sub", old[0], b.binary("mul", g, rate))]
 
 
 @change("ApplyMomentum")
@@ -85,10 +85,10 @@ def _momentum(
     attrs: Mapping[str, Any],
 ) -> list[LlvmValue]:
     rate, momentum, g = inputs
-    accum = moved = b.two("add", b.two("mul", old[1], momentum), g)
+    accum = moved = b.binary("add", b.binary("mul", old[1], momentum), g)
     if attrs.get("use_nesterov", False):
-        moved = b.two("add", b.two("mul", accum, momentum), g)
-    return [b.two("sub", old[0], b.two("mul", moved, rate)), accum]
+        moved = b.binary("add", b.binary("mul", accum, momentum), g)
+    return [b.binary("sub", old[0], b.binary("mul", moved, rate)), accum]
 
 
 @change("ApplyAdam")
@@ -101,20 +101,21 @@ def _adam(
 ) -> list[LlvmValue]:
     x, m, v, count = old
     *numbers, eps, g = inputs
-    count = h.two("add", count, number(1, "i64"))
+    count = h.binary("add", count, number(1, "i64"))
     t = h.add(f"sitofp i64 {count.text} to double", "double")
     rate, beta1, beta2 = (_exact(h, c) for c in numbers)
     unit = number(1, "double")
-    rest1, rest2 = h.two("sub", unit, beta1), h.two("sub", unit, beta2)
+    rest1, rest2 = h.binary("sub", unit, beta1), h.binary("sub", unit, beta2)
     first, second = (
-        h.two("sub", unit, h.call("pow", h.two("sub", unit, rest), t)) for rest in (rest1, rest2)
+        h.binary("sub", unit, h.call("pow", h.binary("sub", unit, rest), t))
+        for rest in (rest1, rest2)
     )
-    rate = h.two("fdiv", h.two("mul", rate, h.call("sqrt", second)), first)
+    rate = h.binary("fdiv", h.binary("mul", rate, h.call("sqrt", second)), first)
     rest1, rest2, rate = (_rounded(h, c, x.type) for c in (rest1, rest2, rate))
-    m = b.two("add", m, b.two("mul", b.two("sub", g, m), rest1))
-    v = b.two("add", v, b.two("mul", b.two("sub", b.two("mul", g, g), v), rest2))
-    moved = b.two("fdiv", m, b.two("add", b.call("sqrt", v), eps))
-    return [b.two("sub", x, b.two("mul", moved, rate)), m, v, count]
+    m = b.binary("add", m, b.binary("mul", b.binary("sub", g, m), rest1))
+    v = b.binary("add", v, b.binary("mul", b.binary("sub", b.binary("mul", g, g), v), rest2))
+    moved = b.binary("fdiv", m, b.binary("add", b.call("sqrt", v), eps))
+    return [b.binary("sub", x, b.binary("mul", moved, rate)), m, v, count]
 
 
 def _exact(h: InstructionBuilder, x: LlvmValue) -> LlvmValue:

@@ -43,9 +43,9 @@ LINE = 32  # threads of a warp, whose loads are coalesced
 BLOCKS = 4096  # of a grid: more threads than a GPU runs at once
 SLICES = 256  # partial sums of a column, at most
 DEEP = 8  # rows of a slice that one thread adds up, at least
-MOST = 500  # arrays: CUDA allows 4 KiB of kernel arguments
+MAX_ARRAYS = 500  # arrays: CUDA allows 4 KiB of kernel arguments
 FLAT, ROWS, COLUMNS = "flat", "rows", "columns"
-SMALL = 1 << 31  # elements: fewer have 32-bit indices, which GPUs divide much faster
+INT32_INDEX_LIMIT = 1 << 31  # elements: fewer have 32-bit indices, which GPUs divide much faster
 BARRIER = "llvm.nvvm.barrier0"
 SPECIAL = "llvm.nvvm.read.ptx.sreg."
 REGISTERS = {  # special registers: thread and block indices
@@ -90,7 +90,7 @@ class LaunchConfig(NamedTuple):
 def form(body: KernelBody) -> str:
     """The form of the kernel of a body."""
     types = {step.type for step in body.steps}
-    if types & {*OF_ROWS} or COLUMN in map(body.way, body.results):
+    if types & {*OF_ROWS} or COLUMN in map(body.mapping, body.results):
         return ROWS
     return COLUMNS if COLUMN_SUM in types else FLAT
 
@@ -149,17 +149,17 @@ def schedule(body: KernelBody) -> LoopSchedule:
     return LoopSchedule(body, frozenset())
 
 
-def text(body: KernelBody, small: bool) -> str | None:
+def text(body: KernelBody, int32_indices: bool) -> str | None:
     """The LLVM module: `@NAME`, and `@NAME_join{y}` for each result y that is a column sum.
 
-    None if an operation has no formula. Arrays are in C order; `small`: fewer than `SMALL`
-    elements.
+    None if an operation has no formula. Arrays are in C order; `int32_indices`: fewer than
+    `INT32_INDEX_LIMIT` elements.
     """
     if not all(np.dtype(operand.dtype).name in TYPES for operand in body.operands):
         return None
-    if len(body.operands) + len(body.results) + len(column_sums(body)) > MOST:
+    if len(body.operands) + len(body.results) + len(column_sums(body)) > MAX_ARRAYS:
         return None
-    kernel = _GpuKernel("@NAME", body, small)
+    kernel = _GpuKernel("@NAME", body, int32_indices)
     if not kernel.write():
         return None
     kernels = [kernel]
@@ -173,27 +173,27 @@ def text(body: KernelBody, small: bool) -> str | None:
     return "\n".join([*sorted(head), *functions, *metadata(0)])
 
 
-def update(of: UpdateKernel) -> str | None:
+def update(kernel: UpdateKernel) -> str | None:
     """The LLVM module of an update: `@NAME`, which reads the variables that count updates.
 
     If there are such variables, `@NAME_count` increments them in one thread afterwards.
     """
     code, names = (
-        variable_update_codegen.lines(of, exact=False, counted=False),
-        variable_update_codegen.arrays(of),
+        variable_update_codegen.lines(kernel, exact=False, already_incremented=False),
+        variable_update_codegen.arrays(kernel),
     )
-    if code is None or len(names) > MOST:
+    if code is None or len(names) > MAX_ARRAYS:
         return None
     head, body = code
     lines = [*_begin("@NAME", names), *head.lines, *_stride()]
     lines += [*_rounds("j", "%n.first", "%length", "%n.step", body.lines), "  ret void", "}"]
     count = InstructionBuilder("c")
     for k, (target, times) in enumerate(
-        zip(of.targets, variable_update_codegen.times(of), strict=True)
+        zip(kernel.targets, variable_update_codegen.times(kernel), strict=True)
     ):
         if target.counts:
             at = LlvmValue(f"%n{k}", "ptr")
-            count.store(count.two("add", count.load(at, "i64"), number(times, "i64")), at)
+            count.store(count.binary("add", count.load(at, "i64"), number(times, "i64")), at)
     if count.lines:
         lines += [*_begin("@NAME_count", names), *count.lines, "  ret void", "}"]
     declared = DECLARED | head.declared | body.declared
@@ -220,9 +220,9 @@ def _stride() -> Iterator[str]:
 class _GpuKernel(LoopBodyWriter):
     """One GPU function: loop bodies as in the CPU kernel, with other loops around them."""
 
-    def __init__(self, name: str, body: KernelBody, small: bool) -> None:
+    def __init__(self, name: str, body: KernelBody, int32_indices: bool) -> None:
         super().__init__(body, False, schedule(body))
-        self.name, self.small, self.form = name, small, form(body)
+        self.name, self.int32_indices, self.form = name, int32_indices, form(body)
         self.wide, self.down = _block(body) if self.form != FLAT else (THREADS, 1)
         self.shared: set[str] = set()  # types of values in shared memory
         self.end = InstructionBuilder("z")  # after all loops
@@ -238,7 +238,7 @@ class _GpuKernel(LoopBodyWriter):
         self.types[value] = x.type
         if step.type == COLUMN_SUM and self.form == ROWS:
             at = lines.at(f"%mine{self.body.results.index(value)}", f"%j{k}", x.type)
-            lines.store(lines.two("add", lines.load(at, x.type), x), at)
+            lines.store(lines.binary("add", lines.load(at, x.type), x), at)
             return True
         at = LlvmValue(f"%r{value}", "ptr")
         self.entry.add(f"  {at.text} = alloca {x.type}")
@@ -257,18 +257,18 @@ class _GpuKernel(LoopBodyWriter):
         return True
 
     def joined(
-        self, lines: InstructionBuilder, step: KernelStep, made: LlvmValue, many: int, lane: str
+        self, lines: InstructionBuilder, step: KernelStep, x: LlvmValue, threads: int, lane: str
     ) -> LlvmValue:
-        """Reduce the values of `many` threads along `lane` in shared memory; each gets it."""
-        if many == 1:
-            return made
-        type, apart = made.type, 1 if lane == "tx" else self.wide
+        """Reduce the values of `threads` threads along `lane` in shared memory; each gets it."""
+        if threads == 1:
+            return x
+        type, apart = x.type, 1 if lane == "tx" else self.wide
         self.shared.add(type)
         room = f"addrspacecast (ptr addrspace(3) {self.name}_{type} to ptr)"
         slot = lines.at(room, "%here", type)
-        lines.store(made, slot)
+        lines.store(x, slot)
         lines.add(f"  call void @{BARRIER}()")
-        half = many // 2
+        half = threads // 2
         while half:
             with self.when(lines, lines.add(f"icmp ult i64 %{lane}, {half}", "i1")):
                 place = lines.add(f"add i64 %here, {half * apart}", "i64")
@@ -280,17 +280,17 @@ class _GpuKernel(LoopBodyWriter):
         lines.add(f"  call void @{BARRIER}()")  # before the shared memory is reused
         return reduced
 
-    def column(self, lines: InstructionBuilder, y: int, made: LlvmValue) -> None:
+    def column(self, lines: InstructionBuilder, y: int, scalar: LlvmValue) -> None:
         """Store a value that is scalar in a row, in one thread."""
-        self.only(lines, "%tells", made, f"%y{y}", "%i")
+        self.only(lines, "%tells", scalar, f"%y{y}", "%i")
 
     def only(
-        self, lines: InstructionBuilder, condition: str, made: LlvmValue, array: str, place: str
+        self, lines: InstructionBuilder, condition: str, output: LlvmValue, array: str, index: str
     ) -> None:
         """Store a value where a condition holds."""
-        at = lines.at(array, place, made.type)
+        at = lines.at(array, index, output.type)
         with self.when(lines, LlvmValue(condition, "i1")):
-            lines.store(made, at)
+            lines.store(output, at)
 
     @contextlib.contextmanager
     def when(self, lines: InstructionBuilder, condition: LlvmValue) -> Iterator[None]:
@@ -325,7 +325,7 @@ class _GpuKernel(LoopBodyWriter):
 
     def flat(self) -> Iterator[str]:
         """The grid-stride loop over elements."""
-        kind, cols = "i32" if self.small else "i64", max(1, self.body.cols)
+        kind, cols = "i32" if self.int32_indices else "i64", max(1, self.body.cols)
         yield from _stride()
         yield from _rounds("n", "%n.first", "%length", "%n.step", self.element(kind, cols))
 
@@ -400,7 +400,7 @@ class _GpuKernel(LoopBodyWriter):
 
 def _combine(lines: InstructionBuilder, step: KernelStep, x: LlvmValue, y: LlvmValue) -> LlvmValue:
     """The sum of two values, or their maximum."""
-    return lines.call("maximum", x, y) if step.type == MAX else lines.two("add", x, y)
+    return lines.call("maximum", x, y) if step.type == MAX else lines.binary("add", x, y)
 
 
 def _rounds(name: str, first: str, end: str, step: str, body: Iterable[str]) -> Iterator[str]:

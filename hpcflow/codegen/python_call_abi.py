@@ -16,7 +16,7 @@ from hpcflow.codegen import thread_team
 from hpcflow.codegen.fused_loop_ir import DATA
 from hpcflow.codegen.llvm_builder import LINE
 
-CALLED = {
+DECLARATIONS = {
     "declare i64 @PyLong_AsSsize_t(ptr)",
     "declare ptr @PyLong_FromSsize_t(i64)",
     "declare void @Py_IncRef(ptr)",
@@ -58,7 +58,7 @@ def text(
     begin = "define internal void @NAME.join(ptr %args, ptr %sums) {"
     return "\n".join(
         [
-            *sorted(declared | CALLED),
+            *sorted(declared | DECLARATIONS),
             "define ptr @NAME(ptr %self, ptr %args, i64 %given) {",
             "entry:",
             *head,

@@ -17,7 +17,7 @@ from hpcflow.codegen.fused_loop_ir import ONE, KernelOperand, KernelStep
 from hpcflow.codegen.llvm_builder import BYTES, LINE, TYPES, LlvmValue
 from hpcflow.codegen.llvm_loops import BEGIN, COUNT, BasicBlocks, int64_constant, module
 
-AHEAD = 8  # rows of prefetch distance
+PREFETCH_DISTANCE = 8  # rows of prefetch distance
 MOST_LINES = 16  # cache lines of a row to prefetch; the hardware prefetches the others
 CHANGES = {  # name -> operation on an element and its operand; "": the operand replaces it
     **{"Add": "Add", "Sub": "Sub", "Mul": "Mul", "Div": "RealDiv"},
@@ -38,27 +38,27 @@ def gather_kernel(itemsize: int, index: str, axis: int, lines: int) -> str:
     Elements have 1, 2, 4, 8 or 16 bytes. Threads split the indices.
     """
     of, units = f"i{8 * min(itemsize, 8)}", max(1, itemsize // 8)
-    head = BasicBlocks(TAKEN)
+    head = BasicBlocks(GATHER_ARRAYS)
     cut = _RowOffsets(head, index, axis, units).checked()
-    b = BasicBlocks(TAKEN, head)
+    b = BasicBlocks(GATHER_ARRAYS, head)
     rows = _RowOffsets(b, index, axis, units)
     table, out = b.data("%table"), b.data("%out")
     with b.loop(rows.outer) as outer, b.loop(COUNT) as loop:
-        i = b.two("add", BEGIN, loop.i)
-        start = b.element_address(table, rows.named(outer.i, i), of)
+        i = b.binary("add", BEGIN, loop.i)
+        start = b.element_address(table, rows.table_offset(outer.i, i), of)
         rows.fetch(table, outer.i, i, of, lines, write=False)
-        to = b.element_address(out, rows.given(outer.i, i), of)
+        to = b.element_address(out, rows.operand_offset(outer.i, i), of)
         with b.loop(rows.width, free=True) as inner:
             value = b.load(b.element_address(start, inner.i, of), of, inner.tag)
             b.store(value, b.element_address(to, inner.i, of), inner.tag)
     return module(head, cut, b)
 
 
-TAKEN = ("%table", "%indices", "%out")
+GATHER_ARRAYS = ("%table", "%indices", "%out")
 
 
 def change(
-    how: str,
+    kind: str,
     dtype: str,
     index: str,
     axis: int,
@@ -82,15 +82,19 @@ def change(
         rows.fetch(table, outer.i, loop.i, of, lines, write=True, part=COUNT)
         valid = b.compare("ge", rows.index(loop.i), int64_constant(0)) if skips else None
         with nullcontext() if valid is None else b.when(valid):
-            start = b.element_address(table, b.two("add", rows.named(outer.i, loop.i), BEGIN), of)
-            src = b.element_address(changes, b.two("add", rows.given(outer.i, loop.i), BEGIN), of)
+            start = b.element_address(
+                table, b.binary("add", rows.table_offset(outer.i, loop.i), BEGIN), of
+            )
+            src = b.element_address(
+                changes, b.binary("add", rows.operand_offset(outer.i, loop.i), BEGIN), of
+            )
             with b.loop(COUNT, free=True) as inner:
                 value = b.load(b.element_address(src, inner.i, of), of, inner.tag)
-                value = value if factor is None else b.two("mul", value, factor)
+                value = value if factor is None else b.binary("mul", value, factor)
                 at = b.element_address(start, inner.i, of)
-                if CHANGES[how]:
+                if CHANGES[kind]:
                     old = b.load(at, of, inner.tag)
-                    value = written(b, CHANGES[how], [old, value], {}, True)
+                    value = written(b, CHANGES[kind], [old, value], {}, True)
                 b.store(value, at, inner.tag)
     return module(head, cut, b)
 
@@ -125,17 +129,20 @@ def formula(body: RowUpdateFormula, lines: int, exact: bool) -> str | None:
     rows = _RowOffsets(b, body.indices, 0, table=names[0])
     types = [TYPES[np.dtype(operand.dtype).name] for operand in body.operands]
     both = list(zip(body.operands, places, types, strict=True))
-    ones = {at: b.load(at, type) for o, at, type in both if o.way == ONE}
+    ones = {at: b.load(at, type) for o, at, type in both if o.mapping == ONE}
     with b.loop(COUNT) as loop:
-        i = b.two("add", BEGIN, loop.i)
+        i = b.binary("add", BEGIN, loop.i)
         for table in tables:
             rows.fetch(table, int64_constant(0), i, of, lines, write=True)
-        start, beside = rows.named(int64_constant(0), i), rows.given(int64_constant(0), i)
+        start, beside = (
+            rows.table_offset(int64_constant(0), i),
+            rows.operand_offset(int64_constant(0), i),
+        )
         starts = [b.element_address(table, start, of) for table in tables]
         with b.loop(rows.width, free=True) as inner:
             at = [b.element_address(place, inner.i, of) for place in starts]
             values = [b.load(place, of, inner.tag) for place in at]
-            away = b.two("add", beside, inner.i)
+            away = b.binary("add", beside, inner.i)
             for _, place, type in both:
                 scalar = ones.get(place)
                 value = scalar or b.load(b.element_address(place, away, type), type, inner.tag)
@@ -164,14 +171,14 @@ def group(index: str) -> str:
     cut = python_call_abi.KernelRanges("0", "1", head.elements("%keys").text)
     b = BasicBlocks(arrays)
     keys, found, inverse = (b.data(a) for a in arrays)
-    many = b.two("mul", b.elements("%keys"), COUNT)
+    many = b.binary("mul", b.elements("%keys"), COUNT)
     with b.loop(many, [int64_constant(-1), int64_constant(-1)]) as loop:
         group, last = loop.carried
         key = b.load(b.element_address(keys, loop.i, "i64"), "i64")
-        row = b.two("ashr", key, int64_constant(32))
-        place = b.two("and", key, int64_constant((1 << 32) - 1))
+        row = b.binary("ashr", key, int64_constant(32))
+        place = b.binary("and", key, int64_constant((1 << 32) - 1))
         new = b.add(f"zext i1 {b.compare('ne', row, last).text} to i64", "i64")
-        group = b.two("add", group, new)
+        group = b.binary("add", group, new)
         at = b.element_address(found, group, TYPES[index])
         if index == "int32":
             b.store(b.add(f"trunc i64 {row.text} to i32", "i32"), at)
@@ -191,24 +198,24 @@ class _RowOffsets:
         self.b, self.type = b, TYPES[index]
         self.indices, self.count = b.data("%indices"), b.elements("%indices")
         self.outer, self.size = b.elements(table, 0, axis), b.size(table, axis)
-        self.width = b.two("mul", b.elements(table, axis + 1), int64_constant(units))
+        self.width = b.binary("mul", b.elements(table, axis + 1), int64_constant(units))
 
     def index(self, i: LlvmValue) -> LlvmValue:
         """Index number i, in 64 bits."""
         index = self.b.load(self.b.element_address(self.indices, i, self.type), self.type)
         return index if self.type == "i64" else self.b.add(f"sext i32 {index.text} to i64", "i64")
 
-    def named(self, outer: LlvmValue, i: LlvmValue) -> LlvmValue:
+    def table_offset(self, outer: LlvmValue, i: LlvmValue) -> LlvmValue:
         """The offset of the row of the table at index number i."""
         return self._start(outer, self.size, self.index(i))
 
-    def given(self, outer: LlvmValue, i: LlvmValue) -> LlvmValue:
+    def operand_offset(self, outer: LlvmValue, i: LlvmValue) -> LlvmValue:
         """The offset of row i of the array that has a row for each index."""
         return self._start(outer, self.count, i)
 
     def _start(self, outer: LlvmValue, size: LlvmValue, row: LlvmValue) -> LlvmValue:
         b = self.b
-        return b.two("mul", b.two("add", b.two("mul", outer, size), row), self.width)
+        return b.binary("mul", b.binary("add", b.binary("mul", outer, size), row), self.width)
 
     def checked(
         self, skips: bool = False, by_columns: bool = False
@@ -218,10 +225,10 @@ class _RowOffsets:
         with b.loop(self.count, [int64_constant(0)], free=True) as loop:
             wrong = b.add(f"icmp {word} i64 {self.index(loop.i).text}, {self.size.text}", "i1")
             wrong = b.add(f"zext i1 {wrong.text} to i64", "i64")
-            loop.next = [b.two("add", loop.carried[0], wrong)]
+            loop.next = [b.binary("add", loop.carried[0], wrong)]
         b.end_if(b.compare("ne", loop.ends[0], int64_constant(0)), loop.ends[0])
 
-        elements = b.two("mul", b.two("mul", self.outer, self.count), self.width).text
+        elements = b.binary("mul", b.binary("mul", self.outer, self.count), self.width).text
         if by_columns:
             return python_call_abi.KernelRanges(
                 "0", self.width.text, elements, python_call_abi.GRAIN
@@ -233,21 +240,23 @@ class _RowOffsets:
         table: LlvmValue,
         outer: LlvmValue,
         i: LlvmValue,
-        of: str,
+        element_type: str,
         lines: int,
         write: bool,
         part: LlvmValue | None = None,
     ) -> None:
-        """Prefetch the row used `AHEAD` rows later; with `part`, only this thread's columns."""
+        """Prefetch the row used `PREFETCH_DISTANCE` rows later; with `part`, only some columns."""
         b = self.b
-        last = b.two("sub", self.count, int64_constant(1))
-        later = b.two("add", i, int64_constant(AHEAD))
+        last = b.binary("sub", self.count, int64_constant(1))
+        later = b.binary("add", i, int64_constant(PREFETCH_DISTANCE))
         later = b.choose(b.compare("lt", later, last), later, last)
-        start = self.named(outer, later)
-        start = b.element_address(table, start if part is None else b.two("add", start, BEGIN), of)
+        start = self.table_offset(outer, later)
+        start = b.element_address(
+            table, start if part is None else b.binary("add", start, BEGIN), element_type
+        )
         for k in range(lines):
             away = int64_constant(k * LINE)
             if part is not None:
-                inside = b.compare("lt", int64_constant(k * LINE // BYTES[of]), part)
+                inside = b.compare("lt", int64_constant(k * LINE // BYTES[element_type]), part)
                 away = b.choose(inside, away, int64_constant(0))
             b.prefetch(b.element_address(start, away, "i8"), write)

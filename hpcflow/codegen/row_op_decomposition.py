@@ -13,13 +13,13 @@ import numpy as np
 
 from hpcflow.codegen.fused_loop_ir import (
     COLUMN,
+    COLUMN_INDEX,
     COLUMN_SUM,
     FULL,
     MAX,
     NUMBER,
     OF_ROWS,
     ONE,
-    PLACE,
     ROW,
     SUM,
     KernelBody,
@@ -36,35 +36,35 @@ class StepBuilder:
     def __init__(self, operands: tuple[KernelOperand, ...], cols: int) -> None:
         self.operands, self.cols = operands, cols
         self.steps: list[KernelStep] = []
-        self.ways = [operand.way for operand in operands]
+        self.mappings = [operand.mapping for operand in operands]
 
-    def __call__(self, type: str, *inputs: int, way: str = "", **attrs: Any) -> int:
+    def __call__(self, type: str, *inputs: int, mapping: str = "", **attrs: Any) -> int:
         """Append a step; return its value."""
-        return self.add(type, inputs, attrs, way or self._way(type, inputs))
+        return self.add(type, inputs, attrs, mapping or self._infer_mapping(type, inputs))
 
-    def add(self, type: str, inputs: Sequence[int], attrs: Mapping[str, Any], way: str) -> int:
+    def add(self, type: str, inputs: Sequence[int], attrs: Mapping[str, Any], mapping: str) -> int:
         """Append a step with the attributes of an operation; return its value."""
-        self.steps.append(KernelStep(type, tuple(inputs), attrs, way))
-        self.ways.append(way)
-        return len(self.ways) - 1
+        self.steps.append(KernelStep(type, tuple(inputs), attrs, mapping))
+        self.mappings.append(mapping)
+        return len(self.mappings) - 1
 
     def number(self, value: float, like: Any) -> int:
         """A constant of the dtype `like`."""
-        return self(NUMBER, way=ONE, value=value, dtype=like)
+        return self(NUMBER, mapping=ONE, value=value, dtype=like)
 
     def body(self, results: tuple[int, ...]) -> KernelBody:
         """The finished body; `results` are stored."""
         return KernelBody(self.operands, tuple(self.steps), results, self.cols)
 
-    def _way(self, type: str, inputs: tuple[int, ...]) -> str:
+    def _infer_mapping(self, type: str, inputs: tuple[int, ...]) -> str:
         if type in OF_ROWS:
             return COLUMN
         if type == COLUMN_SUM:
             return ROW
-        ways = {self.ways[i] for i in inputs}
-        if ways & {FULL, ROW} or type == PLACE:
+        mappings = {self.mappings[i] for i in inputs}
+        if mappings & {FULL, ROW} or type == COLUMN_INDEX:
             return FULL
-        return COLUMN if COLUMN in ways else ONE
+        return COLUMN if COLUMN in mappings else ONE
 
 
 # (steps, dtype, attributes, values of the inputs) -> values of the outputs
@@ -135,7 +135,7 @@ def _sparse_cross_entropy(
         within = s("GreaterEqual", label, s.number(0, INDEX))
         within = s("LogicalAnd", within, s("Less", label, s.number(s.cols, INDEX)))
         total = s("Select", within, total, s.number(np.nan, dtype))
-    mask = s("Equal", s(PLACE), label)
+    mask = s("Equal", s(COLUMN_INDEX), label)
     chosen = s("Select", mask, shifted, s.number(0, dtype))
     share = s("Mul", powers, s("Reciprocal", total))
     return s("Sub", s("Log", total), s(SUM, chosen)), s("Sub", share, s("Cast", mask, dtype=dtype))
@@ -182,11 +182,11 @@ def _mean(s: StepBuilder, dtype: Any, attrs: Mapping[str, Any], x: int) -> tuple
 def _spread(
     s: StepBuilder, dtype: Any, attrs: Mapping[str, Any], g: int, *more: int
 ) -> tuple[int, ...]:
-    return (s("Identity", g, way=FULL),)
+    return (s("Identity", g, mapping=FULL),)
 
 
 @expansion("MeanGrad")
 def _mean_grad(
     s: StepBuilder, dtype: Any, attrs: Mapping[str, Any], g: int, *more: int
 ) -> tuple[int, ...]:
-    return (s("Identity", s("RealDiv", g, s.number(attrs["count"], dtype)), way=FULL),)
+    return (s("Identity", s("RealDiv", g, s.number(attrs["count"], dtype)), mapping=FULL),)

@@ -99,7 +99,7 @@ JOB = (  # the fields of a job, 8 bytes each; thread 0 stores the team size behi
 )
 
 
-def _each(line: str) -> list[str]:
+def _format_job_fields(line: str) -> list[str]:
     """The formatted line for each field of a job, with its address in %NAME.at."""
     lines = []
     for k, (name, type) in enumerate(JOB):
@@ -108,13 +108,13 @@ def _each(line: str) -> list[str]:
     return lines
 
 
-STORE_JOB_FIELDS = _each("  store {type} %{name}, ptr %{name}.at")
-HEARD = _each("  %{name} = load {type}, ptr %{name}.at")
+STORE_JOB_FIELDS = _format_job_fields("  store {type} %{name}, ptr %{name}.at")
+LOAD_JOB_FIELDS = _format_job_fields("  %{name} = load {type}, ptr %{name}.at")
 
 
-def _of_team(name: str, place: int) -> list[str]:
+def _of_team(name: str, index: int) -> list[str]:
     """Load one of the OpenMP functions."""
-    at = f"  %{name}.of = getelementptr ptr, ptr @{NAME}, i64 {place}"
+    at = f"  %{name}.of = getelementptr ptr, ptr @{NAME}, i64 {index}"
     return [at, f"  %{name} = load ptr, ptr %{name}.of"]
 
 
@@ -175,7 +175,7 @@ RUN = [
 PART = [  # the function of each thread
     "define linkonce_odr hidden void @hpcflow.part(ptr %job) noinline {",
     "entry:",
-    *HEARD,
+    *LOAD_JOB_FIELDS,
     *_of_team("count", 2),
     "  %threads = call i32 %count()",
     "  %team = sext i32 %threads to i64",

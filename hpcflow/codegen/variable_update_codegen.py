@@ -57,7 +57,7 @@ class UpdateKernel(NamedTuple):
 
 def text(update: UpdateKernel, exact: bool) -> str | None:
     """The LLVM module with the function `@NAME`; None if an operation has no formula."""
-    written = lines(update, exact, counted=True)
+    written = lines(update, exact, already_incremented=True)
     if written is None:
         return None
     head, body = written
@@ -82,17 +82,17 @@ def arrays(update: UpdateKernel) -> list[str]:
 
 
 def lines(
-    update: UpdateKernel, exact: bool, counted: bool
+    update: UpdateKernel, exact: bool, already_incremented: bool
 ) -> tuple[InstructionBuilder, InstructionBuilder] | None:
     """The code before the loop, and its body for element %j; None if an operation has no formula.
 
-    `counted`: the variables that count updates have already been incremented.
+    `already_incremented`: the variables that count updates have already been incremented.
     """
     dtypes = [*(t.dtype for t in update.targets), *(o.dtype for o in update.operands)]
     if not all(np.dtype(dtype).name in TYPES for dtype in dtypes):
         return None
     head, body = InstructionBuilder("h"), InstructionBuilder()
-    now = _variables(update, head, body, counted)
+    now = _variables(update, head, body, already_incremented)
     values = [_operand(head, body, i, operand) for i, operand in enumerate(update.operands)]
     for step in update.steps:
         inputs = [values[i] for i in step.inputs]
@@ -155,19 +155,21 @@ def _counting(update: UpdateKernel) -> list[str]:
             lines.lines += _addresses([f"n{k}"], 2 + 2 * k)
             at, starts = LlvmValue(f"%n{k}", "ptr"), LlvmValue("%starts", "i1")
             increment = lines.choose(starts, number(many, "i64"), number(0, "i64"))
-            lines.store(lines.two("add", lines.load(at, "i64"), increment), at)
+            lines.store(lines.binary("add", lines.load(at, "i64"), increment), at)
     return lines.lines
 
 
 def _variables(
-    update: UpdateKernel, h: InstructionBuilder, b: InstructionBuilder, counted: bool
+    update: UpdateKernel, h: InstructionBuilder, b: InstructionBuilder, already_incremented: bool
 ) -> list[LlvmValue]:
     """The value of each variable before the update."""
     values = []
     for k, (target, many) in enumerate(zip(update.targets, times(update), strict=True)):
         if target.counts:
             count = h.load(LlvmValue(f"%n{k}", "ptr"), "i64")
-            values.append(h.two("sub", count, number(many, "i64")) if counted else count)
+            values.append(
+                h.binary("sub", count, number(many, "i64")) if already_incremented else count
+            )
         else:
             type = TYPES[np.dtype(target.dtype).name]
             values.append(b.load(b.at(f"%o{k}", "%j", type), type, FREE))
@@ -179,6 +181,6 @@ def _operand(
 ) -> LlvmValue:
     """A scalar, loaded before the loop, or an element."""
     type = TYPES[np.dtype(operand.dtype).name]
-    if operand.way == ONE:
+    if operand.mapping == ONE:
         return h.load(h.at(f"%x{i}", "0", type), type)
     return b.load(b.at(f"%x{i}", "%j", type), type, FREE)

@@ -18,8 +18,8 @@ LOG = (
     *(-1.6668057665e-1, 2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1),
 )
 TANH = (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1)
-SMALL = 0.625  # tanh is a polynomial below
-ONES = 20.0  # tanh is 1 above half of it
+TANH_POLYNOMIAL_LIMIT = 0.625  # tanh is a polynomial below
+TANH_SATURATION = 20.0  # tanh is 1 above half of it
 SMALLEST_NORMAL = 1.17549435e-38  # the smallest normal number
 OVER, UNDER = 88.7228394, -87.3365479  # exp is infinity above, and not normal below
 
@@ -73,23 +73,23 @@ def _reduced(b: InstructionBuilder, inside: LlvmValue) -> tuple[LlvmValue, LlvmV
 def exp(b: InstructionBuilder, x: LlvmValue) -> LlvmValue:
     """e to the x; 0 where that is not a normal number, NaN of NaN."""
     n, r, p = _reduced(b, _bounded(b, x))
-    near = b.call("fma", p, b.two("mul", r, r), b.two("add", r, f(1.0)))
+    near = b.call("fma", p, b.binary("mul", r, r), b.binary("add", r, f(1.0)))
     # 2^n in two factors, since 2^128 overflows
     exponent = b.add(f"fptosi float {n.text} to i32", "i32")
     half = b.add(f"ashr i32 {exponent.text}, 1", "i32")
-    rest = b.two("sub", exponent, half)
-    y = b.two("mul", b.two("mul", near, _power(b, half)), _power(b, rest))
+    rest = b.binary("sub", exponent, half)
+    y = b.binary("mul", b.binary("mul", near, _power(b, half)), _power(b, rest))
     return _ends(b, x, f(0.0), y)
 
 
 def expm1(b: InstructionBuilder, x: LlvmValue) -> LlvmValue:
     """e to the x, minus 1, accurate near 0."""
     n, r, p = _reduced(b, _bounded(b, x))
-    near = b.call("fma", p, b.two("mul", r, r), r)
+    near = b.call("fma", p, b.binary("mul", r, r), r)
     exponent = b.add(f"fptosi float {n.text} to i32", "i32")
-    half = _power(b, b.two("sub", exponent, number(1, "i32")))  # 2^n / 2, since 2^128 overflows
-    half_y = b.call("fma", half, near, b.two("sub", half, f(0.5)))
-    return _ends(b, x, f(-1.0), b.two("add", half_y, half_y))
+    half = _power(b, b.binary("sub", exponent, number(1, "i32")))  # 2^n / 2, since 2^128 overflows
+    half_y = b.call("fma", half, near, b.binary("sub", half, f(0.5)))
+    return _ends(b, x, f(-1.0), b.binary("add", half_y, half_y))
 
 
 def _ends(b: InstructionBuilder, x: LlvmValue, least: LlvmValue, y: LlvmValue) -> LlvmValue:
@@ -101,30 +101,30 @@ def _ends(b: InstructionBuilder, x: LlvmValue, least: LlvmValue, y: LlvmValue) -
 
 def _power(b: InstructionBuilder, n: LlvmValue) -> LlvmValue:
     """2 to an integer, by its bit pattern."""
-    shifted = b.add(f"shl i32 {b.two('add', n, number(127, 'i32')).text}, 23", "i32")
+    shifted = b.add(f"shl i32 {b.binary('add', n, number(127, 'i32')).text}, 23", "i32")
     return b.add(f"bitcast i32 {shifted.text} to float", "float")
 
 
 def log(b: InstructionBuilder, x: LlvmValue) -> LlvmValue:
     """The natural logarithm: -infinity of 0, NaN of negative numbers."""
     tiny = b.compare("lt", x, f(SMALLEST_NORMAL))
-    normal = b.choose(tiny, b.two("mul", x, f(2.0**25)), x)
+    normal = b.choose(tiny, b.binary("mul", x, f(2.0**25)), x)
     bits = b.add(f"bitcast float {normal.text} to i32", "i32")
     exponent = b.add(f"ashr i32 {bits.text}, 23", "i32")
-    exponent = b.two("sub", exponent, number(126, "i32"))
+    exponent = b.binary("sub", exponent, number(126, "i32"))
     n = b.add(f"sitofp i32 {exponent.text} to float", "float")
-    n = b.choose(tiny, b.two("sub", n, f(25.0)), n)
+    n = b.choose(tiny, b.binary("sub", n, f(25.0)), n)
     mantissa = b.add(f"and i32 {bits.text}, {0x007FFFFF}", "i32")
     mantissa = b.add(f"or i32 {mantissa.text}, {0x3F000000}", "i32")
     m = b.add(f"bitcast i32 {mantissa.text} to float", "float")  # in [0.5, 1)
     low = b.compare("lt", m, f(0.707106781186547524))
-    n = b.choose(low, b.two("sub", n, f(1.0)), n)
-    m = b.two("sub", b.choose(low, b.two("add", m, m), m), f(1.0))
-    square = b.two("mul", m, m)
-    y = b.two("mul", b.two("mul", polynomial(b, m, LOG), m), square)
+    n = b.choose(low, b.binary("sub", n, f(1.0)), n)
+    m = b.binary("sub", b.choose(low, b.binary("add", m, m), m), f(1.0))
+    square = b.binary("mul", m, m)
+    y = b.binary("mul", b.binary("mul", polynomial(b, m, LOG), m), square)
     y = b.call("fma", n, f(LN2_LOW), y)
     y = b.call("fma", square, f(-0.5), y)
-    y = b.call("fma", n, f(LN2_HIGH), b.two("add", m, y))
+    y = b.call("fma", n, f(LN2_HIGH), b.binary("add", m, y))
     # infinity of infinity, NaN of NaN
     y = b.choose(b.compare("lt", x, f(float("inf"))), y, x)
     y = b.choose(b.compare("eq", x, f(0.0)), f(-float("inf")), y)
@@ -133,62 +133,62 @@ def log(b: InstructionBuilder, x: LlvmValue) -> LlvmValue:
 
 def log1p(b: InstructionBuilder, x: LlvmValue) -> LlvmValue:
     """log(1 + x); the factor x / ((1 + x) - 1) corrects the rounding of 1 + x (W. Kahan)."""
-    shifted = b.two("add", x, f(1.0))
-    lost = b.two("sub", shifted, f(1.0))
-    y = b.two("mul", log(b, shifted), b.two("fdiv", x, lost))
+    shifted = b.binary("add", x, f(1.0))
+    lost = b.binary("sub", shifted, f(1.0))
+    y = b.binary("mul", log(b, shifted), b.binary("fdiv", x, lost))
     y = b.choose(b.compare("eq", lost, f(0.0)), x, y)
     return b.choose(b.compare("eq", x, f(float("inf"))), x, y)
 
 
 def tanh(b: InstructionBuilder, x: LlvmValue) -> LlvmValue:
     """1 - 2 / (exp(2x) + 1); a polynomial near 0."""
-    square = b.two("mul", x, x)
-    near = b.call("fma", b.two("mul", polynomial(b, square, TANH), square), x, x)
+    square = b.binary("mul", x, x)
+    near = b.call("fma", b.binary("mul", polynomial(b, square, TANH), square), x, x)
     size = b.call("fabs", x)
-    n, r, p = _reduced(b, b.call("minnum", b.two("add", size, size), f(ONES)))
-    power = b.call("fma", p, b.two("mul", r, r), b.two("add", r, f(1.0)))
+    n, r, p = _reduced(b, b.call("minnum", b.binary("add", size, size), f(TANH_SATURATION)))
+    power = b.call("fma", p, b.binary("mul", r, r), b.binary("add", r, f(1.0)))
     exponent = b.add(f"fptosi float {n.text} to i32", "i32")
     power = b.call("fma", power, _power(b, exponent), f(1.0))
-    far = b.two("sub", f(1.0), b.two("fdiv", f(2.0), power))
+    far = b.binary("sub", f(1.0), b.binary("fdiv", f(2.0), power))
     far = b.call("copysign", far, x)
-    return b.choose(b.compare("ge", size, f(SMALL)), far, near)
+    return b.choose(b.compare("ge", size, f(TANH_POLYNOMIAL_LIMIT)), far, near)
 
 
 def sigmoid(b: InstructionBuilder, x: LlvmValue) -> LlvmValue:
     """1 / (1 + exp(-x))."""
     power = exp(b, b.add(f"fneg float {x.text}", "float"))
-    return b.two("fdiv", f(1.0), b.two("add", power, f(1.0)))
+    return b.binary("fdiv", f(1.0), b.binary("add", power, f(1.0)))
 
 
 def erf(b: InstructionBuilder, x: LlvmValue) -> LlvmValue:
     """The error function, bitwise equal to `ops/math/special_function_kernels.py`."""
     x = b.choose(b.compare("lt", x, f(-ERF_END)), f(-ERF_END), x)
     x = b.choose(b.compare("gt", x, f(ERF_END)), f(ERF_END), x)
-    square = b.two("mul", x, x)
+    square = b.binary("mul", x, x)
     above, below = f(ERF_ABOVE[0]), f(ERF_BELOW[0])
     for c in ERF_ABOVE[1:]:
-        above = b.two("add", b.two("mul", above, square), f(c))
+        above = b.binary("add", b.binary("mul", above, square), f(c))
     for c in ERF_BELOW[1:]:
-        below = b.two("add", b.two("mul", below, square), f(c))
-    return b.two("fdiv", b.two("mul", x, above), below)
+        below = b.binary("add", b.binary("mul", below, square), f(c))
+    return b.binary("fdiv", b.binary("mul", x, above), below)
 
 
 def power(b: InstructionBuilder, x: LlvmValue, y: LlvmValue) -> LlvmValue:
     """x to the y, computed in 64 bits; zeros, infinities, NaN and signs as in C99."""
     size = b.call("fabs", x)
-    result = _exp2(b, b.two("mul", _double(b, y), _log2(b, _double(b, size))))
+    result = _exp2(b, b.binary("mul", _double(b, y), _log2(b, _double(b, size))))
     result = b.add(f"fptrunc double {result.text} to float", "float")
     result = b.choose(b.compare("eq", size, f(1.0)), f(1.0), result)
-    half = b.two("mul", y, f(0.5))
+    half = b.binary("mul", y, f(0.5))
     is_integer = b.compare("eq", b.call("floor", y), y)
-    odd = b.two("and", is_integer, b.compare("ne", b.call("floor", half), half))
+    odd = b.binary("and", is_integer, b.compare("ne", b.call("floor", half), half))
     result = b.choose(odd, b.call("copysign", result, x), result)
     finite = b.compare("lt", size, f(float("inf")))
-    real = b.two("or", is_integer, b.compare("ge", x, f(0.0)))
-    real = b.two("or", real, b.two("xor", finite, number(1, "i1")))
+    real = b.binary("or", is_integer, b.compare("ge", x, f(0.0)))
+    real = b.binary("or", real, b.binary("xor", finite, number(1, "i1")))
     result = b.choose(real, result, f(float("nan")))
-    result = b.choose(b.two("or", b.is_nan(x), b.is_nan(y)), f(float("nan")), result)
-    always = b.two("or", b.compare("eq", x, f(1.0)), b.compare("eq", y, f(0.0)))
+    result = b.choose(b.binary("or", b.is_nan(x), b.is_nan(y)), f(float("nan")), result)
+    always = b.binary("or", b.compare("eq", x, f(1.0)), b.compare("eq", y, f(0.0)))
     return b.choose(always, f(1.0), result)
 
 
@@ -200,14 +200,14 @@ def _log2(b: InstructionBuilder, x: LlvmValue) -> LlvmValue:
     """The logarithm to base 2 of a non-negative float32, given as float64."""
     bits = b.add(f"bitcast double {x.text} to i64", "i64")
     # exponent and fraction so that the latter is in [sqrt(1/2), sqrt(2))
-    shifted = b.two("sub", bits, number(0x3FE6A09E667F3BCD, "i64"))
+    shifted = b.binary("sub", bits, number(0x3FE6A09E667F3BCD, "i64"))
     exponent = b.add(f"ashr i64 {shifted.text}, 52", "i64")
     exponent_bits = b.add(f"shl i64 {exponent.text}, 52", "i64")
-    m = b.add(f"bitcast i64 {b.two('sub', bits, exponent_bits).text} to double", "double")
+    m = b.add(f"bitcast i64 {b.binary('sub', bits, exponent_bits).text} to double", "double")
     n = b.add(f"trunc i64 {exponent.text} to i32", "i32")
     n = b.add(f"sitofp i32 {n.text} to double", "double")
-    s = b.two("fdiv", b.two("sub", m, d(1.0)), b.two("add", m, d(1.0)))
-    y = b.call("fma", polynomial(b, b.two("mul", s, s), LOG2), s, n)
+    s = b.binary("fdiv", b.binary("sub", m, d(1.0)), b.binary("add", m, d(1.0)))
+    y = b.call("fma", polynomial(b, b.binary("mul", s, s), LOG2), s, n)
     y = b.choose(b.compare("eq", x, d(0.0)), d(-math.inf), y)
     return b.choose(b.compare("eq", x, d(math.inf)), d(math.inf), y)
 
@@ -217,7 +217,7 @@ def _exp2(b: InstructionBuilder, x: LlvmValue) -> LlvmValue:
     x = b.call("minnum", b.call("maxnum", x, d(-200.0)), d(200.0))
     n = b.call("rint", x)
     exponent = b.add(f"fptosi double {n.text} to i32", "i32")
-    wide = b.add(f"sext i32 {b.two('add', exponent, number(1023, 'i32')).text} to i64", "i64")
+    wide = b.add(f"sext i32 {b.binary('add', exponent, number(1023, 'i32')).text} to i64", "i64")
     scale = b.add(f"shl i64 {wide.text}, 52", "i64")
     scale = b.add(f"bitcast i64 {scale.text} to double", "double")
-    return b.two("mul", polynomial(b, b.two("sub", x, n), EXP2), scale)
+    return b.binary("mul", polynomial(b, b.binary("sub", x, n), EXP2), scale)

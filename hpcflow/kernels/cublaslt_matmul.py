@@ -29,7 +29,7 @@ PLAIN, WITH_BIAS, WITH_BIAS_RELU = 1, 4, 6  # epilogues
 BATCH, STRIDE = 5, 6  # attributes of a layout
 WORKSPACE, REDUCTION, ALIGNMENTS = 1, 3, (5, 6, 7, 8)  # attributes of a preference
 IN_COMPUTE_TYPE = 2  # reduction scheme: partial sums in the compute type, added in a fixed order
-MOST = 32 << 20  # bytes of workspace, as NVIDIA advises for Hopper
+MAX_WORKSPACE_BYTES = 32 << 20  # bytes of workspace, as NVIDIA advises for Hopper
 
 
 class _Algorithm(ctypes.Structure):
@@ -90,11 +90,11 @@ def library() -> Any:
     return _loaded()
 
 
-def check(status: int, what: str) -> None:
+def check(status: int, label: str) -> None:
     """Raise KernelError unless `status`, the result of a function, is success."""
     if status:
         status_text = library().cublasLtGetStatusString(status).decode()
-        raise KernelError(f"cuBLASLt: {what}: {status_text}")
+        raise KernelError(f"cuBLASLt: {label}: {status_text}")
 
 
 @functools.cache
@@ -153,33 +153,33 @@ class MatmulProblem(NamedTuple):
 class MatmulDescriptors:
     """The library's descriptors of a product; creating them needs no GPU."""
 
-    def __init__(self, of: MatmulProblem, aligned: int, most: int) -> None:
-        wide = of.dtype == "float64"
-        compute = DOUBLE if wide else TF32 if of.tf32 and of.dtype == "float32" else FLOAT
+    def __init__(self, problem: MatmulProblem, aligned: int, max_workspace: int) -> None:
+        wide = problem.dtype == "float64"
+        compute = DOUBLE if wide else TF32 if problem.tf32 and problem.dtype == "float32" else FLOAT
         self.product = CublasLtHandle(
             "MatmulDesc", compute, TYPES["float64" if wide else "float32"]
         )
-        for name, turned in ((OF_A, of.turns[1]), (OF_B, of.turns[0])):
+        for name, turned in ((OF_A, problem.turns[1]), (OF_B, problem.turns[0])):
             self.product.set(name, c_int32(turned))
-        ends = (WITH_BIAS_RELU if of.relu else WITH_BIAS) if of.bias else PLAIN
+        ends = (WITH_BIAS_RELU if problem.relu else WITH_BIAS) if problem.bias else PLAIN
         self.product.set(EPILOGUE, c_int32(ends))
-        if of.bias:
+        if problem.bias:
             self.product.set(BIAS, c_void_p(aligned))  # any address of this alignment
-        self.a, self.b, self.c = map(_layout, (of,) * 3, (of.a, of.b, of.c))
+        self.a, self.b, self.c = map(_layout, (problem,) * 3, (problem.a, problem.b, problem.c))
         self.preference = CublasLtHandle("MatmulPreference")
-        self.preference.set(WORKSPACE, c_uint64(most))
+        self.preference.set(WORKSPACE, c_uint64(max_workspace))
         self.preference.set(REDUCTION, c_uint32(IN_COMPUTE_TYPE))
         for name in ALIGNMENTS:
             self.preference.set(name, c_uint32(aligned))
 
 
-def _layout(of: MatmulProblem, shape: Sizes) -> CublasLtHandle:
+def _layout(problem: MatmulProblem, shape: Sizes) -> CublasLtHandle:
     """The column-major layout of row-major matrices; a broadcast matrix has stride 0."""
     rows, columns = shape[-2:]
-    batch, count = math.prod(shape[:-2]), of.lead[2]
-    if of.shares_right_operand:
+    batch, count = math.prod(shape[:-2]), problem.lead[2]
+    if problem.shares_right_operand:
         rows, batch, count = rows * batch, 1, 1
-    layout = CublasLtHandle("MatrixLayout", TYPES[of.dtype], columns, rows, columns)
+    layout = CublasLtHandle("MatrixLayout", TYPES[problem.dtype], columns, rows, columns)
     layout.set(BATCH, c_int32(count))
     layout.set(STRIDE, c_int64(rows * columns if batch == count else 0))
     return layout
@@ -188,11 +188,16 @@ def _layout(of: MatmulProblem, shape: Sizes) -> CublasLtHandle:
 class MatmulPlan:
     """A product and the algorithm that the library chooses for arrays of this alignment."""
 
-    def __init__(self, of: MatmulProblem, aligned: int = ALIGNED, most: int = MOST) -> None:
-        self.descriptors = d = MatmulDescriptors(of, aligned, most)
-        self.of, self.lock = of, threading.Lock()
-        number = ctypes.c_double if of.dtype == "float64" else ctypes.c_float
-        self.one, self.zero = number(1), number(0)
+    def __init__(
+        self,
+        problem: MatmulProblem,
+        aligned: int = ALIGNED,
+        max_workspace: int = MAX_WORKSPACE_BYTES,
+    ) -> None:
+        self.descriptors = d = MatmulDescriptors(problem, aligned, max_workspace)
+        self.problem, self.lock = problem, threading.Lock()
+        number = ctypes.c_double if problem.dtype == "float64" else ctypes.c_float
+        self.alpha, self.beta = number(1), number(0)
         heuristic, count = _HeuristicResult(), c_int()
         status = library().cublasLtMatmulAlgoGetHeuristic(
             context(), d.product.value, d.b.value, d.a.value, d.c.value, d.c.value,
@@ -203,31 +208,31 @@ class MatmulPlan:
             raise KernelError("cuBLASLt: it has no algorithm for it")
         self.algorithm, self.bytes = heuristic.algorithm, heuristic.workspace
 
-    def run(self, stream: int, room: int, a: int, b: int, c: int, bias: int = 0) -> None:
-        """Launch it on arrays at these addresses; `room` is the address of the workspace."""
+    def run(self, stream: int, workspace: int, a: int, b: int, c: int, bias: int = 0) -> None:
+        """Launch it on arrays at these addresses; `workspace` is an address."""
         d = self.descriptors
         with self.lock:
-            if self.of.bias:
+            if self.problem.bias:
                 d.product.set(BIAS, c_void_p(bias))
             status = library().cublasLtMatmul(
-                context(), d.product.value, byref(self.one), b, d.b.value, a, d.a.value,
-                byref(self.zero), c, d.c.value, c, d.c.value, byref(self.algorithm),
-                room or None, self.bytes, stream,
+                context(), d.product.value, byref(self.alpha), b, d.b.value, a, d.a.value,
+                byref(self.beta), c, d.c.value, c, d.c.value, byref(self.algorithm),
+                workspace or None, self.bytes, stream,
             )  # fmt: skip
         check(status, "a product")
 
     @functools.cached_property
     def keeps_nan(self) -> bool:
         """Whether the relu epilogue maps NaN to NaN."""
-        of = self.of
+        of = self.problem
         return cuda_provider.keeps_nan(of.dtype, (of.a, of.b, of.c), self.bytes, self.run)
 
 
 @functools.lru_cache(maxsize=4096)
-def planned(of: MatmulProblem) -> MatmulPlan | str:
+def planned(problem: MatmulProblem) -> MatmulPlan | str:
     """The plan of a product, or the reason why the library has none."""
     try:
-        return MatmulPlan(of)
+        return MatmulPlan(problem)
     except KernelError as error:
         return error.message
 

@@ -70,11 +70,11 @@ def dense(xp: Any, *arrays: Any) -> list[Any]:
     return [x if x.flags.c_contiguous else xp.ascontiguousarray(x) for x in arrays]
 
 
-def workspace(xp: Any, nbytes: int, room: Any) -> tuple[int, Any]:
-    """The address and the owner of `nbytes` bytes: `room`, or memory of CuPy's pool."""
-    if nbytes and room is None:
-        room = xp.empty(nbytes, "u1")
-    return (room.data.ptr if nbytes else 0), room
+def workspace(xp: Any, nbytes: int, buffer: Any) -> tuple[int, Any]:
+    """The address and the owner of `nbytes` bytes: `buffer`, or memory of CuPy's pool."""
+    if nbytes and buffer is None:
+        buffer = xp.empty(nbytes, "u1")
+    return (buffer.data.ptr if nbytes else 0), buffer
 
 
 def keeps_nan(dtype: str, shapes: Sequence[Sizes], nbytes: int, run: Callable[..., None]) -> bool:

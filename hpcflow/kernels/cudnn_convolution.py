@@ -30,9 +30,9 @@ from hpcflow.kernels.onednn_convolution import (
 NAME = "cudnn"
 # float64 is CuPy's: the frontend 1.23 with cuDNN 9.19 gives NaN for it on an H200
 TYPES = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BFLOAT16"}
-MOST = 512 << 20  # bytes of workspace
+MAX_WORKSPACE_BYTES = 512 << 20  # bytes of workspace
 X, W, Y, BIAS = 1, 2, 3, 4  # uids of arrays in a plan
-_own = threading.local()  # of each thread: its handle, and the handle's stream
+_thread_local = threading.local()  # of each thread: its handle, and the handle's stream
 
 
 def absent() -> str:
@@ -67,12 +67,12 @@ def library() -> Any:
 
 def handle(stream: int) -> int:
     """This thread's library handle, set to `stream`."""
-    if not hasattr(_own, "handle"):
-        _own.handle, _own.stream = library().create_handle(), None
-    if _own.stream != stream:
-        library().set_stream(handle=_own.handle, stream=stream)
-        _own.stream = stream
-    return _own.handle
+    if not hasattr(_thread_local, "handle"):
+        _thread_local.handle, _thread_local.stream = library().create_handle(), None
+    if _thread_local.stream != stream:
+        library().set_stream(handle=_thread_local.handle, stream=stream)
+        _thread_local.stream = stream
+    return _thread_local.handle
 
 
 class Convolution(NamedTuple):
@@ -80,7 +80,7 @@ class Convolution(NamedTuple):
 
     kind: str
     dtype: str
-    of: ConvolutionGeometry
+    geometry: ConvolutionGeometry
     x: Sizes
     w: Sizes
     y: Sizes
@@ -92,7 +92,7 @@ class Convolution(NamedTuple):
     def order(self) -> tuple[int, ...]:
         """The axes of the filters in the library's order."""
         *kernel, channels, filters = range(len(self.w))
-        return (filters, channels, *kernel) if self.of.first else (filters, *kernel, channels)
+        return (filters, channels, *kernel) if self.geometry.first else (filters, *kernel, channels)
 
     @property
     def filters(self) -> Sizes:
@@ -117,7 +117,7 @@ def graph(conv: Convolution, **where: Any) -> Any:
         pygraph.build_operation_graph()
         pygraph.create_execution_plans([lib.heur_mode.A, lib.heur_mode.FALLBACK])
         pygraph.deselect_numeric_notes([getattr(lib.numerical_note, n) for n in _unwanted(conv)])
-        pygraph.deselect_workspace_greater_than(MOST)
+        pygraph.deselect_workspace_greater_than(MAX_WORKSPACE_BYTES)
         pygraph.check_support()
         pygraph.build_plans()
     except (RuntimeError, lib.cudnnGraphNotSupportedError) as error:
@@ -134,16 +134,16 @@ def _unwanted(conv: Convolution) -> list[str]:
 
 def _describe(pygraph: Any, conv: Convolution, kind: Any) -> None:
     """Add the tensors and operations of a convolution to a graph."""
-    of, count = conv.of, conv.w[-1]
+    of, count = conv.geometry, conv.w[-1]
     before, after = padding(of, conv.x, conv.w[:-2], conv.y)
     moves = {
-        "pre_padding": _two(before, 0),
-        "post_padding": _two(after, 0),
-        "stride": _two(of.strides, 1),
-        "dilation": _two(of.dilations, 1),
+        "pre_padding": _pad_to_two_axes(before, 0),
+        "post_padding": _pad_to_two_axes(after, 0),
+        "stride": _pad_to_two_axes(of.strides, 1),
+        "dilation": _pad_to_two_axes(of.dilations, 1),
     }
     shapes = {X: conv.x, W: conv.filters, Y: conv.y}
-    lying = {name: _lying(shape, of.first) for name, shape in shapes.items()}
+    lying = {name: _tensor_layout(shape, of.first) for name, shape in shapes.items()}
     ones = [1] * (len(lying[Y]["dim"]) - 2)
     lying[BIAS] = {"dim": [1, count, *ones], "stride": [count, 1, *(count for _ in ones)]}
 
@@ -164,7 +164,7 @@ def _describe(pygraph: Any, conv: Convolution, kind: Any) -> None:
     out.set_dim(lying[name]["dim"]).set_stride(lying[name]["stride"])
 
 
-def _lying(shape: Sizes, first: bool) -> dict[str, list[int]]:
+def _tensor_layout(shape: Sizes, first: bool) -> dict[str, list[int]]:
     """Sizes and strides of an array, channels second; one spatial axis becomes two."""
     sizes, strides = channels_second(shape, first)
     if len(sizes) == 3:
@@ -173,7 +173,7 @@ def _lying(shape: Sizes, first: bool) -> dict[str, list[int]]:
     return {"dim": list(sizes), "stride": list(strides)}
 
 
-def _two(numbers: Sizes, missing: int) -> list[int]:
+def _pad_to_two_axes(numbers: Sizes, missing: int) -> list[int]:
     """One number for each spatial axis, padded to two axes."""
     return [missing, *numbers] if len(numbers) == 1 else list(numbers)
 
@@ -186,17 +186,17 @@ class ConvolutionPlan:
         self.graph = graph(conv, handle=handle(cuda_provider.stream(cuda_provider.cupy())))
         self.bytes = int(self.graph.get_workspace_size())
 
-    def run(self, stream: int, room: int, places: dict[int, int]) -> None:
-        """Launch it on arrays at these addresses; `room` is the address of the workspace."""
-        self.graph.execute(places, room, handle=handle(stream))
+    def run(self, stream: int, workspace: int, places: dict[int, int]) -> None:
+        """Launch it on arrays at these addresses; `workspace` is an address."""
+        self.graph.execute(places, workspace, handle=handle(stream))
 
     @functools.cached_property
     def keeps_nan(self) -> bool:
         """Whether the relu epilogue maps NaN to NaN."""
         conv = self.conv
 
-        def run(stream: int, room: int, *places: int) -> None:
-            self.run(stream, room, dict(zip((X, W, Y, BIAS), places, strict=True)))
+        def run(stream: int, workspace: int, *places: int) -> None:
+            self.run(stream, workspace, dict(zip((X, W, Y, BIAS), places, strict=True)))
 
         return cuda_provider.keeps_nan(conv.dtype, (conv.x, conv.filters, conv.y), self.bytes, run)
 

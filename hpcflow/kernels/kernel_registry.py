@@ -48,7 +48,7 @@ Scratch = Callable[[KernelNode], Sequence[tuple[Any, tuple[int, ...]]]]
 PLAIN = "plain"  # the provider of kernels that always serve
 
 
-def _never(node: KernelNode) -> str:
+def _always_serves(node: KernelNode) -> str:
     return ""
 
 
@@ -79,10 +79,10 @@ class Kernel:
     inplace: tuple[int, ...] = ()
     tiles: bool = False
     provider: str = PLAIN
-    refuses: Callable[[KernelNode], str] = _never
+    refuses: Callable[[KernelNode], str] = _always_serves
     exact: bool = False
     scratch: Scratch = _none
-    uncaptured: Callable[[KernelNode], str] = _never
+    uncaptured: Callable[[KernelNode], str] = _always_serves
 
 
 class KernelPreferences(NamedTuple):
@@ -156,9 +156,9 @@ def are_own(types: Iterable[str], kinds: Iterable[str]) -> bool:
     return not _OWN.isdisjoint(product(types, (ANY, *kinds)))
 
 
-def versions(wanted: KernelPreferences) -> list[tuple[str, str]]:
+def versions(preferences: KernelPreferences) -> list[tuple[str, str]]:
     """The wanted providers, each with its library's version, or why it is absent."""
-    modules = {name: importlib.import_module(PROVIDERS[name]) for name in wanted.providers}
+    modules = {name: importlib.import_module(PROVIDERS[name]) for name in preferences.providers}
     return [(name, module.absent() or module.version()) for name, module in modules.items()]
 
 
@@ -208,12 +208,12 @@ def fast(
     form: Form,
     *,
     on: str,
-    refuses: Callable[[KernelNode], str] = _never,
+    refuses: Callable[[KernelNode], str] = _always_serves,
     inplace: tuple[int, ...] = (),
     tiles: bool = False,
     exact: bool = False,
     scratch: Scratch = _none,
-    uncaptured: Callable[[KernelNode], str] = _never,
+    uncaptured: Callable[[KernelNode], str] = _always_serves,
 ) -> Callable[
     [Callable[[Any, KernelNode], Callable[..., Any]]],
     Callable[[Any, KernelNode], Callable[..., Any]],
@@ -252,18 +252,18 @@ def kernel_preferences(
 
 
 def choose_kernel(
-    node: KernelNode, kind: str, wanted: KernelPreferences, xp: bool = True
+    node: KernelNode, kind: str, preferences: KernelPreferences, xp: bool = True
 ) -> KernelChoice:
     """The best kernel that serves `node` on a device of kind `kind`; `xp` as in `find`."""
     _load(node.type)
     refused: list[tuple[str, str]] = []
     rows = _FAST.get((node.type, kind), {})
-    for name in wanted.providers:
+    for name in preferences.providers:
         row = rows.get(name)
         if row is None:
             continue
         why = _PROVIDERS[name]() or row.refuses(node)
-        if not why and wanted.exact and not row.exact:
+        if not why and preferences.exact and not row.exact:
             why = "it may round differently (setting exact)"
         if not why:
             return KernelChoice(row, tuple(refused))

@@ -12,7 +12,7 @@ from hpcflow.codegen.python_call_abi import as_contiguous
 from hpcflow.kernels.kernel_registry import KernelNode, fast
 from hpcflow.kernels.sliding_window_views import Windows
 
-MOST = 25  # elements of a window: the generated code has lines for each
+MAX_WINDOW_ELEMENTS = 25  # elements of a window: the generated code has lines for each
 
 
 def _pool(node: KernelNode) -> max_pooling_codegen.PoolShape:
@@ -38,7 +38,7 @@ def _refuses(node: KernelNode) -> str:
     steps = zip(pool.space, pool.out, pool.window, pool.strides, pool.before, strict=True)
     if any(b >= k or (o - 1) * s - b >= n for n, o, k, s, b in steps):
         return "some of its windows have nothing but padding"
-    return "" if pool.window[0] * pool.window[1] <= MOST else "its windows are large"
+    return "" if pool.window[0] * pool.window[1] <= MAX_WINDOW_ELEMENTS else "its windows are large"
 
 
 @fast("llvm", "MaxPool", "out", on="cpu", refuses=_refuses, exact=True)

@@ -54,7 +54,7 @@ def _lines(shape: tuple[int | None, ...], itemsize: int) -> int:
 
 @fast("llvm", "ReadRows", "out", on="cpu", refuses=_moves, exact=True)
 def _read_rows(xp: Any, node: KernelNode) -> Callable[..., Any]:
-    return _taker(node, 0, tuple(node.attrs["shape"][1:]), "rows: index")
+    return _make_gather(node, 0, tuple(node.attrs["shape"][1:]), "rows: index")
 
 
 def _no_gather(node: KernelNode) -> str:
@@ -67,18 +67,18 @@ def _no_gather(node: KernelNode) -> str:
 def _gather(xp: Any, node: KernelNode) -> Callable[..., Any]:
     shape = node.inputs[0].shape
     axis = node.attrs["axis"] % len(shape)
-    return _taker(node, axis, shape[axis + 1 :], "gather: index")
+    return _make_gather(node, axis, shape[axis + 1 :], "gather: index")
 
 
-def _taker(
-    node: KernelNode, axis: int, row: tuple[int | None, ...], what: str
+def _make_gather(
+    node: KernelNode, axis: int, row: tuple[int | None, ...], label: str
 ) -> Callable[..., Any]:
     size, index = node.outputs[0].dtype.itemsize, node.inputs[1].dtype.name
     take = builtin(row_gather_scatter_codegen.gather_kernel(size, index, axis, _lines(row, size)))
 
     def run(table: Any, indices: Any, out: Any) -> None:
         if take(as_contiguous(table), as_contiguous(indices), out):
-            check_indices(np, indices, table.shape[axis], what)
+            check_indices(np, indices, table.shape[axis], label)
 
     return run
 
@@ -86,20 +86,20 @@ def _taker(
 # -- scatter
 
 
-def _scatter(how: str) -> None:
+def _scatter(kind: str) -> None:
     def refuses(node: KernelNode) -> str:
         dtype = np.dtype(node.attrs["dtype"])
-        if how == "Div" and dtype.kind in "iu":
+        if kind == "Div" and dtype.kind in "iu":
             return "integers are divided and cut"
         return _changes(node, dtype)
 
-    @fast("llvm", f"Scatter{how}", "update", on="cpu", refuses=refuses, tiles=True, exact=True)
+    @fast("llvm", f"Scatter{kind}", "update", on="cpu", refuses=refuses, tiles=True, exact=True)
     def make(xp: Any, node: KernelNode) -> Callable[..., Any]:
         dtype, index = np.dtype(node.attrs["dtype"]), node.inputs[1].dtype.name
         lines = _lines(tuple(node.attrs["shape"][1:]), dtype.itemsize)
         is_scaled = len(node.inputs) > 3
         change = builtin(
-            row_gather_scatter_codegen.change(how, dtype.name, index, 0, lines, scaled=is_scaled)
+            row_gather_scatter_codegen.change(kind, dtype.name, index, 0, lines, scaled=is_scaled)
         )
 
         def tiles(var: Any, indices: Any, updates: Any, *scale: Any) -> Iterator[None]:
@@ -152,20 +152,20 @@ def _gather_grad(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return run
 
 
-def _segments(kind: str, how: str, empty: int) -> None:
+def _segments(kind: str, update_kind: str, empty: int) -> None:
     def refuses(node: KernelNode) -> str:
         if node.inputs[1].shape is None:
             return "indices of unknown rank"
         return _changes(node, node.outputs[0].dtype)
 
-    exact = how != "Add"
+    exact = update_kind != "Add"
 
     @fast("llvm", f"UnsortedSegment{kind}", "out", on="cpu", refuses=refuses, exact=exact)
     def make(xp: Any, node: KernelNode) -> Callable[..., Any]:
         dtype, shape = node.outputs[0].dtype, node.outputs[0].shape
         lines = _lines((None,) if shape is None else shape[1:], dtype.itemsize)
         text = row_gather_scatter_codegen.change(
-            how, dtype.name, node.inputs[1].dtype.name, 0, lines, skips=True
+            update_kind, dtype.name, node.inputs[1].dtype.name, 0, lines, skips=True
         )
         change = builtin(text)
 
@@ -237,7 +237,9 @@ def _formula(tables: int) -> None:
     def make(xp: Any, node: KernelNode) -> Callable[..., Any]:
         body = node.attrs["body"]
         change = builtin(node.attrs["text"])
-        full = [tables + 1 + k for k, operand in enumerate(body.operands) if operand.way == FULL]
+        full = [
+            tables + 1 + k for k, operand in enumerate(body.operands) if operand.mapping == FULL
+        ]
 
         def run(*arrays: Any) -> None:
             buffers = [*arrays[:tables], *map(as_contiguous, arrays[tables:])]

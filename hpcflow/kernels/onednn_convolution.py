@@ -28,7 +28,9 @@ from hpcflow.kernels.onednn_library import (
 from hpcflow.kernels.sliding_window_views import Windows
 
 FORWARD, DIRECT = 64, 1  # propagation kind: forward training; the algorithm
-FEW = 5  # channels: fewer leave blocks of sixteen mostly empty, and the gradient slower than gemm
+MIN_CHANNELS = (
+    5  # channels: fewer leave blocks of sixteen mostly empty, and the gradient slower than gemm
+)
 Sizes = tuple[int, ...]
 
 
@@ -48,20 +50,20 @@ class ConvolutionDescriptors:
     `inner` are the layouts of x and y in the primitive: any, where channels come first.
     """
 
-    def __init__(self, of: ConvolutionGeometry, x: Sizes, w: Sizes, y: Sizes) -> None:
-        before, after = padding(of, x, w[:-2], y)
-        gaps = [d - 1 for d in of.dilations]
+    def __init__(self, params: ConvolutionGeometry, x: Sizes, w: Sizes, y: Sizes) -> None:
+        before, after = padding(params, x, w[:-2], y)
+        gaps = [d - 1 for d in params.dilations]
         self.moves = tuple(
-            onednn_library.dims(sizes) for sizes in (of.strides, gaps, before, after)
+            onednn_library.dims(sizes) for sizes in (params.strides, gaps, before, after)
         )
-        self.x = onednn_library.strided(*channels_second(x, of.first))
-        self.y = onednn_library.strided(*channels_second(y, of.first))
-        self.w = onednn_library.strided(*_filters_first(w, of.groups))
-        self.free = onednn_library.free_layout(_filters_first(w, of.groups)[0])
+        self.x = onednn_library.strided(*channels_second(x, params.first))
+        self.y = onednn_library.strided(*channels_second(y, params.first))
+        self.w = onednn_library.strided(*_filters_first(w, params.groups))
+        self.free = onednn_library.free_layout(_filters_first(w, params.groups)[0])
         lying = (self.x, self.y)
         sizes = (channels_second(shape, True)[0] for shape in (x, y))
-        self.few = x[1 if of.first else -1] < FEW
-        self.inner = tuple(map(onednn_library.free_layout, sizes)) if of.first else lying
+        self.has_few_channels = x[1 if params.first else -1] < MIN_CHANNELS
+        self.inner = tuple(map(onednn_library.free_layout, sizes)) if params.first else lying
 
     def forward(self, bias: OnednnHandle | None = None, relu: bool = False) -> OnednnHandle:
         """The forward primitive descriptor, which the backward ones take as a hint."""
@@ -74,7 +76,7 @@ class ConvolutionDescriptors:
 
     def back_to_input(self) -> OnednnHandle:
         """The primitive descriptor of the input gradient."""
-        x, y = (self.x, self.y) if self.few else self.inner
+        x, y = (self.x, self.y) if self.has_few_channels else self.inner
         return onednn_library.create(
             "primitive_desc", "dnnl_convolution_backward_data_primitive_desc_create",
             onednn_library.engine(), DIRECT, x, self.free, y, *self.moves, self.forward(),
@@ -91,10 +93,10 @@ class ConvolutionDescriptors:
         )  # fmt: skip
 
 
-def padding(of: Any, x: Sizes, window: Sizes, y: Sizes) -> tuple[Sizes, Sizes]:
+def padding(params: Any, x: Sizes, window: Sizes, y: Sizes) -> tuple[Sizes, Sizes]:
     """The padding before and after each spatial axis of x for these windows."""
-    space, out = (s[2:] if of.first else s[1:-1] for s in (x, y))
-    windows = Windows(of._asdict(), space, window, out)
+    space, out = (s[2:] if params.first else s[1:-1] for s in (x, y))
+    windows = Windows(params._asdict(), space, window, out)
     reach = zip(windows.reach, space, windows.before, strict=True)
     return windows.before, tuple(max(0, r - n - before) for r, n, before in reach)
 
@@ -121,35 +123,37 @@ class _ProgramBuilder:
 
     def __init__(self, primitive: OnednnHandle) -> None:
         self.primitive = primitive
-        self.given: list[ProgramMemory] = []
+        self.arguments: list[ProgramMemory] = []
         self.memories: dict[int, ProgramMemory] = {}
         self.before: list[PrimitiveStep] = []
-        self.behind: list[PrimitiveStep] = []
+        self.after: list[PrimitiveStep] = []
 
-    def reads(self, argument: int, lying: OnednnHandle, what: int = 0) -> None:
-        """Add an input array; `what` queries the layout that the primitive wants."""
-        outer, inner = self._places(lying, what)
+    def reads(self, argument: int, layout: OnednnHandle, query: int = 0) -> None:
+        """Add an input array; `query` asks for the layout that the primitive wants."""
+        outer, inner = self._places(layout, query)
         if inner is not outer:
             self.before.append(_copy(outer, inner))
         self.memories[argument] = inner
 
-    def writes(self, argument: int, lying: OnednnHandle, what: int) -> None:
+    def writes(self, argument: int, layout: OnednnHandle, query: int) -> None:
         """Add an output array."""
-        outer, inner = self._places(lying, what)
+        outer, inner = self._places(layout, query)
         if inner is not outer:
-            self.behind.append(_copy(inner, outer))
+            self.after.append(_copy(inner, outer))
         self.memories[argument] = inner
 
-    def _places(self, lying: OnednnHandle, what: int) -> tuple[ProgramMemory, ProgramMemory]:
-        outer = ProgramMemory(lying)
-        self.given.append(outer)
-        layout = onednn_library.layout_of(self.primitive, what) if what else lying
-        return outer, outer if onednn_library.equal(layout, lying) else ProgramMemory(layout)
+    def _places(
+        self, array_layout: OnednnHandle, query: int
+    ) -> tuple[ProgramMemory, ProgramMemory]:
+        outer = ProgramMemory(array_layout)
+        self.arguments.append(outer)
+        layout = onednn_library.layout_of(self.primitive, query) if query else array_layout
+        return outer, outer if onednn_library.equal(layout, array_layout) else ProgramMemory(layout)
 
     def program(self) -> PrimitiveProgram:
         """The program over the arrays in the order in which they were added."""
         middle = PrimitiveStep(self.primitive, self.memories)
-        return PrimitiveProgram(self.given, [*self.before, middle, *self.behind])
+        return PrimitiveProgram(self.arguments, [*self.before, middle, *self.after])
 
 
 def _copy(source: ProgramMemory, dest: ProgramMemory) -> PrimitiveStep:
@@ -158,10 +162,15 @@ def _copy(source: ProgramMemory, dest: ProgramMemory) -> PrimitiveStep:
 
 
 def forward(
-    of: ConvolutionGeometry, x: Sizes, w: Sizes, y: Sizes, bias: bool = False, relu: bool = False
+    params: ConvolutionGeometry,
+    x: Sizes,
+    w: Sizes,
+    y: Sizes,
+    bias: bool = False,
+    relu: bool = False,
 ) -> PrimitiveProgram:
     """The program of x, w, `bias` (one number a filter) if true, and y: convolution, bias, relu."""
-    sliding = ConvolutionDescriptors(of, x, w, y)
+    sliding = ConvolutionDescriptors(params, x, w, y)
     each = onednn_library.strided(w[-1:], (1,)) if bias else None
     lines = _ProgramBuilder(sliding.forward(each, relu))
     lines.reads(onednn_library.SRC, sliding.x, onednn_library.OF_SRC)
@@ -176,9 +185,9 @@ def forward(
     return lines.program()
 
 
-def input_gradient(of: ConvolutionGeometry, y: Sizes, w: Sizes, x: Sizes) -> PrimitiveProgram:
+def input_gradient(params: ConvolutionGeometry, y: Sizes, w: Sizes, x: Sizes) -> PrimitiveProgram:
     """The program of g of y's shape, w, and the gradient by x."""
-    sliding = ConvolutionDescriptors(of, x, w, y)
+    sliding = ConvolutionDescriptors(params, x, w, y)
     lines = _ProgramBuilder(sliding.back_to_input())
     lines.reads(onednn_library.DIFF_DST, sliding.y, onednn_library.OF_DIFF_DST)
     lines.reads(onednn_library.WEIGHTS, sliding.w, onednn_library.OF_WEIGHTS)
@@ -186,9 +195,9 @@ def input_gradient(of: ConvolutionGeometry, y: Sizes, w: Sizes, x: Sizes) -> Pri
     return lines.program()
 
 
-def filter_gradient(of: ConvolutionGeometry, x: Sizes, y: Sizes, w: Sizes) -> PrimitiveProgram:
+def filter_gradient(params: ConvolutionGeometry, x: Sizes, y: Sizes, w: Sizes) -> PrimitiveProgram:
     """The program of x, g of y's shape, and the gradient by w."""
-    sliding = ConvolutionDescriptors(of, x, w, y)
+    sliding = ConvolutionDescriptors(params, x, w, y)
     lines = _ProgramBuilder(sliding.back_to_filters())
     lines.reads(onednn_library.SRC, sliding.x, onednn_library.OF_SRC)
     lines.reads(onednn_library.DIFF_DST, sliding.y, onednn_library.OF_DIFF_DST)
@@ -223,9 +232,9 @@ def unsupported_reason(specs: Sequence[Any], axes: int) -> str:
     return "it is empty" if empty else ""
 
 
-def ungrouped(of: ConvolutionGeometry) -> str:
+def ungrouped(params: ConvolutionGeometry) -> str:
     """Why a library cannot compute a convolution of unknown groups; "" if they are known."""
-    return "" if of.groups else "only the step tells its groups"
+    return "" if params.groups else "only the step tells its groups"
 
 
 def sizes_known(specs: Sequence[Any]) -> bool:
@@ -254,12 +263,12 @@ def _refuses(kind: str) -> Callable[[KernelNode], str]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _slow(kind: str, of: ConvolutionGeometry, a: Sizes, b: Sizes, c: Sizes) -> str:
+def _slow(kind: str, params: ConvolutionGeometry, a: Sizes, b: Sizes, c: Sizes) -> str:
     """Why oneDNN is not used for these convolutions, as the library itself reports."""
     x, w, y = {"Conv": (a, b, c), "ConvInputGrad": (c, b, a), "ConvFilterGrad": (a, c, b)}[kind]
-    if kind == "ConvInputGrad" and w[-2] == of.groups == 1:
+    if kind == "ConvInputGrad" and w[-2] == params.groups == 1:
         return "a gradient of a single channel is slower there"
-    sliding = ConvolutionDescriptors(of, x, w, y)
+    sliding = ConvolutionDescriptors(params, x, w, y)
     primitives = {
         "Conv": sliding.forward,
         "ConvInputGrad": sliding.back_to_input,
@@ -278,13 +287,13 @@ def _scratch(program: Callable[..., PrimitiveProgram]) -> Callable[[KernelNode],
     return scratch
 
 
-def _is_spoiled(of: ConvolutionGeometry, filters: Any) -> bool:
+def _is_spoiled(params: ConvolutionGeometry, filters: Any) -> bool:
     """Whether infinities or NaN may meet padding, which the library skips or not.
 
     The plain kernel multiplies padding as zeros. `filters` may be the filter gradient, which is not
     finite where the gradient of the results is not.
     """
-    pads = of.padding != "VALID" and any(size > 1 for size in filters.shape[:-2])
+    pads = params.padding != "VALID" and any(size > 1 for size in filters.shape[:-2])
     return pads and not math.isfinite(np.add.reduce(filters, axis=None))
 
 

@@ -39,10 +39,10 @@ POST_OP = 32768  # times the number of the operation that follows, from 1
 IMPLEMENTATION, OF_SRC, OF_DIFF_SRC, OF_WEIGHTS, OF_DIFF_WEIGHTS = 8, 129, 130, 131, 132
 OF_DST, OF_DIFF_DST, OF_WORKSPACE, OF_SCRATCH = 133, 134, 135, 136
 ALIGNED = 64  # bytes: a cache line
-MANY = 32  # cached programs of one kernel, one for each shape
+MAX_CACHED_PROGRAMS = 32  # cached programs of one kernel, one for each shape
 
 _lock = threading.Lock()
-_own = threading.local()  # of each thread: its workspace and its number of OpenMP threads
+_thread_local = threading.local()  # of each thread: its workspace and its number of OpenMP threads
 
 
 class _Version(ctypes.Structure):
@@ -115,11 +115,11 @@ def library() -> Any:
     return lib
 
 
-def check(status: int, what: str) -> None:
+def check(status: int, label: str) -> None:
     """Raise KernelError unless `status`, the result of a function, is success."""
     if status:
         status_text = STATUS[status] if status < len(STATUS) else str(status)
-        raise KernelError(f"oneDNN: {what}: {status_text}")
+        raise KernelError(f"oneDNN: {label}: {status_text}")
 
 
 class OnednnHandle:
@@ -151,9 +151,9 @@ def _created(function: str, *arguments: Any) -> int:
 
 def engine() -> Any:
     """The CPU engine; sets the number of OpenMP threads of this thread at its first call."""
-    if not hasattr(_own, "threads"):
-        _own.threads = cpu_threads.chosen_threads().threads
-        use_threads(_own.threads)
+    if not hasattr(_thread_local, "threads"):
+        _thread_local.threads = cpu_threads.chosen_threads().threads
+        use_threads(_thread_local.threads)
     return _cpu()
 
 
@@ -188,9 +188,9 @@ def packed(sizes: Sequence[int]) -> tuple[int, ...]:
     return tuple(math.prod(sizes[i + 1 :]) for i in range(len(sizes)))
 
 
-def layout_of(primitive: OnednnHandle, what: int) -> OnednnHandle:
+def layout_of(primitive: OnednnHandle, query: int) -> OnednnHandle:
     """The memory descriptor that a primitive descriptor has chosen for one of its arguments."""
-    descriptor = library().dnnl_primitive_desc_query_md(primitive.value, what, 0)
+    descriptor = library().dnnl_primitive_desc_query_md(primitive.value, query, 0)
     return create("memory_desc", "dnnl_memory_desc_clone", ctypes.c_void_p(descriptor))
 
 
@@ -249,9 +249,9 @@ class PrimitiveStep:
 class ProgramMemory:
     """A memory of a program: an array of the caller, a constant, or workspace."""
 
-    def __init__(self, layout: OnednnHandle, kept: np.ndarray | None = None) -> None:
-        address = kept.ctypes.data if kept is not None else None
-        self.layout, self.kept = layout, kept
+    def __init__(self, layout: OnednnHandle, constant: np.ndarray | None = None) -> None:
+        address = constant.ctypes.data if constant is not None else None
+        self.layout, self.constant = layout, constant
         function = "dnnl_memory_create"
         self.memory = create("memory", function, layout, engine(), ctypes.c_void_p(address))
         self.holds: Callable[[], Any] = _nothing  # the array that it points at
@@ -272,23 +272,23 @@ def zero_slope(axes: int) -> ProgramMemory:
 
 
 class PrimitiveProgram:
-    """A sequence of primitives on the arrays `given`; its other memories are in the workspace.
+    """A sequence of primitives on the arrays `arguments`; its other memories are in the workspace.
 
     Primitives are created at the first run; `bytes`, the size of the workspace, is known before.
     """
 
-    def __init__(self, given: Sequence[ProgramMemory], steps: Sequence[PrimitiveStep]) -> None:
-        self.given, self.steps, self.bytes = list(given), list(steps), 0
+    def __init__(self, arguments: Sequence[ProgramMemory], steps: Sequence[PrimitiveStep]) -> None:
+        self.arguments, self.steps, self.bytes = list(arguments), list(steps), 0
         for step in steps:
             room = layout_of(step.primitive, OF_SCRATCH)
             if nbytes(room):
                 step.memories[SCRATCH] = ProgramMemory(room)
         places = dict.fromkeys(place for step in steps for place in step.memories.values())
-        self.scratch = [p for p in places if p not in self.given and p.kept is None]
+        self.scratch = [p for p in places if p not in self.arguments and p.constant is None]
         for place in self.scratch:
             place.offset = self.bytes
             self.bytes += -(-nbytes(place.layout) // ALIGNED) * ALIGNED
-        self.room: Callable[[], Any] = _nothing  # the workspace that it points at
+        self.workspace: Callable[[], Any] = _nothing  # the workspace that it points at
         self.execute = library().dnnl_primitive_execute
 
     @functools.cached_property
@@ -306,13 +306,13 @@ class PrimitiveProgram:
         refs = (primitive, stream, arguments)
         return primitive.value, stream.value, len(arguments), ctypes.addressof(arguments), refs
 
-    def run(self, arrays: Sequence[np.ndarray], room: np.ndarray | None = None) -> None:
-        """Run on arrays of the layouts of `given`; `room` is the workspace.
+    def run(self, arrays: Sequence[np.ndarray], workspace: np.ndarray | None = None) -> None:
+        """Run on arrays of the layouts of `arguments`, in this `workspace`.
 
         Arrays that are not contiguous are copied first.
         """
         copies = []
-        for place, array in zip(self.given, arrays, strict=True):
+        for place, array in zip(self.arguments, arrays, strict=True):
             if place.holds() is not array:
                 if not array.flags.c_contiguous:
                     array = np.ascontiguousarray(array)
@@ -320,10 +320,10 @@ class PrimitiveProgram:
                 place.point(array.ctypes.data + place.offset)
                 place.holds = weakref.ref(array)
         if self.bytes:
-            if room is None or room.nbytes < self.bytes:
-                room = _scratch(self.bytes)
-            if room is not self.room():
-                self.room, first = weakref.ref(room), room.ctypes.data
+            if workspace is None or workspace.nbytes < self.bytes:
+                workspace = _scratch(self.bytes)
+            if workspace is not self.workspace():
+                self.workspace, first = weakref.ref(workspace), workspace.ctypes.data
                 for place in self.scratch:
                     place.point(first + place.offset)
         execute = self.execute
@@ -335,11 +335,11 @@ class PrimitiveProgram:
 
 def _scratch(size: int) -> np.ndarray:
     """A workspace of at least `size` bytes, of this thread."""
-    room = getattr(_own, "room", None)
+    room = getattr(_thread_local, "workspace", None)
     if room is None or room.nbytes < size:
         block = np.empty(size + ALIGNED, np.uint8)
         start = -block.ctypes.data % ALIGNED
-        room = _own.room = block[start : start + size]
+        room = _thread_local.workspace = block[start : start + size]
     return room
 
 
@@ -392,7 +392,7 @@ class ProgramCache:
 
     def run(self, key: tuple, *arrays: np.ndarray, room: Sequence[np.ndarray] = ()) -> None:
         """Run `make(*key)` on the arrays."""
-        if len(self.kernels) > MANY:
+        if len(self.kernels) > MAX_CACHED_PROGRAMS:
             self.kernels.clear()
         if key not in self.kernels:
             self.kernels[key] = kernel(self.make, *key)

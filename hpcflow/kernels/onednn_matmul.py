@@ -27,8 +27,8 @@ from hpcflow.kernels.onednn_library import (
 )
 
 INFERENCE = 96
-FEW = 256  # rows, columns, or inner dimension: with more NumPy may be as fast
-MANY_ROWS = 64  # with fewer, or more columns than `FEW`, the inner product primitive is faster
+SMALL_MATRIX_SIZE = 256  # rows, columns, or inner dimension: with more NumPy may be as fast
+MANY_ROWS = 64  # with fewer, or more than 256 columns, the inner product primitive is faster
 COLUMNS, WORK = 16, 1 << 20  # least columns, and multiplications in all: below NumPy is faster
 
 
@@ -55,7 +55,7 @@ def as_they_lie(
 ) -> PrimitiveProgram:
     """The program of a, b, the bias (a number a column) if any, and c = relu(a b + bias)."""
     (rows, columns), (x, w, y) = c, (_matrices(shape, False) for shape in (a, b, c))
-    if rows >= MANY_ROWS and columns <= FEW:
+    if rows >= MANY_ROWS and columns <= SMALL_MATRIX_SIZE:
         each = onednn_library.strided((1, columns), (columns, 1)) if bias else None
         return _product(x, w, y, each, relu)
     w = onednn_library.strided(b[::-1], (1, columns))
@@ -69,15 +69,15 @@ def as_they_lie(
 
 
 def _product(
-    x: OnednnHandle, w: OnednnHandle, y: OnednnHandle, each: Any = None, relu: bool = False
+    x: OnednnHandle, w: OnednnHandle, y: OnednnHandle, bias: Any = None, relu: bool = False
 ) -> PrimitiveProgram:
     """The program of the matmul primitive."""
     primitive = onednn_library.create(
         "primitive_desc", "dnnl_matmul_primitive_desc_create",
         onednn_library.engine(),
-        x, w, each, y, onednn_library.attributes(relu),
+        x, w, bias, y, onednn_library.attributes(relu),
     )  # fmt: skip
-    return _program(primitive, x, w, y, each, relu)
+    return _program(primitive, x, w, y, bias, relu)
 
 
 def _program(
@@ -85,17 +85,17 @@ def _program(
     x: OnednnHandle,
     w: OnednnHandle,
     y: OnednnHandle,
-    each: Any,
+    bias: Any,
     relu: bool,
 ) -> PrimitiveProgram:
-    """The program of x, w, the bias `each` if there is one, and y."""
+    """The program of x, w, the `bias` if there is one, and y."""
     names = (
         onednn_library.SRC,
         onednn_library.WEIGHTS,
-        *([onednn_library.BIAS] if each else []),
+        *([onednn_library.BIAS] if bias else []),
         onednn_library.DST,
     )
-    args = [ProgramMemory(layout) for layout in (x, w, *([each] if each else []), y)]
+    args = [ProgramMemory(layout) for layout in (x, w, *([bias] if bias else []), y)]
     memories = dict(zip(names, args, strict=True))
     if relu:
         memories[onednn_library.POST_OP | onednn_library.WEIGHTS] = onednn_library.zero_slope(2)
@@ -146,7 +146,7 @@ def slow(turn_a: bool, turn_b: bool, a: Sizes, b: Sizes, c: Sizes) -> str:
     work = math.prod(lead) * rows * columns * summed
     if min(rows, columns, summed) == 1 or columns < COLUMNS or work < WORK:
         return "NumPy is as fast for one so small"
-    if min(rows, columns, summed) <= FEW or onednn_library.several():
+    if min(rows, columns, summed) <= SMALL_MATRIX_SIZE or onednn_library.several():
         return ""
     two = not lead and (not turn_a or _is_gradient(turn_a, turn_b, rows, columns))
     return "" if two else "NumPy is as fast for one so large"

@@ -50,13 +50,13 @@ class Pooling(NamedTuple):
 class PoolingDescriptors:
     """The descriptors of one pooling of x to y."""
 
-    def __init__(self, of: Pooling, x: Sizes, y: Sizes) -> None:
-        self.kind = of.kind
-        gaps = [d - 1 for d in of.dilations]
-        sizes = (of.strides, of.window, gaps, *padding(of, x, of.window, y))
+    def __init__(self, pooling: Pooling, x: Sizes, y: Sizes) -> None:
+        self.kind = pooling.kind
+        gaps = [d - 1 for d in pooling.dilations]
+        sizes = (pooling.strides, pooling.window, gaps, *padding(pooling, x, pooling.window, y))
         self.moves = tuple(map(onednn_library.dims, sizes))
-        self.x = onednn_library.strided(*channels_second(x, of.first))
-        self.y = onednn_library.strided(*channels_second(y, of.first))
+        self.x = onednn_library.strided(*channels_second(x, pooling.first))
+        self.y = onednn_library.strided(*channels_second(y, pooling.first))
 
     def forward(self) -> OnednnHandle:
         """The forward primitive descriptor, which the backward one takes as a hint."""
@@ -75,25 +75,25 @@ class PoolingDescriptors:
         )  # fmt: skip
 
 
-def mean(of: Pooling, x: Sizes, y: Sizes) -> PrimitiveProgram:
+def mean(pooling: Pooling, x: Sizes, y: Sizes) -> PrimitiveProgram:
     """The program of x and y = the means."""
-    windowed = PoolingDescriptors(of, x, y)
+    windowed = PoolingDescriptors(pooling, x, y)
     places = [ProgramMemory(windowed.x), ProgramMemory(windowed.y)]
     memories = {onednn_library.SRC: places[0], onednn_library.DST: places[1]}
     return PrimitiveProgram(places, [PrimitiveStep(windowed.forward(), memories)])
 
 
-def mean_gradient(of: Pooling, y: Sizes, x: Sizes) -> PrimitiveProgram:
+def mean_gradient(pooling: Pooling, y: Sizes, x: Sizes) -> PrimitiveProgram:
     """The program of g of y's shape and the gradient by x."""
-    windowed = PoolingDescriptors(of, x, y)
+    windowed = PoolingDescriptors(pooling, x, y)
     places = [ProgramMemory(windowed.y), ProgramMemory(windowed.x)]
     memories = {onednn_library.DIFF_DST: places[0], onednn_library.DIFF_SRC: places[1]}
     return PrimitiveProgram(places, [PrimitiveStep(windowed.back(windowed.forward()), memories)])
 
 
-def largest_gradient(of: Pooling, x: Sizes, y: Sizes) -> PrimitiveProgram:
+def largest_gradient(pooling: Pooling, x: Sizes, y: Sizes) -> PrimitiveProgram:
     """The program of x, g of y's shape and the gradient by x."""
-    windowed = PoolingDescriptors(of, x, y)
+    windowed = PoolingDescriptors(pooling, x, y)
     forward = windowed.forward()
     places = [ProgramMemory(windowed.x), ProgramMemory(windowed.y), ProgramMemory(windowed.x)]
     workspace, recomputed = (
@@ -139,13 +139,13 @@ def _refuses(node: KernelNode) -> str:
 
 
 @functools.lru_cache(maxsize=1024)
-def _slow(of: Pooling, x: Sizes, y: Sizes, gradient: bool) -> str:
-    space, out = (s[2:] if of.first else s[1:-1] for s in (x, y))
-    before = padding(of, x, of.window, y)[0]
-    axes = zip(space, out, before, of.window, of.strides, of.dilations, strict=True)
+def _slow(pooling: Pooling, x: Sizes, y: Sizes, gradient: bool) -> str:
+    space, out = (s[2:] if pooling.first else s[1:-1] for s in (x, y))
+    before = padding(pooling, x, pooling.window, y)[0]
+    axes = zip(space, out, before, pooling.window, pooling.strides, pooling.dilations, strict=True)
     if any(b > (k - 1) * d or (o - 1) * s - b >= n for n, o, b, k, s, d in axes):
         return "some of its windows have nothing but padding"
-    windowed = PoolingDescriptors(of, x, y)
+    windowed = PoolingDescriptors(pooling, x, y)
     if gradient:
         return no_fast_one(lambda: windowed.back(windowed.forward()))
     return no_fast_one(windowed.forward)

@@ -88,12 +88,14 @@ def cached_peaks(file: Path, make: Callable[[], RooflinePeaks]) -> RooflinePeaks
     return peaks
 
 
-def _products(way: Product, dtype: str, wait: Callable[[], object], seconds: float) -> float:
+def _products(
+    make_product: Product, dtype: str, wait: Callable[[], object], seconds: float
+) -> float:
     """FLOP/s of products of square matrices, large enough to be timed."""
     n, took, best = 128, 0.0, 0.0
     while took < LONG_ENOUGH_S and n < LARGEST:
         n *= 2
-        multiply = way(n, dtype)
+        multiply = make_product(n, dtype)
         took = _fastest(multiply, wait, 2)
         best = max(best, 2 * n**3 / took)
     until = time.perf_counter() + seconds

@@ -103,16 +103,16 @@ class Windows:
             total = total * inside.reshape(sizes).astype(dtype)
         return xp.maximum(total, xp.asarray(1, dtype))
 
-    def view(self, xp: Any, whole: Any, groups: int = 1) -> Any:
+    def view(self, xp: Any, padded: Any, groups: int = 1) -> Any:
         """All windows, without a copy: [groups, batch, *out, *kernel, channels of a group]."""
-        inner, last = whole.strides[1:-1], whole.strides[-1]
+        inner, last = padded.strides[1:-1], padded.strides[-1]
         moves = [a * s for a, s in zip(inner, self.strides, strict=True)]
         taps = [a * d for a, d in zip(inner, self.dilations, strict=True)]
-        each = whole.shape[-1] // groups
+        each = padded.shape[-1] // groups
         return xp.lib.stride_tricks.as_strided(
-            whole,
-            (groups, whole.shape[0], *self.out, *self.kernel, each),
-            (each * last, whole.strides[0], *moves, *taps, last),
+            padded,
+            (groups, padded.shape[0], *self.out, *self.kernel, each),
+            (each * last, padded.strides[0], *moves, *taps, last),
         )
 
     def taps(self, rows: slice | None = None) -> Iterator[tuple[tuple[int, ...], Any]]:
@@ -132,12 +132,12 @@ class Windows:
                 slices[0] = slice(first, first + (rows.stop - rows.start - 1) * s + 1, s)
             yield tap, (slice(None), *slices)
 
-    def back(self, xp: Any, whole: Any, out: Any) -> None:
+    def back(self, xp: Any, padded: Any, out: Any) -> None:
         """Copy the data part of a padded array to `out`; elements that no window covers are 0."""
         there, here = self.inside()
         if out[here].shape != out.shape:
             out.fill(0)
-        xp.copyto(out[here], whole[there], casting="same_kind")
+        xp.copyto(out[here], padded[there], casting="same_kind")
 
 
 def tiles(

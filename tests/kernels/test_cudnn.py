@@ -31,7 +31,7 @@ def doubles(patch, **options):
     xp, lib = FakeCupy(), FakeCudnn(**options)
     patch.setattr(cuda_provider, "cupy", lambda: xp)
     patch.setattr(cudnn_convolution, "_loaded", lambda: (lib, ""))
-    patch.setattr(cudnn_convolution, "_own", threading.local())
+    patch.setattr(cudnn_convolution, "_thread_local", threading.local())
     cudnn_convolution.planned.cache_clear()
     return xp, lib
 

@@ -36,7 +36,7 @@ def forget():
 def load(monkeypatch, lt, lib):
     monkeypatch.setattr(cublaslt_matmul, "_loaded", lambda: lt)
     monkeypatch.setattr(cudnn_convolution, "_loaded", lambda: (lib, ""))
-    monkeypatch.setattr(cudnn_convolution, "_own", threading.local())
+    monkeypatch.setattr(cudnn_convolution, "_thread_local", threading.local())
     forget()
 
 

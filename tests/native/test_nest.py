@@ -135,7 +135,7 @@ def test_what_costs_much_is_computed_once_and_kept() -> None:
     written = text(body, exact=False)
     assert written is not None
     assert written.count("@llvm.floor.f32(float") == 2  # declared, and called in one of three loops
-    assert written.count("alloca") == 1 and len(schedule(body).used) == 3
+    assert written.count("alloca") == 1 and len(schedule(body).used_values) == 3
 
 
 def test_a_result_is_taken_from_where_it_was_stored() -> None:

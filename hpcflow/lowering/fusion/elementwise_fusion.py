@@ -245,7 +245,7 @@ class _FusionFinder:
         stored.sort(key=lambda ref: self._mapping_of(ref) != FULL)
         size = max(self.assigned[name].size for name in names)
         body = steps.body(tuple(value[ref] for ref in stored))
-        reads_full = any(g.operand.way == FULL and not g.operand.begins for g in slots)
+        reads_full = any(g.operand.mapping == FULL and not g.operand.begins for g in slots)
         if not reads_full and FULL not in map(self._mapping_of, stored):
             body = body._replace(size=size)
         if not stored:

@@ -30,7 +30,7 @@ def cpu_kernel(body: KernelBody, exact: bool) -> GeneratedKernel | None:
 
 def gpu_kernel(body: KernelBody, size: int) -> GeneratedKernel | None:
     """The GPU kernel of a body over `size` elements; None if an operation has no formula."""
-    return _gpu_kernel(CanonicalValue(body), size < ptx_codegen.SMALL)
+    return _gpu_kernel(CanonicalValue(body), size < ptx_codegen.INT32_INDEX_LIMIT)
 
 
 def cpu_update_loop(of: UpdateKernel, exact: bool) -> str | None:

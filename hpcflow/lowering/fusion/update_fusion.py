@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from hpcflow.codegen import elementwise_formulas
 from hpcflow.codegen.fused_loop_ir import FULL, ONE, KernelOperand, KernelStep
-from hpcflow.codegen.optimizer_formulas import COUNTED, UPDATES
+from hpcflow.codegen.optimizer_formulas import UPDATE_COUNT_INPUTS, UPDATES
 from hpcflow.codegen.variable_update_codegen import UpdateKernel, UpdateTarget, VariableChange
 from hpcflow.graph.static_shape import is_known
 from hpcflow.lowering.fusion import kernel_dedup
@@ -74,7 +74,7 @@ def describe_update(
     for node in nodes:
         for i, ref in enumerate(node.inputs):
             if i in node.row.writes:
-                counts = COUNTED.get(node.type) == i
+                counts = UPDATE_COUNT_INPUTS.get(node.type) == i
                 dtype = part.nodes[ref.node].attrs["dtype"]
                 targets.setdefault(ref, UpdateTarget(dtype, counts))
             elif ref.node not in group:

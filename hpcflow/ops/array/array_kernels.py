@@ -13,14 +13,14 @@ from hpcflow.kernels.cuda_graph_restrictions import HOST_VALUES, READS_VALUES
 from hpcflow.kernels.kernel_registry import KernelNode, kernel
 
 
-def _same(type: str) -> None:
+def _register_identity(type: str) -> None:
     @kernel(type, "view")
     def make(xp: Any, node: KernelNode) -> Callable[..., Any]:
         return lambda x: x
 
 
 for _type in ("Identity", "StopGradient", "PlaceholderWithDefault"):
-    _same(_type)
+    _register_identity(_type)
 
 
 @kernel("CheckSizes", "out", moves=True, uncaptured=READS_VALUES)
@@ -113,11 +113,11 @@ def _transpose_told(xp: Any, node: KernelNode) -> Callable[..., Any]:
 # -- shapes as values
 
 
-def _fact(type: str, of: Callable[[Any], Any], uncaptured: str = "") -> None:
+def _fact(type: str, compute: Callable[[Any], Any], uncaptured: str = "") -> None:
     @kernel(type, "out", moves=True, uncaptured=uncaptured)
     def make(xp: Any, node: KernelNode) -> Callable[..., Any]:
         dtype = node.outputs[0].dtype
-        return lambda x, out: xp.copyto(out, xp.asarray(of(x), dtype))
+        return lambda x, out: xp.copyto(out, xp.asarray(compute(x), dtype))
 
 
 _fact("Shape", lambda x: x.shape, uncaptured=HOST_VALUES)

@@ -116,16 +116,16 @@ def _at_least(value: np.ndarray, what: str, least: int) -> None:
 op("CheckSizes", infer=_check_sizes, grad=_INTEGERS, work="start")
 
 
-def checked_sizes(sizes: Any, what: str, least: int = 0) -> Tensor:
+def checked_sizes(sizes: Any, label: str, least: int = 0) -> Tensor:
     """The integers, checked to be at least `least`.
 
     Errors: ShapeError at graph construction or at run time.
     """
     tensor = operand(sizes, "iu")
     if tensor.constant is None:
-        return first_output("CheckSizes", [tensor], {"what": what, "least": least})
-    require(what, tensor.spec, "iu")
-    _at_least(tensor.constant, what, least)
+        return first_output("CheckSizes", [tensor], {"what": label, "least": least})
+    require(label, tensor.spec, "iu")
+    _at_least(tensor.constant, label, least)
     return tensor
 
 
@@ -443,9 +443,9 @@ def transpose(a: Any, perm: Any = None, name: str | None = None, conjugate: bool
     return first_output("Transpose", [x], {"perm": axes}, name)
 
 
-def as_scalar(given: Any) -> Tensor:
+def as_scalar(value: Any) -> Tensor:
     """A tensor of unknown rank that must be a number or flag, as a scalar."""
-    x = convert_to_tensor(given)
+    x = convert_to_tensor(value)
     return reshape(x, []) if x.shape is None else x
 
 

@@ -14,8 +14,8 @@ def _concat(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return lambda *args: xp.concatenate(args[:-1], axis, args[-1])
 
 
-def _along(axis: int, rank: int, what: Any) -> tuple[Any, ...]:
-    return (slice(None),) * (axis % rank) + (what,)
+def _along(axis: int, rank: int, index: Any) -> tuple[Any, ...]:
+    return (slice(None),) * (axis % rank) + (index,)
 
 
 @kernel("Split", "out", moves=True)

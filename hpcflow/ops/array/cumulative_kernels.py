@@ -57,7 +57,7 @@ _scan("Cumprod", lambda xp, x: xp.cumprod(x, axis=0, dtype=x.dtype), 1)
 _scan("CumulativeLogSumExp", _log_sums, -np.inf)
 
 
-FEW = 16  # if k is so many times smaller than n: select before sorting
+PARTIAL_SORT_RATIO = 16  # if k is so many times smaller than n: select before sorting
 
 
 @kernel("TopK", "out")
@@ -65,7 +65,7 @@ def _top_k(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(x: Any, *more: Any) -> None:
         values, indices = more[-2:]
         k = values.shape[-1]
-        if xp is np and 0 < k * FEW <= x.shape[-1]:
+        if xp is np and 0 < k * PARTIAL_SORT_RATIO <= x.shape[-1]:
             for lead in np.ndindex(x.shape[:-1]):
                 _pick(x[lead], k, values[lead], indices[lead])
             return

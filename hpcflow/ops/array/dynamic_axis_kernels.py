@@ -100,8 +100,8 @@ def _reduced_axes(xp: Any, node: KernelNode) -> Callable[..., Any]:
 
 @kernel("DotAxes", "new", uncaptured=READS_VALUES)
 def _dot_axes(xp: Any, node: KernelNode) -> Callable[..., Any]:
-    def run(left: Any, right: Any, axes_a: Any, axes_b: Any) -> Any:
-        a, b = left.tolist(), right.tolist()
+    def run(shape_a: Any, shape_b: Any, axes_a: Any, axes_b: Any) -> Any:
+        a, b = shape_a.tolist(), shape_b.tolist()
         first, second = normal_axes(listed(axes_a), len(a)), normal_axes(listed(axes_b), len(b))
         if [a[i] for i in first] != [b[j] for j in second]:
             raise ShapeError(f"axes {first} of {a} and {second} of {b} have different sizes")

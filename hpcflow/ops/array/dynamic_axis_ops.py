@@ -33,7 +33,7 @@ def _count(axes: Spec) -> int | None:
     return axes.shape[0] if axes.shape else 1
 
 
-def _less(rank: int | None, *counts: int | None) -> int | None:
+def _remaining_rank(rank: int | None, *counts: int | None) -> int | None:
     if rank is None or None in counts:
         return None
     return max(0, rank - sum(n for n in counts if n is not None))
@@ -44,7 +44,7 @@ def _around(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     require("an axis", axis, "iu")
     require_rank("an axis", axis, 0)
     gone = 0 if attrs["insert"] else 1
-    rank, inserted = _less(_rank(x_shape), gone), _rank(middle)
+    rank, inserted = _remaining_rank(_rank(x_shape), gone), _rank(middle)
     length = None if rank is None or inserted is None else rank + inserted
     return [_vector(3), _vector(length)]
 
@@ -66,7 +66,7 @@ def _reduced(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     return [
         _vector(rank),
         _vector(2),
-        _vector(rank if attrs["keepdims"] else _less(rank, _count(axes))),
+        _vector(rank if attrs["keepdims"] else _remaining_rank(rank, _count(axes))),
     ]
 
 
@@ -75,7 +75,10 @@ def _dot(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     for axes in (axes_a, axes_b):
         require("an axis", axes, "iu")
         require_rank("axes", axes, 0, 1)
-    left, right = _less(_rank(a), _count(axes_a)), _less(_rank(b), _count(axes_b))
+    left, right = (
+        _remaining_rank(_rank(a), _count(axes_a)),
+        _remaining_rank(_rank(b), _count(axes_b)),
+    )
     out_rank = None if left is None or right is None else left + right
     return [_vector(_rank(a)), _vector(2), _vector(_rank(b)), _vector(2), _vector(out_rank)]
 
@@ -147,12 +150,12 @@ def shape_without(x: Tensor, axes: Tensor) -> Tensor:
     return layout.outputs[2]
 
 
-def dotted(a: Tensor, b: Tensor, mine: Tensor, its: Tensor, name: str | None) -> Tensor:
-    """The tensor contraction over pairs of axes in `mine` and `its`.
+def dotted(a: Tensor, b: Tensor, axes_a: Tensor, axes_b: Tensor, name: str | None) -> Tensor:
+    """The tensor contraction over pairs of axes in `axes_a` and `axes_b`.
 
     Errors: ShapeError at run time if their numbers or sizes differ.
     """
-    layout = make("DotAxes", [_wide(a), _wide(b), mine, its])
+    layout = make("DotAxes", [_wide(a), _wide(b), axes_a, axes_b])
     perm_a, flat_a, perm_b, flat_b, target = layout.outputs
     left = reshape(transpose(a, perm_a), flat_a)
     right = reshape(transpose(b, perm_b), flat_b)

@@ -14,7 +14,7 @@ from hpcflow.kernels.kernel_registry import KernelNode, kernel
 SCATTER_BLOCK = 1 << 18  # elements per block of computed indices
 
 
-def check_indices(xp: Any, indices: Any, size: int, what: str) -> None:
+def check_indices(xp: Any, indices: Any, size: int, label: str) -> None:
     """Check that `indices` are in [0, size); on a GPU this synchronizes.
 
     Errors: RangeError if not.
@@ -24,7 +24,7 @@ def check_indices(xp: Any, indices: Any, size: int, what: str) -> None:
     if xp is not np:
         if not bool(((indices >= 0) & (indices < size)).all()):
             host = indices if isinstance(indices, np.ndarray) else indices.get()
-            check_indices(np, host, size, what)
+            check_indices(np, host, size, label)
         return
     indices = np.asarray(indices)
     unsigned = indices.view(f"u{indices.dtype.itemsize}")  # negative becomes large: one comparison
@@ -32,7 +32,7 @@ def check_indices(xp: Any, indices: Any, size: int, what: str) -> None:
     if unsigned.max() >= end:
         wrong = indices[unsigned >= end]
         raise RangeError(
-            f"{what} {wrong.flat[0]} is outside [0, {size}) ({wrong.size} of {indices.size} are)"
+            f"{label} {wrong.flat[0]} is outside [0, {size}) ({wrong.size} of {indices.size} are)"
         )
 
 

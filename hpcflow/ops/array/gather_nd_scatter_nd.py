@@ -25,7 +25,7 @@ from hpcflow.ops.shape_inference import (
 )
 
 
-def _depth(indices: Spec, whole: Shape) -> int | None:
+def _depth(indices: Spec, full_shape: Shape) -> int | None:
     """The number of axes that an index vector selects; None if unknown."""
     require("index vectors", indices, "iu")
     if indices.shape == ():
@@ -33,9 +33,9 @@ def _depth(indices: Spec, whole: Shape) -> int | None:
             "indices must have at least one axis: the last one holds the index vectors"
         )
     depth = None if indices.shape is None else indices.shape[-1]
-    if depth is not None and whole is not None and depth > len(whole):
+    if depth is not None and full_shape is not None and depth > len(full_shape):
         raise ShapeError(
-            f"index vectors of length {depth} do not fit a tensor of shape {shape_text(whole)}"
+            f"index vectors of length {depth} do not fit a tensor of shape {shape_text(full_shape)}"
         )
     return depth
 
@@ -48,28 +48,28 @@ def _gather_nd(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     return [Spec(params.dtype, (*indices.shape[:-1], *params.shape[depth:]))]
 
 
-def _fits(indices: Spec, updates: Spec, whole: Shape) -> None:
-    """Check that `updates` has a slice of `whole` for each index vector.
+def _check_updates_shape(indices: Spec, updates: Spec, full_shape: Shape) -> None:
+    """Check that `updates` has a slice of `full_shape` for each index vector.
 
     Errors: ShapeError if not.
     """
-    depth = _depth(indices, whole)
-    if indices.shape is None or whole is None or depth is None:
+    depth = _depth(indices, full_shape)
+    if indices.shape is None or full_shape is None or depth is None:
         return
-    merge_shapes(updates.shape, (*indices.shape[:-1], *whole[depth:]))
+    merge_shapes(updates.shape, (*indices.shape[:-1], *full_shape[depth:]))
 
 
 def _scatter_nd(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     indices, updates = inputs[:2]
     out_shape = told_shape(inputs, 2, attrs)
-    _fits(indices, updates, out_shape)
+    _check_updates_shape(indices, updates, out_shape)
     return [Spec(updates.dtype, out_shape)]
 
 
 def _changed(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     tensor, indices, updates = inputs
     require_equal("tensor_scatter", (tensor, updates))
-    _fits(indices, updates, tensor.shape)
+    _check_updates_shape(indices, updates, tensor.shape)
     return [Spec(tensor.dtype, tensor.shape)]
 
 

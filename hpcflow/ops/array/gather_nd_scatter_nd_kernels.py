@@ -11,14 +11,14 @@ from hpcflow.ops.array.gather_kernels import add_rows
 from hpcflow.ops.variables.sparse_row_update_kernels import flat_indices
 
 
-def _places(xp: Any, indices: Any, whole: Any, what: str = "scatter_nd") -> tuple[Any, Any]:
-    """The flat slice number of each index vector, and `whole` as a matrix of slices.
+def _places(xp: Any, indices: Any, table: Any, label: str = "scatter_nd") -> tuple[Any, Any]:
+    """The flat slice number of each index vector, and `table` as a matrix of slices.
 
     Errors: RangeError for an index outside.
     """
-    rows, depth = flat_indices(xp, indices, whole.shape, what)
-    count = math.prod(whole.shape[:depth])
-    return rows, whole.reshape(count, math.prod(whole.shape[depth:]))
+    rows, depth = flat_indices(xp, indices, table.shape, label)
+    count = math.prod(table.shape[:depth])
+    return rows, table.reshape(count, math.prod(table.shape[depth:]))
 
 
 @kernel("GatherNd", "out", moves=True)

@@ -98,11 +98,11 @@ def index_of(key: Key) -> tuple[Any, ...]:
     return tuple(kinds[part[0]](*part[1:]) for part in key)
 
 
-def sliced(given: tuple[int | None, ...], key: Key) -> Shape:
-    """The shape of x[key] for x of shape `given`."""
+def sliced(shape: tuple[int | None, ...], key: Key) -> Shape:
+    """The shape of x[key] for x of this `shape`."""
     used = sum(part[0] in ("at", "slice") for part in key)
-    if used > len(given):
-        raise ShapeError(f"{used} indices are too many for a tensor of shape {shape_text(given)}")
+    if used > len(shape):
+        raise ShapeError(f"{used} indices are too many for a tensor of shape {shape_text(shape)}")
     if ("rest",) not in key:
         key = (*key, ("rest",))
     out: list[int | None] = []
@@ -111,15 +111,15 @@ def sliced(given: tuple[int | None, ...], key: Key) -> Shape:
         if part[0] == "new":
             out.append(1)
         elif part[0] == "rest":
-            out.extend(given[at : at + len(given) - used])
-            at += len(given) - used
+            out.extend(shape[at : at + len(shape) - used])
+            at += len(shape) - used
         else:
-            size = given[at]
+            size = shape[at]
             if part[0] == "slice":
                 out.append(_slice_size(size, *part[1:]))
             elif size is not None and part[1] != UNKNOWN and not -size <= part[1] < size:
                 raise ShapeError(
-                    f"index {part[1]} is out of range for axis {at} of {shape_text(given)}"
+                    f"index {part[1]} is out of range for axis {at} of {shape_text(shape)}"
                 )
             at += 1
     return tuple(out)

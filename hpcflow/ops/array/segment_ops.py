@@ -99,7 +99,7 @@ def _inside(ids: Tensor, t: Tensor) -> Tensor:
     return inside
 
 
-def _again(op: Operation, kind: str, data: Tensor) -> Tensor:
+def _reduce_segments(op: Operation, kind: str, data: Tensor) -> Tensor:
     """Another reduction over the same segments."""
     prefix = "" if len(op.inputs) == 2 else "Unsorted"
     return first_output(f"{prefix}Segment{kind}", [data, *op.inputs[1:]])
@@ -121,7 +121,9 @@ def _extreme_back(op: Operation, g: Tensor) -> list[Any]:
         best = equal(x, _picked(op.outputs[0], ids, sorted))
         if not sorted:
             best = logical_and(best, _inside(ids, op.outputs[0]))
-        count = _again(op, "Sum", cast(best, x.dtype))  # equal elements share the gradient
+        count = _reduce_segments(
+            op, "Sum", cast(best, x.dtype)
+        )  # equal elements share the gradient
         return where(best, _picked(div_no_nan(g, count), ids, sorted), 0)
 
     return _padded(op, gradient)
@@ -132,9 +134,9 @@ def _prod_back(op: Operation, g: Tensor) -> list[Any]:
 
     def gradient(sorted: bool) -> Tensor:
         zero = equal(x, 0)
-        zeros = _again(op, "Sum", cast(zero, int32))
+        zeros = _reduce_segments(op, "Sum", cast(zero, int32))
         nonzero = where(zero, 1, x)  # product of the others if exactly one is 0
-        without = _picked(_again(op, "Prod", nonzero), ids, sorted)
+        without = _picked(_reduce_segments(op, "Prod", nonzero), ids, sorted)
         quotient = first_output("RealDiv", [_picked(op.outputs[0], ids, sorted), nonzero])
         g_rows = _picked(where(greater(zeros, 1), 0, g), ids, sorted)
         return times(g_rows, where(zero, without, quotient))

@@ -61,20 +61,20 @@ def _strided_grad(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return run
 
 
-def _window(begin: Any, shape: tuple[int, ...], whole: tuple[int, ...]) -> tuple[Any, ...]:
+def _window(begin: Any, shape: tuple[int, ...], bounds: tuple[int, ...]) -> tuple[Any, ...]:
     """Slices of `shape` from `begin`.
 
-    Errors: RangeError if they exceed `whole`.
+    Errors: RangeError if they exceed `bounds`.
     """
     starts = begin.tolist()
-    if not len(starts) == len(shape) == len(whole):
+    if not len(starts) == len(shape) == len(bounds):
         raise ShapeError(
             f"slice: begin {starts} and size {list(shape)} do not fit a tensor of shape "
-            f"{list(whole)}",
+            f"{list(bounds)}",
             hint="give begin and size one entry for each axis",
         )
-    if any(b < 0 or b + n > d for b, n, d in zip(starts, shape, whole, strict=True)):
-        raise RangeError(f"a slice of {list(shape)} from {starts} is outside {list(whole)}")
+    if any(b < 0 or b + n > d for b, n, d in zip(starts, shape, bounds, strict=True)):
+        raise RangeError(f"a slice of {list(shape)} from {starts} is outside {list(bounds)}")
     return tuple(slice(b, b + n) for b, n in zip(starts, shape, strict=True))
 
 

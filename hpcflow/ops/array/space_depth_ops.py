@@ -29,9 +29,9 @@ def sizes_of(x: Tensor) -> list[Any]:
     return [getitem(dynamic, i) if d is None else d for i, d in enumerate(x.shape)]
 
 
-def _rank(x: Tensor, what: str) -> int:
+def _rank(x: Tensor, label: str) -> int:
     if x.shape is None:
-        raise ShapeError(f"{what} needs a tensor of a known rank", op=x.op.name, line=user_line())
+        raise ShapeError(f"{label} needs a tensor of a known rank", op=x.op.name, line=user_line())
     return len(x.shape)
 
 
@@ -44,28 +44,30 @@ def as_images(x: Any) -> Tensor:
     return t
 
 
-def _known(numbers: Any, what: str) -> np.ndarray:
+def _static_integers(numbers: Any, label: str) -> np.ndarray:
     value = numbers.constant if isinstance(numbers, Tensor) else np.asarray(numbers)
     if value is None:
-        raise ShapeError(f"{what} must be known when the graph is built", line=user_line())
+        raise ShapeError(f"{label} must be known when the graph is built", line=user_line())
     array = np.asarray(value)
     if array.dtype.kind not in "iu" and array.size:
-        raise ArgumentError(f"{what} must be integers, not {value_text(numbers)}", line=user_line())
+        raise ArgumentError(
+            f"{label} must be integers, not {value_text(numbers)}", line=user_line()
+        )
     return array
 
 
-def _pairs(numbers: Any, what: str) -> list[list[int]]:
-    array = _known(numbers, what)
+def _pairs(numbers: Any, label: str) -> list[list[int]]:
+    array = _static_integers(numbers, label)
     if array.size and array.shape[1:] != (2,):
         raise ArgumentError(
-            f"{what} must be pairs of integers, not {value_text(numbers)}", line=user_line()
+            f"{label} must be pairs of integers, not {value_text(numbers)}", line=user_line()
         )
     return [[int(a), int(b)] for a, b in array.reshape(-1, 2)]
 
 
-def _even(size: Any, by: int, what: str) -> None:
+def _even(size: Any, by: int, label: str) -> None:
     if isinstance(size, (int, np.integer)) and size % by:
-        raise ShapeError(f"{what}: size {size} is not a multiple of {by}", line=user_line())
+        raise ShapeError(f"{label}: size {size} is not a multiple of {by}", line=user_line())
 
 
 def _under(x: Tensor, sizes: Sequence[Any]) -> Tensor:
@@ -87,7 +89,7 @@ def space_to_batch_nd(
     Shapes: [n, s_i, ...] -> [n * prod(block), (s_i + padding_i) / block_i, ...].
     """
     x = convert_to_tensor(input)
-    block = _known(block_shape, "block_shape").reshape(-1).tolist()
+    block = _static_integers(block_shape, "block_shape").reshape(-1).tolist()
     if x.shape is None:
         return _of_rank(x, 1 + len(block), lambda t: space_to_batch_nd(t, block, paddings), name)
     pads = _pairs(paddings, "paddings")
@@ -133,7 +135,7 @@ def batch_to_space_nd(input: Any, block_shape: Any, crops: Any, name: str | None
     Shapes: [n, s_i, ...] -> [n / prod(block), s_i * block_i - crop_i, ...].
     """
     x = convert_to_tensor(input)
-    block = _known(block_shape, "block_shape").reshape(-1).tolist()
+    block = _static_integers(block_shape, "block_shape").reshape(-1).tolist()
     if x.shape is None:
         return _of_rank(x, 1 + len(block), lambda t: batch_to_space_nd(t, block, crops), name)
     cuts = _pairs(crops, "crops")
@@ -289,10 +291,10 @@ def extract_image_patches(
     with get_default_graph().name_scope(name or "ExtractImagePatches"):
         sizes = sizes_of(x)[1:3]
         windows = zip(sizes, ksizes[1:3], strides[1:3], rates[1:3], strict=True)
-        down, right = (SlidingAxis.of(n, k, s, r, padding) for n, k, s, r in windows)
+        down, right = (SlidingAxis.from_window(n, k, s, r, padding) for n, k, s, r in windows)
         x = padded(x, [(0, 0), down.pads, right.pads, (0, 0)])
         places = itertools.product(range(ksizes[1]), range(ksizes[2]))
-        parts = [getitem(x, (np.s_[:], down.taken(i), right.taken(j))) for i, j in places]
+        parts = [getitem(x, (np.s_[:], down.positions(i), right.positions(j))) for i, j in places]
         return concat(parts, 3)
 
 
@@ -305,7 +307,7 @@ class SlidingAxis(NamedTuple):
     rate: int
 
     @staticmethod
-    def of(size: Any, k: int, stride: int, rate: int, padding: str) -> SlidingAxis:
+    def from_window(size: Any, k: int, stride: int, rate: int, padding: str) -> SlidingAxis:
         """A window of `k` elements over an axis of this size."""
         span, pad_size = (k - 1) * rate + 1, 0
         if padding == "SAME":
@@ -315,7 +317,7 @@ class SlidingAxis(NamedTuple):
             reach = _from_0((size - span) // stride * stride + 1)
         return SlidingAxis((pad_size // 2, pad_size - pad_size // 2), reach, stride, rate)
 
-    def taken(self, i: int) -> slice:
+    def positions(self, i: int) -> slice:
         """The slice of positions of its element `i` over all window positions."""
         start = i * self.rate
         return np.s_[start : start + self.reach : self.stride]

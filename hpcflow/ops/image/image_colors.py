@@ -55,17 +55,17 @@ def convert_image_dtype(
         narrow: Any = saturate_cast if saturate else cast
         if to.kind == "f":
             y = cast(x, to)
-            return y if x.dtype.kind == "f" else multiply(y, 1.0 / _most(x.dtype))
+            return y if x.dtype.kind == "f" else multiply(y, 1.0 / _max_value(x.dtype))
         if x.dtype.kind == "f":
-            return narrow(multiply(x, _most(to) + 0.5), to)
-        least, most = sorted((_most(x.dtype), _most(to)))
+            return narrow(multiply(x, _max_value(to) + 0.5), to)
+        least, most = sorted((_max_value(x.dtype), _max_value(to)))
         scale = (most + 1) // (least + 1)
-        if _most(x.dtype) > _most(to):
+        if _max_value(x.dtype) > _max_value(to):
             return narrow(floordiv(x, scale), to)
         return multiply(narrow(x, to), scale)
 
 
-def _most(dtype: np.dtype) -> int:
+def _max_value(dtype: np.dtype) -> int:
     return int(np.iinfo(dtype).max)
 
 
@@ -142,12 +142,12 @@ def random_saturation(image: Any, lower: Any, upper: Any, seed: int | None = Non
 # -- color spaces
 
 
-def _channels(images: Any, what: str) -> list[Tensor]:
+def _channels(images: Any, label: str) -> list[Tensor]:
     """The three channels of an image."""
     x = convert_to_tensor(images)
     if x.shape is None or not x.shape or x.shape[-1] != 3:
         raise ShapeError(
-            f"{what} takes images of 3 channels, not shape {shape_text(x.shape)}",
+            f"{label} takes images of 3 channels, not shape {shape_text(x.shape)}",
             op=x.op.name,
             line=user_line(),
         )

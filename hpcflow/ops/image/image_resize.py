@@ -144,12 +144,12 @@ def resize_images(
     return ways[method](x, new_size, align_corners, name)
 
 
-def _in_proportion(before: list[Any], wanted: list[Any]) -> list[int]:
-    """`before` scaled by the largest factor with which it fits into `wanted`."""
-    if not all(isinstance(n, int) for n in [*before, *wanted]):
+def _in_proportion(before: list[Any], target_size: list[Any]) -> list[int]:
+    """`before` scaled by the largest factor with which it fits into `target_size`."""
+    if not all(isinstance(n, int) for n in [*before, *target_size]):
         raise ArgumentError(
             "preserve_aspect_ratio needs sizes that are known when the graph is built",
             line=user_line(),
         )
-    factor = min(new / old for old, new in zip(before, wanted, strict=True))
+    factor = min(new / old for old, new in zip(before, target_size, strict=True))
     return [round(old * factor) for old in before]

@@ -37,7 +37,7 @@ from hpcflow.platform.exception_translation import value_text
 _ALL, _LATER, _EARLIER = builtins.slice(None), builtins.slice(1, None), builtins.slice(None, -1)
 
 
-def image_tensor(x: Any, what: str) -> Tensor:
+def image_tensor(x: Any, label: str) -> Tensor:
     """The argument as a tensor of rank 3 or 4.
 
     Errors: ShapeError for another or unknown rank.
@@ -45,7 +45,7 @@ def image_tensor(x: Any, what: str) -> Tensor:
     t = convert_to_tensor(x)
     if t.shape is None or len(t.shape) not in (3, 4):
         raise ShapeError(
-            f"{what} takes images [height, width, channels], or [batch, height, width, channels], "
+            f"{label} takes images [height, width, channels], or [batch, height, width, channels], "
             f"not shape {shape_text(t.shape)}",
             op=t.op.name,
             line=user_line(),
@@ -136,11 +136,11 @@ def crop_to_bounding_box(
     return slice(x, [*lead, offset_height, offset_width, 0], size)
 
 
-def _check_inside(at: Any, length: Any, size: Any, what: str) -> None:
+def _check_inside(at: Any, length: Any, size: Any, label: str) -> None:
     static = [n for n in (at, length) if isinstance(n, int)]
     if any(n < 0 for n in static) or (size is not None and len(static) == 2 and at + length > size):
         raise ShapeError(
-            f"{what}: {length} elements from {at} are outside an axis of size {size}",
+            f"{label}: {length} elements from {at} are outside an axis of size {size}",
             line=user_line(),
         )
 

@@ -19,12 +19,12 @@ def _corners(xp: Any, boxes: Any, centered: bool) -> tuple[Any, Any]:
     return xp.minimum(first, second), xp.maximum(first, second)
 
 
-def _overlap(xp: Any, low: Any, high: Any, one: int) -> Any:
-    """Intersection over union of box `one` with all boxes."""
-    sides = xp.minimum(high[one], high) - xp.maximum(low[one], low)
+def _overlap(xp: Any, low: Any, high: Any, index: int) -> Any:
+    """Intersection over union of box `index` with all boxes."""
+    sides = xp.minimum(high[index], high) - xp.maximum(low[index], low)
     shared = xp.maximum(sides, 0).prod(-1)
     area = (high - low).prod(-1)
-    union = area[one] + area - shared
+    union = area[index] + area - shared
     return xp.where(union > 0, shared / xp.where(union > 0, union, 1), 0)
 
 
@@ -32,19 +32,21 @@ def _overlap(xp: Any, low: Any, high: Any, one: int) -> Any:
 def _best_boxes(xp: Any, node: KernelNode) -> Callable[..., Any]:
     centered = node.attrs["centered"]
 
-    def chosen(low: Any, high: Any, scores: Any, most: int, limit: Any, least: Any) -> list[int]:
+    def chosen(
+        low: Any, high: Any, scores: Any, max_boxes: int, limit: Any, least: Any
+    ) -> list[int]:
         candidates = scores > least
         selected: list[int] = []
-        while len(selected) < most and bool(candidates.any()):
+        while len(selected) < max_boxes and bool(candidates.any()):
             best = int(xp.argmax(xp.where(candidates, scores, -np.inf)))
             selected.append(best)
             candidates &= _overlap(xp, low, high, best) <= limit
             candidates[best] = False
         return selected
 
-    def run(boxes: Any, scores: Any, most: Any, limit: Any, least: Any) -> Any:
+    def run(boxes: Any, scores: Any, max_boxes: Any, limit: Any, least: Any) -> Any:
         low, high = _corners(xp, boxes, centered)
-        count = int(most.reshape(-1)[0])
+        count = int(max_boxes.reshape(-1)[0])
         limit, least = limit.reshape(-1)[0], least.reshape(-1)[0]
         rows = [
             (sample, kind, box)

@@ -45,14 +45,14 @@ def ordered(x: Any, labels: str, out: str) -> Any:
     return x.transpose([labels.index(c) for c in out])
 
 
-def _narrow(a: Any, left: str, b: Any, right: str) -> tuple[Any, str]:
+def _narrow(a: Any, a_labels: str, b: Any, b_labels: str) -> tuple[Any, str]:
     """`a` without axes of size 1 that are longer in `b`, since these are broadcast."""
     ones = [
         i
-        for i, label in enumerate(left)
-        if label in right and a.shape[i] == 1 and b.shape[right.index(label)] != 1
+        for i, label in enumerate(a_labels)
+        if label in b_labels and a.shape[i] == 1 and b.shape[b_labels.index(label)] != 1
     ]
-    labels = "".join(label for i, label in enumerate(left) if i not in ones)
+    labels = "".join(label for i, label in enumerate(a_labels) if i not in ones)
     return a.reshape([d for i, d in enumerate(a.shape) if i not in ones]), labels
 
 
@@ -61,20 +61,23 @@ def _for_blas(xp: Any, x: Any) -> Any:
     return x if x.itemsize in x.strides[-2:] else xp.ascontiguousarray(x)
 
 
-def pair(xp: Any, a: Any, left: str, b: Any, right: str, out: str) -> Any:
+def pair(xp: Any, a: Any, a_labels: str, b: Any, b_labels: str, out: str) -> Any:
     """The contraction of two arrays, as one matrix product for each batch index."""
-    a, left = tidy(xp, a, left, set(right + out))
-    b, right = tidy(xp, b, right, set(left + out))
-    (a, left), (b, right) = _narrow(a, left, b, right), _narrow(b, right, a, left)
-    joint = "".join(c for c in out if c in left and c in right)
-    inner = "".join(c for c in left if c in right and c not in out)
-    rows = "".join(c for c in out if c in left and c not in right)
-    columns = "".join(c for c in out if c in right and c not in left)
-    size = dict(zip(left + right, a.shape + b.shape, strict=True))
+    a, a_labels = tidy(xp, a, a_labels, set(b_labels + out))
+    b, b_labels = tidy(xp, b, b_labels, set(a_labels + out))
+    (a, a_labels), (b, b_labels) = (
+        _narrow(a, a_labels, b, b_labels),
+        _narrow(b, b_labels, a, a_labels),
+    )
+    joint = "".join(c for c in out if c in a_labels and c in b_labels)
+    inner = "".join(c for c in a_labels if c in b_labels and c not in out)
+    rows = "".join(c for c in out if c in a_labels and c not in b_labels)
+    columns = "".join(c for c in out if c in b_labels and c not in a_labels)
+    size = dict(zip(a_labels + b_labels, a.shape + b.shape, strict=True))
     shapes = [[size[c] for c in part] for part in (joint, rows, inner, columns)]
     lead, n, k, m = shapes[0], *(math.prod(part) for part in shapes[1:])
-    first = _for_blas(xp, ordered(a, left, joint + rows + inner).reshape([*lead, n, k]))
-    second = _for_blas(xp, ordered(b, right, joint + inner + columns).reshape([*lead, k, m]))
+    first = _for_blas(xp, ordered(a, a_labels, joint + rows + inner).reshape([*lead, n, k]))
+    second = _for_blas(xp, ordered(b, b_labels, joint + inner + columns).reshape([*lead, k, m]))
     result = xp.matmul(first, second).reshape([*lead, *shapes[1], *shapes[3]])
     return ordered(result, joint + rows + columns, out)
 

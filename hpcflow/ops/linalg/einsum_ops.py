@@ -154,8 +154,8 @@ def _back_to(op: Operation, k: int, g: Tensor) -> Tensor:
     return d if x_labels == front else _emit_einsum([d], [front], x_labels)
 
 
-def _emit_einsum(inputs: list[Tensor], left: list[str], out: str) -> Tensor:
-    equation = f"{','.join(left)}->{out}".replace(".", "...")
+def _emit_einsum(inputs: list[Tensor], terms: list[str], out: str) -> Tensor:
+    equation = f"{','.join(terms)}->{out}".replace(".", "...")
     return first_output("Einsum", inputs, {"equation": equation})
 
 

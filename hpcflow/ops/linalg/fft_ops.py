@@ -92,7 +92,7 @@ def _fft_back(op: Operation, g: Tensor) -> list[Any]:
     return [divide(d, _count(g, rank)) if inverse else multiply(d, _count(g, rank))]
 
 
-def _twice(half: Tensor, n: Any) -> Tensor:
+def _column_multiplicity(half: Tensor, n: Any) -> Tensor:
     """How often each column of a half spectrum is in the full one of length `n`; real numbers."""
     places = range(getitem(shape(half), -1))
     middle = equal(multiply(places, 2), cast(convert_to_tensor(n), places.dtype))
@@ -104,7 +104,7 @@ def _twice(half: Tensor, n: Any) -> Tensor:
 def _rfft_back(op: Operation, g: Tensor) -> list[Any]:
     x, rank = op.inputs[0], op.attrs["rank"]
     n = getitem(shape(x), -1)
-    half = divide(g, cast(_twice(g, n), g.dtype))
+    half = divide(g, cast(_column_multiplicity(g, n), g.dtype))
     d = first_output("Irfft", [half, n], {"rank": rank})
     return [multiply(d, _count(x, rank))]
 
@@ -114,7 +114,7 @@ def _irfft_back(op: Operation, g: Tensor) -> list[Any]:
 
     def gradient() -> Tensor:
         half = first_output("Rfft", [g], {"rank": rank})
-        weights = divide(_twice(half, op.inputs[1]), _count(g, rank))
+        weights = divide(_column_multiplicity(half, op.inputs[1]), _count(g, rank))
         return multiply(half, cast(weights, x.dtype))
 
     return [gradient, None]

@@ -15,7 +15,7 @@ from hpcflow.kernels.kernel_registry import KernelNode, kernel
 BLOCK = 64  # block size of triangular solves; the rest are matrix products
 
 
-def tried(function: Callable[..., Any], *args: Any, **more: Any) -> Any:
+def call_linalg(function: Callable[..., Any], *args: Any, **more: Any) -> Any:
     """A function of numpy.linalg whose LinAlgError becomes a NumericError."""
     try:
         return function(*args, **more)
@@ -32,7 +32,7 @@ def _simple(type: str, function: str) -> None:
     @kernel(type, "out", uncaptured=CALLS_CUSOLVER)
     def make(xp: Any, node: KernelNode) -> Callable[..., Any]:
         run = getattr(xp.linalg, function)
-        return lambda x, out: xp.copyto(out, tried(run, x))
+        return lambda x, out: xp.copyto(out, call_linalg(run, x))
 
 
 _simple("MatrixInverse", "inv")
@@ -62,7 +62,7 @@ def _solve(xp: Any, node: KernelNode) -> Callable[..., Any]:
 
     def run(a: Any, b: Any, out: Any) -> None:
         a, b = _joined(xp, adjoint(a) if turn else a, b)
-        xp.copyto(out, tried(xp.linalg.solve, a, b))
+        xp.copyto(out, call_linalg(xp.linalg.solve, a, b))
 
     return run
 
@@ -81,7 +81,7 @@ def _triangular_solve(xp: Any, node: KernelNode) -> Callable[..., Any]:
             solved = slice(None, here.start) if lower != turn else slice(here.stop, None)
             out[..., here, :] -= xp.matmul(a[..., here, solved], out[..., solved, :])
             square = cut(a[..., here, here])
-            out[..., here, :] = tried(xp.linalg.solve, square, out[..., here, :])
+            out[..., here, :] = call_linalg(xp.linalg.solve, square, out[..., here, :])
 
     return run
 
@@ -115,7 +115,7 @@ def _expm(xp: Any, node: KernelNode) -> Callable[..., Any]:
         odd = xp.matmul(a, odd + b[7] * a6 + b[5] * a4 + b[3] * a2 + b[1] * unit)
         even = xp.matmul(a6, b[12] * a6 + b[10] * a4 + b[8] * a2)
         even = even + b[6] * a6 + b[4] * a4 + b[2] * a2 + b[0] * unit
-        exponential = tried(xp.linalg.solve, even - odd, even + odd)
+        exponential = call_linalg(xp.linalg.solve, even - odd, even + odd)
         for _ in range(halvings):
             exponential = xp.matmul(exponential, exponential)
         xp.copyto(out, exponential)
@@ -131,7 +131,7 @@ def _qr(xp: Any, node: KernelNode) -> Callable[..., Any]:
     mode = "complete" if node.attrs["full_matrices"] else "reduced"
 
     def run(x: Any, q: Any, r: Any) -> None:
-        factors = tried(xp.linalg.qr, x, mode)
+        factors = call_linalg(xp.linalg.qr, x, mode)
         xp.copyto(q, factors[0])
         xp.copyto(r, factors[1])
 
@@ -144,9 +144,9 @@ def _svd(xp: Any, node: KernelNode) -> Callable[..., Any]:
 
     def run(x: Any, *outs: Any) -> None:
         if not vectors:
-            xp.copyto(outs[0], tried(xp.linalg.svd, x, compute_uv=False))
+            xp.copyto(outs[0], call_linalg(xp.linalg.svd, x, compute_uv=False))
             return
-        u, s, v = tried(xp.linalg.svd, x, full_matrices=full)
+        u, s, v = call_linalg(xp.linalg.svd, x, full_matrices=full)
         for out, factor in zip(outs, (s, u, adjoint(v)), strict=True):
             xp.copyto(out, factor)
 
@@ -159,9 +159,9 @@ def _eig(xp: Any, node: KernelNode) -> Callable[..., Any]:
 
     def run(x: Any, *outs: Any) -> None:
         if not vectors:
-            xp.copyto(outs[0], tried(xp.linalg.eigvalsh, x))
+            xp.copyto(outs[0], call_linalg(xp.linalg.eigvalsh, x))
             return
-        for out, factor in zip(outs, tried(xp.linalg.eigh, x), strict=True):
+        for out, factor in zip(outs, call_linalg(xp.linalg.eigh, x), strict=True):
             xp.copyto(out, factor)
 
     return run

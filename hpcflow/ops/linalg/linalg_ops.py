@@ -154,14 +154,14 @@ def _expm_back(op: Operation, g: Tensor) -> list[Any]:
     return [_upper_right(first_output("Expm", [block]), a)]
 
 
-def _upper_right(whole: Tensor, a: Tensor) -> Tensor:
-    """The upper right quarter of `whole`, which is twice as large as `a`."""
+def _upper_right(block: Tensor, a: Tensor) -> Tensor:
+    """The upper right quarter of `block`, which is twice as large as `a`."""
     side = None if a.shape is None else a.shape[-1]
     if side is not None:
-        return getitem(whole, (..., slice(None, side), slice(side, None)))
+        return getitem(block, (..., slice(None, side), slice(side, None)))
     unit = eye(getitem(shape(a), -1), dtype=a.dtype)
     none = zeros_like(unit)
-    return matmul(matmul(concat([unit, none], -1), whole), concat([none, unit], -2))
+    return matmul(matmul(concat([unit, none], -1), block), concat([none, unit], -2))
 
 
 op(

@@ -164,9 +164,11 @@ def matrix_band_part(input: Any, num_lower: Any, num_upper: Any, name: str | Non
     return where(band, x, zeros_like(x), name)
 
 
-def _within(away: Tensor, most: Any) -> Tensor:
-    """Whether diagonals, counted from the main one, are in the band; all if `most` is negative."""
-    limit = cast(convert_to_tensor(most[0] if isinstance(most, list) else most), int64)
+def _within(away: Tensor, max_offset: Any) -> Tensor:
+    """Whether diagonals, counted from the main one, are in the band; a negative limit: all."""
+    limit = cast(
+        convert_to_tensor(max_offset[0] if isinstance(max_offset, list) else max_offset), int64
+    )
     return logical_or(less(limit, 0), less_equal(away, limit))
 
 

@@ -13,7 +13,7 @@ from hpcflow.graph.op_registry import NoGrad, op
 from hpcflow.graph.static_shape import Spec, is_known, shape_text
 from hpcflow.ops import flop_counts
 
-_MADE = NoGrad("inserted when a part is compiled, after gradients are computed")
+_NO_GRADIENT = NoGrad("inserted when a part is compiled, after gradients are computed")
 
 
 def _matrix(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
@@ -38,14 +38,14 @@ def _strided(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
 op(
     "Packed",
     infer=_matrix,
-    grad=_MADE,
+    grad=_NO_GRADIENT,
     doc="A matrix in the order in which products of `rows` rows with it, or its transpose, read.",
     kernels="kernels.onednn_packed_matmul",
 )
 op(
     "PackedMatMul",
     infer=_product,
-    grad=_MADE,
+    grad=_NO_GRADIENT,
     doc="A product with a matrix that is packed.",
     flops=flop_counts.matmul,
     contraction=flop_counts.matrices,
@@ -55,7 +55,7 @@ op(
 op(
     "StridedMatMul",
     infer=_strided,
-    grad=_MADE,
+    grad=_NO_GRADIENT,
     doc="A product of matrices that lie by `lays` in the operands and in the result; the rest of "
     "the result is that of a third operand.",
     flops=flop_counts.strided_matmul,

@@ -163,7 +163,7 @@ def times(g: Tensor, slope: Tensor) -> Tensor:
     return multiply(g, conj(slope))
 
 
-def twice(g: Tensor) -> Tensor:
+def double(g: Tensor) -> Tensor:
     """`g + g`."""
     return add(g, g)
 
@@ -379,7 +379,7 @@ def abs(x: Any, name: str | None = None) -> Tensor:
 square: UnaryFunction = unary(
     "Square",
     _ARITHMETIC,
-    lambda x, y, g: twice(times(g, x)),
+    lambda x, y, g: double(times(g, x)),
     "`x * x`.",
     np.square,
     update_formula=True,

@@ -94,7 +94,7 @@ def bincount(
     if kind_of(as_dtype(dtype)) not in "iuf":
         raise DTypeError(f"bincount cannot count in {as_dtype(dtype)}", line=user_line())
     if isinstance(minlength, Tensor) or isinstance(maxlength, Tensor):
-        return _counted(inputs, minlength, maxlength, dtype, name)
+        return _bincount_dynamic(inputs, minlength, maxlength, dtype, name)
     attrs: Attrs = {
         "minlength": integer_argument(minlength or 0, "minlength"),
         "dtype": as_dtype(dtype),
@@ -108,7 +108,7 @@ def bincount(
     return first_output("Bincount", inputs, attrs, name)
 
 
-def _counted(
+def _bincount_dynamic(
     inputs: Sequence[Tensor], minlength: Any, maxlength: Any, dtype: Any, name: str | None
 ) -> Tensor:
     """`bincount` with a length known at run time."""

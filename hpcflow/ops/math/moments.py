@@ -67,14 +67,14 @@ def moments(
     return cast(mean, x.dtype), cast(variance, x.dtype)
 
 
-def _without(kept: Tensor, axes: Any, x: Tensor, name: str | None = None) -> Tensor:
-    """`kept` without the reduced axes of `x` (None: all)."""
+def _without(statistic: Tensor, axes: Any, x: Tensor, name: str | None = None) -> Tensor:
+    """`statistic` without the reduced axes of `x` (None: all)."""
     axes = axes_argument(axes)
     if isinstance(axes, Tensor):
-        return reshape(kept, shape_without(x, axes), name)
+        return reshape(statistic, shape_without(x, axes), name)
     if axes is None:
-        return reshape(kept, [], name)
-    return squeeze(kept, axes, name)
+        return reshape(statistic, [], name)
+    return squeeze(statistic, axes, name)
 
 
 @accepts_aliases(keepdims="keep_dims")

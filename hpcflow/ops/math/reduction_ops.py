@@ -144,12 +144,12 @@ def _keep_dims(t: Tensor, op: Operation) -> Tensor:
 
 
 _LOGIC = NoGrad("its output is booleans")
-_TWICE = NoGrad("the gradient of a product is not differentiated again")
+_NO_SECOND_GRADIENT = NoGrad("the gradient of a product is not differentiated again")
 
 op("SumGrad", infer=_spread_rule, grad=_spread_back("Sum"), spreads=True)
 op("MeanGrad", infer=_spread_rule, grad=_spread_back("Mean"), spreads=True)
 op("ExtremeGrad", infer=_like_second, grad=_extreme_back)
-op("ProdGrad", infer=_like_second, grad=_TWICE)
+op("ProdGrad", infer=_like_second, grad=_NO_SECOND_GRADIENT)
 
 reduce_sum = _reduction(
     "Sum", "iufc", _spread("SumGrad"), "The sum over `axis`.", np.sum, sums=True

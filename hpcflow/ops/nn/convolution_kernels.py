@@ -110,20 +110,20 @@ def _rows(g: Any, groups: int, dtype: Any) -> Any:
     return flat.transpose(1, 0, 2)
 
 
-def _columns(xp: Any, windows: Windows, whole: Any, groups: int) -> Iterator[tuple[Part, Any]]:
+def _columns(xp: Any, windows: Windows, padded: Any, groups: int) -> Iterator[tuple[Part, Any]]:
     """The windows as rows of matrices, [groups, positions, kernel * channels], part by part."""
     if windows.plain and groups == 1:
-        yield (slice(None), slice(None)), whole.reshape(1, -1, whole.shape[-1])
+        yield (slice(None), slice(None)), padded.reshape(1, -1, padded.shape[-1])
         return
-    view = windows.view(xp, whole, groups)
+    view = windows.view(xp, padded, groups)
     lead = 2 + len(windows.out)
     wide_ = math.prod(view.shape[lead:])
     row = groups * math.prod(windows.out[1:]) * wide_
     room = None
-    for batch, rows in tiles(whole.shape[0], windows.out[0], row * whole.itemsize):
+    for batch, rows in tiles(padded.shape[0], windows.out[0], row * padded.itemsize):
         piece = view[:, batch, rows]
         if room is None:
-            room = xp.empty(piece.size, whole.dtype)  # the first part is the largest
+            room = xp.empty(piece.size, padded.dtype)  # the first part is the largest
         copy = room[: piece.size].reshape(piece.shape)
         xp.copyto(copy, piece)
         yield (batch, rows), copy.reshape(groups, -1, wide_)
@@ -157,17 +157,17 @@ def _spread(xp: Any, windows: Windows, padded: Any, matrix: Any, g: Any, groups:
 # -- depthwise: filters [*kernel, 1, channels * multiplier]
 
 
-def _each(windows: Windows, whole: Any, y: Any) -> tuple[int, int, Iterator[Part]]:
+def _depthwise_parts(windows: Windows, padded: Any, y: Any) -> tuple[int, int, Iterator[Part]]:
     """The number of channels, of filters per channel, and the parts of the batch."""
-    channels = whole.shape[-1]
-    row = math.prod(windows.out[1:]) * y.shape[-1] * whole.itemsize
+    channels = padded.shape[-1]
+    row = math.prod(windows.out[1:]) * y.shape[-1] * padded.itemsize
     count = windows.out[0]
     parts = ((b, r) for b, r in tiles(y.shape[0], count, row, CACHE_BYTES))
     return channels, y.shape[-1] // channels, parts
 
 
 def _depthwise(xp: Any, windows: Windows, padded: Any, w: Any, y: Any) -> None:
-    channels, times, parts = _each(windows, padded, y)
+    channels, times, parts = _depthwise_parts(windows, padded, y)
     for batch, rows in parts:
         total: Any = None
         room: Any = None
@@ -184,7 +184,7 @@ def _depthwise(xp: Any, windows: Windows, padded: Any, w: Any, y: Any) -> None:
 
 
 def _depthwise_input(windows: Windows, padded: Any, w: Any, g: Any) -> None:
-    channels, times, parts = _each(windows, padded, g)
+    channels, times, parts = _depthwise_parts(windows, padded, g)
     for batch, rows in parts:
         piece = g[batch, rows].astype(padded.dtype, copy=False)
         piece = piece.reshape(*piece.shape[:-1], channels, times)
@@ -194,7 +194,7 @@ def _depthwise_input(windows: Windows, padded: Any, w: Any, g: Any) -> None:
 
 
 def _depthwise_filter(xp: Any, windows: Windows, padded: Any, g: Any, out: Any) -> None:
-    channels, times, parts = _each(windows, padded, g)
+    channels, times, parts = _depthwise_parts(windows, padded, g)
     total = xp.zeros(out.shape, padded.dtype)
     for batch, rows in parts:
         piece = g[batch, rows].astype(padded.dtype, copy=False)

@@ -82,8 +82,8 @@ def _lattice(
     return _Lattice(classes, stay, skip, final, scores, alive), logs
 
 
-def _forward(xp: Any, lattice: _Lattice, kept: Any = None) -> Any:
-    """The log-likelihoods [batch]; log-probabilities of each step and state go to `kept`."""
+def _forward(xp: Any, lattice: _Lattice, log_probabilities: Any = None) -> Any:
+    """The log-likelihoods [batch]; those of each step and state go to the argument."""
     batch, width = lattice.labels.shape
     room = xp.full((batch, width + 2), -np.inf)  # two states before the first
     now, one, two = room[:, 2:], room[:, 1:-1], room[:, :-2]
@@ -92,8 +92,8 @@ def _forward(xp: Any, lattice: _Lattice, kept: Any = None) -> Any:
         new = xp.logaddexp(xp.where(lattice.stay, now, -np.inf), one)
         new = xp.logaddexp(new, xp.where(lattice.skip, two, -np.inf)) + lattice.scores[t]
         xp.copyto(now, xp.where(lattice.alive[t], new, now))
-        if kept is not None:
-            kept[t] = now
+        if log_probabilities is not None:
+            log_probabilities[t] = now
     return _log_sum(xp, now + lattice.final)
 
 

@@ -43,12 +43,16 @@ def dilation2d(
     attrs = slides(strides, padding, "NHWC", per_axis("rates", rates, 2, False), 2)
     out = slid("dilation2d", tuple(space), kernel[:2], attrs)
     steps = zip(sizes_of(x)[1:3], kernel, attrs["strides"], attrs["dilations"], strict=False)
-    down, right = (SlidingAxis.of(n, k or 0, s, r, attrs["padding"]) for n, k, s, r in steps)
+    down, right = (
+        SlidingAxis.from_window(n, k or 0, s, r, attrs["padding"]) for n, k, s, r in steps
+    )
     if any(not isinstance(n, int) or n for n in (*down.pads, *right.pads)):
         x = padded(x, [(0, 0), down.pads, right.pads, (0, 0)], -math.inf)
     best: Tensor | None = None
     for i, j in itertools.product(range(rows), range(columns)):
-        value = add(getitem(x, (slice(None), down.taken(i), right.taken(j))), getitem(w, (i, j)))
+        value = add(
+            getitem(x, (slice(None), down.positions(i), right.positions(j))), getitem(w, (i, j))
+        )
         best = value if best is None else maximum(best, value)
     dilated = identity(best, name)
     dilated.set_shape((batch, *out, kernel[2]))

@@ -28,7 +28,7 @@ def _mask(node: KernelNode) -> list[tuple[Any, tuple[int, ...]]]:
     return [("bool", node.outputs[0].shape)]
 
 
-def _same(node: KernelNode) -> list[tuple[Any, tuple[int, ...]]]:
+def _output_scratch(node: KernelNode) -> list[tuple[Any, tuple[int, ...]]]:
     return [(node.outputs[0].dtype, node.outputs[0].shape)]
 
 
@@ -89,7 +89,7 @@ def _elu_grad(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return run
 
 
-@kernel("Softplus", "out", scratch=_same)
+@kernel("Softplus", "out", scratch=_output_scratch)
 def _softplus(xp: Any, node: KernelNode) -> Callable[..., Any]:
     zero = number(xp, 0, node)
 
@@ -168,7 +168,9 @@ def _bias_add(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return xp.add
 
 
-@kernel("SoftmaxCrossEntropy", "out", scratch=lambda node: [*by_rows(1)(node), *_same(node)])
+@kernel(
+    "SoftmaxCrossEntropy", "out", scratch=lambda node: [*by_rows(1)(node), *_output_scratch(node)]
+)
 def _cross_entropy(xp: Any, node: KernelNode) -> Callable[..., Any]:
     top, total = reducer(xp, "maximum"), reducer(xp, "add")
 

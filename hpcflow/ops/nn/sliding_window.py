@@ -30,24 +30,24 @@ def channels_first(data_format: str | None, rank: int) -> bool:
     return layout[1]
 
 
-def per_axis(what: str, value: Any, rank: int, first: bool) -> tuple[int, ...]:
+def per_axis(label: str, value: Any, rank: int, first: bool) -> tuple[int, ...]:
     """One positive int for each spatial axis, from an int, a list of these, or one of all axes."""
     array = np.asarray(1 if value is None else value)
     if array.dtype.kind not in "iu" or array.ndim > 1:
-        raise ShapeError(f"{what} {value!r} is not an int or a list of them")
+        raise ShapeError(f"{label} {value!r} is not an int or a list of them")
     if array.size == 1:
         numbers = array.reshape(-1).tolist() * rank
     elif array.size == rank + 2:
         outer = (array[0], array[1] if first else array[-1])
         if outer != (1, 1):
-            raise ShapeError(f"{what} {value!r} is not 1 along the batch and the channels")
+            raise ShapeError(f"{label} {value!r} is not 1 along the batch and the channels")
         numbers = array[2:].tolist() if first else array[1:-1].tolist()
     elif array.size == rank:
         numbers = array.tolist()
     else:
-        raise ShapeError(f"{what} {value!r} has neither {rank} nor {rank + 2} numbers")
+        raise ShapeError(f"{label} {value!r} has neither {rank} nor {rank + 2} numbers")
     if min(numbers, default=1) < 1:
-        raise ShapeError(f"{what} {value!r} is not positive")
+        raise ShapeError(f"{label} {value!r} is not positive")
     return tuple(numbers)
 
 

@@ -139,11 +139,11 @@ def _total(w: Tensor, losses: Tensor) -> Tensor:
     return reduction_ops.reduce_sum(broadcast_to(w, sizes(losses)))
 
 
-def _pair(labels: Any, predictions: Any, what: str) -> tuple[Tensor, Tensor]:
+def _pair(labels: Any, predictions: Any, label: str) -> tuple[Tensor, Tensor]:
     """Labels cast to the dtype of the predictions, and predictions, both of one shape."""
     p = _wide(convert_to_tensor(predictions))
     z = _as(labels, p)
-    require_alike(what, z, p)
+    require_alike(label, z, p)
     return z, p
 
 
@@ -310,14 +310,14 @@ def sparse_softmax_cross_entropy(
     return compute_weighted_loss(each, w, scope, loss_collection, reduction)
 
 
-def _of_rank(t: Tensor, wanted: Tensor) -> Tensor:
-    """`t` without its last axis, of size 1, if its rank is one more than `wanted`."""
-    if t.shape is not None and wanted.constant is not None:
-        has_extra = len(t.shape) == wanted.constant + 1 and t.shape[-1] in (None, 1)
+def _of_rank(t: Tensor, target_rank: Tensor) -> Tensor:
+    """`t` without its last axis, of size 1, if its rank is one more than `target_rank`."""
+    if t.shape is not None and target_rank.constant is not None:
+        has_extra = len(t.shape) == target_rank.constant + 1 and t.shape[-1] in (None, 1)
         return squeeze(t, -1) if has_extra else t
     if t.shape is not None and (not t.shape or t.shape[-1] not in (None, 1)):
         return t
-    axes = where(equal(rank(t), add(wanted, 1)), wanted, rank(t))
+    axes = where(equal(rank(t), add(target_rank, 1)), target_rank, rank(t))
     return reshape(t, getitem(shape(t), slice(0, axes)))
 
 

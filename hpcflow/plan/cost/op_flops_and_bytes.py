@@ -15,6 +15,7 @@ import numpy as np
 
 from hpcflow.codegen.fused_loop_ir import (
     COLUMN,
+    COLUMN_INDEX,
     COLUMN_SUM,
     FULL,
     JOIN,
@@ -22,7 +23,6 @@ from hpcflow.codegen.fused_loop_ir import (
     NUMBER,
     OF_ROWS,
     ONE,
-    PLACE,
     ROW,
 )
 from hpcflow.graph.dtypes import OPAQUE
@@ -120,8 +120,8 @@ def _fused_flops(node: Node, inputs: Sequence[Spec]) -> float:
         summed = step.type in (*OF_ROWS, COLUMN_SUM)
         specs = [values[i] for i in step.inputs]
         dtype = specs[0].dtype if specs else np.dtype(np.float32)
-        values.append(Spec(dtype, (sizes[step.way],)))
+        values.append(Spec(dtype, (sizes[step.mapping],)))
         step_node = Node(node.name, step.type, attrs=dict(step.attrs), specs=(values[-1],))
-        if step.type not in (JOIN, NUMBER, PLACE):
+        if step.type not in (JOIN, NUMBER, COLUMN_INDEX):
             count += size if summed else _flops(step_node, specs)
     return count
