@@ -24,7 +24,7 @@ def _coordinator(node: Node) -> SyncCoordinator:
 class CallbackWait:
     """A wait that a callback completes; it is not polled."""
 
-    told = True
+    completed_by_callback = True
 
     def __init__(self, instance: StepInstance, node: Node) -> None:
         self.instance, self.node = instance, node

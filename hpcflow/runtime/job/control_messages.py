@@ -318,7 +318,7 @@ class MessageDispatcher:
             raise CommError(f"rank {source} announces a message of {size} bytes")
         buffer = np.empty(size, np.uint8)
         wait_for_requests(
-            self.comm.recv(buffer, source, BODY_TAG), what=f"a message body of rank {source}"
+            self.comm.recv(buffer, source, BODY_TAG), label=f"a message body of rank {source}"
         )
         return buffer.tobytes()
 

@@ -185,7 +185,7 @@ class RankContext(RankRole):
         on_gpu = self.on_gpu
         kind = zlib.crc32(self.cluster.devices[0].partition(":")[0].encode())
         both = np.array([kind, -kind], np.int64)
-        wait_for_requests(group.all_reduce(both, "max"), what="on what devices the others run")
+        wait_for_requests(group.all_reduce(both, "max"), label="on what devices the others run")
         if both[0] != -both[1]:
             # the plans, too, must sum on the hosts: the kinds of device differ
             self.settings, on_gpu = without_nccl(group, self.settings), False
@@ -374,7 +374,7 @@ class RankContext(RankRole):
         Collective over all ranks; logs their warnings about cores.
         """
         chosen = cpu_threads.chosen_threads()
-        thread_text = f"{', '.join(self.devices)}  threads {chosen.threads} ({chosen.why}), "
+        thread_text = f"{', '.join(self.devices)}  threads {chosen.threads} ({chosen.reason}), "
         texts = [f"{thread_text}cores {chosen.cores}\n{chosen.warning or ''}"]
         if self.world is not None:
             texts = self.world.gather_text(texts[0]) or []

@@ -183,7 +183,7 @@ class PlanCache:
                 keeps, cached_file = True, folder.find(name)
                 if cached_file is not None:
                     break
-            place = str(folder.place) if folder else None
+            place = str(folder.directory) if folder else None
             return PlanOutlook(spent, place, keeps, cached_file, count, recorded)
 
         def recorded() -> PassRecord:

@@ -156,7 +156,7 @@ class PartitionPeers:
                 executor.mark_over(instance, name)
                 return
             instance.waiting[name] = wait
-            if getattr(wait, "told", False):
+            if getattr(wait, "completed_by_callback", False):
                 wait.then = functools.partial(executor.mark_wait_over, instance, name)
             else:
                 executor.wait_for(wait, instance, name)

@@ -150,7 +150,7 @@ def pending_waits_text(executor: Executor, instance: StepInstance) -> str:
     rows += [
         f"it waits in {_wait_op(instance, name)}, for a step of this rank or of others"
         for name, wait in list(instance.waiting.items())
-        if name not in polled and getattr(wait, "told", False)
+        if name not in polled and getattr(wait, "completed_by_callback", False)
     ]
     if not rows:
         return "it computes"
