@@ -217,7 +217,7 @@ def _write(
 
 
 def _kept_data(outlook: PlanOutlook) -> dict[str, Any]:
-    cached = outlook.kept
+    cached = outlook.cached_file
     return {
         "seconds": outlook.seconds,
         "folder": outlook.folder,
@@ -230,7 +230,7 @@ def _kept_data(outlook: PlanOutlook) -> dict[str, Any]:
 
 def _kept_text(outlook: PlanOutlook) -> str:
     """Text: whether a run would load the plan from the cache, and the cost of planning."""
-    cached = outlook.kept
+    cached = outlook.cached_file
     if cached is not None:
         file = f"{cached.path} ({format_bytes(cached.nbytes)}, made {age(cached.modified)} ago"
         how = f"a run loads it: {file}, for ranks of {outlook.threads} thread(s))"

@@ -78,7 +78,7 @@ def _start_add(
 ) -> AsyncWait:
     """Complete at once; the instance keeps its buffers until the values are released."""
     executor = instance.link.executor
-    instance.left += 1
+    instance.unfinished += 1
 
     def release() -> None:
         executor.mark_over(instance, None)
